@@ -14,10 +14,8 @@ from device_runner.files import (
     are_sound,
     cache_folder,
     check_unpacked,
-    note_digests,
-    own_folder_errors,
+    keep_noted,
     read_regular,
-    replacing,
     sha256,
 )
 from device_runner.library import MAX_BYTES, is_archive
@@ -103,7 +101,7 @@ def _judged(path: Path, content: bytes) -> Iterator[CustomLibrary]:
         raise NotElf(f"it does not export {SYMBOL}")
     python = any(name.startswith(("Py", "_Py")) for name in elf.undefined)
     java = any(name.startswith("Java_") for name in names)
-    yield CustomLibrary(path, "android" if "libc.so" in elf.needed else "linux", elf.abi, python, java)
+    yield CustomLibrary(path, elf.system, elf.abi, python, java)
 
 
 def _image_of(path: Path, image: MachOImage, *, linked: bool = False) -> CustomLibrary:
@@ -138,11 +136,7 @@ def _unpacked(archive: Path) -> Iterator[CustomLibrary]:
             path = cache_folder() / "custom-ops" / sha256(archive) / match["abi"] / match["name"] / match["name"]
             (library,) = _judged(path, content)
             if not are_sound(path.parent, [path.name]):
-                with own_folder_errors(path):
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    with replacing(path) as part:
-                        part.write_bytes(content)
-                    note_digests(path.parent, [path.name])
+                keep_noted(path, content)
             yield library
 
 
@@ -180,4 +174,4 @@ def process_of(library: Path) -> tuple[str, str]:
         elf = parse_elf(content)
     except (ValueError, struct.error) as error:
         raise UnavailableError("this is no library", where=str(library), why=str(error), remedy="check it") from error
-    return "android" if "libc.so" in elf.needed else "linux", elf.abi
+    return elf.system, elf.abi

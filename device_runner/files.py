@@ -81,13 +81,16 @@ def _refuse_twice(pairs: list[tuple[str, Any]]) -> None:
 def open_regular(path: Path) -> BinaryIO:
     """Open a regular file for reading; raises OSError, also for whatever is no regular file, and never waits."""
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    # The file owns the descriptor from the first instant: closing it by hand after Ctrl-C would close it twice.
-    file = open(path, "rb", opener=lambda name, _: os.open(name, flags))  # noqa: SIM115 - who asked for it closes it
-    try:
-        _require_regular(os.fstat(file.fileno()).st_mode, path)
-    except BaseException:
-        file.close()
-        raise
+    with contextlib.ExitStack() as opened:
+        # The file owns the descriptor from the first instant: closing it by hand after Ctrl-C would close it twice.
+        file = opened.enter_context(open(path, "rb", opener=lambda name, _: os.open(name, flags)))
+        mode = os.fstat(file.fileno()).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(mode):
+            kind = next((name for test, name in KINDS if test(mode)), "something else")
+            raise OSError(errno.EINVAL, f"it is {kind}; only regular files are read", str(path))
+        opened.pop_all()
     return file
 
 
@@ -101,15 +104,6 @@ def read_regular(path: Path, limit_bytes: int = TEXT_BYTES) -> bytes:
             errno.EFBIG, f"it has {max(size, len(content)):,} bytes; at most {limit_bytes:,} are read", str(path)
         )
     return content
-
-
-def _require_regular(mode: int, path: Path) -> None:
-    if stat.S_ISREG(mode):
-        return
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    kind = next((name for test, name in KINDS if test(mode)), "something else")
-    raise OSError(errno.EINVAL, f"it is {kind}; only regular files are read", str(path))
 
 
 def check_unpacked(info: "zipfile.ZipInfo", limit_bytes: int) -> None:
@@ -204,6 +198,15 @@ def note_digests(folder: Path, names: Iterable[str]) -> None:
     lines = [f"{sha256(folder / name)}  {name}\n" for name in sorted(names)]
     with replacing(folder / NOTE) as part:
         part.write_text("".join(lines), encoding="utf-8")
+
+
+def keep_noted(path: Path, content: bytes) -> None:
+    """Write a file of a cache, whole or not at all, and note its digest beside it; raises UnavailableError."""
+    with own_folder_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as part:
+            part.write_bytes(content)
+        note_digests(path.parent, [path.name])
 
 
 def are_sound(folder: Path, names: Iterable[str]) -> bool:

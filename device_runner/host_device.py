@@ -50,6 +50,11 @@ class CpuProfile:
     announced: int = 0
     common: bool = True
 
+    @property
+    def core(self) -> str:
+        """The emulator's name of it, without what is switched off in it."""
+        return self.qemu.partition(",")[0]
+
 
 V8 = "fp asimd evtstrm aes pmull sha1 sha2 crc32 cpuid"
 V8_2 = f"{V8} atomics fphp asimdhp asimdrdm lrcpc dcpop asimddp"
@@ -241,38 +246,54 @@ def find_processor(abi: str, cpu: str = "") -> Processor:
         choices = f"there are {', '.join(row.cpus)}" if row.cpus else "CPUs can be chosen for ARM's ABIs only"
         remedy = "name one of them" if row.cpus else "name an ABI of ARM too (--abi arm64-v8a; ?abi= of a device)"
         raise SpecError(f"no CPU {cpu!r} for {abi}", why=choices, remedy=remedy)
-    _check_system(abi)
+    # Linux with glibc runs every ABI here, its own without help and ARM's by an emulator
+    libc = platform.libc_ver()[0] or ("without glibc" if platform.system() == "Linux" else "")
+    if (
+        (platform.system(), platform.libc_ver()[0]) != ("Linux", "glibc")
+        or machine_abi() not in HOST_ABIS
+        or not (row.cpus or abi == machine_abi())
+    ):
+        raise UnavailableError(
+            f"a library for {abi} does not run on this computer",
+            where=f"{platform.system()} {platform.machine()} {libc}".strip(),
+            why=f"it runs in a process of {row.machine} Linux with glibc"
+            + ", or by qemu-user on x86-64" * bool(row.cpus),
+            remedy="use `local`, a phone (adb:SERIAL), or such a machine (most CI runners are)",
+        )
     if abi == machine_abi() and not cpu:
         return Processor(abi=abi)
-    name = cpu or row.usual[-1]
+    cpu = cpu or row.usual[-1]
     emulator = _emulator(abi)
-    _check_emulator(emulator, row.cpus, name)
-    return Processor(abi=abi, cpu=name, command=(emulator, "-cpu", row.cpus[name].qemu, "-L", _sysroot(abi)))
+    release, cores = _asked(emulator)
+    remedy = "install QEMU 7.2 or newer (Debian 12 has it), or name one by ORT_MOBILE_QEMU"
+    if release is None:
+        why = f"it does not print its version within {ANSWER_SECONDS:g} seconds"
+        raise UnavailableError("this is no qemu-user", where=emulator, why=why, remedy=remedy)
+    shown = ".".join(map(str, release))
+    if release < OLDEST_QEMU:
+        raise UnavailableError("this emulator is too old", where=emulator, why=f"it is QEMU {shown}", remedy=remedy)
+    if row.cpus[cpu].core not in cores:
+        others = ", ".join(name for name, profile in row.cpus.items() if profile.core in cores)
+        raise UnavailableError(
+            f"this emulator has no {cpu}",
+            where=emulator,
+            why=f"QEMU {shown} has {others}",
+            remedy="use one of these, or a newer QEMU",
+        )
+    # The C library: in ORT_MOBILE_SYSROOT (or the root that a package was unpacked into), or Debian's
+    given = os.environ.get("ORT_MOBILE_SYSROOT", "")
+    roots = [Path("/")] if abi == machine_abi() else []
+    places = [Path(given), Path(given) / "usr" / row.root] if given else [*roots, Path("/usr") / row.root]
+    root = next((place for place in places if (place / row.loader).is_file()), None)
+    if root is None:
+        raise _missing(abi, f"no {row.loader} in {places[-1]}", "ORT_MOBILE_SYSROOT")
+    return Processor(abi=abi, cpu=cpu, command=(emulator, "-cpu", row.cpus[cpu].qemu, "-L", str(root.absolute())))
 
 
 def common_cpus(abi: str) -> tuple[str, ...]:
     """The profiles of an ABI that phones have and the emulator here, for `all`; raises UnavailableError as above."""
-    emulator = _emulator(abi)
-    facts = Path(emulator).stat()
-    _, cores = _said(emulator, facts.st_size, facts.st_mtime_ns)
-    rows = HOST_ABIS[abi].cpus.items()
-    return tuple(name for name, row in rows if row.common and row.qemu.partition(",")[0] in cores)
-
-
-def _check_system(abi: str) -> None:
-    """Linux with glibc runs every ABI here, its own without help and arm64 by an emulator."""
-    libc = platform.libc_ver()[0] or ("without glibc" if platform.system() == "Linux" else "")
-    host = f"{platform.system()} {platform.machine()} {libc}".strip()
-    is_known_abi = machine_abi() in HOST_ABIS
-    runs = HOST_ABIS[abi].cpus or abi == machine_abi()
-    if (platform.system(), platform.libc_ver()[0]) != ("Linux", "glibc") or not is_known_abi or not runs:
-        raise UnavailableError(
-            f"a library for {abi} does not run on this computer",
-            where=host,
-            why=f"it runs in a process of {HOST_ABIS[abi].machine} Linux with glibc"
-            + ", or by qemu-user on x86-64" * bool(HOST_ABIS[abi].cpus),
-            remedy="use `local`, a phone (adb:SERIAL), or such a machine (most CI runners are)",
-        )
+    _, cores = _asked(_emulator(abi))
+    return tuple(name for name, row in HOST_ABIS[abi].cpus.items() if row.common and row.core in cores)
 
 
 def _missing(abi: str, what: str, variable: str) -> UnavailableError:
@@ -303,41 +324,14 @@ def _emulator(abi: str) -> str:
     return str(Path(program).absolute())
 
 
-def _sysroot(abi: str) -> str:
-    """The folder with the C library: ORT_MOBILE_SYSROOT (or the root that a package was unpacked into), or Debian's."""
-    row = HOST_ABIS[abi]
-    given = os.environ.get("ORT_MOBILE_SYSROOT", "")
-    roots = [Path("/")] if abi == machine_abi() else []
-    places = [Path(given), Path(given) / "usr" / row.root] if given else [*roots, Path("/usr") / row.root]
-    root = next((place for place in places if (place / row.loader).is_file()), None)
-    if root is None:
-        raise _missing(abi, f"no {row.loader} in {places[-1]}", "ORT_MOBILE_SYSROOT")
-    return str(root.absolute())
-
-
-def _check_emulator(emulator: str, cpus: Mapping[str, CpuProfile], cpu: str) -> None:
+def _asked(emulator: str) -> tuple[tuple[int, ...] | None, frozenset[str]]:
+    """Release and CPUs of an emulator, asked once while its file does not change; no release where it tells none."""
     facts = Path(emulator).stat()
-    release, cores = _said(emulator, facts.st_size, facts.st_mtime_ns)
-    remedy = "install QEMU 7.2 or newer (Debian 12 has it), or name one by ORT_MOBILE_QEMU"
-    if release is None:
-        why = f"it does not print its version within {ANSWER_SECONDS:g} seconds"
-        raise UnavailableError("this is no qemu-user", where=emulator, why=why, remedy=remedy)
-    shown = ".".join(map(str, release))
-    if release < OLDEST_QEMU:
-        raise UnavailableError("this emulator is too old", where=emulator, why=f"it is QEMU {shown}", remedy=remedy)
-    if cpus[cpu].qemu.partition(",")[0] not in cores:
-        others = ", ".join(name for name, row in cpus.items() if row.qemu.partition(",")[0] in cores)
-        raise UnavailableError(
-            f"this emulator has no {cpu}",
-            where=emulator,
-            why=f"QEMU {shown} has {others}",
-            remedy="use one of these, or a newer QEMU",
-        )
+    return _said(emulator, facts.st_size, facts.st_mtime_ns)
 
 
 @lru_cache(maxsize=8)
 def _said(emulator: str, size_bytes: int, modified_ns: int) -> tuple[tuple[int, ...] | None, frozenset[str]]:
-    """Release and CPUs of an emulator, asked once while its file does not change."""
     del size_bytes, modified_ns  # parts of the key
     texts = []
     for arguments in (("--version",), ("-cpu", "help")):
@@ -359,20 +353,6 @@ def _said(emulator: str, size_bytes: int, modified_ns: int) -> tuple[tuple[int, 
 
 SLOWNESS = 10
 """By how much time limits are longer under an emulator, which computes 30 to 500 times slower."""
-
-
-def untimed(result: RunResult, cpu: str) -> RunResult:
-    """A result of an emulated CPU: without times and memory, and with the reason of an instruction that is missing."""
-    failure = result.failure
-    if failure and failure.signal == "SIGILL":
-        failure = msgspec.structs.replace(
-            failure,
-            cause=f"the library used an instruction that {cpu} or this emulator does not have",
-            remedy="try a newer QEMU or another cpu=; whether phones have it, a phone shows"
-            if cpu not in CPUS or not CPUS[cpu].announced
-            else f"{cpu} plays a chip whose kernel announces SME and that traps, as reported of SM8850",
-        )
-    return without_times(msgspec.structs.replace(result, failure=failure, cpu=cpu), Mark.EMULATED)
 
 
 class HostDevice(LocalDevice):
@@ -434,7 +414,18 @@ class HostDevice(LocalDevice):
         """As any device; the result is marked, and of an emulator it has no times and no memory."""
         result = super().run(spec)
         result = msgspec.structs.replace(result, marks=(*result.marks, *self.MARKS))
-        return untimed(result, self._processor.cpu) if self._processor.emulated else result
+        if not self._processor.emulated:
+            return result
+        failure, cpu = result.failure, self._processor.cpu
+        if failure and failure.signal == "SIGILL":
+            failure = msgspec.structs.replace(
+                failure,
+                cause=f"the library used an instruction that {cpu} or this emulator does not have",
+                remedy="try a newer QEMU or another cpu=; whether phones have it, a phone shows"
+                if cpu not in CPUS or not CPUS[cpu].announced
+                else f"{cpu} plays a chip whose kernel announces SME and that traps, as reported of SM8850",
+            )
+        return without_times(msgspec.structs.replace(result, failure=failure, cpu=cpu), Mark.EMULATED)
 
 
 SCHEME = "linux-host"
@@ -461,11 +452,23 @@ class LinuxHost(HostDevice):
     """Runs specs with a library for Linux."""
 
     def __init__(self, name: str, library: LibraryFacts, cpu: str = "", vulkan: str = "") -> None:
-        """Raises UnavailableError where the library's ABI cannot run here, SpecError for a CPU that does not exist."""
+        """Raises UnavailableError where the library cannot run here, SpecError for a CPU that does not exist."""
         with contextlib.ExitStack() as opened:
             folder = opened.enter_context(scratch_folder(FOLDER))
             processor = find_processor(library.abi, cpu).rooted(folder)
-            check_needed(library, processor)
+            if processor.emulated:  # its root may lack a library that this one needs
+                row, root = HOST_ABIS[library.abi], processor.command[-1]
+                folders = [Path(root, folder) for folder in ("lib", "lib64", "usr/lib")]
+                places = [Path(library.path).parent, *folders, *(path / row.root for path in folders)]
+                missing = [file for file in library.needed if not any((place / file).exists() for place in places)]
+                if missing:
+                    package = row.package.replace("libc6", "libstdc++6")
+                    raise UnavailableError(
+                        f"{', '.join(missing)} of {row.machine} is missing",
+                        where=root,
+                        why="a library for Linux needs the C++ library of its processor",
+                        remedy=f"`apt-get install {package}`, or unpack it into the root that ORT_MOBILE_SYSROOT names",
+                    )
             super().__init__(name, library, processor, vulkan=vulkan)
             self.opened = opened.pop_all()
 
@@ -477,21 +480,3 @@ class LinuxHost(HostDevice):
         cpu = self._processor.cpu
         played = {"model": f"{cpu}, emulated on this computer", "soc": f"{cpu} (emulated)"} if cpu else {}
         return msgspec.structs.replace(host_facts(self.name), abis=(self.library.abi,), **played)
-
-
-def check_needed(library: LibraryFacts, processor: Processor) -> None:
-    """Raise UnavailableError, with the package, where an emulator's root lacks a library that this one needs."""
-    if not processor.emulated:
-        return
-    row = HOST_ABIS[library.abi]
-    roots = [Path(processor.command[-1], folder) for folder in ("lib", "lib64", "usr/lib")]
-    places = [Path(library.path).parent, *roots, *(root / row.root for root in roots)]
-    missing = [name for name in library.needed if not any((place / name).exists() for place in places)]
-    if missing:
-        package = row.package.replace("libc6", "libstdc++6")
-        raise UnavailableError(
-            f"{', '.join(missing)} of {row.machine} is missing",
-            where=processor.command[-1],
-            why="a library for Linux needs the C++ library of its processor",
-            remedy=f"`apt-get install {package}`, or unpack it into the root that ORT_MOBILE_SYSROOT names",
-        )

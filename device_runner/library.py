@@ -30,7 +30,7 @@ from device_runner.files import (
     cache_folder,
     check_unpacked,
     decode_json,
-    note_digests,
+    keep_noted,
     open_regular,
     own_folder_errors,
     read_regular,
@@ -136,7 +136,7 @@ def read_facts(path: Path) -> LibraryFacts:
             sha256=digest,
             size_bytes=len(content),
             abi=elf.abi,
-            system="android" if "libc.so" in elf.needed else "linux",
+            system=elf.system,
             page_bytes=elf.page_bytes,
             needed=elf.needed,
             imports=tuple(sorted(elf.undefined)),
@@ -271,6 +271,31 @@ class Name(NamedTuple):
     def __str__(self) -> str:
         return f"{self.scheme}:{self.release}"
 
+    @property
+    def artifact(self) -> str:
+        """Maven's artifact; KeyError for a wheel, as below."""
+        return PACKAGES[self.scheme][0]
+
+    @property
+    def ending(self) -> str:
+        """What its file ends in."""
+        return PACKAGES[self.scheme][1]
+
+    @property
+    def file(self) -> str:
+        """The name of its file."""
+        return f"{self.artifact}-{self.release}.{self.ending}"
+
+    @property
+    def folder(self) -> str:
+        """Where a Maven repository has all its releases."""
+        return f"{GROUP.replace('.', '/')}/{self.artifact}"
+
+    @property
+    def path(self) -> str:
+        """Where its file is in a Maven repository."""
+        return f"{self.folder}/{self.release}/{self.file}"
+
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """A release in the cache: the file, its digest, where it came from and under which licence."""
@@ -380,9 +405,7 @@ def resolve(text: str, abi: str = "x86_64") -> Library:
                 # Read by its exact name, so no path can lead out.
                 check_unpacked(opened.getinfo(members[abi]), MAX_BYTES)
                 content = opened.read(members[abi])
-            _write(path, content)
-            with own_folder_errors(path):
-                note_digests(path.parent, [path.name])
+            keep_noted(path, content)
     return Library(text=text, archive=archive, path=path, abi=abi)
 
 
@@ -451,12 +474,10 @@ def build_tool_caches(name: Name) -> Iterator[Path]:
     """Files of a release (`*`: of all) in the caches of Gradle (GRADLE_USER_HOME) and Maven."""
     if name.scheme not in PACKAGES:
         return
-    artifact, ending = PACKAGES[name.scheme]
     gradle = Path(os.environ.get("GRADLE_USER_HOME") or Path.home() / ".gradle")
-    kept = gradle / "caches" / "modules-2" / "files-2.1" / GROUP / artifact
-    yield from sorted(kept.glob(f"{name.release}/*/{artifact}-{name.release}.{ending}"))
-    maven = Path.home() / ".m2" / "repository" / GROUP.replace(".", "/") / artifact
-    yield from sorted(maven.glob(f"{name.release}/{artifact}-{name.release}.{ending}"))
+    kept = gradle / "caches" / "modules-2" / "files-2.1" / GROUP / name.artifact
+    yield from sorted(kept.glob(f"{name.release}/*/{name.file}"))
+    yield from sorted((Path.home() / ".m2" / "repository").glob(name.path))
 
 
 def wheel_folder() -> Path:
@@ -474,12 +495,6 @@ def wheel_libraries(name: Name, abi: str = "") -> Iterator[Path]:
         for path in sorted(wheel_folder().glob(f"{name.release}-{machine}/{LIBRARY}")):
             if are_sound(path.parent, [path.name]):
                 yield path
-
-
-def wheel_abi(path: Path) -> str:
-    """The ABI of one of `wheel_libraries`, by its folder's name; "" for a folder of another name."""
-    machine = path.parent.name.partition("-")[2]
-    return next((abi for abi, code in MACHINES.items() if code == machine), "")
 
 
 def checked(path: Path) -> Path:

@@ -38,7 +38,7 @@ from device_runner.providers import PROVIDERS, provider_named
 from device_runner.result import Conditions, Failure, FailureKind, Mark, RunResult
 from device_runner.run import Fetch, ProbeDevice, missing_input
 from device_runner.spec import Allocator, RunSpec
-from device_runner.vulkan import VARIABLE, find_driver, has_gpu, vulkan_environment
+from device_runner.vulkan import VARIABLE, find_driver, vulkan_environment
 
 
 def run_group(
@@ -66,13 +66,22 @@ def run_group(
                 start_new_session=True,
             )
             _RUNNING.append(process)
+        # A thread waits, as `Popen.wait` with a limit looks only every 50 ms, which would count as the run's.
+        waiting = threading.Thread(target=process.wait, daemon=True)
+        waiting.start()
+        late = True
         try:
-            code = _wait(process, limit_seconds)
+            waiting.join(limit_seconds)
+            late = waiting.is_alive()
         finally:
+            if late:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                waiting.join()
             _RUNNING.remove(process)
         if process in _ENDED:
             raise KeyboardInterrupt
-        return code
+        return None if late else process.returncode
 
 
 _STARTING = threading.RLock()
@@ -91,27 +100,6 @@ def end_runs() -> None:
         _ENDED.append(process)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-
-
-def _wait(process: subprocess.Popen[bytes], limit_seconds: float) -> int | None:
-    """A thread waits, as `Popen.wait` with a limit looks only every 50 ms, which would count as the run's."""
-    waiting = threading.Thread(target=process.wait, daemon=True)
-    waiting.start()
-    try:
-        waiting.join(limit_seconds)
-        late = waiting.is_alive()
-    except BaseException:
-        _kill(process, waiting)
-        raise
-    if late:
-        _kill(process, waiting)
-    return None if late else process.returncode
-
-
-def _kill(process: subprocess.Popen[bytes], waiting: threading.Thread) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    waiting.join()
 
 
 def tail(path: Path, size: int = 2000) -> str:
@@ -249,8 +237,20 @@ class LocalDevice(ProbeDevice):
 
     def _ready(self, spec: RunSpec, library: Library) -> RunSpec | Failure:
         """The spec with its plugin, and the next process's environment with what it needs; why it cannot run here."""
-        lacking = missing_input(spec) or self._without_gpu(spec) or self._without_allocator(spec)
-        return lacking or with_plugin(spec, library)
+        if failure := missing_input(spec) or self._without_gpu(spec):
+            return failure
+        allocator = spec.options.allocator
+        if allocator is not Allocator.DEFAULT:
+            file = find_allocator(allocator)
+            if not file or len(self._probe) > 1:
+                return Failure(
+                    kind=FailureKind.WRONG_DEVICE, cause="it stands in for the C library's before the process begins",
+                    message=f"{allocator} is not installed" if not file else f"{allocator} would be the emulator's",
+                    remedy=f"apt-get install {PACKAGES[allocator]}" if not file else "run it on such a computer",
+                )  # fmt: skip
+            preloaded = self._usual.get("LD_PRELOAD", os.environ.get("LD_PRELOAD", ""))
+            self._environment = {**self._environment, "LD_PRELOAD": f"{file} {preloaded}".strip()}
+        return with_plugin(spec, library)
 
     def _without_gpu(self, spec: RunSpec) -> Failure | None:
         """Give the next process a driver that plays a GPU, where its provider needs one; why there is none."""
@@ -264,24 +264,9 @@ class LocalDevice(ProbeDevice):
         self._environment = {**self._usual, **variables}
         return None
 
-    def _without_allocator(self, spec: RunSpec) -> Failure | None:
-        """Preload an allocator into the next process; why there is none."""
-        allocator = spec.options.allocator
-        if allocator is Allocator.DEFAULT:
-            return None
-        file = find_allocator(allocator)
-        if not file or len(self._probe) > 1:
-            return Failure(
-                kind=FailureKind.WRONG_DEVICE, cause="it stands in for the C library's before the process begins",
-                message=f"{allocator} is not installed" if not file else f"{allocator} would be the emulator's",
-                remedy=f"apt-get install {PACKAGES[allocator]}" if not file else "run it on such a computer",
-            )  # fmt: skip
-        preloaded = self._usual.get("LD_PRELOAD", os.environ.get("LD_PRELOAD", ""))
-        self._environment = {**self._environment, "LD_PRELOAD": f"{file} {preloaded}".strip()}
-        return None
-
     def _has_gpu(self) -> bool:
-        return has_gpu()
+        """Whether programs here can use a GPU: then no driver in software is used, unless it is named."""
+        return platform.system() != "Linux" or any(Path("/dev/dri").glob("renderD*"))
 
     def run(self, spec: RunSpec) -> RunResult:
         """As any device; a plugin that is a package's may play a phone's accelerator here, a driver in software a GPU.
@@ -374,6 +359,8 @@ def machine_system() -> str:
 
 def host_facts(name: str, system: Path = SYSTEM) -> DeviceFacts:
     """What this computer is, as far as it says, the kernel under `system`."""
+    lists = sorted(system.glob("devices/system/node/node[0-9]*/cpulist"))
+    nodes = [_match(str(file), r"^([\d,-]+)$") for file in lists]
     return DeviceFacts(
         name=name,
         platform=machine_system(),
@@ -381,7 +368,8 @@ def host_facts(name: str, system: Path = SYSTEM) -> DeviceFacts:
         abis=(machine_abi(),),
         os_release=platform.release(),
         core_max_mhz=_core_mhz("cpuinfo_max_freq", system),
-        numa_nodes=tuple(_numa_nodes(system)),
+        # The cores of each NUMA node that has any, counted from 1
+        numa_nodes=tuple(re.sub(r"\d+", lambda core: str(int(core[0]) + 1), cores) for cores in nodes if cores),
         memory_bytes=_sysconf("SC_PHYS_PAGES") * _sysconf("SC_PAGE_SIZE"),
         page_bytes=_sysconf("SC_PAGE_SIZE"),
         free_bytes=shutil.disk_usage(tempfile.gettempdir()).free,
@@ -398,18 +386,11 @@ def host_conditions(system: Path = SYSTEM) -> Conditions:
     )
 
 
-def _core_mhz(name: str, system: Path = SYSTEM) -> tuple[int, ...]:
+def _core_mhz(name: str, system: Path) -> tuple[int, ...]:
     files = system.glob(f"devices/system/cpu/cpu[0-9]*/cpufreq/{name}")
     paths = sorted(files, key=lambda path: int(path.parts[-3].removeprefix("cpu")))
     texts = [_match(str(path), r"(\d+)") for path in paths]
     return tuple(int(text) // 1000 for text in texts if text)
-
-
-def _numa_nodes(system: Path) -> Iterator[str]:
-    """The cores of each NUMA node that has any, counted from 1."""
-    for file in sorted(system.glob("devices/system/node/node[0-9]*/cpulist")):
-        if cores := _match(str(file), r"^([\d,-]+)$"):
-            yield re.sub(r"\d+", lambda number: str(int(number[0]) + 1), cores)
 
 
 def _match(path: str, pattern: str) -> str:

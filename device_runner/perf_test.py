@@ -125,12 +125,33 @@ def measured_with(spec: RunSpec, device: str, prepare: Callable[[Path, str], Exe
     """The result of a spec, from one process or two.
 
     It counts runs or seconds, never both: where the runs do not fill the seconds, a second process counts those.
-    `prepare` fills the run folder for the program and the name by which it loads ONNX Runtime (`tool_of`).
+    `prepare` fills the run folder for the program and the name by which it loads ONNX Runtime ("": it has it within).
     """
-    tool = tool_of(spec)
-    if isinstance(tool, Failure):
-        return without_measurement(spec, device, tool)
-    execute, model = prepare(*tool), model_name(spec)
+    program = Path(str(spec.perf_test)).absolute()
+    failure = None
+    if not program.is_file():
+        failure = Failure(
+            kind=FailureKind.MISSING_LIBRARY,
+            message=f"{program}: no such file",
+            cause="onnxruntime_perf_test is not there",
+            remedy="give the path of the program: a build of ONNX Runtime with its unit tests makes it",
+        )
+        return without_measurement(spec, device, failure)
+    try:
+        needed = read_elf(program).needed
+        library = next((name for name in needed if name.startswith("libonnxruntime")), "")
+    except (NotElf, OSError):
+        library = "libonnxruntime.dylib"
+    if not library and spec.library:
+        failure = Failure(
+            kind=FailureKind.WRONG_LIBRARY,
+            message=f"{program} has ONNX Runtime within, and cannot take {spec.library}",
+            cause="it was linked without --build_shared_lib",
+            remedy="give no library, or a program that loads libonnxruntime",
+        )
+    if failure := failure or refusal(spec):
+        return without_measurement(spec, device, failure)
+    execute, model = prepare(program, library), model_name(spec)
     result = to_result(spec, device, execute(arguments(spec, model)), exact=True)
     short = result.status is Status.OK and sum(result.latencies_ns) < spec.min_seconds * 1e9
     if short and not spec.profile:
@@ -278,35 +299,6 @@ def _failure(spec: RunSpec, ended: FinishedProcess) -> Failure | None:
 
 OUTPUT_TAIL_BYTES = 16_384
 """What it prints ends with what matters."""
-
-
-def tool_of(spec: RunSpec) -> tuple[Path, str] | Failure:
-    """The program that a spec names, and the name by which it loads ONNX Runtime ("" for one that has it within).
-
-    A Failure when it cannot run the spec.
-    """
-    path = Path(str(spec.perf_test)).absolute()
-    if not path.is_file():
-        text = f"{path}: no such file"
-        return Failure(
-            kind=FailureKind.MISSING_LIBRARY,
-            message=text,
-            cause="onnxruntime_perf_test is not there",
-            remedy="give the path of the program: a build of ONNX Runtime with its unit tests makes it",
-        )
-    try:
-        needed = read_elf(path).needed
-        name = next((name for name in needed if name.startswith("libonnxruntime")), "")
-    except (NotElf, OSError):
-        name = "libonnxruntime.dylib"
-    if not name and spec.library:
-        return Failure(
-            kind=FailureKind.WRONG_LIBRARY,
-            message=f"{path} has ONNX Runtime within, and cannot take {spec.library}",
-            cause="it was linked without --build_shared_lib",
-            remedy="give no library, or a program that loads libonnxruntime",
-        )
-    return refusal(spec) or (path, name)
 
 
 def input_files(spec: RunSpec) -> Iterator[tuple[str, bytes]]:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from device_runner.errors import pip_install
 from device_runner.library import Library, LibraryFacts
 from device_runner.probe.elf import NotElf, read_header
-from device_runner.providers import CHIPS, NEW_LAYOUT, Chip, chip_of_phone, provider_named
+from device_runner.providers import CHIPS, NEW_LAYOUT, chip_of_phone, provider_named
 from device_runner.result import Failure, FailureKind
 from device_runner.spec import Plugin, RunSpec
 
@@ -112,23 +112,18 @@ def with_plugin(spec: RunSpec, library: Library) -> RunSpec | Failure:
     spec = replace(spec, plugin=plugin)
     if failure := refused(spec, facts):
         return failure
-    chosen = _with_chip(spec) if package and package.by_chip else spec
-    return chosen if isinstance(chosen, Failure) else with_files(chosen)
-
-
-def _with_chip(spec: RunSpec) -> RunSpec | Failure:
-    """The spec with the numbers of its chip, which may be named (SM8650); why the simulator cannot be used.
-
-    Without a chip it computes as no phone does, and a number that is no chip's takes nothing: both without a word.
-    """
+    if package is None or not package.by_chip:
+        return with_files(spec)
+    # The simulator needs the numbers of its chip, which may be named (SM8650). Without a chip it computes as no phone
+    # does, and a number that is no chip's takes nothing: both without a word.
     options = spec.options.provider_options
-    soc_model, arch = options.get("soc_model", ""), options.get("htp_arch", "")
+    soc_model, htp_arch = options.get("soc_model", ""), options.get("htp_arch", "")
     by_number = next((row for row in CHIPS.values() if str(row.soc_model) == soc_model), None)
     chip = by_number or chip_of_phone(soc_model)
-    if chip is None or arch not in ("", str(chip.htp_arch)):
+    if chip is None or htp_arch not in ("", str(chip.htp_arch)):
         why = "without it the simulator computes in float32, which no phone does"
         if chip is not None:
-            why = f"htp_arch={arch} is given, and {chip.title} is V{chip.htp_arch}"
+            why = f"htp_arch={htp_arch} is given, and {chip.title} is V{chip.htp_arch}"
         elif soc_model:
             why = f"soc_model={soc_model} is no chip that is known"
         return Failure(
@@ -137,23 +132,24 @@ def _with_chip(spec: RunSpec) -> RunSpec | Failure:
             cause=why,
             remedy=f"give soc_model={next(iter(CHIPS))} or another of {', '.join(CHIPS)}, and leave htp_arch out",
         )
-    if failure := _not_here(Path(spec.model), chip):
-        return failure
-    return replace(spec, options=replace(spec.options, provider_options={**options, **chip.options}))
-
-
-def _not_here(model: Path, chip: Chip) -> Failure | None:
-    """Why a context cannot run in the simulator of a chip; None for other models."""
-    if model.suffix.lower() != ".onnx" or not model.is_file() or model.stat().st_size > MOST_BYTES:
-        return None
-    content = model.read_bytes()
-    why = next((f"made, not run here: this context {why}" for row, why in NOT_HERE if row.search(content)), "")
-    arch = int(built[2]) if (built := BUILT_FOR.search(content)) else chip.htp_arch
-    if not why and (arch > chip.htp_arch or arch < NEW_LAYOUT <= chip.htp_arch):
-        # The simulator computes it as the chip that it is for would, whatever chip is named.
-        why = f"the context is for V{arch}, which the loader of {chip.name} (V{chip.htp_arch}) refuses"
-    remedy = "run it on a phone that it is for, or make one of one model for one chip: `convert MODEL --context CHIP`"
-    return Failure(kind=FailureKind.BAD_OPTIONS, message=f"{model.name}: {why}", remedy=remedy) if why else None
+    model = Path(spec.model)
+    if model.suffix.lower() == ".onnx" and model.is_file() and model.stat().st_size <= MOST_BYTES:  # perhaps a context
+        content = model.read_bytes()
+        why = next((f"made, not run here: this context {why}" for row, why in NOT_HERE if row.search(content)), "")
+        arch = int(built[2]) if (built := BUILT_FOR.search(content)) else chip.htp_arch
+        if not why and (arch > chip.htp_arch or arch < NEW_LAYOUT <= chip.htp_arch):
+            # The simulator computes it as the chip that it is for would, whatever chip is named.
+            why = f"the context is for V{arch}, which the loader of {chip.name} (V{chip.htp_arch}) refuses"
+        if why:
+            return Failure(
+                kind=FailureKind.BAD_OPTIONS,
+                message=f"{model.name}: {why}",
+                remedy="run it on a phone that it is for, or make one of one model for one chip: "
+                "`convert MODEL --context CHIP`",
+            )
+    return with_files(
+        replace(spec, options=replace(spec.options, provider_options={**options, **chip.options})),
+    )
 
 
 def with_files(spec: RunSpec) -> RunSpec:

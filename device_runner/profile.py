@@ -127,7 +127,18 @@ def read_profile(path: Path, log: Iterable[str] = ()) -> Profile:
 
     `log` is the run's, which names the values that are copied.
     """
-    events = _read_events(path)
+    try:
+        with path.open("rb") as raw:
+            source = gzip.GzipFile(fileobj=raw) if raw.read(2) == GZIP else raw
+            raw.seek(0)
+            data = source.read(PROFILE_LIMIT_BYTES + 1)
+        if len(data) > PROFILE_LIMIT_BYTES or data.count(b"{") > 2 * MOST_EVENTS:
+            raise msgspec.ValidationError("it has more events than ONNX Runtime writes")
+        events = decode_json(data, list[_Event], strict=False)
+    except (OSError, EOFError, zlib.error, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RunnerError(
+            "the profile cannot be read", where=str(path), why=str(error), remedy="run it again"
+        ) from error
     runs = sorted((event for event in events if event.name == "model_run"), key=lambda event: event.ts)
     if not runs:
         raise RunnerError("the profile has no inference in it", where=str(path), remedy="run it once more")
@@ -152,21 +163,6 @@ def read_profile(path: Path, log: Iterable[str] = ()) -> Profile:
         peak_bytes=max((event.args.mem_in_use_peak for event in kernels), default=0),
         arena_bytes=max((event.args.mem_arena_held for event in kernels), default=0),
     )
-
-
-def _read_events(path: Path) -> list[_Event]:
-    try:
-        with path.open("rb") as raw:
-            source = gzip.GzipFile(fileobj=raw) if raw.read(2) == GZIP else raw
-            raw.seek(0)
-            data = source.read(PROFILE_LIMIT_BYTES + 1)
-        if len(data) > PROFILE_LIMIT_BYTES or data.count(b"{") > 2 * MOST_EVENTS:
-            raise msgspec.ValidationError("it has more events than ONNX Runtime writes")
-        return decode_json(data, list[_Event], strict=False)
-    except (OSError, EOFError, zlib.error, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RunnerError(
-            "the profile cannot be read", where=str(path), why=str(error), remedy="run it again"
-        ) from error
 
 
 def _operators(nodes: Iterable[NodeTime]) -> tuple[OperatorTime, ...]:

@@ -60,27 +60,7 @@ class ProbeDevice(Device):
                 if spec.perf_test:
                     result = measured_with(spec, self.name, partial(self._prepare_tool, spec, library, folder))
                 else:
-                    # The same spec with the paths that files have in the eyes of the probe.
-                    placed = replace(
-                        self._with_custom_ops_there(self._with_plugin_there(spec, folder), library),
-                        library=self._put(library, ".so"),
-                        model=self._put_model(Path(spec.model), folder),
-                        inputs=tuple(replace(tensor, file=self._put(Path(tensor.file))) for tensor in spec.inputs),
-                        labelled=spec.labelled and replace(spec.labelled, file=self._put(Path(spec.labelled.file))),
-                        concurrent=spec.concurrent
-                        and replace(
-                            spec.concurrent,
-                            beside=tuple(self._put_model(Path(m), folder) for m in spec.concurrent.beside),
-                        ),
-                        stream=spec.stream
-                        and replace(
-                            spec.stream,
-                            sequences=tuple(
-                                replace(row, file=self._put(Path(row.file))) for row in spec.stream.sequences
-                            ),
-                        ),
-                        outputs_folder=None if spec.outputs_folder is None else folder,
-                    )
+                    placed = self._placed(spec, library, folder)
                     request = encode_request(placed, watch_stdin=self.watch_stdin)
                     answer = self._ask(request, folder, spec.timeout_seconds, answer_limit(spec))
                     if isinstance(answer, Failure):
@@ -144,22 +124,34 @@ class ProbeDevice(Device):
             return self._put_named((str(model), *beside), folder)[0]
         return self._put(model, model.suffix.lower())
 
-    def _with_plugin_there(self, spec: RunSpec, folder: str) -> RunSpec:
-        """The spec with its plugin, and provider options that name files of it, as the probe sees them."""
-        if spec.plugin is None:
-            return spec
-        library, *files = self._put_named((spec.plugin.library, *spec.plugin.files), folder)
-        places = dict(zip(spec.plugin.files, files, strict=True))
-        options = {key: places.get(value, value) for key, value in spec.options.provider_options.items()}
+    def _placed(self, spec: RunSpec, library: Path, folder: str) -> RunSpec:
+        """The same spec with the paths that files have in the eyes of the probe."""
+        options, plugin, concurrent, stream = spec.options, spec.plugin, spec.concurrent, spec.stream
+        if plugin:  # and provider options that name files of it
+            there, *files = self._put_named((plugin.library, *plugin.files), folder)
+            places = dict(zip(plugin.files, files, strict=True))
+            named = {key: places.get(value, value) for key, value in options.provider_options.items()}
+            plugin = replace(plugin, library=there, files=tuple(files))
+            options = replace(options, provider_options=named)
+        if fit := self._fitting(spec, library):
+            options = replace(options, custom_ops=tuple(self._put(row.path, row.path.suffix) for row in fit))
+
+        def put(tensor: TensorFile) -> TensorFile:
+            return replace(tensor, file=self._put(Path(tensor.file)))
+
         return replace(
             spec,
-            plugin=replace(spec.plugin, library=library, files=tuple(files)),
-            options=replace(spec.options, provider_options=options),
+            plugin=plugin,
+            options=options,
+            library=self._put(library, ".so"),
+            model=self._put_model(Path(spec.model), folder),
+            inputs=tuple(map(put, spec.inputs)),
+            labelled=spec.labelled and put(spec.labelled),
+            concurrent=concurrent
+            and replace(concurrent, beside=tuple(self._put_model(Path(row), folder) for row in concurrent.beside)),
+            stream=stream and replace(stream, sequences=tuple(map(put, stream.sequences))),
+            outputs_folder=None if spec.outputs_folder is None else folder,
         )
-
-    def _with_custom_ops_there(self, spec: RunSpec, library: Path) -> RunSpec:
-        there = tuple(self._put(row.path, row.path.suffix) for row in self._fitting(spec, library))
-        return replace(spec, options=replace(spec.options, custom_ops=there)) if there else spec
 
     @abstractmethod
     def _ask(self, request: bytes, folder: str, limit_seconds: float, limit_bytes: int) -> ProbeAnswer | Failure:

@@ -10,7 +10,6 @@ import html
 import importlib.metadata
 import importlib.util
 import logging
-import os
 import re
 import shutil
 import ssl
@@ -28,7 +27,7 @@ from device_runner.files import (
     ZIP_ERRORS,
     are_sound,
     check_unpacked,
-    note_digests,
+    keep_noted,
     own_folder_errors,
     public_address,
     scratch_folder,
@@ -73,10 +72,10 @@ def foreign_library(abi: str, version: str = "") -> Path:
             target.parent.mkdir(parents=True, exist_ok=True)
         with scratch_folder(parent=target.parent) as folder:
             wheel, asked = _download(release, machine, folder)
-            _unpack(wheel, folder / "library").replace(target)
+            content = _library_in(wheel)
         with own_folder_errors(target):
             (target.parent / SOURCE).write_text(asked, encoding="utf-8")
-            note_digests(target.parent, [target.name])
+        keep_noted(target, content)
     return target
 
 
@@ -182,8 +181,8 @@ def _pip_settings(pip: tuple[str, ...]) -> tuple[list[str], list[str], str]:
     return value_of("find-links"), indexes, "".join(value_of("cert"))
 
 
-def _unpack(wheel: Path, target: Path) -> Path:
-    """The one library of a wheel as `target`; nothing else is unpacked, and no name in it counts."""
+def _library_in(wheel: Path) -> bytes:
+    """The one library of a wheel; nothing else is unpacked, and no name in it counts."""
     try:
         with zipfile.ZipFile(wheel) as archive:
             names = [name for name in archive.namelist() if WHEEL_LIBRARY.fullmatch(name)]
@@ -201,8 +200,4 @@ def _unpack(wheel: Path, target: Path) -> Path:
             why="wheels have a C library of their own from 1.19 on",
             remedy="name a library with --library",
         )
-    with target.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    return target
+    return content

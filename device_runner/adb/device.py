@@ -26,14 +26,16 @@ from device_runner.adb.link import (
     server_at,
 )
 from device_runner.adb.phone import (
+    CONDITIONS,
     FIRST_FIXED_PERFORMANCE_API,
     FIXED_PERFORMANCE,
     SCREEN_ON,
+    ask,
     facts_or_reason,
     hold,
     lease_key,
     log,
-    read_conditions,
+    parse_conditions,
     read_facts,
     restore,
     take_lease,
@@ -102,16 +104,6 @@ KILL = 'kill -9 "$(cat "$1/pid")"; rm -rf "$1"'
 
 Tools = tuple[Path, Path | None]
 """What runs on the device: the probe, and the library where a spec names none (Android has no default)."""
-
-
-def default_tools(facts: DeviceFacts) -> Tools:
-    """Probe for a device's system and first ABI, and on Linux the wheel's library; raises RunnerError for none."""
-    if facts.platform == "android":
-        return build_probe(abi_of_tools(facts)), None
-    if facts.abis[0] == read_header(wheel_library()).abi:
-        return build_probe(HOST), wheel_library()
-    target = {"arm64-v8a": "linux-aarch64"}.get(facts.abis[0], f"linux-{facts.abis[0]}")
-    return build_probe(target), foreign_library(facts.abis[0])
 
 
 def abi_of_tools(facts: DeviceFacts) -> str:
@@ -521,7 +513,15 @@ class AdbDevice(ProbeDevice):
             yield Mark.CHARGING
 
     def _known_tools(self, facts: DeviceFacts) -> Tools:
-        self._tools = self._tools or default_tools(facts)
+        """Probe for its system and first ABI, and on Linux the wheel's library; raises RunnerError for none."""
+        if self._tools is None:
+            if facts.platform == "android":
+                self._tools = build_probe(abi_of_tools(facts)), None
+            elif facts.abis[0] == read_header(wheel_library()).abi:
+                self._tools = build_probe(HOST), wheel_library()
+            else:
+                target = {"arm64-v8a": "linux-aarch64"}.get(facts.abis[0], f"linux-{facts.abis[0]}")
+                self._tools = build_probe(target), foreign_library(facts.abis[0])
         return self._tools
 
     def _known_facts(self) -> DeviceFacts:
@@ -552,6 +552,6 @@ class AdbDevice(ProbeDevice):
     def _conditions_now(self) -> Conditions:
         if time.monotonic() - self._conditions_at >= CONDITIONS_AGE_SECONDS:
             fixed = FIXED_PERFORMANCE in self._held if self._held else None
-            self._conditions = replace(read_conditions(self.link), fixed_performance=fixed)
+            self._conditions = replace(parse_conditions(ask(self.link, CONDITIONS)), fixed_performance=fixed)
             self._conditions_at = time.monotonic()
         return self._conditions

@@ -5,6 +5,7 @@ two answers but not the whole, drop standard input, sleep on closing, and leave 
 """
 
 import contextlib
+import itertools
 import os
 import re
 import shlex
@@ -265,7 +266,11 @@ class Link:
             stream.command("sync:")
             stream.send(_sync(b"SEND", f"{remote},{0o100644}".encode()))
             for part in parts:
-                stream.send(_packets(part))
+                # In packets of the protocol, all in one: a call for each would cost more than the copy
+                view = memoryview(part)
+                packets = (view[start : start + CHUNK] for start in range(0, len(part), CHUNK))
+                pairs = ((b"DATA" + struct.pack("<I", len(packet)), packet) for packet in packets)
+                stream.send(b"".join(itertools.chain.from_iterable(pairs)))
             stream.send(b"DONE" + struct.pack("<I", int(time.time())))
             kind, size = struct.unpack("<4sI", stream.read(8))
             if kind != b"OKAY":
@@ -276,8 +281,16 @@ class Link:
         with target.open("wb") as file, self._open(seconds) as stream:
             stream.command("sync:")
             stream.send(_sync(b"RECV", remote.encode()))
-            for data in _received(stream):
-                limit_bytes -= len(data)
+            while True:
+                kind, size = struct.unpack("<4sI", stream.read(8))
+                if kind == b"DONE":
+                    return
+                if size > CHUNK:
+                    raise LinkError("the device answers nonsense")
+                data = stream.read(size)
+                if kind != b"DATA":
+                    raise LinkError(data.decode("utf-8", "replace"))
+                limit_bytes -= size
                 if limit_bytes < 0:
                     raise LinkError(f"{remote} is longer than it can be")
                 file.write(data)
@@ -285,26 +298,6 @@ class Link:
 
 def _sync(kind: bytes, data: bytes) -> bytes:
     return kind + struct.pack("<I", len(data)) + data
-
-
-def _packets(data: bytes) -> bytes:
-    """Data as packets of the sync protocol, all in one: a call for each would cost more than the copy."""
-    view = memoryview(data)
-    parts = (view[start : start + CHUNK] for start in range(0, len(data), CHUNK))
-    return b"".join(part for packet in parts for part in (b"DATA" + struct.pack("<I", len(packet)), packet))
-
-
-def _received(stream: _Stream) -> Iterator[bytes]:
-    while True:
-        kind, size = struct.unpack("<4sI", stream.read(8))
-        if kind == b"DONE":
-            return
-        if size > CHUNK:
-            raise LinkError("the device answers nonsense")
-        data = stream.read(size)
-        if kind != b"DATA":
-            raise LinkError(data.decode("utf-8", "replace"))
-        yield data
 
 
 def list_serials(server: Server, seconds: float = 10.0) -> list[tuple[str, str]]:

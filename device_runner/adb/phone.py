@@ -62,41 +62,6 @@ printf %s "$2" > "$1/.nnapi-$$" && mv -f "$1/.nnapi-$$" "$1/nnapi-$boot"
 """Root and answer. An answer of an earlier boot is of other drivers, perhaps."""
 
 
-def add_nnapi(link: Link, facts: DeviceFacts, answers: dict[str, str], root: str, probe: str = "") -> DeviceFacts:
-    """Facts with NNAPI in them: as noted since the device started, else as a probe on it says; unknown without one."""
-    if facts.platform != "android" or facts.api_level < NNAPI_API_LEVEL:
-        return msgspec.structs.replace(facts, nnapi=False)
-    nnapi: NnapiAnswer | None = None
-    with contextlib.suppress(msgspec.DecodeError):
-        nnapi = decode_json(answers.get("nnapi", "").encode("utf-8", "replace"), NnapiAnswer)
-    probe = probe or next(iter(answers.get("probe", "").splitlines()), "")
-    if nnapi is None and probe.startswith(f"{root}/store/"):
-        # A driver's crash or hang ends a child of the probe. That counts as an answer without devices, noted on the
-        # device: who asked again would meet the same. A probe that failed before it had opened NNAPI says nothing of
-        # the device, and nothing is noted.
-        request = encode_inspection(limit_seconds=ASK_SECONDS, watch_stdin=True)
-        with contextlib.suppress(LinkError):
-            output = link.shell(script(ASK, root, str(len(request)), probe), stdin=request, seconds=ASK_SECONDS + 5.0)
-            answer = decode_answer(output.stdout)
-            if isinstance(answer, ProbeAnswer) and (answer.status is Status.OK or answer.nnapi.is_there):
-                named = answer.nnapi.devices if answer.status is Status.OK else ()
-                nnapi = msgspec.structs.replace(answer.nnapi, devices=named)
-                link.shell(script(NOTE, root, msgspec.json.encode(nnapi).decode()))
-    if nnapi is None:
-        return facts
-    devices = tuple(
-        NnapiDevice(
-            name=_line(device.name),
-            type=TYPES.get(device.type, DriverType.OTHER),
-            feature_level=device.level,
-            version=_line(device.version),
-        )
-        for device in nnapi.devices
-        if facts.api_level >= NNAPI_DEVICES_API_LEVEL
-    )
-    return msgspec.structs.replace(facts, nnapi=nnapi.is_there, nnapi_devices=devices)
-
-
 GPU_BYTES = 1 << 19
 """The most that is read of what Vulkan says of itself, some 100 KB."""
 
@@ -192,12 +157,38 @@ def read_facts(link: Link, name: str, root: str, probe: str = "") -> DeviceFacts
     facts = parse_facts(name, answers)
     if not facts.abis:
         raise LinkError("the device does not say which processor it has")
-    return add_nnapi(link, facts, answers, root, probe)
-
-
-def read_conditions(link: Link) -> Conditions:
-    """State of the device now: heat, battery, screen, clocks. Raises LinkError."""
-    return parse_conditions(ask(link, CONDITIONS))
+    if facts.platform != "android" or facts.api_level < NNAPI_API_LEVEL:
+        return msgspec.structs.replace(facts, nnapi=False)
+    # NNAPI: as noted since the device started, else as a probe on it says; not known without one
+    nnapi: NnapiAnswer | None = None
+    with contextlib.suppress(msgspec.DecodeError):
+        nnapi = decode_json(answers.get("nnapi", "").encode("utf-8", "replace"), NnapiAnswer)
+    probe = probe or next(iter(answers.get("probe", "").splitlines()), "")
+    if nnapi is None and probe.startswith(f"{root}/store/"):
+        # A driver's crash or hang ends a child of the probe. That counts as an answer without devices, noted on the
+        # device: who asked again would meet the same. A probe that failed before it had opened NNAPI says nothing of
+        # the device, and nothing is noted.
+        request = encode_inspection(limit_seconds=ASK_SECONDS, watch_stdin=True)
+        with contextlib.suppress(LinkError):
+            output = link.shell(script(ASK, root, str(len(request)), probe), stdin=request, seconds=ASK_SECONDS + 5.0)
+            answer = decode_answer(output.stdout)
+            if isinstance(answer, ProbeAnswer) and (answer.status is Status.OK or answer.nnapi.is_there):
+                named = answer.nnapi.devices if answer.status is Status.OK else ()
+                nnapi = msgspec.structs.replace(answer.nnapi, devices=named)
+                link.shell(script(NOTE, root, msgspec.json.encode(nnapi).decode()))
+    if nnapi is None:
+        return facts
+    devices = tuple(
+        NnapiDevice(
+            name=_line(device.name),
+            type=TYPES.get(device.type, DriverType.OTHER),
+            feature_level=device.level,
+            version=_line(device.version),
+        )
+        for device in nnapi.devices
+        if facts.api_level >= NNAPI_DEVICES_API_LEVEL
+    )
+    return msgspec.structs.replace(facts, nnapi=nnapi.is_there, nnapi_devices=devices)
 
 
 def parse_facts(name: str, answers: dict[str, str]) -> DeviceFacts:

@@ -102,8 +102,15 @@ def cut(data: bytes, usual: int, *, last: bool) -> list[int]:
 
     Where a piece ends depends on nothing but the bytes from its start to WINDOW behind its greatest length.
     """
+    import numpy as np
+
     shortest, longest = int(usual * SHORTEST), usual * LONGEST
-    places = _high_places(data, TOP - TOP // (usual - shortest))
+    # Places where the hash of the window is high enough, in their order
+    bound, high = np.uint64(TOP - TOP // (usual - shortest)), [np.empty(0, np.int64)]
+    for block in range(0, len(data), BLOCK):
+        for first, hashes in _hashes(data, block, block + BLOCK):
+            high.append(np.flatnonzero(hashes > bound) * WINDOW + first)
+    places = sorted(np.concatenate(high).tolist())
     ends: list[int] = []
     start = 0
     while start < len(data) and (last or len(data) - start >= longest + WINDOW):
@@ -129,17 +136,6 @@ def _hashes(data: bytes, start: int, stop: int) -> "Iterator[tuple[int, np.ndarr
         count = (stop - first + WINDOW - 1) // WINDOW
         words = array[first : first + count * WINDOW].view("<u8")
         yield first, np.multiply(words, np.uint64(FACTOR), out=room[:count])
-
-
-def _high_places(data: bytes, bound: int) -> list[int]:
-    """Places in order where the hash of the window is above a bound."""
-    import numpy as np
-
-    places = [np.empty(0, np.int64)]
-    for start in range(0, len(data), BLOCK):
-        for first, hashes in _hashes(data, start, start + BLOCK):
-            places.append(np.flatnonzero(hashes > np.uint64(bound)) * WINDOW + first)
-    return sorted(np.concatenate(places).tolist())
 
 
 def _highest_place(data: bytes, start: int, last: int) -> int:
@@ -171,30 +167,6 @@ class PatchStep:
     def size(self) -> int:
         """How many they are."""
         return self.end - self.start
-
-
-def find_same(path: Path, sources: Sequence[Path]) -> list[PatchStep]:
-    """What a file has in common with others, in its order, without overlaps. Raises OSError."""
-    usual = usual_bytes(path.stat().st_size)
-    runs = list(_runs(pieces_of(path, usual), [pieces_of(source, usual) for source in sources]))
-    grown: list[PatchStep] = []
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        for number, run in enumerate(runs):
-            # With the equal bytes before and behind it: what lies between pieces of small tensors is much in all.
-            following = runs[number + 1].start if number + 1 < len(runs) else size
-            most_before = min(run.start - (grown[-1].end if grown else 0), run.offset, GROWTH_BYTES)
-            most_behind = min(following - run.end, GROWTH_BYTES)
-            with sources[run.source or 0].open("rb") as source:
-                before = _count_equal(
-                    _read(file, run.start - most_before, most_before)[::-1],
-                    _read(source, run.offset - most_before, most_before)[::-1],
-                )
-                behind = _count_equal(
-                    _read(file, run.end, most_behind), _read(source, run.offset + run.size, most_behind)
-                )
-            grown.append(PatchStep(run.start - before, run.end + behind, run.source, run.offset - before))
-    return grown
 
 
 def _runs(pieces: Pieces, others: Sequence[Pieces]) -> Iterator[PatchStep]:
@@ -307,20 +279,41 @@ def find_patch(path: Path, sources: dict[str, Path]) -> Patch | None:
 
     Raises OSError.
     """
-    size, names = path.stat().st_size, list(sources)
+    size, names, others = path.stat().st_size, list(sources), list(sources.values())
     if size < SMALLEST_BYTES or not sources:
         return None
+    usual = usual_bytes(size)
+    runs = list(_runs(pieces_of(path, usual), [pieces_of(other, usual) for other in others]))
     steps: list[PatchStep] = []
     lines, end, used = [], 0, set()
-    for same in (*find_same(path, list(sources.values())), PatchStep(size, size)):
-        if same.start > end:
-            steps.append(PatchStep(end, same.start))
-            lines.append(f"data {same.start - end}")
-        if same.source is not None:
+
+    def send_until(start: int) -> None:
+        """Have the bytes from the last step's end on sent."""
+        if start > end:
+            steps.append(PatchStep(end, start))
+            lines.append(f"data {start - end}")
+
+    with path.open("rb") as file:
+        for number, run in enumerate(runs):
+            # With the equal bytes before and behind it: what lies between pieces of small tensors is much in all.
+            following = runs[number + 1].start if number + 1 < len(runs) else size
+            most_before = min(run.start - end, run.offset, GROWTH_BYTES)
+            most_behind = min(following - run.end, GROWTH_BYTES)
+            with others[run.source or 0].open("rb") as source:
+                before = _count_equal(
+                    _read(file, run.start - most_before, most_before)[::-1],
+                    _read(source, run.offset - most_before, most_before)[::-1],
+                )
+                behind = _count_equal(
+                    _read(file, run.end, most_behind), _read(source, run.offset + run.size, most_behind)
+                )
+            same = PatchStep(run.start - before, run.end + behind, run.source, run.offset - before)
+            send_until(same.start)
             steps.append(same)
-            lines.append(f"copy {names[same.source]} {same.offset} {same.size}")
-            used.add(names[same.source])
-        end = same.end
+            lines.append(f"copy {names[run.source or 0]} {same.offset} {same.size}")
+            used.add(names[run.source or 0])
+            end = same.end
+    send_until(size)
     head = "\n".join(["ort-mobile pieces 1", f"size {size}", *lines, "end", ""]).encode()
     patch = Patch(path, tuple(steps), head, frozenset(used))
     return patch if patch.size <= WORTH * size else None
@@ -419,7 +412,17 @@ class DeviceStore:
         name = digest + (suffix if re.fullmatch(r"\.[a-z0-9]{1,8}", suffix) else "")
         size = path.stat().st_size
         if name not in self._known and not self._is_whole(name, size) and not self._join(path, name):
-            self._push(path, name)
+            self._make_room(self._look(), size, self._known)
+            for _ in range(2):
+                part = part_name()
+                self._send(read_parts(path), part, size)
+                arguments = script(ACCEPT, self._folder, part, name, digest)
+                output = self._link.shell(arguments, seconds=_longest_seconds(size))
+                if output.code == 0:
+                    break
+                logger.warning("%s: %s arrived broken (%s)", self._link.serial, path, output.stderr[-200:])
+            else:
+                raise BrokenTransfer(f"{path.name}: what arrives on the device is not what was sent")
         self._known.add(name)
         self._local[name] = path
         place = f"{self._folder}/{name}"
@@ -433,19 +436,6 @@ class DeviceStore:
     def _is_whole(self, name: str, size: int) -> bool:
         output = self._link.shell(script(CHECK, self._folder, name), seconds=_longest_seconds(size))
         return output.code == 0 and output.text.startswith(digest_of(name))
-
-    def _push(self, path: Path, name: str) -> None:
-        size = path.stat().st_size
-        self._make_room(self._look(), size, self._known)
-        for _ in range(2):
-            part = part_name()
-            self._send(read_parts(path), part, size)
-            arguments = script(ACCEPT, self._folder, part, name, digest_of(name))
-            output = self._link.shell(arguments, seconds=_longest_seconds(size))
-            if output.code == 0:
-                return
-            logger.warning("%s: %s arrived broken (%s)", self._link.serial, path, output.stderr[-200:])
-        raise BrokenTransfer(f"{path.name}: what arrives on the device is not what was sent")
 
     def _join(self, path: Path, name: str) -> bool:
         """Push what the device does not have of a file, and have it put together; False where the whole must go."""

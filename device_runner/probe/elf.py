@@ -81,6 +81,11 @@ class Elf:
         return MACHINES.get(self.machine, f"machine {self.machine}")
 
     @property
+    def system(self) -> str:
+        """The system by the C library that it needs: android or linux."""
+        return "android" if "libc.so" in self.needed else "linux"
+
+    @property
     def page_bytes(self) -> int:
         """The smallest alignment of its segments: below 16384 it does not load on devices with 16 KB pages."""
         return min((segment.alignment for segment in self.segments if segment.type == PT_LOAD), default=0)
@@ -177,18 +182,23 @@ def parse_elf(data: Buffer) -> Elf:
             if table == "jmprel":
                 called[symbol] = row[0]
     strings = offset("strtab")
-    symbols: tuple[tuple[str, int], ...] = ()
+    symbols: list[tuple[str, int]] = []
     if offset("symtab") >= 0 and DT["gnu_hash"] in values:
         # An empty hash table need not count undefined symbols: the highest that a relocation names counts too.
         count = max(_symbol_count(data, offset("gnu_hash")), highest + 1)
         layout, place = ("IBBHQQ", 3) if wide else ("IIIBBH", 5)
-        rows = _rows(data, layout, offset("symtab"), count)
-        symbols = tuple(_symbols(data, strings, ((row[0], row[place]) for row in rows)))
+        left = MOST_NAMES
+        for row in _rows(data, layout, offset("symtab"), count):
+            name = _text(data, strings + row[0])
+            left -= len(name) + 64
+            if left < 0:
+                raise NotElf("its symbols are more than any library has")
+            symbols.append((name, row[place]))
     return replace(
         elf,
         tags=tuple(tags),
         needed=tuple(_text(data, strings + value) for key, value in tags if key == DT["needed"]),
-        symbols=symbols,
+        symbols=tuple(symbols),
         relocations=frozenset(kinds),
         slots=tuple((symbols[symbol][0], slot) for symbol, slot in called.items() if slot and symbol < len(symbols)),
         versions=tuple(
@@ -203,16 +213,6 @@ def parse_elf(data: Buffer) -> Elf:
         ),
         interpreter=next((_text(data, each.offset) for each in elf.segments if each.type == PT_INTERP), ""),
     )
-
-
-def _symbols(data: Buffer, strings: int, rows: Iterator[tuple[int, int]]) -> Iterator[tuple[str, int]]:
-    left = MOST_NAMES
-    for place, section in rows:
-        name = _text(data, strings + place)
-        left -= len(name) + 64
-        if left < 0:
-            raise NotElf("its symbols are more than any library has")
-        yield name, section
 
 
 def _symbol_count(data: Buffer, table: int) -> int:

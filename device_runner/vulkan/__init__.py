@@ -22,27 +22,25 @@ ADAPTER: Final = {"ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER": "1"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VulkanDriver:
-    """A driver that computes on the CPU: `file` is its library, which `package` of Debian puts into one of `folders`.
+    """A driver that computes on the CPU: `file` is its library, which Debian's package puts into one of `folders`.
 
     `float16`: shaders may use half precision. `library` is where it was found.
     """
 
     name: str
-    title: str
     file: str
     folders: tuple[str, ...]
-    package: str
     float16: bool
     library: str = ""
 
 
 DRIVERS: Final = (
     VulkanDriver(
-        name="swiftshader", title="SwiftShader", file="libvk_swiftshader.so", package="chromium-common", float16=False,
+        name="swiftshader", file="libvk_swiftshader.so", float16=False,
         folders=("usr/lib/chromium", "usr/lib/chromium-browser", "opt/google/chrome"),
     ),
     VulkanDriver(
-        name="lavapipe", title="lavapipe", file="libvulkan_lvp.so", package="mesa-vulkan-drivers", float16=True,
+        name="lavapipe", file="libvulkan_lvp.so", float16=True,
         folders=(f"usr/lib/{platform.machine()}-linux-gnu", "usr/lib64", "usr/lib"),
     ),
 )  # fmt: skip
@@ -74,32 +72,20 @@ def find_driver(driver_name: str = "") -> VulkanDriver:
     return driver
 
 
-def has_gpu() -> bool:
-    """Whether this computer has a GPU that programs can use: then no driver in software is used, unless it is named."""
-    return platform.system() != "Linux" or any(Path("/dev/dri").glob("renderD*"))
+NAMES: Final = ("libvulkan.so.1", "libvulkan.so")
+"""As programs for Linux and for Android open it."""
 
 
 def vulkan_environment(driver: VulkanDriver, libraries: str = "") -> dict[str, str]:
     """Variables with which a process finds no Vulkan but the driver's; `libraries` is its LD_LIBRARY_PATH so far.
 
-    A driver that was unpacked finds what it needs beside it. Raises UnavailableError without a compiler.
+    A driver that was unpacked finds what it needs beside it. Our libvulkan is built unless it is in the cache. Raises
+    UnavailableError without a compiler.
     """
-    place = Path(driver.library).parent
-    own_folder = () if place in (Path("/", folder) for folder in driver.folders) else (str(place),)
-    paths = filter(None, (libraries, str(build_vulkan()), *own_folder))
-    return {VARIABLE: driver.library, "LD_LIBRARY_PATH": ":".join(paths), **ADAPTER}
-
-
-NAMES: Final = ("libvulkan.so.1", "libvulkan.so")
-"""As programs for Linux and for Android open it."""
-
-
-def build_vulkan() -> Path:
-    """The folder with our libvulkan, built unless it is in the cache."""
     compiler, identity = host_compiler(" for the libvulkan that WebGPU runs with here")
     folder = Path(__file__).parent
     start = (*compiler, *STANDARD, "-O2", "-s", "-fPIC", "-shared", "-fvisibility=hidden", str(folder / "vulkan.c"))
-    return built(
+    ours = built(
         BuildRecipe(
             what="the libvulkan of software drivers",
             place="vulkan",
@@ -110,3 +96,7 @@ def build_vulkan() -> Path:
             inputs=(folder / "vulkan.c",),
         )
     )
+    place = Path(driver.library).parent
+    own_folder = () if place in (Path("/", folder) for folder in driver.folders) else (str(place),)
+    paths = filter(None, (libraries, str(ours), *own_folder))
+    return {VARIABLE: driver.library, "LD_LIBRARY_PATH": ":".join(paths), **ADAPTER}

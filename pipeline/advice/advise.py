@@ -48,11 +48,9 @@ from pipeline.partition.judge import PartitionRequest, judge
 from pipeline.partition.subject import open_subject
 from pipeline.partition.subject import write_model as write_lean
 from pipeline.passes.base import Effect, Feeds, Model, NotApplicable, Options, Pass, PassContext
-from pipeline.passes.edit import IR_OF_CONSTANTS, write_model
+from pipeline.passes.edit import IR_OF_CONSTANTS, GraphFacts, write_model
 from pipeline.passes.precisions import PRECISIONS, RECIPES, Recipe
-from pipeline.passes.registry import run_passes
-from pipeline.passes.rewrites.facts import GraphFacts
-from pipeline.passes.rewrites.table import REWRITES
+from pipeline.passes.registry import REWRITES, run_passes
 from pipeline.passes.surgery import (
     CONSTANT_INITIALIZERS,
     FIXED_DIMENSIONS,
@@ -297,7 +295,18 @@ def attempt(fix: Pass, state: State, bench: TrialContext, *, must_gain: bool = T
         result = _gain(result, state, fixed, bench)
         if must_gain and result.outcome is FixOutcome.NO_GAIN:
             return result, None
-        return _compared(fix, result, state, fixed, bench)
+        if fix.edit is None:
+            return result, fixed
+        if isinstance(bench.reference, str):
+            why = f"it cannot be checked: {bench.reference}"
+        else:
+            # An exact fix after one that rounds must not add to the error; so the looser tolerance of the two holds
+            tolerance = max(state.tolerance or 0.0, 0.0 if fix.exact else MAX_RELATIVE_ERROR[bench.reference.precision])
+            checks = difference(fixed.loaded, bench.reference, tolerance)
+            result, fixed = _with_error(result, fixed, checks, tolerance)
+            why = _objection(checks, tolerance if state.precision else 0.0 if fix.exact else None)
+            if not why:
+                return result, fixed
     except PipelineError as error:
         why = error.reason
     except Exception as error:  # noqa: BLE001 - a hostile model may break one fix, and must not cost the others
@@ -355,29 +364,16 @@ def _gain(result: FixResult, before: State, after: State, bench: TrialContext) -
     )
 
 
-def _compared(
-    fix: Pass, result: FixResult, before: State, after: State, bench: TrialContext
-) -> tuple[FixResult, State | None]:
-    """The result with the numeric error, and the state when it is small enough."""
-    if fix.edit is None:
-        return result, after
-    if isinstance(bench.reference, str):
-        why = f"it cannot be checked: {bench.reference}"
-        return msgspec.structs.replace(result, outcome=FixOutcome.REJECTED, why=why), None
-    # An exact fix after one that rounds must not add to the error; so the looser tolerance of the two holds.
-    tolerance = max(before.tolerance or 0.0, 0.0 if fix.exact else MAX_RELATIVE_ERROR[bench.reference.precision])
-    checks = difference(after.loaded, bench.reference, tolerance)
-    result, checked = _with_error(result, after, checks, tolerance)
-    if why := _objection(checks, tolerance if before.precision else 0.0 if fix.exact else None):
-        return msgspec.structs.replace(result, outcome=FixOutcome.REJECTED, why=why), None
-    return result, checked
-
-
 def _with_error(
     result: FixResult, state: State, checks: Sequence[OutputCheck], tolerance: float
 ) -> tuple[FixResult, State]:
     """Both with how far outputs are from the original's."""
-    worst = max(checks, key=_nearness, default=None)
+
+    def nearness(check: OutputCheck) -> float:
+        """How much of what is allowed an error takes."""
+        return (check.max_abs_error or 0.0) / check.limit if check.limit else check.max_abs_error or 0.0
+
+    worst = max(checks, key=nearness, default=None)
     error = max((check.max_rel_error for check in checks if check.max_rel_error is not None), default=None)
     absolute, limit = (worst.max_abs_error, worst.limit) if worst else (None, None)
     figures: dict[str, Any] = {"error": error, "tolerance": tolerance, "absolute_error": absolute, "limit": limit}
@@ -396,11 +392,6 @@ def difference(loaded: LoadedModel, reference: Reference, tolerance: float) -> t
     values = session.run(names, {name: array for name, array in feeds.items() if name in inputs})
     expected = {tensor.name: read_tensor(tensor) for tensor in reference.outputs}
     return tuple(compare_outputs(expected, dict(zip(names, values, strict=True)), reference.tolerance(tolerance)))
-
-
-def _nearness(check: OutputCheck) -> float:
-    """How much of what is allowed an error takes."""
-    return (check.max_abs_error or 0.0) / check.limit if check.limit else check.max_abs_error or 0.0
 
 
 def _objection(checks: Iterable[OutputCheck], most: float | None) -> str:
@@ -448,8 +439,7 @@ def advise(
     Raises ConfigError for sizes and data that are no input of the model, and for --fix's file.
     """
     with scratch() as folder:
-        # The model as a file in `folder` with its weights' files beside it; ModelError when it cannot be
-        # changed.
+        # The model as a file in `folder` with its weights' files beside it
         subject = open_subject(source, folder)
         if isinstance(subject, Path):
             raise ModelError(
@@ -472,24 +462,37 @@ def advise(
             source=loaded.source, settings=settings, optimize=optimize, simulate=data if simulate else None
         )
         base = judged(loaded, asked, None, sizes)
-        fixes = () if perfect(base.standing) or _only_floats(base) else fixes_for(bench.provider)
+        # Where a chip has no floats at all, fixes of a float model change nothing before it is quantized
+        form, load = precision_of(loaded.proto), base.answer.load
+        only_floats = bool(load and load.code == "float" and not form)
+        fixes = () if perfect(base.standing) or only_floats else fixes_for(bench.provider)
         alone = [(fix, *attempt(fix, base, bench)) for fix in fixes]
         best, used = combined(base, alone, bench)
         formed, best, used = with_forms(best, used, bench)
         combination = _combination(base, best, used, bench)
         changed = bool(combination) and not best.request.source.path.endswith("original.onnx")
-        if write_to and changed:
-            combination = _written(combination, best, write_to)
-        elif write_to:
-            _copy(source, folder, Path(write_to))
+        if write_to and combination and changed:
+            write_model(best.loaded, Path(write_to))
+            combination = msgspec.structs.replace(combination, written=write_to)
+        elif write_to:  # unchanged: its own bytes, or with its weights inside where these lie in other files
+            original = load_model(source, folder)
+            if original.outside:
+                write_model(original, Path(write_to))
+            else:
+                copy_file(original.path, Path(write_to))
+        if isinstance(reference, str):
+            checked_on = f"nothing could be compared: {reference}"
+        else:
+            shapes = ", ".join(f"{tensor.name} {list(tensor.shape)}" for tensor in reference.inputs)
+            checked_on = f"{reference.data.source} ({shapes}), on the CPU without optimizations"
         return Advice(
             verdict=verdict(base.standing, bench.provider),
             before=base.standing,
             fixes=(*(result for _, result, _ in alone), *formed),
             best=combination,
-            checked_on=_checked_on(reference),
+            checked_on=checked_on,
             copied=write_to if write_to and not changed else None,
-            precision=quantized_advice(precision_of(loaded.proto), base.answer),
+            precision=quantized_advice(form, base.answer),
         )
 
 
@@ -524,11 +527,6 @@ def with_forms(
     if not states:
         return results, best, used[: len(used) - len(enabling)]
     return results, *max(states, key=lambda pair: (preference(pair[0].standing, bench.provider), -(pair[0].error or 0)))
-
-
-def _only_floats(state: State) -> bool:
-    """Whether a chip has no floats at all: then fixes of a float model change nothing, before it is quantized."""
-    return bool(state.answer.load and state.answer.load.code == "float" and not precision_of(state.loaded.proto))
 
 
 def _attempt_form(form: Pass, precision: str, state: State, bench: TrialContext) -> tuple[FixResult, State | None]:
@@ -566,13 +564,6 @@ def _reference(loaded: LoadedModel, data: Dataset, sizes: dict[str, int], folder
         return f"its inputs are too large to be made here: {error}"
 
 
-def _checked_on(reference: Reference | str) -> str:
-    if isinstance(reference, str):
-        return f"nothing could be compared: {reference}"
-    shapes = ", ".join(f"{tensor.name} {list(tensor.shape)}" for tensor in reference.inputs)
-    return f"{reference.data.source} ({shapes}), on the CPU without optimizations"
-
-
 def combined(
     base: State, alone: Sequence[tuple[Pass, FixResult, State | None]], bench: TrialContext
 ) -> tuple[State, tuple[Pass, ...]]:
@@ -582,7 +573,13 @@ def combined(
     format is taken only where nothing else is left that helps.
     """
     tried = {fix: state for fix, _, state in alone}
-    order = sorted(tried, key=lambda fix: _rank(tried[fix], bench.provider), reverse=True)
+
+    def rank(fix: Pass) -> tuple[bool, tuple[int, int, int, float]]:
+        """Gains first; among equal ones sorting keeps the table's order."""
+        state = tried[fix]
+        return state is not None, preference(state.standing, bench.provider) if state else (0, 0, 0, 0.0)
+
+    order = sorted(tried, key=rank, reverse=True)
     asked = [fix for fix in order if fix is not OTHER_FORMAT]
     best = _climb(base, asked, tried, bench)
     if not perfect(best[0].standing):
@@ -590,7 +587,13 @@ def combined(
         end, more = _climb(start, [fix for fix in asked if fix not in enabling], {}, bench) if enabling else (base, ())
         if improves(end.standing, best[0].standing, bench.provider):
             best = end, (*enabling, *more)
-    return _with_other_format(*best, asked, bench) if OTHER_FORMAT in tried else best
+    current, used = best
+    if OTHER_FORMAT in tried and not perfect(current.standing):
+        changed = attempt(OTHER_FORMAT, current, bench)[1]
+        if changed is not None:
+            final, last = _climb(changed, [fix for fix in asked if fix not in used], {}, bench)
+            best = final, (*used, OTHER_FORMAT, *last)
+    return best
 
 
 def _enabled(base: State, fixes: Sequence[Pass], bench: TrialContext) -> tuple[State, tuple[Pass, ...]]:
@@ -602,19 +605,6 @@ def _enabled(base: State, fixes: Sequence[Pass], bench: TrialContext) -> tuple[S
             current = state
             applied.append(fix)
     return current, tuple(applied)
-
-
-def _with_other_format(
-    current: State, used: tuple[Pass, ...], fixes: Sequence[Pass], bench: TrialContext
-) -> tuple[State, tuple[Pass, ...]]:
-    """What CoreML's other format adds, with the fixes that then still gain."""
-    if perfect(current.standing):
-        return current, used
-    changed = attempt(OTHER_FORMAT, current, bench)[1]
-    if changed is None:
-        return current, used
-    final, last = _climb(changed, [fix for fix in fixes if fix not in used], {}, bench)
-    return final, (*used, OTHER_FORMAT, *last)
 
 
 def _climb(
@@ -635,11 +625,6 @@ def _climb(
         if len(used) == before:
             break
     return current, tuple(used)
-
-
-def _rank(state: State | None, provider: str) -> tuple[bool, tuple[int, int, int, float]]:
-    """Gains first; among equal ones sorting keeps the table's order."""
-    return state is not None, preference(state.standing, provider) if state else (0, 0, 0, 0.0)
 
 
 def _combination(base: State, best: State, used: Sequence[Pass], bench: TrialContext) -> Combination | None:
@@ -666,23 +651,6 @@ def _combination(base: State, best: State, used: Sequence[Pass], bench: TrialCon
         settings=tuple(words),
         simulated=best.answer.simulated,
     )
-
-
-def _written(combination: Combination | None, best: State, destination: str) -> Combination | None:
-    """Write the model that a fix changed."""
-    if combination is None:
-        return None
-    write_model(best.loaded, Path(destination))
-    return msgspec.structs.replace(combination, written=destination)
-
-
-def _copy(source: SourceModel, folder: Path, destination: Path) -> None:
-    """Write the model unchanged: its own bytes, or with its weights inside where these lie in other files."""
-    original = load_model(source, folder)
-    if original.outside:
-        write_model(original, destination)
-    else:
-        copy_file(original.path, destination)
 
 
 TIMEOUT_SECONDS = 300.0
@@ -722,8 +690,7 @@ def advise_answers(
         error = outcome.error
         why = error.text if error else "no advice"
         advice[outcome.task.label] = outcome.value or Advice(error=why)
-    return tuple(_advised(answer, advice.get(answer.path)) for answer in answers)
-
-
-def _advised(answer: ModelAnswer, advice: Advice | None) -> ModelAnswer:
-    return AdvisedAnswer(**msgspec.structs.asdict(answer), advice=advice) if advice else answer
+    return tuple(
+        AdvisedAnswer(**msgspec.structs.asdict(answer), advice=advice[answer.path]) if answer.path in advice else answer
+        for answer in answers
+    )

@@ -1,6 +1,6 @@
 """`ort-mobile check`: how far each provider supports one model, as it is and with sizes for its dimensions."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -18,15 +18,14 @@ from pipeline.advice.verdict import (
     verdict,
 )
 from pipeline.check.many import gpu_loss_alone
-from pipeline.core.errors import ModelError, PipelineError
+from pipeline.core.errors import ModelError
 from pipeline.core.ort_session import HostSession, make_session, ort_errors
 from pipeline.core.providers import COREML_MLPROGRAM, COREML_NN, NNAPI, PROVIDER_RULES, QNN, WEBGPU, XNNPACK
 from pipeline.core.releases import Release, rules_of
 from pipeline.core.variant import Level
 from pipeline.core.workers import Task, needed_bytes, run_tasks
 from pipeline.dataset import Dataset
-from pipeline.model.edit import ONNX_DOMAINS
-from pipeline.model.onnx_model import LoadedModel
+from pipeline.model.edit import onnx_opset
 from pipeline.model.sources import SourceModel, find_models, source_bytes
 from pipeline.partition.answer import SUFFIXES, ModelAnswer, Optimize, Settings
 from pipeline.partition.graph import refused
@@ -162,74 +161,66 @@ class FitDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fit(
-    source: SourceModel, settings: tuple[Settings, ...], oldest: tuple[Settings, ...], sizes: dict[str, int]
+    source: SourceModel, settings: tuple[Settings, ...], oldest: tuple[Settings, ...], given: dict[str, int]
 ) -> ModelFit:
-    """The answer for one model and some providers; what is wrong with it stands in `error`.
+    """The answer for one model and some providers; raises what is wrong with it.
 
-    `oldest` are the settings of the oldest systems, for providers that are asked of them as well; `sizes` are those
+    `oldest` are the settings of the oldest systems, for providers that are asked of them as well; `given` are the sizes
     that the user gave.
     """
-    try:
-        with scratch_folder(source) as folder:
-            return _fit(source, settings, oldest or settings, sizes, folder)
-    except PipelineError as error:
-        return failed_fit(source, error)
-
-
-def failed_fit(source: SourceModel, error: PipelineError | None) -> ModelFit:
-    """The answer where nothing is known but what went wrong."""
-    text, remedy = reason_of(error)
-    return ModelFit(path=source.name, error=text, remedy=remedy)
-
-
-def _fit(
-    source: SourceModel, settings: tuple[Settings, ...], oldest: tuple[Settings, ...], given: dict[str, int],
-    folder: Path,
-) -> ModelFit:  # fmt: skip
-    as_is = folder / "as-is"
-    as_is.mkdir()
-    views = open_views(source, Optimize.BASIC, as_is, {})
-    cpu = _cpu_error(views)
-    before = _answers(views, settings)
-    dynamic = before[0].dynamic
-    guessed = unnamed(views.loaded.proto, given) if views.loaded else ()
-    sizes, sized, fixed_cpu = None, None, ""
-    # Shape inference accepts guesses that a session refuses once constants are folded: then the next ones are tried.
-    for number, choice in enumerate(_sizes(views.loaded, given) if dynamic or given else ()):
-        (fixed_folder := folder / f"fixed-{number}").mkdir()
-        sized = views.resized(choice, fixed_folder, Optimize.BASIC)
-        fixed_cpu = _cpu_error(sized)
-        if not (fixed_cpu and guessed) or cpu:
-            sizes = choice
-            break
-    else:
-        sized = None
-    fixed = _answers(sized, settings) if sized else None
-    now = fixed or before
-    rows = _rows(before, fixed)
-    on_cpu = _on_cpu(fixed[0].nodes, fixed_cpu) if fixed else None
-    form = precision_of(views.loaded.proto) if views.loaded else ""
-    unsuited = quantized_advice(form, *now)
-    on_gpu = any(row.ep == WEBGPU and row.fit.supported for row in rows)
-    loss = gpu_loss_alone(views.loaded, sizes or {}, Dataset(), folder) if views.loaded and on_gpu else None
-    return ModelFit(
-        path=source.name,
-        nodes=before[0].nodes,
-        opset=_opset(views.loaded),
-        dynamic=dynamic,
-        sizes=sizes or {},
-        guessed=guessed,
-        optimize=views.optimize,
-        rows=(*rows, FitRow(ep=CPU, as_is=_on_cpu(before[0].nodes, cpu), fixed=on_cpu)),
-        oldest=_oldest(rows, zip(settings, oldest, strict=True), views, sized),
-        first=first_choices(rows, quantized=form not in ("", "fp16") and not form.startswith("w")),
-        helps=helps_of(before, fixed, sizes or {}, unsuited),
-        notes=(
-            *_notes(now, cpu, dynamic if sizes is None else (), fixed_cpu),
-            *(note for note in dict.fromkeys(quantized_advice(form, row) for row in now) if note and not unsuited),
-            *([loss.text] if loss else ()),
-        ),
-    )
+    with scratch_folder(source) as folder:
+        as_is = folder / "as-is"
+        as_is.mkdir()
+        views = open_views(source, Optimize.BASIC, as_is, {})
+        cpu = _cpu_error(views)
+        before = _answers(views, settings)
+        dynamic = before[0].dynamic
+        guessed = unnamed(views.loaded.proto, given) if views.loaded else ()
+        sizes, sized, fixed_cpu = None, None, ""
+        # Shape inference accepts guesses that a session refuses once constants are folded: then the next are tried
+        likely = likely_sizes(views.loaded, given) if views.loaded and (dynamic or given) else ()
+        for number, choice in enumerate(likely):
+            (fixed_folder := folder / f"fixed-{number}").mkdir()
+            sized = views.resized(choice, fixed_folder, Optimize.BASIC)
+            fixed_cpu = _cpu_error(sized)
+            if not (fixed_cpu and guessed) or cpu:
+                sizes = choice
+                break
+        else:
+            sized = None
+        fixed = _answers(sized, settings) if sized else None
+        now = fixed or before
+        rows = _rows(before, fixed)
+        on_cpu = _on_cpu(fixed[0].nodes, fixed_cpu) if fixed else None
+        form = precision_of(views.loaded.proto) if views.loaded else ""
+        unsuited = quantized_advice(form, *now)
+        on_gpu = any(row.ep == WEBGPU and row.fit.supported for row in rows)
+        loss = gpu_loss_alone(views.loaded, sizes or {}, Dataset(), folder) if views.loaded and on_gpu else None
+        differing = []  # the rows whose verdict is another one on the oldest systems
+        for row, asked, older in zip(rows, settings, oldest or settings, strict=True):
+            if older.system != asked.system:
+                then = _answers(sized, (older,)) if sized else None
+                (at_oldest,) = _rows(_answers(views, (older,)), then, older.system)
+                if (at_oldest.as_is.verdict, at_oldest.fit.verdict) != (row.as_is.verdict, row.fit.verdict):
+                    differing.append(at_oldest)
+        return ModelFit(
+            path=source.name,
+            nodes=before[0].nodes,
+            opset=onnx_opset(views.loaded.proto) or None if views.loaded else None,
+            dynamic=dynamic,
+            sizes=sizes or {},
+            guessed=guessed,
+            optimize=views.optimize,
+            rows=(*rows, FitRow(ep=CPU, as_is=_on_cpu(before[0].nodes, cpu), fixed=on_cpu)),
+            oldest=tuple(differing),
+            first=first_choices(rows, quantized=form not in ("", "fp16") and not form.startswith("w")),
+            helps=helps_of(before, fixed, sizes or {}, unsuited),
+            notes=(
+                *_notes(now, cpu, dynamic if sizes is None else (), fixed_cpu),
+                *(note for note in dict.fromkeys(quantized_advice(form, row) for row in now) if note and not unsuited),
+                *([loss.text] if loss else ()),
+            ),
+        )
 
 
 def _answers(views: Views, settings: tuple[Settings, ...]) -> tuple[ModelAnswer, ...]:
@@ -254,31 +245,11 @@ def _cpu_error(views: Views) -> str:
     return ""
 
 
-def _sizes(loaded: LoadedModel | None, given: Mapping[str, int]) -> Iterable[dict[str, int]]:
-    """Sizes for every dynamic dimension, those given first, the likeliest first."""
-    return likely_sizes(loaded, given) if loaded else ()
-
-
 def _rows(before: Sequence[ModelAnswer], fixed: Sequence[ModelAnswer] | None, level: str = "") -> tuple[FitRow, ...]:
     return tuple(
         FitRow(ep=now.ep, as_is=_of(now), fixed=_of(then) if then else None, level=level, chip=now.chip)
         for now, then in zip(before, fixed or (None,) * len(before), strict=True)
     )
-
-
-def _oldest(
-    rows: Sequence[FitRow], pairs: Iterable[tuple[Settings, Settings]], views: Views, sized: Views | None
-) -> tuple[FitRow, ...]:
-    """The rows whose verdict is another one on the oldest systems."""
-    differing = []
-    for row, (settings, oldest) in zip(rows, pairs, strict=True):
-        if oldest.system == settings.system:
-            continue
-        fixed = _answers(sized, (oldest,)) if sized else None
-        (older,) = _rows(_answers(views, (oldest,)), fixed, oldest.system)
-        if (older.as_is.verdict, older.fit.verdict) != (row.as_is.verdict, row.fit.verdict):
-            differing.append(older)
-    return tuple(differing)
 
 
 def _of(answer: ModelAnswer) -> ProviderFit:
@@ -301,11 +272,6 @@ def _on_cpu(nodes: int, error: str) -> ProviderFit:
     if error:
         return ProviderFit(nodes=nodes, supported=0, verdict="no", reason=error)
     return ProviderFit(nodes=nodes, supported=nodes, verdict="yes", reason="every node has a kernel on the CPU")
-
-
-def _opset(loaded: LoadedModel | None) -> int | None:
-    imports = loaded.proto.opset_import if loaded else ()
-    return next((entry.version for entry in imports if entry.domain in ONNX_DOMAINS), None)
 
 
 def _notes(answers: tuple[ModelAnswer, ...], cpu: str, unsized: tuple[str, ...], refusal: str) -> tuple[str, ...]:
@@ -346,10 +312,10 @@ def check_models(
         ): source
         for source in sources
     }
-    fits = {
-        (source := asked_of[outcome.task]): outcome.value or failed_fit(source, outcome.error)
-        for outcome in run_tasks(asked_of, processes=processes, timeout_seconds=TIMEOUT_SECONDS)
-    }
+    fits = {}
+    for outcome in run_tasks(asked_of, processes=processes, timeout_seconds=TIMEOUT_SECONDS):
+        source, (error, remedy) = asked_of[outcome.task], reason_of(outcome.error)
+        fits[source] = outcome.value or ModelFit(path=source.name, error=error, remedy=remedy)
     asked = settings[0].ort_release
     return FitDocument(
         ort_release=str(Release(*asked)),

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -222,10 +222,6 @@ def verdict(standing: ProviderSupport, provider: str) -> AdviceVerdict:
     if standing.partitions > FEW_PARTITIONS:
         why = f"{name} supports {share} in {standing.partitions} partitions; each border costs copies and waiting"
         return AdviceVerdict(choice=FixChoice.CPU, reason=why)
-    return _few_partitions(standing, name, share)
-
-
-def _few_partitions(standing: ProviderSupport, name: str, share: str) -> AdviceVerdict:
     single = standing.partitions == 1
     pieces = "one partition" if single else f"{standing.partitions} partitions"
     if standing.coverage > HIGH_COVERAGE:
@@ -379,43 +375,31 @@ def helps_of(
         better = [_help(sized, named)] if _worth(sized)[0] > 0 else []
         what = "start from the float model" + ("" if better else ": no change of this file helps")
         return (Help(what=what, reason=unsuited, remedy=FROM_FLOAT), *better)
-    ranked = sorted([sized, *_rewrites(now)], key=_worth, reverse=True)
+    # What supporting all nodes of an operator would change for each provider. XNNPACK is left out: the CPU computes the
+    # rest next to it
+    rewrites: dict[str, list[_Change]] = defaultdict(list)
+    for answer in now:
+        standing = standing_of(answer)
+        for gain in () if standing.load_error or PROVIDER_RULES[answer.ep].on_cpu else answer.operators:
+            after = ProviderSupport(
+                nodes=answer.nodes, claimed=gain.claimed, partitions=gain.partitions, copies=gain.copies
+            )
+            rewrites[gain.op_type].append(_Change(answer, standing, after, gain.op_type, gain.nodes))
+    ranked = sorted([sized, *rewrites.values()], key=_worth, reverse=True)
     ranked = [changes for changes in ranked if any(change.gains for change in changes)]
     if _worth(sized)[:2] >= (0, 0):
         ranked.sort(key=lambda changes: changes is not sized)
     helps = [_help(changes, named) for changes in ranked]
     first = ranked[:1] == [sized]
-    return (*helps[:first], *_failures(now), *helps[first:])[:MOST]
-
-
-def _failures(answers: Iterable[ModelAnswer]) -> Iterator[Help]:
-    """What keeps a session from being made on the phone."""
-    for answer in answers:
-        if answer.load and answer.load.error:
-            yield Help(
-                what=f"change what {PROVIDER_RULES[answer.ep].title} fails on",
-                gains={answer.ep: "a session can be made"},
-                reason=answer.load.error,
-                remedy=answer.load.remedy or "",
-            )
-
-
-def _rewrites(answers: Sequence[ModelAnswer]) -> list[list[_Change]]:
-    """What supporting all nodes of an operator would change for each provider, by operator.
-
-    XNNPACK is left out: the CPU computes next to it what it has no kernel for.
-    """
-    changes: dict[str, list[_Change]] = defaultdict(list)
-    for answer in answers:
-        before = standing_of(answer)
-        if before.load_error or PROVIDER_RULES[answer.ep].on_cpu:
-            continue
-        for gain in answer.operators:
-            after = ProviderSupport(
-                nodes=answer.nodes, claimed=gain.claimed, partitions=gain.partitions, copies=gain.copies
-            )
-            changes[gain.op_type].append(_Change(answer, before, after, gain.op_type, gain.nodes))
-    return list(changes.values())
+    failures = [  # what keeps a session from being made on the phone
+        Help(
+            what=f"change what {PROVIDER_RULES[answer.ep].title} fails on", gains={answer.ep: "a session can be made"},
+            reason=answer.load.error, remedy=answer.load.remedy or "",
+        )
+        for answer in now
+        if answer.load and answer.load.error
+    ]  # fmt: skip
+    return (*helps[:first], *failures, *helps[first:])[:MOST]
 
 
 def _worth(changes: Sequence[_Change]) -> tuple[int, ...]:
@@ -507,11 +491,29 @@ def choose_precision(
     most = max([_claimed(trial.answer) for trial in fitting] + [_claimed(before)], default=0)
     least = max(1.0, ENOUGH_COMPUTE * most)
     enough = [trial for trial in fitting if trial.answer is None or _claimed(trial.answer) >= least]
-    best = min(enough, key=lambda trial: _rank(provider, trial.answer), default=None)
-    return [
-        _verdict(provider, trial, reason or _why(provider, trial, best, before, enough), kept=trial is best)
-        for trial, reason in zip(trials, reasons, strict=True)
-    ]
+
+    def rank(trial: PrecisionTrial) -> tuple[int, int]:
+        borders = 0 if trial.answer is None or PROVIDER_RULES[provider].on_cpu else trial.answer.borders
+        return borders, -_claimed(trial.answer)
+
+    best = min(enough, key=rank, default=None)
+    verdicts = []
+    for trial, reason in zip(trials, reasons, strict=True):
+        answer = trial.answer if trial.answer and not trial.answer.error else None
+        claims = compute_claims(answer)
+        verdicts.append(
+            PrecisionVerdict(
+                provider=provider,
+                precision=trial.precision,
+                kept=trial is best,
+                reason=reason or _why(provider, trial, best, before, enough),
+                partitions=len(answer.partitions) if answer else None,
+                compute=len(claims) if answer else None,
+                compute_claimed=sum(claims) if answer else None,
+                lacks_data=trial.lacks_data,
+            )
+        )
+    return verdicts
 
 
 def kept_precisions(verdicts: Sequence[PrecisionVerdict]) -> tuple[str, ...]:
@@ -553,26 +555,20 @@ def precision_of(model: "ModelProto") -> str:
     if blocks is not None:
         return f"w{next((attribute.i for attribute in blocks.attribute if attribute.name == 'bits'), 4)}"
     if {"QuantizeLinear", "DequantizeLinear"} <= operators:
-        return _qdq_precision(model)
+        # The types of most values and of most weights, and whether any weight has a scale for each channel
+        kinds = {TensorProto.UINT8: "u8", TensorProto.INT8: "s8", TensorProto.UINT16: "u16", TensorProto.INT16: "s16"}
+        constants = {tensor.name: tensor for tensor in model.graph.initializer}
+        values, weights, channels = Counter[str](), Counter[str](), ""
+        for node in model.graph.node:
+            tensors = [constants.get(name) for name in node.input]
+            if node.op_type == "QuantizeLinear" and len(tensors) > 2 and tensors[2] is not None:
+                values[kinds.get(tensors[2].data_type, "")] += 1
+            if node.op_type == "DequantizeLinear" and tensors[0] is not None and tensors[0].data_type in kinds:
+                weights[kinds[tensors[0].data_type]] += 1
+                channels = "pc" if tensors[1] is not None and list(tensors[1].dims) not in ([], [1]) else channels
+        return f"{values.most_common(1)[0][0]}{weights.most_common(1)[0][0]}{channels}" if values and weights else ""
     types = [tensor.data_type for tensor in model.graph.initializer]
     return "fp16" if types.count(TensorProto.FLOAT16) > len(types) / 2 else ""
-
-
-def _qdq_precision(model: "ModelProto") -> str:
-    """The types of most values and of most weights, and whether any weight has a scale for each channel."""
-    from onnx import TensorProto
-
-    kinds = {TensorProto.UINT8: "u8", TensorProto.INT8: "s8", TensorProto.UINT16: "u16", TensorProto.INT16: "s16"}
-    constants = {tensor.name: tensor for tensor in model.graph.initializer}
-    values, weights, channels = Counter[str](), Counter[str](), ""
-    for node in model.graph.node:
-        tensors = [constants.get(name) for name in node.input]
-        if node.op_type == "QuantizeLinear" and len(tensors) > 2 and tensors[2] is not None:
-            values[kinds.get(tensors[2].data_type, "")] += 1
-        if node.op_type == "DequantizeLinear" and tensors[0] is not None and tensors[0].data_type in kinds:
-            weights[kinds[tensors[0].data_type]] += 1
-            channels = "pc" if tensors[1] is not None and list(tensors[1].dims) not in ([], [1]) else channels
-    return f"{values.most_common(1)[0][0]}{weights.most_common(1)[0][0]}{channels}" if values and weights else ""
 
 
 def _unusable(trial: PrecisionTrial) -> str:
@@ -587,12 +583,6 @@ def _unusable(trial: PrecisionTrial) -> str:
 
 def _claimed(answer: ModelAnswer | None) -> int:
     return sum(compute_claims(answer))
-
-
-def _rank(provider: str, answer: ModelAnswer | None) -> tuple[int, int]:
-    """Orders forms, the best first."""
-    borders = 0 if answer is None or PROVIDER_RULES[provider].on_cpu else answer.borders
-    return borders, -_claimed(answer)
 
 
 def _why(
@@ -625,18 +615,3 @@ def _standing(provider: str, answer: ModelAnswer | None) -> str:
     row = PROVIDER_RULES[provider]
     borders = row.borders(answer.borders if answer else 0)
     return f"{share} {'with' if row.copies else 'in'} {borders}" if borders else share
-
-
-def _verdict(provider: str, trial: PrecisionTrial, reason: str, *, kept: bool) -> PrecisionVerdict:
-    asked = trial.answer is not None and not trial.answer.error
-    claims = compute_claims(trial.answer)
-    return PrecisionVerdict(
-        provider=provider,
-        precision=trial.precision,
-        kept=kept,
-        reason=reason,
-        partitions=len(trial.answer.partitions) if trial.answer and asked else None,
-        compute=len(claims) if asked else None,
-        compute_claimed=sum(claims) if asked else None,
-        lacks_data=trial.lacks_data,
-    )

@@ -191,18 +191,19 @@ def build_probe(targets: tuple[str, ...], api_level: int, output: Path | None, o
 
 
 def _compare(before: Path, after: Path, cache: Path, outputs: Outputs) -> None:
-    from pipeline.ort_build.run import added_names, measured_at, size_changes
+    from pipeline.ort_build.run import added_names, measured_at
 
     (old_sizes, old), (new_sizes, new) = measured_at(before, cache), measured_at(after, cache)
     adds = added_names(old, new) if old and new else ()
     removes = added_names(new, old) if old and new else ()
-    lines, changes = [], size_changes(old_sizes, new_sizes)
-    for abi, was, size in changes:
+    lines, rows = [], []
+    for abi in sorted(old_sizes.keys() | new_sizes.keys()):
+        was, size = old_sizes.get(abi), new_sizes.get(abi)
+        rows.append({"abi": abi, "before_bytes": was, "after_bytes": size})
         cells = [f"{number:,}" if number is not None else "none" for number in (was, size)]
         grown = f"{size - was:+,}" if was is not None and size is not None else ""
         lines.append(f"{abi:<12} {cells[0]:>14} -> {cells[1]:>14} {grown:>12}")
     lines += [f"{verb} {name}" for verb, names in (("adds", adds), ("removes", removes)) for name in names]
-    rows = [{"abi": abi, "before_bytes": was, "after_bytes": size} for abi, was, size in changes]
     outputs.show_lines({"changes": rows, "adds": adds, "removes": removes}, lines)
 
 

@@ -2,7 +2,6 @@
 
 import functools
 import logging
-import mmap
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -25,6 +24,7 @@ from pipeline.convert.steps import (
     as_onnx,
     optimize,
     save_optimized,
+    save_ort,
     to_parts,
     weights_to_inputs,
 )
@@ -225,19 +225,16 @@ def save_with_claims(
         return frozenset(name for name, place in optimized.weights.items() if model.weights.get(name) == place)
 
     def save(claims: Collection[str]) -> OrtParts:
-        """The file, mapped: it may have weights too. ModelError when onnxruntime refuses the model or the claims."""
+        """ModelError when onnxruntime refuses the model or the claims."""
         lean, weights = weights_to_inputs(model, model.weights.keys() - _unseen(model, whole, claims, intact))
-        listed, target = shop.new_file(".claims"), shop.new_file(".ort")
+        listed = shop.new_file(".claims")
         listed.write_bytes(claims_file(claims))
         extra = {WEIGHTS_FOLDER: str(lean.folder), CLAIMS: str(listed)}
         message, device = loadable(lean).SerializeToString(), claims_devices()[title]
         try:
-            save_optimized(message, settings, target, extra, ort_format=True, where=shop.where, device=device)
-            with target.open("rb") as file:
-                return OrtParts(skeleton=mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), weights=weights)
+            return OrtParts(skeleton=save_ort(message, settings, extra, shop, device), weights=weights)
         finally:
             listed.unlink()
-            target.unlink(missing_ok=True)
 
     # What decides whether there is a kernel: operator, version, types.
     kinds: dict[tuple[object, ...], list[Node]] = {}

@@ -69,6 +69,7 @@ from pipeline.model.ort_writer import FilePlan, plan_file, write_file
 from pipeline.model.types import BFLOAT16, FLOAT16
 from pipeline.passes.base import PassContext
 from pipeline.passes.optimize import for_processors, loads_where
+from pipeline.required_ops.value import replays
 
 if TYPE_CHECKING:
     from pipeline.convert.claims import WholeGraph
@@ -86,6 +87,8 @@ class Optimizer:
         self.claims: dict[AwareSpec, WholeGraph] = {}
         self.differences: dict[AwareSpec, tuple[str, ...]] = {}
         """What a library claims otherwise than our rules."""
+        self.unrecorded: OrtParts | None = None
+        """A small model's basic graph, where it was asked for fusions to be recorded and there are none."""
         self._digests: dict[ByteRange, str] = {}
         hasher = ThreadPoolExecutor(1)
         self._first = hasher.submit(range_digests, set(model.weights.values()))  # while onnxruntime optimizes
@@ -101,6 +104,8 @@ class Optimizer:
         if settings.level is Level.NONE:
             return self._plain
         if not self.model.weights:
+            if settings == BASIC and self.unrecorded:
+                return self.unrecorded
             return OrtParts(skeleton=save_ort(self._message, settings, {}, self.shop))
         if settings.level is Level.BASIC:
             return self._basic_parts
@@ -241,7 +246,8 @@ def convert_model(request: ConvertRequest) -> ConvertResult:
     files: dict[Variant, ConvertedFile] = {}
     causes: dict[tuple[str, str], RunnerError] = {}
     with ThreadPoolExecutor(1) as disk:  # it works while the next file is made
-        for settings, alike in by_settings.items():
+        # Those that record first: where there is nothing to record, that file is the one of level basic, too.
+        for settings, alike in sorted(by_settings.items(), key=lambda row: not row[0].save_records):
             try:
                 file, path = maker.make(settings)
             except DiskError:
@@ -364,7 +370,7 @@ class _Maker:
             )
         with self.clock("optimize"):
             parts = self.optimizer.parts(msgspec.structs.replace(settings, onnx=False))
-        file, path = self._write(parts)
+        file, path = self._write(parts, recorded=settings.save_records)
         if settings.onnx:
             file, path = self._as_onnx(file, parts, settings.level)
         # Why a library gave up, or there is no compiler, is not for ever: such files are made again.
@@ -382,7 +388,7 @@ class _Maker:
                 self.needs[file.sha256] = needs_of_file(read_artifact(path), weight_reader(path))
         return file, path
 
-    def _write(self, parts: OrtParts) -> tuple[ConvertedFile, Path]:
+    def _write(self, parts: OrtParts, *, recorded: bool) -> tuple[ConvertedFile, Path]:
         with self.clock("digest"):
             weight_digests = self.optimizer.known(parts)
         plan = plan_file(parts.skeleton, parts.weights)
@@ -393,6 +399,8 @@ class _Maker:
                 digest = write_file(plan, path, "" if plan.blobs else identity)
             with self.clock("digest"):
                 model = parts.read(inner_types=self.request.preflight)
+                if recorded and not self.optimizer.model.weights and not replays(model):
+                    self.optimizer.unrecorded = parts
                 file = ConvertedFile(
                     size_bytes=plan.size_bytes,
                     sha256=digest,

@@ -6,6 +6,7 @@ optimizations, is shown the large weights as graph inputs and saves the graph in
 Runtime's own nodes, edges, types and kernel type resolver; the writer puts the weights behind it.
 """
 
+import mmap
 import re
 import shutil
 from collections.abc import Iterable, Mapping
@@ -311,13 +312,17 @@ def to_parts_whole(model: LeanModel, settings: SessionSettings, shop: PassContex
     return OrtParts(skeleton=save_ort(loadable(model).SerializeToString(), settings, extra, shop))
 
 
-def save_ort(model: bytes, settings: SessionSettings, extra: Mapping[str, str], shop: PassContext) -> bytes:
-    """Optimize a serialized model and save it in ORT format."""
+def save_ort(
+    model: bytes, settings: SessionSettings, extra: Mapping[str, str], shop: PassContext, device: Any = None
+) -> Buffer:
+    """Optimize a serialized model and save it in ORT format: the file, mapped, as it may have weights too."""
     target = shop.new_file(".ort")
-    save_optimized(model, settings, target, extra, ort_format=True, where=shop.where)
-    saved = target.read_bytes()
-    target.unlink()
-    return saved
+    try:
+        save_optimized(model, settings, target, extra, ort_format=True, where=shop.where, device=device)
+        with target.open("rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    finally:
+        target.unlink(missing_ok=True)
 
 
 def _must_be_seen(graph: "onnx.GraphProto", settings: SessionSettings) -> set[str]:

@@ -21,11 +21,12 @@ MOST_PARTS = 20
 """Parts that have a line of their own: more would not fit on a screen."""
 
 
-class Stage(Protocol):
-    """One stage of a job: it may say what it is at, and advance."""
+class Stage:
+    """One stage of a job, or a part of one: it may say what it is at, and advance. This one shows nothing."""
 
     def at(self, text: str) -> None:
         """Say what is being worked on."""
+        log.debug("%s", text)
 
     def done(self, steps: int = 1) -> None:
         """Some steps are finished."""
@@ -36,6 +37,7 @@ class Stage(Protocol):
         `shorter` is how to do less, said with the estimate of a long one; `step_seconds` is what a step is expected to
         take: with it a long one is announced before its first step.
         """
+        return self
 
 
 class Progress(Protocol):
@@ -145,19 +147,8 @@ class NoProgress:
     def stage(self, name: str, steps: int) -> Iterator[Stage]:
         """Log how long the stage took."""
         start = time.perf_counter()
-        yield _SilentStage()
+        yield Stage()
         log.info("%s: %d steps in %.2f s", name, steps, time.perf_counter() - start)
-
-
-class _SilentStage:
-    def at(self, text: str) -> None:
-        log.debug("%s", text)
-
-    def done(self, steps: int = 1) -> None:
-        pass
-
-    def part(self, name: str, steps: int, shorter: str = "", step_seconds: float | None = None) -> Stage:
-        return self
 
 
 class Terminal:
@@ -183,7 +174,7 @@ class Terminal:
         console.print(f"[green]✓[/] {name:<10} {pace.count:>4} in {pace.elapsed_seconds:.1f} s")
 
 
-class _BarStage:
+class _BarStage(Stage):
     def __init__(
         self, bars: "RichProgress", name: str, pace: Pace, whole: "_BarStage | None" = None, *, visible: bool = True
     ) -> None:
@@ -257,7 +248,7 @@ def say(line: str) -> None:
         sys.stderr.flush()
 
 
-class _LineStage:
+class _LineStage(Stage):
     def __init__(self, name: str, pace: Pace, whole: "_LineStage | None" = None) -> None:
         self.name = name
         self.pace = pace

@@ -169,8 +169,9 @@ def run_tasks(
     `timeout_seconds` (`note`, `still_at_work`) is killed. When the caller stops early or is interrupted, no child is
     left behind; idle ones serve further calls inside `shared_children`.
     """
-    children = processes or min(len(tasks), _usable_cores())
-    pool = _Pool(children, memory_bytes, timeout_seconds, heard)
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    pool = _Pool(processes or min(len(tasks), cores), memory_bytes, timeout_seconds, heard)
     try:
         yield from pool.run(deque(tasks))
     finally:
@@ -231,11 +232,6 @@ def _start(modules: Iterable[str] = ()) -> "_Child[Any]":
     return _Child(process, in_write, out_read)
 
 
-def _usable_cores() -> int:
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
-
-
 class _Pool(Generic[Result]):
     """The children of one `run_tasks` call, and the loop that keeps them busy."""
 
@@ -256,25 +252,27 @@ class _Pool(Generic[Result]):
     def run(self, waiting: deque[Task[Result]]) -> Iterator[TaskOutcome[Result]]:
         """Feed idle children and wait for answers until nothing is left."""
         while waiting or any(child.task for child in self.children):
-            self._feed(waiting)
+            while waiting and self._fits(waiting[0]):
+                child = next((c for c in self.children if c.task is None), None)
+                if child is None:
+                    child = _idle_child() or _start()
+                    self.children.append(child)
+                    self.selector.register(child.receive, selectors.EVENT_READ, child)
+                child.task = waiting.popleft()
+                child.deadline = time.monotonic() + self.timeout_seconds
+                call = _encoded(child.task.call, memory_limit(child.task.memory_bytes))
+                with contextlib.suppress(BrokenPipeError):  # its end of file says so to the reader, which reports it
+                    write_message(child.send, msgspec.json.encode(call))
             deadlines = [child.deadline for child in self.children if child.task]
             patience = max(0.0, min(deadlines, default=0.0) - time.monotonic())
             for key, _ in self.selector.select(timeout=patience):
                 outcome = self._read(key.data)
                 if outcome is not None:
                     yield outcome
-            yield from self._overdue()
-
-    def _feed(self, waiting: deque[Task[Result]]) -> None:
-        while waiting and self._fits(waiting[0]):
-            child = next((c for c in self.children if c.task is None), None) or self._spawn()
-            child.task = waiting.popleft()
-            child.deadline = time.monotonic() + self.timeout_seconds
-            call = _encoded(child.task.call, memory_limit(child.task.memory_bytes))
-            try:
-                write_message(child.send, msgspec.json.encode(call))
-            except BrokenPipeError:
-                continue  # its end of file says so to the reader, which reports the task
+            now = time.monotonic()
+            for child in [c for c in self.children if c.task and c.deadline <= now]:
+                if outcome := self._lost(child, "overdue"):
+                    yield outcome
 
     def _fits(self, task: Task[Result]) -> bool:
         busy = [child.task for child in self.children if child.task]
@@ -282,12 +280,6 @@ class _Pool(Generic[Result]):
             return False
         used = sum(other.memory_bytes for other in busy)
         return not busy or not self.memory_bytes or used + task.memory_bytes <= self.memory_bytes
-
-    def _spawn(self) -> _Child[Result]:
-        child: _Child[Result] = _idle_child() or _start()
-        self.children.append(child)
-        self.selector.register(child.receive, selectors.EVENT_READ, child)
-        return child
 
     def _read(self, child: _Child[Result]) -> TaskOutcome[Result] | None:
         """Take in what a child wrote; an outcome once its message is whole, or when the child has died."""
@@ -302,26 +294,17 @@ class _Pool(Generic[Result]):
             reply = decode_json(bytes(child.buffer[HEADER.size : HEADER.size + length]), Reply)
             del child.buffer[: HEADER.size + length]
             if not reply.note:
-                return self._outcome(child, reply)
+                task, child.task = child.task, None
+                assert task is not None, "a child answers only what it was asked"  # noqa: S101 - an invariant, not a check of input
+                if reply.kind:
+                    kind = CLASSES.get(reply.kind, ModelError)
+                    error = kind(reply.what, where=reply.where, why=reply.why, remedy=reply.remedy)
+                    return TaskOutcome(task=task, error=error)
+                return TaskOutcome(task=task, value=decode_json(reply.value, _signature(task.call.func)[1]))
             child.deadline = time.monotonic() + self.timeout_seconds
             if child.task and reply.note != AT_WORK:
                 self.heard(child.task, reply.note)
         return None
-
-    def _outcome(self, child: _Child[Result], reply: Reply) -> TaskOutcome[Result]:
-        task, child.task = child.task, None
-        assert task is not None, "a child answers only what it was asked"  # noqa: S101 - an invariant, not a check of input
-        if reply.kind:
-            kind = CLASSES.get(reply.kind, ModelError)
-            return TaskOutcome(task=task, error=kind(reply.what, where=reply.where, why=reply.why, remedy=reply.remedy))
-        return TaskOutcome(task=task, value=decode_json(reply.value, _signature(task.call.func)[1]))
-
-    def _overdue(self) -> Iterator[TaskOutcome[Result]]:
-        now = time.monotonic()
-        for child in [c for c in self.children if c.task and c.deadline <= now]:
-            outcome = self._lost(child, "overdue")
-            if outcome:
-                yield outcome
 
     def _lost(self, child: _Child[Result], why: str) -> TaskOutcome[Result] | None:
         """Bury a child that died or must be killed; its task, if it had one, failed."""
@@ -415,19 +398,28 @@ def _encoded(call: partial[Any], limit: int) -> Call:
 
 def _answer(message: bytes) -> Reply:
     call = decode_json(message, Call)
-    _limit_memory(call.memory_limit)
+    # Have the system refuse this process more memory of its own; 0 lifts the limit. RLIMIT_DATA counts what all threads
+    # allocate, and no file that is mapped: weights stay out of it. It is Linux's; elsewhere there is no limit that the
+    # address space that onnxruntime reserves would not break
+    if sys.platform == "linux":
+        import resource
+
+        limit, (_, hard) = call.memory_limit, resource.getrlimit(resource.RLIMIT_DATA)
+        lower = bool(limit) and (hard == resource.RLIM_INFINITY or limit < hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit if lower else hard, hard))
     module, _, name = call.function.partition(":")
     function = getattr(importlib.import_module(module), name)
     try:
         arguments = decode_json(call.arguments, _signature(function)[0])
         value = function(**msgspec.structs.asdict(arguments))
-    except RunnerError as error:  # not PipelineError alone: device_runner's have the same four parts
-        return _failed(error)
-    except OSError as error:
-        return _failed(os_error(error))
+    except (RunnerError, OSError) as error:  # not PipelineError alone: device_runner's have the same four parts
+        failure = os_error(error) if isinstance(error, OSError) else error
+        return Reply(
+            kind=class_name(failure), what=failure.what, where=failure.where, why=failure.why, remedy=failure.remedy
+        )
     except MemoryError:
-        limit = memory_text(call.memory_limit)
-        return Reply(kind=ModelError.__name__, what="not enough memory", why=limit, remedy=MEMORY_REMEDY)
+        why = memory_text(call.memory_limit)
+        return Reply(kind=ModelError.__name__, what="not enough memory", why=why, remedy=MEMORY_REMEDY)
     except Exception as error:  # noqa: BLE001 - whatever a hostile file brings about must not cost the other files
         import traceback
 
@@ -442,24 +434,6 @@ def _answer(message: bytes) -> Reply:
 
 
 MEMORY_REMEDY = "give smaller dimensions or inputs; a model whose constants are computed may want any amount"
-
-
-def _limit_memory(limit: int) -> None:
-    """Have the system refuse this process more memory of its own than that; 0 lifts the limit.
-
-    RLIMIT_DATA counts what is allocated, in all threads, and no file that is mapped: weights stay out of it. It is
-    Linux's; elsewhere there is no limit that onnxruntime's reserved address space would not break.
-    """
-    if sys.platform == "linux":
-        import resource
-
-        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        lower = bool(limit) and (hard == resource.RLIM_INFINITY or limit < hard)
-        resource.setrlimit(resource.RLIMIT_DATA, (limit if lower else hard, hard))
-
-
-def _failed(error: RunnerError) -> Reply:
-    return Reply(kind=class_name(error), what=error.what, where=error.where, why=error.why, remedy=error.remedy)
 
 
 PR_SET_PDEATHSIG = 1

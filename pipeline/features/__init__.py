@@ -14,7 +14,7 @@ ALLOWED: dict[str, frozenset[str]] = {
 
 OFFERS: dict[str, tuple[str, ...]] = {
     "find.sources": ("imports.job:make_model",),
-    "campaign.searches": ("tune.answer:tune_report",),
+    "campaign.searches": ("tune.job:tune_report",),
     "report.listings": ("tune.report:listings",),
     "report.since": ("pairs.comparison:since",),
     "ship.proofs": ("prove.run:attested",),

@@ -7,13 +7,13 @@ onnxruntime; an operator that is newer than it cannot be asked for.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from device_runner.android_host.inspection import LibraryAnswer, Session, ask
+from device_runner.android_host.inspection import ModelQuestion, Session, ask
 from device_runner.errors import UnavailableError
 from device_runner.files import scratch_folder
 from device_runner.library import Library, LibraryFacts
@@ -83,7 +83,12 @@ def compare_libraries(old: Library, new: Library, runs: tuple[Library, Library] 
         except UnavailableError as error:
             why = "; ".join(filter(None, (error.what, error.why)))
     if operators:
-        changes += _operators(*operators)
+        was, now = operators
+        changes += [
+            LibraryChange(part="operators", name=name, old=WORDS[was[name]], new=WORDS[now[name]])
+            for name in sorted(was.keys() & now.keys())
+            if was[name] != now[name] and (was[name] or now[name])  # a node that both refuse says nothing
+        ]
     return LibraryDiff(
         old=facts[0], new=facts[1], changes=tuple(changes), operators_asked=len(operators[0]) if operators else 0,
         why_not_asked="" if operators else why,
@@ -118,36 +123,12 @@ def _read(facts: LibraryFacts) -> tuple[dict[str, str], dict[str, frozenset[str]
     }
 
 
-def _operators(old: dict[str, bool | None], new: dict[str, bool | None]) -> Iterator[LibraryChange]:
-    """Kernels that one of them has and the other has not; a node that both refuse says nothing."""
-    for name in sorted(old.keys() & new.keys()):
-        if old[name] != new[name] and (old[name] or new[name]):
-            yield LibraryChange(part="operators", name=name, old=WORDS[old[name]], new=WORDS[new[name]])
-
-
 def registered_operators(library: LibraryFacts) -> dict[str, bool | None]:
     """By `domain:operator version` whether the library has a kernel for it; None where it refuses the node otherwise.
 
-    Raises UnavailableError for a library that does not run here.
+    There is one for each version in the installed onnxruntime's schemas, in their order. Raises UnavailableError for a
+    library that does not run here.
     """
-    with scratch_folder() as folder:
-        names, questions = [], []
-        for number, (name, proto) in enumerate(_single_nodes()):
-            path = Path(folder, f"{number}.onnx")
-            path.write_bytes(proto.SerializeToString())
-            names.append(name)
-            questions.append((str(number), path, None))
-        answers = ask(library, questions, SESSION)
-        return {names[int(answer.id)]: _has_kernel(answer) for answer in answers}
-
-
-def _has_kernel(answer: LibraryAnswer) -> bool | None:
-    """A kernel that crashes as it is made is there; which one does is chance, as these nodes lack optional inputs."""
-    return False if answer.code == NOT_IMPLEMENTED else True if answer.signal or not answer.failed else None
-
-
-def _single_nodes() -> Iterator[tuple[str, "onnx.ModelProto"]]:
-    """A model for each operator and version of the installed onnxruntime's schemas, in their order."""
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
     types: dict[tuple[str, str], list[tuple[tuple[int, int], dict[str, list[str]]]]] = {}
@@ -155,16 +136,30 @@ def _single_nodes() -> Iterator[tuple[str, "onnx.ModelProto"]]:
         key = (kernel.domain, kernel.op_name)
         types.setdefault(key, []).append((kernel.version_range, dict(kernel.type_constraints)))
     schemas = sorted(state.get_all_operator_schema(), key=lambda row: (row.domain, row.name, row.since_version))
-    for schema in schemas:
-        if schema.domain in ASKED_DOMAINS and not schema.deprecated:
+    with scratch_folder() as folder:
+        names: list[str] = []
+        questions: list[ModelQuestion] = []
+        for schema in schemas:
+            if schema.domain not in ASKED_DOMAINS or schema.deprecated:
+                continue
             taken = [
                 constraints
                 for (first, last), constraints in types.get((schema.domain, schema.name), ())
                 if first <= schema.since_version <= last
             ]
-            name = f"{ASKED_DOMAINS[schema.domain]}:{schema.name} {schema.since_version}"
-            if (model := _model(schema, taken)) is not None:
-                yield name, model
+            proto = _model(schema, taken)
+            if proto is None:
+                continue
+            path = Path(folder, f"{len(names)}.onnx")
+            path.write_bytes(proto.SerializeToString())
+            questions.append((str(len(names)), path, None))
+            names.append(f"{ASKED_DOMAINS[schema.domain]}:{schema.name} {schema.since_version}")
+        kernels: dict[str, bool | None] = {}
+        for answer in ask(library, questions, SESSION):
+            # A kernel that crashes as it is made is there; which one is chance, as these nodes lack optional inputs
+            there = True if answer.signal or not answer.failed else None
+            kernels[names[int(answer.id)]] = False if answer.code == NOT_IMPLEMENTED else there
+        return kernels
 
 
 def _model(schema: Any, kernels: Sequence[dict[str, list[str]]]) -> "onnx.ModelProto | None":

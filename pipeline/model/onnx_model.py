@@ -578,7 +578,6 @@ def read_onnx(path: Path) -> OrtModel:
         opset_import=imports,
         graph=_graph(proto.graph, imports, path.name),
         metadata=Metadata(producer_name=proto.producer_name, producer_version=proto.producer_version),
-        resolver={},
     )
 
 

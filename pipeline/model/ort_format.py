@@ -12,6 +12,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cached_property
 from pathlib import Path
 from typing import NoReturn, TypeAlias
 
@@ -29,11 +30,7 @@ class BrokenError(Exception):
 
 Slots: TypeAlias = tuple[int, ...]
 _WIDEST_TABLE = 16
-_U32 = struct.Struct("<I")
-_I32 = struct.Struct("<i")
-_I8, _I64 = struct.Struct("<b"), struct.Struct("<q")
-_U16_PAIR = struct.Struct("<HH")
-_SCALARS = {code: struct.Struct("<" + code) for code in "bBiIqf"}
+_SCALARS = {code: struct.Struct("<" + code) for code in "bBIqf"}
 
 
 class Reader:
@@ -41,17 +38,20 @@ class Reader:
 
     `budget` counts 4-byte units that may still be read as structure. Each part of an honest file is read once, so
     twice its size suffices; in a file whose offsets make many tables share one part, or go in circles, it runs out.
+    `u32` and `i32` are the file in words, as what it points with lies at multiples of 4; beyond its end: IndexError.
     """
 
-    __slots__ = ("_strings", "_vtables", "budget", "data", "inner_types", "size")
+    __slots__ = ("budget", "data", "i32", "inner_types", "size", "strings", "u32", "vtables")
 
     def __init__(self, data: Buffer, *, inner_types: bool = True) -> None:
-        self.data = data
+        self.data = memoryview(data)
         self.inner_types = inner_types
         self.size = len(data)
+        whole = self.data[: self.size & ~3]
+        self.u32, self.i32 = whole.cast("I"), whole.cast("i")
         self.budget = self.size // 2 + 64
-        self._vtables: dict[int, Slots] = {}
-        self._strings: dict[int, str] = {}
+        self.vtables: dict[int, Slots] = {}
+        self.strings: dict[int, str] = {}
 
     def spend(self, units: int) -> None:
         """Take from the budget; raises when the file makes us read more than it can honestly hold."""
@@ -62,30 +62,28 @@ class Reader:
     def table(self, at: int) -> Slots:
         """The offsets of all slots from `at`, 0 for absent ones, padded so that every known slot can be asked for."""
         self.budget -= 1
-        vtable = at - _I32.unpack_from(self.data, at)[0]
-        slots = self._vtables.get(vtable)
-        if slots is None:
-            slots = self._vtables[vtable] = self._read_vtable(vtable)
         if self.budget < 0:
             self.spend(0)
+        vtable = at - self.i32[at >> 2]
+        slots = self.vtables.get(vtable)
+        if slots is None:
+            if vtable < 0:
+                raise BrokenError("a table's description lies before the file")
+            count: int = struct.unpack_from("<H", self.data, vtable)[0] // 2 - 2
+            if count < 0:
+                raise BrokenError("a table's description is too short")
+            self.spend(1 + count // 2)
+            slots = (*struct.unpack_from(f"<{count}H", self.data, vtable + 4), *(0,) * (_WIDEST_TABLE - count))
+            self.vtables[vtable] = slots
         return slots
-
-    def _read_vtable(self, at: int) -> Slots:
-        if at < 0:
-            raise BrokenError("a table's description lies before the file")
-        size, _ = _U16_PAIR.unpack_from(self.data, at)
-        count = (size - 4) // 2
-        if count < 0:
-            raise BrokenError("a table's description is too short")
-        self.spend(1 + count // 2)
-        slots: Slots = struct.unpack_from(f"<{count}H", self.data, at + 4)
-        return (*slots, *(0,) * (_WIDEST_TABLE - count))
 
     def scalar(self, at: int, slots: Slots, slot: int, code: str, default: int = 0) -> int:
         """A whole number; `code` is struct's: b, B, i, I or q."""
         offset = slots[slot]
         if not offset:
             return default
+        if code == "i":
+            return self.i32[at + offset >> 2]
         value: int = _SCALARS[code].unpack_from(self.data, at + offset)[0]
         return value
 
@@ -100,29 +98,26 @@ class Reader:
         offset = slots[slot]
         if not offset:
             return None
-        at += offset
-        target: int = at + _U32.unpack_from(self.data, at)[0]
-        return target
+        return at + offset + self.u32[at + offset >> 2]
 
     def text(self, at: int, slots: Slots, slot: int) -> str:
         """A string; absent is empty."""
         offset = slots[slot]
         if not offset:
             return ""
-        at += offset
-        return self.text_at(at + _U32.unpack_from(self.data, at)[0])
+        return self.text_at(at + offset + self.u32[at + offset >> 2])
 
     def text_at(self, start: int) -> str:
         """The string whose length stands at `start`; bytes that are no UTF-8 come out as backslash escapes."""
-        cached = self._strings.get(start)
-        if cached is not None:
-            return cached
-        length = _U32.unpack_from(self.data, start)[0]
-        if length > self.size - start - 4:
+        text = self.strings.get(start)
+        if text is not None:
+            return text
+        length = self.u32[start >> 2]
+        end = start + 4 + length
+        if end > self.size:
             raise BrokenError("a text reaches beyond the end of the file")
         self.spend(1 + length // 4)
-        text = bytes(self.data[start + 4 : start + 4 + length]).decode("utf-8", "backslashreplace")
-        self._strings[start] = text
+        text = self.strings[start] = str(self.data[start + 4 : end], "utf-8", "backslashreplace")
         return text
 
     def span(self, at: int, slots: Slots, slot: int, width: int) -> tuple[int, int]:
@@ -130,7 +125,7 @@ class Reader:
         start = self.child(at, slots, slot)
         if start is None:
             return 0, 0
-        count: int = _U32.unpack_from(self.data, start)[0]
+        count = self.u32[start >> 2]
         if count * width > self.size - start - 4:
             raise BrokenError("a list reaches beyond the end of the file")
         return start + 4, count
@@ -147,21 +142,25 @@ class Reader:
 
     def tables(self, at: int, slots: Slots, slot: int) -> list[int]:
         """The positions that a vector of offsets points to."""
-        start, count = self.span(at, slots, slot, 4)
-        if not count:
-            return []
+        offset = slots[slot]
+        return self.tables_at(at + offset + self.u32[at + offset >> 2]) if offset else []
+
+    def tables_at(self, start: int) -> list[int]:
+        """The positions that the vector of offsets at `start` points to."""
+        first = (start >> 2) + 1
+        count = self.u32[first - 1]
+        if count * 4 > self.size - start - 4:
+            raise BrokenError("a list reaches beyond the end of the file")
         self.spend(1 + count)
-        offsets = struct.unpack_from(f"<{count}I", self.data, start)
-        return [start + 4 * k + offset for k, offset in enumerate(offsets)]
+        return [start + 4 * k + offset for k, offset in enumerate(self.u32[first : first + count], 1)]
 
     def texts(self, at: int, slots: Slots, slot: int) -> tuple[str, ...]:
         """A vector of strings."""
-        return tuple([self.text_at(start) for start in self.tables(at, slots, slot)])
+        return tuple([self.strings.get(start) or self.text_at(start) for start in self.tables(at, slots, slot)])
 
     def root(self) -> int:
         """The position of the root table."""
-        position: int = _U32.unpack_from(self.data, 0)[0]
-        return position
+        return self.u32[0]
 
     def path(self, *steps: tuple[int, str]) -> tuple[int, Slots]:
         """Follow slots from the root; each step's word names what is missing when it is."""
@@ -286,7 +285,7 @@ GRAPH, GRAPHS = 5, 10
 """Codes of AttributeProto for bodies."""
 
 
-class OrtGraph(msgspec.Struct, frozen=True, gc=False):
+class OrtGraph(msgspec.Struct, frozen=True, dict=True):
     """A graph or a body. `node_args` has the types of its values, also of names that fusions left behind.
 
     Of a file that was read without inner types it has those of the inputs and outputs.
@@ -300,13 +299,17 @@ class OrtGraph(msgspec.Struct, frozen=True, gc=False):
     sparse_initializers: dict[str, SparseTensor]
     runtime_optimizations: tuple[RuntimeOptimization, ...]
 
+    @cached_property
+    def bodies(self) -> tuple["OrtGraph", ...]:
+        """Those of its nodes, in their order."""
+        with_any = [n for n in self.nodes if any(a.type in (GRAPH, GRAPHS) for a in n.attributes.values())]
+        return tuple(body for node in with_any for body in node.subgraphs())
+
     def walk(self) -> Iterator["OrtGraph"]:
         """Yield the graph itself and all that its nodes contain, outer before inner."""
         yield self
-        for node in self.nodes:
-            if any(attribute.type in (GRAPH, GRAPHS) for attribute in node.attributes.values()):
-                for body in node.subgraphs():
-                    yield from body.walk()
+        for body in self.bodies:
+            yield from body.walk()
 
 
 AttributeValue: TypeAlias = """(
@@ -340,7 +343,6 @@ class OrtModel(msgspec.Struct, frozen=True, kw_only=True):
     opset_import: dict[str, int]
     graph: OrtGraph
     metadata: Metadata
-    resolver: Resolver
 
 
 IDENTIFIER = b"ORTM"
@@ -410,13 +412,13 @@ def parse_ort(data: Buffer, source: str, *, inner_types: bool = True) -> OrtMode
         version = reader.text(root, slots, 0)
         if not re.fullmatch(r"[0-6]", version):
             raise BrokenError(f"its format version is {version[:20]!r}; releases to 1.32 write 1 to 6")
+        resolver_of(reader)  # for ONNX Runtime alone, which refuses a file where it is damaged
         return OrtModel(
             format_version=version,
             ir_version=reader.scalar(model, fields, 0, "q"),
             opset_import=imports,
             graph=_graph(reader, present(reader.child(model, fields, 7), "graph"), 1),
             metadata=_metadata(reader, model, fields),
-            resolver=resolver_at(reader, reader.child(root, slots, 3)),
         )
 
 
@@ -426,8 +428,7 @@ def _mapped(path: Path) -> Iterator[Buffer]:
         with open_regular(path) as file:
             if file.seek(0, 2) == 0:
                 _refuse(str(path), "the file is empty", _REMEDY_BROKEN)
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as buffer:
-                yield buffer
+            yield mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # closed with its last reader
     except OSError as error:
         _refuse(str(path), error.strerror or str(error), "name an ORT format file that can be read")
 
@@ -438,7 +439,7 @@ def _judged(data: Buffer, source: str) -> Iterator[None]:
     check_identifier(bytes(data[:64]), source)
     try:
         yield
-    except (BrokenError, struct.error) as error:
+    except (BrokenError, struct.error, IndexError) as error:
         _refuse(source, f"the file is truncated or damaged: {error}", _REMEDY_BROKEN)
 
 
@@ -490,22 +491,22 @@ def _metadata(reader: Reader, at: int, slots: Slots) -> Metadata:
     )
 
 
-def resolver_at(reader: Reader, at: int | None) -> Resolver:
-    """The kernel type resolver whose table is at `at`; absent is empty. Raises BrokenError."""
+def resolver_of(reader: Reader) -> Resolver:
+    """The kernel type resolver of a file; absent is empty. Raises BrokenError."""
     resolver: Resolver = {}
+    root = reader.root()
+    at = reader.child(root, reader.table(root), 3)
     for entry in reader.tables(at, reader.table(at), 0) if at is not None else []:
         slots = reader.table(entry)
         parameters = {}
         for parameter in reader.tables(entry, slots, 1):
             fields = reader.table(parameter)
-            parameters[reader.text(parameter, fields, 0)] = _resolver_args(reader, parameter, fields)
+            args = [(arg, reader.table(arg)) for arg in reader.tables(parameter, fields, 1)]
+            parameters[reader.text(parameter, fields, 0)] = tuple(
+                (reader.scalar(arg, given, 0, "b") == 1, reader.scalar(arg, given, 1, "I")) for arg, given in args
+            )
         resolver[reader.text(entry, slots, 0)] = parameters
     return resolver
-
-
-def _resolver_args(reader: Reader, at: int, slots: Slots) -> tuple[tuple[bool, int], ...]:
-    args = ((arg, reader.table(arg)) for arg in reader.tables(at, slots, 1))
-    return tuple((reader.scalar(arg, fields, 0, "b") == 1, reader.scalar(arg, fields, 1, "I")) for arg, fields in args)
 
 
 def _graph(reader: Reader, at: int, depth: int) -> OrtGraph:
@@ -537,7 +538,7 @@ def _node(reader: Reader, at: int, depth: int) -> OrtNode:
         reader.scalar(at, slots, 4, "I"),
         reader.texts(at, slots, 8),
         reader.texts(at, slots, 9),
-        reader.texts(at, slots, 12),
+        reader.texts(at, slots, 12) if slots[12] else (),
         dict([_attribute(reader, attribute, depth) for attribute in reader.tables(at, slots, 10)]),
         reader.text(at, slots, 7),
     )
@@ -611,14 +612,14 @@ def _type_info(reader: Reader, at: int | None, depth: int) -> TypeInfo:
     if depth > MAX_TYPE_DEPTH:
         raise BrokenError(f"types lie in types more than {MAX_TYPE_DEPTH} deep")
     slots = reader.table(at)
-    tag = reader.scalar(at, slots, 1, "B")
     value = reader.child(at, slots, 2)
-    if value is None:
+    if value is None or not slots[1]:
         return None
     fields = reader.table(value)
-    match tag:
+    match reader.data[at + slots[1]]:
         case 1:
-            return TensorType(reader.scalar(value, fields, 0, "i"), _shape(reader, reader.child(value, fields, 1)))
+            shape = reader.child(value, fields, 1)
+            return TensorType(reader.scalar(value, fields, 0, "i"), None if shape is None else _shape(reader, shape))
         case 2:
             return SequenceType(_type_info(reader, reader.child(value, fields, 0), depth + 1))
         case 3:
@@ -627,25 +628,25 @@ def _type_info(reader: Reader, at: int | None, depth: int) -> TypeInfo:
     return None
 
 
-def _shape(reader: Reader, at: int | None) -> tuple[Dim, ...] | None:
-    if at is None:
-        return None
-    return tuple([_dim(reader, dim, reader.data) for dim in reader.tables(at, reader.table(at), 0)])
-
-
-def _dim(reader: Reader, at: int, data: Buffer) -> Dim:
-    """Without the methods of the reader for what is there: a third of reading a file would be their calls."""
-    offset = reader.table(at)[0]
-    if not offset:
-        return None
-    at += offset
-    value = at + _U32.unpack_from(data, at)[0]
-    slots = reader.table(value)
-    kind = _I8.unpack_from(data, value + slots[0])[0] if slots[0] else 0
-    if kind == 1:
-        size: int = _I64.unpack_from(data, value + slots[1])[0] if slots[1] else 0
-        return size
-    return (reader.text(value, slots, 2) or None) if kind == 2 else None
+def _shape(reader: Reader, at: int) -> tuple[Dim, ...]:
+    """Without the reader's methods for what is there: a third of reading a file would be their calls."""
+    data, seen, i32, u32 = reader.data, reader.vtables.get, reader.i32, reader.u32
+    dims: list[Dim] = []
+    places = reader.tables(at, reader.table(at), 0)
+    reader.spend(2 * len(places))
+    for place in places:
+        offset = (seen(place - i32[place >> 2]) or reader.table(place))[0]
+        if not offset:
+            dims.append(None)
+            continue
+        value = place + offset + u32[place + offset >> 2]
+        slots = seen(value - i32[value >> 2]) or reader.table(value)
+        kind = data[value + slots[0]] if slots[0] else 0
+        if kind == 1:
+            dims.append(_SCALARS["q"].unpack_from(data, value + slots[1])[0] if slots[1] else 0)
+        else:
+            dims.append((reader.text(value, slots, 2) or None) if kind == 2 else None)
+    return tuple(dims)
 
 
 def _runtime_optimizations(reader: Reader, at: int | None) -> tuple[RuntimeOptimization, ...]:

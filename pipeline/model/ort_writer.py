@@ -24,7 +24,7 @@ import flatbuffers
 
 from pipeline.core.errors import ModelError
 from pipeline.model.onnx_model import ByteRange
-from pipeline.model.ort_format import Buffer, Reader, Slots, resolver_at
+from pipeline.model.ort_format import Buffer, Reader, Slots, resolver_of
 
 BUFFER_BYTES = 2 << 20
 # Direct writes begin and end at multiples of the disk's block, in memory as in the file; 4 KiB suits all that is sold.
@@ -264,10 +264,9 @@ def plan_file(skeleton: Buffer, weights: Sequence[Weight] = ()) -> FilePlan:
     blobs, end = _place_blobs(parts.padding + len(body), weights)
     builder = _Builder(4096)
     builder.minalign = ALIGNMENT
-    old = parts.reader.child(parts.root, parts.root_slots, ROOT_RESOLVER)
     # The kernel type resolver in the order of its keys, which is also what its schema asks for
     entries = []
-    for op_id, parameters in sorted(resolver_at(parts.reader, old).items(), key=lambda item: item[0].encode()):
+    for op_id, parameters in sorted(resolver_of(parts.reader).items(), key=lambda item: item[0].encode()):
         args = builder.refs([_resolver_entry(builder, name, parameters) for name in sorted(parameters)])
         entries.append(_keyed(builder, int(builder.CreateString(op_id)), args))
     vector = builder.refs(entries)

@@ -1,13 +1,15 @@
 """What a build needs on this machine: looked up before hours are spent, with where to get what is missing.
 
-`look` asks the machine; what a platform needs is a table; `examine` puts both together.
+`look` asks the machine; the tools that a platform needs are a table; `examine` puts all together.
 """
 
+import contextlib
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,8 +63,6 @@ _TOOLS: dict[Platform, tuple[_Tool, ...]] = {
     Platform.LINUX: (_CMAKE, _NINJA, _COMPILER),
 }
 
-_PYTHON_PACKAGES: dict[str, str] = {"flatbuffers": "reads operator configs with types"}
-
 _HEADERS: dict[str, str] = {
     "absl/base/config.h": "libabsl-dev",
     "boost/mp11.hpp": "libboost-dev",
@@ -94,8 +94,8 @@ def look(command: tuple[str, ...]) -> str | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    version = re.search(r"\d+(\.\d+)+|\b\d+\b", answer.stdout + answer.stderr)
-    return version[0] if version and answer.returncode == 0 else ""
+    match = re.search(r"\d+(\.\d+)+|\b\d+\b", answer.stdout + answer.stderr)
+    return match[0] if match and answer.returncode == 0 else ""
 
 
 def examine(
@@ -115,11 +115,21 @@ def examine(
         )
     ]
     checks += [_tool_check(tool, tree) for tool in _TOOLS[platform]]
-    checks += [_python_check(name, why) for name, why in _PYTHON_PACKAGES.items() if request.operators is not None]
-    checks += [check for applies, find in _FINDERS if applies(request) for check in find(request, tree, environment)]
+    if request.operators is not None:
+        name, installed = "flatbuffers", ""
+        with contextlib.suppress(PackageNotFoundError):
+            installed = version(name)
+        checks.append(
+            Check(name=f"Python package {name}", present=installed, good=bool(installed),
+                  why="reads operator configs with types", remedy=pip_install(name))
+        )  # fmt: skip
+    if platform is Platform.ANDROID:
+        checks += _android_checks(request, tree, environment)
+    if request.settings.dependencies is Dependencies.SYSTEM:
+        checks += _system_checks(request)
     folder = next(path for path in (work, *work.absolute().parents) if path.is_dir())
     free = shutil.disk_usage(folder).free
-    needed = DISK_BYTES[request.target.platform] * len(request.abis)
+    needed = DISK_BYTES[platform] * len(request.abis)
     return (*checks, Check(
         name="disk", present=f"{free / GIB:.1f} GiB free in {folder}", good=free >= needed,
         why=f"{needed / GIB:.0f} GiB for {len(request.abis)} ABI",
@@ -139,52 +149,43 @@ def require(checks: tuple[Check, ...]) -> None:
 
 def _tool_check(tool: _Tool, tree: SourceTree | None) -> Check:
     minimum = tree.cmake if tree and tool is _CMAKE else tool.minimum
-    version = look(tool.command)
-    new_enough = not minimum or (bool(version) and version_key(version or "0") >= version_key(minimum))
+    present = look(tool.command)
+    new_enough = not minimum or (bool(present) and version_key(present or "0") >= version_key(minimum))
     return Check(
         name=tool.command[0],
-        present=version or ("" if version is None else "of unknown version"),
-        good=version is not None and new_enough,
+        present=present or ("" if present is None else "of unknown version"),
+        good=present is not None and new_enough,
         why=f"{tool.why}{f', {minimum} or newer' if minimum else ''}",
         remedy=tool.remedy,
     )
 
 
-def _python_check(name: str, why: str) -> Check:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        installed = version(name)
-    except PackageNotFoundError:
-        installed = ""
-    return Check(
-        name=f"Python package {name}", present=installed, good=bool(installed), why=why,
-        remedy=pip_install(name),
-    )  # fmt: skip
-
-
 def _android_checks(request: Request, tree: SourceTree | None, environment: Mapping[str, str]) -> list[Check]:
     sdk, ndk = android_folders(environment)
     platforms = sorted(path.name for path in (sdk / "platforms").glob("android-*")) if sdk else []
+    revision = ""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        text = (ndk / "source.properties").read_text("utf-8") if ndk else ""
+        revision = "".join(re.findall(r"Pkg\.Revision\s*=\s*([\w.]+)", text)[:1])
     checks = [
         Check(name="Android SDK", present=f"{sdk} ({', '.join(platforms) or 'no platforms'})" if sdk else "",
               good=bool(platforms), why="Gradle compiles the AAR with it",
               remedy="get Android's command line tools, `sdkmanager 'platforms;android-34'`, and set ANDROID_HOME"),
-        Check(name="Android NDK", present=f"{ndk} {_ndk_version(ndk)}" if ndk else "", good=ndk is not None,
+        Check(name="Android NDK", present=f"{ndk} {revision}" if ndk else "", good=ndk is not None,
               why="compiles for the phone",
               remedy="`sdkmanager 'ndk;27.2.12479018'`, and set ANDROID_NDK_HOME to its folder"),
     ]  # fmt: skip
-    return checks + (_tree_checks(Path(tree.path), request) if tree else [])
-
-
-def _tree_checks(source: Path, request: Request) -> list[Check]:
-    """What a source tree lacks or has too much of for an AAR."""
+    if tree is None:
+        return checks
+    # What a source tree lacks or has too much of for an AAR
+    source = Path(tree.path)
     wrapper = source / "java/gradle/wrapper/gradle-wrapper.jar"
     script = source / AAR_SCRIPT
     blocked = (
         request.release >= ASSET_CACHE_SINCE and script.is_file() and ASSET_CACHE_FLAG in script.read_text("utf-8")
     )
     return [
+        *checks,
         Check(name="gradle-wrapper.jar", present=str(wrapper) if wrapper.is_file() else "", good=wrapper.is_file(),
               why="Gradle packs the AAR; some source archives leave it out",
               remedy="take a git checkout, or run `gradle wrapper` in its folder java"),
@@ -208,16 +209,7 @@ def _folder(name: str | None) -> Path | None:
     return Path(name) if name and Path(name).is_dir() else None
 
 
-def _ndk_version(ndk: Path) -> str:
-    try:
-        text = (ndk / "source.properties").read_text("utf-8")
-    except (OSError, UnicodeDecodeError):
-        return ""
-    match = re.search(r"Pkg\.Revision\s*=\s*([\w.]+)", text)
-    return match[1] if match else ""
-
-
-def _system_checks(request: Request, _tree: SourceTree | None, _environment: Mapping[str, str]) -> list[Check]:
+def _system_checks(request: Request) -> list[Check]:
     missing = sorted(package for header, package in _HEADERS.items() if not Path("/usr/include", header).is_file())
     onnx = Path(request.settings.onnx_source or "", "onnx/onnx-ml.proto")
     return [
@@ -229,11 +221,3 @@ def _system_checks(request: Request, _tree: SourceTree | None, _environment: Map
               why="minimal builds compile three of its files",
               remedy="unpack the release that cmake/deps.txt names, and give its folder as onnx_source in [build]"),
     ]  # fmt: skip
-
-
-_Finder = Callable[[Request, SourceTree | None, Mapping[str, str]], list[Check]]
-
-_FINDERS: tuple[tuple[Callable[[Request], bool], _Finder], ...] = (
-    (lambda r: r.target.platform is Platform.ANDROID, _android_checks),
-    (lambda r: r.settings.dependencies is Dependencies.SYSTEM, _system_checks),
-)

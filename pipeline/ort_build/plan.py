@@ -7,7 +7,7 @@ scripts' argument parsers. Settings, target, release and operator config are hel
 import ast
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -105,6 +105,7 @@ _NOTES: tuple[tuple[Callable[[Request], bool], str, str], ...] = (
 OPERATORS_FILE = "required_operators.config"
 SETTINGS_FILE = "build_settings.json"
 PROVIDER_FILE = "system_dependencies.cmake"
+"""The CMake file that answers ONNX Runtime's dependencies with this system's packages; it lies beside this module."""
 SAFEINT_FOLDER = "/usr/include/safeint"
 """Where Debian puts SafeInt's headers, one folder below where ONNX Runtime looks."""
 
@@ -169,46 +170,35 @@ class BuildPlan(msgspec.Struct, frozen=True, kw_only=True):
 def plan_build(request: Request, places: BuildPaths) -> BuildPlan:
     """The plan of one request. Which script does it depends on the platform."""
     files, steps, products = _PLANNERS[request.target.platform](request, places)
+    operators: tuple[PlannedFile, ...] = ()
+    if request.operators is not None:
+        operators = (PlannedFile(path=_in(places.work, OPERATORS_FILE), content=render(request.operators)),)
     return BuildPlan(
         target=request.target.name,
         platform=request.target.platform,
         version=request.version,
         kind=request.kind,
         configuration=request.settings.configuration.value,
-        files=(*_operators_file(request, places), *files),
+        files=(*operators, *files),
         steps=steps,
         products=products,
         notes=tuple(BuildNote(text=text, source=source) for applies, text, source in _NOTES if applies(request)),
     )
 
 
-def plan_digest(request: Request) -> str:
-    """Hex SHA-256 of what a build does, whatever the machine: equal plans on equal sources give equal libraries."""
-    return hashlib.sha256(msgspec.json.encode(_bare(plan_build(request, SYMBOLIC)))).hexdigest()
+def plan_digest(request: Request, *, operators: bool = True) -> str:
+    """Hex SHA-256 of what a build does, whatever the machine: equal plans on equal sources give equal libraries.
 
-
-def build_tree_digest(request: Request) -> str:
-    """As `plan_digest` without the operators' own lines: builds that share this can share a build tree.
-
-    From 1.11 reduced sources are generated below the build tree, so that another operator config compiles a few files
-    anew instead of all.
+    Without the lines of `operators`, builds with one digest can share a build tree: from 1.11 reduced sources are
+    generated below it, so that another operator config compiles a few files anew instead of all.
     """
-    plan = _bare(plan_build(request, SYMBOLIC))
-    files = tuple(file for file in plan.files if not file.path.endswith(OPERATORS_FILE))
-    return hashlib.sha256(msgspec.json.encode(msgspec.structs.replace(plan, files=files))).hexdigest()
-
-
-def _bare(plan: BuildPlan) -> BuildPlan:
-    return msgspec.structs.replace(plan, notes=(), target="")
+    plan = plan_build(request, SYMBOLIC)
+    files = tuple(file for file in plan.files if operators or not file.path.endswith(OPERATORS_FILE))
+    bare = msgspec.structs.replace(plan, notes=(), target="", files=files)
+    return hashlib.sha256(msgspec.json.encode(bare)).hexdigest()
 
 
 _Parts = tuple[tuple[PlannedFile, ...], tuple[BuildStep, ...], tuple[Product, ...]]
-
-
-def _operators_file(request: Request, places: BuildPaths) -> tuple[PlannedFile, ...]:
-    if request.operators is None:
-        return ()
-    return (PlannedFile(path=_in(places.work, OPERATORS_FILE), content=render(request.operators)),)
 
 
 def _in(folder: str, *parts: str) -> str:
@@ -227,10 +217,6 @@ def has_ml_ops(request: Request) -> bool:
     return operators is None or operators.everything or any(domain == "ai.onnx.ml" for domain, _ in operators.operators)
 
 
-def _reduces_types(request: Request) -> bool:
-    return request.settings.reduce_types and request.operators is not None and request.operators != EMPTY
-
-
 def _registers(request: Request) -> bool:
     """Whether a minimal build must be able to register custom operators: its operators are of other domains, too."""
     domains = {domain for domain, _ in request.operators.operators} if request.operators else set()
@@ -245,7 +231,10 @@ _COMMON: tuple[_Rule, ...] = (
     (lambda r: r.kind is BuildKind.EXTENDED and not _registers(r), lambda _: "--minimal_build=extended"),
     (lambda r: r.kind is BuildKind.EXTENDED and _registers(r), lambda _: "extended"),
     (_registers, lambda _: "custom_ops"),
-    (_reduces_types, lambda _: "--enable_reduced_operator_type_support"),
+    (
+        lambda r: r.settings.reduce_types and r.operators is not None and r.operators != EMPTY,
+        lambda _: "--enable_reduced_operator_type_support",
+    ),
     (lambda r: not has_ml_ops(r), lambda _: "--disable_ml_ops"),
     (lambda r: not r.settings.contrib_ops, lambda _: "--disable_contrib_ops"),
     (lambda r: not r.settings.exceptions, lambda _: "--disable_exceptions"),
@@ -304,16 +293,11 @@ def _android(request: Request, places: BuildPaths) -> _Parts:
     )
 
 
-def _sysroots(request: Request) -> dict[str, list[str]]:
-    if request.target.platform is Platform.MACOS:
-        return {"macosx": list(request.abis)}
-    return {"iphoneos": list(request.abis), "iphonesimulator": ["arm64", "x86_64"]}
-
-
 def _apple(request: Request, places: BuildPaths) -> _Parts:
     lowest = request.target.min_os_version or minimum_version(request.target.platform, request.release)
-    system = "--macos=MacOSX" if request.target.platform is Platform.MACOS else "--ios"
-    sysroots = _sysroots(request)
+    system, sysroots = "--ios", {"iphoneos": list(request.abis), "iphonesimulator": ["arm64", "x86_64"]}
+    if request.target.platform is Platform.MACOS:
+        system, sysroots = "--macos=MacOSX", {"macosx": list(request.abis)}
     params = {"base": ["--use_xcode", "--build_apple_framework", *_common(request)]}
     params |= {sysroot: [system, f"--apple_deploy_target={lowest}"] for sysroot in sysroots}
     settings_path = _in(places.work, SETTINGS_FILE)
@@ -332,46 +316,31 @@ def _apple(request: Request, places: BuildPaths) -> _Parts:
     )
 
 
-def _system_defines(request: Request, places: BuildPaths) -> Iterator[str]:
-    """CMake definitions that put this system's packages in place of downloads; see `system_dependencies.cmake`."""
-    yield f"CMAKE_PROJECT_TOP_LEVEL_INCLUDES={_in(places.work, PROVIDER_FILE)}"
-    yield f"CMAKE_INCLUDE_PATH={SAFEINT_FOLDER}"
-    yield "FETCHCONTENT_FULLY_DISCONNECTED=ON"
-    if request.settings.onnx_source:
-        yield f"FETCHCONTENT_SOURCE_DIR_ONNX={request.settings.onnx_source}"
-
-
 def _linux(request: Request, places: BuildPaths) -> _Parts:
-    system = request.settings.dependencies is Dependencies.SYSTEM
+    files: tuple[PlannedFile, ...] = ()
+    defines = []
+    if request.settings.dependencies is Dependencies.SYSTEM:  # this system's packages in place of downloads
+        provider = _in(places.work, PROVIDER_FILE)
+        files = (PlannedFile(path=provider, content=Path(__file__).with_name(PROVIDER_FILE).read_text("utf-8")),)
+        defines = [f"CMAKE_PROJECT_TOP_LEVEL_INCLUDES={provider}", f"CMAKE_INCLUDE_PATH={SAFEINT_FOLDER}"]
+        defines.append("FETCHCONTENT_FULLY_DISCONNECTED=ON")
+        if request.settings.onnx_source:
+            defines.append(f"FETCHCONTENT_SOURCE_DIR_ONNX={request.settings.onnx_source}")
+    # `1.23` as a glob over its patch releases, `1.23.2` as it is
+    version = request.version if request.version.count(".") == 2 else f"{request.version}.*"
     folder = _in(places.work, "linux")
     configuration = request.settings.configuration.value
     arguments = [
         places.python, _in(places.source, BUILD_SCRIPT), f"--build_dir={folder}", f"--config={configuration}",
         "--update", "--build", "--build_shared_lib", "--cmake_generator=Ninja", "--compile_no_warning_as_error",
         *(["--build_wheel"] if request.settings.wheel else []), *_common(request),
-        *([f"--cmake_extra_defines={define}" for define in _system_defines(request, places)] if system else []),
+        *(f"--cmake_extra_defines={define}" for define in defines),
         *_operators_argument(request, places), *_root(places),
     ]  # fmt: skip
-    files = (PlannedFile(path=_in(places.work, PROVIDER_FILE), content=provider_text()),) if system else ()
-    products = [
-        Product(pattern=f"linux/{configuration}/libonnxruntime.so.{full_version(request.version)}", abi=abi)
-        for abi in request.abis
-    ]
+    products = [Product(pattern=f"linux/{configuration}/libonnxruntime.so.{version}", abi=abi) for abi in request.abis]
     products += [Product(pattern=f"linux/{configuration}/dist/*.whl")] if request.settings.wheel else []
     step = BuildStep(name=f"library for {request.abis[0]}", arguments=tuple(arguments), folder=places.source)
     return files, (step,), tuple(products)
-
-
-def provider_text() -> str:
-    """The CMake file that answers ONNX Runtime's dependencies with this system's packages."""
-    from importlib.resources import files
-
-    return files("pipeline.ort_build").joinpath(PROVIDER_FILE).read_text(encoding="utf-8")
-
-
-def full_version(version: str) -> str:
-    """`1.23` as a glob over its patch releases, `1.23.2` as it is."""
-    return version if version.count(".") == 2 else f"{version}.*"
 
 
 _PLANNERS: dict[Platform, Callable[[Request, BuildPaths], _Parts]] = {
@@ -400,23 +369,20 @@ def options_in(text: str) -> dict[str, Option]:
         script = ast.parse(text)
     except (SyntaxError, RecursionError, MemoryError) as error:
         raise ValueError(f"cannot read the script: {error}") from error
-    options = (_option(node) for node in ast.walk(script) if isinstance(node, ast.Call))
-    return {option.name: option for option in options if option is not None}
-
-
-def _option(call: ast.Call) -> Option | None:
-    if not (isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument" and call.args):
-        return None
-    name = _literal(call.args[0])
-    if not isinstance(name, str) or not name.startswith("--"):
-        return None
-    keywords = {keyword.arg: _literal(keyword.value) for keyword in call.keywords if keyword.arg}
-    choices = keywords.get("choices")
-    return Option(
-        name=name,
-        takes_value=not str(keywords.get("action", "")).startswith("store_"),
-        choices=tuple(str(value) for value in choices) if isinstance(choices, list | tuple) else (),
-    )
+    options = {}
+    for node in ast.walk(script):
+        match node:
+            case ast.Call(func=ast.Attribute(attr="add_argument"), args=[ast.Constant(str(name)), *_], keywords=given):
+                if not name.startswith("--"):
+                    continue
+                keywords = {keyword.arg: _literal(keyword.value) for keyword in given if keyword.arg}
+                choices = keywords.get("choices")
+                options[name] = Option(
+                    name=name,
+                    takes_value=not str(keywords.get("action", "")).startswith("store_"),
+                    choices=tuple(map(str, choices)) if isinstance(choices, list | tuple) else (),
+                )
+    return options
 
 
 def _literal(node: ast.expr) -> object:
@@ -429,54 +395,45 @@ def _literal(node: ast.expr) -> object:
 
 def tree_options(source: Path) -> dict[str, dict[str, Option]]:
     """Options by script of a source tree, for the scripts that plans call. Raises ConfigError when one is missing."""
-    build = _options(source, BUILD_SCRIPT)
-    if (source / BUILD_ARGS).is_file():
-        build |= _options(source, BUILD_ARGS)
-    packages = {script: _options(source, script) for script in (AAR_SCRIPT, APPLE_SCRIPT)}
-    return {BUILD_SCRIPT: build, **packages}
-
-
-def _options(source: Path, name: str) -> dict[str, Option]:
-    try:
-        return options_in((source / name).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            "this is no source tree of ONNX Runtime", where=str(source), why=f"{name} cannot be read",
-            remedy="give the folder that holds VERSION_NUMBER and tools/ci_build",
-        ) from error  # fmt: skip
+    options = {}
+    for name in (BUILD_SCRIPT, BUILD_ARGS, AAR_SCRIPT, APPLE_SCRIPT):
+        if name == BUILD_ARGS and not (source / name).is_file():
+            continue
+        try:
+            options[name] = options_in((source / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                "this is no source tree of ONNX Runtime", where=str(source), why=f"{name} cannot be read",
+                remedy="give the folder that holds VERSION_NUMBER and tools/ci_build",
+            ) from error  # fmt: skip
+    options[BUILD_SCRIPT] |= options.pop(BUILD_ARGS, {})
+    return options
 
 
 def unaccepted(plan: BuildPlan, options: dict[str, dict[str, Option]]) -> tuple[str, ...]:
     """What the scripts would refuse of a plan: unknown options, and values that are not among the choices."""
-    complaints: list[str] = []
-    for step in plan.steps:
-        script = next(name for name in options if step.arguments[1].endswith(name))
-        complaints += _refused(script, step.arguments[2:], options[script])
-    complaints += _refused(BUILD_SCRIPT, _build_params(plan), options[BUILD_SCRIPT])
-    return tuple(dict.fromkeys(complaints))
-
-
-def _build_params(plan: BuildPlan) -> Iterator[str]:
-    """What the packaging scripts pass on to build.py."""
+    given = [
+        (next(name for name in options if step.arguments[1].endswith(name)), step.arguments[2:]) for step in plan.steps
+    ]
     for file in plan.files:
-        if file.path.endswith(SETTINGS_FILE):
+        if file.path.endswith(SETTINGS_FILE):  # what the packaging scripts pass on to build.py
             params = json.loads(file.content)["build_params"]
-            for group in params.values() if isinstance(params, dict) else [params]:
-                yield from group
-
-
-def _refused(script: str, arguments: Iterable[str], options: dict[str, Option]) -> Iterator[str]:
-    for argument in arguments:
-        name, equals, value = argument.partition("=")
-        if not name.startswith("--"):
-            continue
-        option = options.get(name)
-        if option is None:
-            yield f"{script} has no option {name}"
-        elif equals and not option.takes_value:
-            yield f"{name} of {script} takes no value"
-        elif option.choices and value and value not in option.choices:
-            yield f"{name} of {script} does not take {value}"
+            groups = params.values() if isinstance(params, dict) else [params]
+            given += [(BUILD_SCRIPT, tuple(group)) for group in groups]
+    complaints = []
+    for script, arguments in given:
+        for argument in arguments:
+            name, equals, value = argument.partition("=")
+            option = options[script].get(name)
+            if not name.startswith("--"):
+                continue
+            if option is None:
+                complaints.append(f"{script} has no option {name}")
+            elif equals and not option.takes_value:
+                complaints.append(f"{name} of {script} takes no value")
+            elif option.choices and value and value not in option.choices:
+                complaints.append(f"{name} of {script} does not take {value}")
+    return tuple(dict.fromkeys(complaints))
 
 
 def lint(request: Request) -> tuple[Finding, ...]:

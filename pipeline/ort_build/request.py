@@ -36,7 +36,6 @@ REDUCED_IN_BUILD_TREE_SINCE = Release(1, 11)
 PAGE_16K_SINCE = Release(1, 20)
 PAGE_16K_JNI_SINCE = Release(1, 23)
 ASSET_CACHE_SINCE = Release(1, 21)
-BUILD_ARGS_FILE_SINCE = Release(1, 22)
 
 
 MINIMUMS: dict[Platform, tuple[tuple[Release, str], ...]] = {
@@ -152,42 +151,6 @@ def make_request(
                 f"no build has a provider {name!r}", where="[build] providers",
                 remedy=f"it takes: {', '.join([CPU, *BUILD_PROVIDERS])}",
             )  # fmt: skip
-    return Request(
-        target=target,
-        version=version,
-        release=release,
-        settings=settings,
-        kind=kind_of(settings, providers, runtime_style=runtime_style),
-        providers=tuple(name for name in providers if name != "cpu"),
-        abis=_abis(target),
-        operators=None if settings.wheel else operators,
-        runtime_style=runtime_style,
-    )
-
-
-def providers_of(settings: BuildConfig, platform: Platform, run_providers: tuple[str, ...]) -> tuple[str, ...]:
-    """The providers of a build: those of the settings, else those of the runs that the platform has."""
-    if settings.providers is not None:
-        return settings.providers
-    return tuple(name for name in dict.fromkeys(run_providers) if _offered(name, platform, settings))
-
-
-def _offered(name: str, platform: Platform, settings: BuildConfig) -> bool:
-    """Whether a provider of the runs belongs into this build: a campaign's runs are for all its platforms."""
-    row = BUILD_PROVIDERS.get(name)
-    return row is not None and platform in row.platforms and (settings.wheel or platform not in row.converting_only)
-
-
-def kind_of(settings: BuildConfig, providers: tuple[str, ...], *, runtime_style: bool) -> BuildKind:
-    """The kind of build: as the settings say, else the smallest that providers and styles allow."""
-    if settings.kind is not BuildKind.AUTO:
-        return settings.kind
-    if settings.wheel:
-        return BuildKind.FULL
-    return BuildKind.EXTENDED if runtime_style or set(providers) - {"cpu"} else BuildKind.MINIMAL
-
-
-def _abis(target: Target) -> tuple[str, ...]:
     supported = ABIS[target.platform]
     for abi in target.abis:
         if abi not in supported:
@@ -201,7 +164,39 @@ def _abis(target: Target) -> tuple[str, ...]:
             "a Linux build has one ABI", where=f"target {target.name}, abis", why=f"it names {', '.join(abis)}",
             remedy="write one [[targets]] table for each",
         )  # fmt: skip
-    return abis
+    return Request(
+        target=target,
+        version=version,
+        release=release,
+        settings=settings,
+        kind=kind_of(settings, providers, runtime_style=runtime_style),
+        providers=tuple(name for name in providers if name != "cpu"),
+        abis=abis,
+        operators=None if settings.wheel else operators,
+        runtime_style=runtime_style,
+    )
+
+
+def providers_of(settings: BuildConfig, platform: Platform, run_providers: tuple[str, ...]) -> tuple[str, ...]:
+    """The providers of a build: those of the settings, else those of the runs that the platform has."""
+    if settings.providers is not None:
+        return settings.providers
+    # A campaign's runs are for all its platforms
+    rows = {name: BUILD_PROVIDERS[name] for name in run_providers if name in BUILD_PROVIDERS}
+    return tuple(
+        name
+        for name, row in rows.items()
+        if platform in row.platforms and (settings.wheel or platform not in row.converting_only)
+    )
+
+
+def kind_of(settings: BuildConfig, providers: tuple[str, ...], *, runtime_style: bool) -> BuildKind:
+    """The kind of build: as the settings say, else the smallest that providers and styles allow."""
+    if settings.kind is not BuildKind.AUTO:
+        return settings.kind
+    if settings.wheel:
+        return BuildKind.FULL
+    return BuildKind.EXTENDED if runtime_style or set(providers) - {"cpu"} else BuildKind.MINIMAL
 
 
 def requests_for(

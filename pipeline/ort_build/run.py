@@ -23,7 +23,7 @@ from pipeline.core.errors import BUDGET, ConfigError, Finding, FindingRule, Pipe
 from pipeline.core.files import make_folder, sha256_of, storage_errors, write_bytes, write_text
 from pipeline.core.groups import grouped
 from pipeline.core.releases import Release, line_of
-from pipeline.ort_build.plan import BuildPaths, BuildPlan, BuildStep, build_tree_digest, plan_build, plan_digest
+from pipeline.ort_build.plan import BuildPaths, BuildPlan, BuildStep, plan_build, plan_digest
 from pipeline.ort_build.request import Request
 from pipeline.required_ops import RequiredOps, parse, render
 
@@ -72,20 +72,16 @@ def check_release(tree: SourceTree, version: str) -> None:
 def source_digest(path: Path) -> str:
     """Hex SHA-256 over names and bytes of all files that a build may compile (some seconds for 300 MB)."""
     digest = hashlib.sha256()
-    for file in _files(path):
-        digest.update(file.relative_to(path).as_posix().encode("utf-8", "surrogateescape") + b"\0")
-        with file.open("rb") as opened:
-            digest.update(hashlib.file_digest(opened, "sha256").digest())
-    return digest.hexdigest()
-
-
-def _files(path: Path) -> Iterator[Path]:
     for folder, names, files in os.walk(path):
         names[:] = sorted(name for name in names if name not in LEFT_OUT)
         for name in sorted(files):
             file = Path(folder, name)
-            if file.is_file() and not file.is_symlink() and not name.endswith(".pyc"):
-                yield file
+            if not file.is_file() or file.is_symlink() or name.endswith(".pyc"):
+                continue
+            digest.update(file.relative_to(path).as_posix().encode("utf-8", "surrogateescape") + b"\0")
+            with file.open("rb") as opened:
+                digest.update(hashlib.file_digest(opened, "sha256").digest())
+    return digest.hexdigest()
 
 
 def _text(path: Path) -> str:
@@ -126,7 +122,8 @@ def run_step(step: BuildStep, log: Path, environment: Mapping[str, str], progres
     started = time.monotonic()
     try:
         while process.poll() is None:
-            progress(last_line(log), time.monotonic() - started)
+            lines = [line for line in log_end(log, TAIL_BYTES).splitlines() if line.strip()]
+            progress(lines[-1].strip() if lines else "", time.monotonic() - started)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(POLL_SECONDS)
     except BaseException:
@@ -138,12 +135,6 @@ def run_step(step: BuildStep, log: Path, environment: Mapping[str, str], progres
                 process.wait(patience)
         raise
     return process.returncode
-
-
-def last_line(log: Path) -> str:
-    """The last line of a log that says something."""
-    lines = [line.strip() for line in log_end(log, TAIL_BYTES).splitlines()]
-    return next((line for line in reversed(lines) if line), "")
 
 
 def log_end(log: Path, size: int = LOG_END_BYTES) -> str:
@@ -273,7 +264,7 @@ def run_build(
     folder = cache / digest[:32]
     if (kept := read_record(folder)) is not None:
         return folder, kept, False
-    work = cache / "trees" / _sha256(f"{build_tree_digest(request)}{sources}")[:32]
+    work = cache / "trees" / _sha256(f"{plan_digest(request, operators=False)}{sources}")[:32]
     make_folder(work)
     with _alone(work):
         started = time.monotonic()
@@ -392,11 +383,6 @@ SizedBuild = tuple[RequiredOps, int]
 """What a build contains, and how many bytes its library has."""
 
 
-def size_changes(before: Mapping[str, int], after: Mapping[str, int]) -> list[tuple[str, int | None, int | None]]:
-    """Bytes by ABI before and after, in the order of their names; None where there is no library."""
-    return [(abi, before.get(abi), after.get(abi)) for abi in sorted(before.keys() | after.keys())]
-
-
 def check_budget(sizes: Mapping[str, int], budget: Mapping[str, int]) -> tuple[Finding, ...]:
     """An error for each ABI whose library is larger than its budget, a warning for a budget that nothing was held to.
 
@@ -449,18 +435,14 @@ def added_names(small: RequiredOps, large: RequiredOps) -> tuple[str, ...]:
         for op in ops - small.operators.get((domain, opset), frozenset())
         if (domain, op) in before
     ]
-    return tuple(sorted([*operators, *versions, *_added_types(small, large, before & after)]))
-
-
-def _added_types(small: RequiredOps, large: RequiredOps, common: Iterable[tuple[str, str]]) -> set[str]:
-    added = set()
-    for domain, op in common:
-        before, after = small.types.get((domain, op)), large.types.get((domain, op))
-        if before is not None and after is None:
-            added.add(f"{domain}:{op} all types")
-        for slot, names in (after or {}).items():
-            added |= {f"{domain}:{op} {name}" for name in names - (before or {}).get(slot, names)}
-    return added
+    types = set()
+    for domain, op in before & after:
+        old, new = small.types.get((domain, op)), large.types.get((domain, op))
+        if old is not None and new is None:
+            types.add(f"{domain}:{op} all types")
+        for slot, names in (new or {}).items():
+            types |= {f"{domain}:{op} {name}" for name in names - (old or {}).get(slot, names)}
+    return tuple(sorted([*operators, *versions, *types]))
 
 
 def newest_build(target: str, release: Release, campaign: str, cache: Path | None = None) -> BuildRecord | None:
@@ -531,16 +513,17 @@ def measured_at(path: Path, cache: Path) -> tuple[Mapping[str, int], RequiredOps
 
     if path.is_file() or name_of(str(path)):
         return {library.abi: library.facts.size_bytes for library in resolve_all(str(path))}, None
-    record = read_record(path) if path.is_dir() else _named(str(path), cache)
+    if path.is_dir():
+        record = read_record(path)
+    else:
+        named = [row for folder, row in builds_in(cache) if folder.name.startswith(str(path))]
+        if len(named) > 1:
+            raise ConfigError(
+                f"{len(named)} builds begin with {str(path)!r}", where=str(cache), remedy="give more letters"
+            )
+        record = named[0] if named else None
     if record is None:
         raise ConfigError(
             "there is no whole build", where=str(path), remedy="`ort-mobile build size` lists the builds that are there"
         )
     return sizes_of_record(record), operators_of(record)
-
-
-def _named(text: str, cache: Path) -> BuildRecord | None:
-    records = [record for folder, record in builds_in(cache) if folder.name.startswith(text)]
-    if len(records) > 1:
-        raise ConfigError(f"{len(records)} builds begin with {text!r}", where=str(cache), remedy="give more letters")
-    return records[0] if records else None

@@ -17,7 +17,7 @@ from pipeline.model.onnx_model import LeanModel
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from pipeline.passes.rewrites.facts import GraphFacts
+    from pipeline.passes.edit import GraphFacts
 
 Model: TypeAlias = LeanModel
 """What passes go over: a message whose large weights are ranges of files. Passes never change the one that they get."""

@@ -72,6 +72,8 @@ def session_calls(language: SessionCalls, options: RunOptions) -> Iterator[str]:
     """What sets `options` in a language, the provider apart; nothing for settings that it lacks."""
     if "bind" not in language.settings:
         options = without_capture(options)
+    numbers = ", ".join(map(str, cores_from_zero(options.thread_cores))) if options.thread_cores != BIG_CORES else ""
+    cores = "FastCores()" if options.thread_cores == BIG_CORES else f"{{{numbers}}}"
     values: dict[str, object] = {
         "level": language.levels.get(options.optimization_level),
         "intra": options.intra_op_threads,
@@ -79,7 +81,7 @@ def session_calls(language: SessionCalls, options: RunOptions) -> Iterator[str]:
         "parallel": options.execution_mode is ExecutionMode.PARALLEL,
         "pattern": not options.memory_pattern,
         "arena": not options.cpu_arena,
-        "threads": _places_threads(options) and f"{_cpp_cores(options.thread_cores)}, {options.thread_nice}",
+        "threads": _places_threads(options) and f"{cores}, {options.thread_nice}",
         "bind": options.captures_graph or options.device_tensors,
         "allocator": options.allocator is not Allocator.DEFAULT and options.allocator,
     }
@@ -107,10 +109,6 @@ def without_capture(options: RunOptions) -> RunOptions:
 
 def _places_threads(options: RunOptions) -> bool:
     return bool(options.thread_cores or options.thread_nice)
-
-
-def _cpp_cores(text: str) -> str:
-    return "FastCores()" if text == BIG_CORES else f"{{{', '.join(map(str, cores_from_zero(text)))}}}"
 
 
 def lacks(language: SessionCalls, options: RunOptions) -> list[str]:
@@ -148,27 +146,37 @@ def _lacking(name: str, language: SessionCalls, options: RunOptions) -> Iterator
         yield f"// The {name} API cannot set {', '.join(missing)}: use the C++ API for the same times."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Code:
-    """Code of one language: the name that Markdown gives it, and its lines."""
-
-    language: str
-    title: str
-    lines: tuple[str, ...]
-
-
-def code_for(platform: str, options: RunOptions, file: str) -> tuple[Code, ...]:
-    """How an app on a platform opens a model file in its usual languages."""
-    writers = {"android": (kotlin, java, cpp), "ios": (swift, cpp), "macos": (swift, cpp)}.get(platform, (cpp, java))
-    return tuple(writer(options, file) for writer in writers)
+def code_for(platform: str, options: RunOptions, file: str) -> dict[str, tuple[str, ...]]:
+    """How an app on a platform opens a model file in its usual languages: lines of code by the language's name."""
+    android = {"Kotlin": kotlin, "Java": java, "C++": cpp}
+    apple = {"Swift": swift, "C++": cpp}
+    writers = {"android": android, "ios": apple, "macos": apple}.get(platform, {"C++": cpp, "Java": java})
+    return {language: write(options, file) for language, write in writers.items()}
 
 
 FIRST_RUN = "// The first run compiles shaders, for seconds: not on the main thread, and before anybody waits for it."
 """A comment that all of these languages share."""
 
 
-def _kotlin_gpu(options: RunOptions) -> tuple[str, ...]:
-    """Kotlin that opens a file on a GPU, or on the CPU and says so, and warms up in the background."""
+def _no_gpu(options: RunOptions) -> str:
+    return f"{provider_named(options.provider).title} is not there, so the CPU runs the model"
+
+
+def kotlin(options: RunOptions, file: str) -> tuple[str, ...]:
+    """Kotlin for Android: from a file, or from the bytes of an asset; on a GPU, or on the CPU and says so."""
+    if not provider_named(options.provider).gpu:
+        return (
+            *(f"import {name}" for name in _jvm_imports(options)),
+            "",
+            "val environment = OrtEnvironment.getEnvironment()",
+            "val options = OrtSession.SessionOptions()",
+            *kotlin_calls(options),
+            "// From a file:",
+            "val session = environment.createSession(path, options)",
+            "// Or from the bytes of an asset, in place of the line before:",
+            f"// val bytes = context.assets.open({kotlin_text(file)}).use {{ it.readBytes() }}",
+            "// val session = environment.createSession(bytes, options)",
+        )
     return (
         *(f"import {name}" for name in (*_jvm_imports(options), "ai.onnxruntime.OrtException")),
         "import java.util.logging.Logger",
@@ -191,8 +199,27 @@ def _kotlin_gpu(options: RunOptions) -> tuple[str, ...]:
     )
 
 
-def _java_gpu(options: RunOptions) -> tuple[str, ...]:
-    """The same in Java."""
+def kotlin_calls(options: RunOptions) -> list[str]:
+    """The statements of Kotlin that set `options`, an OrtSession.SessionOptions of that name."""
+    return _jvm_calls(KOTLIN, options, _kotlin_map)
+
+
+def java(options: RunOptions, file: str) -> tuple[str, ...]:
+    """Java, on Android and on desktops: from a file, or from bytes; on a GPU, or on the CPU and says so."""
+    provider = provider_named(options.provider)
+    if not provider.gpu:
+        maps = ("java.util.Map",) if provider.java and provider.has_options else ()
+        return (
+            *(f"import {name};" for name in (*_jvm_imports(options), *maps)),
+            "",
+            "OrtEnvironment environment = OrtEnvironment.getEnvironment();",
+            "OrtSession.SessionOptions options = new OrtSession.SessionOptions();",
+            *java_calls(options),
+            f"// From a file ({file}):",
+            "OrtSession session = environment.createSession(path, options);",
+            "// Or from its bytes, in place of the line before:",
+            "// OrtSession session = environment.createSession(bytes, options);",
+        )
     opened = (
         "    OrtSession.SessionOptions options = new OrtSession.SessionOptions();",
         *(f"    {call}" for call in _ended(session_calls(JAVA, options))),
@@ -215,88 +242,6 @@ def _java_gpu(options: RunOptions) -> tuple[str, ...]:
         "}",
         FIRST_RUN,
         "// new Thread(() -> warmUp(session)).start();  // warmUp calls session.run(inputs).close()",
-    )
-
-
-def _no_gpu(options: RunOptions) -> str:
-    return f"{provider_named(options.provider).title} is not there, so the CPU runs the model"
-
-
-def _swift_gpu(options: RunOptions, resource: str) -> tuple[str, ...]:
-    """The same in Swift."""
-    return (
-        "import OnnxRuntimeBindings  // with CocoaPods: import onnxruntime_objc",
-        "",
-        "func optionsFor(gpu: Bool) throws -> ORTSessionOptions {",
-        "    let options = try ORTSessionOptions()",
-        *(f"    {call}" for call in (*session_calls(SWIFT, options), *_lacking("Objective-C", SWIFT, options))),
-        *(f"    if gpu {{ {call} }}" for call in _swift_provider(options)),
-        "    return options",
-        "}",
-        "",
-        "let environment = try ORTEnv(loggingLevel: .warning)",
-        f"let path = Bundle.main.path({resource})!",
-        "let session: ORTSession",
-        "do {",
-        "    session = try ORTSession(env: environment, modelPath: path, sessionOptions: optionsFor(gpu: true))",
-        "} catch {",
-        f'    print("{_no_gpu(options)}: \\(error)")',
-        "    session = try ORTSession(env: environment, modelPath: path, sessionOptions: optionsFor(gpu: false))",
-        "}",
-        FIRST_RUN,
-        "// DispatchQueue.global().async {",
-        "//     _ = try? session.run(withInputs: inputs, outputNames: outputs, runOptions: nil)",
-        "// }",
-    )
-
-
-def kotlin(options: RunOptions, file: str) -> Code:
-    """Kotlin for Android: from a file, or from the bytes of an asset."""
-    if provider_named(options.provider).gpu:
-        return Code(language="kotlin", title="Kotlin", lines=_kotlin_gpu(options))
-    return Code(
-        language="kotlin",
-        title="Kotlin",
-        lines=(
-            *(f"import {name}" for name in _jvm_imports(options)),
-            "",
-            "val environment = OrtEnvironment.getEnvironment()",
-            "val options = OrtSession.SessionOptions()",
-            *kotlin_calls(options),
-            "// From a file:",
-            "val session = environment.createSession(path, options)",
-            "// Or from the bytes of an asset, in place of the line before:",
-            f"// val bytes = context.assets.open({kotlin_text(file)}).use {{ it.readBytes() }}",
-            "// val session = environment.createSession(bytes, options)",
-        ),
-    )
-
-
-def kotlin_calls(options: RunOptions) -> list[str]:
-    """The statements of Kotlin that set `options`, an OrtSession.SessionOptions of that name."""
-    return _jvm_calls(KOTLIN, options, _kotlin_map)
-
-
-def java(options: RunOptions, file: str) -> Code:
-    """Java, on Android and on desktops: from a file, or from bytes."""
-    provider = provider_named(options.provider)
-    if provider.gpu:
-        return Code(language="java", title="Java", lines=_java_gpu(options))
-    maps = ("java.util.Map",) if provider.java and provider.has_options else ()
-    return Code(
-        language="java",
-        title="Java",
-        lines=(
-            *(f"import {name};" for name in (*_jvm_imports(options), *maps)),
-            "",
-            "OrtEnvironment environment = OrtEnvironment.getEnvironment();",
-            "OrtSession.SessionOptions options = new OrtSession.SessionOptions();",
-            *java_calls(options),
-            f"// From a file ({file}):",
-            "OrtSession session = environment.createSession(path, options);",
-            "// Or from its bytes, in place of the line before:",
-            "// OrtSession session = environment.createSession(bytes, options);",
-        ),
     )
 
 
@@ -350,25 +295,44 @@ def _kotlin_map(values: Mapping[str, str]) -> str:
     return f"mapOf({pairs})" if pairs else "emptyMap()"
 
 
-def swift(options: RunOptions, file: str) -> Code:
-    """Swift by the Objective-C package: it opens files only."""
+def swift(options: RunOptions, file: str) -> tuple[str, ...]:
+    """Swift by the Objective-C package, which opens files only; on a GPU, or on the CPU and says so."""
     stem, _, suffix = file.rpartition(".")
-    resource = f"forResource: {swift_text(stem)}, ofType: {swift_text(suffix)}"
-    if provider_named(options.provider).gpu:
-        return Code(language="swift", title="Swift", lines=_swift_gpu(options, resource))
-    return Code(
-        language="swift",
-        title="Swift",
-        lines=(
+    path = f"let path = Bundle.main.path(forResource: {swift_text(stem)}, ofType: {swift_text(suffix)})!"
+    if not provider_named(options.provider).gpu:
+        return (
             "import OnnxRuntimeBindings  // with CocoaPods: import onnxruntime_objc",
             "",
             "let environment = try ORTEnv(loggingLevel: .warning)",
             "let options = try ORTSessionOptions()",
             *swift_calls(options),
             "// From a file of the app's bundle; this API has no call for bytes:",
-            f"let path = Bundle.main.path({resource})!",
+            path,
             "let session = try ORTSession(env: environment, modelPath: path, sessionOptions: options)",
-        ),
+        )
+    return (
+        "import OnnxRuntimeBindings  // with CocoaPods: import onnxruntime_objc",
+        "",
+        "func optionsFor(gpu: Bool) throws -> ORTSessionOptions {",
+        "    let options = try ORTSessionOptions()",
+        *(f"    {call}" for call in (*session_calls(SWIFT, options), *_lacking("Objective-C", SWIFT, options))),
+        *(f"    if gpu {{ {call} }}" for call in _swift_provider(options)),
+        "    return options",
+        "}",
+        "",
+        "let environment = try ORTEnv(loggingLevel: .warning)",
+        path,
+        "let session: ORTSession",
+        "do {",
+        "    session = try ORTSession(env: environment, modelPath: path, sessionOptions: optionsFor(gpu: true))",
+        "} catch {",
+        f'    print("{_no_gpu(options)}: \\(error)")',
+        "    session = try ORTSession(env: environment, modelPath: path, sessionOptions: optionsFor(gpu: false))",
+        "}",
+        FIRST_RUN,
+        "// DispatchQueue.global().async {",
+        "//     _ = try? session.run(withInputs: inputs, outputNames: outputs, runOptions: nil)",
+        "// }",
     )
 
 
@@ -392,40 +356,34 @@ def _swift_provider(options: RunOptions) -> Iterator[str]:
         yield f"try options.appendExecutionProvider({name}, providerOptions: [{pairs or ':'}])"
 
 
-def cpp(options: RunOptions, file: str) -> Code:
+def cpp(options: RunOptions, file: str) -> tuple[str, ...]:
     """C++ by the header of every package: from a file, or from bytes."""
     provider = provider_named(options.provider)
     factory = (f"#include <{provider.name}_provider_factory.h>",) if provider.has_flags else ()
-    return Code(
-        language="cpp",
-        title="C++",
-        lines=(
-            "#include <onnxruntime_cxx_api.h>",
-            *factory,
-            *cpp_helpers([options]),
-            "",
-            'Ort::Env environment(ORT_LOGGING_LEVEL_WARNING, "app");',
-            "Ort::SessionOptions options;",
-            *cpp_calls(options),
-            *_by_devices(options),
-            f"// From a file ({file}):",
-            "Ort::Session session(environment, path, options);",
-            "// Or from its bytes, in place of the line before:",
-            "// Ort::Session session(environment, bytes.data(), bytes.size(), options);",
-        ),
-    )
-
-
-def _by_devices(options: RunOptions) -> Iterator[str]:
-    """The other way to append CoreML: by its devices, which later releases list. Code that compiles, as a comment."""
-    provider = provider_named(options.provider)
-    if provider.name == "coreml":
-        yield "// Or by its devices (ONNX Runtime 1.31.1 and later), in place of AppendExecutionProvider:"
-        yield "// std::vector<Ort::ConstEpDevice> devices;"
-        yield "// for (Ort::ConstEpDevice device : environment.GetEpDevices())"
-        yield f"//     if (std::string(device.EpName()) == {cpp_text(provider.ort_name)}) devices.push_back(device);"
+    by_devices: tuple[str, ...] = ()
+    if provider.name == "coreml":  # the other way to append it, which later releases have: code that compiles
         pairs = f"std::unordered_map<std::string, std::string>{_cpp_map(options)}"
-        yield f"// options.AppendExecutionProvider_V2(environment, devices, {pairs});"
+        by_devices = (
+            "// Or by its devices (ONNX Runtime 1.31.1 and later), in place of AppendExecutionProvider:",
+            "// std::vector<Ort::ConstEpDevice> devices;",
+            "// for (Ort::ConstEpDevice device : environment.GetEpDevices())",
+            f"//     if (std::string(device.EpName()) == {cpp_text(provider.ort_name)}) devices.push_back(device);",
+            f"// options.AppendExecutionProvider_V2(environment, devices, {pairs});",
+        )
+    return (
+        "#include <onnxruntime_cxx_api.h>",
+        *factory,
+        *cpp_helpers([options]),
+        "",
+        'Ort::Env environment(ORT_LOGGING_LEVEL_WARNING, "app");',
+        "Ort::SessionOptions options;",
+        *cpp_calls(options),
+        *by_devices,
+        f"// From a file ({file}):",
+        "Ort::Session session(environment, path, options);",
+        "// Or from its bytes, in place of the line before:",
+        "// Ort::Session session(environment, bytes.data(), bytes.size(), options);",
+    )
 
 
 def _cpp_map(options: RunOptions) -> str:

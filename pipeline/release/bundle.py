@@ -13,7 +13,7 @@ from device_runner.providers import provider_named
 from device_runner.result import utc_now
 from pipeline.campaign.record import TunedClass
 from pipeline.compat.contexts import Loading
-from pipeline.config.tables import InputValue, PreprocessConfig, Range
+from pipeline.config.tables import PreprocessConfig, Range
 from pipeline.core.errors import ConfigError
 from pipeline.core.files import copy_file, make_folder, sha256_of, storage_errors, write_bytes
 from pipeline.core.releases import SWIFT_PACKAGES, SWIFT_REPOSITORY, line_of
@@ -156,11 +156,23 @@ def _model(shipped: Shipped, signature: ModelSignature | None) -> Iterator[str]:
         open_axes = {axis for tensor in signature.inputs for axis in tensor.shape or () if not isinstance(axis, int)}
         if open_axes:
             yield "Axes without a number are dynamic: any size that the model can compute.\n"
-        yield from _preparation(signature)
+        # How inputs were prepared where that was declared: the app must do the same
+        if signature.preprocess:
+            yield "The files of the test data became inputs in these steps; the app must do the same:\n"
+            yield "\n".join((*(f"{number}. {step}" for number, step in enumerate(steps(signature.preprocess), 1)), ""))
+        if signature.values:
+            values = ", ".join(
+                f"{_code(name)}: random from {value.low} to below {value.high}"
+                if isinstance(value, Range)
+                else f"{_code(name)}: {list(value) if isinstance(value, tuple) else value}"
+                for name, value in signature.values.items()
+            )
+            yield f"Values of inputs in the test data: {values}.\n"
     options = shipped.runs[0]
     yield f"Open it with the provider {_code(options.provider)} and exactly these options:\n"
-    for code in code_for(shipped.platform, options, shipped.file.rpartition("/")[2]):
-        yield "\n".join((f"{code.title}:\n", f"```{code.language}", *code.lines, "```\n"))
+    for language, lines in code_for(shipped.platform, options, shipped.file.rpartition("/")[2]).items():
+        fence = "cpp" if language == "C++" else language.lower()
+        yield "\n".join((f"{language}:\n", f"```{fence}", *lines, "```\n"))
 
 
 NPU = """\
@@ -216,25 +228,12 @@ def basis_text(shipped: Shipped) -> str:
 
 
 def _table(kind: str, tensors: Iterable[TensorInfo]) -> str:
-    rows = [f"| {_code(tensor.name)} | {tensor.dtype or 'no tensor'} | {_shape(tensor.shape)} |" for tensor in tensors]
+    rows = []
+    for tensor in tensors:
+        sizes = (str(axis) if isinstance(axis, int) else _code(axis) if axis else "?" for axis in tensor.shape or ())
+        shape = "any" if tensor.shape is None else " x ".join(sizes) or "scalar"
+        rows.append(f"| {_code(tensor.name)} | {tensor.dtype or 'no tensor'} | {shape} |")
     return "\n".join((f"| {kind} | type | shape |", "|---|---|---|", *rows, ""))
-
-
-def _shape(shape: tuple[int | str | None, ...] | None) -> str:
-    if shape is None:
-        return "any"
-    sizes = (str(axis) if isinstance(axis, int) else _code(axis) if axis else "?" for axis in shape)
-    return " x ".join(sizes) or "scalar"
-
-
-def _preparation(signature: ModelSignature) -> Iterator[str]:
-    """How inputs were prepared where that was declared: the app must do the same."""
-    if signature.preprocess:
-        yield "The files of the test data became inputs in these steps; the app must do the same:\n"
-        yield "\n".join((*(f"{number}. {step}" for number, step in enumerate(steps(signature.preprocess), 1)), ""))
-    if signature.values:
-        values = ", ".join(f"{_code(name)}: {_value(value)}" for name, value in signature.values.items())
-        yield f"Values of inputs in the test data: {values}.\n"
 
 
 def steps(given: PreprocessConfig) -> Iterator[str]:
@@ -265,12 +264,6 @@ def _size(size: tuple[int, int]) -> str:
 
 def _numbers(value: float | tuple[float, ...]) -> str:
     return f"({', '.join(f'{number:g}' for number in value)})" if isinstance(value, tuple) else f"{value:g}"
-
-
-def _value(value: InputValue) -> str:
-    if isinstance(value, Range):
-        return f"random from {value.low} to below {value.high}"
-    return str(list(value) if isinstance(value, tuple) else value)
 
 
 def _code(text: str) -> str:

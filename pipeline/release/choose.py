@@ -224,8 +224,23 @@ def _advised(target: Target, artifacts: Sequence[Artifact], rejected: Sequence[R
     if not candidates:
         return None
     chosen = min(candidates, key=lambda row: _advice(row, candidates))
+    # Why it and no other: what was better and may not ship, else what speaks for its level
+    rank = ADVISED_LEVELS.index(chosen.variant.level)
+    better = [other for other in rejected if other.level and ADVISED_LEVELS.index(other.level) < rank]
+    larger = [row for row in candidates if _fused_alike(row, chosen) and ADVISED_LEVELS.index(row.variant.level) < rank]
+    if better:
+        why = f"the most optimized that may ship: {rejections(better)}"
+    elif larger:
+        ratio = larger[0].total_bytes / chosen.total_bytes
+        why = f"with the same fusions level {larger[0].variant.level} makes it {ratio:.1f} times as large"
+    elif chosen.variant.level is Level.ALL:
+        why = "level all is the default of ONNX Runtime's own converter"
+    elif len(candidates) == 1:
+        why = "the only one that the config asks for and that may ship"
+    else:
+        why = "the most optimized that the config asks for"
     where = f"{target.platform.value} {'/'.join(target.abis)}".strip()
-    reason = f"not measured on {_a(where)}; {_why_this(chosen, candidates, rejected)}"
+    reason = f"not measured on {'an' if where[0] in 'aeiou' else 'a'} {where} device; {why}"
     return Choice(target=target, artifact=chosen, options=RunOptions(), reason=reason, measured=False)
 
 
@@ -248,23 +263,6 @@ def _fused_alike(artifact: Artifact, other: Artifact) -> bool:
     return artifact.variant.precision == other.variant.precision and levels <= SAME_FUSIONS
 
 
-def _why_this(chosen: Artifact, candidates: Sequence[Artifact], rejected: Sequence[Rejected]) -> str:
-    """Why an unmeasured artifact and no other: what was better and may not ship, else what speaks for its level."""
-    rank = ADVISED_LEVELS.index(chosen.variant.level)
-    better = [other for other in rejected if other.level and ADVISED_LEVELS.index(other.level) < rank]
-    if better:
-        return f"the most optimized that may ship: {rejections(better)}"
-    for row in candidates:
-        if _fused_alike(row, chosen) and ADVISED_LEVELS.index(row.variant.level) < rank:
-            ratio = row.total_bytes / chosen.total_bytes
-            return f"with the same fusions level {row.variant.level} makes it {ratio:.1f} times as large"
-    if chosen.variant.level is Level.ALL:
-        return "level all is the default of ONNX Runtime's own converter"
-    if len(candidates) == 1:
-        return "the only one that the config asks for and that may ship"
-    return "the most optimized that the config asks for"
-
-
 def rejections(rejected: Sequence[Rejected]) -> str:
     """Why variants may not ship, in one line: those of one reason together, with the largest error among them."""
     groups: dict[str, list[Rejected]] = {}
@@ -276,7 +274,3 @@ def rejections(rejected: Sequence[Rejected]) -> str:
         number = f" (largest relative error {max(errors):.2g})" if errors else ""
         parts.append(f"{', '.join(row.variant for row in group)} {why}{number}")
     return "; ".join(parts)
-
-
-def _a(text: str) -> str:
-    return f"an {text} device" if text[:1] in "aeiou" else f"a {text} device"

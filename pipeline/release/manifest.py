@@ -9,7 +9,7 @@ import hashlib
 import os
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
@@ -296,7 +296,18 @@ def verify_bundle(folder: Path, expected: str = "") -> Manifest:
     has none) or cannot be looked at, and ConfigError where there is no bundle at all.
     """
     manifest = read_manifest(folder)
-    findings = [finding for file in manifest.files for finding in _compare(folder, file)]
+    findings = []
+    for file in manifest.files:
+        path = folder / file.path
+        try:
+            if path.is_symlink() or not path.is_file():
+                findings.append(f"missing: {file.path[:SHOWN]}")
+            elif (size := path.stat().st_size) != file.size_bytes:
+                findings.append(f"changed: {file.path} ({size} bytes instead of {file.size_bytes})")
+            elif sha256_of(path) != file.sha256:
+                findings.append(f"changed: {file.path}")
+        except OSError as error:
+            findings.append(_unreadable(file.path, error))
     present, unreadable = _present(folder)
     listed = {file.path for file in manifest.files}
     listed |= {path for path in OWN_FILES if not (folder / path).is_symlink()}
@@ -372,20 +383,15 @@ def read_manifest(folder: Path) -> Manifest:
             raise _refusal(folder, [f"changed: {MANIFEST_FILE} or {SEAL_FILE}"])
     except OSError as error:
         raise _refusal(folder, [_unreadable(Path(error.filename or path).name, error)]) from error
-    manifest = _decode(folder, text)
-    if findings := _contradictions(manifest):
-        raise _refusal(folder, findings)
-    return manifest
-
-
-def _decode(folder: Path, text: bytes) -> Manifest:
     try:
-        manifest = decode_document(text, Manifest, str(folder / MANIFEST_FILE), unique=True)
+        manifest = decode_document(text, Manifest, str(path), unique=True)
         digest = content_digest(decode_json(text, dict[str, Any])["content"])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _refusal(folder, [f"unreadable: {MANIFEST_FILE} ({str(error)[:SHOWN]})"]) from error
     if manifest.content_sha256 != digest:
         raise _refusal(folder, [f"changed: the content part of {MANIFEST_FILE}"])
+    if findings := _contradictions(manifest):
+        raise _refusal(folder, findings)
     return manifest
 
 
@@ -406,8 +412,18 @@ def _contradictions(manifest: Manifest) -> list[str]:
     ]
     if len(paths) > MOST_FILES:
         return [f"{len(paths):,} files: a bundle has at most {MOST_FILES:,}"]
+    # Names that are one file on macOS or Android: equal but for case or Unicode form, or a file and a folder
+    places: dict[str, tuple[str, bool]] = {}
+    clashes = []
+    for path in sorted({*paths, *OWN_FILES}):
+        for place in (*PurePosixPath(path).parents, PurePosixPath(path)):
+            name = place.as_posix()
+            key = unicodedata.normalize("NFC", unicodedata.normalize("NFD", name).casefold())
+            spelling = (name, name == path)
+            if places.setdefault(key, spelling) != spelling:
+                clashes.append(f"one name on some file systems: {places[key][0][:SHOWN]} and {name[:SHOWN]}")
     return [
-        *_clashes({*paths, *OWN_FILES}),
+        *clashes,
         *(f"not a plain path: {path[:SHOWN]}" for path in odd),
         *(f"listed {count} times: {path[:SHOWN]}" for path, count in paths.items() if count > 1),
         *(
@@ -433,31 +449,6 @@ def _contradictions(manifest: Manifest) -> list[str]:
             if path not in content
         ),
     ]
-
-
-def _clashes(paths: Iterable[str]) -> Iterator[str]:
-    """Names that are one file on macOS or Android: equal but for case or Unicode form, or a file and a folder."""
-    places: dict[str, tuple[str, bool]] = {}
-    for path in sorted(paths):
-        for place in (*PurePosixPath(path).parents, PurePosixPath(path)):
-            name = place.as_posix()
-            key = unicodedata.normalize("NFC", unicodedata.normalize("NFD", name).casefold())
-            spelling = (name, name == path)
-            if places.setdefault(key, spelling) != spelling:
-                yield f"one name on some file systems: {places[key][0][:SHOWN]} and {name[:SHOWN]}"
-
-
-def _compare(folder: Path, file: BundledFile) -> list[str]:
-    path = folder / file.path
-    try:
-        if path.is_symlink() or not path.is_file():
-            return [f"missing: {file.path[:SHOWN]}"]
-        size = path.stat().st_size
-        if size != file.size_bytes:
-            return [f"changed: {file.path} ({size} bytes instead of {file.size_bytes})"]
-        return [] if sha256_of(path) == file.sha256 else [f"changed: {file.path}"]
-    except OSError as error:
-        return [_unreadable(file.path, error)]
 
 
 def _present(folder: Path) -> tuple[set[str], list[str]]:

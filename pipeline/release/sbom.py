@@ -21,6 +21,7 @@ from pipeline.core.releases import line_of
 from pipeline.model.signature import TensorInfo
 from pipeline.release.manifest import AppRule, Content, Shipped
 from pipeline.release.shipped import gradle_notations, shipped_files
+from pipeline.release.signature import Evidence, MeasuredEvidence
 
 SBOM_FILE = "evidence/sbom.cdx.json"
 SPEC_VERSION = "1.6"
@@ -42,37 +43,31 @@ NANOSECONDS_PER_MS = 1e6
 Json = dict[str, Any]
 
 
-class _MeasuredRow(msgspec.Struct, frozen=True):
-    """What is read of a measured row of the evidence."""
-
-    device: str
-    model: str
-    variant: str
-    run: str
-    statistics: Statistics | None = None
-
-
-class _Figures(msgspec.Struct, frozen=True):
-    """What is read of a manifest's evidence; a data set that the config names has its model, use and name."""
-
-    created_at: str = ""
-    measured: tuple[_MeasuredRow, ...] = ()
-    accuracy: tuple[ArtifactAccuracy, ...] = ()
-    datasets: tuple[dict[str, str], ...] = ()
-
-
 def bill_of_materials(content: Content, digest: str, evidence: Mapping[str, Any]) -> bytes:
     """The document of a bundle with this content and digest. Raises msgspec.ValidationError for other evidence."""
-    figures = msgspec.convert(dict(evidence), _Figures)
+    read = ("created_at", "measured", "accuracy", "datasets")
+    figures = msgspec.convert({name: evidence[name] for name in read if name in evidence}, Evidence)
+    # What apps need for contexts beside ONNX Runtime
+    qualcomms: list[Json] = [
+        {
+            "type": "library", "bom-ref": notation, "name": artifact, "version": version,
+            "purl": f"pkg:maven/{group}/{artifact}@{version}", "licenses": [licence],
+        }
+        for notation, licence in zip(
+            gradle_notations(content.contexts) if content.contexts else (), QNN_LICENSES, strict=False
+        )
+        for group, artifact, version in [notation.split(":")]
+    ]  # fmt: skip
+    data = [
+        {"type": "data", "bom-ref": ref, "name": ref.removeprefix(DATA), "data": [{"type": "dataset"}]}
+        for ref in dict.fromkeys(map(_data_ref, figures.datasets))
+    ]
     models = [
         _model(content, shipped, figures)
         for shipped in list({shipped.file: shipped for shipped in reversed(content.ships)}.values())[::-1]
     ]
     libraries = _libraries(content)
-    contexts = [*_contexts(content)]
-    qualcomms = [*_qualcomms(content)]
     plugins = _gpu_plugins(content)
-    data = list(_data(figures))
     bundle = {
         "type": "library",
         "bom-ref": "bundle",
@@ -92,7 +87,7 @@ def bill_of_materials(content: Content, digest: str, evidence: Mapping[str, Any]
         },
         "components": [
             *models,
-            *contexts,
+            *_contexts(content),
             *{part["bom-ref"]: part for part in libraries.values()}.values(),
             *qualcomms,
             *{part["bom-ref"]: part for part in plugins.values()}.values(),
@@ -106,7 +101,7 @@ def bill_of_materials(content: Content, digest: str, evidence: Mapping[str, Any]
     ) + b"\n"  # fmt: skip
 
 
-def _model(content: Content, shipped: Shipped, figures: _Figures) -> Json:
+def _model(content: Content, shipped: Shipped, figures: Evidence) -> Json:
     """A model file: where it comes from, and its card."""
     sizes = {file.path: file.sha256 for file in content.files}
     signature = next((model for model in content.models if model.model == shipped.model), None)
@@ -164,17 +159,6 @@ def _contexts(content: Content) -> Iterator[Json]:
 
 QNN_LICENSES = ({"license": {"id": "MIT"}}, {"license": {"name": "Qualcomm AI Stack License"}})
 """Of the plugin, and of the runtime, which the app's build fetches: nothing of either is in the bundle."""
-
-
-def _qualcomms(content: Content) -> Iterator[Json]:
-    """What apps need for contexts beside ONNX Runtime."""
-    notations = gradle_notations(content.contexts) if content.contexts else ()
-    for notation, licence in zip(notations, QNN_LICENSES, strict=False):
-        group, artifact, version = notation.split(":")
-        yield {
-            "type": "library", "bom-ref": notation, "name": artifact, "version": version,
-            "purl": f"pkg:maven/{group}/{artifact}@{version}", "licenses": [licence],
-        }  # fmt: skip
 
 
 TELEMETRY = {
@@ -238,15 +222,15 @@ def _accuracy(shipped: Shipped, measured: Sequence[ArtifactAccuracy]) -> Iterato
             yield drop | _interval(result.drop_low, result.drop_high, 1)
 
 
-def _latencies(shipped: Shipped, measured: Sequence[_MeasuredRow]) -> Iterator[Json]:
+def _latencies(shipped: Shipped, measured: Sequence[MeasuredEvidence]) -> Iterator[Json]:
     """Median and 90th percentile in milliseconds for each device and way to run.
 
     The median is that of processes, with the interval that comparisons of runs use; the percentile has its own bounds.
     """
     for row in measured:
-        statistics = row.statistics
-        if (row.model, row.variant) != (shipped.model, shipped.variant.name) or statistics is None:
+        if (row.model, row.variant) != (shipped.model, shipped.variant.name) or row.statistics is None:
             continue
+        statistics = msgspec.convert(row.statistics, Statistics)
         where = f"{row.device}, {row.run}"
         medians = np.asarray(statistics.round_medians_ns, np.float64)
         within = ratio_interval(np.log(medians)) if len(medians) and medians.min() > 0 else None
@@ -292,11 +276,6 @@ def _libraries(content: Content) -> dict[str, Json]:
             "properties": [*_unknown(licensed), *reduced, *sends],
         }
     return components
-
-
-def _data(figures: _Figures) -> Iterator[Json]:
-    for ref in dict.fromkeys(map(_data_ref, figures.datasets)):
-        yield {"type": "data", "bom-ref": ref, "name": ref.removeprefix(DATA), "data": [{"type": "dataset"}]}
 
 
 DATA = "data: "

@@ -205,21 +205,18 @@ def _from_file(target: Target, planned: Runtime) -> ShippedLibrary:
     target_abis = [abi_of(abi) for abi in target.abis] or list(facts_of)
     missing = [abi for abi in target_abis if abi not in facts_of]
     shipping = [facts_of[abi] for abi in target_abis if abi in facts_of]
-    findings = (
-        [
+    findings = []
+    if missing:
+        findings.append(
             Finding(
                 severity=Severity.ERROR,
                 what=f"the library that ships has nothing for {', '.join(missing)}",
-                where=f"target {target.name}: library",
+                where=where,
                 why=f"{target.library} has: {', '.join(facts_of)}",
                 remedy="build those ABIs too, or take them out of the target's abis",
             )
-        ]
-        if missing
-        else []
-    )
-    findings += [finding for facts in shipping for finding in _library_findings(target, facts)]
-    findings += _small_pages(target, archive, shipping)
+        )
+    findings += _library_findings(target, archive, shipping)
     runtime = runtime_of(shipping[0], *shipping[1:]) if shipping else None
     build = build_of({facts.sha256 for facts in shipping})
     return ShippedLibrary(
@@ -230,27 +227,26 @@ def _from_file(target: Target, planned: Runtime) -> ShippedLibrary:
     )
 
 
-def _library_findings(target: Target, facts: LibraryFacts) -> Iterator[Finding]:
-    release = target.ort_release
-    if release and facts.release and facts.release.split(".")[: release.count(".") + 1] != release.split("."):
-        yield Finding(
-            severity=Severity.ERROR, what=f"the library that ships is ONNX Runtime {facts.release}, not {release}",
-            where=f"target {target.name}: library", why=f"the target's ort_release is {release}",
-            remedy=f'write ort_release = "{facts.release}", or name the library of {release}',
-        )  # fmt: skip
-    if target.platform is Platform.ANDROID and facts.system != "android":
-        yield Finding(
-            severity=Severity.ERROR, what=f"the library that ships was built for {facts.system}",
-            where=f"target {target.name}: library", why="it does not need Android's libc.so",
-            remedy="name an AAR, or libonnxruntime.so from one",
-        )  # fmt: skip
-
-
-def _small_pages(target: Target, archive: Path, shipping: Sequence[LibraryFacts]) -> Iterator[Finding]:
-    """What of the package keeps an app from 64-bit phones with 16 KB pages: the Java library counts as well."""
+def _library_findings(target: Target, archive: Path, shipping: Sequence[LibraryFacts]) -> Iterator[Finding]:
+    """What speaks against a library: its release, its system, and pages that keep an app from 64-bit phones."""
+    where = f"target {target.name}: library"
+    for facts in shipping:
+        release = target.ort_release
+        if release and facts.release and facts.release.split(".")[: release.count(".") + 1] != release.split("."):
+            yield Finding(
+                severity=Severity.ERROR, where=where,
+                what=f"the library that ships is ONNX Runtime {facts.release}, not {release}",
+                why=f"the target's ort_release is {release}",
+                remedy=f'write ort_release = "{facts.release}", or name the library of {release}',
+            )  # fmt: skip
+        if target.platform is Platform.ANDROID and facts.system != "android":
+            yield Finding(
+                severity=Severity.ERROR, what=f"the library that ships was built for {facts.system}", where=where,
+                why="it does not need Android's libc.so", remedy="name an AAR, or libonnxruntime.so from one",
+            )  # fmt: skip
     if target.platform is not Platform.ANDROID:
         return
-    if is_archive(archive):
+    if is_archive(archive):  # in which the Java library counts as well
         small = [name for name in small_pages(archive) if name.split("/")[1] in {facts.abi for facts in shipping}]
     else:
         narrow = any(facts.abi in WIDE_ABIS and 0 < facts.page_bytes < PAGE_BYTES for facts in shipping)
@@ -258,7 +254,7 @@ def _small_pages(target: Target, archive: Path, shipping: Sequence[LibraryFacts]
     if small:
         yield Finding(
             severity=Severity.WARNING, what=f"{', '.join(small)} cannot be loaded on phones with 16 KB pages",
-            where=f"target {target.name}: library", why=f"segments are aligned to less than {PAGE_BYTES} bytes",
+            where=where, why=f"segments are aligned to less than {PAGE_BYTES} bytes",
             remedy="take ONNX Runtime 1.23 or later (its C library alone: 1.20), or build it with `ort-mobile build`, "
             "which sets the linker's flag",
         )  # fmt: skip
@@ -287,11 +283,6 @@ class App:
     release: str = ""
     providers: tuple[str, ...] = ()
     operators: Path | None = None
-
-    @property
-    def known(self) -> bool:
-        """Whether anything is known of it."""
-        return bool(self.target or self.release or self.providers or self.operators)
 
 
 def operator_configs(config: Config, artifacts: Sequence[Path]) -> dict[str, str]:
@@ -352,7 +343,9 @@ def signature_digest(models: Sequence[ModelSignature]) -> str:
 
 
 def refuse_misfit(app: App, old: Manifest, new: Manifest, folder: Path) -> None:
-    """Raise CheckFailed where the bundle in `folder` is not for an app that has the old one."""
+    """Raise CheckFailed where the bundle in `folder` is not for an app that has the old one, as far as it is known."""
+    if not (app.target or app.release or app.providers or app.operators):
+        return
     if objections := list(_objections(app, old.content, new.content, folder)):
         targets = [] if app.target else [row.target for row in new.content.requires]
         fits = [
@@ -713,43 +706,31 @@ class SizedInput:
         return self.number if "." in self.number or "e" in self.number else f"{self.number}L"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSizes:
-    """A model that ships in several sizes: that of open sizes, and the others, those of the fewest elements first."""
+def sizes_of(content: Content, target: str) -> list[tuple[ModelSignature, ...]]:
+    """The models of a target that apps have the choice of several sizes of.
 
-    model: ModelSignature
-    sizes: tuple[ModelSignature, ...]
+    For each its sizes, those of the fewest elements first, and then the model of open sizes.
+    """
 
-    @property
-    def names(self) -> list[str]:
-        """The models by their names, that of open sizes last."""
-        return [row.model for row in (*self.sizes, self.model)]
+    def elements(model: ModelSignature) -> int:
+        return sum(prod(axis for axis in tensor.shape or () if isinstance(axis, int)) for tensor in model.inputs)
 
-    def inputs(self, taken: Collection[str]) -> Iterator[SizedInput]:
-        """The inputs whose shape decides, those of open sizes, with identifiers as `identifiers` gives them."""
-        for tensor, identifier in identifiers(self.model.inputs, taken):
-            if not tensor.fixed:
-                rows = (row for size in self.sizes for row in size.inputs if row.name == tensor.name)
-                yield SizedInput(
-                    identifier=identifier,
-                    dtype=tensor.dtype,
-                    shapes=tuple(row.shape or () for row in rows),
-                    padding=self.model.padding.get(tensor.name),
-                )
-
-
-def sizes_of(content: Content, target: str) -> list[ModelSizes]:
-    """The models of a target that apps have the choice of several sizes of."""
     ships = rows_of(content, target)
     shipped = {row.model: row for row in content.models if row.model in ships}
     fixed = [row for row in shipped.values() if all(tensor.fixed for tensor in row.inputs)]
-    by_model = {name: [row for row in fixed if row.size_of == name] for name in shipped}
-    return [
-        ModelSizes(model=shipped[name], sizes=tuple(sorted(sizes, key=_elements)))
-        for name, sizes in by_model.items()
-        if sizes
-    ]
+    by_model = {name: sorted((row for row in fixed if row.size_of == name), key=elements) for name in shipped}
+    return [(*sizes, shipped[name]) for name, sizes in by_model.items() if sizes]
 
 
-def _elements(model: ModelSignature) -> int:
-    return sum(prod(axis for axis in tensor.shape or () if isinstance(axis, int)) for tensor in model.inputs)
+def sized_inputs(sizes: Sequence[ModelSignature], taken: Collection[str]) -> Iterator[SizedInput]:
+    """The inputs whose shape decides on one of `sizes_of`, with identifiers as `identifiers` gives them."""
+    *fixed, model = sizes
+    for tensor, identifier in identifiers(model.inputs, taken):
+        if not tensor.fixed:
+            rows = (row for size in fixed for row in size.inputs if row.name == tensor.name)
+            yield SizedInput(
+                identifier=identifier,
+                dtype=tensor.dtype,
+                shapes=tuple(row.shape or () for row in rows),
+                padding=model.padding.get(tensor.name),
+            )

@@ -14,7 +14,7 @@ import binascii
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
@@ -24,7 +24,7 @@ from device_runner.files import decode_json, read_regular, visible
 from device_runner.result import Status, Struct
 from pipeline.accuracy.result import ArtifactAccuracy
 from pipeline.check.compare import OutputCheck
-from pipeline.check.library_proof import LibraryProof, ProofRow
+from pipeline.check.library_proof import LibraryProof
 from pipeline.core.errors import CheckFailed, ConfigError, missing_extra
 from pipeline.core.files import sha256_of, write_bytes
 from pipeline.release.manifest import (
@@ -84,6 +84,8 @@ def sealed_envelope(payload: bytes, key: "EllipticCurvePrivateKey", *, named: bo
 
 def opened_envelope(envelope: Envelope, key: "EllipticCurvePublicKey") -> bytes:
     """The payload of an envelope that has one signature, by this key. Raises ValueError that says what is wrong."""
+    from cryptography.exceptions import InvalidSignature
+
     if (envelope.payload_type, len(envelope.signatures)) != (PAYLOAD_TYPE, 1):
         raise ValueError("it is no in-toto statement with one signature")
     try:
@@ -91,24 +93,16 @@ def opened_envelope(envelope: Envelope, key: "EllipticCurvePublicKey") -> bytes:
         signed = base64.b64decode(envelope.signatures[0].get("sig", ""), validate=True)
     except binascii.Error as error:
         raise ValueError(f"its base64 is damaged ({error})") from error
-    if not _is_by(key, signed, payload):
-        raise ValueError("its signature was not made with this key, or what was signed has changed")
+    try:
+        key.verify(signed, _signed_bytes(payload), _algorithm(key.curve.name, deterministic=False))
+    except InvalidSignature:
+        raise ValueError("its signature was not made with this key, or what was signed has changed") from None
     return payload
 
 
 def _signed_bytes(payload: bytes) -> bytes:
     """DSSE's pre-authentication encoding."""
     return b"DSSEv1 %d %s %d %s" % (len(PAYLOAD_TYPE), PAYLOAD_TYPE.encode(), len(payload), payload)
-
-
-def _is_by(public: "EllipticCurvePublicKey", signed: bytes, payload: bytes) -> bool:
-    from cryptography.exceptions import InvalidSignature
-
-    try:
-        public.verify(signed, _signed_bytes(payload), _algorithm(public.curve.name, deterministic=False))
-    except InvalidSignature:
-        return False
-    return True
 
 
 def _algorithm(curve: str, *, deterministic: bool = True) -> "ECDSA":
@@ -389,8 +383,8 @@ class AttestedTests(Struct, frozen=True, kw_only=True):
     failed: tuple[str, ...] = msgspec.field(name="failedTests", default=())
 
 
-class _MeasuredRow(msgspec.Struct, frozen=True):
-    """What is read of a measured row of the evidence."""
+class MeasuredEvidence(msgspec.Struct, frozen=True):
+    """What is read of a measured row of the evidence; `statistics` as JSON has them."""
 
     device: str
     model: str
@@ -398,14 +392,17 @@ class _MeasuredRow(msgspec.Struct, frozen=True):
     run: str
     status: Status
     checks: tuple[OutputCheck, ...] = ()
+    statistics: dict[str, Any] | None = None
 
 
-class _Tested(msgspec.Struct, frozen=True):
-    """What is read of a manifest's evidence."""
+class Evidence(msgspec.Struct, frozen=True):
+    """What is read of a manifest's evidence; a data set that the config names has its model, use and name."""
 
+    created_at: str = ""
     checks: dict[str, tuple[OutputCheck, ...]] = {}
-    measured: tuple[_MeasuredRow, ...] = ()
+    measured: tuple[MeasuredEvidence, ...] = ()
     accuracy: tuple[ArtifactAccuracy, ...] = ()
+    datasets: tuple[dict[str, str], ...] = ()
     library_proofs: tuple[LibraryProof, ...] = ()
 
 
@@ -436,7 +433,7 @@ def attest_tests(folder: Path, manifest: Manifest, key: "EllipticCurvePrivateKey
     Raises CheckFailed for evidence that cannot be read.
     """
     try:
-        evidence = msgspec.convert(manifest.evidence, _Tested)
+        evidence = msgspec.convert(manifest.evidence, Evidence)
     except msgspec.ValidationError as error:
         raise CheckFailed(
             "the evidence of this bundle cannot be read",
@@ -446,9 +443,17 @@ def attest_tests(folder: Path, manifest: Manifest, key: "EllipticCurvePrivateKey
         ) from error
     outcomes = sorted({*_tests(evidence)})
     names = {kind: tuple(name for name, outcome in outcomes if outcome == kind) for kind in _ORDER}
+    # The programs that made and tested it, its operator configs, and the libraries that ran
+    content = manifest.content
+    programs = sorted(content.made_with.items())
+    digests = [(file.path, file.sha256) for file in content.files if file.path.startswith("operators/")]
+    digests += [(row.library.file, row.library.sha256) for row in evidence.library_proofs if row.library.sha256]
     results = AttestedTests(
         result=next((outcome for outcome in _ORDER if names[outcome]), "PASSED"),
-        configuration=tuple(_configuration(manifest, evidence.library_proofs)),
+        configuration=(
+            *(Descriptor(name=name, uri=f"pkg:pypi/{PACKAGES.get(name, name)}@{text}") for name, text in programs),
+            *(Descriptor(name=name, digest={"sha256": digest}) for name, digest in digests),
+        ),
         passed=names["PASSED"],
         warned=names["WARNED"],
         failed=names["FAILED"],
@@ -497,7 +502,7 @@ _ORDER: tuple[Outcome, ...] = ("FAILED", "WARNED", "PASSED")
 """The worst first: what a whole result is."""
 
 
-def _tests(evidence: _Tested) -> Iterator[tuple[str, Outcome]]:
+def _tests(evidence: Evidence) -> Iterator[tuple[str, Outcome]]:
     """Each test with its outcome: outputs here and on devices, runs, accuracy budgets, libraries that ship."""
     for artifact, checks in evidence.checks.items():
         if checks:
@@ -517,7 +522,9 @@ def _tests(evidence: _Tested) -> Iterator[tuple[str, Outcome]]:
     for proof in evidence.library_proofs:
         if proof.not_run:
             yield f"library/{proof.library.file}", "WARNED"
-        yield from (_of_proof(proof.library.file, row) for row in proof.rows)
+        for run in proof.rows:
+            name = f"library/{proof.library.file}/{run.model}/{run.variant}/{run.run}/api-{run.api_level}"
+            yield name, "FAILED" if run.failed else "WARNED" if run.findings else "PASSED"
 
 
 def _of_checks(checks: Iterable[OutputCheck]) -> Outcome:
@@ -525,23 +532,6 @@ def _of_checks(checks: Iterable[OutputCheck]) -> Outcome:
     if any(check.failed for check in rows):
         return "FAILED"
     return "WARNED" if any(check.unknown for check in rows) else "PASSED"
-
-
-def _of_proof(library: str, row: ProofRow) -> tuple[str, Outcome]:
-    name = f"library/{library}/{row.model}/{row.variant}/{row.run}/api-{row.api_level}"
-    return name, "FAILED" if row.failed else "WARNED" if row.findings else "PASSED"
-
-
-def _configuration(manifest: Manifest, proofs: Sequence[LibraryProof]) -> Iterator[Descriptor]:
-    """The programs that made and tested it, its operator configs, and the libraries that ran."""
-    for name, version in sorted(manifest.content.made_with.items()):
-        yield Descriptor(name=name, uri=f"pkg:pypi/{PACKAGES.get(name, name)}@{version}")
-    for file in manifest.content.files:
-        if file.path.startswith("operators/"):
-            yield Descriptor(name=file.path, digest={"sha256": file.sha256})
-    for proof in proofs:
-        if proof.library.sha256:
-            yield Descriptor(name=proof.library.file, digest={"sha256": proof.library.sha256})
 
 
 PACKAGES = {"ort-mobile": "ort-mobile-pipeline"}

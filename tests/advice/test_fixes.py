@@ -14,8 +14,8 @@ from pipeline.advice.verdict import FixOutcome
 from pipeline.core.providers import on_any_chip
 from pipeline.partition.answer import Settings
 from pipeline.partition.graph import view
+from pipeline.passes.edit import GraphFacts, Rule, rewrite
 from pipeline.passes.rewrites.arithmetic import erf_by_exp
-from pipeline.passes.rewrites.facts import GraphFacts, Rule, rewrite
 from pipeline.passes.rewrites.linear import (
     cropped_conv_transpose,
     einsum_as_matmul,

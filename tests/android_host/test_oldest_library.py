@@ -72,7 +72,7 @@ def compared(models: Iterable[Path], level: int) -> Iterator[tuple[Path, ModelAn
             yield path, answer, theirs, dict(differing(theirs, ours))
 
 
-@pytest.mark.parametrize("level", [27, 30])
+@pytest.mark.parametrize("level", [pytest.param(27, marks=pytest.mark.sweep), 30])
 def test_its_claims_on_real_models_are_those_of_our_oldest_rules_but_for_four(
     real_models: list[Path], level: int
 ) -> None:

@@ -40,9 +40,7 @@ def model(*nodes: OrtNode, outputs: tuple[str, ...] = (), records: tuple[Runtime
         inputs=("x",), outputs=outputs, nodes=nodes, node_args={}, initializers=constants, sparse_initializers={},
         runtime_optimizations=records,
     )  # fmt: skip
-    return OrtModel(
-        format_version="6", ir_version=9, opset_import={"": 13}, graph=graph, metadata=Metadata(), resolver={}
-    )
+    return OrtModel(format_version="6", ir_version=9, opset_import={"": 13}, graph=graph, metadata=Metadata())
 
 
 def node(index: int, op: str, inputs: str, outputs: str) -> OrtNode:

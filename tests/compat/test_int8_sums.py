@@ -137,7 +137,5 @@ def test_damaged_weights_are_not_looked_at() -> None:
             inputs=(), outputs=(), nodes=(one,), node_args={}, initializers=constants, sparse_initializers={},
             runtime_optimizations=(),
         )  # fmt: skip
-        model = OrtModel(
-            format_version="6", ir_version=9, opset_import={"": 13}, graph=graph, metadata=Metadata(), resolver={}
-        )
+        model = OrtModel(format_version="6", ir_version=9, opset_import={"": 13}, graph=graph, metadata=Metadata())
         assert overflowing(model, weight_reader(Path("/dev/null")), replayed=False) == ""

@@ -67,7 +67,7 @@ def function(name: str, parameters: str, lines: str) -> str:
 def documented(folder: Path) -> list[Path]:
     """Files with the Kotlin of the guide, of bundles' README.md, and of their table of devices."""
     codes = [
-        function(f"a{number}", "path: String", "\n".join(kotlin(options, FILE).lines))
+        function(f"a{number}", "path: String", "\n".join(kotlin(options, FILE)))
         for number, options in enumerate((CPU, *OTHERS))
     ]
     guide = ("android.content.Context", "com.example.mnist_models.Mnist", "java.nio.FloatBuffer")

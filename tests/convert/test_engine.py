@@ -5,7 +5,7 @@ import resource
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -155,6 +155,18 @@ def test_bytes_depend_on_nothing_but_the_model(tmp_path: Path) -> None:
         answers.add(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
         assert (folder / "out" / "m.none-fixed.ort").stat().st_mode & 0o777 == 0o666 & ~int(umask, 8)
     assert len(answers) == 1
+
+
+@pytest.mark.parametrize("model", [linear, conv_bn, quantized])
+def test_a_variant_has_the_same_bytes_alone_and_among_others(
+    model: Callable[[], onnx.ModelProto], tmp_path: Path
+) -> None:
+    """One session serves level basic and the recording of fusions where there are none to record."""
+    path = save(model(), tmp_path / "m.onnx")
+    among = {artifact.variant: artifact.sha256 for artifact in convert(path, tmp_path / "all").artifacts}
+    for variant in EIGHT[2:6]:
+        (alone,) = convert(path, tmp_path / variant.name, (variant,)).artifacts
+        assert alone.sha256 == among[variant], variant.name
 
 
 def test_unchanged_models_are_not_converted_again(tmp_path: Path) -> None:

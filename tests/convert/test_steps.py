@@ -16,7 +16,7 @@ from pipeline.convert.request import OptimizerPlatform, SessionSettings, needs_o
 from pipeline.convert.steps import OrtParts, changes_large_weights, optimize, save_optimized
 from pipeline.core.variant import Level, Style, Variant
 from pipeline.model.onnx_model import ByteRange, LeanModel, LoadedModel, load_model, prepare_model
-from pipeline.model.ort_format import OrtGraph, OrtModel, Tensor, read_ort
+from pipeline.model.ort_format import OrtGraph, OrtModel, Reader, Tensor, read_ort, resolver_of
 from pipeline.model.ort_writer import plan_file, write_file
 from pipeline.model.sources import SourceModel
 from pipeline.passes.base import PassContext
@@ -46,7 +46,8 @@ def says(path: Path) -> dict[str, object]:
     """Everything that a file says, but for the numbers of nodes and the order of lists that have none."""
     model, data = read_ort(path), path.read_bytes()
     return {
-        "head": (model.format_version, model.ir_version, model.opset_import, model.metadata, model.resolver),
+        "head": (model.format_version, model.ir_version, model.opset_import, model.metadata),
+        "resolver": resolver_of(Reader(data)),
         **_graph(model.graph, data),
     }
 

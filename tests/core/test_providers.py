@@ -97,7 +97,7 @@ from device_runner.spec import RunOptions
 from pipeline.release.app_code import code_for
 
 options = RunOptions(provider="tpu", provider_options={"mode": "quick"})
-print("\\0".join("\\n".join(code.lines) for code in code_for("android", options, "m.ort")))
+print("\\0".join("\\n".join(lines) for lines in code_for("android", options, "m.ort").values()))
 """
 
 

@@ -11,7 +11,7 @@ from pipeline.model.onnx_model import fix_dimensions as fix
 from pipeline.model.signature import names_of, open_axes, resolve_dimensions
 from pipeline.partition.answer import make_settings
 from pipeline.partition.graph import view
-from pipeline.passes.rewrites.facts import GraphFacts
+from pipeline.passes.edit import GraphFacts
 from tests.onnx_samples import parsed_nodes
 
 

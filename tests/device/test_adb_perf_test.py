@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from device_runner.local import wheel_library
-from device_runner.perf_test import tool_of
 from device_runner.result import FailureKind, Mark, Status
 from device_runner.spec import RunSpec
 from tests.device.adb_farm import Farm, Open, Phone
@@ -85,11 +84,8 @@ def test_a_program_for_another_processor_is_not_pushed(opened: Open, phone: Phon
 
 def test_the_real_one(opened: Open, phone: Phone, tmp_path: Path) -> None:
     program = real_perf_test()
-    tool = tool_of(spec_with(program, tmp_path))
-    library = program.parent / getattr(tool, "library_name", "")
-    given = library if library.is_file() else wheel_library()
-    outputs = str(tmp_path / "o")
-    result = opened(phone).run(spec_with(program, tmp_path, library=str(given), profile=True, outputs_folder=outputs))
+    library, outputs = str(wheel_library()), str(tmp_path / "o")
+    result = opened(phone).run(spec_with(program, tmp_path, library=library, profile=True, outputs_folder=outputs))
     assert result.failure is None, result.failure
     assert len(result.latencies_ns) == 4
     assert Path(str(result.profile_file)).is_file()

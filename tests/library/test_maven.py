@@ -17,10 +17,10 @@ from device_runner.errors import UnavailableError as RunnerMissing
 from device_runner.library import Name, entries, find_archive, known_digests, library_folder, resolve
 from pipeline.core.errors import MissingError
 from pipeline.library import fetch
-from pipeline.library.fetch import Coordinates, by_https, get_library, known_libraries
+from pipeline.library.fetch import by_https, get_library, known_libraries
 from tests.library.library_files import official_aar, official_jar
 
-WANTED = Coordinates("com.microsoft.onnxruntime", "onnxruntime", "9.8.7", "jar")
+WANTED = Name("jvm", "9.8.7")
 
 
 class Handler(SimpleHTTPRequestHandler):

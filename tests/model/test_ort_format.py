@@ -15,12 +15,14 @@ from pipeline.model.ort_format import (
     OrtGraph,
     OrtModel,
     OrtNode,
+    Reader,
     SequenceType,
     Tensor,
     TensorType,
     TypeInfo,
     parse_ort,
     read_ort,
+    resolver_of,
 )
 from tests.ort_models import LEVELS, MODELS, conv_relu, converted
 
@@ -140,7 +142,7 @@ def ours(path: Path) -> dict[str, Any]:
         "ir": model.ir_version,
         "imports": model.opset_import,
         "graph": our_graph(model.graph, path.read_bytes()),
-        "resolver": model.resolver,
+        "resolver": resolver_of(Reader(path.read_bytes())),
     }
 
 

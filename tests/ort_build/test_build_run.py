@@ -14,8 +14,9 @@ from pipeline.config import Platform
 from pipeline.config.tables import BuildKind
 from pipeline.core.errors import PipelineError
 from pipeline.ort_build.plan import BuildStep
-from pipeline.ort_build.run import SourceTree, builds_in, last_line, read_record, read_tree, run_build, run_step
+from pipeline.ort_build.run import SourceTree, builds_in, read_record, read_tree, run_build, run_step
 from pipeline.required_ops import parse
+from tests.command import ROOT
 from tests.ort_build.build_requests import request
 
 BUILD_PY = """
@@ -121,7 +122,7 @@ def test_progress_is_the_last_line_of_the_log(tmp_path: Path) -> None:
     step = BuildStep(name="s", arguments=(sys.executable, "-c", script), folder=str(tmp_path))
     assert run_step(step, log, os.environ, lambda line, _: lines.append(line)) == 0
     assert "[1/9] first" in lines
-    assert last_line(log) == "end"
+    assert log.read_text().endswith("end\n")
 
 
 def test_an_interrupt_ends_what_the_build_started(tmp_path: Path) -> None:
@@ -159,7 +160,6 @@ FetchContent_MakeAvailable({name})
 )
 def test_cmake_names_the_package_that_a_system_lacks(name: str, package: str, tmp_path: Path) -> None:
     """The real CMake with the real provider file; nothing of the system is found below an empty root."""
-    from pipeline.ort_build.plan import provider_text
     from pipeline.ort_build.run import cause_of
 
     version = (
@@ -170,7 +170,7 @@ def test_cmake_names_the_package_that_a_system_lacks(name: str, package: str, tm
     if len(version) < 3 or tuple(map(int, version[2].split(".")[:2])) < (3, 24):
         pytest.skip("no CMake of 3.24 or newer: dependency providers cannot be tried")
     (tmp_path / "CMakeLists.txt").write_text(PROJECT.format(name=name))
-    (tmp_path / "provider.cmake").write_text(provider_text())
+    (tmp_path / "provider.cmake").write_text((ROOT / "pipeline/ort_build/system_dependencies.cmake").read_text())
     done = subprocess.run(
         [
             "cmake", "-S", ".", "-B", "build", "-DCMAKE_PROJECT_TOP_LEVEL_INCLUDES=provider.cmake",

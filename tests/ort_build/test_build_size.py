@@ -1,11 +1,15 @@
 """Sizes, budgets, and what operators cost."""
 
+from pathlib import Path
+
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.core.errors import Severity, errors
-from pipeline.ort_build.run import added_names, check_budget, rank_additions, size_changes
+from pipeline.ort_build.run import RECORD, BuildRecord, BuiltFile, added_names, check_budget, rank_additions
 from pipeline.required_ops import EMPTY, RequiredOps, parse
+from tests.command import ort_mobile
 
 SIZES = st.dictionaries(st.sampled_from(["arm64-v8a", "x86_64", "x86"]), st.integers(1, 1 << 30))
 
@@ -29,9 +33,23 @@ def test_a_budget_says_by_how_much() -> None:
     assert "3,000,000" in finding.why
 
 
-def test_changes_by_abi() -> None:
-    changes = size_changes({"x86": 10, "x86_64": 30}, {"x86_64": 20, "arm64-v8a": 5})
-    assert changes == [("arm64-v8a", None, 5), ("x86", 10, None), ("x86_64", 30, 20)]
+def test_changes_by_abi(tmp_path: Path) -> None:
+    for name, sizes in (("before", {"x86": 10, "x86_64": 30}), ("after", {"x86_64": 20, "arm64-v8a": 5})):
+        for abi, size in sizes.items():
+            (tmp_path / name / abi).mkdir(parents=True)
+            (tmp_path / name / abi / "lib.so").write_bytes(bytes(size))
+        files = tuple(
+            BuiltFile(file=f"{abi}/lib.so", abi=abi, size_bytes=size, sha256="") for abi, size in sizes.items()
+        )
+        record = BuildRecord(
+            digest=name, source_digest="", target="t", version="1.23.2", kind="minimal", providers=(), operators=None,
+            seconds=1.0, files=files,
+        )  # fmt: skip
+        (tmp_path / name / RECORD).write_bytes(msgspec.json.encode(record))
+    lines = ort_mobile("build", "size", "before", "after", cwd=tmp_path).out.splitlines()
+    assert [line.split() for line in lines] == [
+        ["arm64-v8a", "none", "->", "5"], ["x86", "10", "->", "none"], ["x86_64", "30", "->", "20", "-10"],
+    ]  # fmt: skip
 
 
 def test_additions_are_named_down_to_types() -> None:

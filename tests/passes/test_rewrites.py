@@ -10,8 +10,7 @@ from onnx import helper, numpy_helper
 
 from pipeline.core.errors import ConfigError
 from pipeline.passes.base import NotApplicable
-from pipeline.passes.registry import PASSES
-from pipeline.passes.rewrites.table import REWRITES
+from pipeline.passes.registry import PASSES, REWRITES
 from tests.advice.fix_cases import CASES, Make
 from tests.onnx_samples import parsed_nodes
 from tests.partition_samples import model, value

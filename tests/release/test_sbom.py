@@ -36,7 +36,9 @@ ACCURACY = ArtifactAccuracy(
 )  # fmt: skip
 EVIDENCE = {
     "created_at": "2026-11-22T13:08:54.665Z",
-    "measured": [{"device": "pixel", "model": "m", "variant": "basic-fixed", "run": "cpu", "statistics": TIMES}],
+    "measured": [
+        {"device": "pixel", "model": "m", "variant": "basic-fixed", "run": "cpu", "status": "ok", "statistics": TIMES}
+    ],
     "accuracy": [ACCURACY],
     "datasets": [{"model": "m", "use": "test", "name": "digits.npz"}],
 }

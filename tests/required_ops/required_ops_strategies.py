@@ -85,7 +85,6 @@ def random_model(seed: int) -> OrtModel:
         opset_import={"": rng.choice(_OPSETS)},
         graph=_random_graph(rng, rng.randrange(4)),
         metadata=Metadata(),
-        resolver={},
     )
 
 

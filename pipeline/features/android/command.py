@@ -69,7 +69,7 @@ def android(
     named, classes, replaced, beside = library.named, library.classes, library.runtime, library.beside
     document = {
         "repository": str(output), "dependency": named.notation, "classes": classes, "new": new,
-        "onnxruntime": replaced.release if replaced else library.package.release,
+        "onnxruntime": replaced.release if replaced else library.release,
         "runtime": beside.notation if beside else "",
     }  # fmt: skip
     lines = [
@@ -84,7 +84,7 @@ def android(
     ]
     if pack_folder:
         lines.append(f"the models are in the AI pack {pack_folder}: see its README.md")
-    if not library.package.release and not replaced:
+    if not library.release and not replaced:
         lines.append("No runtime is named: the app brings the library of the target, or publish it with --runtime")
     if replaced and beside:
         lines += CONFLICT.format(release=replaced.release, runtime=beside.notation).split("\n")

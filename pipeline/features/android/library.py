@@ -11,7 +11,7 @@ import hashlib
 import re
 import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,37 +19,59 @@ from xml.sax.saxutils import escape
 
 import msgspec
 
-from device_runner.files import ZIP_ERRORS, check_unpacked, staging_folder, take_place
-from device_runner.library import LIBRARY, Library, find_archive, is_archive, resolve, small_pages
+from device_runner.files import ZIP_ERRORS, check_unpacked, scratch_folder, staging_folder, take_place
+from device_runner.library import LIBRARY, Library, find_archive, is_archive, release_of, resolve, small_pages
 from device_runner.probe.elf import NotElf, parse_header
 from pipeline.config import AndroidRelease, Telemetry
 from pipeline.core.abis import abis_of_target
 from pipeline.core.errors import CheckFailed, ConfigError, PipelineError
 from pipeline.core.files import BUNDLE, make_folder, storage_errors, write_bytes, write_text, write_zip
 from pipeline.core.releases import line_of, range_of
-from pipeline.features.android.facade import JAVA_WORDS, TAKEN
 from pipeline.features.android.package import (
-    KEEP_RULES,
-    METADATA,
-    METADATA_LINES,
+    JAVA_WORDS,
+    TAKEN,
     AiPack,
-    AndroidPackage,
     ai_pack,
-    android_package,
+    asset_path,
+    compiled,
     java_compiler,
+    java_sources,
     pack_name,
-    write_aar,
     write_pack,
-    write_sources,
 )
 from pipeline.features.packages.release import AppPackage, ReleaseOrder
-from pipeline.release.app_code import target_in
-from pipeline.release.manifest import Manifest, ShippedContext
+from pipeline.release.app_code import rows_of, target_in, target_of
+from pipeline.release.manifest import CUSTOM_OPS, Manifest, Shipped, ShippedContext
 from pipeline.release.shipped import gradle_notations, release_for
+
+STORE_BYTES = 200_000_000
+"""What Google Play lets the base of an app have, compressed; models hardly compress."""
+
+LOWEST_API = 21
+"""The lowest API level that the sources need (Context.getNoBackupFilesDir)."""
+
+KEEP_RULES = """\
+# ONNX Runtime's native code looks these classes and their members up by name.
+-keep class ai.onnxruntime.** { *; }
+"""
+METADATA = "META-INF/com/android/build/gradle/aar-metadata.properties"
+METADATA_LINES = b"aarFormatVersion=1.0\naarMetadataVersion=1.0\nminCompileSdk=1\n"
+ANDROID_MANIFEST = """\
+<?xml version="1.0" encoding="utf-8"?>
+<manifest xmlns:android="http://schemas.android.com/apk/res/android" package="{package}">
+    <uses-sdk android:minSdkVersion="{min_api_level}" />
+{npu}</manifest>
+"""
+NPU_LIBRARY = """\
+    <application>
+        <!-- The driver of a Snapdragon's NPU; without this line Android hides it from the app. -->
+        <uses-native-library android:name="libcdsprpc.so" android:required="false" />
+    </application>
+"""
 
 JNI_LIBRARY = "libonnxruntime4j_jni.so"
 CLASSES = "classes.jar"
-ANDROID_MANIFEST = "AndroidManifest.xml"
+MANIFEST = "AndroidManifest.xml"
 FOLDER = re.compile(r"jni/([\w-]+)/[\w.-]+\.so")
 RELEASE_SYMBOL = re.compile(rb"\0VERS_(\d+\.\d+\.\d+)\0")
 MOST_BYTES = 64 << 20
@@ -70,11 +92,6 @@ class RuntimePackage:
     libraries: tuple[Library, ...]
     warnings: tuple[str, ...]
 
-    @property
-    def abis(self) -> tuple[str, ...]:
-        """The ABIs that it has, sorted."""
-        return tuple(library.abi for library in self.libraries)
-
 
 def runtime_package(text: str, releases: Sequence[str], needed: Collection[str] = ()) -> RuntimePackage:
     """The AAR that a path or a release's name stands for, as far as it can replace the published one.
@@ -86,8 +103,8 @@ def runtime_package(text: str, releases: Sequence[str], needed: Collection[str] 
     archive = find_archive(text)
     members = _members(archive)
     abis = sorted({match[1] for name in members if (match := FOLDER.fullmatch(name))})
-    if not abis or CLASSES not in members or ANDROID_MANIFEST not in members:
-        lacks = [name for name in (CLASSES, ANDROID_MANIFEST) if name not in members]
+    if not abis or CLASSES not in members or MANIFEST not in members:
+        lacks = [name for name in (CLASSES, MANIFEST) if name not in members]
         raise _no_runtime(archive, f"it has no {', no '.join(lacks) or 'library for any ABI'}")
     for abi in abis:
         for name in (LIBRARY, JNI_LIBRARY):
@@ -97,16 +114,24 @@ def runtime_package(text: str, releases: Sequence[str], needed: Collection[str] 
         raise _no_runtime(archive, f"it has nothing for {', '.join(missing)}, for which the models were released")
     libraries = tuple(resolve(text, abi) for abi in abis)
     release = _one_release(archive, libraries)
-    if mixed := [row for row in releases if not _fits(release, row)]:
+
+    def patch(text: str) -> int:
+        return int(text.split(".")[2]) if text.count(".") == 2 else 0
+
+    # Models may have been released for the same line, and no newer patch of it.
+    if mixed := [row for row in releases if line_of(release) != line_of(row) or patch(release) < patch(row)]:
         raise CheckFailed(
             f"the runtime is ONNX Runtime {release}, and models were released for {', '.join(sorted(set(mixed)))}",
             where=str(archive),
             why="the session options and the outputs of a bundle are those of the release that it was made for",
             remedy="make the bundle for this release (`library` or `ort_release` of the target), or build that one",
         )
-    return RuntimePackage(
-        archive=archive, release=release, libraries=libraries, warnings=tuple(_warnings(archive, libraries))
-    )
+    warnings = []
+    if small := small_pages(archive):
+        warnings.append(f"{', '.join(small)} cannot be loaded on phones with 16 KB pages: segments are aligned to less")
+    if not {*abis} & {"arm64-v8a", "armeabi-v7a"}:
+        warnings.append(f"there is no library for phones in it: it has {', '.join(abis)}")
+    return RuntimePackage(archive=archive, release=release, libraries=libraries, warnings=tuple(warnings))
 
 
 def _members(archive: Path) -> frozenset[str]:
@@ -124,34 +149,30 @@ def _no_runtime(archive: Path, why: str) -> ConfigError:
 
 
 def _one_release(archive: Path, libraries: Sequence[Library]) -> str:
-    """The release of all libraries and of the JNI libraries beside them."""
-    releases: dict[str, str] = {}
+    """The release of all libraries and of the JNI libraries beside them, which need symbols with that release."""
+    parts: dict[str, str] = {}
     for library in libraries:
-        facts = library.android()
-        releases[f"jni/{library.abi}/{LIBRARY}"] = facts.release
-        releases[f"jni/{library.abi}/{JNI_LIBRARY}"] = _jni_release(archive, library.abi)
-    if len(set(releases.values())) == 1 and (release := next(iter(releases.values()))):
-        return release
-    listed = ", ".join(f"{name} {release or 'of unknown release'}" for name, release in sorted(releases.items()))
-    raise CheckFailed(
-        "the parts of this runtime are not of one build",
-        where=str(archive),
-        why=f"{listed}; the JNI library loads only with the library of its own release",
-        remedy=AAR_REMEDY,
-    )
-
-
-def _jni_release(archive: Path, abi: str) -> str:
-    """The release whose symbols the JNI library needs, "" where it does not tell."""
-    content = _content(archive, f"jni/{abi}/{JNI_LIBRARY}")
-    try:
-        built_for = parse_header(content).abi
-    except NotElf as error:
-        raise _no_runtime(archive, f"jni/{abi}/{JNI_LIBRARY}: {error}") from error
-    if built_for != abi:
-        raise _no_runtime(archive, f"jni/{abi}/{JNI_LIBRARY} is for {built_for}")
-    match = RELEASE_SYMBOL.search(content)
-    return match[1].decode("ascii") if match else ""
+        jni = f"jni/{library.abi}/{JNI_LIBRARY}"
+        parts[f"jni/{library.abi}/{LIBRARY}"] = library.android().release
+        content = _content(archive, jni)
+        try:
+            built_for = parse_header(content).abi
+        except NotElf as error:
+            raise _no_runtime(archive, f"{jni}: {error}") from error
+        if built_for != library.abi:
+            raise _no_runtime(archive, f"{jni} is for {built_for}")
+        match = RELEASE_SYMBOL.search(content)
+        parts[jni] = match[1].decode("ascii") if match else ""
+    release = next(iter(parts.values()))
+    if len(set(parts.values())) > 1 or not release:
+        listed = ", ".join(f"{name} {part or 'of unknown release'}" for name, part in sorted(parts.items()))
+        raise CheckFailed(
+            "the parts of this runtime are not of one build",
+            where=str(archive),
+            why=f"{listed}; the JNI library loads only with the library of its own release",
+            remedy=AAR_REMEDY,
+        )
+    return release
 
 
 def _content(archive: Path, member: str) -> bytes:
@@ -163,25 +184,12 @@ def _content(archive: Path, member: str) -> bytes:
         raise _no_runtime(archive, f"{member}: {error}") from error
 
 
-def _fits(release: str, least: str) -> bool:
-    """Whether a release is of the wanted line, and no older patch of it."""
-    patch = [int(text.split(".")[2]) if text.count(".") == 2 else 0 for text in (release, least)]
-    return line_of(release) == line_of(least) and patch[0] >= patch[1]
-
-
-def _warnings(archive: Path, libraries: Sequence[Library]) -> Iterator[str]:
-    if small := small_pages(archive):
-        yield f"{', '.join(small)} cannot be loaded on phones with 16 KB pages: segments are aligned to less"
-    if not {library.abi for library in libraries} & {"arm64-v8a", "armeabi-v7a"}:
-        yield f"there is no library for phones in it: it has {', '.join(library.abi for library in libraries)}"
-
-
 def write_runtime(runtime: RuntimePackage, path: Path) -> None:
     """Write the AAR: what an app needs of the given one, with the rule that R8 needs."""
     present = _members(runtime.archive)
     rules = _content(runtime.archive, "proguard.txt").rstrip() + b"\n" if "proguard.txt" in present else b""
     members: dict[str, Path | bytes] = {
-        ANDROID_MANIFEST: _content(runtime.archive, ANDROID_MANIFEST),
+        MANIFEST: _content(runtime.archive, MANIFEST),
         CLASSES: _content(runtime.archive, CLASSES),
         "R.txt": b"",
         "proguard.txt": rules.lstrip() + KEEP_RULES.encode(),
@@ -200,6 +208,20 @@ LICENCE = ("MIT License", "https://opensource.org/licenses/MIT")
 SOURCES_JAR = "-sources.jar"
 CHECKSUM_NAMES = ("md5", "sha1", "sha256", "sha512")
 INDEX = "maven-metadata.xml"
+INDEX_TEXT = """\
+<?xml version="1.0" encoding="UTF-8"?>
+<metadata>
+  <groupId>{group}</groupId>
+  <artifactId>{artifact}</artifactId>
+  <versioning>
+    <latest>{newest}</latest>
+    <release>{newest}</release>
+    <versions>
+{versions}    </versions>
+  </versioning>
+</metadata>
+"""
+"""The versions that are there; without a date, which would differ each time."""
 MARK = "do_not_remove: published-with-gradle-metadata"
 """Without this comment in the POM Gradle does not look for the module metadata."""
 
@@ -268,50 +290,6 @@ class MavenModule:
     licence: tuple[str, str] | None = None
 
 
-def models_module(package: AndroidPackage, named: Publication, runtime: Publication | None) -> MavenModule:
-    """The module of models; `runtime` is needed in place of the published runtime where one is given."""
-    off = "" if package.telemetry else (
-        " The classes switch ONNX Runtime's telemetry off when they open a model; not what other code that loads "
-        "ONNX Runtime before them has sent by then."
-    )  # fmt: skip
-    names = ", ".join(package.models)
-    return MavenModule(
-        named=named,
-        description=f"Models for ONNX Runtime, and Java classes that open them as they were released: {names}.{off}",
-        files={".aar": partial(write_aar, package), SOURCES_JAR: partial(write_sources, package)},
-        needs=(*_runtime_needed(package.release, runtime), *_npu_needed(package.contexts)),
-    )
-
-
-def _runtime_needed(release: str, runtime: Publication | None) -> Iterator[MavenDependency]:
-    if runtime:
-        yield runtime, {"strictly": runtime.version}
-    elif release:
-        exact = {"prefers": release} if release.count(".") == 2 else {}
-        version = release if exact else release_range(release)
-        named = Publication(group=RUNTIME[0], artifact=RUNTIME[1], version=version)
-        yield named, {"strictly": release_range(release), **exact}
-
-
-def _npu_needed(contexts: Sequence[ShippedContext]) -> Iterator[MavenDependency]:
-    """The plugin and its runtime, by the very versions that belong together: another pair finds no NPU."""
-    for notation in gradle_notations(contexts) if contexts else ():
-        group, artifact, version = notation.split(":")
-        yield Publication(group=group, artifact=artifact, version=version), {"strictly": version}
-
-
-def runtime_module(runtime: RuntimePackage, named: Publication) -> MavenModule:
-    """The module of a runtime, which stands for the published one of its release."""
-    stock = Publication(group=RUNTIME[0], artifact=RUNTIME[1], version=runtime.release)
-    return MavenModule(
-        named=named,
-        description=f"ONNX Runtime {runtime.release} for {', '.join(runtime.abis)}, in place of {stock.notation}",
-        files={".aar": partial(write_runtime, runtime)},
-        provides=(stock,),
-        licence=LICENCE,
-    )
-
-
 def publication(group: str, artifact: str, version: str) -> Publication:
     """The name of a package; ConfigError for one that Maven or Gradle refuse."""
     for value, pattern, what, option, example in (
@@ -368,35 +346,50 @@ def publish(modules: Sequence[MavenModule], repository: Path) -> tuple[bool, ...
     there with other content.
     """
     with contextlib.ExitStack() as stack:
-        folders = [_made(module, repository, stack) for module in modules]
-        for module, new in zip(modules, folders, strict=True):
+        folders: list[Path | None] = []
+        for module in modules:
+            place, stem = repository / module.named.folder, module.named.stem
+            make_folder(place.parent)
+            with storage_errors(place):
+                new = stack.enter_context(staging_folder(place))
+                for ending, write in module.files.items():
+                    write(new / f"{stem}{ending}")
+                metadata = msgspec.json.format(msgspec.json.encode(_metadata(module, new)), indent=2) + b"\n"
+                write_bytes(new / f"{stem}.module", metadata)
+                write_text(new / f"{stem}.pom", _pom(module))
+                for file in sorted(new.iterdir()):
+                    _write_checksums(file)
+                folders.append(None if place.exists() else new)
+                same = filecmp.cmpfiles(place, new, [file.name for file in new.iterdir()], shallow=False)
+            if place.exists() and (differing := sorted(same[1] + same[2])):
+                raise PipelineError(
+                    f"{module.named.notation} is published already, with other content",
+                    where=str(place),
+                    why=f"{differing[0]} differs; builds keep what they once resolved, so a version must never change",
+                    remedy="give the release a new --version, or remove the folder if nobody has used it",
+                )
+        for module, folder in zip(modules, folders, strict=True):
             place = repository / module.named.folder
-            if new:
+            if folder:
                 with storage_errors(place):
-                    take_place(new, place)
-                _write_index(module.named, place.parent)
-    return tuple(new is not None for new in folders)
-
-
-def _made(module: MavenModule, repository: Path, stack: contextlib.ExitStack) -> Path | None:
-    """The module's folder beside its place, None where the same is there; raises as `publish`."""
-    named = module.named
-    place = repository / named.folder
-    make_folder(place.parent)
-    with storage_errors(place):
-        new = stack.enter_context(staging_folder(place))
-        stem = module.named.stem
-        for ending, write in module.files.items():
-            write(new / f"{stem}{ending}")
-        metadata = msgspec.json.format(msgspec.json.encode(_metadata(module, new)), indent=2) + b"\n"
-        write_bytes(new / f"{stem}.module", metadata)
-        write_text(new / f"{stem}.pom", _pom(module))
-        for file in sorted(new.iterdir()):
-            _write_checksums(file)
-        if not place.exists():
-            return new
-        _refuse_other(place, new, named)
-        return None
+                    take_place(folder, place)
+                    beside = list(place.parent.iterdir())
+                artifact = module.named.artifact
+                versions = [row.name for row in beside if (row / f"{artifact}-{row.name}.pom").is_file()]
+                # Numbers by value, words before them: 1.0-rc1 is older than 1.0.1, and 1.10 newer than 1.9.
+                versions.sort(
+                    key=lambda version: [
+                        (1, int(part), "") if part.isdigit() else (0, 0, part)
+                        for part in re.findall(r"\d+|[A-Za-z]+", version)
+                    ]
+                )
+                items = "".join(f"      <version>{escape(version)}</version>\n" for version in versions)
+                index = INDEX_TEXT.format(
+                    group=module.named.group, artifact=artifact, newest=escape(versions[-1]), versions=items
+                )
+                write_text(place.parent / INDEX, index)
+                _write_checksums(place.parent / INDEX)
+    return tuple(folder is not None for folder in folders)
 
 
 def _write_checksums(file: Path) -> None:
@@ -410,49 +403,6 @@ def _digests(file: Path) -> dict[str, str]:
         with file.open("rb") as content:
             digests[name] = hashlib.file_digest(content, partial(hashlib.new, name, usedforsecurity=False)).hexdigest()
     return digests
-
-
-def _refuse_other(place: Path, new: Path, named: Publication) -> None:
-    same = filecmp.cmpfiles(place, new, [file.name for file in new.iterdir()], shallow=False)
-    differing = sorted(same[1] + same[2])
-    if differing:
-        raise PipelineError(
-            f"{named.notation} is published already, with other content",
-            where=str(place),
-            why=f"{differing[0]} differs; builds keep what they once resolved, so a version must never change",
-            remedy="give the release a new --version, or remove the folder if nobody has used it",
-        )
-
-
-def _write_index(named: Publication, folder: Path) -> None:
-    """maven-metadata.xml with the versions that are there; without a date, which would differ each time."""
-    with storage_errors(folder):
-        names = [place.name for place in folder.iterdir() if (place / f"{named.artifact}-{place.name}.pom").is_file()]
-    versions = sorted(names, key=_order)
-    items = "".join(f"      <version>{escape(version)}</version>\n" for version in versions)
-    write_text(
-        folder / INDEX,
-        f"""\
-<?xml version="1.0" encoding="UTF-8"?>
-<metadata>
-  <groupId>{named.group}</groupId>
-  <artifactId>{named.artifact}</artifactId>
-  <versioning>
-    <latest>{escape(versions[-1])}</latest>
-    <release>{escape(versions[-1])}</release>
-    <versions>
-{items}    </versions>
-  </versioning>
-</metadata>
-""",
-    )
-    _write_checksums(folder / INDEX)
-
-
-def _order(version: str) -> tuple[tuple[int, int, str], ...]:
-    """Numbers by value, words before them: 1.0-rc1 is older than 1.0.1, and 1.10 newer than 1.9."""
-    parts = re.findall(r"\d+|[A-Za-z]+", version)
-    return tuple((1, int(part), "") if part.isdigit() else (0, 0, part) for part in parts)
 
 
 def release_range(release: str) -> str:
@@ -495,7 +445,21 @@ def _file(path: Path) -> dict[str, Any]:
 
 
 def _pom(module: MavenModule) -> str:
-    named = module.named
+    named, licence, needs = module.named, "", ""
+    if module.licence:
+        title, url = module.licence
+        licence = (
+            f"  <licenses>\n    <license>\n      <name>{title}</name>\n      <url>{url}</url>\n"
+            "    </license>\n  </licenses>\n"
+        )
+    if module.needs:
+        rows = "".join(
+            f"    <dependency>\n      <groupId>{name.group}</groupId>\n"
+            f"      <artifactId>{name.artifact}</artifactId>\n      <version>{name.version}</version>\n"
+            "      <type>aar</type>\n      <scope>compile</scope>\n    </dependency>\n"
+            for name, _ in module.needs
+        )
+        needs = f"  <dependencies>\n{rows}  </dependencies>\n"
     return f"""\
 <?xml version="1.0" encoding="UTF-8"?>
 <project xmlns="http://maven.apache.org/POM/4.0.0">
@@ -506,24 +470,8 @@ def _pom(module: MavenModule) -> str:
   <version>{named.version}</version>
   <packaging>aar</packaging>
   <description>{escape(module.description)}</description>
-{"".join(_pom_licence(module.licence))}{"".join(_pom_needs(module.needs))}</project>
+{licence}{needs}</project>
 """
-
-
-def _pom_licence(licence: tuple[str, str] | None) -> Iterator[str]:
-    if licence:
-        yield f"  <licenses>\n    <license>\n      <name>{licence[0]}</name>\n      <url>{licence[1]}</url>\n"
-        yield "    </license>\n  </licenses>\n"
-
-
-def _pom_needs(needs: Sequence[MavenDependency]) -> Iterator[str]:
-    if needs:
-        yield "  <dependencies>\n"
-        for name, _ in needs:
-            yield f"    <dependency>\n      <groupId>{name.group}</groupId>\n"
-            yield f"      <artifactId>{name.artifact}</artifactId>\n      <version>{name.version}</version>\n"
-            yield "      <type>aar</type>\n      <scope>compile</scope>\n    </dependency>\n"
-        yield "  </dependencies>\n"
 
 
 MAVEN = "maven"
@@ -532,77 +480,180 @@ MAVEN = "maven"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AndroidLibrary:
-    """What was checked and can be written; `beside` is the name that `runtime` is published under."""
+    """The models of a bundle for one target as a library that was checked and can be written, named `named`.
 
-    package: AndroidPackage
+    `package` is the Java package and namespace, `sources` are the files of its classes, which switch telemetry off
+    without `telemetry`. `runtime` takes the place of the published one. With `pack` the models are in that AI pack,
+    whose folder is `pack_folder`, else they are assets of the library.
+    """
+
     named: Publication
+    package: str
+    sources: Mapping[str, str]
+    ships: tuple[Shipped, ...]
+    contexts: tuple[ShippedContext, ...]
+    bundle: Path
+    telemetry: bool
     runtime: RuntimePackage | None
-    beside: Publication | None
     pack: AiPack | None
     pack_folder: Path | None
 
     @property
+    def beside(self) -> Publication | None:
+        """The name that `runtime` is published under."""
+        return replace(self.named, artifact=f"{self.named.artifact}-runtime") if self.runtime else None
+
+    @property
     def classes(self) -> tuple[str, ...]:
         """The classes that open the models, and those that pick a size, with their package."""
-        names = (file.removesuffix(".java") for file in self.package.sources)
-        return tuple(f"{self.package.package}.{name}" for name in names if name not in TAKEN)
+        names = (file.removesuffix(".java") for file in self.sources)
+        return tuple(f"{self.package}.{name}" for name in names if name not in TAKEN)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files of the bundle that devices open, each once."""
+        by_chip = (file for context in self.contexts for file in (context.file, context.binary))
+        return tuple(dict.fromkeys((*(file for shipped in self.ships for file in shipped.files), *by_chip)))
+
+    @property
+    def release(self) -> str:
+        """ONNX Runtime's release, exact or a line; "" where the app brings a library of its own."""
+        releases = {
+            shipped.ort_release if not shipped.library else release_of(shipped.library) or "" for shipped in self.ships
+        }
+        reduced = any(shipped.library_kind not in ("", "full") for shipped in self.ships)
+        return "" if reduced or len(releases) != 1 else releases.pop()
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What to know of the ONNX Runtime that apps get with the models."""
-        return (*self._runtime_warnings, *self._npu_warnings)
-
-    @property
-    def _npu_warnings(self) -> Iterator[str]:
-        if self.package.contexts:
-            plugin, runtime = gradle_notations(self.package.contexts)
-            yield (
+        release = self.release
+        texts = list(self.runtime.warnings) if self.runtime else []
+        if not self.runtime and release.count(".") == 1:
+            texts.append(
+                f"apps get the newest patch of ONNX Runtime {release} that their build finds "
+                f"({release_range(release)}), which need not be the one that was tested; to pin it, name the version "
+                f'in the target, as in library = "android:{release}.0", and make the bundle again'
+            )
+        if self.contexts:
+            plugin, runtime = gradle_notations(self.contexts)
+            texts.append(
                 f"apps get {plugin} and {runtime} with the models, from Maven Central; the second is under Qualcomm's "
                 "licence. In the app: android { packaging { jniLibs { useLegacyPackaging = true } } }, and leave "
                 'libQnnHtpPrepare.so out (packaging { jniLibs { excludes += "**/libQnnHtpPrepare.so" } }), 90 MB that '
                 "only compile on the phone"
             )
+        return tuple(texts)
 
-    @property
-    def _runtime_warnings(self) -> tuple[str, ...]:
-        release = self.package.release
-        if self.runtime or not release or release.count(".") == 2:
-            return self.runtime.warnings if self.runtime else ()
-        newest = (
-            f"apps get the newest patch of ONNX Runtime {release} that their build finds ({release_range(release)}), "
-            "which need not be the one that was tested; to pin it, name the version in the target, as in "
-            f'library = "android:{release}.0", and make the bundle again'
-        )
-        return (newest,)
+    def write_aar(self, path: Path) -> None:
+        """Write the AAR. Raises MissingError without a Java compiler."""
+        with scratch_folder("ort-mobile-java-") as work:
+            jar = work / CLASSES
+            write_zip(jar, compiled(self.package, self.sources, work))
+            members: dict[str, Path | bytes] = {
+                MANIFEST: ANDROID_MANIFEST.format(
+                    package=self.package,
+                    min_api_level=max(LOWEST_API, *(shipped.min_api_level or 0 for shipped in self.ships)),
+                    npu=NPU_LIBRARY if self.contexts else "",
+                ).encode(),
+                "R.txt": b"",
+                CLASSES: jar,
+                "proguard.txt": KEEP_RULES.encode(),
+                METADATA: METADATA_LINES,
+            }
+            if not self.pack:
+                members |= {f"assets/{asset_path(file)}": self.bundle / file for file in self.files}
+            folder = self.bundle / CUSTOM_OPS / "android"
+            members |= {f"jni/{place.relative_to(folder).as_posix()}": place for place in sorted(folder.glob("*/*"))}
+            write_zip(path, members)
 
     def write(self, repository: Path) -> bool:
         """Publish into a repository and write the pack; False where the models' module is there already."""
-        modules: list[MavenModule] = [models_module(self.package, self.named, self.beside)]
-        if self.runtime and self.beside:
-            modules.append(runtime_module(self.runtime, self.beside))
+        runtime, beside = self.runtime, self.beside
+        needs: list[MavenDependency] = []
+        if beside:
+            needs.append((beside, {"strictly": beside.version}))
+        elif release := self.release:
+            allowed = release_range(release)
+            exact = {"prefers": release} if release.count(".") == 2 else {}
+            stock = Publication(group=RUNTIME[0], artifact=RUNTIME[1], version=release if exact else allowed)
+            needs.append((stock, {"strictly": allowed, **exact}))
+        # The NPU's plugin and its runtime by the very versions that belong together: another pair finds no NPU.
+        for notation in gradle_notations(self.contexts) if self.contexts else ():
+            group, artifact, version = notation.split(":")
+            needs.append((Publication(group=group, artifact=artifact, version=version), {"strictly": version}))
+        off = "" if self.telemetry else (
+            " The classes switch ONNX Runtime's telemetry off when they open a model; not what other code that loads "
+            "ONNX Runtime before them has sent by then."
+        )  # fmt: skip
+        names = ", ".join(dict.fromkeys(shipped.model for shipped in self.ships))
+        folder = self.package.replace(".", "/")
+        sources: dict[str, Path | bytes] = {f"{folder}/{name}": text.encode() for name, text in self.sources.items()}
+        modules = [
+            MavenModule(
+                named=self.named,
+                description=f"Models for ONNX Runtime, and Java classes that open them as they were released: {names}."
+                + off,
+                files={".aar": self.write_aar, SOURCES_JAR: partial(write_zip, members=sources)},
+                needs=tuple(needs),
+            )
+        ]
+        if runtime and beside:  # which stands for the published one of its release
+            stock = Publication(group=RUNTIME[0], artifact=RUNTIME[1], version=runtime.release)
+            abis = ", ".join(library.abi for library in runtime.libraries)
+            modules.append(
+                MavenModule(
+                    named=beside,
+                    description=f"ONNX Runtime {runtime.release} for {abis}, in place of {stock.notation}",
+                    files={".aar": partial(write_runtime, runtime)},
+                    provides=(stock,),
+                    licence=LICENCE,
+                )
+            )
         new = publish(modules, repository)[0]
         if self.pack and self.pack_folder:
-            write_pack(self.pack, self.package.bundle, self.pack_folder)
+            write_pack(self.pack, self.bundle, self.pack_folder)
         return new
 
 
 def android_library(bundle: Path, manifest: Manifest, table: AndroidRelease, version: str) -> AndroidLibrary:
-    """The release of a verified bundle. Raises as its parts do, for names, targets, sizes and runtimes."""
-    named = publication(table.group, table.artifact or default_artifact(manifest.content.name), version)
+    """The library of a verified bundle's models, for the only target for Android where the table names none.
+
+    Raises ConfigError for names that Java, Gradle or Maven refuse and a target that the bundle does not have,
+    CheckFailed for models larger than a store allows, MissingError without a Java compiler, and as `runtime_package`.
+    """
+    content = manifest.content
+    named = publication(table.group, table.artifact or default_artifact(content.name), version)
     java = java_package(table.package, named)
-    telemetry, folder = table.telemetry is not Telemetry.OFF, Path(table.ai_pack) if table.ai_pack else None
-    package = android_package(bundle, manifest, java, table.target, telemetry=telemetry, assets=folder is None)
-    pack = ai_pack(folder, bundle, manifest.content, package.target, java) if folder else None
-    releases, abis = [row.ort_release for row in package.ships], {abi for row in package.ships for abi in row.abis}
-    runtime = runtime_package(table.runtime, releases, abis) if table.runtime else None
-    return AndroidLibrary(
-        package=package,
+    java_compiler()
+    target = target_of(bundle, manifest, ("android",), "Android", table.target)
+    rows = [row for selected in rows_of(content, target).values() for row in selected]
+    ships = tuple(content.ships[number] for number in dict.fromkeys(row.ships for row in rows))
+    sources = java_sources(manifest, target, java, telemetry=table.telemetry is not Telemetry.OFF)
+    folder = Path(table.ai_pack) if table.ai_pack else None
+    pack = ai_pack(folder, bundle, content, target, java) if folder else None
+    releases, abis = [row.ort_release for row in ships], {abi for row in ships for abi in row.abis}
+    library = AndroidLibrary(
         named=named,
-        runtime=runtime,
-        beside=publication(table.group, f"{named.artifact}-runtime", version) if runtime else None,
+        package=java,
+        sources=sources,
+        ships=ships,
+        contexts=tuple(context for context in content.contexts if context.target == target),
+        bundle=bundle,
+        telemetry=table.telemetry is not Telemetry.OFF,
+        runtime=runtime_package(table.runtime, releases, abis) if table.runtime else None,
         pack=pack,
         pack_folder=folder,
     )
+    size = sum((bundle / file).stat().st_size for file in library.files)
+    if not pack and size > STORE_BYTES:
+        raise CheckFailed(
+            f"the models have {size:,} bytes",
+            where=str(bundle),
+            why=f"Google Play allows {STORE_BYTES:,} bytes for the base of an app",
+            remedy="ship smaller variants (quantized ones) or fewer models, or put them into a pack with --ai-pack",
+        )
+    return library
 
 
 def check_order(order: ReleaseOrder) -> None:

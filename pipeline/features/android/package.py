@@ -1,27 +1,293 @@
-"""The AAR of a bundle's models for one Android target: compiled classes, models as assets, rules for the app's build.
+"""An Android library of a bundle's models: Java classes that open them, the AAR with models as assets, or an AI pack.
 
-What an AAR holds and what R8 must keep: docs/facts/release_consumers.md, R.1 and R.3. A Play AI pack may have the
-models in its place, each device getting those of its class: what Google Play and the Android Gradle plugin read of it
-is in R.7.
+A class for each model opens it as it was released; the sources need Java 8 and ONNX Runtime's Java API of 1.16 or
+newer; sessions from bytes exist from 1.20 on (docs/facts/release_consumers.md, R.1). What an AAR holds and what R8 must
+keep: R.1 and R.3. A Play AI pack may have the models in its place, each device getting those of its class: what Google
+Play and the Android Gradle plugin read of it is in R.7.
 """
 
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 from xml.sax.saxutils import quoteattr
 
-from device_runner.files import scratch_folder, staging_folder, take_place
-from device_runner.library import release_of
+from device_runner.device import SOC_MAKER, SOC_PROPERTIES
+from device_runner.files import staging_folder, take_place
 from device_runner.local import run_group, tail
+from device_runner.providers import provider_named
+from pipeline.campaign.plan import options_name
 from pipeline.core.errors import CheckFailed, ConfigError, MissingError, PipelineError
-from pipeline.core.files import copy_file, make_folder, storage_errors, write_text, write_zip
-from pipeline.features.android.facade import ASSETS, asset_path, java_sources
-from pipeline.release.app_code import rows_of, target_of
-from pipeline.release.manifest import CUSTOM_OPS, Content, Manifest, SelectionRow, Shipped, ShippedContext
-from pipeline.release.shipped import SOC_MANUFACTURER
+from pipeline.core.files import copy_file, make_folder, storage_errors, write_text
+from pipeline.core.releases import Release, line_of
+from pipeline.model.signature import TensorInfo
+from pipeline.release.app_code import (
+    BUFFERS,
+    class_name,
+    comment_text,
+    contexts_of,
+    has_java_call,
+    identifiers,
+    java_calls,
+    java_text,
+    refuse_equal_names,
+    render_source,
+    rows_of,
+    tensor_text,
+)
+from pipeline.release.bundle import basis_text
+from pipeline.release.manifest import Content, Manifest, SelectionRow
+from pipeline.release.shipped import SOC_MANUFACTURER, gradle_notations, sized_inputs, sizes_of
+
+_render = partial(render_source, "pipeline.features.android")
+
+ASSETS = "ort_mobile"
+"""The folder of the models among an app's assets, so that no file of the app has the same path."""
+
+FROM_BYTES = Release(1, 20)
+"""The first release whose Java API creates a session from a ByteBuffer."""
+
+TAKEN = frozenset({
+    "ModelFile", "DeviceClass", "NpuContext", "Result", "Context", "AssetFileDescriptor", "AssetManager", "Build",
+    "Os", "NonNull", "Nullable", "NNAPIFlags", "File", "FileInputStream", "FileNotFoundException", "FileOutputStream",
+    "BigInteger", "BufferedReader", "IOException", "MessageDigest", "NoSuchAlgorithmException", "InputStream",
+    "InputStreamReader", "FileChannel", "FloatBuffer", "DoubleBuffer", "LongBuffer", "IntBuffer",
+    "ShortBuffer", "ByteBuffer", "ArrayList", "Arrays", "Collection", "ConcurrentHashMap", "EnumSet", "HashSet",
+    "LinkedHashMap", "LinkedHashSet", "List", "Map", "Set", "TensorInfo",
+    "AutoCloseable", "Exception", "IllegalArgumentException", "IllegalStateException", "NoClassDefFoundError", "Object",
+    "Override", "Process", "ProcessBuilder", "RuntimeException", "String", "System", "Thread", "InterruptedException",
+})  # fmt: skip
+"""Names that the sources use; what begins with Ort or Onnx may be ONNX Runtime's."""
+
+JAVA_WORDS = frozenset({
+    "abstract", "assert", "boolean", "break", "byte", "case", "catch", "char", "class", "const", "continue", "default",
+    "do", "double", "else", "enum", "extends", "false", "final", "finally", "float", "for", "goto", "if", "implements",
+    "import", "instanceof", "int", "interface", "long", "native", "new", "null", "package", "private", "protected",
+    "public", "return", "short", "static", "strictfp", "super", "switch", "synchronized", "this", "throw", "throws",
+    "transient", "true", "try", "void", "volatile", "while",
+})  # fmt: skip
+"""What nothing in Java may be called."""
+
+OWN_NAMES = frozenset({
+    "closed", "environment", "input", "inputs", "result", "session", "way", "close", "error", "firstRun",
+    "clone", "equals", "finalize", "getClass", "hashCode", "notify", "notifyAll", "toString", "wait",
+})  # fmt: skip
+"""What no parameter of `run` and no method of a result may be called: the sources, or every object, have these."""
+
+UNUSABLE = JAVA_WORDS | OWN_NAMES
+
+ALWAYS_IMPORTED = (
+    "ai.onnxruntime.OrtEnvironment", "ai.onnxruntime.OrtException", "ai.onnxruntime.OrtSession",
+    "android.content.Context", "androidx.annotation.NonNull", "java.io.File", "java.io.IOException",
+)  # fmt: skip
+"""What the class of every model imports."""
+
+TemplateModel = dict[str, Any]
+"""A model as Model.java needs it. Without `typed` it has no `run`: the Java API has no such tensors.
+
+`ways` are session options: their name in reports as a literal, and the statements that set them. `files` are opened by
+their path where they are not `mapped`: so they were measured. `rows` say which devices run which file, the last one all
+others; () where all run the only one. `contexts` come before them. `gpu`: the first run of a way compiles shaders.
+`skips`: it keeps why something faster was not opened.
+"""
+
+
+def java_sources(manifest: Manifest, target: str, package: str, *, telemetry: bool = True) -> dict[str, str]:
+    """File name to source of the classes for the models of a target; without `telemetry` they switch it off.
+
+    Raises ConfigError when two models would have classes of one name.
+    """
+    content = manifest.content
+    models = [_model(content, target, model, rows) for model, rows in rows_of(content, target).items()]
+    for model in models:  # sizes of one model have their copies, and those of their weights, in one folder
+        alike = [other["kept"] for other in models if other["copies"] == model["copies"]]
+        model["kept"] = sorted(set().union(*alike))
+    refuse_equal_names((model["name"], model["class_name"]) for model in models)
+    release = min(line_of(shipped.ort_release) for shipped in content.ships if shipped.target == target)
+    contexts = [context for context in content.contexts if context.target == target]
+    common: dict[str, object] = {
+        "bundle": comment_text(content.name),
+        "digest": manifest.content_sha256,
+        "package": package,
+        "from_bytes": release >= FROM_BYTES,
+        "telemetry": telemetry,
+        "contexts": bool(contexts),
+        "weights": any(file["weights"] for model in models for file in model["files"]),
+        "gpu": any(model["gpu"] for model in models),
+    }
+    templates = ["ModelFile.java", *(["DeviceClass.java"] if any(model["rows"] for model in models) else [])]
+    if contexts:
+        templates.append("NpuContext.java")
+        common |= {**dict(zip(("plugin", "runtime"), gradle_notations(contexts), strict=True))}
+    properties = {"properties": ", ".join(map(java_text, SOC_PROPERTIES)), "maker": java_text(SOC_MAKER)}
+    sources = {name: _render(name, **common, **properties) for name in templates}
+    for model in models:
+        buffers = {tensor["java_type"] for tensor in (*model["inputs"], *model["outputs"])}
+        buffers |= {"ByteBuffer"} if release >= FROM_BYTES else set()
+        calls = " ".join(call for _, calls in model["ways"] for call in calls)
+        groups = (
+            (ALWAYS_IMPORTED, True),
+            ((f"java.nio.{buffer}" for buffer in buffers), True),
+            (("ai.onnxruntime.OnnxTensor",), model["typed"] or model["outputs"]),
+            (("java.util.LinkedHashMap", "java.util.Map"), model["typed"]),
+            (("java.util.ArrayList", "java.util.List"), model["rows"] or model["skips"]),
+            (("java.util.LinkedHashSet", "java.util.Set"), model["rows"]),
+            (("ai.onnxruntime.OnnxJavaType",), any("OnnxJavaType" in tensor["create"] for tensor in model["inputs"])),
+            (("ai.onnxruntime.providers.NNAPIFlags",), "NNAPIFlags" in calls),
+            (("java.util.EnumSet",), "EnumSet" in calls),
+        )
+        imports = sorted(name for names, is_needed in groups if is_needed for name in names)
+        sources[f"{model['class_name']}.java"] = _render("Model.java", model=model, imports=imports, **common)
+    for name, values in _sizes(content, target, models):
+        sources[f"{name}.java"] = _render("Sizes.java", class_name=name, **values, **common)
+    return sources
+
+
+def _sizes(content: Content, target: str, models: Sequence[TemplateModel]) -> Iterator[tuple[str, dict[str, object]]]:
+    """For each model of several sizes the class that opens the one for its inputs, and what its template needs."""
+    classes = {model["class_name"]: model for model in models}
+    for sizes in sizes_of(content, target):
+        title = sizes[-1].model
+        model, inputs = classes[java_class(title)], tuple(sized_inputs(sizes, UNUSABLE))
+        name = java_class(f"{title} sizes")
+        refuse_equal_names([(title, name), *((other["name"], other["class_name"]) for other in models)])
+        if model["typed"]:
+            filled = [each for each in inputs if each.filled]
+            buffers = {tensor["identifier"]: tensor["java_type"] for tensor in model["inputs"]}
+            needs_type = any("OnnxJavaType" in tensor["create"] for tensor in model["inputs"])
+            imports = {
+                *(f"ai.onnxruntime.{name}" for name in ("OnnxTensor", "OrtEnvironment", "OrtException", "OrtSession")),
+                *("android.content.Context", "androidx.annotation.NonNull", "java.io.IOException"),
+                *("java.util.LinkedHashMap", "java.util.Map", *(f"java.nio.{buffer}" for buffer in buffers.values())),
+                *(["java.util.Arrays"] if filled else []),
+                *(["ai.onnxruntime.OnnxJavaType"] if needs_type else []),
+            }
+            yield name, {
+                "model": model, "inputs": inputs, "filled": filled, "buffers": buffers, "imports": sorted(imports),
+                "names": [java_text(row.model) for row in sizes],
+                "classes": [java_class(row.model) for row in sizes],
+            }  # fmt: skip
+
+
+def java_class(model: str) -> str:
+    """The name of a model's class."""
+    return class_name(model, TAKEN, ("Ort", "Onnx"))
+
+
+def _model(content: Content, target: str, model: str, rows: Sequence[SelectionRow]) -> TemplateModel:
+    signature = next((row for row in content.models if row.model == model), None)
+    if signature is None:
+        raise ConfigError(
+            f"the bundle does not say what the model {model} takes and gives",
+            where="the bundle's manifest",
+            why="it lists no such model",
+            remedy="make the bundle again: `ort-mobile bundle rebuild FOLDER`",
+        )
+    digests = {file.path: file.sha256 for file in content.files}
+    numbers = list(dict.fromkeys(row.ships for row in rows))
+    ships = [content.ships[number] for number in numbers]
+    ways = list({options_name(options): options for shipped in ships for options in shipped.runs}.items())
+    if lacking := [options.provider for _, options in ways if not has_java_call(options.provider)]:
+        raise ConfigError(
+            f"ONNX Runtime's Java API has no call for the provider {lacking[0]}",
+            where="the bundle's manifest",
+            remedy="leave the provider out of [[runs]] for Android, and make the bundle again",
+        )
+    places = {name: place for place, (name, _) in enumerate(ways)}
+    contexts = contexts_of(content, target, model, asset_path)
+    inputs = list(_inputs(signature.inputs))
+    parameters = [parameter for tensor in inputs for parameter in tensor["parameters"]]
+    gpu = any(provider_named(options.provider).gpu for _, options in ways)
+    weights = {shipped.weights: digests[shipped.weights] for shipped in ships if shipped.weights}
+    kept = [f"{digests[shipped.file]}.{shipped.file.rpartition('.')[2]}" for shipped in ships]
+    return {
+        "name": comment_text(model),
+        "class_name": java_class(model),
+        "copies": java_class(signature.size_of if weights and signature.size_of else model),
+        "kept": [*kept, *(file.rpartition("/")[2] for file in weights)],
+        "weights": bool(weights),
+        "basis": list(dict.fromkeys(basis_text(shipped) for shipped in ships)),
+        "ways": [(java_text(name), tuple(java_calls(options, _pairs))) for name, options in ways],
+        "files": [
+            {
+                "asset": java_text(asset_path(shipped.file)),
+                "sha256": digests[shipped.file],
+                "mapped": shipped.loading != "path",
+                "weights": java_text(asset_path(shipped.weights)) if shipped.weights else "",
+                "weights_sha256": weights.get(shipped.weights, ""),
+                "ways": [places[options_name(options)] for options in shipped.runs],
+            }
+            for shipped in ships
+        ],
+        "rows": [
+            {
+                "chip": java_text(row.soc),
+                "abi": java_text(row.abi),
+                "min_api_level": row.min_api_level,
+                "file": numbers.index(row.ships),
+            }
+            for row in (rows if len(numbers) > 1 or contexts else ())
+        ],
+        "contexts": contexts,
+        "inputs": inputs,
+        "outputs": list(_outputs(signature.outputs)),
+        "parameters": parameters,
+        "arguments": [parameter.rpartition(" ")[2] for parameter in parameters],
+        "typed": all(tensor.dtype in BUFFERS for tensor in signature.inputs),
+        "gpu": gpu,
+        "skips": gpu or bool(contexts),
+    }
+
+
+def asset_path(file: str) -> str:
+    """The path of a model's file among the assets."""
+    return f"{ASSETS}/{file.rpartition('/')[2]}"
+
+
+def _pairs(values: Mapping[str, str]) -> str:
+    """A map of strings in Java 8: the sources have a function for it."""
+    texts = (java_text(text) for pair in sorted(values.items()) for text in pair)
+    return f"ModelFile.pairs({', '.join(texts)})"
+
+
+def _inputs(tensors: Sequence[TensorInfo]) -> Iterator[dict[str, Any]]:
+    for tensor, identifier in identifiers(tensors, UNUSABLE):
+        if tensor.dtype not in BUFFERS:
+            continue
+        buffer, element, _ = BUFFERS[tensor.dtype]
+        shape = f"new long[] {{{', '.join(map(str, tensor.shape or ()))}}}" if tensor.fixed else f"{identifier}Shape"
+        arguments = ["environment", identifier, shape, *([f"OnnxJavaType.{element}"] if element else [])]
+        yield {
+            "name": java_text(tensor.name),
+            "identifier": identifier,
+            "doc": tensor_text(tensor),
+            "java_type": buffer,
+            "parameters": [
+                f"@NonNull {buffer} {identifier}",
+                *([] if tensor.fixed else [f"@NonNull long[] {identifier}Shape"]),
+            ],
+            "create": f"OnnxTensor.createTensor({', '.join(arguments)})",
+        }
+
+
+def _outputs(tensors: Sequence[TensorInfo]) -> Iterator[dict[str, Any]]:
+    for place, (tensor, identifier) in enumerate(identifiers(tensors, UNUSABLE, "output")):
+        if tensor.dtype in BUFFERS:
+            buffer = BUFFERS[tensor.dtype][2]
+            value = f"((OnnxTensor) result.get({place}))"
+            yield {
+                "name": java_text(tensor.name),
+                "identifier": identifier,
+                "doc": tensor_text(tensor),
+                "java_type": buffer,
+                "tensor": value,
+                "read": f"{value}.get{buffer}()",
+            }
+
 
 SIGNATURES = Path(__file__).parent / "java"
 """The classes of Android and ONNX Runtime that our sources use, without their bodies."""
@@ -30,157 +296,25 @@ JAVA = "8"
 """The Java release of the classes: what every toolchain for Android reads."""
 
 JAVAC_SECONDS = 300
-STORE_BYTES = 200_000_000
-"""What Google Play lets the base of an app have, compressed; models hardly compress."""
-
-LOWEST_API = 21
-"""The lowest API level that the sources need (Context.getNoBackupFilesDir)."""
-
-KEEP_RULES = """\
-# ONNX Runtime's native code looks these classes and their members up by name.
--keep class ai.onnxruntime.** { *; }
-"""
-METADATA = "META-INF/com/android/build/gradle/aar-metadata.properties"
-METADATA_LINES = b"aarFormatVersion=1.0\naarMetadataVersion=1.0\nminCompileSdk=1\n"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AndroidPackage:
-    """What goes into the AAR: the files of the sources and what ships; `package` is the Java package and namespace.
+def compiled(package: str, sources: Mapping[str, str], work: Path) -> dict[str, Path | bytes]:
+    """The classes of a Java package by their path; what they are compiled against is not among them.
 
-    Without `telemetry` the classes switch it off. Without `assets` the models come to the app another way.
+    Raises MissingError without a Java compiler.
     """
-
-    package: str
-    sources: Mapping[str, str]
-    ships: tuple[Shipped, ...]
-    bundle: Path
-    target: str
-    contexts: tuple[ShippedContext, ...] = ()
-    telemetry: bool = True
-    assets: bool = True
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """The files of the bundle that devices open, each once."""
-        by_chip = (file for context in self.contexts for file in (context.file, context.binary))
-        return tuple(dict.fromkeys((*(file for shipped in self.ships for file in shipped.files), *by_chip)))
-
-    @property
-    def models(self) -> tuple[str, ...]:
-        """The models by name; a model may ship as several files."""
-        return tuple(dict.fromkeys(shipped.model for shipped in self.ships))
-
-    @property
-    def min_api_level(self) -> int:
-        """The lowest API level of an app that may have it."""
-        return max(LOWEST_API, *(shipped.min_api_level or 0 for shipped in self.ships))
-
-    @property
-    def release(self) -> str:
-        """ONNX Runtime's release, exact or a line; "" where the app brings a library of its own."""
-        releases = {
-            shipped.ort_release if not shipped.library else release_of(shipped.library) or "" for shipped in self.ships
-        }
-        reduced = any(shipped.library_kind not in ("", "full") for shipped in self.ships)
-        return "" if reduced or len(releases) != 1 else releases.pop()
-
-
-def android_package(
-    bundle: Path, manifest: Manifest, package: str, target: str | None, *, telemetry: bool = True, assets: bool = True
-) -> AndroidPackage:
-    """The package of a verified bundle's models for a target, the only one for Android where none is named.
-
-    Raises ConfigError for a target that the bundle does not have, CheckFailed for models larger than a store allows,
-    MissingError without a Java compiler.
-    """
-    java_compiler()
-    name = target_of(bundle, manifest, ("android",), "Android", target)
-    rows = [row for selected in rows_of(manifest.content, name).values() for row in selected]
-    ships = tuple(manifest.content.ships[number] for number in dict.fromkeys(row.ships for row in rows))
-    contexts = tuple(context for context in manifest.content.contexts if context.target == name)
-    by_chip = (file for context in contexts for file in (context.file, context.binary))
-    files = {*(file for shipped in ships for file in shipped.files), *by_chip}
-    size = sum((bundle / file).stat().st_size for file in files)
-    if assets and size > STORE_BYTES:
-        raise CheckFailed(
-            f"the models have {size:,} bytes",
-            where=str(bundle),
-            why=f"Google Play allows {STORE_BYTES:,} bytes for the base of an app",
-            remedy="ship smaller variants (quantized ones) or fewer models, or put them into a pack with --ai-pack",
-        )
-    sources = java_sources(manifest, name, package, telemetry=telemetry)
-    return AndroidPackage(
-        package=package, sources=sources, ships=ships, bundle=bundle, target=name, contexts=contexts,
-        telemetry=telemetry, assets=assets,
-    )  # fmt: skip
-
-
-def write_aar(package: AndroidPackage, path: Path) -> None:
-    """Write the AAR. Raises MissingError without a Java compiler."""
-    with scratch_folder("ort-mobile-java-") as work:
-        jar = work / "classes.jar"
-        write_zip(jar, _compiled(package, work))
-        members: dict[str, Path | bytes] = {
-            "AndroidManifest.xml": _manifest(package).encode(),
-            "R.txt": b"",
-            "classes.jar": jar,
-            "proguard.txt": KEEP_RULES.encode(),
-            METADATA: METADATA_LINES,
-        }
-        if package.assets:
-            members |= {f"assets/{asset_path(file)}": package.bundle / file for file in package.files}
-        folder = package.bundle / CUSTOM_OPS / "android"
-        members |= {f"jni/{path.relative_to(folder).as_posix()}": path for path in sorted(folder.glob("*/*"))}
-        write_zip(path, members)
-
-
-def write_sources(package: AndroidPackage, path: Path) -> None:
-    """Write the JAR of the sources, which IDEs show."""
-    folder = package.package.replace(".", "/")
-    write_zip(path, {f"{folder}/{name}": text.encode() for name, text in package.sources.items()})
-
-
-NPU_LIBRARY = """\
-    <application>
-        <!-- The driver of a Snapdragon's NPU; without this line Android hides it from the app. -->
-        <uses-native-library android:name="libcdsprpc.so" android:required="false" />
-    </application>
-"""
-
-
-def _manifest(package: AndroidPackage) -> str:
-    return f"""\
-<?xml version="1.0" encoding="utf-8"?>
-<manifest xmlns:android="http://schemas.android.com/apk/res/android" package="{package.package}">
-    <uses-sdk android:minSdkVersion="{package.min_api_level}" />
-{NPU_LIBRARY if package.contexts else ""}</manifest>
-"""
-
-
-def _compiled(package: AndroidPackage, work: Path) -> dict[str, Path | bytes]:
-    """The package's own classes by their path; what they are compiled against is not among them."""
-    folder = work / "sources" / package.package.replace(".", "/")
+    folder = work / "sources" / package.replace(".", "/")
     classes = work / "classes"
     with storage_errors(work):
         classes.mkdir()
-    for name, text in package.sources.items():
+    for name, text in sources.items():
         write_text(folder / name, text)
     arguments = ["--release", JAVA, "-Xlint:-options", "-encoding", "UTF-8", "-proc:none", "-implicit:none"]
-    files = [str(folder / name) for name in sorted(package.sources)]
-    _javac([*arguments, "-d", str(classes), "-sourcepath", str(SIGNATURES), *files], work)
-    compiled = classes / package.package.replace(".", "/")
-    return {file.relative_to(classes).as_posix(): file for file in sorted(compiled.glob("*.class"))}
-
-
-QUICK_JVM = ("-J-XX:TieredStopAtLevel=1", "-J-XX:+UseSerialGC")
-"""A compiler of a few classes ends before the JVM's second compiler pays: two thirds of the processor time."""
-
-
-def _javac(arguments: Sequence[str], work: Path) -> None:
+    arguments += ["-d", str(classes), "-sourcepath", str(SIGNATURES)]
+    files = [str(folder / name) for name in sorted(sources)]
     environment = {**os.environ, "LC_ALL": "C"}
     environment.pop("JAVA_TOOL_OPTIONS", None)
-    code = run_group([java_compiler(), *QUICK_JVM, *arguments], work, JAVAC_SECONDS, environment)
+    code = run_group([java_compiler(), *QUICK_JVM, *arguments, *files], work, JAVAC_SECONDS, environment)
     if code != 0:
         raise PipelineError(
             "the Java classes could not be compiled",
@@ -188,23 +322,25 @@ def _javac(arguments: Sequence[str], work: Path) -> None:
             why=tail(work / "stderr") or ("it did not end in time" if code is None else f"exit code {code}"),
             remedy="try another JDK (17 is tested); `ort-mobile --debug` shows more",
         )
+    compiled = classes / package.replace(".", "/")
+    return {file.relative_to(classes).as_posix(): file for file in sorted(compiled.glob("*.class"))}
+
+
+QUICK_JVM = ("-J-XX:TieredStopAtLevel=1", "-J-XX:+UseSerialGC")
+"""A compiler of a few classes ends before the JVM's second compiler pays: two thirds of the processor time."""
 
 
 def java_compiler() -> str:
     """The path of javac: of JAVA_HOME, else of PATH."""
     home = os.environ.get("JAVA_HOME")
-    places: Iterable[str | None] = (
-        shutil.which("javac", path=str(Path(home) / "bin")) if home else None,
-        shutil.which("javac"),
-    )
-    for place in places:
-        if place:
-            return place
-    raise MissingError(
-        "there is no Java compiler",
-        why="javac is neither in JAVA_HOME nor on PATH",
-        remedy="install a JDK, 11 or newer (Debian: openjdk-17-jdk-headless)",
-    )
+    place = (shutil.which("javac", path=str(Path(home) / "bin")) if home else None) or shutil.which("javac")
+    if not place:
+        raise MissingError(
+            "there is no Java compiler",
+            why="javac is neither in JAVA_HOME nor on PATH",
+            remedy="install a JDK, 11 or newer (Debian: openjdk-17-jdk-headless)",
+        )
+    return place
 
 
 PACK_BYTES = 1_500_000_000
@@ -270,6 +406,20 @@ TARGETING = """\
         }}
     }}
 """
+TARGETING_CONFIG = """\
+<?xml version="1.0" encoding="utf-8"?>
+<config:device-targeting-config xmlns:config="http://schemas.android.com/apk/config">
+{groups}</config:device-targeting-config>
+"""
+GROUP = """\
+    <config:device-group name={name}>
+{selectors}    </config:device-group>
+"""
+SELECTOR = """\
+        <config:device-selector>
+            <config:system-on-chip manufacturer={maker} model={model}/>
+        </config:device-selector>
+"""
 PROPERTY = """
 gradle.properties:
 
@@ -304,8 +454,44 @@ def ai_pack(folder: Path, bundle: Path, content: Content, target: str, package: 
     name = pack_name(folder)
     groups = device_groups(content, target)
     sizes = {group.name: sum((bundle / file).stat().st_size for file in group.files) for group in groups}
-    _refuse_large(sizes, bundle)
-    return groups, _texts(name, content.name, package, groups, sizes)
+    group_name, largest = max(sizes.items(), key=lambda row: row[1])
+    for size, most, what in (
+        (largest, PACK_BYTES, f"the models of devices in the group {group_name} have"),
+        (sum(sizes.values()), ALL_BYTES, "the models of all groups of devices together have"),
+    ):
+        if size > most:
+            raise CheckFailed(
+                f"{what} {size:,} bytes",
+                where=str(bundle),
+                why=f"Google Play allows {most:,} bytes",
+                remedy="ship smaller variants (quantized ones), fewer models, or let the app download the bundle",
+            )
+    targeted = len(groups) > 1
+    listed = (f"{size:,} bytes for {group}" if targeted else f"{size:,} bytes" for group, size in sizes.items())
+    how = HOW.format(
+        name=name,
+        bundle=re.sub(r"[^\w .-]", "_", content.name),
+        package=package,
+        targeting=TARGETING.format(name=name, file=TARGETING_FILE, other=OTHER) if targeted else "",
+        property=PROPERTY.format(file=TARGETING_FILE, level=CHIP_API_LEVEL) if targeted else "",
+        pack=PACK_BYTES,
+        all=ALL_BYTES,
+        sizes=", ".join(listed),
+    )
+    texts = {BUILD_FILE: BUILD.format(mark=MARK, name=name), "README.md": how}
+    if targeted:
+        selected = "".join(
+            GROUP.format(
+                name=quoteattr(group.name),
+                selectors="".join(
+                    SELECTOR.format(maker=quoteattr(maker), model=quoteattr(model)) for maker, model in group.chips
+                ),
+            )
+            for group in groups
+            if group.chips
+        )
+        texts[TARGETING_FILE] = TARGETING_CONFIG.format(groups=selected)
+    return groups, texts
 
 
 def pack_name(folder: Path) -> str:
@@ -318,7 +504,17 @@ def pack_name(folder: Path) -> str:
             why="it begins with a letter, then letters, digits and `_` are allowed; the folder's name is the pack's",
             remedy="write it as in models_pack",
         )
-    _refuse_foreign(folder)
+    with storage_errors(folder):
+        names = [] if not folder.exists() else list(folder.iterdir()) if folder.is_dir() else [folder]
+        build = folder / BUILD_FILE
+        generated = build.is_file() and build.read_text("utf-8", "replace").startswith(MARK)
+    if names and not generated:
+        raise ConfigError(
+            "this folder is no AI pack of ours",
+            where=str(folder),
+            why="it holds something else, which would be lost",
+            remedy="name another folder with --ai-pack",
+        )
     return name
 
 
@@ -339,11 +535,12 @@ def device_groups(content: Content, target: str) -> tuple[DeviceGroup, ...]:
         files = tuple(dict.fromkeys((*_files(content, rows_here), *by_chip)))
         if files != others:
             by_files.setdefault(files, []).append(chip)
-    groups = [
-        DeviceGroup(name=_group_name(some), chips=some, files=files)
-        for files, alike in by_files.items()
-        for some in (tuple(alike[first : first + MOST_SELECTORS]) for first in range(0, len(alike), MOST_SELECTORS))
-    ]
+    groups = []
+    for files, alike in by_files.items():
+        for first in range(0, len(alike), MOST_SELECTORS):
+            plain = re.sub(r"[^a-z0-9]+", "_", "_".join(alike[first]).lower()).strip("_")
+            name = plain if NAME.fullmatch(plain) and plain != OTHER else f"chip_{plain}"
+            groups.append(DeviceGroup(name=name, chips=tuple(alike[first : first + MOST_SELECTORS]), files=files))
     return (*groups, DeviceGroup(name=OTHER, chips=(), files=others))
 
 
@@ -355,63 +552,6 @@ def _chip(row: SelectionRow) -> tuple[str, str] | None:
 
 def _files(content: Content, rows: Sequence[SelectionRow]) -> tuple[str, ...]:
     return tuple(sorted({file for row in rows for file in content.ships[row.ships].files}))
-
-
-def _group_name(chips: Sequence[tuple[str, str]]) -> str:
-    plain = re.sub(r"[^a-z0-9]+", "_", "_".join(chips[0]).lower()).strip("_")
-    return plain if NAME.fullmatch(plain) and plain != OTHER else f"chip_{plain}"
-
-
-def _refuse_large(sizes: Mapping[str, int], bundle: Path) -> None:
-    name, largest = max(sizes.items(), key=lambda row: row[1])
-    for size, most, what in (
-        (largest, PACK_BYTES, f"the models of devices in the group {name} have"),
-        (sum(sizes.values()), ALL_BYTES, "the models of all groups of devices together have"),
-    ):
-        if size > most:
-            raise CheckFailed(
-                f"{what} {size:,} bytes",
-                where=str(bundle),
-                why=f"Google Play allows {most:,} bytes",
-                remedy="ship smaller variants (quantized ones), fewer models, or let the app download the bundle",
-            )
-
-
-def _texts(
-    name: str, bundle: str, package: str, groups: Sequence[DeviceGroup], sizes: Mapping[str, int]
-) -> dict[str, str]:
-    targeted = len(groups) > 1
-    listed = ", ".join(
-        f"{size:,} bytes for {group}" if targeted else f"{size:,} bytes" for group, size in sizes.items()
-    )
-    how = HOW.format(
-        name=name,
-        bundle=re.sub(r"[^\w .-]", "_", bundle),
-        package=package,
-        targeting=TARGETING.format(name=name, file=TARGETING_FILE, other=OTHER) if targeted else "",
-        property=PROPERTY.format(file=TARGETING_FILE, level=CHIP_API_LEVEL) if targeted else "",
-        pack=PACK_BYTES,
-        all=ALL_BYTES,
-        sizes=listed,
-    )
-    texts = {BUILD_FILE: BUILD.format(mark=MARK, name=name), "README.md": how}
-    return texts | ({TARGETING_FILE: "".join(_targeting(groups))} if targeted else {})
-
-
-def _targeting(groups: Sequence[DeviceGroup]) -> Iterator[str]:
-    yield '<?xml version="1.0" encoding="utf-8"?>\n'
-    yield '<config:device-targeting-config xmlns:config="http://schemas.android.com/apk/config">\n'
-    for group in groups:
-        if not group.chips:
-            continue
-        yield f"    <config:device-group name={quoteattr(group.name)}>\n"
-        for maker, model in group.chips:
-            chip = f"manufacturer={quoteattr(maker)} model={quoteattr(model)}"
-            yield "        <config:device-selector>\n"
-            yield f"            <config:system-on-chip {chip}/>\n"
-            yield "        </config:device-selector>\n"
-        yield "    </config:device-group>\n"
-    yield "</config:device-targeting-config>\n"
 
 
 def write_pack(pack: AiPack, bundle: Path, folder: Path) -> None:
@@ -426,17 +566,3 @@ def write_pack(pack: AiPack, bundle: Path, folder: Path) -> None:
             for file in group.files:
                 copy_file(bundle / file, new / "src/main/assets" / f"{ASSETS}{suffix}" / Path(file).name)
         take_place(new, folder)
-
-
-def _refuse_foreign(folder: Path) -> None:
-    with storage_errors(folder):
-        names = [] if not folder.exists() else list(folder.iterdir()) if folder.is_dir() else [folder]
-        build = folder / BUILD_FILE
-        generated = build.is_file() and build.read_text("utf-8", "replace").startswith(MARK)
-    if names and not generated:
-        raise ConfigError(
-            "this folder is no AI pack of ours",
-            where=str(folder),
-            why="it holds something else, which would be lost",
-            remedy="name another folder with --ai-pack",
-        )

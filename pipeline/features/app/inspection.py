@@ -166,7 +166,19 @@ class _Archives:
                 if len(infos) > MOST_MEMBERS:
                     raise OSError(f"it has {len(infos):,} members; at most {MOST_MEMBERS:,} are read")
                 for info in infos:
-                    _require_sound(info)
+                    # No package for phones has members that lead out of it, are encrypted or packed otherwise.
+                    name = info.orig_filename
+                    parts = name.replace("\\", "/").split("/")
+                    if ".." in parts or not parts[0] or ":" in parts[0] or "\0" in name:
+                        raise OSError(f"its member {name[:200]!r} leads out of it")
+                    if info.flag_bits & 1:
+                        raise OSError(f"its member {name[:200]!r} is encrypted")
+                    if info.compress_type not in METHODS:
+                        raise OSError(
+                            f"its member {name[:200]!r} is packed by method {info.compress_type}: neither stored nor "
+                            "deflated"
+                        )
+                    check_unpacked(info, MEMBER_BYTES)
                     member = self._member(archive, opened, info, prefix)
                     if depth < DEPTH and info.filename.lower().endswith(NESTED) and member.head(2) == b"PK":
                         with member.as_file() as copy:
@@ -177,8 +189,19 @@ class _Archives:
             raise unreadable(self.path, prefix, error) from error
 
     def _member(self, archive: zipfile.ZipFile, file: IO[bytes], info: zipfile.ZipInfo, prefix: str) -> Member:
-        path = f"{prefix}/{info.filename}" if prefix else info.filename
-        offset = _offset(file, info) if info.compress_type == zipfile.ZIP_STORED else -1
+        path, offset = f"{prefix}/{info.filename}" if prefix else info.filename, -1
+        if info.compress_type == zipfile.ZIP_STORED:
+            # Its bytes begin behind its local header, whose extra field is another than the directory's.
+            place = file.tell()
+            try:
+                file.seek(info.header_offset)
+                header = file.read(30)
+            finally:
+                file.seek(place)
+            if len(header) < 30 or header[:4] != b"PK\3\4":
+                raise zipfile.BadZipFile(f"no header of {info.filename[:200]!r} where the directory says")
+            name, extra = struct.unpack_from("<HH", header, 26)
+            offset = info.header_offset + 30 + int(name) + int(extra)
 
         def opened() -> IO[bytes]:
             self.left -= info.file_size
@@ -187,35 +210,6 @@ class _Archives:
             return archive.open(info)
 
         return Member(path, prefix, info.file_size, info.compress_size, offset, opened)
-
-
-def _require_sound(info: zipfile.ZipInfo) -> None:
-    """Raise OSError for a member that no package of phones has."""
-    name = info.orig_filename
-    parts = name.replace("\\", "/").split("/")
-    if ".." in parts or not parts[0] or ":" in parts[0] or "\0" in name:
-        raise OSError(f"its member {name[:200]!r} leads out of it")
-    if info.flag_bits & 1:
-        raise OSError(f"its member {name[:200]!r} is encrypted")
-    if info.compress_type not in METHODS:
-        raise OSError(
-            f"its member {name[:200]!r} is packed by method {info.compress_type}: neither stored nor deflated"
-        )
-    check_unpacked(info, MEMBER_BYTES)
-
-
-def _offset(file: IO[bytes], info: zipfile.ZipInfo) -> int:
-    """Where a member's bytes begin: behind its local header, whose extra field is another than the directory's."""
-    place = file.tell()
-    try:
-        file.seek(info.header_offset)
-        header = file.read(30)
-        if len(header) < 30 or header[:4] != b"PK\3\4":
-            raise zipfile.BadZipFile(f"no header of {info.filename[:200]!r} where the directory says")
-        name, extra = struct.unpack_from("<HH", header, 26)
-        return info.header_offset + 30 + int(name) + int(extra)
-    finally:
-        file.seek(place)
 
 
 def unreadable(path: Path, member: str, error: Exception) -> ConfigError:
@@ -430,7 +424,13 @@ class Inspector:
         elif head[4:8] == b"ORTM":
             self._ort_model(member)
         elif suffix == ".onnx":
-            self._onnx_model(member)
+            with member.content() as content:
+                try:
+                    facts, domains, context, built = scan_onnx(content, member.path)
+                except WireError as error:
+                    self._damaged(member, "this ONNX model is cut off or damaged", str(error))
+                    return
+            self._model(member, "onnx", facts, domains, context, *built)
 
     def _damaged(self, member: Member, what: str, why: str) -> None:
         remedy = "build or fetch the package again"
@@ -439,16 +439,21 @@ class Inspector:
     def _elf(self, member: Member) -> None:
         with member.content() as content:
             try:
-                elf = _whole(content, parse_header(content[:65536]))
-                if elf.machine == HEXAGON or member.path.rpartition("/")[2].startswith(UNSEARCHED):
-                    system = "dsp" if elf.machine == HEXAGON else "android"
-                    library = _library(member, elf, system, page_bytes=0 if system == "dsp" else elf.page_bytes)
-                else:
-                    library = _elf_library(member, content, parse_elf(content))
+                elf = _whole(content)
+                dsp = elf.machine == HEXAGON
+                closed = dsp or member.path.rpartition("/")[2].startswith(UNSEARCHED)
+                system = {"system": "dsp" if dsp else "android"}
+                details = system if closed else _elf_details(content, parse_elf(content))
             except NotElf as error:
                 self._damaged(member, "this native library is damaged", str(error))
                 return
-        self.libraries.append(library)
+        self.libraries.append(
+            NativeLibrary(
+                path=member.path, archive=member.archive, abi="hexagon" if dsp else elf.abi,
+                size_bytes=member.size_bytes, packed_bytes=member.packed_bytes, offset=member.offset,
+                page_bytes=0 if dsp else elf.page_bytes, **details,
+            )
+        )  # fmt: skip
 
     def _macho(self, member: Member) -> None:
         with member.content() as content:
@@ -482,15 +487,6 @@ class Inspector:
             node.op_type == CONTEXT_NODE for graph in model.graph.walk() for node in graph.nodes
         ))  # fmt: skip
 
-    def _onnx_model(self, member: Member) -> None:
-        with member.content() as content:
-            try:
-                facts, domains, context, built = scan_onnx(content, member.path)
-            except WireError as error:
-                self._damaged(member, "this ONNX model is cut off or damaged", str(error))
-                return
-        self._model(member, "onnx", facts, domains, context, *built)
-
     def _model(
         self,
         member: Member,
@@ -511,7 +507,9 @@ class Inspector:
         )  # fmt: skip
 
 
-def _whole(content: Buffer, elf: Elf) -> Elf:
+def _whole(content: Buffer) -> Elf:
+    """The header of an ELF file whose segments are all there; NotElf for others."""
+    elf = parse_header(content[:65536])
     loaded = [part for part in elf.segments if part.type == PT_LOAD]
     end = max((part.offset + part.file_size for part in loaded), default=0)
     if sum(part.file_size for part in loaded) > 2 * len(content):
@@ -521,36 +519,31 @@ def _whole(content: Buffer, elf: Elf) -> Elf:
     return elf
 
 
-def _library(member: Member, elf: Elf, system: str, **fields: Any) -> NativeLibrary:
-    return NativeLibrary(
-        path=member.path, archive=member.archive, abi=elf.abi if elf.machine != HEXAGON else "hexagon", system=system,
-        size_bytes=member.size_bytes, packed_bytes=member.packed_bytes, offset=member.offset, **fields,
-    )  # fmt: skip
-
-
-def _elf_library(member: Member, content: Buffer, elf: Elf) -> NativeLibrary:
+def _elf_details(content: Buffer, elf: Elf) -> dict[str, Any]:
+    """The fields of a library that is looked into: who it needs, what it asks of ONNX Runtime, and what of it it is."""
     defined = {name for name, section in elf.symbols if section}
     exports = GET_API_BASE in defined
     build = read_build(content) if exports or content.find(BUILD_MARK) >= 0 else None
     versions = [version for _, version in elf.versions if RELEASE_TAG.fullmatch(version)]
-    return _library(
-        member, elf, "linux" if elf.needed and "libc.so" not in elf.needed and "libc.so.6" in elf.needed else "android",
-        page_bytes=elf.page_bytes,
-        soname=elf.soname,
-        needed=elf.needed,
-        exports=exports,
-        asks=versions[0].removeprefix("VERS_") if versions else "",
-        api=asked_api(content, elf) if GET_API_BASE in elf.undefined else 0,
-        opens=build is None and content.find(OPENED) >= 0,
-        entries=tuple(sorted(defined & ENTRIES.keys())) if build is None else (),
-        plugin=plugin_release(content) if build is None and "CreateEpFactories" in defined else "",
-        arm_code=(
-            read_arm_code(content, elf)
-            if build is not None and elf.abi == ARM64 and len(content) <= CODE_BYTES
-            else None
-        ),
-        **(build or {"telemetry": content.find(TELEMETRY_HOST) >= 0}),
-    )  # fmt: skip
+    linux = elf.needed and "libc.so" not in elf.needed and "libc.so.6" in elf.needed
+    details: dict[str, Any] = {
+        "system": "linux" if linux else "android",
+        "soname": elf.soname,
+        "needed": elf.needed,
+        "exports": exports,
+        "asks": versions[0].removeprefix("VERS_") if versions else "",
+        "api": asked_api(content, elf) if GET_API_BASE in elf.undefined else 0,
+    }
+    if build is None:
+        return details | {
+            "opens": content.find(OPENED) >= 0,
+            "entries": tuple(sorted(defined & ENTRIES.keys())),
+            "plugin": plugin_release(content) if "CreateEpFactories" in defined else "",
+            "telemetry": content.find(TELEMETRY_HOST) >= 0,
+        }
+    if elf.abi == ARM64 and len(content) <= CODE_BYTES:
+        details["arm_code"] = read_arm_code(content, elf)
+    return details | build
 
 
 def asked_api(content: Buffer, elf: Elf) -> int:
@@ -564,18 +557,12 @@ def asked_api(content: Buffer, elf: Elf) -> int:
         return 0
     for match in pattern.finditer(content):
         place = match.start()
-        called = _address(elf, place)
+        inside = (part for part in elf.segments if part.type == PT_LOAD and 0 <= place - part.offset < part.file_size)
+        called = next((place - part.offset + part.address for part in inside), None)
         with contextlib.suppress(NotElf, struct.error):
             if called is not None and decode(content, elf, place, called) == slot:
                 return int.from_bytes(match[1], "little") >> (5 if elf.machine == 183 else 0) & 0xFFFF
     return 0
-
-
-def _address(elf: Elf, place: int) -> int | None:
-    for part in elf.segments:
-        if part.type == PT_LOAD and part.offset <= place < part.offset + part.file_size:
-            return place - part.offset + part.address
-    return None
 
 
 def _place(elf: Elf, address: int) -> int:

@@ -16,7 +16,7 @@ from device_runner.library import LIBRARY, PAGE_BYTES
 from device_runner.plugins import PLUGINS_SINCE
 from pipeline.compat.contexts import PLUGIN_OPTIONS, PLUGINS
 from pipeline.compat.defects import DEFECTS, Runtime, library_defects
-from pipeline.compat.rules import ArtifactFacts, check_artifact, check_onnx
+from pipeline.compat.rules import check_artifact, check_onnx
 from pipeline.config.tables import BuildKind
 from pipeline.core.errors import Finding, Severity
 from pipeline.core.groups import grouped
@@ -243,12 +243,9 @@ def _models(package: Package) -> Iterator[Finding]:
         )  # fmt: skip
         for model in package.inspector.facts:
             defects = {name: mark for name, mark in model.defects.items() if name not in OF_LIBRARIES}
-            for against in _judged(msgspec.structs.replace(model, defects=defects), runtime):
+            check = check_artifact if model.format_version else check_onnx
+            for against in check(msgspec.structs.replace(model, defects=defects), runtime):
                 yield msgspec.structs.replace(against, rule="model")
-
-
-def _judged(model: ArtifactFacts, runtime: Runtime) -> tuple[Finding, ...]:
-    return check_artifact(model, runtime) if model.format_version else check_onnx(model, runtime)
 
 
 def _custom_operators(package: Package) -> Iterator[Finding]:
@@ -318,10 +315,13 @@ def _qnn_releases(package: Package, plugin: NativeLibrary) -> Iterator[Finding]:
     # What has the options of the newest release that is known may be a later one.
     if newer and plugin.plugin != next(iter(PLUGIN_OPTIONS)):
         needed = max((model.qairt for model in newer), key=numbers_of)
+        fitting, _ = PLUGINS.get(needed, ("", ""))
+        beside = f"com.qualcomm.qti:onnxruntime-android-qnn:{fitting}" if fitting else "that belongs to it"
         yield finding(
             "qnn-release", Severity.ERROR, "contexts are newer than the NPU's runtime that belongs to the plugin",
             plugin.path, f"it is plugin {plugin.plugin}, of QAIRT {qairt}; {newer[0].path} was compiled by {needed}",
-            f"ship {_pair(needed)}, or compile the contexts by onnxruntime-qnn {plugin.plugin}",
+            f"ship com.qualcomm.qti:qnn-runtime:{needed} with the plugin {beside}, or compile the contexts by "
+            f"onnxruntime-qnn {plugin.plugin}",
         )  # fmt: skip
     for runtime in package.runtimes(plugin.scope) if least else ():
         if runtime.release and numbers_of(runtime.release) < numbers_of(least):
@@ -330,12 +330,6 @@ def _qnn_releases(package: Package, plugin: NativeLibrary) -> Iterator[Finding]:
                 f"it is plugin {plugin.plugin}, for {least} or later; {runtime.path} is {runtime.release}",
                 f"ship ONNX Runtime {least} or later, or the plugin that belongs to {line_of(runtime.release)}",
             )  # fmt: skip
-
-
-def _pair(qairt: str) -> str:
-    plugin, _ = PLUGINS.get(qairt, ("", ""))
-    beside = f"com.qualcomm.qti:onnxruntime-android-qnn:{plugin}" if plugin else "that belongs to it"
-    return f"com.qualcomm.qti:qnn-runtime:{qairt} with the plugin {beside}"
 
 
 def _for_linux(package: Package) -> Iterator[Finding]:

@@ -17,7 +17,7 @@ from typing import Any
 from device_runner.custom_ops import SYMBOL
 from device_runner.files import scratch_folder, staging_folder, take_place
 from device_runner.providers import provider_named
-from device_runner.spec import ElementType, RunOptions
+from device_runner.spec import ElementType
 from pipeline.campaign.plan import options_name
 from pipeline.config import AppleRelease, Telemetry
 from pipeline.core.errors import CheckFailed, ConfigError
@@ -42,21 +42,28 @@ from pipeline.release.app_code import (
     tensor_text,
 )
 from pipeline.release.bundle import basis_text
-from pipeline.release.manifest import (
-    CUSTOM_OPS,
-    Content,
-    Manifest,
-    ModelSignature,
-    SelectionRow,
-    Shipped,
-)
-from pipeline.release.shipped import ALL_ABIS, release_for, sizes_of
+from pipeline.release.manifest import CUSTOM_OPS, Content, Manifest, SelectionRow, Shipped
+from pipeline.release.shipped import ALL_ABIS, release_for, sized_inputs, sizes_of
 
 BINARY = "onnxruntime"
 ARCHIVE = f"{BINARY}.xcframework.zip"
 BINDINGS = "OnnxRuntimeBindings"
 HEADERS = "COnnxRuntime"
+ON_IOS = ".when(platforms: [.iOS])"
+RUNTIME_TARGETS = f"""\
+        .target(name: "{BINDINGS}", dependencies: ["{HEADERS}"]),
+        .target(
+            name: "{HEADERS}",
+            dependencies: [.target(name: "{BINARY}", condition: {ON_IOS})],
+            linkerSettings: [
+                .linkedLibrary("c++", {ON_IOS}), .linkedFramework("CoreML", {ON_IOS}), \
+.linkedFramework("Foundation", {ON_IOS}),
+            ]
+        ),
+        .binaryTarget(name: "{BINARY}", {{}}),
+"""
 URL = re.compile(r"https://[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]{1,2000}\.zip")
+EMPTY_SOURCE = "// Swift's package manager wants a source in each target.\n"
 MODULE_MAP = f'module {HEADERS} {{\n    header "onnxruntime_c_api.h"\n    export *\n}}\n'
 
 
@@ -100,47 +107,17 @@ def own_runtime(path: str | None, url: str | None) -> Iterator[OwnRuntime | None
                 ARCHIVE: archive,
                 **headers,
                 f"Sources/{HEADERS}/include/module.modulemap": MODULE_MAP,
-                f"Sources/{HEADERS}/empty.c": "// Swift's package manager wants a source in each target.\n",
+                f"Sources/{HEADERS}/empty.c": EMPTY_SOURCE,
                 f"Sources/{BINDINGS}/{BINDINGS}.swift": bindings.read_text("utf-8"),
             },
-            targets=_targets(f'url: {swift_text(url)}, checksum: "{sha256_of(archive)}"' if url else ""),
+            targets=RUNTIME_TARGETS.format(
+                f'url: {swift_text(url)}, checksum: "{sha256_of(archive)}"' if url else f'path: "{ARCHIVE}"'
+            ),
             lowest_ios=".".join(map(str, framework.lowest[:2])),
             release=framework.release(Path(path)),
             warnings=()
             if framework.simulator
             else ("the xcframework has no slice for simulators: apps run on devices only",),
-        )
-
-
-def _targets(source: str) -> str:
-    source = source or f'path: "{ARCHIVE}"'
-    ios = ".when(platforms: [.iOS])"
-    return f"""\
-        .target(name: "{BINDINGS}", dependencies: ["{HEADERS}"]),
-        .target(
-            name: "{HEADERS}",
-            dependencies: [.target(name: "{BINARY}", condition: {ios})],
-            linkerSettings: [
-                .linkedLibrary("c++", {ios}), .linkedFramework("CoreML", {ios}), .linkedFramework("Foundation", {ios}),
-            ]
-        ),
-        .binaryTarget(name: "{BINARY}", {source}),
-"""
-
-
-def refuse_unfit(runtime: OwnRuntime, release: Release, platform: str) -> None:
-    """Raise for a build that the bundle was not made for: another release, or a target that is not iOS."""
-    if platform != "ios":
-        raise ConfigError(
-            f"a --runtime is for iOS, and this target is for {platform}",
-            remedy="name a target for iOS with --target, or leave --runtime out",
-        )
-    if runtime.release != release:
-        raise CheckFailed(
-            f"the build is of ONNX Runtime {runtime.release}, and the bundle was made for {release}",
-            where="--runtime",
-            why="formats, operators and session options differ between releases",
-            remedy=f'give a build of {release}, or set ort_release = "{runtime.release}" and make the bundle again',
         )
 
 
@@ -250,16 +227,39 @@ def _package(
 ) -> SwiftPackage:  # fmt: skip
     content = manifest.content
     ships = [content.ships[row.ships] for rows in rows_of(content, target).values() for row in rows]
-    module = _module(table.name, content.name)
+    module = table.name or f"{class_name(content.name, ())}Models"
+    words = SWIFT_WORDS | TAKEN | SYSTEM_MODULES
+    if not NAME.fullmatch(module) or module in words or module.lower() in OTHER_MODULES:
+        raise ConfigError(
+            f"{module!r} cannot be the name of a Swift module",
+            where="--name",
+            why="letters, digits and `_` are allowed, the first is a letter, and it is no word of Swift, no type that "
+            "the sources use and no module of ONNX Runtime, iOS or macOS",
+            remedy="write it as in --name MyModels",
+        )
     versions = _versions_for(ships[0].ort_release, ships[0].platform, table.onnxruntime, runtime)
     systems = _systems(ships, versions, operators)
     sources = swift_sources(manifest, target, module, telemetry=table.telemetry is not Telemetry.OFF)
     classes = tuple(name for file in sources if (name := file.removesuffix(".swift")) not in TAKEN)
-    folder = f"Sources/{module}"
-    paths = list(dict.fromkeys(path for row in ships for path in row.files))
-    models = {f"{folder}/{MODELS}/{resource(path)}": bundle / path for path in paths}
+    files: dict[str, str | Path] = {
+        MANIFEST: _manifest(manifest, module, systems, versions, runtime, operators),
+        README: _readme(manifest, ships, module, classes, versions, runtime),
+    }
+    if runtime:
+        files |= runtime.files
+    else:
+        files[f"{module}.podspec"] = _podspec(manifest, module, systems, versions, operators)
+    if operators:
+        # The xcframework as a folder, which CocoaPods wants, and the C module that Swift finds its function in
+        files |= {
+            f"{operators.name}/{name}": file if isinstance(file, Path) else file.decode()
+            for name, file in operators.members().items()
+        }
+        files[f"Sources/{module}{OPERATORS}/include/{module}{OPERATORS}.h"] = REGISTERS
+        files[f"Sources/{module}{OPERATORS}/empty.c"] = EMPTY_SOURCE
+    files |= {f"Sources/{module}/{file}": text for file, text in sources.items()}
     seen: dict[str, str] = {}
-    for path in paths:
+    for path in dict.fromkeys(path for row in ships for path in row.files):
         other = seen.setdefault(resource(path).lower(), path)
         if other != path:
             raise ConfigError(
@@ -268,51 +268,19 @@ def _package(
                 why="resources lie in one folder, on file systems that may ignore case",
                 remedy="rename one of the models in the config, and make the bundle again",
             )
+        files[f"Sources/{module}/{MODELS}/{resource(path)}"] = bundle / path
     return SwiftPackage(
         name=module,
-        files={
-            MANIFEST: _manifest(manifest, module, systems, versions, runtime, operators),
-            README: _readme(manifest, ships, module, classes, versions, runtime),
-            **(
-                runtime.files
-                if runtime
-                else {f"{module}.podspec": _podspec(manifest, module, systems, versions, operators)}
-            ),
-            **(_operator_files(module, operators) if operators else {}),
-            **{f"{folder}/{file}": text for file, text in sources.items()},
-            **models,
-        },
+        files=files,
         classes=classes,
         warnings=(*warnings(content, target), *(runtime.warnings if runtime else ())),
         requirement=versions.version if runtime else versions.swift,
     )
 
 
-def _operator_files(module: str, operators: XcFramework) -> dict[str, str | Path]:
-    """The xcframework as a folder, which CocoaPods wants, and the C module that Swift finds its function in."""
-    folder, members = f"Sources/{module}{OPERATORS}", operators.members()
-    return {
-        **{
-            f"{operators.name}/{name}": file if isinstance(file, Path) else file.decode()
-            for name, file in members.items()
-        },
-        f"{folder}/include/{module}{OPERATORS}.h": REGISTERS,
-        f"{folder}/empty.c": "// Swift's package manager wants a source in each target.\n",
-    }
-
-
-def _module(given: str | None, bundle: str) -> str:
-    """The name of package, product and module: `given`, or the bundle's with Models behind."""
-    name = given or f"{class_name(bundle, ())}Models"
-    if not NAME.fullmatch(name) or name in SWIFT_WORDS | TAKEN | SYSTEM_MODULES or name.lower() in OTHER_MODULES:
-        raise ConfigError(
-            f"{name!r} cannot be the name of a Swift module",
-            where="--name",
-            why="letters, digits and `_` are allowed, the first is a letter, and it is no word of Swift, no type that "
-            "the sources use and no module of ONNX Runtime, iOS or macOS",
-            remedy="write it as in --name MyModels",
-        )
-    return name
+def resource(path: str) -> str:
+    """The name of a file of the bundle among the package's resources."""
+    return path.rpartition("/")[2]
 
 
 def _versions_for(release: str, platform: str, given: str | None, runtime: OwnRuntime | None) -> SwiftPackageVersion:
@@ -320,23 +288,30 @@ def _versions_for(release: str, platform: str, given: str | None, runtime: OwnRu
 
     Raises ConfigError or CheckFailed for a release without a Swift package and a build that does not fit.
     """
-    if runtime:
-        refuse_unfit(runtime, line_of(release), platform)
-        return SwiftPackageVersion(version=str(runtime.release), ios=runtime.lowest_ios, macos="", exact=True)
-    return _published(release, given)
-
-
-def _published(release: str, given: str | None) -> SwiftPackageVersion:
     line = line_of(release)
-    example = SWIFT_PACKAGES[line].version if line in SWIFT_PACKAGES else f"{line}.0"
+    if runtime:
+        if platform != "ios":
+            raise ConfigError(
+                f"a --runtime is for iOS, and this target is for {platform}",
+                remedy="name a target for iOS with --target, or leave --runtime out",
+            )
+        if runtime.release != line:
+            raise CheckFailed(
+                f"the build is of ONNX Runtime {runtime.release}, and the bundle was made for {line}",
+                where="--runtime",
+                why="formats, operators and session options differ between releases",
+                remedy=f'give a build of {line}, or set ort_release = "{runtime.release}" and make the bundle again',
+            )
+        return SwiftPackageVersion(version=str(runtime.release), ios=runtime.lowest_ios, macos="", exact=True)
+    row = SWIFT_PACKAGES.get(line)
     if given is not None and (not VERSION.fullmatch(given) or line_of(given) != line):
+        example = row.version if row else f"{line}.0"
         raise ConfigError(
             f"{given!r} is no version of ONNX Runtime {line} in three parts",
             where="--onnxruntime",
             why=f"the bundle was made for release {line}, and other releases were not checked with it",
             remedy=f"write a version of that release as in {example}, or change ort_release and make the bundle again",
         )
-    row = SWIFT_PACKAGES.get(line)
     if row is None and given is None:
         releases = ", ".join(str(release) for release in SWIFT_PACKAGES)
         raise ConfigError(
@@ -489,7 +464,19 @@ def write_package(package: SwiftPackage, folder: Path) -> bool:
 
     An older package of ours is replaced; a folder with anything else in it is refused with ConfigError.
     """
-    _refuse_foreign(folder)
+    if folder.exists() or folder.is_symlink():
+        with storage_errors(folder):
+            text = (folder / MANIFEST).read_text("utf-8", "replace") if (folder / MANIFEST).is_file() else ""
+            pods = {path.name for path in folder.glob("*.podspec") if POD_MARK in path.read_text("utf-8", "replace")}
+            names = {path.name for path in folder.iterdir()} if folder.is_dir() else {folder.name}
+            frameworks = {path.parent.name for path in folder.glob("*.xcframework/Info.plist")}
+        if names - {MANIFEST, README, ARCHIVE, "Sources", *pods, *frameworks} or (names and MARK not in text):
+            raise ConfigError(
+                "this folder is no Swift package of ours",
+                where=str(folder),
+                why="it holds something else, which would be lost",
+                remedy="choose another folder with --output, and copy the package from there into your repository",
+            )
     make_folder(folder.parent)
     with storage_errors(folder), staging_folder(folder) as new:
         for path, content in package.files.items():
@@ -497,31 +484,14 @@ def write_package(package: SwiftPackage, folder: Path) -> bool:
                 copy_file(content, new / path)
             else:
                 write_text(new / path, content)
-        if folder.is_dir() and _digests(folder) == _digests(new):
+        old_digests, new_digests = (
+            {path.relative_to(place): sha256_of(path) for path in place.rglob("*") if path.is_file()}
+            for place in (folder, new)
+        )
+        if folder.is_dir() and old_digests == new_digests:
             return False
         take_place(new, folder)
     return True
-
-
-def _digests(folder: Path) -> dict[str, str]:
-    return {path.relative_to(folder).as_posix(): sha256_of(path) for path in folder.rglob("*") if path.is_file()}
-
-
-def _refuse_foreign(folder: Path) -> None:
-    with storage_errors(folder):
-        if not folder.exists() and not folder.is_symlink():
-            return
-        text = (folder / MANIFEST).read_text("utf-8", "replace") if (folder / MANIFEST).is_file() else ""
-        pods = {path.name for path in folder.glob("*.podspec") if POD_MARK in path.read_text("utf-8", "replace")}
-        names = {path.name for path in folder.iterdir()} if folder.is_dir() else {folder.name}
-        frameworks = {path.parent.name for path in folder.glob("*.xcframework/Info.plist")}
-    if names - {MANIFEST, README, ARCHIVE, "Sources", *pods, *frameworks} or (names and MARK not in text):
-        raise ConfigError(
-            "this folder is no Swift package of ours",
-            where=str(folder),
-            why="it holds something else, which would be lost",
-            remedy="choose another folder with --output, and copy the package from there into your repository",
-        )
 
 
 _render = partial(render_source, "pipeline.features.apple")
@@ -585,15 +555,16 @@ def swift_sources(manifest: Manifest, target: str, module: str, *, telemetry: bo
         f"{model['class_name']}.swift": _render("Model.swift", model=model, maps=release >= MAPS_FILES, **common)
         for model in models
     }
-    for sized in sizes_of(content, target):
-        name = swift_class(f"{sized.model.model} sizes", module)
-        refuse_equal_names([(sized.model.model, name), *((model["name"], model["class_name"]) for model in models)])
-        by_class = {model["class_name"]: model for model in models}
-        classes = [by_class[swift_class(each, module)] for each in sized.names]
-        inputs = list(sized.inputs(SWIFT_WORDS | OWN_NAMES))
+    by_class = {model["class_name"]: model for model in models}
+    for sizes in sizes_of(content, target):
+        title = sizes[-1].model
+        name = swift_class(f"{title} sizes", module)
+        refuse_equal_names([(title, name), *((model["name"], model["class_name"]) for model in models)])
         sources[f"{name}.swift"] = _render(
-            "Sizes.swift", class_name=name, classes=classes, inputs=inputs, names=map(swift_text, sized.names), **common
-        )
+            "Sizes.swift", class_name=name, classes=[by_class[swift_class(row.model, module)] for row in sizes],
+            inputs=list(sized_inputs(sizes, SWIFT_WORDS | OWN_NAMES)), names=[swift_text(row.model) for row in sizes],
+            **common,
+        )  # fmt: skip
     by_device = any(len(model["rows"]) > 1 for model in models)
     return {
         **sources,
@@ -640,85 +611,64 @@ def _model(content: Content, model: str, rows: Sequence[SelectionRow], release: 
             why="it lists no such model",
             remedy="make the bundle again",
         )
-    _refuse_types(signature)
-    ships = _ships(content, rows)
-    for each in ships:
-        for options in each.runs:
-            _refuse_provider(options, release)
-    digests = {file.path: file.sha256 for file in content.files}
-    numbers = list(dict.fromkeys(row.ships for row in rows))
-    inputs = list(_tensors(signature.inputs))
-    return {
-        "name": comment_text(model),
-        "class_name": swift_class(model, module),
-        "basis": list(dict.fromkeys(basis_text(shipped) for shipped in ships)),
-        "files": [_file(each, digests) for each in ships],
-        "rows": [(_condition(row), numbers.index(row.ships)) for row in (rows if len(ships) > 1 else rows[-1:])],
-        "inputs": inputs,
-        "outputs": list(_tensors([tensor for tensor in signature.outputs if tensor.dtype in ELEMENTS], "output")),
-        "parameters": (parameters := [parameter for tensor in inputs for parameter in tensor["parameters"]]),
-        "arguments": [f"{name}: {name}" for name in (text.partition(":")[0] for text in parameters)],
-        "operators": f"{module}{OPERATORS}"
-        if any(options.custom_ops for each in ships for options in each.runs)
-        else "",
-        "gpu": any(provider_named(options.provider).gpu for shipped in ships for options in shipped.runs),
-    }
-
-
-def _refuse_types(signature: ModelSignature) -> None:
     wrong = [tensor for tensor in signature.inputs if tensor.dtype not in ELEMENTS]
     if not any(tensor.dtype in ELEMENTS for tensor in signature.outputs):
         wrong += signature.outputs
     if wrong:
         kinds = sorted({tensor.dtype or "sequence or map" for tensor in wrong})
         raise ConfigError(
-            f"Swift cannot run the model {signature.model}: {wrong[0].name} is {wrong[0].dtype or kinds[0]}",
+            f"Swift cannot run the model {model}: {wrong[0].name} is {wrong[0].dtype or kinds[0]}",
             where="the bundle's manifest",
             why=f"ONNX Runtime's Objective-C API has no tensors of {', '.join(kinds)}",
             remedy="convert the model with inputs and outputs of float32 (`ort-mobile transform` has passes for that), "
             "or use the C++ API: `ort-mobile release snippet --for cpp`",
         )
-
-
-def _refuse_provider(options: RunOptions, release: Release) -> None:
-    provider = provider_named(options.provider)
-    why = ""
-    if provider.never_on("ios"):
-        why = f"it belongs to {provider.owner}"
-    elif provider.name == "coreml" and release < GENERIC_COREML:
-        why = f"the generic append call of release {release} does not know it; releases from {GENERIC_COREML} on do"
-    if why:
-        raise ConfigError(
-            f"the provider {provider.title} cannot be used here",
-            where="the bundle's manifest",
-            why=why,
-            remedy="leave it out of [[runs]] for this target, or change ort_release, and make the bundle again",
-        )
-
-
-def _file(shipped: Shipped, digests: Mapping[str, str]) -> dict[str, Any]:
-    stem, _, suffix = resource(shipped.file).rpartition(".")
-    ways = [
-        (swift_text(options_name(each)), [line for line in swift_calls(each) if not line.startswith("//")])
-        for each in shipped.runs
-    ]
-    digest, weights = digests[shipped.file], shipped.weights
+    ships = _ships(content, rows)
+    ways = [options for shipped in ships for options in shipped.runs]
+    for provider in (provider_named(options.provider) for options in ways):
+        why = f"it belongs to {provider.owner}" if provider.never_on("ios") else ""
+        if provider.name == "coreml" and release < GENERIC_COREML:
+            why = f"the generic append call of release {release} does not know it; releases from {GENERIC_COREML} on do"
+        if why:
+            raise ConfigError(
+                f"the provider {provider.title} cannot be used here",
+                where="the bundle's manifest",
+                why=why,
+                remedy="leave it out of [[runs]] for this target, or change ort_release, and make the bundle again",
+            )
+    digests = {file.path: file.sha256 for file in content.files}
+    numbers = list(dict.fromkeys(row.ships for row in rows))
+    files, conditions = [], []
+    for shipped in ships:
+        stem, _, suffix = resource(shipped.file).rpartition(".")
+        weights = shipped.weights
+        files.append({
+            "stem": swift_text(stem), "suffix": swift_text(suffix), "sha256": digests[shipped.file],
+            "ways": [
+                (swift_text(options_name(options)), [x for x in swift_calls(options) if not x.startswith("//")])
+                for options in shipped.runs
+            ],
+            "weights": f"{swift_text(resource(weights))}: {swift_text(digests[weights])}" if weights else "",
+        })  # fmt: skip
+    for row in rows if len(ships) > 1 else rows[-1:]:  # API levels are Android's
+        parts = [f"device.chips.contains({swift_text(row.soc)})"] if row.soc else []
+        parts += [f"device.abi == {swift_text(row.abi)}"] if row.abi else []
+        conditions.append((" && ".join(parts) or "true", numbers.index(row.ships)))
+    inputs = list(_tensors(signature.inputs))
+    parameters = [parameter for tensor in inputs for parameter in tensor["parameters"]]
     return {
-        "stem": swift_text(stem), "suffix": swift_text(suffix), "sha256": digest, "ways": ways,
-        "weights": f"{swift_text(resource(weights))}: {swift_text(digests[weights])}" if weights else "",
-    }  # fmt: skip
-
-
-def resource(path: str) -> str:
-    """The name of a file of the bundle among the package's resources."""
-    return path.rpartition("/")[2]
-
-
-def _condition(row: SelectionRow) -> str:
-    """Whether a device is of a row's class, in Swift. API levels are Android's."""
-    parts = [f"device.chips.contains({swift_text(row.soc)})"] if row.soc else []
-    parts += [f"device.abi == {swift_text(row.abi)}"] if row.abi else []
-    return " && ".join(parts) or "true"
+        "name": comment_text(model),
+        "class_name": swift_class(model, module),
+        "basis": list(dict.fromkeys(basis_text(shipped) for shipped in ships)),
+        "files": files,
+        "rows": conditions,
+        "inputs": inputs,
+        "outputs": list(_tensors([tensor for tensor in signature.outputs if tensor.dtype in ELEMENTS], "output")),
+        "parameters": parameters,
+        "arguments": [f"{name}: {name}" for name in (text.partition(":")[0] for text in parameters)],
+        "operators": f"{module}{OPERATORS}" if any(options.custom_ops for options in ways) else "",
+        "gpu": any(provider_named(options.provider).gpu for options in ways),
+    }
 
 
 def _tensors(tensors: Sequence[TensorInfo], alone: str = "") -> Iterator[dict[str, Any]]:

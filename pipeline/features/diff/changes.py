@@ -23,7 +23,7 @@ from pipeline.core.files import scratch
 from pipeline.core.groups import counted, grouped
 from pipeline.core.variant import Level
 from pipeline.model import ort_format
-from pipeline.model.onnx_model import ByteRange, LoadedModel, range_digests
+from pipeline.model.onnx_model import ByteRange, range_digests
 from pipeline.model.sources import SourceModel
 from pipeline.model.types import SHORT_NAMES
 from pipeline.partition.placement import CHARACTER, SMALL, collapse, curves, extent, lay_out
@@ -34,27 +34,22 @@ if TYPE_CHECKING:
 
 
 class GraphNode(NamedTuple):
-    """A node. `operator` has its domain where that is not ONNX's own: `com.microsoft:FusedConv`."""
+    """A node. `operator` has its domain where that is not ONNX's own: `com.microsoft:FusedConv`.
+
+    `bodies` are the graphs inside it, until `read_graph` puts their nodes beside the others.
+    """
 
     name: str
     operator: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: dict[str, str]
+    bodies: "tuple[FileGraph, ...]" = ()
 
     @property
     def label(self) -> str:
         """Its first output: names of new nodes differ from one run of onnxruntime to the next."""
         return next(filter(None, self.outputs), self.name)
-
-
-class _Body(NamedTuple):
-    """A graph before those inside its nodes are put beside them."""
-
-    nodes: "list[tuple[GraphNode, list[_Body]]]"
-    constants: dict[str, str]
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -98,7 +93,13 @@ def read_graph(source: SourceModel) -> FileGraph:
     with scratch() as work:
         subject = open_subject(source, work)
         if not isinstance(subject, Path):
-            return _flat(_of_onnx(subject.proto.graph, _onnx_constants(subject)))
+            digests = range_digests(set(subject.weights.values()))
+            large = {  # texts of the constants whose bytes lie in files
+                tensor.name: _constant(tensor.data_type, tensor.dims, digests[subject.weights[tensor.name]])
+                for tensor in subject.proto.graph.initializer
+                if tensor.name in subject.weights
+            }
+            return _flat(_of_onnx(subject.proto.graph, large))
         graph = ort_format.read_artifact(subject).graph
         records = tuple(
             f"{record.optimizer} {record.action}"
@@ -108,19 +109,19 @@ def read_graph(source: SourceModel) -> FileGraph:
         return _flat(_of_ort(graph, subject), records)
 
 
-def _flat(body: _Body, recorded: tuple[str, ...] = ()) -> FileGraph:
+def _flat(body: FileGraph, recorded: tuple[str, ...] = ()) -> FileGraph:
     """The nodes of a graph and of the bodies inside it, whose values are named after the node around them."""
     nodes: list[GraphNode] = []
     constants: dict[str, str] = {}
 
-    def add(body: _Body, outer: Mapping[str, str], prefix: str) -> None:
-        defined = {name for node, _ in body.nodes for name in node.outputs} | {*body.constants, *body.inputs}
+    def add(body: FileGraph, outer: Mapping[str, str], prefix: str) -> None:
+        defined = {name for node in body.nodes for name in node.outputs} | {*body.constants, *body.inputs}
         names = {**outer, **{name: prefix + name for name in defined if name}}
         constants.update((names[name], text) for name, text in body.constants.items())
-        for node, inner in body.nodes:
-            outputs = tuple(names.get(name, name) for name in node.outputs)
-            nodes.append(node._replace(inputs=tuple(names.get(name, name) for name in node.inputs), outputs=outputs))
-            for place, graph in enumerate(inner):
+        for node in body.nodes:
+            inputs, outputs = (tuple(names.get(name, name) for name in side) for side in (node.inputs, node.outputs))
+            nodes.append(node._replace(inputs=inputs, outputs=outputs, bodies=()))
+            for place, graph in enumerate(node.bodies):
                 add(graph, names, f"{next(filter(None, outputs), node.name)}/{place}/")
 
     add(body, {}, "")
@@ -160,7 +161,7 @@ def _text_digest(strings: Iterable[bytes]) -> str:
     return hashlib.sha256(b"\0".join(strings)).hexdigest()
 
 
-def _of_ort(graph: ort_format.OrtGraph, path: Path) -> _Body:
+def _of_ort(graph: ort_format.OrtGraph, path: Path) -> FileGraph:
     def place(tensor: ort_format.Tensor) -> ByteRange:
         return ByteRange(file=path, offset=tensor.offset, length=tensor.length)
 
@@ -172,21 +173,19 @@ def _of_ort(graph: ort_format.OrtGraph, path: Path) -> _Body:
             return _constant(value.data_type, value.dims, range_digests({place(value)})[place(value)])
         return attribute_text(value)
 
-    return _Body(
-        nodes=[
-            (
-                GraphNode(
-                    node.name, _operator(node.domain, node.op_type), node.inputs, node.outputs,
-                    {
-                        name: text(entry.value)
-                        for name, entry in node.attributes.items()
-                        if entry.type not in (ort_format.GRAPH, ort_format.GRAPHS)
-                    },
-                ),
-                [_of_ort(inner, path) for inner in node.subgraphs()],
+    return FileGraph(
+        nodes=tuple(
+            GraphNode(
+                node.name, _operator(node.domain, node.op_type), node.inputs, node.outputs,
+                {
+                    name: text(entry.value)
+                    for name, entry in node.attributes.items()
+                    if entry.type not in (ort_format.GRAPH, ort_format.GRAPHS)
+                },
+                tuple(_of_ort(inner, path) for inner in node.subgraphs()),
             )
             for node in graph.nodes
-        ],
+        ),
         constants={
             tensor.name: _constant(
                 tensor.data_type, tensor.dims,
@@ -208,16 +207,6 @@ def attribute_text(value: Any) -> str:
     return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
 
 
-def _onnx_constants(loaded: LoadedModel) -> dict[str, str]:
-    """Texts of the constants whose bytes lie in files."""
-    digests = range_digests(set(loaded.weights.values()))
-    return {
-        tensor.name: _constant(tensor.data_type, tensor.dims, digests[loaded.weights[tensor.name]])
-        for tensor in loaded.proto.graph.initializer
-        if tensor.name in loaded.weights
-    }
-
-
 def _tensor_text(tensor: "onnx.TensorProto") -> str:
     from pipeline.partition.graph import read_tensor
 
@@ -229,43 +218,35 @@ def _tensor_text(tensor: "onnx.TensorProto") -> str:
     return _constant(tensor.data_type, tensor.dims, digest)
 
 
-def _of_onnx(graph: "onnx.GraphProto", large: Mapping[str, str]) -> _Body:
+def _of_onnx(graph: "onnx.GraphProto", large: Mapping[str, str]) -> FileGraph:
+    import numpy as np
     import onnx
 
     constants = {t.name: large.get(t.name) or _tensor_text(t) for t in graph.initializer}
     constants |= {t.values.name: _tensor_text(t.values) for t in graph.sparse_initializer}
-    nodes: list[tuple[GraphNode, list[_Body]]] = []
+    kinds = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
+    nodes: list[GraphNode] = []
     for node in graph.node:
-        attributes, bodies = {}, []
+        attributes: dict[str, str] = {}
+        bodies: list[FileGraph] = []
         for entry in node.attribute:
             if entry.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS):
                 bodies += [_of_onnx(body, {}) for body in ([entry.g] if entry.HasField("g") else entry.graphs)]
             elif entry.type == onnx.AttributeProto.TENSOR:
                 attributes[entry.name] = _tensor_text(entry.t)
             else:
-                attributes[entry.name] = attribute_text(onnx.helper.get_attribute_value(entry))
-        if node.op_type == "Constant" and not bodies and len(node.output) == 1:
-            constants[node.output[0]] = _constant_node(node)
+                value = onnx.helper.get_attribute_value(entry)
+                if node.op_type == "Constant" and entry.name in kinds:  # as the initializer that a session makes of it
+                    value = _tensor_text(onnx.numpy_helper.from_array(np.asarray(value, kinds[entry.name])))
+                attributes[entry.name] = attribute_text(value)
+        if node.op_type == "Constant" and attributes and not bodies and len(node.output) == 1:
+            constants[node.output[0]] = attributes[node.attribute[0].name]
         else:
             operator = _operator(node.domain, node.op_type)
-            nodes.append((GraphNode(node.name, operator, tuple(node.input), tuple(node.output), attributes), bodies))
+            inputs, outputs = tuple(node.input), tuple(node.output)
+            nodes.append(GraphNode(node.name, operator, inputs, outputs, attributes, tuple(bodies)))
     given = tuple(value.name for value in graph.input if value.name not in constants)
-    return _Body(nodes, constants, given, tuple(value.name for value in graph.output))
-
-
-def _constant_node(node: "onnx.NodeProto") -> str:
-    """A Constant node's value as the initializer that a session makes of it."""
-    import numpy as np
-    import onnx
-
-    entry = node.attribute[0]
-    if entry.type == onnx.AttributeProto.TENSOR:
-        return _tensor_text(entry.t)
-    value = onnx.helper.get_attribute_value(entry)
-    kinds = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
-    if entry.name not in kinds:
-        return attribute_text(value)
-    return _tensor_text(onnx.numpy_helper.from_array(np.asarray(value, kinds[entry.name])))
+    return FileGraph(tuple(nodes), constants, given, tuple(value.name for value in graph.output))
 
 
 class KnownOptimizer(NamedTuple):
@@ -279,6 +260,11 @@ class KnownOptimizer(NamedTuple):
     lost: tuple[frozenset[str], ...] = ()
     gained: frozenset[str] = frozenset()
     kept: frozenset[str] = frozenset()
+
+    @property
+    def text(self) -> str:
+        """Its name with its level."""
+        return f"{self.name} ({self.level})"
 
 
 def _row(name: str, level: Level, lost: str = "", gained: str = "", kept: str = "") -> KnownOptimizer:
@@ -420,9 +406,18 @@ def _histories(graph: FileGraph) -> dict[int, int]:
 
 def _differences(before: FileGraph, after: FileGraph, a: GraphNode, b: GraphNode, explained: set[str]) -> Iterator[str]:
     """What is not the same in a pair. Inputs whose nodes are gone stand in the region of those."""
+    import onnx
+
     for name in dict.fromkeys((*a.attributes, *b.attributes)):
         old, new = a.attributes.get(name, "absent"), b.attributes.get(name, "absent")
-        if old != new and not ("absent" in (old, new) and _default(a.operator, name) in (old, new)):
+        default = None
+        if old != new and "absent" in (old, new):  # sessions write defaults into the files that they save
+            default = ""
+            with suppress(onnx.defs.SchemaError):
+                attribute = onnx.defs.get_schema(a.operator).attributes.get(name)
+                if attribute and attribute.default_value.name:
+                    default = attribute_text(onnx.helper.get_attribute_value(attribute.default_value))
+        if old != new and default not in (old, new):
             yield f"{name}: {old} → {new}"
     for slot in range(max(len(a.inputs), len(b.inputs))):
         old, new = (node.inputs[slot] if slot < len(node.inputs) else "" for node in (a, b))
@@ -432,17 +427,6 @@ def _differences(before: FileGraph, after: FileGraph, a: GraphNode, b: GraphNode
                 yield f"input {slot}: {constants[0] or old or 'absent'} → {constants[1] or new or 'absent'}"
         elif bool(old) != bool(new):
             yield f"input {slot}: {old or 'absent'} → {new or 'absent'}"
-
-
-def _default(operator: str, name: str) -> str:
-    """The text of an attribute's default value: sessions write it into the files that they save."""
-    import onnx
-
-    with suppress(onnx.defs.SchemaError):
-        attribute = onnx.defs.get_schema(operator).attributes.get(name)
-        if attribute and attribute.default_value.name:
-            return attribute_text(onnx.helper.get_attribute_value(attribute.default_value))
-    return ""
 
 
 def _regions(before: FileGraph, after: FileGraph, pairs: Pairs) -> Iterator[ChangedRegion]:
@@ -485,15 +469,11 @@ def _makers(before: FileGraph, after: FileGraph, gone: Sequence[int], new: Seque
         fits = all(_any_of(group, lost) for group in row.lost) and (not row.gained or _any_of(row.gained, gained))
         alone = set(lost) <= set().union(*row.lost)
         if fits and (_any_of(row.kept, old) if row.kept else row.gained or alone):
-            yield _named(row)
+            yield row.text
     if {*lost, *gained} == {"Transpose"}:
-        yield _named(TRANSPOSES)
+        yield TRANSPOSES.text
     elif not new:
         yield from _removers(before, after, gone)
-
-
-def _named(row: KnownOptimizer) -> str:
-    return f"{row.name} ({row.level})"
 
 
 def _removers(before: FileGraph, after: FileGraph, gone: Sequence[int]) -> Iterator[str]:
@@ -503,26 +483,25 @@ def _removers(before: FileGraph, after: FileGraph, gone: Sequence[int]) -> Itera
         if row.lost and not row.gained and not row.kept:
             kept = [place for place in left if before.nodes[place].operator not in row.lost[0]]
             if len(kept) < len(left):
-                yield _named(row)
+                yield row.text
             left = kept
+
+    def has_twin(node: GraphNode) -> bool:
+        """Whether a node that stays does the same with the same inputs."""
+        return any(
+            (other.operator, other.inputs, other.attributes) == (node.operator, node.inputs, node.attributes)
+            for place, other in enumerate(before.nodes)
+            if place not in gone
+        )
+
     if any(name in after.constants for place in left for name in before.nodes[place].outputs):
-        yield _named(CONSTANT_FOLDING)
-    elif left and all(_twin(before, place, gone) for place in left):
-        yield _named(SUBEXPRESSIONS)
+        yield CONSTANT_FOLDING.text
+    elif left and all(has_twin(before.nodes[place]) for place in left):
+        yield SUBEXPRESSIONS.text
 
 
 def _any_of(operators: Iterable[str], counted: Counter[str]) -> bool:
     return any(counted[operator] for operator in operators)
-
-
-def _twin(graph: FileGraph, place: int, gone: Sequence[int]) -> bool:
-    """Whether a node that stays does the same with the same inputs."""
-    node = graph.nodes[place]
-    return any(
-        other.operator == node.operator and other.inputs == node.inputs and other.attributes == node.attributes
-        for at, other in enumerate(graph.nodes)
-        if at not in gone
-    )
 
 
 BOX_HEIGHT, LAYER_HEIGHT, MARGIN, HEAD, BETWEEN = 40, 74, 32, 96, 60
@@ -592,7 +571,17 @@ def _side(
         groups, edges = [(place,) for place in range(len(graph.nodes))], tuple(graph.edges)
     if len(groups) > MOST_BOXES:
         return [f'<text class="facts" x="{left:.0f}" y="{HEAD}">{len(groups)} boxes: too many to draw</text>'], 300, 20
-    boxes = [_box(graph, nodes, style, kinds[nodes[0]], changes, makers) for nodes in groups]
+    boxes = []
+    for nodes in groups:
+        kind = kinds[nodes[0]]
+        operators = Counter(graph.nodes[place].operator for place in nodes)
+        text = ", ".join(f"{name} {count}" if count > 1 else name for name, count in operators.most_common())
+        label = graph.nodes[nodes[0]].label if len(nodes) == 1 else counted(len(nodes), "node")
+        why = "; ".join(what for place in nodes for what in changes.get(place, ()))
+        why = f"{kind} {makers[kind]}".rstrip() if kind in makers else why
+        shown = style if kind in makers else "changed" if kind == CHANGED else "same"
+        # The CSS class, two lines, and what a pointer on it shows
+        boxes.append((shown, _cut(text), _cut(why or label), " · ".join(filter(None, (text, label, why)))))
     widths = {
         place: max(CHARACTER * len(head), SMALL * len(line), 40.0) + 20.0
         for place, (_, head, line, _) in enumerate(boxes)
@@ -601,28 +590,16 @@ def _side(
     low, high, layers = extent(places, ways, widths)
     shift = left - low
     elements = [f'<path class="edge" d="{line}"/>' for line in curves(ways, shift, HEAD, LAYER_HEIGHT, BOX_HEIGHT)]
-    for place, (x, layer) in places.items():
-        elements += _drawn(*boxes[place], widths[place], x + shift, HEAD + layer * LAYER_HEIGHT)
+    for place, (middle, layer) in places.items():
+        (shown, head, line, tip), width = boxes[place], widths[place]
+        x, top = middle + shift, HEAD + layer * LAYER_HEIGHT
+        rect = f'x="{x - width / 2:.1f}" y="{top:.1f}" width="{width:.1f}" height="{BOX_HEIGHT}" rx="7"'
+        elements.append(
+            f'<g class="{shown}"><title>{_clean(tip)}</title><rect class="box" {rect}/>'
+            f'<text class="op" x="{x:.1f}" y="{top + 17:.1f}">{_clean(head)}</text>'
+            f'<text class="name" x="{x:.1f}" y="{top + 31:.1f}">{_clean(line)}</text></g>'
+        )
     return elements, high - low, layers * LAYER_HEIGHT
-
-
-def _box(
-    graph: FileGraph,
-    nodes: Sequence[int],
-    style: str,
-    kind: int,
-    changes: Mapping[int, Sequence[str]],
-    makers: Mapping[int, str],
-) -> tuple[str, str, str, str]:
-    """A box: its CSS class, its two lines and what a pointer on it shows."""
-    operators = Counter(graph.nodes[place].operator for place in nodes)
-    text = ", ".join(f"{name} {count}" if count > 1 else name for name, count in operators.most_common())
-    label = graph.nodes[nodes[0]].label if len(nodes) == 1 else counted(len(nodes), "node")
-    why = (
-        f"{kind} {makers[kind]}".rstrip() if kind in makers else "; ".join(w for p in nodes for w in changes.get(p, ()))
-    )
-    shown = style if kind in makers else "changed" if kind == CHANGED else "same"
-    return shown, _cut(text), _cut(why or label), " · ".join(filter(None, (text, label, why)))
 
 
 def _cut(text: str) -> str:
@@ -632,12 +609,3 @@ def _cut(text: str) -> str:
 
 def _clean(text: str) -> str:
     return escape(visible(text))
-
-
-def _drawn(style: str, head: str, line: str, tip: str, width: float, x: float, top: float) -> Iterator[str]:
-    rect = f'x="{x - width / 2:.1f}" y="{top:.1f}" width="{width:.1f}" height="{BOX_HEIGHT}" rx="7"'
-    yield (
-        f'<g class="{style}"><title>{_clean(tip)}</title><rect class="box" {rect}/>'
-        f'<text class="op" x="{x:.1f}" y="{top + 17:.1f}">{_clean(head)}</text>'
-        f'<text class="name" x="{x:.1f}" y="{top + 31:.1f}">{_clean(line)}</text></g>'
-    )

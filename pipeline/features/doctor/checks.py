@@ -4,7 +4,7 @@ They look at a model's graph, the device, the library, and one profiled run.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +23,6 @@ from pipeline.core.releases import Release, line_of
 from pipeline.model.signature import names_of, open_axes, own_inputs
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import ModelAnswer, Optimize, Settings
-from pipeline.partition.graph import Graph
 from pipeline.partition.judge import PartitionRequest, judge
 from pipeline.partition.qnn.kept import compiler_lacking, compiler_name
 from pipeline.partition.subject import open_views, scratch_folder
@@ -116,22 +115,15 @@ class ModelTraits(Struct, frozen=True, kw_only=True):
 
 
 def examine(path: str, settings: tuple[Settings, ...] = ()) -> ModelTraits:
-    """Read a model's graph and ask the rules of the wanted providers; ModelError for what is no model. In a worker."""
+    """Read a model's graph and ask the rules of the wanted providers; ModelError for what is no model. In a worker.
+
+    Bodies of control flow are not looked into.
+    """
     source = SourceModel(path=path)
     with scratch_folder(source) as folder:
         views = open_views(source, Optimize.NONE, folder, {})
         graph, *_ = views.of(Settings(provider=XNNPACK))
-        loaded = views.loaded
-        names = tuple(names_of(open_axes(own_inputs(loaded.proto)))) if loaded else ()
-        traits = traits_of(graph, names)
-    asked = (PartitionRequest(source=source, settings=row, likely=True) for row in settings)
-    return msgspec.structs.replace(
-        traits, answers={request_of.settings.rules.provider: judge(request_of) for request_of in asked}
-    )
-
-
-def traits_of(graph: Graph, open_names: Iterable[str] = ()) -> ModelTraits:
-    """The traits of a graph; bodies of control flow are not looked into."""
+        names = tuple(names_of(open_axes(own_inputs(views.loaded.proto)))) if views.loaded else ()
     levels: dict[str, int] = {}
     heavy: Counter[int] = Counter()
     for index in graph.order:
@@ -139,12 +131,14 @@ def traits_of(graph: Graph, open_names: Iterable[str] = ()) -> ModelTraits:
         level = max((levels.get(name, 0) for name in node.inputs), default=0) + (node.op_type in HEAVY)
         heavy[level] += node.op_type in HEAVY
         levels.update(dict.fromkeys(node.outputs, level))
+    asked = (PartitionRequest(source=source, settings=row, likely=True) for row in settings)
     return ModelTraits(
         operators=dict(Counter(node.op_type for node in graph.nodes.values()).most_common()),
         width=max(heavy.values(), default=0),
-        open=tuple(open_names),
+        open=names,
         overridable=len(graph.overridable),
         half=any(graph.value(name).dtype == "f16" for node in graph.nodes.values() for name in node.outputs if name),
+        answers={request.settings.rules.provider: judge(request) for request in asked},
     )
 
 

@@ -1,7 +1,7 @@
 """`ort-mobile doctor`: ONNX Runtime's performance checklist, tested on a model."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -9,9 +9,6 @@ from pipeline.cli.command import Command
 from pipeline.cli.options import data_options, dataset_from, dimension_option, library_option, progress, wait_option
 from pipeline.cli.outputs import Outputs, json_option, markdown_option
 from pipeline.cli.run import conditions_of, run_conditions
-
-if TYPE_CHECKING:
-    from pipeline.features.doctor.diagnose import DoctorOrder
 
 
 def show_checks(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
@@ -73,31 +70,31 @@ def doctor(
     """
     from dataclasses import replace
 
-    from pipeline.features.doctor.diagnose import DoctorModel, DoctorOrder, diagnose, exit_code
+    from device_runner.spec import RunOptions
+    from pipeline.config import MeasureConfig, read_config
+    from pipeline.features.doctor.diagnose import diagnose, orders_of_config
     from pipeline.features.doctor.diagnosis import parts
+    from pipeline.job.bench import PerfOrder
 
     data = dataset_from(test_data, input_values)
     if model.suffix.lower() == ".toml":
         if data.given or dimensions:
             raise click.UsageError("--test-data, --input and --dimension are for a MODEL; a config has its own", ctx)
-        order = _of_config(model)
+        orders = orders_of_config(read_config(model, existing=True))
     else:
-        order = DoctorOrder(models=(DoctorModel(path=model, data=data, dimensions=dimensions),))
-    order = replace(
-        order, device=device or order.device, library=library, minutes=minutes,
-        conditions=conditions_of(answers) or order.conditions, folder=output, resume=resume, wait_seconds=lease_seconds,
-    )  # fmt: skip
-    report = diagnose(order, progress())
+        alone = PerfOrder(
+            files=(model,), options=(RunOptions(),), device="local", library=None, dimensions=dimensions,
+            measure=MeasureConfig(), data=data,
+        )  # fmt: skip
+        orders = [alone]
+    conditions = conditions_of(answers)
+    orders = [
+        replace(
+            order, device=device or order.device, library=library, conditions=conditions or order.conditions,
+            wait_seconds=lease_seconds,
+        )
+        for order in orders
+    ]  # fmt: skip
+    report = diagnose(orders, progress(), minutes=minutes, folder=output, resume=resume)
     failed = (f"{model.model}: {'; '.join(model.failure)}" for model in report.diagnoses if model.failure)
-    outputs.finish(report, parts(report), code=exit_code(report), failed=failed, title="Diagnosis")
-
-
-def _of_config(path: Path) -> "DoctorOrder":
-    from pipeline.config import read_config
-    from pipeline.features.doctor.diagnose import DoctorOrder, models_of_config
-
-    config = read_config(path, existing=True)
-    return DoctorOrder(
-        models=tuple(models_of_config(config)), device=config.devices[0], measure=config.measure,
-        conditions=config.conditions,
-    )  # fmt: skip
+    outputs.finish(report, parts(report), code=report.exit_code, failed=failed, title="Diagnosis")

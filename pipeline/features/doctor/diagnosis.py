@@ -14,7 +14,8 @@ from device_runner.spec import RunOptions
 from pipeline.campaign.plan import options_name
 from pipeline.campaign.record import Host, RunRecord, rounds_of
 from pipeline.campaign.statistics import Comparison, DecisionRule, Verdict, compare, summarize
-from pipeline.campaign.statistics.compare import undecided
+from pipeline.core.errors import ExitCode
+from pipeline.core.groups import grouped
 from pipeline.features.doctor.checks import CheckProposal, DoctorCheck, Remedy
 from pipeline.report import wording
 from pipeline.report.wording import Line, Listing, ListingNote, Part, Section, gathered, sections_of
@@ -33,13 +34,6 @@ class Outcome(StrEnum):
     UNTESTED = "not tested"
     """It could not be measured: it failed, or the time was over."""
     NOT_APPLICABLE = "does not apply"
-
-
-class Quantity(StrEnum):
-    """What is compared beside the latency."""
-
-    LOAD = "load"
-    FIRST_RUN = "first_run"
 
 
 class MeasuredRemedy(Struct, frozen=True, kw_only=True):
@@ -142,14 +136,10 @@ class DoctorReport(Struct, frozen=True, kw_only=True):
     minutes: float
     diagnoses: tuple[Diagnosis, ...]
 
-
-Latencies = Callable[[RunResult], tuple[int, ...]]
-
-QUANTITIES: Mapping[Quantity, Latencies] = {
-    Quantity.LOAD: lambda result: (result.load_ns,),
-    Quantity.FIRST_RUN: lambda result: (result.first_run_ns,),
-}
-"""Times of which a process has one."""
+    @property
+    def exit_code(self) -> ExitCode:
+        """1 where a model could not be diagnosed."""
+        return ExitCode.SOME_FAILED if any(diagnosis.failure for diagnosis in self.diagnoses) else ExitCode.DONE
 
 
 def _ok(records: Sequence[RunRecord]) -> list[RunRecord]:
@@ -172,35 +162,38 @@ def measured(
     rule: DecisionRule,
 ) -> MeasuredRemedy:
     """A remedy with its numbers; why there are none, or why they do not count, where something failed."""
-    fine = _ok(records)
-    other = {
-        quantity.value: compare(rounds_of(records, "x", read), rounds_of(start, "", read), replace(rule, looks=()))
-        for quantity, read in QUANTITIES.items()
-    }
+    fine, alone = _ok(records), replace(rule, looks=())
+
+    def compared(time_ns: Callable[[RunResult], int]) -> Comparison | None:
+        """Of a time of which a process has one."""
+
+        def read(result: RunResult) -> tuple[int, ...]:
+            return (time_ns(result),)
+
+        return compare(rounds_of(records, "x", read), rounds_of(start, "", read), alone)
+
+    failure = next((record.result.failure for record in records if record.result.failure), None)
+    wrong = next((check for record in records for check in record.checks if check.failed), None)
+    why = "" if records else "the time was over before it was measured"
+    if failure:
+        why = f"{failure.message}; {failure.remedy}" if failure.remedy else failure.message
+    elif wrong:
+        why = f"output {wrong.output!r} is not the start's: {wrong.reason}"
     return msgspec.structs.replace(
         shell,
-        why=shell.why or _objection(records),
+        why=shell.why or why,
         rounds=len(fine),
         median_ns=_median_latency(fine),
         latency=latency,
+        load=compared(lambda result: result.load_ns),
+        first_run=compared(lambda result: result.first_run_ns),
         memory_bytes=int(np.median([record.result.memory_peak_bytes for record in fine])) if fine else 0,
-        **other,
     )
 
 
 def _median_latency(records: Sequence[RunRecord]) -> float | None:
     latencies = [value for record in records for value in record.result.latencies_ns]
     return float(np.median(latencies)) if latencies else None
-
-
-def _objection(records: Sequence[RunRecord]) -> str:
-    failure = next((record.result.failure for record in records if record.result.failure), None)
-    if failure:
-        return f"{failure.message}; {failure.remedy}" if failure.remedy else failure.message
-    wrong = next((check for record in records for check in record.checks if check.failed), None)
-    if wrong:
-        return f"output {wrong.output!r} is not the start's: {wrong.reason}"
-    return "" if records else "the time was over before it was measured"
 
 
 def start_of(options: RunOptions, records: Sequence[RunRecord]) -> Start:
@@ -230,36 +223,27 @@ def typical(usual: RunResult, start: Start) -> RunResult:
 def finding_of_check(check: DoctorCheck, proposal: CheckProposal, remedies: Sequence[MeasuredRemedy]) -> DoctorFinding:
     """What a check found; `remedies` are those of its proposal, measured."""
     best = min((remedy for remedy in remedies if remedy.gains), key=lambda remedy: remedy.ratio, default=None)
+    if proposal.why_not:
+        outcome = Outcome.NOT_APPLICABLE
+    elif best:
+        outcome = Outcome.GAIN
+    elif proposal.advice:
+        outcome = Outcome.NOTE
+    else:
+        counts = any(remedy.latency and not remedy.why for remedy in remedies)
+        outcome = Outcome.NO_GAIN if counts else Outcome.UNTESTED
     return DoctorFinding(
         check=check.id,
         title=check.title,
         how=check.how,
         source=check.source,
-        outcome=_outcome(proposal, remedies, best),
+        outcome=outcome,
         text=proposal.why_not or proposal.note,
         advice=proposal.advice,
         share=proposal.share,
         best=best.remedy.name if best else "",
         measured=tuple(remedies),
     )
-
-
-def _outcome(proposal: CheckProposal, remedies: Sequence[MeasuredRemedy], best: MeasuredRemedy | None) -> Outcome:
-    if proposal.why_not:
-        return Outcome.NOT_APPLICABLE
-    if best:
-        return Outcome.GAIN
-    if proposal.advice:
-        return Outcome.NOTE
-    return Outcome.NO_GAIN if any(remedy.latency and not remedy.why for remedy in remedies) else Outcome.UNTESTED
-
-
-def open_remedies(
-    start: Sequence[RunRecord], others: Mapping[str, Sequence[RunRecord]], rule: DecisionRule
-) -> frozenset[str]:
-    """The names of the others about which more rounds may decide."""
-    groups = [rounds_of(records, name) for name, records in others.items()]
-    return frozenset(group.key for group in undecided(groups, rounds_of(start), rule))
 
 
 def winners(findings: Sequence[DoctorFinding]) -> list[MeasuredRemedy]:
@@ -279,46 +263,8 @@ FENCES = {"C++": "cpp", "Swift": "swift", "Java": "java", "Kotlin": "kotlin", "P
 DOCS = "https://onnxruntime.ai/docs/"
 
 
-def title(diagnosis: Diagnosis) -> str:
-    """What was diagnosed, and from which start."""
-    release = f", ONNX Runtime {diagnosis.release}" if diagnosis.release else ""
-    return f"{diagnosis.model}{f' on {diagnosis.device}' if diagnosis.device else ''}{release}"
-
-
-def start_line(diagnosis: Diagnosis) -> str:
-    """The numbers of the start; why there are none."""
-    if diagnosis.failure:
-        return f"not diagnosed: {'; '.join(diagnosis.failure)}"
-    if diagnosis.start is None:
-        return ""
-    start = diagnosis.start
-    return (
-        f"As it is: {start.run}, median {wording.duration(start.median_ns)}, "
-        f"loads in {wording.duration(start.load_ns)}, first inference {wording.duration(start.first_run_ns)}, "
-        f"memory {wording.size(start.memory_bytes)}, "
-        f"rounds: {start.rounds}. {diagnosis.seconds:.0f} s in all."
-    )
-
-
+REMEDIES = "Remedies, each beside the model as it is in the same rounds (ratio: of the times, below 1 is faster)"
 MEASURED_HEAD = ("Check", "Remedy", "Median", "Ratio", "Interval", "Verdict", "Load ratio", "Memory change", "Rounds")
-
-
-def measured_listing(diagnosis: Diagnosis) -> Listing:
-    """Every remedy that was measured, those that gain most first."""
-    checks: dict[str, list[str]] = {}
-    remedies = {}
-    for finding in diagnosis.findings:
-        for remedy in finding.measured:
-            if remedy.rounds:
-                checks.setdefault(remedy.remedy.name, []).append(finding.check)
-                remedies[remedy.remedy.name] = remedy
-    pairs = ((", ".join(checks[name]), remedy) for name, remedy in remedies.items())
-    ordered = sorted(pairs, key=lambda pair: (not pair[1].gains, pair[1].ratio))
-    return Listing(
-        title="Remedies, each beside the model as it is in the same rounds (ratio: of the times, below 1 is faster)",
-        head=MEASURED_HEAD,
-        rows=tuple(_row(check, remedy, diagnosis) for check, remedy in ordered),
-    )
 
 
 def _row(check: str, remedy: MeasuredRemedy, diagnosis: Diagnosis) -> tuple[str, ...]:
@@ -337,29 +283,32 @@ def _row(check: str, remedy: MeasuredRemedy, diagnosis: Diagnosis) -> tuple[str,
     )
 
 
-def together_listing(diagnosis: Diagnosis) -> Listing:
-    """The winners together, and the best alone, in rounds that did not choose them."""
-    trial = diagnosis.together
-    rows = [("all together", trial.together)] if trial else []
-    rows += [("the best alone", trial.alone)] if trial and trial.alone else []
-    return Listing(
-        title="The remedies that gain, together: what each gains does not add up",
-        head=("", *MEASURED_HEAD[1:]),
-        rows=tuple(_row(name, remedy, diagnosis) for name, remedy in rows),
-    )
-
-
 def sections(diagnosis: Diagnosis) -> tuple[Section, ...]:
     """What to do first, then what was found without a gain, and what does not apply; empty ones left out."""
-    by_outcome = {
-        outcome: [finding for finding in diagnosis.findings if finding.outcome is outcome] for outcome in Outcome
-    }
-    untested = (
-        ListingNote(title="", text=remedy.why, places=(f"{finding.title}: {remedy.remedy.name}",))
-        for finding in diagnosis.findings
-        for remedy in finding.measured
-        if remedy.why
-    )
+    by_outcome = grouped((finding.outcome, finding) for finding in diagnosis.findings)
+    to_set, faster_loads, untested, trial = [], [], [], diagnosis.together
+    for finding in diagnosis.findings:
+        for remedy in finding.measured:
+            name, code = remedy.remedy.name, _code(remedy)
+            if name == finding.best:
+                text = f"{name}: {gain(remedy.latency)} ({DOCS}{finding.source})"
+                to_set.append(ListingNote(title=finding.title, text=text, code=code))
+            elif remedy.loads_faster:
+                latency = remedy.latency
+                runs = "rounds are too few to say how fast it runs"
+                if latency and latency.low is not None and latency.high is not None:
+                    runs = f"latency between {latency.low:.2f} and {latency.high:.2f} times that of the model as it is"
+                    if latency.verdict is Verdict.SAME:  # the only verdict that says as fast
+                        runs = f"runs as fast, within {latency.margin:.0%}"
+                text = f"{name}: {gain(remedy.load)} to load; {runs}"
+                faster_loads.append(ListingNote(title=finding.title, text=text, code=code))
+            if remedy.why:
+                untested.append(ListingNote(title="", text=remedy.why, places=(f"{finding.title}: {name}",)))
+    all_together = []
+    if trial and trial.alone:
+        alone = f"{trial.alone.remedy.name} alone: {gain(trial.alone.latency)}"
+        text = f"{trial.together.why or gain(trial.together.latency)}; {alone}"
+        all_together = [ListingNote(title=trial.together.remedy.name, text=text, code=_code(trial.together))]
     most = {f.check: "" if f.share is None else f" (at most {f.share:.1%} to gain)" for f in diagnosis.findings}
     ratios = {
         finding.check: ", ".join(f"{r.remedy.name} {wording.ratio(r.latency)}" for r in finding.measured if r.latency)
@@ -367,9 +316,9 @@ def sections(diagnosis: Diagnosis) -> tuple[Section, ...]:
     }
     return sections_of(
         {
-            "What to set": [note for finding in by_outcome[Outcome.GAIN] for note in _how(finding)],
-            "What to set for all together": _set_together(diagnosis),
-            "Loads faster": [note for finding in diagnosis.findings for note in _loading(finding)],
+            "What to set": to_set,
+            "What to set for all together": all_together,
+            "Loads faster": faster_loads,
             "Notes": [
                 ListingNote(title=finding.title, text=finding.text + most[finding.check], remedy=finding.advice)
                 for finding in diagnosis.findings
@@ -377,22 +326,16 @@ def sections(diagnosis: Diagnosis) -> tuple[Section, ...]:
             ],
             "No gain shown (with the ratio)": [
                 ListingNote(title=finding.title, text="; ".join(filter(None, (finding.text, ratios[finding.check]))))
-                for finding in by_outcome[Outcome.NO_GAIN]
+                for finding in by_outcome.get(Outcome.NO_GAIN, [])
             ],
             "Not tested": gathered(untested),
             "Does not apply": [
-                ListingNote(title=finding.title, text=finding.text) for finding in by_outcome[Outcome.NOT_APPLICABLE]
+                ListingNote(title=finding.title, text=finding.text)
+                for finding in by_outcome.get(Outcome.NOT_APPLICABLE, [])
             ],
             "Limits": [ListingNote(title="", text=note) for note in diagnosis.notes],
         }
     )
-
-
-def _how(finding: DoctorFinding) -> Iterator[ListingNote]:
-    for remedy in finding.measured:
-        if remedy.remedy.name == finding.best:
-            text = f"{remedy.remedy.name}: {gain(remedy.latency)} ({DOCS}{finding.source})"
-            yield ListingNote(title=finding.title, text=text, code=_code(remedy))
 
 
 def gain(comparison: Comparison | None) -> str:
@@ -411,38 +354,40 @@ def _code(remedy: MeasuredRemedy) -> dict[str, tuple[str, ...]]:
     return {language: lines for language, lines in blocks.items() if lines}
 
 
-def _set_together(diagnosis: Diagnosis) -> list[ListingNote]:
-    trial = diagnosis.together
-    if not trial or not trial.alone:
-        return []
-    alone = f"{trial.alone.remedy.name} alone: {gain(trial.alone.latency)}"
-    text = f"{trial.together.why or gain(trial.together.latency)}; {alone}"
-    return [ListingNote(title=trial.together.remedy.name, text=text, code=_code(trial.together))]
-
-
-def _loading(finding: DoctorFinding) -> Iterator[ListingNote]:
-    for remedy in finding.measured:
-        if remedy.loads_faster and remedy.remedy.name != finding.best:
-            text = f"{remedy.remedy.name}: {gain(remedy.load)} to load; {_runs(remedy)}"
-            yield ListingNote(title=finding.title, text=text, code=_code(remedy))
-
-
-def _runs(remedy: MeasuredRemedy) -> str:
-    """How fast it runs, which only a verdict of the same calls as fast."""
-    latency = remedy.latency
-    if latency is None or latency.low is None or latency.high is None:
-        return "rounds are too few to say how fast it runs"
-    if latency.verdict is Verdict.SAME:
-        return f"runs as fast, within {latency.margin:.0%}"
-    return f"latency between {latency.low:.2f} and {latency.high:.2f} times that of the model as it is"
-
-
 def parts(report: DoctorReport) -> Iterator[Part]:
-    """Every diagnosis: its start, what each remedy gives, and notes."""
+    """Every diagnosis: its start, what each remedy gives, those that gain most first, and notes."""
     for diagnosis in report.diagnoses:
-        yield Line((title(diagnosis), "bold"))
-        yield Line((start_line(diagnosis), "yellow" if diagnosis.failure else ""), indent=0)
+        release = f", ONNX Runtime {diagnosis.release}" if diagnosis.release else ""
+        device = f" on {diagnosis.device}" if diagnosis.device else ""
+        yield Line((f"{diagnosis.model}{device}{release}", "bold"))
+        numbers, start = "", diagnosis.start
+        if diagnosis.failure:
+            numbers = f"not diagnosed: {'; '.join(diagnosis.failure)}"
+        elif start:
+            numbers = (
+                f"As it is: {start.run}, median {wording.duration(start.median_ns)}, "
+                f"loads in {wording.duration(start.load_ns)}, first inference {wording.duration(start.first_run_ns)}, "
+                f"memory {wording.size(start.memory_bytes)}, "
+                f"rounds: {start.rounds}. {diagnosis.seconds:.0f} s in all."
+            )
+        yield Line((numbers, "yellow" if diagnosis.failure else ""), indent=0)
         yield Line(indent=0)
-        yield measured_listing(diagnosis)
-        yield together_listing(diagnosis)
+        measured = [(f.check, remedy) for f in diagnosis.findings for remedy in f.measured if remedy.rounds]
+        checks = grouped((remedy.remedy.name, check) for check, remedy in measured)
+        remedies = {remedy.remedy.name: remedy for _, remedy in measured}
+        yield Listing(
+            title=REMEDIES,
+            head=MEASURED_HEAD,
+            rows=tuple(
+                _row(", ".join(checks[remedy.remedy.name]), remedy, diagnosis)
+                for remedy in sorted(remedies.values(), key=lambda remedy: (not remedy.gains, remedy.ratio))
+            ),
+        )
+        trial = diagnosis.together
+        trials = [("all together", trial.together), ("the best alone", trial.alone)] if trial else []
+        yield Listing(
+            title="The remedies that gain, together: what each gains does not add up",
+            head=("", *MEASURED_HEAD[1:]),
+            rows=tuple(_row(name, remedy, diagnosis) for name, remedy in trials if remedy),
+        )
         yield from sections(diagnosis)

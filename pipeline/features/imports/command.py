@@ -28,10 +28,12 @@ def import_model(source: str, output: Path, opset: int | None, check: bool, outp
     are those of the framework: on the example, on random inputs like it, on other sizes of dynamic dimensions. Needs
     the extra of its framework: torch, sklearn or tensorflow.
     """
-    from pipeline.features.imports.job import document, import_source, refuse_failed
+    import msgspec
+
+    from pipeline.features.imports.job import import_source, refuse_failed
 
     report = import_source(source, output, opset=opset, check=check)
-    outputs.write_json(document(report, output))
+    outputs.write_json({"output": str(output), **msgspec.to_builtins(report)})
     if outputs.text:
         from pipeline.report.show import show
 

@@ -17,8 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from device_runner.result import Struct
 from pipeline.check.compare import OutputCheck, OutputPrecision, compare_outputs, usual_tolerance
 from pipeline.check.reference import precision_of
@@ -29,7 +27,7 @@ from pipeline.core.workers import Task, run_tasks, still_at_work
 from pipeline.dataset.values import load_function
 from pipeline.model.edit import all_nodes
 from pipeline.model.onnx_model import load_model
-from pipeline.model.signature import TensorInfo, own_inputs
+from pipeline.model.signature import own_inputs
 from pipeline.model.sources import SourceModel
 
 if TYPE_CHECKING:
@@ -476,7 +474,14 @@ def do_import(source: str, file: str, *, opset: int | None, check: bool) -> Impo
     with quietly():
         trained = open_source(source)
         still_at_work()
-        export(trained, target, source, opset)
+        try:
+            trained.export(target, opset)
+        except (ModelError, MemoryError):
+            raise
+        except trained.refusals as error:
+            layers = ", ".join(trained.layers(error)[:5])
+            what = f"{trained.title} cannot export {layers}" if layers else f"{trained.title} cannot export the model"
+            raise ModelError(what, where=source, why=explained(error), remedy=REWRITE) from error
         still_at_work()
         model = load_model(SourceModel(path=str(target)), target.parent).proto
         refuse_unknown(model, trained, source)
@@ -505,20 +510,10 @@ def refuse_unknown(model: "ModelProto", trained: Trained, source: str) -> None:
         )  # fmt: skip
 
 
-def export(trained: Trained, target: Path, source: str, opset: int | None) -> None:
-    """Write the ONNX model; ModelError with the layers that the exporter refuses."""
-    try:
-        trained.export(target, opset)
-    except (ModelError, MemoryError):
-        raise
-    except trained.refusals as error:
-        layers = ", ".join(trained.layers(error)[:5])
-        what = f"{trained.title} cannot export {layers}" if layers else f"{trained.title} cannot export the model"
-        raise ModelError(what, where=source, why=explained(error), remedy=REWRITE) from error
-
-
 def compare(trained: Trained, model: "ModelProto", target: Path) -> Iterator[ComparedInputs]:
     """Both on the example, on random inputs like it, and on other sizes of the dimensions that the file leaves open."""
+    import numpy as np
+
     try:
         session = make_session(target, HostSession())
     except ort_errors() as error:
@@ -553,13 +548,16 @@ def compare(trained: Trained, model: "ModelProto", target: Path) -> Iterator[Com
             failed = OutputCheck(output=outputs[0], passed=False, reason=f"ONNX Runtime fails: {first_line(error)}")
             return ComparedInputs(inputs=label, sizes=dict(sizes), checks=(failed,))
         named = dict(zip(outputs, expected, strict=False))
-        checks = compare_outputs(named, dict(zip(outputs, map(_array, computed), strict=True)), tolerance)
+        checks = compare_outputs(named, dict(zip(outputs, map(np.asarray, computed), strict=True)), tolerance)
         return ComparedInputs(inputs=label, sizes=dict(sizes), checks=tuple(checks))
 
     yield both(trained.example, "the example", {})
     for seed in SEEDS:
         yield both([_like(array, array.shape, seed) for array in trained.example], f"random numbers {seed}", {})
-    axes = [_open_axes(info) for info in takes]
+    axes = [  # those without a size, by their names or as `input[axis]`
+        {axis: x or f"{info.name}[{axis}]" for axis, x in enumerate(info.shape or ()) if not isinstance(x, int)}
+        for info in takes
+    ]
     open_sizes = {
         name: array.shape[axis]
         for array, named in zip(trained.example, axes, strict=True)
@@ -574,19 +572,6 @@ def compare(trained: Trained, model: "ModelProto", target: Path) -> Iterator[Com
         yield both(inputs, "other sizes", sizes)
 
 
-def _open_axes(info: TensorInfo) -> dict[int, str]:
-    """The axes without a size, by their names or as `input[axis]`."""
-    return {
-        axis: size or f"{info.name}[{axis}]" for axis, size in enumerate(info.shape or ()) if not isinstance(size, int)
-    }
-
-
-def _array(value: object) -> "Array":
-    import numpy as np
-
-    return np.asarray(value)
-
-
 def _like(array: "Array", shape: Sequence[int], seed: int) -> "Array":
     """Random numbers of the mean and spread of an array; whole ones from between its least and its largest."""
     import numpy as np
@@ -596,9 +581,3 @@ def _like(array: "Array", shape: Sequence[int], seed: int) -> "Array":
         spread = float(array.std()) or 1.0
         return random.normal(float(array.mean()), spread, shape).astype(array.dtype)
     return random.choice(array.reshape(-1), tuple(shape)) if array.size else np.zeros(shape, array.dtype)
-
-
-def document(report: ImportReport, output: Path) -> dict[str, object]:
-    """The report as JSON."""
-    fields: dict[str, object] = msgspec.to_builtins(report)
-    return {"output": str(output), **fields}

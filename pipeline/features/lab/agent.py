@@ -91,22 +91,13 @@ class Attached:
 
         It takes as long as devices need to answer.
         """
-        listed, notes = {}, []
+        listed, notes, now = {}, [], time.monotonic()
         for address in sorted({split_server(name)[1] for name in self.names if name.startswith("adb:")}):
             try:
                 listed[address] = dict(list_serials(server_at(address)))
             except RunnerError as error:
                 notes.append(f"adb {address or 'here'}: {error.reason}")
-        self._join_lost(listed)
-        answer = (listed, tuple(notes))
-        waits = bool(self.notes) and time.monotonic() - self.asked > AGAIN_SECONDS
-        if answer != self.seen or waits:
-            self.seen, self.asked = answer, time.monotonic()
-            self._ask(set(busy), listed, notes)
-
-    def _join_lost(self, listed: dict[str, dict[str, str]]) -> None:
-        """Join phones on the network again that were there: an adb server forgets one when it loses it."""
-        now = time.monotonic()
+        # Join phones on the network again that were there: an adb server forgets one when it loses it
         for address, states in listed.items():
             ready = {(address, serial) for serial, state in states.items() if state == "device" and on_network(serial)}
             self.network |= ready
@@ -119,6 +110,11 @@ class Attached:
             if due <= now:
                 log.info("adb:%s: joined again: %s", serial, reconnect(server_at(address), serial))
                 self.lost[address, serial] = time.monotonic() + pause, min(2 * pause, JOIN_SECONDS[1])
+        answer = (listed, tuple(notes))
+        waits = bool(self.notes) and time.monotonic() - self.asked > AGAIN_SECONDS
+        if answer != self.seen or waits:
+            self.seen, self.asked = answer, time.monotonic()
+            self._ask(set(busy), listed, notes)
 
     def _ask(self, busy: set[str], addresses: Iterable[str], notes: list[str]) -> None:
         """Ask every device that does not work at this moment; those that do are as they were."""
@@ -242,7 +238,23 @@ def _opened(agent: Agent) -> LabSession:
 def alive(agent: Agent, session: LabSession) -> Iterator[None]:
     """Signs of life beside what is done meanwhile; then what is attached is withdrawn, so that nobody counts on it."""
     over = threading.Event()
-    signs = threading.Thread(target=_live, args=(agent, session, over), daemon=True, name="signs")
+    versions = msgspec.json.encode(lab_versions()).decode()
+
+    def live() -> None:
+        """Give signs of life, and say what is attached, until the session is over or lost."""
+        try:
+            while True:
+                note = "; ".join((*agent.attached.notes, *dict.fromkeys(agent.refused.values())))
+                documents = {
+                    name: msgspec.json.encode(facts).decode() for name, facts in dict(agent.attached.facts).items()
+                }
+                session.sign_of_life(versions, note, documents)
+                if over.wait(SIGN_SECONDS):
+                    return
+        except SessionLost as error:
+            log.info("signs of life end: %s", error)
+
+    signs = threading.Thread(target=live, daemon=True, name="signs")
     signs.start()
     try:
         yield
@@ -273,22 +285,6 @@ def _say_attached(agent: Agent) -> None:
         agent.say(listed)
         for note in agent.attached.notes:
             log.warning("%s", note)
-
-
-def _live(agent: Agent, session: LabSession, over: threading.Event) -> None:
-    """Give signs of life, and say what is attached, until the session is `over` or lost."""
-    versions = msgspec.json.encode(lab_versions()).decode()
-    try:
-        while True:
-            note = "; ".join((*agent.attached.notes, *dict.fromkeys(agent.refused.values())))
-            documents = {
-                name: msgspec.json.encode(facts).decode() for name, facts in dict(agent.attached.facts).items()
-            }
-            session.sign_of_life(versions, note, documents)
-            if over.wait(SIGN_SECONDS):
-                return
-    except SessionLost as error:
-        log.info("signs of life end: %s", error)
 
 
 TICK_SECONDS = 1.0
@@ -362,7 +358,14 @@ def _until_lost(agent: Agent, session: LabSession, pool: ThreadPoolExecutor, *, 
                     agent.busy[lease] = pool.submit(_confirm, agent, session, campaign)
             over = once and not jobs and not agent.busy
             if over or time.monotonic() - agent.tidied > TIDY_SECONDS:
-                _tidy(agent, session)
+                # Forget campaigns that have ended, and remove their files, also those of an agent that was here before
+                agent.tidied = time.monotonic()
+                with suppress(OSError):  # a folder that cannot be read
+                    ended = session.ask(partial(ended_campaigns, names=carried_campaigns()))
+                    for campaign in ended - set(agent.working.values()):
+                        agent.carried.pop(campaign, None)
+                        agent.refused.pop(campaign, None)
+                        shutil.rmtree(carried_folder(campaign), ignore_errors=True)
             if over:
                 return True
         if agent.busy:
@@ -371,17 +374,6 @@ def _until_lost(agent: Agent, session: LabSession, pool: ThreadPoolExecutor, *, 
     except SessionLost as error:
         log.warning("the session with the database was lost: %s", error)
     return False
-
-
-def _tidy(agent: Agent, session: LabSession) -> None:
-    """Forget campaigns that have ended, and remove their files, also those of an agent that was here before."""
-    agent.tidied = time.monotonic()
-    with suppress(OSError):  # a folder that cannot be read
-        names = carried_campaigns()
-        for campaign in session.ask(partial(ended_campaigns, names=names)) - set(agent.working.values()):
-            agent.carried.pop(campaign, None)
-            agent.refused.pop(campaign, None)
-            shutil.rmtree(carried_folder(campaign), ignore_errors=True)
 
 
 def _take(agent: Agent, session: LabSession, pool: ThreadPoolExecutor, job: LabJob) -> None:

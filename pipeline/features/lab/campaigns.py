@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +116,10 @@ def _library_name(library: str) -> str:
     return f"{LIBRARIES}/{hashlib.sha256(library.encode()).hexdigest()[:12]}-{Path(library).name}"
 
 
+def _moved(folder: Path, tensor: TensorFile) -> TensorFile:
+    return msgspec.structs.replace(tensor, file=str(folder / Path(tensor.file).name))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carried:
     """A campaign with its files in a folder of this host."""
@@ -128,23 +132,22 @@ class Carried:
     @property
     def references(self) -> dict[str, Reference]:
         """The references with their files where they lie here."""
-        return {name: self._relocated(name, reference) for name, reference in self.record.references.items()}
-
-    def _relocated(self, name: str, reference: Reference) -> Reference:
-        def here(tensor: TensorFile) -> TensorFile:
-            file = self.folder / REFERENCES / name / Path(tensor.file).name
-            return msgspec.structs.replace(tensor, file=str(file))
-
-        labelled = reference.labelled
-        if labelled:
-            labelled = msgspec.structs.replace(labelled, inputs=here(labelled.inputs), outputs=here(labelled.outputs))
-        return msgspec.structs.replace(
-            reference,
-            inputs=tuple(map(here, reference.inputs)),
-            outputs=tuple(map(here, reference.outputs)),
-            labelled=labelled,
-            simulated={variant: tuple(map(here, files)) for variant, files in reference.simulated.items()},
-        )
+        moved = {}
+        for name, reference in self.record.references.items():
+            folder, labelled = self.folder / REFERENCES / name, reference.labelled
+            move = partial(_moved, folder)
+            if labelled:
+                labelled = msgspec.structs.replace(
+                    labelled, inputs=move(labelled.inputs), outputs=move(labelled.outputs)
+                )
+            moved[name] = msgspec.structs.replace(
+                reference,
+                inputs=tuple(map(move, reference.inputs)),
+                outputs=tuple(map(move, reference.outputs)),
+                labelled=labelled,
+                simulated={variant: tuple(map(move, files)) for variant, files in reference.simulated.items()},
+            )
+        return moved
 
     def targets(self) -> tuple[Target, ...]:
         """The targets of the config, with libraries that were files where these lie here."""
@@ -251,12 +254,19 @@ def chosen_devices(names: Sequence[str], attached: Mapping[str, DeviceFacts]) ->
 
     `adb:*` and conditions mean every phone that fits, `local` that of every host, and NAME@HOST one of them.
     """
-    tests = [_test(name) for name in names]
-    chosen = {
-        name: msgspec.structs.replace(facts, name=name)
-        for name, facts in attached.items()
-        if any(test(msgspec.structs.replace(facts, name=name)) for test in tests)
+    fits = {
+        name: parse_selector(split_server(name.removeprefix("adb:"))[0])
+        for name in names
+        if name.startswith("adb:") and is_selector(name.removeprefix("adb:"))
     }
+
+    def means(name: str, facts: DeviceFacts) -> bool:
+        if name in fits:
+            return facts.name.startswith("adb:") and fits[name](facts)
+        return facts.name == name or facts.name.startswith(f"{name}@")
+
+    named = [msgspec.structs.replace(facts, name=name) for name, facts in attached.items()]
+    chosen = {facts.name: facts for facts in named if any(means(name, facts) for name in names)}
     if not chosen:
         raise MissingError(
             "no host of the lab has such a device", where=", ".join(names),
@@ -264,14 +274,6 @@ def chosen_devices(names: Sequence[str], attached: Mapping[str, DeviceFacts]) ->
             remedy="start `ort-mobile lab work` on the hosts; `ort-mobile lab status` lists what they have",
         )  # fmt: skip
     return chosen
-
-
-def _test(name: str) -> Callable[[DeviceFacts], bool]:
-    scheme, _, rest = name.partition(":")
-    if scheme == "adb" and is_selector(rest):
-        fits = parse_selector(split_server(rest)[0])
-        return lambda facts: facts.name.startswith("adb:") and fits(facts)
-    return lambda facts: facts.name == name or facts.name.startswith(f"{name}@")
 
 
 def submit(config: Config, options: JobOptions, progress: Progress) -> dict[str, Any]:
@@ -379,41 +381,30 @@ def lab_status(database: str, campaign: str | None = None) -> dict[str, Any]:
 
 def state_of(store: Store, campaign: str | None = None) -> dict[str, Any]:
     """Hosts, devices and campaigns of a lab; with `campaign` that campaign alone. Times are the database's."""
-    campaigns = [found_campaign(store, campaign).id] if campaign else sorted({job.campaign for job in jobs_of(store)})
-    titles = store.names()
-    hosts = []
+    names = [found_campaign(store, campaign).id] if campaign else sorted({job.campaign for job in jobs_of(store)})
+    titles, hosts, devices, campaigns = store.names(), [], [], []
     for row in lab_hosts(store):
         versions: dict[str, str] = {}
         with suppress(msgspec.DecodeError):  # what a host wrote that is none of ours
             versions = decode_json(row["versions"], dict[str, str])
         state = "silent" if row["silent_seconds"] > SILENT_SECONDS else "working"
         hosts.append({**row, "versions": versions, "state": state})
-    return {
-        "version": 1,
-        "hosts": hosts,
-        "devices": [
+    for name, facts in attached_devices(store).items():
+        chip = chip_of_phone(facts.soc.rpartition(" ")[2])
+        title = f"{chip.name} ({chip.title})" if chip else ""
+        devices.append({"name": name, "host": facts.host, "model": facts.model, "soc": facts.soc, "chip": title})
+    for name in names:
+        jobs = jobs_of(store, name)
+        campaigns.append(
             {
-                "name": name,
-                "host": facts.host,
-                "model": facts.model,
-                "soc": facts.soc,
-                "chip": f"{chip.name} ({chip.title})" if (chip := chip_of_phone(facts.soc.rpartition(" ")[2])) else "",
+                "campaign": name,
+                "name": titles[name],
+                "runs": len(store.finished(name)),
+                "devices": dict(sorted(Counter(job.state for job in jobs).items())),
+                "jobs": [{key: getattr(job, key) for key in job.__slots__ if key != "campaign"} for job in jobs],
             }
-            for name, facts in attached_devices(store).items()
-        ],
-        "campaigns": [_campaign(store, name, titles[name]) for name in campaigns],
-    }
-
-
-def _campaign(store: Store, name: str, title: str) -> dict[str, Any]:
-    jobs = jobs_of(store, name)
-    return {
-        "campaign": name,
-        "name": title,
-        "runs": len(store.finished(name)),
-        "devices": dict(sorted(Counter(job.state for job in jobs).items())),
-        "jobs": [{name: getattr(job, name) for name in job.__slots__ if name != "campaign"} for job in jobs],
-    }
+        )
+    return {"version": 1, "hosts": hosts, "devices": devices, "campaigns": campaigns}
 
 
 def status_lines(state: dict[str, Any]) -> Iterator[str]:

@@ -23,18 +23,20 @@ def snippet(bundle: Path, language: str, model: str | None, target: str | None, 
 
     Options that the package of such apps cannot set are listed in the code and on stderr. The bundle is verified first.
     """
-    from pipeline.features.languages.snippet import LANGUAGES, lost, opened_sizes, openings
+    from pipeline.features.languages.snippet import LANGUAGES, lost, openings
     from pipeline.features.languages.snippet import snippet as code_for
     from pipeline.release.app_code import target_of
     from pipeline.release.manifest import refuse_unproven, verify_bundle
-    from pipeline.release.shipped import shipped_files
+    from pipeline.release.shipped import shipped_files, sizes_of
 
     manifest = verify_bundle(bundle)
     refuse_unproven(bundle, manifest)
     target_name = target_of(bundle, manifest, LANGUAGES[language].platforms, f"{language} apps", target)
     opened = openings(manifest.content, target_name, model)
     contexts = [row for row in manifest.content.contexts if row.target == target_name and model in (None, row.model)]
-    sizes = opened_sizes(manifest.content, target_name, opened)
+    names = {opening.model for opening in opened}
+    sizes = sizes_of(manifest.content, target_name)
+    sizes = [rows for rows in sizes if names.issuperset(row.model for row in rows)]
     code, missing = code_for(language, opened, contexts, sizes), lost(language, opened, sizes)
     files = [opening.file for opening in opened]
     files += dict.fromkeys(name for opening in opened for name in opening.weights[:1])

@@ -37,8 +37,8 @@ from pipeline.release.app_code import (
     rows_of,
     session_calls,
 )
-from pipeline.release.manifest import Content, SelectionRow, Shipped, ShippedContext
-from pipeline.release.shipped import SizedInput, gradle_notations, sizes_of
+from pipeline.release.manifest import Content, ModelSignature, SelectionRow, ShippedContext
+from pipeline.release.shipped import gradle_notations, sized_inputs
 
 COREML_FLAGS: dict[tuple[str, str], int] = {
     ("MLComputeUnits", "ALL"): 0,
@@ -107,50 +107,27 @@ def remark(text: str) -> str:
 
 
 def open_code(language: str, opening: Opening, calls: Callable[[RunOptions], Iterable[str]]) -> str:
-    """The lines that open one file in a language; `calls` are those that set a way's options."""
-    asset = java_text(f"assets/models/{opening.file}").replace("$", "\\$")
-    ways = [(remark(options_name(options)), list(calls(options))) for options in _ways(LANGUAGES[language], opening)]
-    values = {
-        "opening": opening, "ways": ways, "asset": asset, "file": java_text(opening.file),
-        "kotlin_asset": kotlin_text(f"models/{opening.file}"), "literal": kotlin_text,
-        "kotlin_weights": kotlin_text(f"models/{opening.weights[0]}") if opening.weights else "",
-    }  # fmt: skip
-    return render_source("pipeline.features.languages", f"{language}.jinja", **values)
+    """The lines that open one file in a language; `calls` are those that set a way's options.
 
-
-def _ways(kind: "Language", opening: Opening) -> list[RunOptions]:
-    """The ways that a package has calls for. Raises ConfigError for a file that none is left for."""
-    ways = [options for options in opening.ways if kind.has(options.provider)]
+    Raises ConfigError for a file of which the package has a call for no way's provider.
+    """
+    kind = LANGUAGES[language]
+    ways = [
+        (remark(options_name(options)), list(calls(options))) for options in opening.ways if kind.has(options.provider)
+    ]
     if not ways:
         raise ConfigError(
             f"{kind.title} has no call for the provider {opening.ways[0].provider}",
             where="the bundle's manifest",
             remedy="leave the provider out of [[runs]], and make the bundle again",
         )
-    return ways
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
-    """A model whose size is picked by its inputs: how each size is opened, that of open sizes last."""
-
-    model: str
-    openings: tuple[Opening, ...]
-    inputs: tuple[SizedInput, ...]
-
-
-def opened_sizes(content: Content, target: str, opened: Sequence[Opening]) -> list[Sizes]:
-    """The models of several sizes among those that are opened."""
-    by_model = {opening.model: opening for opening in opened}
-    return [
-        Sizes(
-            model=comment_text(row.model.model),
-            openings=tuple(by_model[name] for name in row.names),
-            inputs=tuple(row.inputs(frozenset())),
-        )
-        for row in sizes_of(content, target)
-        if by_model.keys() >= set(row.names)
-    ]
+    values = {
+        "opening": opening, "ways": ways, "file": java_text(opening.file),
+        "asset": java_text(f"assets/models/{opening.file}").replace("$", "\\$"),
+        "kotlin_asset": kotlin_text(f"models/{opening.file}"), "literal": kotlin_text,
+        "kotlin_weights": kotlin_text(f"models/{opening.weights[0]}") if opening.weights else "",
+    }  # fmt: skip
+    return render_source("pipeline.features.languages", f"{language}.jinja", **values)
 
 
 def python(options: RunOptions) -> Iterator[str]:
@@ -284,11 +261,20 @@ def openings(content: Content, target: str, model: str | None) -> list[Opening]:
     for name, rows in tables.items():
         if model in (None, name):
             for place, number in enumerate(dict.fromkeys(row.ships for row in (rows[-1], *rows)), 1):
-                ships = content.ships[number]
-                classes = [row for row in rows if row.ships == number] if len(rows) > 1 else []
-                title = f"{name} {place}" if place > 1 else name
-                contexts = contexts_of(content, target, name, str)
-                opened.append(_opening(ships, classes, title, digests, contexts))
+                shipped = content.ships[number]
+                classes = [_class(row) for row in rows if row.ships == number] if len(rows) > 1 else []
+                weights = shipped.weights
+                opened.append(
+                    Opening(
+                        model=f"{name} {place}" if place > 1 else name,
+                        file=shipped.file.rpartition("/")[2],
+                        sha256=digests[shipped.file],
+                        weights=(weights.rpartition("/")[2], digests[weights]) if weights else (),
+                        where="; ".join(classes) or "every device",
+                        ways=shipped.runs,
+                        contexts=contexts_of(content, target, name, str),
+                    )
+                )
     seen: dict[str, str] = {}
     for opening in opened:
         other = seen.setdefault(opening.function, opening.model)
@@ -301,21 +287,6 @@ def openings(content: Content, target: str, model: str | None) -> list[Opening]:
     return opened
 
 
-def _opening(
-    shipped: Shipped, rows: Sequence[SelectionRow], name: str, digests: Mapping[str, str],
-    contexts: Sequence[Mapping[str, Any]],
-) -> Opening:  # fmt: skip
-    return Opening(
-        model=name,
-        file=shipped.file.rpartition("/")[2],
-        sha256=digests[shipped.file],
-        weights=(shipped.weights.rpartition("/")[2], digests[shipped.weights]) if shipped.weights else (),
-        where="; ".join(_class(row) for row in rows) or "every device",
-        ways=shipped.runs,
-        contexts=contexts,
-    )
-
-
 def _class(row: SelectionRow) -> str:
     parts = [f"chip {row.soc}"] if row.soc else []
     parts += [f"ABI {row.abi}"] if row.abi else []
@@ -324,7 +295,10 @@ def _class(row: SelectionRow) -> str:
 
 
 def snippet(
-    language: str, opened: Sequence[Opening], contexts: Sequence[ShippedContext], sizes: Sequence[Sizes] = ()
+    language: str,
+    opened: Sequence[Opening],
+    contexts: Sequence[ShippedContext],
+    sizes: Sequence[Sequence[ModelSignature]] = (),
 ) -> str:
     """The code for a language of `LANGUAGES`; what its package cannot set stands in comments.
 
@@ -332,15 +306,15 @@ def snippet(
     """
     kind = LANGUAGES[language]
     ways = [way for opening in opened for way in opening.ways]
+    inputs = {rows[-1].model: list(sized_inputs(rows, frozenset())) for rows in sizes}
     lines = [*kind.head, *(cpp_helpers(ways) if kind.calls is CPP else ())]
     if kind.support:
         plugin, runtime = gradle_notations(contexts) if contexts else ("", "")
-        buffers = {
-            BUFFERS[row.dtype][0] for each in sizes for row in each.inputs if row.filled and row.dtype in BUFFERS
-        }
+        filled = [row for rows in inputs.values() for row in rows if row.filled]
         values = {
             "contexts": bool(contexts), "plugin": plugin, "runtime": runtime, "sizes": bool(sizes),
-            "buffers": sorted(buffers), "weights": any(row.weights for row in opened),
+            "buffers": sorted({BUFFERS[row.dtype][0] for row in filled if row.dtype in BUFFERS}),
+            "weights": any(row.weights for row in opened),
         }  # fmt: skip
         lines += render_source("pipeline.features.languages", kind.support, **values).splitlines()
     for opening in opened:
@@ -349,23 +323,28 @@ def snippet(
             name, digest = opening.weights
             lines += [f"{kind.blank} in one folder with its weights, {remark(name)}, sha256 {digest}"]
         lines += [f"{kind.blank} for {remark(opening.where)}"]
-        picked = [row for row in sizes if opening == row.openings[-1]]
+        picked = [rows for rows in sizes if opening.model == rows[-1].model]
         lines += [f"{kind.blank} {remark(text)}" for text in lost(language, [opening], picked)]
         lines.append(open_code(language, opening, kind.write).rstrip("\n"))
+    by_model = {opening.model: opening for opening in opened}
     values = {"buffers": BUFFERS, "types": CPP_TYPES, "literal": kotlin_text, "cpp_text": cpp_text}
-    for each in sizes if kind.support else ():
-        text = render_source("pipeline.features.languages", f"{language}-sizes.jinja", sized=each, **values)
+    for rows in sizes if kind.support else ():
+        title = rows[-1].model
+        text = render_source(
+            "pipeline.features.languages", f"{language}-sizes.jinja", model=comment_text(title),
+            openings=[by_model[row.model] for row in rows], inputs=inputs[title], **values,
+        )  # fmt: skip
         lines.append(text.rstrip("\n"))
     return "\n".join(lines) + "\n"
 
 
-def lost(language: str, opened: Sequence[Opening], sizes: Sequence[Sizes] = ()) -> list[str]:
+def lost(language: str, opened: Sequence[Opening], sizes: Sequence[Sequence[ModelSignature]] = ()) -> list[str]:
     """For each way of a model that a package cannot run as it was measured: what it leaves out."""
     kind = LANGUAGES[language]
     texts = [
-        f"{row.model}: without the choice of the size that inputs fit into, which C++ and Kotlin (--for cpp, kotlin), "
-        "and the classes of `release android` and `release apple` have"
-        for row in sizes
+        f"{comment_text(rows[-1].model)}: without the choice of the size that inputs fit into, which C++ and Kotlin "
+        "(--for cpp, kotlin), and the classes of `release android` and `release apple` have"
+        for rows in sizes
         if not kind.support
     ]
     for opening in opened:

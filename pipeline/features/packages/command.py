@@ -63,13 +63,7 @@ def release_all(
     from device_runner.files import visible
     from pipeline.config import read_config
     from pipeline.core.errors import errors
-    from pipeline.features.packages.release import (
-        ReleaseOrder,
-        check_order,
-        early_findings,
-        gate_findings,
-        make_release,
-    )
+    from pipeline.features.packages.release import EARLY, ReleaseOrder, check_order, gate_findings, make_release
     from pipeline.job.run import JobOptions, output_folder
 
     settings = read_config(config, existing=True)
@@ -84,7 +78,7 @@ def release_all(
         library=library,
     )
     check_order(order)
-    if early := early_findings(order):
+    if early := tuple(finding for gate in table.gates if gate in EARLY for finding in EARLY[gate](order)):
         show_findings(early)
         raise _refusal(config, len(early))
     result = completed_job(ctx, settings, options)

@@ -4,7 +4,6 @@ What needs no measurement is checked before anything is measured.
 """
 
 import contextlib
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -113,7 +112,16 @@ def _accuracy(order: ReleaseOrder, assembled: Assembled, manifest: Manifest) -> 
         model, variant = choice.artifact.model, choice.artifact.variant
         name = f"{model} {variant.name}"
         checks = record.checks_of(model, variant.name)
-        yield from _unjudged(assembled, manifest, model, variant.name)
+        # Outputs that were judged neither here nor on a device nor in a library that ships
+        proven = (row for proof in manifest.proofs for row in proof.rows)
+        rows: Iterable[Row | ProofRow] = (*assembled.report.rows, *proven)
+        elsewhere = [row.checks for row in rows if (row.model, row.variant) == (model, variant.name) and row.checks]
+        unknown = [check for check in checks if check.unknown]
+        if unknown and not any(all(check.passed for check in judged) for judged in elsewhere):
+            yield _refused(
+                Gate.ACCURACY, f"{name}: its outputs could not be judged",
+                "; ".join(f"{check.output}: {check.reason}" for check in unknown), remedy_of(unknown[0]),
+            )  # fmt: skip
         if bad := [check.output for check in checks if check.failed]:
             yield _refused(
                 Gate.ACCURACY, f"{name}: outputs differ from the original's", f"output {', '.join(bad)}",
@@ -132,19 +140,6 @@ def _accuracy(order: ReleaseOrder, assembled: Assembled, manifest: Manifest) -> 
             yield _refused(
                 Gate.ACCURACY, f"{name} may lose too much accuracy", why, "give labelled data, or ship float"
             )
-
-
-def _unjudged(assembled: Assembled, manifest: Manifest, model: str, variant: str) -> Iterator[Finding]:
-    """An artifact whose outputs were judged neither here nor on a device nor in a library that ships."""
-    checks = assembled.record.checks_of(model, variant)
-    rows: Iterable[Row | ProofRow] = itertools.chain(assembled.report.rows, *(proof.rows for proof in manifest.proofs))
-    elsewhere = [row.checks for row in rows if (row.model, row.variant) == (model, variant) and row.checks]
-    unknown = [check for check in checks if check.unknown]
-    if unknown and not any(all(check.passed for check in checks) for checks in elsewhere):
-        yield _refused(
-            Gate.ACCURACY, f"{model} {variant}: its outputs could not be judged",
-            "; ".join(f"{check.output}: {check.reason}" for check in unknown), remedy_of(unknown[0]),
-        )  # fmt: skip
 
 
 def _proof(assembled: Assembled, manifest: Manifest) -> Iterator[Finding]:
@@ -182,11 +177,7 @@ EARLY: Mapping[Gate, Callable[[ReleaseOrder], Iterator[Finding]]] = {
     Gate.LICENSE: _license,
     Gate.PROOF: _library,
 }
-
-
-def early_findings(order: ReleaseOrder) -> tuple[Finding, ...]:
-    """Why nothing may be released, as far as the config says it: the gates that need no measurement."""
-    return tuple(finding for gate in order.config.release.gates if gate in EARLY for finding in EARLY[gate](order))
+"""The gates that need no measurement: why nothing may be released, as far as the config says it."""
 
 
 def gate_findings(order: ReleaseOrder, assembled: Assembled, shipping: tuple[Finding, ...]) -> tuple[Finding, ...]:

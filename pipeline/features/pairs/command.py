@@ -1,8 +1,8 @@
 """`ort-mobile compare`, `gate` and `gate --bisect`: campaigns beside each other, regressions, and where they began."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -20,11 +20,7 @@ from pipeline.cli.outputs import Outputs, ci_options, json_option, markdown_opti
 from pipeline.cli.run import options_of, run_settings
 
 if TYPE_CHECKING:
-    from pipeline.features.pairs.history import History
-    from pipeline.features.pairs.report import GateReport
     from pipeline.job.bench import PerfOrder
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def library_names(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
@@ -56,41 +52,11 @@ def compare(a: str, b: str, run_a: str, run_b: str, outputs: Outputs) -> None:
     from pipeline.features.pairs.measure import read_side
 
     compared = comparison.compare_sides(read_side(a, run_a), read_side(b, run_b))
-    code = comparison.exit_code(compared)
+    code = compared.exit_code
     outputs.finish(
         compared, [comparison.listing(compared), *comparison.sections(compared)], code=code, title="Comparison",
         failed=comparison.failed_lines(compared) if code else (),
     )  # fmt: skip
-
-
-def pair_options(command: Function) -> Function:
-    """Add how pairs are measured to a command, which gets the values as keywords for `_orders`."""
-    for option in (
-        data_options,
-        click.option(
-            "--dimension", "dimensions", callback=sizes, metavar="NAME=N", multiple=True,
-            help="Size of a dynamic dimension of model files, by its name or as INPUT[AXIS]; repeatable.",
-        ),
-        run_settings,
-        click.option(
-            "--least", type=click.FloatRange(min=0, max=100), default=1.0, show_default=True, metavar="PERCENT",
-            help="Smallest slowdown that counts.",
-        ),
-        click.option(
-            "--min-seconds", type=click.FloatRange(min=0, min_open=True), default=0.2, show_default=True,
-            help="Minimum seconds of inferences per process.",
-        ),
-        click.option(
-            "--min-runs", type=click.IntRange(min=1), default=20, show_default=True,
-            help="Minimum inferences per process.",
-        ),
-        click.option(
-            "--rounds", type=click.IntRange(min=8, max=500), default=20, show_default=True,
-            help="New processes of each side.",
-        ),
-    ):  # fmt: skip
-        command = option(command)
-    return command
 
 
 def _order(paths: Sequence[Path], answers: dict[str, Any]) -> "PerfOrder":
@@ -132,7 +98,26 @@ def _order(paths: Sequence[Path], answers: dict[str, Any]) -> "PerfOrder":
     help="libonnxruntime of the base.  [default: --library]",
 )
 @click.option("--model", default="", help="With --bisect: which model of bundles and output folders with several.")
-@pair_options
+@click.option(
+    "--rounds", type=click.IntRange(min=8, max=500), default=20, show_default=True, help="New processes of each side."
+)
+@click.option(
+    "--min-runs", type=click.IntRange(min=1), default=20, show_default=True, help="Minimum inferences per process."
+)
+@click.option(
+    "--min-seconds", type=click.FloatRange(min=0, min_open=True), default=0.2, show_default=True,
+    help="Minimum seconds of inferences per process.",
+)  # fmt: skip
+@click.option(
+    "--least", type=click.FloatRange(min=0, max=100), default=1.0, show_default=True, metavar="PERCENT",
+    help="Smallest slowdown that counts.",
+)  # fmt: skip
+@run_settings
+@click.option(
+    "--dimension", "dimensions", callback=sizes, metavar="NAME=N", multiple=True,
+    help="Size of a dynamic dimension of model files, by its name or as INPUT[AXIS]; repeatable.",
+)  # fmt: skip
+@data_options
 @custom_ops_option
 @click.option(
     "--output", type=click.Path(path_type=Path, file_okay=False),
@@ -171,7 +156,10 @@ def gate(
     the first library to the last path, and then to the last library. Each step is measured in pairs with the first;
     what cannot be measured is skipped. A slower one is the answer there: the exit code stays 0.
     """
-    from pipeline.core.files import write_text
+    from dataclasses import replace
+
+    from pipeline.core.files import scratch, write_text
+    from pipeline.features.pairs import measure
     from pipeline.features.pairs import report as text
     from pipeline.features.pairs.history import history_svg, read_histories
     from pipeline.report.wording import Line
@@ -194,11 +182,14 @@ def gate(
     histories = read_histories(history) if history else None
     if paths:
         library = libraries[0] if libraries else None
-        places = {
-            "folder": output or Path("output/gate"), "devices": devices, "wait_seconds": lease_seconds,
-            "progress": progress(),
-        }  # fmt: skip
-        report = _gate_report((paths[0], base_library or library), (paths[1], library), histories, answers, places)
+        order = _order(paths, answers)
+        with scratch() as work:
+            before, after = measure.read_sources(paths, order, work)
+            before, after = replace(before, library=base_library or library), replace(after, library=library)
+            report = measure.gate(
+                before, after, histories, order.measure, least=answers["least"] / 100,
+                folder=output or Path("output/gate"), devices=devices, progress=progress(), wait_seconds=lease_seconds,
+            )  # fmt: skip
     else:
         report = text.GateReport(least=answers["least"] / 100, confidence=1 - text.ALARMS, histories=histories or ())
     if svg_to:
@@ -209,27 +200,6 @@ def gate(
         report, [*text.listings(report), *text.sections(report), headline], code=code,
         failed=text.failed_lines(report) if code else (), ci=text.document(report),
     )  # fmt: skip
-
-
-def _gate_report(
-    base: tuple[Path, str | None],
-    candidate: tuple[Path, str | None],
-    histories: "Sequence[History] | None",
-    answers: dict[str, Any],
-    places: dict[str, Any],
-) -> "GateReport":
-    """The report on two paths, each with its library; `places` are keywords of `measure.gate`."""
-    from dataclasses import replace
-
-    from pipeline.core.files import scratch
-    from pipeline.features.pairs import measure
-    from pipeline.features.pairs.measure import read_sources
-
-    order = _order([base[0], candidate[0]], answers)
-    with scratch() as work:
-        before, after = read_sources([base[0], candidate[0]], order, work)
-        before, after = replace(before, library=base[1]), replace(after, library=candidate[1])
-        return measure.gate(before, after, histories, order.measure, least=answers["least"] / 100, **places)
 
 
 def _bisect(

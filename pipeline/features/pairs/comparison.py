@@ -68,6 +68,11 @@ class SideComparison(Struct, frozen=True, kw_only=True):
     only_a: tuple[str, ...] = ()
     only_b: tuple[str, ...] = ()
 
+    @property
+    def exit_code(self) -> ExitCode:
+        """1 where nothing could be compared; differences are no errors."""
+        return ExitCode.DONE if any(row.ratio is not None for row in self.rows) else ExitCode.SOME_FAILED
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedSide:
@@ -151,8 +156,16 @@ def _compared(
     """One row; `confidence` is that of a difference, which all rows of the comparison share."""
     a_medians, b_medians = (row.statistics.round_medians_ns if row.statistics else () for row in (a, b))
     paired = same_campaign and len(a_medians) == len(b_medians) and not (a.failed_rounds or b.failed_rounds)
-    note = _incomparable(a, b, min(len(a_medians), len(b_medians)))
-    row = ComparedRun(
+    rounds = min(len(a_medians), len(b_medians))
+    notes = []  # why no ratio is given
+    for side, row in (("A", a), ("B", b)):
+        if row.status is not Status.OK:
+            notes.append(f"{row.status.value} in {side}")
+        elif any(caution.doubt is Doubt.NOT_A_PHONE for caution in row.cautions):
+            notes.append(f"times of {side} are not a phone's")
+    if rounds < FEWEST:
+        notes.append(f"{rounds} rounds: at least {FEWEST} of each side make an interval")
+    compared = ComparedRun(
         device=a.device,
         model=a.model,
         a=f"{a.variant}/{a.run}",
@@ -162,27 +175,17 @@ def _compared(
         a_rounds=len(a_medians),
         b_rounds=len(b_medians),
         changes=changed if a.statistics and b.statistics else (),  # of what never ran nothing is known
-        note=note,
+        note=notes[0] if notes else "",
     )
-    if note:
-        return row
+    if notes:
+        return compared
     interval = paired_interval if paired else unpaired_interval
     sure, likely = (interval(a_medians, b_medians, level) for level in (confidence, 0.90))
     # Nobody knows what differs between two hours: there only what is over the margin is called different.
     rule = rule if paired else DecisionRule(margin=rule.margin, least=rule.margin)
     verdict = judge(not sure.low <= 1 <= sure.high, likely, rule)
     low, high = likely[1:] if verdict is Verdict.SAME else sure[1:]
-    return msgspec.structs.replace(row, ratio=likely.ratio, low=low, high=high, paired=paired, verdict=verdict)
-
-
-def _incomparable(a: Row, b: Row, rounds: int) -> str:
-    """Why no ratio is given, or ""."""
-    for side, row in (("A", a), ("B", b)):
-        if row.status is not Status.OK:
-            return f"{row.status.value} in {side}"
-        if any(caution.doubt is Doubt.NOT_A_PHONE for caution in row.cautions):
-            return f"times of {side} are not a phone's"
-    return "" if rounds >= FEWEST else f"{rounds} rounds: at least {FEWEST} of each side make an interval"
+    return msgspec.structs.replace(compared, ratio=likely.ratio, low=low, high=high, paired=paired, verdict=verdict)
 
 
 def paired_interval(a: Sequence[float], b: Sequence[float], confidence: float) -> Interval:
@@ -204,11 +207,6 @@ def unpaired_interval(a: Sequence[float], b: Sequence[float], confidence: float 
     return Interval(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
 
 
-def exit_code(comparison: SideComparison) -> ExitCode:
-    """1 where nothing could be compared; differences are no errors."""
-    return ExitCode.DONE if any(row.ratio is not None for row in comparison.rows) else ExitCode.SOME_FAILED
-
-
 def failed_lines(comparison: SideComparison) -> Iterator[str]:
     """Why nothing could be compared."""
     yield from (f"{place(row.device, row.model, row.a)}: {row.note}" for row in comparison.rows if row.note)
@@ -217,10 +215,17 @@ def failed_lines(comparison: SideComparison) -> Iterator[str]:
 
 def listing(comparison: SideComparison) -> Listing:
     """A row for everything that both measured."""
+    rows = []
+    for row in comparison.rows:
+        verdict = f"same within {comparison.margin * 100:g} %" if row.verdict is Verdict.SAME else row.verdict.value
+        unpaired = "" if row.paired or row.verdict is Verdict.NOT_SHOWN else ", unpaired"
+        rounds = f"{row.a_rounds} and {row.b_rounds}{', paired' if row.paired else ''}"
+        medians = (row.a_median_ns, row.b_median_ns)
+        rows.append(row.listed((row.a, row.b), medians, rounds, row.note or verdict + unpaired))
     return Listing(
         title=f"{_title(comparison.b)} (B) relative to {_title(comparison.a)} (A)",
         head=pair_head("A", "B", "B/A"),
-        rows=tuple(_cells(row, comparison.margin) for row in comparison.rows),
+        rows=tuple(rows),
     )
 
 
@@ -234,52 +239,47 @@ def _title(head: SideHead) -> str:
     return f"{head.name}, {wording.instant(head.created_at)}"
 
 
-def _cells(row: ComparedRun, margin: float) -> tuple[str, ...]:
-    verdict = f"same within {margin * 100:g} %" if row.verdict is Verdict.SAME else row.verdict.value
-    unpaired = "" if row.paired or row.verdict is Verdict.NOT_SHOWN else ", unpaired"
-    rounds = f"{row.a_rounds} and {row.b_rounds}{', paired' if row.paired else ''}"
-    return row.listed((row.a, row.b), (row.a_median_ns, row.b_median_ns), rounds, row.note or verdict + unpaired)
-
-
 def sections(comparison: SideComparison) -> tuple[Section, ...]:
     """What changed between the two, what only one has, and how far the intervals can be trusted."""
+    ran = [
+        (row, place(row.device, row.model, row.b))
+        for row in comparison.rows
+        if row.a_median_ns is not None and row.b_median_ns is not None
+    ]
+    # In the order of NAMES, whatever changed in the first rows
+    changed = sorted(((change, at) for row, at in ran for change in row.changes), key=lambda c: NAMES.index(c[0].what))
+    notes = [ListingNote(title=change.what, text=change_text(change), places=(at,)) for change, at in changed]
+    notes += [ListingNote(title="", text="nothing that is known", places=(at,)) for row, at in ran if not row.changes]
+    method = []
+    if not comparison.rows:
+        method = [
+            ListingNote(
+                title="", text="nothing was compared: no device measured the same model and run on both sides",
+                remedy="compare campaigns of the same devices and models; name runs that differ with --run-a and "
+                "--run-b",
+            )
+        ]  # fmt: skip
+    elif comparison.a.campaign == comparison.b.campaign and any(row.a == row.b for row in comparison.rows):
+        method = [
+            ListingNote(
+                title="", text="A and B are the same campaign: its runs are compared with themselves",
+                remedy="name two of its runs with --run-a and --run-b, or the campaign before it as FOLDER#previous",
+            )
+        ]  # fmt: skip
+    elif not all(row.paired for row in comparison.rows):
+        method = [
+            ListingNote(
+                title="unpaired",
+                text="the two were measured at different times: the interval knows how rounds scatter, not what else "
+                "differed between these times",
+                remedy="`ort-mobile gate A B` measures both again in alternating rounds",
+            )
+        ]
     return sections_of(
         {
-            "What changed from A to B": gathered(_change_notes(comparison.rows)),
+            "What changed from A to B": gathered(notes),
             "Only in A": [ListingNote(title="", text=text) for text in comparison.only_a],
             "Only in B": [ListingNote(title="", text=text) for text in comparison.only_b],
-            "How it was compared": list(_method(comparison)),
+            "How it was compared": method,
         }
     )
-
-
-def _change_notes(rows: Sequence[ComparedRun]) -> Iterator[ListingNote]:
-    """In the order of NAMES, whatever changed in the first rows."""
-    ran = [row for row in rows if row.a_median_ns is not None and row.b_median_ns is not None]
-    changed = [(change, place(row.device, row.model, row.b)) for row in ran for change in row.changes]
-    for change, where in sorted(changed, key=lambda pair: NAMES.index(pair[0].what)):
-        yield ListingNote(title=change.what, text=change_text(change), places=(where,))
-    for row in ran:
-        if not row.changes:
-            yield ListingNote(title="", text="nothing that is known", places=(place(row.device, row.model, row.b),))
-
-
-def _method(comparison: SideComparison) -> Iterator[ListingNote]:
-    itself = comparison.a.campaign == comparison.b.campaign and any(row.a == row.b for row in comparison.rows)
-    if not comparison.rows:
-        yield ListingNote(
-            title="", text="nothing was compared: no device measured the same model and run on both sides",
-            remedy="compare campaigns of the same devices and models; name runs that differ with --run-a and --run-b",
-        )  # fmt: skip
-    elif itself:
-        yield ListingNote(
-            title="", text="A and B are the same campaign: its runs are compared with themselves",
-            remedy="name two of its runs with --run-a and --run-b, or the campaign before it as FOLDER#previous",
-        )  # fmt: skip
-    elif not all(row.paired for row in comparison.rows):
-        yield ListingNote(
-            title="unpaired",
-            text="the two were measured at different times: the interval knows how rounds scatter, not what else "
-            "differed between these times",
-            remedy="`ort-mobile gate A B` measures both again in alternating rounds",
-        )

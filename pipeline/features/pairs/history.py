@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
 from device_runner.result import Status, Struct
-from pipeline.campaign.plan import ChangedFact, Facts, changes, environment_changes, facts_of_place, facts_of_run
+from pipeline.campaign.plan import ChangedFact, changes, environment_changes, facts_of_place, facts_of_run
 from pipeline.campaign.statistics import Round, RunGroup, ranks
 from pipeline.config import MeasureMode
 from pipeline.core.errors import ConfigError
+from pipeline.core.groups import grouped
 from pipeline.report import wording
 from pipeline.report.wording import visible
 
@@ -131,6 +132,19 @@ def history(
     usual_ns, limit_ns = usual(values[-IN_A_ROW - WINDOW : -IN_A_ROW]) if enough else (None, None)
     since = " since the environment changed" if interruptions else ""
     short = f"{len(values)} of at least {FEWEST_POINTS + IN_A_ROW} campaigns{since}"
+    suspicion = None
+    if risen := rise(values):
+        # The suspicion begins with the first of all that lie over the limit
+        first = len(current) - IN_A_ROW
+        while first > 1 and values[first - 1] > risen[1]:
+            first -= 1
+        suspicion = Suspicion(
+            before=current[first - 1].campaign,
+            first=current[first].campaign,
+            ratio=statistics.median(values[-IN_A_ROW:]) / risen[0],
+            limit_ns=risen[1],
+            changes=changes(current[first - 1].facts, current[first].facts),
+        )
     device, model, run = key
     return History(
         device=device,
@@ -141,26 +155,8 @@ def history(
         restarts=interruptions,
         usual_ns=usual_ns,
         limit_ns=limit_ns,
-        suspicion=_suspicion(current, rise(values)),
+        suspicion=suspicion,
         note="" if enough else f"{short}: nothing can be suspected yet",
-    )
-
-
-def _suspicion(points: Sequence[HistoryPoint], risen: Usual | None) -> Suspicion | None:
-    """The suspicion on points whose newest have risen; it begins with the first of all that lie over the limit."""
-    if risen is None:
-        return None
-    median_ns, limit_ns = risen
-    first = len(points) - IN_A_ROW
-    while first > 1 and points[first - 1].median_ns > limit_ns:
-        first -= 1
-    newest = [point.median_ns for point in points[-IN_A_ROW:]]
-    return Suspicion(
-        before=points[first - 1].campaign,
-        first=points[first].campaign,
-        ratio=statistics.median(newest) / median_ns,
-        limit_ns=limit_ns,
-        changes=changes(points[first - 1].facts, points[first].facts),
     )
 
 
@@ -170,11 +166,8 @@ def read_histories(text: str) -> tuple[History, ...]:
     `#NAME` behind it names other campaigns. Raises ConfigError where there are none, and PipelineError for a database
     that is damaged or a later release's.
     """
-    from pipeline.job.stored import has_campaigns
-
     place, _, name = text.partition("#") if not Path(text).exists() else (text, "", "")
-    folder = Path(place) if has_campaigns(Path(place)) else None
-    with _opened(folder, place, name) as (store, title):
+    with _opened(place, name) as (store, title):
         campaigns = [
             campaign for campaign in store.campaigns(title) if not (campaign.document and campaign.document.searching)
         ]
@@ -188,32 +181,28 @@ def read_histories(text: str) -> tuple[History, ...]:
 
 
 @contextmanager
-def _opened(folder: Path | None, place: str, name: str) -> Iterator["tuple[Store, str]"]:
+def _opened(place: str, name: str) -> Iterator["tuple[Store, str]"]:
     """The open store and the name of the campaigns: that of the newest unless one is given."""
     from pipeline.campaign.store import open_store
-    from pipeline.job.stored import own_campaign
+    from pipeline.core.files import DATABASE
+    from pipeline.job.stored import has_campaigns, own_campaign
 
+    path, url = Path(place), place
+    folder = path if has_campaigns(path) else None
+    if folder is None and "://" not in place:
+        if not path.is_file():
+            raise ConfigError(
+                "there is no history here", where=place,
+                why=f"there is no {DATABASE} in it" if path.is_dir() else "no file or folder has this name",
+                remedy="name an output folder of `ort-mobile run`, its results.sqlite, or a database URL",
+            )  # fmt: skip
+        url = f"sqlite:///{path}"
     if folder is None and name:  # nothing need be asked of a lab's thousands of campaigns
-        with open_store(_url(place)) as store:
+        with open_store(url) as store:
             yield store, name
     else:
-        with own_campaign(folder, None if folder else _url(place)) as (store, newest):
+        with own_campaign(folder, None if folder else url) as (store, newest):
             yield store, name or newest.name
-
-
-def _url(place: str) -> str:
-    from pipeline.core.files import DATABASE
-
-    if "://" in place:
-        return place
-    path = Path(place)
-    if not path.is_file():
-        raise ConfigError(
-            "there is no history here", where=place,
-            why=f"there is no {DATABASE} in it" if path.is_dir() else "no file or folder has this name",
-            remedy="name an output folder of `ort-mobile run`, its results.sqlite, or a database URL",
-        )  # fmt: skip
-    return f"sqlite:///{path}"
 
 
 def _histories(store: "Store", campaigns: "Sequence[CampaignRecord]") -> tuple[History, ...]:
@@ -238,35 +227,32 @@ def _measured(
     store: "Store", campaign: "CampaignRecord", record: "JobRecord", timed: "Iterable[RunMedian]"
 ) -> Iterator[tuple[tuple[str, str, str], HistoryPoint | str]]:
     """What a campaign measured of each planned run in its steady state, or why it did not."""
-    runs: dict[str, list[RunMedian]] = {}
-    for run in timed:
-        runs.setdefault(run.planned, []).append(run)
+    by_run = grouped((run.planned, run) for run in timed)
     devices = {facts.name: facts for facts in store.devices(campaign.id)}
     for planned in record.planned:
-        if not planned.same_as and planned.mode is MeasureMode.STEADY:
-            key = planned.device, planned.model, f"{planned.variant}/{planned.run}"
+        if planned.same_as or planned.mode is not MeasureMode.STEADY:
+            continue
+        key, runs = (planned.device, planned.model, f"{planned.variant}/{planned.run}"), by_run.get(planned.id, [])
+        passed = [run for run in runs if run.status is Status.OK]
+        medians_ns = [run.median_ns for run in passed if run.median_ns is not None]
+        rounds = tuple(Round(number=run.round, latencies_ns=(), marks=run.marks) for run in passed)
+        if not medians_ns:
+            failures = (run.record().result.failure for run in runs)
+            yield key, next((failure.message for failure in failures if failure), "no round of it was run")
+        elif not ranks(RunGroup(key="", rounds=rounds)):
+            yield key, "its times are not a phone's"
+        else:
+            middle = statistics.median(medians_ns)
             place = facts_of_place(planned.device, devices.get(planned.device), record.host)
-            yield key, _point(campaign, runs.get(planned.id, ()), place)
-
-
-def _point(campaign: "CampaignRecord", runs: "Sequence[RunMedian]", place: Facts) -> HistoryPoint | str:
-    passed = [run for run in runs if run.status is Status.OK]
-    medians_ns = [run.median_ns for run in passed if run.median_ns is not None]
-    if not medians_ns:
-        failures = (run.record().result.failure for run in runs)
-        return next((failure.message for failure in failures if failure), "no round of it was run")
-    rounds = tuple(Round(number=run.round, latencies_ns=(), marks=run.marks) for run in passed)
-    if not ranks(RunGroup(key="", rounds=rounds)):
-        return "its times are not a phone's"
-    middle = statistics.median(medians_ns)
-    return HistoryPoint(
-        campaign=campaign.id,
-        created_at=campaign.created_at,
-        median_ns=middle,
-        rounds=len(medians_ns),
-        sd=statistics.stdev(medians_ns) / middle if len(medians_ns) > 1 else 0.0,
-        facts={**facts_of_run(passed[0].record()), **place},
-    )
+            point = HistoryPoint(
+                campaign=campaign.id,
+                created_at=campaign.created_at,
+                median_ns=middle,
+                rounds=len(medians_ns),
+                sd=statistics.stdev(medians_ns) / middle if len(medians_ns) > 1 else 0.0,
+                facts={**facts_of_run(passed[0].record()), **place},
+            )
+            yield key, point
 
 
 WIDTH, HEIGHT, MARGIN, TITLE = 720, 150, 40, 20

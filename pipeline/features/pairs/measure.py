@@ -59,7 +59,7 @@ from pipeline.job.bench import (
     require_library,
 )
 from pipeline.job.stored import REPORT_BYTES, has_campaigns, own_campaign, stored
-from pipeline.release.manifest import MANIFEST_FILE, Manifest, Shipped, bundled_libraries, read_manifest, verify_bundle
+from pipeline.release.manifest import MANIFEST_FILE, bundled_libraries, read_manifest, verify_bundle
 from pipeline.report import model
 from pipeline.report.model import CampaignReport
 
@@ -74,35 +74,28 @@ def read_side(text: str, run: str = "") -> ComparedSide:
     Raises ConfigError for what is nothing of these, and PipelineError for what is damaged or another release's.
     """
     place, _, campaign = text.partition("#") if not Path(text).exists() else (text, "", "")
-    if "://" in place:
+    path, is_url = Path(place), "://" in place
+    if not is_url and not path.exists():
+        raise ConfigError(
+            "there is nothing to compare", where=place, why="no file or folder has this name",
+            remedy="name results.json, results.sqlite, an output folder, a bundle of ort-mobile, or a database URL",
+        )  # fmt: skip
+    if is_url:
         report = _stored(None, place, campaign)
+    elif path.is_dir() and (path / MANIFEST_FILE).is_file():
+        report = _of_bundle(path)
+    elif path.is_dir() and ((path / DATABASE).is_file() or (campaign and has_campaigns(path))):
+        report = _stored(path, None, campaign)
+    elif path.is_dir():
+        report = _of_document(path / RESULTS)
     else:
-        path = Path(place)
-        if not path.exists():
-            raise ConfigError(
-                "there is nothing to compare", where=place, why="no file or folder has this name",
-                remedy="name results.json, results.sqlite, an output folder, a bundle of ort-mobile, or a database URL",
-            )  # fmt: skip
-        report = _of_path(path, campaign)
+        try:
+            head = read_regular(path, REPORT_BYTES)[: len(SQLITE)]
+        except OSError as error:
+            raise ConfigError("the file cannot be read", where=str(path), why=str(error)) from error
+        folder = path.parent if path.name == DATABASE else None
+        report = _stored(folder, f"sqlite:///{path}", campaign) if head == SQLITE else _of_document(path)
     return ComparedSide(source=hidden(text), report=report, run=run)
-
-
-def _of_path(path: Path, campaign: str) -> CampaignReport:
-    if path.is_dir():
-        if (path / MANIFEST_FILE).is_file():
-            return _of_bundle(path)
-        if (path / DATABASE).is_file() or (campaign and has_campaigns(path)):
-            return _stored(path, None, campaign)
-        return _of_document(path / RESULTS)
-    try:
-        head = read_regular(path, REPORT_BYTES)[: len(SQLITE)]
-    except OSError as error:
-        raise ConfigError("the file cannot be read", where=str(path), why=str(error)) from error
-    return (
-        _stored(path.parent if path.name == DATABASE else None, f"sqlite:///{path}", campaign)
-        if head == SQLITE
-        else _of_document(path)
-    )
 
 
 def _of_document(path: Path) -> CampaignReport:
@@ -118,23 +111,19 @@ def _of_document(path: Path) -> CampaignReport:
 
 def _stored(folder: Path | None, database: str | None, campaign: str) -> CampaignReport:
     if campaign == PREVIOUS:
-        campaign = _before_the_newest(folder, database)
+        # The last campaign before the newest that has its name; those of searches have no rounds
+        with own_campaign(folder, database) as (store, newest):
+            names = store.names()
+            earlier = list(names)[: list(names).index(newest.id)]
+            alike = (store.campaign(name) for name in reversed(earlier) if names[name] == newest.name)
+            rounds = (record for record in alike if not (record.document and record.document.searching))
+            if (before := next(rounds, None)) is None:
+                raise ConfigError(
+                    "no campaign is before the newest", where=store.where,
+                    remedy="`ort-mobile report --list` lists all",
+                )  # fmt: skip
+        campaign = before.id
     return stored(folder, database, campaign or None).report
-
-
-def _before_the_newest(folder: Path | None, database: str | None) -> str:
-    """The last campaign before the newest that has its name; those of searches have no rounds."""
-    with own_campaign(folder, database) as (store, newest):
-        names = store.names()
-        earlier = list(names)[: list(names).index(newest.id)]
-        for campaign in reversed(earlier):
-            if names[campaign] == newest.name:
-                document = store.campaign(campaign).document
-                if not (document and document.searching):
-                    return campaign
-        raise ConfigError(
-            "no campaign is before the newest", where=store.where, remedy="`ort-mobile report --list` lists all"
-        )
 
 
 def _of_bundle(folder: Path) -> CampaignReport:
@@ -235,25 +224,23 @@ def _bundle_source(folder: Path) -> PairSource:
     manifest = verify_bundle(folder)
     digests = {file.path: file.sha256 for file in manifest.files}
     libraries = bundled_libraries(folder)
-    runs = {
-        (row.model, row.target): _run(
-            row.model, row.variant.name, folder / row.file, digests[row.file],
-            msgspec.structs.replace(row.runs[0], custom_ops=libraries), _kept_inputs(manifest, folder, row),
+    references = {reference.model: reference for reference in manifest.references}
+    sizes = {model.model: model.dimensions for model in manifest.content.models}
+    runs = {}
+    for ships in manifest.content.ships:
+        kept = references.get(in_precision(ships.model, ships.variant.precision))
+        tensors = tuple(
+            TensorFile(
+                name=tensor.name, dtype=tensor.dtype, shape=tensor.shape, file=str((folder / tensor.path).resolve())
+            )
+            for tensor in (kept.inputs if kept else ())
         )
-        for row in manifest.content.ships
-    }  # fmt: skip
+        inputs = Inputs(tensors=tensors) if tensors else Inputs(dimensions=sizes.get(ships.model, {}))
+        runs[ships.model, ships.target] = _run(
+            ships.model, ships.variant.name, folder / ships.file, digests[ships.file],
+            msgspec.structs.replace(ships.runs[0], custom_ops=libraries), inputs if inputs != Inputs() else None,
+        )  # fmt: skip
     return PairSource(path=folder, shipped=runs)
-
-
-def _kept_inputs(manifest: Manifest, folder: Path, row: Shipped) -> Inputs | None:
-    source = in_precision(row.model, row.variant.precision)
-    kept = next((reference for reference in manifest.references if reference.model == source), None)
-    dimensions = next((sizes.dimensions for sizes in manifest.content.models if sizes.model == row.model), {})
-    tensors = tuple(
-        TensorFile(name=tensor.name, dtype=tensor.dtype, shape=tensor.shape, file=str((folder / tensor.path).resolve()))
-        for tensor in (kept.inputs if kept else ())
-    )
-    return Inputs(tensors=tensors, dimensions={} if tensors else dimensions) if tensors or dimensions else None
 
 
 def _folder_source(folder: Path) -> PairSource:
@@ -322,22 +309,6 @@ def _name(key: tuple[str, str]) -> str:
     return " / ".join(part for part in key if part)
 
 
-def suspected_pairs(
-    histories: Iterable[History], base: PairSource, candidate: PairSource
-) -> tuple[list[tuple[str, Pair]], tuple[str, ...], tuple[str, ...]]:
-    """The pairs of suspected histories, each with its device; and what only the base, and only the candidate has."""
-    pairs: list[tuple[str, Pair]] = []
-    only_base, only_candidate = [], []
-    for row in histories:
-        before, after = (source.by_run.get((row.model, row.run)) for source in (base, candidate))
-        if before and after:
-            pairs.append((row.device, ((before, base), (after, candidate))))
-        name = f"{row.device} / {row.model} / {row.run}"
-        only_base += [] if after else [name]
-        only_candidate += [] if before else [name]
-    return pairs, tuple(only_base), tuple(only_candidate)
-
-
 def require_unchanged(runs: Iterable[PlannedRun]) -> None:
     """Raise CheckFailed for a file that is not the one of its record."""
     for run in runs:
@@ -367,20 +338,26 @@ def gate(
         base=str(base.path), candidate=str(candidate.path), least=least, confidence=1 - ALARMS,
         histories=tuple(histories or ()),
     )  # fmt: skip
-    quiet = [row for row in report.histories if not row.suspicion]
     if histories is None:
         pairs, only_base, only_candidate = paired(base, candidate)
         placed, devices = [("", pair) for pair in pairs], devices or ("local",)
     else:
-        suspected = [row for row in histories if row.suspicion]
-        placed, only_base, only_candidate = suspected_pairs(suspected, base, candidate)
+        placed, only_base, only_candidate = [], (), ()
+        for row in (row for row in histories if row.suspicion):
+            before, after = (source.by_run.get((row.model, row.run)) for source in (base, candidate))
+            if before and after:
+                placed.append((row.device, ((before, base), (after, candidate))))
+            name = f"{row.device} / {row.model} / {row.run}"
+            only_base += () if after else (name,)
+            only_candidate += () if before else (name,)
         devices = devices or tuple(dict.fromkeys(device for device, _ in placed))
     not_suspected = tuple(
         GatedRun(
             device=row.device, model=row.model, base=row.run, candidate=row.run, outcome=GateOutcome.NOT_SUSPECTED,
             note=row.note,
         )
-        for row in quiet
+        for row in report.histories
+        if not row.suspicion
     )  # fmt: skip
     report = msgspec.structs.replace(report, rows=not_suspected, only_base=only_base, only_candidate=only_candidate)
     if not placed:

@@ -153,34 +153,45 @@ def headline(report: GateReport) -> str:
 
 def listings(report: GateReport) -> Iterator[Listing]:
     """The paired measurements, then the histories."""
-    rows = sorted(report.rows, key=lambda row: list(GateOutcome).index(row.outcome))
+    rows = []
+    for row in sorted(report.rows, key=lambda row: list(GateOutcome).index(row.outcome)):
+        medians, rounds = (row.base_median_ns, row.candidate_median_ns), str(row.rounds) if row.rounds else wording.DASH
+        verdict = row.outcome.value + (f": {row.note}" if row.note else "")
+        rows.append(row.listed((row.base, row.candidate), medians, rounds, verdict))
     when = f", measured {wording.instant(report.measured_at)}" if report.measured_at else ""
     title = f"{report.candidate} relative to {report.base}, {report.confidence:.0%} intervals{when}"
-    yield Listing(title=title, head=pair_head("Base", "Candidate", "Ratio"), rows=tuple(_cells(row) for row in rows))
+    yield Listing(title=title, head=pair_head("Base", "Candidate", "Ratio"), rows=tuple(rows))
     yield Listing(
         title="Histories",
         head=("Device", "Model", "Run", "Campaigns", "Usual", "Newest", "Limit", "Suspicion"),
-        rows=tuple(map(_history_cells, report.histories)),
-    )
-
-
-def _cells(row: GatedRun) -> tuple[str, ...]:
-    medians = row.base_median_ns, row.candidate_median_ns
-    verdict = row.outcome.value + (f": {row.note}" if row.note else "")
-    return row.listed((row.base, row.candidate), medians, str(row.rounds) if row.rounds else wording.DASH, verdict)
-
-
-def _history_cells(row: History) -> tuple[str, ...]:
-    suspicion = f"{row.suspicion.ratio - 1:+.1%} since {row.suspicion.first}" if row.suspicion else row.note or "none"
-    newest = wording.duration(row.points[-1].median_ns if row.points else None)
-    return (
-        row.device, row.model, row.run, str(len(row.points)), wording.duration(row.usual_ns), newest,
-        wording.duration(row.limit_ns), suspicion,
+        rows=tuple(
+            (
+                row.device, row.model, row.run, str(len(row.points)), wording.duration(row.usual_ns),
+                wording.duration(row.points[-1].median_ns if row.points else None), wording.duration(row.limit_ns),
+                f"{row.suspicion.ratio - 1:+.1%} since {row.suspicion.first}" if row.suspicion else row.note or "none",
+            )
+            for row in report.histories
+        ),
     )  # fmt: skip
 
 
 def sections(report: GateReport) -> tuple[Section, ...]:
     """What changed, what was not compared, and what interrupts histories."""
+    suspicions, interruptions = [], []
+    for row in report.histories:
+        where = place(row.device, row.model, row.run)
+        if row.suspicion:
+            text = f"every campaign from {row.suspicion.first} on is over the limit; {row.suspicion.before} was not"
+            changed = tuple(f"{change.what}: {change_text(change)}" for change in row.suspicion.changes)
+            nothing = ("nothing that is known changed between the two",)
+            suspicions.append(ListingNote(title=where, text=text, places=changed or nothing))
+        for restart in row.restarts:
+            text = "; ".join(f"{change.what} {change_text(change)}" for change in restart.changes)
+            text, at = f"{text}: the history begins again", f"{where}: {row.points[restart.place].campaign}"
+            interruptions.append(ListingNote(title="environment changed", text=text, places=(at,)))
+        interruptions += [
+            ListingNote(title="gap", text=gap.reason, places=(f"{where}: {gap.campaign}",)) for gap in row.missing
+        ]
     return sections_of(
         {
             "What changed from base to candidate": gathered(
@@ -192,36 +203,11 @@ def sections(report: GateReport) -> tuple[Section, ...]:
             ),
             "Only in the base": [ListingNote(title="", text=text) for text in report.only_base],
             "Only in the candidate": [ListingNote(title="", text=text) for text in report.only_candidate],
-            "Suspicions": [note for row in report.histories for note in _suspected(row)],
-            "Interruptions of histories": gathered(note for row in report.histories for note in _interruptions(row)),
+            "Suspicions": suspicions,
+            "Interruptions of histories": gathered(interruptions),
             "Warnings": [ListingNote(title="", text=text) for text in report.warnings],
         }
     )
-
-
-def _suspected(row: History) -> Iterator[ListingNote]:
-    if row.suspicion:
-        where = place(row.device, row.model, row.run)
-        text = f"every campaign from {row.suspicion.first} on is over the limit; {row.suspicion.before} was not"
-        changed = tuple(f"{change.what}: {change_text(change)}" for change in row.suspicion.changes)
-        yield ListingNote(title=where, text=text, places=changed or ("nothing that is known changed between the two",))
-
-
-def _interruptions(row: History) -> Iterator[ListingNote]:
-    where = place(row.device, row.model, row.run)
-    for restart in row.restarts:
-        changed = "; ".join(f"{change.what} {change_text(change)}" for change in restart.changes)
-        at = row.points[restart.place].campaign
-        yield ListingNote(
-            title="environment changed", text=f"{changed}: the history begins again", places=(f"{where}: {at}",)
-        )
-    for missing in row.missing:
-        yield ListingNote(title="gap", text=missing.reason, places=(f"{where}: {missing.campaign}",))
-
-
-def comment(report: GateReport) -> str:
-    """Markdown for a pull request: at most SUMMARY_CHARACTERS, the worst first, and how many rows are left out."""
-    return bounded(headline(report), [*listings(report), *sections(report)], "the JSON")
 
 
 KINDS = {
@@ -234,7 +220,10 @@ KINDS = {
 
 
 def document(report: GateReport) -> CiDocument:
-    """What a CI reads: a test case for each row, by device, model and run; regressions and failures are findings."""
+    """What a CI reads: a test case for each row, by device, model and run; regressions and failures are findings.
+
+    Its summary is for a pull request: the worst first.
+    """
     pairs = [(row, KINDS.get(row.outcome, "")) for row in report.rows]
     return CiDocument(
         name="ort-mobile gate",
@@ -249,7 +238,7 @@ def document(report: GateReport) -> CiDocument:
             for row, kind in pairs
             if kind in ("failure", "error")
         ),
-        summary=comment(report),
+        summary=bounded(headline(report), [*listings(report), *sections(report)], "the JSON"),
     )  # fmt: skip
 
 
@@ -351,7 +340,12 @@ def bisection_headline(report: BisectionReport) -> str:
 
 def bisection_parts(report: BisectionReport) -> tuple[Listing, Section]:
     """Every position that was compared with the first; the result, and what differs between the ends of the step."""
-    notes = [ListingNote(title="", text=bisection_headline(report)), *_step(report)]
+    notes = [ListingNote(title="", text=bisection_headline(report))]
+    if report.step and report.step.ratio:
+        ratio, interval = ratio_cells(report.step.ratio, report.step.low, report.step.high)
+        notes.append(ListingNote(title="the step alone", text=f"{ratio} times as long ({interval})"))
+    changes = report.step.changes if report.step else ()
+    notes += [ListingNote(title=change.what, text=change_text(change)) for change in changes]
     positions = Listing(
         title=f"Relative to {report.positions[0]} on {report.device}, 99% intervals",
         head=("Position", "Name", "Ratio", "Interval", "Rounds", "Standing"),
@@ -367,13 +361,3 @@ def bisection_parts(report: BisectionReport) -> tuple[Listing, Section]:
         ),
     )
     return positions, Section(title="Result", notes=tuple(notes))
-
-
-def _step(report: BisectionReport) -> Iterator[ListingNote]:
-    if report.step is None:
-        return
-    if report.step.ratio:
-        ratio, interval = ratio_cells(report.step.ratio, report.step.low, report.step.high)
-        yield ListingNote(title="the step alone", text=f"{ratio} times as long ({interval})")
-    for change in report.step.changes:
-        yield ListingNote(title=change.what, text=change_text(change))

@@ -118,9 +118,7 @@ def perf(
     from device_runner.spec import Stream
     from pipeline.config import MeasureConfig
     from pipeline.core.errors import ExitCode
-    from pipeline.features.perf.callers import CallersRow, callers_parts, failed_notes, open_batch, parse_concurrent
-    from pipeline.features.perf.job import exit_code, measure_files
-    from pipeline.features.perf.stream import StreamRow, parse_states, stream_parts
+    from pipeline.features.perf import job
     from pipeline.job.bench import PerfOrder
     from pipeline.report.formats import show_report
     from pipeline.report.layout import failed_lines
@@ -146,34 +144,31 @@ def perf(
         blame=blame,
         concurrent=concurrent,
         batches=batches,
-        stream=Stream(steps=steps, states=parse_states(states)) if steps else None,
+        stream=Stream(steps=steps, states=job.parse_states(states)) if steps else None,
         original=original,
         wait_seconds=lease_seconds,
     )
     if states and not steps:
         raise click.UsageError("--state is for --stream N; add it", ctx)
     if concurrent:
-        parse_concurrent(concurrent, files)  # what is wrong is said before anything runs
+        job.parse_concurrent(concurrent, files)  # what is wrong is said before anything runs
     for file in files if batches else ():
-        open_batch(file)
-    report, profiled, denied, others = measure_files(order, progress())
+        job.open_batch(file)
+    report, profiled, denied, others = job.measure_files(order, progress())
     if profiles:
         write_result(msgspec.json.encode(profiled), str(profiles / "profiles.json"))
-    callers = [row for row in others if isinstance(row, CallersRow)]
-    streams = [row for row in others if isinstance(row, StreamRow)]
+    callers = [row for row in others if isinstance(row, job.CallersRow)]
+    streams = [row for row in others if isinstance(row, job.StreamRow)]
     more = {"callers": callers, "streams": streams}
-    failed = failed_notes(others, report)
+    failed = job.failed_notes(others, report)
     outputs.write_json({**msgspec.to_builtins(report), **{name: rows for name, rows in more.items() if rows}})
     if outputs.text:
         show_report(report)
         show(profile_parts(profiled))
-        show([*callers_parts(callers), *stream_parts(streams), *sections_of({"What failed": failed})])
+        show([*job.callers_parts(callers), *job.stream_parts(streams), *sections_of({"What failed": failed})])
     wrong = [check for row in streams for check in row.checks if check.failed]
-    code = (
-        exit_code(report)
-        or ExitCode.SOME_FAILED * any(row.failure for row in others)
-        or ExitCode.CHECK_FAILED * bool(wrong)
-    )
+    some_failed = bool(report.failures) or not (report.rows or report.modes) or any(row.failure for row in others)
+    code = ExitCode.SOME_FAILED * some_failed or ExitCode.CHECK_FAILED * bool(wrong)
     if code:
         outputs.show_errors([*failed_lines(report), *(f"{note.title}: {note.text}" for note in failed)])
     show_denied(denied)

@@ -4,7 +4,7 @@ How much two equal runs differ says how many rounds find a difference of a given
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from itertools import pairwise
 from statistics import median
@@ -13,7 +13,6 @@ import msgspec
 
 from device_runner.result import RunResult, Struct
 from pipeline.campaign.plan import (
-    PlannedRun,
     baseline_of,
     check_runs,
     decision_rule,
@@ -29,13 +28,14 @@ from pipeline.campaign.statistics import DecisionRule, detectable, rounds_needed
 from pipeline.campaign.statistics.compare import DEFAULT_RULE
 from pipeline.campaign.statistics.groups import LEAST_ROUNDS, noise, paired_log_ratios
 from pipeline.config import Config, MeasureMode
+from pipeline.core.groups import grouped
 from pipeline.core.progress import Progress
 from pipeline.job.assemble import check_against_targets
-from pipeline.job.bench import Bench, libraries_by_device, new_campaign, open_bench, opened, require_library
+from pipeline.job.bench import libraries_by_device, new_campaign, open_bench, opened, require_library
 from pipeline.job.prepare import find, prepare
 from pipeline.job.run import CampaignJob, JobOptions
 from pipeline.report import wording
-from pipeline.report.wording import Listing, ListingNote, Section
+from pipeline.report.wording import Listing, ListingNote, Section, sections_of
 
 PILOT_ROUNDS = 5
 """Rounds in which the baseline is measured twice: with fewer nothing is known of how rounds differ."""
@@ -137,21 +137,20 @@ def seconds_a_run(results: Iterable[RunResult]) -> float:
     return median((after - before).total_seconds() for before, after in pairwise(begun)) if len(begun) > 1 else 0.0
 
 
-HEAD = ("Difference", "Rounds", "Two variants", "Whole campaign")
-
-
 def pilot_listing(answer: PilotAnswer) -> Listing:
     """Rounds and time for each difference; the title says what was measured."""
     title = (
         f"{answer.model} on {answer.device}: {answer.variant} {answer.run} against itself in {answer.rounds} rounds: "
         f"median {wording.duration(answer.median_ns)}, noise {answer.noise:.1%}, {answer.run_seconds:.2g} s a run"
     )
-    return Listing(title=title, head=HEAD, rows=tuple(map(_row, answer.needed)))
-
-
-def _row(needed: NeededRounds) -> tuple[str, ...]:
-    rounds = "over 10,000" if needed.rounds is None else str(needed.rounds)
-    return f"{needed.percent:g} %", rounds, spell(needed.pair_seconds), spell(needed.campaign_seconds)
+    rows = (
+        (
+            f"{row.percent:g} %", "over 10,000" if row.rounds is None else str(row.rounds), spell(row.pair_seconds),
+            spell(row.campaign_seconds),
+        )
+        for row in answer.needed
+    )  # fmt: skip
+    return Listing(title=title, head=("Difference", "Rounds", "Two variants", "Whole campaign"), rows=tuple(rows))
 
 
 def spell(seconds: float | None) -> str:
@@ -165,21 +164,17 @@ def spell(seconds: float | None) -> str:
 
 def pilot_notes(answers: Sequence[PilotAnswer], missing: Sequence[str]) -> tuple[Section, ...]:
     """What a minute for a pair and the config's own rounds find, and what gave no answer."""
-    notes = tuple(
-        ListingNote(title=f"{answer.model} on {answer.device}", text="; ".join(_finds(answer))) for answer in answers
-    )
-    failed = tuple(ListingNote(title="", text=text) for text in missing)
-    sections = (Section(title="What this finds", notes=notes), Section(title="Without an answer", notes=failed))
-    return tuple(section for section in sections if section.notes)
-
-
-def _finds(answer: PilotAnswer) -> Iterator[str]:
-    yield f"60 s for two variants are {answer.minute_rounds} rounds, which {_smallest(answer.minute_percent)}"
-    runs = "run" if answer.runs_in_round == 1 else "runs"
-    yield (
-        f"the config's {answer.planned_rounds} rounds of {answer.runs_in_round} {runs} take "
-        f"{spell(answer.planned_seconds)} and {_smallest(answer.planned_percent)}"
-    )
+    notes = []
+    for answer in answers:
+        runs = "run" if answer.runs_in_round == 1 else "runs"
+        text = (
+            f"60 s for two variants are {answer.minute_rounds} rounds, which {_smallest(answer.minute_percent)}; "
+            f"the config's {answer.planned_rounds} rounds of {answer.runs_in_round} {runs} take "
+            f"{spell(answer.planned_seconds)} and {_smallest(answer.planned_percent)}"
+        )
+        notes.append(ListingNote(title=f"{answer.model} on {answer.device}", text=text))
+    failed = (ListingNote(title="", text=text) for text in missing)
+    return sections_of({"What this finds": notes, "Without an answer": failed})
 
 
 def _smallest(percent: float | None) -> str:
@@ -211,30 +206,21 @@ def pilot(
         prepared = prepare(short, find(config), bench.work, bench.work, progress)
         artifacts = [artifact for model in prepared for artifact in model.artifacts]
         read, unloadable, _ = check_against_targets(short, artifacts, bench.work)
-        return _measured(
-            CampaignJob(short, options, prepared, bench.work, bench.store, read, unloadable), config, bench, percents
-        )
-
-
-def _measured(
-    job: CampaignJob, config: Config, bench: Bench, percents: Sequence[float]
-) -> tuple[tuple[PilotAnswer, ...], tuple[str, ...]]:
-    measurable = [
-        artifact for model in job.prepared for artifact in model.artifacts if artifact.source in model.references
-    ]
-    legal, skipped = plan_runs(config.runs, measurable, list(bench.facts.values()), known_denied())
-    libraries = libraries_by_device(bench.facts, config.targets, job.options.library)
-    possible, refused = job.possible(legal, bench.devices, libraries)
-    places: dict[tuple[str, str], list[PlannedRun]] = {}
-    for run in possible:
-        places.setdefault((run.device, run.model), []).append(run)
-    pairs = []
-    for group in places.values():
-        baseline = baseline_of(group, config.measure.baseline)
-        pairs.append((baseline, dataclasses.replace(baseline, variant=f"{baseline.variant}{AGAIN}")))
-    campaign = new_campaign(config.name)
-    plan = job.plan(campaign.id, [run for pair in pairs for run in pair], libraries, {})
-    records, left = bench.measure(campaign, dataclasses.replace(plan, judge=None))
+        job = CampaignJob(short, options, prepared, bench.work, bench.store, read, unloadable)
+        measurable = [
+            artifact for model in prepared for artifact in model.artifacts if artifact.source in model.references
+        ]
+        legal, skipped = plan_runs(config.runs, measurable, list(bench.facts.values()), known_denied())
+        libraries = libraries_by_device(bench.facts, config.targets, options.library)
+        possible, refused = job.possible(legal, bench.devices, libraries)
+        places = grouped(((run.device, run.model), run) for run in possible)
+        pairs = []
+        for group in places.values():
+            baseline = baseline_of(group, config.measure.baseline)
+            pairs.append((baseline, dataclasses.replace(baseline, variant=f"{baseline.variant}{AGAIN}")))
+        campaign = new_campaign(config.name)
+        plan = job.plan(campaign.id, [run for pair in pairs for run in pair], libraries, {})
+        records, left = bench.measure(campaign, dataclasses.replace(plan, judge=None))
     answers, missing = [], []
     for (first, again), group in zip(pairs, places.values(), strict=True):
         twice = records.get(planned_id(first), []), records.get(planned_id(again), [])

@@ -1,30 +1,21 @@
 """What to run of a bundle (each artifact in every way that ships, API level, processor), and why what failed did."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
-from device_runner.android_host.device import DEFAULT_API_LEVEL, AndroidHost, DriverProfile, Phone
-from device_runner.device import Device
+from device_runner.android_host.device import DEFAULT_API_LEVEL, DriverProfile, Phone
 from device_runner.errors import UnavailableError
 from device_runner.failures import Topic, text_of_message
-from device_runner.host_device import CPUS, HOST_ABIS, LinuxHost, common_cpus, default_abi, find_processor
-from device_runner.library import (
-    LibraryFacts,
-    archive_abis,
-    archive_system,
-    find_archive,
-    is_archive,
-    read_facts,
-    resolve_all,
-)
+from device_runner.host_device import CPUS, HOST_ABIS, common_cpus, default_abi, find_processor
+from device_runner.library import LibraryFacts, archive_abis, find_archive, is_archive, resolve_all
 from device_runner.options import MAPPED
 from device_runner.providers import NNAPI, NNAPI_API_LEVEL, provider_named
 from device_runner.result import Failure, FailureKind
 from device_runner.spec import RunOptions, TensorFile
-from pipeline.campaign.plan import options_name
 from pipeline.check.compare import OutputCheck, remedy_of
 from pipeline.check.library_proof import FindingKind, ProofFinding
 from pipeline.compat.defects import DEFECTS, SME_TRAPS, Runtime
@@ -88,16 +79,6 @@ class ProofTrial:
     chosen: bool
 
     @property
-    def run(self) -> str:
-        """The way to run it, as tables name it."""
-        return options_name(self.options)
-
-    @property
-    def asks_nnapi(self) -> bool:
-        """Whether NNAPI is what runs it."""
-        return self.options.provider == NNAPI
-
-    @property
     def on_gpu(self) -> bool:
         """Whether a GPU computes: no emulated processor has one, and API levels change nothing."""
         return provider_named(self.options.provider).gpu
@@ -140,25 +121,19 @@ def tensor_files(bundle: Path, tensors: Sequence[KeptTensor]) -> tuple[TensorFil
     )
 
 
-def trials_of(ships: list[Shipped], order: ProofOrder) -> list[ProofTrial]:
+def trials_of(ships: Sequence[Shipped], order: ProofOrder) -> list[ProofTrial]:
     """Every run, the lowest API level first; what several targets have in common is run once."""
     trials: dict[bytes, ProofTrial] = {}
     for shipped in ships:
-        for trial in _trials(shipped, order):
-            key = msgspec.json.encode((shipped.file, trial.options, trial.api_level), order="sorted")
-            same = trials.get(key, trial)
-            targets = tuple(dict.fromkeys((*same.targets, shipped.target)))
-            trials[key] = replace(same, targets=targets, chosen=same.chosen or trial.chosen)
+        levels = order.api_levels or levels_of(shipped)
+        for level in levels if shipped.platform == ANDROID else (NO_LEVEL,):
+            for number, options in enumerate(shipped.runs):
+                key = msgspec.json.encode((shipped.file, options, level), order="sorted")
+                trial = ProofTrial(shipped=shipped, options=options, api_level=level, targets=(), chosen=False)
+                same = trials.get(key, trial)
+                targets = tuple(dict.fromkeys((*same.targets, shipped.target)))
+                trials[key] = replace(same, targets=targets, chosen=same.chosen or number == 0)
     return sorted(trials.values(), key=lambda trial: trial.api_level)
-
-
-def _trials(shipped: Shipped, order: ProofOrder) -> Iterator[ProofTrial]:
-    levels = order.api_levels or levels_of(shipped)
-    for level in levels if shipped.platform == ANDROID else (NO_LEVEL,):
-        for number, options in enumerate(shipped.runs):
-            yield ProofTrial(
-                shipped=shipped, options=options, api_level=level, targets=(shipped.target,), chosen=number == 0
-            )
 
 
 def levels_of(shipped: Shipped) -> tuple[int, ...]:
@@ -225,12 +200,6 @@ def library_abis(text: str) -> list[str]:
     return archive_abis(archive) if is_archive(archive) else [library.abi for library in resolve_all(text)]
 
 
-def library_system(text: str) -> str:
-    """The system that a library is for, android or linux; archives are not unpacked for it."""
-    archive = find_archive(text)
-    return archive_system(archive) if is_archive(archive) else read_facts(archive).system
-
-
 def _places(abi: str, ships: Sequence[Shipped], deciding: frozenset[str], order: ProofOrder) -> list[ProofPlace]:
     """With CPUs that are asked for, where the ABI has some or is the only one."""
     usual = HOST_ABIS[abi].usual if find_processor(abi).emulated else ("",)
@@ -241,13 +210,6 @@ def _places(abi: str, ships: Sequence[Shipped], deciding: frozenset[str], order:
         ProofPlace(abi=abi, cpu=find_processor(abi, cpu).cpu, ships=tuple(ships), deciding=deciding)
         for cpu in chosen or usual
     ]
-
-
-def opened(library: LibraryFacts, phone: Phone) -> Device:
-    """What runs a library: a phone for Android's, a computer with the same CPU for Linux's."""
-    if library.system == ANDROID:
-        return AndroidHost("android-host", library, phone)
-    return LinuxHost("linux-host", library, phone.cpu, phone.vulkan)
 
 
 def loaded(shipped: Shipped, options: RunOptions, bundle: Path) -> RunOptions:
@@ -269,21 +231,6 @@ AWARE_OF_ABI = (
     "make an EP-aware file by the rules of this ABI, which leave what cannot be built to the CPU (`ort-mobile convert "
     "--ep nnapi --safe --abi {abi}`), or leave nnapi out"
 )
-
-
-def circumstances(library: LibraryFacts, abi: str, cpu: str, options: RunOptions) -> Runtime:
-    """What decides whether a defect shows in a run; `cpu` is the profile that an emulator played, "" without one."""
-    profile = CPUS.get(cpu)
-    features = frozenset(profile.features.split()) if profile else None
-    if features and profile and profile.announced:
-        features |= {SME_TRAPS}
-    return Runtime(
-        release=line_of(library.release) if library.release else NEWEST_KNOWN,
-        kind=BuildKind(library.kind),
-        asks_replay=options.session_config.get(REPLAY_KEY) == "1",
-        abis=(abi,),
-        features=features,
-    )
 
 
 def with_cause(finding: ProofFinding, file: Path, runtime: Runtime, options: RunOptions) -> ProofFinding:
@@ -343,6 +290,15 @@ REMEDIES: dict[FindingKind, str] = {
 }
 """What to do where the way to run, or the bundle itself, is what has to change."""
 
+MISSING_IN_STOCK = (
+    "no config can bring it: ship a release that has the kernel, or export the model with another type or opset"
+)
+MISSING_IN_BUILD = (
+    "build the library with the bundle's operators/required_operators.config (or _and_types), which has this line; if "
+    "it is ONNX Runtime's own package, no config can bring it: ship a release that has the kernel"
+)
+"""What to do about a kernel that a library lacks."""
+
 
 def explain_run(
     failure: Failure | None,
@@ -356,10 +312,21 @@ def explain_run(
 ) -> Iterator[ProofFinding]:
     """Findings on a run that failed, or on its outputs, with the cause where the processor is known to be one.
 
-    `stock` as in `explain_failure`, `origin` as in Expected.
+    `stock` as in `explain_failure`, `origin` as in ExpectedOutputs.
     """
     library, place = ran_in
-    runtime = circumstances(library, place.abi, place.cpu, options)
+    # What decides whether a defect shows: the profile that an emulator played says what its processor has.
+    profile = CPUS.get(place.cpu)
+    features = frozenset(profile.features.split()) if profile else None
+    if features and profile and profile.announced:
+        features |= {SME_TRAPS}
+    runtime = Runtime(
+        release=line_of(library.release) if library.release else NEWEST_KNOWN,
+        kind=BuildKind(library.kind),
+        asks_replay=options.session_config.get(REPLAY_KEY) == "1",
+        abis=(place.abi,),
+        features=features,
+    )
     findings = (
         (explain_failure(failure, file, options.provider, stock=stock),)
         if failure
@@ -371,10 +338,24 @@ def explain_run(
 
 def explain_failure(failure: Failure, file: Path, provider: str, *, stock: bool) -> ProofFinding:
     """The finding of a failed run. `stock`: the library is ONNX Runtime's own package, so no config can fix it."""
-    message = shortened(failure.message.replace(str(file.absolute()), file.name))
-    logged = _of_log(failure, file, provider)
+    message = " ".join(failure.message.replace(str(file.absolute()), file.name).split())
+    message = message if len(message) <= MOST_SAID else f"{message[:MOST_SAID]}..."
+    # What the text says of operators, checked against an empty config: every kernel is then one that is missing.
+    logged: LogFinding | None = None
+    if failure.kind not in (FailureKind.CRASH, FailureKind.TIMEOUT):
+        needs: Needs = {}
+        with suppress(ModelError):  # of a file that cannot be read the types are unknown
+            needs = needs_of(read_artifact(file), providers=[] if provider == "cpu" else [provider])
+        logged = next(iter(read_log(failure.message, EMPTY, [needs])), None)
     if logged and logged.kernel:
-        return _missing_kernel(logged, message, stock=stock)
+        return ProofFinding(
+            severity=Severity.ERROR,
+            kind=FindingKind.MISSING_KERNEL,
+            what=f"the library has no kernel for {logged.kernel}",
+            why=message,
+            remedy=MISSING_IN_STOCK if stock else MISSING_IN_BUILD,
+            config_line=logged.kernel_line,
+        )
     text = text_of_message(failure.message, *TOPICS)
     kind_of_topic, what = TOPICS[text.topic] if text else (FindingKind.CANNOT_RUN, "")
     kind = KINDS.get(failure.kind) or kind_of_topic
@@ -391,70 +372,27 @@ def explain_failure(failure: Failure, file: Path, provider: str, *, stock: bool)
     )
 
 
-def _of_log(failure: Failure, file: Path, provider: str) -> LogFinding | None:
-    """What the text says of operators, checked against an empty config so that every kernel is one that is missing."""
-    if failure.kind in (FailureKind.CRASH, FailureKind.TIMEOUT):
-        return None
-    return next(iter(read_log(failure.message, EMPTY, [_needs(file, provider)])), None)
-
-
-def _needs(file: Path, provider: str) -> Needs:
-    try:
-        return needs_of(read_artifact(file), providers=[] if provider == "cpu" else [provider])
-    except ModelError:
-        return {}
-
-
-def _missing_kernel(logged: LogFinding, message: str, *, stock: bool) -> ProofFinding:
-    remedy = (
-        "no config can bring it: ship a release that has the kernel, or export the model with another type or opset"
-        if stock
-        else "build the library with the bundle's operators/required_operators.config (or _and_types), which has this "
-        "line; if it is ONNX Runtime's own package, no config can bring it: ship a release that has the kernel"
-    )
-    return ProofFinding(
-        severity=Severity.ERROR,
-        kind=FindingKind.MISSING_KERNEL,
-        what=f"the library has no kernel for {logged.kernel}",
-        why=message,
-        remedy=remedy,
-        config_line=logged.kernel_line,
-    )
-
-
-def explain_checks(checks: Sequence[OutputCheck], provider: str, origin: str) -> tuple[ProofFinding, ...]:
-    """Findings on outputs that are too far from what they must be, or cannot show it; `origin` as in Expected."""
-    return tuple(
-        finding
-        for finding in (_differing([c for c in checks if c.failed], provider, origin),
-                        _unknown([c for c in checks if c.unknown]))
-        if finding
-    )  # fmt: skip
-
-
-def _differing(bad: Sequence[OutputCheck], provider: str, origin: str) -> ProofFinding | None:
-    if not bad:
-        return None
-    other = "" if provider == "cpu" else f"if the CPU's outputs pass, leave {provider} out of [[runs]]; else "
-    return ProofFinding(
-        severity=Severity.ERROR,
-        kind=FindingKind.OUTPUTS_DIFFER,
-        what=f"outputs are not those of {origin or 'the original model'}",
-        why="; ".join(f"{check.output}: {check.reason}" for check in bad),
-        remedy=other + remedy_of(bad[0]),
-    )
-
-
-def _unknown(checks: Sequence[OutputCheck]) -> ProofFinding | None:
-    if not checks:
-        return None
-    return ProofFinding(
-        severity=Severity.WARNING,
-        kind=FindingKind.NOT_COMPARED,
-        what="it ran, but these inputs cannot show whether its outputs are right",
-        why="; ".join(f"{check.output}: {check.reason}" for check in checks),
-        remedy=f"{remedy_of(checks[0])} and make the bundle again",
-    )
+def explain_checks(checks: Sequence[OutputCheck], provider: str, origin: str) -> Iterator[ProofFinding]:
+    """Findings on outputs that are too far from what they must be, or cannot show it; `origin` as in
+    ExpectedOutputs.
+    """
+    if bad := [check for check in checks if check.failed]:
+        other = "" if provider == "cpu" else f"if the CPU's outputs pass, leave {provider} out of [[runs]]; else "
+        yield ProofFinding(
+            severity=Severity.ERROR,
+            kind=FindingKind.OUTPUTS_DIFFER,
+            what=f"outputs are not those of {origin or 'the original model'}",
+            why="; ".join(f"{check.output}: {check.reason}" for check in bad),
+            remedy=other + remedy_of(bad[0]),
+        )
+    if unknown := [check for check in checks if check.unknown]:
+        yield ProofFinding(
+            severity=Severity.WARNING,
+            kind=FindingKind.NOT_COMPARED,
+            what="it ran, but these inputs cannot show whether its outputs are right",
+            why="; ".join(f"{check.output}: {check.reason}" for check in unknown),
+            remedy=f"{remedy_of(unknown[0])} and make the bundle again",
+        )
 
 
 def not_compared(why: str) -> ProofFinding:
@@ -466,20 +404,3 @@ def not_compared(why: str) -> ProofFinding:
         why=f"the bundle keeps no reference, and this computer has none ({why})",
         remedy="make the bundle again with this release of ort-mobile: it keeps inputs and outputs of the original",
     )
-
-
-def not_run(failure: Failure) -> ProofFinding:
-    """The finding where this computer has not what a way to run needs: the library was asked nothing."""
-    return ProofFinding(
-        severity=Severity.WARNING,
-        kind=FindingKind.NOT_COMPARED,
-        what="it was not run on this computer",
-        why="; ".join(part for part in (failure.message, failure.cause) if part),
-        remedy=failure.remedy,
-    )
-
-
-def shortened(text: str) -> str:
-    """A library's own words on one line, without what is over `MOST_SAID`."""
-    line = " ".join(text.split())
-    return line if len(line) <= MOST_SAID else f"{line[:MOST_SAID]}..."

@@ -20,12 +20,22 @@ from device_runner.android_host.device import AndroidHost, Phone, default_profil
 from device_runner.android_host.inspection import CallSummary, read_calls, summarize
 from device_runner.device import Device, DriverType, open_device
 from device_runner.errors import RunnerError, pip_install
-from device_runner.host_device import CPUS, check_host, common_cpus
-from device_runner.library import LibraryFacts, archive_abis, is_archive, name_of, resolve
+from device_runner.host_device import CPUS, LinuxHost, check_host, common_cpus
+from device_runner.library import (
+    LibraryFacts,
+    archive_abis,
+    archive_system,
+    find_archive,
+    is_archive,
+    name_of,
+    read_facts,
+    resolve,
+)
 from device_runner.plugins import installed_plugin
-from device_runner.providers import CHIPS, NNAPI_API_LEVEL, NNAPI_DEVICES_API_LEVEL, NNAPI_RELAXED_API_LEVEL
+from device_runner.providers import CHIPS, NNAPI, NNAPI_API_LEVEL, NNAPI_DEVICES_API_LEVEL, NNAPI_RELAXED_API_LEVEL
 from device_runner.result import Failure, FailureKind, RunResult
 from device_runner.spec import NnapiFlag, OptimizationLevel, RunOptions, RunSpec, TensorFile
+from pipeline.campaign.plan import options_name
 from pipeline.check.compare import (
     Array,
     OutputCheck,
@@ -52,11 +62,8 @@ from pipeline.features.prove.plan import (
     ProofTrial,
     explain_run,
     library_abis,
-    library_system,
     loaded,
     not_compared,
-    not_run,
-    opened,
     places_of,
     tensor_files,
     trials_of,
@@ -130,66 +137,55 @@ def context_rows(
     """A row for each context: opened and run by an Android library, its outputs compared with the original's."""
     with AndroidHost("android-host", library, order.phone(CHIP_API_LEVEL)) as device:
         for context in contexts:
-            yield _row(bundle, manifest, context, library, order, device, work)
-
-
-def _row(
-    bundle: Path,
-    manifest: Manifest,
-    context: ShippedContext,
-    library: LibraryFacts,
-    order: ProofOrder,
-    device: Device,
-    work: Path,
-) -> ProofRow:
-    name = in_precision(context.model, context.variant.precision)
-    reference = next((row for row in manifest.references if row.model == name), None)
-    options = RunOptions(provider=QNN, provider_options={"soc_model": str(CHIPS[context.chip].soc_model)})
-    file = bundle / context.file
-    with tempfile.TemporaryDirectory(dir=work) as folder:
-        result = device.run(
-            RunSpec(
-                id="prove",
-                model=str(file),
+            name = in_precision(context.model, context.variant.precision)
+            reference = next((row for row in manifest.references if row.model == name), None)
+            options = RunOptions(provider=QNN, provider_options={"soc_model": str(CHIPS[context.chip].soc_model)})
+            file = bundle / context.file
+            inputs = tensor_files(bundle, reference.inputs) if reference else ()
+            seconds = max(order.timeout_seconds, SIMULATED_SECONDS)
+            result, actual = run_once(device, file, options, inputs, seconds, work)
+            checks: tuple[OutputCheck, ...] = ()
+            findings: list[ProofFinding] = []
+            if reference and reference.outputs and not result.failure:
+                expected = {tensor.name: read_tensor(tensor) for tensor in tensor_files(bundle, reference.outputs)}
+                checks = tuple(compare_outputs(expected, actual, simulated_tolerance(reference.tolerance)))
+            elif not result.failure:
+                findings.append(not_compared("the model cannot be run on a CPU here in its place"))
+            place = ProofPlace(abi=X86_64, cpu="", ships=(), deciding=frozenset({context.target}))
+            stock = name_of(order.library) is not None
+            findings += explain_run(result.failure, checks, file, options, (library, place), stock=stock, origin="")
+            yield ProofRow(
+                targets=tuple(
+                    dict.fromkeys(row.target for row in manifest.content.contexts if row.file == context.file)
+                ),
+                model=context.model,
+                variant=context.variant.name,
+                file=context.file,
+                run=QNN,
                 options=options,
-                inputs=tensor_files(bundle, reference.inputs) if reference else (),
-                warmup=0,
-                min_runs=1,
-                min_seconds=0.0,
-                timeout_seconds=max(order.timeout_seconds, SIMULATED_SECONDS),
-                outputs_folder=folder,
+                api_level=CHIP_API_LEVEL,
+                abi=X86_64,
+                chip=context.chip,
+                qairt=installed_qairt(),
+                chosen=True,
+                failed=any(finding.severity is Severity.ERROR for finding in findings),
+                checks=checks,
+                findings=tuple(findings),
             )
-        )
-        actual = {tensor.name: read_tensor(tensor) for tensor in result.outputs}
-    checks: tuple[OutputCheck, ...] = ()
-    findings: tuple[ProofFinding, ...] = ()
-    if reference and reference.outputs and not result.failure:
-        expected = {tensor.name: read_tensor(tensor) for tensor in tensor_files(bundle, reference.outputs)}
-        checks = tuple(compare_outputs(expected, actual, simulated_tolerance(reference.tolerance)))
-    elif not result.failure:
-        findings = (not_compared("the model cannot be run on a CPU here in its place"),)
-    place = ProofPlace(abi=X86_64, cpu="", ships=(), deciding=frozenset({context.target}))
-    findings += tuple(
-        explain_run(
-            result.failure, checks, file, options, (library, place), stock=name_of(order.library) is not None, origin=""
-        )
-    )
-    return ProofRow(
-        targets=tuple(dict.fromkeys(row.target for row in manifest.content.contexts if row.file == context.file)),
-        model=context.model,
-        variant=context.variant.name,
-        file=context.file,
-        run=QNN,
-        options=options,
-        api_level=CHIP_API_LEVEL,
-        abi=X86_64,
-        chip=context.chip,
-        qairt=installed_qairt(),
-        chosen=True,
-        failed=any(finding.severity is Severity.ERROR for finding in findings),
-        checks=checks,
-        findings=findings,
-    )
+
+
+def run_once(
+    device: Device, file: Path, options: RunOptions, inputs: tuple[TensorFile, ...], timeout_seconds: float, work: Path
+) -> tuple[RunResult, dict[str, Array]]:
+    """One run without a warm-up, of which no time counts, and its outputs; without `inputs` on those of `SEED`."""
+    with tempfile.TemporaryDirectory(dir=work) as folder:
+        spec = RunSpec(
+            id="prove", model=str(file), options=options, inputs=inputs, seed=SEED, warmup=0, min_runs=1,
+            min_seconds=0.0, timeout_seconds=timeout_seconds, outputs_folder=folder,
+        )  # fmt: skip
+        result = device.run(spec)
+        outputs = () if result.failure else result.outputs
+        return result, {tensor.name: read_tensor(tensor) for tensor in outputs}
 
 
 SEED = 0
@@ -232,44 +228,22 @@ def expected_of(
     tolerance = kept.tolerance if kept else usual_tolerance(_precision(bundle / shipped.file))
     if not inputs:
         tolerance = msgspec.structs.replace(tolerance, random_inputs=True)
-    result = _run_here(bundle, shipped, inputs, work, timeout_seconds)
-    if isinstance(result, str) or result.failure:
-        why = result if isinstance(result, str) else f"onnxruntime of this computer: {_said(result)}"
-        return ExpectedOutputs(inputs=inputs, outputs=None, tolerance=tolerance, origin=why)
-    outputs = {tensor.name: read_tensor(tensor) for tensor in result.outputs}
-    origin = f"the artifact itself on onnxruntime {result.ort_version} of this computer"
-    return ExpectedOutputs(inputs=inputs, outputs=outputs, tolerance=tolerance, origin=origin)
-
-
-def _run_here(
-    bundle: Path, shipped: Shipped, inputs: tuple[TensorFile, ...], work: Path, timeout_seconds: float
-) -> RunResult | str:
-    """One run with the installed onnxruntime, unoptimized; why it cannot be, in words."""
-    spec = RunSpec(
-        id="expected",
-        model=str(bundle / shipped.file),
-        options=RunOptions(
-            optimization_level=OptimizationLevel.NONE,
-            session_config=shipped.runs[0].session_config,
-            custom_ops=loaded(shipped, shipped.runs[0], bundle).custom_ops,
-        ),
-        inputs=inputs,
-        seed=SEED,
-        warmup=0,
-        min_runs=1,
-        min_seconds=0.0,
-        timeout_seconds=timeout_seconds,
-        outputs_folder=str(work),
+    # Nothing of the original was kept: the installed onnxruntime, without optimizations, stands for it.
+    options = RunOptions(
+        optimization_level=OptimizationLevel.NONE,
+        session_config=shipped.runs[0].session_config,
+        custom_ops=loaded(shipped, shipped.runs[0], bundle).custom_ops,
     )
     try:
         with open_device("local") as device:
-            return device.run(spec)
+            result, outputs = run_once(device, bundle / shipped.file, options, inputs, timeout_seconds, work)
     except RunnerError as error:
-        return str(error)
-
-
-def _said(result: RunResult) -> str:
-    return result.failure.message.partition("\n")[0][:300] if result.failure else ""
+        return ExpectedOutputs(inputs=inputs, outputs=None, tolerance=tolerance, origin=str(error))
+    if result.failure:
+        why = f"onnxruntime of this computer: {result.failure.message.partition(chr(10))[0][:300]}"
+        return ExpectedOutputs(inputs=inputs, outputs=None, tolerance=tolerance, origin=why)
+    origin = f"the artifact itself on onnxruntime {result.ort_version} of this computer"
+    return ExpectedOutputs(inputs=inputs, outputs=outputs, tolerance=tolerance, origin=origin)
 
 
 def _precision(file: Path) -> OutputPrecision:
@@ -292,6 +266,9 @@ NEEDS: dict[NnapiFlag, tuple[int, str]] = {
 }
 """The API level from which a flag can do anything, and why (recorded from 1.28.0 and 1.29.0: nnapi-calls.md)."""
 
+NOT_CHOSEN = (
+    "it is not what was chosen to ship: write [[runs]] in the config without it where your app never runs it so"
+)
 NOT_KNOWN = "the library asked NNAPI for the same with and without it; the cause is not known"
 
 
@@ -316,53 +293,44 @@ def effect(flag: NnapiFlag, phone: Phone, with_it: CallSummary, without_it: Call
     """Findings on one flag: it changed nothing, or NNAPI takes less with it."""
     api_level = phone.api_level
     since, why = NEEDS[flag]
-    remedy = f"leave {flag.value} out below API level {since}" if api_level < since else f"leave {flag.value} out"
-    if _asked(with_it) == _asked(without_it):
+    early = api_level < since
+    remedy = f"leave {flag.value} out below API level {since}" if early else f"leave {flag.value} out"
+    asked = [(row.partitions, row.relaxed, row.nchw, row.compiled_for) for row in (with_it, without_it)]
+    # Operations that compute something: transposes come and go with the layout.
+    less, more = (
+        Counter(name for names in row.partitions for name in names if name != "TRANSPOSE")
+        for row in (with_it, without_it)
+    )
+    if asked[0] == asked[1]:
+        # At a level at which it could do something, calls and the phone's devices may show why it did not.
+        devices = (phone.driver or default_profile(api_level)).devices
+        cpus = sum(device.type is DriverType.CPU for device in devices)
+        shown = {
+            NnapiFlag.USE_NCHW: with_it.nchw is None
+            and "NNAPI takes no convolution and no pool, whose layout it decides",
+            NnapiFlag.CPU_DISABLED: (cpus == 0 and "NNAPI has no CPU device here that it could leave out")
+            or (cpus == len(devices) and "no other device than a CPU is left to choose, so the system chooses"),
+            NnapiFlag.CPU_ONLY: (cpus == 0 and "NNAPI has no CPU device here, so the system chooses")
+            or (cpus == len(devices) and "NNAPI has CPU devices only here"),
+        }
         yield ProofFinding(
             severity=Severity.WARNING,
             kind=FindingKind.FLAG_WITHOUT_EFFECT,
             what=f"{flag.value} has no effect at API level {api_level}",
-            why=why if api_level < since else _without_effect(flag, with_it, phone),
+            why=why if early else shown.get(flag) or NOT_KNOWN,
             remedy=remedy,
         )
-    elif (less := work(with_it)) < (more := work(without_it)):
+    elif less.total() < more.total():
+        gone = ", ".join(f"{name} ({count})" for name, count in sorted((more - less).items()))
+        left = f"left to the CPU with it: {gone}"
         yield ProofFinding(
             severity=Severity.WARNING,
             kind=FindingKind.FLAG_COSTS_NODES,
-            what=f"with {flag.value} NNAPI takes {less} operations at API level {api_level}, {more} without it",
-            why=f"{why}; {_refused(with_it, without_it)}" if api_level < since else _refused(with_it, without_it),
+            what=f"with {flag.value} NNAPI takes {less.total()} operations at API level {api_level}, "
+            f"{more.total()} without it",
+            why=f"{why}; {left}" if early else left,
             remedy=remedy,
         )
-
-
-def _without_effect(flag: NnapiFlag, calls: CallSummary, phone: Phone) -> str:
-    """Why a flag did nothing at a level at which it could, as far as calls and the phone's devices show it."""
-    devices = (phone.driver or default_profile(phone.api_level)).devices
-    cpus = sum(device.type is DriverType.CPU for device in devices)
-    shown = {
-        NnapiFlag.USE_NCHW: calls.nchw is None and "NNAPI takes no convolution and no pool, whose layout it decides",
-        NnapiFlag.CPU_DISABLED: (cpus == 0 and "NNAPI has no CPU device here that it could leave out")
-        or (cpus == len(devices) and "no other device than a CPU is left to choose, so the system chooses"),
-        NnapiFlag.CPU_ONLY: (cpus == 0 and "NNAPI has no CPU device here, so the system chooses")
-        or (cpus == len(devices) and "NNAPI has CPU devices only here"),
-    }
-    return shown.get(flag) or NOT_KNOWN
-
-
-def _refused(with_it: CallSummary, without_it: CallSummary) -> str:
-    """The operations that the CPU has with a flag and NNAPI without it."""
-    less, more = (Counter(name for names in answer.partitions for name in names) for answer in (with_it, without_it))
-    gone = [f"{name} ({count})" for name, count in sorted((more - less).items()) if name != "TRANSPOSE"]
-    return f"left to the CPU with it: {', '.join(gone)}"
-
-
-def _asked(summary: CallSummary) -> tuple[object, ...]:
-    return summary.partitions, summary.relaxed, summary.nchw, summary.compiled_for
-
-
-def work(summary: CallSummary) -> int:
-    """Operations that compute something: transposes come and go with the layout."""
-    return sum(name != "TRANSPOSE" for names in summary.partitions for name in names)
 
 
 ProofRun = tuple[Failure | None, tuple[OutputCheck, ...], CallSummary | None]
@@ -377,7 +345,9 @@ def prove_bundle(bundle: Path, order: ProofOrder, progress: Progress) -> Library
     """
     manifest = verify_bundle(bundle)
     check_host()
-    ships, left_out = wanted_targets(manifest.content, order, library_system(order.library))
+    archive = find_archive(order.library)  # which is not unpacked to see what system it is for
+    system = archive_system(archive) if is_archive(archive) else read_facts(archive).system
+    ships, left_out = wanted_targets(manifest.content, order, system)
     places, notes = places_of(ships, order)
     libraries = {place.abi: resolve(order.library, place.abi) for place in places}
     linux = ships[0].platform != ANDROID
@@ -403,19 +373,32 @@ def prove_bundle(bundle: Path, order: ProofOrder, progress: Progress) -> Library
                     stage.done()
                     rows.append(row)
     abi = next(place.abi for place in places if place.deciding)
+    archive, library = libraries[abi].archive, facts[abi]
+    notes += [*not_simulated, *by_kernel(rows)]
+    for shipped in {shipped.target: shipped for shipped in ships}.values():
+        if library.release and library.release.split(".")[:2] != shipped.ort_release.split(".")[:2]:
+            notes.append(
+                f"{shipped.target} ships ONNX Runtime {shipped.ort_release} by its config, this library is "
+                f"{library.release}: set `ort_release` of the target to what ships"
+            )
+    notes += [
+        f"{file} was compared with {row.origin}: the bundle keeps no reference of the original model"
+        for file, row in expected.items()
+        if row.origin and row.outputs is not None
+    ]
+    notes += _not_emulated(facts[ARM64]) if order.cpus == ("all",) and ARM64 in facts else ()
     return LibraryProof(
         bundle=manifest.content_sha256,
-        library=_proven(libraries[abi].archive, facts[abi]),
+        library=ProvenLibrary(
+            file=archive.name,
+            release=library.release,
+            commit=library.commit,
+            sha256=library.sha256,
+            abis=tuple(archive_abis(archive)) if is_archive(archive) else (library.abi,),
+        ),
         rows=tuple(rows),
         left_out=tuple(left_out),
-        notes=(
-            *notes,
-            *not_simulated,
-            *by_kernel(rows),
-            *_release_notes(ships, facts[abi]),
-            *_origins(expected),
-            *(_not_emulated(facts[ARM64]) if order.cpus == ("all",) and ARM64 in facts else ()),
-        ),
+        notes=tuple(notes),
     )
 
 
@@ -450,42 +433,6 @@ def _not_emulated(library: LibraryFacts) -> Iterator[str]:
     yield "chips whose cores differ in extensions were not run: a run has cores of one kind"
 
 
-def _proven(archive: Path, library: LibraryFacts) -> ProvenLibrary:
-    return ProvenLibrary(
-        file=archive.name,
-        release=library.release,
-        commit=library.commit,
-        sha256=library.sha256,
-        abis=tuple(archive_abis(archive)) if is_archive(archive) else (library.abi,),
-    )
-
-
-def _release_notes(ships: list[Shipped], library: LibraryFacts) -> Iterator[str]:
-    """Targets whose release is not the library's."""
-    for shipped in {shipped.target: shipped for shipped in ships}.values():
-        if library.release and library.release.split(".")[:2] != shipped.ort_release.split(".")[:2]:
-            yield (
-                f"{shipped.target} ships ONNX Runtime {shipped.ort_release} by its config, this library is "
-                f"{library.release}: set `ort_release` of the target to what ships"
-            )
-
-
-def _origins(references: Mapping[str, ExpectedOutputs]) -> Iterator[str]:
-    """What outputs were compared with, where that was not the original model."""
-    for file, expected in references.items():
-        if expected.origin and expected.outputs is not None:
-            yield f"{file} was compared with {expected.origin}: the bundle keeps no reference of the original model"
-
-
-def _not_chosen(finding: ProofFinding) -> ProofFinding:
-    """A finding on a way to run that the bundle does not advise: it keeps nothing from shipping."""
-    if finding.severity is not Severity.ERROR:
-        return finding
-    other = "it is not what was chosen to ship: write [[runs]] in the config without it where your app never runs it so"
-    remedy = "; ".join(part for part in (finding.remedy, other) if part)
-    return msgspec.structs.replace(finding, severity=Severity.WARNING, remedy=remedy)
-
-
 class _Prover:
     """The proof in one place: each file's reference is read once in all of them, each run is done once."""
 
@@ -511,27 +458,37 @@ class _Prover:
 
     def rows(self, trials: list[ProofTrial]) -> Iterator[ProofRow]:
         """A row for each trial, in their order; trials are sorted by API level."""
+        calls = self.work / "calls.jsonl"
         for level, group in groupby(trials, key=lambda trial: trial.api_level):
-            calls = self.work / "calls.jsonl"
-            with opened(self.library, self.order.phone(level, self.place.cpu, calls)) as device:
+            phone = self.order.phone(level, self.place.cpu, calls)
+            device = (
+                AndroidHost("android-host", self.library, phone)
+                if self.library.system == ANDROID
+                else LinuxHost("linux-host", self.library, phone.cpu, phone.vulkan)
+            )
+            with device:
                 for trial in group:
                     yield self._row(device, trial, calls)
 
     def _row(self, device: Device, trial: ProofTrial, calls: Path) -> ProofRow:
         observed = self._observe(device, trial, trial.options, calls)
-        findings = tuple(self._findings(device, trial, observed, calls))
+        findings = list(self._findings(device, trial, observed, calls))
         # What a GPU computes does not depend on the processor beside it: this computer's first look decides.
-        if self.place.deciding.isdisjoint(trial.targets) and not trial.on_gpu:
-            findings = tuple(msgspec.structs.replace(finding, severity=Severity.WARNING) for finding in findings)
-        elif not trial.chosen:
-            findings = tuple(map(_not_chosen, findings))
+        first_look = self.place.deciding.isdisjoint(trial.targets) and not trial.on_gpu
+        for place, finding in enumerate(findings):
+            if finding.severity is Severity.ERROR and (first_look or not trial.chosen):
+                # A way to run that the bundle does not advise keeps nothing from shipping.
+                parts = (finding.remedy,) if first_look else (finding.remedy, NOT_CHOSEN)
+                findings[place] = msgspec.structs.replace(
+                    finding, severity=Severity.WARNING, remedy="; ".join(filter(None, parts))
+                )
         _, checks, summary = observed
         return ProofRow(
             targets=trial.targets,
             model=trial.shipped.model,
             variant=trial.shipped.variant.name,
             file=trial.shipped.file,
-            run=trial.run,
+            run=options_name(trial.options),
             options=trial.options,
             api_level=trial.api_level,
             abi=self.place.abi,
@@ -540,14 +497,20 @@ class _Prover:
             failed=any(finding.severity is Severity.ERROR for finding in findings),
             checks=checks,
             partitions=tuple(map(len, summary.partitions)) if summary else None,
-            findings=findings,
+            findings=tuple(findings),
         )
 
     def _findings(self, device: Device, trial: ProofTrial, observed: ProofRun, calls: Path) -> Iterator[ProofFinding]:
         (failure, checks, summary), expected = observed, self._expected(trial.shipped)
         options = trial.options
         if failure and failure.kind is FailureKind.WRONG_DEVICE:
-            yield not_run(failure)
+            yield ProofFinding(  # this computer has not what the way to run needs: the library was asked nothing
+                severity=Severity.WARNING,
+                kind=FindingKind.NOT_COMPARED,
+                what="it was not run on this computer",
+                why="; ".join(part for part in (failure.message, failure.cause) if part),
+                remedy=failure.remedy,
+            )
             return
         if expected.outputs is None and not failure:
             yield not_compared(expected.origin)
@@ -555,7 +518,7 @@ class _Prover:
             failure, checks, self.bundle / trial.shipped.file, loaded(trial.shipped, options, self.bundle),
             (self.library, self.place), stock=self.stock, origin=expected.origin,
         )  # fmt: skip
-        if failure or not trial.asks_nnapi:
+        if failure or options.provider != NNAPI:
             return
         if nothing := claims_nothing(summary, trial.api_level):
             yield nothing
@@ -568,55 +531,41 @@ class _Prover:
                 yield from effect(flag, phone, summary, without)
 
     def _observe(self, device: Device, trial: ProofTrial, options: RunOptions, calls: Path) -> ProofRun:
-        level = NO_LEVEL if trial.on_gpu else trial.api_level
-        key = (trial.shipped.file, msgspec.json.encode(options, order="sorted"), level)
+        shipped, level = trial.shipped, NO_LEVEL if trial.on_gpu else trial.api_level
+        key = (shipped.file, msgspec.json.encode(options, order="sorted"), level)
         if key not in self.seen:
-            self.seen[key] = self._run(device, trial.shipped, options, calls)
-        return self.seen[key]
-
-    def _run(self, device: Device, shipped: Shipped, options: RunOptions, calls: Path) -> ProofRun:
-        expected = self._expected(shipped)
-        calls.unlink(missing_ok=True)
-        with tempfile.TemporaryDirectory(dir=self.work) as folder:
-            result = device.run(
-                RunSpec(
-                    id="prove",
-                    model=str(self.bundle / shipped.file),
-                    options=loaded(shipped, options, self.bundle),
-                    inputs=expected.inputs,
-                    seed=SEED,
-                    warmup=0,
-                    min_runs=1,
-                    min_seconds=0.0,
-                    timeout_seconds=self.order.timeout_seconds,
-                    outputs_folder=folder,
-                )
-            )
+            expected, file = self._expected(shipped), self.bundle / shipped.file
+            calls.unlink(missing_ok=True)
+            with_ops = loaded(shipped, options, self.bundle)
+            seconds = self.order.timeout_seconds
+            result, actual = run_once(device, file, with_ops, expected.inputs, seconds, self.work)
             if result.failure:
-                return result.failure, (), None
-            actual = {tensor.name: read_tensor(tensor) for tensor in result.outputs}
-        checks = expected.compared(actual, self.bundle / shipped.file, result.cpu)
-        return None, checks, summarize(read_calls(calls)) if calls.is_file() else None
+                self.seen[key] = result.failure, (), None
+            else:
+                summary = summarize(read_calls(calls)) if calls.is_file() else None
+                self.seen[key] = None, expected.compared(actual, file, result.cpu), summary
+        return self.seen[key]
 
     def _expected(self, shipped: Shipped) -> ExpectedOutputs:
         if shipped.file not in self.expected:
-            with tempfile.TemporaryDirectory(dir=self.work) as folder:
-                self.expected[shipped.file] = expected_of(
-                    self.bundle, self.manifest, shipped, Path(folder), self.order.timeout_seconds
-                )
+            self.expected[shipped.file] = expected_of(
+                self.bundle, self.manifest, shipped, self.work, self.order.timeout_seconds
+            )
         return self.expected[shipped.file]
 
 
 def attested(libraries: Mapping[str, tuple[str, ...]], progress: Progress, bundle: Path) -> dict[str, Any]:
-    """The evidence on a finished bundle: a proof for each library, with the targets that ship it."""
-    proofs = [_proof(bundle, library, targets, progress) for library, targets in libraries.items()]
+    """The evidence on a finished bundle: a proof for each library, with the targets that ship it.
+
+    Where this computer cannot do one, it says why, and the job goes on without.
+    """
+    proofs = []
+    for library, targets in libraries.items():
+        try:
+            proofs.append(prove_bundle(bundle, ProofOrder(library=library, targets=targets), progress))
+        except RunnerError as error:
+            file = ProvenLibrary(file=Path(library).name)
+            proofs.append(
+                LibraryProof(bundle="", library=file, not_run=error.reason, remedy=error.remedy, targets=targets)
+            )
     return {PROOFS: msgspec.to_builtins(proofs)} if proofs else {}
-
-
-def _proof(bundle: Path, library: str, targets: tuple[str, ...], progress: Progress) -> LibraryProof:
-    """The proof, or why this computer cannot do it: the job goes on without."""
-    try:
-        return prove_bundle(bundle, ProofOrder(library=library, targets=targets), progress)
-    except RunnerError as error:
-        file = ProvenLibrary(file=Path(library).name)
-        return LibraryProof(bundle="", library=file, not_run=error.reason, remedy=error.remedy, targets=targets)

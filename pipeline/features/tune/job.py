@@ -1,46 +1,380 @@
-"""The search for the best configuration as a job: searches on all devices, and the rounds that confirm what they found.
+"""The search for the best configuration as a job: searches on all devices, the rounds that confirm what they found, and
+what came of it.
 
 Two campaigns in the store: one whose runs the search decides, and then an ordinary one in rounds with the winners, the
-defaults and the winners of other devices, which reports and releases are made of.
+defaults and the winners of other devices, which reports and releases are made of. The state of a search is what was
+observed: one that is read back from the store goes on as if it had never stopped.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import msgspec
+import numpy as np
 
+from device_runner.device import DeviceFacts
+from device_runner.result import Status
 from pipeline.campaign.measure import CampaignPlan, measure
 from pipeline.campaign.plan import PlannedRun, distinct, known_denied, planned_id
-from pipeline.campaign.record import CampaignRecord, Prediction, Skipped, TunedModel, TuneOutcome
+from pipeline.campaign.record import (
+    ANSWERED,
+    CampaignRecord,
+    CandidateValues,
+    ClassChoice,
+    Dropped,
+    FrontPoint,
+    Gain,
+    JobRecord,
+    Prediction,
+    RecordedRun,
+    RunRecord,
+    SharedCost,
+    Skipped,
+    TuneAnswer,
+    TunedCandidate,
+    TunedClass,
+    TunedModel,
+    TuneOutcome,
+    TuneReport,
+)
+from pipeline.campaign.store import REPEATED
 from pipeline.config import Config, Goal, MeasureMode, TuneConfig, TuneStrategy
 from pipeline.core.errors import ConfigError, MissingError
 from pipeline.core.files import ARTIFACTS
-from pipeline.core.progress import Progress
-from pipeline.features.tune.answer import (
-    CONFIRM_ROUNDS,
+from pipeline.core.progress import Progress, duration_text
+from pipeline.core.variant import Artifact
+from pipeline.features.tune.search import COST_KNOWN, Observation, Proposal, conclude, optuna_package, propose
+from pipeline.features.tune.space import (
     TIMED,
-    DeviceModel,
-    DeviceSearch,
-    ModelSearch,
-    found_by,
-    left_out,
+    Lattice,
+    Space,
+    broken_limit,
+    distinct_candidates,
+    failure_of,
+    lattice,
+    medians,
+    nondominated,
+    ratio_of,
+    shown_below,
+    space_of,
+    value_of,
+    values_of,
+    without,
 )
-from pipeline.features.tune.search import optuna_package
-from pipeline.features.tune.space import Lattice, distinct_candidates, lattice, space_of, without
 from pipeline.job.assemble import EndedCampaign
 from pipeline.job.bench import Bench, libraries_by_device
 from pipeline.job.prepare import Prepared, oldest_release, predict
 from pipeline.job.run import CampaignJob
 from pipeline.partition.placement import Placement
+from pipeline.report import wording
 
 log = logging.getLogger(__name__)
+
+
+CONFIRM_ROUNDS = 8
+"""Rounds that confirm the winner: from 8 on the interval has exact bounds (measuring S.2)."""
+
+MOST_FRONT = 6
+"""Candidates of a Pareto front that are confirmed; those between the outermost are thinned out."""
+
+CONFIRM_SHARE = 0.4
+"""At most so much of the time is kept for confirming."""
+
+TIME_IS_OVER = "the time was over before it was certain"
+
+
+@dataclass(slots=True, kw_only=True)
+class ModelSearch:
+    """The search for one model on one device: one after the other for each goal that needs runs, on all observations.
+
+    `others` is how many further configurations the confirming rounds will have.
+    """
+
+    space: Space
+    tune: TuneConfig
+    goals: tuple[Goal, ...]
+    others: int = 0
+    seen: list[Observation] = field(default_factory=list)
+    queue: list[int] = field(default_factory=list)
+    proposals: dict[Goal, Proposal] = field(default_factory=dict)
+    budget_seconds: float = 0.0
+    reserved_seconds: float = 0.0
+    """Of the budget, for the confirming rounds; known at the end of the search."""
+
+    @property
+    def spent_seconds(self) -> float:
+        """Time of all its runs."""
+        return sum(run.seconds for run in self.seen)
+
+    @property
+    def run_seconds(self) -> float:
+        """What a run usually takes, by the first: all calls of a search need one budget. 0 before any run."""
+        return float(np.median([run.seconds for run in self.seen[:COST_KNOWN]])) if self.seen else 0.0
+
+    @property
+    def search_seconds(self) -> float:
+        """What is left of the budget for searching in any case: both defaults and all winners may be confirmed."""
+        return self.budget_seconds - self._confirming_seconds(2 + (1 if len(self.goals) == 1 else MOST_FRONT))
+
+    def _confirming_seconds(self, configurations: int) -> float:
+        confirming = (configurations + self.others) * CONFIRM_ROUNDS * self.run_seconds
+        return min(confirming, CONFIRM_SHARE * self.budget_seconds)
+
+    def _chosen_seconds(self) -> float:
+        """What confirming takes where the search ends now: a winner that is a default needs no rounds of its own."""
+        chosen = {self.space.default, self.space.ort_default, *self.front()} - {None}
+        return self._confirming_seconds(len(chosen))
+
+    @property
+    def searched(self) -> tuple[Goal, ...]:
+        """Goals that runs are proposed for: sizes are known, energy is refused before."""
+        timed = tuple(goal for goal in self.goals if goal is not Goal.SIZE)
+        return timed or (Goal.LATENCY,)
+
+    def next(self) -> PlannedRun | None:
+        """What is to be run now; None when the search has ended."""
+        while goal := next((g for g in self.searched if g not in self.proposals or not self.proposals[g].done), None):
+            # Of the time for searching goals have until one has ended, each as much as the others
+            share = (self.searched.index(goal) + 1) / len(self.searched)
+            # Over where one more run would take time of the next goal, or of the confirming rounds
+            needed_seconds = self.spent_seconds + self.run_seconds
+            over = bool(self.seen) and needed_seconds > share * self.search_seconds
+            over = over and needed_seconds > share * (self.budget_seconds - self._chosen_seconds())
+            if self.queue and not over:
+                return self.space.candidates[self.queue[0]]
+            seen = [
+                replace(
+                    run, value=value_of(run.values, goal),
+                    over=None if run.reason else broken_limit(run.values, self.tune, single=True),
+                )
+                for run in self.seen
+            ]  # fmt: skip
+            budget = max(self.search_seconds * share, 1e-3)
+            self.proposals[goal] = (
+                conclude(self.space, seen, self.tune, TIME_IS_OVER, budget)
+                if over
+                else propose(self.space, seen, self.tune, budget)
+            )
+            self.queue = list(self.proposals[goal].candidates)
+        self.reserved_seconds = self._chosen_seconds()
+        return None
+
+    def learn(self, run: Observation) -> None:
+        """What came of a run."""
+        self.seen.append(run)
+        if run.reason:  # others may fail with it: what comes next is decided anew
+            self.queue.clear()
+        elif self.queue and self.queue[0] == run.candidate:
+            self.queue.pop(0)
+
+    def values(self) -> dict[int, CandidateValues]:
+        """Medians of every candidate that ran without a failure."""
+        failed = {run.candidate for run in self.seen if run.reason}
+        runs: dict[int, list[CandidateValues]] = {}
+        for run in self.seen:
+            if run.candidate not in failed:
+                runs.setdefault(run.candidate, []).append(run.values)
+        return {candidate: medians(values) for candidate, values in runs.items()}
+
+    def best(self) -> int | None:
+        """The candidate to choose: the leader, or the best measured that keeps to the constraints."""
+        goal = self.searched[0]
+        values = {c: v for c, v in self.values().items() if value_of(v, goal) is not None}
+        measured = {c: v for c, v in values.items() if not broken_limit(v, self.tune)}
+        proposal = self.proposals.get(goal)
+        if proposal and proposal.leader in measured:
+            return proposal.leader
+        return min(measured, key=lambda c: value_of(measured[c], goal) or math.inf, default=None)
+
+    def front(self) -> tuple[int, ...]:
+        """Candidates that no other beats in all goals, the best of the first goal first; with one goal the best."""
+        best = self.best()
+        if best is None or len(self.goals) == 1:
+            return () if best is None else (best,)
+        kept = {c: v for c, v in self.values().items() if not broken_limit(v, self.tune)}
+        rest = sorted(
+            (c for c in nondominated(kept, self.goals) if c != best),
+            key=lambda c: value_of(kept[c], self.goals[0]) or math.inf,
+        )
+        step = max(1, math.ceil(len(rest) / (MOST_FRONT - 1)))
+        thinned = [*rest[:-1:step], *rest[-1:]][: MOST_FRONT - 1] if rest else []
+        return (best, *thinned)
+
+    def at(self) -> str:
+        """Where it is, for people: stage, leader with interval, what remains."""
+        proposal = next((last for goal in self.searched if (last := self.proposals.get(goal)) and not last.done), None)
+        left = max(0.0, self.search_seconds - self.spent_seconds)
+        parts = [proposal.stage.value if proposal else "end", f"{len(self.seen)} runs"]
+        best = self.best() if proposal and proposal.leader is not None else None
+        if best is not None:
+            goal = self.searched[0]
+            value = value_of(self.values()[best], goal)
+            text = wording.size(int(value or 0)) if goal is Goal.MEMORY else wording.duration(value)
+            if goal in self.proposals and (bounds := self.proposals[goal].compared.get(self.space.default)):
+                text += f", {bounds.low:.2f} to {bounds.high:.2f} times the advised"
+            parts.append(f"leader {self.space.candidates[best].run_name} {text}")
+        return f"{', '.join(parts)}; at most {duration_text(left)} left"
+
+
+class DeviceSearch:
+    """The schedule of a device: its models one after the other, each with an equal share of the time that is left."""
+
+    def __init__(
+        self,
+        searches: Mapping[str, ModelSearch],
+        budget_seconds: float,
+        show: Callable[[str], None] = lambda _: None,
+        done: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.searches = searches
+        self.budget_seconds = budget_seconds
+        self.order = 0
+        self._show, self._done = show, done
+        self._places = {
+            planned_id(planned): (model, number)
+            for model, search in searches.items()
+            for number, planned in enumerate(search.space.candidates)
+        }
+
+    def due(self) -> tuple[PlannedRun, int] | None:
+        """The next run of the first model that has not ended."""
+        spent, models = 0.0, len(self.searches)
+        for number, (model, search) in enumerate(self.searches.items()):
+            search.budget_seconds = (self.budget_seconds - spent) / (models - number)
+            if planned := search.next():
+                self._show(f"{model}: {search.at()}")
+                return planned, self.order
+            spent += search.spent_seconds + search.reserved_seconds
+        self._done()
+        return None
+
+    def learn(self, run: RunRecord) -> None:
+        """Enter what came of a run, from the device or from the store."""
+        self.order = max(self.order, run.round + 1)
+        model, number = self._places[run.planned]
+        search = self.searches[model]
+        size = search.space.candidates[number].size_bytes
+        failure = failure_of(run, search.goals)
+        search.learn(
+            Observation(
+                candidate=number,
+                order=run.round,
+                seconds=run.result.elapsed_ns / 1e9,
+                values=CandidateValues(size_bytes=size) if failure else values_of(run.result, size),
+                reason=failure,
+            )
+        )
+
+    def replay(self, runs: Iterable[RunRecord]) -> None:
+        """Enter what the store has of this device; runs that failed for its sake are done again."""
+        for run in runs:
+            failure = run.result.failure
+            self.order = max(self.order, run.round + 1)
+            if run.planned in self._places and (failure is None or failure.kind not in REPEATED):
+                self.learn(run)
+
+
+FEWEST_COMPARED = 2
+
+
+def found_by(search: ModelSearch, device: str, model: str, left: str = "") -> TunedModel:
+    """What a search found. `left` is why the device had to be left before the end, "" where it was not."""
+    best = None if left else search.best()
+    outcome, reason = _outcome(search, best, left)
+    winner = best if outcome in ANSWERED else None
+    space = search.space
+
+    def name(candidate: int | None) -> str:
+        return "" if candidate is None else planned_id(space.candidates[candidate])
+
+    return TunedModel(
+        device=device,
+        model=model,
+        goals=tuple(goal.value for goal in search.goals),
+        outcome=outcome,
+        reason=reason,
+        winner=name(winner),
+        documented=name(space.default),
+        ort_default=name(space.ort_default),
+        front=tuple(map(name, search.front())) if winner is not None else (),
+        processes=len(search.seen),
+        spent_seconds=round(search.spent_seconds, 3),
+        budget_seconds=round(search.budget_seconds, 3),
+        strategy=search.tune.strategy.value,
+        seed=search.tune.seed,
+        candidates=tuple(_candidates(search, winner)),
+    )
+
+
+def _outcome(search: ModelSearch, best: int | None, left: str) -> tuple[TuneOutcome, str]:
+    number, goal = len(search.seen), search.searched[0]
+    spent = f"{number} {'run' if number == 1 else 'runs'} in {duration_text(search.spent_seconds)}"
+    if left:
+        return TuneOutcome.LOST, f"{left}; {spent} are kept: go on with --resume"
+    measured = search.values()
+    last = next((run.reason for run in reversed(search.seen) if run.reason), "")
+    end = search.proposals[goal]
+    if not measured and search.seen and not end.uncertain:
+        return TuneOutcome.ALL_FAILED, f"no candidate gave a result; the last: {last}"
+    if len(measured) < min(FEWEST_COMPARED, len(search.space)) and end.uncertain:
+        need = duration_text(search.run_seconds * (FEWEST_COMPARED + 3 * CONFIRM_ROUNDS) / (1 - CONFIRM_SHARE))
+        failed = f"; no candidate gave a result, the last: {last}" if last and not measured else ""
+        return TuneOutcome.TOO_SMALL, f"{spent}: too few to compare anything; give at least {need}{failed}"
+    if best is None:
+        # Why nothing that was measured may be chosen, by the candidate that is nearest to it
+        nearest = sorted(measured.values(), key=lambda values: value_of(values, goal) or math.inf)
+        broken = [limit for values in nearest if (limit := broken_limit(values, search.tune))]
+        why = f"has a value for {goal.value}: the device gives none"
+        if broken:
+            why = f"keeps to the constraints; that of least {goal.value}: {broken[0].text}"
+        return TuneOutcome.NONE_POSSIBLE, f"none of {len(measured)} measured {why}"
+    if end.uncertain:
+        kept = f"{duration_text(search.reserved_seconds)} kept to confirm the answer"
+        return TuneOutcome.BUDGET, f"{spent}, and {kept}: {end.done}"
+    return TuneOutcome.DECIDED, f"{spent}: {end.done}"
+
+
+def left_out(skipped: Skipped) -> TunedCandidate:
+    """A candidate that was out before anything was measured."""
+    why = Dropped(reason="; ".join(filter(None, (f"left out: {skipped.what}", skipped.remedy))), detail=skipped.why)
+    return TunedCandidate(variant=skipped.variant, run=skipped.run, dropped=why)
+
+
+def _candidates(search: ModelSearch, winner: int | None) -> Iterator[TunedCandidate]:
+    """Every candidate with its fate: what ran first, then what was left out before."""
+    dropped: dict[int, Dropped] = {}
+    for goal in reversed(search.searched):
+        if proposal := search.proposals.get(goal):
+            dropped |= proposal.dropped
+    values, runs = search.values(), Counter(run.candidate for run in search.seen)
+    end = search.proposals.get(search.searched[0])
+    unmeasured = "not measured: the search ended before" if winner is None else "not measured: others promised more"
+    unmeasured = "not measured: the time was over" if end and end.uncertain else unmeasured
+    measured = "measured; no winner was chosen" if winner is None else "measured, and not among the best"
+    for number, planned in enumerate(search.space.candidates):
+        broken = broken_limit(values[number], search.tune) if number in values else None
+        usual = Dropped(reason=measured if number in runs else unmeasured)
+        yield TunedCandidate(
+            variant=planned.variant, run=planned.run_name.partition("/")[2], id=planned_id(planned),
+            processes=runs[number], values=values.get(number, CandidateValues(size_bytes=planned.size_bytes)),
+            dropped=None if number == winner else dropped.get(number) or broken or usual,
+        )  # fmt: skip
+    yield from map(left_out, search.space.pruned)
+
+
+DeviceModel = tuple[str, str]
+"""A device and a model: what one search is of."""
 
 NO_ENERGY = (
     "it measures no energy: batteries report whole percent, and a computer none; a run of seconds does not show in that"
 )
+
 NOT_A_PHONE = "android-host:"
 """Devices whose times say nothing of a phone's."""
 
@@ -73,70 +407,60 @@ def goals_on(device: str, tune_config: TuneConfig) -> tuple[tuple[Goal, ...], st
 
 
 def search_field(job: CampaignJob, bench: Bench, libraries: Mapping[str, str | None]) -> SearchField:
-    """The space of each model on each device.
+    """The space of each model on each device; where nothing is possible, that.
 
     Raises MissingError where no device can measure a goal, or the strategy needs a package that is not there.
     """
-    if job.config.tune.strategy is TuneStrategy.OPTUNA:
+    tune = job.config.tune
+    if tune.strategy is TuneStrategy.OPTUNA:
         optuna_package()
     searched = SearchField()
     spaces: dict[DeviceModel, Lattice] = {}
-    refused: dict[str, str] = {}
+    goals = {name: goals_on(name, tune) for name in bench.facts}
     for name, facts in bench.facts.items():
-        goals, refused[name] = goals_on(name, job.config.tune)
-        if refused[name]:
-            log.warning("%s: %s", name, refused[name])
-        for prepared in job.prepared if goals else ():
+        if goals[name][1]:
+            log.warning("%s: %s", name, goals[name][1])
+        for prepared in job.prepared if goals[name][0] else ():
             measurable = [artifact for artifact in prepared.artifacts if artifact.source in prepared.references]
             software_gpu = bench.devices[name].software_gpu
             space = lattice(job.config, measurable, facts, known_denied(), software_gpu=software_gpu)
             candidates, pruned = without(space, partial(_refusal, prepared, job.config))
             possible, refusals = job.possible(candidates, bench.devices, libraries)
             spaces[name, prepared.name] = list(possible), [*pruned, *refusals]
-    if not any(goals_on(name, job.config.tune)[0] for name in bench.facts):
+    if not any(measured for measured, _ in goals.values()):
         raise MissingError(
             "no device can measure what is asked for", where=", ".join(bench.facts),
-            why="; ".join(f"{name}: {reason}" for name, reason in refused.items()),
+            why="; ".join(f"{name}: {reason}" for name, (_, reason) in goals.items()),
             remedy="choose among the goals latency, p90, memory and size, or other devices",
         )  # fmt: skip
     planned = [planned_run for candidates, _ in spaces.values() for planned_run in candidates]
     searched.predictions, searched.placements = predict(
         planned, bench.facts, oldest_release(job.config), job.folder / ARTIFACTS, bench.progress
     )
-    for (name, model), space in spaces.items():
-        _add(searched, job, distinct_candidates(space, bench.facts[name], searched.predictions), name, model)
-    others = max(0, len(searched.searches) - 1)
+    for (name, model), whole in spaces.items():
+        space, to_measure = distinct_candidates(whole, bench.facts[name], searched.predictions), goals[name][0]
+        if to_measure == (Goal.SIZE,):  # the smallest files: no run is needed to know them
+            least = min((planned.size_bytes for planned in space[0]), default=0)
+            space = without(space, partial(_larger, least))
+        try:
+            search = ModelSearch(space=space_of(*space), tune=tune, goals=to_measure)
+        except ConfigError as error:
+            searched.ended.append(
+                TunedModel(
+                    device=name, model=model, goals=to_measure, outcome=TuneOutcome.NONE_POSSIBLE,
+                    reason=f"{error.what}: {error.why}", candidates=tuple(map(left_out, space[1])),
+                )
+            )  # fmt: skip
+        else:
+            searched.searches.setdefault(name, {})[model] = search
     for searches in searched.searches.values():
         for search in searches.values():
-            search.others = others
+            search.others = len(searched.searches) - 1
     return searched
 
 
-def _add(searched: SearchField, job: CampaignJob, space: Lattice, device: str, model: str) -> None:
-    """A search for a model on a device; where nothing is possible, that."""
-    goals, _ = goals_on(device, job.config.tune)
-    try:
-        searchable = space_of(*_smallest(space, goals))
-    except ConfigError as error:
-        gone = tuple(map(left_out, space[1]))
-        searched.ended.append(
-            TunedModel(
-                device=device, model=model, goals=tuple(goals), outcome=TuneOutcome.NONE_POSSIBLE,
-                reason=f"{error.what}: {error.why}", candidates=gone,
-            )
-        )  # fmt: skip
-        return
-    searched.searches.setdefault(device, {})[model] = ModelSearch(space=searchable, tune=job.config.tune, goals=goals)
-
-
-def _smallest(space: Lattice, goals: Sequence[Goal]) -> Lattice:
-    """Where the size alone decides, the smallest files: no run is needed to know them."""
-    if goals[0] is not Goal.SIZE or len(goals) > 1:
-        return space
-    least = min((planned.size_bytes for planned in space[0]), default=0)
-    return without(
-        space, lambda planned: f"its file is larger than {least} bytes" if planned.size_bytes > least else ""
-    )
+def _larger(least: int, planned: PlannedRun) -> str:
+    return f"its file is larger than {least} bytes" if planned.size_bytes > least else ""
 
 
 def _refusal(prepared: Prepared, config: Config, planned: PlannedRun) -> str:
@@ -169,7 +493,7 @@ def tune(job: CampaignJob, work: Path, progress: Progress) -> EndedCampaign:
             for device, searches in searched.searches.items()
             for model, search in searches.items()
         ]
-        confirmed, later = _confirmed(job, (*tuned, *searched.ended), searched, bench, libraries)
+        confirmed, later = _confirm(job, (*tuned, *searched.ended), searched, bench, libraries)
         denied = bench.blame(plan) if job.options.blame else ()
         return confirmed, left | later, denied
 
@@ -192,7 +516,7 @@ def _searched(job: CampaignJob, plan: CampaignPlan, searched: SearchField, bench
             raise KeyboardInterrupt(f"{kept} runs of the search are kept; nothing was chosen yet") from error
 
 
-def _confirmed(
+def _confirm(
     job: CampaignJob,
     tuned: Sequence[TunedModel],
     searched: SearchField,
@@ -202,12 +526,25 @@ def _confirmed(
     """Measure winners, defaults and the winners of the other devices in rounds; the campaign of that, in any case, and
     why devices could not finish.
     """
-    left_out = [
+    lost = [
         Skipped(device=search.device, model=search.model, what=search.reason) for search in tuned if not search.winner
     ]
-    planned = list(_to_confirm(tuned, searched))
+    # By device and model: the defaults first, as baselines, then what was found there and on other devices
+    chosen: dict[str, PlannedRun] = {}
+    runs = {planned_id(run): (run.model, run.run_name) for run in searched.candidates}
+    winners = {(search.device, search.model): runs[search.winner] for search in tuned if search.winner}
+    for search in tuned:
+        if search.winner:
+            space = searched.searches[search.device][search.model].space
+            candidates = {planned_id(run): run for run in space.candidates}
+            by_run = {(run.model, run.run_name): name for name, run in candidates.items()}
+            elsewhere = [by_run.get(run, "") for run in winners.values()]
+            for name in (search.ort_default, search.documented, *search.front, search.winner, *elsewhere):
+                if name in candidates:
+                    chosen.setdefault(name, candidates[name])
+    planned = list(chosen.values())
     campaign = job.enter(
-        bench.facts, planned, [*bench.unusable, *left_out],
+        bench.facts, planned, [*bench.unusable, *lost],
         tuned=tuple(tuned), placements=searched.placements,
     )  # fmt: skip
     plan = job.plan(campaign.id, distinct(planned), libraries, searched.predictions)
@@ -215,19 +552,219 @@ def _confirmed(
     return campaign, bench.run(plan)
 
 
-def _to_confirm(tuned: Sequence[TunedModel], searched: SearchField) -> list[PlannedRun]:
-    """By device and model: the defaults first, as baselines, then what was found there and on other devices."""
-    planned: dict[str, PlannedRun] = {}
-    runs = {planned_id(each): (each.model, each.run_name) for each in searched.candidates}
-    winners = {(search.device, search.model): runs[search.winner] for search in tuned if search.winner}
-    for search in tuned:
-        if search.winner:
-            candidates = {
-                planned_id(each): each for each in searched.searches[search.device][search.model].space.candidates
-            }
-            by_run = {(each.model, each.run_name): name for name, each in candidates.items()}
-            elsewhere = [by_run.get(winners[other.device, other.model], "") for other in tuned if other.winner]
-            for name in (search.ort_default, search.documented, *search.front, search.winner, *elsewhere):
-                if name in candidates:
-                    planned.setdefault(name, candidates[name])
-    return list(planned.values())
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """What the confirming rounds say of one configuration on one device, by round; none where a round failed."""
+
+    run: RecordedRun
+    rounds: Mapping[int, CandidateValues]
+
+    @property
+    def values(self) -> CandidateValues:
+        """The medians of its rounds."""
+        return medians(list(self.rounds.values()))
+
+
+def tune_report(
+    campaign: CampaignRecord,
+    runs: Sequence[RunRecord],
+    artifacts: Sequence[Artifact],
+    devices: Mapping[str, DeviceFacts],
+) -> TuneReport:
+    """Everything that searches came to, from the campaign that confirmed them."""
+    record = campaign.job()
+    confirmed = _confirmed(record, runs, artifacts)
+    answers = tuple(
+        _answer(record, search, confirmed.get((search.device, search.model), {})) for search in record.tuned
+    )
+    costs = tuple(_costs(answers, confirmed))
+    percent = record.config.tune.share_percent
+    return TuneReport(
+        name=campaign.name,
+        campaign=campaign.id,
+        answers=answers,
+        choices=tuple(_choices(answers, costs, confirmed, devices, artifacts, percent / 100)),
+        costs=costs,
+        share_percent=percent,
+    )
+
+
+def _confirmed(
+    record: JobRecord, runs: Iterable[RunRecord], artifacts: Sequence[Artifact]
+) -> dict[DeviceModel, dict[str, Confirmation]]:
+    """By device and model: what was confirmed, by the id of the planned run."""
+    sizes = {(artifact.model, artifact.variant.name): artifact.total_bytes for artifact in artifacts}
+    rounds: dict[str, dict[int, CandidateValues]] = {}
+    failed: set[str] = set()
+    goals = record.config.tune.goal_list
+    for run in runs:
+        if failure_of(run, goals) or run.result.status is not Status.OK:
+            failed.add(run.planned)
+        else:
+            values = values_of(run.result, sizes[run.model, run.variant])
+            rounds.setdefault(run.planned, {})[run.round] = values
+    by_place: dict[DeviceModel, dict[str, Confirmation]] = {}
+    for planned in record.planned:
+        name = planned.same_as or planned.id
+        if name in rounds and name not in failed:
+            by_place.setdefault((planned.device, planned.model), {})[planned.id] = Confirmation(planned, rounds[name])
+    return by_place
+
+
+def _answer(record: JobRecord, search: TunedModel, confirmed: Mapping[str, Confirmation]) -> TuneAnswer:
+    """The winner of a search as it was confirmed; one that breaks a constraint then is none."""
+    winner = confirmed.get(search.winner)
+    if winner is None:
+        if not search.winner:
+            return TuneAnswer(search=search)
+        left = Dropped(reason="the rounds that confirm the winner were not measured: go on with --resume")
+        lost = msgspec.structs.replace(_won_by(search, "", left), outcome=TuneOutcome.LOST, reason=left.text)
+        return TuneAnswer(search=lost)
+    goals = tuple(Goal(goal) for goal in search.goals)
+    limits = {name: broken_limit(confirmation.values, record.config.tune) for name, confirmation in confirmed.items()}
+    kept = [confirmed[name] for name in search.front if name in confirmed and not limits[name]]
+    if broken := limits[search.winner]:
+        if not kept:
+            gone = _won_by(search, "", broken)
+            gone = msgspec.structs.replace(gone, outcome=TuneOutcome.NONE_POSSIBLE, reason=broken.text)
+            return TuneAnswer(search=gone)
+        winner = min(kept, key=lambda confirmation: value_of(confirmation.values, goals[0]) or float("inf"))
+        search = _won_by(search, winner.run.id, broken)
+    default = confirmed.get(search.documented)
+    if default and default is not winner and not limits[search.documented]:
+        ratio = ratio_of(winner.rounds, default.rounds, goals[0])
+        if ratio and not shown_below(ratio):
+            # A search whose winner was not confirmed to be better: what the documentation advises stays
+            name = f"{winner.run.variant}/{winner.run.run}"
+            why = f"{name} was not confirmed to be better than the default: {ratio[0]:.3f} times its {search.goals[0]}"
+            bounds = f" ({ratio[1]:.3f} to {ratio[2]:.3f})" if ratio[1] is not None and ratio[2] is not None else ""
+            changed = _won_by(search, search.documented, Dropped(reason=why + bounds))
+            search = msgspec.structs.replace(changed, reason=f"{search.reason}; {why}{bounds}")
+            winner = default
+    gains = []  # how the winner compares with both defaults, for each goal
+    names: dict[Literal["documentation", "onnxruntime"], str] = {
+        "documentation": search.documented, "onnxruntime": search.ort_default,
+    }  # fmt: skip
+    for than, name in names.items():
+        other = confirmed.get(name)
+        for goal in goals if other and other is not winner else ():
+            ratio = ratio_of(winner.rounds, other.rounds, goal) if other else None
+            if ratio and other:
+                gains.append(
+                    Gain(
+                        than=than, goal=goal.value, variant=other.run.variant, run=other.run.run, ratio=ratio[0],
+                        low=ratio[1], high=ratio[2], rounds=ratio[3],
+                    )
+                )  # fmt: skip
+    values = {number: confirmation.values for number, confirmation in enumerate(kept)}
+    best = [kept[number] for number in nondominated(values, goals)] if len(goals) > 1 else []
+    best.sort(key=lambda confirmation: value_of(confirmation.values, goals[0]) or 0.0)
+    return TuneAnswer(
+        search=search,
+        variant=winner.run.variant,
+        run=winner.run.run,
+        values=winner.values,
+        confirmed_rounds=len(winner.rounds),
+        gains=tuple(gains),
+        front=tuple(FrontPoint(variant=row.run.variant, run=row.run.run, values=row.values) for row in best),
+    )
+
+
+def _won_by(search: TunedModel, winner: str, why: Dropped) -> TunedModel:
+    """A search with another winner, "" for none; `why` the first one is none after all."""
+    fates = {search.winner: why, winner: None}
+    candidates = (
+        msgspec.structs.replace(candidate, dropped=fates.get(candidate.id, candidate.dropped))
+        for candidate in search.candidates
+    )
+    return msgspec.structs.replace(search, winner=winner, candidates=tuple(candidates))
+
+
+def _costs(
+    answers: Sequence[TuneAnswer], confirmed: Mapping[DeviceModel, Mapping[str, Confirmation]]
+) -> Iterator[SharedCost]:
+    """What it costs each device to run the winner of another, where both were measured there."""
+    won = [answer for answer in answers if answer.variant]
+    for winner in won:
+        place = confirmed[winner.search.device, winner.search.model]
+        by_run = {(confirmation.run.variant, confirmation.run.run): confirmation for confirmation in place.values()}
+        for there in won:
+            other = by_run.get((there.variant, there.run))
+            if there is winner or there.search.model != winner.search.model or other is None:
+                continue
+            ratio = ratio_of(other.rounds, by_run[winner.variant, winner.run].rounds, Goal(winner.search.goals[0]))
+            if ratio:
+                yield SharedCost(
+                    model=winner.search.model, device=winner.search.device, winner_of=there.search.device,
+                    variant=there.variant, run=there.run, ratio=ratio[0], low=ratio[1], high=ratio[2],
+                )  # fmt: skip
+
+
+Configuration = tuple[str, str]
+"""Variant and run."""
+
+
+def _choices(
+    answers: Sequence[TuneAnswer],
+    costs: Sequence[SharedCost],
+    confirmed: Mapping[DeviceModel, Mapping[str, Confirmation]],
+    devices: Mapping[str, DeviceFacts],
+    artifacts: Sequence[Artifact],
+    share: float,
+) -> Iterator[ClassChoice]:
+    """For each model the fewest configurations with which no class loses more than the share, as far as measured.
+
+    Greedily: the configuration that serves most classes, at the least cost, then the rest. A class whose devices have
+    no such configuration in common runs the one that costs its worst device least.
+    """
+    files = {(artifact.model, artifact.variant.name): artifact.file for artifact in artifacts}
+    for model in dict.fromkeys(answer.search.model for answer in answers if answer.variant):
+        won = {
+            answer.search.device: (answer.variant, answer.run)
+            for answer in answers
+            if answer.search.model == model and answer.variant
+        }
+        cost = {(row.device, (row.variant, row.run)): row.ratio - 1 for row in costs if row.model == model}
+        cost |= dict.fromkeys(won.items(), 0.0)
+        classes: dict[TunedClass, list[str]] = {}
+        for device in won:
+            classes.setdefault(TunedClass.of(devices[device]), []).append(device)
+        for configuration, members in cover(classes, set(won.values()), cost, share).items():
+            names = tuple(device for each in members for device in classes[each])
+            worst = [cost.get((device, configuration)) for device in names]
+            run = next(
+                confirmation.run
+                for device in names
+                for confirmation in confirmed[device, model].values()
+                if (confirmation.run.variant, confirmation.run.run) == configuration
+            )
+            yield ClassChoice(
+                model=model, classes=tuple(members), devices=names, variant=configuration[0],
+                file=files[model, configuration[0]], run=configuration[1], options=run.options,
+                cost=None if None in worst else max((loss for loss in worst if loss is not None), default=None),
+            )  # fmt: skip
+
+
+def cover(
+    classes: Mapping[TunedClass, Sequence[str]],
+    configurations: Iterable[Configuration],
+    cost: Mapping[tuple[str, Configuration], float],
+    share: float,
+) -> dict[Configuration, list[TunedClass]]:
+    """Configurations with the classes that run them; the one that serves most comes first. `cost` is by device."""
+
+    def of_class(kind: TunedClass, configuration: Configuration) -> float:
+        return max(cost.get((device, configuration), float("inf")) for device in classes[kind])
+
+    left, candidates = list(classes), sorted(configurations)
+    chosen: dict[Configuration, list[TunedClass]] = {}
+    while left:
+        serves = {c: [kind for kind in left if of_class(kind, c) <= share] for c in candidates}
+        best = min(candidates, key=lambda c: (-len(serves[c]), sum(of_class(each, c) for each in serves[c]), c))
+        if not serves[best]:
+            kind = left[0]
+            best = min(candidates, key=lambda c: (of_class(kind, c), c))
+            serves[best] = [kind]
+        chosen.setdefault(best, []).extend(serves[best])
+        left = [kind for kind in left if kind not in serves[best]]
+    return chosen

@@ -3,15 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from pipeline.campaign.record import (
-    CandidateValues,
-    ClassChoice,
-    Dropped,
-    Gain,
-    TuneAnswer,
-    TunedCandidate,
-    TuneReport,
-)
+from pipeline.campaign.record import CandidateValues, Dropped, Gain, TuneAnswer, TunedCandidate, TuneReport
 from pipeline.core.documents import document_schema
 from pipeline.report import wording
 from pipeline.report.model import CampaignReport
@@ -35,14 +27,10 @@ def listings(report: CampaignReport, brief: bool) -> Iterator[Listing]:
 
     In brief those that fit a terminal: why candidates were dropped in place of all candidates.
     """
-    if tuned := report.tuned:
-        yield from (_answers(tuned), _fronts(tuned), _classes(tuned), _costs(tuned))
-        yield from map(_reasons if brief else _fates, tuned.answers)
-
-
-def _answers(report: TuneReport) -> Listing:
-    """The winner of each search beside the defaults, or why there is none."""
-    return Listing(
+    if not report.tuned:
+        return
+    answers = report.tuned.answers
+    yield Listing(  # the winner of each search beside the defaults, or why there is none
         title="Best configuration",
         head=("Device", "Model", "Goal", "Outcome", "Variant", "Run", "Value", "Against the defaults"),
         rows=tuple(
@@ -53,9 +41,43 @@ def _answers(report: TuneReport) -> Listing:
                 values_text(answer.values, answer.search.goals) if answer.variant else wording.DASH,
                 "; ".join(_gains(answer.gains)) or (NO_GAIN if answer.variant else wording.DASH),
             )
-            for answer in report.answers
+            for answer in answers
         ),
     )  # fmt: skip
+    yield Listing(  # configurations that no other beats in all goals
+        title="Pareto front",
+        head=("Device", "Model", "Variant", "Run", "Latency", "p90", "First run", "Memory", "Size"),
+        rows=tuple(
+            (
+                answer.search.device, answer.search.model, point.variant, point.run,
+                *map(wording.duration, (point.values.latency_ns, point.values.p90_ns, point.values.first_run_ns)),
+                wording.size(int(point.values.memory_bytes or 0)), wording.size(int(point.values.size_bytes or 0)),
+            )
+            for answer in answers
+            for point in answer.front
+        ),
+    )  # fmt: skip
+    many = len({answer.search.device for answer in answers}) > 1
+    yield Listing(  # what each class of devices runs; without a table where there is one device only
+        title="Configurations by class of devices",
+        head=("Model", "Classes", "Devices", "Variant", "Run", "Costs at most"),
+        rows=tuple(
+            (
+                choice.model, "; ".join(row.text for row in choice.classes), ", ".join(choice.devices), choice.variant,
+                choice.run, wording.DASH if choice.cost is None else f"{max(choice.cost, 0.0):.1%}",
+            )
+            for choice in (report.tuned.choices if many else ())
+        ),
+    )  # fmt: skip
+    yield Listing(  # what it costs a device to run another's winner
+        title="Sharing a configuration",
+        head=("Device", "Model", "Winner of", "Variant", "Run", "Relative to its own winner"),
+        rows=tuple(
+            (row.device, row.model, row.winner_of, row.variant, row.run, ratio_text(row.ratio, row.low, row.high))
+            for row in report.tuned.costs
+        ),
+    )
+    yield from map(_reasons if brief else _fates, answers)
 
 
 def _gains(gains: Iterable[Gain]) -> Iterator[str]:
@@ -82,55 +104,6 @@ def values_text(values: CandidateValues, goals: Iterable[str]) -> str:
         "size": wording.size(int(values.size_bytes or 0)),
     }
     return ", ".join(texts[goal] for goal in goals if goal in texts)
-
-
-def _fronts(report: TuneReport) -> Listing:
-    """Configurations that no other beats in all goals."""
-    return Listing(
-        title="Pareto front",
-        head=("Device", "Model", "Variant", "Run", "Latency", "p90", "First run", "Memory", "Size"),
-        rows=tuple(
-            (answer.search.device, answer.search.model, point.variant, point.run, *_cells(point.values))
-            for answer in report.answers
-            for point in answer.front
-        ),
-    )
-
-
-def _cells(values: CandidateValues) -> tuple[str, ...]:
-    return (
-        *map(wording.duration, (values.latency_ns, values.p90_ns, values.first_run_ns)),
-        wording.size(int(values.memory_bytes or 0)),
-        wording.size(int(values.size_bytes or 0)),
-    )
-
-
-def _classes(report: TuneReport) -> Listing:
-    """What each class of devices runs; without a table where there is one device only."""
-    many = len({answer.search.device for answer in report.answers}) > 1
-    return Listing(
-        title="Configurations by class of devices",
-        head=("Model", "Classes", "Devices", "Variant", "Run", "Costs at most"),
-        rows=tuple(map(_choice, report.choices if many else ())),
-    )
-
-
-def _choice(choice: ClassChoice) -> tuple[str, ...]:
-    cost = wording.DASH if choice.cost is None else f"{max(choice.cost, 0.0):.1%}"
-    classes = "; ".join(row.text for row in choice.classes)
-    return (choice.model, classes, ", ".join(choice.devices), choice.variant, choice.run, cost)
-
-
-def _costs(report: TuneReport) -> Listing:
-    """What it costs a device to run another's winner."""
-    return Listing(
-        title="Sharing a configuration",
-        head=("Device", "Model", "Winner of", "Variant", "Run", "Relative to its own winner"),
-        rows=tuple(
-            (row.device, row.model, row.winner_of, row.variant, row.run, ratio_text(row.ratio, row.low, row.high))
-            for row in report.costs
-        ),
-    )
 
 
 def _fates(answer: TuneAnswer) -> Listing:
@@ -175,10 +148,9 @@ def counted_reasons(candidates: Iterable[TunedCandidate]) -> list[tuple[str, int
     for candidate in candidates:
         why = candidate.dropped or Dropped(reason="")
         same.setdefault(why.reason, []).append(why.above)
-    counted = [(Dropped(reason=reason, above=_widest(spans)).text, len(spans)) for reason, spans in same.items()]
+    counted = []
+    for reason, spans in same.items():
+        bounds = [bound for span in spans if span for bound in span]
+        widest = (min(bounds), max(bounds)) if bounds else None
+        counted.append((Dropped(reason=reason, above=widest).text, len(spans)))
     return sorted(counted, key=lambda row: -row[1])
-
-
-def _widest(spans: Iterable[tuple[float, float] | None]) -> tuple[float, float] | None:
-    bounds = [bound for span in spans if span for bound in span]
-    return (min(bounds), max(bounds)) if bounds else None

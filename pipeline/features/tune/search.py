@@ -1,37 +1,321 @@
-"""The search itself: from everything observed so far to what is measured next. A pure function, so resuming is free.
+"""The search itself: from everything observed so far to what is measured next. Pure functions, so resuming is free.
 
 The usual search has three parts: candidates drawn at random; twice the best that the model predicts; a race of the best
-dozen until it is decided. Every seventh run is of the reference, the default candidate. Spaces of at most `small`
-candidates race whole. Each part is found again from the observations that came before it, wherever a search was
-interrupted. Time is for whoever runs a search to look after: `conclude` ends it. Optuna's TPE sampler can stand in the
-place of the model: it knows that numbers have an order, so it suits spaces of long ranges.
+dozen until it is decided. Every seventh run is of the reference, the default candidate. Spaces of at most 40 candidates
+race whole. Each part is found again from the observations that came before it, wherever a search was interrupted. Time
+is for whoever runs a search to look after: `conclude` ends it. Optuna's TPE sampler can stand in the place of the
+model: it knows that numbers have an order, so it suits spaces of long ranges.
+
+The model, apart from the device's drift: a value is (effects of the candidate) + (level of the device at that time) +
+noise. Effects are those of each factor, of each variant with threads and with flags, and of threads with spinning. Each
+kind of effect is shrunk by a ridge whose strength is estimated from the data (MacKay's evidence approximation), so that
+kinds that are not there cost nothing. The level is a random walk, noise has heavy tails (Student's t by reweighting):
+both are usual on phones.
+
+A race measures each of the last candidates, its arms, once a round in random order until the best is known. The arms'
+values and the device's level are fitted together over all rounds, so that an arm that met a warm device loses nothing.
 """
 
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from pipeline.campaign.record import CandidateValues, Dropped
-from pipeline.campaign.statistics import Interval
-from pipeline.config import TuneStrategy
+from pipeline.campaign.statistics import Interval, t_quantile
+from pipeline.config import TuneConfig, TuneStrategy
 from pipeline.core.errors import MissingError, install_extra
-from pipeline.features.tune.model import (
-    ArmForecast,
-    Floats,
-    Lap,
-    RaceStanding,
-    arm_ratio,
-    forecast,
-    next_round,
-    run_race,
-)
-from pipeline.features.tune.space import Factors, Space
+from pipeline.features.tune.space import Space
+
+Floats = npt.NDArray[np.float64]
+
+DRIFT_STEP = 5
+"""Runs between knots of the device's level: some 8 s, within which it changes less than one process differs."""
+
+MOST_KNOTS = 200
+"""Knots at most: a grid of thousands of runs needs none so close."""
+
+DRIFT_VARIANCE = 1e-4
+"""Where the variance of what the level rises in a step starts: 1 %."""
+
+TAILS = 4.0
+"""Degrees of freedom of the noise: weights fall to a half at two standard deviations."""
+
+ITERATIONS = 8
+
+SETTLED = 0.03
+"""A fit is done when the estimate of the noise changes by less: by then no effect moves by a tenth of it."""
+
+LARGE, SMALL = 4.0, 1e-9
+"""Bounds of variances of log values: a factor of e², and nothing."""
+
+Fit = tuple[Floats, Floats, float, Floats]
+"""Means and covariance of all effects, block after block, the variance of a value's noise, the weight of each value."""
+
+
+def fit(blocks: Sequence[Floats], starts: Sequence[float], values: Floats, *, fixed: int) -> Fit:
+    """Effects that explain the values; those of the first columns are found at the same indices in the result.
+
+    A block has columns whose effects share a variance, of which the estimate begins at its start; the first `fixed`
+    blocks keep theirs.
+    """
+    columns = np.hstack(blocks)
+    sizes = [block.shape[1] for block in blocks]
+    edges = np.cumsum([0, *sizes])
+    variances = list(starts)
+    weights: Floats = np.ones(len(values))
+    noise = max(float(np.var(values)) / 4, SMALL)
+    mean: Floats = np.zeros(columns.shape[1])
+    covariance: Floats = np.eye(columns.shape[1])
+    for _ in range(ITERATIONS):
+        weighted = columns * (weights / noise)[:, None]
+        precision = weighted.T @ columns
+        precision[np.diag_indices_from(precision)] += 1 / np.repeat(variances, sizes)
+        covariance = np.asarray(np.linalg.inv(precision), np.float64)
+        mean = covariance @ (weighted.T @ values)
+        determined = 0.0
+        for number in range(len(blocks)):
+            part = slice(edges[number], edges[number + 1])
+            degrees = sizes[number] - float(np.trace(covariance[part, part])) / variances[number]
+            determined += degrees
+            if number >= fixed:
+                estimate = float(mean[part] @ mean[part]) / max(degrees, 1e-3)
+                variances[number] = min(max(estimate, SMALL), LARGE)
+        rest = values - columns @ mean
+        before, noise = noise, max(float(weights @ rest**2) / max(len(values) - determined, 1.0), SMALL)
+        weights = (TAILS + 1) / (TAILS + rest**2 / noise)
+        if abs(noise / before - 1) < SETTLED:
+            break
+    return mean, covariance, noise, weights
+
+
+def drift_columns(positions: Sequence[int]) -> Floats:
+    """One column for each stretch of runs: what the level rises on it counts for all that come after."""
+    at = np.asarray(positions, np.float64)
+    at = at - at.min()
+    step = max(DRIFT_STEP, at.max() / MOST_KNOTS)
+    knots = np.arange(0, at.max() + step, step)
+    columns: Floats = np.clip((at[:, None] - knots[None, :]) / step, 0.0, 1.0)
+    return columns
+
+
+VARIANT = ("level", "style", "precision", "providers")
+
+
+@lru_cache(maxsize=4)
+def candidate_columns(space: Space) -> list[Floats]:
+    """The columns of all candidates, one matrix for each kind of effect; the first is the level of all.
+
+    Kinds are sets of factors whose values make a column together: factors alone; the variant; the variant with threads,
+    and with the provider's flags and options; threads with spinning; each part of the variant with threads and flags.
+    """
+    rows = space.factors
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    flags = ("provider", "flags", *(name for name in names if name.startswith("options.")))
+    kinds: list[list[tuple[str, ...]]] = [
+        [(name,) for name in names],
+        [VARIANT],
+        [(*VARIANT, "threads")],
+        [(*VARIANT, *flags)],
+        [("threads", "spinning")],
+        [(part, other) for part in VARIANT for other in ("threads", "flags")],
+    ]
+    columns = [np.ones((len(rows), 1))]
+    for sets in kinds:
+        blocks = []
+        for factors in sets:  # a column for each combination of their values; sets with only one have none
+            values = [tuple(row.get(name, "") for name in factors) for row in rows]
+            numbers = {value: number for number, value in enumerate(dict.fromkeys(values))}
+            if len(numbers) > 1:
+                blocks.append(np.eye(len(numbers))[[numbers[value] for value in values]])
+        columns += [np.hstack(blocks)] if blocks else []
+    return columns
+
+
+START = (LARGE, 0.05, 0.05, *[0.005] * 4)
+"""Where the variances of the kinds of effects start: the level of all, factors, variants, and what acts together."""
+
+
+def forecast(space: Space, candidates: Sequence[int], values: Floats, orders: Sequence[int]) -> tuple[Floats, Floats]:
+    """What all candidates are expected to have, from the log values of some; the same level counts for all of them.
+
+    The expected log value of each and its standard deviation, both without noise. What the effects do not explain of
+    a candidate is partly its own: as much as candidates differ more from the model than runs of one candidate differ
+    from each other.
+    """
+    columns, rows, count = candidate_columns(space), np.asarray(candidates), len(space)
+    middle = float(np.median(values))
+    blocks = [*(kind[rows] for kind in columns), drift_columns(orders)]
+    effect, covariance, noise, weights = fit(blocks, [*START[: len(columns)], DRIFT_VARIANCE], values - middle, fixed=1)
+    everything = np.hstack(columns)
+    size = everything.shape[1]
+    mean = everything @ effect[:size]
+    variance = np.einsum("ij,ij->i", everything @ covariance[:size, :size], everything)
+    # What each candidate has beside its effects, shrunk, and the variance that it may still have there
+    rest = values - middle - np.hstack(blocks) @ effect
+    weight = np.bincount(rows, weights, count)
+    average = np.bincount(rows, weights * rest, count) / np.maximum(weight, SMALL)
+    repeated = np.bincount(rows, minlength=count)[rows] > 1
+    within = weights[repeated] @ (rest - average[rows])[repeated] ** 2
+    freedom = int(repeated.sum()) - len(np.unique(rows[repeated]))
+    process = float(within) / freedom if freedom > 5 else noise / 2
+    between = max(noise - process, 0.0)
+    share = between / (between + process / np.maximum(weight, SMALL)) if between else np.zeros(count)
+    return mean + share * average + middle, np.sqrt(np.maximum(variance + between * (1 - share), 0.0))
+
+
+FIRST_LOOK = 3
+"""Rounds before the first arm may be dropped: of two runs both may be outliers."""
+
+LOOK_STEP = 1.1
+"""How many times the rounds of a look the next one has at least: each is a fit of all laps, of thousands in an hour."""
+
+Lap = tuple[int, float, int]
+"""One run: of which arm, its logarithmic value, and which run of the device it was."""
+
+ArmForecast = tuple[int, float, float]
+"""An arm with the log value that it is expected to have before the race, and the standard deviation of that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaceStanding:
+    """Where a race was at its last look, after so many rounds.
+
+    `dropped` has the reason of each arm that is out; `bounds` compares the others with the leader. `ended` is why the
+    race is decided, "" while it goes on.
+    """
+
+    leader: int
+    rounds: int
+    dropped: Mapping[int, Dropped]
+    bounds: Mapping[int, Interval]
+    ended: str = ""
+
+    @property
+    def could(self) -> float:
+        """By what share of its value an arm that is left may be better than the leader."""
+        return max(1 / bound.low - 1 for bound in self.bounds.values())
+
+
+def run_race(
+    arms: Sequence[int],
+    laps: Sequence[Lap],
+    failed: Mapping[int, int],
+    expected: Sequence[ArmForecast] = (),
+    *,
+    delta: float,
+    within: float,
+) -> RaceStanding | None:
+    """The standing at the last look, or at the one that ended the race; None before the first.
+
+    `failed` is how many laps had been run when an arm failed, `expected` what the model says of arms. `delta` is the
+    share of races in which a better arm may be lost, `within` the share of the value that matters.
+    """
+    dropped: dict[int, Dropped] = {}
+    standing, number = None, FIRST_LOOK
+    while number <= len(laps):
+        alive = [arm for arm in arms if arm not in dropped]
+        complete = _end_of_round(number, alive, laps, failed)
+        if complete is None:
+            break
+        alive = [arm for arm in alive if failed.get(arm, complete + 1) > complete]
+        if not alive:
+            break
+        bounds = compare_arms(alive, laps[:complete], delta, expected)
+        dropped |= {
+            arm: Dropped(
+                reason="dropped in the race, above the leader",
+                detail=f"in round {number}",
+                above=(interval.low - 1, interval.high - 1),
+            )
+            for arm, interval in bounds.items()
+            if interval.low > 1
+        }
+        standing = RaceStanding(
+            leader=min(bounds, key=lambda arm: bounds[arm].ratio), rounds=number, dropped=dict(dropped),
+            bounds={arm: interval for arm, interval in bounds.items() if arm not in dropped},
+        )  # fmt: skip
+        if standing.could <= within:
+            return replace(
+                standing, ended=f"after {number} rounds no candidate left can be more than {within:.0%} better"
+            )
+        number = max(number + 1, math.ceil(number * LOOK_STEP))
+    return standing
+
+
+def _end_of_round(number: int, alive: Sequence[int], laps: Sequence[Lap], failed: Mapping[int, int]) -> int | None:
+    """How many laps had been run when every arm that is left had so many; None where one has not."""
+    waiting = set(alive)
+    counted: Counter[int] = Counter()
+    for complete, (ran, _, _) in enumerate(laps, start=1):
+        counted[ran] += 1
+        if counted[ran] >= number:
+            waiting.discard(ran)
+        if all(failed.get(arm, complete + 1) <= complete for arm in waiting):
+            return complete
+    return len(laps) if all(arm in failed for arm in waiting) else None
+
+
+def arm_ratio(laps: Sequence[Lap], arm: int, base: int, error: float, expected: Sequence[ArmForecast] = ()) -> Interval:
+    """By what factor the arm's value is the base's; outside of the bounds with a probability of `error`."""
+    rows, mean, covariance, freedom = levels(tuple(laps), tuple(expected))
+    row, other = rows[arm], rows[base]
+    difference = float(mean[row] - mean[other])
+    variance = float(covariance[row, row] + covariance[other, other] - 2 * covariance[row, other])
+    reach = t_quantile(1 - error / 2, freedom) * math.sqrt(max(variance, 0.0))
+    return Interval(*map(math.exp, (difference, difference - reach, difference + reach)))
+
+
+@lru_cache(maxsize=256)
+def levels(
+    laps: tuple[Lap, ...], expected: tuple[ArmForecast, ...] = ()
+) -> tuple[Mapping[int, int], Floats, Floats, int]:
+    """The arms' levels and the device's, fitted together; where nothing is expected of an arm, only its laps count.
+
+    The row of each arm, the log values of the rows, their covariance, and the degrees of freedom that are left.
+    """
+    arms = list(dict.fromkeys(arm for arm, _, _ in laps))
+    rows = {arm: number for number, arm in enumerate(arms)}
+    forecasts = {arm: (mean, deviation) for arm, mean, deviation in expected}
+    before = np.array([forecasts[arm][0] if arm in forecasts else 0.0 for arm in arms])
+    scale = np.array([forecasts[arm][1] if arm in forecasts else math.sqrt(LARGE) for arm in arms])
+    at = [rows[arm] for arm, _, _ in laps]
+    values = np.array([value for _, value, _ in laps]) - before[at]
+    of_arms, of_all = (np.eye(len(arms)) * scale)[at], np.ones((len(laps), 1))
+    drift = drift_columns([order for _, _, order in laps])
+    mean, covariance, _, _ = fit(
+        [of_arms, of_all, drift], [1.0, LARGE, DRIFT_VARIANCE], values - float(np.median(values)), fixed=2
+    )
+    size = len(arms)
+    scaled = covariance[:size, :size] * np.outer(scale, scale)
+    return rows, before + scale * mean[:size], scaled, max(len(laps) - size, 2)
+
+
+def compare_arms(
+    alive: Sequence[int], laps: Sequence[Lap], delta: float, expected: Sequence[ArmForecast] = ()
+) -> dict[int, Interval]:
+    """Each arm against the one with the lowest value, at a confidence that holds for all of them together."""
+    rows, mean, _, _ = levels(tuple(laps), tuple(expected))
+    leader = min(alive, key=lambda arm: float(mean[rows[arm]]))
+    return {arm: arm_ratio(laps, arm, leader, delta / max(len(alive) - 1, 1), expected) for arm in alive}
+
+
+def next_round(
+    arms: Sequence[int], standing: RaceStanding | None, laps: Sequence[Lap], failed: AbstractSet[int]
+) -> list[int]:
+    """Arms that are still to run in the round that is under way, in the order of the arms."""
+    out = standing.dropped if standing else {}
+    left = [arm for arm in arms if arm not in failed and arm not in out]
+    counted = Counter(arm for arm, _, _ in laps)
+    number = min((counted[arm] for arm in left), default=0)
+    return [arm for arm in left if counted[arm] == number]
 
 
 class SearchStage(StrEnum):
@@ -69,26 +353,6 @@ class Observation:
     def good(self) -> float | None:
         """The value, None where the run gave none that a logarithm could be taken of."""
         return self.value if self.value is not None and math.isfinite(self.value) and self.value > 0 else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchSettings:
-    """How to search. `within` is the share of the value that matters, `delta` how often the race may lose a better one.
-
-    `budget_seconds` is what all runs may take together: the parts before the race are sized for it, and whoever runs
-    the search ends it in time (`conclude`). `rounds` are those of a grid. All calls of one search need the same
-    settings.
-    """
-
-    strategy: TuneStrategy = TuneStrategy.RIDGE
-    seed: int = 0
-    within: float = 0.02
-    delta: float = 0.1
-    budget_seconds: float | None = None
-    rounds: int = 5
-    small: int = 40
-    arms: int = 12
-    reference_every: int = 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,13 +402,33 @@ def failures(space: Space, seen: Sequence[Observation]) -> dict[int, Out]:
     return out
 
 
+WITHIN, LOST_SHARE = 0.02, 0.1
+"""The share of the value that matters, and how often the race may lose a better candidate."""
+
+SMALL_SPACE, ARMS, GRID_ROUNDS = 40, 12, 5
+"""Candidates that race without a search before, arms of a race else, and rounds of a grid."""
+
+REFERENCE_EVERY = 7
+"""One of so many runs is the reference."""
+
+BATCH = 21
+"""Candidates proposed at a time: the next failure is known early, and progress is seen."""
+
+COST_KNOWN = 14
+"""Observations from which the seconds of a run are estimated where a budget decides how many there are."""
+
+
 @dataclass(frozen=True, slots=True)
 class SearchView:
-    """What a search looks at: the observations in order, and what follows from them at once."""
+    """What a search looks at: the observations in order, and what follows from them at once.
+
+    `budget_seconds` is what all runs may take together, None for any time: the parts before the race are sized for it.
+    """
 
     space: Space
     seen: tuple[Observation, ...]
-    settings: SearchSettings
+    tune: TuneConfig
+    budget_seconds: float | None
     out: Mapping[int, Out]
 
     @property
@@ -156,38 +440,28 @@ class SearchView:
     @property
     def small(self) -> bool:
         """Whether every candidate is measured."""
-        return len(self.space) <= self.settings.small
+        return len(self.space) <= SMALL_SPACE
 
-    def referenced(self, candidates: Sequence[int]) -> Iterator[int]:
-        """The candidates with reference runs between, counted from the last one that was observed."""
-        reference, every = self.reference, self.settings.reference_every
-        past = [run.candidate for run in self.seen[-every:]] if every else []
-        since = past[::-1].index(reference) if reference in past else every
-        for candidate in candidates:
-            if every and since >= every - 1 and candidate != reference:
-                yield reference
-                since = 0
-            yield candidate
-            since = 0 if candidate == reference else since + 1
+    @property
+    def reasons(self) -> dict[int, Dropped]:
+        """Why candidates cannot be chosen: they failed, or are over a limit."""
+        return {candidate: why for candidate, (_, why, _) in self.out.items()}
 
     def shuffled(self, candidates: Sequence[int], *number: int) -> list[int]:
         """In an order that depends on the seed and on what the candidates are for."""
-        order = np.random.default_rng([self.settings.seed, *number]).permutation(len(candidates))
+        order = np.random.default_rng([self.tune.seed, *number]).permutation(len(candidates))
         return [candidates[at] for at in order]
 
 
-def view_of(space: Space, observations: Sequence[Observation], settings: SearchSettings) -> SearchView:
+def view_of(
+    space: Space, observations: Sequence[Observation], tune: TuneConfig, budget_seconds: float | None
+) -> SearchView:
     """The view of a search; raises ValueError for an observation of a candidate that the space does not have."""
     unknown = [run.candidate for run in observations if not 0 <= run.candidate < len(space)]
     if unknown:
         raise ValueError(f"the space has {len(space)} candidates, and none with number {unknown[0]}")
     seen = tuple(sorted(observations, key=lambda run: run.order))
-    return SearchView(space, seen, settings, failures(space, seen))
-
-
-def reasons_of(view: SearchView) -> dict[int, Dropped]:
-    """Why candidates cannot be chosen: they failed, or are over a limit."""
-    return {candidate: why for candidate, (_, why, _) in view.out.items()}
+    return SearchView(space, seen, tune, budget_seconds, failures(space, seen))
 
 
 def laps_of(view: SearchView, arms: Sequence[int], cut: int) -> tuple[list[Lap], list[int]]:
@@ -210,17 +484,6 @@ def forecast_of(space: Space, seen: tuple[Observation, ...]) -> tuple[Floats, Fl
     return forecast(
         space, [run.candidate for run, _ in good], np.log([value for _, value in good]), [run.order for run, _ in good]
     )
-
-
-def compared_with_defaults(view: SearchView, leader: int, laps: Sequence[Lap]) -> dict[int, Interval]:
-    """The leader's value relative to those of the defaults that have laps."""
-    had = {arm for arm, _, _ in laps}
-    both = dict.fromkeys((view.space.default, view.space.ort_default))
-    defaults = [base for base in both if base in had and base != leader and base not in view.out]
-    if leader not in had or not defaults:
-        return {}
-    shared = [lap for lap in laps if lap[0] in {leader, *defaults}]
-    return {base: arm_ratio(shared, leader, base, view.settings.delta) for base in defaults}
 
 
 def best_guess(view: SearchView) -> int | None:
@@ -251,18 +514,14 @@ def concluded(
     """
     ranked = sorted(standing.bounds, key=lambda arm: standing.bounds[arm].ratio) if standing else []
     leader = next((arm for arm in ranked if arm not in view.out), None)
-    if leader is None:
-        ran = {run.candidate for run in view.seen if run.good is not None}
-        measured = sum(run.good is not None for run in view.seen) >= MODEL_FROM
-        mean = forecast_of(view.space, view.seen)[0] if measured else None
-        usable = sorted(ran - view.out.keys())
-        leader = (
-            best_guess(view)
-            if mean is None
-            else min(usable, key=lambda candidate: float(mean[candidate]), default=None)
-        )
+    if leader is None and sum(run.good is not None for run in view.seen) < MODEL_FROM:
+        leader = best_guess(view)
+    elif leader is None:
+        mean = forecast_of(view.space, view.seen)[0]
+        usable = sorted({run.candidate for run in view.seen if run.good is not None} - view.out.keys())
+        leader = min(usable, key=lambda candidate: float(mean[candidate]), default=None)
     fates = dict(_fates(view, leader, standing, cut)) if leader is not None else {}
-    dropped = {**fates, **(standing.dropped if standing else {}), **reasons_of(view)}
+    dropped = {**fates, **(standing.dropped if standing else {}), **view.reasons}
     return Proposal(
         candidates=(), stage=SearchStage.DONE, leader=leader, done=why, uncertain=uncertain,
         dropped={candidate: reason for candidate, reason in dropped.items() if candidate != leader},
@@ -304,26 +563,42 @@ def ask_optuna(space: Space, ran: Sequence[tuple[int, float]], left: Sequence[in
     are left is taken, in numbers by their distance. Raises MissingError without Optuna.
     """
     optuna = optuna_package()
-    ranges = _distributions(optuna, space.factors)
+    # A range for each factor that varies in whole numbers, and a choice for each other that varies
+    ranges: dict[str, Any] = {}
+    numbers = set()
+    for name in sorted({name for row in space.factors for name in row}):
+        values = sorted({row.get(name, "") for row in space.factors})
+        if len(values) > 2 and all(value.isdecimal() for value in values):
+            whole = [int(value) for value in values]
+            ranges[name] = optuna.distributions.IntDistribution(min(whole), max(whole))
+            numbers.add(name)
+        elif len(values) > 1:
+            ranges[name] = optuna.distributions.CategoricalDistribution(values)
     sampler = optuna.samplers.TPESampler(
         seed=seed * 100_003 + len(ran), n_startup_trials=STARTUP_TRIALS, multivariate=True, constant_liar=True
     )
     study = optuna.create_study(sampler=sampler)
-    numbers = {name for name, range_ in ranges.items() if hasattr(range_, "high")}
-    rows = [
+    rows: list[dict[str, Any]] = [
         {name: int(row[name]) if name in numbers else row.get(name, "") for name in ranges} for row in space.factors
     ]
-    study.add_trials(
-        [
-            optuna.trial.create_trial(params=rows[candidate], distributions=ranges, value=value)
-            for candidate, value in ran
-        ]
-    )
+    create = optuna.trial.create_trial
+    study.add_trials([create(params=rows[candidate], distributions=ranges, value=value) for candidate, value in ran])
+
+    def distance(candidate: int) -> float:
+        """How far a candidate is from the suggestion: a choice that differs is 1, a number a share of the range."""
+        row, far = rows[candidate], 0.0
+        for name, value in suggestion.items():
+            if name in numbers:
+                far += abs(row[name] - value) / (ranges[name].high - ranges[name].low)
+            else:
+                far += row[name] != value
+        return far
+
     waiting = list(left)
     asked: list[int] = []
     while waiting and len(asked) < count:
         suggestion = study.ask(ranges).params
-        nearest = min(waiting, key=lambda candidate: (_distance(rows[candidate], suggestion, ranges), candidate))
+        nearest = min(waiting, key=lambda candidate: (distance(candidate), candidate))
         waiting.remove(nearest)
         asked.append(nearest)
     return asked
@@ -343,36 +618,6 @@ def optuna_package() -> Any:
     return optuna
 
 
-def _distributions(optuna: Any, rows: Sequence[Factors]) -> dict[str, Any]:
-    """A range for each factor that varies in whole numbers, and a choice for each other that varies."""
-    ranges = {}
-    for name in sorted({name for row in rows for name in row}):
-        values = sorted({row.get(name, "") for row in rows})
-        if len(values) > 2 and all(value.isdecimal() for value in values):
-            numbers = [int(value) for value in values]
-            ranges[name] = optuna.distributions.IntDistribution(min(numbers), max(numbers))
-        elif len(values) > 1:
-            ranges[name] = optuna.distributions.CategoricalDistribution(values)
-    return ranges
-
-
-def _distance(row: dict[str, Any], suggestion: dict[str, Any], ranges: dict[str, Any]) -> float:
-    """How far a candidate is from a suggestion: 1 for a choice that differs, a share of the range for a number."""
-    far = 0.0
-    for name, value in suggestion.items():
-        if isinstance(value, int):
-            far += abs(row[name] - value) / (ranges[name].high - ranges[name].low)
-        else:
-            far += row[name] != value
-    return far
-
-
-BATCH = 21
-"""Candidates proposed at a time: the next failure is known early, and progress is seen."""
-
-COST_KNOWN = 14
-"""Observations from which the seconds of a run are estimated where a budget decides how many there are."""
-
 MORE_ARMS = 4 / 3
 """How many times the usual arms a race has at most, where the model cannot tell more candidates from the best."""
 
@@ -385,55 +630,104 @@ LEAST_DEVIATION = 0.02
 ALL_OUT = "every one of the last candidates failed or is over a limit"
 
 
-def propose(space: Space, observations: Sequence[Observation], settings: SearchSettings) -> Proposal:
+def propose(
+    space: Space, observations: Sequence[Observation], tune: TuneConfig, budget_seconds: float | None = None
+) -> Proposal:
     """What to measure next, in which order, and what is known; the same for the same arguments.
 
-    Observations may come in any order and end anywhere, also in the middle of a proposal. Raises ValueError for an
-    observation of a candidate that the space does not have.
+    All calls of one search need the same budget. Observations may come in any order and end anywhere, also in the
+    middle of a proposal. Raises ValueError for an observation of a candidate that the space does not have.
     """
-    view = view_of(space, observations, settings)
+    view = view_of(space, observations, tune, budget_seconds)
     if len(view.out) == len(space):
         reasons = dict.fromkeys(why.text for candidate, (_, why, run) in view.out.items() if run == candidate)
         return concluded(view, f"none of {len(space)} candidates can be chosen: {'; '.join(list(reasons)[:3])}")
-    if settings.strategy is TuneStrategy.GRID:
-        return _grid(view)
+    if tune.strategy is TuneStrategy.GRID:
+        # Every candidate once in each round, every other round backwards
+        ran = Counter(run.candidate for run in view.seen)
+        left = [candidate for candidate in range(len(space)) if candidate not in view.out]
+        number = min(ran[candidate] for candidate in left)
+        if number >= GRID_ROUNDS:
+            return concluded(view, f"every candidate was measured {GRID_ROUNDS} times")
+        missing = [candidate for candidate in left if ran[candidate] == number]
+        return _ask(view, missing if number % 2 == 0 else missing[::-1], SearchStage.GRID)
     stage, missing, cut = _explore(view, asking=True)
     if missing:
         return _ask(view, missing, stage)
-    arms, standing = _race(view, cut)
+    arms, laps, standing = _race(view, cut)
     if standing and standing.ended:
         return concluded(view, standing.ended, standing, cut)
-    asked = _race_on(view, cut, arms, standing)
-    return asked if asked.candidates else concluded(view, ALL_OUT, standing, cut)
+    order = view.shuffled(next_round(arms, standing, laps, view.out.keys()), 1, len(laps) // len(arms))
+    asked = _ask(view, order, SearchStage.RACE)
+    if not asked.candidates:
+        return concluded(view, ALL_OUT, standing, cut)
+    if standing is None:
+        return asked
+    # The leader's value relative to those of the defaults that have laps
+    leader, had = standing.leader, {arm for arm, _, _ in laps}
+    both = dict.fromkeys((space.default, space.ort_default)) if leader in had else {}
+    defaults = [base for base in both if base in had and base != leader and base not in view.out]
+    shared = [lap for lap in laps if lap[0] in {leader, *defaults}]
+    return replace(
+        asked, leader=leader, dropped={**asked.dropped, **standing.dropped},
+        compared={base: arm_ratio(shared, leader, base, LOST_SHARE) for base in defaults},
+    )  # fmt: skip
 
 
-def conclude(space: Space, observations: Sequence[Observation], settings: SearchSettings, why: str) -> Proposal:
+def conclude(
+    space: Space, observations: Sequence[Observation], tune: TuneConfig, why: str, budget_seconds: float | None = None
+) -> Proposal:
     """What can be said where a search is ended before it is decided, as by its time; the leader is the best so far."""
-    view = view_of(space, observations, settings)
-    if settings.strategy is TuneStrategy.GRID or len(view.out) == len(space):
+    view = view_of(space, observations, tune, budget_seconds)
+    if tune.strategy is TuneStrategy.GRID or len(view.out) == len(space):
         return concluded(view, why, uncertain=True)
     _, missing, cut = _explore(view, asking=False)
-    standing = None if missing else _race(view, cut)[1]
-    why = f"{why}; {standing.open_end}" if standing else why
+    standing = None if missing else _race(view, cut)[2]
+    if standing:
+        why += (
+            f"; after {standing.rounds} rounds of the last candidates {len(standing.bounds)} are left, of which one "
+            f"may be {standing.could:.1%} better"
+        )
     return concluded(view, why, standing, cut, uncertain=True)
 
 
-def _race(view: SearchView, cut: int) -> tuple[list[int], RaceStanding | None]:
-    """The arms of the race that began at `cut`, and how it stands."""
-    arms, settings = _race_arms(view, cut), view.settings
-    laps, failures = laps_of(view, arms, cut)
-    failed = {arm: sum(n <= view.out[arm][0] for n in failures) for arm in arms if arm in view.out}
-    standing = run_race(
-        arms, laps, failed, _expected(view, arms, cut), delta=settings.delta, within=settings.within * RACE_SHARE
-    )
-    return arms, standing
+def _race(view: SearchView, cut: int) -> tuple[list[int], list[Lap], RaceStanding | None]:
+    """The arms of the race that began at `cut`, its laps, and how it stands.
+
+    Arms are the best measured by the model of the first `cut` observations, and the default: as many more as it cannot
+    tell from the first of them. Of a small space all.
+    """
+    arms, expected = list(range(len(view.space))), []
+    if not view.small:
+        out = _out_at(view, cut)
+        mean, deviation = forecast_of(view.space, view.seen[:cut])
+        usable = sorted({run.candidate for run in view.seen[:cut]} - out, key=lambda arm: (float(mean[arm]), arm))
+        if usable:
+            near = mean - deviation <= mean[usable[0]] + deviation[usable[0]]
+            arms = [*usable[:ARMS], *(arm for arm in usable[ARMS : round(MORE_ARMS * ARMS)] if near[arm])]
+            arms += [] if view.space.default in out or view.space.default in arms else [view.space.default]
+        else:
+            arms = [candidate for candidate in arms if candidate not in out]
+        expected = [(arm, float(mean[arm]), max(float(deviation[arm]), LEAST_DEVIATION)) for arm in arms]
+    laps, numbers = laps_of(view, arms, cut)
+    failed = {arm: sum(n <= view.out[arm][0] for n in numbers) for arm in arms if arm in view.out}
+    return arms, laps, run_race(arms, laps, failed, expected, delta=LOST_SHARE, within=WITHIN * RACE_SHARE)
 
 
 def _ask(view: SearchView, candidates: Sequence[int], stage: SearchStage) -> Proposal:
     """The next of the candidates, with reference runs; where time counts, one alone until it is known what it takes."""
-    first = view.settings.budget_seconds is not None and not view.seen
-    due = tuple(view.referenced(candidates[: 1 if first else BATCH]))
-    return Proposal(candidates=due, stage=stage, leader=best_guess(view), dropped=reasons_of(view))
+    first = view.budget_seconds is not None and not view.seen
+    reference = view.reference
+    past = [run.candidate for run in view.seen[-REFERENCE_EVERY:]]
+    since = past[::-1].index(reference) if reference in past else REFERENCE_EVERY
+    due = []
+    for candidate in candidates[: 1 if first else BATCH]:
+        if since >= REFERENCE_EVERY - 1 and candidate != reference:
+            due.append(reference)
+            since = 0
+        due.append(candidate)
+        since = 0 if candidate == reference else since + 1
+    return Proposal(candidates=tuple(due), stage=stage, leader=best_guess(view), dropped=view.reasons)
 
 
 def _reach(view: SearchView, candidates: Sequence[int], start: int) -> tuple[int, list[int]]:
@@ -450,7 +744,7 @@ def _explore(view: SearchView, *, asking: bool) -> tuple[SearchStage, list[int],
     if view.small:
         return SearchStage.RACE, [], 0
     random_part, model_part = _sizes(view)
-    if view.settings.strategy is TuneStrategy.OPTUNA:
+    if view.tune.strategy is TuneStrategy.OPTUNA:
         return _sample(view, random_part + 2 * model_part, asking=asking)
     ran = {run.candidate for run in view.seen if run.good is not None}
     order = view.shuffled(list(range(len(view.space))), 0)
@@ -480,12 +774,12 @@ def _sample(view: SearchView, count: int, *, asking: bool) -> tuple[SearchStage,
     if not view.seen or not asking:
         return SearchStage.SAMPLED, [view.space.default], 0
     good = [(run.candidate, math.log(value)) for run in view.seen if (value := run.good) is not None]
-    return SearchStage.SAMPLED, ask_optuna(view.space, good, sorted(usable - ran), BATCH, view.settings.seed), 0
+    return SearchStage.SAMPLED, ask_optuna(view.space, good, sorted(usable - ran), BATCH, view.tune.seed), 0
 
 
 def _sizes(view: SearchView) -> tuple[int, int]:
     """Candidates of the random part, and of each of the two that the model proposes."""
-    size, budget = len(view.space), view.settings.budget_seconds
+    size, budget = len(view.space), view.budget_seconds
     random_part, model_part = min(500, max(40, size // 8)), min(90, max(10, size // 40))
     if budget is not None and view.seen:
         first = view.seen[:COST_KNOWN]
@@ -496,48 +790,3 @@ def _sizes(view: SearchView) -> tuple[int, int]:
 
 def _out_at(view: SearchView, cut: int) -> set[int]:
     return {candidate for candidate, (after, *_) in view.out.items() if after <= cut}
-
-
-def _expected(view: SearchView, arms: Sequence[int], cut: int) -> list[ArmForecast]:
-    """What the model of the first `cut` observations expects of the arms."""
-    if view.small:
-        return []
-    mean, deviation = forecast_of(view.space, view.seen[:cut])
-    return [(arm, float(mean[arm]), max(float(deviation[arm]), LEAST_DEVIATION)) for arm in arms]
-
-
-def _race_arms(view: SearchView, cut: int) -> list[int]:
-    """The best measured by the model, and the default: as many more as it cannot tell from the first of them."""
-    if view.small:
-        return list(range(len(view.space)))
-    out, most = _out_at(view, cut), view.settings.arms
-    mean, deviation = forecast_of(view.space, view.seen[:cut])
-    usable = sorted({run.candidate for run in view.seen[:cut]} - out, key=lambda arm: (float(mean[arm]), arm))
-    if not usable:
-        return [candidate for candidate in range(len(view.space)) if candidate not in out]
-    near = mean - deviation <= mean[usable[0]] + deviation[usable[0]]
-    best = [*usable[:most], *(candidate for candidate in usable[most : round(MORE_ARMS * most)] if near[candidate])]
-    default = view.space.default
-    return best if default in best or default in out else [*best, default]
-
-
-def _race_on(view: SearchView, cut: int, arms: Sequence[int], standing: RaceStanding | None) -> Proposal:
-    """The next round of the race, with what is known of the leader and of those that are out."""
-    laps, _ = laps_of(view, arms, cut)
-    order = view.shuffled(next_round(arms, standing, laps, view.out.keys()), 1, len(laps) // len(arms))
-    asked = _ask(view, order, SearchStage.RACE)
-    if standing is None:
-        return asked
-    leader, dropped = standing.leader, {**asked.dropped, **standing.dropped}
-    return replace(asked, leader=leader, dropped=dropped, compared=compared_with_defaults(view, leader, laps))
-
-
-def _grid(view: SearchView) -> Proposal:
-    """Every candidate once in each round, every other round backwards."""
-    counts = Counter(run.candidate for run in view.seen)
-    left = [candidate for candidate in range(len(view.space)) if candidate not in view.out]
-    number = min(counts[candidate] for candidate in left)
-    if number >= view.settings.rounds:
-        return concluded(view, f"every candidate was measured {view.settings.rounds} times")
-    missing = [candidate for candidate in left if counts[candidate] == number]
-    return _ask(view, missing if number % 2 == 0 else missing[::-1], SearchStage.GRID)

@@ -1,22 +1,25 @@
 """What a search on a device chooses from: artifacts and run options, pruned by what is known beforehand, as a space.
 
 Nothing is pruned without its reason: that it cannot work, has no effect, or breaks a constraint that needs no run. A
-space has each candidate that is left as a row of named factors.
+space has each candidate that is left as a row of named factors. What a run says of it are values, one for each goal.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import msgspec
+import numpy as np
 
 from device_runner.device import DeviceFacts
 from device_runner.options import BLOCK_KEY, Denied
 from device_runner.providers import CAPTURE_KEY, CPU, NNAPI_RELAXED_API_LEVEL, provider_named
+from device_runner.result import Mark, RunResult, Status
 from device_runner.spec import ExecutionMode, NnapiFlag, OptimizationLevel, RunOptions
 from pipeline.campaign.plan import FIELDS, SHORT, SHORT_KEYS, SPINNING_KEYS, PlannedRun, distinct, plan_runs, planned_id
-from pipeline.campaign.record import Prediction, Skipped
+from pipeline.campaign.record import CandidateValues, Dropped, Prediction, RunRecord, Skipped
+from pipeline.campaign.statistics import ratio_interval
 from pipeline.config import ADVISED_RUNS, Config, Goal, RunConfig, TuneConfig
 from pipeline.config.tables import SPACE_KEYS, widened
 from pipeline.core.errors import ConfigError
@@ -64,8 +67,12 @@ def searched_runs(runs: Sequence[RunConfig], tune: TuneConfig, facts: DeviceFact
 
     Each table is among them as it is, too: what a user runs today takes part.
     """
-    configured = {key: value for key in SPACE_KEYS if (value := getattr(tune, key)) is not None}
-    lists = {**_sensible(facts, tune), **configured}
+    cores = core_count(facts)
+    threads = (*range(min(cores or 4, 8) + 1), *(number for number in MANY_THREADS if number <= cores))
+    lists: dict[str, object] = {"threads": threads, "memory_arena": (True, False), "flags": FLAG_SETS}
+    if Goal.MEMORY in tune.goal_list or tune.max_memory_mb:
+        lists |= {"memory_pattern": (True, False), "prepacking": (True, False)}
+    lists |= {key: value for key in SPACE_KEYS if (value := getattr(tune, key)) is not None}
     tables = []
     for run in (msgspec.structs.replace(table, provider=name) for table in runs for name in table.providers):
         row = provider_named(str(run.provider))
@@ -75,15 +82,6 @@ def searched_runs(runs: Sequence[RunConfig], tune: TuneConfig, facts: DeviceFact
         # A library's own default is a third value, which lists cannot have: it stays, and off comes beside it.
         tables += [widened(wide, {**fitting, "spinning": False})] if tune.spinning is None else []
     return tables
-
-
-def _sensible(facts: DeviceFacts, tune: TuneConfig) -> dict[str, object]:
-    cores = core_count(facts)
-    threads = (*range(min(cores or 4, 8) + 1), *(number for number in MANY_THREADS if number <= cores))
-    both: dict[str, object] = {"threads": threads, "memory_arena": (True, False), "flags": FLAG_SETS}
-    if Goal.MEMORY in tune.goal_list or tune.max_memory_mb:
-        both |= {"memory_pattern": (True, False), "prepacking": (True, False)}
-    return both
 
 
 SOFTWARE_GPU = "this device has no GPU: one in software would compute, whose times and memory are no GPU's"
@@ -102,30 +100,63 @@ def lattice(
     Raises ConfigError for a table of run options that makes no sense.
     """
     searched, advised = searched_runs(config.runs, config.tune, facts), config.runs == ADVISED_RUNS
-    legal, skipped = plan_runs(searched, artifacts, [facts], denied, advised=advised)
-    kept, pruned = [], list(skipped)
-    for planned in legal:
-        reason = SOFTWARE_GPU if software_gpu and provider_named(planned.options.provider).gpu else ""
-        reason = reason or _over_cores(planned.options, facts) or _broken_limit(planned, config.tune)
-        if reason:
-            pruned.append(planned.skipped(reason))
-        else:
-            kept.append(planned)
-    return kept, pruned
+    cores, limit = core_count(facts), config.tune.max_size_mb
+
+    def refused(planned: PlannedRun) -> str:
+        options = planned.options
+        if software_gpu and provider_named(options.provider).gpu:
+            return SOFTWARE_GPU
+        many = max(options.intra_op_threads, options.inter_op_threads)
+        if cores and many > cores:
+            return f"{many} threads on {cores} cores wait for each other"
+        if limit is not None and planned.size_bytes > limit * BYTES_PER_MB:
+            return f"its file has {planned.size_bytes / BYTES_PER_MB:.3g} MB, max_size_mb allows {limit:g}"
+        return ""
+
+    return without(plan_runs(searched, artifacts, [facts], denied, advised=advised), refused)
 
 
 def distinct_candidates(space: Lattice, facts: DeviceFacts, predictions: Mapping[str, Prediction]) -> Lattice:
     """One of those that amount to the same, without what the rules of providers say is of no use: no session, no claim.
 
-    `predictions` are by the id of planned runs.
+    The one that sets least is kept. `predictions` are by the id of planned runs.
     """
-    kept, pruned = [], list(space[1])
-    for planned in space[0]:
-        if reason := _useless(predictions.get(planned_id(planned))):
-            pruned.append(planned.skipped(reason))
-        else:
+
+    def useless(planned: PlannedRun) -> str:
+        prediction = predictions.get(planned_id(planned))
+        if prediction is None or prediction.claimed is None:
+            return ""  # the rules have no answer
+        if prediction.error:
+            return f"no session, by the provider's rules: {prediction.error}"
+        return "" if prediction.claimed else "the provider claims no node of it: it would run on the CPU alone"
+
+    def plainness(planned: PlannedRun) -> tuple[int, int, bool]:
+        """Fewest settings first, then the level that ONNX Runtime's documentation advises for the provider."""
+        level, _, style = planned.variant.partition("-")
+        advised = ADVISED_LEVELS if planned.options.provider == CPU else (Level.BASIC, *ADVISED_LEVELS)
+        ranks = [rank for rank, advice in enumerate(advised) if advice.value == level]
+        settings = len(planned.options.session_config) + len(planned.options.flags)
+        return settings, (ranks or [len(advised)])[0], not style.startswith("fixed")
+
+    candidates, pruned = without(space, useless)
+    kept, seen = [], dict[tuple[str, bytes], PlannedRun]()
+    for planned in sorted(candidates, key=plainness):
+        prediction = predictions.get(planned_id(planned))
+        options, reason = planned.run_options, "the same bytes with the same options"
+        for has_none, without_them, why in NO_EFFECT:
+            if has_none(options, facts) and (same := without_them(options)) != options:
+                options, reason = same, why
+        if prediction is not None and prediction.claimed is not None and prediction.claimed == prediction.nodes:
+            plain = _without_entries(*SPINNING_KEYS, BLOCK_KEY)(options)
+            plain = msgspec.structs.replace(plain, intra_op_threads=0, inter_op_threads=0)
+            options, reason = plain, ALL_CLAIMED if plain != options else reason
+        first = seen.setdefault((planned.sha256, msgspec.json.encode(options, order="sorted")), planned)
+        if first is planned:
             kept.append(planned)
-    return _without_repeats(kept, pruned, facts, predictions)
+        else:
+            pruned.append(msgspec.structs.replace(planned.skipped(reason), why=f"counts as {first.run_name}"))
+    order = {id(planned): number for number, planned in enumerate(candidates)}
+    return sorted(kept, key=lambda planned: order[id(planned)]), pruned
 
 
 def without(space: Lattice, refused: Callable[[PlannedRun], str]) -> Lattice:
@@ -133,28 +164,6 @@ def without(space: Lattice, refused: Callable[[PlannedRun], str]) -> Lattice:
     reasons = [(planned, refused(planned)) for planned in space[0]]
     pruned = [planned.skipped(reason) for planned, reason in reasons if reason]
     return [planned for planned, reason in reasons if not reason], [*space[1], *pruned]
-
-
-def _over_cores(options: RunOptions, facts: DeviceFacts) -> str:
-    cores = core_count(facts)
-    many = max(options.intra_op_threads, options.inter_op_threads)
-    return f"{many} threads on {cores} cores wait for each other" if cores and many > cores else ""
-
-
-def _broken_limit(planned: PlannedRun, tune: TuneConfig) -> str:
-    """The constraint on size, which needs no run."""
-    limit = tune.max_size_mb
-    if limit is None or planned.size_bytes <= limit * BYTES_PER_MB:
-        return ""
-    return f"its file has {planned.size_bytes / BYTES_PER_MB:.3g} MB, max_size_mb allows {limit:g}"
-
-
-def _useless(prediction: Prediction | None) -> str:
-    if prediction is None or prediction.claimed is None:
-        return ""  # the rules have no answer
-    if prediction.error:
-        return f"no session, by the provider's rules: {prediction.error}"
-    return "" if prediction.claimed else "the provider claims no node of it: it would run on the CPU alone"
 
 
 def _without_entries(*keys: str) -> Callable[[RunOptions], RunOptions]:
@@ -198,53 +207,6 @@ NO_EFFECT: tuple[NoEffect, ...] = (
 ALL_CLAIMED = "the provider claims every node: options of the CPU have no effect"
 
 
-def _meanings(options: RunOptions, facts: DeviceFacts, *, all_claimed: bool) -> Iterator[tuple[RunOptions, str]]:
-    """What options amount to, step by step, each with the reason."""
-    for has_none, without_them, reason in NO_EFFECT:
-        if has_none(options, facts) and (same := without_them(options)) != options:
-            yield same, reason
-            options = same
-    if all_claimed:
-        plain = msgspec.structs.replace(
-            _without_entries(*SPINNING_KEYS, BLOCK_KEY)(options), intra_op_threads=0, inter_op_threads=0
-        )
-        if plain != options:
-            yield plain, ALL_CLAIMED
-
-
-def _plainness(planned: PlannedRun) -> tuple[int, int, bool]:
-    """Fewest settings first, then the level that ONNX Runtime's documentation advises for the provider."""
-    level, _, style = planned.variant.partition("-")
-    advised = ADVISED_LEVELS if planned.options.provider == CPU else (Level.BASIC, *ADVISED_LEVELS)
-    ranks = [rank for rank, advice in enumerate(advised) if advice.value == level]
-    settings = len(planned.options.session_config) + len(planned.options.flags)
-    return settings, (ranks or [len(advised)])[0], not style.startswith("fixed")
-
-
-def _without_repeats(
-    candidates: Sequence[PlannedRun],
-    pruned: list[Skipped],
-    facts: DeviceFacts,
-    predictions: Mapping[str, Prediction],
-) -> Lattice:
-    """One candidate of those that amount to the same: the one that sets least; the others join `pruned`."""
-    kept, seen = [], dict[tuple[str, bytes], PlannedRun]()
-    for planned in sorted(candidates, key=_plainness):
-        prediction = predictions.get(planned_id(planned))
-        claimed = prediction is not None and prediction.claimed is not None and prediction.claimed == prediction.nodes
-        steps = [(planned.run_options, ""), *_meanings(planned.run_options, facts, all_claimed=claimed)]
-        key = (planned.sha256, msgspec.json.encode(steps[-1][0], order="sorted"))
-        first = seen.setdefault(key, planned)
-        if first is planned:
-            kept.append(planned)
-        else:
-            reason = steps[-1][1] or "the same bytes with the same options"
-            same = planned.skipped(reason)
-            pruned.append(msgspec.structs.replace(same, why=f"counts as {first.run_name}"))
-    order = {id(planned): number for number, planned in enumerate(candidates)}
-    return sorted(kept, key=lambda planned: order[id(planned)]), pruned
-
-
 Factors = Mapping[str, str]
 """Name of a factor to its value, as people read them: {"threads": "2", "spinning": "off", ...}."""
 
@@ -285,8 +247,12 @@ class Space:
     def family(self) -> Sequence[int]:
         """The number of each candidate's family, which fails together: file, provider, its flags and options."""
         keys = [
-            (planned.variant, *provider_of(row)) for planned, row in zip(self.candidates, self.factors, strict=True)
-        ]
+            (
+                planned.variant, row["provider"], row["flags"],
+                *sorted(f"{name}={value}" for name, value in row.items() if name.startswith("options.")),
+            )
+            for planned, row in zip(self.candidates, self.factors, strict=True)
+        ]  # fmt: skip
         numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
         return [numbers[key] for key in keys]
 
@@ -331,32 +297,21 @@ def factors(planned: PlannedRun) -> Factors:
     Factors of a variant are its `level`, `style`, `precision` and `providers`; those of the run are called as in
     [[runs]], so that a factor with a default has that value where nothing is set.
     """
-    return {**_of_variant(planned.variant), **_of_options(planned.run_options)}
-
-
-def provider_of(row: Factors) -> tuple[str, ...]:
-    """The provider of a row with its flags and options."""
-    return row["provider"], row["flags"], *sorted(f"{k}={v}" for k, v in row.items() if k.startswith("options."))
-
-
-def _of_variant(name: str) -> dict[str, str]:
-    """The parts of a variant's name; a name that is none of ours (of a file as it is) has no parts."""
-    parts = name.split("-")
-    if len(parts) < 2 or parts[0] not in set(Level) or parts[1] not in set(Style):
-        return {"level": name, "style": "", "precision": "", "providers": ""}
-    rest = parts[2:]
-    tails = ["-".join(rest[start:]) for start in range(len(rest))]
-    aware = (
-        start for start, tail in enumerate(tails) if all(provider in PROVIDER_RULES for provider in tail.split("+"))
-    )
-    start = next(aware, len(rest))
-    providers = "-".join(rest[start:])
-    return {"level": parts[0], "style": parts[1], "precision": "-".join(rest[:start]), "providers": providers}
-
-
-def _of_options(options: RunOptions) -> dict[str, str]:
-    values = {name: getattr(options, field) for name, field in FIELDS.items()}
-    row = {name: ("off", "on")[value] if isinstance(value, bool) else str(value) for name, value in values.items()}
+    row = {"level": planned.variant, "style": "", "precision": "", "providers": ""}
+    parts = planned.variant.split("-")  # a name that is none of ours (of a file as it is) has no parts
+    if len(parts) > 1 and parts[0] in set(Level) and parts[1] in set(Style):
+        rest = parts[2:]
+        tails = ["-".join(rest[start:]) for start in range(len(rest))]
+        aware = (start for start, tail in enumerate(tails) if all(name in PROVIDER_RULES for name in tail.split("+")))
+        start = next(aware, len(rest))
+        row = {
+            "level": parts[0], "style": parts[1], "precision": "-".join(rest[:start]),
+            "providers": "-".join(rest[start:]),
+        }  # fmt: skip
+    options = planned.run_options
+    for name, field in FIELDS.items():
+        value = getattr(options, field)
+        row[name] = ("off", "on")[value] if isinstance(value, bool) else str(value)
     row["flags"] = "+".join(sorted(flag.value for flag in options.flags))
     row["optimization_level"] = options.optimization_level.value
     for word, entries in SHORT.items():
@@ -381,3 +336,120 @@ def _distance(row: Factors, default: Factors) -> int:
 
 def _nearest(rows: Sequence[Factors], default: Factors) -> int:
     return min(range(len(rows)), key=lambda candidate: (_distance(rows[candidate], default), candidate))
+
+
+GOAL_FIELDS = {Goal.LATENCY: "latency_ns", Goal.P90: "p90_ns", Goal.MEMORY: "memory_bytes", Goal.SIZE: "size_bytes"}
+"""Goals and the fields of CandidateValues that they are."""
+
+
+TIMED = {Goal.LATENCY, Goal.P90}
+"""Goals that mean nothing where a phone's library runs on another machine."""
+
+LIMITS: dict[str, tuple[Goal, float, float]] = {
+    "max_latency_ms": (Goal.LATENCY, 1e6, 1.05),
+    "max_p90_ms": (Goal.P90, 1e6, 1.05),
+    "max_memory_mb": (Goal.MEMORY, BYTES_PER_MB, 1.0),
+    "max_size_mb": (Goal.SIZE, BYTES_PER_MB, 1.0),
+}
+"""Constraints of [tune]: the goal that each bounds, its unit, and how far a single run may be above for its noise."""
+
+
+def value_of(values: CandidateValues, goal: Goal) -> float | None:
+    """The value of a goal."""
+    value: float | None = getattr(values, GOAL_FIELDS[goal])
+    return value
+
+
+def values_of(result: RunResult, size_bytes: int) -> CandidateValues:
+    """What one run says for each goal."""
+    latencies = np.asarray(result.latencies_ns, np.int64)
+    if not len(latencies):
+        return CandidateValues(size_bytes=size_bytes)
+    return CandidateValues(
+        latency_ns=float(np.median(latencies)),
+        first_run_ns=result.first_run_ns or None,
+        p90_ns=float(np.quantile(latencies, 0.9, method="inverted_cdf")),
+        memory_bytes=result.memory_peak_bytes or None,
+        size_bytes=size_bytes,
+    )
+
+
+def medians(values: Sequence[CandidateValues]) -> CandidateValues:
+    """The median of each value over several runs."""
+    middles = {}
+    for name in CandidateValues.__struct_fields__:
+        numbers = [value for each in values if (value := getattr(each, name)) is not None]
+        middles[name] = float(np.median(numbers)) if numbers else None
+    return CandidateValues(**middles)
+
+
+def broken_limit(values: CandidateValues, tune: TuneConfig, *, single: bool = False) -> Dropped | None:
+    """Which constraint values break, or None; those of a single run have some room for its noise."""
+    for key, (goal, unit, room) in LIMITS.items():
+        limit, value = getattr(tune, key), value_of(values, goal)
+        if limit is not None and value is None:
+            return Dropped(reason=f"{goal.value} was not measured, and {key} = {limit:g} cannot be checked")
+        if limit is not None and value is not None and value > limit * unit * (room if single else 1.0):
+            return Dropped(reason=f"{goal.value} is over {key} = {limit:g}", detail=f"{value / unit:.4g}")
+    return None
+
+
+def nondominated(values: Mapping[int, CandidateValues], goals: Sequence[Goal]) -> list[int]:
+    """The candidates that no other beats: none is at most as large in every goal and smaller in one."""
+    points = {c: tuple(value_of(v, goal) for goal in goals) for c, v in values.items()}
+    whole = {c: tuple(x for x in point if x is not None) for c, point in points.items() if None not in point}
+    return [
+        c
+        for c, point in whole.items()
+        if not any(other != point and all(map(float.__le__, other, point)) for other in whole.values())
+    ]
+
+
+def failure_of(run: RunRecord, goals: Iterable[Goal]) -> str:
+    """Why a run says nothing for goals: it failed, its outputs are wrong, its times are not this device's; or ""."""
+    result = run.result
+    if result.status is not Status.OK:
+        return result.failure.message.partition("\n")[0][:300] if result.failure else result.status.value
+    if wrong := [check for check in run.checks if check.failed]:
+        return f"output {wrong[0].output} differs from the original's: {wrong[0].reason or 'out of tolerance'}"
+    if Mark.SOFTWARE_GPU in result.marks:
+        return "a software GPU computed: its times and memory are no GPU's"
+    if {Mark.NOT_A_PHONE, Mark.SIMULATED} & set(result.marks) and TIMED & set(goals):
+        return "its times are not a phone's"
+    return "" if result.latencies_ns else "it timed nothing"
+
+
+RatioBounds = tuple[float, float | None, float | None, int]
+"""A ratio, its 95 % bounds (None where it was not measured, or too seldom) and the number of rounds."""
+
+
+FEWEST_ROUNDS = 4
+"""Rounds below which nothing is shown."""
+
+
+def ratio_of(
+    rounds: Mapping[int, CandidateValues], other: Mapping[int, CandidateValues], goal: Goal
+) -> RatioBounds | None:
+    """The value of one relative to another's, by the rounds that both have, with 95 % bounds and their number.
+
+    Bounds are None where nothing varies (sizes) or rounds are too few; None where a value is missing.
+    """
+    pairs = [
+        (value, base)
+        for number, values in rounds.items()
+        if number in other
+        and (value := value_of(values, goal)) and (base := value_of(other[number], goal))
+    ]  # fmt: skip
+    if not pairs:
+        return None
+    logs = np.log([value / base for value, base in pairs])
+    bounds = ratio_interval(logs, 0.95) if float(np.ptp(logs)) > 0 else None
+    if bounds is None:
+        return float(np.exp(np.median(logs))), None, None, len(pairs)
+    return bounds.ratio, bounds.low, bounds.high, len(pairs)
+
+
+def shown_below(ratio: RatioBounds) -> bool:
+    """Whether rounds show a ratio to be below 1; where nothing varies, a few of them do."""
+    value, _, high, rounds = ratio
+    return high < 1 if high is not None else value < 1 and rounds >= FEWEST_ROUNDS

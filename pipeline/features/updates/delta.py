@@ -39,7 +39,7 @@ from pipeline.core.files import (
     write_bytes,
     write_zip,
 )
-from pipeline.model.ort_format import OrtModel, Tensor, parse_ort
+from pipeline.model.ort_format import parse_ort
 from pipeline.release.bundle import refuse_inside
 from pipeline.release.manifest import (
     MANIFEST_FILE,
@@ -74,46 +74,32 @@ class Region(Struct, frozen=True, array_like=True):
     kind: Kind
 
 
-def whole(length: int) -> tuple[Region, ...]:
-    """Two contents of one length as one region of 32-bit floats."""
-    return (Region(old=0, new=0, length=length, kind="f4"),)
-
-
 def regions_of(before: bytes, content: bytes) -> tuple[Region, ...]:
-    """The tensors that two ORT files have in common, in the order of the new one.
+    """The tensors that two ORT files have in common, in the order of the new one, none reaching into another.
 
-    For other contents of one length that is all of them, and nothing for those of different lengths.
+    For other contents of one length that is all of them as 32-bit floats, and nothing for those of different lengths.
     """
-    try:
-        old, new = (_tensors(parse_ort(data, "a model")) for data in (before, content))
+    try:  # the weights by the number of their graph and their name
+        old, new = (
+            {
+                (place, tensor.name): tensor
+                for place, graph in enumerate(parse_ort(data, "a model").graph.walk())
+                for tensor in graph.initializers.values()
+                if tensor.length
+            }
+            for data in (before, content)
+        )
     except ModelError:
-        return whole(len(content)) if len(before) == len(content) else ()
+        length = len(content)
+        return (Region(old=0, new=0, length=length, kind="f4"),) if len(before) == length else ()
     pairs = [(old[key], tensor) for key, tensor in new.items() if key in old and old[key].length == tensor.length]
-    regions = (
-        Region(old=was.offset, new=tensor.offset, length=tensor.length, kind=ONNX_KINDS.get(tensor.data_type, "i1"))
-        for was, tensor in pairs
-    )
-    return tuple(_apart(sorted(regions, key=lambda region: region.new)))
-
-
-def _tensors(model: OrtModel) -> dict[tuple[int, str], Tensor]:
-    """The weights by the number of their graph and their name."""
-    graphs = enumerate(model.graph.walk())
-    return {
-        (place, tensor.name): tensor
-        for place, graph in graphs
-        for tensor in graph.initializers.values()
-        if tensor.length
-    }
-
-
-def _apart(regions: Iterable[Region]) -> Iterator[Region]:
-    """Those that do not reach into the one before."""
-    end = 0
-    for region in regions:
-        if region.new >= end and region.length % int(region.kind[1]) == 0:
-            yield region
-            end = region.new + region.length
+    regions, end = [], 0
+    for was, tensor in sorted(pairs, key=lambda pair: pair[1].offset):
+        kind = ONNX_KINDS.get(tensor.data_type, "i1")
+        if tensor.offset >= end and tensor.length % int(kind[1]) == 0:
+            regions.append(Region(old=was.offset, new=tensor.offset, length=tensor.length, kind=kind))
+            end = tensor.offset + tensor.length
+    return tuple(regions)
 
 
 def gaps_of(content: bytes, spans: Iterable[tuple[int, int]]) -> bytes:
@@ -181,26 +167,21 @@ def from_words(before: bytes, words: bytes, regions: Sequence[Region]) -> list[b
     at = 0
     for kind, total in totals.items():
         was = b"".join(before[region.old : region.old + region.length] for region in regions if region.kind == kind)
-        streams[kind] = _added(was, words[at : at + total], kind)
+        differences, width = words[at : at + total], int(kind[1])
         at += total
+        count = len(was) // width
+        planes = np.frombuffer(differences, np.uint8, count * width).reshape(width, count)
+        unsigned = np.ascontiguousarray(planes.T).view(f">u{width}").ravel().astype(f"u{width}")
+        ordered = _ordered(was, kind) + ((unsigned >> 1) ^ (~(unsigned & 1) + 1))
+        signs = 1 - (ordered >> (8 * width - 1))
+        bits: npt.NDArray[Any] = ordered ^ _flip(signs, width) if kind[0] == "f" else ordered
+        streams[kind] = bits.astype(f"<u{width}").tobytes() + differences[count * width :]
     inside: list[bytes] = []
     used = Counter[Kind]()
     for region in regions:
         inside.append(streams[region.kind][used[region.kind] : used[region.kind] + region.length])
         used[region.kind] += region.length
     return inside
-
-
-def _added(before: bytes, words: bytes, kind: Kind) -> bytes:
-    """The numbers of one kind that have these differences to those before."""
-    width = int(kind[1])
-    count = len(before) // width
-    planes = np.frombuffer(words, np.uint8, count * width).reshape(width, count)
-    unsigned = np.ascontiguousarray(planes.T).view(f">u{width}").ravel().astype(f"u{width}")
-    steps = (unsigned >> 1) ^ (~(unsigned & 1) + 1)
-    ordered = _ordered(before, kind) + steps
-    bits: npt.NDArray[Any] = ordered ^ _flip(1 - (ordered >> (8 * width - 1)), width) if kind[0] == "f" else ordered
-    return bits.astype(f"<u{width}").tobytes() + words[count * width :]
 
 
 def _ordered(content: bytes, kind: Kind) -> npt.NDArray[Any]:
@@ -277,13 +258,19 @@ def write_delta(old: Path, new: Path, output: Path) -> Delta:
     before, after = verify_bundle(old), verify_bundle(new)
     places = {digest: path for path, digest in _digests(old, before).items()}
     models = {row.model: row.files for row in before.content.ships}
+    alike: dict[str, str] = {}
+    for row in reversed(after.content.ships):
+        alike |= dict(zip(row.files, models.get(row.model, ()), strict=False))
     refuse_unproven(new, after)
     with storage_errors(output), staging_folder(output) as work:
         files: list[DeltaFile] = []
         members: dict[str, Path | bytes] = {}
         for number, (path, digest) in enumerate(sorted(_digests(new, after).items())):
-            base = places.get(digest) or _base(path, after, models, old)
-            form = Form("kept") if digest in places else _smallest(zstandard, new / path, old / base if base else None)
+            base, form = places.get(digest, ""), Form("kept")
+            if not base:
+                # The file of the old bundle that is most likely alike: of the same path, else of the same model
+                base = path if (old / path).is_file() else alike.get(path, "")
+                form = _smallest(zstandard, new / path, old / base if base else None)
             names = {part: f"{number}.{part}" for part, content in form.parts() if content}
             for part, content in form.parts():
                 if content:
@@ -348,24 +335,38 @@ def apply_delta(
         try:
             with _Archive(path) as file, zipfile.ZipFile(file) as archive:
                 file.most = -1
-                delta = _read(archive, path)
+                info = archive.getinfo(DELTA_FILE)
+                if max(info.file_size, info.compress_size) > DELTA_BYTES:
+                    raise ValueError(f"{DELTA_FILE} has more than {DELTA_BYTES:,} bytes")
+                delta = decode_document(archive.read(info), Delta, str(path), unique=True)
                 if manifest_digest(bundle) == delta.new_manifest_sha256:
-                    _refuse_unsigned(bundle, old, key, path)
-                    _refuse_misfit(app, old, old, bundle)
+                    _verify_signer(bundle, old, key, path)
+                    refuse_misfit(app, old, old, bundle)
                     return old.content_sha256, False
-                _refuse_other(bundle, delta)
+                if manifest_digest(bundle) != delta.old_manifest_sha256:
+                    raise CheckFailed(
+                        "this delta was made for another bundle",
+                        where=str(bundle),
+                        why=f"the sha256 of its {MANIFEST_FILE} is not {delta.old_manifest_sha256}",
+                        remedy=f"get the whole new bundle (digest {delta.new_digest[:16]}), or a delta from this one",
+                    )
                 unpacking = _Unpacking(zstandard, archive, bundle, _digests(bundle, old), new)
                 manifest = _manifest(unpacking, delta, path)
                 _refuse_unsafe(bundle, old, new, manifest, key, path, allow)
                 _unpack(unpacking, delta, manifest, None if key else path.stat().st_size)
-        except (*ZIP_ERRORS, zstandard.ZstdError, KeyError) as error:
+        except (*ZIP_ERRORS, zstandard.ZstdError, msgspec.DecodeError, KeyError) as error:
             if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # zipfile seeks to odd places
                 raise os_error(error) from error
             raise _damaged(path, str(error)) from error
         _whole(new, path)
-        _refuse_misfit(app, old, manifest, new)
-        if keep:
-            _keep(bundle, keep)
+        refuse_misfit(app, old, manifest, new)
+        if keep:  # a whole copy of the old bundle; what was kept there before goes
+            make_folder(keep.absolute().parent)
+            with storage_errors(keep), staging_folder(keep) as copy:
+                for place in bundle.rglob("*"):
+                    if place.is_file():
+                        copy_file(place, copy / place.relative_to(bundle))
+                take_place(copy, keep)
         take_place(new, bundle)
     return manifest.content_sha256, True
 
@@ -393,18 +394,13 @@ def _reading(path: Path | str) -> Iterator[None]:
         raise os_error(error) from error
 
 
-def _refuse_unsigned(folder: Path, manifest: Manifest, key: Path | None, shown: Path) -> None:
+def _verify_signer(folder: Path, manifest: Manifest, key: Path | None, shown: Path) -> None:
     """Raise CheckFailed that names `shown` unless the owner of `key` signed the bundle in `folder`."""
     try:
         if key:
             verify_signed(folder, manifest, key)
     except CheckFailed as error:
         raise CheckFailed(error.what, where=str(shown), why=error.why, remedy=error.remedy) from error
-
-
-def _refuse_misfit(app: App, old: Manifest, new: Manifest, folder: Path) -> None:
-    if app.known:
-        refuse_misfit(app, old, new, folder)
 
 
 def _refuse_unsafe(
@@ -414,7 +410,7 @@ def _refuse_unsafe(
 
     Where nobody checks the signature, one that is there says nothing: anybody can write a file of that name.
     """
-    _refuse_unsigned(folder, new, key, shown)
+    _verify_signer(folder, new, key, shown)
     if not key and "unsigned" not in allow and (bundle / SIGNATURE_FILE).is_file():
         raise CheckFailed(
             "nobody checks who signed the new bundle",
@@ -479,28 +475,10 @@ def _whole(new: Path, path: Path, read: Callable[[Path], Manifest] = verify_bund
         raise ConfigError(error.what, where=str(path), why=error.why, remedy=error.remedy) from error
 
 
-def _keep(bundle: Path, place: Path) -> None:
-    """A whole copy of a bundle; what was kept there before goes."""
-    make_folder(place.absolute().parent)
-    with storage_errors(place), staging_folder(place) as copy:
-        for file in bundle.rglob("*"):
-            if file.is_file():
-                copy_file(file, copy / file.relative_to(bundle))
-        take_place(copy, place)
-
-
 def _digests(folder: Path, manifest: Manifest) -> dict[str, str]:
     """Every file of a verified bundle to its sha256."""
     digests = {file.path: file.sha256 for file in manifest.files}
     return digests | {name: sha256_of(folder / name) for name in OWN_FILES if (folder / name).is_file()}
-
-
-def _base(path: str, after: Manifest, models: Mapping[str, tuple[str, ...]], old: Path) -> str:
-    """The file of the old bundle that is most likely alike: of the same path, else of the same model."""
-    if (old / path).is_file():
-        return path
-    alike = (dict(zip(row.files, models.get(row.model, ()), strict=False)) for row in after.content.ships)
-    return next((files[path] for files in alike if path in files), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -523,29 +501,21 @@ class Form:
 
 
 def _smallest(zstandard: ModuleType, file: Path, base: Path | None) -> Form:
+    """The form of a file that adds the fewest bytes; without a base there is nothing that it could be made from."""
     content = read_regular(file, LARGEST_FILE)
-    usable = base and max(base.stat().st_size, len(content)) <= LARGEST_BASE
-    forms = forms_of(zstandard, read_regular(base, LARGEST_BASE) if base and usable else None, content)
-    best = min(forms, key=lambda form: form.size)
-    return best if best.size <= WORTH * len(content) else Form("whole", content)
-
-
-def forms_of(zstandard: ModuleType, before: bytes | None, content: bytes) -> list[Form]:
-    """Every form that content can take; None before: there is nothing that it could be made from."""
     alone = zstandard.ZstdCompressor(level=LEVEL)
     forms = [Form("zstd", alone.compress(content))]
-    if before is not None:
+    if base and max(base.stat().st_size, len(content)) <= LARGEST_BASE:
+        before = read_regular(base, LARGEST_BASE)
         forms.append(Form("patch", _patch(zstandard, before, content)))
         if regions := regions_of(before, content):
+            # What is between the regions in the old file is what the new file's is most likely alike.
             gaps = gaps_of(content, [(region.new, region.length) for region in regions])
-            rest = _patch(zstandard, _between(before, regions), gaps) if gaps else b""
+            between = gaps_of(before, [(region.old, region.length) for region in regions])
+            rest = _patch(zstandard, between, gaps) if gaps else b""
             forms.append(Form("words", alone.compress(words_of(before, content, regions)), regions, rest))
-    return forms
-
-
-def _between(before: bytes, regions: Sequence[Region]) -> bytes:
-    """What is between the regions in the old file: what the new file's is most likely alike."""
-    return gaps_of(before, [(region.old, region.length) for region in regions])
+    best = min(forms, key=lambda form: form.size)
+    return best if best.size <= WORTH * len(content) else Form("whole", content)
 
 
 def _patch(zstandard: ModuleType, before: bytes, content: bytes) -> bytes:
@@ -556,26 +526,6 @@ def _patch(zstandard: ModuleType, before: bytes, content: bytes) -> bytes:
     dictionary = zstandard.ZstdCompressionDict(before, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
     patch: bytes = zstandard.ZstdCompressor(dict_data=dictionary, compression_params=parameters).compress(content)
     return patch
-
-
-def _read(archive: zipfile.ZipFile, path: Path) -> Delta:
-    info = archive.getinfo(DELTA_FILE)
-    if max(info.file_size, info.compress_size) > DELTA_BYTES:
-        raise _damaged(path, f"{DELTA_FILE} has more than {DELTA_BYTES:,} bytes")
-    try:
-        return decode_document(archive.read(info), Delta, str(path), unique=True)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _damaged(path, str(error)[:200]) from error
-
-
-def _refuse_other(bundle: Path, delta: Delta) -> None:
-    if manifest_digest(bundle) != delta.old_manifest_sha256:
-        raise CheckFailed(
-            "this delta was made for another bundle",
-            where=str(bundle),
-            why=f"the sha256 of its {MANIFEST_FILE} is not {delta.old_manifest_sha256}",
-            remedy=f"get the whole new bundle (digest {delta.new_digest[:16]}), or a delta from this one",
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -594,8 +544,14 @@ class _Unpacking:
         if file.how == "kept" and self.digests.get(file.base) == file.sha256:
             copy_file(self.old / file.base, target)
         elif file.how in ("whole", "zstd"):
-            with replacing(target) as part:
-                self._stream(file, part)
+            member = self._member(file.member, file.size_bytes)
+            with replacing(target) as part, self.archive.open(member) as packed, part.open("wb") as out:
+                source: Any = packed
+                if file.how == "zstd":
+                    source = self.zstandard.ZstdDecompressor(max_window_size=LARGEST_WINDOW).stream_reader(packed)
+                left = file.size_bytes + 1  # one more shows that it is larger than stated
+                while left and (piece := source.read(min(left, CHUNK_BYTES))):
+                    left -= out.write(piece)
         elif file.how != "kept":
             write_bytes(target, self._joined(file))
         with _reading(target):
@@ -604,16 +560,6 @@ class _Unpacking:
             )
         if not finished:
             raise ValueError(f"{file.path[:200]} does not become what it should")
-
-    def _stream(self, file: DeltaFile, target: Path) -> None:
-        """A file out of its member alone, in pieces."""
-        with self.archive.open(self._member(file.member, file.size_bytes)) as packed, target.open("wb") as out:
-            source: Any = packed
-            if file.how == "zstd":
-                source = self.zstandard.ZstdDecompressor(max_window_size=LARGEST_WINDOW).stream_reader(packed)
-            left = file.size_bytes + 1  # one more shows that it is larger than stated
-            while left and (piece := source.read(min(left, CHUNK_BYTES))):
-                left -= out.write(piece)
 
     def _joined(self, file: DeltaFile) -> bytes:
         """A file out of its members and a file of the old bundle."""
@@ -628,7 +574,7 @@ class _Unpacking:
         refuse_outside(file.regions, len(before), file.size_bytes)
         inside = sum(region.length for region in file.regions)
         words = self._unpacked(file.member, inside, None)
-        between = _between(before, file.regions) if file.rest else None
+        between = gaps_of(before, [(row.old, row.length) for row in file.regions]) if file.rest else None
         gaps = self._unpacked(file.rest, file.size_bytes - inside, between) if file.rest else b""
         return filled(file.size_bytes, file.regions, from_words(before, words, file.regions), gaps)
 

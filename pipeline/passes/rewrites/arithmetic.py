@@ -5,13 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.model.edit import attribute, copied, operand, set_nodes
 from pipeline.model.types import FLOAT, FLOAT16
-from pipeline.passes.rewrites.facts import GraphFacts, Writer
+from pipeline.passes.edit import CLIP_HAS_INPUTS, GraphFacts, Writer
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+    from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 
-CLIP_HAS_INPUTS = 11
 REDUCE_SUM_AXES_ARE_INPUT = 13
 REDUCE_AXES_ARE_INPUT = 18
 SIX = 6.0
@@ -163,7 +162,14 @@ def reduction(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     x, keep = node.input[0], int(attribute(node, "keepdims", 1))
     squares = x if node.op_type == "ReduceSum" else write.add("Mul", x, x)
     root = node.op_type == "ReduceL2"
-    total = _sum(write, squares, axes, keep, shape, facts, "" if root else node.output[0])
+    into = "" if root else node.output[0]
+    if facts.nnapi:  # which has the mean only: times the number of entries
+        count = float(math.prod(shape[axis] for axis in axes))
+        total = write.add("Mul", _mean(write, squares, axes, keep, facts), write.constant(count), into=into)
+    elif facts.opset < REDUCE_SUM_AXES_ARE_INPUT:
+        total = write.add("ReduceSum", squares, into=into, attributes={"axes": axes, "keepdims": keep})
+    else:
+        total = write.add("ReduceSum", squares, write.integers(*axes), into=into, attributes={"keepdims": keep})
     if root:
         write.add("Sqrt", total, into=node.output[0])
     return True
@@ -181,20 +187,6 @@ def axes_of(node: "NodeProto", facts: GraphFacts) -> list[int]:
     if not named and attribute(node, "noop_with_empty_axes", 0):
         return []
     return sorted(axis % rank for axis in named if rank) if named else list(range(rank))  # rank 0: not known
-
-
-def _sum(
-    write: Writer, x: str, axes: list[int], keep: int, shape: tuple[int, ...], facts: GraphFacts, into: str = ""
-) -> str:
-    """Sum over axes; NNAPI has the mean only, so there it is the mean times the number of entries."""
-    import numpy as np
-
-    if facts.nnapi:
-        count = float(np.prod([shape[axis] for axis in axes]))
-        return write.add("Mul", _mean(write, x, axes, keep, facts), write.constant(count), into=into)
-    if facts.opset < REDUCE_SUM_AXES_ARE_INPUT:
-        return write.add("ReduceSum", x, into=into, attributes={"axes": axes, "keepdims": keep})
-    return write.add("ReduceSum", x, write.integers(*axes), into=into, attributes={"keepdims": keep})
 
 
 def _mean(write: Writer, x: str, axes: list[int], keep: int, facts: GraphFacts, into: str = "") -> str:
@@ -263,16 +255,11 @@ def group_norm(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     rows = write.add("Reshape", node.input[0], write.integers(shape[0], groups, int(np.prod(shape[1:])) // groups))
     normal = write.add("Reshape", _normalized(write, rows, [2], _epsilon(node), facts), write.integers(*shape))
     broad = (shape[1], *([1] * (len(shape) - 2)))
-    scaled = write.add("Mul", normal, write.constant(_as(scale, broad)))
-    write.add("Add", scaled, write.constant(_as(bias, broad)), into=node.output[0])
+    scaled = write.add("Mul", normal, write.constant(scale.reshape(broad)))
+    write.add("Add", scaled, write.constant(bias.reshape(broad)), into=node.output[0])
     return True
 
 
-def _as(array: Any, shape: tuple[int, ...]) -> Any:
-    return array.reshape(shape)
-
-
-BOUNDS_ARE_INPUTS = 11
 BROADCASTS = 8
 """Opset from which Max and Min broadcast."""
 
@@ -286,7 +273,7 @@ NO_ARITHMETIC = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape", "Flatten
 def constant_bounds(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     """Bounds that are made of constants by Cast, Identity and the like become constants themselves."""
     bounds = [operand(node, slot) for slot in (1, 2)]
-    if facts.opset < BOUNDS_ARE_INPUTS or not any(name and facts.constant(name) is None for name in bounds):
+    if facts.opset < CLIP_HAS_INPUTS or not any(name and facts.constant(name) is None for name in bounds):
         return False
     numbers = [_computed(name, facts) if name else None for name in bounds]
     if any(name and number is None for name, number in zip(bounds, numbers, strict=True)):
@@ -331,7 +318,7 @@ def clip_as_max_min(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool
 
 def _bounds(node: "NodeProto", facts: GraphFacts) -> tuple[float | None, float | None] | None:
     """Lower and upper bound, None where there is none; None at all when one is not known."""
-    if facts.opset < BOUNDS_ARE_INPUTS:
+    if facts.opset < CLIP_HAS_INPUTS:
         return attribute(node, "min"), attribute(node, "max")
     numbers: list[float | None] = []
     for slot in (1, 2):
@@ -342,8 +329,6 @@ def _bounds(node: "NodeProto", facts: GraphFacts) -> tuple[float | None, float |
         numbers.append(None if number is None else float(number))
     return numbers[0], numbers[1]
 
-
-"""TensorProto.DataType."""
 
 MOST_WEIGHTS = 1 << 26
 """Entries of all f16 weights together that are taken into memory: 256 MiB as f32."""
@@ -360,7 +345,12 @@ def compute_in_f32(model: "ModelProto", facts: GraphFacts) -> "ModelProto | None
     half = [tensor for tensor in model.graph.initializer if tensor.data_type == FLOAT16]
     bodies = any(a.HasField("g") or a.graphs for node in model.graph.node for a in node.attribute)
     border = [v for v in (*model.graph.input, *model.graph.output) if v.type.tensor_type.elem_type == FLOAT16]
-    if not (half or border) or bodies or model.functions or sum(map(_count, half)) > MOST_WEIGHTS:
+    if (
+        not (half or border)
+        or bodies
+        or model.functions
+        or sum(math.prod(tensor.dims) for tensor in half) > MOST_WEIGHTS
+    ):
         return None
     changed = copied(model)
     graph = changed.graph
@@ -381,10 +371,6 @@ def compute_in_f32(model: "ModelProto", facts: GraphFacts) -> "ModelProto | None
     return changed
 
 
-def _count(tensor: "TensorProto") -> int:
-    return math.prod(tensor.dims)
-
-
 def _widen(tensor: "TensorProto") -> None:
     from onnx import numpy_helper
 
@@ -397,30 +383,20 @@ def _cast_border(graph: "GraphProto") -> None:
     from onnx import helper
 
     constants = {tensor.name for tensor in graph.initializer}
-    before, after = [], []
+    nodes: list[NodeProto] = []
     renamed: dict[str, str] = {}
     for value in graph.input:
-        if _is_half(value) and value.name in constants:
+        if value.type.tensor_type.elem_type == FLOAT16 and value.name in constants:
             value.type.tensor_type.elem_type = FLOAT
-        elif _is_half(value):
+        elif value.type.tensor_type.elem_type == FLOAT16:
             renamed[value.name] = f"{value.name}__f32"
-            before.append(helper.make_node("Cast", [value.name], [renamed[value.name]], to=FLOAT))
-    for value in graph.output:
-        if _is_half(value):
-            inner = renamed.setdefault(value.name, f"{value.name}__f32")
-            after.append(helper.make_node("Cast", [inner], [value.name], to=FLOAT16))
-    nodes = [*before, *(_renamed(node, renamed) for node in graph.node), *after]
+            nodes.append(helper.make_node("Cast", [value.name], [renamed[value.name]], to=FLOAT))
+    half = [value.name for value in graph.output if value.type.tensor_type.elem_type == FLOAT16]
+    renamed |= {name: f"{name}__f32" for name in half}
+    for node in graph.node:
+        copy = copied(node)
+        copy.input[:] = [renamed.get(name, name) for name in node.input]
+        copy.output[:] = [renamed.get(name, name) for name in node.output]
+        nodes.append(copy)
+    nodes += [helper.make_node("Cast", [renamed[name]], [name], to=FLOAT16) for name in half]
     set_nodes(graph, nodes)
-
-
-def _is_half(value: "ValueInfoProto") -> bool:
-    return bool(value.type.tensor_type.elem_type == FLOAT16)
-
-
-def _renamed(node: "NodeProto", names: dict[str, str]) -> "NodeProto":
-
-    copy = copied(node)
-    for slots in (copy.input, copy.output):
-        for slot, name in enumerate(slots):
-            slots[slot] = names.get(name, name)
-    return copy

@@ -3,13 +3,12 @@
 from typing import TYPE_CHECKING, Any
 
 from pipeline.model.edit import attribute, operand
-from pipeline.passes.rewrites.facts import GraphFacts, Writer
+from pipeline.passes.edit import PAD_HAS_INPUTS, RESHAPE_HAS_INPUT, GraphFacts, Writer
 
 if TYPE_CHECKING:
     from onnx import NodeProto
 
 
-RESHAPE_HAS_INPUT = 5
 SPATIAL = ("kernel_shape", "strides", "dilations")
 
 
@@ -93,7 +92,11 @@ def cropped_conv_transpose(node: "NodeProto", facts: GraphFacts, write: Writer) 
         stride * (size - 1) + (kernel - 1) * dilation + 1
         for stride, size, kernel, dilation in zip(strides, x[2:], w.dims[2:], dilations, strict=True)
     ]
-    starts = _starts(node, full, y[2:], auto_pad)
+    # How much is cut off before the first entry of each axis; the smaller half for SAME_UPPER
+    starts = list((attribute(node, "pads") or [0] * (2 * axes))[:axes])
+    if auto_pad != "NOTSET":
+        surplus = [max(length - size, 0) for length, size in zip(full, y[2:], strict=True)]
+        starts = [s // 2 if auto_pad == "SAME_UPPER" else s - s // 2 for s in surplus]
     if any(start + size > length for start, size, length in zip(starts, y[2:], full, strict=True)):
         return False
     copied: dict[str, Any] = {name: list(attribute(node, name)) for name in SPATIAL if attribute(node, name)}
@@ -103,15 +106,6 @@ def cropped_conv_transpose(node: "NodeProto", facts: GraphFacts, write: Writer) 
     where = [write.integers(*numbers) for numbers in (starts, stops, range(2, axes + 2))]
     write.add("Slice", whole, *where, into=node.output[0])
     return True
-
-
-def _starts(node: "NodeProto", full: list[int], sizes: tuple[int, ...], auto_pad: str) -> list[int]:
-    """How much is cut off before the first entry of each axis; the smaller half for SAME_UPPER."""
-    if auto_pad == "NOTSET":
-        pads = attribute(node, "pads") or [0] * (2 * len(full))
-        return list(pads[: len(full)])
-    surplus = [max(length - size, 0) for length, size in zip(full, sizes, strict=True)]
-    return [s // 2 if auto_pad == "SAME_UPPER" else s - s // 2 for s in surplus]
 
 
 def scaled_batch_norm(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
@@ -131,9 +125,6 @@ def scaled_batch_norm(node: "NodeProto", facts: GraphFacts, write: Writer) -> bo
     product = write.add("Mul", node.input[0], write.constant(factor.reshape(broad)))
     write.add("Add", product, write.constant((bias - mean * factor).reshape(broad)), into=node.output[0])
     return True
-
-
-LEAST_OPSET = 12
 
 
 def einsum_as_matmul(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
@@ -213,9 +204,11 @@ def explicit_pads(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     Pads of a MaxPool never win and those of an AveragePool without count_include_pad do not count, so windows that
     ceil_mode lets reach over the end read the same numbers.
     """
-    x, y, kernel = facts.shape(node.input[0]), facts.shape(node.output[0]), _kernel(node, facts)
+    x, y = facts.shape(node.input[0]), facts.shape(node.output[0])
+    weights = facts.shape(node.input[1]) if node.op_type == "Conv" else None
+    kernel = attribute(node, "kernel_shape") or (weights and weights[2:])
     auto_pad, ceil = attribute(node, "auto_pad", "NOTSET"), int(attribute(node, "ceil_mode", 0))
-    if x is None or y is None or kernel is None or len(kernel) != len(x) - 2 or not (auto_pad in SAME or ceil):
+    if x is None or y is None or not kernel or len(kernel) != len(x) - 2 or not (auto_pad in SAME or ceil):
         return False
     counted = bool(attribute(node, "count_include_pad", 0))
     axes = len(kernel)
@@ -237,13 +230,6 @@ def explicit_pads(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     return True
 
 
-def _kernel(node: "NodeProto", facts: GraphFacts) -> list[int] | None:
-    if kernel := attribute(node, "kernel_shape"):
-        return list(kernel)
-    weights = facts.shape(node.input[1]) if node.op_type == "Conv" else None
-    return list(weights[2:]) if weights else None
-
-
 def _split(auto_pad: str, needed: int, before: int, after: int) -> tuple[int, int]:
     """Pads before and after an axis that needs so many in all; SAME_LOWER has the larger half before."""
     if auto_pad in SAME:
@@ -258,7 +244,7 @@ def counted_pads(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     shape = facts.shape(node.input[0])
     pads = list(attribute(node, "pads") or [])
     plain = attribute(node, "auto_pad", "NOTSET") == "NOTSET" and not attribute(node, "ceil_mode", 0)
-    if shape is None or not attribute(node, "count_include_pad", 0) or not plain or facts.opset < 11:
+    if shape is None or not attribute(node, "count_include_pad", 0) or not plain or facts.opset < PAD_HAS_INPUTS:
         return False
     copied: dict[str, Any] = {
         a.name: attribute(node, a.name) for a in node.attribute if a.name not in ("pads", "count_include_pad")

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.model.edit import attribute, keep_only, names_in, operand, read_names
 from pipeline.model.types import INT32
-from pipeline.passes.rewrites.facts import GraphFacts, Writer, rewrite
+from pipeline.passes.edit import PAD_HAS_INPUTS, RESHAPE_HAS_INPUT, GraphFacts, Writer, rewrite
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto
 
 
-PADS_ARE_INPUTS = 11
 SLICE_HAS_INPUTS = 10
 MOST_FILL = 1 << 18
 """Entries of a block of constants that takes the place of constant padding."""
@@ -33,7 +32,12 @@ def pad_as_concat(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     fill = _fill(node, facts) if mode == "constant" else None
     sizes = list(shape)
     steps = [(axis, *pads[axis]) for axis in sorted(pads) if any(pads[axis])]
-    if (mode == "constant" and fill is None) or not steps or not all(_fits(mode, sizes[a], b, e) for a, b, e in steps):
+    # Each axis has the values that the mode needs, and nothing is cut off
+    fits = all(
+        min(before, after) >= 0 and sizes[axis] >= (max(before, after) + 1 if mode == "reflect" else 1)
+        for axis, before, after in steps
+    )
+    if (mode == "constant" and fill is None) or not steps or not fits:
         return False
     value = node.input[0]
     for number, (axis, before, after) in enumerate(steps):
@@ -54,7 +58,7 @@ def _pads(node: "NodeProto", facts: GraphFacts) -> dict[int, tuple[int, int]] | 
     """(before, after) by axis; None when they are not constant, or the axes are not."""
     rank = len(facts.shape(node.input[0]) or ())
     axes = list(range(rank))
-    if facts.opset < PADS_ARE_INPUTS:
+    if facts.opset < PAD_HAS_INPUTS:
         pads = attribute(node, "pads", [])
     else:
         given = facts.constant(operand(node, 1))
@@ -74,18 +78,12 @@ def _fill(node: "NodeProto", facts: GraphFacts) -> float | None:
     """The number that constant padding puts in; None when it is not known or the values are no floats."""
     if not facts.is_f32(node.input[0]):
         return None
-    if facts.opset < PADS_ARE_INPUTS:
+    if facts.opset < PAD_HAS_INPUTS:
         return float(attribute(node, "value", 0.0))
     if not operand(node, 2):
         return 0.0
     given = facts.constant(operand(node, 2))
     return float(given.reshape(-1)[0]) if given is not None and given.size == 1 else None
-
-
-def _fits(mode: str, size: int, before: int, after: int) -> bool:
-    """Whether the axis has the values that the mode needs, and nothing is cut off."""
-    least = {"constant": 1, "edge": 1, "reflect": max(before, after) + 1}[mode]
-    return before >= 0 and after >= 0 and size >= least
 
 
 def _side(
@@ -138,7 +136,6 @@ def _concat(write: Writer, parts: list[str], axis: int, rank: int, facts: GraphF
     return write.add("Transpose", joined, into=into, attributes={"perm": order})
 
 
-RESHAPE_HAS_INPUT = 5
 NN_RANK = 4
 
 
@@ -296,13 +293,14 @@ def equal_resize(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     modes = {"coordinate_transformation_mode": attribute(node, "coordinate_transformation_mode", "half_pixel")}
     if attribute(node, "mode", "nearest") == "nearest":
         modes["nearest_mode"] = attribute(node, "nearest_mode", "round_prefer_floor")
-    before = modes
-    after = _equal_modes(node, facts, before)
+    after = _equal_modes(node, facts, modes)
     needed = 1 if facts.opset >= OPTIONAL_SINCE else 3
-    inputs = [name if slot < needed or not _is_empty(facts, name) else "" for slot, name in enumerate(node.input)]
+    constants = {name: facts.graph.constant(name) for name in node.input if name}
+    empty = {name for name, constant in constants.items() if constant is not None and constant.count == 0}
+    inputs = [name if slot < needed or name not in empty else "" for slot, name in enumerate(node.input)]
     while inputs and not inputs[-1]:
         inputs.pop()
-    if after == before and inputs == list(node.input):
+    if after == modes and inputs == list(node.input):
         return False
     kept = {a.name: attribute(node, a.name) for a in node.attribute if a.name not in after}
     write.add("Resize", *inputs, into=node.output[0], attributes={**kept, **after})
@@ -336,8 +334,3 @@ def _factors(node: "NodeProto", facts: GraphFacts) -> list[float] | None:
         return None
     policy = attribute(node, "keep_aspect_ratio_policy", "stretch")
     return [b / a for a, b in zip(before, after, strict=True)] if policy == "stretch" else None
-
-
-def _is_empty(facts: GraphFacts, name: str) -> bool:
-    constant = facts.graph.constant(name) if name else None
-    return constant is not None and constant.count == 0

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from device_runner.spec import ElementType, RunOptions
 from pipeline.core.errors import ConfigError
-from pipeline.features.android.facade import JAVA_WORDS, java_class, java_sources
-from pipeline.features.android.package import SIGNATURES
+from pipeline.features.android.package import JAVA_WORDS, SIGNATURES, java_class, java_sources
 from pipeline.release.app_code import BUFFERS
 from pipeline.release.manifest import BundledFile, Content, Manifest, ModelSignature, SelectionRow, Shipped
 from tests.features.android.samples import CPU, JAVAC, NNAPI, WEBGPU, needs_java, shipped, signature, tensor

@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from pipeline.features.android import package
+from pipeline.features.android import library
 from pipeline.features.android.library import MARK, release_range
 from tests.command import Done, ort_mobile
 from tests.features.android.samples import bundle, needs_java, shipped, signature, two_classes
@@ -216,7 +216,7 @@ def test_two_models_of_one_class_are_refused(tmp_path: Path) -> None:
 
 
 def test_models_larger_than_a_store_allows_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(package, "STORE_BYTES", 100)
+    monkeypatch.setattr(library, "STORE_BYTES", 100)
     bundle(tmp_path)
     result = released(tmp_path, code=4)
     assert "Google Play allows 100 bytes" in result.err

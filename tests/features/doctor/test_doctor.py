@@ -14,18 +14,26 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from device_runner.spec import RunOptions
 from pipeline.campaign.store import open_store
 from pipeline.config import MeasureConfig
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.core.progress import NoProgress
 from pipeline.features.doctor.checks import CHECKS
-from pipeline.features.doctor.diagnose import DoctorModel, DoctorOrder, diagnose, exit_code
+from pipeline.features.doctor.diagnose import diagnose
 from pipeline.features.doctor.diagnosis import Outcome, parts
+from pipeline.job.bench import PerfOrder
 from pipeline.report.wording import markdown
 from tests.command import ort_mobile
 from tests.job.test_job import EXAMPLE
 
 SHORT = MeasureConfig(min_runs=3, min_seconds=0.001, warmup=0)
+
+
+def order(model: Path, **dimensions: int) -> PerfOrder:
+    return PerfOrder(
+        files=(model,), options=(RunOptions(),), device="local", library=None, dimensions=dimensions, measure=SHORT
+    )
 
 
 def channels_last(path: Path) -> Path:
@@ -56,10 +64,9 @@ def test_every_check_has_a_finding_however_short_the_time(
 ) -> None:
     monkeypatch.setattr("pipeline.features.doctor.diagnose.MOST", 5)
     model = channels_last(tmp_path / "layouts.onnx")
-    order = DoctorOrder(models=(DoctorModel(path=model),), measure=SHORT, minutes=minutes)
-    report = diagnose(order, NoProgress())
+    report = diagnose([order(model)], NoProgress(), minutes=minutes)
     (one,) = report.diagnoses
-    assert (one.failure, exit_code(report)) == ((), 0)
+    assert (one.failure, report.exit_code) == ((), 0)
     found = {finding.check: finding for finding in one.findings}
     assert list(found) == [check.id for check in CHECKS]
     for check in ("initializers", "dimensions", "ort-format", "threads", "spinning", "denormals"):
@@ -128,7 +135,7 @@ def test_an_ort_file_is_diagnosed_too(tmp_path: Path) -> None:
     out = tmp_path / "out"
     ort_mobile("convert", EXAMPLE / "mnist.onnx", "--output", out, "--level", "all", "--style", "fixed")
     (file,) = out.glob("*.ort")
-    report = diagnose(DoctorOrder(models=(DoctorModel(path=file),), measure=SHORT, minutes=0.001), NoProgress())
+    report = diagnose([order(file)], NoProgress(), minutes=0.001)
     (one,) = report.diagnoses
     found = {finding.check: finding for finding in one.findings}
     assert one.failure == ()
@@ -143,15 +150,14 @@ def test_what_is_no_model_is_refused(tmp_path: Path, name: str, content: bytes |
     if content is not None:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(error):
-        diagnose(DoctorOrder(models=(DoctorModel(path=tmp_path / name),)), NoProgress())
+        diagnose([order(tmp_path / name)], NoProgress())
 
 
 def test_a_wrong_option_of_the_only_model_is_a_wrong_command(tmp_path: Path) -> None:
-    model = DoctorModel(path=EXAMPLE / "mnist.onnx", dimensions={"q": 3})
     with pytest.raises(ConfigError, match="no open dimension 'q'"):
-        diagnose(DoctorOrder(models=(model,)), NoProgress())
+        diagnose([order(EXAMPLE / "mnist.onnx", q=3)], NoProgress())
     with pytest.raises(ConfigError, match="folder"):
-        diagnose(DoctorOrder(models=(DoctorModel(path=tmp_path),)), NoProgress())
+        diagnose([order(tmp_path)], NoProgress())
 
 
 def test_a_device_that_is_not_there_has_its_exit_code() -> None:

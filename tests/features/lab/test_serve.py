@@ -32,8 +32,7 @@ from tests.campaign.store.samples import ARTIFACT, CAMPAIGN, failed, run_record
 pytest.importorskip("starlette", reason="starlette is not installed")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed")
 
-from pipeline.features.lab.pages import PAGES, openapi, progress_of
-from pipeline.features.lab.serve import MOST_STREAMS, read_token, serve
+from pipeline.features.lab.serve import MOST_STREAMS, PAGES, openapi, progress_of, read_token, serve
 
 TOKEN = "0123456789abcdef-token"
 HOSTILE = msgspec.structs.replace(CAMPAIGN, id="c 2?<b>%", name="<script>alert(1)</script>")

@@ -58,7 +58,7 @@ def test_hostile_names_are_text_everywhere(name: str) -> None:
     drawn = history_svg(report.histories)
     tags = {element.tag.rpartition("}")[2] for element in ET.fromstring(drawn).iter()}
     assert tags <= {"svg", "style", "rect", "g", "text", "line", "polyline", "circle", "title"}
-    text = regression.comment(report)
+    text = regression.document(report).summary
     assert "<script>" not in text
     assert "\x1b" not in text
     assert len(text) <= SUMMARY_CHARACTERS
@@ -67,7 +67,7 @@ def test_hostile_names_are_text_everywhere(name: str) -> None:
 
 def test_a_comment_of_many_rows_shows_the_worst_and_says_what_is_left_out() -> None:
     quiet = tuple(row(GateOutcome.NOT_SHOWN, f"model-{n}", ratio=1, low=1, high=1) for n in range(3000))
-    text = regression.comment(GateReport(rows=(*quiet, REPORT.rows[1])))
+    text = regression.document(GateReport(rows=(*quiet, REPORT.rows[1]))).summary
     assert len(text) <= SUMMARY_CHARACTERS
     assert text.startswith("# Regression: 1 of 3001 slower, by up to 5.0%")
     assert "| slow |" in text

@@ -110,7 +110,7 @@ def test_a_crash_names_its_signal_and_long_words_are_cut(artifact: Path) -> None
 def test_checks_that_pass_say_nothing_and_others_name_output_and_origin() -> None:
     good = OutputCheck(output="a", passed=True)
     bad = OutputCheck(output="b", passed=False, reason="relative error 0.5 is over 0.001")
-    assert explain_checks([good], "cpu", "") == ()
+    assert list(explain_checks([good], "cpu", "")) == []
     (found,) = explain_checks([good, bad], "nnapi", "")
     assert found.kind is FindingKind.OUTPUTS_DIFFER
     assert found.what == "outputs are not those of the original model"

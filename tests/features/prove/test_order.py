@@ -66,7 +66,7 @@ def test_what_two_targets_share_is_run_once_for_both() -> None:
 
 def test_the_first_way_is_the_chosen_one() -> None:
     trials = trials_of([shipped(runs=(NNAPI, CPU))], ProofOrder(library="x", api_levels=(30,)))
-    assert [(trial.run, trial.chosen) for trial in trials] == [("nnapi+USE_FP16", True), ("cpu", False)]
+    assert [(trial.options, trial.chosen) for trial in trials] == [(NNAPI, True), (CPU, False)]
 
 
 def test_other_platforms_are_left_out_by_name() -> None:

@@ -22,9 +22,9 @@ from pipeline.campaign.plan import SPINNING_KEYS, PlannedRun, run_of
 from pipeline.campaign.record import CandidateValues
 from pipeline.config import Goal, TuneConfig
 from pipeline.core.variant import Artifact, Level, Variant
-from pipeline.features.tune.answer import CONFIRM_ROUNDS, ModelSearch, ratio_of, shown_below
+from pipeline.features.tune.job import CONFIRM_ROUNDS, ModelSearch
 from pipeline.features.tune.search import Observation
-from pipeline.features.tune.space import Space, space_of
+from pipeline.features.tune.space import Space, ratio_of, shown_below, space_of
 from tests.ort_models import ORT_STYLES
 
 Floats = npt.NDArray[np.float64]

@@ -10,7 +10,7 @@ from device_runner.spec import RunOptions, RunSpec
 from pipeline.campaign.plan import PlannedRun, planned_id, recorded, run_of
 from pipeline.campaign.record import CampaignRecord, Host, JobRecord, RunRecord, TunedModel, TuneOutcome, TuneReport
 from pipeline.config import Config, ModelConfig, TuneConfig
-from pipeline.features.tune.answer import tune_report
+from pipeline.features.tune.job import tune_report
 from tests.scripted_devices import ARTIFACT
 
 DEFAULT, FAST, OTHER = 0, 2, 3

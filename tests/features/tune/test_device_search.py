@@ -16,18 +16,9 @@ from pipeline.campaign.plan import PlannedRun, planned_id, run_of
 from pipeline.campaign.record import CandidateValues, Dropped, TunedClass, TuneOutcome
 from pipeline.campaign.store import open_store
 from pipeline.config import Goal, TuneConfig
-from pipeline.features.tune.answer import (
-    DeviceSearch,
-    ModelSearch,
-    broken_limit,
-    cover,
-    found_by,
-    medians,
-    nondominated,
-)
-from pipeline.features.tune.job import NO_ENERGY, goals_on
+from pipeline.features.tune.job import NO_ENERGY, DeviceSearch, ModelSearch, cover, found_by, goals_on
 from pipeline.features.tune.search import Observation
-from pipeline.features.tune.space import Space, space_of
+from pipeline.features.tune.space import Space, broken_limit, medians, nondominated, space_of
 from tests.scripted_devices import ARTIFACT, CAMPAIGN, ScriptedDevice, plan_of
 
 BEST = RunOptions(intra_op_threads=4, cpu_arena=False)

@@ -11,9 +11,9 @@ from pipeline.config import TuneConfig, TuneStrategy
 from pipeline.core.errors import MissingError
 from pipeline.features.tune.search import (
     ALL_OUT,
+    REFERENCE_EVERY,
     Observation,
     Proposal,
-    SearchSettings,
     SearchStage,
     conclude,
     failures,
@@ -21,7 +21,7 @@ from pipeline.features.tune.search import (
 )
 from tests.features.tune.simulated import NOISES, SimulatedDevice, Table, campaign, ours, simulated_table
 
-SETTINGS = SearchSettings()
+TUNE = TuneConfig()
 
 
 @pytest.fixture(scope="module")
@@ -35,18 +35,21 @@ def middle() -> Table:
 
 
 def run(
-    world: Table, settings: SearchSettings, value: Callable[[int], float | None], most: int = 5000
+    world: Table,
+    tune: TuneConfig,
+    value: Callable[[int], float | None],
+    budget_seconds: float | None = None,
 ) -> tuple[Proposal, list[Observation]]:
     """The end of a search on a device whose values do not vary."""
     seen: list[Observation] = []
     while True:
-        proposal = propose(world.space, seen, settings)
+        proposal = propose(world.space, seen, tune, budget_seconds)
         if proposal.done:
             return proposal, seen
         assert proposal.candidates
         for candidate in proposal.candidates:
             seen.append(Observation(candidate=candidate, order=len(seen), value=value(candidate), seconds=1.5))
-        assert len(seen) < most
+        assert len(seen) < 5000
 
 
 def true_value(world: Table) -> Callable[[int], float | None]:
@@ -55,8 +58,7 @@ def true_value(world: Table) -> Callable[[int], float | None]:
 
 @pytest.mark.parametrize("strategy", [TuneStrategy.RIDGE, TuneStrategy.GRID])
 def test_without_noise_the_best_is_found(middle: Table, strategy: TuneStrategy) -> None:
-    settings = SearchSettings(strategy=strategy, rounds=2)
-    proposal, seen = run(middle, settings, true_value(middle))
+    proposal, seen = run(middle, TuneConfig(strategy=strategy), true_value(middle))
     assert proposal.leader is not None
     assert middle.seconds[proposal.leader] <= middle.best * 1.02
     assert proposal.leader in {one.candidate for one in seen}
@@ -64,7 +66,7 @@ def test_without_noise_the_best_is_found(middle: Table, strategy: TuneStrategy) 
 
 def test_optunas_sampler_ends_with_the_best_that_it_measured(middle: Table) -> None:
     pytest.importorskip("optuna")
-    proposal, seen = run(middle, SearchSettings(strategy=TuneStrategy.OPTUNA), true_value(middle))
+    proposal, seen = run(middle, TuneConfig(strategy=TuneStrategy.OPTUNA), true_value(middle))
     ran = {one.candidate for one in seen if one.value is not None}
     assert proposal.leader in ran
     assert len(ran) < len(middle.space)
@@ -73,17 +75,17 @@ def test_optunas_sampler_ends_with_the_best_that_it_measured(middle: Table) -> N
 
 
 def test_the_same_observations_give_the_same_proposal_in_any_order(middle: Table) -> None:
-    _, seen = run(middle, SETTINGS, true_value(middle))
+    _, seen = run(middle, TUNE, true_value(middle))
     for count in (0, 1, 13, 50, 77, len(seen) - 1):
         some = seen[:count]
-        assert propose(middle.space, some, SETTINGS) == propose(middle.space, some[::-1], SETTINGS)
+        assert propose(middle.space, some, TUNE) == propose(middle.space, some[::-1], TUNE)
 
 
 @pytest.mark.long
 def test_a_search_that_is_interrupted_in_every_batch_ends_the_same(middle: Table) -> None:
     device = SimulatedDevice(middle, NOISES["usual"], 0)
     seen: list[Observation] = []
-    while not (proposal := propose(middle.space, seen, SETTINGS)).done:
+    while not (proposal := propose(middle.space, seen, TUNE)).done:
         for candidate in proposal.candidates[: 1 + len(seen) % 3]:
             value, seconds = device.run(candidate)
             seen.append(Observation(candidate=candidate, order=len(seen), value=value, seconds=seconds))
@@ -121,10 +123,10 @@ def test_the_usual_search_takes_less_than_the_grid_and_is_within_two_percent() -
 
 
 def test_reference_runs_come_every_seventh(middle: Table) -> None:
-    _, seen = run(middle, SETTINGS, true_value(middle))
+    _, seen = run(middle, TUNE, true_value(middle))
     default = middle.space.default
     at = [one.order for one in seen if one.candidate == default]
-    assert max(later - one for one, later in itertools.pairwise(at)) <= SETTINGS.reference_every
+    assert max(later - one for one, later in itertools.pairwise(at)) <= REFERENCE_EVERY
 
 
 def test_what_failed_is_not_tried_again_nor_what_has_its_file_and_flags(middle: Table) -> None:
@@ -145,7 +147,7 @@ def test_a_candidate_over_a_limit_is_out_alone(middle: Table) -> None:
 
 @pytest.mark.parametrize("bad", [None, float("nan"), float("inf"), 0.0, -1.0])
 def test_when_all_fail_that_is_the_outcome(middle: Table, bad: float | None) -> None:
-    proposal, _ = run(middle, SETTINGS, lambda _: bad)
+    proposal, _ = run(middle, TUNE, lambda _: bad)
     assert proposal.leader is None
     assert "none of 120 candidates can be chosen" in proposal.done
     assert set(proposal.dropped) == set(range(len(middle.space)))
@@ -155,7 +157,7 @@ def test_when_all_fail_that_is_the_outcome(middle: Table, bad: float | None) -> 
 def test_a_failing_default_does_not_keep_the_search(middle: Table) -> None:
     default = middle.space.default
     family = middle.space.families[middle.space.family[default]]
-    proposal, _ = run(middle, SETTINGS, lambda c: None if c in family else true_value(middle)(c))
+    proposal, _ = run(middle, TUNE, lambda c: None if c in family else true_value(middle)(c))
     assert proposal.leader is not None
     assert proposal.leader not in family
 
@@ -170,26 +172,26 @@ def test_when_all_that_race_fail_the_search_ends_with_what_ran_before(middle: Ta
         return None if again and candidate != middle.space.default else true_value(middle)(candidate)
 
     default = middle.space.default
-    proposal, _ = run(middle, SETTINGS, lambda c: None if runs and c == default and len(runs) > 60 else value(c))
+    proposal, _ = run(middle, TUNE, lambda c: None if runs and c == default and len(runs) > 60 else value(c))
     assert proposal.done == ALL_OUT
     assert proposal.leader is not None
     assert proposal.leader not in {c for c, why in proposal.dropped.items() if why.reason.startswith("failed")}
 
 
 def test_a_device_that_is_gone_leaves_what_was_shown(middle: Table) -> None:
-    proposal = conclude(middle.space, [], SETTINGS, "adb:1 is gone")
+    proposal = conclude(middle.space, [], TUNE, "adb:1 is gone")
     assert (proposal.leader, proposal.done, proposal.stage) == (None, "adb:1 is gone", SearchStage.DONE)
     one = Observation(candidate=3, order=0, value=0.1)
-    assert conclude(middle.space, [one], SETTINGS, "adb:1 is gone").leader == 3
+    assert conclude(middle.space, [one], TUNE, "adb:1 is gone").leader == 3
 
 
 def test_an_observation_of_another_space_is_refused(middle: Table) -> None:
     with pytest.raises(ValueError, match="none with number 120"):
-        propose(middle.space, [Observation(candidate=120, order=0, value=1.0)], SETTINGS)
+        propose(middle.space, [Observation(candidate=120, order=0, value=1.0)], TUNE)
 
 
 def test_every_arm_that_the_race_dropped_says_when_and_by_how_much(middle: Table) -> None:
-    proposal, _ = run(middle, SETTINGS, true_value(middle))
+    proposal, _ = run(middle, TUNE, true_value(middle))
     raced = [why for why in proposal.dropped.values() if "in round" in why.detail]
     assert raced
     assert all(why.above and why.above[0] > 0 for why in raced)
@@ -197,8 +199,8 @@ def test_every_arm_that_the_race_dropped_says_when_and_by_how_much(middle: Table
 
 @pytest.mark.long
 def test_every_candidate_but_the_chosen_one_has_its_reason(middle: Table, small: Table) -> None:
-    for world, settings in ((middle, SETTINGS), (small, SETTINGS), (middle, SearchSettings(budget_seconds=90))):
-        proposal, _ = run(world, settings, true_value(world))
+    for world, budget_seconds in ((middle, None), (small, None), (middle, 90)):
+        proposal, _ = run(world, TUNE, true_value(world), budget_seconds)
         assert set(proposal.dropped) == set(range(len(world.space))) - {proposal.leader}
 
 
@@ -206,10 +208,10 @@ def test_without_optuna_its_sampler_names_the_extra(middle: Table, monkeypatch: 
     monkeypatch.setitem(sys.modules, "optuna", None)
     first = Observation(candidate=middle.space.default, order=0, value=0.1)
     with pytest.raises(MissingError) as caught:
-        propose(middle.space, [first], SearchSettings(strategy=TuneStrategy.OPTUNA))
+        propose(middle.space, [first], TuneConfig(strategy=TuneStrategy.OPTUNA))
     assert " 'optuna>=" in caught.value.remedy
 
 
 def test_another_seed_draws_other_candidates(middle: Table) -> None:
-    first, second = (propose(middle.space, [], SearchSettings(seed=seed)).candidates for seed in (0, 1))
+    first, second = (propose(middle.space, [], TuneConfig(seed=seed)).candidates for seed in (0, 1))
     assert first != second

@@ -13,7 +13,7 @@ from pipeline.campaign.record import Skipped
 from pipeline.config import RunConfig, TuneConfig
 from pipeline.core.errors import ConfigError
 from pipeline.core.variant import Artifact, Level, Style, Variant
-from pipeline.features.tune.model import Lap, compare_arms, drift_columns, forecast, next_round, run_race
+from pipeline.features.tune.search import Lap, compare_arms, drift_columns, forecast, next_round, run_race
 from pipeline.features.tune.space import ORT_DEFAULTS, factors, searched_runs, space_of
 from tests.features.tune.simulated import simulated_table
 from tests.values import present
