@@ -41,6 +41,21 @@ def model(
     return helper.make_model(graph, opset_imports=imports, ir_version=8, functions=list(functions))
 
 
+def one(
+    op: str, dims: Dims | None = (1, 4, 6, 6), *, kind: int = TensorProto.FLOAT, opset: int = 17,
+    inputs: Sequence[str] = (), outputs: Sequence[str] = ("y",), constants: Mapping[str, Any] = {}, domain: str = "",
+    **attributes: Any,
+) -> onnx.ModelProto:  # fmt: skip
+    """One node that reads `x` and the constants, and makes `y`."""
+    node = helper.make_node(op, inputs or ["x", *constants], outputs, domain=domain, **attributes)
+    return model([node], [value("x", dims, kind)], outputs, constants, opset=opset, domains=[domain] if domain else [])
+
+
+def ones(*dims: int) -> np.ndarray[Any, Any]:
+    """An f32 array of ones."""
+    return np.ones(dims, np.float32)
+
+
 def answer(made: onnx.ModelProto, folder: Path, settings: Settings, optimize: Optimize = Optimize.NONE) -> ModelAnswer:
     """Save a model and judge it."""
     path = folder / "model.onnx"

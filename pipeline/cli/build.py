@@ -228,7 +228,7 @@ def _requests(
     tree = read_tree(source) if source else None
     requests = requests_for(
         config, target, operators, tree.version if tree else None,
-        dependencies="system" if system_dependencies else None, onnx_source=onnx_source, jobs=jobs,
+        system_dependencies=system_dependencies, onnx_source=onnx_source, jobs=jobs,
     )  # fmt: skip
     if tree:
         for request in requests:

@@ -50,14 +50,6 @@ def _name(node: OrtNode) -> str:
     return node.name or next(iter(node.outputs), node.op_type)
 
 
-def _dense(node: OrtNode, weights: Tensor) -> bool:
-    """Whether it is a matrix product of weights that are there: a depthwise convolution has its own kernel."""
-    dims, group = weights.dims, node.attributes.get("group")
-    if weights.length != math.prod(dims) or len(dims) < (3 if node.op_type in CONVOLUTIONS else 1):
-        return False
-    return node.op_type not in CONVOLUTIONS or dims[1] > 1 or group is None or group.value != dims[0]
-
-
 def weight_reader(file: Path) -> ReadWeight:
     """Reads int8 weights of a file in ORT format, in their shape."""
 
@@ -82,7 +74,7 @@ def overflowing(model: OrtModel, read: ReadWeight | None, *, replayed: bool) -> 
         else:
             products = _fused(graph, EIGHT_BITS)
         for node, _, weights in products:
-            if read and _dense(node, weights) and _pairs(_rows(read(weights), node)):
+            if read and _overflows(node, weights, read):
                 return _name(node)
     return ""
 
@@ -93,7 +85,11 @@ def left_out(model: OrtModel) -> str:
         for node, values, weights in _fused(graph, SIGNED):
             dims = weights.dims or (0,)
             depth = dims[-1 if _transposed(node) or len(dims) < 2 else -2]
-            if node.op_type != "QLinearConv" and depth % BLOCK and _odd_rows(graph, values):
+            info = graph.node_args.get(values)
+            shape = info.shape if isinstance(info, TensorType) else None
+            rows = shape[-2] if shape and len(shape) > 1 else 1 if shape else None
+            odd = not isinstance(rows, int) or rows < 0 or rows % 2 == 1
+            if node.op_type != "QLinearConv" and depth % BLOCK and odd:
                 return _name(node)
     return ""
 
@@ -129,33 +125,29 @@ def _transposed(node: OrtNode) -> bool:
     return given is not None and bool(given.value)
 
 
-def _rows(weights: "np.ndarray[Any, np.dtype[np.int8]]", node: OrtNode) -> "np.ndarray[Any, np.dtype[np.int8]]":
-    """The weights of each output along K; a convolution's are in the order of channels last."""
+def _overflows(node: OrtNode, weights: Tensor, read: ReadWeight) -> bool:
+    """Whether weights of a matrix product, which are there, have -128 where two products of a block are added."""
     import numpy as np
 
-    if node.op_type in CONVOLUTIONS:
-        return np.moveaxis(weights, 1, -1).reshape(weights.shape[0], -1)
-    if weights.ndim < 2:
-        return weights.reshape(1, -1)
-    along = weights if _transposed(node) else np.swapaxes(weights, -1, -2)
-    return along.reshape(-1, along.shape[-1])
-
-
-def _pairs(rows: "np.ndarray[Any, np.dtype[np.int8]]") -> bool:
-    import numpy as np
-
+    dims, group, convolves = weights.dims, node.attributes.get("group"), node.op_type in CONVOLUTIONS
+    if weights.length != math.prod(dims) or len(dims) < (3 if convolves else 1):
+        return False
+    if convolves and dims[1] <= 1 and group is not None and group.value == dims[0]:
+        return False  # a depthwise convolution has its own kernel
+    array = read(weights)
+    # The weights of each output along K; a convolution's are in the order of channels last.
+    if convolves:
+        rows = np.moveaxis(array, 1, -1).reshape(array.shape[0], -1)
+    elif array.ndim < 2:
+        rows = array.reshape(1, -1)
+    else:
+        along = array if _transposed(node) else np.swapaxes(array, -1, -2)
+        rows = along.reshape(-1, along.shape[-1])
     lowest = rows == LOWEST
     if rows.shape[1] <= APART or not lowest.any():
         return False
     padded = np.pad(lowest, ((0, 0), (0, -rows.shape[1] % BLOCK))).reshape(rows.shape[0], -1, 2, APART)
     return bool((padded[:, :, 0] & padded[:, :, 1]).any())
-
-
-def _odd_rows(graph: OrtGraph, values: str) -> bool:
-    info = graph.node_args.get(values)
-    shape = info.shape if isinstance(info, TensorType) else None
-    rows = shape[-2] if shape and len(shape) > 1 else 1 if shape else None
-    return not isinstance(rows, int) or rows < 0 or rows % 2 == 1
 
 
 RUNTIME_STYLE_SINCE = Release(1, 11)
@@ -262,11 +254,6 @@ def library_defects(release: str, processor: Runtime, extensions: Collection[str
 
 def _records(model: OrtModel) -> Iterator[RuntimeOptimization]:
     return (record for graph in model.graph.walk() for record in graph.runtime_optimizations)
-
-
-def _uncounted(model: OrtModel, _: ReadWeight | None) -> str:
-    produced = {op_id.rpartition(":")[0] for record in _records(model) for op_id in record.produced_ops}
-    return ", ".join(sorted(produced & UNCOUNTED))
 
 
 def _identity_at(graph: OrtGraph) -> str:
@@ -386,7 +373,11 @@ DEFECTS: tuple[Defect, ...] = (
         "convert with the onnxruntime of that release, ship fixed style, or ship 1.24 or later",
     ),
     Defect(
-        "uncounted", _uncounted, lambda c: c.replays and c.kind is BuildKind.EXTENDED, frozenset({Release(1, 21)}),
+        "uncounted",
+        lambda model, _: ", ".join(
+            sorted({op_id.rpartition(":")[0] for row in _records(model) for op_id in row.produced_ops} & UNCOUNTED)
+        ),
+        lambda c: c.replays and c.kind is BuildKind.EXTENDED, frozenset({Release(1, 21)}),
         "an extended build fails to run the fusions to {mark} that it replays",
         "without operator schemas it does not count the inputs of operators with a variable number of them",
         "ship fixed style, or a full build",

@@ -19,7 +19,7 @@ from pipeline.core.workers import Task, run_tasks
 from pipeline.model.onnx_model import load_model
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Settings, layout_window, webgpu_settings
-from pipeline.partition.graph import UNKNOWN, Graph, Node, Value, bodies, infer, view_of_file
+from pipeline.partition.graph import UNKNOWN, Graph, Node, Value, bodies, infer, named, view_of_file
 from pipeline.partition.rules import claim, copies_of
 from pipeline.partition.webgpu import (
     NAMELESS_BIAS,
@@ -67,15 +67,8 @@ class GpuFile:
         return None if shape is None else len(shape)
 
 
-def _named(nodes: Iterator[Node]) -> str:
-    """Nodes in words, "" for none."""
-    rows = list(nodes)
-    names = [f"{node.op_type} '{node.name or node.first_output}'" for node in rows[:MOST_NAMED]]
-    return ", ".join(names) + (f" and {len(rows) - MOST_NAMED} more" if len(rows) > MOST_NAMED else "")
-
-
 def _nodes(holds: Callable[[GpuFile, Node], bool]) -> Callable[[GpuFile], str]:
-    return lambda file: _named(node for node in file.on_gpu if holds(file, node))
+    return lambda file: named((node for node in file.on_gpu if holds(file, node)), MOST_NAMED)
 
 
 def _alone(file: GpuFile) -> str:
@@ -86,7 +79,7 @@ def _alone(file: GpuFile) -> str:
     gpu, cpu = memories(graph, file.claimed)
     alone = shared_constants(graph, gpu, cpu).union(*crossing(graph, gpu, cpu))
     readers = [node for side in (gpu, cpu) for name in alone for node, _ in side.read.get(name, ())]
-    return _named(iter({node.index: node for node in readers}.values()))
+    return named({node.index: node for node in readers}.values(), MOST_NAMED)
 
 
 def _thirds(file: GpuFile, node: Node) -> bool:
@@ -110,7 +103,7 @@ def _quantized(file: GpuFile) -> str:
     if not nodes:
         return ""
     copies = copies_of(file.graph, file.settings, file.claimed) or 0
-    return f"{len(nodes)} nodes quantize ({_named(iter(nodes))}), which costs {copies} copies per inference"
+    return f"{len(nodes)} nodes quantize ({named(nodes, MOST_NAMED)}), which costs {copies} copies per inference"
 
 
 def _other_axes(file: GpuFile, node: Node) -> bool:
@@ -223,10 +216,10 @@ RULES: tuple[FindingRule[Sequence[GpuFile]], ...] = (
     ),
     _rule(
         "fused layout",
-        lambda file: _named(
+        lambda file: named((
             node for node in file.graph.nodes.values()
             if file.ort_format and file.settings.nhwc and node.op_type == "FusedConv"
-        ),
+        ), MOST_NAMED),
         "WebGPU does not load it: an ORT format file cannot change the layout of {mark}",
         "set preferredLayout=NCHW, or ship level basic, or the format .onnx",
     ),

@@ -275,10 +275,10 @@ def _url(folder: Path | None, database: str | None) -> str:
 
 def write_reports(assembled: "Assembled", folder: Path) -> None:
     """results.json, report.md, report.html and trace.json.gz; tune.json where a search was made."""
-    from pipeline.report import formats, html, model, trace
+    from pipeline.report import formats, html, model
 
     report = assembled.report
-    timeline = trace.encode(report.name, report.campaign, assembled.runs, assembled.record.stages)
+    timeline = formats.encode_trace(report.name, report.campaign, assembled.runs, assembled.record.stages)
     write_bytes(folder / TRACE, timeline)
     write_bytes(folder / RESULTS, model.encode(report))
     write_text(folder / REPORT, formats.markdown_page(report))

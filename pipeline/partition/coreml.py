@@ -533,19 +533,15 @@ def refusal(case: Case) -> Refusal | None:
         return Refusal(
             "format", f"{case.node.op_type} is there in format {other}, not in {chosen}", f"use format {other}"
         )
-    return (
-        version_refusal(case, "CoreML", rule.since, by_release(MAX_VERSION, case.settings.ort_release))
-        or external_refusal(case, (value.name for value in case.unit.inputs if value.name))
-        or _inputs(case)
-        or first_refusal(case, rule.types)
-        or first_refusal(case, rule.checks)
-    )
-
-
-def _inputs(case: Case) -> Refusal | None:
-    """Every input that exists counts, small ones like axes too (E.2.5)."""
+    settings = case.settings
+    names = (value.name for value in case.unit.inputs if value.name)
+    newest = by_release(MAX_VERSION, settings.ort_release)
+    problem = version_refusal(case, "CoreML", rule.since, newest) or external_refusal(case, names)
+    if problem is not None:
+        return problem
+    # Every input that exists counts, small ones like axes too (E.2.5).
     for position in filter(case.exists, range(case.listed)):
-        value, settings = case.value(position), case.settings
+        value = case.value(position)
         shape = value.shape
         if shape is None:
             remedy = "export the model with its shapes"
@@ -561,7 +557,7 @@ def _inputs(case: Case) -> Refusal | None:
             return Refusal("rank", f"{name} has rank {len(shape)}, Core ML has at most 5", "use fewer dimensions")
         if settings.ort_release < (1, 23) and check.too_long(shape):
             return Refusal("dimension", f"{name} has a dimension above {check.LARGEST}", "work on shorter pieces")
-    return None
+    return first_refusal(case, (*rule.types, *rule.checks))
 
 
 def _whole(graph: Graph, settings: Settings) -> Refusal | None:
@@ -644,7 +640,7 @@ def build_refusal(graph: Graph, groups: Iterable[tuple[Node, ...]], settings: Se
             if node.op_type == "Split" and len(node.inputs) > 1 and not node.inputs[1]:
                 return Refusal(
                     "crash",
-                    f"Split '{node.name or node.first_output}' lists its second input under an empty name: ONNX "
+                    f"{node.label} lists its second input under an empty name: ONNX "
                     "Runtime's CoreML part reads it all the same and the process ends",
                     "leave the second input out of the list",
                     fatal=True,
@@ -664,10 +660,10 @@ def build_refusal(graph: Graph, groups: Iterable[tuple[Node, ...]], settings: Se
 
 
 def _bad_type(graph: Graph, name: str, node: Node, taken: Iterable[str]) -> Refusal:
+    dtype = graph.value(name).dtype or "unknown"
     return Refusal(
         "io_type",
-        f"value '{name}' goes between ONNX Runtime and the Core ML model with {node.op_type} "
-        f"'{node.name or node.first_output}', and is of type {graph.value(name).dtype or 'unknown'}; Core ML has "
-        f"{', '.join(taken)} there, so building the model fails and no session is made",
+        f"value '{name}' goes between ONNX Runtime and the Core ML model with {node.label}, and is of type {dtype}; "
+        f"Core ML has {', '.join(taken)} there, so building the model fails and no session is made",
         "cast the value to one of them before the node",
     )

@@ -87,15 +87,13 @@ plain = taken(0, lambda case: F32 | wide_types(case))
 """The check of rows that name no types of their own: T0 of ep_rules E.2."""
 
 
-def same_types(case: Case) -> Refusal | None:
-    """Both operands of Pow have one type."""
-    if case.dtype(0) == case.dtype(1):
-        return None
-    return Refusal(
-        "type",
-        f"the operands are of types {case.dtype(0)} and {case.dtype(1)}; CoreML needs one type for both",
-        "make the exponent a value of the base's type",
-    )
+same_types = refuse(
+    lambda case: case.dtype(0) != case.dtype(1),
+    "type",
+    lambda case: f"the operands are of types {case.dtype(0)} and {case.dtype(1)}; CoreML needs one type for both",
+    "make the exponent a value of the base's type",
+)
+"""Both operands of Pow have one type."""
 
 
 def normalization_types(case: Case) -> Refusal | None:
@@ -127,18 +125,15 @@ def cast_types(case: Case) -> Refusal | None:
     return refusal
 
 
-def shape_types(case: Case) -> Refusal | None:
-    """The types of Shape's input."""
-    wide = {"i64"} if case.settings.ort_release >= (1, 23) else set()
-    return taken(0, lambda c: {"f32", "f16", "i32"} | wide if mlprogram(c) else F32)(case)
-
-
-def gather_types(case: Case) -> Refusal | None:
-    """f32 and i64; f16 for MLProgram since release 1.24."""
-    recent = case.settings.ort_release >= (1, 24)
-    return taken(0, lambda c: {"f32", "i64"} | (f16_by_version(c) if recent else frozenset()))(case)
-
-
+shape_types = taken(
+    0,
+    lambda case: (
+        {"f32", "f16", "i32", *(("i64",) if case.settings.ort_release >= (1, 23) else ())} if mlprogram(case) else F32
+    ),
+)
+gather_types = taken(
+    0, lambda case: {"f32", "i64"} | (f16_by_version(case) if case.settings.ort_release >= (1, 24) else frozenset())
+)
 slice_types = taken(0, lambda case: {"f32", "i64"} | f16_by_version(case))
 tile_types = taken(0, lambda case: {"f32", "i32", "i64", "bool"} | f16_by_version(case))
 gather_nd_types = taken(0, lambda _: ("f32", "f16", "i32", "i64", "bool"))
@@ -374,13 +369,13 @@ def pool(case: Case) -> Refusal | None:
     return outputs(1)(case)
 
 
-def softmax(case: Case) -> Refusal | None:
-    """Before opset 13 the input is flattened, which needs its shape; up to release 1.22 it is always needed."""
-    if (case.ver >= 13 and case.settings.ort_release >= (1, 23)) or case.value(0).static:
-        return None
-    return Refusal(
-        "dynamic", f"input {show(case, 0)} {show_shape(case.shape(0))} is not static", "fix the model's dimensions"
-    )
+softmax = refuse(
+    lambda case: not ((case.ver >= 13 and case.settings.ort_release >= (1, 23)) or case.value(0).static),
+    "dynamic",
+    lambda case: f"input {show(case, 0)} {show_shape(case.shape(0))} is not static",
+    "fix the model's dimensions",
+)
+"""Before opset 13 the input is flattened, which needs its shape; up to release 1.22 it is always needed."""
 
 
 def shape(case: Case) -> Refusal | None:

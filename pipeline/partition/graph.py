@@ -108,6 +108,11 @@ class Node:
         """The name by which answers call the node: its first output that is not left out."""
         return next((name for name in self.outputs if name), "")
 
+    @property
+    def label(self) -> str:
+        """The node in words: its operator, and its name or first output."""
+        return f"{self.op_type} '{self.name or self.first_output}'"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Graph:
@@ -219,6 +224,12 @@ class FreshNames:
             name = f"{base}_token_{self.counter}"
             self.counter += 1
         return name
+
+
+def named(nodes: Iterable[Node], most: int = 3) -> str:
+    """The first nodes in words, and how many there are more; "" for none."""
+    labels = [node.label for node in nodes]
+    return ", ".join(labels[:most]) + (f" and {len(labels) - most} more" if len(labels) > most else "")
 
 
 def outside_inputs(nodes: Iterable[Node]) -> list[str]:
@@ -443,7 +454,10 @@ class _Builder:
         self, proto: "GraphProto", types: Mapping[str, Value], outer: Graph | None, saved: "ort_format.OrtGraph | None"
     ) -> Graph:
         """One graph; `types` are those of its values, `saved` is the same graph as ONNX Runtime saved it."""
-        initializers = dict(self._initializers(proto))
+        initializers = {tensor.name: self._constant(tensor) for tensor in proto.initializer}
+        initializers |= {sparse.values.name: self._sparse(sparse) for sparse in proto.sparse_initializer}
+        for node in filter(_is_constant, proto.node):
+            initializers |= self._constant_node(node)
         inputs = tuple(value.name for value in proto.input)
         values = {name: Value(constant.dtype, constant.dims) for name, constant in initializers.items()}
         for value in proto.input:
@@ -476,9 +490,22 @@ class _Builder:
         bodies = []
         for attribute in proto.attribute:
             for position, body in enumerate(bodies_in(attribute)):
-                saved_body = _saved_body(saved, proto, attribute.name, position)
+                from pipeline.model.ort_format import OrtGraph
+
+                # In the saved graph: by the node's outputs and the attribute
+                outputs = tuple(proto.output)
+                holder = next((row for row in saved.nodes if row.outputs == outputs), None) if saved else None
+                held = holder.attributes.get(attribute.name) if holder else None
+                graphs = held.value if held and isinstance(held.value, tuple) else (held.value,) if held else ()
+                entry = graphs[position] if position < len(graphs) else None
+                saved_body = entry if isinstance(entry, OrtGraph) else None
                 types = {name: _value_of(info) for name, info in saved_body.node_args.items()} if saved_body else {}
                 bodies.append(self.graph(body, types, graph, saved_body))
+        # What bodies, and bodies inside them, read from around them: each once, in the order of first reading
+        implicit: dict[str, None] = {}
+        for inside in bodies:
+            read = (name for row in inside.nodes.values() for name in (*row.inputs, *row.implicit_inputs) if name)
+            implicit |= dict.fromkeys(name for name in (*read, *inside.outputs) if name not in inside.values)
         given = {a.name: self._constant(a.t) if a.type == 4 else attribute_value(a) for a in proto.attribute}
         return Node(
             index=index,
@@ -490,17 +517,8 @@ class _Builder:
             outputs=tuple(proto.output),
             attributes={**attributes, **given},
             bodies=tuple(bodies),
-            implicit_inputs=tuple(dict.fromkeys(name for body in bodies for name in _free_names(body))),
+            implicit_inputs=tuple(implicit),
         )
-
-    def _initializers(self, proto: "GraphProto") -> Iterable[tuple[str, Constant]]:
-        for tensor in proto.initializer:
-            yield tensor.name, self._constant(tensor)
-        for sparse in proto.sparse_initializer:
-            yield sparse.values.name, self._sparse(sparse)
-        for node in proto.node:
-            if _is_constant(node):
-                yield from self._constant_node(node)
 
     def _constant(self, tensor: "TensorProto") -> Constant:
         return Constant(
@@ -529,19 +547,6 @@ class _Builder:
 
 def _is_constant(node: "NodeProto") -> bool:
     return node.op_type == "Constant" and plain_domain(node.domain) == "" and len(node.output) > 0
-
-
-def _saved_body(
-    saved: "ort_format.OrtGraph | None", owner: "NodeProto", attribute: str, position: int
-) -> "ort_format.OrtGraph | None":
-    """The body in the saved graph that belongs to a node of the model: by the node's outputs and the attribute."""
-    from pipeline.model.ort_format import OrtGraph
-
-    holder = next((node for node in saved.nodes if node.outputs == tuple(owner.output)), None) if saved else None
-    held = holder.attributes.get(attribute) if holder else None
-    graphs = held.value if held and isinstance(held.value, tuple) else (held.value,) if held else ()
-    body = graphs[position] if position < len(graphs) else None
-    return body if isinstance(body, OrtGraph) else None
 
 
 def bodies_in(attribute: Any) -> "Iterable[GraphProto]":
@@ -573,15 +578,6 @@ def _plain_constant(attribute: Any) -> Constant:
     content = attribute_value(attribute)
     dims = (len(content),) if isinstance(content, tuple) else ()
     return Constant(dtype=dtype, dims=dims, read=lambda: np.array(content, dtype=kind), int64_field=dtype == "i64")
-
-
-def _free_names(body: Graph) -> tuple[str, ...]:
-    """Values that a body, or a body inside it, reads from around it; each once, in the order of first reading."""
-    names: dict[str, None] = {}
-    for node in body.nodes.values():
-        names.update(dict.fromkeys(name for name in (*node.inputs, *node.implicit_inputs) if name))
-    names.update(dict.fromkeys(body.outputs))
-    return tuple(name for name in names if name not in body.values)
 
 
 def view_of_file(path: Path) -> Graph:

@@ -37,47 +37,31 @@ def judge_paths(
     sources = find_models(paths, SUFFIXES)
     asked = (settings,) if isinstance(settings, Settings) else settings
     require_compilers(asked)
-    questions = [(source, row) for row in asked for source in sources]
+    questions = list(dict.fromkeys((source, row) for row in asked for source in sources))
     answers: dict[tuple[SourceModel, Settings], ModelAnswer] = {}
     for question in questions if simulate is None else ():
         entry = answer_entry(*question, optimize, sizes, likely=True)
         if answer := kept_answer(entry, question[0].name):
             answers[question] = answer
-    if len(answers) == len(questions):
+    left = [question for question in questions if question not in answers]
+    if not left:
         yield from answers.values()
         return
     from pipeline.core.workers import Task, needed_bytes, run_tasks
     from pipeline.partition.judge import PartitionRequest, failed_answer, judge
 
-    requests = {
-        question: PartitionRequest(
-            source=question[0],
-            settings=question[1],
-            optimize=optimize,
-            sizes=dict(sizes),
-            likely=True,
-            simulate=simulate,
+    tasks = {}
+    for source, row in left:
+        request = PartitionRequest(
+            source=source, settings=row, optimize=optimize, sizes=dict(sizes), likely=True, simulate=simulate
         )
-        for question in questions
-        if question not in answers
-    }
-    tasks = {
-        Task(
-            label=question[0].name,
-            call=partial(judge, request),
-            memory_bytes=needed_bytes(source_bytes(question[0])),
-        ): question
-        for question, request in requests.items()
-    }
-    outstanding = iter(questions)
-    expected = next(outstanding, None)
+        memory = needed_bytes(source_bytes(source))
+        tasks[Task(label=source.name, call=partial(judge, request), memory_bytes=memory)] = request
     limit = TIMEOUT_SECONDS if simulate is None else SIMULATION_SECONDS
-    for outcome in run_tasks(tasks, processes=processes, timeout_seconds=limit):
-        question = tasks[outcome.task]
-        answers[question] = outcome.value or failed_answer(requests[question], outcome.error)
-        while expected in answers:
-            yield answers.pop(expected)
-            expected = next(outstanding, None)
-    while expected in answers:
-        yield answers.pop(expected)
-        expected = next(outstanding, None)
+    outcomes = run_tasks(tasks, processes=processes, timeout_seconds=limit)
+    for question in questions:
+        while question not in answers:
+            outcome = next(outcomes)
+            request = tasks[outcome.task]
+            answers[request.source, request.settings] = outcome.value or failed_answer(request, outcome.error)
+        yield answers.pop(question)

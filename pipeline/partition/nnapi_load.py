@@ -73,18 +73,11 @@ class _Builder:
                     )
         return None
 
-    def constants(self) -> Refusal | None:
-        """Initializers that are handed over must be of a type that NNAPI has."""
-        names = [name for name in self.outside if name in self.graph.initializers and name not in self.skipped]
-        return self._types(names, "initializer")
-
-    def inputs(self) -> Refusal | None:
-        """So must values that come from outside; u8 ones need a consumer that gives their scale."""
-        names = [name for name in self.outside if self.graph.constant(name) is None and name not in self.skipped]
-        return self._types(names, "input")
-
-    def _types(self, names: Iterable[str], what: str) -> Refusal | None:
-        for name in names:
+    def outside_values(self) -> Refusal | None:
+        """What comes from outside must be of a type that NNAPI has; u8 needs a consumer that gives its scale."""
+        handed = [name for name in self.outside if name not in self.skipped]
+        initializers = [("initializer", name) for name in handed if name in self.graph.initializers]
+        for what, name in (*initializers, *(("input", name) for name in handed if self.graph.constant(name) is None)):
             kind = self.graph.value(name).dtype
             reader = next(node for node in self.nodes if name in node.inputs)
             if kind not in KINDS:
@@ -135,8 +128,7 @@ class _Builder:
 
 
 def _failure(node: Node, text: str, remedy: str, code: str = "build") -> Refusal:
-    name = node.name or node.first_output
-    return Refusal(code, f"NNAPI claims {node.op_type} '{name}' and cannot build its model: {text}", remedy)
+    return Refusal(code, f"NNAPI claims {node.label} and cannot build its model: {text}", remedy)
 
 
 def _quantized_inputs(unit: Unit) -> list[UnitValue]:
@@ -309,8 +301,7 @@ def _only_consumer(graph: Graph, node: Node) -> Node | None:
 
 
 def _undone(node: Node, why: str, remedy: str = ADVICE) -> Refusal:
-    name = node.name or node.first_output
-    return Refusal("layout", f"NNAPI claims {node.op_type} '{name}' and then refuses it: {why}", remedy)
+    return Refusal("layout", f"NNAPI claims {node.label} and then refuses it: {why}", remedy)
 
 
 def forecast(rounds: Iterable[tuple[Graph, Claim]], settings: Settings) -> LoadForecast:
@@ -333,7 +324,7 @@ def build_refusal(graph: Graph, groups: Iterable[tuple[Node, ...]], settings: Se
     for group in groups:
         units = {owner[node.index].target.index: owner[node.index] for node in group}
         builder = _Builder(graph, list(units.values()), settings)
-        for step in (builder.half_scales, builder.constants, builder.inputs, builder.operations, builder.outputs):
+        for step in (builder.half_scales, builder.outside_values, builder.operations, builder.outputs):
             problem = step()
             if problem is not None:
                 return problem

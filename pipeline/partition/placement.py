@@ -243,8 +243,31 @@ def lay_out(
 
     Gives the centre of each box by node, and the way of each edge over its points.
     """
-    layer = _layers(widths, edges)
-    rows, up, down = _rows(widths, edges, layer)
+    consumers: dict[int, set[int]] = {node: set() for node in widths}
+    for a, b in edges:
+        consumers[a].add(b)
+    layer = dict.fromkeys(widths, 0)
+    for node in _ordered(consumers):
+        for consumer in consumers[node]:
+            layer[consumer] = max(layer[consumer], layer[node] + 1)
+    fed = {b for _, b in edges}
+    late = {a: min(layer[b] for b in below) - 1 for a, below in consumers.items() if below and a not in fed}
+    layer |= late
+    # Boxes and points by layer, and their neighbours above and below
+    rows: list[list[Key]] = [[] for _ in range(max(layer.values(), default=-1) + 1)]
+    for node in widths:
+        rows[layer[node]].append((node, -1, -1))
+    with_points = sum(layer[b] - layer[a] - 1 for a, b in edges) <= MOST_POINTS
+    up: dict[Key, list[Key]] = {}
+    down: dict[Key, list[Key]] = {}
+    for a, b in edges:
+        points = [(a, b, between) for between in range(layer[a] + 1, layer[b])] if with_points else []
+        for point in points:
+            rows[point[2]].append(point)
+        way: list[Key] = [(a, -1, -1), *points, (b, -1, -1)]
+        for above, below in pairwise(way):
+            down.setdefault(above, []).append(below)
+            up.setdefault(below, []).append(above)
     for sweep in range(SWEEPS):
         place = {key: float(i) for row in rows for i, key in enumerate(row)}
         for row in reversed(rows) if (sweep % 2 == 1) else rows:
@@ -265,40 +288,6 @@ def lay_out(
         for a, b in dict.fromkeys(edges)
     ]
     return places, ways
-
-
-def _layers(nodes: Mapping[int, float], edges: Sequence[tuple[int, int]]) -> dict[int, int]:
-    consumers: dict[int, set[int]] = {node: set() for node in nodes}
-    for a, b in edges:
-        consumers[a].add(b)
-    layer = dict.fromkeys(nodes, 0)
-    for node in _ordered(consumers):
-        for consumer in consumers[node]:
-            layer[consumer] = max(layer[consumer], layer[node] + 1)
-    fed = {b for _, b in edges}
-    late = {a: min(layer[b] for b in below) - 1 for a, below in consumers.items() if below and a not in fed}
-    return layer | late
-
-
-def _rows(
-    nodes: Mapping[int, float], edges: Sequence[tuple[int, int]], layer: Mapping[int, int]
-) -> tuple[list[list[Key]], dict[Key, list[Key]], dict[Key, list[Key]]]:
-    """Boxes and points by layer, and their neighbours above and below."""
-    rows: list[list[Key]] = [[] for _ in range(max(layer.values(), default=-1) + 1)]
-    for node in nodes:
-        rows[layer[node]].append((node, -1, -1))
-    with_points = sum(layer[b] - layer[a] - 1 for a, b in edges) <= MOST_POINTS
-    up: dict[Key, list[Key]] = {}
-    down: dict[Key, list[Key]] = {}
-    for a, b in edges:
-        points = [(a, b, between) for between in range(layer[a] + 1, layer[b])] if with_points else []
-        for point in points:
-            rows[point[2]].append(point)
-        way: list[Key] = [(a, -1, -1), *points, (b, -1, -1)]
-        for above, below in pairwise(way):
-            down.setdefault(above, []).append(below)
-            up.setdefault(below, []).append(above)
-    return rows, up, down
 
 
 def _positions(
@@ -399,6 +388,21 @@ text { font-family: 'DejaVu Sans', 'Segoe UI', Helvetica, Arial, sans-serif; }
 
 def draw(answer: ModelAnswer) -> str:
     """The picture as an SVG document. Sizes are pixels; hovering over a node shows its whole name and reason."""
+    share = percent_of(answer.claimed, answer.nodes)
+    name = answer.path.replace("\\", "/").rsplit("/", 1)[-1]
+    borders = PROVIDER_RULES[answer.ep].borders(answer.borders)
+    facts = (
+        f"{answer.ep}, ONNX Runtime {answer.release_text}: {answer.claimed} of {answer.nodes} nodes ({share} %) "
+        + (f"in {counted(len(answer.partitions), 'partition')}" if answer.copies is None else f"with {borders}")
+    )
+    parts = [
+        f'<text class="title" x="{MARGIN}" y="38">{_clean(name)}</text>',
+        f'<text class="facts" x="{MARGIN}" y="60">{_clean(facts)}</text>',
+    ]
+    for place, group in enumerate(answer.partitions[: len(COLOURS)] if answer.copies is None else ()):
+        x = MARGIN + place * 52
+        parts.append(f'<rect x="{x}" y="70" width="14" height="14" rx="3" fill="{COLOURS[place]}"/>')
+        parts.append(f'<text class="facts" x="{x + 19}" y="82">{len(group)}</text>')
     boxes = dict(enumerate(answer.decisions))
     widths = {key: _width(decision) for key, decision in boxes.items()}
     producer = {name: key for key, row in boxes.items() for name in row.outputs if name}
@@ -408,12 +412,10 @@ def draw(answer: ModelAnswer) -> str:
     width = max(right - left, 560.0) + 2 * MARGIN
     height = HEAD + layers * LAYER_HEIGHT + MARGIN
     shift = MARGIN - left + (width - 2 * MARGIN - (right - left)) / 2
-    lines = (f'<path class="edge" d="{line}"/>' for line in curves(ways, shift, HEAD, LAYER_HEIGHT, BOX_HEIGHT))
-    nodes = (
-        _node(decision, x + shift, HEAD + layer * LAYER_HEIGHT + BOX_HEIGHT / 2)
-        for decision, (x, layer) in ((boxes[key], place) for key, place in places.items())
-    )
-    parts = [*_header(answer), *lines, *nodes]
+    parts += [f'<path class="edge" d="{line}"/>' for line in curves(ways, shift, HEAD, LAYER_HEIGHT, BOX_HEIGHT)]
+    for key, (x_centre, layer) in places.items():
+        y = HEAD + layer * LAYER_HEIGHT + BOX_HEIGHT / 2
+        parts.append(_node(boxes[key], x_centre + shift, y))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
         f'viewBox="0 0 {width:.0f} {height:.0f}">\n<style>{STYLE}</style>\n'
@@ -436,22 +438,6 @@ def _second_line(decision: Decision) -> str:
 
 def _width(decision: Decision) -> float:
     return max(CHARACTER * len(decision.op_type), SMALL * len(_second_line(decision)), 40.0) + 20.0
-
-
-def _header(answer: ModelAnswer) -> Iterator[str]:
-    share = percent_of(answer.claimed, answer.nodes)
-    name = answer.path.replace("\\", "/").rsplit("/", 1)[-1]
-    yield f'<text class="title" x="{MARGIN}" y="38">{_clean(name)}</text>'
-    borders = PROVIDER_RULES[answer.ep].borders(answer.borders)
-    facts = (
-        f"{answer.ep}, ONNX Runtime {answer.release_text}: {answer.claimed} of {answer.nodes} nodes ({share} %) "
-        + (f"in {counted(len(answer.partitions), 'partition')}" if answer.copies is None else f"with {borders}")
-    )
-    yield f'<text class="facts" x="{MARGIN}" y="60">{_clean(facts)}</text>'
-    for place, group in enumerate(answer.partitions[: len(COLOURS)] if answer.copies is None else ()):
-        x = MARGIN + place * 52
-        yield f'<rect x="{x}" y="70" width="14" height="14" rx="3" fill="{COLOURS[place]}"/>'
-        yield f'<text class="facts" x="{x + 19}" y="82">{len(group)}</text>'
 
 
 def _node(decision: Decision, x: float, y: float) -> str:

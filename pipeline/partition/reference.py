@@ -363,16 +363,6 @@ def diff_claims(answer: ModelAnswer, library: LibraryClaims, settings: Settings,
         alone = tuple((name,) for name in claimed)
         library = msgspec.structs.replace(library, partitions=alone, nodes=frozenset(claimed), count=len(alone))
     same = same_claims(library, answer.partitions) if has_rules else None
-    nodes = tuple(_nodes(answer, library, same))
-    if has_rules and settings.rules.copies:  # a provider that takes each node by itself has no numbers of partitions
-        nodes = tuple(
-            msgspec.structs.replace(
-                node,
-                ours=node.ours and msgspec.structs.replace(node.ours, partition=None),
-                library=node.library and msgspec.structs.replace(node.library, partition=None),
-            )
-            for node in nodes
-        )
     release = ".".join(library.release.split(".")[:2])
     other_shapes = same is False and not f"{answer.shapes_from}.".startswith(f"{release}.")
     notes = (
@@ -386,12 +376,13 @@ def diff_claims(answer: ModelAnswer, library: LibraryClaims, settings: Settings,
         same=same,
         our_partitions=len(answer.partitions) if has_rules else None,
         library_partitions=library.count if groups is None else len(groups),
-        nodes=nodes,
+        # A provider that takes each node by itself has no numbers of partitions.
+        nodes=tuple(_nodes(answer, library, same, numbered=not (has_rules and settings.rules.copies))),
         notes=tuple(text for holds, text in notes if holds),
     )
 
 
-def _nodes(answer: ModelAnswer, library: LibraryClaims, same: bool | None) -> Iterator[NodeDiff]:
+def _nodes(answer: ModelAnswer, library: LibraryClaims, same: bool | None, *, numbered: bool) -> Iterator[NodeDiff]:
     """Every node that either side names."""
     groups = first_answer(library, answer.partitions)
     placed = {plain_name(name): number for number, group in enumerate(groups) for name in group if name}
@@ -400,13 +391,14 @@ def _nodes(answer: ModelAnswer, library: LibraryClaims, same: bool | None) -> It
     ours_alike = _members(answer.partitions)
     theirs_alike = ours_alike if library.partitions is None else _members(groups)
     unnamed = any(not name for group in groups for name in group)
+    numbers = placed if numbered else {}
     seen = set()
     for decision in answer.decisions:
         name = plain_name(first_output(decision))
         seen.add(name)
         taken = decision.claimed if same else name in claimed
         side = Side(
-            claimed=taken, partition=placed.get(name), reason="" if taken else reasons.get(name, library.reason)
+            claimed=taken, partition=numbers.get(name), reason="" if taken else reasons.get(name, library.reason)
         )
         known_side = bool(same) or not unnamed or name in claimed
         regrouped = taken and decision.claimed and ours_alike.get(name) != theirs_alike.get(name)
@@ -415,12 +407,16 @@ def _nodes(answer: ModelAnswer, library: LibraryClaims, same: bool | None) -> It
             op_type=decision.op_type,
             ours=None
             if same is None
-            else Side(claimed=decision.claimed, partition=decision.partition, reason=decision.reason or ""),
+            else Side(
+                claimed=decision.claimed,
+                partition=decision.partition if numbered else None,
+                reason=decision.reason or "",
+            ),
             library=side if known_side else None,
             different=same is False and (taken != decision.claimed or regrouped),
         )
     for name in sorted(claimed - seen):
-        extra = Side(claimed=True, partition=placed.get(name))
+        extra = Side(claimed=True, partition=numbers.get(name))
         yield NodeDiff(output=name, op_type="", ours=None, library=extra, different=same is False)
 
 

@@ -194,7 +194,15 @@ def _schema_function(node: "NodeProto", opset: int, graph: Graph) -> "FunctionPr
     if definition.has_function:
         data = definition.get_function_with_opset_version(versions[-1])
     else:
-        types = [_type_message(graph, name) for name in node.input]
+        types = []
+        for value in map(graph.value, node.input):
+            kind = onnx.TypeProto()
+            kind.tensor_type.elem_type = CODES.get(value.dtype or "", 0)
+            if value.shape is not None:
+                kind.tensor_type.shape.SetInParent()
+            for dim in value.shape or ():
+                kind.tensor_type.shape.dim.add(**({} if dim is None else {"dim_value": dim}))
+            types.append(kind.SerializeToString())
         message = node.SerializeToString()
         data = definition.get_context_dependent_function_with_opset_version(versions[-1], message, types)
     if not data:
@@ -207,21 +215,6 @@ def _schema_function(node: "NodeProto", opset: int, graph: Graph) -> "FunctionPr
         schema(inner.op_type, "", versions[-1])[0] == schema(inner.op_type, "", opset)[0] for inner in function.node
     )
     return function if fits else None
-
-
-def _type_message(graph: Graph, name: str) -> bytes:
-    import onnx
-
-    value = graph.value(name)
-    kind = onnx.TypeProto()
-    kind.tensor_type.elem_type = CODES.get(value.dtype or "", 0)
-    if value.shape is not None:
-        kind.tensor_type.shape.SetInParent()
-        for dim in value.shape:
-            entry = kind.tensor_type.shape.dim.add()
-            if dim is not None:
-                entry.dim_value = dim
-    return bytes(kind.SerializeToString())
 
 
 def add_copies(graph: "GraphProto", view: Graph) -> None:
@@ -288,7 +281,13 @@ def _inline_graph(model: "ModelProto", graph: "GraphProto", body: Body, fresh: F
         prefix = fresh.take(f"_inlfunc_{node.op_type}", taken)
         taken.add(prefix)
         prefixes.add(prefix)
-        (kept if inside else added).extend(_expand(node, calls[position], prefix))
+        # Formal names become actual ones, inner names get the prefix.
+        function = calls[position]
+        actual = {formal: next(iter(node.input[slot : slot + 1]), "") for slot, formal in enumerate(function.input)}
+        for slot, formal in enumerate(function.output):
+            actual[formal] = next(iter(node.output[slot : slot + 1]), "") or f"{prefix}_{formal}"
+        attributes = {row.name: row for row in (*function.attribute_proto, *node.attribute)}
+        (kept if inside else added).extend(_expand_node(part, prefix, actual, attributes) for part in function.node)
     set_nodes(graph, [*kept, *added])
     domains = {plain_domain(entry.domain) for entry in model.opset_import}
     for entry in (entry for function in calls.values() for entry in function.opset_import):
@@ -296,19 +295,6 @@ def _inline_graph(model: "ModelProto", graph: "GraphProto", body: Body, fresh: F
             domains.add(plain_domain(entry.domain))
             model.opset_import.append(entry)
     return len(calls)
-
-
-def _expand(call: "NodeProto", function: "FunctionProto", prefix: str) -> "list[NodeProto]":
-    """The nodes of a function in place of a call: formal names become actual ones, inner names get the prefix."""
-    actual: dict[str, str] = {}
-    for position, formal in enumerate(function.input):
-        actual[formal] = call.input[position] if position < len(call.input) else ""
-    for position, formal in enumerate(function.output):
-        given = call.output[position] if position < len(call.output) else ""
-        actual[formal] = given or f"{prefix}_{formal}"
-    attributes: dict[str, AttributeProto] = {a.name: a for a in function.attribute_proto}
-    attributes |= {a.name: a for a in call.attribute}
-    return [_expand_node(node, prefix, actual, attributes) for node in function.node]
 
 
 def _expand_node(

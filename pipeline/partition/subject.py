@@ -206,7 +206,17 @@ def open_subject(source: SourceModel, work_folder: Path, sizes: Mapping[str, int
 
     ModelError when it is no model, ConfigError for sizes of dimensions that it does not have.
     """
-    if _head(source, work_folder)[4:8] == ORT_IDENTIFIER:
+    if source.member:
+        head = Spool(source, work_folder).head(8)
+    else:
+        try:
+            with open_regular(Path(source.path)) as opened:
+                head = opened.read(8)
+        except OSError as error:
+            raise ModelError(
+                "the model cannot be read", where=source.name, why=str(error), remedy="check the path"
+            ) from error
+    if head[4:8] == ORT_IDENTIFIER:
         if sizes:
             raise ConfigError(
                 "dimensions of an ORT format file cannot be fixed",
@@ -227,18 +237,6 @@ def resized(loaded: LoadedModel, sizes: Mapping[str, int], work_folder: Path) ->
     write_model(replace(loaded, proto=proto), target)
     again = load_model(SourceModel(path=str(target)), work_folder)
     return replace(again, source=loaded.source, outside=loaded.outside)
-
-
-def _head(source: SourceModel, work_folder: Path) -> bytes:
-    if source.member:
-        return Spool(source, work_folder).head(8)
-    try:
-        with open_regular(Path(source.path)) as opened:
-            return opened.read(8)
-    except OSError as error:
-        raise ModelError(
-            "the model cannot be read", where=source.name, why=str(error), remedy="check the path"
-        ) from error
 
 
 def check_computed(loaded: LoadedModel, shown: Graph, where: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from pipeline.core.abis import ARM64, X86_64, as_int32, wrapped_sum
 from pipeline.core.providers import NNAPI, XNNPACK
 from pipeline.partition.answer import Refusal, Settings
-from pipeline.partition.graph import Constant, FreshNames, Graph, Node, Shape, Value
+from pipeline.partition.graph import Constant, FreshNames, Graph, Node, Shape, Value, named
 
 DEQUANTIZE, QUANTIZE = "DequantizeLinear", "QuantizeLinear"
 
@@ -62,7 +62,7 @@ class Case:
     @property
     def label(self) -> str:
         """The target in words: its operator, and its name or first output."""
-        return f"{self.node.op_type} '{self.node.name or self.node.first_output}'"
+        return self.node.label
 
     @property
     def ver(self) -> int:
@@ -214,7 +214,7 @@ def selection_crash(graph: Graph, settings: Settings) -> Refusal | None:
             continue
         return Refusal(
             "crash",
-            f"Pad '{node.name or node.first_output}' feeds a QuantizeLinear but has no DequantizeLinear before it: "
+            f"{node.label} feeds a QuantizeLinear but has no DequantizeLinear before it: "
             "ONNX Runtime up to 1.27 reads out of range here and the process ends",
             "quantize the input of the Pad too, or take away the QuantizeLinear behind it",
             fatal=True,
@@ -364,12 +364,6 @@ def _gemm(case: Case) -> bool:
     return case.settings.ort_release < (1, 28) or _gemm_parameters_fit(case)
 
 
-def _batch_normalization(case: Case) -> bool:
-    """Input, scale and B quantized (from release 1.24 on mean and variance too)."""
-    count, most = len(case.unit.dqs), 5 if case.settings.ort_release >= (1, 24) else 3
-    return 3 <= count <= most and _complete(case, count) and _alike(case) and not _mixed_weight(case)
-
-
 def _top_k(case: Case) -> bool:
     """Values move, indices are not quantized."""
     unit = case.unit
@@ -432,7 +426,17 @@ _SELECTORS: Sequence[tuple[str, Selector, tuple[int, int]]] = (
         ),
         _ALWAYS,
     ),
-    ("BatchNormalization", _batch_normalization, _ALWAYS),
+    # Input, scale and B quantized (from release 1.24 on mean and variance too)
+    (
+        "BatchNormalization",
+        lambda case: (
+            3 <= len(case.unit.dqs) <= (5 if case.settings.ort_release >= (1, 24) else 3)
+            and _complete(case, len(case.unit.dqs))
+            and _alike(case)
+            and not _mixed_weight(case)
+        ),
+        _ALWAYS,
+    ),
     # Both inputs quantized with one type; the output is bool
     (
         "Equal Greater GreaterOrEqual Less LessOrEqual",
@@ -614,7 +618,6 @@ def unique_dq(graph: Graph) -> Graph:
 
 MAX_POOL_NHWC = 12
 """The version of MaxPool from which on there is a kernel of half precision for channels last."""
-MOST_NAMED = 3
 
 
 def processor_warnings(graph: Graph, settings: Settings, *, optimized_there: bool) -> Iterator[str]:
@@ -636,7 +639,7 @@ def processor_warnings(graph: Graph, settings: Settings, *, optimized_there: boo
     ]
     if pools:
         yield (
-            f"{_named(pools)} in half precision before opset {MAX_POOL_NHWC}: on cores with half precision the CPU has "
+            f"{named(pools)} in half precision before opset {MAX_POOL_NHWC}: on cores with half precision the CPU has "
             "no kernel for what level all makes of it, and there is no session (Failed to find kernel for "
             f"com.ms.internal.nhwc.MaxPool). Convert the model to opset {MAX_POOL_NHWC} or later, use level extended, "
             "or ship it in ORT format"
@@ -662,11 +665,6 @@ def clips_by_processor(graph: Graph) -> str:
         return ""
     member, apart = ("ARM", "x86") if clips[0][1] else ("x86", "ARM")
     return (
-        f"{_named([clip for clip, _ in clips])} in front of QuantizeLinear: an open or a huge bound makes it part of "
+        f"{named(clip for clip, _ in clips)} in front of QuantizeLinear: an open or a huge bound makes it part of "
         f"the quantized group on {member} and not on {apart}"
     )
-
-
-def _named(nodes: Sequence[Node]) -> str:
-    names = ", ".join(f"{node.op_type} '{node.name or node.first_output}'" for node in nodes[:MOST_NAMED])
-    return names + (f" and {len(nodes) - MOST_NAMED} more" if len(nodes) > MOST_NAMED else "")

@@ -9,13 +9,13 @@ is asked twice, and in its second round nothing is a candidate any more.
 """
 
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache, lru_cache
 from heapq import heappop, heappush
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -26,74 +26,42 @@ from pipeline.partition.rules import Claim
 Release = tuple[int, int]
 NEWEST: Release = (1, 30)
 """Whose kernels the whole table is."""
+RELEASES: tuple[Release, ...] = ((1, 27), (1, 28), (1, 29), NEWEST)
+"""Those that marks in the table are of, and the first."""
 
 
-class MarkedType(NamedTuple):
-    """An element type of a constraint: registered with enableInt64 only, or from a release on."""
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A registration for versions of a schema; `last` None matches `first` alone.
 
-    name: str
-    int64: bool
-    since: Release
-
-
-class Opsets(NamedTuple):
-    """The versions of a schema that a registration holds for, from a release on; `last` None matches `first` alone."""
+    `types` are those of each constraint, `on_cpu` the inputs and outputs that stay in the CPU's memory: `in1`, `out0`.
+    """
 
     first: int
     last: int | None
-    since: Release
+    types: Mapping[str, tuple[str, ...]]
+    on_cpu: frozenset[str]
 
     def holds(self, version: int) -> bool:
         """Whether the registration holds for this version of the schema."""
         return version == self.first or (self.last is not None and self.first <= version <= self.last)
 
-    def __str__(self) -> str:
-        return str(self.first) if self.last in (None, self.first) else f"{self.first} to {self.last}"
-
-
-@dataclass(frozen=True, slots=True)
-class Kernel:
-    """Registrations of one kernel. `on_cpu` are the inputs and outputs that stay in the CPU's memory: `in1`, `out0`."""
-
-    opsets: tuple[Opsets, ...]
-    types: Mapping[str, tuple[MarkedType, ...]]
-    on_cpu: frozenset[str]
-
-    def versions(self, settings: Settings) -> list[Opsets]:
-        """The versions that the release of the settings registers it for."""
-        return [row for row in self.opsets if row.since <= _release(settings)]
-
-    def taken(self, constraint: str, settings: Settings) -> list[str]:
-        """The types of a constraint that release and options allow."""
-        marked = self.types[constraint]
-        int64 = settings.webgpu.int64
-        return [row.name for row in marked if row.since <= _release(settings) and (int64 or not row.int64)]
-
-
-def _release(settings: Settings) -> Release:
-    """The release of the kernels; the plugin brings its own, whatever ONNX Runtime loads it."""
-    return NEWEST if settings.webgpu.plugin else settings.ort_release
-
 
 MARK = re.compile(r"(?P<word>[^!@]+)(?P<int64>!)?(@(?P<major>\d+)\.(?P<minor>\d+))?")
 
 
-def _marked(word: str) -> MarkedType:
-    match = MARK.fullmatch(word)
-    if match is None:
-        raise ValueError(word)
-    return MarkedType(match["word"], bool(match["int64"]), (int(match["major"] or 0), int(match["minor"] or 0)))
-
-
-def _opsets(word: str) -> Opsets:
-    span, _, since = _marked(word)
-    first, dash, last = span.rstrip("+").partition("-")
-    return Opsets(int(first), None if span.endswith("+") else int(last if dash else first), since)
-
-
 @cache
-def kernels() -> Mapping[tuple[str, str], tuple[Kernel, ...]]:
-    """The table, by domain ("" for ai.onnx) and operator."""
+def kernels(release: Release = NEWEST, *, int64: bool = True) -> Mapping[tuple[str, str], tuple[Kernel, ...]]:
+    """The kernels that a release registers, with or without enableInt64, by domain ("" for ai.onnx) and operator."""
+
+    def present(words: str) -> Iterator[str]:
+        for word in words.split(","):
+            match = MARK.fullmatch(word)
+            if match is None:
+                raise ValueError(word)
+            if (int(match["major"] or 0), int(match["minor"] or 0)) <= release and (int64 or not match["int64"]):
+                yield match["word"]
+
     table: dict[tuple[str, str], list[Kernel]] = {}
     for line in Path(__file__).with_name("webgpu_kernels.txt").read_text("utf-8").splitlines():
         if line.startswith("#"):
@@ -101,11 +69,18 @@ def kernels() -> Mapping[tuple[str, str], tuple[Kernel, ...]]:
         name, opsets, *constraints = line.split()
         pairs = dict(word.split("=") for word in constraints)
         on_cpu = frozenset(filter(None, pairs.pop("cpu", "").split(",")))
-        types = {key: tuple(map(_marked, names.split(","))) for key, names in pairs.items()}
-        kernel = Kernel(tuple(map(_opsets, opsets.split(","))), types, on_cpu)
+        types = {key: tuple(present(names)) for key, names in pairs.items()}
         domain, _, op_type = name.rpartition(":")
-        table.setdefault((domain, op_type), []).append(kernel)
+        for span in present(opsets):
+            first, dash, last = span.rstrip("+").partition("-")
+            end = None if span.endswith("+") else int(last if dash else first)
+            table.setdefault((domain, op_type), []).append(Kernel(int(first), end, types, on_cpu))
     return {key: tuple(rows) for key, rows in table.items()}
+
+
+def _release(settings: Settings) -> Release:
+    """The release of the kernels; the plugin brings its own, whatever ONNX Runtime loads it."""
+    return NEWEST if settings.webgpu.plugin else settings.ort_release
 
 
 @lru_cache(maxsize=4096)
@@ -153,17 +128,17 @@ def kernel_of(graph: Graph, node: Node, settings: Settings) -> Kernel | None:
     if (node.domain, node.op_type) not in kernels():
         return None
     types = tuple(bound_types(graph, node).items())
-    return _kernel(node.domain, node.op_type, node.since_version, types, settings)
+    release, int64 = _release(settings), settings.webgpu.int64
+    return _kernel(node.domain, node.op_type, node.since_version, types, release, int64)
 
 
 @lru_cache(maxsize=8192)
 def _kernel(
-    domain: str, op_type: str, version: int, bound: tuple[tuple[str, str], ...], settings: Settings
+    domain: str, op_type: str, version: int, bound: tuple[tuple[str, str], ...], release: Release, int64: bool
 ) -> Kernel | None:
     types = dict(bound)
-    for row in kernels()[domain, op_type]:
-        taken = all(types[name] in row.taken(name, settings) for name in row.types if name in types)
-        if taken and any(opsets.holds(version) for opsets in row.versions(settings)):
+    for row in kernels(release, int64=int64).get((domain, op_type), ()):
+        if row.holds(version) and all(types[name] in taken for name, taken in row.types.items() if name in types):
             return row
     return None
 
@@ -172,8 +147,7 @@ def _kernel(
 def cpu_slots(op_type: str, domain: str, version: int) -> frozenset[str]:
     """The inputs and outputs of an operator that stay in the CPU's memory, whatever the types are: `in1`, `out0`."""
     rows = kernels().get((domain, op_type), ())
-    fitting = (row for row in rows if any(opsets.holds(version) for opsets in row.opsets))
-    return next((row.on_cpu for row in fitting), frozenset())
+    return next((row.on_cpu for row in rows if row.holds(version)), frozenset())
 
 
 QUANTIZED = re.compile(r"Q(Linear|uantizeLinear|Gemm|Attention)\w*|(MatMul|Conv)Integer\w*|Dynamic(Quantize\w+)")
@@ -194,52 +168,51 @@ REWRITES = {
 
 def no_kernel(graph: Graph, node: Node, settings: Settings) -> Refusal:
     """Why a node has no kernel, by the nearest that exists, and what gives it one."""
-    rows = kernels().get((node.domain, node.op_type), ())
-    registered = [row for row in rows if row.versions(settings)]
+    key, version = (node.domain, node.op_type), node.since_version
+    release = _release(settings)
+    registered = kernels(release, int64=settings.webgpu.int64).get(key, ())
     if not registered:
-        since = min((opsets.since for row in rows for opsets in row.opsets), default=None)
         name = node.op_type if node.domain in ("", "com.microsoft") else f"{node.domain}.{node.op_type}"
-        if since:
-            release = ".".join(map(str, since))
-            text = f"no kernel for {name} before ONNX Runtime {release}"
-            return Refusal("release", text, f"ship {release} or later")
-        quantized = QUANTIZED.fullmatch(node.op_type)
-        remedy = (
-            FROM_QUANTIZED
-            if quantized
-            else REWRITES.get(node.op_type, "write it with other operators, or leave it to the CPU")
-        )
-        return Refusal("quantized" if quantized else "op", f"no kernel for {name}", remedy)
-    version, types = node.since_version, bound_types(graph, node)
-    fitting = [row for row in registered if any(opsets.holds(version) for opsets in row.versions(settings))]
+        for later in RELEASES:
+            if key in kernels(later):
+                words = ".".join(map(str, later))
+                text = f"no kernel for {name} before ONNX Runtime {words}"
+                return Refusal("release", text, f"ship {words} or later")
+        if QUANTIZED.fullmatch(node.op_type):
+            return Refusal("quantized", f"no kernel for {name}", FROM_QUANTIZED)
+        remedy = REWRITES.get(node.op_type, "write it with other operators, or leave it to the CPU")
+        return Refusal("op", f"no kernel for {name}", remedy)
+    fitting = [row for row in registered if row.holds(version)]
     if not fitting:
-        spans = ", ".join(dict.fromkeys(str(opsets) for row in registered for opsets in row.versions(settings)))
-        return Refusal(
-            "opset", f"no kernel for {node.op_type} of opset {version}, there are some for {spans}",
-            "convert the model to such an opset",
-        )  # fmt: skip
-    constraint, _ = next(
-        (
-            (name, row)
-            for row in fitting
-            for name in row.types
-            if types.get(name, "") not in ("", *row.taken(name, settings))
-        ),
-        ("", fitting[0]),
-    )
+        spans = ((str(row.first), "" if row.last in (None, row.first) else f" to {row.last}") for row in registered)
+        there = ", ".join(dict.fromkeys(map("".join, spans)))
+        text = f"no kernel for {node.op_type} of opset {version}, there are some for {there}"
+        return Refusal("opset", text, "convert the model to such an opset")
+    types = bound_types(graph, node)
+    refused = (name for row in fitting for name, taken in row.types.items() if types.get(name, "") not in ("", *taken))
+    constraint = next(refused, "")
     dtype = types.get(constraint, "")
-    # A kernel for other types: what of the settings adds this one, or which there are
-    text = f"no kernel for {node.op_type} of {dtype} at opset {node.since_version}"
-    marked = [entry for row in fitting for entry in row.types.get(constraint, ()) if entry.name == dtype]
-    later = min((entry.since for entry in marked if entry.since > _release(settings)), default=None)
-    release = ".".join(map(str, later or ()))
-    if any(entry.int64 for entry in marked):
-        text += "; enableInt64 adds it" + (f" from ONNX Runtime {release} on" if later else "")
+    # A kernel for other types: which release adds this one, with enableInt64 or without
+    text = f"no kernel for {node.op_type} of {dtype} at opset {version}"
+
+    def first_with(*, int64: bool) -> Release | None:
+        for later in (release, *(row for row in RELEASES if row > release)):
+            rows = kernels(later, int64=int64).get(key, ())
+            if any(row.holds(version) and dtype in row.types.get(constraint, ()) for row in rows):
+                return later
+        return None
+
+    since, without = first_with(int64=True), first_with(int64=False)
+    words = ".".join(map(str, since or ()))
+    if since and not without:
         remedy = f"set enableInt64=1, or {SIZES}"
-        return Refusal("int64", text, f"ship {release} or later, and {remedy}" if later else remedy)
-    if later:
-        return Refusal("release", f"{text} before ONNX Runtime {release}", f"ship {release} or later")
-    names = list(dict.fromkeys(name for row in fitting for name in row.taken(constraint, settings)))
+        if since > release:
+            text = f"{text}; enableInt64 adds it from ONNX Runtime {words} on"
+            return Refusal("int64", text, f"ship {words} or later, and {remedy}")
+        return Refusal("int64", f"{text}; enableInt64 adds it", remedy)
+    if since and since > release:
+        return Refusal("release", f"{text} before ONNX Runtime {words}", f"ship {words} or later")
+    names = list(dict.fromkeys(name for row in fitting for name in row.types.get(constraint, ())))
     likely = [name for name in names if name in ("f32", "f16")] or names[:2]  # what a user would change to
     remedy = SIZES if dtype == "i64" else f"compute this part in {' or '.join(likely)}"
     return Refusal("type", f"{text}, there are some for {', '.join(names)}", remedy)
@@ -423,7 +396,7 @@ def estimated(graph: Graph, settings: Settings, claimed: Container[int]) -> bool
     )
     if not (settings.nhwc and moved):
         return False
-    movable = {kind.name for kernel in kernels()["", "Transpose"] for kind in kernel.types["T"]}
+    movable = {name for kernel in kernels()["", "Transpose"] for name in kernel.types["T"]}
     values = (graph.value(name) for node in nodes for name in node.outputs if name)
     return bool(on_cpu) or any(value.dtype not in movable and len(value.shape or (0, 0)) > 1 for value in values)
 
@@ -437,8 +410,7 @@ def forecast(rounds: Iterable[tuple[Graph, Claim]], settings: Settings) -> LoadF
         fatal = next(filter(has_nameless_bias, (graph.nodes[index] for index in sorted(claimed))), None)
         problem = None
         if fatal is not None:
-            mark = f"{fatal.op_type} '{fatal.name or fatal.first_output}'"
-            problem = msgspec.structs.replace(NAMELESS_BIAS, text=NAMELESS_BIAS.text.format(mark=mark))
+            problem = msgspec.structs.replace(NAMELESS_BIAS, text=NAMELESS_BIAS.text.format(mark=fatal.label))
         if problem is None and settings.webgpu.graph_capture and copies(graph, settings, claimed):
             problem = CAPTURE
         if problem is not None:

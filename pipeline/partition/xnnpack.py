@@ -387,9 +387,16 @@ def softmax_output(case: Case) -> Refusal | None:
     return None
 
 
-def average_pool(case: Case) -> Refusal | None:
-    """A quantized one is no longer taken since release 1.24."""
-    return _refused(case, "not taken since release 1.24") if case.settings.ort_release >= (1, 24) else None
+AVERAGE_POOL_TYPES = when(
+    grouped,
+    refuse(
+        lambda case: case.settings.ort_release >= (1, 24),
+        "quant",
+        lambda case: f"quantized {case.node.op_type}: not taken since release 1.24",
+        REMEDY,
+    ),
+    same_kind("u8"),
+)
 
 
 WITH_I8 = (half_precision, dtype(0, ("f32", "f16", "u8", "i8")))
@@ -412,7 +419,7 @@ TABLE: Table = {
     "Conv": Rule(since=11, types=WITH_I8, checks=(conv_types, *CONV)),
     "ConvTranspose": Rule(since=11, types=WITH_I8, checks=(conv_types, *CONV)),
     "MaxPool": Rule(since=8, types=MAX_POOL_TYPES, checks=(when(grouped, same_kind("u8", "s8")), *MAX_POOL)),
-    "AveragePool": Rule(since=7, types=WITH_U8, checks=(when(grouped, average_pool, same_kind("u8")), *AVERAGE_POOL)),
+    "AveragePool": Rule(since=7, types=WITH_U8, checks=(AVERAGE_POOL_TYPES, *AVERAGE_POOL)),
     "Softmax": Rule(types=WITH_U8, checks=(when(grouped, same_kind("u8"), softmax_output), softmax)),
     "Resize": Rule(since=10, types=WITH_I8, checks=RESIZE),
     "Gemm": Rule(since=7, types=(own_half_precision,), checks=(GEMM,)),
@@ -494,7 +501,7 @@ def _dangling(case: Case) -> Refusal | None:
         return None
     return Refusal(
         "fusion",
-        f"{fused.op_type} '{fused.name or fused.first_output}' is fused into {case.label}, whose output others need "
+        f"{fused.label} is fused into {case.label}, whose output others need "
         "too: ONNX Runtime up to 1.27 loses it and makes no session",
         "ship release 1.28 or later, or give the others a copy by a second node",
     )
@@ -511,7 +518,7 @@ def _half_clip(case: Case) -> Refusal | None:
         return None
     return Refusal(
         "fusion",
-        f"Clip '{fused.name or fused.first_output}' in half precision is fused into {case.label}, which reads its "
+        f"{fused.label} in half precision is fused into {case.label}, which reads its "
         "bounds as 32-bit floats: there is no session, or values are wrong",
         "compute in f32, use Relu in place of the Clip, or leave XNNPACK out",
     )

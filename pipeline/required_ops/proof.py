@@ -195,7 +195,18 @@ def read_log(text: str, required: RequiredOps, models: Iterable[Needs] = ()) -> 
 def _findings(line: str, required: RequiredOps, needs: Needs) -> Iterator[LogFinding]:
     for pattern in _KERNEL_TEXTS:
         if match := pattern.search(line):
-            yield _kernel(match, line, required, needs)
+            domain, _, op = match["op"].rpartition(".")
+            key, version = (domain or DEFAULT_DOMAIN, op), int(match["version"])
+            need = _need_of(needs, *key, match["node"], version)
+            if need is None:
+                tensor = _TENSOR.search(line)
+                name = CPP_BY_ORT.get(tensor["type"], "") if tensor else ""
+                types = tuple((slot, name) for slot in TYPE_SLOTS.get(key, ())[:1] if name)
+                if not types and key in required.types and not covers(required, {Need(*key, version): ("",)}):
+                    yield _unknown_type(match[0], op)
+                    return
+                need = Need(*key, version, types, nameless=key in TYPE_SLOTS and not types)
+            yield _judged(need, match["node"], match[0], required)
             return
     if match := _RUN_TEXT.search(line):
         yield from _reduced(match["text"], match["op"], match["node"], required, needs)
@@ -204,21 +215,6 @@ def _findings(line: str, required: RequiredOps, needs: Needs) -> Iterator[LogFin
         yield LogFinding(what=line.strip(), why=other.cause, remedy=other.remedy)
         return
     yield from _reduced(line, "", "", required, needs)
-
-
-def _kernel(match: re.Match[str], line: str, required: RequiredOps, needs: Needs) -> LogFinding:
-    domain, _, op = match["op"].rpartition(".")
-    key = (domain or DEFAULT_DOMAIN, op)
-    version = int(match["version"])
-    need = _need_of(needs, *key, match["node"], version)
-    if need is None:
-        tensor = _TENSOR.search(line)
-        name = CPP_BY_ORT.get(tensor["type"], "") if tensor else ""
-        types = tuple((slot, name) for slot in TYPE_SLOTS.get(key, ())[:1] if name)
-        if not types and key in required.types and not covers(required, {Need(*key, version): ("",)}):
-            return _unknown_type(match[0], op)
-        need = Need(*key, version, types, nameless=key in TYPE_SLOTS and not types)
-    return _judged(need, match["node"], match[0], required)
 
 
 def _unknown_type(message: str, op: str) -> LogFinding:
@@ -306,8 +302,21 @@ def changes(old: RequiredOps, new: RequiredOps, artifacts: Mapping[str, Needs] =
     for key in sorted(old.operator_keys() & new.operator_keys()):
         operators += _retyped(key, old.types.get(key), new.types.get(key))
     operators.sort(key=lambda change: (change.domain, change.op))
+    # Differences that concern no single operator
+    whole = []
+    if old.everything != new.everything:
+        what = "the rule that all operators are required"
+        whole.append(Change(kind=ADDS if new.everything else REMOVES, domain="", op="", what=what))
+    before, after = old.global_types, new.global_types
+    if before is not None and after is not None:
+        for kind, surplus in ((ADDS, after - before), (REMOVES, before - after)):
+            texts = [f"the globally allowed type {name}" for name in sorted(surplus)]
+            whole += [Change(kind=kind, domain="", op="", what=text) for text in texts]
+    elif before != after:
+        what = f"the restriction of all types to {', '.join(sorted((after if before is None else before) or ()))}"
+        whole.append(Change(kind=REMOVES if after is None else ADDS, domain="", op="", what=what))
     differences = []
-    for change in (*_whole(old, new), *operators):
+    for change in (*whole, *operators):
         names: dict[str, None] = {}
         for name, item in lacking if change.kind == ADDS else ():
             # Whether the addition brings what the artifact lacks
@@ -319,23 +328,6 @@ def changes(old: RequiredOps, new: RequiredOps, artifacts: Mapping[str, Needs] =
                 names[name] = None
         differences.append(msgspec.structs.replace(change, needed_by=tuple(names)))
     return tuple(differences)
-
-
-def _whole(old: RequiredOps, new: RequiredOps) -> Iterator[Change]:
-    """Differences that concern no single operator."""
-    if old.everything != new.everything:
-        what = "the rule that all operators are required"
-        yield Change(kind=ADDS if new.everything else REMOVES, domain="", op="", what=what)
-    before, after = old.global_types, new.global_types
-    if before != after and (before is None or after is None):
-        names = ", ".join(sorted((after if before is None else before) or ()))
-        yield Change(
-            kind=REMOVES if after is None else ADDS, domain="", op="", what=f"the restriction of all types to {names}"
-        )
-    elif before is not None and after is not None:
-        for kind, names_of in ((ADDS, after - before), (REMOVES, before - after)):
-            for name in sorted(names_of):
-                yield Change(kind=kind, domain="", op="", what=f"the globally allowed type {name}")
 
 
 def _listed(kind: str, less: RequiredOps, more: RequiredOps) -> Iterator[Change]:

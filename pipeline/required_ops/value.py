@@ -202,7 +202,13 @@ class RequiredOps:
             return self
         if self.global_types is not None and not self.global_types <= (other.global_types or frozenset()):
             return self
-        grown = {key for key in self.operator_keys() if not _within(self.types.get(key), other.types.get(key))}
+        grown = set()  # operators some of whose types are not among the other's
+        for key in self.operator_keys():
+            inner, outer = self.types.get(key), other.types.get(key)
+            if outer is not None and (
+                inner is None or any(slot not in inner or not inner[slot] <= types for slot, types in outer.items())
+            ):
+                grown.add(key)
         operators = {
             (domain, opset): frozenset(op for op in ops if op not in listed or (domain, op) in grown)
             for (domain, opset), ops in self.operators.items()
@@ -211,7 +217,10 @@ class RequiredOps:
         operators = {key: ops for key, ops in operators.items() if ops}
         keys = _operator_keys(operators)
         types = {
-            key: _surplus(types, other.types.get(key)) if key in grown else types
+            # Empty sets stand where nothing must be added.
+            key: {slot: names - other.types.get(key, {}).get(slot, names) for slot, names in types.items()}
+            if key in grown and key in other.types
+            else types
             for key, types in self.types.items()
             if key in keys
         }
@@ -246,18 +255,6 @@ def _each_opset(
     keys = left.operators.keys() | right.operators.keys()
     combined = {key: combine(left.operators.get(key, nothing), right.operators.get(key, nothing)) for key in keys}
     return {key: ops for key, ops in combined.items() if ops}
-
-
-def _within(inner: OpTypes | None, outer: OpTypes | None) -> bool:
-    """Whether types of an operator are among others."""
-    if inner is None or outer is None:
-        return outer is None
-    return all(slot in inner and inner[slot] <= types for slot, types in outer.items())
-
-
-def _surplus(types: OpTypes, others: OpTypes | None) -> OpTypes:
-    """The types that must be added to `theirs`; empty sets where that is nothing."""
-    return types if others is None else {slot: names - others.get(slot, names) for slot, names in types.items()}
 
 
 class Need(msgspec.Struct, frozen=True, gc=False):
@@ -348,19 +345,16 @@ def _optimizer_needs(model: OrtModel, label: str) -> Iterator[tuple[Need, str]]:
     for name in _PERMUTED:
         types = (((INPUTS, 0), name), ((INPUTS, 1), "int64_t"))
         yield Need(DEFAULT_DOMAIN, "Gather", _since("Gather", opset), types), label
-    for name in sorted({name for graph in model.graph.walk() for name in _transposed_types(graph)}):
+    # A Transpose may come to stand before all values of rank 2 and more that are computed.
+    computed = {
+        CPP_TYPES[info.elem_type]
+        for graph in model.graph.walk()
+        for name, info in graph.node_args.items()
+        if name not in graph.initializers and isinstance(info, TensorType) and info.elem_type in CPP_TYPES
+        if info.shape is None or len(info.shape) >= 2
+    }
+    for name in sorted(computed):
         yield Need(DEFAULT_DOMAIN, "Transpose", _since("Transpose", opset), (((INPUTS, 0), name),)), label
-
-
-def _transposed_types(graph: OrtGraph) -> Iterator[str]:
-    """Types of the values that a Transpose may come to stand before: all of rank 2 and more that are computed."""
-    for name, info in graph.node_args.items():
-        if (
-            name not in graph.initializers
-            and isinstance(info, TensorType)
-            and (info.shape is None or len(info.shape) >= 2)
-        ):
-            yield from [CPP_TYPES[info.elem_type]] if info.elem_type in CPP_TYPES else []
 
 
 def _opset(model: OrtModel) -> int:

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from pipeline.partition.answer import Decision, Settings
-from tests.partition_samples import answer, chain, claims, model, value
+from tests.partition_samples import answer, chain, claims, model, one, ones, value
 from tests.values import present
 
 F32, F16, I32, I64, BOOL = (
@@ -31,27 +31,11 @@ BOTH, NEITHER = (True, True), (False, False)
 ONLY_NN, ONLY_MLP = (True, False), (False, True)
 
 
-def one(
-    op: str, dims: Any = (1, 4, 6, 6), *, kind: int = F32, opset: int = 17, inputs: Any = None, **rest: Any
-) -> onnx.ModelProto:
-    """One node that reads `x` and the constants, and makes `y`."""
-    constants = rest.pop("constants", {})
-    outputs = rest.pop("outputs", ["y"])
-    node = helper.make_node(op, inputs or ["x", *constants], outputs, domain=rest.pop("domain", ""), **rest)
-    domains = [node.domain] if node.domain else []
-    return model([node], [value("x", dims, kind)], outputs, constants, opset=opset, domains=domains)
-
-
 def decision(made: onnx.ModelProto, folder: Path, settings: Settings) -> Decision:
     """What became of the last node."""
     given = answer(made, folder, settings)
     assert given.error is None, given.error
     return given.decisions[-1]
-
-
-def ones(*dims: int) -> np.ndarray[Any, Any]:
-    """An f32 array of ones."""
-    return np.ones(dims, np.float32)
 
 
 @pytest.mark.parametrize(

@@ -10,18 +10,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from tests.onnx_samples import parsed_nodes
-from tests.partition_samples import NNAPI, NNAPI_NCHW, answer, chain, claims, model, quantized, value
+from tests.partition_samples import NNAPI, NNAPI_NCHW, answer, chain, claims, model, one, quantized, value
 
 F32, I32, I64 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64
-
-
-def one(
-    op: str, dims: Any = (1, 4, 6, 6), *, kind: int = F32, opset: int = 17, inputs: Any = None, **rest: Any
-) -> onnx.ModelProto:
-    """One node that reads `x` and the constants, and makes `y`."""
-    constants = rest.pop("constants", {})
-    node = helper.make_node(op, inputs or ["x", *constants], ["y"], **rest)
-    return model([node], [value("x", dims, kind)], ["y"], constants, opset=opset)
 
 
 @pytest.mark.parametrize(

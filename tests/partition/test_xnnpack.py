@@ -10,25 +10,13 @@ from onnx import TensorProto, helper
 
 from pipeline.partition.answer import Settings
 from tests.onnx_samples import parsed_nodes
-from tests.partition_samples import answer, claims, model, quantized, value
+from tests.partition_samples import answer, claims, model, one, ones, quantized, value
 from tests.values import present
 
 
 def xnnpack(release: tuple[int, int] = (1, 23)) -> Settings:
     """XNNPACK as a release has it."""
     return Settings(provider="xnnpack", ort_release=release)
-
-
-def one(op: str, dims: Any = (1, 4, 6, 6), *, opset: int = 17, inputs: Any = None, **rest: Any) -> onnx.ModelProto:
-    """One node that reads `x` and the constants, and makes `y`."""
-    constants, kind = rest.pop("constants", {}), rest.pop("kind", TensorProto.FLOAT)
-    node = helper.make_node(op, inputs or ["x", *constants], ["y"], **rest)
-    return model([node], [value("x", dims, kind)], ["y"], constants, opset=opset)
-
-
-def ones(*dims: int) -> np.ndarray[Any, Any]:
-    """An f32 array of ones."""
-    return np.ones(dims, np.float32)
 
 
 WEIGHT = {"w": ones(2, 4, 3, 3)}
@@ -218,16 +206,16 @@ def test_a_clip_in_half_precision_makes_no_session_on_arm(
     assert ("as 32-bit floats" in (load.error or "")) is fails
 
 
-HALF = {"kind": TensorProto.FLOAT16}
+HALF = TensorProto.FLOAT16
 
 
 @pytest.mark.parametrize(
     "made",
     [
-        one("Conv", constants={"w": np.ones((2, 4, 3, 3), np.float16)}, **HALF),
-        one("MaxPool", kernel_shape=[2, 2], opset=12, **HALF),
-        one("MatMul", (2, 3), constants={"b": np.ones((3, 4), np.float16)}, **HALF),
-        one("Softmax", axis=-1, **HALF),
+        one("Conv", constants={"w": np.ones((2, 4, 3, 3), np.float16)}, kind=HALF),
+        one("MaxPool", kernel_shape=[2, 2], opset=12, kind=HALF),
+        one("MatMul", (2, 3), constants={"b": np.ones((3, 4), np.float16)}, kind=HALF),
+        one("Softmax", axis=-1, kind=HALF),
     ],
     ids=lambda made: made.graph.node[0].op_type,
 )

@@ -5,17 +5,15 @@ import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from pipeline.cli.main import main
 from pipeline.required_ops import RequiredOps, parse, read_config
+from tests.command import ort_mobile
 from tests.ort_models import convert, converted, parsed
 
 ROOT = Path(__file__).resolve().parents[2]
-Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(scope="session")
@@ -29,15 +27,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    def run_it(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as left:
-            main(["op-config", *map(str, arguments)])
-        printed = capsys.readouterr()
-        return int(left.value.code or 0), printed.out, printed.err
-
-    return run_it
+def run(*arguments: object) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a command of op-config."""
+    done = ort_mobile("op-config", *arguments, code=None)
+    return done.code, done.out, done.err
 
 
 def artifact(folder: Path, name: str) -> Path:
@@ -45,7 +38,7 @@ def artifact(folder: Path, name: str) -> Path:
     return found
 
 
-def test_create_from_files_folders_and_archives_is_the_same(folder: Path, tmp_path: Path, run: Run) -> None:
+def test_create_from_files_folders_and_archives_is_the_same(folder: Path, tmp_path: Path) -> None:
     archive = tmp_path / "all.zip"
     with zipfile.ZipFile(archive, "w") as opened:
         for path in folder.iterdir():
@@ -72,7 +65,7 @@ def test_create_writes_the_same_bytes_whatever_the_hash_seed(folder: Path, tmp_p
     assert len({path.read_bytes() for path in tmp_path.glob("*.config")}) == 1
 
 
-def test_what_was_written_is_said(folder: Path, tmp_path: Path, run: Run) -> None:
+def test_what_was_written_is_said(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "some.config"
     code, out, _ = run("create", artifact(folder, "control_flow"), "--output", path)
     assert (code, out) == (0, f"{path}: written, {len(read_config(path).operator_keys())} operators\n")
@@ -80,7 +73,7 @@ def test_what_was_written_is_said(folder: Path, tmp_path: Path, run: Run) -> Non
     assert json.loads(run("merge", path, "-o", path, "--json", "-")[1])["config"] == str(path)
 
 
-def test_create_prints_without_output(folder: Path, run: Run) -> None:
+def test_create_prints_without_output(folder: Path) -> None:
     code, out, _ = run("create", artifact(folder, "casts"))
     assert code == 0
     assert parse(out, "x").types == {
@@ -92,7 +85,7 @@ def test_create_prints_without_output(folder: Path, run: Run) -> None:
     assert parse(run("create", "--no-types", artifact(folder, "casts"))[1], "x").types == {}
 
 
-def test_create_for_a_provider_adds_its_layout_change(folder: Path, run: Run) -> None:
+def test_create_for_a_provider_adds_its_layout_change(folder: Path) -> None:
     source = artifact(folder, "conv_relu.extended-fixed")
     plain = parse(run("create", source)[1], "x")
     changed = parse(run("create", source, "--provider", "nnapi")[1], "x")
@@ -100,7 +93,7 @@ def test_create_for_a_provider_adds_its_layout_change(folder: Path, run: Run) ->
     assert parse(run("create", source, "--provider", "coreml")[1], "x") == plain
 
 
-def test_saved_optimizations_of_one_artifact_make_the_build_optimize_all(tmp_path: Path, run: Run) -> None:
+def test_saved_optimizations_of_one_artifact_make_the_build_optimize_all(tmp_path: Path) -> None:
     """Such a build turns the other artifact's quantized nodes to NHWC as well."""
     text = """
         g (uint8[1, 1, 4, 4] x) => (uint8[1, 1, 2, 2] y)
@@ -115,7 +108,7 @@ def test_saved_optimizations_of_one_artifact_make_the_build_optimize_all(tmp_pat
         assert 'com.microsoft;1;FusedConv,QLinearConv{"inputs": {"0": ["uint8_t"]}}' in run("create", *order)[1]
 
 
-def test_create_with_globally_allowed_types_is_proven(folder: Path, tmp_path: Path, run: Run) -> None:
+def test_create_with_globally_allowed_types_is_proven(folder: Path, tmp_path: Path) -> None:
     source = artifact(folder, "conv_relu.extended-fixed")
     code, out, _ = run("create", source, "--globally-allowed-types", "int64_t,float")
     assert code == 0
@@ -128,13 +121,13 @@ def test_create_with_globally_allowed_types_is_proven(folder: Path, tmp_path: Pa
     assert not (tmp_path / "no.config").exists()
 
 
-def test_create_refuses_unknown_types(folder: Path, run: Run) -> None:
+def test_create_refuses_unknown_types(folder: Path) -> None:
     code, _, err = run("create", folder, "--globally-allowed-types", "flaot")
     assert code == 2
     assert "did you mean float?" in err
 
 
-def test_one_broken_artifact_fails_all_and_writes_nothing(folder: Path, tmp_path: Path, run: Run) -> None:
+def test_one_broken_artifact_fails_all_and_writes_nothing(folder: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken.ort"
     broken.write_bytes(artifact(folder, "casts").read_bytes()[:500])
     code, _, err = run("create", folder, broken, "-o", tmp_path / "c")
@@ -144,7 +137,7 @@ def test_one_broken_artifact_fails_all_and_writes_nothing(folder: Path, tmp_path
     assert not (tmp_path / "c").exists()
 
 
-def test_merge_loses_nothing(folder: Path, tmp_path: Path, run: Run) -> None:
+def test_merge_loses_nothing(folder: Path, tmp_path: Path) -> None:
     parts = []
     for place, source in enumerate(sorted(folder.iterdir())):
         parts.append(tmp_path / f"{place}.config")
@@ -157,7 +150,7 @@ def test_merge_loses_nothing(folder: Path, tmp_path: Path, run: Run) -> None:
     assert all(parse(out, "x").contains(read_config(part)) for part in parts)
 
 
-def test_check_proves_or_names_the_line(folder: Path, tmp_path: Path, run: Run) -> None:
+def test_check_proves_or_names_the_line(folder: Path, tmp_path: Path) -> None:
     config = tmp_path / "c.config"
     run("create", folder, "-o", config)
     code, out, _ = run("check", config, folder)
@@ -176,7 +169,7 @@ def test_check_proves_or_names_the_line(folder: Path, tmp_path: Path, run: Run) 
     assert all(item["node"] for items in told.values() for item in items)
 
 
-def test_check_groups_what_artifacts_lack_and_its_lines_can_be_merged(folder: Path, tmp_path: Path, run: Run) -> None:
+def test_check_groups_what_artifacts_lack_and_its_lines_can_be_merged(folder: Path, tmp_path: Path) -> None:
     config, lines = tmp_path / "c.config", tmp_path / "lines.config"
     run("create", artifact(folder, "control_flow"), "-o", config)
     code, out, err = run("check", config, folder)
@@ -190,14 +183,14 @@ def test_check_groups_what_artifacts_lack_and_its_lines_can_be_merged(folder: Pa
     assert run("check", config, folder)[0] == 0
 
 
-def test_explain_takes_any_case_and_suggests(folder: Path, run: Run) -> None:
+def test_explain_takes_any_case_and_suggests(folder: Path) -> None:
     assert run("explain", folder, "--operator", "tan") == run("explain", folder, "--operator", "ai.onnx:Tan")
     code, _, err = run("explain", folder, "--operator", "Tann")
     assert code == 2
     assert "did you mean Tan?" in err
 
 
-def test_check_reads_a_log(folder: Path, tmp_path: Path, run: Run) -> None:
+def test_check_reads_a_log(folder: Path, tmp_path: Path) -> None:
     config, log = tmp_path / "c.config", tmp_path / "logcat.txt"
     run("create", artifact(folder, "casts"), "-o", config)
     log.write_bytes(
@@ -217,14 +210,14 @@ def test_check_reads_a_log(folder: Path, tmp_path: Path, run: Run) -> None:
     assert "nothing about operators" in out
 
 
-def test_check_needs_something_to_check(tmp_path: Path, run: Run) -> None:
+def test_check_needs_something_to_check(tmp_path: Path) -> None:
     (tmp_path / "c").write_text("")
     code, _, err = run("check", tmp_path / "c")
     assert code == 2
     assert "--from-log" in err
 
 
-def test_check_refuses_a_malformed_config(folder: Path, tmp_path: Path, run: Run) -> None:
+def test_check_refuses_a_malformed_config(folder: Path, tmp_path: Path) -> None:
     config = tmp_path / "c.config"
     config.write_text("ai.onnx;13;Add # the first one\n")
     code, _, err = run("check", config, folder)
@@ -232,7 +225,7 @@ def test_check_refuses_a_malformed_config(folder: Path, tmp_path: Path, run: Run
     assert f"{config}:1:16" in err
 
 
-def test_explain_names_models_nodes_and_types(folder: Path, tmp_path: Path, run: Run) -> None:
+def test_explain_names_models_nodes_and_types(folder: Path, tmp_path: Path) -> None:
     code, out, _ = run("explain", folder, "--operator", "Tan")
     assert code == 0
     lines = out.splitlines()
@@ -248,7 +241,7 @@ def test_explain_names_models_nodes_and_types(folder: Path, tmp_path: Path, run:
     assert [Path(name).name for name in cast["artifacts"]] == ["casts.none-fixed.ort"]
 
 
-def test_diff_reads_like_a_review(folder: Path, tmp_path: Path, run: Run) -> None:
+def test_diff_reads_like_a_review(folder: Path, tmp_path: Path) -> None:
     old, new = tmp_path / "old.config", tmp_path / "new.config"
     run("create", artifact(folder, "casts"), "-o", old)
     run("create", folder, "-o", new)
@@ -280,13 +273,13 @@ def test_diff_reads_like_a_review(folder: Path, tmp_path: Path, run: Run) -> Non
         ("ai.onnx;13;If", "ai.onnx;14;If", "adds ai.onnx:If opset 14\nremoves ai.onnx:If opset 13"),
     ],
 )  # fmt: skip
-def test_sentences_of_a_diff(tmp_path: Path, run: Run, old: str, new: str, sentence: str) -> None:
+def test_sentences_of_a_diff(tmp_path: Path, old: str, new: str, sentence: str) -> None:
     (tmp_path / "old").write_text(old)
     (tmp_path / "new").write_text(new)
     assert run("diff", tmp_path / "old", tmp_path / "new")[1].strip() == sentence
 
 
-def test_a_diff_keeps_changes_of_an_operator_together_and_counts_them(tmp_path: Path, run: Run) -> None:
+def test_a_diff_keeps_changes_of_an_operator_together_and_counts_them(tmp_path: Path) -> None:
     (tmp_path / "old").write_text("ai.onnx;1;Tan\nai.onnx;11;Conv\nai.onnx;13;Gemm\n")
     (tmp_path / "new").write_text("ai.onnx;1;Conv,Tan\nai.onnx;7;Gemm\ncom.microsoft;1;Gelu\n")
     _, out, err = run("diff", tmp_path / "old", tmp_path / "new")
@@ -297,7 +290,7 @@ def test_a_diff_keeps_changes_of_an_operator_together_and_counts_them(tmp_path: 
     assert err.strip() == "3 additions and 2 removals"
 
 
-def test_operators_of_custom_libraries_are_noted(folder: Path, tmp_path: Path, run: Run) -> None:
+def test_operators_of_custom_libraries_are_noted(folder: Path, tmp_path: Path) -> None:
     """The build cannot add their kernels; the config keeps them, so that checks agree with it."""
     source = tmp_path / "custom.ort"
     data = artifact(folder, "conv_relu.extended-fixed").read_bytes()
@@ -309,7 +302,7 @@ def test_operators_of_custom_libraries_are_noted(folder: Path, tmp_path: Path, r
 
 
 @pytest.mark.parametrize("command", ["create", "merge", "check", "explain", "diff"])
-def test_missing_files_and_arguments_are_usage_errors(tmp_path: Path, run: Run, command: str) -> None:
+def test_missing_files_and_arguments_are_usage_errors(tmp_path: Path, command: str) -> None:
     assert run(command)[0] == 2
     nothing = [tmp_path / "none", tmp_path / "none"]
     code, _, err = run(command, *nothing)
@@ -317,7 +310,7 @@ def test_missing_files_and_arguments_are_usage_errors(tmp_path: Path, run: Run, 
     assert str(nothing[0]) in err
 
 
-def test_names_from_models_cannot_steer_the_terminal(folder: Path, tmp_path: Path, run: Run) -> None:
+def test_names_from_models_cannot_steer_the_terminal(folder: Path, tmp_path: Path) -> None:
     source = tmp_path / "hostile.ort"
     named = convert(parsed("g (float[2] x) => (float[2] y) { [the_node] y = Tan (x) }"), tmp_path / "named.ort")
     source.write_bytes(named.read_bytes().replace(b"the_node", b"\x1b[2Jnode"))

@@ -77,10 +77,10 @@ def registered(plugin: str, *options: str) -> Registered:
 def ours(*, int64: bool) -> Registered:
     """Our table as the newest release has it."""
     return frozenset(
-        (domain, op, opsets.first, opsets.last, name, kind.name,
+        (domain, op, kernel.first, kernel.last, name, kind,
          kernel.on_cpu if op != "GroupQueryAttention" else frozenset())
-        for (domain, op), rows in kernels().items() for kernel in rows for opsets in kernel.opsets
-        for name, marked in kernel.types.items() for kind in marked if int64 or not kind.int64
+        for (domain, op), rows in kernels(int64=int64).items() for kernel in rows
+        for name, kinds in kernel.types.items() for kind in kinds
     )  # fmt: skip
 
 
