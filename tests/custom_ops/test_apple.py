@@ -16,8 +16,8 @@ from tests.custom_ops.apple import compiled, framework
 from tests.custom_ops.samples import library, model
 from tests.features.apple.frameworks import DYLIB, fat, image
 from tests.features.apple.test_facade import mistakes
-from tests.features.apple.test_package import files_of
 from tests.release.test_bundle import reseal
+from tests.values import files_of
 
 pytestmark = [
     pytest.mark.skipif(not shutil.which("gcc"), reason="gcc is not installed"),
