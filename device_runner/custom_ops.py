@@ -19,8 +19,7 @@ from device_runner.files import (
     sha256,
 )
 from device_runner.library import MAX_BYTES, is_archive
-from device_runner.probe.elf import NotElf, parse_elf
-from device_runner.probe.macho import FAT, THIN, MachOImage, read_images
+from device_runner.probe.elf import FAT, THIN, MachOImage, NotElf, parse_elf, read_images
 
 SYMBOL = "RegisterCustomOps"
 MEMBER = re.compile(r"(?:jni|lib)/(?P<abi>[\w-]+)/(?P<name>lib[\w.-]+\.so)")

@@ -388,16 +388,15 @@ class HostDevice(LocalDevice):
     def _prepare(self, spec: RunSpec) -> tuple[RunSpec, Path] | Failure:
         """An emulator has ten times the time limit."""
         try:
-            library = self.library_for(spec.library)
-            path = self._load(library).path
-            ready = self._ready(spec, library)
+            ready = super()._prepare(spec)
         except RunnerError as error:
             kind = FailureKind.WRONG_LIBRARY
             return Failure(kind=kind, message=str(error), cause=error.why, remedy=error.remedy)
         if isinstance(ready, Failure):
             return ready
+        spec, path = ready
         limit = spec.timeout_seconds * (SLOWNESS if self._processor.emulated else 1)
-        return msgspec.structs.replace(ready, library=path, timeout_seconds=limit), Path(path)
+        return msgspec.structs.replace(spec, library=str(path), timeout_seconds=limit), path
 
     def _without_gpu(self, spec: RunSpec) -> Failure | None:
         """As on this computer; an emulated processor would need a driver of its own."""

@@ -21,7 +21,7 @@ from device_runner.device import GRACE_SECONDS, DeviceFacts, Waiting, no_waiting
 from device_runner.errors import SpecError, UnavailableError, pip_install
 from device_runner.failures import explain
 from device_runner.files import RUN_PREFIX, scratch_folder
-from device_runner.library import Library, resolve
+from device_runner.library import Library, LibraryFacts, resolve
 from device_runner.perf_test import (
     OUTPUT_TAIL_BYTES,
     PROFILE_PREFIX,
@@ -230,13 +230,14 @@ class LocalDevice(ProbeDevice):
         """The given library for this computer's ABI, else that of the installed onnxruntime."""
         return resolve(given or str(wheel_library()), machine_abi())
 
-    def _prepare(self, spec: RunSpec) -> tuple[RunSpec, Path] | Failure:
-        library = self.library_for(spec.library)
-        ready = self._ready(spec, library)
-        return ready if isinstance(ready, Failure) else (ready, library.path)
+    def _load(self, library: Library) -> Library | LibraryFacts:
+        """A library that this kind of device runs; raises RunnerError for any other."""
+        return library
 
-    def _ready(self, spec: RunSpec, library: Library) -> RunSpec | Failure:
-        """The spec with its plugin, and the next process's environment with what it needs; why it cannot run here."""
+    def _prepare(self, spec: RunSpec) -> tuple[RunSpec, Path] | Failure:
+        """The next process's environment has what it needs, too."""
+        library = self.library_for(spec.library)
+        path = Path(self._load(library).path)
         if failure := missing_input(spec) or self._without_gpu(spec):
             return failure
         allocator = spec.options.allocator
@@ -250,7 +251,8 @@ class LocalDevice(ProbeDevice):
                 )  # fmt: skip
             preloaded = self._usual.get("LD_PRELOAD", os.environ.get("LD_PRELOAD", ""))
             self._environment = {**self._environment, "LD_PRELOAD": f"{file} {preloaded}".strip()}
-        return with_plugin(spec, library)
+        ready = with_plugin(spec, library)
+        return ready if isinstance(ready, Failure) else (ready, path)
 
     def _without_gpu(self, spec: RunSpec) -> Failure | None:
         """Give the next process a driver that plays a GPU, where its provider needs one; why there is none."""

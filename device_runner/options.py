@@ -3,7 +3,7 @@
 import difflib
 import fcntl
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import product
 from pathlib import Path
 
@@ -41,8 +41,22 @@ AFFINITIES = re.compile(r"{0}(;{0})*".format(r"(\d+(,\d+)*|\d+-\d+)"))
 CORES = re.compile(r"big|{0}(,{0})*".format(r"[1-9]\d?(-[1-9]\d?)?"))
 
 
-OptionRule = tuple[Callable[..., bool], str, str]
-"""Whether options (and in `DEVICE_RULES` a device's facts) break it, why that is not possible, and what to do."""
+Rule = tuple[Callable[..., bool], str, str]
+"""Whether options (in `DEVICE_RULES` with a device's facts) break it, why that is not possible, and what to do."""
+
+
+def first_broken(
+    rules: Iterable[Rule],
+    *subject: object,
+    cause: str,
+    kind: FailureKind = FailureKind.BAD_OPTIONS,
+    words: Mapping[str, object] = {},
+) -> Failure | None:
+    """The failure by the first rule that something breaks, `words` in its texts; None where all hold."""
+    for broken, reason, remedy in rules:
+        if broken(*subject):
+            return Failure(kind=kind, message=reason.format_map(words), cause=cause, remedy=remedy.format_map(words))
+    return None
 
 
 def _cores(options: RunOptions) -> set[int]:
@@ -50,7 +64,7 @@ def _cores(options: RunOptions) -> set[int]:
     return {int(number) for text in texts for number in re.findall(r"\d{1,9}", text)}
 
 
-RULES: tuple[OptionRule, ...] = (
+RULES: tuple[Rule, ...] = (
     (
         lambda o: {NnapiFlag.CPU_ONLY, NnapiFlag.CPU_DISABLED} <= set(o.flags),
         "CPU_DISABLED and CPU_ONLY contradict each other: NNAPI refuses the session",
@@ -147,7 +161,7 @@ def _below(facts: DeviceFacts, level: int) -> bool:
     return facts.platform == "android" and 0 < facts.api_level < level
 
 
-def _bounds(provider: ExecutionProvider) -> Iterator[OptionRule]:
+def _bounds(provider: ExecutionProvider) -> Iterator[Rule]:
     """Where a provider is not available, by its row of the registry."""
     if provider.excluded:
         yield (
@@ -163,7 +177,7 @@ def _bounds(provider: ExecutionProvider) -> Iterator[OptionRule]:
         )
 
 
-DEVICE_RULES: tuple[OptionRule, ...] = (
+DEVICE_RULES: tuple[Rule, ...] = (
     *(rule for provider in PROVIDERS.values() for rule in _bounds(provider)),
     (
         lambda o, d: o.provider == NNAPI and d.nnapi is False,
@@ -201,11 +215,7 @@ DEVICE_RULES: tuple[OptionRule, ...] = (
 
 def illegal(options: RunOptions) -> Failure | None:
     """Why these options make no sense anywhere; None when they do."""
-    for broken, reason, remedy in RULES:
-        if broken(options):
-            kind = FailureKind.BAD_OPTIONS
-            return Failure(kind=kind, message=reason, cause="the options contradict", remedy=remedy)
-    return wrong_option(options)
+    return first_broken(RULES, options, cause="the options contradict") or wrong_option(options)
 
 
 def wrong_option(options: RunOptions) -> Failure | None:
@@ -240,11 +250,8 @@ def wrong_option(options: RunOptions) -> Failure | None:
 def impossible_here(options: RunOptions, facts: DeviceFacts) -> Failure | None:
     """Why these options cannot run on this device (`wrong_device`) or anywhere (`bad_options`); None when they can."""
     words = {"platform": facts.platform, "api_level": facts.api_level, "cores": len(facts.core_max_mhz)}
-    for broken, reason, remedy in DEVICE_RULES:
-        if broken(options, facts):
-            text, remedy = reason.format_map(words), remedy.format_map(words)
-            return Failure(kind=FailureKind.WRONG_DEVICE, message=text, cause=facts.name, remedy=remedy)
-    return illegal(options)
+    kind = FailureKind.WRONG_DEVICE
+    return first_broken(DEVICE_RULES, options, facts, cause=facts.name, kind=kind, words=words) or illegal(options)
 
 
 def subsets(flags: Iterable[NnapiFlag] = tuple(NnapiFlag)) -> Iterator[tuple[NnapiFlag, ...]]:

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from device_runner.failures import explain
-from device_runner.options import OptionRule
+from device_runner.options import Rule, first_broken
 from device_runner.probe.elf import NotElf, read_elf
 from device_runner.probe.protocol import LEVEL_NUMBERS
 from device_runner.profile import fell_back
@@ -53,7 +53,7 @@ def _unsayable(texts: dict[str, str]) -> bool:
     return keys or any(re.search(r"\s", value) or not value for value in texts.values())
 
 
-RULES: tuple[OptionRule, ...] = (
+RULES: tuple[Rule, ...] = (
     (
         lambda o: bool(o.custom_ops),
         "onnxruntime_perf_test is not given custom operators",
@@ -111,9 +111,8 @@ Execute = Callable[[list[str]], FinishedProcess]
 def refusal(spec: RunSpec) -> Failure | None:
     """Why a spec cannot be run by it; None when it can."""
     cause = "the probe can do this, onnxruntime_perf_test cannot"
-    for broken, reason, remedy in RULES:
-        if broken(spec.options):
-            return Failure(kind=FailureKind.BAD_OPTIONS, message=reason, cause=cause, remedy=remedy)
+    if failure := first_broken(RULES, spec.options, cause=cause):
+        return failure
     odd = [name for name in spec.dimensions if ":" in name or not name]
     if odd and not spec.inputs:
         text = f"onnxruntime_perf_test takes no dimension of the name {odd[0]!r}"

@@ -3,13 +3,13 @@
 import importlib.util
 import platform
 import re
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from device_runner.errors import pip_install
 from device_runner.library import Library, LibraryFacts
+from device_runner.options import Rule, first_broken
 from device_runner.probe.elf import NotElf, read_header
 from device_runner.providers import CHIPS, NEW_LAYOUT, chip_of_phone, provider_named
 from device_runner.result import Failure, FailureKind
@@ -31,16 +31,13 @@ BUILT_FOR = re.compile(rb"v2:\d+:(\d{1,4}\.\d{1,4}\.\d{1,4}):[\d.]+:(\d{2,3}):")
 MOST_BYTES = 1 << 20
 """Of a context's ONNX file that is looked at."""
 
-PluginRule = tuple[Callable[[RunSpec, LibraryFacts, tuple[int, ...]], bool], str, str]
-"""Whether a spec breaks it, by the facts of its library and the first release that will do; why, and the remedy."""
-
 
 def _release(facts: LibraryFacts) -> tuple[int, ...]:
     """() for a library that does not tell: the probe asks it."""
     return tuple(map(int, facts.release.split("."))) if facts.release else ()
 
 
-RULES: tuple[PluginRule, ...] = (
+RULES: tuple[Rule, ...] = (
     (
         lambda spec, _facts, _since: spec.perf_test is not None,
         "onnxruntime_perf_test is not given plugins",
@@ -64,7 +61,8 @@ RULES: tuple[PluginRule, ...] = (
         f"give the .onnx file, or leave {CONTEXT_KEY} out",
     ),
 )
-"""What forbids a run with a plugin anywhere (ONNX Runtime 1.24 to 1.32, measured or read)."""
+"""What forbids a run with a plugin anywhere, by its spec, the facts of its library and the first release that will do
+(ONNX Runtime 1.24 to 1.32, measured or read)."""
 
 
 def installed_plugin(provider: str) -> Plugin | Failure:
@@ -173,15 +171,10 @@ def refused(spec: RunSpec, facts: LibraryFacts) -> Failure | None:
         return None
     package = provider_named(spec.options.provider).plugin
     since = package.since if package else PLUGINS_SINCE
-    words: Mapping[str, str] = {"release": facts.release, "since": ".".join(map(str, since))}
-    for broken, reason, remedy in RULES:
-        if broken(spec, facts, since):
-            return Failure(
-                kind=FailureKind.BAD_OPTIONS,
-                message=reason.format_map(words),
-                cause=f"plugin {spec.plugin.library} with {facts.path}",
-                remedy=remedy.format_map(words),
-            )
+    words = {"release": facts.release, "since": ".".join(map(str, since))}
+    cause = f"plugin {spec.plugin.library} with {facts.path}"
+    if failure := first_broken(RULES, spec, facts, since, cause=cause, words=words):
+        return failure
     for file in (spec.plugin.library, *spec.plugin.files):
         if not Path(file).is_file():
             kind = FailureKind.MISSING_LIBRARY

@@ -98,11 +98,6 @@ def oracle() -> Path:
     return ORACLE
 
 
-@pytest.fixture(name="own_cache")
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ORT_MOBILE_CACHE", str(tmp_path / "cache"))
-
-
 @pytest.fixture(name="compiler", scope="session")
 def _compiler() -> None:
     if importlib.util.find_spec("onnxruntime_qnn") is None:

@@ -78,7 +78,7 @@ def start() -> Path | None:
     for name in FETCHED:
         (downloads / name).mkdir(parents=True, exist_ok=True)
         (shared / name).symlink_to(downloads / name)
-    _link(home, (*BUILT, *FETCHED))
+    link(home / CACHE, (*BUILT, *FETCHED))
     return folder
 
 
@@ -116,7 +116,7 @@ def home(*, may_fetch: bool) -> Iterator[Path]:
     own = _unused.pop(links, None)
     if own is None:
         own = Path(tempfile.mkdtemp(prefix="home of a test ", dir=os.environ[FOLDER_VARIABLE]))
-        _link(own, links)
+        link(own / CACHE, links)
     made = _modes(own)
     try:
         yield own
@@ -132,8 +132,8 @@ def _modes(folder: Path) -> dict[Path, int]:
     return {path: path.lstat().st_mode for path in (folder, *folder.rglob("*"))} if folder.is_dir() else {}
 
 
-def _link(own: Path, names: tuple[str, ...]) -> None:
-    cache = own / CACHE
+def link(cache: Path, names: tuple[str, ...] = BUILT) -> None:
+    """Make a cache that has what the run built, or more of its own."""
     cache.mkdir(parents=True)
     for name in names:
         (cache / name).symlink_to(Path(os.environ[FOLDER_VARIABLE]) / "shared" / name)

@@ -278,13 +278,13 @@ def list_devices(text: str = "*", without: Collection[str] = ()) -> list[DeviceF
     matches = parse_selector(selector)
     server = server_at(address)
     at = f"@{address}" if address else ""
-
-    def ask(name: str, serial: str, state: str) -> DeviceFacts:
-        return facts_or_reason(Link(server, serial), name, state, REMOTE_ROOT)
-
-    listed = ((f"adb:{serial}{at}", serial, state) for serial, state in list_serials(server))
+    listed = ((f"adb:{serial}{at}", Link(server, serial), state) for serial, state in list_serials(server))
     with ThreadPoolExecutor(32) as pool:
-        asked = [pool.submit(ask, name, serial, state) for name, serial, state in listed if name not in without]
+        asked = [
+            pool.submit(facts_or_reason, link, name, state, REMOTE_ROOT)
+            for name, link, state in listed
+            if name not in without
+        ]
         return [facts for facts in (future.result() for future in asked) if matches(facts)]
 
 

@@ -85,7 +85,11 @@ def left_out(model: OrtModel) -> str:
         for node, values, weights in _fused(graph, SIGNED):
             dims = weights.dims or (0,)
             depth = dims[-1 if _transposed(node) or len(dims) < 2 else -2]
-            if node.op_type != "QLinearConv" and depth % BLOCK and _odd_rows(graph, values):
+            info = graph.node_args.get(values)
+            shape = info.shape if isinstance(info, TensorType) else None
+            rows = shape[-2] if shape and len(shape) > 1 else 1 if shape else None
+            odd = not isinstance(rows, int) or rows < 0 or rows % 2 == 1
+            if node.op_type != "QLinearConv" and depth % BLOCK and odd:
                 return _name(node)
     return ""
 
@@ -144,13 +148,6 @@ def _overflows(node: OrtNode, weights: Tensor, read: ReadWeight) -> bool:
         return False
     padded = np.pad(lowest, ((0, 0), (0, -rows.shape[1] % BLOCK))).reshape(rows.shape[0], -1, 2, APART)
     return bool((padded[:, :, 0] & padded[:, :, 1]).any())
-
-
-def _odd_rows(graph: OrtGraph, values: str) -> bool:
-    info = graph.node_args.get(values)
-    shape = info.shape if isinstance(info, TensorType) else None
-    rows = shape[-2] if shape and len(shape) > 1 else 1 if shape else None
-    return not isinstance(rows, int) or rows < 0 or rows % 2 == 1
 
 
 RUNTIME_STYLE_SINCE = Release(1, 11)
@@ -257,11 +254,6 @@ def library_defects(release: str, processor: Runtime, extensions: Collection[str
 
 def _records(model: OrtModel) -> Iterator[RuntimeOptimization]:
     return (record for graph in model.graph.walk() for record in graph.runtime_optimizations)
-
-
-def _uncounted(model: OrtModel, _: ReadWeight | None) -> str:
-    produced = {op_id.rpartition(":")[0] for record in _records(model) for op_id in record.produced_ops}
-    return ", ".join(sorted(produced & UNCOUNTED))
 
 
 def _identity_at(graph: OrtGraph) -> str:
@@ -381,7 +373,11 @@ DEFECTS: tuple[Defect, ...] = (
         "convert with the onnxruntime of that release, ship fixed style, or ship 1.24 or later",
     ),
     Defect(
-        "uncounted", _uncounted, lambda c: c.replays and c.kind is BuildKind.EXTENDED, frozenset({Release(1, 21)}),
+        "uncounted",
+        lambda model, _: ", ".join(
+            sorted({op_id.rpartition(":")[0] for row in _records(model) for op_id in row.produced_ops} & UNCOUNTED)
+        ),
+        lambda c: c.replays and c.kind is BuildKind.EXTENDED, frozenset({Release(1, 21)}),
         "an extended build fails to run the fusions to {mark} that it replays",
         "without operator schemas it does not count the inputs of operators with a variable number of them",
         "ship fixed style, or a full build",

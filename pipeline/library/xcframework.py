@@ -20,7 +20,7 @@ import msgspec
 from msgspec import field
 
 from device_runner.files import ZIP_ERRORS, check_unpacked, read_regular, scratch_folder
-from device_runner.probe.macho import MachOImage, read_images
+from device_runner.probe.elf import MachOImage, read_images
 from pipeline.core.errors import CheckFailed, ConfigError
 from pipeline.core.files import write_bytes
 from pipeline.core.releases import Release
@@ -165,7 +165,16 @@ def _require_plain(path: Path, name: str) -> None:
 
 
 def _checked(path: Path, folder: Path, symbol: str, platform: str) -> XcFramework:
-    listed = [row for row in _listed(path, folder) if row.platform == platform and row.variant in ("", "simulator")]
+    try:
+        document: Any = plistlib.loads(read_regular(folder / INFO, INFO_BYTES))
+        if not isinstance(document, dict) or document.get("CFBundlePackageType") != "XFWK":
+            raise _no_framework(path, f"its {INFO} has no CFBundlePackageType XFWK")
+        rows = msgspec.convert(document.get("AvailableLibraries"), list[Listed])
+    except OSError as error:
+        raise _no_framework(path, f"{INFO} cannot be read: {error.strerror or error}") from error
+    except (ValueError, ExpatError, struct.error, IndexError, OverflowError, RecursionError, MemoryError) as error:
+        raise _no_framework(path, f"its {INFO} is damaged: {str(error)[:200]}") from error
+    listed = [row for row in rows if row.platform == platform and row.variant in ("", "simulator")]
     for entry in listed:
         for name in (entry.identifier, entry.path, *([entry.headers] if entry.headers else [])):
             _require_plain(path, name)
@@ -194,18 +203,6 @@ def _refused(path: Path, findings: list[str]) -> CheckFailed:
         why="; ".join(findings),
         remedy="build it again for devices and simulators (of ONNX Runtime: `ort-mobile build plan` has the command)",
     )
-
-
-def _listed(path: Path, folder: Path) -> list[Listed]:
-    try:
-        document: Any = plistlib.loads(read_regular(folder / INFO, INFO_BYTES))
-        if not isinstance(document, dict) or document.get("CFBundlePackageType") != "XFWK":
-            raise _no_framework(path, f"its {INFO} has no CFBundlePackageType XFWK")
-        return msgspec.convert(document.get("AvailableLibraries"), list[Listed])
-    except OSError as error:
-        raise _no_framework(path, f"{INFO} cannot be read: {error.strerror or error}") from error
-    except (ValueError, ExpatError, struct.error, IndexError, OverflowError, RecursionError, MemoryError) as error:
-        raise _no_framework(path, f"its {INFO} is damaged: {str(error)[:200]}") from error
 
 
 def _slice(path: Path, folder: Path, listed: Listed, symbol: str) -> XcSlice:

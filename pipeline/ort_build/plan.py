@@ -355,21 +355,17 @@ BUILD_ARGS = "tools/ci_build/build_args.py"
 """Where build.py keeps its parser from 1.22."""
 
 
-class Option(msgspec.Struct, frozen=True, kw_only=True):
-    """An option of a script: whether it takes values, and which when these are few."""
-
-    name: str
-    takes_value: bool
-    choices: tuple[str, ...] = ()
+Options = dict[str, tuple[str, ...] | None]
+"""Options of a script by name: the values that one takes where these are few, () for any, None for a flag."""
 
 
-def options_in(text: str) -> dict[str, Option]:
+def options_in(text: str) -> Options:
     """The options that a Python script declares with `add_argument`; raises ValueError when it is no Python."""
     try:
         script = ast.parse(text)
     except (SyntaxError, RecursionError, MemoryError) as error:
         raise ValueError(f"cannot read the script: {error}") from error
-    options = {}
+    options: Options = {}
     for node in ast.walk(script):
         match node:
             case ast.Call(func=ast.Attribute(attr="add_argument"), args=[ast.Constant(str(name)), *_], keywords=given):
@@ -377,11 +373,8 @@ def options_in(text: str) -> dict[str, Option]:
                     continue
                 keywords = {keyword.arg: _literal(keyword.value) for keyword in given if keyword.arg}
                 choices = keywords.get("choices")
-                options[name] = Option(
-                    name=name,
-                    takes_value=not str(keywords.get("action", "")).startswith("store_"),
-                    choices=tuple(map(str, choices)) if isinstance(choices, list | tuple) else (),
-                )
+                values = tuple(map(str, choices)) if isinstance(choices, list | tuple) else ()
+                options[name] = None if str(keywords.get("action", "")).startswith("store_") else values
     return options
 
 
@@ -393,7 +386,7 @@ def _literal(node: ast.expr) -> object:
     return value
 
 
-def tree_options(source: Path) -> dict[str, dict[str, Option]]:
+def tree_options(source: Path) -> dict[str, Options]:
     """Options by script of a source tree, for the scripts that plans call. Raises ConfigError when one is missing."""
     options = {}
     for name in (BUILD_SCRIPT, BUILD_ARGS, AAR_SCRIPT, APPLE_SCRIPT):
@@ -410,7 +403,7 @@ def tree_options(source: Path) -> dict[str, dict[str, Option]]:
     return options
 
 
-def unaccepted(plan: BuildPlan, options: dict[str, dict[str, Option]]) -> tuple[str, ...]:
+def unaccepted(plan: BuildPlan, options: dict[str, Options]) -> tuple[str, ...]:
     """What the scripts would refuse of a plan: unknown options, and values that are not among the choices."""
     given = [
         (next(name for name in options if step.arguments[1].endswith(name)), step.arguments[2:]) for step in plan.steps
@@ -424,14 +417,13 @@ def unaccepted(plan: BuildPlan, options: dict[str, dict[str, Option]]) -> tuple[
     for script, arguments in given:
         for argument in arguments:
             name, equals, value = argument.partition("=")
-            option = options[script].get(name)
             if not name.startswith("--"):
                 continue
-            if option is None:
+            if name not in options[script]:
                 complaints.append(f"{script} has no option {name}")
-            elif equals and not option.takes_value:
+            elif (values := options[script][name]) is None and equals:
                 complaints.append(f"{name} of {script} takes no value")
-            elif option.choices and value and value not in option.choices:
+            elif values and value and value not in values:
                 complaints.append(f"{name} of {script} does not take {value}")
     return tuple(dict.fromkeys(complaints))
 

@@ -205,7 +205,7 @@ def requests_for(
     operators_path: Path | None,
     version: str | None,
     *,
-    dependencies: str | None = None,
+    system_dependencies: bool = False,
     onnx_source: Path | None = None,
     jobs: int | None = None,
 ) -> tuple[Request, ...]:
@@ -232,16 +232,13 @@ def requests_for(
     path = operators_path or (Path(listed) if listed else None)
     operators = None if path is None else read_operators(path)
     version = version or installed_version("onnxruntime")
-    changes: dict[str, object] = {}
-    if dependencies:
-        changes["dependencies"] = Dependencies(dependencies)
-    if onnx_source:
-        changes["onnx_source"] = str(onnx_source)
-    if jobs:
-        changes["jobs"] = jobs
-    onnx = changes.get("onnx_source", build.onnx_source)
-    changes["onnx_source"] = None if onnx is None else str(Path(str(onnx)).absolute())
-    settings = msgspec.structs.replace(build, **changes)
+    onnx = str(onnx_source) if onnx_source else build.onnx_source
+    settings = msgspec.structs.replace(
+        build,
+        dependencies=Dependencies.SYSTEM if system_dependencies else build.dependencies,
+        onnx_source=None if onnx is None else str(Path(onnx).absolute()),
+        jobs=jobs or build.jobs,
+    )
     chosen = tuple(target for target in targets if target_name in (None, target.name))
     if not chosen:
         raise ConfigError(

@@ -364,12 +364,6 @@ def _gemm(case: Case) -> bool:
     return case.settings.ort_release < (1, 28) or _gemm_parameters_fit(case)
 
 
-def _batch_normalization(case: Case) -> bool:
-    """Input, scale and B quantized (from release 1.24 on mean and variance too)."""
-    count, most = len(case.unit.dqs), 5 if case.settings.ort_release >= (1, 24) else 3
-    return 3 <= count <= most and _complete(case, count) and _alike(case) and not _mixed_weight(case)
-
-
 def _top_k(case: Case) -> bool:
     """Values move, indices are not quantized."""
     unit = case.unit
@@ -432,7 +426,17 @@ _SELECTORS: Sequence[tuple[str, Selector, tuple[int, int]]] = (
         ),
         _ALWAYS,
     ),
-    ("BatchNormalization", _batch_normalization, _ALWAYS),
+    # Input, scale and B quantized (from release 1.24 on mean and variance too)
+    (
+        "BatchNormalization",
+        lambda case: (
+            3 <= len(case.unit.dqs) <= (5 if case.settings.ort_release >= (1, 24) else 3)
+            and _complete(case, len(case.unit.dqs))
+            and _alike(case)
+            and not _mixed_weight(case)
+        ),
+        _ALWAYS,
+    ),
     # Both inputs quantized with one type; the output is bool
     (
         "Equal Greater GreaterOrEqual Less LessOrEqual",

@@ -78,9 +78,9 @@ def kernels(release: Release = NEWEST, *, int64: bool = True) -> Mapping[tuple[s
     return {key: tuple(rows) for key, rows in table.items()}
 
 
-def kernels_for(settings: Settings) -> Mapping[tuple[str, str], tuple[Kernel, ...]]:
-    """Those of the settings; the plugin brings its own, whatever ONNX Runtime loads it."""
-    return kernels(NEWEST if settings.webgpu.plugin else settings.ort_release, int64=settings.webgpu.int64)
+def _release(settings: Settings) -> Release:
+    """The release of the kernels; the plugin brings its own, whatever ONNX Runtime loads it."""
+    return NEWEST if settings.webgpu.plugin else settings.ort_release
 
 
 @lru_cache(maxsize=4096)
@@ -125,11 +125,20 @@ def bound_types(graph: Graph, node: Node) -> dict[str, str]:
 
 def kernel_of(graph: Graph, node: Node, settings: Settings) -> Kernel | None:
     """The kernel for a node; None where the provider has none."""
-    rows = kernels_for(settings).get((node.domain, node.op_type), ())
-    fitting = [row for row in rows if row.holds(node.since_version)]
-    types = bound_types(graph, node) if fitting else {}
-    for row in fitting:
-        if all(types[name] in taken for name, taken in row.types.items() if name in types):
+    if (node.domain, node.op_type) not in kernels():
+        return None
+    types = tuple(bound_types(graph, node).items())
+    release, int64 = _release(settings), settings.webgpu.int64
+    return _kernel(node.domain, node.op_type, node.since_version, types, release, int64)
+
+
+@lru_cache(maxsize=8192)
+def _kernel(
+    domain: str, op_type: str, version: int, bound: tuple[tuple[str, str], ...], release: Release, int64: bool
+) -> Kernel | None:
+    types = dict(bound)
+    for row in kernels(release, int64=int64).get((domain, op_type), ()):
+        if row.holds(version) and all(types[name] in taken for name, taken in row.types.items() if name in types):
             return row
     return None
 
@@ -160,8 +169,8 @@ REWRITES = {
 def no_kernel(graph: Graph, node: Node, settings: Settings) -> Refusal:
     """Why a node has no kernel, by the nearest that exists, and what gives it one."""
     key, version = (node.domain, node.op_type), node.since_version
-    release = NEWEST if settings.webgpu.plugin else settings.ort_release
-    registered = kernels_for(settings).get(key, ())
+    release = _release(settings)
+    registered = kernels(release, int64=settings.webgpu.int64).get(key, ())
     if not registered:
         name = node.op_type if node.domain in ("", "com.microsoft") else f"{node.domain}.{node.op_type}"
         for later in RELEASES:

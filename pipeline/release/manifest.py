@@ -232,6 +232,18 @@ class Content(Struct, frozen=True, kw_only=True):
     """Why it must not ship, where a library that it ships with refused it: a part of the content, so that nobody can
     take it out and leave the digest as it was."""
 
+    def signature(self, model: str) -> ModelSignature:
+        """What a model takes and gives; ConfigError where the manifest does not say it."""
+        signature = next((row for row in self.models if row.model == model), None)
+        if signature is None:
+            raise ConfigError(
+                f"the bundle does not say what the model {model} takes and gives",
+                where="the bundle's manifest",
+                why="it lists no such model",
+                remedy="make the bundle again: `ort-mobile bundle rebuild FOLDER`",
+            )
+        return signature
+
 
 INSTANT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z$"
 """As `utc_now` writes it: the order of the texts is that of the instants."""

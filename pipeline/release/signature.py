@@ -275,7 +275,10 @@ def verify_signature(folder: Path, manifest: Manifest, key: "EllipticCurvePublic
     except (ValueError, OSError) as error:
         raise _refusal(folder, SIGNATURE_FILE, str(error)) from error
     actual = _statement(folder, manifest)
-    if changed := _differing(statement.predicate.resources, actual.predicate.resources):
+    listed, there = statement.predicate.resources, actual.predicate.resources
+    if sorted(listed, key=lambda resource: resource.name) != list(there):
+        names = sorted({resource.name for resource in {*listed} ^ {*there}}) or ["a file is listed twice"]
+        changed = ", ".join(name[:100] for name in names[:3]) + f" and {len(names) - 3} more" * (len(names) > 3)
         raise _refusal(folder, SIGNATURE_FILE, f"it was made for other files than those that are here: {changed}")
     if [file.digest for file in statement.subject] != [actual.subject[0].digest]:
         raise _refusal(folder, SIGNATURE_FILE, "its digest of all files is not that of the files that it lists")
@@ -292,7 +295,20 @@ def signed_statement(content: bytes, key: "EllipticCurvePublicKey") -> Statement
         raise ValueError(f"the file cannot be read ({str(error)[:200]})") from error
     if whole.media_type != MEDIA_TYPE:
         raise ValueError(f"the file is no {MEDIA_TYPE}")
-    named = _named_key(whole.material)
+    material = whole.material
+    if material.public_key:
+        named = material.public_key.get("hint", "")
+    elif certificates := material.chain.get("certificates"):
+        from cryptography import x509
+        from cryptography.exceptions import UnsupportedAlgorithm
+
+        try:
+            content = base64.b64decode(certificates[0].get("rawBytes", ""), validate=True)
+            named = fingerprint(x509.load_der_x509_certificate(content).public_key())
+        except (ValueError, UnsupportedAlgorithm) as error:
+            raise ValueError(f"its certificate cannot be read ({str(error)[:200]})") from error
+    else:
+        raise ValueError("it names neither a key nor a certificate; identities of Sigstore are not supported")
     if named != fingerprint(key):
         raise ValueError(f"it names the key {named[:64]}, given is {fingerprint(key)}")
     try:
@@ -302,25 +318,6 @@ def signed_statement(content: bytes, key: "EllipticCurvePublicKey") -> Statement
     if (statement.type, statement.predicate_type) != (STATEMENT_TYPE, PREDICATE_TYPE):
         raise ValueError(f"what was signed is {statement.predicate_type[:200]}, not {PREDICATE_TYPE}")
     return statement
-
-
-def _named_key(material: Material) -> str:
-    """The fingerprint of the key that the material names."""
-    if material.public_key:
-        return material.public_key.get("hint", "")
-    if certificates := material.chain.get("certificates"):
-        from cryptography import x509
-        from cryptography.exceptions import UnsupportedAlgorithm
-
-        try:
-            return fingerprint(
-                x509.load_der_x509_certificate(
-                    base64.b64decode(certificates[0].get("rawBytes", ""), validate=True)
-                ).public_key()
-            )
-        except (ValueError, UnsupportedAlgorithm) as error:
-            raise ValueError(f"its certificate cannot be read ({str(error)[:200]})") from error
-    raise ValueError("it names neither a key nor a certificate; identities of Sigstore are not supported")
 
 
 def _statement(folder: Path, manifest: Manifest) -> Statement[Predicate]:
@@ -347,14 +344,6 @@ def _statement(folder: Path, manifest: Manifest) -> Statement[Predicate]:
             },
         ),
     )
-
-
-def _differing(listed: tuple[Resource, ...], actual: tuple[Resource, ...]) -> str:
-    """The names of files in which two lists differ, three at most; "" where they are the same in any order."""
-    if sorted(listed, key=lambda resource: resource.name) == list(actual):
-        return ""
-    names = sorted({resource.name for resource in set(listed) ^ set(actual)}) or ["a file is listed twice"]
-    return ", ".join(name[:100] for name in names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _refusal(folder: Path, file: str, why: str) -> CheckFailed:

@@ -97,10 +97,32 @@ LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning"}
 def sarif(findings: Sequence[CiFinding], version: str) -> bytes:
     """SARIF 2.1.0: a result for each finding, by which a CI knows it again in the next run.
 
-    `partialFingerprints` are of rule, place and text without its numbers, which are others in each run.
+    `partialFingerprints` are of rule, place and text without its numbers, which are others in each run; findings that
+    differ in numbers alone are told apart by their order.
     """
     shown = sorted(findings, key=lambda row: row[0].severity is not Severity.ERROR)[:MOST_RESULTS]
     rules = list(dict.fromkeys(finding.rule for finding, _ in shown))
+    results, seen = [], Counter[str]()
+    for finding, file in shown:
+        text = re.sub(r"[0-9][0-9.,e+-]*", "#", finding.text)
+        identity = "\0".join((finding.rule, finding.where, relative(file), text))
+        fingerprint = hashlib.sha256(f"{identity}\0{seen[identity]}".encode("utf-8", "replace")).hexdigest()
+        seen[identity] += 1
+        place = short(visible(finding.where)) or "ort-mobile"
+        where: dict[str, Any] = {"logicalLocations": [{"fullyQualifiedName": place}]}
+        if file:
+            uri = quote(relative(file), safe="/")
+            where["physicalLocation"] = {"artifactLocation": {"uri": uri}, "region": {"startLine": 1}}
+        results.append(
+            {
+                "ruleId": finding.rule,
+                "ruleIndex": rules.index(finding.rule),
+                "level": LEVELS[finding.severity],
+                "message": {"text": f"{place}: {short(visible(finding.text), TEXT_CHARACTERS)}"},
+                "locations": [where],
+                "partialFingerprints": {"ortMobile/v1": fingerprint},
+            }
+        )
     driver = {
         "name": "ort-mobile",
         "version": version,
@@ -109,35 +131,9 @@ def sarif(findings: Sequence[CiFinding], version: str) -> bytes:
     document = {
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
         "version": "2.1.0",
-        "runs": [{"tool": {"driver": driver}, "results": list(_results(shown, rules))}],
+        "runs": [{"tool": {"driver": driver}, "results": results}],
     }
     return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
-
-
-def _results(findings: Sequence[CiFinding], rules: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Results with fingerprints; findings that differ in numbers alone are told apart by their order."""
-    seen: Counter[str] = Counter()
-    for finding, file in findings:
-        text = re.sub(r"[0-9][0-9.,e+-]*", "#", finding.text)
-        identity = "\0".join((finding.rule, finding.where, relative(file), text))
-        fingerprint = hashlib.sha256(f"{identity}\0{seen[identity]}".encode("utf-8", "replace")).hexdigest()
-        seen[identity] += 1
-        yield _result(finding, file, rules.index(finding.rule)) | {"partialFingerprints": {"ortMobile/v1": fingerprint}}
-
-
-def _result(finding: Finding, file: str, rule: int) -> dict[str, Any]:
-    place = short(visible(finding.where)) or "ort-mobile"
-    where: dict[str, Any] = {"logicalLocations": [{"fullyQualifiedName": place}]}
-    if file:
-        uri = quote(relative(file), safe="/")
-        where["physicalLocation"] = {"artifactLocation": {"uri": uri}, "region": {"startLine": 1}}
-    return {
-        "ruleId": finding.rule,
-        "ruleIndex": rule,
-        "level": LEVELS[finding.severity],
-        "message": {"text": f"{place}: {short(visible(finding.text), TEXT_CHARACTERS)}"},
-        "locations": [where],
-    }
 
 
 def relative(file: str) -> str:
@@ -190,41 +186,29 @@ def bounded(title: str, parts: Iterable[Part], rest: str) -> str:
 
 
 def _kept(parts: Sequence[Part], kept: int, rest: str) -> Iterator[Part]:
-    tables, most = 0, max(3, kept)
+    """At most so many rows of each table and notes of each section, with names, places and texts cut."""
+    tables, most, text_most = 0, max(3, kept), TEXT_CHARACTERS if kept >= LEAST_WHOLE else NAME_CHARACTERS
     for part in parts:
         if isinstance(part, Listing):
             tables += 1
             if tables <= most:
-                yield _cut(part, kept, rest)
+                rows = [tuple(map(short, row)) for row in part.rows[:kept]]
+                if left := len(part.rows) - len(rows):
+                    rows.append((f"{left} more: see {rest}", *[""] * (len(part.head) - 1)))
+                yield replace(part, title=short(part.title), rows=tuple(rows))
+        elif isinstance(part, Section):
+            notes = []
+            for note in part.notes[:kept]:
+                places = [*map(short, note.places[:MOST_PLACES])]
+                if len(note.places) > MOST_PLACES:
+                    places.append(f"{len(note.places) - MOST_PLACES} more: see {rest}")
+                text, remedy = short(note.text, text_most), short(note.remedy, text_most)
+                notes.append(replace(note, title=short(note.title), text=text, remedy=remedy, places=tuple(places)))
+            if left := len(part.notes) - len(notes):
+                notes.append(ListingNote(title="", text=f"{left} more: see {rest}"))
+            yield Section(title=part.title, notes=tuple(notes))
         else:
-            yield _cut_section(part, kept, rest) if isinstance(part, Section) else part
+            yield part
     if tables > most:
         more = ListingNote(title="", text=f"{tables - most} more tables: see {rest}")
         yield Section(title="Left out", notes=(more,))
-
-
-def _cut(listing: Listing, kept: int, rest: str) -> Listing:
-    rows = tuple(tuple(short(cell) for cell in row) for row in listing.rows[:kept])
-    left = len(listing.rows) - len(rows)
-    more = ((f"{left} more: see {rest}", *[""] * (len(listing.head) - 1)),) if left else ()
-    return replace(listing, title=short(listing.title), rows=(*rows, *more))
-
-
-def _cut_section(section: Section, kept: int, rest: str) -> Section:
-    most = TEXT_CHARACTERS if kept >= LEAST_WHOLE else NAME_CHARACTERS
-    notes = tuple(
-        replace(
-            note, title=short(note.title), text=short(note.text, most), remedy=short(note.remedy, most),
-            places=tuple(_places(note.places, rest)),
-        )
-        for note in section.notes[:kept]
-    )  # fmt: skip
-    left = len(section.notes) - len(notes)
-    more = (ListingNote(title="", text=f"{left} more: see {rest}"),) if left else ()
-    return Section(title=section.title, notes=(*notes, *more))
-
-
-def _places(places: Sequence[str], rest: str) -> Iterator[str]:
-    yield from map(short, places[:MOST_PLACES])
-    if len(places) > MOST_PLACES:
-        yield f"{len(places) - MOST_PLACES} more: see {rest}"

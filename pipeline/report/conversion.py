@@ -60,7 +60,13 @@ def conversion_parts(report: ConversionReport) -> Iterator[Part]:
         passed = sum(all(check.passed for check in checks) for checks in report.checks.values())
         unknown = sum(_undecided(checks) for checks in report.checks.values())
         more = f", {unknown} cannot be judged on these inputs" if unknown else ""
-        yield Line(f"{passed} of {len(report.checks)} give {_compared_with(report)}{more}")
+        # What they were compared with, and how far the worst of another precision is from the float original
+        distant = [check for checks in report.checks.values() for check in checks if check.sqnr_db is not msgspec.UNSET]
+        worst = from_float(distant)
+        what = f"the outputs of the model in their precision{f' (at worst {worst})' if worst else ''}"
+        if not any(artifact.variant.precision for _, artifact in rows):
+            what = "the original model's outputs"
+        yield Line(f"{passed} of {len(report.checks)} give {what}{more}")
     yield from map(Line, numbered_lines(converted.model for converted in report.converted))
     yield from map(Line, aware_lines(artifact for _, artifact in rows))
     for model, verdicts in report.verdicts.items():
@@ -71,52 +77,22 @@ def conversion_parts(report: ConversionReport) -> Iterator[Part]:
 
 
 def problem_lines(report: ConversionReport, *, warnings: bool) -> Iterator[Line]:
-    """What failed, and perhaps what works otherwise than one might think; for stderr."""
+    """What failed, and perhaps what works otherwise than one might think, once for all variants; for stderr."""
     yield from _failure_lines(report.converted, warnings=warnings)
-    yield from _finding_lines(report, warnings=warnings)
-    yield from _difference_lines(report, warnings=warnings)
-    if warnings and any(verdict.lacks_data for verdicts in report.verdicts.values() for verdict in verdicts):
-        yield Line(WARNING, f" {NO_DATA}")
-        yield Line(f"  remedy: {GIVE_DATA}")
-
-
-ERROR = ("error:", "bold red")
-WARNING = ("warning:", "yellow")
-NO_DATA = "auto left out the precisions that take ranges from data"
-GIVE_DATA = (
-    "give --test-data for the precisions that need it: a folder with 20 to 100 samples of what the app will see "
-    "(test_data_set folders, .npz, .npy, images), or module:function"
-)
-
-
-def _finding_lines(report: ConversionReport, *, warnings: bool) -> Iterator[Line]:
-    """What the release that will run the artifacts says to them: once for all variants that share it."""
-    shared = grouped(
+    # What the release that will run the artifacts says to them
+    findings = grouped(
         ((model, msgspec.structs.replace(finding, where="")), variant)
-        for (model, variant), findings in report.findings.items()
-        for finding in (findings if warnings else errors(findings))
+        for (model, variant), found_in in report.findings.items()
+        for finding in (found_in if warnings else errors(found_in))
     )
-    for (model, finding), variants in list(shared.items())[:MOST_FAILURES]:
+    for (model, finding), variants in list(findings.items())[:MOST_FAILURES]:
         severity = ERROR if finding.severity is Severity.ERROR else WARNING
         yield Line(severity, f" {model}: {finding.what} ", _variants(variants))
         yield from _why_and_remedy([("why", finding.why), ("remedy", finding.remedy)])
-    if len(shared) > MOST_FAILURES:
-        yield Line(f"and {len(shared) - MOST_FAILURES} more: --json has them all")
-
-
-def _variants(names: Sequence[str]) -> tuple[str, str]:
-    return f"({', '.join(names)})", "dim"
-
-
-def _why_and_remedy(lines: Iterable[tuple[str, str]]) -> Iterator[Line]:
-    for label, text in lines:
-        if label in ("why", "remedy"):
-            yield Line(f"  {label}: {text}")
-
-
-def _difference_lines(report: ConversionReport, *, warnings: bool) -> Iterator[Line]:
-    """Outputs that differ, and those that these inputs say nothing of: once for all variants."""
-    shared: dict[tuple[str, OutputCheck], list[str]] = grouped(
+    if len(findings) > MOST_FAILURES:
+        yield Line(f"and {len(findings) - MOST_FAILURES} more: --json has them all")
+    # Outputs that differ, and those that these inputs say nothing of: numbers differ, what is said does not
+    differing: dict[tuple[str, OutputCheck], list[str]] = grouped(
         (
             (
                 model,
@@ -131,22 +107,34 @@ def _difference_lines(report: ConversionReport, *, warnings: bool) -> Iterator[L
         for check in checks
         if check.failed or (warnings and not check.passed)
     )  # fmt: skip
-    for (model, check), variants in shared.items():
+    for (model, check), variants in differing.items():
         head = ("not judged:", "yellow") if check.unknown else ("check failed:", "bold red")
         output = f" output {check.output!r}" if check.output else ""
         yield Line(head, f" {model}{output}: {check.reason} ", _variants(variants))
         if check.output:
             yield Line(f"  remedy: {remedy_of(check)}")
+    if warnings and any(verdict.lacks_data for verdicts in report.verdicts.values() for verdict in verdicts):
+        yield Line(WARNING, f" {NO_DATA}")
+        yield Line(f"  remedy: {GIVE_DATA}")
 
 
-def _compared_with(report: ConversionReport) -> str:
-    """What artifacts were compared with, and how far the worst of another precision is from the float original."""
-    distant = [check for checks in report.checks.values() for check in checks if check.sqnr_db is not msgspec.UNSET]
-    others = {artifact.variant.precision for converted in report.converted for artifact in converted.artifacts} - {""}
-    if not others:
-        return "the original model's outputs"
-    worst = from_float(distant)
-    return f"the outputs of the model in their precision{f' (at worst {worst})' if worst else ''}"
+ERROR = ("error:", "bold red")
+WARNING = ("warning:", "yellow")
+NO_DATA = "auto left out the precisions that take ranges from data"
+GIVE_DATA = (
+    "give --test-data for the precisions that need it: a folder with 20 to 100 samples of what the app will see "
+    "(test_data_set folders, .npz, .npy, images), or module:function"
+)
+
+
+def _variants(names: Sequence[str]) -> tuple[str, str]:
+    return f"({', '.join(names)})", "dim"
+
+
+def _why_and_remedy(lines: Iterable[tuple[str, str]]) -> Iterator[Line]:
+    for label, text in lines:
+        if label in ("why", "remedy"):
+            yield Line(f"  {label}: {text}")
 
 
 def _undecided(checks: Sequence[OutputCheck]) -> bool:
@@ -171,8 +159,21 @@ def _table(report: ConversionReport) -> Listing:
 
 def _failure_lines(converted: Sequence[Converted], *, warnings: bool) -> Iterator[Line]:
     """What could not be made, and perhaps warnings: once for all variants that share a reason."""
-    failures = [(row.model.source.name, failure) for row in converted for failure in _failures(row)]
-    for name, (error, variants) in failures[:MOST_FAILURES]:
+    failures: list[tuple[str, PipelineError, list[str]]] = []  # each with the variants that it cost
+    for row in converted:
+        name = row.model.source.name
+        if row.error:
+            failures.append((name, row.error, []))
+            continue
+        by_reason = grouped(
+            ((failure.what, failure.why, failure.remedy), failure.variant.name)
+            for failure in row.failures
+            if not failure.skipped
+        )
+        whole = not row.artifacts and len(by_reason) == 1
+        for (what, why, remedy), variants in by_reason.items():
+            failures.append((name, PipelineError(what, why=why, remedy=remedy), [] if whole else variants))
+    for name, error, variants in failures[:MOST_FAILURES]:
         which = (" ", _variants(variants)) if variants else ()
         yield Line(ERROR, f" {name}: {error.what}", *which)
         yield from _why_and_remedy(error.lines())
@@ -196,19 +197,3 @@ def _failure_lines(converted: Sequence[Converted], *, warnings: bool) -> Iterato
     )
     for reason, names in skipped.items():
         yield Line(("skipped", "yellow"), f" {', '.join(dict.fromkeys(names))}: {reason}")
-
-
-def _failures(converted: Converted) -> list[tuple[PipelineError, list[str]]]:
-    """The errors of a model, each with the variants that it cost; none where it cost the whole model."""
-    if converted.error:
-        return [(converted.error, [])]
-    by_reason = grouped(
-        ((failure.what, failure.why, failure.remedy), failure.variant.name)
-        for failure in converted.failures
-        if not failure.skipped
-    )
-    whole = not converted.artifacts and len(by_reason) == 1
-    return [
-        (PipelineError(what, why=why, remedy=remedy), [] if whole else names)
-        for (what, why, remedy), names in by_reason.items()
-    ]

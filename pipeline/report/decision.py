@@ -43,7 +43,17 @@ class Banner:
 
 def banner(report: CampaignReport) -> Banner | None:
     """The verdict on a campaign: what forbids shipping before what is only to be known; None where nothing was made."""
-    if stops := list(_stops(report)):
+    stops = [
+        f"the proof in {proof.library.file} failed: {'; '.join(proof.objections[:3])}"
+        for proof in report.proofs
+        if proof.failed
+    ]
+    stops += [f"no bundle was made: {refusal}" for refusal in report.refusals]
+    reasons = grouped(((row.model, row.reason), row.target) for row in report.withheld)
+    stops += [
+        f"nothing of {model} may ship to {', '.join(targets)}: {reason}" for (model, reason), targets in reasons.items()
+    ]
+    if stops:
         return Banner(state=BannerState.STOP, headline=f"Do not ship: {stops[0]}", reasons=_shown(stops[1:]))
     cautions = _shown(list(_cautions(report)))
     number = len({choice.file for choice in report.choices})
@@ -61,16 +71,6 @@ def _shown(reasons: Sequence[str]) -> tuple[str, ...]:
     if len(reasons) <= MOST_REASONS:
         return tuple(reasons)
     return (*reasons[:MOST_REASONS], f"{len(reasons) - MOST_REASONS} more, below")
-
-
-def _stops(report: CampaignReport) -> Iterator[str]:
-    for proof in report.proofs:
-        if proof.failed:
-            yield f"the proof in {proof.library.file} failed: {'; '.join(proof.objections[:3])}"
-    yield from (f"no bundle was made: {refusal}" for refusal in report.refusals)
-    reasons = grouped(((row.model, row.reason), row.target) for row in report.withheld)
-    for (model, reason), targets in reasons.items():
-        yield f"nothing of {model} may ship to {', '.join(targets)}: {reason}"
 
 
 def _cautions(report: CampaignReport) -> Iterator[str]:
@@ -110,18 +110,6 @@ def _cautions(report: CampaignReport) -> Iterator[str]:
         yield f"nothing was measured on devices like {number} of {len({c.target for c in report.choices})} targets"
 
 
-def _guesses(model: ModelFacts) -> str:
-    """That sizes were guessed: image_width was fixed to 224 by a guess: the files take no other size."""
-    first, *more = (f"{name} {{}} {model.dimensions[name]}" for name in model.guessed)
-    sizes = ", ".join((first.format("was fixed to"), *(size.format("to") for size in more)))
-    return f"{sizes} by a guess: the files take no other {'sizes' if more else 'size'}"
-
-
-def _only_random(checks: Sequence[OutputCheck]) -> bool:
-    """Whether outputs were judged, and on random inputs alone."""
-    return bool(checks) and all(check.random_inputs and not check.unknown for check in checks)
-
-
 def _accuracy_cautions(report: CampaignReport, shipped: set[tuple[str, str]]) -> Iterator[str]:
     """Artifacts that their accuracy keeps out, and those that ship without a budget for it."""
     results = {(row.model, row.variant): row.result for row in report.accuracy}
@@ -133,6 +121,18 @@ def _accuracy_cautions(report: CampaignReport, shipped: set[tuple[str, str]]) ->
         yield f"{what} without a budget: set `[accuracy] max_drop`"
     if number := sum(result is None or not result.computed for result in ships):
         yield f"the accuracy of {counted(number, 'variant')} that {_ship(number)} could not be computed"
+
+
+def _guesses(model: ModelFacts) -> str:
+    """That sizes were guessed: image_width was fixed to 224 by a guess: the files take no other size."""
+    first, *more = (f"{name} {{}} {model.dimensions[name]}" for name in model.guessed)
+    sizes = ", ".join((first.format("was fixed to"), *(size.format("to") for size in more)))
+    return f"{sizes} by a guess: the files take no other {'sizes' if more else 'size'}"
+
+
+def _only_random(checks: Sequence[OutputCheck]) -> bool:
+    """Whether outputs were judged, and on random inputs alone."""
+    return bool(checks) and all(check.random_inputs and not check.unknown for check in checks)
 
 
 def _are(number: int) -> str:
@@ -193,11 +193,21 @@ ALWAYS_AGAINST = {
 
 def decisions(report: CampaignReport) -> tuple[ShipAnswer, ...]:
     """Every choice and every refusal to choose, in the order of the report."""
+    # A choice is looked up among the rows of its model alone, not among thousands
+    rows = grouped((row.model, row) for row in report.rows)
+    artifacts = grouped((artifact.model, artifact) for artifact in report.artifacts)
+    checks = grouped((check.model, check) for check in report.checks)
+    alone = {
+        model: msgspec.structs.replace(
+            report, rows=tuple(rows.get(model, ())), artifacts=tuple(artifacts.get(model, ())),
+            checks=tuple(checks.get(model, ())),
+        )
+        for model in dict.fromkeys(choice.model for choice in report.choices)
+    }  # fmt: skip
     withheld = (
         ShipAnswer(model=row.model, target=row.target, sureness=Sureness.NOTHING, against=(row.reason,))
         for row in report.withheld
     )
-    alone = _by_model(report)
     return (*(_chosen(alone[choice.model], choice) for choice in report.choices), *withheld)
 
 
@@ -213,35 +223,24 @@ def overview(report: CampaignReport) -> Listing:
     return Listing(title="What ships", head=head, rows=tuple(rows) if len(answers) > MOST_CARDS else ())
 
 
-def _by_model(report: CampaignReport) -> dict[str, CampaignReport]:
-    """The report of each model that ships alone: a choice is looked up among its model's rows, not among thousands."""
-    rows = grouped((row.model, row) for row in report.rows)
-    artifacts = grouped((artifact.model, artifact) for artifact in report.artifacts)
-    checks = grouped((check.model, check) for check in report.checks)
-    return {
-        model: msgspec.structs.replace(
-            report, rows=tuple(rows.get(model, ())), artifacts=tuple(artifacts.get(model, ())),
-            checks=tuple(checks.get(model, ())),
-        )
-        for model in dict.fromkeys(choice.model for choice in report.choices)
-    }  # fmt: skip
-
-
-def row_of(report: CampaignReport, choice: ChoiceRow) -> Row | None:
-    """The measured row of a choice; None where nothing was measured on devices like its target."""
-    key = choice.model, choice.variant, choice.run
-    if not choice.device and not choice.classes:
-        return None
-    alike = (row for row in report.rows if (row.model, row.variant, row.run) == key and row.statistics)
-    return next((row for row in alike if choice.device in ("", row.device)), None)
-
-
 def _chosen(report: CampaignReport, choice: ChoiceRow) -> ShipAnswer:
-    row = row_of(report, choice)
+    # The measured row, where anything was measured on devices like its target
+    key, row = (choice.model, choice.variant, choice.run), None
+    if choice.device or choice.classes:
+        alike = (row for row in report.rows if (row.model, row.variant, row.run) == key and row.statistics)
+        row = next((row for row in alike if choice.device in ("", row.device)), None)
     compared = choice.fresh or (row.comparison if row else None)
     artifact = next((a for a in report.artifacts if (a.model, a.variant.name) == (choice.model, choice.variant)), None)
     size = row.size_bytes if row else artifact.size_bytes if artifact else 0
-    sureness = _sureness(choice, row, compared)
+    sureness = Sureness.SHOWN
+    if row is None:
+        sureness = Sureness.SHOWN if choice.classes else Sureness.UNMEASURED
+    elif choice.undecided or (compared and (compared.low is None or compared.verdict is Verdict.NOT_SHOWN)):
+        sureness = Sureness.UNDECIDED
+    interval = None  # low, ratio and high along the axis
+    if compared and compared.low is not None and compared.high is not None:
+        low, middle, high = (round(log_place(r, *AXIS), 4) for r in (compared.low, compared.ratio, compared.high))
+        interval = low, middle, high
     figures = (
         ("median", wording.duration(row.statistics.median_ns if row and row.statistics else None)),
         ("size", wording.size(size)),
@@ -255,7 +254,7 @@ def _chosen(report: CampaignReport, choice: ChoiceRow) -> ShipAnswer:
         what=(choice.variant, choice.run),
         figures=tuple((name, text) for name, text in figures if text != wording.DASH),
         gain=_gain(compared) if compared else "the baseline itself" if row and row.baseline else "",
-        interval=_places(compared),
+        interval=interval,
         how_sure=_how_sure(choice, sureness, compared),
         against=tuple(dict.fromkeys(_against(report, choice, row))),
         why=choice.reason,
@@ -271,14 +270,6 @@ def _gain(compared: Comparison) -> str:
     if compared.verdict is Verdict.SAME:
         return f"as fast as {compared.baseline}, within {compared.margin * 100:g} %"
     return f"{share:.0%} {word} time than {compared.baseline}".replace("%", " %", 1)
-
-
-def _sureness(choice: ChoiceRow, row: Row | None, compared: Comparison | None) -> Sureness:
-    if row is None:
-        return Sureness.SHOWN if choice.classes else Sureness.UNMEASURED
-    if choice.undecided or (compared and (compared.low is None or compared.verdict is Verdict.NOT_SHOWN)):
-        return Sureness.UNDECIDED
-    return Sureness.SHOWN
 
 
 def _how_sure(choice: ChoiceRow, sureness: Sureness, compared: Comparison | None) -> str:
@@ -329,14 +320,6 @@ def _against(report: CampaignReport, choice: ChoiceRow, row: Row | None) -> Iter
         yield f"slower than another {slower_text(device, comparison)}"
     for caution in row.cautions if row else ():
         yield ALWAYS_AGAINST.get(caution.doubt, caution.doubt.value.replace("_", " "))
-
-
-def _places(compared: Comparison | None) -> tuple[float, float, float] | None:
-    """Low, ratio and high along the axis; None without an interval."""
-    if compared is None or compared.low is None or compared.high is None:
-        return None
-    low, middle, high = (round(log_place(r, *AXIS), 4) for r in (compared.low, compared.ratio, compared.high))
-    return low, middle, high
 
 
 def not_a_phone(rows: Sequence[Row]) -> bool:

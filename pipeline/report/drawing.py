@@ -14,7 +14,6 @@ from pathlib import PurePath
 from typing import Any
 
 from pipeline.accuracy.result import ArtifactAccuracy
-from pipeline.campaign.statistics.compare import SustainedNumbers
 from pipeline.core.groups import counted, grouped
 from pipeline.core.providers import PROVIDER_RULES
 from pipeline.partition.answer import ModelAnswer, percent_of, same_reason
@@ -33,7 +32,7 @@ from pipeline.partition.placement import (
 from pipeline.partition.placement import curves as graph_curves
 from pipeline.report import wording
 from pipeline.report.layout import decibel, higher_is_better, number
-from pipeline.report.model import CampaignReport, ModeRow, Row
+from pipeline.report.model import CampaignReport, Row
 from pipeline.report.profiles import OperatorChange, ProfileView, taken
 from pipeline.report.wording import visible
 
@@ -178,7 +177,11 @@ def distribution(rows: Sequence[Row], samples: Mapping[RowKey, Sequence[int]]) -
     shown = timed[:MOST_LINES]
     if not shown:
         return None
-    curves = [_quantiles(row, samples) for row in shown]
+    curves = []
+    for row in shown:  # up to 60 latencies at even shares, ascending and not below 1 ns
+        raw = samples.get(row.names) or row.shape.latencies_ns
+        number = min(len(raw), 60)
+        curves.append([max(raw[int((n + 0.5) * len(raw) / number)], 1) for n in range(number)])
     low = min(curve[0] for curve in curves)
     high = max(low * 1.05, *(curve[max(0, int(len(curve) * 0.99) - 1)] for curve in curves))
 
@@ -205,13 +208,6 @@ def distribution(rows: Sequence[Row], samples: Mapping[RowKey, Sequence[int]]) -
             for place, (row, curve) in enumerate(zip(shown, curves, strict=True))
         ),
     )
-
-
-def _quantiles(row: Row, samples: Mapping[RowKey, Sequence[int]]) -> list[int]:
-    """Up to 60 latencies at even shares, ascending and not below 1 ns."""
-    raw = samples.get(row.names) or row.shape.latencies_ns
-    count = min(len(raw), 60)
-    return [max(raw[int((n + 0.5) * len(raw) / count)], 1) for n in range(count)]
 
 
 def ticks(low: float, high: float) -> list[float]:
@@ -242,7 +238,14 @@ def scatters(rows: Sequence[Row]) -> tuple[Plot, ...]:
 def _scatter(name: str, cost: Callable[[Row], int], rows: Sequence[Row]) -> Plot:
     """Median latency along, a cost up (less is lower), both logarithmic."""
     values = [(max(_median(row), 1.0), float(cost(row))) for row in rows]
-    along, up = (_span(ends) for ends in zip(*values, strict=True))
+    spans = []  # the ends of each axis: those of the values, or around their middle where these lie close together
+    for ends in zip(*values, strict=True):
+        low, high = min(ends), max(ends)
+        if high / low < SMALLEST_SPAN:
+            middle = math.sqrt(low * high)
+            low, high = middle / math.sqrt(SMALLEST_SPAN), middle * math.sqrt(SMALLEST_SPAN)
+        spans.append((low, high))
+    along, up = spans
 
     def x(value: float) -> float:
         return round(COST_LEFT + INSET + log_place(value, *along) * (WIDTH - COST_LEFT - RIGHT - 2 * INSET), 1)
@@ -271,15 +274,6 @@ def _scatter(name: str, cost: Callable[[Row], int], rows: Sequence[Row]) -> Plot
     )
 
 
-def _span(values: Sequence[float]) -> tuple[float, float]:
-    """The ends of an axis for such values: their own, or around their middle where they lie close together."""
-    low, high = min(values), max(values)
-    if high / low >= SMALLEST_SPAN:
-        return low, high
-    middle = math.sqrt(low * high)
-    return middle / math.sqrt(SMALLEST_SPAN), middle * math.sqrt(SMALLEST_SPAN)
-
-
 # ---- A model: latency under load, accuracy against cost, losses of layers
 
 FRONT_WIDTH, FRONT_HEIGHT, FRONT_MARGIN = 480, 200, 64
@@ -295,27 +289,29 @@ def curves(report: CampaignReport) -> tuple[Plot, ...]:
 
     Ticks along are the end and, where latency began to rise, that moment; ticks up are the top and the first latency.
     """
-    return tuple(_curve(row, row.sustained) for row in report.modes if row.sustained and row.sustained.curve)
-
-
-def _curve(row: ModeRow, numbers: SustainedNumbers) -> Plot:
-    most, end = max(*(median_ns for _, median_ns in numbers.curve), 1), max(numbers.length_ns, 1)
-
-    def x(start_ns: int) -> float:
-        return round(FRONT_MARGIN + start_ns / end * (FRONT_WIDTH - FRONT_MARGIN), 1)
-
-    def y(median_ns: int) -> float:
-        return round((FRONT_HEIGHT - FRONT_MARGIN) * (1 - median_ns / most), 1)
-
-    began = numbers.throttled_after_ns
-    slower = "" if began is None else f", slower from {began / 1e9:.1f} s on (dashes)"
-    return Plot(
-        title=f"{row.model} on {row.device}, {row.variant} {row.run}: median latency over time, from 0 up{slower}",
-        line=" ".join(f"{x(start_ns)},{y(median_ns)}" for start_ns, median_ns in numbers.curve),
-        x_ticks=((x(end), f"{end / 1e9:.0f} s"), *([] if began is None else [(x(began), "slower")])),
-        y_ticks=((0.0, wording.duration(most)), (y(numbers.fresh_ns), "fresh")),
-        label=f"fresh {wording.duration(numbers.fresh_ns)}, late {wording.duration(numbers.late_ns)}{slower}",
-    )
+    plots = []
+    for row in report.modes:
+        numbers = row.sustained
+        if numbers is None or not numbers.curve:
+            continue
+        most, end = max(*(median_ns for _, median_ns in numbers.curve), 1), max(numbers.length_ns, 1)
+        began = numbers.throttled_after_ns
+        moments = [end, *(start_ns for start_ns, _ in numbers.curve), *([] if began is None else [began])]
+        x = {ns: round(FRONT_MARGIN + ns / end * (FRONT_WIDTH - FRONT_MARGIN), 1) for ns in moments}
+        medians = [numbers.fresh_ns, *(median_ns for _, median_ns in numbers.curve)]
+        y = {ns: round((FRONT_HEIGHT - FRONT_MARGIN) * (1 - ns / most), 1) for ns in medians}
+        slower = "" if began is None else f", slower from {began / 1e9:.1f} s on (dashes)"
+        title = f"{row.model} on {row.device}, {row.variant} {row.run}: median latency over time, from 0 up{slower}"
+        plots.append(
+            Plot(
+                title=title,
+                line=" ".join(f"{x[start_ns]},{y[median_ns]}" for start_ns, median_ns in numbers.curve),
+                x_ticks=((x[end], f"{end / 1e9:.0f} s"), *([] if began is None else [(x[began], "slower")])),
+                y_ticks=((0.0, wording.duration(most)), (y[numbers.fresh_ns], "fresh")),
+                label=f"fresh {wording.duration(numbers.fresh_ns)}, late {wording.duration(numbers.late_ns)}{slower}",
+            )
+        )
+    return tuple(plots)
 
 
 def fronts(report: CampaignReport) -> tuple[Plot, ...]:
@@ -451,7 +447,12 @@ def draw_graph(
     """
     groups, edges = collapse(placement.kinds, [(a, b) for b, node in enumerate(placement.nodes) for a in node.inputs])
     drawn = len(groups) <= most_boxes
-    texts = list(_texts(groups, placement)) if drawn else []
+    texts = []  # the two lines of each box
+    for kind, nodes in groups if drawn else ():
+        kernels = f"{placement.title} kernels" if kind == KERNEL_KIND else "CPU"
+        head = f"Partition {kind + 1}" if kind >= 0 else kernels
+        line = _begun(_operators(nodes, placement.nodes), LINE_LENGTH)
+        texts.append((f"{head} · {counted(len(nodes), 'node')}", line))
     widths = {place: CHARACTER * max(map(len, pair)) + 22 for place, pair in enumerate(texts)}
     places, ways = lay_out(widths, edges if drawn else ())
     left, right, layers = extent(places, ways, widths)
@@ -489,14 +490,6 @@ def _predicted(placement: Placement) -> str:
     about = "".join(f" {word} {text}" for word, text in (("for", placement.variant), ("on", placement.device)) if text)
     claimed = f"{placement.claimed} of {counted(count, 'node')} ({percent_of(placement.claimed, count)} %)"
     return f"Predicted{about}: {claimed}{groups}, ONNX Runtime {placement.release}"
-
-
-def _texts(groups: Sequence[NodeGroup], placement: Placement) -> Iterator[tuple[str, str]]:
-    """The two lines of each box."""
-    for kind, places in groups:
-        kernels = f"{placement.title} kernels" if kind == KERNEL_KIND else "CPU"
-        head = f"Partition {kind + 1}" if kind >= 0 else kernels
-        yield f"{head} · {counted(len(places), 'node')}", _begun(_operators(places, placement.nodes), LINE_LENGTH)
 
 
 def _operators(places: Sequence[int], nodes: Sequence[PlacedNode]) -> str:
@@ -575,26 +568,33 @@ def _refused(placement: Placement) -> Iterator[tuple[int, str, str, str]]:
 
 def graphs(report: CampaignReport) -> tuple[GraphDrawing, ...]:
     """The drawings of a campaign: what was predicted, and what providers took where a profile run says so."""
-    placements = report.placements
-    return drawings(placements, [tuple(_measured(placement, report)) for placement in placements])
+    facts = []
+    for placement in report.placements:
+        # As in `Measured for all-fixed nnapi on adb:A: 3 of 4 nodes in 2 partitions`; of other variants too
+        rules, variant = PROVIDER_RULES.get(placement.provider), placement.variant
+        place = (placement.model, rules.provider if rules else "")
+        alike = [row for row in report.profiles if rules and (row.model, row.provider) == place and taken(row)]
+        ordered = [row for row in alike if row.variant == variant] + [row for row in alike if row.variant != variant]
+        texts = (f"Measured for {row.variant} {row.run} on {row.device}: {taken(row)}" for row in ordered)
+        facts.append(tuple(dict.fromkeys(itertools.islice(texts, MOST_MEASURED))))
+    return drawings(report.placements, facts)
 
 
 def draw_answers(answers: Sequence[ModelAnswer]) -> tuple[GraphDrawing, ...]:
     """The drawings of answers that have no error."""
-    good = [answer for answer in answers if not answer.error]
-    names = [PurePath(answer.path.replace("\\", "/")).name for answer in good]
-    placements = [placement_of(answer, model=name) for answer, name in zip(good, names, strict=True)]
-    return drawings(placements, [tuple(_facts(answer)) for answer in good])
-
-
-def _facts(answer: ModelAnswer) -> Iterator[str]:
-    if answer.load and answer.load.error:
-        yield f"It does not load on the phone: {answer.load.error}"
-    if answer.fixed:
-        sizes = ", ".join(f"{name}={size}" for name, size in answer.fixed.sizes.items())
-        claimed = f"{answer.fixed.claimed} of {counted(answer.fixed.nodes, 'node')}"
-        yield f"Dimensions are dynamic ({', '.join(answer.dynamic)}): with {sizes} it would be {claimed}"
-    yield from (warning.rstrip(".") for warning in answer.warnings)
+    placements, facts = [], []
+    for answer in (answer for answer in answers if not answer.error):
+        texts = []
+        if answer.load and answer.load.error:
+            texts.append(f"It does not load on the phone: {answer.load.error}")
+        if answer.fixed:
+            sizes = ", ".join(f"{name}={size}" for name, size in answer.fixed.sizes.items())
+            claimed = f"{answer.fixed.claimed} of {counted(answer.fixed.nodes, 'node')}"
+            texts.append(f"Dimensions are dynamic ({', '.join(answer.dynamic)}): with {sizes} it would be {claimed}")
+        texts += [warning.rstrip(".") for warning in answer.warnings]
+        placements.append(placement_of(answer, model=PurePath(answer.path.replace("\\", "/")).name))
+        facts.append(tuple(texts))
+    return drawings(placements, facts)
 
 
 def drawings(placements: Sequence[Placement], facts: Sequence[Sequence[str]]) -> tuple[GraphDrawing, ...]:
@@ -605,12 +605,3 @@ def drawings(placements: Sequence[Placement], facts: Sequence[Sequence[str]]) ->
         left = MOST_BOXES - sum(len(drawing["boxes"]) for drawing in page)
         page.append(draw_graph(placement, f"graph-{place}", facts=texts, most_boxes=left, names=names))
     return tuple(page)
-
-
-def _measured(placement: Placement, report: CampaignReport) -> Iterator[str]:
-    """As in `Measured for all-fixed nnapi on adb:A: 3 of 4 nodes in 2 partitions`; of other variants too."""
-    rules = PROVIDER_RULES.get(placement.provider)
-    same = [row for row in report.profiles if rules and (row.model, row.provider) == (placement.model, rules.provider)]
-    same.sort(key=lambda row: row.variant != placement.variant)
-    texts = (f"Measured for {row.variant} {row.run} on {row.device}: {taken(row)}" for row in same if taken(row))
-    yield from dict.fromkeys(itertools.islice(texts, MOST_MEASURED))

@@ -1,20 +1,23 @@
-"""A campaign's report in a terminal, as report.md, and as what systems of continuous integration read; devices."""
+"""A campaign's report in a terminal, as report.md, as what systems of continuous integration read, and as a trace."""
 
+import gzip
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 from rich.console import Console
 
 from device_runner.device import DeviceFacts, Readiness
-from device_runner.result import Status
+from device_runner.result import Status, epoch_ms
 from pipeline.advice.verdict import AdvisedAnswer
-from pipeline.campaign.record import FailureRow, place
+from pipeline.campaign.record import FailureRow, RunRecord, place
 from pipeline.campaign.statistics import Verdict
 from pipeline.check.compare import OutputCheck
 from pipeline.check.library_proof import LibraryProof
 from pipeline.core.errors import Finding, Severity
 from pipeline.core.groups import grouped
+from pipeline.core.progress import StageTime
 from pipeline.partition.answer import Decision, ModelAnswer
 from pipeline.release.choose import Choice, slower_text
 from pipeline.report import layout, wording
@@ -57,20 +60,6 @@ def _processor(facts: DeviceFacts) -> str:
     return ", ".join(part for part in (facts.soc, cores) if part)
 
 
-def _system(facts: DeviceFacts) -> str:
-    api = f" (API {facts.api_level})" if facts.api_level else ""
-    return f"{facts.platform} {facts.os_release}{api}".strip()
-
-
-def _memory(facts: DeviceFacts) -> str:
-    return f"{facts.memory_bytes / 2**30:.1f} GiB" if facts.memory_bytes else ""
-
-
-def _battery(facts: DeviceFacts) -> str:
-    charging = " charging" if facts.charging else ""
-    return "" if facts.battery_percent is None else f"{facts.battery_percent} %{charging}"
-
-
 def _state(facts: DeviceFacts) -> str:
     if facts.readiness is not Readiness.READY:
         return facts.advice or facts.readiness.value
@@ -89,13 +78,17 @@ DEVICE_COLUMNS: tuple[tuple[str, Callable[[DeviceFacts], str]], ...] = (
     ("model", lambda facts: f"{facts.manufacturer} {facts.model}".strip()),
     ("processor", _processor),
     ("ABIs", lambda facts: ", ".join(facts.abis)),
-    ("system", _system),
-    ("memory", _memory),
-    ("battery", _battery),
+    ("system", lambda facts: (
+        f"{facts.platform} {facts.os_release}{f' (API {facts.api_level})' if facts.api_level else ''}".strip()
+    )),
+    ("memory", lambda facts: f"{facts.memory_bytes / 2**30:.1f} GiB" if facts.memory_bytes else ""),
+    ("battery", lambda facts: (
+        "" if facts.battery_percent is None else f"{facts.battery_percent} %{' charging' if facts.charging else ''}"
+    )),
     ("NNAPI", wording.nnapi_devices),
     ("GPU", wording.gpu),
     ("state", _state),
-)
+)  # fmt: skip
 
 
 def device_listing(devices: Sequence[DeviceFacts]) -> Listing:
@@ -132,7 +125,15 @@ def render(report: CampaignReport, width: int) -> Iterator[Part]:
     yield from offered(report, brief=True)
     yield from map(proof_listing, report.proofs)
     for section in sections(report):
-        yield section if section.title != DOUBTS else _in_short(section)
+        # The usual doubts with their numbers of rows in one line, then the others as they are
+        usual = [note for note in section.notes if section.title == DOUBTS and note.title in USUAL_DOUBTS]
+        if usual:
+            counts = ", ".join(f"{USUAL_DOUBTS[note.title]} in {len(note.places)}" for note in usual)
+            text = f"{counts} of the rows above (report.md or --json says how much, and what to do)"
+            others = (note for note in section.notes if note not in usual)
+            yield Section(title=section.title, notes=(ListingNote(title="", text=text), *others))
+        else:
+            yield section
     if report.profiles:
         listing = claims(report.profiles)
         yield listing if listing.rows else Line((listing.title, "bold"))
@@ -146,12 +147,16 @@ def render(report: CampaignReport, width: int) -> Iterator[Part]:
 def result_tables(report: CampaignReport, columns: Sequence[Column] = COLUMNS) -> Iterator[Listing]:
     """A table of results for each model on each device."""
     for (model, device), rows in results(report).items():
+        styles = []
+        for row in rows:
+            wrong = row.status is not Status.OK or any(check.failed for check in row.checks)
+            styles.append("red" if wrong else STYLES[row.comparison.verdict] if row.comparison else "")
         yield Listing(
             title=f"{model} on {device}",
             head=tuple(column.title for column in columns),
             rows=tuple(tuple(column.text(row) for column in columns) for row in rows),
             right=tuple(column.title for column in columns if column.number),
-            styles=tuple(map(_style, rows)),
+            styles=tuple(styles),
         )
 
 
@@ -168,24 +173,9 @@ USUAL_DOUBTS = {"spread": "times differ widely", "extreme": "a time far from the
 """What nearly every short run on a computer in use has: one line here, each with its numbers in the report."""
 
 
-def _in_short(doubts: Section) -> Section:
-    """The usual doubts with their numbers of rows in one line, then the others as they are."""
-    usual = [note for note in doubts.notes if note.title in USUAL_DOUBTS]
-    counts = ", ".join(f"{USUAL_DOUBTS[note.title]} in {len(note.places)}" for note in usual)
-    line = ListingNote(title="", text=f"{counts} of the rows above (report.md or --json says how much, and what to do)")
-    others = tuple(note for note in doubts.notes if note not in usual)
-    return Section(title=doubts.title, notes=((line, *others) if usual else others))
-
-
 def shown(width: int) -> list[Column]:
     """The columns of the table of results that a terminal of so many columns has place for."""
     return [column for column in COLUMNS if column.from_width <= width]
-
-
-def _style(row: Row) -> str:
-    if row.status is not Status.OK or any(check.failed for check in row.checks):
-        return "red"
-    return STYLES[row.comparison.verdict] if row.comparison else ""
 
 
 def proof_parts(proof: LibraryProof) -> Iterator[Part]:
@@ -200,51 +190,51 @@ DIFFERS = "not what the original computes"
 
 
 def of_campaign(report: CampaignReport, more: Iterable[Finding] = ()) -> CiDocument:
-    """Cases are rows of the report, failures and what was skipped; `more` speaks against shipping."""
+    """Cases are rows of the report, failed ones with their reason, then failures and what was skipped that have no row;
+    `more` speaks against shipping.
+    """
+    failures = grouped((failure.names, failure) for failure in report.failures)
+    cases = []
+    for row in report.rows:
+        of_row = failures.pop(row.names, [])
+        kind, reason, text = "", "", "\n".join(map(_failure_text, of_row))
+        if wrong := [check for check in row.checks if check.failed]:
+            kind, reason = "failure", "outputs differ"
+            text = "; ".join(f"{check.output}: {check.reason or DIFFERS}" for check in wrong)
+        elif row.status is Status.OK:
+            median = f"median {wording.duration(row.statistics.median_ns)}" if row.statistics else ""
+            text = "\n".join(filter(None, (median, text)))
+        else:
+            kind = "skipped" if row.status is Status.SKIPPED else "error"
+            reason = ", ".join(failure.kind for failure in of_row) or row.status.value
+        cases.append(_case(row.names, kind, reason, text))
+    for names, alike in failures.items():
+        kinds = ", ".join(failure.kind for failure in alike)
+        cases.append(_case(names, "error", kinds, "\n".join(map(_failure_text, alike))))
+    cases += [
+        _case((skipped.device, skipped.model, skipped.variant, skipped.run), "skipped", "skipped", skipped.text)
+        for skipped in report.skipped
+    ]
     verdict = banner(report)
-    headline = f"{report.name}: {verdict.headline}" if verdict else report.name
     return CiDocument(
         name=f"ort-mobile {report.name}",
-        cases=tuple(_cases(report)),
+        cases=tuple(cases),
         findings=tuple(_findings(report, more)),
-        summary=bounded(headline, [choices(report), *result_tables(report), *sections(report)], "report.html"),
-    )
+        summary=bounded(
+            f"{report.name}: {verdict.headline}" if verdict else report.name,
+            [choices(report), *result_tables(report), *sections(report)], "report.html",
+        ),
+    )  # fmt: skip
 
 
-def _cases(report: CampaignReport) -> Iterator[CiCase]:
-    """One for each row, failed ones with their reason; then failures and skipped runs that have no row."""
-    failures = grouped((failure.names, failure) for failure in report.failures)
-    for row in report.rows:
-        yield _case(row, failures.pop(row.names, []))
-    for (device, model, variant, run), alike in failures.items():
-        kinds = ", ".join(failure.kind for failure in alike)
-        text = "\n".join(map(_failure_text, alike))
-        yield CiCase(place=_dotted(device, model), name=_spaced(variant, run), kind="error", reason=kinds, text=text)
-    for skipped in report.skipped:
-        where, name = _dotted(skipped.device, skipped.model), _spaced(skipped.variant, skipped.run)
-        yield CiCase(place=where, name=name, kind="skipped", reason="skipped", text=skipped.text)
-
-
-def _case(row: Row, failures: Sequence[FailureRow]) -> CiCase:
-    where, name = _dotted(row.device, row.model), _spaced(row.variant, row.run)
-    if wrong := [check for check in row.checks if check.failed]:
-        text = "; ".join(f"{check.output}: {check.reason or DIFFERS}" for check in wrong)
-        return CiCase(place=where, name=name, kind="failure", reason="outputs differ", text=text)
-    text = "\n".join(map(_failure_text, failures))
-    if row.status is Status.OK:
-        median = wording.duration(row.statistics.median_ns) if row.statistics else ""
-        return CiCase(place=where, name=name, text="\n".join(filter(None, (median and f"median {median}", text))))
-    kind = "skipped" if row.status is Status.SKIPPED else "error"
-    reason = ", ".join(failure.kind for failure in failures) or row.status.value
-    return CiCase(place=where, name=name, kind=kind, reason=reason, text=text)
-
-
-def _dotted(device: str, model: str) -> str:
-    return ".".join(filter(None, (device, model))) or "campaign"
-
-
-def _spaced(variant: str, run: str) -> str:
-    return " ".join(filter(None, (variant, run))) or "all runs"
+def _case(names: tuple[str, str, str, str], kind: str, reason: str, text: str) -> CiCase:
+    """Of a row by its device, model, variant and run; names that are "" are left out."""
+    device, model, variant, run = names
+    return CiCase(
+        place=".".join(filter(None, (device, model))) or "campaign",
+        name=" ".join(filter(None, (variant, run))) or "all runs",
+        kind=kind, reason=reason, text=text,
+    )  # fmt: skip
 
 
 def _failure_text(failure: FailureRow) -> str:
@@ -284,9 +274,8 @@ def _findings(report: CampaignReport, more: Iterable[Finding]) -> Iterator[CiFin
 
 def of_partition(answers: Iterable[ModelAnswer]) -> CiDocument:
     """Findings are models without an answer, sessions that will fail, nodes that fall back to the CPU, and advice."""
-    return CiDocument(
-        name="ort-mobile partition", findings=tuple(finding for answer in answers for finding in _claims(answer))
-    )
+    findings = [finding for answer in answers for finding in _claims(answer)]
+    return CiDocument(name="ort-mobile partition", findings=tuple(findings))
 
 
 def _claims(answer: ModelAnswer) -> Iterator[CiFinding]:
@@ -362,37 +351,29 @@ def measured_text(
     report: CampaignReport, choices: Sequence[Choice], checks: Mapping[str, Mapping[str, Sequence[OutputCheck]]]
 ) -> str:
     """What was measured of what ships, by target: devices, latencies with intervals, and the numeric check."""
-    lines = [f"# {report.name}: what was measured", ""]
-    lines += [
-        f"Campaign {report.campaign}.",
-        "Latency is the median time of one inference; every round is a fresh process.",
-        "",
-    ]
+    lines = [
+        f"# {report.name}: what was measured", "", f"Campaign {report.campaign}.",
+        "Latency is the median time of one inference; every round is a fresh process.", "",
+    ]  # fmt: skip
     for choice in choices:
-        lines += _of_choice(choice, report, checks.get(choice.artifact.model, {}).get(choice.artifact.variant.name, ()))
+        artifact = choice.artifact
+        lines += [f"## {artifact.file} for {choice.target.name}", ""]
+        lines += [f"{choice.reason[:1].upper()}{choice.reason[1:]}.", ""]
+        lines += [f"- slower than another {slower_text(device, other)}" for device, other in choice.slower.items()]
+        lines += [""] if choice.slower else []
+        key = (artifact.model, artifact.variant.name)
+        rows = [row for row in report.rows if (row.model, row.variant) == key]
+        lines += _measured(rows) if rows else ("Not measured on any device.", "")
+        of_artifact = checks.get(artifact.model, {}).get(artifact.variant.name, ())
+        random = " on random inputs only" if any(check.random_inputs for check in of_artifact) else ""
+        where = "where the bundle was made, compared with those of the original model in this precision"
+        lines += [f"Outputs{random} {where}:", ""]
+        for check in of_artifact:
+            verdict = "passed" if check.passed else "not judged" if check.unknown else "FAILED"
+            reason = f"; {escaped(check.reason)}" if check.reason else ""
+            lines.append(f"- {item(check.output)}: {verdict}; {wording.check_numbers(check)}{reason}")
+        lines.append("")
     return "\n".join(lines)
-
-
-def _of_choice(choice: Choice, report: CampaignReport, checks: Sequence[OutputCheck]) -> Iterator[str]:
-    artifact = choice.artifact
-    yield f"## {artifact.file} for {choice.target.name}"
-    yield ""
-    yield f"{choice.reason[:1].upper()}{choice.reason[1:]}."
-    yield ""
-    for device, comparison in choice.slower.items():
-        yield f"- slower than another {slower_text(device, comparison)}"
-    yield from ("",) if choice.slower else ()
-    key = (artifact.model, artifact.variant.name)
-    rows = [row for row in report.rows if (row.model, row.variant) == key]
-    yield from _measured(rows) if rows else ("Not measured on any device.", "")
-    random = " on random inputs only" if any(check.random_inputs for check in checks) else ""
-    yield f"Outputs{random} where the bundle was made, compared with those of the original model in this precision:"
-    yield ""
-    for check in checks:
-        verdict = "passed" if check.passed else "not judged" if check.unknown else "FAILED"
-        reason = f"; {escaped(check.reason)}" if check.reason else ""
-        yield f"- {item(check.output)}: {verdict}; {wording.check_numbers(check)}{reason}"
-    yield ""
 
 
 def _measured(rows: Sequence[Row]) -> Iterator[str]:
@@ -408,3 +389,141 @@ def _measured(rows: Sequence[Row]) -> Iterator[str]:
         )  # fmt: skip
         yield f"| {' | '.join(visible(cell).replace('|', '/') for cell in cells)} |"
     yield ""
+
+
+Event = dict[str, Any]
+
+
+THREAD = 1
+"""Each process has one thread: a device runs one thing at a time."""
+
+
+def encode_trace(name: str, campaign: str, runs: Sequence[RunRecord], stages: Sequence[StageTime]) -> bytes:
+    """trace.json.gz, gzipped: a campaign over time as Chrome's JSON trace events, for Perfetto and speedscope.
+
+    A process is the computer of the job with its stages, or a device with its runs; their parts are nested. Counters
+    are what a device reported of its heat and its clocks before and after each run, and during sustained ones. Times
+    are microseconds since the first thing that is known; the same input gives the same bytes.
+    """
+    events = list(_events(runs, stages))
+    origin = min((event["ts"] for event in events if event["ph"] != "M"), default=0)
+    for event in events:
+        if event["ph"] != "M":
+            event["ts"] -= origin
+    document = {
+        "traceEvents": events,
+        "displayTimeUnit": "ms",
+        "otherData": {"name": visible(name), "campaign": visible(campaign), "started_at_us": str(origin)},
+    }
+    return gzip.compress(msgspec.json.encode(document), mtime=0)
+
+
+def _events(runs: Sequence[RunRecord], stages: Sequence[StageTime]) -> Iterator[Event]:
+    hosts = sorted(grouped((stage.host, stage) for stage in stages).items())
+    for number, (host, of_host) in enumerate(hosts, start=1):
+        yield from _process(number, f"ort-mobile on {host or 'this computer'}", "stages")
+        yield from _stages(number, of_host)
+    lanes = sorted(grouped(((run.result.host, run.result.device), run) for run in runs).items())
+    for number, ((host, device), of_lane) in enumerate(lanes, start=1 + len(hosts)):
+        yield from _process(number, f"{device} of {host}" if host else device, "runs")
+        end = 0
+        for run in sorted(of_lane, key=lambda run: run.result.started_at):
+            events = list(_run(number, run, end))
+            end = max(end, *(event["ts"] + event.get("dur", 0) for event in events), 0) if events else end
+            yield from events
+
+
+def _stages(pid: int, stages: Sequence[StageTime]) -> Iterator[Event]:
+    """Stages beside and inside each other: their beginnings are known to a millisecond, and what overlaps is dropped
+    by readers, so one that begins in the last millisecond of another follows it.
+    """
+    around: list[int] = []
+    for stage in sorted(stages, key=lambda stage: (epoch_ms(stage.started_at) or 0, -stage.elapsed_ns)):
+        start, duration = (epoch_ms(stage.started_at) or 0) * 1000, stage.elapsed_ns // 1000
+        while around and start >= around[-1] - 1000:
+            start = max(start, around.pop())
+        end = min([start + duration, *around[-1:]])
+        yield _slice(pid, stage.name, start, end - start, {"steps": stage.steps})
+        around.append(end)
+
+
+def _process(pid: int, name: str, thread: str) -> Iterator[Event]:
+    for what, args in (
+        ("process_name", {"name": visible(name)}),
+        ("process_sort_index", {"sort_index": pid}),
+        ("thread_name", {"name": thread}),
+    ):
+        yield {"ph": "M", "pid": pid, "tid": THREAD, "name": what, "args": args}
+
+
+def _slice(pid: int, name: str, start: int, duration: int, args: Mapping[str, Any], category: str = "stage") -> Event:
+    return {
+        "ph": "X", "pid": pid, "tid": THREAD, "name": visible(name), "cat": category, "ts": start, "dur": duration,
+        "args": args,
+    }  # fmt: skip
+
+
+def _run(pid: int, run: RunRecord, earliest: int) -> Iterator[Event]:
+    """A run with its parts and counters; none where nothing says when it was.
+
+    It begins when the one before it ended at the earliest: clocks jump.
+    """
+    result, failure = run.result, run.result.failure
+    started_ms = epoch_ms(result.started_at)
+    if started_ms is None:
+        return
+    start = max(started_ms * 1000, earliest)
+    # What a run spent its time with, in order; the rest of `elapsed_ns` is its process and files
+    bins = result.sustained.bins if result.sustained else ()
+    parts = {
+        "push": result.push_ns,
+        "open library": result.open_ns,
+        "load model": result.load_ns,
+        "first run": result.first_run_ns,
+        "warm-up": sum(result.warmup_ns),
+        "timed": sum(result.latencies_ns) + sum(interval.total_ns for interval in bins),
+    }
+    parts = {name: nanoseconds for name, nanoseconds in parts.items() if nanoseconds > 0}
+    end = start + (result.elapsed_ns or sum(parts.values())) // 1000
+    arguments = {
+        "run": run.planned,
+        "round": run.round,
+        "status": result.status.value,
+        "started_at": result.started_at,
+        "inferences": len(result.latencies_ns),
+        "marks": ", ".join(result.marks),
+    }
+    if failure:
+        arguments |= {"failure": failure.kind.value, "message": failure.message, "remedy": failure.remedy}
+    given = {name: value for name, value in arguments.items() if value != ""}
+    shown = {name: visible(value) if isinstance(value, str) else value for name, value in given.items()}
+    name = f"{run.model}/{run.variant} {run.spec.options.provider}"
+    category = "run" if result.status is Status.OK else result.status.value
+    yield _slice(pid, name, start, end - start, shown, category)
+    at = start
+    for part, nanoseconds in parts.items():
+        duration = min(nanoseconds // 1000, end - at)
+        for sample in result.sustained.samples if part == "timed" and result.sustained else ():
+            moment = at + sample.at_ns // 1000
+            if sample.mhz:
+                yield _counter(pid, moment, "mean frequency (MHz)", {"cpu": sample.mhz})
+            if sample.millidegrees:
+                yield _counter(pid, moment, "processor (°C)", {"cpu": sample.millidegrees / 1000})
+        yield _slice(pid, part, at, duration, {}, "part")
+        at += duration
+    for moment, conditions in ((start, result.before), (end, result.after)):
+        # What a device reported, a counter for each unit; what it does not report has none.
+        zones = {visible(name): celsius for name, celsius in conditions.zones_celsius.items()}
+        battery = {} if conditions.battery_celsius is None else {"battery": conditions.battery_celsius}
+        percent = conditions.battery_percent
+        units: dict[str, dict[str, float]] = {
+            "temperature (°C)": {**zones, **battery},
+            "frequency (MHz)": {f"cpu{core}": mhz for core, mhz in enumerate(conditions.cpu_mhz)},
+            "thermal status": {} if conditions.thermal_status is None else {"status": conditions.thermal_status},
+            "battery (%)": {} if percent is None else {"level": percent},
+        }
+        yield from (_counter(pid, moment, name, values) for name, values in units.items() if values)
+
+
+def _counter(pid: int, at: int, name: str, values: Mapping[str, float]) -> Event:
+    return {"ph": "C", "pid": pid, "tid": THREAD, "name": name, "ts": at, "args": values}

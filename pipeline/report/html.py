@@ -77,11 +77,24 @@ def render(
     places = {(choice.model, choice.device) for choice in report.choices}
     some = [(place, rows) for place, rows in tables.items() if place in places][:MOST_DRAWN]
     drawn = dict(some) if len(report.rows) > MOST_ROWS else tables
+    compact = NO_TABLE  # every row in one table, where not all have pictures
+    if sum(map(len, drawn.values())) != len(report.rows):
+        ok = all(wording.status(row) == Status.OK for row in report.rows)
+        at_head = {"Variant", "Run"} | ({"Status"} if ok else set())
+        shown = [column for column in _filled(COLUMNS, report.rows) if column.title not in at_head]
+        compact = Listing(
+            title="All rows",
+            head=("Device", "Model", "Variant and run", *(column.title for column in shown)),
+            rows=tuple(
+                (row.device, row.model, f"{row.variant} {row.run}", *(column.text(row) for column in shown))
+                for row in report.rows
+            ),
+        )
     return _template("report.html").render(
         scripts=_scripts() if measured else (read_template("report.js"),),
         data=page_data(report, measured) if measured else ("", ""),
         changed=next((since(earlier, report) for since in SINCE if earlier), NO_TABLE),
-        compact=_compact(report, drawn),
+        compact=compact,
         report=report,
         banner=banner(report),
         decisions=decisions(report),
@@ -110,20 +123,6 @@ def render(
         inventory=inventory(report),
         legend=wording.legend(report),
     )
-
-
-def _compact(report: CampaignReport, drawn: Mapping[tuple[str, str], Sequence[Row]]) -> Listing:
-    """Every row in one table, where not all have pictures."""
-    if sum(map(len, drawn.values())) == len(report.rows):
-        return NO_TABLE
-    plain = {"Variant", "Run"} | ({"Status"} if all(wording.status(row) == Status.OK for row in report.rows) else set())
-    shown = [column for column in _filled(COLUMNS, report.rows) if column.title not in plain]
-    head = ("Device", "Model", "Variant and run", *(column.title for column in shown))
-    rows = (
-        (row.device, row.model, f"{row.variant} {row.run}", *(column.text(row) for column in shown))
-        for row in report.rows
-    )
-    return Listing(title="All rows", head=head, rows=tuple(rows))
 
 
 def _filled(columns: Sequence[Column], rows: Sequence[Row]) -> tuple[Column, ...]:

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from device_runner.device import DeviceFacts
 from device_runner.providers import CHIPS, NNAPI, provider_named
 from pipeline.accuracy.metrics import LEAST_SAMPLES, METRICS
-from pipeline.accuracy.result import AccuracyResult, ArtifactAccuracy, DropVerdict, OutputDrift
+from pipeline.accuracy.result import AccuracyResult, DropVerdict
 from pipeline.campaign.record import ANSWERED, place
-from pipeline.check.compare import OutputCheck, remedy_of
+from pipeline.check.compare import remedy_of
 from pipeline.check.library_proof import LibraryProof, ProofFinding, ProofRow
 from pipeline.compat.contexts import built_for
 from pipeline.config import MetricName
@@ -19,7 +18,6 @@ from pipeline.core.errors import Severity
 from pipeline.core.features import Place
 from pipeline.core.groups import counted, grouped
 from pipeline.core.variant import Artifact
-from pipeline.passes.base import LayerLoss, Trial
 from pipeline.report import wording
 from pipeline.report.model import CampaignReport, MeasuredRow, Row, SimulatedContext
 from pipeline.report.wording import DASH, Line, Listing, ListingNote, Part, Section, gathered, sections_of
@@ -79,55 +77,43 @@ def accuracies(report: CampaignReport) -> Listing:
     """Accuracy of artifacts in other precisions, with size and the best that was measured of each."""
     sizes = {(artifact.model, artifact.variant.name): artifact.size_bytes for artifact in report.artifacts}
     checks = {(entry.model, entry.variant): entry.checks for entry in report.checks}
-    rows = grouped(((row.model, row.variant), row) for row in report.rows)
-    return Listing(
-        title="Accuracy",
-        head=("Model", "Variant", *REPORT_HEAD, "Size", "Median", "Memory"),
-        rows=tuple(
-            _accuracy(
-                entry,
-                sizes.get((entry.model, entry.variant), 0),
-                rows.get((entry.model, entry.variant), ()),
-                checks.get((entry.model, entry.variant), ()),
+    measured = grouped(((row.model, row.variant), row) for row in report.rows)
+    rows = []
+    for entry in report.accuracy:
+        key = entry.model, entry.variant
+        timed = [(row.statistics.median_ns, row) for row in measured.get(key, ()) if row.statistics]
+        median_ns, best = min(timed, key=lambda pair: pair[0], default=(None, None))
+        why = "; ".join(filter(None, (entry.why, wording.from_float(checks.get(key, ())))))
+        rows.append(
+            (
+                *key, *report_cells(entry.result, why, measured.get(key, ())), wording.size(sizes.get(key, 0)),
+                wording.duration(median_ns), wording.size(best.memory_peak_bytes if best else 0),
             )
-            for entry in report.accuracy
-        ),
-    )
-
-
-def _accuracy(
-    entry: ArtifactAccuracy, size_bytes: int, rows: Sequence[Row], checks: Sequence[OutputCheck]
-) -> tuple[str, ...]:
-    timed = [row for row in rows if row.statistics]
-    best = min(timed, key=lambda row: row.statistics.median_ns if row.statistics else 0, default=None)
-    return (
-        entry.model,
-        entry.variant,
-        *report_cells(entry.result, "; ".join(filter(None, (entry.why, wording.from_float(checks)))), rows),
-        wording.size(size_bytes),
-        wording.duration(best.statistics.median_ns if best and best.statistics else None),
-        wording.size(best.memory_peak_bytes if best else 0),
+        )  # fmt: skip
+    return Listing(
+        title="Accuracy", head=("Model", "Variant", *REPORT_HEAD, "Size", "Median", "Memory"), rows=tuple(rows)
     )
 
 
 def searches(report: CampaignReport) -> tuple[Listing, ...]:
     """What quantizing layers alone costs, worst first, for each precision that was searched."""
-    return tuple(
-        Listing(
-            title=f"{search.model} in {search.precision}: one layer quantized at a time",
-            head=("Layer", "Operator", "Layers", "Signal to noise", "Float"),
-            rows=tuple(_loss(loss, search.search.best) for loss in search.search.layers[:MOST_LAYERS]),
-        )
-        for search in report.searches
-        if search.search.layers
-    )
-
-
-def _loss(loss: LayerLoss, best: Trial) -> tuple[str, ...]:
-    first, *more = loss.nodes
-    name = f"{first} and {len(more)} more" if more else first
-    is_float = "yes" if set(loss.nodes) <= set(best.nodes) else ""
-    return (name, loss.op_type, str(len(loss.nodes)), f"{loss.sqnr_db:.1f} dB", is_float)
+    listings = []
+    for search in report.searches:
+        best, rows = set(search.search.best.nodes), []
+        for loss in search.search.layers[:MOST_LAYERS]:
+            first, *more = loss.nodes
+            name = f"{first} and {len(more)} more" if more else first
+            is_float = "yes" if set(loss.nodes) <= best else ""
+            rows.append((name, loss.op_type, str(len(loss.nodes)), f"{loss.sqnr_db:.1f} dB", is_float))
+        if rows:
+            listings.append(
+                Listing(
+                    title=f"{search.model} in {search.precision}: one layer quantized at a time",
+                    head=("Layer", "Operator", "Layers", "Signal to noise", "Float"),
+                    rows=tuple(rows),
+                )
+            )
+    return tuple(listings)
 
 
 def inventory(report: CampaignReport) -> tuple[Listing, ...]:
@@ -136,7 +122,22 @@ def inventory(report: CampaignReport) -> tuple[Listing, ...]:
         Listing(
             title="Devices",
             head=("Device", "Model", "System", "ABIs", "Memory", "NNAPI"),
-            rows=tuple(_device(facts) for facts in report.devices),
+            rows=tuple(
+                (
+                    facts.name,
+                    " ".join(filter(None, (facts.manufacturer, facts.model, facts.soc))),
+                    " ".join(
+                        filter(
+                            None,
+                            (facts.platform, facts.os_release, f"API {facts.api_level}" if facts.api_level else ""),
+                        )
+                    ),
+                    ", ".join(facts.abis),
+                    wording.size(facts.memory_bytes),
+                    wording.nnapi_devices(facts),
+                )
+                for facts in report.devices
+            ),
         ),
         Listing(
             title="Models",
@@ -228,18 +229,6 @@ def contexts_listing(rows: Sequence[SimulatedContext], title: str = "") -> Listi
     return Listing(title=title, head=tuple(map(shown, head)), rows=tuple(cells), right=tuple(map(shown, right)))
 
 
-def _device(facts: DeviceFacts) -> tuple[str, ...]:
-    api_level = f"API {facts.api_level}" if facts.api_level else ""
-    return (
-        facts.name,
-        " ".join(part for part in (facts.manufacturer, facts.model, facts.soc) if part),
-        " ".join(part for part in (facts.platform, facts.os_release, api_level) if part),
-        ", ".join(facts.abis),
-        wording.size(facts.memory_bytes),
-        wording.nnapi_devices(facts),
-    )
-
-
 LISTINGS = Place[Callable[[CampaignReport, bool], Iterator[Listing]]]("report.listings")
 """Tables of features, of a report and whether only those are wanted that fit a terminal."""
 
@@ -259,6 +248,19 @@ SLOW_START_NS = 100_000_000
 
 def sections(report: CampaignReport) -> tuple[Section, ...]:
     """Everything to know beside the table, what matters most first; empty sections left out."""
+    skipped = [(place(row.device, row.model, row.variant, row.run), row.text) for row in report.skipped]
+    slow_starts = []  # first inferences that compile or plan what later ones have; the steady state leaves them out
+    for row in report.rows:
+        median_ns = row.statistics.median_ns if row.statistics else math.inf
+        if row.first_run_ns > max(SLOW_START * median_ns, median_ns + SLOW_START_NS):
+            gpu = provider_named(row.run.partition("+")[0]).gpu
+            times = f"{wording.duration(row.first_run_ns)}, then {wording.duration(median_ns)}"
+            slow_starts.append(
+                ListingNote(
+                    title="", text=times + "; shaders are compiled in it" * gpu,
+                    remedy="run it once in the background", places=(row.place,),
+                )
+            )  # fmt: skip
     return sections_of(
         {
             "Warnings": warnings(report),
@@ -271,11 +273,20 @@ def sections(report: CampaignReport) -> tuple[Section, ...]:
             "Findings of the proof": [note for proof in report.proofs for note in proof_notes(proof)],
             "Outputs that differ": gathered(_outputs(report, unknown=False)),
             "Outputs that could not be judged": gathered(_outputs(report, unknown=True)),
-            "Skipped": gathered(_skipped(report)),
-            "Slow first runs": list(_slow_starts(report)),
-            DOUBTS: gathered(_doubts(report)),
+            "Skipped": gathered(
+                ListingNote(title="", text=text, places=(where,) if where else ()) for where, text in skipped
+            ),
+            "Slow first runs": slow_starts,
+            DOUBTS: gathered(
+                ListingNote(
+                    title=caution.doubt.value.replace("_", " "), text="", remedy=caution.advice,
+                    places=(f"{row.place}: {caution.reason}",),
+                )
+                for row in report.rows
+                for caution in row.cautions
+            ),
         }
-    )
+    )  # fmt: skip
 
 
 def failed_lines(report: CampaignReport) -> Iterator[str]:
@@ -330,35 +341,8 @@ def _outputs(report: CampaignReport, *, unknown: bool) -> Iterator[ListingNote]:
         yield ListingNote(title=check.output, text=text, remedy=remedy_of(check), places=(numbers,))
 
 
-def _skipped(report: CampaignReport) -> Iterator[ListingNote]:
-    for row in report.skipped:
-        where = place(row.device, row.model, row.variant, row.run)
-        yield ListingNote(title="", text=row.text, places=(where,) if where else ())
-
-
-def _doubts(report: CampaignReport) -> Iterator[ListingNote]:
-    for row in report.rows:
-        for caution in row.cautions:
-            title = caution.doubt.value.replace("_", " ")
-            yield ListingNote(title=title, text="", remedy=caution.advice, places=(f"{row.place}: {caution.reason}",))
-
-
-def _slow_starts(report: CampaignReport) -> Iterator[ListingNote]:
-    """First inferences that compile or plan what later ones have; the steady state, which decides, leaves them out."""
-    for row in report.rows:
-        median_ns = row.statistics.median_ns if row.statistics else math.inf
-        if row.first_run_ns > max(SLOW_START * median_ns, median_ns + SLOW_START_NS):
-            gpu = provider_named(row.run.partition("+")[0]).gpu
-            times = f"{wording.duration(row.first_run_ns)}, then {wording.duration(median_ns)}"
-            yield ListingNote(
-                title="", text=times + "; shaders are compiled in it" * gpu,
-                remedy="run it once in the background", places=(row.place,),
-            )  # fmt: skip
-
-
 HEAD = ("model", "value", "original", "drop", "95 % interval of the drop", "verdict")
 REPORT_HEAD = ("Metric", "Original", "Here", "On devices", "Drop", "95 % interval", "Verdict", "Samples")
-DRIFT_HEAD = ("model", "output", "SQNR", "PSNR", "cosine", "max error", "same top-1")
 
 
 def headline(result: AccuracyResult) -> str:
@@ -465,28 +449,6 @@ def report_cells(result: AccuracyResult | None, why: str, rows: Sequence[Row]) -
     )
 
 
-def drift_rows(results: Sequence[AccuracyResult]) -> list[tuple[str, ...]]:
-    """A row under `DRIFT_HEAD` for each output of each model."""
-    return [
-        (
-            result.model,
-            drift.output,
-            _decibel(drift, drift.sqnr_db),
-            _decibel(drift, drift.psnr_db),
-            DASH if drift.cosine is None else f"{drift.cosine:.5f}",
-            DASH if drift.max_error is None else f"{drift.max_error:.3g}",
-            DASH if drift.agreement is None else f"{drift.agreement:.2%}".replace("%", " %"),
-        )
-        for result in results
-        for drift in result.outputs
-    ]
-
-
-def _decibel(drift: OutputDrift, value: float | None) -> str:
-    """`decibel`, of outputs that could be compared: NaN has no measure, which None stands for, too."""
-    return DASH if value is None and drift.max_error != 0 else decibel(value)
-
-
 def accuracy_parts(results: Sequence[AccuracyResult]) -> Iterator[Part]:
     """The metric, a table of models, one of outputs, and findings."""
     if not results:
@@ -496,7 +458,22 @@ def accuracy_parts(results: Sequence[AccuracyResult]) -> Iterator[Part]:
         yield from map(Line, (f"simulated: the models as the NPU of {chip} ({CHIPS[chip].title}) computes them", ""))
     yield _table(HEAD, accuracy_rows(results))
     yield from map(Line, ("", "Outputs, compared with the original's:"))
-    yield _table(DRIFT_HEAD, drift_rows(results))
+    rows = []
+    for result in results:
+        for drift in result.outputs:
+            # Of outputs that could be compared: NaN has no measure, which None stands for, too
+            sqnr, psnr = (
+                DASH if value is None and drift.max_error != 0 else decibel(value)
+                for value in (drift.sqnr_db, drift.psnr_db)
+            )
+            rows.append(
+                (
+                    result.model, drift.output, sqnr, psnr, DASH if drift.cosine is None else f"{drift.cosine:.5f}",
+                    DASH if drift.max_error is None else f"{drift.max_error:.3g}",
+                    DASH if drift.agreement is None else f"{drift.agreement:.2%}".replace("%", " %"),
+                )
+            )  # fmt: skip
+    yield _table(("model", "output", "SQNR", "PSNR", "cosine", "max error", "same top-1"), rows)
     for finding in dict.fromkeys(finding for result in results for finding in result.findings):
         yield from map(Line, ("", f"warning: {finding.what}: {finding.why}; {finding.remedy}"))
 
@@ -538,42 +515,34 @@ def _places(rows: Sequence[ProofRow]) -> str:
     return ", ".join(f"{abi} on {' and '.join(names)}" if names else abi for abi, names in cpus.items())
 
 
-def _ran_on(rows: Sequence[ProofRow]) -> str:
-    chips = [
-        f", simulated {chip} (QAIRT {qairt})" for chip, qairt in dict.fromkeys((r.chip, r.qairt) for r in rows) if chip
-    ]
-    return _places(rows) + "".join(chips)
-
-
 def rows(proof: LibraryProof) -> Iterator[tuple[str, ...]]:
     """Cells under `PROOF_HEAD`; rows that differ in API level and CPU alone are one."""
-    groups: dict[tuple[str, ...], list[ProofRow]] = {}
-    for row in proof.rows:
-        groups.setdefault((*_cells(row), str(row.api_level)), []).append(row)
+    groups = grouped(((*_cells(row), str(row.api_level)), row) for row in proof.rows)
     joined: dict[tuple[str, ...], list[str]] = {}
     for (*cells, level), group in groups.items():
-        joined.setdefault((*cells, _ran_on(group)), []).append(level if group[0].api_level else wording.DASH)
+        chips = [
+            f", simulated {chip} (QAIRT {qairt})"
+            for chip, qairt in dict.fromkeys((row.chip, row.qairt) for row in group)
+            if chip
+        ]
+        ran_on = _places(group) + "".join(chips)
+        joined.setdefault((*cells, ran_on), []).append(level if group[0].api_level else wording.DASH)
     for (model, variant, run, *results, places), levels in joined.items():
         yield model, variant, run, ", ".join(levels), places, *results
 
 
 def _cells(row: ProofRow) -> tuple[str, ...]:
-    worst = max((check.max_rel_error or 0.0 for check in row.checks), default=None)
-    run = f"{row.run} (chosen)" if row.chosen else row.run
-    return row.model, row.variant, run, _result(row), wording.error_size(worst), _claims(row)
-
-
-def _result(row: ProofRow) -> str:
-    kinds = dict.fromkeys(finding.kind.replace("_", " ") for finding in row.findings)
+    """Model, variant, run, result, the worst error, and what NNAPI took."""
+    kinds = ", ".join(dict.fromkeys(finding.kind.replace("_", " ") for finding in row.findings))
     word = "FAILS" if row.failed else "warns" if row.broken else "not judged" if row.undecided else "passes"
-    return f"{word}: {', '.join(kinds)}" if kinds else word
-
-
-def _claims(row: ProofRow) -> str:
-    if row.options.provider != NNAPI or (row.failed and not row.partitions):
-        return wording.DASH
-    sizes = row.partitions or ()
-    return f"{sum(sizes)} in {len(sizes)}" if sizes else "none"
+    worst = max((check.max_rel_error or 0.0 for check in row.checks), default=None)
+    sizes, claims = row.partitions or (), wording.DASH
+    if row.options.provider == NNAPI and not (row.failed and not sizes):
+        claims = f"{sum(sizes)} in {len(sizes)}" if sizes else "none"
+    return (
+        row.model, row.variant, f"{row.run} (chosen)" if row.chosen else row.run, f"{word}: {kinds}" if kinds else word,
+        wording.error_size(worst), claims,
+    )  # fmt: skip
 
 
 def findings(proof: LibraryProof) -> list[tuple[ProofRow, ProofFinding]]:
@@ -594,13 +563,6 @@ def reason(finding: ProofFinding) -> str:
     return "; ".join(part for part in (finding.why, line) if part)
 
 
-def remarks(proof: LibraryProof) -> Iterator[str]:
-    """What to know beside the rows."""
-    if proof.left_out:
-        yield f"of another platform than this library, so not run: {', '.join(proof.left_out)}"
-    yield from proof.notes
-
-
 def proof_listing(proof: LibraryProof) -> Listing:
     """What came of each way to run in a library that ships; without rows where nothing was run."""
     return Listing(title=title(proof), head=PROOF_HEAD, rows=tuple(rows(proof)))
@@ -612,8 +574,10 @@ def proof_notes(proof: LibraryProof) -> list[ListingNote]:
         ListingNote(title=finding.what, text=reason(finding), remedy=finding.remedy, places=(where(row),))
         for row, finding in findings(proof)
     )
+    other = f"of another platform than this library, so not run: {', '.join(proof.left_out)}"
+    remarks = [*([other] if proof.left_out else []), *proof.notes]
     return [
         ListingNote(title="", text=summary(proof)),
         *by_finding,
-        *(ListingNote(title="", text=text) for text in remarks(proof)),
+        *(ListingNote(title="", text=text) for text in remarks),
     ]

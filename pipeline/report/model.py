@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from device_runner.device import DeviceFacts
-from device_runner.result import Failure, FailureKind, RunResult, Status, Struct
+from device_runner.result import Failure, FailureKind, Status, Struct
 from pipeline.accuracy.result import ArtifactAccuracy
 from pipeline.campaign.plan import facts_of_run
 from pipeline.campaign.record import (
@@ -327,42 +327,60 @@ def fresh_comparison(runs: Sequence[RunRecord], chosen: RecordedRun, other: Reco
 def make_rows(measured: Sequence[MeasuredRow], rule: DecisionRule = DEFAULT_RULE) -> tuple[Row, ...]:
     """Rows by device and model, each compared with the one of its device and model that is marked as baseline.
 
-    What was skipped in every round has no row. Raises ValueError for two of the same device, model, variant and run.
+    What was skipped in every round has no row; what was not run itself has those numbers that count for it. Raises
+    ValueError for two of the same device, model, variant and run.
     """
-    groups = grouped(((row.device, row.model), row) for row in measured).values()
-    return tuple(row for group in groups for row in _rows(group, rule))
+    rows = []
+    for group in grouped(((row.device, row.model), row) for row in measured).values():
+        run = [row for row in group if not row.same_as]
+        base = baseline_row(run)
+        run = [msgspec.structs.replace(row, baseline=row is base) for row in run]
+        summaries = summarize([run_group(row) for row in run], base.key if base else None, rule)
+        by_key = {row.key: _row(row, *summaries[row.key]) for row in run if row.status is not Status.SKIPPED}
+        for planned in group:
+            row = by_key.get(planned.same_as or planned.key)
+            if row and planned.same_as:  # its numbers, without the doubts and the drawing that the other shows
+                row = msgspec.structs.replace(
+                    row, variant=planned.variant, run=planned.run, same_as=planned.same_as, baseline=False,
+                    cautions=(), shape=Shape(),
+                )  # fmt: skip
+            rows += [row] if row else []
+    return tuple(rows)
 
 
 def ends_of(measured: Sequence[MeasuredRow]) -> tuple[tuple[FailureRow, ...], tuple[Skipped, ...]]:
     """The failures of what was run, and what was skipped in every round, by device and model."""
+    failures, skipped = [], []
+    silent = Failure(kind=FailureKind.GARBAGE, message="the run failed and did not say why")
     groups = grouped(((row.device, row.model), row) for row in measured if not row.same_as).values()
-    run = [row for group in groups for row in group]
-    failures = tuple(failure for row in run for failure in _failures(row))
-    return failures, tuple(skipped for row in run for skipped in _skipped(row))
+    for row in (row for group in groups for row in group):
+        # Equal failures of several rounds once, with how often
+        failed = (record.result for record in row.runs if record.result.status is Status.FAILED)
+        counts = Counter(silent if result.failure is None else result.failure for result in failed)
+        failures += [
+            FailureRow(
+                kind=failure.kind.value, message=failure.message, cause=failure.cause, remedy=failure.remedy,
+                device=row.device, model=row.model, variant=row.variant, run=row.run, times=times,
+            )
+            for failure, times in counts.items()
+        ]  # fmt: skip
+        if row.status is Status.SKIPPED:
+            # Why it was skipped, where every round was or there was none
+            reasons = [record.result.failure for record in row.runs if record.result.failure is not None]
+            first = reasons[0] if reasons else Failure(kind=FailureKind.WRONG_DEVICE, message="")
+            skipped.append(
+                Skipped(
+                    what="; ".join(dict.fromkeys(failure.message for failure in reasons)) or NEVER_RUN,
+                    why=first.cause, remedy=first.remedy, device=row.device, model=row.model, variant=row.variant,
+                    run=row.run,
+                )
+            )  # fmt: skip
+    return tuple(failures), tuple(skipped)
 
 
 def medians(rows: Iterable[Row]) -> dict[tuple[str, str, str, str], float]:
     """The median latency of rows that have one, in nanoseconds, by device, model, variant and run."""
     return {row.names: row.statistics.median_ns for row in rows if row.statistics}
-
-
-def _rows(group: Sequence[MeasuredRow], rule: DecisionRule) -> list[Row]:
-    """The rows of one device and model; what was not run itself has those numbers that count for it."""
-    run = [measured for measured in group if not measured.same_as]
-    base = baseline_row(run)
-    run = [msgspec.structs.replace(measured, baseline=measured is base) for measured in run]
-    summaries = summarize([run_group(measured) for measured in run], base.key if base else None, rule)
-    by_key = {row.key: _row(row, *summaries[row.key]) for row in run if row.status is not Status.SKIPPED}
-    rows = []
-    for measured in group:
-        row = by_key.get(measured.same_as or measured.key)
-        if row and measured.same_as:  # its numbers, without the doubts and the drawing that the other shows
-            row = msgspec.structs.replace(
-                row, variant=measured.variant, run=measured.run, same_as=measured.same_as, baseline=False,
-                cautions=(), shape=Shape(),
-            )  # fmt: skip
-        rows += [row] if row else []
-    return rows
 
 
 def baseline_row(group: Sequence[MeasuredRow]) -> MeasuredRow | None:
@@ -387,7 +405,11 @@ def run_group(row: MeasuredRow) -> RunGroup:
 def _row(
     measured: MeasuredRow, statistics: Statistics | None, comparison: Comparison | None, cautions: tuple[Caution, ...]
 ) -> Row:
-    results = [record.result for record in measured.runs if record.result.status is Status.OK]
+    passed = [record for record in measured.runs if record.result.status is Status.OK]
+    results = [record.result for record in passed]
+    pooled = [latency for result in results for latency in result.latencies_ns]
+    shares = (np.arange(SHAPE_POINTS) + 0.5) / SHAPE_POINTS
+    shape = np.quantile(pooled, shares, method="inverted_cdf").astype(int).tolist() if pooled else ()
     return Row(
         device=measured.device,
         model=measured.model,
@@ -398,108 +420,53 @@ def _row(
         rounds=len(results),
         failed_rounds=sum(record.result.status is Status.FAILED for record in measured.runs),
         size_bytes=measured.size_bytes,
-        load_ns=_median(result.load_ns for result in results),
-        first_run_ns=_median(result.first_run_ns for result in results),
+        load_ns=int(np.median([result.load_ns for result in results])) if results else 0,
+        first_run_ns=int(np.median([result.first_run_ns for result in results])) if results else 0,
         memory_peak_bytes=max((result.memory_peak_bytes for result in results), default=0),
         statistics=statistics,
         comparison=comparison,
         checks=worst_checks(record.checks for record in measured.runs),
         cautions=cautions,
-        shape=_shape(results),
+        shape=Shape(latencies_ns=tuple(shape)),
         prediction=next((record.prediction for record in measured.runs if record.prediction is not None), None),
-        measured_with=next((facts_of_run(record) for record in measured.runs if record.result.status is Status.OK), {}),
+        measured_with=facts_of_run(passed[0]) if passed else {},
     )
-
-
-def _median(values: Iterable[int]) -> int:
-    numbers = list(values)
-    return int(np.median(numbers)) if numbers else 0
-
-
-def _shape(results: Sequence[RunResult]) -> Shape:
-    pooled = [latency for result in results for latency in result.latencies_ns]
-    if not pooled:
-        return Shape()
-    shares = (np.arange(SHAPE_POINTS) + 0.5) / SHAPE_POINTS
-    return Shape(latencies_ns=tuple(np.quantile(pooled, shares, method="inverted_cdf").astype(int).tolist()))
 
 
 def worst_checks(checks: Iterable[Sequence[OutputCheck]]) -> tuple[OutputCheck, ...]:
     """One check per output over several runs: the largest errors, the smallest agreement, passed only if always.
 
-    Failed once is failed; what was known once only is not known.
+    Failed once is failed; what was known once only is not known. The first whose metric was computed has it for all.
     """
-    by_output = grouped((check.output, check) for of_run in checks for check in of_run)
-    return tuple(map(_worst, by_output.values()))
-
-
-def _worst(checks: Sequence[OutputCheck]) -> OutputCheck:
-    """One check for those of all rounds; the first whose metric was computed has it for all."""
-    measured = next((check for check in checks if check.metric), checks[0])
-    passed, failed = all(check.passed for check in checks), any(check.failed for check in checks)
-    # what failed counts before what is not known
-    gravest = min((check for check in checks if not check.passed), key=lambda check: not check.failed, default=None)
-    return OutputCheck(
-        output=checks[0].output,
-        passed=passed,
-        unknown=not passed and not failed,
-        random_inputs=any(check.random_inputs for check in checks),
-        max_abs_error=_among(max, (check.max_abs_error for check in checks)),
-        max_rel_error=_among(max, (check.max_rel_error for check in checks)),
-        limit=_among(min, (check.limit for check in checks)),
-        sqnr_db=worst_sqnr(checks),
-        cosine=_among(min, (check.cosine for check in checks)),
-        top1_agreement=_among(min, (check.top1_agreement for check in checks)),
-        reason=gravest.reason if gravest else "",
-        remedy=gravest.remedy if gravest else "",
-        metric=measured.metric,
-        value=measured.value,
-        original_value=measured.original_value,
-        from_simulator=_among(max, (check.from_simulator for check in checks)),
-    )
+    worst = []
+    for output, alike in grouped((check.output, check) for of_run in checks for check in of_run).items():
+        measured = next((check for check in alike if check.metric), alike[0])
+        passed, failed = all(check.passed for check in alike), any(check.failed for check in alike)
+        # what failed counts before what is not known
+        gravest = min((check for check in alike if not check.passed), key=lambda check: not check.failed, default=None)
+        worst.append(
+            OutputCheck(
+                output=output,
+                passed=passed,
+                unknown=not passed and not failed,
+                random_inputs=any(check.random_inputs for check in alike),
+                max_abs_error=_among(max, (check.max_abs_error for check in alike)),
+                max_rel_error=_among(max, (check.max_rel_error for check in alike)),
+                limit=_among(min, (check.limit for check in alike)),
+                sqnr_db=worst_sqnr(alike),
+                cosine=_among(min, (check.cosine for check in alike)),
+                top1_agreement=_among(min, (check.top1_agreement for check in alike)),
+                reason=gravest.reason if gravest else "",
+                remedy=gravest.remedy if gravest else "",
+                metric=measured.metric,
+                value=measured.value,
+                original_value=measured.original_value,
+                from_simulator=_among(max, (check.from_simulator for check in alike)),
+            )
+        )
+    return tuple(worst)
 
 
 def _among(choose: Callable[[list[float]], float], values: Iterable[float | None]) -> float | None:
     numbers = [value for value in values if value is not None]
     return choose(numbers) if numbers else None
-
-
-def _failures(row: MeasuredRow) -> list[FailureRow]:
-    """Equal failures of several rounds once, with how often."""
-    silent = Failure(kind=FailureKind.GARBAGE, message="the run failed and did not say why")
-    failed = (record.result for record in row.runs if record.result.status is Status.FAILED)
-    counts = Counter(silent if result.failure is None else result.failure for result in failed)
-    return [
-        FailureRow(
-            kind=failure.kind.value,
-            message=failure.message,
-            cause=failure.cause,
-            remedy=failure.remedy,
-            device=row.device,
-            model=row.model,
-            variant=row.variant,
-            run=row.run,
-            times=times,
-        )
-        for failure, times in counts.items()
-    ]
-
-
-def _skipped(row: MeasuredRow) -> list[Skipped]:
-    """Why it was skipped, where every round was or there was none."""
-    if row.status is not Status.SKIPPED:
-        return []
-    failures = [record.result.failure for record in row.runs if record.result.failure is not None]
-    reason = "; ".join(dict.fromkeys(failure.message for failure in failures)) or NEVER_RUN
-    failure = failures[0] if failures else Failure(kind=FailureKind.WRONG_DEVICE, message="")
-    return [
-        Skipped(
-            what=reason,
-            why=failure.cause,
-            remedy=failure.remedy,
-            device=row.device,
-            model=row.model,
-            variant=row.variant,
-            run=row.run,
-        )
-    ]

@@ -1,6 +1,6 @@
 """Cold starts, sustained runs and MLPerf's p90: from stored runs to rows, and their tables for every format."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -54,7 +54,7 @@ def mode_rows(
     skipped: list[Skipped] = []
     for mode in measure.modes:
         measured = measured_rows(planned, runs, sizes, mode)
-        rows += _of_mode(mode, measured, measure, rule)
+        rows += _of_mode(mode, measured, by_mlperf=measure.rule is MeasureRule.MLPERF, rule=rule)
         if mode is not MeasureMode.STEADY:
             failed, left_out = ends_of(measured)
             failures += [msgspec.structs.replace(row, run=f"{row.run} ({mode})") for row in failed]
@@ -63,46 +63,74 @@ def mode_rows(
 
 
 def _of_mode(
-    mode: MeasureMode, measured: Sequence[MeasuredRow], measure: MeasureConfig, rule: DecisionRule
+    mode: MeasureMode, measured: Sequence[MeasuredRow], *, by_mlperf: bool, rule: DecisionRule
 ) -> Iterator[ModeRow]:
-    groups = list(grouped(((row.device, row.model), row) for row in measured if not row.same_as).values())
-    compared = _cold_comparisons(groups, rule) if mode is MeasureMode.COLD else {}
-    bases = [baseline_row(group) for group in groups]
+    bases = []
+    compared: dict[tuple[str, str, str], Comparison | None] = {}
+    for group in grouped(((row.device, row.model), row) for row in measured if not row.same_as).values():
+        base = baseline_row(group)
+        bases.append(base)
+        if mode is MeasureMode.COLD:
+            # Cold starts with the baseline's of their device and model, in pairs by round
+            cold_groups = [
+                rounds_of(row.runs, row.key, lambda result: (result.load_ns + result.first_run_ns,)) for row in group
+            ]
+            for key, (_, comparison, _) in summarize(cold_groups, base.key if base else None, rule).items():
+                compared[group[0].device, group[0].model, key] = comparison
     for timed in measured:
         results = [record.result for record in timed.runs if record.result.status is Status.OK]
-        row = ModeRow(
+        empty = ModeRow(
             device=timed.device, model=timed.model, variant=timed.variant, run=timed.run,
             baseline=timed in bases,
         )  # fmt: skip
-        key = timed.device, timed.model, timed.key
-        if mode is MeasureMode.COLD and (cold := cold_numbers(results, compared.get(key))):
-            yield msgspec.structs.replace(row, cold=cold)
+        place = timed.device, timed.model, timed.key
+        if mode is MeasureMode.COLD and (cold := cold_numbers(results, compared.get(place))):
+            yield msgspec.structs.replace(empty, cold=cold)
         if mode is MeasureMode.SUSTAINED:
             lasting = (sustained_numbers(result.sustained) for result in results if result.sustained)
-            yield from (msgspec.structs.replace(row, sustained=numbers) for numbers in lasting if numbers)
-        if mode is MeasureMode.STEADY and measure.rule is MeasureRule.MLPERF and (by_rule := mlperf_numbers(results)):
-            yield msgspec.structs.replace(row, mlperf=by_rule)
-
-
-def _cold_comparisons(
-    groups: Sequence[Sequence[MeasuredRow]], rule: DecisionRule
-) -> dict[tuple[str, str, str], Comparison | None]:
-    """Cold starts with the baseline's of their device and model, in pairs by round."""
-    comparisons: dict[tuple[str, str, str], Comparison | None] = {}
-    for group in groups:
-        base = baseline_row(group)
-        run_groups = [
-            rounds_of(row.runs, row.key, lambda result: (result.load_ns + result.first_run_ns,)) for row in group
-        ]
-        for key, (_, comparison, _) in summarize(run_groups, base.key if base else None, rule).items():
-            comparisons[group[0].device, group[0].model, key] = comparison
-    return comparisons
+            yield from (msgspec.structs.replace(empty, sustained=numbers) for numbers in lasting if numbers)
+        if mode is MeasureMode.STEADY and by_mlperf and (by_rule := mlperf_numbers(results)):
+            yield msgspec.structs.replace(empty, mlperf=by_rule)
 
 
 def mode_listings(report: CampaignReport) -> tuple[Listing, ...]:
     """The tables of a report's modes, each by model and device."""
-    places = grouped(((row.model, row.device), row) for row in report.modes)
-    return tuple(listing for place, rows in places.items() for listing in _listings(*place, rows))
+    listings = []
+    for (model, device), rows in grouped(((row.model, row.device), row) for row in report.modes).items():
+        where = f"{model} on {device}"
+        if cold := [_cold(row, row.cold) for row in rows if row.cold]:
+            listings.append(Listing(title=f"Cold start: {where}", head=COLD_HEAD, rows=tuple(cold)))
+        if lasting := [(row, row.sustained) for row in rows if row.sustained]:
+            cells = tuple(_sustained(row, numbers) for row, numbers in lasting)
+            listings.append(Listing(title=f"Sustained load: {where}", head=SUSTAINED_HEAD, rows=cells))
+            # Medians of the medians in even stretches of time, as far as the longest run went
+            length = max(numbers.length_ns for _, numbers in lasting) / TIMES
+            lines = []
+            for row, numbers in lasting:
+                stretches: list[list[int]] = [[] for _ in range(TIMES)]
+                for start_ns, median_ns in numbers.curve:
+                    stretches[min(int(start_ns / length), TIMES - 1)].append(median_ns)
+                medians = (median(inside) if inside else None for inside in stretches)
+                lines.append((row.variant, row.run, *map(wording.duration, medians)))
+            head = ("Variant", "Run", *(f"{step * length / 1e9:.3g} s" for step in range(TIMES)))
+            listings.append(Listing(title=f"Median latency over time: {where}", head=head, rows=tuple(lines)))
+        if by_rule := [(row, row.mlperf) for row in rows if row.mlperf]:
+            listings.append(
+                Listing(
+                    title=f"MLPerf single stream (LoadGen's early stopping estimate): {where}",
+                    head=MLPERF_HEAD,
+                    rows=tuple(
+                        (
+                            row.variant, row.run, wording.duration(numbers.p90_ns), wording.duration(numbers.lowest_ns),
+                            wording.duration(numbers.highest_ns), str(numbers.rounds), str(numbers.queries),
+                            f"{numbers.seconds:.0f}",
+                            "yes" if numbers.valid else "no: fewer inferences or seconds than the rule wants",
+                        )
+                        for row, numbers in by_rule
+                    ),
+                )
+            )  # fmt: skip
+    return tuple(listings)
 
 
 COLD_HEAD = (
@@ -117,25 +145,15 @@ MLPERF_HEAD = (
 )  # fmt: skip
 
 
-def _listings(model: str, device: str, rows: Sequence[ModeRow]) -> Iterator[Listing]:
-    where = f"{model} on {device}"
-    if cold := [row for row in rows if row.cold]:
-        yield Listing(title=f"Cold start: {where}", head=COLD_HEAD, rows=tuple(map(_cold, cold)))
-    if lasting := [row for row in rows if row.sustained]:
-        yield Listing(title=f"Sustained load: {where}", head=SUSTAINED_HEAD, rows=tuple(map(_sustained, lasting)))
-        yield _over_time(where, lasting)
-    if by_rule := [row for row in rows if row.mlperf]:
-        title = f"MLPerf single stream (LoadGen's early stopping estimate): {where}"
-        yield Listing(title=title, head=MLPERF_HEAD, rows=tuple(map(_mlperf, by_rule)))
-
-
-def _cold(row: ModeRow) -> tuple[str, ...]:
-    numbers = row.cold
-    if not isinstance(numbers, ColdNumbers):
-        return ()
+def _cold(row: ModeRow, numbers: ColdNumbers) -> tuple[str, ...]:
     compared = numbers.comparison
     verdict = "baseline" if row.baseline else compared.verdict.value if compared else wording.DASH
     times = (numbers.open_ns, numbers.load_ns, numbers.first_run_ns, numbers.total_ns)
+    # In how many rounds the files were out of memory, and why not in the others
+    cache = f"model and library in all {numbers.rounds} rounds"
+    if not numbers.cold_rounds == numbers.library_rounds == numbers.rounds:
+        cache = f"model in {numbers.cold_rounds}, library in {numbers.library_rounds} of {numbers.rounds} rounds"
+        cache += f": {numbers.why}" if numbers.why else ""
     return (
         row.variant,
         row.run,
@@ -143,22 +161,11 @@ def _cold(row: ModeRow) -> tuple[str, ...]:
         wording.ratio(compared),
         wording.interval(compared),
         verdict,
-        _out_of_cache(numbers),
+        cache,
     )
 
 
-def _out_of_cache(numbers: ColdNumbers) -> str:
-    """In how many rounds the files were out of memory, and why not in the others."""
-    if numbers.cold_rounds == numbers.library_rounds == numbers.rounds:
-        return f"model and library in all {numbers.rounds} rounds"
-    text = f"model in {numbers.cold_rounds}, library in {numbers.library_rounds} of {numbers.rounds} rounds"
-    return f"{text}: {numbers.why}" if numbers.why else text
-
-
-def _sustained(row: ModeRow) -> tuple[str, ...]:
-    numbers = row.sustained
-    if not isinstance(numbers, SustainedNumbers):
-        return ()
+def _sustained(row: ModeRow, numbers: SustainedNumbers) -> tuple[str, ...]:
     began = numbers.throttled_after_ns
     return (
         row.variant,
@@ -177,38 +184,6 @@ def _sustained(row: ModeRow) -> tuple[str, ...]:
 def _change(before: float | None, after: float | None, unit: str) -> str:
     texts = [wording.DASH if value is None else f"{value:g}" for value in (before, after)]
     return wording.DASH if before is None and after is None else f"{texts[0]} to {texts[1]} {unit}"
-
-
-def _over_time(where: str, rows: Iterable[ModeRow]) -> Listing:
-    """Medians of the medians in even stretches of time, as far as the longest run went."""
-    sustained = [(row, row.sustained) for row in rows if isinstance(row.sustained, SustainedNumbers)]
-    length = max(numbers.length_ns for _, numbers in sustained) / TIMES
-    lines = []
-    for row, numbers in sustained:
-        stretches: list[list[int]] = [[] for _ in range(TIMES)]
-        for start_ns, median_ns in numbers.curve:
-            stretches[min(int(start_ns / length), TIMES - 1)].append(median_ns)
-        medians = (median(inside) if inside else None for inside in stretches)
-        lines.append((row.variant, row.run, *map(wording.duration, medians)))
-    head = ("Variant", "Run", *(f"{step * length / 1e9:.3g} s" for step in range(TIMES)))
-    return Listing(title=f"Median latency over time: {where}", head=head, rows=tuple(lines))
-
-
-def _mlperf(row: ModeRow) -> tuple[str, ...]:
-    numbers = row.mlperf
-    if not numbers:
-        return ()
-    return (
-        row.variant,
-        row.run,
-        wording.duration(numbers.p90_ns),
-        wording.duration(numbers.lowest_ns),
-        wording.duration(numbers.highest_ns),
-        str(numbers.rounds),
-        str(numbers.queries),
-        f"{numbers.seconds:.0f}",
-        "yes" if numbers.valid else "no: fewer inferences or seconds than the rule wants",
-    )
 
 
 MOST_PROFILES, MOST_OPERATORS = 8, 15
@@ -306,17 +281,17 @@ def needed_operators(report: CampaignReport) -> Listing:
 
 def required_operators(config: RequiredOps, added: Mapping[str, Mapping[str, int]]) -> tuple[RequiredOperator, ...]:
     """The operators of a config by name; `added` is what single ones added to libraries, in bytes by ABI."""
+
+    def typed(kind: str, place: int, names: frozenset[str]) -> str:
+        listed = ", ".join(sorted(names))
+        return listed if kind == CUSTOM else f"{kind.removesuffix('s')} {place}: {listed}"
+
     return tuple(
         RequiredOperator(
             name=f"{domain}:{op}",
             opsets=tuple(config.opsets(domain, op)),
-            types=tuple(_typed(*slot, names) for slot, names in sorted(config.types.get((domain, op), {}).items())),
+            types=tuple(typed(*slot, names) for slot, names in sorted(config.types.get((domain, op), {}).items())),
             adds_bytes=dict(added.get(f"{domain}:{op}", {})),
         )
         for domain, op in sorted(config.operator_keys())
     )
-
-
-def _typed(kind: str, place: int, names: frozenset[str]) -> str:
-    listed = ", ".join(sorted(names))
-    return listed if kind == CUSTOM else f"{kind.removesuffix('s')} {place}: {listed}"

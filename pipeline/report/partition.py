@@ -16,7 +16,6 @@ from pipeline.advice.verdict import (
     FixChoice,
     FixOutcome,
     FixResult,
-    Help,
     ProviderSupport,
     standing_of,
     verdict,
@@ -128,7 +127,14 @@ def _lines(model: "ModelFit", judged_for: Sequence[str]) -> Iterator[str]:
         if row.ep != CPU or row.fit.verdict == "no":
             title = PROVIDER_RULES[row.ep].title if row.ep in PROVIDER_RULES else ""
             yield f"{_title(row)}: {visible(row.fit.reason).removeprefix(f'{title} ')}"
-    yield from _first(model)
+    yield from ("", click.style("Try first:", bold=True))  # on which phones
+    for choice in model.first:
+        names = [PROVIDER_RULES[name].title for name in choice.providers]
+        if choice.ask:
+            yield f"  {choice.phones}: {choice.reason}; ask about it with {choice.ask}"
+            continue
+        yield f"  {choice.phones}: {', then '.join([*names, 'the CPU'])}"
+        yield f"    {visible(choice.reason)}"
     yield from _helps(model)
     for note in model.notes:
         yield f"{click.style('note:', fg='yellow')} {visible(note)}"
@@ -159,7 +165,7 @@ def _table(model: "ModelFit") -> Iterator[str]:
     sides = ["as it is"]
     if any(row.fixed for row in model.rows):
         sides.append(f"with {_named(_sizes(model.sizes))}")
-    rows = [[cell for fit in _sides(row) for cell in _cells(fit)] for row in _all_rows(model)]
+    rows = [[cell for fit in (row.as_is, row.fixed) if fit for cell in _cells(fit)] for row in _all_rows(model)]
     table = [[*HEAD] * len(sides), *rows]
     widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
     titles = [_title(row) for row in _all_rows(model)]
@@ -167,15 +173,13 @@ def _table(model: "ModelFit") -> Iterator[str]:
     each = sum(widths[: len(HEAD)]) + 2 * len(HEAD)
     yield (" " * first + "".join(f"  {side:<{each - 2}}" for side in sides)).rstrip()
     for name, line in zip(["", *titles], table, strict=True):
-        pairs = enumerate(zip(line, widths, strict=True))
-        cells = "".join(f"  {_padded(cell, width, column)}" for column, (cell, width) in pairs)
-        yield f"{name:<{first}}{cells}".rstrip()
-
-
-def _sides(row: "FitRow") -> "Iterator[ProviderFit]":
-    yield row.as_is
-    if row.fixed:
-        yield row.fixed
+        text = f"{name:<{first}}"
+        for column, (cell, width) in enumerate(zip(line, widths, strict=True)):
+            # Numbers to the right, verdicts to the left and in colour
+            verdicts = column % len(HEAD) == len(HEAD) - 1
+            coloured = click.style(cell, fg=COLOURS[cell]) if cell in COLOURS else cell
+            text += f"  {coloured}{' ' * (width - len(cell))}" if verdicts else f"  {cell:>{width}}"
+        yield text.rstrip()
 
 
 def _sizes(sizes: Mapping[str, int]) -> list[str]:
@@ -187,46 +191,21 @@ def _cells(fit: "ProviderFit") -> tuple[str, str, str]:
     return f"{fit.supported}/{fit.nodes}", "-" if borders is None else str(borders), fit.verdict
 
 
-def _padded(cell: str, width: int, column: int) -> str:
-    """Numbers to the right, verdicts to the left and in colour."""
-    if column % len(HEAD) != len(HEAD) - 1:
-        return f"{cell:>{width}}"
-    coloured = click.style(cell, fg=COLOURS[cell]) if cell in COLOURS else cell
-    return coloured + " " * (width - len(cell))
-
-
-def _first(model: "ModelFit") -> Iterator[str]:
-    """What to try first on which phones."""
-    yield ""
-    yield click.style("Try first:", bold=True)
-    for choice in model.first:
-        names = [PROVIDER_RULES[name].title for name in choice.providers]
-        if choice.ask:
-            yield f"  {choice.phones}: {choice.reason}; ask about it with {choice.ask}"
-            continue
-        yield f"  {choice.phones}: {', then '.join([*names, 'the CPU'])}"
-        yield f"    {visible(choice.reason)}"
-
-
 def _helps(model: "ModelFit") -> Iterator[str]:
     if not model.helps:
         return
-    yield ""
-    yield click.style("What would help most:", bold=True)
+    yield from ("", click.style("What would help most:", bold=True))
     for number, remedy in enumerate(model.helps, 1):
         worse = ", ".join(PROVIDER_RULES[ep].title for ep in remedy.losses)
         yield f"  {number}. {visible(remedy.what)}" + (f", which is worse for {worse}" if worse else "")
-        yield from (f"     {visible(line)}" for line in _help(remedy))
+        for changes, mark in ((remedy.gains, ""), (remedy.losses, "worse: ")):
+            for ep, change in changes.items():
+                yield f"     {visible(f'{mark}{PROVIDER_RULES[ep].title}: {change}')}"
+        if remedy.reason:
+            yield f"     {visible(f'because {remedy.reason}' + (f'; {remedy.remedy}' if remedy.remedy else ''))}"
     if best := next((ep for remedy in model.helps for ep in remedy.gains), None):
         yield f"  Try what can be done automatically: {_command(model, best)} --advise"
     yield ""
-
-
-def _help(remedy: Help) -> Iterator[str]:
-    for changes, mark in ((remedy.gains, ""), (remedy.losses, "worse: ")):
-        yield from (f"{mark}{PROVIDER_RULES[ep].title}: {change}" for ep, change in changes.items())
-    if remedy.reason:
-        yield f"because {remedy.reason}" + (f"; {remedy.remedy}" if remedy.remedy else "")
 
 
 def _command(model: "ModelFit", *eps: str) -> str:
@@ -263,41 +242,35 @@ def failed_models(answers: "Iterable[ModelAnswer | ModelFit]") -> Iterator[Line]
 def answer_parts(answers: Sequence[ModelAnswer]) -> Iterator[Part]:
     """The answers of one provider, but for models that could not be judged."""
     good = [answer for answer in answers if not answer.error]
-    if len(good) > MOST_DETAILED:
-        yield _overview(good)
+    if len(good) <= MOST_DETAILED:
+        for answer in good:
+            yield from _model(answer)
         return
-    for answer in good:
-        yield from _model(answer)
+    rows = []
+    for answer in good[:MOST_LINES]:
+        advice = _advice(answer)
+        best = advice.best if advice else None
+        rows.append(
+            (
+                answer.path,
+                str(answer.nodes),
+                f"{percent_of(answer.claimed, answer.nodes)} %",
+                str(answer.borders),
+                FAILS if answer.load and answer.load.error else "",
+                verdict(standing_of(answer), answer.ep).choice.value,
+                f"{' + '.join(best.fixes)}: {best.gain}" if best else "",
+            )
+        )
+    borders = "partitions" if good[0].copies is None else "copies"
+    head = ("model", "nodes", "supported", borders, "load", "verdict", "best fixes")
+    if len(good) > MOST_LINES:
+        rows.append((f"… {len(good) - MOST_LINES} more: --json has all", "", "", "", "", "", ""))
+    right = ("nodes", "supported", borders)
+    yield Listing(title="", head=head, rows=tuple(rows), right=right, marks={FAILS: "red"})
 
 
 def _advice(answer: ModelAnswer) -> Advice | None:
     return answer.advice if isinstance(answer, AdvisedAnswer) else None
-
-
-def _best(advice: Advice | None) -> str:
-    best = advice.best if advice else None
-    return f"{' + '.join(best.fixes)}: {best.gain}" if best else ""
-
-
-def _overview(answers: Sequence[ModelAnswer]) -> Listing:
-    rows = [
-        (
-            answer.path,
-            str(answer.nodes),
-            f"{percent_of(answer.claimed, answer.nodes)} %",
-            str(answer.borders),
-            FAILS if answer.load and answer.load.error else "",
-            verdict(standing_of(answer), answer.ep).choice.value,
-            _best(_advice(answer)),
-        )
-        for answer in answers[:MOST_LINES]
-    ]
-    borders = "partitions" if answers[0].copies is None else "copies"
-    head = ("model", "nodes", "supported", borders, "load", "verdict", "best fixes")
-    if len(answers) > MOST_LINES:
-        rows.append((f"… {len(answers) - MOST_LINES} more: --json has all", "", "", "", "", "", ""))
-    right = ("nodes", "supported", borders)
-    return Listing(title="", head=head, rows=tuple(rows), right=right, marks={FAILS: "red"})
 
 
 FAILS = "fails"
@@ -486,7 +459,14 @@ def show_reference(reference: "LibraryReference") -> None:
         if model.error and reference.rules:  # without rules it is an error of the answer, which was shown
             show([Line(("no answer of the library:", "bold red"), f" {model.path}: {model.error}")], err=True)
         elif model.asked and not model.error and (few or model.same is False):
-            show(_compared_model(model, everything=few and len(model.nodes) <= MOST_NODES))
+            everything = few and len(model.nodes) <= MOST_NODES
+            nodes = [node for node in model.nodes if everything or node.different]
+            parts: list[Part] = [Line((model.path, "bold"), "  ", *_verdict(model), wrap=False)]
+            parts += [_nodes(nodes[: len(nodes) if everything else MOST_DIFFERENT])] if nodes else []
+            if len(nodes) > MOST_DIFFERENT and not everything:
+                parts.append(Line(f"  … {len(nodes) - MOST_DIFFERENT} more: --json has all"))
+            parts += [Line("  ", ("note:", "yellow"), f" {note}") for note in model.notes]
+            show([*parts, Line()])
     show([Line(summary(reference), wrap=False)])
 
 
@@ -501,18 +481,6 @@ def summary(reference: "LibraryReference") -> str:
     if not reference.rules:
         return f"{models}: no rules for this release, the claims are those of {library}{silent}"
     return f"{models} checked against {library}: {reference.different} different{silent}"
-
-
-def _compared_model(model: "ClaimDiff", *, everything: bool) -> Iterator[Part]:
-    nodes = [node for node in model.nodes if everything or node.different]
-    yield Line((model.path, "bold"), "  ", *_verdict(model), wrap=False)
-    if nodes:
-        yield _nodes(nodes[: len(nodes) if everything else MOST_DIFFERENT])
-    if len(nodes) > MOST_DIFFERENT and not everything:
-        yield Line(f"  … {len(nodes) - MOST_DIFFERENT} more: --json has all")
-    for note in model.notes:
-        yield Line("  ", ("note:", "yellow"), f" {note}")
-    yield Line()
 
 
 def _verdict(model: "ClaimDiff") -> Iterator[str | tuple[str, str]]:

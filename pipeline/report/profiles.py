@@ -149,6 +149,17 @@ def view_of(before: Profiled, after: Profiled, medians: Medians) -> ProfileView:
     for row in second.operators:
         key = row.operator, row.provider
         changes[key] = msgspec.structs.replace(changes[key], nodes_after=row.nodes, after_ns=row.nanoseconds)
+    before_nodes = {(node.name, node.operator) for node in first.nodes}
+    new = (node for node in second.nodes if (node.name, node.operator) not in before_nodes)
+    groups = grouped(((node.operator, node.provider), node) for node in new)
+    fused = []
+    for (operator, provider), nodes in sorted(groups.items(), key=lambda item: -sum(n.nanoseconds for n in item[1])):
+        sources = (_source(node.name, gone) for node in nodes)
+        replaced = dict(Counter(gone[source] for source in sources if source).most_common())
+        examples = tuple(node.name for node in nodes[:NAMED])
+        fused.append(
+            Fusion(operator=operator, provider=provider, nodes=len(nodes), replaced=replaced, examples=examples)
+        )
     return ProfileView(
         device=after.device,
         model=after.model,
@@ -156,26 +167,11 @@ def view_of(before: Profiled, after: Profiled, medians: Medians) -> ProfileView:
         after=f"{after.variant}/{after.run}",
         operators=tuple(sorted(changes.values(), key=lambda row: -max(row.before_ns, row.after_ns))),
         vanished=dict(Counter(gone.values()).most_common()),
-        fusions=tuple(_fusions(first, second, gone)),
+        fusions=tuple(fused),
         fallen_back=fallen_back(after),
         profiler_cost_before=profiler_cost(before, medians),
         profiler_cost_after=profiler_cost(after, medians),
     )
-
-
-def _fusions(before: Profile, after: Profile, gone: Mapping[str, str]) -> Iterator[Fusion]:
-    before_nodes = {(node.name, node.operator) for node in before.nodes}
-    new = (node for node in after.nodes if (node.name, node.operator) not in before_nodes)
-    groups = grouped(((node.operator, node.provider), node) for node in new)
-    for (operator, provider), nodes in sorted(groups.items(), key=lambda item: -sum(n.nanoseconds for n in item[1])):
-        sources = (_source(node.name, gone) for node in nodes)
-        yield Fusion(
-            operator=operator,
-            provider=provider,
-            nodes=len(nodes),
-            replaced=dict(Counter(gone[source] for source in sources if source).most_common()),
-            examples=tuple(node.name for node in nodes[:NAMED]),
-        )
 
 
 def _source(name: str, gone: Mapping[str, str]) -> str:

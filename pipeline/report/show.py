@@ -8,7 +8,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.report.wording import Line, Listing, ListingNote, Part, Section, visible
+from pipeline.report.wording import Line, Listing, Part, Section, visible
 
 GAP = "  "
 UNLIMITED = 10_000
@@ -30,40 +30,33 @@ def show(parts: Iterable[Part], console: Console | None = None, *, err: bool = F
     terminal = console or Console(stderr=err, highlight=False)
     lines = (line for part in parts for line in (_section(part, rest) if isinstance(part, Section) else (part,)))
     lines = (line for line in lines if isinstance(line, Line) or line.rows)
-    if console or terminal.is_terminal:
-        for line in lines:
-            if isinstance(line, Listing):
-                terminal.print(_table(line))
-            else:
-                terminal.print(_rich(line), soft_wrap=err or not line.wrap)
-    else:
-        for text in (text for line in lines for text in plain_lines(line)):
-            terminal.file.write(f"{text}\n")
+    if not (console or terminal.is_terminal):
+        for plain in (plain for line in lines for plain in plain_lines(line)):
+            terminal.file.write(f"{plain}\n")
+        return
+    for line in lines:
+        if isinstance(line, Listing):
+            terminal.print(_table(line))
+        else:
+            text = Text.assemble(*((visible(span), style) for span, style in line.spans))
+            indented = text if line.indent is None else Padding(text, (0, 0, 0, line.indent))
+            terminal.print(indented, soft_wrap=err or not line.wrap)
 
 
 def _section(section: Section, rest: str) -> Iterator[Line]:
     if section.title:
         yield Line((section.title, "bold"), indent=0)
     for note in section.notes:
-        yield from _note(note, rest)
+        yield Line(f"- {': '.join(part for part in (note.title, note.text) if part)}", indent=0)
+        for place in note.places[:PLACES_SHOWN]:
+            yield Line((place, "dim"), indent=4)
+        if len(note.places) > PLACES_SHOWN:
+            yield Line((f"and {len(note.places) - PLACES_SHOWN} more ({rest} has them all)", "dim"), indent=4)
+        for line in (line for lines in note.code.values() for line in lines):
+            yield Line((line, "dim"), indent=4)
+        if note.remedy:
+            yield Line(f"remedy: {note.remedy}", indent=2)
     yield Line(indent=0)
-
-
-def _note(note: ListingNote, rest: str) -> Iterator[Line]:
-    yield Line(f"- {': '.join(part for part in (note.title, note.text) if part)}", indent=0)
-    for place in note.places[:PLACES_SHOWN]:
-        yield Line((place, "dim"), indent=4)
-    if len(note.places) > PLACES_SHOWN:
-        yield Line((f"and {len(note.places) - PLACES_SHOWN} more ({rest} has them all)", "dim"), indent=4)
-    for line in (line for lines in note.code.values() for line in lines):
-        yield Line((line, "dim"), indent=4)
-    if note.remedy:
-        yield Line(f"remedy: {note.remedy}", indent=2)
-
-
-def _rich(line: Line) -> Text | Padding:
-    text = Text.assemble(*((visible(text), style) for text, style in line.spans))
-    return text if line.indent is None else Padding(text, (0, 0, 0, line.indent))
 
 
 def _table(listing: Listing) -> Table:

@@ -286,23 +286,23 @@ def item(text: str) -> str:
 
 
 def markdown(title: str, parts: Iterable[Part]) -> str:
-    """A page: its heading, then each part as a paragraph, a table under its title, or a list of notes."""
-    return "\n\n".join([f"# {escaped(title)}", *(text for part in parts for text in _paragraphs(part))]) + "\n"
+    """A page: its heading, then each part as a paragraph, a table under its title, or a list of notes.
 
-
-def _paragraphs(part: Part) -> Iterator[str]:
-    """Nothing of tables without rows and sections without notes."""
-    if isinstance(part, Line):
-        text = item("".join(text for text, _ in part.spans))
-        bold = part.spans and all(style.startswith("bold") for _, style in part.spans)
-        yield from [f"**{text}**" if bold else text] if text else []
-    elif isinstance(part, Listing):
-        if part.rows:
-            yield f"{'#' * part.level} {escaped(part.title)}"
-            yield table(part.head, part.rows)
-    elif part.notes:
-        yield from [f"## {part.title}"] if part.title else []
-        yield "\n".join(line for note in part.notes for line in _note(note))
+    Nothing of tables without rows and sections without notes.
+    """
+    paragraphs = [f"# {escaped(title)}"]
+    for part in parts:
+        if isinstance(part, Line):
+            text = item("".join(text for text, _ in part.spans))
+            bold = part.spans and all(style.startswith("bold") for _, style in part.spans)
+            paragraphs += [f"**{text}**" if bold else text] if text else []
+        elif isinstance(part, Listing):
+            heading = f"{'#' * part.level} {escaped(part.title)}"
+            paragraphs += [heading, table(part.head, part.rows)] if part.rows else []
+        elif part.notes:
+            paragraphs += [f"## {part.title}"] if part.title else []
+            paragraphs.append("\n".join(line for note in part.notes for line in _note(note)))
+    return "\n\n".join(paragraphs) + "\n"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -202,7 +202,13 @@ class RequiredOps:
             return self
         if self.global_types is not None and not self.global_types <= (other.global_types or frozenset()):
             return self
-        grown = {key for key in self.operator_keys() if not _within(self.types.get(key), other.types.get(key))}
+        grown = set()  # operators some of whose types are not among the other's
+        for key in self.operator_keys():
+            inner, outer = self.types.get(key), other.types.get(key)
+            if outer is not None and (
+                inner is None or any(slot not in inner or not inner[slot] <= types for slot, types in outer.items())
+            ):
+                grown.add(key)
         operators = {
             (domain, opset): frozenset(op for op in ops if op not in listed or (domain, op) in grown)
             for (domain, opset), ops in self.operators.items()
@@ -249,13 +255,6 @@ def _each_opset(
     keys = left.operators.keys() | right.operators.keys()
     combined = {key: combine(left.operators.get(key, nothing), right.operators.get(key, nothing)) for key in keys}
     return {key: ops for key, ops in combined.items() if ops}
-
-
-def _within(inner: OpTypes | None, outer: OpTypes | None) -> bool:
-    """Whether types of an operator are among others."""
-    if inner is None or outer is None:
-        return outer is None
-    return all(slot in inner and inner[slot] <= types for slot, types in outer.items())
 
 
 class Need(msgspec.Struct, frozen=True, gc=False):

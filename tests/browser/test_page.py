@@ -16,9 +16,9 @@ from pipeline.core.files import TRACE
 from pipeline.core.progress import StageTime
 from pipeline.core.providers import XNNPACK
 from pipeline.report import html
+from pipeline.report.formats import encode_trace
 from pipeline.report.model import CampaignReport, MeasuredRow
 from pipeline.report.profiles import profile_views
-from pipeline.report.trace import encode
 from tests.browser.conftest import Browser, Open, Opened
 from tests.command import ort_mobile
 from tests.conftest import ROOT
@@ -323,7 +323,7 @@ def test_speedscope_opens_the_trace(browser: Browser, tmp_path: Path) -> None:
     stage = StageTime(
         name="convert", steps=2, started_at="2026-01-31T07:59:00.000Z", elapsed_ns=9 * 10**8, host="lab-7"
     )
-    (tmp_path / TRACE).write_bytes(encode("mnist", "c0ffee", runs, [stage]))
+    (tmp_path / TRACE).write_bytes(encode_trace("mnist", "c0ffee", runs, [stage]))
     page = browser.new_page()
     opened = Opened(page=page)
     page.on("request", lambda request: opened.requests.append(request.url))

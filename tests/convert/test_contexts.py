@@ -22,8 +22,6 @@ from tests.command import ROOT, Done, ort_mobile
 from tests.onnx_samples import parsed_nodes
 from tests.partition_samples import model, value
 
-pytestmark = pytest.mark.usefixtures("own_cache")
-
 npu = pytest.mark.npu
 MNIST = ROOT / "build_configs/examples/mnist/mnist.onnx"
 EVALUATION = MNIST.with_name("evaluation.npz")

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from device_runner.custom_ops import read_libraries
-from device_runner.probe.macho import FAT
+from device_runner.probe.elf import FAT
 from tests.command import ort_mobile
 from tests.custom_ops.apple import compiled, framework
 from tests.custom_ops.samples import library, model
 from tests.features.apple.frameworks import DYLIB, fat, image
 from tests.features.apple.test_facade import mistakes
-from tests.features.apple.test_package import files_of
 from tests.release.test_bundle import reseal
+from tests.values import files_of
 
 pytestmark = [
     pytest.mark.skipif(not shutil.which("gcc"), reason="gcc is not installed"),

@@ -141,8 +141,6 @@ def test_builds_of_other_projects_decide_nothing(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_what_loads_ships(tmp_path: Path) -> None:
     config, out = job(tmp_path), tmp_path / "out"
-    ended = ort_mobile(
-        "run", config, "--convert-only", "--output", out, code=None, ORT_MOBILE_CACHE=str(tmp_path / "cache")
-    )
+    ended = ort_mobile("run", config, "--convert-only", "--output", out, code=None)
     assert (out / "bundle" / "manifest.json").is_file(), ended.err
     assert "over budget" not in ended.err

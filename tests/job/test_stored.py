@@ -78,8 +78,8 @@ def test_in_its_own_file_a_folder_has_the_newest_that_it_worked_on(tmp_path: Pat
 
 
 def test_a_database_alone_has_its_newest_campaign(lab: str, tmp_path: Path) -> None:
-    assert read_side(lab).report.campaign == "b"
-    assert read_side(str(tmp_path / "lab.sqlite")).report.campaign == "b"
+    assert read_side(lab).campaign == "b"
+    assert read_side(str(tmp_path / "lab.sqlite")).campaign == "b"
 
 
 @pytest.mark.parametrize(

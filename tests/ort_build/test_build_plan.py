@@ -12,7 +12,7 @@ from pipeline.core.errors import ConfigError
 from pipeline.ort_build.plan import (
     BuildPaths,
     BuildPlan,
-    Option,
+    Options,
     plan_build,
     plan_digest,
     unaccepted,
@@ -29,10 +29,10 @@ ACCEPTED: dict[str, dict[str, dict[str, str | list[str]]]] = json.loads((HERE / 
 test with the real scripts holds it against that), the other what build_args.py on main declares."""
 
 
-def options(release: str) -> dict[str, dict[str, Option]]:
+def options(release: str) -> dict[str, Options]:
     return {
         script: {
-            name: Option(name=name, takes_value=kind != "flag", choices=tuple(kind) if isinstance(kind, list) else ())
+            name: tuple(kind) if isinstance(kind, list) else None if kind == "flag" else ()
             for name, kind in listed.items()
         }
         for script, listed in ACCEPTED[release].items()

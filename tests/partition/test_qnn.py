@@ -29,11 +29,6 @@ CPU = "CPUExecutionProvider"
 MNIST = "build_configs/examples/mnist/mnist.onnx"
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ORT_MOBILE_CACHE", str(tmp_path / "cache"))
-
-
 def graph_of(*op_types: str) -> Graph:
     return view(chain(*op_types))
 
@@ -334,7 +329,7 @@ def without_imports(modules: str, tmp_path: Path, *arguments: str) -> Done:
         (tmp_path / "first" / name).mkdir(parents=True)
         (tmp_path / "first" / name / "__init__.py").write_text(f"raise SystemExit('{name} is imported')\n")
     path = f"{tmp_path / 'first'}:{Path.cwd()}"
-    return ort_mobile(*arguments, process=True, PYTHONPATH=path, ORT_MOBILE_CACHE=str(tmp_path / "cache"))
+    return ort_mobile(*arguments, process=True, PYTHONPATH=path)
 
 
 NAMES_IMPORTS = """

@@ -24,8 +24,6 @@ from tests.command import ort_mobile
 from tests.onnx_samples import parsed_nodes
 from tests.partition_samples import model, value
 
-pytestmark = pytest.mark.usefixtures("own_cache")
-
 npu = pytest.mark.npu
 DIMS = (1, 8, 16, 16)
 MNIST = "build_configs/examples/mnist/mnist.onnx"

@@ -125,7 +125,6 @@ def listing(*paths: str) -> Callable[[Path], None]:
 
 
 def shipping(file: str) -> Callable[[Path], None]:
-    """Another file that ships, with new digests."""
     return lambda bundle: reseal(bundle, lambda document: document["content"]["ships"][0].update(file=file))
 
 

@@ -15,10 +15,11 @@ from pipeline.model.signature import TensorInfo
 from pipeline.release.manifest import AppRule, Fallback, ModelSignature, verify_bundle
 from pipeline.release.shipped import App, refuse_misfit, requirements, signature_digest
 from tests.command import ort_mobile
-from tests.features.updates.test_delta import bundle, files_of
+from tests.features.updates.test_delta import bundle
 from tests.onnx_samples import conv_bn
 from tests.ort_models import conv_relu, convert
 from tests.release.test_bundle import SHIPS
+from tests.values import files_of
 
 MODEL = ModelSignature(model="m", inputs=(TensorInfo(name="x", dtype=None, shape=None),), outputs=())
 ONE = msgspec.structs.replace(

@@ -20,7 +20,7 @@ from device_runner.result import (
 )
 from pipeline.campaign.record import RunRecord
 from pipeline.core.progress import NoProgress, StageLog, StageTime
-from pipeline.report.trace import encode
+from pipeline.report.formats import encode_trace
 from tests.campaign.store.samples import run_record
 
 KEYS = {
@@ -88,7 +88,7 @@ def slices(events: list[dict[str, Any]], category: str) -> list[tuple[str, int, 
 
 def test_runs_lie_on_their_device_with_their_parts_nested_and_counters_beside() -> None:
     stage = StageTime(name="convert", steps=2, started_at="2026-01-01T00:00:00.000Z", elapsed_ns=900_000_000, host="h")
-    events = read(encode("mnist", "c1", [timed(0, "2026-01-01T00:00:01.000Z")], [stage]))
+    events = read(encode_trace("mnist", "c1", [timed(0, "2026-01-01T00:00:01.000Z")], [stage]))
     assert slices(events, "stage") == [("convert", 0, 900_000)]
     assert slices(events, "run") == [("mnist/basic-fixed cpu", 1_000_000, 40_000)]
     assert slices(events, "part") == [
@@ -119,13 +119,13 @@ def test_clocks_that_jump_failures_and_hostile_texts_leave_a_sound_trace() -> No
         timed(3, "2026-01-01T00:00:01.020Z", elapsed_ns=0, host=""),
         msgspec.structs.replace(run_record(), result=lost, model=HOSTILE),
     ]
-    content = encode(HOSTILE, "c1", runs, [])
+    content = encode_trace(HOSTILE, "c1", runs, [])
     events = read(content)
-    assert content == encode(HOSTILE, "c1", runs, [])
+    assert content == encode_trace(HOSTILE, "c1", runs, [])
     assert [start for _, start, _ in slices(events, "run")] == [20_000, 0, 40_000]
     (failed,) = (event for event in events if event.get("cat") == "failed")
     assert failed["args"]["failure"] == "crash"
-    assert read(encode("none", "c1", [], [])) == []
+    assert read(encode_trace("none", "c1", [], [])) == []
 
 
 def test_samples_of_a_sustained_run_lie_where_they_were_taken() -> None:
@@ -133,7 +133,7 @@ def test_samples_of_a_sustained_run_lie_where_they_were_taken() -> None:
     samples = (DeviceSample(at_ns=3_000_000, mhz=1800, millidegrees=45_500), DeviceSample(at_ns=5_000_000))
     lasting = SustainedRun(bins=bins, samples=samples)
     run = timed(0, "2026-01-01T00:00:01.000Z", sustained=lasting, latencies_ns=(), after=Conditions())
-    events = read(encode("mnist", "c1", [run], []))
+    events = read(encode_trace("mnist", "c1", [run], []))
     (start,) = (start for name, start, _ in slices(events, "part") if name == "timed")
     found = [(e["name"], e["ts"], e["args"]) for e in events if e["ph"] == "C" and e["ts"] > start]
     assert found == [
@@ -148,7 +148,7 @@ def test_stages_follow_and_contain_each_other_although_they_begin_at_whole_milli
         for name, ms, us in (("convert", 10, 10_900), ("reference", 20, 5_400), ("passes", 40, 20_000),
                              ("try", 45, 999), ("short", 70, 300), ("next", 70, 40_000))
     ]  # fmt: skip
-    found = slices(read(encode("mnist", "c1", [], stages)), "stage")
+    found = slices(read(encode_trace("mnist", "c1", [], stages)), "stage")
     assert sum(duration for _, _, duration in found) == sum(one.elapsed_ns // 1000 for one in stages)
     starts = {name: start for name, start, _ in found}
     assert (starts["reference"], starts["try"]) == (10_900, 35_000)

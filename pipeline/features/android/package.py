@@ -179,14 +179,7 @@ def java_class(model: str) -> str:
 
 
 def _model(content: Content, target: str, model: str, rows: Sequence[SelectionRow]) -> TemplateModel:
-    signature = next((row for row in content.models if row.model == model), None)
-    if signature is None:
-        raise ConfigError(
-            f"the bundle does not say what the model {model} takes and gives",
-            where="the bundle's manifest",
-            why="it lists no such model",
-            remedy="make the bundle again: `ort-mobile bundle rebuild FOLDER`",
-        )
+    signature = content.signature(model)
     digests = {file.path: file.sha256 for file in content.files}
     numbers = list(dict.fromkeys(row.ships for row in rows))
     ships = [content.ships[number] for number in numbers]

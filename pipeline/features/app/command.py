@@ -59,7 +59,11 @@ def parts(document: "AppDocument") -> "Iterator[Part]":
     shown = [row for row in document.libraries if row.kind or row.uses or row.entries or row.path in concerned]
     yield Listing(
         title="Native libraries", head=("Library", "ABI", "Size", "Pages", "What it is"), right=("Size",),
-        rows=tuple((row.path, row.abi, size(row.size_bytes), _pages(row), _what(row, document)) for row in shown),
+        rows=tuple(
+            (row.path, row.abi, size(row.size_bytes), f"{row.page_bytes // 1024} KB" if row.page_bytes else "-",
+             _what(row, document))
+            for row in shown
+        ),
     )  # fmt: skip
     if others := len(document.libraries) - len(shown):
         yield Line(f"and {others} more without ONNX Runtime and without findings (--json has all)")
@@ -77,11 +81,6 @@ def parts(document: "AppDocument") -> "Iterator[Part]":
         )  # fmt: skip
         if notes:
             yield Section(title=title, notes=tuple(notes))
-
-
-def _pages(row: "NativeLibrary") -> str:
-    """The page size that its segments are aligned to, and how it lies in its archive."""
-    return f"{row.page_bytes // 1024} KB" if row.page_bytes else "-"
 
 
 def _what(row: "NativeLibrary", document: "AppDocument") -> str:

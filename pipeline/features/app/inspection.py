@@ -20,8 +20,18 @@ import msgspec
 from device_runner.files import ZIP_ERRORS, check_unpacked, open_regular, scratch_folder
 from device_runner.library import BUILD_MARK, TELEMETRY_HOST, read_build
 from device_runner.plugins import BUILT_FOR
-from device_runner.probe.elf import PT_LOAD, Buffer, Elf, NotElf, parse_elf, parse_header
-from device_runner.probe.macho import ARCHIVE, FAT, THIN, read_images
+from device_runner.probe.elf import (
+    ARCHIVE,
+    FAT,
+    PT_LOAD,
+    THIN,
+    Buffer,
+    Elf,
+    NotElf,
+    parse_elf,
+    parse_header,
+    read_images,
+)
 from pipeline.compat.contexts import plugin_release
 from pipeline.compat.defects import weight_reader
 from pipeline.compat.rules import ArtifactFacts, facts_of
@@ -426,11 +436,11 @@ class Inspector:
         elif suffix == ".onnx":
             with member.content() as content:
                 try:
-                    facts, domains, context, built = scan_onnx(content, member.path)
+                    facts, details = scan_onnx(content, member.path)
                 except WireError as error:
                     self._damaged(member, "this ONNX model is cut off or damaged", str(error))
                     return
-            self._model(member, "onnx", facts, domains, context, *built)
+            self._model(member, "onnx", facts, **details)
 
     def _damaged(self, member: Member, what: str, why: str) -> None:
         remedy = "build or fetch the package again"
@@ -482,27 +492,16 @@ class Inspector:
             except ModelError as error:
                 self.findings.append(msgspec.structs.replace(finding_of(error, member.path), rule="model"))
                 return
-        domains = {node.domain for graph in model.graph.walk() for node in graph.nodes}
-        self._model(member, "ort", facts, domains, any(
-            node.op_type == CONTEXT_NODE for graph in model.graph.walk() for node in graph.nodes
-        ))  # fmt: skip
+        nodes = [node for graph in model.graph.walk() for node in graph.nodes]
+        domains, context = {node.domain for node in nodes}, any(node.op_type == CONTEXT_NODE for node in nodes)
+        self._model(member, "ort", facts, domains=tuple(sorted(domains)), context=context)
 
-    def _model(
-        self,
-        member: Member,
-        kind: str,
-        facts: ArtifactFacts,
-        domains: set[str],
-        context: bool,
-        npu: int = 0,
-        qairt: str = "",
-    ) -> None:
+    def _model(self, member: Member, kind: str, facts: ArtifactFacts, **details: Any) -> None:
         self.facts.append(facts)
         self.models.append(
             PackagedModel(
                 path=member.path, format=kind, size_bytes=member.size_bytes, packed_bytes=member.packed_bytes,
-                opset=facts.opset, domains=tuple(sorted(domains)), context=context, npu=npu,
-                qairt=qairt,
+                opset=facts.opset, **details,
             )
         )  # fmt: skip
 
@@ -634,9 +633,8 @@ def extracts_libraries(manifest: Buffer) -> bool | None:
     return None
 
 
-def scan_onnx(content: Buffer, name: str) -> tuple[ArtifactFacts, set[str], bool, tuple[int, str]]:
-    """What of an ONNX model decides whether it loads, its nodes' domains, whether it is a context, for which NPU
-    and by which QAIRT.
+def scan_onnx(content: Buffer, name: str) -> tuple[ArtifactFacts, dict[str, Any]]:
+    """What of an ONNX model decides whether it loads, and fields of PackagedModel: domains, context, NPU and QAIRT.
 
     The message's frame is walked, weights are passed over. Raises WireError.
     """
@@ -688,7 +686,7 @@ def scan_onnx(content: Buffer, name: str) -> tuple[ArtifactFacts, set[str], bool
         name=name, format_version="", opset=opset, newest_since=1, newest_operator="",
         element_types=frozenset(types), replays=False,
     )  # fmt: skip
-    return facts, domains, context, (npu, qairt)
+    return facts, {"domains": tuple(sorted(domains)), "context": context, "npu": npu, "qairt": qairt}
 
 
 def finding(rule: str, severity: Severity, what: str, where: str, why: str = "", remedy: str = "") -> Finding:

@@ -579,7 +579,6 @@ def swift_class(model: str, module: str) -> str:
 
 def warnings(content: Content, target: str) -> Iterator[str]:
     """What differs from what was measured, or is left out, because the Objective-C API has no call for it."""
-    signatures = {signature.model: signature for signature in content.models}
     for model, rows in rows_of(content, target).items():
         ways = [options for shipped in _ships(content, rows) for options in shipped.runs]
         for name, options in {options_name(options): options for options in ways}.items():
@@ -588,7 +587,7 @@ def warnings(content: Content, target: str) -> Iterator[str]:
                     f"{model}: {name} runs without {', '.join(missing)}: ONNX Runtime's Objective-C API cannot set "
                     "that, and times and memory differ from those measured"
                 )
-        for tensor in signatures[model].outputs:
+        for tensor in content.signature(model).outputs:
             if tensor.dtype not in ELEMENTS:
                 yield (
                     f"{model}: the output {tensor.name} is left out: ONNX Runtime's Objective-C API reads no "
@@ -603,14 +602,7 @@ def _ships(content: Content, rows: Sequence[SelectionRow]) -> list[Shipped]:
 
 def _model(content: Content, model: str, rows: Sequence[SelectionRow], release: Release, module: str) -> dict[str, Any]:
     """A model as Model.swift needs it: files, and which devices have which, as conditions of Swift in their order."""
-    signature = next((row for row in content.models if row.model == model), None)
-    if signature is None:
-        raise ConfigError(
-            f"the manifest does not say what the model {model} takes and gives",
-            where="manifest.json",
-            why="it lists no such model",
-            remedy="make the bundle again",
-        )
+    signature = content.signature(model)
     wrong = [tensor for tensor in signature.inputs if tensor.dtype not in ELEMENTS]
     if not any(tensor.dtype in ELEMENTS for tensor in signature.outputs):
         wrong += signature.outputs

@@ -114,26 +114,6 @@ def checked(order: PerfOrder) -> PerfOrder:
     return replace(order, data=values, dimensions=guess.dimensions)
 
 
-class OutputsOfStart:
-    """Compares outputs with those that the start gave in its first run."""
-
-    def __init__(self, start: PlannedRun, precision: OutputPrecision) -> None:
-        self.start = planned_id(start)
-        self.precision = precision
-        self.lossy: set[str] = set()
-        self.expected: dict[str, Array] = {}
-
-    def __call__(self, planned: PlannedRun, result: RunResult) -> tuple[OutputCheck, ...]:
-        """The checks of one run; none where the start gave no outputs."""
-        actual = {tensor.name: read_tensor(tensor) for tensor in result.outputs}
-        if planned_id(planned) == self.start:
-            self.expected = self.expected or actual
-            return ()
-        lossy = planned_id(planned) in self.lossy
-        tolerance = usual_tolerance(OutputPrecision.FLOAT16 if lossy else self.precision)
-        return tuple(compare_outputs(self.expected, actual, tolerance))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorBench:
     """What a diagnosis of one model works with: the model and the options that it starts from, as `perf` has them."""
@@ -283,13 +263,23 @@ class Rounds:
     """Measures remedies beside the start in rounds, until a time or until all are decided."""
 
     def __init__(
-        self, bench: DoctorBench, store: Store, inputs: Inputs, judge: OutputsOfStart, *, resume: bool
+        self,
+        bench: DoctorBench,
+        store: Store,
+        inputs: Inputs,
+        start: PlannedRun,
+        precision: OutputPrecision,
+        *,
+        resume: bool,
     ) -> None:
         self.bench = bench
         self.store = store
         self.inputs = inputs
-        self.judge = judge
+        self.start = start
+        self.precision = precision
         self.resume = resume
+        self.lossy: set[str] = set()
+        self.expected: dict[str, Array] = {}
         self.of_start: list[RunRecord] = []
         self.reason = ""
         self.number = 0
@@ -297,21 +287,21 @@ class Rounds:
         self.seconds_stored = 0.0
 
     def measured(
-        self, start: PlannedRun, tried: Tried, until: float, name: str, rule: DecisionRule, *, least: int
+        self, tried: Tried, until: float, name: str, rule: DecisionRule, *, least: int
     ) -> dict[str, MeasuredRemedy]:
         """Every remedy with its numbers, by name; at least so many rounds, also when the time is over.
 
         With looks in the rule, remedies that are decided are not measured any more.
         """
         shells, planned_runs = tried
-        self.judge.lossy |= {planned_id(run) for key, run in planned_runs.items() if shells[key].remedy.lossy}
-        runs = [start, *planned_runs.values()]
+        self.lossy |= {planned_id(run) for key, run in planned_runs.items() if shells[key].remedy.lossy}
+        runs = [self.start, *planned_runs.values()]
         campaign = self._campaign(name, runs)
         self.seconds_stored += seconds_of(self.store.runs(campaign))
         with self.bench.progress.stage(name, len(runs) * FEWEST) as stage:
             self._run(campaign, runs, until - self.seconds_stored, stage, rule, least)
         records = self._records(campaign)
-        self.of_start = records.get(planned_id(start), [])
+        self.of_start = records.get(planned_id(self.start), [])
         others = {key: records.get(planned_id(run), []) for key, run in planned_runs.items()}
         compared = latency_comparisons(self.of_start, others, rule)
         results = {}
@@ -357,7 +347,7 @@ class Rounds:
                 return
             plan = self.bench.plan(campaign, going, self.inputs)
             rounds = msgspec.structs.replace(plan.measure, rounds=self.number, profile=False)
-            plan = replace(plan, measure=rounds, judge=self.judge if self.number == 1 else None)
+            plan = replace(plan, measure=rounds, judge=self._checks if self.number == 1 else None)
             left = measure(plan, {device.name: device}, self.store, self.bench.work, show)
             if reason := left.get(device.name, ""):
                 self.reason = reason
@@ -384,6 +374,16 @@ class Rounds:
 
     def _records(self, campaign: str) -> dict[str, list[RunRecord]]:
         return grouped((record.planned, record) for record in self.store.runs(campaign))
+
+    def _checks(self, planned: PlannedRun, result: RunResult) -> tuple[OutputCheck, ...]:
+        """Outputs compared with those that the start gave in its first run; none where it gave no outputs."""
+        actual = {tensor.name: read_tensor(tensor) for tensor in result.outputs}
+        if planned_id(planned) == planned_id(self.start):
+            self.expected = self.expected or actual
+            return ()
+        lossy = planned_id(planned) in self.lossy
+        tolerance = usual_tolerance(OutputPrecision.FLOAT16 if lossy else self.precision)
+        return tuple(compare_outputs(self.expected, actual, tolerance))
 
 
 FOR_CHECKS = 0.7
@@ -478,10 +478,10 @@ def _diagnosed(subject: DoctorBench, store: Store, seconds: float, *, resume: bo
     # Every remedy beside the start
     proposals = [check.propose(model) for check in CHECKS]
     tried = tried_on(subject, [remedy for proposal in proposals for remedy in proposal.remedies])
-    rounds = Rounds(subject, store, inputs, OutputsOfStart(runs[0], model.traits.precision), resume=resume)
+    rounds = Rounds(subject, store, inputs, runs[0], model.traits.precision, resume=resume)
     rule = replace(subject.rule, looks=LOOKS)
     seconds_before = time.monotonic() - began
-    results = rounds.measured(runs[0], tried, began + FOR_CHECKS * seconds, "checks", rule, least=1)
+    results = rounds.measured(tried, began + FOR_CHECKS * seconds, "checks", rule, least=1)
     start = start_of(subject.start, rounds.of_start)
     whole = replace(model, usual=typical(model.usual, start))  # of all rounds, where the first look had one
     findings = tuple(
@@ -500,7 +500,7 @@ def _diagnosed(subject: DoctorBench, store: Store, seconds: float, *, resume: bo
     if best := [] if rounds.reason else winners(findings):
         alone, both = best[-1].remedy, together([winner.remedy for winner in best])
         shells = tried_on(subject, [both] if len(best) == 1 else [both, alone])
-        again = rounds.measured(runs[0], shells, began + seconds, "together", subject.rule, least=FEWEST)
+        again = rounds.measured(shells, began + seconds, "together", subject.rule, least=FEWEST)
         trial = RemediesTogether(together=again[both.name], alone=again[alone.name] if len(best) > 1 else None)
     return Diagnosis(
         model=path,

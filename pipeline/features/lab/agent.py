@@ -393,7 +393,11 @@ def _work_on(agent: Agent, session: LabSession, job: LabJob, name: str) -> None:
             return  # it ended between being listed and being leased
         reason = ""
         try:
-            carried = _carried(agent, job.campaign, partial(_stopped, agent, session, job))
+            with agent.fetching:  # once for all devices of this host
+                if job.campaign not in agent.carried:
+                    campaign, ended = agent.store.campaign(job.campaign), partial(_stopped, agent, session, job)
+                    agent.carried[job.campaign] = fetched(agent.store, campaign, ended=ended)
+                carried = agent.carried[job.campaign]
             refusal = other_versions(carried.record)
             if refusal:
                 agent.refused[job.campaign] = f"{job.campaign} is refused: {refusal}"
@@ -413,14 +417,6 @@ def _work_on(agent: Agent, session: LabSession, job: LabJob, name: str) -> None:
         _note(agent, session, job, reason)
     except SessionLost as error:
         log.warning("%s: left for now: %s", job.device, error)
-
-
-def _carried(agent: Agent, campaign: str, ended: Callable[[], str]) -> Carried:
-    """The campaign with its files; fetched once for all devices of this host."""
-    with agent.fetching:
-        if campaign not in agent.carried:
-            agent.carried[campaign] = fetched(agent.store, agent.store.campaign(campaign), ended=ended)
-        return agent.carried[campaign]
 
 
 def _stopped(agent: Agent, session: LabSession, job: LabJob) -> str:

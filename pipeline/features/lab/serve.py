@@ -231,14 +231,6 @@ def _report_page(shelf: Shelf, *, campaign: str) -> str:
     return html.render(report.report, report.measured, report.earlier)
 
 
-def _report(shelf: Shelf, *, campaign: str) -> bytes:
-    return model.encode(shelf.report(campaign).report)
-
-
-def _lab(shelf: Shelf) -> dict[str, Any]:
-    return state_of(shelf.store)
-
-
 def _lab_page(shelf: Shelf) -> str:
     state = state_of(shelf.store)
     hosts = ((row["name"], row["state"], f"{row['silent_seconds']:g} s", row["note"]) for row in state["hosts"])
@@ -253,10 +245,6 @@ def _lab_page(shelf: Shelf) -> str:
         Listing(title="Queue", head=("Device", "Campaign", "State", "Host", "Reason"), rows=tuple(jobs)),
     )
     return html.render_listings("Lab", listings, LINKS, lines=tuple(status_lines(state))[:1])
-
-
-def _openapi(shelf: Shelf) -> dict[str, Any]:
-    return openapi(has_token=shelf.has_token)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,7 +285,8 @@ PAGES = (
     ),
     ServedPage(
         path="/api/campaigns/{campaign}", summary="The report of a campaign, as results.json", media=JSON,
-        make=_report, gives=model.CampaignReport,
+        make=lambda shelf, *, campaign: model.encode(shelf.report(campaign).report),
+        gives=model.CampaignReport,
     ),
     ServedPage(
         path="/api/campaigns/{campaign}/progress", summary="How far a campaign is", media=JSON, make=_progress,
@@ -306,8 +295,14 @@ PAGES = (
     ServedPage(
         path="/api/campaigns/{campaign}/events", summary="How far a campaign is, whenever that changes", media=EVENTS,
     ),
-    ServedPage(path="/api/lab", summary="Hosts, devices and queue", media=JSON, make=_lab, gives=dict[str, Any]),
-    ServedPage(path="/openapi.json", summary="This description", media=JSON, make=_openapi, gives=dict[str, Any]),
+    ServedPage(
+        path="/api/lab", summary="Hosts, devices and queue", media=JSON, make=lambda shelf: state_of(shelf.store),
+        gives=dict[str, Any],
+    ),
+    ServedPage(
+        path="/openapi.json", summary="This description", media=JSON,
+        make=lambda shelf: openapi(has_token=shelf.has_token), gives=dict[str, Any],
+    ),
 )  # fmt: skip
 """Everything that is served: the server's routes and its OpenAPI are made from it."""
 
@@ -374,18 +369,12 @@ GRACE_SECONDS = 3
 """For answers that are being sent when the server is stopped."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """How many connections there may be, of a client's address and in all, and how long the server waits for them.
+OF_ADDRESS, CONNECTIONS = 64, 128
+"""How many connections there may be, of a client's address and in all."""
 
-    `request_seconds` is for the whole head and for what is left of a body, however it trickles in; `taking_seconds`
-    for a client that takes nothing of its answer.
-    """
-
-    of_address: int = 64
-    connections: int = 128
-    request_seconds: float = 10.0
-    taking_seconds: float = 30.0
+REQUEST_SECONDS, TAKING_SECONDS = 10.0, 30.0
+"""How long the server waits for the whole head and for what is left of a body, however it trickles in; and for a client
+that takes nothing of its answer."""
 
 
 HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[0-9A-Za-z.-]+)(:[0-9]{1,5})?")
@@ -437,9 +426,7 @@ def read_token(file: Path | None, environment: Mapping[str, str] = os.environ) -
 _NEW_TOKEN = "make one: python -c 'import secrets; print(secrets.token_urlsafe(32))' > FILE"  # noqa: S105 # a command
 
 
-def serve(
-    database: str, host: str, port: int, token: str, started: Callable[[str], None], limits: Limits | None = None
-) -> None:
+def serve(database: str, host: str, port: int, token: str, started: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM; `started` is called with the address when connections are accepted.
 
     Raises ConfigError for an address beyond this computer without a token, or one that cannot be used.
@@ -450,13 +437,11 @@ def serve(
             why="anybody in the network could read all results",
             remedy=f"pass --token-file FILE or set {TOKEN_VARIABLE}, or leave out --host",
         )  # fmt: skip
-    limits = limits or Limits()
-    protocol = type("Bounded", (Bounded,), {"limits": limits})
     with open_reading(database) as store, _listening(host, port) as listener:
         app = make_app(store, token, lambda: bool(server.should_exit))
         config = uvicorn.Config(
-            app, http=protocol, ws="none", lifespan="off", loop="asyncio", log_config=None, access_log=False,
-            server_header=False, proxy_headers=False, limit_concurrency=limits.connections + 1,
+            app, http=Bounded, ws="none", lifespan="off", loop="asyncio", log_config=None, access_log=False,
+            server_header=False, proxy_headers=False, limit_concurrency=CONNECTIONS + 1,
             timeout_keep_alive=5, timeout_graceful_shutdown=GRACE_SECONDS, h11_max_incomplete_event_size=HEADER_BYTES,
         )  # fmt: skip
         server = uvicorn.Server(config)
@@ -475,7 +460,6 @@ class Bounded(H11Protocol):  # type: ignore[misc] # the library has no types her
     and trickling heads keep nobody out. Where all have requests, uvicorn says 503 to more.
     """
 
-    limits = Limits()
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
@@ -484,9 +468,9 @@ class Bounded(H11Protocol):  # type: ignore[misc] # the library has no types her
         self.silent_since = time.monotonic()
         peers = [peer for peer in self.connections if isinstance(peer, Bounded) and not peer.transport.is_closing()]
         neighbours = [peer for peer in peers if (peer.client or ("",))[0] == (self.client or ("",))[0]]
-        if len(neighbours) > self.limits.of_address:
+        if len(neighbours) > OF_ADDRESS:
             self._longest_silent(neighbours).transport.abort()
-        elif len(peers) > self.limits.connections:
+        elif len(peers) > CONNECTIONS:
             self._longest_silent(peers).transport.abort()
         self._wait()
 
@@ -518,7 +502,7 @@ class Bounded(H11Protocol):  # type: ignore[misc] # the library has no types her
     def pause_writing(self) -> None:
         """Wait until the client takes more of its answer."""
         super().pause_writing()
-        self._end_after(self.limits.taking_seconds)
+        self._end_after(TAKING_SECONDS)
 
     def resume_writing(self) -> None:
         """Go on as before."""
@@ -533,7 +517,7 @@ class Bounded(H11Protocol):  # type: ignore[misc] # the library has no types her
         if not self._silent():
             self._end_after(None)
         elif self._timer is None:
-            self._end_after(self.limits.request_seconds)
+            self._end_after(REQUEST_SECONDS)
 
     def _end_after(self, seconds: float | None) -> None:
         if self._timer:

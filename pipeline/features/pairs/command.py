@@ -48,10 +48,12 @@ def compare(a: str, b: str, run_a: str, run_b: str, outputs: Outputs) -> None:
     Runs of one campaign are compared in pairs of rounds. Two campaigns were measured at different times: `gate`
     measures both again, in alternating rounds. A difference is no error; exit code 1 if nothing could be compared.
     """
+    from pipeline.campaign.store.tables import hidden
     from pipeline.features.pairs import comparison
     from pipeline.features.pairs.measure import read_side
 
-    compared = comparison.compare_sides(read_side(a, run_a), read_side(b, run_b))
+    sources = hidden(a), hidden(b)
+    compared = comparison.compare_sides(read_side(a), read_side(b), sources=sources, runs=(run_a, run_b))
     code = compared.exit_code
     outputs.finish(
         compared, [comparison.listing(compared), *comparison.sections(compared)], code=code, title="Comparison",

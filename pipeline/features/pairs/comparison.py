@@ -7,7 +7,6 @@ the hours in which they were measured.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import msgspec
@@ -74,39 +73,40 @@ class SideComparison(Struct, frozen=True, kw_only=True):
         return ExitCode.DONE if any(row.ratio is not None for row in self.rows) else ExitCode.SOME_FAILED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedSide:
-    """A campaign to be compared, and which of its runs (`VARIANT` or `VARIANT/RUN`); "" for all."""
-
-    source: str
-    report: CampaignReport
-    run: str = ""
-
-    @property
-    def head(self) -> SideHead:
-        """What it is."""
-        report = self.report
-        return SideHead(source=self.source, name=report.name, campaign=report.campaign, created_at=report.created_at)
-
-
-def compare_sides(a: ComparedSide, b: ComparedSide) -> SideComparison:
+def compare_sides(
+    a: CampaignReport,
+    b: CampaignReport,
+    *,
+    sources: tuple[str, str] | None = None,
+    runs: tuple[str, str] = ("", ""),
+) -> SideComparison:
     """B compared with A, by device, model, variant and run; by device and model alone where runs were named.
 
-    Raises ConfigError for a run that a side does not have, or that is not one of each device and model.
+    `sources` are what the user called them, by default their ids; `runs` (`VARIANT` or `VARIANT/RUN`) which of their
+    runs are meant, "" for all. Raises ConfigError for a run that a side does not have, or that is not one of each
+    device and model.
     """
-    a, b = _also_named(a, b.run), _also_named(b, a.run)
-    named = bool(a.run or b.run)
-    a_rows, b_rows = _rows(a, named=named), _rows(b, named=named)
-    rule = DecisionRule(margin=max(a.report.margin, b.report.margin), least=max(a.report.least, b.report.least))
-    same = a.report.campaign == b.report.campaign
+    names = sources or (a.campaign, b.campaign)
+    # A run that was named for one side alone is meant on the other one, too, where that has it
+    run_a, run_b = (
+        run or (other if other in {name for row in side.rows for name in (row.variant, _run(row))} else "")
+        for side, run, other in ((a, runs[0], runs[1]), (b, runs[1], runs[0]))
+    )
+    named = bool(run_a or run_b)
+    a_rows, b_rows = _rows(a, names[0], run_a, named=named), _rows(b, names[1], run_b, named=named)
+    rule = DecisionRule(margin=max(a.margin, b.margin), least=max(a.least, b.least))
     both = [(row, b_rows[key]) for key, row in a_rows.items() if key in b_rows]
     sure = 1 - ALARMS / max(1, len(both))
+    head_a, head_b = (
+        SideHead(source=source, name=side.name, campaign=side.campaign, created_at=side.created_at)
+        for source, side in zip(names, (a, b), strict=True)
+    )
     return SideComparison(
-        a=a.head,
-        b=b.head,
+        a=head_a,
+        b=head_b,
         margin=rule.margin,
         rows=tuple(
-            _compared(x, y, changes(_facts(a.report, x), _facts(b.report, y)), rule, sure, same_campaign=same)
+            _compared(x, y, changes(_facts(a, x), _facts(b, y)), rule, sure, same_campaign=a.campaign == b.campaign)
             for x, y in both
         ),
         only_a=tuple(row.place for key, row in a_rows.items() if key not in b_rows),
@@ -114,30 +114,27 @@ def compare_sides(a: ComparedSide, b: ComparedSide) -> SideComparison:
     )
 
 
-def _also_named(side: ComparedSide, run: str) -> ComparedSide:
-    """The side with the run that was named for the other one alone, where it has that, too."""
-    names = {name for row in side.report.rows for name in (row.variant, f"{row.variant}/{row.run}")}
-    return replace(side, run=run) if not side.run and run in names else side
+def _run(row: Row) -> str:
+    return f"{row.variant}/{row.run}"
 
 
-def _rows(side: ComparedSide, *, named: bool) -> dict[tuple[str, ...], Row]:
+def _rows(side: CampaignReport, source: str, run: str, *, named: bool) -> dict[tuple[str, ...], Row]:
     rows: dict[tuple[str, ...], Row] = {}
-    for row in side.report.rows:
-        name = f"{row.variant}/{row.run}"
-        if side.run in ("", row.variant, name):
-            key = (row.device, row.model) if named else (row.device, row.model, name)
+    for row in side.rows:
+        if run in ("", row.variant, _run(row)):
+            key = (row.device, row.model) if named else (row.device, row.model, _run(row))
             if key in rows:
                 raise ConfigError(
-                    f"{side.run!r} does not name one run of {row.model} on {row.device}" if side.run
+                    f"{run!r} does not name one run of {row.model} on {row.device}" if run
                     else f"no run is named, and there are several of {row.model} on {row.device}",
-                    where=side.source, why=f"{rows[key].variant}/{rows[key].run} and {name} are meant",
+                    where=source, why=f"{_run(rows[key])} and {_run(row)} are meant",
                     remedy="name it as VARIANT/PROVIDER…, as the report does, on both sides (--run-a, --run-b)",
                 )  # fmt: skip
             rows[key] = row
-    if side.run and not rows:
-        names = ", ".join(dict.fromkeys(f"{row.variant}/{row.run}" for row in side.report.rows))
+    if run and not rows:
+        names = ", ".join(dict.fromkeys(map(_run, side.rows)))
         raise ConfigError(
-            f"no run {side.run!r} here", where=side.source, why=f"measured are: {names or 'none'}",
+            f"no run {run!r} here", where=source, why=f"measured are: {names or 'none'}",
             remedy="name one of these",
         )  # fmt: skip
     return rows
@@ -168,8 +165,8 @@ def _compared(
     compared = ComparedRun(
         device=a.device,
         model=a.model,
-        a=f"{a.variant}/{a.run}",
-        b=f"{b.variant}/{b.run}",
+        a=_run(a),
+        b=_run(b),
         a_median_ns=a.statistics.median_ns if a.statistics else None,
         b_median_ns=b.statistics.median_ns if b.statistics else None,
         a_rounds=len(a_medians),
@@ -231,8 +228,7 @@ def listing(comparison: SideComparison) -> Listing:
 
 def since(earlier: CampaignReport, report: CampaignReport) -> Listing:
     """What changed since another campaign, for the page of the newer one."""
-    before, after = (ComparedSide(source=side.campaign, report=side) for side in (earlier, report))
-    return listing(compare_sides(before, after))
+    return listing(compare_sides(earlier, report))
 
 
 def _title(head: SideHead) -> str:

@@ -31,13 +31,11 @@ from pipeline.campaign.record import CampaignRecord, Host, RunRecord, rounds_of
 from pipeline.campaign.statistics import describe, ranks, ratio_interval
 from pipeline.campaign.statistics.compare import DEFAULT_MARGIN
 from pipeline.campaign.statistics.groups import paired_log_ratios
-from pipeline.campaign.store.tables import hidden
 from pipeline.config import ConditionsConfig, MeasureConfig, MeasureMode, Target
 from pipeline.core.errors import CheckFailed, ConfigError, PipelineError
 from pipeline.core.files import ARTIFACTS, BUNDLE, DATABASE, REFERENCES, RESULTS
 from pipeline.core.progress import Progress
 from pipeline.core.variant import Artifact, in_precision
-from pipeline.features.pairs.comparison import ComparedSide
 from pipeline.features.pairs.history import History
 from pipeline.features.pairs.report import (
     ALARMS,
@@ -68,7 +66,7 @@ PREVIOUS = "previous"
 """What stands for the campaign before the newest, as in output/my#previous."""
 
 
-def read_side(text: str, run: str = "") -> ComparedSide:
+def read_side(text: str) -> CampaignReport:
     """The campaign that `PATH`, `URL` or either with `#CAMPAIGN` names.
 
     Raises ConfigError for what is nothing of these, and PipelineError for what is damaged or another release's.
@@ -81,21 +79,18 @@ def read_side(text: str, run: str = "") -> ComparedSide:
             remedy="name results.json, results.sqlite, an output folder, a bundle of ort-mobile, or a database URL",
         )  # fmt: skip
     if is_url:
-        report = _stored(None, place, campaign)
-    elif path.is_dir() and (path / MANIFEST_FILE).is_file():
-        report = _of_bundle(path)
-    elif path.is_dir() and ((path / DATABASE).is_file() or (campaign and has_campaigns(path))):
-        report = _stored(path, None, campaign)
-    elif path.is_dir():
-        report = _of_document(path / RESULTS)
-    else:
-        try:
-            head = read_regular(path, REPORT_BYTES)[: len(SQLITE)]
-        except OSError as error:
-            raise ConfigError("the file cannot be read", where=str(path), why=str(error)) from error
-        folder = path.parent if path.name == DATABASE else None
-        report = _stored(folder, f"sqlite:///{path}", campaign) if head == SQLITE else _of_document(path)
-    return ComparedSide(source=hidden(text), report=report, run=run)
+        return _stored(None, place, campaign)
+    if path.is_dir():
+        if (path / MANIFEST_FILE).is_file():
+            return _of_bundle(path)
+        has_database = (path / DATABASE).is_file() or (campaign and has_campaigns(path))
+        return _stored(path, None, campaign) if has_database else _of_document(path / RESULTS)
+    try:
+        head = read_regular(path, REPORT_BYTES)[: len(SQLITE)]
+    except OSError as error:
+        raise ConfigError("the file cannot be read", where=str(path), why=str(error)) from error
+    folder = path.parent if path.name == DATABASE else None
+    return _stored(folder, f"sqlite:///{path}", campaign) if head == SQLITE else _of_document(path)
 
 
 def _of_document(path: Path) -> CampaignReport:

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from pipeline.cli.command import Command
-from pipeline.cli.options import chips_named, progress
+from pipeline.cli.options import chips_named, progress, words
 from pipeline.cli.outputs import Outputs, json_option
 
 
@@ -14,17 +14,12 @@ def levels(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
     from device_runner.android_host.device import API_LEVELS
 
     given = []
-    for word in words(value or ""):
+    for word in words()(ctx, param, value):
         if not (word.isascii() and word.isdigit() and int(word) in API_LEVELS):
             limits = f"{API_LEVELS.start} to {API_LEVELS.stop - 1}"
             raise click.BadParameter(f"{word!r} is no API level from {limits}, as in 27,29,31", ctx, param)
         given.append(int(word))
     return tuple(dict.fromkeys(given))
-
-
-def words(value: str) -> tuple[str, ...]:
-    """Words from a list with commas, each once."""
-    return tuple(dict.fromkeys(word.strip() for word in value.split(",") if word.strip()))
 
 
 @click.command(cls=Command)
@@ -43,16 +38,16 @@ def words(value: str) -> tuple[str, ...]:
     help="API levels to emulate.  [default: each target's lowest, and 31: NNAPI is the same from there on]",
 )  # fmt: skip
 @click.option(
-    "--abi", default="auto", show_default=True, metavar="auto|ABI,…",
+    "--abi", default="auto", callback=words(), show_default=True, metavar="auto|ABI,…",
     help="ABIs of the library to run; auto: this computer's own as a first look, then those of the targets.",
 )  # fmt: skip
 @click.option(
-    "--cpu", default="", metavar="all|CPU,…",
+    "--cpu", callback=words(), metavar="all|CPU,…",
     help="CPUs to emulate for another processor's ABI; all: every class that phones have and QEMU.  "
     "[default: cortex-a53,cortex-a76]",
 )  # fmt: skip
 @click.option(
-    "--chip", default="", metavar="CHIP,…",
+    "--chip", callback=words(), metavar="CHIP,…",
     help="Snapdragons whose contexts are run in a simulator (needs the extra qnn).  [default: all, where one is here]",
 )  # fmt: skip
 @click.option(
@@ -72,9 +67,9 @@ def prove(
     library: str,
     targets: tuple[str, ...],
     api_levels: tuple[int, ...],
-    abi: str,
-    cpu: str,
-    chip: str,
+    abi: tuple[str, ...],
+    cpu: tuple[str, ...],
+    chip: tuple[str, ...],
     driver: Path | None,
     vulkan: str,
     timeout: float,
@@ -98,9 +93,9 @@ def prove(
         library=library,
         targets=targets,
         api_levels=api_levels,
-        abis=tuple(read_abi(name, "--abi") for name in words(abi) if name != "auto"),
-        cpus=words(cpu),
-        chips=chips_named(words(chip), "--chip"),
+        abis=tuple(read_abi(name, "--abi") for name in abi if name != "auto"),
+        cpus=cpu,
+        chips=chips_named(chip, "--chip"),
         driver=read_profile(driver) if driver else None,
         timeout_seconds=timeout,
         vulkan=vulkan,

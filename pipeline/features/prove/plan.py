@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -16,8 +16,9 @@ from device_runner.options import MAPPED
 from device_runner.providers import NNAPI, NNAPI_API_LEVEL, provider_named
 from device_runner.result import Failure, FailureKind
 from device_runner.spec import RunOptions, TensorFile
+from pipeline.campaign.plan import options_name
 from pipeline.check.compare import OutputCheck, remedy_of
-from pipeline.check.library_proof import FindingKind, ProofFinding
+from pipeline.check.library_proof import FindingKind, ProofFinding, ProofRow
 from pipeline.compat.defects import DEFECTS, SME_TRAPS, Runtime
 from pipeline.compat.gpu import first_on_gpu
 from pipeline.compat.rules import ArtifactFacts, read_artifacts
@@ -38,7 +39,7 @@ NEWEST_LEVEL = DEFAULT_API_LEVEL
 """The newest API level at which NNAPI behaves otherwise than below: from it on its runtime tells its own level."""
 ANDROID = "android"
 NO_LEVEL = 0
-"""The API level of a trial on another system than Android."""
+"""The API level of a run on another system than Android."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,22 +67,6 @@ class ProofOrder:
     def phone(self, level: int, cpu: str = "", calls: Path | None = None) -> Phone:
         """The phone that is played at an API level; `calls` is a file for the record of NNAPI calls."""
         return Phone(api_level=level, driver=self.driver, calls=calls, cpu=cpu, vulkan=self.vulkan)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProofTrial:
-    """An artifact, a way to run it, and an API level; `targets` are those that it ships to so."""
-
-    shipped: Shipped
-    options: RunOptions
-    api_level: int
-    targets: tuple[str, ...]
-    chosen: bool
-
-    @property
-    def on_gpu(self) -> bool:
-        """Whether a GPU computes: no emulated processor has one, and API levels change nothing."""
-        return provider_named(self.options.provider).gpu
 
 
 def wanted_targets(content: Content, order: ProofOrder, system: str = ANDROID) -> tuple[list[Shipped], list[str]]:
@@ -121,19 +106,26 @@ def tensor_files(bundle: Path, tensors: Sequence[KeptTensor]) -> tuple[TensorFil
     )
 
 
-def trials_of(ships: Sequence[Shipped], order: ProofOrder) -> list[ProofTrial]:
-    """Every run, the lowest API level first; what several targets have in common is run once."""
-    trials: dict[bytes, ProofTrial] = {}
+def trials_of(ships: Sequence[Shipped], order: ProofOrder) -> list[ProofRow]:
+    """Every run as a row without what comes of it, the lowest API level first; what targets have in common is one."""
+    rows: dict[bytes, ProofRow] = {}
     for shipped in ships:
         levels = order.api_levels or levels_of(shipped)
         for level in levels if shipped.platform == ANDROID else (NO_LEVEL,):
             for number, options in enumerate(shipped.runs):
                 key = msgspec.json.encode((shipped.file, options, level), order="sorted")
-                trial = ProofTrial(shipped=shipped, options=options, api_level=level, targets=(), chosen=False)
-                same = trials.get(key, trial)
-                targets = tuple(dict.fromkeys((*same.targets, shipped.target)))
-                trials[key] = replace(same, targets=targets, chosen=same.chosen or number == 0)
-    return sorted(trials.values(), key=lambda trial: trial.api_level)
+                row = rows.get(key) or ProofRow(
+                    targets=(), model=shipped.model, variant=shipped.variant.name, file=shipped.file,
+                    run=options_name(options), options=options, api_level=level,
+                )  # fmt: skip
+                targets = tuple(dict.fromkeys((*row.targets, shipped.target)))
+                rows[key] = msgspec.structs.replace(row, targets=targets, chosen=row.chosen or number == 0)
+    return sorted(rows.values(), key=lambda row: row.api_level)
+
+
+def on_gpu(row: ProofRow) -> bool:
+    """Whether a GPU computes: no emulated processor has one, and API levels change nothing."""
+    return provider_named(row.options.provider).gpu
 
 
 def levels_of(shipped: Shipped) -> tuple[int, ...]:

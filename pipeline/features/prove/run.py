@@ -35,7 +35,6 @@ from device_runner.plugins import installed_plugin
 from device_runner.providers import CHIPS, NNAPI, NNAPI_API_LEVEL, NNAPI_DEVICES_API_LEVEL, NNAPI_RELAXED_API_LEVEL
 from device_runner.result import Failure, FailureKind, RunResult
 from device_runner.spec import NnapiFlag, OptimizationLevel, RunOptions, RunSpec, TensorFile
-from pipeline.campaign.plan import options_name
 from pipeline.check.compare import (
     Array,
     OutputCheck,
@@ -59,11 +58,11 @@ from pipeline.features.prove.plan import (
     NO_LEVEL,
     ProofOrder,
     ProofPlace,
-    ProofTrial,
     explain_run,
     library_abis,
     loaded,
     not_compared,
+    on_gpu,
     places_of,
     tensor_files,
     trials_of,
@@ -357,7 +356,7 @@ def prove_bundle(bundle: Path, order: ProofOrder, progress: Progress) -> Library
     expected: dict[str, ExpectedOutputs] = {}
     with files.scratch_folder() as work:
         rows = []
-        plan = [(place, [trial for trial in trials if not (trial.on_gpu and place.cpu)]) for place, trials in plan]
+        plan = [(place, [row for row in trials if not (on_gpu(row) and place.cpu)]) for place, trials in plan]
         with progress.stage("prove", sum(len(trials) for _, trials in plan) + len(contexts)) as stage:
             for place, trials in plan:
                 prover = _Prover(bundle, manifest, facts[place.abi], place, order, work, expected)
@@ -454,10 +453,11 @@ class _Prover:
         self.work = work
         self.stock = name_of(order.library) is not None
         self.expected = expected
+        self.ships = {(shipped.file, shipped.target): shipped for shipped in reversed(place.ships)}
         self.seen: dict[tuple[str, bytes, int], ProofRun] = {}
 
-    def rows(self, trials: list[ProofTrial]) -> Iterator[ProofRow]:
-        """A row for each trial, in their order; trials are sorted by API level."""
+    def rows(self, trials: list[ProofRow]) -> Iterator[ProofRow]:
+        """The rows of `trials_of`, in their order, with what came of them."""
         calls = self.work / "calls.jsonl"
         for level, group in groupby(trials, key=lambda trial: trial.api_level):
             phone = self.order.phone(level, self.place.cpu, calls)
@@ -470,11 +470,11 @@ class _Prover:
                 for trial in group:
                     yield self._row(device, trial, calls)
 
-    def _row(self, device: Device, trial: ProofTrial, calls: Path) -> ProofRow:
+    def _row(self, device: Device, trial: ProofRow, calls: Path) -> ProofRow:
         observed = self._observe(device, trial, trial.options, calls)
         findings = list(self._findings(device, trial, observed, calls))
         # What a GPU computes does not depend on the processor beside it: this computer's first look decides.
-        first_look = self.place.deciding.isdisjoint(trial.targets) and not trial.on_gpu
+        first_look = self.place.deciding.isdisjoint(trial.targets) and not on_gpu(trial)
         for place, finding in enumerate(findings):
             if finding.severity is Severity.ERROR and (first_look or not trial.chosen):
                 # A way to run that the bundle does not advise keeps nothing from shipping.
@@ -483,25 +483,19 @@ class _Prover:
                     finding, severity=Severity.WARNING, remedy="; ".join(filter(None, parts))
                 )
         _, checks, summary = observed
-        return ProofRow(
-            targets=trial.targets,
-            model=trial.shipped.model,
-            variant=trial.shipped.variant.name,
-            file=trial.shipped.file,
-            run=options_name(trial.options),
-            options=trial.options,
-            api_level=trial.api_level,
+        return msgspec.structs.replace(
+            trial,
             abi=self.place.abi,
             cpu=self.place.cpu,
-            chosen=trial.chosen,
             failed=any(finding.severity is Severity.ERROR for finding in findings),
             checks=checks,
             partitions=tuple(map(len, summary.partitions)) if summary else None,
             findings=tuple(findings),
         )
 
-    def _findings(self, device: Device, trial: ProofTrial, observed: ProofRun, calls: Path) -> Iterator[ProofFinding]:
-        (failure, checks, summary), expected = observed, self._expected(trial.shipped)
+    def _findings(self, device: Device, trial: ProofRow, observed: ProofRun, calls: Path) -> Iterator[ProofFinding]:
+        (failure, checks, summary), shipped = observed, self.ships[trial.file, trial.targets[0]]
+        expected = self._expected(shipped)
         options = trial.options
         if failure and failure.kind is FailureKind.WRONG_DEVICE:
             yield ProofFinding(  # this computer has not what the way to run needs: the library was asked nothing
@@ -515,7 +509,7 @@ class _Prover:
         if expected.outputs is None and not failure:
             yield not_compared(expected.origin)
         yield from explain_run(
-            failure, checks, self.bundle / trial.shipped.file, loaded(trial.shipped, options, self.bundle),
+            failure, checks, self.bundle / trial.file, loaded(shipped, options, self.bundle),
             (self.library, self.place), stock=self.stock, origin=expected.origin,
         )  # fmt: skip
         if failure or options.provider != NNAPI:
@@ -530,8 +524,8 @@ class _Prover:
             if summary and without:
                 yield from effect(flag, phone, summary, without)
 
-    def _observe(self, device: Device, trial: ProofTrial, options: RunOptions, calls: Path) -> ProofRun:
-        shipped, level = trial.shipped, NO_LEVEL if trial.on_gpu else trial.api_level
+    def _observe(self, device: Device, trial: ProofRow, options: RunOptions, calls: Path) -> ProofRun:
+        shipped, level = self.ships[trial.file, trial.targets[0]], NO_LEVEL if on_gpu(trial) else trial.api_level
         key = (shipped.file, msgspec.json.encode(options, order="sorted"), level)
         if key not in self.seen:
             expected, file = self._expected(shipped), self.bundle / shipped.file

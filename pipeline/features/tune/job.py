@@ -573,7 +573,23 @@ def tune_report(
 ) -> TuneReport:
     """Everything that searches came to, from the campaign that confirmed them."""
     record = campaign.job()
-    confirmed = _confirmed(record, runs, artifacts)
+    sizes = {(artifact.model, artifact.variant.name): artifact.total_bytes for artifact in artifacts}
+    rounds: dict[str, dict[int, CandidateValues]] = {}
+    failed: set[str] = set()
+    goals = record.config.tune.goal_list
+    for run in runs:
+        if failure_of(run, goals) or run.result.status is not Status.OK:
+            failed.add(run.planned)
+        else:
+            values = values_of(run.result, sizes[run.model, run.variant])
+            rounds.setdefault(run.planned, {})[run.round] = values
+    # By device and model: what was confirmed, by the id of the planned run
+    confirmed: dict[DeviceModel, dict[str, Confirmation]] = {}
+    for planned in record.planned:
+        name = planned.same_as or planned.id
+        if name in rounds and name not in failed:
+            place = confirmed.setdefault((planned.device, planned.model), {})
+            place[planned.id] = Confirmation(planned, rounds[name])
     answers = tuple(
         _answer(record, search, confirmed.get((search.device, search.model), {})) for search in record.tuned
     )
@@ -587,28 +603,6 @@ def tune_report(
         costs=costs,
         share_percent=percent,
     )
-
-
-def _confirmed(
-    record: JobRecord, runs: Iterable[RunRecord], artifacts: Sequence[Artifact]
-) -> dict[DeviceModel, dict[str, Confirmation]]:
-    """By device and model: what was confirmed, by the id of the planned run."""
-    sizes = {(artifact.model, artifact.variant.name): artifact.total_bytes for artifact in artifacts}
-    rounds: dict[str, dict[int, CandidateValues]] = {}
-    failed: set[str] = set()
-    goals = record.config.tune.goal_list
-    for run in runs:
-        if failure_of(run, goals) or run.result.status is not Status.OK:
-            failed.add(run.planned)
-        else:
-            values = values_of(run.result, sizes[run.model, run.variant])
-            rounds.setdefault(run.planned, {})[run.round] = values
-    by_place: dict[DeviceModel, dict[str, Confirmation]] = {}
-    for planned in record.planned:
-        name = planned.same_as or planned.id
-        if name in rounds and name not in failed:
-            by_place.setdefault((planned.device, planned.model), {})[planned.id] = Confirmation(planned, rounds[name])
-    return by_place
 
 
 def _answer(record: JobRecord, search: TunedModel, confirmed: Mapping[str, Confirmation]) -> TuneAnswer:

@@ -220,6 +220,9 @@ UNSIGNED_GROWTH, UNSIGNED_BYTES = 4, 1 << 30
 so many more: weights shrink to a third or a tenth, and what shrinks more is made to fill disks."""
 
 How = Literal["kept", "whole", "zstd", "patch", "words"]
+STORED: tuple[How, ...] = ("whole", "zstd", "patch", "words")
+Parts = dict[str, bytes]
+"""What is stored of a file: one of STORED, and beside words a `rest`; nothing where it is kept."""
 Allowed = Literal["older", "unsigned"]
 """What is refused unless it is asked for: a bundle that was made before the old one, and one whose signature nobody
 checks in place of a signed one."""
@@ -266,25 +269,27 @@ def write_delta(old: Path, new: Path, output: Path) -> Delta:
         files: list[DeltaFile] = []
         members: dict[str, Path | bytes] = {}
         for number, (path, digest) in enumerate(sorted(_digests(new, after).items())):
-            base, form = places.get(digest, ""), Form("kept")
+            base = places.get(digest, "")
+            parts: Parts = {}
+            regions: tuple[Region, ...] = ()
             if not base:
                 # The file of the old bundle that is most likely alike: of the same path, else of the same model
                 base = path if (old / path).is_file() else alike.get(path, "")
-                form = _smallest(zstandard, new / path, old / base if base else None)
-            names = {part: f"{number}.{part}" for part, content in form.parts() if content}
-            for part, content in form.parts():
-                if content:
-                    members[names[part]] = work / names[part]
-                    write_bytes(work / names[part], content)
+                parts, regions = _smallest(zstandard, new / path, old / base if base else None)
+            how: How = next((form for form in STORED if form in parts), "kept")
+            names = {part: f"{number}.{part}" for part, content in parts.items() if content}
+            for part, name in names.items():
+                members[name] = work / name
+                write_bytes(work / name, parts[part])
             files.append(
                 DeltaFile(
                     path=path,
                     size_bytes=(new / path).stat().st_size,
                     sha256=digest,
-                    how=form.how,
-                    base=base if form.how in ("kept", "patch", "words") else "",
-                    member=names.get(form.how, ""),
-                    regions=form.regions,
+                    how=how,
+                    base=base if how in ("kept", "patch", "words") else "",
+                    member=names.get(how, ""),
+                    regions=regions,
                     rest=names.get("rest", ""),
                 )
             )
@@ -481,41 +486,32 @@ def _digests(folder: Path, manifest: Manifest) -> dict[str, str]:
     return digests | {name: sha256_of(folder / name) for name in OWN_FILES if (folder / name).is_file()}
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
-    """A file as one of the ways to store it."""
+def _smallest(zstandard: ModuleType, file: Path, base: Path | None) -> tuple[Parts, tuple[Region, ...]]:
+    """The form of a file that adds the fewest bytes: what is stored of it, by how, and the regions of its words.
 
-    how: How
-    content: bytes = b""
-    regions: tuple[Region, ...] = ()
-    rest: bytes = b""
-
-    @property
-    def size(self) -> int:
-        """What it adds to a delta, in bytes."""
-        return len(self.content) + len(self.rest) + len(msgspec.json.encode(self.regions))
-
-    def parts(self) -> tuple[tuple[str, bytes], ...]:
-        """What is stored, by the ending of its name."""
-        return (self.how, self.content), ("rest", self.rest)
-
-
-def _smallest(zstandard: ModuleType, file: Path, base: Path | None) -> Form:
-    """The form of a file that adds the fewest bytes; without a base there is nothing that it could be made from."""
+    Without a base there is nothing that it could be made from.
+    """
     content = read_regular(file, LARGEST_FILE)
     alone = zstandard.ZstdCompressor(level=LEVEL)
-    forms = [Form("zstd", alone.compress(content))]
+    regions: tuple[Region, ...] = ()
+    forms: list[Parts] = [{"zstd": alone.compress(content)}]
     if base and max(base.stat().st_size, len(content)) <= LARGEST_BASE:
         before = read_regular(base, LARGEST_BASE)
-        forms.append(Form("patch", _patch(zstandard, before, content)))
+        forms.append({"patch": _patch(zstandard, before, content)})
         if regions := regions_of(before, content):
             # What is between the regions in the old file is what the new file's is most likely alike.
             gaps = gaps_of(content, [(region.new, region.length) for region in regions])
             between = gaps_of(before, [(region.old, region.length) for region in regions])
             rest = _patch(zstandard, between, gaps) if gaps else b""
-            forms.append(Form("words", alone.compress(words_of(before, content, regions)), regions, rest))
-    best = min(forms, key=lambda form: form.size)
-    return best if best.size <= WORTH * len(content) else Form("whole", content)
+            forms.append({"words": alone.compress(words_of(before, content, regions)), "rest": rest})
+
+    def size(parts: Parts) -> int:
+        """What it adds to a delta, in bytes."""
+        return sum(map(len, parts.values())) + len(msgspec.json.encode(regions if "words" in parts else ()))
+
+    best = min(forms, key=size)
+    best = best if size(best) <= WORTH * len(content) else {"whole": content}
+    return best, regions if "words" in best else ()
 
 
 def _patch(zstandard: ModuleType, before: bytes, content: bytes) -> bytes:

@@ -35,12 +35,10 @@ def needs_java() -> None:
 
 
 def tensor(name: str, *shape: int | str | None, dtype: ElementType | None = ElementType.FLOAT32) -> TensorInfo:
-    """A tensor of a signature."""
     return TensorInfo(name=name, dtype=dtype, shape=shape)
 
 
 def shipped(model: str = "m", **more: Any) -> Shipped:
-    """A model for a phone."""
     return Shipped(**{
         "target": "phone", "platform": "android", "model": model, "model_sha256": "0" * 64,
         "variant": Variant(level=Level.BASIC), "file": f"models/{model}.basic-fixed.ort", "semantic_digest": "1" * 64,

@@ -10,7 +10,8 @@ import pytest
 from pipeline.features.android import package
 from pipeline.features.android.package import device_groups
 from tests.features.android.samples import FLAGSHIP, OLD_CHIP, bundle, needs_java, shipped, two_classes
-from tests.features.android.test_maven import files_of, released
+from tests.features.android.test_maven import released
+from tests.values import files_of
 
 CONFIG = "{http://schemas.android.com/apk/config}"
 

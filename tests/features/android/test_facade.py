@@ -195,11 +195,6 @@ def test_a_model_is_loaded_as_it_was_measured(loading: str, mapped: str) -> None
     assert f'"{"2" * 64}", {mapped}, 0, 1)' in found
 
 
-def test_two_models_of_one_class_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"a\.b and A-b would both have the class AB"):
-        sources(signature("a.b"), signature("A-b"))
-
-
 def test_a_provider_without_a_java_call_is_refused() -> None:
     with pytest.raises(ConfigError, match="no call for the provider zeta"):
         sources(signature(), runs=(RunOptions(provider="zeta"),))

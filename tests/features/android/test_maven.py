@@ -16,6 +16,7 @@ from pipeline.features.android import library
 from pipeline.features.android.library import MARK, release_range
 from tests.command import Done, ort_mobile
 from tests.features.android.samples import bundle, needs_java, shipped, signature, two_classes
+from tests.values import files_of
 
 NAMED = ("--group", "com.example", "--version", "1.0")
 
@@ -23,10 +24,6 @@ NAMED = ("--group", "com.example", "--version", "1.0")
 def released(folder: Path, *more: str, repository: str = "repo", code: int | None = 0) -> Done:
     arguments = ["release", "android", str(folder / "bundle"), "--output", str(folder / repository), *NAMED, *more]
     return ort_mobile(*arguments, code=code)
-
-
-def files_of(folder: Path) -> dict[str, bytes]:
-    return {file.relative_to(folder).as_posix(): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
 @pytest.fixture
@@ -210,8 +207,8 @@ def test_one_of_several_targets_must_be_named(tmp_path: Path) -> None:
 
 
 def test_two_models_of_one_class_are_refused(tmp_path: Path) -> None:
-    bundle(tmp_path, (shipped("a.b"), shipped("a-b")), (signature("a.b"), signature("a-b")))
-    assert "would both have the class AB" in released(tmp_path, code=2).err
+    bundle(tmp_path, (shipped("a.b"), shipped("A-b")), (signature("a.b"), signature("A-b")))
+    assert "a.b and A-b would both have the class AB" in released(tmp_path, code=2).err
     assert not (tmp_path / "repo").exists()
 
 

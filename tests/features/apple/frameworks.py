@@ -38,7 +38,6 @@ def fat(**images: bytes) -> bytes:
 
 
 def listed(identifier: str, machines: list[str], variant: str = "") -> dict[str, Any]:
-    """A library as Info.plist lists it."""
     found: dict[str, Any] = {
         "LibraryIdentifier": identifier, "LibraryPath": "onnxruntime.framework", "SupportedArchitectures": machines,
         "SupportedPlatform": "ios",

@@ -15,7 +15,6 @@ CPU = RunOptions(intra_op_threads=2)
 
 
 def for_ios(model: str = "m", **more: Any) -> Shipped:
-    """A model for iPhones."""
     return shipped(model, **{
         "platform": "ios", "runs": (COREML, CPU), "ort_release": "1.24", "min_api_level": None,
         "min_os_version": "15.1", **more,

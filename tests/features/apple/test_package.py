@@ -16,14 +16,11 @@ from pipeline.release.manifest import Shipped
 from tests.command import Done, ort_mobile
 from tests.features.android.samples import WEBGPU, bundle, shipped, signature, tensor
 from tests.features.apple.samples import CPU, for_ios
+from tests.values import files_of
 
 
 def released(folder: Path, *more: str, package: str = "package", code: int | None = 0) -> Done:
     return ort_mobile("release", "apple", folder / "bundle", "--output", folder / package, *more, code=code)
-
-
-def files_of(folder: Path) -> dict[str, bytes]:
-    return {file.relative_to(folder).as_posix(): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
 def test_a_package_has_the_model_its_class_and_one_dependency(tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ from tests.features.apple.frameworks import (
     xcframework,
 )
 from tests.features.apple.samples import for_ios
-from tests.features.apple.test_package import files_of, released
+from tests.features.apple.test_package import released
+from tests.values import files_of
 
 
 def test_a_build_of_ones_own_is_a_binary_target_with_its_module(tmp_path: Path) -> None:

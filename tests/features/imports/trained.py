@@ -60,7 +60,6 @@ def torch_own_operator() -> Any:
 
 
 def forest() -> Any:
-    """A pipeline of scikit-learn."""
     import numpy as np
     from sklearn.datasets import load_iris
     from sklearn.ensemble import RandomForestClassifier
@@ -115,7 +114,6 @@ def tensorflow_own_layer() -> Any:
 
 
 def torch_on_gpu() -> Any:
-    """What most training scripts do."""
     import torch
 
     return torch.nn.Linear(3, 2).cuda(), torch.randn(1, 3).cuda()
@@ -148,12 +146,10 @@ def crashing() -> Any:
 
 
 def nothing() -> Any:
-    """No model."""
     return 3
 
 
 def no_framework() -> Any:
-    """A model of no framework."""
     return object(), ()
 
 

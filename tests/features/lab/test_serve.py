@@ -56,9 +56,9 @@ def file_url(tmp_path: Path) -> str:
 
 SHORT = """
 import sys
-from pipeline.features.lab.serve import Limits, serve
-limits = Limits(of_address=8, connections=12, request_seconds=2.0)
-serve(sys.argv[1], "127.0.0.1", 0, "", lambda url: print(f"serving {url} - Ctrl-C ends it", flush=True), limits)
+from pipeline.features.lab import serve
+serve.OF_ADDRESS, serve.CONNECTIONS, serve.REQUEST_SECONDS = 8, 12, 2.0
+serve.serve(sys.argv[1], "127.0.0.1", 0, "", lambda url: print(f"serving {url} - Ctrl-C ends it", flush=True))
 """
 
 

@@ -41,7 +41,6 @@ ALL = '"accuracy", "proof", "budget", "signature", "license"'
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a model and a key."""
     save(conv_bn(8), tmp_path / "m.onnx")
     write_keys(tmp_path)
     monkeypatch.delenv("ORT_MOBILE_KEY", raising=False)

@@ -15,7 +15,7 @@ from pipeline.campaign.record import Host
 from pipeline.campaign.statistics import Verdict
 from pipeline.core.errors import ConfigError
 from pipeline.features.pairs import comparison
-from pipeline.features.pairs.comparison import ComparedSide, compare_sides, unpaired_interval
+from pipeline.features.pairs.comparison import compare_sides, unpaired_interval
 from pipeline.features.pairs.report import change_text
 from pipeline.report import wording
 from pipeline.report.model import CampaignReport, MeasuredRow, make_rows
@@ -40,8 +40,7 @@ def row(factor: float, seed: int, variant: str = "all-fixed", device: str = "loc
 
 
 def test_two_campaigns_are_not_paired_and_say_so() -> None:
-    found = compare_sides(ComparedSide(source="a", report=campaign("1", row(1.0, 1))),
-                          ComparedSide(source="b", report=campaign("2", row(1.5, 2))))  # fmt: skip
+    found = compare_sides(campaign("1", row(1.0, 1)), campaign("2", row(1.5, 2)))
     (one,) = found.rows
     assert (one.verdict, one.paired, one.a_rounds) == (Verdict.SLOWER, False, 8)
     assert one.low is not None
@@ -53,11 +52,7 @@ def test_two_campaigns_are_not_paired_and_say_so() -> None:
 def test_runs_of_one_campaign_are_compared_in_pairs() -> None:
     """Drift that both rows share is in no interval of pairs, and widens an unpaired one."""
     both = campaign("1", row(1.0, 1, "none-fixed"), row(1.1, 2, "all-fixed"))
-    sides = (
-        ComparedSide(source="a", report=both, run="none-fixed"),
-        ComparedSide(source="a", report=both, run="all-fixed/cpu"),
-    )
-    (one,) = compare_sides(*sides).rows
+    (one,) = compare_sides(both, both, runs=("none-fixed", "all-fixed/cpu")).rows
     assert one.paired
     assert one.a == "none-fixed/cpu"
     assert one.verdict is Verdict.SLOWER
@@ -67,23 +62,22 @@ def test_a_round_that_failed_leaves_nothing_to_pair_by() -> None:
     crash = record(6, (), Failure(kind=FailureKind.CRASH, message="gone"))
     failed = MeasuredRow(device="local", model="m", variant="b", run="cpu", runs=(*runs(1.0, 1, rounds=6), crash))
     both = campaign("1", row(1.0, 1, "a", rounds=6), failed)
-    (one,) = compare_sides(
-        ComparedSide(source="a", report=both, run="a"), ComparedSide(source="a", report=both, run="b")
-    ).rows
+    (one,) = compare_sides(both, both, runs=("a", "b")).rows
     assert not one.paired
 
 
 def test_what_changed_is_named() -> None:
     before, after = row(1.0, 1, device="adb:1"), row(1.0, 2, device="adb:1")
-    first = campaign("1", before, host=Host(cpu="old"),
-                     devices=(DeviceFacts(name="adb:1", platform="android", fingerprint="b/1"),))  # fmt: skip
+    first = campaign(
+        "1", before, host=Host(cpu="old"), devices=(DeviceFacts(name="adb:1", platform="android", fingerprint="b/1"),)
+    )
     second = campaign("2", after, host=Host(cpu="new"),
                       devices=(DeviceFacts(name="adb:1", platform="android", fingerprint="b/2"),))  # fmt: skip
     changed = msgspec.structs.replace(
         second.rows[0], measured_with={**(second.rows[0].measured_with or {}), "ONNX Runtime": "1.31.1"}
     )
     second = msgspec.structs.replace(second, rows=(changed,))
-    (one,) = compare_sides(ComparedSide(source="a", report=first), ComparedSide(source="b", report=second)).rows
+    (one,) = compare_sides(first, second).rows
     assert [(c.what, c.before, c.after) for c in one.changes] == [
         ("ONNX Runtime", "not known", "1.31.1"),
         ("system", "android b/1", "android b/2"),
@@ -102,8 +96,8 @@ def test_only_settings_that_differ_are_named() -> None:
         return MeasuredRow(device="local", model="m", variant="a", run="cpu", runs=found)
 
     found = compare_sides(
-        ComparedSide(source="a", report=campaign("1", measured(20, 60.0))),
-        ComparedSide(source="b", report=campaign("2", measured(50, 1.5))),
+        campaign("1", measured(20, 60.0)),
+        campaign("2", measured(50, 1.5)),
     )
     notes = next(section.notes for section in comparison.sections(found) if section.title.startswith("What changed"))
     assert [(note.title, note.text) for note in notes] == [
@@ -114,20 +108,18 @@ def test_only_settings_that_differ_are_named() -> None:
 
 def test_what_one_side_alone_has_is_listed() -> None:
     first, second = campaign("1", row(1, 1, "x"), row(1, 1, "y")), campaign("2", row(1, 1, "y"), row(1, 1, "y", "d"))
-    found = compare_sides(ComparedSide(source="a", report=first), ComparedSide(source="b", report=second))
+    found = compare_sides(first, second)
     assert found.only_a == ("local / m / x / cpu",)
     assert found.only_b == ("d / m / y / cpu",)
 
 
 def test_few_rounds_and_times_of_no_phone_give_no_ratio() -> None:
-    few = compare_sides(ComparedSide(source="a", report=campaign("1", row(1, 1, rounds=3))),
-                        ComparedSide(source="b", report=campaign("2", row(1, 1))))  # fmt: skip
+    few = compare_sides(campaign("1", row(1, 1, rounds=3)), campaign("2", row(1, 1)))
     assert few.rows[0].ratio is None
     assert "at least 4" in few.rows[0].note
     marked = MeasuredRow(device="local", model="m", variant="all-fixed", run="cpu",
                          runs=tuple(record(n, (2_000_000,), marks=(Mark.NOT_A_PHONE,)) for n in range(6)))  # fmt: skip
-    found = compare_sides(ComparedSide(source="a", report=campaign("1", row(1, 1))),
-                          ComparedSide(source="b", report=campaign("2", marked)))  # fmt: skip
+    found = compare_sides(campaign("1", row(1, 1)), campaign("2", marked))
     assert found.rows[0].note == "times of B are not a phone's"
 
 
@@ -137,14 +129,13 @@ def test_few_rounds_and_times_of_no_phone_give_no_ratio() -> None:
 def test_a_run_that_is_not_one_is_refused(run: str, what: str) -> None:
     report, other = campaign("1", row(1, 1, "x"), row(1, 1, "y")), campaign("2", row(1, 1, "z"))
     with pytest.raises(ConfigError, match=what):
-        compare_sides(ComparedSide(source="a", report=report, run=run), ComparedSide(source="b", report=other, run="z"))
+        compare_sides(report, other, runs=(run, "z"))
 
 
 def test_a_run_that_is_named_for_one_side_is_meant_on_both() -> None:
     first, second = (campaign(name, row(1, 1, "x"), row(1, 2, "y")) for name in ("1", "2"))
-    for named in ({"a": "x"}, {"b": "x/cpu"}):
-        found = compare_sides(ComparedSide(source="a", report=first, run=named.get("a", "")),
-                              ComparedSide(source="b", report=second, run=named.get("b", "")))  # fmt: skip
+    for named in (("x", ""), ("", "x/cpu")):
+        found = compare_sides(first, second, runs=named)
         assert [(one.a, one.b) for one in found.rows] == [("x/cpu", "x/cpu")]
 
 
@@ -154,17 +145,14 @@ def notes_of(found: comparison.SideComparison) -> str:
 
 def test_a_campaign_compared_with_itself_says_so_and_two_runs_of_one_do_not() -> None:
     both = campaign("1", row(1.0, 1, "x"), row(1.1, 2, "y"))
-    itself = compare_sides(ComparedSide(source="a", report=both), ComparedSide(source="a", report=both))
+    itself = compare_sides(both, both)
     assert "compared with themselves" in notes_of(itself)
-    runs_of_it = compare_sides(
-        ComparedSide(source="a", report=both, run="x"), ComparedSide(source="a", report=both, run="y")
-    )
+    runs_of_it = compare_sides(both, both, runs=("x", "y"))
     assert "themselves" not in notes_of(runs_of_it)
 
 
 def test_where_devices_differ_the_remedy_does_not_blame_names_of_runs_alone() -> None:
-    found = compare_sides(ComparedSide(source="a", report=campaign("1", row(1, 1))),
-                          ComparedSide(source="b", report=campaign("2", row(1, 1, device="adb:1"))))  # fmt: skip
+    found = compare_sides(campaign("1", row(1, 1)), campaign("2", row(1, 1, device="adb:1")))
     assert "nothing was compared" in notes_of(found)
     assert "the same devices and models" in notes_of(found)
 
@@ -172,8 +160,7 @@ def test_where_devices_differ_the_remedy_does_not_blame_names_of_runs_alone() ->
 def test_of_a_run_that_failed_no_change_is_told() -> None:
     crash = record(0, (), Failure(kind=FailureKind.CRASH, message="gone"))
     failed = MeasuredRow(device="local", model="m", variant="all-fixed", run="cpu", runs=(crash,))
-    found = compare_sides(ComparedSide(source="a", report=campaign("1", row(1, 1))),
-                          ComparedSide(source="b", report=campaign("2", failed)))  # fmt: skip
+    found = compare_sides(campaign("1", row(1, 1)), campaign("2", failed))
     assert "in B" in found.rows[0].note
     assert found.rows[0].changes == ()
     assert "not known" not in notes_of(found)
@@ -198,7 +185,7 @@ def test_rounds_without_any_scatter_are_compared() -> None:
 
 def test_documents_keep_to_the_schema_and_hostile_names_do_nothing() -> None:
     report = make_report(model="m|<script>@all`", device="adb:\x1b[2J")
-    found = compare_sides(ComparedSide(source="a", report=report), ComparedSide(source="b", report=report))
+    found = compare_sides(report, report)
     jsonschema.validate(json.loads(msgspec.json.encode(found)), json.loads(SCHEMA.read_text(encoding="utf-8")))
     page = wording.markdown("Comparison", [comparison.listing(found), *comparison.sections(found)])
     assert "<script>" not in page

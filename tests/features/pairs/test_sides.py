@@ -41,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_form_of_a_campaign_is_the_same(folder: Path) -> None:
     out = folder / "output/my"
     forms = [out, out / "results.json", out / "results.sqlite", out / "bundle", f"sqlite:///{out}/results.sqlite"]
-    reports = [read_side(str(form)).report for form in forms]
+    reports = [read_side(str(form)) for form in forms]
     assert len({report.campaign for report in reports}) == 1
     assert {report.rows[0].measured_with.get("ONNX Runtime") for report in reports if report.rows[0].measured_with} == {
         json.loads((out / "results.json").read_text())["versions"]["onnxruntime"]
@@ -50,9 +50,9 @@ def test_every_form_of_a_campaign_is_the_same(folder: Path) -> None:
 
 def test_the_campaign_before_the_newest_and_one_by_its_id(folder: Path) -> None:
     out = folder / "output/my"
-    before, newest = read_side(f"{out}#previous").report, read_side(str(out)).report
+    before, newest = read_side(f"{out}#previous"), read_side(str(out))
     assert before.created_at < newest.created_at
-    assert read_side(f"{out}/results.sqlite#{before.campaign}").report.campaign == before.campaign
+    assert read_side(f"{out}/results.sqlite#{before.campaign}").campaign == before.campaign
     done = ort_mobile("compare", f"{out}#previous", out, cwd=folder)
     assert "nothing that is known" in done.out
     named = ort_mobile("compare", out, out, "--run-a", "basic-fixed/cpu", "--run-b", "basic-fixed", cwd=folder)

@@ -35,6 +35,7 @@ from tests.command import ort_mobile
 from tests.ort_models import convert, parsed
 from tests.release.test_bundle import SHIPS, proof
 from tests.release.test_signature import write_keys
+from tests.values import files_of
 
 WEIGHTS = np.random.default_rng(0).normal(0, 0.05, 100_000).astype(np.float32)
 
@@ -43,7 +44,6 @@ KINDS = sorted(set(ONNX_KINDS.values()))
 
 
 def bundle(folder: Path, model: bytes, name: str = "bundle", **more: Any) -> Path:
-    """A bundle with one model of these bytes."""
     make_bundle(
         folder / name, name="demo",
         **{
@@ -52,10 +52,6 @@ def bundle(folder: Path, model: bytes, name: str = "bundle", **more: Any) -> Pat
         },
     )  # fmt: skip
     return folder / name
-
-
-def files_of(folder: Path) -> dict[str, bytes]:
-    return {file.relative_to(folder).as_posix(): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
 @pytest.fixture(scope="module")
