@@ -99,31 +99,6 @@ def in_precision(loaded: LoadedModel, precision: str, reference: Reference, data
     return replace(saved, source=SourceModel(path=str(target)))
 
 
-def other_format(request: PartitionRequest) -> PartitionRequest | None:
-    """CoreML's other model format."""
-    formats = {providers.COREML_NN: providers.COREML_MLPROGRAM, providers.COREML_MLPROGRAM: providers.COREML_NN}
-    to = formats.get(request.settings.provider)
-    if to is None:
-        return None
-    return msgspec.structs.replace(request, settings=msgspec.structs.replace(request.settings, provider=to))
-
-
-def level_basic(request: PartitionRequest) -> PartitionRequest | None:
-    """Optimization level basic before the provider is asked."""
-    if request.optimize is Optimize.BASIC:
-        return None
-    return msgspec.structs.replace(request, optimize=Optimize.BASIC)
-
-
-def with_int64(request: PartitionRequest) -> PartitionRequest | None:
-    """WebGPU with its kernels for 64-bit integers."""
-    options = request.settings.webgpu
-    if options.int64:
-        return None
-    settings = msgspec.structs.replace(request.settings, webgpu=msgspec.structs.replace(options, int64=True))
-    return msgspec.structs.replace(request, settings=settings)
-
-
 def _fix(row: Pass, title: str, options: Callable[[GraphFacts], Options], absent: str, since_ir: int = 0) -> Pass:
     """A pass over the message alone as a fix, which must give equal numbers."""
 
@@ -187,8 +162,25 @@ INT64 = Pass(
     name="enable-int64", title="Set WebGPU's option enableInt64=1.", apply=_unchanged, effect=Effect.EXACT,
     helps=frozenset({providers.WEBGPU}), absent="it is set",
 )  # fmt: skip
-CHANGES = {LEVEL_BASIC: level_basic, OTHER_FORMAT: other_format, INT64: with_int64}
-"""Fixes that leave the model as it is and ask for other settings."""
+
+
+def _asked_otherwise(fix: Pass, request: PartitionRequest) -> PartitionRequest | None:
+    """The request with what a fix that leaves the model as it is asks for; None where that is asked already."""
+    if fix is LEVEL_BASIC:
+        basic = msgspec.structs.replace(request, optimize=Optimize.BASIC)
+        return None if request.optimize is Optimize.BASIC else basic
+    settings, options = request.settings, request.settings.webgpu
+    if fix is INT64:
+        if options.int64:
+            return None
+        settings = msgspec.structs.replace(settings, webgpu=msgspec.structs.replace(options, int64=True))
+    else:
+        formats = {providers.COREML_NN: providers.COREML_MLPROGRAM, providers.COREML_MLPROGRAM: providers.COREML_NN}
+        if settings.provider not in formats:
+            return None
+        settings = msgspec.structs.replace(settings, provider=formats[settings.provider])
+    return msgspec.structs.replace(request, settings=settings)
+
 
 ENABLERS = ("fixed-dimensions", "constant-initializers", "f32")
 """Fixes that may gain nothing alone because a provider asks for all of them at once."""
@@ -326,7 +318,7 @@ def _applied(fix: Pass, state: State, bench: TrialContext) -> State | None:
             floats, loaded = loaded, bench.formed(loaded, state.precision)
         request = msgspec.structs.replace(request, source=loaded.source)
     else:
-        changed = CHANGES[fix](request)
+        changed = _asked_otherwise(fix, request)
         if changed is None:
             return None
         request = changed
@@ -451,9 +443,16 @@ def advise(
         write_lean(subject, path)
         loaded = load_model(SourceModel(path=str(path)), folder)
         sizes = given_sizes(data, loaded.proto, sizes, source.name)
-        reference = _reference(loaded, data, sizes, folder)
-        if not isinstance(reference, str):  # dimensions that nobody gave a size have that of the reference's inputs
-            sizes = reference.data.sizes | sizes
+        reference: Reference | str  # what the original computes on its data, or why it does not
+        try:
+            reference = make_reference(loaded.source, sizes, data, str(folder / "reference"), str(folder))
+            sizes = reference.data.sizes | sizes  # what nobody gave a size has that of the reference's inputs
+        except PipelineError as error:
+            if isinstance(error, ConfigError) and data.given:  # data that are no input of it
+                raise
+            reference = error.reason
+        except (ValueError, OverflowError, MemoryError) as error:
+            reference = f"its inputs are too large to be made here: {error}"
         deadline = time.monotonic() + PATIENCE_SECONDS * (SIMULATED_FACTOR if simulate else 1)
         bench = TrialContext(
             folder=folder, provider=settings.provider, reference=reference, data=data, deadline=deadline
@@ -550,18 +549,6 @@ def _attempt_form(form: Pass, precision: str, state: State, bench: TrialContext)
 
 MORE = 1.2
 """Factor by which the error of a quantized model may grow with a fix, which changes what is rounded."""
-
-
-def _reference(loaded: LoadedModel, data: Dataset, sizes: dict[str, int], folder: Path) -> Reference | str:
-    """What the original computes on its data, or why it does not; ConfigError for data that are no input of it."""
-    try:
-        return make_reference(loaded.source, sizes, data, str(folder / "reference"), str(folder))
-    except PipelineError as error:
-        if isinstance(error, ConfigError) and data.given:
-            raise
-        return error.reason
-    except (ValueError, OverflowError, MemoryError) as error:
-        return f"its inputs are too large to be made here: {error}"
 
 
 def combined(

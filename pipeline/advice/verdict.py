@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from pipeline.core.errors import MissingError, PipelineError
 from pipeline.core.providers import PROVIDER_RULES, WEBGPU
 from pipeline.core.variant import OWN_PRECISION
 from pipeline.partition.answer import ModelAnswer, Simulation, lost_to_dimensions, percent_of
@@ -443,22 +444,11 @@ CPU_WHY = {
 }
 
 
-class PrecisionTrial(msgspec.Struct, frozen=True, kw_only=True):
-    """What a provider's rules say of a model in one precision; `refusal` says why there is no such model.
-
-    `lacks_data`: there is none for want of data alone.
-    """
-
-    precision: str
-    answer: ModelAnswer | None = None
-    refusal: str = ""
-    lacks_data: bool = False
-
-
 class PrecisionVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """Whether `auto` keeps a precision for a provider, and why. `compute` counts Conv, Gemm, MatMul and their forms.
 
-    `partitions` and the counts are None where the provider's rules were not asked; `lacks_data` is as in the trial.
+    `partitions` and the counts are None where the provider's rules were not asked; `lacks_data`: there is no such model
+    for want of data alone.
     """
 
     provider: str
@@ -477,40 +467,63 @@ class PrecisionVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def choose_precision(
-    provider: str, before: ModelAnswer | None, trials: Sequence[PrecisionTrial]
+    provider: str,
+    before: ModelAnswer | None,
+    forms: Mapping[str, ModelAnswer | PipelineError | None],
+    *,
+    has_data: bool = False,
 ) -> list[PrecisionVerdict]:
-    """One verdict for each trial, in their order; at most one is kept.
+    """One verdict for each form of a model by its precision, in their order; at most one is kept.
 
-    Of the forms without a foreseen load error that claim enough of the compute nodes, the one with the fewest
-    partitions is kept, then the one with the most compute nodes, then the first. XNNPACK copies nothing at a border, so
-    its partitions do not count. `own` is the answer for the model's own precision: no form is worth its loss of
-    accuracy where the provider computes far less of the model than before. For the CPU, answers are None.
+    A form is what the provider's rules say of it, or why there is no such model; None for the CPU. Of the forms without
+    a foreseen load error that claim enough of the compute nodes, the one with the fewest partitions is kept, then the
+    one with the most compute nodes, then the first. XNNPACK copies nothing at a border, so its partitions do not count.
+    `before` is the answer for the model's own precision: no form is worth its loss of accuracy where the provider
+    computes far less of the model than before.
     """
-    reasons = [_unusable(trial) for trial in trials]
-    fitting = [trial for trial, reason in zip(trials, reasons, strict=True) if not reason]
-    most = max([_claimed(trial.answer) for trial in fitting] + [_claimed(before)], default=0)
-    least = max(1.0, ENOUGH_COMPUTE * most)
-    enough = [trial for trial in fitting if trial.answer is None or _claimed(trial.answer) >= least]
+    from pipeline.passes.precisions import PRECISIONS
 
-    def rank(trial: PrecisionTrial) -> tuple[int, int]:
-        borders = 0 if trial.answer is None or PROVIDER_RULES[provider].on_cpu else trial.answer.borders
-        return borders, -_claimed(trial.answer)
+    answers = {name: form if isinstance(form, ModelAnswer) else None for name, form in forms.items()}
+    reasons = {name: _unusable(form) for name, form in forms.items()}  # why it cannot be used at all
+    fitting = [name for name, reason in reasons.items() if not reason]
+    most = max([_claimed(answers[name]) for name in fitting] + [_claimed(before)], default=0)
+    least = max(1.0, ENOUGH_COMPUTE * most)
+    enough = [name for name in fitting if (answer := answers[name]) is None or _claimed(answer) >= least]
+
+    def rank(name: str) -> tuple[int, int]:
+        answer = answers[name]
+        borders = 0 if answer is None or PROVIDER_RULES[provider].on_cpu else answer.borders
+        return borders, -_claimed(answer)
 
     best = min(enough, key=rank, default=None)
     verdicts = []
-    for trial, reason in zip(trials, reasons, strict=True):
-        answer = trial.answer if trial.answer and not trial.answer.error else None
+    for name, answer in answers.items():
+        standing = _standing(provider, answer)
+        codes = [decision.code for decision in answer.decisions] if answer else []
+        if reasons[name]:
+            reason = reasons[name]
+        elif answer is None:
+            reason = CPU_WHY[provider] if name == best else f"{best or OWN_PRECISION} comes first on the CPU"
+        elif not answer.claimed and (lost := lost_to_dimensions(provider, answer.dynamic, codes)):
+            reason = lost
+        elif name not in enough:
+            reason = f"{standing}, {_standing(provider, before)} in its own precision" if before else standing
+        elif name == best or best is None:
+            reason = standing
+        else:
+            reason = f"{standing}; {best} has {_standing(provider, answers[best])}"
+        answer = None if answer and answer.error else answer
         claims = compute_claims(answer)
         verdicts.append(
             PrecisionVerdict(
                 provider=provider,
-                precision=trial.precision,
-                kept=trial is best,
-                reason=reason or _why(provider, trial, best, before, enough),
+                precision=name,
+                kept=name == best,
+                reason=reason,
                 partitions=len(answer.partitions) if answer else None,
                 compute=len(claims) if answer else None,
                 compute_claimed=sum(claims) if answer else None,
-                lacks_data=trial.lacks_data,
+                lacks_data=isinstance(forms[name], MissingError) and PRECISIONS[name].needs_data and not has_data,
             )
         )
     return verdicts
@@ -571,45 +584,22 @@ def precision_of(model: "ModelProto") -> str:
     return "fp16" if types.count(TensorProto.FLOAT16) > len(types) / 2 else ""
 
 
-def _unusable(trial: PrecisionTrial) -> str:
+def _unusable(form: ModelAnswer | PipelineError | None) -> str:
     """Why a form cannot be used at all; "" where it can."""
-    if trial.refusal or trial.answer is None:
-        return trial.refusal
-    if trial.answer.error:
-        return trial.answer.error
-    load = trial.answer.load
-    return f"no session can be made on the phone: {load.error}" if load and load.error else ""
+    if form is None or isinstance(form, PipelineError):
+        return form.reason if form else ""
+    failed = form.load.error if form.load else None
+    return form.error or (f"no session can be made on the phone: {failed}" if failed else "")
 
 
 def _claimed(answer: ModelAnswer | None) -> int:
     return sum(compute_claims(answer))
 
 
-def _why(
-    provider: str,
-    trial: PrecisionTrial,
-    best: PrecisionTrial | None,
-    before: ModelAnswer | None,
-    enough: Sequence[PrecisionTrial],
-) -> str:
-    if trial is best and trial.answer is None:
-        return CPU_WHY[provider]
-    if trial.answer is None:
-        return f"{best.precision if best else OWN_PRECISION} comes first on the CPU"
-    codes = [decision.code for decision in trial.answer.decisions]
-    if not trial.answer.claimed and (lost := lost_to_dimensions(provider, trial.answer.dynamic, codes)):
-        return lost
-    standing = _standing(provider, trial.answer)
-    if trial not in enough:
-        return f"{standing}, {_standing(provider, before)} in its own precision" if before else standing
-    if trial is best:
-        return standing
-    assert best is not None  # noqa: S101 - one of those that claim enough is the best
-    return f"{standing}; {best.precision} has {_standing(provider, best.answer)}"
-
-
 def _standing(provider: str, answer: ModelAnswer | None) -> str:
     """As in `10 of 10 compute nodes in 2 partitions`."""
+    if provider in CPU_WHY:
+        return ""
     claims = compute_claims(answer)
     share = f"{sum(claims)} of {len(claims)} compute nodes"
     row = PROVIDER_RULES[provider]

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from pipeline.advice.verdict import PrecisionTrial, PrecisionVerdict, choose_precision, kept_precisions
+from pipeline.advice.verdict import PrecisionVerdict, choose_precision, kept_precisions
 from pipeline.config.tables import Step
 from pipeline.core.abis import ARM_ABIS
-from pipeline.core.errors import MissingError, ModelError, PipelineError
+from pipeline.core.errors import ModelError, PipelineError
 from pipeline.core.progress import Progress
 from pipeline.core.variant import in_precision
 from pipeline.core.workers import Task, memory_budget, needed_bytes, run_tasks, time_limit
@@ -17,7 +17,7 @@ from pipeline.model.sources import NamedModel, SourceModel
 from pipeline.partition.answer import ModelAnswer, Optimize, Settings
 from pipeline.partition.judge import PartitionRequest, judge
 from pipeline.passes.base import Effect, MixedSearch
-from pipeline.passes.precisions import AUTO, PRECISIONS, candidates, steps_at
+from pipeline.passes.precisions import AUTO, candidates, steps_at
 from pipeline.passes.registry import find_pass
 from pipeline.passes.run import TransformReport, passes_bytes, transform
 
@@ -216,18 +216,10 @@ def _verdicts(
     for order in orders:
         verdicts: list[PrecisionVerdict] = []
         for provider, names in tried.items():
-            trials = [
-                PrecisionTrial(
-                    precision=name,
-                    answer=answers.get((order.model.name, provider, name)),
-                    refusal=_refusal(error),
-                    lacks_data=isinstance(error, MissingError) and PRECISIONS[name].needs_data and not order.data.given,
-                )
-                for name in names
-                for error in [forms[order.model.name, name].error]
-            ]
-            before = answers.get((order.model.name, provider, ""))
-            verdicts += choose_precision(provider, before, trials)
+            model = order.model.name
+            by_name = {name: forms[model, name].error or answers.get((model, provider, name)) for name in names}
+            before = answers.get((model, provider, ""))
+            verdicts += choose_precision(provider, before, by_name, has_data=order.data.given)
         by_model[order.model.name] = tuple(verdicts)
     return by_model
 

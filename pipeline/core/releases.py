@@ -122,13 +122,16 @@ def read_release(value: object, name: str, where: str = "") -> Release:
     ConfigError, with how to write it, for what is no release. A line that is newer than all known ones costs a warning:
     a new one comes each month, and apps move to it before this project has examined it.
     """
-    if not isinstance(value, str):
-        raise _not_a_release(name, value, where, f"write it in quotes, as {_quoted(value)}")
-    match = WORDS.fullmatch(value)
+    match = WORDS.fullmatch(value) if isinstance(value, str) else None
     if match is None:
-        inside = re.search(r"(?<![\d.])1\.\d{1,2}(\.\d{1,2})?(?![\d.])", value)
-        remedy = f"write {inside[0]}" if inside else f"write it as {NEWEST_RULES} or {NEWEST_RULES}.0"
-        raise _not_a_release(name, value, where, remedy)
+        if isinstance(value, str):
+            inside = re.search(r"(?<![\d.])1\.\d{1,2}(\.\d{1,2})?(?![\d.])", value)
+            remedy = f"write {inside[0]}" if inside else f"write it as {NEWEST_RULES} or {NEWEST_RULES}.0"
+        else:  # how a number should have been written; 1.3 may have been 1.30, which a number cannot keep
+            text = str(value) if isinstance(value, int | float) and not isinstance(value, bool) else str(NEWEST_RULES)
+            both = f' or "{text}0"' if re.fullmatch(r"1\.[123]", text) else ""
+            remedy = f'write it in quotes, as "{text}"{both}'
+        raise ConfigError(f"{name}: {value!r} is not a release of ONNX Runtime", where=where, remedy=remedy)
     release = Release(int(match[1]), int(match[2]))
     if release < Release(1, 0):
         raise ConfigError(
@@ -147,17 +150,6 @@ def _warn_of_newer(release: Release) -> None:
         "of %s, claims of providers of %s); if there is no such release, correct it, and else update ort-mobile",
         release, newest_release(), NEWEST_KNOWN, NEWEST_RULES,
     )  # fmt: skip
-
-
-def _quoted(value: object) -> str:
-    """How a number should have been written; 1.3 may have been 1.30, which a number cannot keep."""
-    text = str(value) if isinstance(value, int | float) and not isinstance(value, bool) else str(NEWEST_RULES)
-    both = re.fullmatch(r"1\.[123]", text)
-    return f'"{text}"' + (f' or "{text}0"' if both else "")
-
-
-def _not_a_release(name: str, value: object, where: str, remedy: str) -> ConfigError:
-    return ConfigError(f"{name}: {value!r} is not a release of ONNX Runtime", where=where, remedy=remedy)
 
 
 def has_rules(release: tuple[int, int]) -> bool:

@@ -316,7 +316,32 @@ class _Pool(Generic[Result]):
         child.end(kill=False)
         if task is None:
             return None
-        return TaskOutcome(task=task, error=_death(task, why, child.process.returncode, self.timeout_seconds))
+        status, limit = child.process.returncode, memory_limit(task.memory_bytes)
+        if why == "overdue":
+            error = ModelError(
+                "no answer in time", where=task.label,
+                why=f"a piece of the work on it took longer than {self.timeout_seconds:g} s and was stopped",
+                remedy="look for endless loops and for functions nested deep in the model; the limit follows from its "
+                "size",
+            )  # fmt: skip
+        elif status == -signal.SIGKILL:
+            error = ModelError(
+                "the machine ended the work on it", where=task.label,
+                why="the process that worked on it ended with SIGKILL, most likely for want of memory",
+                remedy="give it more memory or fewer processes at once",
+            )  # fmt: skip
+        else:
+            ended = -status in set(signal.Signals) and status < 0
+            name = signal.Signals(-status).name if ended else f"exit status {status}"
+            # SIGABRT is what C++ does where a thread of its own cannot allocate
+            memory = f"; {memory_text(limit)}" if status == -signal.SIGABRT and limit else ""
+            error = ModelError(
+                f"{task.at_work} crashed on it", where=task.label,
+                why=f"the process that worked on it ended with {name}{memory}",
+                remedy="the file is malformed, or meets a defect of this onnxruntime: fix the file, or try another "
+                "release",
+            )  # fmt: skip
+        return TaskOutcome(task=task, error=error)
 
     def close(self) -> None:
         """Kill what still works, leave the idle to the next call or let them go, and wait for all that go."""
@@ -331,32 +356,6 @@ class _Pool(Generic[Result]):
 def memory_text(limit: int) -> str:
     """What a limit of memory is, in words; "" for none."""
     return f"it may allocate {limit / 1e9:.1f} GB for a model of this size" if limit else ""
-
-
-def _death(task: Task[Result], why: str, status: int, timeout_seconds: float) -> ModelError:
-    if why == "overdue":
-        return ModelError(
-            "no answer in time",
-            where=task.label,
-            why=f"a piece of the work on it took longer than {timeout_seconds:g} s and was stopped",
-            remedy="look for endless loops and for functions nested deep in the model; the limit follows from its size",
-        )
-    name = signal.Signals(-status).name if status < 0 and -status in set(signal.Signals) else f"exit status {status}"
-    limit = memory_limit(task.memory_bytes)
-    why = {
-        -signal.SIGKILL: ", most likely for want of memory",
-        # what C++ does where a thread of its own cannot allocate
-        -signal.SIGABRT: f"; {memory_text(limit)}" if limit else "",
-    }.get(status, "")
-    memory = status == -signal.SIGKILL
-    return ModelError(
-        "the machine ended the work on it" if memory else f"{task.at_work} crashed on it",
-        where=task.label,
-        why=f"the process that worked on it ended with {name}{why}",
-        remedy="give it more memory or fewer processes at once"
-        if memory
-        else "the file is malformed, or meets a defect of this onnxruntime: fix the file, or try another release",
-    )
 
 
 def write_message(descriptor: int, payload: bytes) -> None:

@@ -8,16 +8,15 @@ import difflib
 import re
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from device_runner.files import ZIP_ERRORS, read_regular
 from device_runner.spec import ElementType, TensorFile
-from pipeline.config.tables import PreprocessConfig, is_function
+from pipeline.config.tables import is_function
 from pipeline.core.errors import ConfigError, Finding, Severity
 from pipeline.core.files import write_bytes
 from pipeline.dataset.dataset import CALIBRATION_SHARE, Dataset, Part, Sample
@@ -205,6 +204,7 @@ SAMPLE_BYTES = 1 << 30
 """A sample above this is a mistake in the file's header."""
 IMAGES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".gif"})
 RECORDINGS = frozenset({".wav"})
+READABLE = IMAGES | RECORDINGS | {".npz", ".npy", ".pb"}
 LABEL = "label"
 """The array of an .npz file that is the sample's label, where no input has that name."""
 TENSOR_BYTES = 2 << 30
@@ -239,11 +239,14 @@ def _found(data: Dataset, takes: Takes) -> Iterator[Sample]:
             by_name = _matched(inputs, data, takes, str(folder), by_number=True)
             yield Sample(name=str(folder), inputs=by_name, expected=_numbered(folder, "output"))
         return
-    files = _sorted(child for child in path.iterdir() if child.is_file() and _reader(child))
+    files = _sorted(child for child in path.iterdir() if child.is_file() and child.suffix.lower() in READABLE)
     if not files:
         # A folder for each class: its number where all are called by numbers, else its place by name
         folders = _sorted(child for child in path.iterdir() if child.is_dir())
-        classes = [_sorted(file for file in folder.iterdir() if file.is_file() and _reader(file)) for folder in folders]
+        classes = [
+            _sorted(file for file in folder.iterdir() if file.is_file() and file.suffix.lower() in READABLE)
+            for folder in folders
+        ]
         if not any(classes):
             endings = Counter(child.suffix.lower() or child.name for child in path.iterdir())
             seen = ", ".join(f"{count} {ending}" for ending, count in endings.most_common(4)) or "nothing"
@@ -303,21 +306,31 @@ def _sorted(files: Iterable[Path]) -> list[Path]:
     return sorted(files, key=key)
 
 
-def _reader(file: Path) -> Callable[[Path, Dataset, Takes], Sample] | None:
-    suffix = file.suffix.lower()
-    if suffix in IMAGES | RECORDINGS:
-        return partial(_media, image_tensor if suffix in IMAGES else wav_tensor)
-    return {".npz": _archive, ".npy": _single, ".pb": _tensor_alone}.get(suffix)
-
-
 def _read(file: Path, data: Dataset, takes: Takes) -> Sample:
-    reader = _reader(file)
-    if reader is None:
-        raise ConfigError(
-            "this file is no test data", where=str(file),
-            remedy="give .npz, .npy, an image, a WAV file, or a folder of them, or ONNX's test_data_set folders",
-        )  # fmt: skip
-    return reader(file, data, takes)
+    """The sample in a file."""
+    suffix, name = file.suffix.lower(), str(file)
+    if suffix in IMAGES | RECORDINGS:
+        if data.preprocess is None:
+            raise ConfigError(
+                "it is not said how these files become inputs", where=name,
+                remedy="declare it in the config: `preprocess = { resize = [224, 224], scale = 0.0039 }` for images, "
+                "`preprocess = { sample_rate = 16000 }` for recordings; docs/guide.md has more",
+            )  # fmt: skip
+        info = _only_open(file, data, takes, data.preprocess.input)
+        convert = image_tensor if suffix in IMAGES else wav_tensor
+        return Sample(name=name, inputs={info.name: convert(file, data.preprocess, info)})
+    if suffix == ".npz":
+        return _archive(file, data, takes)
+    if suffix == ".npy":
+        named = next((info for info in takes if _safe(info.name) == _safe(file.stem)), None)
+        info = named or _only_open(file, data, takes)
+        return Sample(name=name, inputs={info.name: _array(file)})
+    if suffix == ".pb":
+        raise ConfigError("one tensor of a test data set", where=name, remedy=f"name its folder, {file.parent}")
+    raise ConfigError(
+        "this file is no test data", where=name,
+        remedy="give .npz, .npy, an image, a WAV file, or a folder of them, or ONNX's test_data_set folders",
+    )  # fmt: skip
 
 
 def _only_open(file: Path, data: Dataset, takes: Takes, name: str | None = None) -> TensorInfo:
@@ -337,25 +350,6 @@ def _only_open(file: Path, data: Dataset, takes: Takes, name: str | None = None)
             remedy="give the others as `inputs.NAME = value`, or name it by `preprocess.input`",
         )  # fmt: skip
     return left[0]
-
-
-def _media(
-    convert: Callable[[Path, PreprocessConfig, TensorInfo], Array], file: Path, data: Dataset, takes: Takes
-) -> Sample:
-    if data.preprocess is None:
-        raise ConfigError(
-            "it is not said how these files become inputs", where=str(file),
-            remedy="declare it in the config: `preprocess = { resize = [224, 224], scale = 0.0039 }` for images, "
-            "`preprocess = { sample_rate = 16000 }` for recordings; docs/guide.md has more",
-        )  # fmt: skip
-    info = _only_open(file, data, takes, data.preprocess.input)
-    return Sample(name=str(file), inputs={info.name: convert(file, data.preprocess, info)})
-
-
-def _single(file: Path, data: Dataset, takes: Takes) -> Sample:
-    named = {_safe(info.name): info for info in takes}.get(_safe(file.stem))
-    info = named or _only_open(file, data, takes)
-    return Sample(name=str(file), inputs={info.name: _array(file)})
 
 
 def _array(file: Path) -> Array:
@@ -388,10 +382,6 @@ def _archive(file: Path, data: Dataset, takes: Takes) -> Sample:
 def _damaged(file: Path, error: Exception) -> ConfigError:
     why = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
     return ConfigError("this test data cannot be read", where=str(file), why=why, remedy="write the file again")
-
-
-def _tensor_alone(file: Path, _data: Dataset, _takes: Takes) -> Sample:
-    raise ConfigError("one tensor of a test data set", where=str(file), remedy=f"name its folder, {file.parent}")
 
 
 def _numbered(folder: Path, kind: str) -> Named:

@@ -205,10 +205,11 @@ SIDES = (
 """Sides of square images, by how usual they are: classifiers, detectors, segmentation, then the rest."""
 LINES = ((48, 320), (32, 320), (32, 100))
 """Height and width of lines of text, as recognizers take them; none has as many pixels as a usual square."""
-BATCH, PAST, CHANNELS = (1,), (16, 8), (3, 1)
-TOKENS = (128, 64, 32, 16, 256, 512, 77, 8)
-SIGNAL = (16000, 512, 1024, 480, 256, 160, 4096, 8000, 48000)
-FRAMES = (100, 128, 64, 200, 3000, 256, 512, 16)
+SIZES: Mapping[str, tuple[int, ...]] = {
+    "batch": (1,), "past": (16, 8), "channels": (3, 1), "tokens": (128, 64, 32, 16, 256, 512, 77, 8),
+    "signal": (16000, 512, 1024, 480, 256, 160, 4096, 8000, 48000), "frames": (100, 128, 64, 200, 3000, 256, 512, 16),
+}  # fmt: skip
+"""Sizes of other axes by what they count (`kind_of`)."""
 OTHER = (64, 32, 16, 128, 8, 4, 256)
 USUAL = "usual"
 ONE = "one at a time"
@@ -238,8 +239,11 @@ def units(model: "onnx.ModelProto", takes: Sequence[TensorInfo], axes: Sequence[
         done |= set(pair)
         if len(pair) == 2 or kinds[name] in ("height", "width"):
             tried.append((tuple(pair), _images(model, info, pair)))
-        else:
-            tried.append(((name,), _usual(model, info, kinds[name])))
+            continue
+        choices = [((size,), ONE if kinds[name] == "batch" else USUAL) for size in SIZES.get(kinds[name], OTHER)]
+        if kinds[name] == "signal" and (demanded := connected_size(Reads(model), info.name)):
+            choices.insert(0, ((demanded,), "what the first fully connected layer takes"))
+        tried.append(((name,), tuple(choices)))
     return tuple(tried)
 
 
@@ -328,16 +332,6 @@ def _images(model: "onnx.ModelProto", info: TensorInfo, pair: tuple[str, ...]) -
 
 SMALLEST_SQUARE = 65
 """An image with a fixed side below this may be a line of text."""
-
-
-def _usual(model: "onnx.ModelProto", info: TensorInfo, kind: str) -> Choices:
-    lists: dict[str, tuple[int, ...]] = {
-        "batch": BATCH, "past": PAST, "channels": CHANNELS, "tokens": TOKENS, "signal": SIGNAL, "frames": FRAMES,
-    }  # fmt: skip
-    choices = [((size,), ONE if kind == "batch" else USUAL) for size in lists.get(kind, OTHER)]
-    if kind == "signal" and (demanded := connected_size(Reads(model), info.name)):
-        choices.insert(0, ((demanded,), "what the first fully connected layer takes"))
-    return tuple(choices)
 
 
 def make_feeds(

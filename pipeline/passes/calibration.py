@@ -146,7 +146,7 @@ def _extremes(
 
     low, high, counts, left = dict[str, float](), dict[str, float](), dict[str, int](), dict[str, str]()
     digest, number = hashlib.sha256(), -1
-    proto = _copy(model)
+    proto = copied(loadable(model))
     for name in reversed(values):  # the last leaf runs first: each value is reduced and freed before the next is made
         for reduction in REDUCTIONS:
             proto.graph.node.add(op_type=reduction, input=[name], output=[_reduced(name, reduction)])
@@ -187,10 +187,6 @@ def _reduced(name: str, reduction: str) -> str:
     return f"ort-mobile/{reduction} of {name}"
 
 
-def _copy(model: Model) -> "onnx.ModelProto":
-    return copied(loadable(model))
-
-
 def _session(model: Model, proto: "onnx.ModelProto", where: str) -> Any:
     settings = HostSession(weights=model.folder, config=PREPACKING)
     try:
@@ -226,7 +222,7 @@ def _histograms(
     most = max(GROUP_BYTES, model_bytes(model) // 2)
     for group in _groups({name: 4 * counts[name] for name in ranges}, most):
         # The model with these values as its outputs, up to the node that makes the last of them
-        proto = _copy(model)
+        proto = copied(loadable(model))
         graph = proto.graph
         declared = {value.name: value for value in (*graph.value_info, *graph.input, *graph.output)}
         makers = (place for place, node in enumerate(graph.node) if not set(group).isdisjoint(node.output))

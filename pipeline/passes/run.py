@@ -223,21 +223,17 @@ def run_cached(
     save_model(replace(result.model, outside=frozenset()), path)
     if not path.with_name(path.name + DATA_SUFFIX).exists():  # over 2 GiB nothing is kept
         digest = sha256_of(path)
-        copy_file(path, _object(cache, digest))
+        copy_file(path, cache / "objects" / f"{digest}.onnx")
         outside = tuple(sorted(result.model.outside))
         kept = CachedPasses(key=key, sha256=digest, outside=outside, steps=result.changes, notes=result.notes)
         write_bytes(entry, msgspec.json.encode(kept))
     return result, False
 
 
-def _object(cache: Path, digest: str) -> Path:
-    return cache / "objects" / f"{digest}.onnx"
-
-
 def _found(cache: Path, entry: Path, key: str, context: PassContext) -> PassResult | None:
     try:
         kept = decode_json(read_regular(entry), CachedPasses)
-        path = _object(cache, kept.sha256)
+        path = cache / "objects" / f"{kept.sha256}.onnx"
         if kept.key != key or sha256_of(path) != kept.sha256:
             return None
         model = load_model(SourceModel(path=str(path)), context.folder)

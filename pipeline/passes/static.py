@@ -129,6 +129,8 @@ def quantize(
     its calibration. All weights of the result are in its message. ModelError for ranges of another model, NotApplicable
     when nothing would be quantized, ConfigError for an excluded node that there is not.
     """
+    import numpy as np
+    from onnxruntime.quantization.calibrate import CalibrationMethod, TensorData, TensorsData
     from onnxruntime.quantization.onnx_quantizer import ONNXQuantizer
     from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
     from onnxruntime.quantization.quant_utils import QuantizationMode
@@ -142,6 +144,13 @@ def quantize(
     split_shared(proto.graph, chosen)
     of_chosen = sorted({node.op_type for node in proto.graph.node if node.name in chosen})
     kinds = quant_type(options.weights), quant_type(options.activations)
+    data = TensorsData(
+        CalibrationMethod.MinMax,
+        {
+            name: TensorData(lowest=np.array(low, np.float32), highest=np.array(high, np.float32))
+            for name, (low, high) in ranges.ranges.items()
+        },
+    )
     other = "take the pass static-qdq" if operators else "name operator types"
     with library_call(
         "onnxruntime.quantization cannot quantize the model", where, f"exclude the node that it names, or {other}"
@@ -149,11 +158,11 @@ def quantize(
         if operators:
             quantizer = ONNXQuantizer(
                 proto, options.per_channel, options.reduce_range, QuantizationMode.QLinearOps, True, *kinds,
-                tensors_data(ranges), sorted(chosen), [], of_chosen, {},
+                data, sorted(chosen), [], of_chosen, {},
             )  # fmt: skip
         else:
             quantizer = QDQQuantizer(
-                proto, options.per_channel, options.reduce_range, *kinds, tensors_data(ranges), sorted(chosen), [],
+                proto, options.per_channel, options.reduce_range, *kinds, data, sorted(chosen), [],
                 of_chosen, {"TensorQuantOverrides": overrides(proto, ranges, options, chosen)},
             )  # fmt: skip
         quantizer.quantize_model()
@@ -296,20 +305,6 @@ def overrides(
         mixed.MixedPrecisionTensorQuantOverridesFixer.create_from_model(helper, proto, kind).apply(kind, False)
         by_value = helper.get_dict()
     return by_value
-
-
-def tensors_data(ranges: TensorRanges) -> Any:
-    """The ranges as onnxruntime.quantization wants them."""
-    import numpy as np
-    from onnxruntime.quantization.calibrate import CalibrationMethod, TensorData, TensorsData
-
-    return TensorsData(
-        CalibrationMethod.MinMax,
-        {
-            name: TensorData(lowest=np.array(low, np.float32), highest=np.array(high, np.float32))
-            for name, (low, high) in ranges.ranges.items()
-        },
-    )
 
 
 def quant_type(short: str) -> Any:

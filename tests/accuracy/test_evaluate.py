@@ -21,8 +21,8 @@ from pipeline.dataset.files import write_tensor
 from pipeline.model.sources import SourceModel
 from pipeline.report.layout import accuracy_parts, verdict_text
 from pipeline.report.show import show
+from tests.passes.quantized_models import EXAMPLE, write_arrays
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "build_configs" / "examples" / "mnist"
 MODEL, DIGITS = EXAMPLE / "mnist.onnx", EXAMPLE / "evaluation.npz"
 FLOAT_RIGHT = 355
 """Of 360; the example's README has the share."""
@@ -134,26 +134,18 @@ def test_samples_that_were_calibrated_on_are_reported() -> None:
     assert not result(request(MODEL, data=evaluation, calibration=apart)).findings
 
 
-def images(folder: Path, count: int, wrong: int = -1) -> Path:
-    folder.mkdir()
-    with np.load(DIGITS) as data:
-        for number in range(count):
-            shape = (1, 1, 28, 27) if number == wrong else (1, 1, 28, 28)
-            np.save(folder / f"{number}.npy", np.resize(data["inputs"][number], shape).astype(np.float32))
-        labels = "".join(f"{number},{label}\n" for number, label in enumerate(data["labels"][:count]))
-    (folder.parent / "labels.csv").write_text(labels)
-    return folder
-
-
 def test_a_wrong_shape_in_sample_37_is_named(tmp_path: Path) -> None:
-    found = error(request(MODEL, data=Dataset(test_data=str(images(tmp_path / "d", 40, wrong=37)))))
+    """When its turn comes: what follows it was never read."""
+    folder = write_arrays(tmp_path / "d", 40, wrong=37)
+    (folder / "38.npy").write_bytes(b"never read")
+    found = error(request(MODEL, data=Dataset(test_data=str(folder))))
     assert isinstance(found, ConfigError)
     assert found.where.endswith("37.npy")
     assert "[1, 1, 28, 27]" in found.why
 
 
 def test_labels_in_a_file_and_those_that_are_no_class(tmp_path: Path) -> None:
-    data = Dataset(test_data=str(images(tmp_path / "d", 40)), labels=str(tmp_path / "labels.csv"))
+    data = Dataset(test_data=str(write_arrays(tmp_path / "d", 40)), labels=str(tmp_path / "labels.csv"))
     found = result(request(MODEL, data=data))
     assert (found.metric, found.samples) == ("top-1", 40)
     text = Path(data.labels).read_text().splitlines()
@@ -177,13 +169,6 @@ def test_a_model_that_does_not_load_is_named(tmp_path: Path) -> None:
     assert isinstance(found, ModelError)
     assert "original" not in found.what
     assert "broken.onnx" in found.where
-
-
-def test_data_are_streamed(tmp_path: Path) -> None:
-    """A sample that is wrong is met when its turn comes: what follows it was never read."""
-    folder = images(tmp_path / "d", 6, wrong=3)
-    (folder / "4.npy").write_bytes(b"never read")
-    assert "3.npy" in error(request(MODEL, data=Dataset(test_data=str(folder)))).where
 
 
 def answers(count: int, **wrong: Any) -> list[Answer]:

@@ -10,13 +10,13 @@ import onnx
 import pytest
 
 from pipeline.advice.verdict import (
-    PrecisionTrial,
     PrecisionVerdict,
     choose_precision,
     kept_precisions,
     precision_of,
     quantized_advice,
 )
+from pipeline.core.errors import MissingError
 from pipeline.core.providers import COREML_MLPROGRAM, COREML_NN, NNAPI, XNNPACK
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import ModelAnswer, Optimize, Settings
@@ -44,8 +44,8 @@ def answer(model: str, provider: str, release: tuple[int, int] = (1, 29)) -> Mod
 
 
 def chosen(provider: str, own: str, **forms: str) -> list[PrecisionVerdict]:
-    trials = [PrecisionTrial(precision=name, answer=answer(model, provider)) for name, model in forms.items()]
-    return choose_precision(provider, answer(own, provider), trials)
+    answers = {name: answer(model, provider) for name, model in forms.items()}
+    return choose_precision(provider, answer(own, provider), answers)
 
 
 @pytest.mark.parametrize("model", FORMS)
@@ -85,8 +85,8 @@ def test_no_form_is_kept_where_only_the_float_model_is_computed_there() -> None:
     ],
 )
 def test_half_precision_is_for_mlprogram_of_newer_releases(provider: str, release: tuple[int, int], kept: bool) -> None:
-    trial = PrecisionTrial(precision="fp16", answer=answer("mnist.fp16", provider, release))
-    (found,) = choose_precision(provider, answer("mnist.base", provider, release), [trial])
+    forms = {"fp16": answer("mnist.fp16", provider, release)}
+    (found,) = choose_precision(provider, answer("mnist.base", provider, release), forms)
     assert found.kept is kept
 
 
@@ -95,7 +95,7 @@ def test_partitions_count_nothing_for_xnnpack() -> None:
         msgspec.structs.replace(answer("mnist.qdq_s8s8", XNNPACK), partitions=parts)
         for parts in ((("a",), ("b",)), (("a",),))
     )
-    trials = [PrecisionTrial(precision="first", answer=two), PrecisionTrial(precision="second", answer=one)]
+    trials = {"first": two, "second": one}
     assert [verdict.kept for verdict in choose_precision("xnnpack", None, trials)] == [True, False]
     assert [verdict.kept for verdict in choose_precision("nnapi", None, trials)] == [False, True]
 
@@ -104,15 +104,17 @@ def test_a_form_of_which_nothing_is_claimed_for_an_open_dimension_is_dropped_for
     found = answer("mnist.qdq_s8s8", XNNPACK)
     lost = [msgspec.structs.replace(one, claimed=False, code="shape") for one in found.decisions]
     nothing = msgspec.structs.replace(found, claimed=0, partitions=(), decisions=tuple(lost), dynamic=("batch",))
-    (verdict,) = choose_precision("nnapi", nothing, [PrecisionTrial(precision="u8s8nnapi", answer=nothing)])
+    (verdict,) = choose_precision("nnapi", nothing, {"u8s8nnapi": nothing})
     assert not verdict.kept
     assert "no size: batch" in verdict.reason
     assert "--dimension batch=N" in verdict.reason
 
 
 def test_what_could_not_be_made_is_dropped_with_its_reason() -> None:
-    trials = [PrecisionTrial(precision="s8s8pc", refusal="needs calibration data"), PrecisionTrial(precision="dyn8")]
+    trials = {"s8s8pc": MissingError("needs calibration data"), "dyn8": None}
     found = choose_precision("cpu-arm64", None, trials)
+    assert [one.lacks_data for one in found] == [True, False]
+    assert not choose_precision("cpu-arm64", None, trials, has_data=True)[0].lacks_data
     assert [one.text for one in found] == [
         "cpu-arm64: s8s8pc dropped: needs calibration data",
         "cpu-arm64: dyn8 kept: the CPU of ARM devices has int8 kernels for every node",

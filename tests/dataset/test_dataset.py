@@ -1,8 +1,9 @@
 """What a model is run on: every kind of test data, declared values, and the answer for each that is wrong."""
 
+import io
 import wave
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -245,98 +246,61 @@ def test_a_generated_input_of_absurd_size_is_refused() -> None:
         first_sample(Dataset(sizes={"length": 1 << 40}), [TOKENS])
 
 
-def not_there(folder: Path) -> Path:
-    return folder / "nope"
+def npy(values: np.ndarray[tuple[int, ...], np.dtype[np.generic]], *, end: int | None = None) -> bytes:
+    """As a file of numpy's, or the beginning of one."""
+    file = io.BytesIO()
+    np.save(file, values, allow_pickle=True)
+    return file.getvalue()[:end]
 
 
-def empty(folder: Path) -> Path:
-    (folder / "notes.txt").write_text("")
-    return folder
+def npz(**arrays: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> bytes:
+    file = io.BytesIO()
+    np.savez(file, **arrays)  # type: ignore[arg-type] # its stub wants the option allow_pickle among them
+    return file.getvalue()
 
 
-def no_inputs(folder: Path) -> Path:
-    (folder / "test_data_set_0").mkdir()
-    return folder
+def tensor(name: str = "x", **more: Any) -> bytes:
+    proto = onnx.TensorProto(name=name, data_type=1, dims=[1, 3], raw_data=bytes(12), **more)
+    return bytes(proto.SerializeToString())
 
 
-def garbled_tensor(folder: Path) -> Path:
-    data_set(folder / "test_data_set_0", ("x", array(1, 3)))
-    (folder / "test_data_set_0" / "input_0.pb").write_bytes(b"\xff" * 9)
-    return folder
-
-
-def outside_tensor(folder: Path) -> Path:
-    tensor = onnx.TensorProto(name="x", data_type=1, dims=[3], data_location=onnx.TensorProto.EXTERNAL)
-    tensor.external_data.add(key="location", value="/etc/passwd")
-    data_set(folder / "test_data_set_0")
-    (folder / "test_data_set_0" / "input_0.pb").write_bytes(tensor.SerializeToString())
-    return folder
-
-
-def too_many(folder: Path) -> Path:
-    data_set(folder / "test_data_set_0", ("a", array(1, 3)), ("b", array(1, 3)))
-    return folder
-
-
-def other_name(folder: Path) -> Path:
-    np.savez(folder / "a.npz", y=array(1, 3))
-    return folder
-
-
-def nothing_in_it(folder: Path) -> Path:
-    np.savez(folder / "a.npz")
-    return folder
-
-
-def other_type(folder: Path) -> Path:
-    np.save(folder / "x.npy", np.zeros((1, 3), np.float64))
-    return folder
-
-
-def other_shape(folder: Path) -> Path:
-    np.save(folder / "x.npy", array(1, 4))
-    return folder
-
-
-def pickled(folder: Path) -> Path:
-    np.save(folder / "x.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
-    return folder
-
-
-def cut_off(folder: Path) -> Path:
-    np.save(folder / "x.npy", array(1, 3))
-    (folder / "x.npy").write_bytes((folder / "x.npy").read_bytes()[:-4])
-    return folder
-
-
-def text(folder: Path) -> Path:
-    (folder / "x.csv").write_text("1,2,3")
-    return folder / "x.csv"
-
-
-def images_without_preprocessing(folder: Path) -> Path:
-    return save_image(folder / "a.png", 4, 6, (0, 0, 0))
-
-
-def one_tensor(folder: Path) -> Path:
-    data_set(folder / "test_data_set_0", ("x", array(1, 3)))
-    return folder / "test_data_set_0" / "input_0.pb"
+OUTSIDE = tensor(
+    data_location=onnx.TensorProto.EXTERNAL,
+    external_data=[onnx.StringStringEntryProto(key="location", value="/etc/passwd")],
+)
+SET = "test_data_set_0/input_{}.pb"
+PNG = io.BytesIO()
+Image.new("RGB", (6, 4)).save(PNG, "png")
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("files", "named", "words"),
     [
-        (not_there, "no such test data"), (empty, "1 .txt"), (no_inputs, "no input_0.pb"),
-        (garbled_tensor, "not a tensor"), (outside_tensor, "another file"), (too_many, "2 inputs, the model 1"),
-        (other_name, "'y'"), (nothing_in_it, "lacks the input 'x'"), (other_type, "float64 [1, 3]"),
-        (other_shape, "float32 [1, 4]"), (pickled, "cannot be read"), (cut_off, "cannot be read"),
-        (text, "no test data"), (images_without_preprocessing, "preprocess"), (one_tensor, "name its folder"),
+        ({}, "nope", "no such test data"),
+        ({"notes.txt": b""}, "", "1 .txt"),
+        ({"test_data_set_0/output_0.pb": tensor()}, "", "no input_0.pb"),
+        ({SET.format(0): b"\xff" * 9}, "", "not a tensor"),
+        ({SET.format(0): OUTSIDE}, "", "another file"),
+        ({SET.format(0): tensor("a"), SET.format(1): tensor("b")}, "", "2 inputs, the model 1"),
+        ({"a.npz": npz(y=array(1, 3))}, "", "'y'"),
+        ({"a.npz": npz()}, "", "lacks the input 'x'"),
+        ({"x.npy": npy(np.zeros((1, 3)))}, "", "float64 [1, 3]"),
+        ({"x.npy": npy(array(1, 4))}, "", "float32 [1, 4]"),
+        ({"x.npy": npy(np.array([{"a": 1}], dtype=object))}, "", "cannot be read"),
+        ({"x.npy": npy(array(1, 3), end=-4)}, "", "cannot be read"),
+        ({"x.csv": b"1,2,3"}, "x.csv", "no test data"),
+        ({"a.png": PNG.getvalue()}, "a.png", "preprocess"),
+        ({SET.format(0): tensor()}, SET.format(0), "name its folder"),
     ],
-)  # fmt: skip
-def test_wrong_test_data_is_named_with_the_reason(tmp_path: Path, make: Callable[[Path], Path], words: str) -> None:
-    path = make(tmp_path)
+)
+def test_wrong_test_data_is_named_with_the_reason(
+    tmp_path: Path, files: dict[str, bytes], named: str, words: str
+) -> None:
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content)
     with pytest.raises(ConfigError) as caught:
-        check_data(Dataset(test_data=str(path)), [X])
+        check_data(Dataset(test_data=str(tmp_path / named)), [X])
     assert words in text_of(caught.value)
     assert str(tmp_path) in caught.value.where
 

@@ -123,12 +123,6 @@ def test_softmax_has_the_scale_that_providers_know(tmp_path: Path) -> None:
         assert constants[last.input[2]] == zero
 
 
-def test_a_quantized_model_is_refused(tmp_path: Path) -> None:
-    model = saved(onnx_samples.quantized(), tmp_path)
-    with pytest.raises(NotApplicable, match="quantized already"):
-        static_qdq(model, StaticOptions(), context(tmp_path, feeds(model, 1)))
-
-
 @pytest.mark.parametrize("name", ["static-qdq", "qoperator", "mixed-precision"])
 def test_what_no_data_help_is_said_before_that_data_lack(tmp_path: Path, name: str) -> None:
     step = parse_step(name)
@@ -141,15 +135,6 @@ def test_what_no_data_help_is_said_before_that_data_lack(tmp_path: Path, name: s
         run_passes(saved(nothing, tmp_path), [step], context(tmp_path))
     with pytest.raises(MissingError, match=f"{name} needs calibration data"):
         run_passes(saved(onnx_samples.linear(8), tmp_path), [step], context(tmp_path))
-
-
-def test_no_operator_to_quantize_is_said(tmp_path: Path) -> None:
-    nodes = parsed_nodes("y = Tan (x)")
-    model = saved(
-        onnx_samples.make(nodes, [onnx_samples.value("x", [4])], [onnx_samples.value("y", [4])], []), tmp_path
-    )
-    with pytest.raises(NotApplicable, match="no operator to quantize"):
-        static_qdq(model, StaticOptions(), context(tmp_path, feeds(model, 1)))
 
 
 def test_an_operator_type_without_a_quantized_form(mnist: LoadedModel, tmp_path: Path) -> None:
