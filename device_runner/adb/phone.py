@@ -209,7 +209,7 @@ def parse_facts(name: str, answers: dict[str, str]) -> DeviceFacts:
         fingerprint=_line(answers.get("ro.build.fingerprint", "")),
         serial="".join(SERIAL.findall(answers.get("ro.serialno", ""))[:1]),
         core_max_mhz=_mhz(answers.get("max_khz", "")),
-        memory_bytes=_match(r"MemTotal:\s*(\d+) kB", answers.get("meminfo", "")) * 1024,
+        memory_bytes=(_number_in(r"MemTotal:\s*(\d+) kB", answers.get("meminfo", "")) or 0) * 1024,
         page_bytes=_number(answers.get("page", "")),
         free_bytes=free_bytes(answers.get("free", "")),
         battery_percent=conditions.battery_percent,
@@ -222,7 +222,7 @@ def parse_facts(name: str, answers: dict[str, str]) -> DeviceFacts:
 def parse_conditions(answers: dict[str, str]) -> Conditions:
     """Conditions from `dumpsys battery`, `thermalservice` and `power`, and Linux's files; None for what is not said."""
     battery = answers.get("battery", "")
-    level, scale = _number_in(r"^[ \t]*level: ([0-9]+)", battery), _match(r"^[ \t]*scale: ([0-9]+)", battery) or 100
+    level, scale = _number_in(r"^[ \t]*level: ([0-9]+)", battery), _number_in(r"^[ \t]*scale: ([0-9]+)", battery) or 100
     tenths = _number_in(r"^[ \t]*temperature: (-?[0-9]+)", battery)
     plugs = r"^[ \t]*(?:AC|USB|Wireless|Dock) powered: (true|false)"
     powered: list[str] = re.findall(plugs, battery, re.MULTILINE)
@@ -260,10 +260,6 @@ def _number(text: str) -> int:
 def _number_in(pattern: str, text: str) -> int | None:
     match = re.search(pattern, text[:100_000], re.MULTILINE)
     return int(match.group(1)[:10]) if match else None
-
-
-def _match(pattern: str, text: str) -> int:
-    return _number_in(pattern, text) or 0
 
 
 SERIAL = re.compile(r"^(?!unknown$|0+$)[A-Za-z0-9._-]{4,64}$")

@@ -1,12 +1,12 @@
 """`ort-mobile build`: plans and runs custom builds of ONNX Runtime, and says what is missing for them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline.cli.command import Group
+from pipeline.cli.command import Group, together
 from pipeline.cli.outputs import Outputs, json_option, show_findings
 
 if TYPE_CHECKING:
@@ -19,22 +19,16 @@ if TYPE_CHECKING:
 FILE = click.Path(path_type=Path)
 
 
-def _choices(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that say what is to be built; the same for every command of the group."""
-    options = (
-        click.argument("config", type=FILE, required=False),
-        click.option("--target", metavar="NAME", help="A target of CONFIG, or PLATFORM-ABI, as in android-arm64-v8a."),
-        click.option("--op-config", "operators", type=FILE, help="Operator config.  [default: all operators]"),
-        click.option("--source", type=FILE, help="Source tree of ONNX Runtime."),
-        click.option("--system-dependencies", is_flag=True, help="Use system packages, download nothing."),
-        click.option("--onnx-source", type=FILE, help="Source of ONNX, for --system-dependencies."),
-        click.option(
-            "--jobs", type=click.IntRange(1), help="Parallel compiler processes.  [default: one per processor]"
-        ),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+_choices = together(
+    click.argument("config", type=FILE, required=False),
+    click.option("--target", metavar="NAME", help="A target of CONFIG, or PLATFORM-ABI, as in android-arm64-v8a."),
+    click.option("--op-config", "operators", type=FILE, help="Operator config.  [default: all operators]"),
+    click.option("--source", type=FILE, help="Source tree of ONNX Runtime."),
+    click.option("--system-dependencies", is_flag=True, help="Use system packages, download nothing."),
+    click.option("--onnx-source", type=FILE, help="Source of ONNX, for --system-dependencies."),
+    click.option("--jobs", type=click.IntRange(1), help="Parallel compiler processes.  [default: one per processor]"),
+)
+"""The options that say what is to be built; the same for every command of the group."""
 
 
 @click.group(cls=Group)
@@ -52,14 +46,20 @@ def build() -> None:
 @json_option
 def plan(output: Path | None, outputs: Outputs, **chosen: Any) -> None:
     """Show the exact commands and settings files of a build; exit code 4 if it cannot work."""
+    import msgspec
+
     from pipeline.core.errors import errors
+    from pipeline.core.files import write_bytes, write_text
     from pipeline.ort_build.plan import lint
 
     requests, tree = _requests(**chosen)
     plans = [_plan(request, tree, output) for request in requests]
     findings = [finding for request in requests for finding in lint(request)]
-    if output:
-        _write_plans(plans, output)
+    for each in plans if output else ():
+        for file in each.files:
+            write_text(Path(file.path), file.content)
+        plan_json = msgspec.json.format(msgspec.json.encode(each)) + b"\n"
+        write_bytes(Path(str(output)) / each.target / "plan.json", plan_json)
     outputs.write_json({"plans": plans, "findings": findings})
     for each in plans if outputs.text else ():
         _show_plan(each)
@@ -75,10 +75,14 @@ def doctor(outputs: Outputs, **chosen: Any) -> None:
 
     Default: a library for Android, and one for this computer.
     """
+    import platform
+    import sys
+
     from pipeline.ort_build.doctor import examine, require
 
     if chosen["config"] is None and chosen["target"] is None:
-        pairs = [_requests(**{**chosen, "target": name}) for name in ("android-arm64-v8a", _this_computer())]
+        this_computer = f"{'macos' if sys.platform == 'darwin' else 'linux'}-{platform.machine()}"
+        pairs = [_requests(**{**chosen, "target": name}) for name in ("android-arm64-v8a", this_computer)]
         requests, tree = tuple(request for each, _ in pairs for request in each), pairs[0][1]
     else:
         requests, tree = _requests(**chosen)
@@ -232,31 +236,12 @@ def _requests(
     return requests, tree
 
 
-def _this_computer() -> str:
-    """The target that this computer is."""
-    import platform
-    import sys
-
-    return f"{'macos' if sys.platform == 'darwin' else 'linux'}-{platform.machine()}"
-
-
 def _plan(request: "Request", tree: "SourceTree | None", output: Path | None) -> "BuildPlan":
     from pipeline.ort_build.plan import BuildPaths, plan_build
 
     work = (output or Path("build")) / request.target.name
     source = Path(tree.path if tree else "onnxruntime")
     return plan_build(request, BuildPaths(source=str(source.absolute()), work=str(work.absolute())))
-
-
-def _write_plans(plans: "Iterable[BuildPlan]", output: Path) -> None:
-    import msgspec
-
-    from pipeline.core.files import write_bytes, write_text
-
-    for each in plans:
-        for file in each.files:
-            write_text(Path(file.path), file.content)
-        write_bytes(output / each.target / "plan.json", msgspec.json.format(msgspec.json.encode(each)) + b"\n")
 
 
 def _show_plan(plan: "BuildPlan") -> None:

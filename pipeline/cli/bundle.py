@@ -14,7 +14,6 @@ from pipeline.cli.outputs import Outputs, ci_options, json_option, show_findings
 from pipeline.core.features import Place
 
 if TYPE_CHECKING:
-    from pipeline.job.assemble import Assembled
     from pipeline.release.signature import AttestedTests
 
 KEY, PASSPHRASE = "ORT_MOBILE_KEY", "ORT_MOBILE_PASSPHRASE"
@@ -67,16 +66,30 @@ def rebuild(folder: Path, database: str | None, campaign: str | None, outputs: O
     budget; also exit code 4 if the bundle fails in that library, on computers that can run it.
     """
     from pipeline.cli.run import nothing_ships
-    from pipeline.core.errors import CheckFailed, ExitCode
-    from pipeline.job.assemble import ship
+    from pipeline.core.errors import BUDGET, CheckFailed, ExitCode, errors
+    from pipeline.job.assemble import check_shipping, ship
     from pipeline.job.stored import stored
+    from pipeline.ort_build.run import builds_in, default_cache, ranking
     from pipeline.release.manifest import content_digest, read_manifest
     from pipeline.release.shipped import context_line
     from pipeline.report.formats import proof_parts
     from pipeline.report.wording import Line
 
     assembled = stored(folder, database, campaign)
-    _gate(assembled, folder)
+    findings = check_shipping(assembled, folder)
+    show_findings(findings)
+    refused = errors(findings)
+    if any(finding.rule == BUDGET for finding in refused):
+        # What operators and types cost in the builds of this computer, the dearest first, where they allow it.
+        for abi, added, size in ranking(record for _, record in builds_in(default_cache())):
+            click.echo(f"  {size:>+12,}  {abi}: {', '.join(added)}", err=True)
+    if refused:
+        raise CheckFailed(
+            "this release must not ship, and no bundle was made",
+            where=str(folder),
+            why=f"{len(refused)} {'error speaks' if len(refused) == 1 else 'errors speak'} against it, named above",
+            remedy="fix them, or change the target or the budget in the config and run it again",
+        )
     content = ship(assembled, folder, progress=progress())
     if content is None:
         raise CheckFailed(
@@ -100,32 +113,6 @@ def rebuild(folder: Path, database: str | None, campaign: str | None, outputs: O
         failed=(text for proof in proofs for text in proof.objections),
         code=ExitCode.CHECK_FAILED if any(proof.failed for proof in proofs) else ExitCode.DONE,
     )  # fmt: skip
-
-
-def _gate(assembled: "Assembled", folder: Path) -> None:
-    """Show what speaks against shipping, and raise CheckFailed for what must not."""
-    from pipeline.core.errors import BUDGET, CheckFailed, errors
-    from pipeline.job.assemble import check_shipping
-
-    findings = check_shipping(assembled, folder)
-    show_findings(findings)
-    if any(finding.rule == BUDGET for finding in errors(findings)):
-        _show_ranking()
-    if refused := errors(findings):
-        raise CheckFailed(
-            "this release must not ship, and no bundle was made",
-            where=str(folder),
-            why=f"{len(refused)} {'error speaks' if len(refused) == 1 else 'errors speak'} against it, named above",
-            remedy="fix them, or change the target or the budget in the config and run it again",
-        )
-
-
-def _show_ranking() -> None:
-    """What operators and types cost in the builds of this computer, the dearest first, where they allow it."""
-    from pipeline.ort_build.run import builds_in, default_cache, ranking
-
-    for abi, added, size in ranking(record for _, record in builds_in(default_cache())):
-        click.echo(f"  {size:>+12,}  {abi}: {', '.join(added)}", err=True)
 
 
 @bundle.command()

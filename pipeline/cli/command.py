@@ -4,11 +4,13 @@ import logging
 import math
 import textwrap
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from pipeline.core.features import Place
+
+AnyCommand = TypeVar("AnyCommand", bound=Callable[..., Any])
 
 SECTIONS: dict[str, frozenset[str]] = {
     "Provider options": frozenset({
@@ -212,6 +214,17 @@ FULL = "ort-mobile.full"
 REST = "Options"
 FEW = 9
 """Up to so many options are listed without sections."""
+
+
+def together(*options: Callable[[Any], Any]) -> Callable[[AnyCommand], AnyCommand]:
+    """Several options and arguments as one decorator, listed in their order."""
+
+    def add(command: AnyCommand) -> AnyCommand:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
 
 
 class SessionOption(click.Option):

@@ -35,7 +35,6 @@ from pipeline.core.providers import WEBGPU, aware_names
 if TYPE_CHECKING:
     from pipeline.check.compare import OutputCheck
     from pipeline.convert.many import ConversionReport
-    from pipeline.model.sources import SourceModel
     from pipeline.passes.base import Pass
     from pipeline.passes.run import TransformReport, Verification
     from pipeline.report.wording import Part
@@ -329,24 +328,36 @@ def transform(
     of their own, folded shapes, fixes for execution providers. OUT is written only when every step applies and, where
     a step keeps the outputs, only when they are those of IN on the same inputs (random ones without --test-data).
     """
-    from pipeline.core.errors import CheckFailed
+    import msgspec
+
+    from pipeline.core.errors import CheckFailed, ConfigError
+    from pipeline.model.sources import find_models
     from pipeline.passes.registry import parse_step
     from pipeline.passes.run import transform_file
+    from pipeline.report.show import show
 
     if not steps:
         raise click.UsageError("name at least one step with --do; --list shows all", ctx)
+    models = find_models([model])
+    if len(models) > 1:
+        raise ConfigError(
+            "one model at a time", where=model, why=f"{len(models)} are there", remedy="name one of them"
+        )  # fmt: skip
     report = transform_file(
-        _one_model(model), [parse_step(text) for text in steps], output,
+        models[0], [parse_step(text) for text in steps], output,
         data=dataset_from(test_data, input_values, **sampling), check=check, cache=cache, progress=progress(),
     )  # fmt: skip
     for note in report.notes:
         click.echo(f"warning: {note}", err=True)
-    outputs.write_json({"output": str(output), **_document(report)})
-    if outputs.text:
-        from pipeline.report.show import show
-
-        show(_parts(report, output))
     verification = report.verification
+    document = msgspec.to_builtins(report)
+    for change, shown in zip(report.steps, document["steps"], strict=True):
+        shown["text"] = change.step.text  # as it was written on the command line
+    if verification:
+        document["verification"]["failed"] = verification.failed
+    outputs.write_json({"output": str(output), **document})
+    if outputs.text:
+        show(_parts(report, output))
     if verification and not verification.failed:
         for row in _not_compared(verification):
             click.echo(f"warning: the output {row.output!r} was not compared: {row.reason}", err=True)
@@ -356,28 +367,6 @@ def transform(
             "the changed model's outputs differ", where=model, why=why[:500],
             remedy="leave a step out; --no-check writes the model all the same",
         )  # fmt: skip
-
-
-def _one_model(path: str) -> "SourceModel":
-    from pipeline.core.errors import ConfigError
-    from pipeline.model.sources import find_models
-
-    models = find_models([path])
-    if len(models) > 1:
-        raise ConfigError("one model at a time", where=path, why=f"{len(models)} are there", remedy="name one of them")
-    return models[0]
-
-
-def _document(report: "TransformReport") -> dict[str, Any]:
-    """The report as JSON has it, each step as it was written on the command line, too."""
-    import msgspec
-
-    document: dict[str, Any] = msgspec.to_builtins(report)
-    for change, shown in zip(report.steps, document["steps"], strict=True):
-        shown["text"] = change.step.text
-    if report.verification:
-        document["verification"]["failed"] = report.verification.failed
-    return document
 
 
 def _parts(report: "TransformReport", output: Path) -> "Iterator[Part]":

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from device_runner.adb.link import NoServer
     from device_runner.device import DeviceFacts
     from pipeline.library.difference import LibraryDiff
-    from pipeline.library.fetch import Contents
     from pipeline.report.wording import Part
 
 
@@ -34,13 +33,18 @@ def devices(ctx: click.Context, selector: str, outputs: Outputs, profile_to: str
     SELECTOR is a glob of serials, or conditions such as `model=Pixel*,abi=arm64-v8a,api=29-33`; a config takes the
     same after `adb:`. The exit code is 3 when no matching device is ready.
     """
-    from device_runner.device import Readiness, open_device
+    from device_runner.adb.device import list_devices
+    from device_runner.adb.link import NoServer
+    from device_runner.device import Readiness, open_device, parse_selector, split_server
 
-    connected, no_server = _connected(selector)
-    # Those that SELECTOR matches; raises SpecError for one that makes no sense.
-    from device_runner.device import parse_selector, split_server
-
-    matches = parse_selector(split_server(selector)[0])
+    asked, address = split_server(selector)
+    connected: list[DeviceFacts] = []
+    no_server = None
+    try:
+        connected = list_devices(f"*@{address}" if address else "*")
+    except NoServer as error:
+        no_server = error
+    matches = parse_selector(asked)  # raises SpecError for one that makes no sense
     matching = [facts for facts in connected if matches(facts)]
     local = [open_device("local").facts()] if selector == "*" else []
     outputs.write_json({"devices": [*local, *matching]})
@@ -58,19 +62,6 @@ def devices(ctx: click.Context, selector: str, outputs: Outputs, profile_to: str
     if profile_to:
         _write_profile([facts for facts in ready if facts not in local], profile_to)
     ctx.exit(0 if ready else 3)
-
-
-def _connected(selector: str) -> "tuple[list[DeviceFacts], NoServer | None]":
-    """Every device of the adb server that SELECTOR names; none, and why, where there is no server."""
-    from device_runner.adb.device import list_devices
-    from device_runner.adb.link import NoServer
-    from device_runner.device import split_server
-
-    address = split_server(selector)[1]
-    try:
-        return list_devices(f"*@{address}" if address else "*"), None
-    except NoServer as error:
-        return [], error
 
 
 CONNECT = (
@@ -172,32 +163,27 @@ def show(name: str, outputs: Outputs) -> None:
 
     Of arm64-v8a also which extensions its code uses (dot product to SME2), and what it asks of the processor before.
     """
+    from pipeline.core.abis import ARM64
     from pipeline.library.fetch import show_library
 
     contents = show_library(name)
-    outputs.show_lines(contents, _lines(contents))
-
-
-def _lines(contents: "Contents") -> "Iterator[str]":
-    from pipeline.core.abis import ARM64
-
-    yield contents.archive
+    lines = [contents.archive]
     for facts in contents.libraries:
         pages = ", 16 KB pages" if facts.page_bytes >= 16384 else f", {facts.page_bytes}-byte pages only"
-        pages = pages if facts.system == "android" else ""
         release = f"{facts.system} {facts.release or 'of unknown release'}"
         commit = f" (commit {facts.commit})" if facts.commit else ""
-        kind = f"{facts.kind} build, {facts.size_bytes:,} bytes{pages}"
-        yield f"  {facts.abi:<12} {release}{commit}, {kind}"
-        yield f"  {'':<12} providers {', '.join(facts.providers)}"
-        yield f"  {'':<12} sha256 {facts.sha256}"
+        kind = f"{facts.kind} build, {facts.size_bytes:,} bytes{pages if facts.system == 'android' else ''}"
+        lines.append(f"  {facts.abi:<12} {release}{commit}, {kind}")
+        lines.append(f"  {'':<12} providers {', '.join(facts.providers)}")
+        lines.append(f"  {'':<12} sha256 {facts.sha256}")
         for code in contents.arm_code if facts.abi == ARM64 else ():
             rows = [f"{row.extension} {row.functions} ({row.instructions:,})" for row in code.extensions]
-            yield f"  {'':<12} functions (instructions) of extensions: {', '.join(rows) or 'none'}"
-            asked = [f"{row.source} {' '.join(row.bits)}".strip() for row in code.queries]
-            yield f"  {'':<12} asks of the processor: {'; '.join(asked) or 'nothing'}"
+            lines.append(f"  {'':<12} functions (instructions) of extensions: {', '.join(rows) or 'none'}")
+            queries = [f"{row.source} {' '.join(row.bits)}".strip() for row in code.queries]
+            lines.append(f"  {'':<12} asks of the processor: {'; '.join(queries) or 'nothing'}")
     if contents.unknown_imports:
-        yield f"  android-host cannot run it: it imports {', '.join(contents.unknown_imports)}"
+        lines.append(f"  android-host cannot run it: it imports {', '.join(contents.unknown_imports)}")
+    outputs.show_lines(contents, lines)
 
 
 @library.command("diff")

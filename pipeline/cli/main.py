@@ -184,21 +184,18 @@ def cli(ctx: click.Context) -> None:
 
 def show_error(error: BaseException) -> None:
     """Print the four parts of an error to stderr."""
-    for label, text in error.lines() if isinstance(error, RunnerError) else _internal(error):
+    internal = (
+        ("error", "Internal error"),
+        ("why", f"{type(error).__name__}: {error}"),
+        ("remedy", "run it again with `ort-mobile --debug` and report what it prints: this is a defect of ort-mobile"),
+    )
+    for label, text in error.lines() if isinstance(error, RunnerError) else internal:
         head = click.style(f"{label}:", fg="red" if label == "error" else "cyan", bold=True)
         click.echo(f"{head} {visible_lines(text)}", err=True)
 
 
 class _ReaderGoneError(Exception):
     """Nobody reads the standard output any more, as in `| head`. Click takes a BrokenPipeError for a failure."""
-
-
-def _internal(error: BaseException) -> list[tuple[str, str]]:
-    return [
-        ("error", "Internal error"),
-        ("why", f"{type(error).__name__}: {error}"),
-        ("remedy", "run it again with `ort-mobile --debug` and report what it prints: this is a defect of ort-mobile"),
-    ]
 
 
 def _leave(code: int) -> NoReturn:

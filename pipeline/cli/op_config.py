@@ -16,7 +16,7 @@ from pipeline.core.errors import CheckFailed, ConfigError, ModelError
 from pipeline.core.groups import counted
 
 if TYPE_CHECKING:
-    from pipeline.required_ops.proof import LogFinding, Missing, OperatorUse
+    from pipeline.required_ops.proof import LogFinding, Missing
     from pipeline.required_ops.value import Needs, RequiredOps
 
 MOST_ARTIFACTS = 3
@@ -171,7 +171,17 @@ def explain(
     from pipeline.required_ops.text import operator_lines
 
     needs = _needs(artifacts, providers, extended=extended)
-    shown = _uses_of(operator, uses(needs))
+    shown = list(uses(needs))
+    if operator is not None:  # named as Conv or ai.onnx:Conv in any case
+        names = {name.lower(): use.op for use in shown for name in (use.op, f"{use.domain}:{use.op}")}
+        if operator.lower() not in names:
+            close = difflib.get_close_matches(operator.lower(), names, n=1)
+            operators = ", ".join(sorted({use.op for use in shown}))
+            raise ConfigError(
+                f"no artifact uses an operator {operator!r}", where="--operator",
+                remedy=f"did you mean {names[close[0]]}?" if close else f"they use: {operators}",
+            )  # fmt: skip
+        shown = [use for use in shown if operator.lower() in (use.op.lower(), f"{use.domain}:{use.op}".lower())]
     unused = list(operator_lines(superfluous(read_config(config), needs) if config else EMPTY))
     lines = []
     for use in shown:
@@ -179,21 +189,6 @@ def explain(
         lines += [f"    {name}: {_nodes(nodes[0], len(nodes))}" for name, nodes in use.artifacts.items()]
     lines += [f"no model needs {line}" for line in unused]
     outputs.show_lines({"uses": shown, "superfluous": unused}, lines)
-
-
-def _uses_of(operator: str | None, uses: "Sequence[OperatorUse]") -> "Sequence[OperatorUse]":
-    """The uses of one operator, named as Conv or ai.onnx:Conv in any case; ConfigError for one that no artifact has."""
-    if operator is None:
-        return uses
-    names = {name.lower(): use.op for use in uses for name in (use.op, f"{use.domain}:{use.op}")}
-    if operator.lower() not in names:
-        close = difflib.get_close_matches(operator.lower(), names, n=1)
-        operators = ", ".join(sorted({use.op for use in uses}))
-        raise ConfigError(
-            f"no artifact uses an operator {operator!r}", where="--operator",
-            remedy=f"did you mean {names[close[0]]}?" if close else f"they use: {operators}",
-        )  # fmt: skip
-    return [use for use in uses if operator.lower() in (use.op.lower(), f"{use.domain}:{use.op}".lower())]
 
 
 @op_config.command()

@@ -1,14 +1,13 @@
 """Options that several commands share, those about execution providers among them, and outputs."""
 
 import difflib
-import shlex
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from pipeline.cli.command import AnyCommand, together
 from pipeline.cli.outputs import quiet
 from pipeline.core.providers import PROVIDER_RULES
 
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from pipeline.partition.answer import Settings
 
 
-AnyCommand = TypeVar("AnyCommand", bound=Callable[..., Any])
 AnyTable = TypeVar("AnyTable", bound="Table")
 Callback = Callable[[click.Context, click.Parameter, Any], Any]
 
@@ -81,22 +79,15 @@ def config_options(
     def add(command: AnyCommand) -> AnyCommand:
         for key in reversed((*keys, *names)):
             field, text = fields[key], texts[key]
-            kind, default = _kind_of(field.type), _default_text(field.default)
-            if default and "default" not in text and "is_flag" not in kind:
-                text = f"{text}  [default: {default}]"
+            kind, default = _kind_of(field.type), field.default
+            if default not in (None, (), "") and "default" not in text and "is_flag" not in kind:
+                switch = {True: "on", False: "off"}.get(default) if isinstance(default, bool) else None
+                text += f"  [default: {switch or (f'{default:g}' if isinstance(default, float) else default)}]"
             name = f"--{names.get(key, key).replace('_', '-')}"
             command = click.option(name, key, cls=cls, help=text, **kind)(command)
         return command
 
     return add
-
-
-def _default_text(value: Any) -> str:
-    if value is None or value == ():
-        return ""
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _kind_of(annotation: Any) -> dict[str, Any]:
@@ -152,9 +143,8 @@ def switches(ctx: click.Context, param: click.Parameter, value: str | None) -> t
 
 def given_keys(table: "type[Table]", answers: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of a table that the options of a command give."""
-    keys = (key for key in table.__struct_fields__ if key in answers)
-    return {key: answers[key] for key in keys if answers[key] is not None and answers[key] is not False
-            and answers[key] != ()}  # fmt: skip
+    given = {key: answers[key] for key in table.__struct_fields__ if key in answers}
+    return {key: value for key, value in given.items() if value is not False and value not in (None, (), {})}
 
 
 def with_given(settings: AnyTable, answers: Mapping[str, Any]) -> AnyTable:
@@ -192,14 +182,6 @@ def input_values(ctx: click.Context, param: click.Parameter, values: tuple[str, 
     return given
 
 
-def input_text(name: str, value: Any) -> str:
-    """What `input_values` reads as this value."""
-    if isinstance(value, str):
-        return f'{name}="{value}"'
-    ends = (value["low"], value["high"]) if isinstance(value, dict) else (value,)
-    return f"{name}={':'.join(str(end).lower() for end in ends)}"
-
-
 def _number(text: str) -> bool | int | float | None:
     if text in ("true", "false"):
         return text == "true"
@@ -213,20 +195,17 @@ def _number(text: str) -> bool | int | float | None:
         return None
 
 
-def data_options(command: AnyCommand) -> AnyCommand:
-    """Add --test-data and --input to a command, which gets them as keywords for `dataset_from`."""
-    for option in (
-        click.option(
-            "--input", "input_values", callback=input_values, multiple=True, metavar="NAME=VALUE|NAME=LOW:HIGH",
-            help="Value of an input (\"TEXT\" of strings), or a range for random numbers below HIGH; repeatable.",
-        ),
-        click.option(
-            "--test-data", metavar="PATH",
-            help="Inputs to run on: test_data_set folders, .npz, .npy, or module:function.  [default: random numbers]",
-        ),
-    ):  # fmt: skip
-        command = option(command)
-    return command
+data_options = together(
+    click.option(
+        "--test-data", metavar="PATH",
+        help="Inputs to run on: test_data_set folders, .npz, .npy, or module:function.  [default: random numbers]",
+    ),
+    click.option(
+        "--input", "input_values", callback=input_values, multiple=True, metavar="NAME=VALUE|NAME=LOW:HIGH",
+        help="Value of an input (\"TEXT\" of strings), or a range for random numbers below HIGH; repeatable.",
+    ),
+)  # fmt: skip
+"""--test-data and --input, whose values `dataset_from` takes."""
 
 
 dimension_option = click.option(
@@ -261,19 +240,16 @@ preprocess_option = click.option(
 )  # fmt: skip
 
 
-def sample_options(command: AnyCommand) -> AnyCommand:
-    """Add --preprocess, --part and --samples to a command, which gets them as keywords for `dataset_from`."""
-    for option in (
-        click.option("--samples", type=click.IntRange(min=1), help="At most so many samples.  [default: all]"),
-        click.option(
-            "--part", type=click.Choice(["all", "calibration", "evaluation"]), default="all", show_default=True,
-            help="Which samples: all, or those for one purpose. They are divided by their content, one in four for "
-            "calibration, the same in every command.",
-        ),
-        preprocess_option,
-    ):  # fmt: skip
-        command = option(command)
-    return command
+sample_options = together(
+    preprocess_option,
+    click.option(
+        "--part", type=click.Choice(["all", "calibration", "evaluation"]), default="all", show_default=True,
+        help="Which samples: all, or those for one purpose. They are divided by their content, one in four for "
+        "calibration, the same in every command.",
+    ),
+    click.option("--samples", type=click.IntRange(min=1), help="At most so many samples.  [default: all]"),
+)  # fmt: skip
+"""--preprocess, --part and --samples, whose values `dataset_from` takes."""
 
 
 def dataset_from(
@@ -325,11 +301,6 @@ def progress() -> "Progress":
     return progress_for(quiet=quiet())
 
 
-def as_argument(path: Path) -> str:
-    """A path as it can be pasted behind a command: `./-a.toml`, which no command takes for an option."""
-    return shlex.quote(f"./{path}" if str(path).startswith("-") else str(path))
-
-
 def library_name(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     """A callback for a library: a file that is there, or a name such as android:1.29.0."""
     from device_runner.library import name_of
@@ -352,13 +323,9 @@ perf_test_option = click.option(
 )
 
 
-def files_by_name(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-    """A callback for NAME=FILE,FILE given any number of times."""
-    return {name: tuple(files.split(",")) for name, files in pairs(ctx, param, values).items()}
-
-
 plugin_option = click.option(
-    "--plugin", "plugins", callback=files_by_name, metavar="NAME=FILE,…", multiple=True,
+    "--plugin", "plugins", metavar="NAME=FILE,…", multiple=True,
+    callback=lambda *given: {name: tuple(files.split(",")) for name, files in pairs(*given).items()},
     help="Library of a plugin execution provider, and further files that it loads; repeatable. `qnn` on Linux x86-64 "
     "needs none: the extra `qnn` installs it.",
 )  # fmt: skip
@@ -381,7 +348,7 @@ keep_float_option = click.option(
     help="Names of nodes that stay float in every precision, such as those that overflow in half precision.",
 )  # fmt: skip
 
-OPTIONS = (
+provider_options = together(
     click.option(
         "--abi",
         default="",
@@ -406,14 +373,7 @@ OPTIONS = (
         help="Leave these operators and all nodes after them to the CPU.  [default: NonMaxSuppression]",
     ),
 )
-
-
-def provider_options(command: AnyCommand) -> AnyCommand:
-    """Add the options of execution providers to a command, which gets their values as keywords."""
-    for option in reversed(OPTIONS):
-        command = option(command)
-    return command
-
+"""The options of execution providers; a command gets their values as keywords for `settings_of`."""
 
 chip_option = click.option(
     "--chip", "chips", callback=words(), metavar="CHIP,…",
@@ -491,11 +451,3 @@ def chips_named(texts: Sequence[str], where: str) -> tuple[str, ...]:
         return tuple(dict.fromkeys(chip_named(text).name for text in texts))
     except SpecError as error:
         raise ConfigError(error.what, where=where, why=error.why, remedy=error.remedy) from error
-
-
-def same_command() -> str:
-    """The command line that goes on with this job: as it was given but for passwords, with --resume."""
-    from pipeline.campaign.store.tables import hidden
-
-    given = [hidden(word) for word in sys.argv[1:]]
-    return shlex.join(["ort-mobile", *given, *(() if "--resume" in given else ("--resume",))])

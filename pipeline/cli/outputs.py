@@ -4,16 +4,16 @@ import difflib
 import operator
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import click
 
 from device_runner.files import visible
-from pipeline.cli.command import QUIET
+from pipeline.cli.command import QUIET, AnyCommand, together
 from pipeline.core.errors import ExitCode, Finding, Severity
 from pipeline.core.providers import PROVIDER_RULES
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pipeline.report.wording import Part
 
 
-AnyCommand = TypeVar("AnyCommand", bound=Callable[..., Any])
 DOCUMENT_VERSION = 1
 """Of JSON documents whose type has no version of its own."""
 
@@ -161,9 +160,8 @@ sarif_option = output_option(
 )  # fmt: skip
 
 
-def ci_options(command: AnyCommand) -> AnyCommand:
-    """Add the three options of files for a CI to a command."""
-    return junit_option(sarif_option(markdown_option(command)))
+ci_options = together(junit_option, sarif_option, markdown_option)
+"""The three options of files for a CI."""
 
 
 SIGNS: Mapping[str, Callable[[float, float], bool]] = {
@@ -285,8 +283,11 @@ def _operators() -> frozenset[str]:
     return frozenset(schema.name for schema in onnx.defs.get_all_schemas())
 
 
-def breaking(conditions: Iterable[Condition], watched: Iterable[Watched]) -> Iterator[str]:
-    """What breaks conditions, a line for each thing that does."""
+def end(conditions: Iterable[Condition], watched: Iterable[Watched], code: int) -> int:
+    """The exit code of a command that would end with `code`; what breaks conditions goes to stderr.
+
+    What could not be judged at all keeps its code: a condition that nobody could test did not hold.
+    """
     things = list(watched)
     for condition in conditions:
         for subject in things:
@@ -294,18 +295,10 @@ def breaking(conditions: Iterable[Condition], watched: Iterable[Watched]) -> Ite
             concerned = condition.provider in ("", subject.provider, row.provider if row else "")
             if concerned and (words := condition.broken(subject)):
                 where = f"{subject.place} with {subject.provider}" if subject.provider else subject.place
-                yield f"--fail-on {condition.text}: {where}: {words}"
-
-
-def end(conditions: Iterable[Condition], watched: Iterable[Watched], code: int) -> int:
-    """The exit code of a command that would end with `code`; what breaks conditions goes to stderr.
-
-    What could not be judged at all keeps its code: a condition that nobody could test did not hold.
-    """
-    lines = list(breaking(conditions, watched))
-    for line in lines:
-        click.echo(f"{click.style('error:', fg='red', bold=True)} {visible(line)}", err=True)
-    return max(code, ExitCode.CHECK_FAILED) if lines else code
+                line = visible(f"--fail-on {condition.text}: {where}: {words}")
+                click.echo(f"{click.style('error:', fg='red', bold=True)} {line}", err=True)
+                code = max(code, ExitCode.CHECK_FAILED)
+    return code
 
 
 def show_findings(findings: Iterable[Finding]) -> None:

@@ -1,12 +1,12 @@
 """`ort-mobile partition` and `check`: which nodes an execution provider will take, and why not the others."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline.cli.command import Command
+from pipeline.cli.command import Command, together
 from pipeline.cli.options import (
     chip_option,
     custom_ops_option,
@@ -25,23 +25,7 @@ from pipeline.core.providers import PROVIDER_RULES, on_any_chip
 
 if TYPE_CHECKING:
     from device_runner.library import LibraryFacts
-    from pipeline.advice.fitness import ProviderFit
     from pipeline.partition.answer import ModelAnswer, Optimize, PartitionDocument, Settings
-
-
-def _check_fix(paths: tuple[str, ...], destination: Path) -> None:
-    """ConfigError when more than one model is named, or the fixed one would replace it."""
-    from pipeline.core.errors import ConfigError
-    from pipeline.model.sources import find_models
-    from pipeline.partition.answer import SUFFIXES
-
-    models = find_models(paths, SUFFIXES)
-    if len(models) != 1:
-        raise ConfigError(
-            "--fix writes one model", why=f"{len(models)} are named", remedy="name one model, or use --advise"
-        )
-    if destination.exists() and destination.samefile(models[0].path):
-        raise ConfigError("--fix would replace the model itself", where=str(destination), remedy="name another file")
 
 
 def _check_single(providers: tuple[str, ...], options: dict[str, Any]) -> None:
@@ -60,11 +44,20 @@ def _answers(
     paths: tuple[str, ...], asked: "tuple[Settings, ...]", optimize: "Optimize", jobs: int, advice: dict[str, Any]
 ) -> "list[tuple[ModelAnswer, ...]]":
     """The answers of each provider for every model."""
+    from pipeline.core.errors import ConfigError
+    from pipeline.model.sources import find_models
+    from pipeline.partition.answer import SUFFIXES
     from pipeline.partition.many import judge_paths
 
     fix, dimensions = advice["fix"], advice["dimension"]
     if fix:
-        _check_fix(paths, fix)
+        models = find_models(paths, SUFFIXES)
+        if len(models) != 1:
+            raise ConfigError(
+                "--fix writes one model", why=f"{len(models)} are named", remedy="name one model, or use --advise"
+            )
+        if fix.exists() and fix.samefile(models[0].path):
+            raise ConfigError("--fix would replace the model itself", where=str(fix), remedy="name another file")
     compares = advice["advise"] or fix or advice["simulate"]
     if (advice["test_data"] or advice["input_values"]) and not compares:
         raise click.UsageError(
@@ -75,8 +68,8 @@ def _answers(
     if simulate and not all(settings.chip for settings in asked):
         raise click.UsageError("--simulate is for qnn: only its compiler has a simulator; add --ep qnn")
     flat = list(judge_paths(paths, asked, optimize, sizes=dimensions, processes=jobs, simulate=simulate))
-    models = len(flat) // len(asked)
-    by_provider = [tuple(flat[start : start + models]) for start in range(0, len(flat), models)]
+    count = len(flat) // len(asked)
+    by_provider = [tuple(flat[start : start + count]) for start in range(0, len(flat), count)]
     if data is None or not (advice["advise"] or fix):
         return by_provider
     from pipeline.advice.advise import advise_answers
@@ -96,14 +89,6 @@ def _answers(
         )
         for answers, settings in zip(by_provider, asked, strict=True)
     ]
-
-
-def _unfinished(answers: "tuple[ModelAnswer, ...]", fix: Path | None) -> bool:
-    """Whether a model has no answer, or the file of --fix could not be written."""
-    from pipeline.advice.verdict import AdvisedAnswer
-
-    advices = [answer.advice for answer in answers if isinstance(answer, AdvisedAnswer)]
-    return any(answer.error for answer in answers) or (bool(fix) and not any(advice.wrote for advice in advices))
 
 
 def _open(reference: str, provider: str, release: str, abi: str, advice: dict[str, Any]) -> "tuple[LibraryFacts, str]":
@@ -178,10 +163,13 @@ def _problems(documents: "Sequence[PartitionDocument]", fix: Path | None) -> Ite
 
 
 def _exit_code(document: "PartitionDocument", fix: Path | None) -> int:
+    """1 where a model has no answer, or the file of --fix could not be written; else that of the document."""
+    from pipeline.advice.verdict import AdvisedAnswer
     from pipeline.core.errors import ExitCode
 
-    failed = ExitCode.SOME_FAILED if _unfinished(document.models, fix) else ExitCode.DONE
-    return max(failed, document.exit_code)
+    wrote = any(answer.advice.wrote for answer in document.models if isinstance(answer, AdvisedAnswer))
+    failed = any(answer.error for answer in document.models) or (fix and not wrote)
+    return max(ExitCode.SOME_FAILED if failed else ExitCode.DONE, document.exit_code)
 
 
 def _watched(answers: "Iterable[ModelAnswer]") -> Iterator[Watched]:
@@ -197,7 +185,7 @@ def _watched(answers: "Iterable[ModelAnswer]") -> Iterator[Watched]:
             )  # fmt: skip
 
 
-ADVICE_OPTIONS = (
+_advice_options = together(
     data_options,
     click.option("--advise", is_flag=True, help="Try fixes of the model, and show what each gains."),
     click.option("--fix", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
@@ -206,12 +194,6 @@ ADVICE_OPTIONS = (
     click.option("--dimension", multiple=True, callback=sizes, metavar="NAME=N",
                  help="Size of a dynamic dimension, by its name or as INPUT[AXIS]; default: 1."),
 )  # fmt: skip
-
-
-def _advice_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed(ADVICE_OPTIONS):
-        command = option(command)
-    return command
 
 
 @click.command(cls=Command)
@@ -368,19 +350,15 @@ def check(
     show(failed_models(document.models), err=True)
     if outputs.text:
         show_fits(document)
-    watched = (
-        Watched(
-            model.path, row.ep, _measures(row.fit), row.fit.refused, [warning(note, model.path) for note in model.notes]
-        )
-        for model in document.models
-        for row in model.rows
-    )
+    watched = []
+    for model in document.models:
+        notes = [warning(note, model.path) for note in model.notes]
+        for row in model.rows:
+            # The CPU runs every node, and partitions of what computes there cost nothing: neither is counted.
+            fit, measures = row.fit, dict[str, float]()
+            if fit.partitions is not None:
+                shares = {"coverage": fit.supported / fit.nodes} if fit.nodes else {}
+                measures = {"partitions": fit.partitions, **shares}
+            watched.append(Watched(model.path, row.ep, measures, fit.refused, notes))
     code = ExitCode.SOME_FAILED if any(model.error for model in document.models) else ExitCode.DONE
     ctx.exit(end(fail_on, watched, code))
-
-
-def _measures(fit: "ProviderFit") -> dict[str, float]:
-    """The CPU runs every node, and partitions of what computes there cost nothing: neither is counted."""
-    if fit.partitions is None:
-        return {}
-    return {"partitions": fit.partitions, **({"coverage": fit.supported / fit.nodes} if fit.nodes else {})}

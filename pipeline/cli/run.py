@@ -1,6 +1,8 @@
 """`ort-mobile init` and `ort-mobile run`: a config to start from, and the whole job with what it shows at its end."""
 
 import functools
+import shlex
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -9,10 +11,8 @@ import click
 
 from device_runner.files import visible
 from device_runner.providers import PROVIDERS, provider_named
-from pipeline.cli.command import Command, SessionOption
+from pipeline.cli.command import AnyCommand, Command, SessionOption, together
 from pipeline.cli.options import (
-    AnyCommand,
-    as_argument,
     config_options,
     custom_ops_option,
     data_options,
@@ -29,18 +29,18 @@ from pipeline.cli.options import (
     precision_option,
     preprocess_option,
     progress,
-    same_command,
     wait_option,
     with_given,
     words,
 )
 from pipeline.cli.outputs import Outputs, ci_options, json_option, show_findings
+from pipeline.config import ConditionsConfig, MeasureConfig
 from pipeline.core.features import Place
 
 if TYPE_CHECKING:
     from device_runner.options import Denied
     from device_runner.spec import RunOptions
-    from pipeline.config import ConditionsConfig, Config
+    from pipeline.config import Config
     from pipeline.dataset import Dataset
     from pipeline.job import run as job
     from pipeline.job.assemble import Assembled, JobResult
@@ -107,7 +107,10 @@ def init(
     if outputs.text:
         if (name := campaign_name(model)) != model.stem:
             click.echo(f"called {name} in the config and in file names, which take A to Z, a to z, 0 to 9 and ._- only")
-        click.echo(f"{path}: written; run it with `ort-mobile run {as_argument(path)}`")
+        shown = shlex.quote(
+            f"./{path}" if str(path).startswith("-") else str(path)
+        )  # no command takes it for an option
+        click.echo(f"{path}: written; run it with `ort-mobile run {shown}`")
 
 
 FLAGS = ("USE_FP16", "USE_NCHW", "CPU_DISABLED", "CPU_ONLY")
@@ -126,31 +129,29 @@ def run_settings(command: AnyCommand) -> AnyCommand:
     """Add the options of ways to run to a command, which gets their values as keywords for `options_of`."""
     from pipeline.config import RunConfig
 
-    for option in (
+    return together(
         session_option(
-            "--session-config", callback=pairs, metavar="KEY=VALUE", multiple=True,
-            help="Session config entry; repeatable.",
-        ),
-        session_option(
-            "--level", "levels", callback=words(LEVELS), metavar="LEVEL,…",
-            help=f"Optimization level for .onnx files: {', '.join(LEVELS)}.  [default: all]",
-        ),
-        config_options(RunConfig, *SESSION_KEYS, cls=SessionOption),
-        session_option(
-            "--provider-option", callback=pairs, metavar="KEY=VALUE", multiple=True,
-            help="Provider option; repeatable.",
+            "--provider", callback=words(), default="cpu", show_default=True, metavar="NAME,…",
+            help=f"{', '.join(PROVIDERS)}, …",
         ),
         session_option(
             "--nnapi-flags", callback=words((*FLAGS, "all")), metavar="FLAG,…",
             help=f"NNAPI flags: {', '.join(FLAGS)}; all tries every combination.",
         ),
         session_option(
-            "--provider", callback=words(), default="cpu", show_default=True, metavar="NAME,…",
-            help=f"{', '.join(PROVIDERS)}, …",
+            "--provider-option", callback=pairs, metavar="KEY=VALUE", multiple=True,
+            help="Provider option; repeatable.",
         ),
-    ):  # fmt: skip
-        command = option(command)
-    return command
+        config_options(RunConfig, *SESSION_KEYS, cls=SessionOption),
+        session_option(
+            "--level", "levels", callback=words(LEVELS), metavar="LEVEL,…",
+            help=f"Optimization level for .onnx files: {', '.join(LEVELS)}.  [default: all]",
+        ),
+        session_option(
+            "--session-config", callback=pairs, metavar="KEY=VALUE", multiple=True,
+            help="Session config entry; repeatable.",
+        ),
+    )(command)  # fmt: skip
 
 
 def options_of(answers: Mapping[str, Any]) -> tuple["RunOptions", ...]:
@@ -161,10 +162,10 @@ def options_of(answers: Mapping[str, Any]) -> tuple["RunOptions", ...]:
     from pipeline.campaign.plan import run_options
     from pipeline.config import RunConfig
     from pipeline.config.read import provider_problems
-    from pipeline.core.errors import ConfigError
 
-    for problem in provider_problems((), answers["provider"]):
-        raise ConfigError(problem.what, where="--provider", why=problem.why, remedy=problem.remedy)
+    for _, problem in provider_problems((), answers["provider"]):
+        problem.where = "--provider"
+        raise problem
     keys = given_keys(RunConfig, {key: answers[key] for key in SESSION_KEYS})
     flags = answers["nnapi_flags"]
     options: list[RunOptions] = []
@@ -181,27 +182,18 @@ def options_of(answers: Mapping[str, Any]) -> tuple["RunOptions", ...]:
     return tuple(msgspec.structs.replace(row, optimization_level=level) for row in options for level in levels)
 
 
-def measure_options(command: AnyCommand) -> AnyCommand:
-    """Add options of [measure] to a command, which gets their values as keywords for `with_given`."""
-    from pipeline.config import MeasureConfig
+measure_options = config_options(MeasureConfig, "mode", "sustained_seconds", "warmup", "rule")
+"""Options of [measure], whose values are keywords for `with_given`."""
 
-    return config_options(MeasureConfig, "mode", "sustained_seconds", "warmup", "rule")(command)
-
-
-def run_conditions(command: AnyCommand) -> AnyCommand:
-    """Add the options of [conditions] to a command, which gets their values as keywords for `conditions_of`."""
-    from pipeline.config import ConditionsConfig
-
-    keys = (
-        "stable", "keep_screen_on", "max_thermal_status", "max_battery_celsius", "min_battery_percent", "wait_seconds",
-    )  # fmt: skip
-    return config_options(ConditionsConfig, *keys)(command)
+run_conditions = config_options(
+    ConditionsConfig,
+    "stable", "keep_screen_on", "max_thermal_status", "max_battery_celsius", "min_battery_percent", "wait_seconds",
+)  # fmt: skip
+"""The options of [conditions], whose values are keywords for `conditions_of`."""
 
 
-def conditions_of(answers: Mapping[str, Any]) -> "ConditionsConfig | None":
+def conditions_of(answers: Mapping[str, Any]) -> ConditionsConfig | None:
     """The [conditions] that are asked for, the rest by default; None where none is."""
-    from pipeline.config import ConditionsConfig
-
     given = given_keys(ConditionsConfig, answers)
     return ConditionsConfig(**given) if given else None
 
@@ -310,41 +302,20 @@ def run(
 
 run.params += [option for options in PLAN_OPTIONS for option in options()]
 
-OVERRIDES = (
-    ("precisions", "variants"), ("max_drop", "accuracy"), ("perf_test", "measure"), ("plugins", "measure"),
-    ("database", "output"),
-)  # fmt: skip
-"""Options that are keys of a config by the same name, with their tables."""
 
-
-def with_overrides(
-    settings: "Config",
-    *,
-    precisions: tuple[str, ...],
-    max_drop: float | None,
-    perf_test: str | None,
-    plugins: Mapping[str, tuple[str, ...]] | None = None,
-    database: str | None = None,
-    **measuring: Any,
-) -> "Config":
-    """The config with what the command line says instead; ConfigError for a precision that there is not."""
+def with_overrides(settings: "Config", **answers: Any) -> "Config":
+    """The config with what options say that are keys of it by the same name; ConfigError for a precision that there is
+    not.
+    """
     import msgspec
 
     from pipeline.core import custom_ops
     from pipeline.passes.precisions import resolve_precisions
 
-    resolve_precisions(precisions, where="--precision")
-    settings = msgspec.structs.replace(settings, custom_ops=custom_ops.given() or settings.custom_ops)
-    given = {
-        "precisions": precisions or None, "max_drop": max_drop, "perf_test": perf_test, "plugins": plugins or None,
-        "database": database,
-    }  # fmt: skip
-    tables: dict[str, Any] = {}
-    for key, table in OVERRIDES:
-        if given[key] is not None:
-            tables[table] = msgspec.structs.replace(tables.get(table, getattr(settings, table)), **{key: given[key]})
-    settings = msgspec.structs.replace(settings, **tables)
-    return msgspec.structs.replace(settings, measure=with_given(settings.measure, measuring))
+    resolve_precisions(answers["precisions"], where="--precision")
+    names = ("variants", "accuracy", "measure", "output")
+    tables = {name: with_given(getattr(settings, name), answers) for name in names}
+    return msgspec.structs.replace(settings, custom_ops=custom_ops.given() or settings.custom_ops, **tables)
 
 
 def config_of_model(model: Path, data: "Dataset", dimensions: dict[str, int]) -> "Config":
@@ -374,6 +345,7 @@ def completed_job(
 
     `measure` is how its campaign is measured: by default in rounds.
     """
+    from pipeline.campaign.store.tables import hidden
     from pipeline.core.errors import ExitCode
     from pipeline.job.run import CampaignJob, run_job
 
@@ -381,7 +353,9 @@ def completed_job(
         return run_job(settings, options, progress(), measure or CampaignJob.measure)
     except KeyboardInterrupt as error:
         click.echo(f"interrupted: {str(error) or nothing}", err=True)
-        click.echo(f"continue with: {same_command()}", err=True)
+        given = [hidden(word) for word in sys.argv[1:]]  # as it was given but for passwords
+        again = shlex.join(["ort-mobile", *given, *(() if "--resume" in given else ("--resume",))])
+        click.echo(f"continue with: {again}", err=True)
         ctx.exit(ExitCode.INTERRUPTED)
 
 

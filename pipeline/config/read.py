@@ -10,7 +10,6 @@ import shlex
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar, get_args, get_type_hints
@@ -50,13 +49,23 @@ def with_defaults(config: Config) -> Config:
     """Fill in the target and the runs that the documentation advises where the config names none.
 
     Targets for iOS and macOS get the newest release of which a Swift package is known: many releases have none.
-    `compare` becomes aware variants and runs. Raises ConfigError when there are both `compare` and `runs`.
+    `compare` becomes aware variants and runs. Raises ConfigError when there are both `compare` and `runs`, and for a
+    written [[runs]] that matches no variant of the config: nobody means that.
     """
     if config.compare and config.runs:
         raise ConfigError(
             "`compare` and [[runs]] exclude each other", remedy="leave out `compare`, or write all runs as [[runs]]"
         )
-    _check_patterns(config)
+    # What `auto` and recipes stand for is not known yet: with precisions no run is refused.
+    possible = [*wanted_variants(config.variants), *map(context_variant, config.variants.contexts)]
+    asked = {*config.variants.precisions, *(name for model in config.models for name in model.precisions)}
+    for run in config.runs if asked == {OWN_PRECISION} else ():
+        if not any(variant.matches(pattern) for variant in possible for pattern in run.variants):
+            raise ConfigError(
+                f"no variant is called {' or '.join(map(repr, run.variants))}",
+                where=f"[[runs]] provider = {run.provider!r}",
+                remedy=f"variants of this config: {', '.join(variant.name for variant in possible)}",
+            )
     rows = [PROVIDER_RULES[name] for name in config.compare]
     aware, styles = [row.name for row in rows if row.aware], [Style.ONNX for row in rows if row.run.gpu]
     variants = msgspec.structs.replace(
@@ -64,19 +73,20 @@ def with_defaults(config: Config) -> Config:
         aware=tuple(dict.fromkeys((*config.variants.aware, *aware))),
         styles=tuple(dict.fromkeys((*config.variants.styles, *styles))),
     )
+    newest = str(max(SWIFT_PACKAGES))
+    targets = (
+        msgspec.structs.replace(target, ort_release=newest)
+        if target.platform in APPLE and not target.ort_release and takes_package(target, config)
+        else target
+        for target in config.targets or (DEFAULT_TARGET,)
+    )
     return msgspec.structs.replace(
         config,
-        targets=tuple(_with_release(target, config) for target in config.targets or (DEFAULT_TARGET,)),
+        targets=tuple(targets),
         variants=variants if config.compare else config.variants,
         compare=(),
         runs=config.runs or comparing_runs(config.compare) or ADVISED_RUNS,
     )
-
-
-def _with_release(target: Target, config: Config) -> Target:
-    if target.ort_release or target.platform not in APPLE or not takes_package(target, config):
-        return target
-    return msgspec.structs.replace(target, ort_release=str(max(SWIFT_PACKAGES)))
 
 
 def takes_package(target: Target, config: Config) -> bool:
@@ -84,22 +94,6 @@ def takes_package(target: Target, config: Config) -> bool:
     released = config.release.apple if target.platform in APPLE else config.release.android
     library = target.library or (released and released.runtime)
     return not library and config.build == BuildConfig(max_library_bytes=config.build.max_library_bytes)
-
-
-def _check_patterns(config: Config) -> None:
-    """Raise ConfigError for a written [[runs]] that matches no variant of the config: nobody means that.
-
-    What `auto` and recipes stand for is not known yet: with precisions nothing is refused.
-    """
-    variants = [*wanted_variants(config.variants), *map(context_variant, config.variants.contexts)]
-    asked = {*config.variants.precisions, *(name for model in config.models for name in model.precisions)}
-    for run in config.runs if asked == {OWN_PRECISION} else ():
-        if not any(variant.matches(pattern) for variant in variants for pattern in run.variants):
-            raise ConfigError(
-                f"no variant is called {' or '.join(map(repr, run.variants))}",
-                where=f"[[runs]] provider = {run.provider!r}",
-                remedy=f"variants of this config: {', '.join(variant.name for variant in variants)}",
-            )
 
 
 def comparing_runs(accelerators: tuple[Accelerator, ...]) -> tuple[RunConfig, ...]:
@@ -192,18 +186,15 @@ KeyPath = tuple[str | int, ...]
 """Where a value stands: keys, and numbers for the tables of a list, as in ("targets", 1, "abis")."""
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """A value that cannot be meant: where it stands, what, why and the remedy."""
-
-    key: KeyPath
-    what: str
-    why: str
-    remedy: str
+Problem = tuple[KeyPath, ConfigError]
+"""A value that cannot be meant: where it stands, and what, why and the remedy."""
 
 
 FILL_IN = "# FILL IN"
 """Ends a commented line that `ort-mobile init` could not fill in."""
+
+
+MODEL_SUFFIXES = (".onnx", ".ort", ".zip")
 
 
 def read_config(path: Path, *, existing: bool = False) -> Config:
@@ -211,66 +202,13 @@ def read_config(path: Path, *, existing: bool = False) -> Config:
 
     With `existing` every file that it names must be there: a build makes what a target names as its library.
     """
-    text = _read_text(path)
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(
-            "this is not valid TOML",
-            where=str(path),
-            why=str(error),
-            remedy="fix the line; see docs/reference/config.md",
-        ) from error
-    _refuse_unfilled(path, text)
-    # ConfigError for an `ort_release` that is none; other mistakes are found later.
-    targets = document.get("targets")
-    for number, target in enumerate(targets if isinstance(targets, list) else ()):
-        if isinstance(target, dict) and "ort_release" in target:
-            key = ("targets", number, "ort_release")
-            read_release(target["ort_release"], key[-1], _place(path, _line_of(text, key)))
-    try:
-        config = msgspec.convert(document, Config)
-    except msgspec.ValidationError as error:
-        raise _explain(path, text, str(error)) from error
-    _refuse(path, text, problems(config))
-    config = resolved(config, path.parent)
-    _refuse(path, text, missing_files(config) if existing else ())
-    return with_defaults(config)
-
-
-def _refuse_unfilled(path: Path, text: str) -> None:
-    """ConfigError for a line that `ort-mobile init` left to the user."""
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.lstrip().startswith("#") and line.rstrip().endswith(FILL_IN):
-            raise ConfigError(
-                "this line is to be filled in", where=_place(path, number), why=line.strip(),
-                remedy="put the sizes that your app uses for the zeros, and remove the first #; or delete the line",
-            )  # fmt: skip
-
-
-def _refuse(path: Path, text: str, reasons: Iterable[Problem]) -> None:
-    """Raise ConfigError for the first problem, with its line."""
-    for problem in reasons:
-        where = _place(path, _line_of(text, problem.key))
-        raise ConfigError(problem.what, where=where, why=problem.why, remedy=problem.remedy)
-
-
-def _place(path: Path, line: int | None) -> str:
-    return f"{path}:{line}" if line else str(path)
-
-
-MODEL_SUFFIXES = (".onnx", ".ort", ".zip")
-
-
-def _read_text(path: Path) -> str:
-    """The text of a config, without the mark that editors on Windows put before it."""
     if path.suffix.lower() in MODEL_SUFFIXES:
         raise ConfigError(
             "this is a model, not a config", where=str(path),
             remedy=f"give it with --model, as in ort-mobile run --model {shlex.quote(str(path))}",
         )  # fmt: skip
     try:
-        return read_regular(path).decode("utf-8-sig")
+        text = read_regular(path).decode("utf-8-sig")  # editors on Windows put a mark before it
     except FileNotFoundError as error:
         raise ConfigError(
             "no such config file", where=str(path), remedy="check the path, or make one with `ort-mobile init MODEL`"
@@ -280,34 +218,58 @@ def _read_text(path: Path) -> str:
             "the config file cannot be read", where=str(path), why=str(error),
             remedy="a config is a TOML file in UTF-8; `ort-mobile init MODEL` writes one",
         ) from error  # fmt: skip
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(
+            "this is not valid TOML",
+            where=str(path),
+            why=str(error),
+            remedy="fix the line; see docs/reference/config.md",
+        ) from error
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.lstrip().startswith("#") and line.rstrip().endswith(FILL_IN):
+            raise ConfigError(
+                "this line is to be filled in", where=f"{path}:{number}", why=line.strip(),
+                remedy="put the sizes that your app uses for the zeros, and remove the first #; or delete the line",
+            )  # fmt: skip
+    # ConfigError for an `ort_release` that is none; other mistakes are found later.
+    targets = document.get("targets")
+    for number, target in enumerate(targets if isinstance(targets, list) else ()):
+        if isinstance(target, dict) and "ort_release" in target:
+            key = ("targets", number, "ort_release")
+            read_release(target["ort_release"], key[-1], _place(path, text, key))
+    try:
+        config = msgspec.convert(document, Config)
+    except msgspec.ValidationError as error:
+        raise _explain(path, text, str(error)) from error
+    resolved_config = resolved(config, path.parent)
+    for key, problem in (*problems(config), *(missing_files(resolved_config) if existing else ())):
+        problem.where = _place(path, text, key)
+        raise problem
+    return with_defaults(resolved_config)
 
 
 def _explain(path: Path, text: str, message: str) -> ConfigError:
     """Turn a message of msgspec into ours: key, line, and what was most likely meant."""
     reason, _, place = message.partition(" - at `")
     parts: KeyPath = tuple(key or int(number) for key, number in re.findall(r"\.(\w+)|\[(\d+)\]", place))
-    keys = [part for part in parts if isinstance(part, str)]
-    unknown = re.search(r"unknown field `(.*)`", reason)
-    where = _place(path, _line_of(text, (*parts, unknown.group(1)) if unknown else parts))
-    if unknown:
-        return _unknown_key(unknown.group(1), where, _hint_at(keys)[0])
-    allowed = ", ".join(str(value) for value in _hint_at(keys)[1])
+    table, values = _hint_at([part for part in parts if isinstance(part, str)])
+    if unknown := re.search(r"unknown field `(.*)`", reason):
+        key, keys = unknown.group(1), list(table.__struct_fields__)
+        close = difflib.get_close_matches(key, keys, n=1)
+        return ConfigError(
+            f"unknown key `{key}`",
+            where=_place(path, text, (*parts, key)),
+            why=f"this table takes: {', '.join(keys)}",
+            remedy=f"did you mean `{close[0]}`?" if close else "remove it, or see docs/reference/config.md",
+        )
+    allowed = ", ".join(str(value) for value in values)
     return ConfigError(
         f"the value of `{place.rstrip('`').removeprefix('$.') or 'the document'}` is not allowed",
-        where=where,
+        where=_place(path, text, parts),
         why=reason,
         remedy=f"it takes one of: {allowed}" if allowed else "see docs/reference/config.md for what it takes",
-    )
-
-
-def _unknown_key(key: str, where: str, table: type[Table]) -> ConfigError:
-    keys = list(table.__struct_fields__)
-    close = difflib.get_close_matches(key, keys, n=1)
-    return ConfigError(
-        f"unknown key `{key}`",
-        where=where,
-        why=f"this table takes: {', '.join(keys)}",
-        remedy=f"did you mean `{close[0]}`?" if close else "remove it, or see docs/reference/config.md",
     )
 
 
@@ -329,35 +291,29 @@ def _type_in(hint: object, base: type[T]) -> type[T] | None:
     return next((kind for part in get_args(hint) if (kind := _type_in(part, base))), None)
 
 
-def _line_of(text: str, key: KeyPath) -> int | None:
-    """The line of a key (tomllib gives lines for syntax errors only): in its own table, else where it stands once."""
+def _place(path: Path, text: str, key: KeyPath) -> str:
+    """File and line of a key (tomllib gives lines for syntax errors only): in its table, else where it stands once."""
     names = [part for part in key if isinstance(part, str)]
-    lines = list(enumerate(text.splitlines(), 1))
     if not names:
-        return None
-    places = _lines_with(names[-1], _table_lines(lines, key)) or _lines_with(names[-1], lines)
-    return places[0] if len(places) == 1 else None
+        return str(path)
+    lines = list(enumerate(text.splitlines(), 1))
+    # The lines of its table: of `[measure]`, or of the second `[[targets]]`; none at the top.
+    table, number = key[0], key[1] if len(key) > 1 and isinstance(key[1], int) else 0
+    seen, inside, kept = -1, False, []
+    for line in lines if len(key) > 1 else ():
+        if heading := re.match(r"\s*\[+\s*([\w-]+)\s*\]", line[1]):
+            seen += heading.group(1) == table
+            inside = heading.group(1) == table and seen == number
+        elif inside:
+            kept.append(line)
+    places = _lines_with(names[-1], kept) or _lines_with(names[-1], lines)
+    return f"{path}:{places[0]}" if len(places) == 1 else str(path)
 
 
 def _lines_with(key: str, lines: Iterable[tuple[int, str]]) -> list[int]:
     name = re.escape(key)
     pattern = re.compile(rf"^\s*(\[+\s*)?[\"']?{name}[\"']?\s*(=|\])|[{{,]\s*{name}\s*=")
     return [number for number, line in lines if pattern.search(line)]
-
-
-def _table_lines(lines: Iterable[tuple[int, str]], key: KeyPath) -> list[tuple[int, str]]:
-    """The lines of the table that holds a key: of `[measure]`, or of the second `[[targets]]`; none at the top."""
-    if len(key) < 2:
-        return []
-    table, number = key[0], key[1] if isinstance(key[1], int) else 0
-    seen, inside, kept = -1, False, []
-    for line in lines:
-        if heading := re.match(r"\s*\[+\s*([\w-]+)\s*\]", line[1]):
-            seen += heading.group(1) == table
-            inside = heading.group(1) == table and seen == number
-        elif inside:
-            kept.append(line)
-    return kept
 
 
 OWN_KEYS = {
@@ -367,90 +323,104 @@ OWN_KEYS = {
 """Keys of targets that only some platforms have, and the key of the others."""
 
 
+def _problem(key: KeyPath, what: str, why: str, remedy: str) -> Problem:
+    return key, ConfigError(what, why=why, remedy=remedy)
+
+
 def problems(config: Config) -> Iterator[Problem]:
-    """Every such value of a config as it was written, before defaults are filled in."""
+    """Every value of a config, as it was written, that cannot be meant; before defaults are filled in."""
     for number, target in enumerate(config.targets):
         yield from _of_target(("targets", number), target)
-    yield from _same_names(config.targets)
+    names = Counter[str]()
+    for number, target in enumerate(config.targets):
+        names[target.name] += 1
+        if names[target.name] == 2:
+            what = f"two targets are called {target.name!r}"
+            yield _problem(
+                ("targets", number, "name"), what, "tables and the bundle name targets", "rename one of them"
+            )
     for number, run in enumerate(config.runs):
         yield from provider_problems(("runs", number, "provider"), run.providers)
     yield from provider_problems(("measure", "plugins"), config.measure.plugins)
     possible = aware_names()
     for name in (name for joined in config.variants.aware for name in joined.split("+") if name not in possible):
         what, why = f"no variant can be aware of {name!r}", f"possible: {', '.join(possible)}, or joined by +"
-        yield Problem(("variants", "aware"), what, why, _suggest(name, possible))
-    yield from _of_chips(config.variants.contexts)
+        yield _problem(("variants", "aware"), what, why, _suggest(name, possible))
+    for name in config.variants.contexts:
+        if name not in CHIPS:  # a compiler takes their names without a word, and then nothing of a model
+            what, why = f"no Snapdragon chip is called {name!r}", f"known: {', '.join(CHIPS)}"
+            close = difflib.get_close_matches(name.upper(), CHIPS, n=1)
+            yield _problem(("variants", "contexts"), what, why, _meant(close[0]) if close else "write one of these")
     if config.variants.share_weights and not (config.variants.contexts and any(row.lists for row in config.models)):
         what, why = "there are no weights to share", "sizes of one model share them, in contexts"
-        yield Problem(
-            ("variants", "share_weights"),
-            what,
-            why,
-            "give a model several sizes, as in dimensions = { width = [224, 320] }, and `contexts` chips",
-        )
-    yield from _of_metric(config.accuracy.metric)
+        remedy = "give a model several sizes, as in dimensions = { width = [224, 320] }, and `contexts` chips"
+        yield _problem(("variants", "share_weights"), what, why, remedy)
+    metric, metrics = config.accuracy.metric, [metric.value for metric in MetricName]
+    if metric and metric not in metrics and not is_function(metric):
+        why = f"metrics: {', '.join(metrics)}, or a function as module:function"
+        yield _problem(("accuracy", "metric"), f"there is no metric {metric!r}", why, _suggest(metric, metrics))
     for number, model in enumerate(config.models):
-        yield from _of_parts(("models", number), model)
+        yield from _of_data(("models", number), model)
         yield from _of_sizes(("models", number), model)
 
 
-def _of_chips(chips: Iterable[str]) -> Iterator[Problem]:
-    """Chips that are not known: a compiler takes their names without a word, and then nothing of a model."""
-    for name in chips:
-        if name not in CHIPS:
-            what, why = f"no Snapdragon chip is called {name!r}", f"known: {', '.join(CHIPS)}"
-            close = difflib.get_close_matches(name.upper(), CHIPS, n=1)
-            yield Problem(("variants", "contexts"), what, why, _meant(close[0]) if close else "write one of these")
+def _of_target(place: KeyPath, target: Target) -> Iterator[Problem]:
+    abis = PLATFORM_ABIS[target.platform]
+    for abi in target.abis:
+        if abi not in abis:
+            what = f"{abi!r} is not an ABI of {target.platform}"
+            yield _problem((*place, "abis"), what, f"its ABIs are: {', '.join(abis)}", _suggest(abi, abis))
+    if target.qnn_runtime and target.platform is not Platform.ANDROID:
+        what = f"`qnn_runtime` has no meaning on {target.platform}"
+        yield _problem((*place, "qnn_runtime"), what, "only phones with Android have a Snapdragon", "remove it")
+    for key, (platforms, other) in OWN_KEYS.items():
+        if getattr(target, key) is not None and target.platform not in platforms:
+            has_other = target.platform in OWN_KEYS[other][0]
+            remedy = f"remove it; {target.platform} has {other}" if has_other else "remove it"
+            names = " and ".join(platforms)
+            yield _problem((*place, key), f"`{key}` has no meaning on {target.platform}", f"it is for {names}", remedy)
 
 
-def _of_metric(name: str | None) -> Iterator[Problem]:
-    """A metric without a name of its own must be a function."""
-    names = [metric.value for metric in MetricName]
-    if name and name not in names and not is_function(name):
-        why = f"metrics: {', '.join(names)}, or a function as module:function"
-        yield Problem(("accuracy", "metric"), f"there is no metric {name!r}", why, _suggest(name, names))
-
-
-def _of_parts(place: KeyPath, model: ModelConfig) -> Iterator[Problem]:
+def _of_data(place: KeyPath, model: ModelConfig) -> Iterator[Problem]:
     """Guesses of nothing, states of one input, labels without samples, and data preprocessed in two ways: the app can
     repeat only one.
     """
     for name in model.guessed:
         if name not in model.dimensions:
             what, why = f"{name!r} is no guess", f"`dimensions` has {', '.join(model.dimensions) or 'nothing'}"
-            yield Problem((*place, "guessed"), what, why, "name what is in `dimensions`, or remove it from `guessed`")
+            yield _problem((*place, "guessed"), what, why, "name what is in `dimensions`, or remove it from `guessed`")
     if len(set(model.state.values())) < len(model.state):
         what, why = "`state` has an input twice", "two outputs cannot become one input"
-        yield Problem((*place, "state"), what, why, 'write each input once: state = { hn = "h", cn = "c" }')
+        yield _problem((*place, "state"), what, why, 'write each input once: state = { hn = "h", cn = "c" }')
     evaluation = model.evaluation or PartConfig()
     if not (evaluation.test_data or model.test_data):
         places = (((*place, "labels"), model.labels), ((*place, "evaluation", "labels"), evaluation.labels))
         for at, labels in places:
             if labels and not (labels.lower().endswith(".npz") and labels == model.labels):
                 what, why = "`labels` without samples", "there is no test data that they could be of"
-                yield Problem(at, what, why, "give `test_data`, or one .npz with `inputs` and `labels`")
+                yield _problem(at, what, why, "give `test_data`, or one .npz with `inputs` and `labels`")
     for key, part in (("calibration", model.calibration), ("evaluation", model.evaluation)):
         preprocess = model.preprocess or (model.evaluation.preprocess if model.evaluation else None)
         if part and part.preprocess and preprocess and part.preprocess != preprocess:
             what, why = f"`{key}` has another preprocessing", "the manifest has one for the app to repeat"
-            yield Problem((*place, key, "preprocess"), what, why, "write `preprocess` once, under [[models]]")
+            yield _problem((*place, key, "preprocess"), what, why, "write `preprocess` once, under [[models]]")
 
 
 def _of_sizes(place: KeyPath, model: ModelConfig) -> Iterator[Problem]:
     """Lists of sizes that cannot be read in step, sizes that are there twice, and padding for none."""
     if len({len(sizes) for sizes in model.lists.values()}) > 1:
         why = ", ".join(f"{name} has {len(sizes)}" for name, sizes in model.lists.items())
-        yield Problem((*place, "dimensions"), "lists of sizes are not as long as each other", why,
-                      "give each dimension as many: the first of each make one model, then the second")  # fmt: skip
+        yield _problem((*place, "dimensions"), "lists of sizes are not as long as each other", why,
+                       "give each dimension as many: the first of each make one model, then the second")  # fmt: skip
     elif len(set(steps := list(zip(*model.lists.values(), strict=True)))) < len(steps):
         twice = next(sizes for sizes in steps if steps.count(sizes) > 1)
-        yield Problem((*place, "dimensions"), f"the size {'x'.join(map(str, twice))} is there twice",
-                      "each makes a model of its own", "write each size once")  # fmt: skip
+        yield _problem((*place, "dimensions"), f"the size {'x'.join(map(str, twice))} is there twice",
+                       "each makes a model of its own", "write each size once")  # fmt: skip
     for name, number in model.padding.items():
         if not model.lists or not abs(number) < math.inf:
             why = f"{number} is no finite number" if model.lists else "no dimension has a list of sizes"
-            yield Problem((*place, "padding", name), "nothing can be filled up", why,
-                          "give a number, and sizes as in dimensions = { width = [224, 320] }")  # fmt: skip
+            yield _problem((*place, "padding", name), "nothing can be filled up", why,
+                           "give a number, and sizes as in dimensions = { width = [224, 320] }")  # fmt: skip
 
 
 def missing_files(config: Config) -> Iterator[Problem]:
@@ -476,36 +446,7 @@ def _missing(key: KeyPath, path: str | None) -> Iterator[Problem]:
         remedy = "check the path: it is relative to the config file"
         if key[-1] == "library":
             remedy += "; a release is named as android:1.29.0"
-        yield Problem(key, what, "the file does not exist", remedy)
-
-
-def _of_target(place: KeyPath, target: Target) -> Iterator[Problem]:
-    abis = PLATFORM_ABIS[target.platform]
-    for abi in target.abis:
-        if abi not in abis:
-            what = f"{abi!r} is not an ABI of {target.platform}"
-            yield Problem((*place, "abis"), what, f"its ABIs are: {', '.join(abis)}", _suggest(abi, abis))
-    if target.qnn_runtime and target.platform is not Platform.ANDROID:
-        what = f"`qnn_runtime` has no meaning on {target.platform}"
-        yield Problem((*place, "qnn_runtime"), what, "only phones with Android have a Snapdragon", "remove it")
-    for key, (platforms, other) in OWN_KEYS.items():
-        if getattr(target, key) is not None and target.platform not in platforms:
-            remedy = f"remove it; {target.platform} has {other}" if _has(target.platform, other) else "remove it"
-            names = " and ".join(platforms)
-            yield Problem((*place, key), f"`{key}` has no meaning on {target.platform}", f"it is for {names}", remedy)
-
-
-def _has(platform: Platform, key: str) -> bool:
-    return platform in OWN_KEYS[key][0]
-
-
-def _same_names(targets: Iterable[Target]) -> Iterator[Problem]:
-    seen: Counter[str] = Counter()
-    for number, target in enumerate(targets):
-        seen[target.name] += 1
-        if seen[target.name] == 2:
-            what = f"two targets are called {target.name!r}"
-            yield Problem(("targets", number, "name"), what, "tables and the bundle name targets", "rename one of them")
+        yield _problem(key, what, "the file does not exist", remedy)
 
 
 def provider_problems(key: KeyPath, providers: Iterable[str]) -> Iterator[Problem]:
@@ -513,7 +454,7 @@ def provider_problems(key: KeyPath, providers: Iterable[str]) -> Iterator[Proble
     provider_names = (*PROVIDERS, *OTHER_NAMES)
     for provider in providers:
         if provider not in provider_names and (close := _close(provider, provider_names)):
-            yield Problem(
+            yield _problem(
                 key, f"unknown execution provider {provider!r}", f"usual ones: {', '.join(PROVIDERS)}", _meant(close)
             )
 

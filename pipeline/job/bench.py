@@ -42,7 +42,7 @@ from device_runner.spec import OptimizationLevel, RunOptions, Stream, TensorFile
 from pipeline import __version__
 from pipeline.campaign.measure import CampaignPlan, measure, runs_left
 from pipeline.campaign.plan import ALL_FILES, Inputs, PlannedRun, blame, denied_here, known_denied, planned_id
-from pipeline.campaign.record import CampaignRecord, FailureRow, Host, JobRecord, RunRecord, Skipped
+from pipeline.campaign.record import CampaignRecord, Host, JobRecord, RunRecord, Skipped
 from pipeline.campaign.store import Store, open_store
 from pipeline.compat.rules import first_error, judged, read_artifacts, runtime_on
 from pipeline.config import ConditionsConfig, Config, MeasureConfig, Platform, Target, TuneConfig
@@ -144,9 +144,18 @@ def opened(names: Sequence[str], wait_seconds: float = 0.0, waiting: Waiting | N
     Raises SpecError for a name that no device can have, MissingError when no device is ready.
     """
     present, unusable = found(names)
+    stop = threading.Event()
     with contextlib.ExitStack() as stack:
         devices, facts = {}, {}
-        for result in _open_all(present, stack, lambda name, stop: waiting or patience(name, wait_seconds, stop)):
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            waits = [waiting or patience(name, wait_seconds, stop) for name in present]
+            futures = [pool.submit(_open, name, stack, wait) for name, wait in zip(present, waits, strict=True)]
+            try:
+                results = [future.result() for future in futures]
+            except BaseException:
+                stop.set()
+                raise
+        for result in results:
             if isinstance(result, Skipped):
                 unusable.append(result)
             else:
@@ -159,20 +168,6 @@ def opened(names: Sequence[str], wait_seconds: float = 0.0, waiting: Waiting | N
                 remedy="`ort-mobile devices` says what each one needs; `ort-mobile run --convert-only` needs none",
             )
         yield devices, facts, tuple(unusable)
-
-
-def _open_all(
-    names: Sequence[str], stack: contextlib.ExitStack, waiting: Callable[[str, threading.Event], Waiting]
-) -> list[tuple[Device, DeviceFacts] | Skipped]:
-    """What `_open` gives for each, in their order."""
-    stop = threading.Event()
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        futures = [pool.submit(_open, name, stack, waiting(name, stop)) for name in names]
-        try:
-            return [future.result() for future in futures]
-        except BaseException:
-            stop.set()
-            raise
 
 
 def _open(name: str, stack: contextlib.ExitStack, waiting: Waiting) -> tuple[Device, DeviceFacts] | Skipped:
@@ -198,22 +193,20 @@ def found(names: Sequence[str], *, ready: bool = False) -> tuple[list[str], list
     devices: dict[str, None] = {}
     silent = []
     for name in names:
+        scheme, _, rest = name.partition(":")
         try:
-            devices.update(dict.fromkeys(_meant(name, ready=ready)))
+            if scheme == "adb" and is_selector(rest):
+                from device_runner.adb.device import list_devices
+
+                usable = (row for row in list_devices(rest) if not ready or row.readiness is Readiness.READY)
+                devices.update(dict.fromkeys(row.name for row in usable))
+            else:
+                devices[name] = None
         except SpecError:
             raise
         except RunnerError as error:
             silent.append(Skipped(device=name, what=error.text))
     return list(devices), silent
-
-
-def _meant(name: str, *, ready: bool) -> list[str]:
-    scheme, _, rest = name.partition(":")
-    if scheme != "adb" or not is_selector(rest):
-        return [name]
-    from device_runner.adb.device import list_devices
-
-    return [facts.name for facts in list_devices(rest) if not ready or facts.readiness is Readiness.READY]
 
 
 def libraries_by_device(
@@ -232,20 +225,6 @@ def libraries_by_device(
         return fitting[0].library if fitting and by_cable else None
 
     return {name: given or chosen(phone) for name, phone in facts.items()}
-
-
-def unfinished(left: Mapping[str, str], failures: Sequence[FailureRow]) -> Iterator[FailureRow]:
-    """Why a device did not finish, where that is no run's own failure: it did not become fit for one."""
-    messages = {failure.message for failure in failures}
-    for device, reason in left.items():
-        if reason not in messages:
-            yield FailureRow(
-                kind="not fit",
-                message=reason,
-                cause="what was asked for did not come",
-                remedy="let the device rest and charge, or wait longer (--wait-seconds)",
-                device=device,
-            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -377,34 +356,27 @@ class PerfOrder:
 
 
 def inputs_of_files(order: PerfOrder, work: Path) -> dict[str, Inputs]:
-    """What each file is given, by its path: made in `work`, or the probe's own random numbers."""
-    feeds = _feeds(order, work)
-    return {
-        str(file): Inputs(tensors=feeds.get(file, ()), dimensions={} if file in feeds else order.dimensions)
-        for file in order.files
-    }
-
-
-def _feeds(order: PerfOrder, work: Path) -> dict[Path, tuple[TensorFile, ...]]:
-    """Inputs for every file, made in processes of their own, where sizes or data are given; raises what is wrong.
+    """What each file is given, by its path: the probe's own random numbers, or, where sizes or data are given, what is
+    made in `work` in processes of their own; raises what is wrong with these.
 
     A file that cannot be read gets none: its own run says why.
     """
-    if not (order.dimensions or order.data.given):
-        return {}
+    feeds: dict[Path, tuple[TensorFile, ...]] = {}
     tasks = []
-    for number, file in enumerate(order.files):
+    for number, file in enumerate(order.files if order.dimensions or order.data.given else ()):
         folder = work / f"inputs-{number}"
         folder.mkdir()
         call = partial(make_feeds, SourceModel(path=str(file)), order.dimensions, order.data, str(folder))
         tasks.append(Task(label=str(file), call=call))
-    feeds = {}
     for outcome in run_tasks(tasks):
         if outcome.value:
             feeds[Path(outcome.task.label)] = outcome.value
         elif outcome.error and not isinstance(outcome.error, ModelError):
             raise outcome.error
-    return feeds
+    return {
+        str(file): Inputs(tensors=feeds.get(file, ()), dimensions={} if file in feeds else order.dimensions)
+        for file in order.files
+    }
 
 
 def warnings(runs: Sequence[PlannedRun], judge: Judge) -> Iterator[Finding]:
@@ -437,7 +409,12 @@ def planned_files(
             options=options,
         )
         failure = denied_here(options, facts, entries, run.sha256)
-        reason = failure.message if failure else _without_effect(file, options) or first_error(judge(name, options))
+        if failure:
+            reason = failure.message
+        elif options.optimization_level is not OptimizationLevel.ALL and file.suffix.lower() == ".ort":
+            reason = "levels have no effect on an ORT format file: its level was chosen when it was converted"
+        else:
+            reason = first_error(judge(name, options))
         if reason:
             remedy = failure.remedy if failure else ""
             skipped.append(msgspec.structs.replace(run.skipped(reason, remedy), model=""))
@@ -456,12 +433,6 @@ def preflight(order: PerfOrder, device: Device) -> Judge:
         return judged(read, name, runtime, options) if runtime else ()
 
     return judge
-
-
-def _without_effect(file: Path, options: RunOptions) -> str:
-    """Why it makes no sense to run a file at this level: what is in ORT format was optimized when it was converted."""
-    changed = options.optimization_level is not OptimizationLevel.ALL and file.suffix.lower() == ".ort"
-    return "levels have no effect on an ORT format file: its level was chosen when it was converted" if changed else ""
 
 
 def _name(file: Path, files: Sequence[Path]) -> str:

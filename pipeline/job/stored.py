@@ -57,29 +57,22 @@ def locked(folder: Path) -> Iterator[None]:
     Raises ConfigError when another job is in it, or when it has files of others that this one would overwrite.
     """
     from pipeline.model.ort_format import parse_each_once
+    from pipeline.release.manifest import refuse_foreign
 
-    refuse_files_of_others(folder)
+    for name in () if any(_is_file(folder / mark) for mark in MARKS) else WRITTEN:
+        path = folder / name
+        if os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir())):
+            raise ConfigError(
+                f"{name} in the output folder is not of an earlier run, and would be overwritten",
+                where=str(path),
+                why="the folder has no results of ort-mobile",
+                remedy="move it away, or choose another folder with --output",
+            )
+    refuse_foreign(folder / BUNDLE)
     make_folder(folder)
     with _lock(folder / LOCK), parse_each_once():
         _clean(folder)
         yield
-
-
-def refuse_files_of_others(folder: Path) -> None:
-    """Raise ConfigError for a folder that no job made and that has something a job would overwrite."""
-    from pipeline.release.manifest import refuse_foreign
-
-    if not any(_is_file(folder / name) for name in MARKS):
-        for name in WRITTEN:
-            path = folder / name
-            if os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir())):
-                raise ConfigError(
-                    f"{name} in the output folder is not of an earlier run, and would be overwritten",
-                    where=str(path),
-                    why="the folder has no results of ort-mobile",
-                    remedy="move it away, or choose another folder with --output",
-                )
-    refuse_foreign(folder / BUNDLE)
 
 
 def _is_file(path: Path) -> bool:
@@ -91,7 +84,17 @@ def _is_file(path: Path) -> bool:
 @contextlib.contextmanager
 def _lock(path: Path) -> Iterator[None]:
     """Hold the lock; it is never followed elsewhere nor truncated, since a folder may come from anywhere."""
-    descriptor = _opened(path)
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    with storage_errors(path):
+        try:
+            descriptor = os.open(path, flags, 0o666)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            raise ConfigError(
+                "the lock of the output folder is a symbolic link", where=str(path),
+                why="it may point to any file of yours", remedy="remove it, or choose another folder with --output",
+            ) from error  # fmt: skip
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -104,20 +107,6 @@ def _lock(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def _opened(path: Path) -> int:
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-    with storage_errors(path):
-        try:
-            return os.open(path, flags, 0o666)
-        except OSError as error:
-            if error.errno != errno.ELOOP:
-                raise
-            raise ConfigError(
-                "the lock of the output folder is a symbolic link", where=str(path),
-                why="it may point to any file of yours", remedy="remove it, or choose another folder with --output",
-            ) from error  # fmt: skip
 
 
 def _clean(folder: Path) -> None:
@@ -180,25 +169,17 @@ def list_campaigns(folder: Path, database: str | None) -> dict[str, str]:
 
     They are a lab's where the database is one: also those of other folders.
     """
-    url = _url(folder, database)
-    names = _names_in_file(folder / DATABASE) if url == f"sqlite:///{folder / DATABASE}" else None
-    if names is not None:
-        return names
+    url, file = _url(folder, database), folder / DATABASE
+    if url == f"sqlite:///{file}":
+        # As `Store.names`, without the 0.3 s that importing SQLAlchemy takes. Any file that is not in order the store
+        # upgrades, or says what is wrong.
+        with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(file)) as connection:
+            if connection.execute("SELECT version_num FROM alembic_version").fetchall() == [(REVISION,)]:
+                return dict(connection.execute("SELECT id, name FROM campaigns ORDER BY sequence"))
     from pipeline.campaign.store import open_store
 
     with open_store(url) as store:
         return store.names()
-
-
-def _names_in_file(path: Path) -> dict[str, str] | None:
-    """As `Store.names`, without the 0.3 s that importing SQLAlchemy takes; None of any file that is not in order.
-
-    The store then upgrades it, or says what is wrong.
-    """
-    with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(path)) as connection:
-        if connection.execute("SELECT version_num FROM alembic_version").fetchall() == [(REVISION,)]:
-            return dict(connection.execute("SELECT id, name FROM campaigns ORDER BY sequence"))
-    return None
 
 
 def stored(folder: Path | None, database: str | None, campaign: str | None) -> "Assembled":
@@ -229,7 +210,16 @@ def own_campaign(
                 why=f"stored are: {_listed(names)}",
                 remedy="run `ort-mobile run` first, or name another folder",
             )
-        yield store, store.campaign(campaign) if campaign else _newest(store, _own(store, folder, database, names))
+        # The last of its own that is no search: whose runs are no rounds.
+        asked = [campaign] if campaign else reversed(_own(store, folder, database, names))
+        records = (store.campaign(name) for name in asked)
+        record = next((row for row in records if campaign or not (row.document and row.document.searching)), None)
+        if record is None:
+            raise ConfigError(
+                "the search here has not ended", where=store.where, why="nothing was confirmed yet",
+                remedy="go on with `ort-mobile tune ... --resume`",
+            )  # fmt: skip
+        yield store, record
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -264,18 +254,6 @@ def _own(store: "Store", folder: Path | None, database: str | None, names: Seque
         + (f"; the folder's are: {_listed(kept.campaigns)}" if kept.campaigns else ""),
         remedy="name one with --campaign; `ort-mobile report FOLDER --database URL --list` lists all",
     )
-
-
-def _newest(store: "Store", names: Sequence[str]) -> "CampaignRecord":
-    """The last of these that is no search: whose runs are no rounds."""
-    for name in reversed(names):
-        record = store.campaign(name)
-        if not (record.document and record.document.searching):
-            return record
-    raise ConfigError(
-        "the search here has not ended", where=store.where, why="nothing was confirmed yet",
-        remedy="go on with `ort-mobile tune ... --resume`",
-    )  # fmt: skip
 
 
 def _url(folder: Path | None, database: str | None) -> str:

@@ -97,6 +97,10 @@ margin_percent = 5              # closer than this is the same
 def config_text(model: Path, folder: Path, guess: Guess, data: Dataset) -> str:
     """A config for a model, to stand in `folder`, with what was found for its inputs."""
     release, installed = _android_release(), installed_release()
+    values = guess.values | data.inputs
+    pairs = ", ".join(f"{quoted(name)} = {_toml(value)}" for name, value in values.items())
+    reasons = "; ".join(f"{safe_line(name)}: {guess.reasons[name]}" for name in guess.values)
+    inputs = f"inputs = {{ {pairs} }}{'  # GUESSED' if guess.values else ''}"
     why = f"the newest whose AAR is known; this computer has {installed}" if release else "by default as installed"
     return TEMPLATE.format(
         model=quoted(model.name).strip('"'),
@@ -106,7 +110,9 @@ def config_text(model: Path, folder: Path, guess: Guess, data: Dataset) -> str:
         test_data='# test_data = "samples"'
         if not data.test_data
         else f"test_data = {quoted(os.path.relpath(data.test_data, folder))}",
-        values=_values_text(guess, data),
+        values=(f"# {reasons}\n" if reasons else "") + inputs
+        if values
+        else "# inputs = { sr = 16000, tokens = { low = 0, high = 178 } }",
         dimensions=_dimensions_text(guess),
         compared=", ".join(on_any_chip()),
         aware=", ".join(aware_names()),
@@ -184,16 +190,6 @@ def _guessed(guess: Guess) -> tuple[str, ...]:
     return tuple(name for name in guess.to_fix if guess.reasons[name] not in (DATA, GIVEN))
 
 
-def _values_text(guess: Guess, data: Dataset) -> str:
-    values = guess.values | data.inputs
-    if not values:
-        return "# inputs = { sr = 16000, tokens = { low = 0, high = 178 } }"
-    pairs = ", ".join(f"{quoted(name)} = {_toml(value)}" for name, value in values.items())
-    reasons = "; ".join(f"{safe_line(name)}: {guess.reasons[name]}" for name in guess.values)
-    mark = "  # GUESSED" if guess.values else ""
-    return (f"# {reasons}\n" if reasons else "") + f"inputs = {{ {pairs} }}{mark}"
-
-
 def _toml(value: InputValue) -> str:
     if isinstance(value, Range):
         return f"{{ low = {value.low}, high = {value.high} }}"
@@ -201,8 +197,14 @@ def _toml(value: InputValue) -> str:
 
 
 def _dimensions_text(guess: Guess) -> str:
-    if guess.missing:
-        return _fill_in(guess)
+    if guess.missing:  # the line is left to the user; the reader of configs refuses the file until it is filled in
+        open_names = names_of(open_axes(guess.inputs))
+        axes = {name: 0 if name in guess.missing else guess.dimensions.get(name, 1) for name in open_names}
+        pairs = ", ".join(f"{quoted(name)} = {size}" for name, size in axes.items())
+        return (
+            f"# No usual size was found for {', '.join(map(safe_line, guess.missing))}: put sizes for the zeros and "
+            f"remove the first #.\n# dimensions = {{ {pairs} }}  {FILL_IN}"
+        )
     if not guess.dimensions:
         return "# All dimensions of the inputs are fixed, or differ between the samples of the test data."
     reasons = "; ".join(f"{safe_line(name)}: {guess.reasons[name]}" for name in guess.dimensions)
@@ -226,19 +228,6 @@ def _sizes_line(guess: Guess, sizes: Mapping[str, int]) -> str:
     pairs = ", ".join(f"{quoted(name)} = {size}" for name, size in sizes.items())
     guessed = not {guess.reasons[name] for name in sizes} <= {DATA, GIVEN}
     return f"dimensions = {{ {pairs} }}" + ("  # GUESSED" if guessed else "")
-
-
-def _fill_in(guess: Guess) -> str:
-    """The line that is left to the user; the reader of configs refuses the file until it is filled in."""
-    axes = {
-        name: 0 if name in guess.missing else guess.dimensions.get(name, 1)
-        for name in names_of(open_axes(guess.inputs))
-    }
-    pairs = ", ".join(f"{quoted(name)} = {size}" for name, size in axes.items())
-    return (
-        f"# No usual size was found for {', '.join(map(safe_line, guess.missing))}: put sizes for the zeros and remove "
-        f"the first #.\n# dimensions = {{ {pairs} }}  {FILL_IN}"
-    )
 
 
 def line_to_fill_in(config: Path) -> int:

@@ -10,7 +10,6 @@ from device_runner.android_host.device import open_android_host
 from device_runner.errors import SpecError, UnavailableError
 from device_runner.library import Name, archive_abis, entries, find_archive, keep, release_of, resolve
 from pipeline.core.errors import ConfigError
-from pipeline.core.errors import MissingError as PipelineMissing
 from pipeline.library.fetch import PACKAGES, get_library, known_libraries
 
 pytestmark = pytest.mark.usefixtures("own_caches")
@@ -87,14 +86,6 @@ def test_packages_are_listed_before_they_are_fetched() -> None:
     listed = {known.release: known for known in known_libraries()}
     assert set(listed) == {package.release for package in PACKAGES}
     assert not any(known.at_hand for known in listed.values())
-
-
-def test_without_clients_every_way_is_named() -> None:
-    with pytest.raises(PipelineMissing) as caught:
-        get_library("1.29.0")
-    assert "Gradle or Maven cache" in caught.value.why
-    assert "npm is not on PATH" in caught.value.why
-    assert "mvn is not on PATH" in caught.value.why
 
 
 def test_what_is_no_release_is_refused() -> None:

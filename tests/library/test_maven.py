@@ -117,12 +117,17 @@ def test_an_address_that_is_none_is_told(monkeypatch: pytest.MonkeyPatch, addres
 
 
 @pytest.mark.usefixtures("own_caches")
-def test_without_network_every_way_is_named() -> None:
+@pytest.mark.parametrize(
+    ("name", "artifact", "ways"),
+    [("jvm:9.8.7", "onnxruntime:9.8.7", ()), ("1.29.0", "onnxruntime-android:1.29.0", ("npm is not on PATH",))],
+)
+def test_without_network_and_clients_every_way_is_named(name: str, artifact: str, ways: tuple[str, ...]) -> None:
     with pytest.raises(MissingError) as caught:
-        get_library("jvm:9.8.7")
-    for part in ("Gradle or Maven cache", "mvn is not on PATH", "cannot be fetched"):
+        get_library(name)
+    for part in ("Gradle or Maven cache", "mvn is not on PATH", "cannot be fetched", *ways):
         assert part in caught.value.why
-    assert "com.microsoft.onnxruntime:onnxruntime:9.8.7" in caught.value.remedy
+    assert name in caught.value.what
+    assert f"com.microsoft.onnxruntime:{artifact}" in caught.value.remedy
 
 
 def _cached(home: Path, tool: str, digest: str) -> Path:
@@ -165,12 +170,6 @@ def test_a_build_tools_file_with_its_checksum_is_taken(own_caches: Path, tmp_pat
     digest = hashlib.sha1(official_aar(tmp_path / "same.aar", "9.8.7").read_bytes(), usedforsecurity=False).hexdigest()
     path = _cached(own_caches, tool, digest.lstrip("0"))
     assert get_library("9.8.7").source == str(path)
-
-
-def test_names_are_told_apart(own_caches: Path) -> None:
-    assert str(Name("jvm", "1.28.0")) == "jvm:1.28.0"
-    with pytest.raises(MissingError, match=r"jvm:1\.28\.0"):
-        get_library("jvm:1.28.0")
 
 
 def test_an_unpacked_library_that_was_damaged_is_unpacked_again(own_caches: Path) -> None:

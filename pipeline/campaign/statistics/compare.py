@@ -426,18 +426,18 @@ def mlperf_numbers(results: Iterable[RunResult]) -> MlperfNumbers | None:
     )
 
 
-def early_stopping(latencies_ns: Sequence[int], share: float = 0.9, confidence: float = 0.99) -> int | None:
-    """LoadGen's early stopping estimate of a percentile of one run (measuring M.1); None for too few inferences.
+def early_stopping(latencies_ns: Sequence[int]) -> int | None:
+    """LoadGen's early stopping estimate of the p90 of one run (measuring M.1); None for too few inferences.
 
-    The t-th highest latency, for the largest t with P(at most t of n exceed the percentile) < 1 - confidence.
+    The t-th highest latency, for the largest t with P(at most t of n exceed the percentile) < 1 - 0.99.
     """
-    count = len(latencies_ns)
+    count, above = len(latencies_ns), 1 - 0.9
     discarded, below = 0, 0.0
     while True:
         if discarded <= count:  # the probability that exactly so many of the independent inferences exceed it
             ways = math.lgamma(count + 1) - math.lgamma(discarded + 1) - math.lgamma(count - discarded + 1)
-            below += math.exp(ways + discarded * math.log(1 - share) + (count - discarded) * math.log1p(share - 1))
-        if below >= 1 - confidence or discarded > count:
+            below += math.exp(ways + discarded * math.log(above) + (count - discarded) * math.log1p(-above))
+        if below >= 1 - 0.99 or discarded > count:
             break
         discarded += 1
     if discarded < 2:

@@ -62,7 +62,7 @@ def open_store(url: str, busy_seconds: float = BUSY_SECONDS) -> Store:
     return store
 
 
-def open_reading(url: str, busy_seconds: float = READING_SECONDS) -> Store:
+def open_reading(url: str) -> Store:
     """Open a database only to read it: nothing is made, upgraded or stored, and the database itself refuses writes.
 
     A server that is away is not waited for. Raises ConfigError for what is neither SQLite nor PostgreSQL, or has the
@@ -77,7 +77,7 @@ def open_reading(url: str, busy_seconds: float = READING_SECONDS) -> Store:
         )  # fmt: skip
     if kind == "sqlite" and not str(parsed.database).startswith("file:") and not Path(str(parsed.database)).is_file():
         raise MissingError("there is no such database file", where=where, remedy="name the file that has results")
-    engine = _engine(parsed, where, busy_seconds, READ_ONLY[kind])
+    engine = _engine(parsed, where, READING_SECONDS, READ_ONLY[kind])
     try:
         with store_errors(where), engine.begin() as connection:
             revision = _revision(connection)

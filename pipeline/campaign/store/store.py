@@ -245,20 +245,15 @@ class Store:
         return self._campaign(self.read(lambda connection: connection.execute(query).mappings().one()))
 
     def runs(
-        self,
-        campaign: str,
-        device: str | None = None,
-        number: int | None = None,
-        *,
-        left_out: list[Finding] | None = None,
+        self, campaign: str, number: int | None = None, *, left_out: list[Finding] | None = None
     ) -> tuple[RunRecord, ...]:
-        """All runs of a campaign, or of a device or round of it, with raw latencies, in the order of their storing.
+        """All runs of a campaign, or of a round of it, with raw latencies, in the order of their storing.
 
         In a shared database those are left out that cannot be what was measured: `left_out` gets which and why, else
         the log. Elsewhere StoreError names the first.
         """
         records = []
-        for row in self._run_rows(campaign, device, number):
+        for row in self._run_rows(campaign, number):
             try:
                 records.append(self._timed_run(row))
             except StoreError as error:
@@ -305,12 +300,12 @@ class Store:
             yield tuple(medians)
 
     def _run_rows(
-        self, campaign: str, device: str | None = None, number: int | None = None, *, check_pages: bool = True
+        self, campaign: str, number: int | None = None, *, check_pages: bool = True
     ) -> Sequence[Mapping[Any, Any]]:
         query = (
             sa.select(runs, latencies.c.samples, RAW_LATENCIES)
             .join_from(runs, latencies, isouter=True)
-            .where(*_of(campaign, device))
+            .where(*_of(campaign, None))
             .order_by(runs.c.id)
         )
         query = query if number is None else query.where(runs.c.round == number)

@@ -28,7 +28,8 @@ def lab() -> None:
     """
 
 
-def _database(given: str | None) -> str:
+def _database(given: str | None, *, sqlite: bool = False) -> str:
+    """The lab's database; SQLite is refused before a file of it would be made."""
     from pipeline.core.errors import ConfigError
 
     if not given:
@@ -36,20 +37,13 @@ def _database(given: str | None) -> str:
             "no database is named", where="--database", why="a lab's queue is in its database",
             remedy="pass --database postgresql://USER@HOST/DATABASE, or set ORT_MOBILE_DATABASE",
         )  # fmt: skip
-    return given
-
-
-def _lab_database(given: str | None) -> str:
-    """As `_database`, but not SQLite, of which a file would be made before that is found."""
-    from pipeline.core.errors import ConfigError
-
-    if (url := _database(given)).startswith("sqlite:"):
+    if given.startswith("sqlite:") and not sqlite:
         raise ConfigError(
-            "a lab needs PostgreSQL", where=url, why="SQLite has no locks that end with a host",
+            "a lab needs PostgreSQL", where=given, why="SQLite has no locks that end with a host",
             remedy="pass --database postgresql://USER@HOST/DATABASE; "
             "`ort-mobile report` and `lab serve` read the results of `ort-mobile run`",
         )  # fmt: skip
-    return url
+    return given
 
 
 @lab.command("submit")
@@ -110,7 +104,7 @@ def work_command(database: str | None, devices: tuple[str, ...], once: bool) -> 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stopped)
     say = (lambda _line: None) if quiet() else (lambda line: click.echo(visible(line), err=True))
-    work(_lab_database(database), devices, stop, once=once, say=say)
+    work(_database(database), devices, stop, once=once, say=say)
 
 
 @lab.command("status")
@@ -121,7 +115,7 @@ def status_command(campaign: str | None, database: str | None, outputs: Outputs)
     """Show the hosts of a lab, their devices, and what is left of submitted campaigns, or of one CAMPAIGN."""
     from pipeline.features.lab.campaigns import lab_status, status_lines
 
-    state = lab_status(_lab_database(database), campaign)
+    state = lab_status(_database(database), campaign)
     outputs.show_lines(state, status_lines(state))
 
 
@@ -134,7 +128,7 @@ def cancel_command(campaign: str, database: str | None) -> None:
     from pipeline.features.lab.campaigns import found_campaign
     from pipeline.features.lab.queue import cancel_jobs
 
-    with open_store(_lab_database(database)) as store:
+    with open_store(_database(database)) as store:
         record = found_campaign(store, campaign)
         count = cancel_jobs(store, record.id)
         done = f"{counted(count, 'device')} cancelled; each stops after the run that it is in"
@@ -157,7 +151,7 @@ def close_command(
     from pipeline.cli.run import job_document, show_job
     from pipeline.features.lab.campaigns import close
 
-    result = close(_lab_database(database), campaign, output, progress())
+    result = close(_database(database), campaign, output, progress())
     outputs.write_json(job_document(result))
     show_job(result, outputs)
     sys.stdout.flush()
@@ -180,5 +174,5 @@ def serve_command(database: str | None, host: str, port: int, token_file: Path |
     """
     from pipeline.features.lab.serve import read_token, serve
 
-    url, token = _database(database), read_token(token_file)
+    url, token = _database(database, sqlite=True), read_token(token_file)
     serve(url, host, port, token, lambda address: click.echo(f"serving {address} - Ctrl-C ends it"))

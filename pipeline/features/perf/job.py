@@ -21,6 +21,7 @@ from device_runner.result import Caller, Failure, RunResult, Struct
 from device_runner.spec import Concurrency, Stream, TensorFile
 from pipeline.campaign.measure import CampaignPlan
 from pipeline.campaign.plan import Inputs, PlannedRun, decision_rule, distinct, in_modes, options_name, recorded
+from pipeline.campaign.record import FailureRow
 from pipeline.campaign.statistics.groups import t_quantile
 from pipeline.check.compare import (
     OutputCheck,
@@ -51,7 +52,6 @@ from pipeline.job.bench import (
     opened_alone,
     planned_files,
     preflight,
-    unfinished,
     versions,
     warnings,
 )
@@ -465,6 +465,16 @@ def measure_files(
         measured = measured_rows(planned, records, sizes)
         rows, (failures, left_out) = make_rows(measured, rule), ends_of(measured)
         modes, mode_failures, mode_skipped = mode_rows(planned, records, sizes, order.measure, rule)
+        # A device that did not become fit for a run: no run's own failure.
+        messages = {failure.message for failure in (*failures, *mode_failures)}
+        unfit = [
+            FailureRow(
+                kind="not fit", message=reason, cause="what was asked for did not come",
+                remedy="let the device rest and charge, or wait longer (--wait-seconds)", device=device,
+            )
+            for device, reason in left.items()
+            if reason not in messages
+        ]  # fmt: skip
         report = CampaignReport(
             name=campaign.name,
             campaign=campaign.id,
@@ -476,7 +486,7 @@ def measure_files(
             devices=tuple(bench.facts.values()),
             rows=rows,
             skipped=(*skipped, *left_out, *mode_skipped),
-            failures=(*unfinished(left, (*failures, *mode_failures)), *failures, *mode_failures),
+            failures=(*unfit, *failures, *mode_failures),
             modes=modes,
             warnings=(*warnings(runs, judge), *losses),
             profile_views=profile_views(profiled, medians(rows), {}),
