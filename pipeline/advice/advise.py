@@ -443,9 +443,16 @@ def advise(
         write_lean(subject, path)
         loaded = load_model(SourceModel(path=str(path)), folder)
         sizes = given_sizes(data, loaded.proto, sizes, source.name)
-        reference = _reference(loaded, data, sizes, folder)
-        if not isinstance(reference, str):  # dimensions that nobody gave a size have that of the reference's inputs
-            sizes = reference.data.sizes | sizes
+        reference: Reference | str  # what the original computes on its data, or why it does not
+        try:
+            reference = make_reference(loaded.source, sizes, data, str(folder / "reference"), str(folder))
+            sizes = reference.data.sizes | sizes  # what nobody gave a size has that of the reference's inputs
+        except PipelineError as error:
+            if isinstance(error, ConfigError) and data.given:  # data that are no input of it
+                raise
+            reference = error.reason
+        except (ValueError, OverflowError, MemoryError) as error:
+            reference = f"its inputs are too large to be made here: {error}"
         deadline = time.monotonic() + PATIENCE_SECONDS * (SIMULATED_FACTOR if simulate else 1)
         bench = TrialContext(
             folder=folder, provider=settings.provider, reference=reference, data=data, deadline=deadline
@@ -542,18 +549,6 @@ def _attempt_form(form: Pass, precision: str, state: State, bench: TrialContext)
 
 MORE = 1.2
 """Factor by which the error of a quantized model may grow with a fix, which changes what is rounded."""
-
-
-def _reference(loaded: LoadedModel, data: Dataset, sizes: dict[str, int], folder: Path) -> Reference | str:
-    """What the original computes on its data, or why it does not; ConfigError for data that are no input of it."""
-    try:
-        return make_reference(loaded.source, sizes, data, str(folder / "reference"), str(folder))
-    except PipelineError as error:
-        if isinstance(error, ConfigError) and data.given:
-            raise
-        return error.reason
-    except (ValueError, OverflowError, MemoryError) as error:
-        return f"its inputs are too large to be made here: {error}"
 
 
 def combined(

@@ -245,13 +245,13 @@ def labelled_set(
         for sample in samples(data, [info]):
             if sample.label is None and not labels:  # data without labels
                 break
-            array, label = sample.inputs[info.name], _plain_label(sample.label)
+            array, label = sample.inputs[info.name], np.asarray(sample.label)
             size += array.nbytes
             shape = shape or array.shape
-            answer = run_session(session, sample.inputs, where)[output] if label is not None else None
-            if label is None or answer is None:
+            if sample.label is None or label.size != 1 or label.dtype.kind not in "iuU":
                 why = f"{sample.name} has no label that is a number or a text"
                 break
+            answer = run_session(session, sample.inputs, where)[output]
             if array.shape != shape or (answers and answer.shape != answers[0].shape):
                 why = f"{sample.name} has another size than those before it"
                 break
@@ -259,7 +259,8 @@ def labelled_set(
                 why = f"these are {MAX_LABELLED} samples or {LABELLED_BYTES >> 20} MiB"
                 break
             raw.write(array.astype(array.dtype.newbyteorder("<")).tobytes())
-            labels.append(label)
+            text = str(label.reshape(-1)[0])  # as JSON has it
+            labels.append(int(text) if re.fullmatch(r"0|-?[1-9][0-9]{0,17}", text) else text)
             answers.append(answer)
     if not labels:
         return None, (f"labelled samples are not run on devices: {why}",) if why else ()
@@ -274,18 +275,6 @@ def labelled_set(
         labels=tuple(labels),
     )
     return labelled, (f"devices run the first {count} labelled samples: {why}",) if why else ()
-
-
-def _plain_label(label: Any) -> int | str | None:
-    """A label as JSON has it: a number or text; None for none and for arrays."""
-    import numpy as np
-
-    array = np.asarray(label)
-    if label is None or array.size != 1 or array.dtype.kind not in "iuU":
-        return None
-    value = array.reshape(-1)[0]
-    text = str(value)
-    return int(text) if re.fullmatch(r"0|-?[1-9][0-9]{0,17}", text) else text
 
 
 def make_reference(

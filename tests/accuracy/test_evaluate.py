@@ -16,13 +16,13 @@ from pipeline.accuracy.result import AccuracyResult, ArtifactAccuracy, DropVerdi
 from pipeline.config import AccuracyConfig
 from pipeline.core.errors import ConfigError, ModelError, PipelineError
 from pipeline.core.progress import NoProgress
-from pipeline.dataset import Dataset, Part
+from pipeline.dataset import Dataset, Part, Sample
 from pipeline.dataset.files import write_tensor
 from pipeline.model.sources import SourceModel
 from pipeline.report.layout import accuracy_parts, verdict_text
 from pipeline.report.show import show
+from tests.passes.quantized_models import EXAMPLE, write_arrays
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "build_configs" / "examples" / "mnist"
 MODEL, DIGITS = EXAMPLE / "mnist.onnx", EXAMPLE / "evaluation.npz"
 FLOAT_RIGHT = 355
 """Of 360; the example's README has the share."""
@@ -134,26 +134,18 @@ def test_samples_that_were_calibrated_on_are_reported() -> None:
     assert not result(request(MODEL, data=evaluation, calibration=apart)).findings
 
 
-def images(folder: Path, count: int, wrong: int = -1) -> Path:
-    folder.mkdir()
-    with np.load(DIGITS) as data:
-        for number in range(count):
-            shape = (1, 1, 28, 27) if number == wrong else (1, 1, 28, 28)
-            np.save(folder / f"{number}.npy", np.resize(data["inputs"][number], shape).astype(np.float32))
-        labels = "".join(f"{number},{label}\n" for number, label in enumerate(data["labels"][:count]))
-    (folder.parent / "labels.csv").write_text(labels)
-    return folder
-
-
 def test_a_wrong_shape_in_sample_37_is_named(tmp_path: Path) -> None:
-    found = error(request(MODEL, data=Dataset(test_data=str(images(tmp_path / "d", 40, wrong=37)))))
+    """When its turn comes: what follows it was never read."""
+    folder = write_arrays(tmp_path / "d", 40, wrong=37)
+    (folder / "38.npy").write_bytes(b"never read")
+    found = error(request(MODEL, data=Dataset(test_data=str(folder))))
     assert isinstance(found, ConfigError)
     assert found.where.endswith("37.npy")
     assert "[1, 1, 28, 27]" in found.why
 
 
 def test_labels_in_a_file_and_those_that_are_no_class(tmp_path: Path) -> None:
-    data = Dataset(test_data=str(images(tmp_path / "d", 40)), labels=str(tmp_path / "labels.csv"))
+    data = Dataset(test_data=str(write_arrays(tmp_path / "d", 40)), labels=str(tmp_path / "labels.csv"))
     found = result(request(MODEL, data=data))
     assert (found.metric, found.samples) == ("top-1", 40)
     text = Path(data.labels).read_text().splitlines()
@@ -179,11 +171,8 @@ def test_a_model_that_does_not_load_is_named(tmp_path: Path) -> None:
     assert "broken.onnx" in found.where
 
 
-def test_data_are_streamed(tmp_path: Path) -> None:
-    """A sample that is wrong is met when its turn comes: what follows it was never read."""
-    folder = images(tmp_path / "d", 6, wrong=3)
-    (folder / "4.npy").write_bytes(b"never read")
-    assert "3.npy" in error(request(MODEL, data=Dataset(test_data=str(folder)))).where
+def answer(number: int, given: Any, right: Any, label: Any = None) -> Answer:
+    return Sample(name=str(number), inputs={}, expected=[("y", right)], label=label), {"y": given}
 
 
 def answers(count: int, **wrong: Any) -> list[Answer]:
@@ -191,8 +180,7 @@ def answers(count: int, **wrong: Any) -> list[Answer]:
     made = []
     for number in range(count):
         right = np.eye(2, dtype=np.float32)[[number % 2]]
-        outputs = {"y": wrong.get(f"n{number}", right)}
-        made.append(Answer(sample=str(number), outputs=outputs, expected={"y": right}, label=number % 2))
+        made.append(answer(number, wrong.get(f"n{number}", right), right, number % 2))
     return made
 
 
@@ -209,7 +197,7 @@ def test_nan_is_wrong_and_reported() -> None:
 
 def test_a_model_is_not_as_good_as_an_original_that_gives_nothing() -> None:
     broken = np.full((1, 2), np.nan, np.float32)
-    every = [Answer(sample=str(n), outputs={"y": broken}, expected={"y": broken}, label=n % 2) for n in range(400)]
+    every = [answer(n, broken, broken, n % 2) for n in range(400)]
     found = score(every, "m", AccuracyConfig(max_drop=0.1), "d")
     assert (found.drop, found.drop_high, found.samples_needed) == (0, None, None)
     assert found.verdict is DropVerdict.CANNOT_TELL
@@ -224,7 +212,7 @@ def embeddings(count: int, *broken: int) -> list[Answer]:
     for number in range(count):
         right = np.random.default_rng(number).standard_normal((2, 3)).astype(np.float32)
         given = np.full((2, 3), np.inf, np.float32) if number in broken else right
-        made.append(Answer(sample=str(number), outputs={"y": given}, expected={"y": right}))
+        made.append(answer(number, given, right))
     return made
 
 
@@ -276,7 +264,7 @@ def test_detections_are_drawn_again_less_often(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("pipeline.accuracy.evaluate.bootstrap_interval", counted)
     rows = np.array([[[0, 0, 10, 10, 0.9, 0]]], np.float32)
     label = [[0, 0, 0, 10, 10]]
-    made = [Answer(sample=str(n), outputs={"y": rows}, expected={"y": rows}, label=label) for n in range(12)]
+    made = [answer(n, rows, rows, label) for n in range(12)]
     assert score(made, "m", AccuracyConfig(metric="map"), "d").value == pytest.approx(1)
     score(answers(12), "m", AccuracyConfig(metric="f1"), "d")
     assert drawn == [500, 2000]

@@ -2,7 +2,6 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +13,9 @@ from pipeline.config import ModelConfig
 from pipeline.core.errors import ConfigError
 from pipeline.dataset import Dataset, labelled_data
 from pipeline.model.sources import SourceModel
+from tests.passes.quantized_models import EXAMPLE, write_arrays
 from tests.values import present
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "build_configs" / "examples" / "mnist"
 MODEL, DIGITS = EXAMPLE / "mnist.onnx", EXAMPLE / "evaluation.npz"
 
 
@@ -29,18 +28,6 @@ def reference(folder: Path, table: ModelConfig) -> Reference:
     )  # fmt: skip
 
 
-def digits(folder: Path, count: int, **wrong: Any) -> Path:
-    """So many digits as .npy files with their labels beside the folder; `wrong` has other arrays by number."""
-    (folder / "d").mkdir()
-    with np.load(DIGITS) as data:
-        for number in range(count):
-            image = wrong.get(f"n{number}", data["inputs"][number][None].astype(np.float32))
-            np.save(folder / "d" / f"{number}.npy", image)
-        lines = [f"{number},{label}" for number, label in enumerate(data["labels"][:count])]
-    (folder / "labels.csv").write_text("\n".join(lines))
-    return folder / "d"
-
-
 def test_a_stacked_set_as_before(tmp_path: Path) -> None:
     found = present(reference(tmp_path, ModelConfig(path=str(MODEL), labels=str(DIGITS))).labelled)
     assert (found.samples, found.accuracy) == (360, 355 / 360)
@@ -51,7 +38,7 @@ def test_a_stacked_set_as_before(tmp_path: Path) -> None:
 
 
 def test_labels_of_a_csv_file_become_a_set_of_their_own(tmp_path: Path) -> None:
-    folder = digits(tmp_path, 40)
+    folder = write_arrays(tmp_path / "d", 40)
     table = ModelConfig(path=str(MODEL), test_data=str(folder), labels=str(tmp_path / "labels.csv"))
     found = present(reference(tmp_path, table).labelled)
     assert 20 <= found.samples < 40  # the evaluation part
@@ -74,7 +61,7 @@ def test_a_set_ends_where_it_would_fill_a_phone_and_says_so(tmp_path: Path, monk
 
 
 def test_labels_that_are_texts_are_kept_and_arrays_are_not(tmp_path: Path) -> None:
-    folder = digits(tmp_path, 5)
+    folder = write_arrays(tmp_path / "d", 5)
     (tmp_path / "labels.csv").write_text("0,seven\n1,007\n2,7\n3,x\n4,y\n")
     answered = partial(
         make_reference, SourceModel(path=str(MODEL)), {}, Dataset(test_data=str(EXAMPLE)), str(tmp_path / "out"),
@@ -93,7 +80,7 @@ def test_labels_that_are_texts_are_kept_and_arrays_are_not(tmp_path: Path) -> No
 
 
 def test_a_wrong_sample_stops_before_anything_is_measured(tmp_path: Path) -> None:
-    folder = digits(tmp_path, 40, n37=np.zeros((1, 1, 28, 27), np.float32))
+    folder = write_arrays(tmp_path / "d", 40, wrong=37)
     table = ModelConfig(path=str(MODEL), test_data=str(folder), labels=str(tmp_path / "labels.csv"))
     with pytest.raises(ConfigError) as caught:
         reference(tmp_path, table)

@@ -79,6 +79,18 @@ def write_digits(folder: Path) -> Path:
     return folder
 
 
+def write_arrays(folder: Path, count: int, wrong: int = -1) -> Path:
+    """So many of them as .npy files, one of another size, with their labels in labels.csv beside the folder."""
+    images, labels = digits()
+    folder.mkdir()
+    for number in range(count):
+        shape = (1, 1, 28, 27) if number == wrong else (1, 1, 28, 28)
+        np.save(folder / f"{number}.npy", np.resize(images[number], shape))
+    lines = [f"{number},{label}" for number, label in enumerate(labels[:count])]
+    (folder.parent / "labels.csv").write_text("\n".join(lines))
+    return folder
+
+
 def accuracy(model: Model, first: int = 40) -> float:
     """The share of right answers over the example's images from `first` on."""
     images, labels = digits()
