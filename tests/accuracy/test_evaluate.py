@@ -16,7 +16,7 @@ from pipeline.accuracy.result import AccuracyResult, ArtifactAccuracy, DropVerdi
 from pipeline.config import AccuracyConfig
 from pipeline.core.errors import ConfigError, ModelError, PipelineError
 from pipeline.core.progress import NoProgress
-from pipeline.dataset import Dataset, Part
+from pipeline.dataset import Dataset, Part, Sample
 from pipeline.dataset.files import write_tensor
 from pipeline.model.sources import SourceModel
 from pipeline.report.layout import accuracy_parts, verdict_text
@@ -171,13 +171,16 @@ def test_a_model_that_does_not_load_is_named(tmp_path: Path) -> None:
     assert "broken.onnx" in found.where
 
 
+def answer(number: int, given: Any, right: Any, label: Any = None) -> Answer:
+    return Sample(name=str(number), inputs={}, expected=[("y", right)], label=label), {"y": given}
+
+
 def answers(count: int, **wrong: Any) -> list[Answer]:
     """Right answers of two classes; `wrong` has other outputs by number."""
     made = []
     for number in range(count):
         right = np.eye(2, dtype=np.float32)[[number % 2]]
-        outputs = {"y": wrong.get(f"n{number}", right)}
-        made.append(Answer(sample=str(number), outputs=outputs, expected={"y": right}, label=number % 2))
+        made.append(answer(number, wrong.get(f"n{number}", right), right, number % 2))
     return made
 
 
@@ -194,7 +197,7 @@ def test_nan_is_wrong_and_reported() -> None:
 
 def test_a_model_is_not_as_good_as_an_original_that_gives_nothing() -> None:
     broken = np.full((1, 2), np.nan, np.float32)
-    every = [Answer(sample=str(n), outputs={"y": broken}, expected={"y": broken}, label=n % 2) for n in range(400)]
+    every = [answer(n, broken, broken, n % 2) for n in range(400)]
     found = score(every, "m", AccuracyConfig(max_drop=0.1), "d")
     assert (found.drop, found.drop_high, found.samples_needed) == (0, None, None)
     assert found.verdict is DropVerdict.CANNOT_TELL
@@ -209,7 +212,7 @@ def embeddings(count: int, *broken: int) -> list[Answer]:
     for number in range(count):
         right = np.random.default_rng(number).standard_normal((2, 3)).astype(np.float32)
         given = np.full((2, 3), np.inf, np.float32) if number in broken else right
-        made.append(Answer(sample=str(number), outputs={"y": given}, expected={"y": right}))
+        made.append(answer(number, given, right))
     return made
 
 
@@ -261,7 +264,7 @@ def test_detections_are_drawn_again_less_often(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("pipeline.accuracy.evaluate.bootstrap_interval", counted)
     rows = np.array([[[0, 0, 10, 10, 0.9, 0]]], np.float32)
     label = [[0, 0, 0, 10, 10]]
-    made = [Answer(sample=str(n), outputs={"y": rows}, expected={"y": rows}, label=label) for n in range(12)]
+    made = [answer(n, rows, rows, label) for n in range(12)]
     assert score(made, "m", AccuracyConfig(metric="map"), "d").value == pytest.approx(1)
     score(answers(12), "m", AccuracyConfig(metric="f1"), "d")
     assert drawn == [500, 2000]

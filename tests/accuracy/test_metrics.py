@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.accuracy.evaluate import Answer, score
+from pipeline.accuracy.evaluate import score
 from pipeline.accuracy.metrics import METRICS, Metric, Needs, decoded, find_metric, overlap_of
 from pipeline.config import AccuracyConfig, MetricName
 from pipeline.core.errors import ConfigError, MissingError
+from pipeline.dataset import Sample
 
 
 def value(metric: Metric, pairs: list[tuple[Any, Any]], weights: list[int] | None = None) -> float:
@@ -300,8 +301,8 @@ SOFTMAX = np.exp(np.arange(5.0)) / np.exp(np.arange(5.0)).sum()
 )
 def test_without_labels_only_classes_have_a_top_1(name: str, values: Any, metric: str) -> None:
     values = values if values.dtype == np.float16 else values.astype(np.float32)
-    answer = Answer(sample="s", outputs={name: values}, expected={name: values})
-    assert score([answer], "m", AccuracyConfig(), "d").metric == metric
+    sample = Sample(name="s", inputs={}, expected=[(name, values)])
+    assert score([(sample, {name: values})], "m", AccuracyConfig(), "d").metric == metric
 
 
 @pytest.mark.parametrize(

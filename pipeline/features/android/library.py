@@ -25,19 +25,17 @@ from device_runner.probe.elf import NotElf, parse_header
 from pipeline.config import AndroidRelease, Telemetry
 from pipeline.core.abis import abis_of_target
 from pipeline.core.errors import CheckFailed, ConfigError, PipelineError
-from pipeline.core.files import BUNDLE, make_folder, storage_errors, write_bytes, write_text, write_zip
+from pipeline.core.files import BUNDLE, make_folder, storage_errors, write_bytes, write_files, write_text, write_zip
 from pipeline.core.releases import line_of, range_of
 from pipeline.features.android.package import (
     JAVA_WORDS,
     TAKEN,
-    AiPack,
     ai_pack,
     asset_path,
     compiled,
     java_compiler,
     java_sources,
     pack_name,
-    write_pack,
 )
 from pipeline.features.packages.release import AppPackage, ReleaseOrder
 from pipeline.release.app_code import rows_of, target_in, target_of
@@ -495,7 +493,7 @@ class AndroidLibrary:
     bundle: Path
     telemetry: bool
     runtime: RuntimePackage | None
-    pack: AiPack | None
+    pack: Mapping[str, str | Path] | None
     pack_folder: Path | None
 
     @property
@@ -610,10 +608,13 @@ class AndroidLibrary:
                     licence=LICENCE,
                 )
             )
-        new = publish(modules, repository)[0]
-        if self.pack and self.pack_folder:
-            write_pack(self.pack, self.bundle, self.pack_folder)
-        return new
+        is_new = publish(modules, repository)[0]
+        if self.pack and self.pack_folder:  # whole or not at all; an older one there is replaced
+            make_folder(self.pack_folder.parent)
+            with storage_errors(self.pack_folder), staging_folder(self.pack_folder) as new:
+                write_files(new, self.pack)
+                take_place(new, self.pack_folder)
+        return is_new
 
 
 def android_library(bundle: Path, manifest: Manifest, table: AndroidRelease, version: str) -> AndroidLibrary:

@@ -17,12 +17,11 @@ from typing import Any
 from xml.sax.saxutils import quoteattr
 
 from device_runner.device import SOC_MAKER, SOC_PROPERTIES
-from device_runner.files import staging_folder, take_place
 from device_runner.local import run_group, tail
 from device_runner.providers import provider_named
 from pipeline.campaign.plan import options_name
 from pipeline.core.errors import CheckFailed, ConfigError, MissingError, PipelineError
-from pipeline.core.files import copy_file, make_folder, storage_errors, write_text
+from pipeline.core.files import storage_errors, write_text
 from pipeline.core.releases import Release, line_of
 from pipeline.model.signature import TensorInfo
 from pipeline.release.app_code import (
@@ -434,13 +433,10 @@ class DeviceGroup:
     files: tuple[str, ...]
 
 
-AiPack = tuple[tuple[DeviceGroup, ...], Mapping[str, str]]
-"""The groups of a pack that was checked, the others last, and the texts beside the models."""
+def ai_pack(folder: Path, bundle: Path, content: Content, target: str, package: str) -> dict[str, str | Path]:
+    """The files of a pack of a target's models, by their path in `folder`, whose name is the pack's.
 
-
-def ai_pack(folder: Path, bundle: Path, content: Content, target: str, package: str) -> AiPack:
-    """The pack of a target's models, called as the folder that it will be in; `package` is that of the Java classes.
-
+    `package` is that of the Java classes.
     Raises ConfigError for a name that Gradle refuses and a folder with anything else in it, CheckFailed for models
     larger than a store allows.
     """
@@ -471,7 +467,7 @@ def ai_pack(folder: Path, bundle: Path, content: Content, target: str, package: 
         all=ALL_BYTES,
         sizes=", ".join(listed),
     )
-    texts = {BUILD_FILE: BUILD.format(mark=MARK, name=name), "README.md": how}
+    files: dict[str, str | Path] = {BUILD_FILE: BUILD.format(mark=MARK, name=name), "README.md": how}
     if targeted:
         selected = "".join(
             GROUP.format(
@@ -483,8 +479,11 @@ def ai_pack(folder: Path, bundle: Path, content: Content, target: str, package: 
             for group in groups
             if group.chips
         )
-        texts[TARGETING_FILE] = TARGETING_CONFIG.format(groups=selected)
-    return groups, texts
+        files[TARGETING_FILE] = TARGETING_CONFIG.format(groups=selected)
+    for group in groups:
+        assets = f"src/main/assets/{ASSETS}{f'#group_{group.name}' if targeted else ''}"
+        files |= {f"{assets}/{Path(file).name}": bundle / file for file in group.files}
+    return files
 
 
 def pack_name(folder: Path) -> str:
@@ -545,17 +544,3 @@ def _chip(row: SelectionRow) -> tuple[str, str] | None:
 
 def _files(content: Content, rows: Sequence[SelectionRow]) -> tuple[str, ...]:
     return tuple(sorted({file for row in rows for file in content.ships[row.ships].files}))
-
-
-def write_pack(pack: AiPack, bundle: Path, folder: Path) -> None:
-    """Write the module to `folder`, whole or not at all; an older one there is replaced."""
-    groups, texts = pack
-    make_folder(folder.parent)
-    with storage_errors(folder), staging_folder(folder) as new:
-        for name, text in texts.items():
-            write_text(new / name, text)
-        for group in groups:
-            suffix = f"#group_{group.name}" if len(groups) > 1 else ""
-            for file in group.files:
-                copy_file(bundle / file, new / "src/main/assets" / f"{ASSETS}{suffix}" / Path(file).name)
-        take_place(new, folder)

@@ -21,7 +21,7 @@ from device_runner.spec import ElementType
 from pipeline.campaign.plan import options_name
 from pipeline.config import AppleRelease, Telemetry
 from pipeline.core.errors import CheckFailed, ConfigError
-from pipeline.core.files import BUNDLE, copy_file, make_folder, sha256_of, storage_errors, write_text, write_zip
+from pipeline.core.files import BUNDLE, make_folder, sha256_of, storage_errors, write_files, write_zip
 from pipeline.core.releases import SWIFT_PACKAGES, SWIFT_REPOSITORY, Release, SwiftPackageVersion, line_of
 from pipeline.features.packages.release import AppPackage, ReleaseOrder
 from pipeline.library.xcframework import XcFramework, opened
@@ -479,11 +479,7 @@ def write_package(package: SwiftPackage, folder: Path) -> bool:
             )
     make_folder(folder.parent)
     with storage_errors(folder), staging_folder(folder) as new:
-        for path, content in package.files.items():
-            if isinstance(content, Path):
-                copy_file(content, new / path)
-            else:
-                write_text(new / path, content)
+        write_files(new, package.files)
         old_digests, new_digests = (
             {path.relative_to(place): sha256_of(path) for path in place.rglob("*") if path.is_file()}
             for place in (folder, new)

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -43,7 +43,24 @@ def diff(a: str, b: str, svg: Path | None, outputs: Outputs) -> None:
 
         names = (Path(sources[0].name).name, Path(sources[1].name).name)
         write_text(svg, draw_diff(before, after, change_set, names))
-    outputs.finish(_document(a, b, before, after, change_set), diff_parts(a, b, before, after, change_set))
+
+    def nodes(graph: "FileGraph", places: Iterable[int]) -> list[dict[str, str]]:
+        return [{"name": graph.nodes[place].label, "operator": graph.nodes[place].operator} for place in places]
+
+    document = {
+        "a": a,
+        "b": b,
+        "nodes_a": len(before.nodes),
+        "nodes_b": len(after.nodes),
+        "same": change_set.same,
+        "regions": [
+            {"by": list(region.by), "gone": nodes(before, region.gone), "new": nodes(after, region.new)}
+            for region in change_set.regions
+        ],
+        "changed": [{**nodes(before, [place])[0], "what": list(what)} for place, _, what in change_set.changed],
+        "recorded": change_set.recorded,
+    }
+    outputs.finish(document, diff_parts(a, b, before, after, change_set))
 
 
 def _one_model(path: str) -> "SourceModel":
@@ -56,38 +73,12 @@ def _one_model(path: str) -> "SourceModel":
     return models[0]
 
 
-def _document(a: str, b: str, before: "FileGraph", after: "FileGraph", change_set: "GraphDiff") -> dict[str, Any]:
-    """Nodes by name and operator; each region and change in the order of the first file."""
-
-    def nodes(graph: "FileGraph", places: Iterable[int]) -> list[dict[str, str]]:
-        return [{"name": graph.nodes[place].label, "operator": graph.nodes[place].operator} for place in places]
-
-    return {
-        "a": a,
-        "b": b,
-        "nodes_a": len(before.nodes),
-        "nodes_b": len(after.nodes),
-        "same": change_set.same,
-        "regions": [
-            {"by": list(region.by), "gone": nodes(before, region.gone), "new": nodes(after, region.new)}
-            for region in change_set.regions
-        ],
-        "changed": [
-            {**nodes(before, [place])[0], "what": list(what)} for place, _, what in change_set.changed
-        ],
-        "recorded": change_set.recorded,
-    }  # fmt: skip
-
-
 def diff_parts(a: str, b: str, before: "FileGraph", after: "FileGraph", change_set: "GraphDiff") -> "Iterator[Part]":
     """The change in a line, regions that are alike in one row, and nodes that have other attributes or constants."""
     from pipeline.report.wording import Line, Listing
 
-    gone, new = (
-        (sum(map(len, side)) for side in zip(*((r.gone, r.new) for r in change_set.regions), strict=True))
-        if (change_set.regions)
-        else (0, 0)
-    )
+    gone = sum(len(region.gone) for region in change_set.regions)
+    new = sum(len(region.new) for region in change_set.regions)
     yield Line(
         f"{a} → {b}: {len(before.nodes)} → {len(after.nodes)} nodes: {gone} gone, {new} new, {len(change_set.changed)} "
         f"changed, {change_set.same} the same"
