@@ -1,21 +1,23 @@
-"""Provider-aware files: how they are saved with our claims, and by sessions that have the provider."""
+"""Provider-aware files: what is claimed after level basic and so must stay, and how it is kept in a file."""
 
 import functools
+import importlib
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING
+from operator import itemgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from device_runner.android_host.build import build_host
 from device_runner.errors import RunnerError
 from device_runner.host_device import default_abi, find_processor
-from device_runner.library import Library, LibraryFacts, resolve
+from device_runner.library import LibraryFacts, resolve
 from device_runner.spec import OptimizationLevel
-from pipeline.convert.claims import WholeGraph, close_off, find_claims, for_gpu, look_at
 from pipeline.convert.request import AwareSource, AwareSpec, SessionSettings, has_installed
 from pipeline.convert.steps import (
     PLAIN,
@@ -35,16 +37,40 @@ from pipeline.core.providers import NNAPI
 from pipeline.core.releases import has_rules, installed_release, rules_of
 from pipeline.core.variant import AwareBy, Level, Way
 from pipeline.library.fetch import known_libraries
-from pipeline.model.edit import copied, first_output, subgraphs
+from pipeline.model.edit import (
+    ONNX_DOMAINS,
+    copied,
+    first_output,
+    fresh_name,
+    keep_only,
+    names_in,
+    set_nodes,
+    sort_nodes,
+    subgraphs,
+)
 from pipeline.model.onnx_model import LeanModel, loadable
-from pipeline.partition.graph import Node
+from pipeline.partition.answer import Refusal, Settings, lost_to_dimensions
+from pipeline.partition.graph import FreshNames, Graph, Node, bodies, body_types, tensor_reader, view
 from pipeline.partition.reference import check_asked, claims_of_named, differing, plain_name, reference_aware
-from pipeline.partition.shown import CLAIMS, CLAIMS_PROVIDER, claims_devices, claims_file, node_key
-from pipeline.partition.subject import name_nodes, remove_model, write_model
+from pipeline.partition.rules import Claim, claim
+from pipeline.partition.shown import (
+    CLAIMS,
+    CLAIMS_PROVIDER,
+    add_copies,
+    before_partitioning,
+    claims_devices,
+    claims_file,
+    inlined_view,
+    node_key,
+    undone_for_provider,
+    without_functions,
+)
+from pipeline.partition.subject import dynamic_names, name_nodes, remove_model, write_model
+from pipeline.partition.units import node_units, unique_dq, unit_of_node
 from pipeline.passes.base import PassContext
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
+    from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
     from pipeline.convert.engine import Optimizer
 
@@ -86,8 +112,22 @@ def choose_reference(
         facts = resolve(text, abi or default_abi()).android()
         check_asked(facts, NNAPI)
         return _of(facts, optional=False)
-    facts_at_hand = _at_hand(release, ships, abi or ARM64)
-    return _of(facts_at_hand, optional=True) if facts_at_hand else AwareSource(optional=True)
+    abi, prefix = abi or ARM64, release or str(installed_release())
+    try:
+        # One that ships, else the newest patch release in a cache
+        for name in [*ships, *_cached(prefix)]:
+            try:
+                library = resolve(name, abi)
+                check_asked(library.android(), NNAPI)
+            except RunnerError as error:
+                log.info("not asked: %s", error)
+                continue
+            if f"{library.release}.".startswith(f"{prefix}.") or (not release and library.text in ships):
+                build_host(find_processor(abi))
+                return _of(library.facts, optional=True)
+    except RunnerError as error:
+        log.info("provider-aware files are saved with our claims: %s", error)
+    return AwareSource(optional=True)
 
 
 def library_of(reference: AwareSource) -> LibraryFacts:
@@ -99,39 +139,16 @@ def _of(facts: LibraryFacts, *, optional: bool) -> AwareSource:
     return AwareSource(library=facts.path, abi=facts.abi, release=facts.release, sha256=facts.sha256, optional=optional)
 
 
-def _at_hand(release: str, ships: Sequence[str], abi: str) -> LibraryFacts | None:
-    """The first library of a release that runs here: one that ships, else the newest patch release in a cache."""
-    prefix = release or str(installed_release())
-    try:
-        for library in _found([*ships, *_cached(prefix)], abi):
-            if f"{library.release}.".startswith(f"{prefix}.") or (not release and library.text in ships):
-                build_host(find_processor(abi))
-                return library.facts
-    except RunnerError as error:
-        log.info("provider-aware files are saved with our claims: %s", error)
-    return None
-
-
-def _found(names: Sequence[str], abi: str) -> Iterator[Library]:
-    for name in names:
-        try:
-            library = resolve(name, abi)
-            check_asked(library.android(), NNAPI)
-            yield library
-        except RunnerError as error:
-            log.info("not asked: %s", error)
-
-
 def _cached(release: str) -> list[str]:
     """Names of Android releases available that a release X.Y or X.Y.Z means, the newest first."""
     names = [library.name for library in known_libraries() if library.at_hand and library.name.startswith("android:")]
-    fitting = [name for name in names if f"{name.partition(':')[2]}.".startswith(f"{release}.")]
-    return sorted(fitting, key=_parts, reverse=True)
+    versions = [name.partition(":")[2] for name in names]
+    fitting = [version for version in versions if f"{version}.".startswith(f"{release}.")]
+    fitting.sort(key=lambda version: [int(part) for part in version.split(".") if part.isdigit()], reverse=True)
+    return [f"android:{version}" for version in fitting]
 
 
-def _parts(name: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in name.partition(":")[2].split(".") if part.isdigit())
-
+Look = Callable[["ModelProto"], Graph]
 
 MOST_NAMED = 5
 PRODUCTS = frozenset({"MatMul", "Gemm"})
@@ -140,6 +157,22 @@ SAVE = SessionSettings(level=Level.NONE, keep_shared_dq=True)
 PLAIN_CPU = "cortex-a53"
 """The core that an emulator plays while it saves: one without half precision puts Casts around fp16 nodes, and such a
 file runs on every core; one with it leaves nodes that the others have no kernel for (docs/facts/arm64_host.md 5.2)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeGraph:
+    """A model with its view. Nodes go by their first output (`first_output`).
+
+    `kept` are the nodes that stay as they are; `claimed` counts them by provider. `claims` are all of them, in bodies
+    too, as the claims provider knows nodes (`node_key`). `notes` are warnings.
+    """
+
+    model: LeanModel
+    graph: Graph
+    kept: frozenset[str]
+    claims: frozenset[str]
+    claimed: Mapping[str, int]
+    notes: tuple[str, ...] = ()
 
 
 def aware_parts(optimizer: "Optimizer", settings: SessionSettings, wish: AwareSpec) -> OrtParts:
@@ -412,3 +445,291 @@ def library_differences(whole: WholeGraph, wish: AwareSpec, shop: PassContext) -
             f"{name} ({'ours' if ours else 'theirs'})" for name, ours in list(differences.items())[:MOST_NAMED]
         )
         yield f"{len(differences)} nodes are claimed by the library or by our rules alone: {names}"
+
+
+MOST_CLOSED = 200
+"""Nodes of one model that are kept from a provider before giving up."""
+
+
+def problem(graph: Graph, groups: Iterable[tuple[Node, ...]], settings: Settings) -> Refusal | None:
+    """The first reason why one of the provider's models cannot be built on the phone."""
+    module = importlib.import_module(settings.rules.load)
+    refusal: Refusal | None = module.build_refusal(graph, groups, settings)
+    return refusal
+
+
+def culprits(graph: Graph, claimed: Claim, settings: Settings) -> Sequence[Node]:
+    """The members of the first unit without which the first problem is another one or none; empty without problem."""
+    for group in claimed.groups:
+        first = problem(graph, (group,), settings)
+        if first is None:
+            continue
+        units: Collection[tuple[Node, ...]] = [(node,) for node in group]
+        if settings.rules.qdq_units:  # NNAPI takes or leaves units, CoreML nodes
+            owner = unit_of_node(node_units(graph, settings))
+            units = {owner[node.index].target.index: owner[node.index].nodes for node in group}.values()
+        for unit in units:
+            members = {node.index for node in unit}
+            others = tuple(node for node in group if node.index not in members)
+            if not others or problem(graph, (others,), settings) != first:
+                return unit
+        return group
+    return ()
+
+
+def close_off(model: LeanModel, settings: Settings, look: Look) -> Iterator[str]:
+    """Keep a provider from the nodes of a finished model that it would claim and not build; gives warnings.
+
+    The phone partitions the file again. Every rule that asks for a constant refuses what an Identity makes of one, and
+    the file is saved and loaded without optimizations that would see through it. In place; a node without constants
+    cannot be kept from the provider so.
+    """
+    fresh, tried = FreshNames(), set[tuple[str, str]]()
+    for _ in range(MOST_CLOSED):
+        graph = look(model.proto)
+        claimed = claim(graph, settings)
+        refusal = claimed.fatal or problem(graph, claimed.groups, settings)
+        if refusal is None:
+            return
+        # The smallest constant that one of the nodes reads, and that was not tried before
+        places = sorted(
+            (value.count, node.first_output, name)
+            for node in culprits(graph, claimed, settings)
+            for name in node.inputs
+            if name and (node.first_output, name) not in tried and (value := graph.constant(name)) is not None
+        )
+        if not places:
+            yield f"{settings.provider}: {refusal.text}. No change of the file keeps this node from the provider"
+            return
+        _, name, constant = places[0]
+        tried.add((name, constant))
+        proto = model.proto.graph
+        taken = {value for node in proto.node for value in (*node.input, *node.output)}
+        hidden = fresh.take(f"{constant}/for the CPU", taken)
+        node = next(node for node in proto.node if first_output(node) == name)
+        node.input[:] = [hidden if value == constant else value for value in node.input]
+        identity = type(node)(op_type="Identity", input=[constant], output=[hidden])
+        set_nodes(proto, (identity, *proto.node))
+
+
+FUSED_CONV = "FusedConv"
+
+
+def for_gpu(model: LeanModel, settings: Settings, look: Look) -> LeanModel:
+    """A finished model with copies between the memories of GPU and CPU, which ONNX Runtime inserts in ONNX files alone.
+
+    The same model where none are needed. A constant that both sides read is there twice. The layout decides what of the
+    computation of shapes stays on the CPU; FusedConv loads in NCHW alone.
+    """
+    from pipeline.partition.webgpu import COPIES, crossing, memories, shared_constants  # a table that few need
+
+    graph = look(model.proto)
+    parts = (graph, *(body for _, body in bodies(graph)))
+    fused = any(node.op_type == FUSED_CONV for part in parts for node in part.nodes.values())
+    options = msgspec.structs.replace(settings.webgpu, layout="NCHW" if fused else settings.webgpu.layout)
+    weights = dict(model.weights)
+    result = LeanModel(proto=copied(model.proto), folder=model.folder, weights=weights)
+    taken = names_in(result.proto.graph)
+    taken |= {tensor.values.name for tensor in result.proto.graph.sparse_initializer}
+    asked = msgspec.structs.replace(settings, webgpu=options)
+    changed = False
+    for part, proto in _with_messages(graph, result.proto.graph):
+        gpu, cpu = memories(part, claim(part, asked).claimed)
+        to_gpu, to_cpu = crossing(part, gpu, cpu)
+        shared = shared_constants(part, gpu, cpu)
+        doubled = shared & part.initializers.keys()
+        to_gpu |= shared - doubled  # a constant of a graph around
+        # Readers by the first outputs of their nodes, which is what messages and view have in common.
+        nodes = {first_output(node): node for node in proto.node}
+        initializers = {tensor.name: tensor for tensor in proto.initializer}
+        sparse = {tensor.values.name: tensor for tensor in proto.sparse_initializer}
+        moves = [(name, gpu, COPIES[0]) for name in to_gpu] + [(name, cpu, COPIES[1]) for name in to_cpu]
+        for name, side, operator in sorted([*moves, *((name, gpu, "") for name in doubled)], key=itemgetter(0, 2)):
+            copy = fresh_name(f"{name}_{'on_gpu' if side is gpu else 'on_cpu'}", taken)
+            for node, slot in side.read[name]:
+                if slot < len(node.inputs):
+                    nodes[node.first_output].input[slot] = copy
+            if operator:
+                proto.node.add(op_type=operator, name=copy, input=[name], output=[copy])
+            elif name in sparse:
+                proto.sparse_initializer.append(sparse[name])
+                proto.sparse_initializer[-1].values.name = copy
+            else:
+                proto.initializer.append(initializers[name])
+                proto.initializer[-1].name = copy
+                weights |= {copy: weights[name]} if name in weights else {}
+            changed = True
+        sort_nodes(proto)
+    return result if changed else model
+
+
+def _with_messages(graph: Graph, proto: "GraphProto") -> "Iterator[tuple[Graph, GraphProto]]":
+    """A graph and its bodies, each with the message that it is a view of."""
+    yield graph, proto
+    nodes = {first_output(node): node for node in proto.node}
+    for node in graph.nodes.values():
+        if node.bodies:
+            inner = [attribute.g for attribute in nodes[node.first_output].attribute if attribute.type == 5]
+            for body, message in zip(node.bodies, inner, strict=True):
+                yield from _with_messages(body, message)
+
+
+def lift_constants(graph: "GraphProto") -> None:
+    """Turn Constant nodes (inlined functions have them) into initializers, as ONNX Runtime does on loading."""
+    constants = [node for node in graph.node if _is_constant(node)]
+    if not constants:
+        return
+    graph.initializer.extend(_tensor(node) for node in constants)
+    keep_only(graph.node, lambda node: not _is_constant(node))
+
+
+def _is_constant(node: "NodeProto") -> bool:
+    """Whether it is a Constant node of numbers; other kinds stay nodes."""
+    plain = node.op_type == "Constant" and node.domain in ONNX_DOMAINS and len(node.attribute) == 1
+    return plain and not node.attribute[0].name.startswith(("sparse", "value_string"))
+
+
+def _tensor(node: "NodeProto") -> "TensorProto":
+    import onnx
+
+    attribute = node.attribute[0]
+    if attribute.name == "value":
+        tensor: TensorProto = copied(attribute.t)
+        tensor.name = node.output[0]
+        return tensor
+    content: Any = onnx.helper.get_attribute_value(attribute)
+    kind = onnx.TensorProto.FLOAT if "float" in attribute.name else onnx.TensorProto.INT64
+    many = isinstance(content, (list, tuple))
+    return onnx.helper.make_tensor(node.output[0], kind, [len(content)] if many else [], content if many else [content])
+
+
+MOST_ROUNDS = 64
+MOST_LISTED = 4
+MOST_LEFT_OUT = 1000
+"""Nodes that `safe` leaves to the CPU before the provider is given up."""
+
+
+def find_claims(source: LeanModel, basic: LeanModel, wish: AwareSpec, folder: Path) -> WholeGraph:
+    """The graph that the providers are shown of `basic` (which is `source` after level basic), and their claims.
+
+    What the session for the CPU did beyond level basic is undone (ep_rules H.4.2 and H.4.3); functions that are neither
+    claimed nor known to the CPU are inlined as the real session would, and the providers asked again about their nodes.
+    ModelError when asking a provider would end the session on the phone too.
+    """
+    before = source.proto
+    for settings in wish.providers:
+        before = before_partitioning(before, look_at(source, folder), settings)
+    model = undone_for_provider(basic.proto, before) or basic.proto
+    look = look_at(basic, folder)
+    graph = unique_dq(look(model))
+    # As in the view: Constant nodes are initializers, shared DequantizeLinear nodes copied.
+    shown = model = copied(model)
+    lift_constants(model.graph)
+    add_copies(model.graph, graph)
+    asked = [_Asked(settings, wish.safe) for settings in wish.providers]
+    for provider in asked:
+        provider.ask(graph)
+    for _ in range(MOST_ROUNDS):
+        changed = without_functions(model, graph, {name for provider in asked for name in provider.names})
+        if changed is model:
+            break
+        graph, fresh = inlined_view(graph, look(changed))
+        model = changed
+        for provider in asked:
+            provider.ask(graph, fresh)
+    # Every reader of a DequantizeLinear gets a copy of its own before functions are inlined, and none afterwards. Where
+    # nodes inside an inlined body share one, a session that was given the body would make copies: then all functions
+    # are left for the sessions to inline.
+    remaining = {(node.op_type, first_output(node)) for node in model.graph.node}
+    shared = {
+        node.first_output
+        for node in graph.nodes.values()
+        if node.op_type == "DequantizeLinear" and len(graph.out_edges[node.index]) > 1
+    }
+    calls = [node for node in shown.graph.node if (node.op_type, first_output(node)) not in remaining]
+    if any(not shared.isdisjoint(call.input) for call in calls):
+        model = shown
+    for provider in asked:
+        if not provider.names and (
+            lost := lost_to_dimensions(provider.settings.provider, dynamic_names(source.proto), provider.codes)
+        ):
+            provider.notes.append(lost)
+    # The model as providers were shown it, and the nodes of their claims that the file can still keep
+    proto = copied(model)
+    del proto.graph.value_info[:]
+    lift_constants(proto.graph)
+    names = {tensor.name for tensor in proto.graph.initializer if tensor.data_location == tensor.EXTERNAL}
+    weights = {name: place for name, place in {**source.weights, **basic.weights}.items() if name in names}
+    same = {(node.op_type, first_output(node)) for node in proto.graph.node}
+    operators = {node.first_output: node.op_type for node in graph.nodes.values()}
+    return WholeGraph(
+        model=LeanModel(proto=proto, folder=basic.folder, weights=weights),
+        graph=graph,
+        kept=frozenset(name for provider in asked for name in provider.names if (operators[name], name) in same),
+        claimed={provider.settings.provider: len(provider.names) for provider in asked},
+        notes=tuple(dict.fromkeys(note for provider in asked for note in provider.notes)),
+        claims=frozenset(name for provider in asked for name in provider.claims),
+    )
+
+
+def look_at(model: LeanModel, folder: Path) -> Look:
+    """How messages of a model, or of what came of it, are viewed; `folder` is for what is found out on the way."""
+    read = tensor_reader(model)
+    return lambda proto: view(proto, read=read, saved=lambda: body_types(proto, folder), outside=model.outside)
+
+
+class _Asked:
+    """One provider and what it has claimed so far, by first output."""
+
+    def __init__(self, settings: Settings, safe: bool) -> None:
+        self.settings = settings
+        self.safe = safe
+        self.names: set[str] = set()
+        self.claims: set[str] = set()
+        self.notes: list[str] = []
+        self.codes: list[str] = []
+
+    def ask(self, graph: Graph, fresh: frozenset[int] | None = None) -> None:
+        """Ask about a whole graph, or (saving asks for both) about fresh nodes and those claimed before."""
+        only = None
+        if fresh is not None:
+            only = fresh | {index for index, node in graph.nodes.items() if node.first_output in self.names}
+        claimed = self._buildable(graph, only) if self.safe else self._claim(graph, only)
+        if not self.safe and (refusal := problem(graph, claimed.groups, self.settings)) is not None:
+            remedy = f"{refusal.remedy[0].upper()}{refusal.remedy[1:]}; " if refusal.remedy else ""
+            self.notes.append(f"{self.settings.provider}: {refusal.text}. {remedy}--safe leaves such nodes to the CPU")
+        nodes = [node for group in claimed.groups for node in group]
+        self.names |= {node.first_output for node in nodes}
+        self.claims |= {node_key(node) for node in nodes}
+        self.codes += [refusal.code for refusal in claimed.refusals.values()]
+        if fresh is None:
+            for _, body in bodies(graph):
+                nodes = [node for group in claim(body, self.settings).groups for node in group]
+                self.claims |= {node_key(node) for node in nodes}
+
+    def _claim(self, graph: Graph, only: frozenset[int] | None) -> Claim:
+        claimed = claim(graph, self.settings, only)
+        if claimed.fatal is not None:
+            raise ModelError(
+                f"{self.settings.provider} cannot be asked about this model",
+                why=claimed.fatal.text,
+                remedy=claimed.fatal.remedy or "change the model, or convert without this provider",
+            )
+        return claimed
+
+    def _buildable(self, graph: Graph, only: frozenset[int] | None) -> Claim:
+        """The claim without the nodes on which building the provider's model would fail; the rest is grouped anew."""
+        free = frozenset(graph.nodes) if only is None else only
+        left_out: list[str] = []
+        for _ in range(MOST_LEFT_OUT):
+            claimed = self._claim(graph, free if left_out else only)
+            unit = culprits(graph, claimed, self.settings)
+            if not unit:
+                if left_out:
+                    names = ", ".join(left_out[:MOST_LISTED])
+                    more = f" and {len(left_out) - MOST_LISTED} more" if len(left_out) > MOST_LISTED else ""
+                    self.notes.append(f"{self.settings.provider}: left to the CPU: {names}{more}")
+                return claimed
+            free -= {node.index for node in unit}
+            left_out.append(f"{unit[0].op_type} '{unit[0].name or unit[0].first_output}'")
+        return Claim()

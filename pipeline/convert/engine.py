@@ -37,12 +37,12 @@ from pipeline.convert.steps import (
     return_freed_memory,
     save_ort,
     to_parts,
-    to_parts_whole,
     with_types,
     write_whole,
 )
 from pipeline.core.errors import ConfigError, DiskError, ModelError, PipelineError
 from pipeline.core.files import copy_file, make_folder, share_file, storage_errors
+from pipeline.core.ort_session import WEIGHTS_FOLDER
 from pipeline.core.releases import line_of
 from pipeline.core.variant import Artifact, ConvertedFile, Level, Style, Variant, Way
 from pipeline.dataset.guess import blame_optimization
@@ -61,6 +61,7 @@ from pipeline.model.onnx_model import (
     LeanModel,
     content_digest,
     load_model,
+    loadable,
     prepare_model,
     range_digests,
 )
@@ -72,7 +73,7 @@ from pipeline.passes.optimize import for_processors, loads_where
 from pipeline.required_ops.value import replays
 
 if TYPE_CHECKING:
-    from pipeline.convert.claims import WholeGraph
+    from pipeline.convert.aware import WholeGraph
 
 BASIC = SessionSettings(level=Level.BASIC)
 BASIC_AGAIN = SessionSettings(level=Level.BASIC, keep_constants=True)
@@ -110,7 +111,15 @@ class Optimizer:
         if settings.level is Level.BASIC:
             return self._basic_parts
         if settings.save_records:
-            return self._recorded(settings)
+            # The basic graph with the fusions that the session would make of it, which optimizes it once more at basic
+            # level: where that changes it, or half precision Casts are about, the whole way from the model is taken.
+            if not _has_half(self.model):
+                again = msgspec.structs.replace(settings, keep_constants=True)
+                parts = to_parts(self.basic, again, self.shop)
+                if self._graph_digest(parts) == self._graph_digest(self._basic_parts):
+                    return parts
+            message = loadable(self.model).SerializeToString()
+            return OrtParts(skeleton=save_ort(message, settings, {WEIGHTS_FOLDER: str(self.model.folder)}, self.shop))
         start = self._start
         again = msgspec.structs.replace(settings, keep_constants=start is not self.model)
         return to_parts(optimize(start, again, self.shop), PLAIN, self.shop)
@@ -173,19 +182,6 @@ class Optimizer:
             return False
         again = to_parts(optimize(self.basic, BASIC_AGAIN, self.shop), PLAIN, self.shop)
         return self._graph_digest(again) == self._graph_digest(self._basic_parts)
-
-    def _recorded(self, settings: SessionSettings) -> OrtParts:
-        """Runtime style: the basic graph with the fusions that the session would make of it as records.
-
-        The session optimizes the basic graph once more at basic level; where that changes it, or half precision Casts
-        are about, the whole way from the model is taken.
-        """
-        if not _has_half(self.model):
-            again = msgspec.structs.replace(settings, keep_constants=True)
-            parts = to_parts(self.basic, again, self.shop)
-            if self._graph_digest(parts) == self._graph_digest(self._basic_parts):
-                return parts
-        return to_parts_whole(self.model, settings, self.shop)
 
     def _graph_digest(self, parts: OrtParts) -> str:
         """The semantic digest without records."""
@@ -256,7 +252,11 @@ def convert_model(request: ConvertRequest) -> ConvertResult:
                 key = (error.what, error.why)
                 if key not in causes:
                     causes[key] = blame_optimization(loaded, request.fixed_dimensions, error)
-                failures |= {variant: _failure(variant, causes[key], where) for variant in alike}
+                what, why, remedy = causes[key].what, causes[key].why, causes[key].remedy
+                failures |= {
+                    variant: VariantFailure(variant=variant, what=what, where=where, why=why, remedy=remedy)
+                    for variant in alike
+                }
                 continue
             for variant in alike:
                 if file.unreplayable and variant.style is Style.RUNTIME and maker.target < REPLAY_NEEDS_KEY_SINCE:
@@ -301,10 +301,6 @@ def convert_model(request: ConvertRequest) -> ConvertResult:
         },
         timings_ns=clock.spent_ns,
     )
-
-
-def _failure(variant: Variant, error: RunnerError, where: str) -> VariantFailure:
-    return VariantFailure(variant=variant, what=error.what, where=where, why=error.why, remedy=error.remedy)
 
 
 class _Clock:

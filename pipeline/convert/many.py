@@ -36,14 +36,23 @@ from pipeline.convert.request import (
     VariantFailure,
 )
 from pipeline.core.errors import ConfigError, ExitCode, Finding, PipelineError, Severity, common_exit_code, errors
-from pipeline.core.files import CONFIG_FILE, TYPED_CONFIG_FILE, scratch, write_text
+from pipeline.core.files import (
+    CONFIG_FILE,
+    TYPED_CONFIG_FILE,
+    scratch,
+    sha256_of,
+    storage_errors,
+    write_bytes,
+    write_text,
+)
 from pipeline.core.progress import NoProgress, Progress
 from pipeline.core.providers import WEBGPU
 from pipeline.core.releases import Release, line_of
 from pipeline.core.variant import Artifact, Level, Style, Variant
 from pipeline.core.workers import MODEL_FACTOR, Task, TaskOutcome, memory_budget, needed_bytes, run_tasks, time_limit
 from pipeline.dataset import Dataset
-from pipeline.model.sources import NamedModel, find_models, name_models
+from pipeline.model.sources import NamedModel, SourceModel, find_models, name_models
+from pipeline.passes.base import NotApplicable, PassContext
 
 log = logging.getLogger(__name__)
 
@@ -214,7 +223,8 @@ def with_shared_weights(
 ) -> tuple[Converted, ...]:
     """The same, where the ONNX files of one variant of several sizes have their weights once, in a file beside them.
 
-    `sizes` has, by the names of models of one size, the open model that they are of.
+    `sizes` has, by the names of models of one size, the open model that they are of. A model that has a file without a
+    weight of 1,024 bytes stays as it is; files in ORT format have their weights in them.
     """
     groups: dict[tuple[str, str], list[Artifact]] = {}
     for row in converted if line_of(release or installed_version("onnxruntime")) >= SHARED_SINCE else ():
@@ -222,17 +232,75 @@ def with_shared_weights(
             if artifact.variant.style is Style.ONNX:
                 key = (sizes.get(row.model.name, row.model.name), artifact.variant.name)
                 groups.setdefault(key, []).append(artifact)
-    several = [(name, artifacts) for (name, _), artifacts in groups.items() if len(artifacts) > 1]
+    several = {key: artifacts for key, artifacts in groups.items() if len(artifacts) > 1}
     if not several:
         return tuple(converted)
-    from pipeline.convert.shared import shared_weights  # with the passes
-
-    shared = shared_weights(several, output, progress)
+    shared: dict[str, Artifact] = {}
+    with scratch(output) as work, progress.stage("share weights", len(several)) as stage:
+        tasks = {}
+        for (name, variant), artifacts in several.items():
+            folder = work / f"{name}.{variant}"
+            call = partial(share_weights, tuple(artifacts), name, str(output), str(folder))
+            needed = needed_bytes(2 * max(artifact.size_bytes for artifact in artifacts))
+            tasks[Task(label=f"{name} {variant}", call=call, memory_bytes=needed)] = folder
+        limit = time_limit(sum(artifact.size_bytes for artifact in artifacts) for artifacts in several.values())
+        for outcome in run_tasks(tasks, memory_bytes=memory_budget(), timeout_seconds=limit):
+            if outcome.error:
+                raise outcome.error
+            for file in dict.fromkeys(file for row in outcome.value or () for file in (row.weights, row.file)):
+                with storage_errors(output / file):
+                    (tasks[outcome.task] / file).replace(output / file)
+            shared |= {artifact.file: artifact for artifact in outcome.value or ()}
+            stage.done()
     changed = [tuple(shared.get(artifact.file, artifact) for artifact in row.artifacts) for row in converted]
     return tuple(
         replace(row, result=row.result and msgspec.structs.replace(row.result, artifacts=artifacts))
         for row, artifacts in zip(converted, changed, strict=True)
     )
+
+
+FIRST_NAME = "all.weights"
+"""Of the file of weights until all is in it."""
+
+
+def share_weights(artifacts: tuple[Artifact, ...], name: str, output_folder: str, folder: str) -> tuple[Artifact, ...]:
+    """Write the files of the artifacts to a folder of their own, with their weights in NAME-DIGEST.weights beside them.
+
+    ONNX Runtime looks for the file beside a model that is opened by its path. Its name has the first digits of its
+    sha256: the digest of a model's file stands for its weights, too, and equal weights of two variants are one file.
+    () where a file has no weight of 1,024 bytes.
+    """
+    from onnx import ModelProto
+
+    from pipeline.model.onnx_model import load_model
+    from pipeline.passes.edit import save_model
+    from pipeline.passes.surgery import ExternalOptions, to_external
+
+    place = Path(folder)
+    place.mkdir()
+    context = PassContext(folder=place, where=name)
+    for artifact in artifacts:
+        model = load_model(SourceModel(path=str(Path(output_folder, artifact.file))), place)
+        try:
+            save_model(to_external(model, ExternalOptions(), context), place / artifact.file, FIRST_NAME)
+        except NotApplicable:
+            return ()
+    digest = sha256_of(place / FIRST_NAME)
+    weights = (place / FIRST_NAME).rename(place / f"{name}-{digest[:12]}.weights")
+    shared = []
+    for artifact in artifacts:
+        path = place / artifact.file
+        proto = ModelProto.FromString(path.read_bytes())
+        for entry in (entry for tensor in proto.graph.initializer for entry in tensor.external_data):
+            if entry.key == "location":
+                entry.value = weights.name
+        write_bytes(path, proto.SerializeToString(deterministic=True))
+        changed = msgspec.structs.replace(
+            artifact, size_bytes=path.stat().st_size, sha256=sha256_of(path), weights=weights.name,
+            weights_bytes=weights.stat().st_size, weights_sha256=digest,
+        )  # fmt: skip
+        shared.append(changed)
+    return tuple(shared)
 
 
 def _joined(

@@ -20,7 +20,7 @@ from device_runner.failures import CHECKER, Topic, text_of_message
 from pipeline.convert.request import SessionSettings
 from pipeline.core.errors import DiskError, ModelError
 from pipeline.core.files import storage_errors
-from pipeline.core.ort_session import CPU, HostSession, load_session, ort_errors
+from pipeline.core.ort_session import CPU, WEIGHTS_FOLDER, HostSession, load_session, ort_errors
 from pipeline.core.variant import AwareBy, Level
 from pipeline.model.edit import copied, keep_only, subgraphs
 from pipeline.model.onnx_model import (
@@ -38,7 +38,6 @@ from pipeline.passes.base import PassContext
 
 if TYPE_CHECKING:
     import numpy as np
-    import onnx
 
 
 GENERAL = ("onnxruntime refuses the model", CHECKER)
@@ -176,7 +175,7 @@ def optimize(model: LeanModel, settings: SessionSettings, shop: PassContext) -> 
     of them to a file of its own: that costs a copy, but ONNX saved with weights in the message costs three in memory.
     """
     target = shop.new_file(".onnx")
-    extra = {"session.model_external_initializers_file_folder_path": str(model.folder)}
+    extra = {WEIGHTS_FOLDER: str(model.folder)}
     if changes_large_weights(model):
         extra |= _own_weights(target)
     save_optimized(loadable(model).SerializeToString(), settings, target, extra, ort_format=False, where=shop.where)
@@ -298,18 +297,16 @@ def to_parts(model: LeanModel, settings: SessionSettings, shop: PassContext) -> 
     With level none this only changes the container. Further levels are right for models without large weights, and
     for recording fusions (which look at scales and zero points, never at other weights).
     """
-    kept = _must_be_seen(model.proto.graph, settings) if model.weights else set()
-    lean, weights = weights_to_inputs(model, kept)
+    # What must stay an initializer: graph outputs, and what quantization's fusions look at
+    graph = model.proto.graph
+    seen = {output.name for output in graph.output}
+    if settings.save_records and model.weights:
+        seen |= {name for body in subgraphs(graph) for n in body.node if n.op_type in QUANTIZERS for name in n.input}
+    lean, weights = weights_to_inputs(model, seen)
     for tensor in lean.proto.graph.initializer:
         if tensor.name in lean.weights:
             read_in(tensor, lean.weights[tensor.name])
     return OrtParts(skeleton=save_ort(lean.proto.SerializeToString(), settings, {}, shop), weights=weights)
-
-
-def to_parts_whole(model: LeanModel, settings: SessionSettings, shop: PassContext) -> OrtParts:
-    """Save a model in ORT format in one session, weights and all: right for every model, but it costs memory."""
-    extra = {"session.model_external_initializers_file_folder_path": str(model.folder)}
-    return OrtParts(skeleton=save_ort(loadable(model).SerializeToString(), settings, extra, shop))
 
 
 def save_ort(
@@ -323,14 +320,6 @@ def save_ort(
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     finally:
         target.unlink(missing_ok=True)
-
-
-def _must_be_seen(graph: "onnx.GraphProto", settings: SessionSettings) -> set[str]:
-    """Initializers that must stay initializers: graph outputs, and what quantization's fusions look at."""
-    seen = {output.name for output in graph.output}
-    if settings.save_records:
-        seen |= {name for body in subgraphs(graph) for n in body.node if n.op_type in QUANTIZERS for name in n.input}
-    return seen
 
 
 def weights_to_inputs(model: LeanModel, kept: Iterable[str]) -> tuple[LeanModel, tuple[Weight, ...]]:

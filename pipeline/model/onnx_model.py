@@ -119,25 +119,19 @@ def encode_field(number: int, payload: bytes) -> bytes:
     return encode_varint(number << 3 | LENGTH) + encode_varint(len(payload)) + payload
 
 
-def _payload(data: Buffer, parts: list[Field]) -> Field | None:
-    """The one field that holds a tensor's bytes as they lie in memory; None when there is none, or more than one."""
-    stored = [f for f in parts if f.number in TENSOR_STORAGE]
-    if len(stored) != 1 or stored[0].wire_type != LENGTH:
-        return None
-    only = stored[0]
-    if only.number == TENSOR_RAW_DATA:
-        return only
-    kinds = [f for f in parts if f.number == TENSOR_DATA_TYPE and f.wire_type == VARINT]
-    kind = read_varint(data, kinds[-1].value, kinds[-1].end)[0] if kinds else 0
-    return only if PACKED_AS_RAW.get(only.number) == kind else None
-
-
 def _lean_tensor(data: Buffer, tensor: Field, location: str) -> bytes | None:
     """The tensor's message with its bytes left in place; None when they are not stored as one plain range."""
     parts = list(fields(data, tensor.value, tensor.end))
-    payload = _payload(data, parts)
-    if payload is None:
+    # The one field that holds the bytes as they lie in memory
+    stored = [part for part in parts if part.number in TENSOR_STORAGE]
+    if len(stored) != 1 or stored[0].wire_type != LENGTH:
         return None
+    payload = stored[0]
+    if payload.number != TENSOR_RAW_DATA:
+        kinds = [part for part in parts if part.number == TENSOR_DATA_TYPE and part.wire_type == VARINT]
+        kind = read_varint(data, kinds[-1].value, kinds[-1].end)[0] if kinds else 0
+        if PACKED_AS_RAW.get(payload.number) != kind:
+            return None
     kept = [bytes(data[f.start : f.end]) for f in parts if f is not payload and f.number != TENSOR_DATA_LOCATION]
     # The fields of a TensorProto that say: the bytes lie in `location`
     entries = {"location": location, "offset": str(payload.value), "length": str(payload.end - payload.value)}
@@ -145,9 +139,7 @@ def _lean_tensor(data: Buffer, tensor: Field, location: str) -> bytes | None:
         encode_field(TENSOR_EXTERNAL_DATA, encode_field(1, key.encode()) + encode_field(2, value.encode()))
         for key, value in entries.items()
     ]
-    return b"".join(kept) + (
-        b"".join(encoded) + encode_varint(TENSOR_DATA_LOCATION << 3 | VARINT) + encode_varint(EXTERNAL)
-    )
+    return b"".join([*kept, *encoded, encode_varint(TENSOR_DATA_LOCATION << 3 | VARINT), encode_varint(EXTERNAL)])
 
 
 def _lean_graph(data: Buffer, graph: Field, location: str, minimum_bytes: int) -> bytes:
@@ -264,7 +256,9 @@ def _load(source: SourceModel, path: Path, spool: Spool | None) -> LoadedModel:
 
     if not proto.HasField("graph"):
         raise _not_onnx(source, "it has no graph")
-    _check_tensors(source, proto)
+    for tensor in (*proto.graph.initializer, *_other_tensors(proto)):
+        if tensor.data_location != tensor.EXTERNAL and (why := unsound(tensor)):
+            raise _not_onnx(source, f"the tensor {tensor.name[:80]!r} {why}")
     # Initializers whose data lie in another file than the model: those of `lean_model` lie in its own
     name = path.resolve().name
     outside = frozenset(
@@ -314,8 +308,11 @@ def _frame(source: SourceModel, path: Path) -> bytes:
                         source, "it is a text file, and no ONNX model", "name the model: a binary file, .onnx or .ort"
                     )
             with memoryview(data) as view:
-                lean = size >= LEAN_MINIMUM_BYTES and _can_point_to(path)
-                return lean_model(view, path.resolve().name, LARGE_BYTES if lean else size)
+                # Where external data can name the file itself: in UTF-8, and no link leads out of its folder
+                real = path.resolve()
+                nameable = real.parent == path.parent.resolve() and real.name.isprintable() and "\\" not in real.name
+                lean = size >= LEAN_MINIMUM_BYTES and nameable
+                return lean_model(view, real.name, LARGE_BYTES if lean else size)
     except OSError as error:
         raise ModelError("the model cannot be read", where=source.name, why=str(error), remedy="check it") from error
     except WireError as error:
@@ -342,12 +339,6 @@ def external_entries(tensor: "onnx.TensorProto") -> tuple[str, int, int]:
     return entries["location"], int(entries["offset"]), int(entries["length"])
 
 
-def _can_point_to(path: Path) -> bool:
-    """Whether external data can name the file itself: its name is UTF-8 and no link leads out of its folder."""
-    real = path.resolve()
-    return real.parent == path.parent.resolve() and real.name.isprintable() and "\\" not in real.name
-
-
 def _resolve_external(
     source: SourceModel, path: Path, proto: "onnx.ModelProto", spool: Spool | None
 ) -> dict[str, ByteRange]:
@@ -363,14 +354,6 @@ def _resolve_external(
         if tensor.data_location == tensor.EXTERNAL:
             read_in(tensor, resolver.locate(tensor))
     return weights
-
-
-def _check_tensors(source: SourceModel, proto: "onnx.ModelProto") -> None:
-    """ModelError for a tensor in the message whose data is not as much as its dimensions say."""
-    for tensor in (*proto.graph.initializer, *_other_tensors(proto)):
-        if tensor.data_location != tensor.EXTERNAL and (why := unsound(tensor)):
-            name = tensor.name[:80]
-            raise _not_onnx(source, f"the tensor {name!r} {why}")
 
 
 def _other_tensors(proto: "onnx.ModelProto") -> Iterator["onnx.TensorProto"]:
@@ -597,7 +580,11 @@ def _graph(proto: "onnx.GraphProto", imports: dict[str, int], file: str) -> OrtG
 def _node(index: int, proto: "onnx.NodeProto", imports: dict[str, int], file: str) -> OrtNode:
     domain = plain_domain(proto.domain)
     attributes = {each.name: Attribute(each.type, _value(each, imports, file)) for each in proto.attribute}
-    inner = [value for row in attributes.values() if isinstance(value := row.value, OrtGraph)]
+    outer: list[str] = []  # what bodies read from around them
+    for body in (value for row in attributes.values() if isinstance(value := row.value, OrtGraph)):
+        inside = {*body.inputs, *body.initializers, *(name for node in body.nodes for name in node.outputs)}
+        read = [name for node in body.nodes for name in (*node.inputs, *node.implicit_inputs)]
+        outer += [name for name in (*read, *body.outputs) if name and name not in inside]
     return OrtNode(
         name=proto.name,
         op_type=proto.op_type,
@@ -606,7 +593,7 @@ def _node(index: int, proto: "onnx.NodeProto", imports: dict[str, int], file: st
         index=index,
         inputs=tuple(proto.input),
         outputs=tuple(proto.output),
-        implicit_inputs=tuple(dict.fromkeys(name for body in inner for name in _free(body))),
+        implicit_inputs=tuple(dict.fromkeys(outer)),
         attributes=attributes,
         provider="",
     )
@@ -621,13 +608,6 @@ def _since(op_type: str, domain: str, opset: int) -> int:
     except onnx.defs.SchemaError:
         return 1
     return version
-
-
-def _free(body: OrtGraph) -> list[str]:
-    """Names that a body reads from around it."""
-    inside = {*body.inputs, *body.initializers, *(name for node in body.nodes for name in node.outputs)}
-    read = [name for node in body.nodes for name in (*node.inputs, *node.implicit_inputs)]
-    return [name for name in (*read, *body.outputs) if name and name not in inside]
 
 
 def _value(proto: "onnx.AttributeProto", imports: dict[str, int], file: str) -> AttributeValue:

@@ -14,7 +14,7 @@ import mmap
 import os
 import struct
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,18 +105,17 @@ class HashingFile:
 
     def _put(self, data: memoryview) -> None:
         while data:
-            data = data[self._put_some(data) :]
+            try:
+                data = data[os.write(self.descriptor, data) :]
+            except OSError as error:
+                if error.errno != errno.EINVAL or not self.direct:
+                    raise
+                import fcntl
 
-    def _put_some(self, data: memoryview) -> int:
-        try:
-            return os.write(self.descriptor, data)
-        except OSError as error:
-            if error.errno != errno.EINVAL or not self.direct:
-                raise
-            import fcntl
-
-            fcntl.fcntl(self.descriptor, fcntl.F_SETFL, fcntl.fcntl(self.descriptor, fcntl.F_GETFL) & ~os.O_DIRECT)
-            return os.write(self.descriptor, data)
+                # A file system that takes direct writes on opening and refuses them here: as others from now on
+                self.direct = False
+                flags = fcntl.fcntl(self.descriptor, fcntl.F_GETFL) & ~os.O_DIRECT
+                fcntl.fcntl(self.descriptor, fcntl.F_SETFL, flags)
 
     def finish(self) -> str:
         """Write what is left, and give the sha256 of the whole."""
@@ -171,43 +170,30 @@ class FilePlan:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Tail:
+class _Tail(int):
     """Something behind the head, by its distance from the head's end; a plain int is something inside the head."""
-
-    position: int
-
-
-_Ref = int | _Tail
 
 
 class _Builder(flatbuffers.Builder):  # type: ignore[misc] # the library has no types
     """A FlatBuffers builder whose references may point behind its own end."""
 
-    def prepend_ref(self, ref: _Ref) -> None:
+    def prepend_ref(self, ref: int) -> None:
         if isinstance(ref, _Tail):
             self.Prep(4, 0)
-            self.PlaceUOffsetT(self.Offset() + 4 + ref.position)
+            self.PlaceUOffsetT(self.Offset() + 4 + ref)
         else:
             self.PrependUOffsetTRelative(ref)
 
-    def ref_slot(self, slot: int, ref: _Ref | None) -> None:
+    def ref_slot(self, slot: int, ref: int | None) -> None:
         if ref is not None:
             self.prepend_ref(ref)
             self.Slot(slot)
 
-    def refs(self, refs: Sequence[_Ref]) -> int:
+    def refs(self, refs: Sequence[int]) -> int:
         """A vector of references."""
         self.StartVector(4, len(refs), 4)
         for ref in reversed(refs):
             self.prepend_ref(ref)
-        return int(self.EndVector())
-
-    def int64s(self, values: Sequence[int]) -> int:
-        """A vector of int64."""
-        self.StartVector(8, len(values), 8)
-        for value in reversed(values):
-            self.PrependInt64(value)
         return int(self.EndVector())
 
 
@@ -248,11 +234,6 @@ class _Skeleton:
         position = self.reader.child(at, slots, slot)
         return None if position is None else self.tail(position)
 
-    def named_inputs(self) -> list[tuple[str, _Tail]]:
-        """The graph's inputs and where their names are written."""
-        places = self.reader.tables(self.graph, self.graph_slots, GRAPH_INPUTS)
-        return [(self.reader.text_at(place), self.tail(place)) for place in places]
-
 
 def plan_file(skeleton: Buffer, weights: Sequence[Weight] = ()) -> FilePlan:
     """Lay out the file that `skeleton` becomes when the `weights` among its graph inputs are made initializers.
@@ -260,21 +241,67 @@ def plan_file(skeleton: Buffer, weights: Sequence[Weight] = ()) -> FilePlan:
     Without weights it is the canonical form of the skeleton. ModelError when the result would pass 2 GiB.
     """
     parts = _Skeleton(skeleton)
-    body = memoryview(skeleton)[parts.cut :]
-    blobs, end = _place_blobs(parts.padding + len(body), weights)
+    reader, body = parts.reader, memoryview(skeleton)[parts.cut :]
+    blobs, end = list[tuple[int, Weight]](), parts.padding + len(body)
+    for weight in weights:  # the length of a vector, then its bytes, aligned
+        start = (end + 4 + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT - 4
+        blobs.append((start, weight))
+        end = start + 4 + weight.place.length
     builder = _Builder(4096)
     builder.minalign = ALIGNMENT
+
+    def keyed(key: str, values: Sequence[int]) -> int:
+        listed, name = builder.refs(values), int(builder.CreateString(key))
+        builder.StartObject(2)
+        builder.ref_slot(0, name)
+        builder.ref_slot(1, listed)
+        return int(builder.EndObject())
+
     # The kernel type resolver in the order of its keys, which is also what its schema asks for
     entries = []
-    for op_id, parameters in sorted(resolver_of(parts.reader).items(), key=lambda item: item[0].encode()):
-        args = builder.refs([_resolver_entry(builder, name, parameters) for name in sorted(parameters)])
-        entries.append(_keyed(builder, int(builder.CreateString(op_id)), args))
+    for op_id, parameters in sorted(resolver_of(reader).items(), key=lambda item: item[0].encode()):
+        kinds = []
+        for name in sorted(parameters):
+            arguments = []
+            for is_output, index in parameters[name]:
+                builder.StartObject(2)
+                builder.PrependInt8Slot(0, int(is_output), 0)
+                builder.PrependUint32Slot(1, index, 0)
+                arguments.append(int(builder.EndObject()))
+            kinds.append(keyed(name, arguments))
+        entries.append(keyed(op_id, kinds))
     vector = builder.refs(entries)
     builder.StartObject(1)
     builder.ref_slot(0, vector)
     resolver = int(builder.EndObject())
-    graph = _graph(builder, parts, blobs)
-    model = _model(builder, parts, graph)
+
+    # The main graph: weights go from its inputs to its initializers
+    at, slots = parts.graph, parts.graph_slots
+    refs: dict[int, int | None] = {
+        slot: parts.child(at, slots, slot) for slot in range(GRAPH_SLOTS) if slot != GRAPH_MAX_NODE_INDEX
+    }
+    if blobs:
+        inputs = {reader.text_at(place): parts.tail(place) for place in reader.tables(at, slots, GRAPH_INPUTS)}
+        tensors: list[int] = [parts.tail(place) for place in reader.tables(at, slots, GRAPH_INITIALIZERS)]
+        tensors += [_tensor(builder, inputs.pop(weight.name), start, weight) for start, weight in blobs]
+        refs[GRAPH_INITIALIZERS] = builder.refs(tensors)
+        refs[GRAPH_INPUTS] = builder.refs([*inputs.values()])
+    builder.StartObject(GRAPH_SLOTS)
+    builder.PrependUint32Slot(GRAPH_MAX_NODE_INDEX, reader.scalar(at, slots, GRAPH_MAX_NODE_INDEX, "I"), 0)
+    for slot, ref in refs.items():
+        builder.ref_slot(slot, ref)
+    graph = int(builder.EndObject())
+
+    at, slots = parts.model, parts.model_slots
+    builder.StartObject(MODEL_SLOTS)
+    for slot in (MODEL_IR_VERSION, MODEL_VERSION):
+        builder.PrependInt64Slot(slot, reader.scalar(at, slots, slot, "q"), 0)
+    for slot in range(MODEL_SLOTS):
+        if slot not in {MODEL_IR_VERSION, MODEL_VERSION, MODEL_GRAPH}:
+            builder.ref_slot(slot, parts.child(at, slots, slot))
+    builder.ref_slot(MODEL_GRAPH, graph)
+    model = int(builder.EndObject())
+
     builder.StartObject(4)
     builder.ref_slot(ROOT_VERSION, parts.child(parts.root, parts.root_slots, ROOT_VERSION))
     builder.ref_slot(ROOT_MODEL, model)
@@ -288,49 +315,11 @@ def plan_file(skeleton: Buffer, weights: Sequence[Weight] = ()) -> FilePlan:
     return FilePlan(head=head + bytes(parts.padding), body=body, blobs=placed, size_bytes=len(head) + end)
 
 
-def _place_blobs(position: int, weights: Sequence[Weight]) -> tuple[list[tuple[int, Weight]], int]:
-    """Where the vector of each weight begins (its length, then the aligned bytes), and where the last one ends."""
-    blobs = []
-    for weight in weights:
-        start = (position + 4 + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT - 4
-        blobs.append((start, weight))
-        position = start + 4 + weight.place.length
-    return blobs, position
-
-
-def _model(builder: _Builder, parts: _Skeleton, graph: int) -> int:
-    at, slots, reader = parts.model, parts.model_slots, parts.reader
-    builder.StartObject(MODEL_SLOTS)
-    for slot in (MODEL_IR_VERSION, MODEL_VERSION):
-        builder.PrependInt64Slot(slot, reader.scalar(at, slots, slot, "q"), 0)
-    for slot in range(MODEL_SLOTS):
-        if slot not in {MODEL_IR_VERSION, MODEL_VERSION, MODEL_GRAPH}:
-            builder.ref_slot(slot, parts.child(at, slots, slot))
-    builder.ref_slot(MODEL_GRAPH, graph)
-    return int(builder.EndObject())
-
-
-def _graph(builder: _Builder, parts: _Skeleton, blobs: Sequence[tuple[int, Weight]]) -> int:
-    at, slots, reader = parts.graph, parts.graph_slots, parts.reader
-    replaced: dict[int, _Ref | None] = {}
-    if blobs:
-        inputs = parts.named_inputs()
-        names = dict(inputs)
-        moved = {weight.name for _, weight in blobs}
-        tensors: list[_Ref] = [parts.tail(t) for t in reader.tables(at, slots, GRAPH_INITIALIZERS)]
-        tensors += [_tensor(builder, names[weight.name], start, weight) for start, weight in blobs]
-        replaced[GRAPH_INITIALIZERS] = builder.refs(tensors)
-        replaced[GRAPH_INPUTS] = builder.refs([place for name, place in inputs if name not in moved])
-    builder.StartObject(GRAPH_SLOTS)
-    builder.PrependUint32Slot(GRAPH_MAX_NODE_INDEX, reader.scalar(at, slots, GRAPH_MAX_NODE_INDEX, "I"), 0)
-    for slot in range(GRAPH_SLOTS):
-        if slot != GRAPH_MAX_NODE_INDEX:
-            builder.ref_slot(slot, replaced[slot] if slot in replaced else parts.child(at, slots, slot))
-    return int(builder.EndObject())
-
-
 def _tensor(builder: _Builder, name: _Tail, start: int, weight: Weight) -> int:
-    dims = builder.int64s(weight.dims)
+    builder.StartVector(8, len(weight.dims), 8)
+    for size in reversed(weight.dims):
+        builder.PrependInt64(size)
+    dims = int(builder.EndVector())
     doc = int(builder.CreateString(weight.doc_string)) if weight.doc_string else None
     builder.StartObject(TENSOR_RAW + 1)
     builder.ref_slot(TENSOR_NAME, name)
@@ -338,25 +327,6 @@ def _tensor(builder: _Builder, name: _Tail, start: int, weight: Weight) -> int:
     builder.ref_slot(TENSOR_DIMS, dims)
     builder.PrependInt32Slot(TENSOR_TYPE, weight.data_type, 0)
     builder.ref_slot(TENSOR_RAW, _Tail(start))
-    return int(builder.EndObject())
-
-
-def _resolver_entry(builder: _Builder, name: str, parameters: Mapping[str, tuple[tuple[bool, int], ...]]) -> int:
-    args = builder.refs([_resolver_arg(builder, *arg) for arg in parameters[name]])
-    return _keyed(builder, int(builder.CreateString(name)), args)
-
-
-def _keyed(builder: _Builder, key: int, values: int) -> int:
-    builder.StartObject(2)
-    builder.ref_slot(0, key)
-    builder.ref_slot(1, values)
-    return int(builder.EndObject())
-
-
-def _resolver_arg(builder: _Builder, is_output: bool, index: int) -> int:
-    builder.StartObject(2)
-    builder.PrependInt8Slot(0, int(is_output), 0)
-    builder.PrependUint32Slot(1, index, 0)
     return int(builder.EndObject())
 
 

@@ -16,8 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from device_runner.errors import UnavailableError
 from pipeline.compat.gpu import gpu_findings
 from pipeline.convert import ConvertRequest, ConvertResult, aware, convert_model
-from pipeline.convert.aware import save_with_claims
-from pipeline.convert.claims import find_claims
+from pipeline.convert.aware import find_claims, save_with_claims
 from pipeline.convert.engine import Optimizer
 from pipeline.convert.request import AwareSpec, SessionSettings
 from pipeline.core.releases import Release
