@@ -445,7 +445,16 @@ class DeviceStore:
         joiner = self._put(self.joiner, SUFFIX)
         there = self._look()
         files = there[1]
-        patch = self._patch(path, name, files)
+        # The file may come of others that the device has and this computer too: used before, or beside it
+        suffix = name.removeprefix(digest_of(name))
+        names = {other: length for _, length, other in files if length >= SMALLEST_BYTES}
+        sizes, local, patch = set(names.values()), dict(self._local), None
+        with contextlib.suppress(OSError):  # of the file itself, pushing says it
+            for other in path.parent.iterdir():
+                with contextlib.suppress(OSError):
+                    if other.suffix == path.suffix and other.stat().st_size in sizes:
+                        local[sha256(other) + suffix] = other
+            patch = find_patch(path, {name: local[name] for name in names if name in local})
         if patch is None:
             return False
         with contextlib.suppress(NoSpace):  # the whole needs less
@@ -465,19 +474,6 @@ class DeviceStore:
                     self._known.discard(source)
                     self._link.shell(script(REMOVE, self._folder, source))
         return False
-
-    def _patch(self, path: Path, name: str, files: Iterable[StoredFile]) -> Patch | None:
-        """How the file comes of others that the device has and this computer too: used before, or beside it."""
-        suffix = name.removeprefix(digest_of(name))
-        names = {other: size for _, size, other in files if size >= SMALLEST_BYTES}
-        sizes, local = set(names.values()), dict(self._local)
-        with contextlib.suppress(OSError):  # of the file itself, pushing says it
-            for other in path.parent.iterdir():
-                with contextlib.suppress(OSError):
-                    if other.suffix == path.suffix and other.stat().st_size in sizes:
-                        local[sha256(other) + suffix] = other
-            return find_patch(path, {name: local[name] for name in names if name in local})
-        return None
 
     def _send(self, parts: Iterable[bytes], name: str, size: int) -> None:
         try:
