@@ -143,10 +143,9 @@ class Reader:
     def tables(self, at: int, slots: Slots, slot: int) -> list[int]:
         """The positions that a vector of offsets points to."""
         offset = slots[slot]
-        return self.tables_at(at + offset + self.u32[at + offset >> 2]) if offset else []
-
-    def tables_at(self, start: int) -> list[int]:
-        """The positions that the vector of offsets at `start` points to."""
+        if not offset:
+            return []
+        start = at + offset + self.u32[at + offset >> 2]
         first = (start >> 2) + 1
         count = self.u32[first - 1]
         if count * 4 > self.size - start - 4:
@@ -538,6 +537,12 @@ def _graph(reader: Reader, at: int, depth: int) -> OrtGraph:
 
 def _node(reader: Reader, at: int, depth: int) -> OrtNode:
     slots = reader.table(at)
+    attributes = {}
+    for attribute in reader.tables(at, slots, 10):
+        fields = reader.table(attribute)
+        code = reader.scalar(attribute, fields, 2, "i")
+        value = _attribute_value(reader, attribute, fields, code, depth)
+        attributes[reader.text(attribute, fields, 0)] = Attribute(code, value)
     return OrtNode(
         reader.text(at, slots, 0),
         reader.text(at, slots, 5),
@@ -547,15 +552,9 @@ def _node(reader: Reader, at: int, depth: int) -> OrtNode:
         reader.texts(at, slots, 8),
         reader.texts(at, slots, 9),
         reader.texts(at, slots, 12) if slots[12] else (),
-        dict([_attribute(reader, attribute, depth) for attribute in reader.tables(at, slots, 10)]),
+        attributes,
         reader.text(at, slots, 7),
     )
-
-
-def _attribute(reader: Reader, at: int, depth: int) -> tuple[str, Attribute]:
-    slots = reader.table(at)
-    code = reader.scalar(at, slots, 2, "i")
-    return reader.text(at, slots, 0), Attribute(code, _attribute_value(reader, at, slots, code, depth))
 
 
 def _attribute_value(reader: Reader, at: int, slots: Slots, code: int, depth: int) -> AttributeValue:
@@ -647,23 +646,20 @@ def _shape(reader: Reader, at: int) -> tuple[Dim, ...]:
 
 
 def _runtime_optimizations(reader: Reader, at: int | None) -> tuple[RuntimeOptimization, ...]:
-    if at is None:
-        return ()
     records = []
-    for container in reader.tables(at, reader.table(at), 0):
+    for container in reader.tables(at, reader.table(at), 0) if at is not None else []:
         slots = reader.table(container)
         optimizer = reader.text(container, slots, 0)
-        records += [_record(reader, optimizer, record) for record in reader.tables(container, slots, 1)]
+        for record in reader.tables(container, slots, 1):
+            fields = reader.table(record)
+            indices = reader.child(record, fields, 1)
+            nodes = reader.numbers(indices, reader.table(indices), 0, "I") if indices is not None else ()
+            records.append(
+                RuntimeOptimization(
+                    optimizer,
+                    reader.text(record, fields, 0),
+                    tuple([None if node == ABSENT_NODE else node for node in nodes]),
+                    reader.texts(record, fields, 3),
+                )
+            )
     return tuple(records)
-
-
-def _record(reader: Reader, optimizer: str, at: int) -> RuntimeOptimization:
-    slots = reader.table(at)
-    indices = reader.child(at, slots, 1)
-    nodes = reader.numbers(indices, reader.table(indices), 0, "I") if indices is not None else ()
-    return RuntimeOptimization(
-        optimizer,
-        reader.text(at, slots, 0),
-        tuple([None if node == ABSENT_NODE else node for node in nodes]),
-        reader.texts(at, slots, 3),
-    )
