@@ -516,13 +516,21 @@ def _graph(reader: Reader, at: int, depth: int) -> OrtGraph:
     tensors = [_tensor(reader, tensor) for tensor in reader.tables(at, slots, 0)]
     sparse = [_sparse(reader, tensor) for tensor in reader.tables(at, slots, 7)]
     inputs, outputs = reader.texts(at, slots, 5), reader.texts(at, slots, 6)
-    typed = None if reader.inner_types else {*inputs, *outputs}
+    initializers = {tensor.name: tensor for tensor in tensors}
+    borders, types = {*inputs, *outputs}, dict[str, TypeInfo]()
+    for value in reader.tables(at, slots, 1):
+        fields = reader.table(value)
+        name = reader.text(value, fields, 0)
+        if name in borders or (reader.inner_types and name not in initializers):
+            types[name] = _type_info(reader, reader.child(value, fields, 2), 1)
+        elif reader.inner_types:  # a constant's type is the same again
+            types[name] = TensorType(initializers[name].data_type, initializers[name].dims)
     return OrtGraph(
         inputs=inputs,
         outputs=outputs,
         nodes=tuple([_node(reader, node, depth) for node in reader.tables(at, slots, 2)]),
-        node_args=_types(reader, reader.tables(at, slots, 1), typed),
-        initializers={tensor.name: tensor for tensor in tensors},
+        node_args=types,
+        initializers=initializers,
         sparse_initializers={tensor.name: tensor for tensor in sparse},
         runtime_optimizations=_runtime_optimizations(reader, reader.child(at, slots, 8)),
     )
@@ -593,17 +601,6 @@ def _sparse(reader: Reader, at: int) -> SparseTensor:
     values = _tensor(reader, present(reader.child(at, slots, 0), "values of a sparse tensor"))
     indices = _tensor(reader, present(reader.child(at, slots, 1), "indices of a sparse tensor"))
     return SparseTensor(values.name, reader.numbers(at, slots, 2, "q"), values, indices)
-
-
-def _types(reader: Reader, values: list[int], names: set[str] | None) -> dict[str, TypeInfo]:
-    """The types of the wanted values, of all with None."""
-    types = {}
-    for at in values:
-        slots = reader.table(at)
-        name = reader.text(at, slots, 0)
-        if names is None or name in names:
-            types[name] = _type_info(reader, reader.child(at, slots, 2), 1)
-    return types
 
 
 def _type_info(reader: Reader, at: int | None, depth: int) -> TypeInfo:
