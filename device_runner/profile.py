@@ -145,6 +145,13 @@ def read_profile(path: Path, log: Iterable[str] = ()) -> Profile:
     counted = runs[1:] or runs
     kernels = [event for event in events if event.name.endswith(KERNEL) and event.ts >= counted[0].ts]
     nodes = _nodes(kernels, len(counted))
+    groups: dict[tuple[str, str], list[NodeTime]] = {}
+    for node in nodes:
+        groups.setdefault((node.operator, node.provider), []).append(node)
+    if len(groups) > MOST_OPERATORS:
+        raise RunnerError("the profile cannot be read", why=f"it names {len(groups)} operators", remedy="run it again")
+    times = {key: sum(node.nanoseconds for node in group) for key, group in groups.items()}
+    total = sum(times.values()) or 1.0
     partitions: dict[str, set[str]] = {}
     for event in kernels:
         if event.args.provider not in ("", CPU):
@@ -152,7 +159,10 @@ def read_profile(path: Path, log: Iterable[str] = ()) -> Profile:
     inference_ns = 1e3 * _usual(run.dur for run in counted)
     return Profile(
         inferences=len(counted),
-        operators=_operators(nodes),
+        operators=tuple(
+            OperatorTime(operator=key[0], provider=key[1], nodes=len(groups[key]), nanoseconds=time, share=time / total)
+            for key, time in sorted(times.items(), key=lambda item: -item[1])  # the slowest first
+        ),
         partitions={provider: len(names) for provider, names in sorted(partitions.items())},
         nodes=nodes if len(nodes) <= MOST_NODES else (),
         inference_ns=inference_ns,
@@ -162,21 +172,6 @@ def read_profile(path: Path, log: Iterable[str] = ()) -> Profile:
         copies=_copies(kernels, len(counted), log),
         peak_bytes=max((event.args.mem_in_use_peak for event in kernels), default=0),
         arena_bytes=max((event.args.mem_arena_held for event in kernels), default=0),
-    )
-
-
-def _operators(nodes: Iterable[NodeTime]) -> tuple[OperatorTime, ...]:
-    """The slowest first."""
-    groups: dict[tuple[str, str], list[NodeTime]] = {}
-    for node in nodes:
-        groups.setdefault((node.operator, node.provider), []).append(node)
-    if len(groups) > MOST_OPERATORS:
-        raise RunnerError("the profile cannot be read", why=f"it names {len(groups)} operators", remedy="run it again")
-    times = {key: sum(node.nanoseconds for node in group) for key, group in groups.items()}
-    total = sum(times.values()) or 1.0
-    return tuple(
-        OperatorTime(operator=key[0], provider=key[1], nodes=len(groups[key]), nanoseconds=time, share=time / total)
-        for key, time in sorted(times.items(), key=lambda item: -item[1])
     )
 
 

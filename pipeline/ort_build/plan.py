@@ -485,13 +485,6 @@ def _below_minimum(request: Request) -> bool:
     return bool(version and lowest) and version_key(version or "") < version_key(lowest or "")
 
 
-def _nothing_to_reduce(request: Request) -> bool:
-    operators = request.operators
-    if operators is None or not request.settings.reduce_types or operators.everything:
-        return False
-    return bool(operators.operators) and not operators.types and operators.global_types is None
-
-
 _RULES: tuple[FindingRule[Request], ...] = (
     FindingRule(
         lambda r: not has_ml_ops(r) and bool(_operators(r, "ai.onnx.ml")), Severity.ERROR,
@@ -578,7 +571,10 @@ _RULES: tuple[FindingRule[Request], ...] = (
         "nothing, when those phones may run on the CPU; the operator config must cover that",
     ),
     FindingRule(
-        _nothing_to_reduce, Severity.WARNING,
+        lambda r: (
+            (operators := r.operators) is not None and r.settings.reduce_types and not operators.everything
+            and bool(operators.operators) and not operators.types and operators.global_types is None
+        ), Severity.WARNING,
         "types are to be reduced, and the operator config lists none", "it was made without types",
         "make it with `ort-mobile op-config create --types`, or write reduce_types = false in [build]",
     ),

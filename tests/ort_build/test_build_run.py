@@ -103,7 +103,8 @@ def test_a_build_that_leaves_nothing_is_a_failure(tmp_path: Path) -> None:
 
 
 def test_two_builds_never_share_a_tree_at_once(tmp_path: Path) -> None:
-    tree, cache = source(tmp_path / "src", BUILD_PY), tmp_path / "cache"
+    wait = f"import time\nwhile not pathlib.Path({str(tmp_path / 'met')!r}).exists(): time.sleep(0.05)\n"
+    tree, cache = source(tmp_path / "src", BUILD_PY + wait), tmp_path / "cache"
     met: list[PipelineError] = []
 
     def second(line: str, seconds: float) -> None:
@@ -111,6 +112,7 @@ def test_two_builds_never_share_a_tree_at_once(tmp_path: Path) -> None:
             with pytest.raises(PipelineError, match="running already") as raised:
                 run_build(request(Platform.LINUX, operators=NO_CHANGE), tree, cache, quiet)
             met.append(raised.value)
+            (tmp_path / "met").touch()
 
     run_build(request(Platform.LINUX), tree, cache, second)
     assert len(met) == 1
