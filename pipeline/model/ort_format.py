@@ -30,6 +30,7 @@ class BrokenError(Exception):
 
 Slots: TypeAlias = tuple[int, ...]
 _WIDEST_TABLE = 16
+UNALIGNED = "what it points to lies at no multiple of 4"
 _SCALARS = {code: struct.Struct("<" + code) for code in "bBIqf"}
 
 
@@ -67,8 +68,8 @@ class Reader:
         vtable = at - self.i32[at >> 2]
         slots = self.vtables.get(vtable)
         if slots is None:
-            if vtable < 0:
-                raise BrokenError("a table's description lies before the file")
+            if vtable < 0 or at & 3:
+                raise BrokenError("a table's description lies before the file" if vtable < 0 else UNALIGNED)
             count: int = struct.unpack_from("<H", self.data, vtable)[0] // 2 - 2
             if count < 0:
                 raise BrokenError("a table's description is too short")
@@ -114,8 +115,8 @@ class Reader:
             return text
         length = self.u32[start >> 2]
         end = start + 4 + length
-        if end > self.size:
-            raise BrokenError("a text reaches beyond the end of the file")
+        if end > self.size or start & 3:
+            raise BrokenError(UNALIGNED if start & 3 else "a text reaches beyond the end of the file")
         self.spend(1 + length // 4)
         text = self.strings[start] = str(self.data[start + 4 : end], "utf-8", "backslashreplace")
         return text
@@ -126,8 +127,8 @@ class Reader:
         if start is None:
             return 0, 0
         count = self.u32[start >> 2]
-        if count * width > self.size - start - 4:
-            raise BrokenError("a list reaches beyond the end of the file")
+        if count * width > self.size - start - 4 or start & 3:
+            raise BrokenError(UNALIGNED if start & 3 else "a list reaches beyond the end of the file")
         return start + 4, count
 
     def numbers(self, at: int, slots: Slots, slot: int, code: str) -> tuple[int, ...]:
@@ -148,8 +149,8 @@ class Reader:
         start = at + offset + self.u32[at + offset >> 2]
         first = (start >> 2) + 1
         count = self.u32[first - 1]
-        if count * 4 > self.size - start - 4:
-            raise BrokenError("a list reaches beyond the end of the file")
+        if count * 4 > self.size - start - 4 or start & 3:
+            raise BrokenError(UNALIGNED if start & 3 else "a list reaches beyond the end of the file")
         self.spend(1 + count)
         return [start + 4 * k + offset for k, offset in enumerate(self.u32[first : first + count], 1)]
 

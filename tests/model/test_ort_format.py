@@ -295,6 +295,18 @@ def test_every_truncation_of_a_model_is_refused_or_read(donors: list[bytes]) -> 
     assert all(cut > len(data) // 2 for cut in read)
 
 
+@pytest.mark.parametrize("beside", [1, 2, 3])
+def test_an_offset_beside_a_text_is_refused_not_read_from_its_second_letter(donors: list[bytes], beside: int) -> None:
+    data = bytearray(donors[0])
+    text = data.index(struct.pack("<I", 4) + b"Conv")
+    words = range(0, len(data) - 3, 4)
+    pointers = [at for at in words if at + struct.unpack_from("<I", data, at)[0] == text]
+    assert pointers
+    for at in pointers:
+        struct.pack_into("<I", data, at, text - at + beside)
+    assert outcome(bytes(data)) is None
+
+
 @settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_damaged_models_give_a_value_or_a_model_error(donors: list[bytes], data: st.DataObject) -> None:
