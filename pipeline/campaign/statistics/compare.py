@@ -120,11 +120,6 @@ class Judgement:
     rounds: int | None = None
 
 
-def looks_until(most_rounds: int) -> tuple[int, ...]:
-    """The looks of a campaign that ends after so many rounds at the latest, where it looks the last time."""
-    return (*(look for look in (*LOOKS, *LATER_LOOKS) if look < most_rounds), most_rounds)
-
-
 def holm(p_values: Sequence[float]) -> list[float]:
     """The p values adjusted for their number (Holm 1979): all below a level are wrong with that probability at most."""
     order = sorted(range(len(p_values)), key=lambda index: p_values[index])
