@@ -561,7 +561,17 @@ def make_app(store: Store, token: str, ending: Callable[[], bool]) -> App:
         headers, path = Headers(scope=scope), scope["raw_path"].decode("ascii")
         scope = {**scope, "path": path}  # as it was sent: %2F is a part of an id, and no end of it
         named = HOST.fullmatch(headers.get("host", ""))
-        if token and not hmac.compare_digest(_given(headers.get("authorization", "")).encode(), token.encode()):
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            given = given.strip()
+        elif scheme.lower() == "basic":  # which browsers ask for: the token is its password
+            try:
+                given = base64.b64decode(given, validate=True).decode().partition(":")[2]
+            except (binascii.Error, ValueError):
+                given = ""
+        else:
+            given = ""
+        if token and not hmac.compare_digest(given.encode(), token.encode()):
             refusal = ServedError(error="The token is missing or wrong", remedy=_LOG_IN)
             await _error(path, 401, refusal, CHALLENGE)(scope, receive, strictly)
         elif not token and not (named and _is_loopback(named[1])):
@@ -571,17 +581,6 @@ def make_app(store: Store, token: str, ending: Callable[[], bool]) -> App:
             await app(scope, receive, strictly)
 
     return guarded
-
-
-def _given(authorization: str) -> str:
-    """The token of an Authorization header: a bearer's, or the password of Basic, which browsers ask for."""
-    scheme, _, value = authorization.partition(" ")
-    if scheme.lower() == "bearer":
-        return value.strip()
-    try:
-        return base64.b64decode(value, validate=True).decode().partition(":")[2] if scheme.lower() == "basic" else ""
-    except (binascii.Error, ValueError):
-        return ""
 
 
 async def _answer(shelf: Shelf, page: ServedPage, request: Request) -> Response | App:
