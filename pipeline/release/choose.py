@@ -90,7 +90,12 @@ def choose(
             places.setdefault((row.artifact.variant.name, options_name(row.options)), {})[row.device] = row
         candidates = [_Candidate(places_of, fastest) for places_of in places.values()]
         best = min(candidates, key=lambda row: (len(row.missing), row.ratios[row.worst]))
-        verdicts = {row.name: _verdicts(row, best, rule) for row in candidates if row is not best}
+        # What pairs of rounds say of a candidate beside the best, device by device where both ran
+        verdicts: dict[str, list[Verdict | None]] = {}
+        for other in (row for row in candidates if row is not best):
+            pairs = ((places_of, best.places.get(device)) for device, places_of in other.places.items())
+            compared = [compare(here.group, there.group, rule) for here, there in pairs if there]
+            verdicts[other.name] = [comparison.verdict if comparison else None for comparison in compared]
         rivals = [row for row in candidates if row is best or Verdict.SLOWER not in verdicts[row.name]]
         tied = [row for row in rivals if row.within(best, rule.margin)]
         chosen = min(tied, key=lambda row: plainness(row.any.artifact, row.any.options))
@@ -174,16 +179,6 @@ class _Candidate:
         """Whether it takes at most a margin longer than another, wherever that was measured."""
         both = [(self.places.get(device), row) for device, row in other.places.items()]
         return all(row and _median(row) <= (1 + margin) * _median(beside) for row, beside in both)
-
-
-def _verdicts(row: _Candidate, best: _Candidate, rule: DecisionRule) -> list[Verdict | None]:
-    """What pairs of rounds say of a candidate beside another, device by device where both ran."""
-    comparisons = (
-        compare(other.group, best.places[device].group, rule)
-        for device, other in row.places.items()
-        if device in best.places
-    )
-    return [other.verdict if other else None for other in comparisons]
 
 
 def slower_text(device: str, comparison: Comparison) -> str:
