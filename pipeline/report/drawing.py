@@ -478,7 +478,14 @@ def draw_graph(
                 "alike": alike,
             }
         )
-    reasons = list(_refused(placement))
+    # Why nodes are refused, the commonest reason first; those that differ in names and shapes alone are one
+    reasons = []
+    why_not = [(node, placement.reasons[node.reason]) for node in placement.nodes if node.reason is not None]
+    by_reason = grouped(((same_reason(why.reason), why.remedy), (node, why.reason)) for node, why in why_not)
+    for (_, remedy), group in sorted(by_reason.items(), key=lambda item: -len(item[1])):
+        operators = ", ".join(name for name, _ in Counter(node.operator for node, _ in group).most_common())
+        first, *others = dict.fromkeys(reason for _, reason in group)
+        reasons.append((len(group), operators, f"for example {first}" if others else first, remedy))
     # As in `Predicted for all-fixed on adb:A: 3 of 4 nodes (75 %) in 2 partitions, by the rules of 1.29`
     inside = "" if KERNEL_KIND in placement.kinds else f" in {counted(placement.partitions, 'partition')}"
     about = "".join(f" {word} {text}" for word, text in (("for", placement.variant), ("on", placement.device)) if text)
@@ -531,16 +538,6 @@ def _alike(places: Sequence[int], placement: Placement, named: float) -> Iterato
             "reason": why.reason,
             "remedy": why.remedy,
         }
-
-
-def _refused(placement: Placement) -> Iterator[tuple[int, str, str, str]]:
-    """Why nodes are refused, the commonest reason first; those that differ in names and shapes alone are one."""
-    nodes = [(node, placement.reasons[node.reason]) for node in placement.nodes if node.reason is not None]
-    alike = grouped(((same_reason(why.reason), why.remedy), (node, why.reason)) for node, why in nodes)
-    for (_, remedy), group in sorted(alike.items(), key=lambda item: -len(item[1])):
-        operators = ", ".join(name for name, _ in Counter(node.operator for node, _ in group).most_common())
-        first, *others = dict.fromkeys(reason for _, reason in group)
-        yield len(group), operators, f"for example {first}" if others else first, remedy
 
 
 def graphs(report: CampaignReport) -> tuple[GraphDrawing, ...]:

@@ -20,7 +20,6 @@ from pipeline.core.groups import grouped
 from pipeline.report import wording
 from pipeline.report.model import (
     CampaignReport,
-    MeasuredRow,
     ModeRow,
     RequiredOperator,
     baseline_row,
@@ -52,43 +51,40 @@ def mode_rows(
     skipped: list[Skipped] = []
     for mode in measure.modes:
         measured = measured_rows(planned, runs, sizes, mode)
-        rows += _of_mode(mode, measured, by_mlperf=measure.rule is MeasureRule.MLPERF, rule=rule)
+        by_mlperf = mode is MeasureMode.STEADY and measure.rule is MeasureRule.MLPERF
+        bases = []
+        compared: dict[tuple[str, str, str], Comparison | None] = {}
+        run = [row for row in measured if not row.same_as]
+        for group in grouped(((row.device, row.model), row) for row in run).values():
+            base = baseline_row(group)
+            bases.append(base)
+            if mode is MeasureMode.COLD:
+                # Cold starts with the baseline's of their device and model, in pairs by round
+                cold_groups = [
+                    rounds_of(row.runs, row.key, lambda result: (result.load_ns + result.first_run_ns,))
+                    for row in group
+                ]
+                for key, (_, comparison, _) in summarize(cold_groups, base.key if base else None, rule).items():
+                    compared[group[0].device, group[0].model, key] = comparison
+        for timed in measured:
+            results = [record.result for record in timed.runs if record.result.status is Status.OK]
+            empty = ModeRow(
+                device=timed.device, model=timed.model, variant=timed.variant, run=timed.run,
+                baseline=timed in bases,
+            )  # fmt: skip
+            place = timed.device, timed.model, timed.key
+            if mode is MeasureMode.COLD and (cold := cold_numbers(results, compared.get(place))):
+                rows.append(msgspec.structs.replace(empty, cold=cold))
+            if mode is MeasureMode.SUSTAINED:
+                lasting = (sustained_numbers(result.sustained) for result in results if result.sustained)
+                rows += [msgspec.structs.replace(empty, sustained=numbers) for numbers in lasting if numbers]
+            if by_mlperf and (by_rule := mlperf_numbers(results)):
+                rows.append(msgspec.structs.replace(empty, mlperf=by_rule))
         if mode is not MeasureMode.STEADY:
             failed, left_out = ends_of(measured)
             failures += [msgspec.structs.replace(row, run=f"{row.run} ({mode})") for row in failed]
             skipped += [msgspec.structs.replace(row, run=f"{row.run} ({mode})") for row in left_out]
     return tuple(rows), tuple(failures), tuple(skipped)
-
-
-def _of_mode(
-    mode: MeasureMode, measured: Sequence[MeasuredRow], *, by_mlperf: bool, rule: DecisionRule
-) -> Iterator[ModeRow]:
-    bases = []
-    compared: dict[tuple[str, str, str], Comparison | None] = {}
-    for group in grouped(((row.device, row.model), row) for row in measured if not row.same_as).values():
-        base = baseline_row(group)
-        bases.append(base)
-        if mode is MeasureMode.COLD:
-            # Cold starts with the baseline's of their device and model, in pairs by round
-            cold_groups = [
-                rounds_of(row.runs, row.key, lambda result: (result.load_ns + result.first_run_ns,)) for row in group
-            ]
-            for key, (_, comparison, _) in summarize(cold_groups, base.key if base else None, rule).items():
-                compared[group[0].device, group[0].model, key] = comparison
-    for timed in measured:
-        results = [record.result for record in timed.runs if record.result.status is Status.OK]
-        empty = ModeRow(
-            device=timed.device, model=timed.model, variant=timed.variant, run=timed.run,
-            baseline=timed in bases,
-        )  # fmt: skip
-        place = timed.device, timed.model, timed.key
-        if mode is MeasureMode.COLD and (cold := cold_numbers(results, compared.get(place))):
-            yield msgspec.structs.replace(empty, cold=cold)
-        if mode is MeasureMode.SUSTAINED:
-            lasting = (sustained_numbers(result.sustained) for result in results if result.sustained)
-            yield from (msgspec.structs.replace(empty, sustained=numbers) for numbers in lasting if numbers)
-        if mode is MeasureMode.STEADY and by_mlperf and (by_rule := mlperf_numbers(results)):
-            yield msgspec.structs.replace(empty, mlperf=by_rule)
 
 
 def mode_listings(report: CampaignReport) -> tuple[Listing, ...]:
