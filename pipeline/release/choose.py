@@ -94,7 +94,7 @@ def choose(
         verdicts: dict[str, list[Verdict | None]] = {}
         for other in (row for row in candidates if row is not best):
             pairs = ((places_of, best.places.get(device)) for device, places_of in other.places.items())
-            compared = [compare(here.group, there.group, rule) for here, there in pairs if there]
+            compared = [compare(row.group, beside.group, rule) for row, beside in pairs if beside]
             verdicts[other.name] = [comparison.verdict if comparison else None for comparison in compared]
         rivals = [row for row in candidates if row is best or Verdict.SLOWER not in verdicts[row.name]]
         tied = [row for row in rivals if row.within(best, rule.margin)]

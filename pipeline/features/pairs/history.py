@@ -119,8 +119,8 @@ def restarts(points: Sequence[HistoryPoint]) -> tuple[Restart, ...]:
     interruptions = []
     for place, (before, point) in enumerate(itertools.pairwise(points), 1):
         environment = [row for row in changes(before.facts, point.facts) if row.what in ENVIRONMENT]
-        if known := tuple(row for row in environment if NOT_KNOWN not in (row.before, row.after)):
-            interruptions.append(Restart(place=place, changes=known))
+        if of_both := tuple(row for row in environment if NOT_KNOWN not in (row.before, row.after)):
+            interruptions.append(Restart(place=place, changes=of_both))
     return tuple(interruptions)
 
 
