@@ -13,11 +13,12 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from benchmarks.models import LARGE
 from device_runner.adb.link import Link, server_at
-from device_runner.adb.store import DeviceStore, read_parts
+from device_runner.adb.store import READ_BYTES, DeviceStore
 from device_runner.build import build_probe
 from tests.device.adb_farm import Farm, Phone, farm_in
 from tests.ground_truth import ORACLE
@@ -37,11 +38,17 @@ def ways_to_push(farm: Farm, phone: Phone, source: Path) -> dict[str, Callable[[
     link, target = link_to(farm, phone), f"{phone.folder}/tmp/pushed"
     sync = adbutils.AdbClient(port=farm.port).device(phone.serial).sync
     return {
-        "ours": lambda: link.push(read_parts(source), target, seconds=60),
+        "ours": lambda: link.push(parts_of(source), target, seconds=60),
         "adb push": lambda: farm.adb("-s", phone.serial, "push", str(source), target),
         "adb push -Z": lambda: farm.adb("-s", phone.serial, "push", "-Z", str(source), target),
         "adbutils": lambda: sync.push(str(source), target),
     }
+
+
+def parts_of(source: Path) -> Iterator[bytes]:
+    """The bytes of a file as the store of a device reads them."""
+    with source.open("rb") as file:
+        yield from iter(partial(file.read, READ_BYTES), b"")
 
 
 def link_to(farm: Farm, phone: Phone) -> Link:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from device_runner.device import open_device
 from device_runner.errors import RunnerError, SpecError
-from device_runner.files import visible_lines
+from device_runner.files import read_regular, visible_lines
 from device_runner.result import Status
-from device_runner.spec import encode, read_spec
+from device_runner.spec import decode_spec, encode
 
 EXIT_CODES = {Status.OK: 0, Status.FAILED: 1, Status.SKIPPED: 1}
 
@@ -21,7 +21,12 @@ def execute(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="local", help="local (default), adb:SERIAL or adb:SERIAL@HOST:PORT")
     parser.add_argument("--output", type=Path, help="file for the RunResult; stdout by default")
     chosen = parser.parse_args(arguments)
-    spec = read_spec(chosen.spec)
+    try:
+        spec = decode_spec(read_regular(chosen.spec), str(chosen.spec))
+    except OSError as error:
+        raise SpecError(
+            "the spec cannot be read", where=str(chosen.spec), why=error.strerror or str(error), remedy="check the path"
+        ) from error
     with open_device(chosen.device) as device:
         result = device.run(spec)
     path: Path | None = chosen.output

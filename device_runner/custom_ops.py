@@ -65,23 +65,43 @@ def read_libraries(text: str) -> tuple[CustomLibrary, ...]:
 
 @lru_cache(maxsize=64)
 def _read(path: Path, _size: int, _mtime_ns: int) -> tuple[CustomLibrary, ...]:
+    slices: list[CustomLibrary] = []
+    by_abi: dict[str, CustomLibrary] = {}
     try:
         if not is_archive(path):
             return tuple(_judged(path, read_regular(path, MAX_BYTES)))
-        if slices := tuple(dict.fromkeys(_slices(path))):
-            return slices
-        by_abi: dict[str, CustomLibrary] = {}
-        for library in _unpacked(path):  # beside the plain library the AAR of Extensions has one with JNI
-            if library.abi not in by_abi or by_abi[library.abi].java:
-                by_abi[library.abi] = library
-        if not by_abi:
+        with zipfile.ZipFile(path) as archive:
+            # The code in a ZIP of an xcframework, for each system and processor; other archives have none
+            left = MAX_BYTES
+            for info in archive.infolist():
+                if SLICE.fullmatch(info.filename):
+                    check_unpacked(info, left)
+                    left -= info.file_size
+                    content = archive.read(info)
+                    if f"_{SYMBOL}\0".encode() in content:
+                        slices += (_image_of(path, image, linked=True) for image in read_images(content))
+            for name in [] if slices else sorted(archive.namelist()):
+                if not (match := MEMBER.fullmatch(name)):
+                    continue
+                check_unpacked(archive.getinfo(name), MAX_BYTES)
+                content = archive.read(name)
+                if f"\0{SYMBOL}\0".encode() not in content:
+                    continue
+                file = cache_folder() / "custom-ops" / sha256(path) / match["abi"] / match["name"] / match["name"]
+                (library,) = _judged(file, content)
+                if not are_sound(file.parent, [file.name]):
+                    keep_noted(file, content)
+                # Beside the plain library the AAR of Extensions has one with JNI
+                if library.abi not in by_abi or by_abi[library.abi].java:
+                    by_abi[library.abi] = library
+        if not (slices or by_abi):
             raise NotElf(f"no library in it exports {SYMBOL}")
     except (*ZIP_ERRORS, struct.error) as error:  # among them ValueError, which NotElf is, and OSError
         remedy = f"give a .so or .dylib that exports {SYMBOL}, an AAR with such, or a ZIP of an xcframework with it"
         raise UnavailableError(
             "this is no library of custom operators", where=str(path), why=str(error), remedy=remedy
         ) from error
-    return tuple(by_abi.values())
+    return tuple(dict.fromkeys(slices)) or tuple(by_abi.values())
 
 
 def _judged(path: Path, content: bytes) -> Iterator[CustomLibrary]:
@@ -106,37 +126,6 @@ def _judged(path: Path, content: bytes) -> Iterator[CustomLibrary]:
 def _image_of(path: Path, image: MachOImage, *, linked: bool = False) -> CustomLibrary:
     abi = ABIS.get(image.architecture, image.architecture)
     return CustomLibrary(path, "-".join(filter(None, image.system)), abi, linked=linked)
-
-
-def _slices(archive: Path) -> Iterator[CustomLibrary]:
-    """The code in a ZIP of an xcframework, for each system and processor; nothing for other archives."""
-    with zipfile.ZipFile(archive) as opened:
-        left = MAX_BYTES
-        for info in opened.infolist():
-            if not SLICE.fullmatch(info.filename):
-                continue
-            check_unpacked(info, left)
-            left -= info.file_size
-            content = opened.read(info)
-            if f"_{SYMBOL}\0".encode() in content:
-                yield from (_image_of(archive, image, linked=True) for image in read_images(content))
-
-
-def _unpacked(archive: Path) -> Iterator[CustomLibrary]:
-    with zipfile.ZipFile(archive) as opened:
-        for name in sorted(opened.namelist()):
-            match = MEMBER.fullmatch(name)
-            if not match:
-                continue
-            check_unpacked(opened.getinfo(name), MAX_BYTES)
-            content = opened.read(name)
-            if f"\0{SYMBOL}\0".encode() not in content:
-                continue
-            path = cache_folder() / "custom-ops" / sha256(archive) / match["abi"] / match["name"] / match["name"]
-            (library,) = _judged(path, content)
-            if not are_sound(path.parent, [path.name]):
-                keep_noted(path, content)
-            yield library
 
 
 def fitting(

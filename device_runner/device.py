@@ -181,9 +181,8 @@ class Device(ABC):
 class Conditioned(Protocol):
     """A device with heat, a battery, and settings that can be changed for runs."""
 
-    @property
-    def name(self) -> str:
-        """How configs and results call it."""
+    name: str
+    """How configs and results call it."""
 
     def conditions(self) -> Conditions:
         """State of it now, or some seconds ago; raises RunnerError when it does not answer."""
@@ -272,10 +271,6 @@ def _glob(pattern: str, words: Callable[[DeviceFacts], Iterable[str]]) -> Test:
     return lambda facts: any(fnmatch.fnmatchcase(word.lower(), pattern.lower()) for word in words(facts))
 
 
-def _serial(pattern: str) -> Test:
-    return _glob(pattern, lambda facts: [split_server(facts.name.partition(":")[2])[0]])
-
-
 def _api(text: str) -> Test:
     """One level, or a range with open ends: 29, 29-33, 29-, -33."""
     match = re.fullmatch(r"(\d{0,2})(-?)(\d{0,2})", text)
@@ -292,7 +287,7 @@ def _has_chip(chip: Chip, facts: DeviceFacts) -> bool:
 
 
 CONDITIONS: dict[str, Callable[[str], Test]] = {
-    "serial": _serial,
+    "serial": lambda pattern: _glob(pattern, lambda facts: [split_server(facts.name.partition(":")[2])[0]]),
     "model": lambda pattern: _glob(pattern, lambda facts: [facts.model, f"{facts.manufacturer} {facts.model}"]),
     "soc": lambda pattern: _glob(pattern, lambda facts: [facts.soc, facts.soc.rpartition(" ")[2]]),
     "chip": lambda text: partial(_has_chip, chip_named(text)),
@@ -322,7 +317,7 @@ def on_network(serial: str) -> bool:
 def parse_selector(text: str) -> Test:
     """A test of facts from `*`, a glob of serials, or `model=Pixel*,abi=arm64-v8a,api=29-33`; raises SpecError."""
     if "=" not in text:
-        return _serial(text)
+        return CONDITIONS["serial"](text)
     tests = []
     for part in text.split(","):
         key, _, value = (word.strip() for word in part.partition("="))

@@ -15,7 +15,6 @@ import platform
 import re
 import shutil
 import subprocess
-from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -29,7 +28,6 @@ from device_runner.errors import RunnerError, SpecError, UnavailableError
 from device_runner.files import scratch_folder
 from device_runner.library import Library, LibraryFacts, resolve
 from device_runner.local import LocalDevice, host_facts, machine_abi, without_times
-from device_runner.providers import provider_named
 from device_runner.result import Failure, FailureKind, Mark, RunResult
 from device_runner.spec import RunSpec
 
@@ -113,11 +111,6 @@ class HostAbi:
     package: str
     cpus: Mapping[str, CpuProfile] = field(default_factory=dict)
     usual: tuple[str, ...] = ()
-
-    @property
-    def emulator(self) -> str:
-        """The program of qemu-user."""
-        return f"qemu-{self.machine}"
 
 
 HOST_ABIS: dict[str, HostAbi] = {
@@ -309,9 +302,9 @@ def _missing(abi: str, what: str, variable: str) -> UnavailableError:
 
 def _emulator(abi: str) -> str:
     """The emulator of ORT_MOBILE_QEMU (the program, or the folder that it is in), else that on PATH."""
-    name = HOST_ABIS[abi].emulator
+    name = f"qemu-{HOST_ABIS[abi].machine}"
     given = os.environ.get("ORT_MOBILE_QEMU", "")
-    others = {row.emulator for row in HOST_ABIS.values()} - {name}
+    others = {f"qemu-{row.machine}" for row in HOST_ABIS.values()} - {name}
     if given and Path(given).is_file():
         if Path(given).name.removesuffix("-static") not in others:
             return str(Path(given).absolute())
@@ -377,10 +370,6 @@ class HostDevice(LocalDevice):
         """The library that it runs."""
         self._processor = processor
 
-    @abstractmethod
-    def _load(self, library: Library) -> LibraryFacts:
-        """The facts of a library for this kind of device; raises RunnerError for any other."""
-
     def library_for(self, given: str | None) -> Library:
         """The given library, else the one in its name."""
         return resolve(given or self.library.path, self.library.abi)
@@ -397,17 +386,6 @@ class HostDevice(LocalDevice):
         spec, path = ready
         limit = spec.timeout_seconds * (SLOWNESS if self._processor.emulated else 1)
         return msgspec.structs.replace(spec, library=str(path), timeout_seconds=limit), path
-
-    def _without_gpu(self, spec: RunSpec) -> Failure | None:
-        """As on this computer; an emulated processor would need a driver of its own."""
-        if not self._processor.emulated or not provider_named(spec.options.provider).gpu:
-            return super()._without_gpu(spec)
-        return Failure(
-            kind=FailureKind.WRONG_DEVICE,
-            message=f"no Vulkan driver for {self._processor.abi} runs in an emulator here",
-            cause="WebGPU needs a GPU, or a driver that computes on the CPU of this computer",
-            remedy=f"leave abi= and cpu= out, so that the library for {machine_abi()} runs",
-        )
 
     def run(self, spec: RunSpec) -> RunResult:
         """As any device; the result is marked, and of an emulator it has no times and no memory."""

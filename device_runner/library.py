@@ -37,7 +37,7 @@ from device_runner.files import (
     replacing,
     sha256,
 )
-from device_runner.probe.elf import PT_LOAD, Buffer, Elf, NotElf, parse_elf, parse_header
+from device_runner.probe.elf import PT_LOAD, Buffer, NotElf, parse_elf, parse_header
 from device_runner.providers import CPU, PROVIDERS
 
 LIBRARY = "libonnxruntime.so"
@@ -107,30 +107,25 @@ def read_build(content: Buffer) -> dict[str, Any]:
 _FACTS: dict[str, LibraryFacts] = {}
 
 
-def _whole_elf(content: bytes) -> Elf:
-    elf = parse_elf(content)
-    end = max((part.offset + part.file_size for part in elf.segments if part.type == PT_LOAD), default=0)
-    if end > len(content):
-        raise NotElf(f"the file is cut off: {len(content)} of at least {end} bytes are there")
-    if not any(name == "OrtGetApiBase" and section for name, section in elf.symbols):
-        raise NotElf("it does not export OrtGetApiBase")
-    return elf
-
-
 def read_facts(path: Path) -> LibraryFacts:
     """What a .so is; raises UnavailableError for a file that is none, is cut off, or is not ONNX Runtime."""
     digest = sha256(path)
     if digest not in _FACTS:
         content = path.read_bytes()
+        elf, why = None, ""
         try:
-            elf = _whole_elf(content)
+            elf = parse_elf(content)
         except NotElf as error:
-            raise UnavailableError(
-                f"this is no {LIBRARY}",
-                where=str(path),
-                why=str(error),
-                remedy=f"give an AAR, or a whole {LIBRARY} from one",
-            ) from error
+            why = str(error)
+        else:
+            end = max((part.offset + part.file_size for part in elf.segments if part.type == PT_LOAD), default=0)
+            if end > len(content):
+                why = f"the file is cut off: {len(content)} of at least {end} bytes are there"
+            elif not any(name == "OrtGetApiBase" and section for name, section in elf.symbols):
+                why = "it does not export OrtGetApiBase"
+        if elf is None or why:
+            remedy = f"give an AAR, or a whole {LIBRARY} from one"
+            raise UnavailableError(f"this is no {LIBRARY}", where=str(path), why=why, remedy=remedy)
         _FACTS[digest] = LibraryFacts(
             path=str(path),
             sha256=digest,
@@ -563,14 +558,20 @@ def _entry_path(name: Name) -> Path:
 
 
 def keep(content: bytes, *, file: str, name: Name, source: str, licence: str) -> Entry:
-    """Put a fetched file into the cache, whole or not at all, and note it as the library of that name."""
+    """Put a fetched file into the cache, whole or not at all, and note it as the library of that name.
+
+    Raises UnavailableError when the disk says no.
+    """
     digest = hashlib.sha256(content).hexdigest()
     place = f"files/{digest}/{file}"
     path = library_folder() / place
-    if not path.is_file() or sha256(path) != digest:
-        _write(path, content)
     note = Entry(scheme=name.scheme, release=name.release, file=place, sha256=digest, source=source, licence=licence)
-    _write(_entry_path(name), msgspec.json.encode(note))
+    whole = path.is_file() and sha256(path) == digest
+    for target, data in (*(() if whole else ((path, content),)), (_entry_path(name), msgspec.json.encode(note))):
+        with own_folder_errors(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(target) as part:
+                part.write_bytes(data)
     return msgspec.structs.replace(note, file=str(path))
 
 
@@ -588,11 +589,3 @@ def require_package(file: Path | BinaryIO, name: Name) -> None:
         raise UnavailableError(f"what was fetched as {name} is no such package", why=str(error)) from error
     if not members:
         raise UnavailableError(f"what was fetched as {name} is no such package", why=f"it has no {LIBRARY}")
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all; raises UnavailableError when the disk says no."""
-    with own_folder_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as part:
-            part.write_bytes(content)

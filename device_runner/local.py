@@ -11,7 +11,7 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -20,7 +20,6 @@ from device_runner.build import build_probe
 from device_runner.device import GRACE_SECONDS, DeviceFacts, Waiting, no_waiting, read_options, zones_celsius
 from device_runner.errors import SpecError, UnavailableError, pip_install
 from device_runner.failures import explain
-from device_runner.files import RUN_PREFIX, scratch_folder
 from device_runner.library import Library, LibraryFacts, resolve
 from device_runner.perf_test import (
     OUTPUT_TAIL_BYTES,
@@ -36,7 +35,7 @@ from device_runner.plugins import with_plugin
 from device_runner.probe.protocol import ProbeAnswer, decode_answer
 from device_runner.providers import PROVIDERS, provider_named
 from device_runner.result import Conditions, Failure, FailureKind, Mark, RunResult
-from device_runner.run import Fetch, ProbeDevice, missing_input
+from device_runner.run import ProbeDevice, missing_input
 from device_runner.spec import Allocator, RunSpec
 from device_runner.vulkan import VARIABLE, find_driver, vulkan_environment
 
@@ -238,8 +237,23 @@ class LocalDevice(ProbeDevice):
         """The next process's environment has what it needs, too."""
         library = self.library_for(spec.library)
         path = Path(self._load(library).path)
-        if failure := missing_input(spec) or self._without_gpu(spec):
+        if failure := missing_input(spec):
             return failure
+        self._environment = self._usual
+        gpu = provider_named(spec.options.provider).gpu
+        if gpu and len(self._probe) > 1:  # an emulated processor would need a driver of its own
+            return Failure(
+                kind=FailureKind.WRONG_DEVICE,
+                message=f"no Vulkan driver for {library.abi} runs in an emulator here",
+                cause="WebGPU needs a GPU, or a driver that computes on the CPU of this computer",
+                remedy=f"leave abi= and cpu= out, so that the library for {machine_abi()} runs",
+            )
+        if gpu and self.software_gpu:
+            try:
+                variables = vulkan_environment(find_driver(self._vulkan), self._usual.get("LD_LIBRARY_PATH", ""))
+            except UnavailableError as error:
+                return Failure(kind=FailureKind.WRONG_DEVICE, message=error.what, cause=error.why, remedy=error.remedy)
+            self._environment = {**self._usual, **variables}
         allocator = spec.options.allocator
         if allocator is not Allocator.DEFAULT:
             file = find_allocator(allocator)
@@ -253,18 +267,6 @@ class LocalDevice(ProbeDevice):
             self._environment = {**self._environment, "LD_PRELOAD": f"{file} {preloaded}".strip()}
         ready = with_plugin(spec, library)
         return ready if isinstance(ready, Failure) else (ready, path)
-
-    def _without_gpu(self, spec: RunSpec) -> Failure | None:
-        """Give the next process a driver that plays a GPU, where its provider needs one; why there is none."""
-        self._environment = self._usual
-        if not (provider_named(spec.options.provider).gpu and self.software_gpu):
-            return None
-        try:
-            variables = vulkan_environment(find_driver(self._vulkan), self._usual.get("LD_LIBRARY_PATH", ""))
-        except UnavailableError as error:
-            return Failure(kind=FailureKind.WRONG_DEVICE, message=error.what, cause=error.why, remedy=error.remedy)
-        self._environment = {**self._usual, **variables}
-        return None
 
     def _has_gpu(self) -> bool:
         """Whether programs here can use a GPU: then no driver in software is used, unless it is named."""
@@ -284,17 +286,6 @@ class LocalDevice(ProbeDevice):
                 result = replace(result, failure=replace(result.failure, **SOFTWARE_CRASH))
             return without_times(result, Mark.SOFTWARE_GPU)
         return result
-
-    @contextlib.contextmanager
-    def _run_folder(self) -> Iterator[str]:
-        with scratch_folder(RUN_PREFIX) as folder:
-            yield str(folder)
-
-    def _put(self, path: Path, suffix: str = "") -> str:
-        return str(path.absolute())
-
-    def _fetch_from(self, folder: str, result: RunResult) -> Fetch:
-        return lambda name, path, _: shutil.move(f"{folder}/{name}", path)
 
     def _conditions_now(self) -> Conditions:
         return host_conditions()

@@ -294,19 +294,18 @@ def smallest_failing(options: RunOptions, fails: Callable[[RunOptions], bool]) -
     """
     cache: dict[str, bool] = {}
 
-    def still_fails(option: RunOptions) -> bool:
-        key = msgspec.json.encode(option).decode()
-        if key not in cache:
-            cache[key] = fails(option)
-        return cache[key]
-
     smaller = options
     while True:
-        candidates = (without(smaller, part) for part in parts(smaller))
-        candidate = next((option for option in candidates if still_fails(option)), None)
-        if candidate is None:
+        for part in parts(smaller):
+            candidate = without(smaller, part)
+            key = msgspec.json.encode(candidate).decode()
+            if key not in cache:
+                cache[key] = fails(candidate)
+            if cache[key]:
+                smaller = candidate
+                break
+        else:
             return smaller
-        smaller = candidate
 
 
 class DeviceClass(Struct, frozen=True, kw_only=True):

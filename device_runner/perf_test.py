@@ -47,12 +47,6 @@ DATA_FOLDER = "test_data_set_0"
 SPINNING_KEY = "session.intra_op.allow_spinning"
 
 
-def _unsayable(texts: dict[str, str]) -> bool:
-    """Keys and values are split at blanks and the first bar, and cannot be quoted."""
-    keys = any(re.search(r"[\s|]", key) or not key for key in texts)
-    return keys or any(re.search(r"\s", value) or not value for value in texts.values())
-
-
 RULES: tuple[Rule, ...] = (
     (
         lambda o: bool(o.custom_ops),
@@ -75,7 +69,11 @@ RULES: tuple[Rule, ...] = (
         f"ask for one of {', '.join(TAKEN_PROVIDERS)}, or leave perf_test out",
     ),
     (
-        lambda o: _unsayable(o.session_config) or _unsayable(o.provider_options),
+        # Keys and values are split at blanks and the first bar, and cannot be quoted.
+        lambda o: any(
+            not key or not value or re.search(r"[\s|]", key) or re.search(r"\s", value)
+            for key, value in (*o.session_config.items(), *o.provider_options.items())
+        ),
         "onnxruntime_perf_test takes no blanks in options, no empty ones, and no | in keys",
         "write the value without them, or leave perf_test out",
     ),
@@ -213,9 +211,16 @@ def to_result(spec: RunSpec, device: str, ended: FinishedProcess, *, exact: bool
     """What it printed, as a result; `exact` when it was told to count runs, all of which must then be there."""
     if failure := _failure(spec, ended):
         return without_measurement(spec, device, failure)
-    times = _times(ended.csv)
+    # Nanoseconds of each run, from lines of MODEL,SECONDS,PEAK,CPU,INDEX; the name is that of the folder, and may have
+    # commas. A line that is not one of its own, or not in its place, makes all of them worthless.
+    fields = [line.rsplit(",", 4) for line in ended.csv.splitlines()]
+    seconds = [
+        _number(r"^(\S+)$", row[1]) if len(row) == 5 and row[4] == str(index) else None
+        for index, row in enumerate(fields)
+    ]
+    times = tuple(round(second * 1e9) for second in seconds if second is not None)
     load = _number(r"Session creation time cost: (\S+) s", ended.stdout)
-    if times is None or load is None or (exact and len(times) != _runs(spec)):
+    if not times or None in seconds or load is None or (exact and len(times) != _runs(spec)):
         text = f"{ended.csv[-200:]!r} and {ended.stdout[-500:]!r}"
         message = f"what it wrote is not what onnxruntime_perf_test writes, or not all of it: {text}"
         return without_measurement(spec, device, explain(Failure(kind=FailureKind.GARBAGE, message=message)))
@@ -244,21 +249,6 @@ def to_result(spec: RunSpec, device: str, ended: FinishedProcess, *, exact: bool
     )
     untrue = implausible(spec, result)
     return without_measurement(spec, device, untrue) if untrue else result
-
-
-def _times(csv: str) -> tuple[int, ...] | None:
-    """Nanoseconds of each run; None where a line is not one of its own, or not in its place.
-
-    A line is MODEL,SECONDS,PEAK,CPU,INDEX. The name is that of the folder, and may have commas.
-    """
-    times = []
-    for index, line in enumerate(csv.splitlines()):
-        fields = line.rsplit(",", 4)
-        seconds = _number(r"^(\S+)$", fields[1]) if len(fields) == 5 and fields[4] == str(index) else None
-        if seconds is None:
-            return None
-        times.append(round(seconds * 1e9))
-    return tuple(times) or None
 
 
 def _number(pattern: str, text: str) -> float | None:

@@ -32,11 +32,6 @@ MOST_BYTES = 1 << 20
 """Of a context's ONNX file that is looked at."""
 
 
-def _release(facts: LibraryFacts) -> tuple[int, ...]:
-    """() for a library that does not tell: the probe asks it."""
-    return tuple(map(int, facts.release.split("."))) if facts.release else ()
-
-
 RULES: tuple[Rule, ...] = (
     (
         lambda spec, _facts, _since: spec.perf_test is not None,
@@ -44,7 +39,8 @@ RULES: tuple[Rule, ...] = (
         "leave perf_test out: the probe loads them",
     ),
     (
-        lambda _spec, facts, since: bool(_release(facts)) and _release(facts) < since,
+        # Of a library that does not tell its release the probe asks it.
+        lambda _spec, facts, since: bool(facts.release) and tuple(map(int, facts.release.split("."))) < since,
         "ONNX Runtime {release} does not load this plugin: it needs {since}",
         "use libonnxruntime {since} or later",
     ),

@@ -91,28 +91,25 @@ def with_profile(result: RunResult, file: Path) -> RunResult:
     """
     if result.failure:
         return result
-    if result.profile_file is None:
-        return _unreadable(result, "the run left no profile")
-    trace = Path(result.profile_file)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with scratch_folder(".part-", file.parent) as folder:  # it stands there whole or not at all
-        part = folder / "trace"
-        with (
-            trace.open("rb") as source,
-            part.open("wb") as raw,  # without a name and a time the same trace gives the same bytes
-            gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=raw, mtime=0) as target,
-        ):
-            shutil.copyfileobj(source, target, 1 << 20)
-        part.replace(file)
-    trace.unlink()
-    kept = msgspec.structs.replace(result, profile_file=str(file))
-    try:
-        return msgspec.structs.replace(kept, profile=read_profile(file, result.log))
-    except RunnerError as error:
-        return _unreadable(kept, str(error))
-
-
-def _unreadable(result: RunResult, message: str) -> RunResult:
+    message = "the run left no profile"
+    if result.profile_file is not None:
+        trace = Path(result.profile_file)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with scratch_folder(".part-", file.parent) as folder:  # it stands there whole or not at all
+            part = folder / "trace"
+            with (
+                trace.open("rb") as source,
+                part.open("wb") as raw,  # without a name and a time the same trace gives the same bytes
+                gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=raw, mtime=0) as target,
+            ):
+                shutil.copyfileobj(source, target, 1 << 20)
+            part.replace(file)
+        trace.unlink()
+        result = msgspec.structs.replace(result, profile_file=str(file))
+        try:
+            return msgspec.structs.replace(result, profile=read_profile(file, result.log))
+        except RunnerError as error:
+            message = str(error)
     failure = Failure(
         kind=FailureKind.GARBAGE,
         message=message,
@@ -144,7 +141,23 @@ def read_profile(path: Path, log: Iterable[str] = ()) -> Profile:
         raise RunnerError("the profile has no inference in it", where=str(path), remedy="run it once more")
     counted = runs[1:] or runs
     kernels = [event for event in events if event.name.endswith(KERNEL) and event.ts >= counted[0].ts]
-    nodes = _nodes(kernels, len(counted))
+    # Each node once, in the order of their first run. Nodes of a loop's body run several times an inference.
+    durations: dict[tuple[str, str, str], list[float]] = {}
+    for event in kernels:
+        # A partition (Nnapi_DIGEST_N, KEY_CoreML_DIGEST_N) is only called one: digests tell nobody.
+        operator, provider = event.args.op_name, event.args.provider
+        taken = any(name in operator.lower() for name in ("nnapi_", "coreml_", "qnn_")) and provider != CPU
+        key = (event.name.removesuffix(KERNEL), PARTITION if taken else operator, provider)
+        durations.setdefault(key, []).append(event.dur)
+    nodes = tuple(
+        NodeTime(
+            name=name,
+            operator=operator,
+            provider=provider,
+            nanoseconds=1e3 * _usual(values) * len(values) / len(counted),
+        )
+        for (name, operator, provider), values in durations.items()
+    )
     groups: dict[tuple[str, str], list[NodeTime]] = {}
     for node in nodes:
         groups.setdefault((node.operator, node.provider), []).append(node)
@@ -172,26 +185,6 @@ def read_profile(path: Path, log: Iterable[str] = ()) -> Profile:
         copies=_copies(kernels, len(counted), log),
         peak_bytes=max((event.args.mem_in_use_peak for event in kernels), default=0),
         arena_bytes=max((event.args.mem_arena_held for event in kernels), default=0),
-    )
-
-
-def _nodes(kernels: Iterable[_Event], inferences: int) -> tuple[NodeTime, ...]:
-    """Each node once, in the order of their first run. Nodes of a loop's body run several times an inference."""
-    times: dict[tuple[str, str, str], list[float]] = {}
-    for event in kernels:
-        # A partition (Nnapi_DIGEST_N, KEY_CoreML_DIGEST_N) is only called one: digests tell nobody.
-        operator, provider = event.args.op_name, event.args.provider
-        taken = any(name in operator.lower() for name in ("nnapi_", "coreml_", "qnn_")) and provider != CPU
-        key = (event.name.removesuffix(KERNEL), PARTITION if taken else operator, provider)
-        times.setdefault(key, []).append(event.dur)
-    return tuple(
-        NodeTime(
-            name=name,
-            operator=operator,
-            provider=provider,
-            nanoseconds=1e3 * _usual(durations) * len(durations) / inferences,
-        )
-        for (name, operator, provider), durations in times.items()
     )
 
 

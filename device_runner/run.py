@@ -3,10 +3,11 @@
 import math
 import mmap
 import re
+import shutil
 import zlib
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from device_runner.custom_ops import CustomLibrary, fitting, process_of
 from device_runner.device import Device
 from device_runner.errors import RunnerError
 from device_runner.failures import failure_of
-from device_runner.files import PROFILE_LIMIT_BYTES, scratch_folder, sha256
+from device_runner.files import PROFILE_LIMIT_BYTES, RUN_PREFIX, scratch_folder, sha256
 from device_runner.perf_test import Execute, measured_with
 from device_runner.probe.protocol import (
     ANSWER_BYTES,
@@ -30,7 +31,6 @@ from device_runner.result import (
     Conditions,
     Failure,
     FailureKind,
-    Mark,
     RunResult,
     status_of,
     utc_now,
@@ -43,10 +43,15 @@ Fetch = Callable[[str, Path, int], object]
 
 
 class ProbeDevice(Device):
-    """A device that runs the probe. Who derives it says how files get there and back, and how a process is started."""
+    """A device that runs the probe, with the files of this computer. Who derives it says how a process is started, and
+    how files get there and back where it has others.
+    """
 
     watch_stdin = False
     """Whether the probe ends with its standard input: then nobody is left who wants its answer."""
+
+    put_ns = 0
+    """Time that bringing files to the device, or seeing that they are there, took since it was opened."""
 
     def run(self, spec: RunSpec) -> RunResult:
         """Execute one spec in a fresh process; it dies with all that it started."""
@@ -67,16 +72,13 @@ class ProbeDevice(Device):
                         result = without_measurement(spec, self.name, answer)
                     else:
                         result = to_result(spec, self.name, answer)
-                result = keep_files(spec, result, self._fetch_from(folder, result))
-                if result.failure:
-                    result = self._looked_into(result, result.failure)
+                result = self._looked_into(keep_files(spec, result, self._fetch_from(folder, result)), before)
                 return replace(
                     result,
                     started_at=started,
                     push_ns=self.put_ns - put_ns,
                     before=before,
                     after=self._conditions_now(),
-                    marks=(*result.marks, *self._marks(before)),
                 )
         except (RunnerError, OSError) as error:
             return without_measurement(spec, self.name, self._failed(error))
@@ -90,22 +92,19 @@ class ProbeDevice(Device):
         except (RunnerError, OSError) as error:
             return self._failed(error)
 
-    @property
-    def put_ns(self) -> int:
-        """Time that bringing files to the device, or seeing that they are there, took since it was opened."""
-        return 0
-
     @abstractmethod
     def _prepare(self, spec: RunSpec) -> tuple[RunSpec, Path] | Failure:
         """The spec as it is executed here and the library for it on this computer, or why it is not. RunnerError."""
 
-    @abstractmethod
-    def _run_folder(self) -> AbstractContextManager[str]:
+    @contextmanager
+    def _run_folder(self) -> Iterator[str]:
         """The folder of a run where the probe sees it."""
+        with scratch_folder(RUN_PREFIX) as folder:
+            yield str(folder)
 
-    @abstractmethod
     def _put(self, path: Path, suffix: str = "") -> str:
         """Bring a file of this computer there; its path in the eyes of the probe. Raises RunnerError, OSError."""
+        return str(path.absolute())
 
     def _put_named(self, files: Sequence[str], folder: str) -> list[str]:
         """As `_put`, for files that find each other by name in one folder, such as the run's."""
@@ -161,21 +160,17 @@ class ProbeDevice(Device):
     def _prepare_tool(self, spec: RunSpec, library: Path, folder: str, program: Path, library_name: str) -> Execute:
         """Make a run folder for onnxruntime_perf_test (`perf_test.measured_with`). Raises RunnerError, OSError."""
 
-    @abstractmethod
     def _fetch_from(self, folder: str, result: RunResult) -> Fetch:
         """What brings the files of a result out of a run folder."""
+        return lambda name, path, _: shutil.move(f"{folder}/{name}", path)
 
     @abstractmethod
     def _conditions_now(self) -> Conditions:
         """State of the device around the run."""
 
-    def _looked_into(self, result: RunResult, failure: Failure) -> RunResult:
-        """A failed result with what the device can say besides."""
+    def _looked_into(self, result: RunResult, before: Conditions) -> RunResult:
+        """A result with what the device can say of a failure besides, and what a reader must know of the device."""
         return result
-
-    def _marks(self, before: Conditions) -> Iterable[Mark]:
-        """What a reader of its results must know of the device."""
-        return ()
 
     def _failed(self, error: Exception) -> Failure:
         """What an error on the way makes of a run."""
@@ -224,29 +219,6 @@ def missing_input(spec: RunSpec) -> Failure | None:
     return None
 
 
-def broken_output(tensor: TensorFile) -> Failure | None:
-    """Why an output file cannot be trusted: missing, not as long as its shape says, or not what the probe wrote."""
-    path = Path(tensor.file)
-    data = path.read_bytes() if path.is_file() else None
-    strings = tensor.dtype is ElementType.STRING
-    if data is None:
-        state = "is missing"
-    elif strings and (data.count(0) != math.prod(tensor.shape) or data[-1:] not in (b"", b"\0")):
-        state = "has not the strings of its shape"
-    elif len(data) > tensor_bytes(tensor) or (len(data) < tensor_bytes(tensor) and not strings):
-        state = f"has {len(data)} bytes, its shape wants {tensor_bytes(tensor)}"
-    elif tensor.crc32 is not None and zlib.crc32(data) != tensor.crc32:
-        state = "is not what the probe wrote: its checksum differs"
-    else:
-        return None
-    return Failure(
-        kind=FailureKind.GARBAGE,
-        message=f"output {tensor.name}: the file {state}",
-        cause="the device did not hand over what the run wrote",
-        remedy="run it once more",
-    )
-
-
 def keep_files(spec: RunSpec, result: RunResult, fetch: Fetch) -> RunResult:
     """The result with its files in the spec's folder, all or none; a Failure where one is not as it should be.
 
@@ -268,7 +240,25 @@ def keep_files(spec: RunSpec, result: RunResult, fetch: Fetch) -> RunResult:
 
         tensors = [*result.outputs, *([result.labelled_outputs] if result.labelled_outputs else [])]
         staged = [replace(tensor, file=taken(tensor.file, tensor_bytes(tensor))) for tensor in tensors]
-        if failure := next(filter(None, map(broken_output, staged)), None):
+        for tensor in staged:
+            path, strings = Path(tensor.file), tensor.dtype is ElementType.STRING
+            data = path.read_bytes() if path.is_file() else None
+            if data is None:
+                state = "is missing"
+            elif strings and (data.count(0) != math.prod(tensor.shape) or data[-1:] not in (b"", b"\0")):
+                state = "has not the strings of its shape"
+            elif len(data) > tensor_bytes(tensor) or (len(data) < tensor_bytes(tensor) and not strings):
+                state = f"has {len(data)} bytes, its shape wants {tensor_bytes(tensor)}"
+            elif tensor.crc32 is not None and zlib.crc32(data) != tensor.crc32:
+                state = "is not what the probe wrote: its checksum differs"
+            else:
+                continue
+            failure = Failure(
+                kind=FailureKind.GARBAGE,
+                message=f"output {tensor.name}: the file {state}",
+                cause="the device did not hand over what the run wrote",
+                remedy="run it once more",
+            )
             return replace(bare, status=status_of(failure), failure=failure)
         profile = taken(result.profile_file, PROFILE_LIMIT_BYTES) if result.profile_file and spec.profile else None
         for path in folder.iterdir():

@@ -2,14 +2,13 @@
 
 import math
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
 
 from device_runner.errors import SpecError
-from device_runner.files import decode_json, read_regular
+from device_runner.files import decode_json
 from device_runner.providers import provider_named
 
 SPEC_VERSION = 1
@@ -303,17 +302,6 @@ def decode_spec(text: bytes | str, where: str = "") -> RunSpec:
             remedy="write the spec again with this release",
         )
     return spec
-
-
-def read_spec(path: Path) -> RunSpec:
-    """A RunSpec from a JSON file; raises SpecError."""
-    try:
-        text = read_regular(path)
-    except OSError as error:
-        raise SpecError(
-            "the spec cannot be read", where=str(path), why=error.strerror or str(error), remedy="check the path"
-        ) from error
-    return decode_spec(text, str(path))
 
 
 def encode(value: msgspec.Struct) -> bytes:

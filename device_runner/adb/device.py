@@ -19,7 +19,6 @@ from device_runner.adb.link import (
     LinkTimeout,
     NoServer,
     RunTimeout,
-    ShellOutput,
     list_serials,
     reconnect,
     script,
@@ -135,16 +134,6 @@ ENDS: dict[int, tuple[FailureKind, str]] = {
     137: (FailureKind.OUT_OF_MEMORY, "the probe was killed"),
 }
 """Exit codes of the shell where there is no document (RUN's own, POSIX's, 128 + SIGKILL)."""
-
-
-def ended(output: ShellOutput, garbage: Failure) -> Failure:
-    """What the end of a probe without a document means."""
-    stderr = output.stderr[-1000:].decode("utf-8", "replace").strip()
-    signal = SIGNALS.get(output.code - 128)
-    crash = (FailureKind.CRASH, f"the probe ended by {signal}") if signal else None
-    kind, text = ENDS.get(output.code) or crash or (garbage.kind, garbage.message)
-    message = f"{text} (exit code {output.code}): {stderr}" if stderr else f"{text} (exit code {output.code})"
-    return explain(Failure(kind=kind, message=message, signal=signal))
 
 
 def tombstone(crash_log: str, root: str) -> tuple[str, ...]:
@@ -395,7 +384,20 @@ class AdbDevice(ProbeDevice):
             self.link.shell(script('rm -rf "$1"', self._folder), seconds=5.0)
 
     def _prepare(self, spec: RunSpec) -> tuple[RunSpec, Path] | Failure:
-        facts = self._found_again() if self._lost else self._known_facts()
+        if self._lost:
+            # Join it again, make sure that it is the same one, and believe nothing of what was pushed.
+            if on_network(self.link.serial):
+                reconnect(self.link.server, self.link.serial)
+            facts, before = read_facts(self.link, self.name, self._root), self._facts
+            same = [facts.fingerprint, facts.model, facts.abis]
+            if before and same != [before.fingerprint, before.model, before.abis]:
+                raise LinkError(f"another device answers: {facts.model} {facts.fingerprint}, not {before.model}")
+            self._store.forget()
+            for text in self._held:
+                hold(self.link, self._root, text)
+            self._lost = False
+            self._facts = facts
+        facts = self._known_facts()
         probe, library = self._known_tools(facts)
         self._store.joiner = probe
         self._store.used.clear()
@@ -416,20 +418,19 @@ class AdbDevice(ProbeDevice):
         yield self._folder  # made by the scripts, removed when the device is closed
 
     def _put(self, path: Path, suffix: str = "") -> str:
-        return self._store.put(path, suffix)
+        begun = time.monotonic_ns()
+        try:
+            return self._store.put(path, suffix)
+        finally:
+            self.put_ns += time.monotonic_ns() - begun
 
     def _put_named(self, files: Sequence[str], folder: str) -> list[str]:
         paths = [Path(file) for file in files]
         self._links += [text for path in paths for text in (self._put(path, path.suffix), path.name)]
         return [f"{folder}/{Path(file).name}" for file in files]
 
-    @property
-    def put_ns(self) -> int:
-        """Time that bringing files to the device took since it was opened."""
-        return self._store.put_ns
-
     def _ask(self, request: bytes, folder: str, limit_seconds: float, limit_bytes: int) -> ProbeAnswer | Failure:
-        probe = self._store.put(self._known_tools(self._known_facts())[0], PROBE_SUFFIX)
+        probe = self._put(self._known_tools(self._known_facts())[0], PROBE_SUFFIX)
         arguments = script(RUN, folder, str(len(request)), probe, f"{self._root}/store", *self._links)
         try:
             seconds = limit_seconds + GRACE_SECONDS
@@ -439,7 +440,15 @@ class AdbDevice(ProbeDevice):
                 self.link.shell(script(KILL, folder), seconds=5.0)
             raise RunTimeout(str(error)) from error
         answer = decode_answer(output.stdout)
-        return ended(output, answer) if isinstance(answer, Failure) else answer
+        if not isinstance(answer, Failure):
+            return answer
+        # What the end of a probe without a document means
+        stderr = output.stderr[-1000:].decode("utf-8", "replace").strip()
+        signal = SIGNALS.get(output.code - 128)
+        crash = (FailureKind.CRASH, f"the probe ended by {signal}") if signal else None
+        kind, text = ENDS.get(output.code) or crash or (answer.kind, answer.message)
+        message = f"{text} (exit code {output.code}): {stderr}" if stderr else f"{text} (exit code {output.code})"
+        return explain(Failure(kind=kind, message=message, signal=signal))
 
     def _prepare_tool(self, spec: RunSpec, library: Path, folder: str, program: Path, library_name: str) -> Execute:
         links = [(self._put(Path(spec.model), Path(spec.model).suffix.lower()), model_name(spec))]
@@ -484,33 +493,28 @@ class AdbDevice(ProbeDevice):
         size = sum(map(tensor_bytes, tensors)) + (PROFILE_LIMIT_BYTES if result.profile_file else 0)
         deadline = time.monotonic() + FETCH_GRACE_SECONDS + size / SLOWEST_BYTES_PER_SECOND
 
-        def fetch(name: str, path: Path, limit_bytes: int) -> None:
-            seconds = max(0.0, deadline - time.monotonic())
-            self.link.pull(f"{folder}/{name}", path, seconds=seconds, limit_bytes=limit_bytes)
+        return lambda name, path, limit_bytes: self.link.pull(
+            f"{folder}/{name}", path, seconds=max(0.0, deadline - time.monotonic()), limit_bytes=limit_bytes
+        )
 
-        return fetch
-
-    def _looked_into(self, result: RunResult, failure: Failure) -> RunResult:
-        """A crash with the device's crash log; for what files that are gone may cause, whether they are."""
-        if failure.kind is FailureKind.CRASH:
+    def _looked_into(self, result: RunResult, before: Conditions) -> RunResult:
+        """A crash with the device's crash log; for what files that are gone may cause, whether they are. And marks."""
+        kind = result.failure and result.failure.kind
+        if kind is FailureKind.CRASH:
             with contextlib.suppress(LinkError):  # Android's crash log; other systems have none
                 output = self.link.shell(("logcat", "-b", "crash", "-d", "-t", "400"), seconds=10.0)
-                return replace(result, log=(*result.log, *tombstone(output.text, self._root)))
-        if failure.kind in OF_MISSING_FILES:
+                result = replace(result, log=(*result.log, *tombstone(output.text, self._root)))
+        if kind in OF_MISSING_FILES:
             pushed = list(self._store.used)
             self._store.forget()  # cleaners of phones and their users empty /data/local/tmp
             if self.link.shell(script(ALL_THERE, *pushed)).code:
-                return replace(result, status=status_of(EMPTIED), failure=EMPTIED)
-        return result
-
-    def _marks(self, before: Conditions) -> Iterator[Mark]:
-        """Heat from `moderate` on throttles; Linux devices are no phones."""
-        if self._known_facts().platform != "android":
-            yield Mark.NOT_A_PHONE
-        if (before.thermal_status or 0) >= 2:
-            yield Mark.THROTTLED
-        if before.charging:
-            yield Mark.CHARGING
+                result = replace(result, status=status_of(EMPTIED), failure=EMPTIED)
+        marks = {
+            Mark.NOT_A_PHONE: self._known_facts().platform != "android",  # Linux devices are none
+            Mark.THROTTLED: (before.thermal_status or 0) >= 2,  # heat from `moderate` on throttles
+            Mark.CHARGING: before.charging,
+        }
+        return replace(result, marks=(*result.marks, *(mark for mark, applies in marks.items() if applies)))
 
     def _known_tools(self, facts: DeviceFacts) -> Tools:
         """Probe for its system and first ABI, and on Linux the wheel's library; raises RunnerError for none."""
@@ -530,24 +534,10 @@ class AdbDevice(ProbeDevice):
             facts = read_facts(self.link, self.name, self._root)
             if facts.nnapi is None:  # not known yet: a probe on it is asked
                 with contextlib.suppress(RunnerError, OSError):
-                    probe = self._store.put(self._known_tools(facts)[0], PROBE_SUFFIX)
+                    probe = self._put(self._known_tools(facts)[0], PROBE_SUFFIX)
                     facts = read_facts(self.link, self.name, self._root, probe)
             self._facts = facts
         return self._facts
-
-    def _found_again(self) -> DeviceFacts:
-        """After a loss: join it again, make sure that it is the same one, and believe nothing of what was pushed."""
-        if on_network(self.link.serial):
-            reconnect(self.link.server, self.link.serial)
-        facts, before = read_facts(self.link, self.name, self._root), self._facts
-        if before and (facts.fingerprint, facts.model, facts.abis) != (before.fingerprint, before.model, before.abis):
-            raise LinkError(f"another device answers: {facts.model} {facts.fingerprint}, not {before.model}")
-        self._store.forget()
-        for text in self._held:
-            hold(self.link, self._root, text)
-        self._lost = False
-        self._facts = facts
-        return facts
 
     def _conditions_now(self) -> Conditions:
         if time.monotonic() - self._conditions_at >= CONDITIONS_AGE_SECONDS:

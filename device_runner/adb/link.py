@@ -128,7 +128,17 @@ def connect(server: Server, seconds: float) -> socket.socket:
         try:
             connection = socket.create_connection((server.host, server.port), seconds)
         except ConnectionRefusedError:
-            _start(server)
+            # Start this computer's server with the adb on PATH or the one that adbutils brings
+            import adbutils
+
+            if server.host not in ("127.0.0.1", "localhost", "::1"):
+                raise UnavailableError(f"nothing listens on {server}") from None
+            try:
+                program = adbutils.adb_path()
+            except adbutils.AdbError as error:
+                raise UnavailableError(str(error)) from error
+            command = [program, "-P", str(server.port), "start-server"]
+            subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=20, check=True)
             connection = socket.create_connection((server.host, server.port), seconds)
     except (OSError, UnicodeError, subprocess.SubprocessError, UnavailableError) as error:  # idna refuses some hosts
         raise NoServer(
@@ -139,20 +149,6 @@ def connect(server: Server, seconds: float) -> socket.socket:
         ) from error
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
-
-
-def _start(server: Server) -> None:
-    """Start this computer's server with the adb on PATH or the one that adbutils brings."""
-    import adbutils
-
-    if server.host not in ("127.0.0.1", "localhost", "::1"):
-        raise UnavailableError(f"nothing listens on {server}")
-    try:
-        program = adbutils.adb_path()
-    except adbutils.AdbError as error:
-        raise UnavailableError(str(error)) from error
-    command = [program, "-P", str(server.port), "start-server"]
-    subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=20, check=True)
 
 
 class _Stream:
@@ -264,7 +260,8 @@ class Link:
         """
         with self._open(seconds) as stream:
             stream.command("sync:")
-            stream.send(_sync(b"SEND", f"{remote},{0o100644}".encode()))
+            target = f"{remote},{0o100644}".encode()
+            stream.send(b"SEND" + struct.pack("<I", len(target)) + target)
             for part in parts:
                 # In packets of the protocol, all in one: a call for each would cost more than the copy
                 view = memoryview(part)
@@ -280,7 +277,8 @@ class Link:
         """Fetch a file of at most so many bytes; raises LinkError (no such file, too long), LinkLost, LinkTimeout."""
         with target.open("wb") as file, self._open(seconds) as stream:
             stream.command("sync:")
-            stream.send(_sync(b"RECV", remote.encode()))
+            name = remote.encode()
+            stream.send(b"RECV" + struct.pack("<I", len(name)) + name)
             while True:
                 kind, size = struct.unpack("<4sI", stream.read(8))
                 if kind == b"DONE":
@@ -294,10 +292,6 @@ class Link:
                 if limit_bytes < 0:
                     raise LinkError(f"{remote} is longer than it can be")
                 file.write(data)
-
-
-def _sync(kind: bytes, data: bytes) -> bytes:
-    return kind + struct.pack("<I", len(data)) + data
 
 
 def list_serials(server: Server, seconds: float = 10.0) -> list[tuple[str, str]]:

@@ -14,9 +14,9 @@ import os
 import re
 import secrets
 import threading
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -120,7 +120,13 @@ def cut(data: bytes, usual: int, *, last: bool) -> list[int]:
         elif start + longest + WINDOW > len(data):
             start = len(data)
         else:
-            start = _highest_place(data, start + shortest, start + longest)
+            # The last place with the highest hash: periodic weights have few different windows, and none that is high
+            # enough. A piece that just ended after the longest length would end elsewhere in every copy of them.
+            best = (-1, start + longest)
+            for first, hashes in _hashes(data, start + shortest, start + longest + 1):
+                at = len(hashes) - 1 - int(hashes[::-1].argmax())
+                best = max(best, (int(hashes[at]), first + at * WINDOW))
+            start = best[1]
         ends.append(start)
     return ends
 
@@ -136,18 +142,6 @@ def _hashes(data: bytes, start: int, stop: int) -> "Iterator[tuple[int, np.ndarr
         count = (stop - first + WINDOW - 1) // WINDOW
         words = array[first : first + count * WINDOW].view("<u8")
         yield first, np.multiply(words, np.uint64(FACTOR), out=room[:count])
-
-
-def _highest_place(data: bytes, start: int, last: int) -> int:
-    """The last place with the highest hash: periodic weights have few different windows, and none that is high enough.
-
-    A piece that just ended after the longest length would end elsewhere in every copy of them.
-    """
-    best = (-1, last)
-    for first, hashes in _hashes(data, start, last + 1):
-        at = len(hashes) - 1 - int(hashes[::-1].argmax())
-        best = max(best, (int(hashes[at]), first + at * WINDOW))
-    return best[1]
 
 
 GROWTH_BYTES = 64 * 1024
@@ -393,21 +387,12 @@ class DeviceStore:
         self.used: list[str] = []
         """What was put, in its order."""
         self.pushed_bytes = 0
-        self.put_ns = 0
-        """Time that bringing files to the device, or seeing that they are there, took since it was opened."""
 
     def put(self, path: Path, suffix: str = "") -> str:
         """Where the file lies on the device; pushed unless it is there and whole. Raises LinkError, OSError.
 
         `suffix` stays at the name, for those who judge a file by it (ONNX Runtime: .ort).
         """
-        begun = time.monotonic_ns()
-        try:
-            return self._put(path, suffix)
-        finally:
-            self.put_ns += time.monotonic_ns() - begun
-
-    def _put(self, path: Path, suffix: str = "") -> str:
         digest = sha256(path)
         name = digest + (suffix if re.fullmatch(r"\.[a-z0-9]{1,8}", suffix) else "")
         size = path.stat().st_size
@@ -415,7 +400,8 @@ class DeviceStore:
             self._make_room(self._look(), size, self._known)
             for _ in range(2):
                 part = part_name()
-                self._send(read_parts(path), part, size)
+                with path.open("rb") as file:
+                    self._send(iter(partial(file.read, READ_BYTES), b""), part, size)
                 arguments = script(ACCEPT, self._folder, part, name, digest)
                 output = self._link.shell(arguments, seconds=_longest_seconds(size))
                 if output.code == 0:
@@ -442,7 +428,7 @@ class DeviceStore:
         size = path.stat().st_size
         if self.joiner in (None, path) or size < SMALLEST_BYTES or os.environ.get(PIECES_VARIABLE) == "0":
             return False
-        joiner = self._put(self.joiner, SUFFIX)
+        joiner = self.put(self.joiner, SUFFIX)
         there = self._look()
         files = there[1]
         # The file may come of others that the device has and this computer too: used before, or beside it
@@ -528,10 +514,3 @@ def digest_of(name: str) -> str:
 def part_name() -> str:
     """A name for what is not whole yet."""
     return f".part-{secrets.token_hex(8)}"
-
-
-def read_parts(path: Path) -> Iterator[bytes]:
-    """The bytes of a file, part by part. Raises OSError."""
-    with path.open("rb") as file:
-        while data := file.read(READ_BYTES):
-            yield data

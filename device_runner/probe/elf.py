@@ -279,25 +279,22 @@ class MachOImage:
 
 def read_images(content: Buffer) -> Iterator[MachOImage]:
     """The code in a file, one value for each architecture; raises ValueError or struct.error for anything else."""
-    if content[:4] != FAT:
-        yield _image_at(content, 0, len(content))
-        return
-    (count,) = struct.unpack_from(">I", content, 4)
-    if not 0 < count <= 16:
-        raise ValueError("its list of architectures is damaged")
+    count = 1
+    if content[:4] == FAT:
+        (count,) = struct.unpack_from(">I", content, 4)
+        if not 0 < count <= 16:
+            raise ValueError("its list of architectures is damaged")
     for place in range(count):
-        _, _, offset, length, _ = struct.unpack_from(">5I", content, 8 + 20 * place)
-        yield _image_at(content, offset, length)
-
-
-def _image_at(content: Buffer, start: int, size: int) -> MachOImage:
-    if start + size > len(content):
-        raise ValueError("a part of it lies outside the file")
-    if content[start : start + 8] == ARCHIVE:
-        image = _archive(content, start + 8, start + size)
-    else:
-        image = _image(content, start, size)
-    return replace(image, start=start, size_bytes=size)
+        start, size = 0, len(content)
+        if content[:4] == FAT:
+            _, _, start, size, _ = struct.unpack_from(">5I", content, 8 + 20 * place)
+        if start + size > len(content):
+            raise ValueError("a part of it lies outside the file")
+        if content[start : start + 8] == ARCHIVE:
+            image = _archive(content, start + 8, start + size)
+        else:
+            image = _image(content, start, size)
+        yield replace(image, start=start, size_bytes=size)
 
 
 def _archive(content: Buffer, place: int, end: int) -> MachOImage:

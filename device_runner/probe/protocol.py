@@ -95,12 +95,15 @@ def encode_request(spec: RunSpec, *, watch_stdin: bool = False) -> bytes:
     Paths in the spec are those that the probe sees; its `outputs_folder` is the folder of the run.
     """
     options, plugin, provider = spec.options, spec.plugin, provider_named(spec.options.provider)
+    cores = options.thread_cores
+    if cores not in ("", BIG_CORES):
+        cores = ",".join(map(str, cores_from_zero(cores)))
     found_later = spec.warmup == AUTO and bool(spec.min_runs or spec.min_seconds)
     settings: dict[str, str | int | None] = {
         "library": spec.library or "",
         "model": spec.model,
         "provider": (provider.ort_name or provider.name) if plugin else provider.append_name,
-        "thread_cores": _cores(options.thread_cores),
+        "thread_cores": cores or None,
         "thread_nice": options.thread_nice or None,
         "plugin": plugin.library if plugin else None,
         "plugin_name": (plugin and plugin.name) or None,
@@ -154,10 +157,6 @@ def encode_request(spec: RunSpec, *, watch_stdin: bool = False) -> bytes:
         triples.append(("input", tensor.name, tensor.file))
         triples.append(("shape", str(ONNX_CODES[tensor.dtype]), ",".join(map(str, tensor.shape))))
     return _join(triples)
-
-
-def _cores(text: str) -> str | None:
-    return text or None if text in ("", BIG_CORES) else ",".join(map(str, cores_from_zero(text)))
 
 
 def encode_inspection(

@@ -382,30 +382,28 @@ def _parts(report: "TransformReport", output: Path) -> "Iterator[Part]":
         for change in report.steps
     )
     yield Listing(title="", head=("step", "nodes", "size"), rows=tuple(rows), right=("nodes", "size"))
-    if report.verification:
-        yield Line(_comparison(report.verification))
+    if verification := report.verification:
+        lacking = _not_compared(verification)
+        error = max((check.max_rel_error or 0.0 for check in verification.checks), default=0.0)
+        apart = f"largest relative error {error:.2g}" if error else "" if lacking else "equal to the last bit"
+        apart = "; ".join(filter(None, (apart, *(f"{check.output}: {check.reason}" for check in lacking))))
+        if verification.why:
+            text = f"not checked: {verification.why}"
+        elif not verification.checks:
+            text = "not checked: no output is a tensor of numbers"
+        elif not verification.judged:
+            text = f"outputs: {apart}, on {verification.data} (not judged: a step changes numbers by design)"
+        else:
+            passed = sum(check.passed for check in verification.checks)
+            unknown = [check for check in verification.checks if check.unknown and check not in lacking]
+            doubt = f"; {unknown[0].output}: {unknown[0].reason}" if unknown else ""
+            of_all = f"{passed} of {len(verification.checks)} outputs are the original's"
+            text = f"{of_all}, {apart}, on {verification.data}{doubt}"
+        yield Line(text)
     if not (report.verification and report.verification.failed):
         beside = f", weights in {report.saved.data_file} ({size(report.saved.data_bytes)})"
         tail = (beside if report.saved.data_file else "") + (", unchanged since the last time" if report.reused else "")
         yield Line(f"{output}: {size(report.saved.size_bytes)}{tail}")
-
-
-def _comparison(verification: "Verification") -> str:
-    """How the outputs compare, in a sentence."""
-    if verification.why:
-        return f"not checked: {verification.why}"
-    if not verification.checks:
-        return "not checked: no output is a tensor of numbers"
-    lacking = _not_compared(verification)
-    error = max((check.max_rel_error or 0.0 for check in verification.checks), default=0.0)
-    apart = f"largest relative error {error:.2g}" if error else "" if lacking else "equal to the last bit"
-    apart = "; ".join(filter(None, (apart, *(f"{check.output}: {check.reason}" for check in lacking))))
-    if not verification.judged:
-        return f"outputs: {apart}, on {verification.data} (not judged: a step changes numbers by design)"
-    passed = sum(check.passed for check in verification.checks)
-    unknown = [check for check in verification.checks if check.unknown and check not in lacking]
-    doubt = f"; {unknown[0].output}: {unknown[0].reason}" if unknown else ""
-    return f"{passed} of {len(verification.checks)} outputs are the original's, {apart}, on {verification.data}{doubt}"
 
 
 def _not_compared(verification: "Verification") -> list["OutputCheck"]:

@@ -17,7 +17,6 @@ from pipeline.config import MetricName
 from pipeline.core.errors import Severity
 from pipeline.core.features import Place
 from pipeline.core.groups import counted, grouped
-from pipeline.core.variant import Artifact
 from pipeline.report import wording
 from pipeline.report.model import CampaignReport, MeasuredRow, Row, SimulatedContext
 from pipeline.report.wording import DASH, Line, Listing, ListingNote, Part, Section, gathered, sections_of
@@ -118,6 +117,18 @@ def searches(report: CampaignReport) -> tuple[Listing, ...]:
 
 def inventory(report: CampaignReport) -> tuple[Listing, ...]:
     """Devices, models and artifacts, for whoever has to know later what was measured; empty ones left out."""
+    columns = {
+        "Model": [artifact.model for artifact in report.artifacts],
+        "Variant": [artifact.variant.name for artifact in report.artifacts],
+        "Size": [wording.size(artifact.size_bytes) for artifact in report.artifacts],
+        "sha256": [artifact.sha256 for artifact in report.artifacts],
+    }
+    # How provider-aware ones were made, and the passes before, have columns where there are any
+    optional = {
+        "Provider-aware": [artifact.aware_by.text if artifact.aware_by else "" for artifact in report.artifacts],
+        "Passes": [", ".join(artifact.steps) for artifact in report.artifacts],
+    }
+    columns |= {title: texts for title, texts in optional.items() if any(texts)}
     listings = (
         Listing(
             title="Devices",
@@ -158,7 +169,7 @@ def inventory(report: CampaignReport) -> tuple[Listing, ...]:
                 for model in report.models
             ),
         ),
-        _artifacts(report.artifacts),
+        Listing(title="Artifacts", head=tuple(columns), rows=tuple(zip(*columns.values(), strict=True))),
         contexts_listing(report.contexts, title="Contexts for NPUs"),
     )
     return tuple(listing for listing in listings if listing.rows)
@@ -188,22 +199,6 @@ def drivers(measured: Sequence[MeasuredRow]) -> Listing:
         head=("Computer", "Device", "Runs", "First run", "Time in runs", "Of it pushing files"),
         rows=tuple(rows),
     )
-
-
-def _artifacts(artifacts: Sequence[Artifact]) -> Listing:
-    """How provider-aware ones were made, and the passes before, have columns where there are any."""
-    columns = {
-        "Model": [artifact.model for artifact in artifacts],
-        "Variant": [artifact.variant.name for artifact in artifacts],
-        "Size": [wording.size(artifact.size_bytes) for artifact in artifacts],
-        "sha256": [artifact.sha256 for artifact in artifacts],
-    }
-    optional = {
-        "Provider-aware": [artifact.aware_by.text if artifact.aware_by else "" for artifact in artifacts],
-        "Passes": [", ".join(artifact.steps) for artifact in artifacts],
-    }
-    columns |= {title: texts for title, texts in optional.items() if any(texts)}
-    return Listing(title="Artifacts", head=tuple(columns), rows=tuple(zip(*columns.values(), strict=True)))
 
 
 def contexts_listing(rows: Sequence[SimulatedContext], title: str = "") -> Listing:

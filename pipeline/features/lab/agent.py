@@ -114,21 +114,17 @@ class Attached:
         waits = bool(self.notes) and time.monotonic() - self.asked > AGAIN_SECONDS
         if answer != self.seen or waits:
             self.seen, self.asked = answer, time.monotonic()
-            self._ask(set(busy), listed, notes)
-
-    def _ask(self, busy: set[str], addresses: Iterable[str], notes: list[str]) -> None:
-        """Ask every device that does not work at this moment; those that do are as they were."""
-        facts = {name: facts_here for name, facts_here in self.facts.items() if name in busy}
-        opens = {name: self.opens[name] for name in facts}
-        answers, silent = _answers(self.names, addresses, set(opens.values()))
-        notes += silent
-        for answer in answers:
-            phone = msgspec.structs.replace(answer, host=host_name())
-            if phone.readiness is Readiness.READY:
-                facts[identity(phone)], opens[identity(phone)] = phone, phone.name
-            else:
-                notes.append(f"{phone.name}: {phone.advice}")
-        self.opens, self.facts, self.notes = {**self.opens, **opens}, facts, tuple(dict.fromkeys(notes))
+            # Ask every device that does not work at this moment; those that do are as they were
+            facts = {name: facts_here for name, facts_here in self.facts.items() if name in set(busy)}
+            opens = {name: self.opens[name] for name in facts}
+            answers, silent = _answers(self.names, listed, set(opens.values()))
+            notes += silent
+            for phone in (msgspec.structs.replace(answer, host=host_name()) for answer in answers):
+                if phone.readiness is Readiness.READY:
+                    facts[identity(phone)], opens[identity(phone)] = phone, phone.name
+                else:
+                    notes.append(f"{phone.name}: {phone.advice}")
+            self.opens, self.facts, self.notes = {**self.opens, **opens}, facts, tuple(dict.fromkeys(notes))
 
 
 def _answers(names: Iterable[str], addresses: Iterable[str], skip: set[str]) -> tuple[list[DeviceFacts], list[str]]:

@@ -8,6 +8,7 @@ address alone, to requests that name it.
 import asyncio
 import base64
 import binascii
+import contextlib
 import hmac
 import ipaddress
 import logging
@@ -437,7 +438,15 @@ def serve(database: str, host: str, port: int, token: str, started: Callable[[st
             why="anybody in the network could read all results",
             remedy=f"pass --token-file FILE or set {TOKEN_VARIABLE}, or leave out --host",
         )  # fmt: skip
-    with open_reading(database) as store, _listening(host, port) as listener:
+    with open_reading(database) as store, contextlib.ExitStack() as stack:
+        try:
+            addresses = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            listener = stack.enter_context(socket.create_server(addresses[0][4][:2], family=addresses[0][0]))
+        except (OSError, UnicodeError) as error:
+            raise ConfigError(
+                f"cannot listen on {host}:{port}", where="lab serve", why=str(error),
+                remedy="name an address of this computer and a free port with --host and --port; 0 finds one",
+            ) from error  # fmt: skip
         app = make_app(store, token, lambda: bool(server.should_exit))
         config = uvicorn.Config(
             app, http=Bounded, ws="none", lifespan="off", loop="asyncio", log_config=None, access_log=False,
@@ -530,17 +539,6 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host.lower() == "localhost"
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    try:
-        addresses = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        return socket.create_server(addresses[0][4][:2], family=addresses[0][0])
-    except (OSError, UnicodeError) as error:
-        raise ConfigError(
-            f"cannot listen on {host}:{port}", where="lab serve", why=str(error),
-            remedy="name an address of this computer and a free port with --host and --port; 0 finds one",
-        ) from error  # fmt: skip
 
 
 def make_app(store: Store, token: str, ending: Callable[[], bool]) -> App:
