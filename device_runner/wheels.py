@@ -66,28 +66,10 @@ def foreign_library(abi: str, version: str = "") -> Path:
             f"there is no onnxruntime wheel for {abi}", remedy="name a library for it with --library"
         )
     target = wheel_folder() / f"{release}-{machine}" / LIBRARY
-    if not are_sound(target.parent, [target.name]):
-        with own_folder_errors(target):
-            target.parent.mkdir(parents=True, exist_ok=True)
-        with scratch_folder(parent=target.parent) as folder:
-            wheel, asked = _download(release, machine, folder)
-            content = _library_in(wheel)
-        with own_folder_errors(target):
-            (target.parent / SOURCE).write_text(asked, encoding="utf-8")
-        keep_noted(target, content)
-    return target
-
-
-def source_of(library: Path) -> str:
-    """The indexes that were asked for a library of `foreign_library`."""
-    try:
-        return (library.parent / SOURCE).read_text(encoding="utf-8")
-    except OSError:
-        return "an index that was not noted"
-
-
-def _download(release: str, machine: str, folder: Path) -> tuple[Path, str]:
-    """The wheel in `folder`, and the places that were asked, without passwords."""
+    if are_sound(target.parent, [target.name]):
+        return target
+    with own_folder_errors(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
     # The pip of this environment, else that on PATH: environments of uv and `venv --without-pip` have none.
     program = None if importlib.util.find_spec("pip") else shutil.which("pip3") or shutil.which("pip")
     pip = (program,) if program else (sys.executable, "-m", "pip")
@@ -133,22 +115,37 @@ def _download(release: str, machine: str, folder: Path) -> tuple[Path, str]:
             release,
             asked,
         )
-    requirement = folder / "requirement.txt"
-    requirement.write_text(" ".join([f"onnxruntime=={release}", *(f"--hash=sha256:{digest}" for digest in digests)]))
-    platforms = [word for name in PLATFORMS for word in ("--platform", f"{name}_{machine}")]
-    command = [
-        *pip, "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(folder), *platforms,
-        "--require-hashes", "--requirement", str(requirement),
-    ]  # fmt: skip
+    with scratch_folder(parent=target.parent) as folder:
+        requirement = folder / "requirement.txt"
+        requirement.write_text(
+            " ".join([f"onnxruntime=={release}", *(f"--hash=sha256:{digest}" for digest in digests)])
+        )
+        platforms = [word for name in PLATFORMS for word in ("--platform", f"{name}_{machine}")]
+        command = [
+            *pip, "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(folder), *platforms,
+            "--require-hashes", "--requirement", str(requirement),
+        ]  # fmt: skip
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+        except subprocess.TimeoutExpired as error:
+            raise unfetched(f"pip took longer than {SECONDS:.0f} s") from error
+        wheels = sorted(folder.glob("*.whl"))
+        if done.returncode or not wheels:
+            last = [line.strip()[:300] for line in done.stderr.splitlines() if line.strip()][-2:]
+            raise unfetched("; ".join(last) or "no wheel")
+        content = _library_in(wheels[0])
+    with own_folder_errors(target):
+        (target.parent / SOURCE).write_text(asked, encoding="utf-8")  # without passwords
+    keep_noted(target, content)
+    return target
+
+
+def source_of(library: Path) -> str:
+    """The indexes that were asked for a library of `foreign_library`."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
-    except subprocess.TimeoutExpired as error:
-        raise unfetched(f"pip took longer than {SECONDS:.0f} s") from error
-    wheels = sorted(folder.glob("*.whl"))
-    if done.returncode or not wheels:
-        last = [line.strip()[:300] for line in done.stderr.splitlines() if line.strip()][-2:]
-        raise unfetched("; ".join(last) or "no wheel")
-    return wheels[0], asked
+        return (library.parent / SOURCE).read_text(encoding="utf-8")
+    except OSError:
+        return "an index that was not noted"
 
 
 def _page(address: str, certificates: str) -> str:

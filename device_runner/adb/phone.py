@@ -274,25 +274,20 @@ STATES: dict[str, tuple[Readiness, str]] = {
 """The adb server's word for a device to ours, and what to do."""
 
 
-def not_ready(name: str, state: str) -> DeviceFacts:
-    """Facts of a device that cannot be asked."""
+def facts_or_reason(link: Link, name: str, state: str, root: str) -> DeviceFacts:
+    """Facts of a listed device, or why it gives none."""
+    if state == "device":
+        try:
+            return read_facts(link, name, root)
+        except LinkTimeout:
+            state = "does not answer"
+        except LinkLost:
+            state = "offline"
+        except LinkError as error:
+            state = str(error)
     permission = (Readiness.UNUSABLE, f"{_line(state)}: this user may not open the USB device; add a udev rule")
     readiness, advice = STATES.get(state, permission if "permission" in state else (Readiness.UNUSABLE, _line(state)))
     return DeviceFacts(name=name, platform="android", readiness=readiness, advice=advice)
-
-
-def facts_or_reason(link: Link, name: str, state: str, root: str) -> DeviceFacts:
-    """Facts of a listed device, or why it gives none."""
-    if state != "device":
-        return not_ready(name, state)
-    try:
-        return read_facts(link, name, root)
-    except LinkTimeout:
-        return not_ready(name, "does not answer")
-    except LinkLost:
-        return not_ready(name, "offline")
-    except LinkError as error:
-        return not_ready(name, str(error))
 
 
 log = logging.getLogger(__name__)

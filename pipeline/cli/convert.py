@@ -53,6 +53,23 @@ NOTHING_SHARED = (
 )
 
 
+def styles_asked(
+    ctx: click.Context, styles: tuple[str, ...], file_format: str, providers: tuple[str, ...]
+) -> tuple[str, ...]:
+    """--style with what --format and --ep make of it; a usage error for what they do not go with."""
+    by_default = ctx.get_parameter_source("styles") is ParameterSource.DEFAULT
+    if file_format == "onnx":
+        if not by_default and styles != ("onnx",):
+            raise click.UsageError("--format onnx is --style onnx; use one of them", ctx)
+        styles, by_default = ("onnx",), False
+    if providers and not by_default and styles != ("fixed",):
+        raise click.UsageError(
+            "--ep makes files of style fixed alone: a session asks its providers itself about an ONNX file and one of "
+            "style runtime; leave --style and --format out, or run the command again without --ep", ctx,
+        )  # fmt: skip
+    return styles
+
+
 @click.command(cls=Command)
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option(
@@ -197,10 +214,7 @@ def convert(
             "--ep webgpu makes files of its own: the copies between GPU and CPU in them divide what others take; "
             f"run the command twice, with --ep webgpu and with --ep {others}", ctx,
         )  # fmt: skip
-    if file_format == "onnx":
-        if ctx.get_parameter_source("styles") is not ParameterSource.DEFAULT and styles != ("onnx",):
-            raise click.UsageError("--format onnx is --style onnx; use one of them", ctx)
-        styles = ("onnx",)
+    styles = styles_asked(ctx, styles, file_format, providers)
     if share_weights and not (chips or "onnx" in styles):
         raise click.UsageError(NOTHING_SHARED, ctx)
     order = ConversionOrder(
