@@ -8,7 +8,6 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
-from functools import partial
 from itertools import islice
 from types import TracebackType
 from typing import Protocol, Self, runtime_checkable
@@ -16,7 +15,7 @@ from urllib.parse import parse_qsl
 
 from device_runner.errors import SpecError
 from device_runner.library import Library
-from device_runner.providers import Chip, chip_named, chip_of_phone
+from device_runner.providers import chip_named, chip_of_phone
 from device_runner.result import Conditions, RunResult, Struct
 from device_runner.spec import RunSpec
 
@@ -130,6 +129,12 @@ class Device(ABC):
     What derives it puts onto `opened` what is to be given back when it is closed.
     """
 
+    plugins: frozenset[str] = frozenset()
+    """Execution providers that it loads from packages on this computer where its library lacks them."""
+
+    software_gpu = False
+    """Whether a driver that computes on the CPU plays its GPU, whose times and memory say nothing."""
+
     def __init__(self, name: str) -> None:
         self.name = name
         self.opened = contextlib.ExitStack()
@@ -137,16 +142,6 @@ class Device(ABC):
     @abstractmethod
     def facts(self) -> DeviceFacts:
         """What it is; raises RunnerError when it cannot be asked."""
-
-    @property
-    def plugins(self) -> frozenset[str]:
-        """Execution providers that it loads from packages on this computer where its library lacks them."""
-        return frozenset()
-
-    @property
-    def software_gpu(self) -> bool:
-        """Whether a driver that computes on the CPU plays its GPU, whose times and memory say nothing."""
-        return False
 
     @property
     def shader_f16(self) -> bool | None:
@@ -281,16 +276,14 @@ def _api(text: str) -> Test:
     return lambda facts: facts.api_level > 0 and low <= facts.api_level <= high
 
 
-def _has_chip(chip: Chip, facts: DeviceFacts) -> bool:
-    """Whether a phone has a Snapdragon, whatever letters of a variant its own name of it has."""
-    return chip_of_phone(facts.soc.rpartition(" ")[2]) == chip
-
-
 CONDITIONS: dict[str, Callable[[str], Test]] = {
     "serial": lambda pattern: _glob(pattern, lambda facts: [split_server(facts.name.partition(":")[2])[0]]),
     "model": lambda pattern: _glob(pattern, lambda facts: [facts.model, f"{facts.manufacturer} {facts.model}"]),
     "soc": lambda pattern: _glob(pattern, lambda facts: [facts.soc, facts.soc.rpartition(" ")[2]]),
-    "chip": lambda text: partial(_has_chip, chip_named(text)),
+    # A Snapdragon, whatever letters of a variant the phone's own name of it has
+    "chip": lambda text: _glob(
+        chip_named(text).name, lambda facts: [row.name for row in (chip_of_phone(facts.soc.rpartition(" ")[2]),) if row]
+    ),
     "abi": lambda name: lambda facts: name in facts.abis,
     "api": _api,
 }

@@ -430,14 +430,9 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         yield temporary
         sync(temporary)
-        temporary.chmod(0o666 & ~umask())
+        mask = os.umask(0)  # which is read by setting it
+        os.umask(mask)
+        temporary.chmod(0o666 & ~mask)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def umask() -> int:
-    """The permissions that this process takes away from new files."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

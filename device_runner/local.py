@@ -29,7 +29,6 @@ from device_runner.perf_test import (
     FinishedProcess,
     input_files,
     model_name,
-    text_of,
 )
 from device_runner.plugins import with_plugin
 from device_runner.probe.protocol import ProbeAnswer, decode_answer
@@ -182,6 +181,9 @@ def open_local(rest: str, _waiting: Waiting = no_waiting) -> "LocalDevice":
 class LocalDevice(ProbeDevice):
     """Runs specs on this computer. Its numbers are this computer's: they rank what ships to such computers."""
 
+    plugins = frozenset(name for name, row in PROVIDERS.items() if row.plugin)
+    """Those of the registry; without the package of one, its run says so."""
+
     def __init__(
         self,
         probe: Path,
@@ -200,20 +202,11 @@ class LocalDevice(ProbeDevice):
         self._environment = dict(environment or {})
         self._usual = self._environment
         self._vulkan = vulkan
+        self.software_gpu = bool(vulkan) or not self._has_gpu()
 
     def facts(self) -> DeviceFacts:
         """What this computer is."""
         return host_facts(self.name)
-
-    @property
-    def plugins(self) -> frozenset[str]:
-        """Those of the registry; without the package of one, its run says so."""
-        return frozenset(name for name, row in PROVIDERS.items() if row.plugin)
-
-    @property
-    def software_gpu(self) -> bool:
-        """Where a driver is named, or there is no GPU."""
-        return bool(self._vulkan) or not self._has_gpu()
 
     @property
     def shader_f16(self) -> bool | None:
@@ -323,7 +316,8 @@ class LocalDevice(ProbeDevice):
             (place / name).write_bytes(data)
 
         def execute(arguments: list[str]) -> FinishedProcess:
-            (place / RESULT_FILE).unlink(missing_ok=True)
+            csv = place / RESULT_FILE
+            csv.unlink(missing_ok=True)
             variables = {**os.environ, **self._environment}
             paths = ":".join(filter(None, (folder, variables.get("LD_LIBRARY_PATH"))))
             variables |= {"LD_LIBRARY_PATH": paths, "DYLD_LIBRARY_PATH": paths}
@@ -333,7 +327,7 @@ class LocalDevice(ProbeDevice):
                 code=code,
                 stdout=tail(place / "stdout", OUTPUT_TAIL_BYTES),
                 stderr=tail(place / "stderr", OUTPUT_TAIL_BYTES),
-                csv=text_of(place / RESULT_FILE),
+                csv=csv.read_text("utf-8", "replace") if csv.is_file() else "",
                 profile=profiles[-1] if profiles else None,
             )
 

@@ -18,7 +18,6 @@ from device_runner.providers import (
     NNAPI,
     NNAPI_DEVICES_API_LEVEL,
     PROVIDERS,
-    ExecutionProvider,
     accepted_values,
     provider_named,
 )
@@ -161,24 +160,17 @@ def _below(facts: DeviceFacts, level: int) -> bool:
     return facts.platform == "android" and 0 < facts.api_level < level
 
 
-def _bounds(provider: ExecutionProvider) -> Iterator[Rule]:
-    """Where a provider is not available, by its row of the registry."""
-    if provider.excluded:
-        yield (
-            lambda o, d: o.provider == provider.name and provider.never_on(d.platform),
-            f"{provider.title} is {provider.owner}'s: {provider.instead}",
-            provider.remedy,
-        )
-    if lowest := provider.min_api_level:
-        yield (
-            lambda o, d: o.provider == provider.name and _below(d, lowest),
-            f"API {{api_level}}: {provider.title} needs {lowest}",
-            f"use a device with API level {lowest} or higher, or leave {provider.name} out",
-        )
-
-
 DEVICE_RULES: tuple[Rule, ...] = (
-    *(rule for provider in PROVIDERS.values() for rule in _bounds(provider)),
+    (
+        lambda o, d: provider_named(o.provider).never_on(d.platform),
+        "{row.title} is {row.owner}'s: {instead}",
+        "{row.remedy}",
+    ),
+    (
+        lambda o, d: _below(d, provider_named(o.provider).min_api_level),
+        "API {api_level}: {row.title} needs {row.min_api_level}",
+        "use a device with API level {row.min_api_level} or higher, or leave {row.name} out",
+    ),
     (
         lambda o, d: o.provider == NNAPI and d.nnapi is False,
         "this device has no NNAPI",
@@ -249,7 +241,14 @@ def wrong_option(options: RunOptions) -> Failure | None:
 
 def impossible_here(options: RunOptions, facts: DeviceFacts) -> Failure | None:
     """Why these options cannot run on this device (`wrong_device`) or anywhere (`bad_options`); None when they can."""
-    words = {"platform": facts.platform, "api_level": facts.api_level, "cores": len(facts.core_max_mhz)}
+    row = provider_named(options.provider)
+    words = {
+        "platform": facts.platform,
+        "api_level": facts.api_level,
+        "cores": len(facts.core_max_mhz),
+        "row": row,
+        "instead": row.instead.format(platform=facts.platform),
+    }
     kind = FailureKind.WRONG_DEVICE
     return first_broken(DEVICE_RULES, options, facts, cause=facts.name, kind=kind, words=words) or illegal(options)
 

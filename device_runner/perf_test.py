@@ -183,12 +183,8 @@ def arguments(spec: RunSpec, model: str, *, by_seconds: bool = False) -> list[st
 
 
 def _runs(spec: RunSpec) -> int:
-    return max(1, spec.min_runs) + _dropped(spec)
-
-
-def _dropped(spec: RunSpec) -> int:
-    """Timed runs that count as warm-up by number: it has one of its own before the clock counts."""
-    return 0 if spec.warmup == AUTO else max(0, spec.warmup - 1)
+    """Timed runs, with those that count as warm-up by number: it has one of its own before the clock counts."""
+    return max(1, spec.min_runs) + (0 if spec.warmup == AUTO else max(0, spec.warmup - 1))
 
 
 def tensor_proto(tensor: TensorFile, data: bytes) -> bytes:
@@ -209,8 +205,28 @@ def tensor_proto(tensor: TensorFile, data: bytes) -> bytes:
 
 def to_result(spec: RunSpec, device: str, ended: FinishedProcess, *, exact: bool) -> RunResult:
     """What it printed, as a result; `exact` when it was told to count runs, all of which must then be there."""
-    if failure := _failure(spec, ended):
-        return without_measurement(spec, device, failure)
+    if ended.code != 0:  # it ends with 255 whatever went wrong, and says what on either stream
+        text = " ".join(f"{ended.stdout[-600:]} {ended.stderr[-1400:]}".split())
+        failure = Failure(kind=FailureKind.RUN_ERROR, message=f"onnxruntime_perf_test, exit code {ended.code}: {text}")
+        if ended.code is None:
+            failure = Failure(kind=FailureKind.TIMEOUT, message="onnxruntime_perf_test did not end by itself")
+        elif ended.code < 0:
+            name = SIGNALS.get(-ended.code, f"signal {-ended.code}")
+            kind = FailureKind.OUT_OF_MEMORY if -ended.code == 9 else FailureKind.CRASH
+            failure = Failure(kind=kind, message=f"onnxruntime_perf_test ended by {name}: {text}", signal=name)
+        elif "[options...] model_path" in ended.stdout:
+            failure = Failure(
+                kind=FailureKind.BAD_OPTIONS,
+                message="onnxruntime_perf_test printed its usage",
+                cause="this build of it does not know an option or a value, such as level layout before 1.23",
+                remedy="leave the option out, or leave perf_test out",
+            )
+            return without_measurement(spec, device, failure)
+        elif re.search(rf"\b{re.escape(spec.options.provider)} is not supported in this build", text, re.IGNORECASE):
+            failure = msgspec.structs.replace(
+                failure, kind=FailureKind.PROVIDER_MISSING, cause="it was built without it"
+            )
+        return without_measurement(spec, device, explain(failure))
     # Nanoseconds of each run, from lines of MODEL,SECONDS,PEAK,CPU,INDEX; the name is that of the folder, and may have
     # commas. A line that is not one of its own, or not in its place, makes all of them worthless.
     fields = [line.rsplit(",", 4) for line in ended.csv.splitlines()]
@@ -224,7 +240,10 @@ def to_result(spec: RunSpec, device: str, ended: FinishedProcess, *, exact: bool
         text = f"{ended.csv[-200:]!r} and {ended.stdout[-500:]!r}"
         message = f"what it wrote is not what onnxruntime_perf_test writes, or not all of it: {text}"
         return without_measurement(spec, device, explain(Failure(kind=FailureKind.GARBAGE, message=message)))
-    warmup = find_warmup(times) if spec.warmup == AUTO else WarmUp(inferences=_dropped(spec), why="as asked for")
+    if spec.warmup == AUTO:
+        warmup = find_warmup(times)
+    else:
+        warmup = WarmUp(inferences=max(0, spec.warmup - 1), why="as asked for")
     latencies_ns = times[warmup.inferences :] or times[-1:]
     log = tuple(line for line in ended.stderr.splitlines() if line.strip())
     marks = {
@@ -262,30 +281,6 @@ SIGNALS = {4: "SIGILL", 5: "SIGTRAP", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9:
 """Linux's numbers: the device may be another system than this computer."""
 
 
-def _failure(spec: RunSpec, ended: FinishedProcess) -> Failure | None:
-    """Why there is no measurement; it ends with 255 whatever went wrong, and says what on either stream."""
-    if ended.code == 0:
-        return None
-    if ended.code is None:
-        return explain(Failure(kind=FailureKind.TIMEOUT, message="onnxruntime_perf_test did not end by itself"))
-    text = " ".join(f"{ended.stdout[-600:]} {ended.stderr[-1400:]}".split())
-    if ended.code < 0:
-        name = SIGNALS.get(-ended.code, f"signal {-ended.code}")
-        kind = FailureKind.OUT_OF_MEMORY if -ended.code == 9 else FailureKind.CRASH
-        return explain(Failure(kind=kind, message=f"onnxruntime_perf_test ended by {name}: {text}", signal=name))
-    if "[options...] model_path" in ended.stdout:
-        return Failure(
-            kind=FailureKind.BAD_OPTIONS,
-            message="onnxruntime_perf_test printed its usage",
-            cause="this build of it does not know an option or a value, such as level layout before 1.23",
-            remedy="leave the option out, or leave perf_test out",
-        )
-    failure = Failure(kind=FailureKind.RUN_ERROR, message=f"onnxruntime_perf_test, exit code {ended.code}: {text}")
-    if re.search(rf"\b{re.escape(spec.options.provider)} is not supported in this build", text, re.IGNORECASE):
-        failure = msgspec.structs.replace(failure, kind=FailureKind.PROVIDER_MISSING, cause="it was built without it")
-    return explain(failure)
-
-
 OUTPUT_TAIL_BYTES = 16_384
 """What it prints ends with what matters."""
 
@@ -294,11 +289,6 @@ def input_files(spec: RunSpec) -> Iterator[tuple[str, bytes]]:
     """Names in the run folder and bytes of the inputs; the tool takes them by the number in their names."""
     for index, tensor in enumerate(spec.inputs):
         yield f"{DATA_FOLDER}/input_{index}.pb", tensor_proto(tensor, Path(tensor.file).read_bytes())
-
-
-def text_of(path: Path) -> str:
-    """What is in a file, "" where there is none."""
-    return path.read_text("utf-8", "replace") if path.is_file() else ""
 
 
 def model_name(spec: RunSpec) -> str:

@@ -169,6 +169,25 @@ def read_profile(path: Path, log: Iterable[str] = ()) -> Profile:
     for event in kernels:
         if event.args.provider not in ("", CPU):
             partitions.setdefault(event.args.provider, set()).add(event.args.node_index or event.name)
+    # Each copy, in the order in which ONNX Runtime inserted them
+    moves: dict[tuple[int, str], list[_Event]] = {}
+    for event in kernels:
+        if event.args.op_name.startswith(COPY) and event.args.node_index.isdecimal():
+            moves.setdefault((int(event.args.node_index[:9]), event.args.op_name), []).append(event)
+    numbers, operators = [number for number, _ in sorted(moves)], [operator for _, operator in sorted(moves)]
+    added = [match.groups() for line in log if (match := ADDED_COPY.search(line))]
+    # Those of one graph have numbers without a gap: copies in bodies of If and Loop, and lost lines, leave no names.
+    named = bool(added) and operators == [operator for operator, _ in added]
+    in_order = named and numbers == [*range(numbers[0], numbers[0] + len(added))]
+    copies = tuple(
+        ValueCopy(
+            value=added[place][1] if in_order else "",
+            to_host=move[1].endswith("ToHost"),
+            size_bytes=sum(event.args.output_size for event in moves[move]) // len(counted),
+            nanoseconds=1e3 * _usual(event.dur for event in moves[move]) * len(moves[move]) / len(counted),
+        )
+        for place, move in enumerate(sorted(moves)[:MOST_NODES])
+    )
     inference_ns = 1e3 * _usual(run.dur for run in counted)
     return Profile(
         inferences=len(counted),
@@ -182,31 +201,9 @@ def read_profile(path: Path, log: Iterable[str] = ()) -> Profile:
         overhead_ns=max(inference_ns - sum(node.nanoseconds for node in nodes), 0.0),
         written_bytes=sum(event.args.output_size for event in kernels) // len(counted),
         copied_bytes=sum(row.args.output_size for row in kernels if row.args.op_name.startswith(COPY)) // len(counted),
-        copies=_copies(kernels, len(counted), log),
+        copies=copies,
         peak_bytes=max((event.args.mem_in_use_peak for event in kernels), default=0),
         arena_bytes=max((event.args.mem_arena_held for event in kernels), default=0),
-    )
-
-
-def _copies(kernels: Iterable[_Event], inferences: int, log: Iterable[str]) -> tuple[ValueCopy, ...]:
-    """Each copy, in the order in which ONNX Runtime inserted them."""
-    groups: dict[tuple[int, str], list[_Event]] = {}
-    for event in kernels:
-        if event.args.op_name.startswith(COPY) and event.args.node_index.isdecimal():
-            groups.setdefault((int(event.args.node_index[:9]), event.args.op_name), []).append(event)
-    numbers, operators = [number for number, _ in sorted(groups)], [operator for _, operator in sorted(groups)]
-    added = [match.groups() for line in log if (match := ADDED_COPY.search(line))]
-    # Those of one graph have numbers without a gap: copies in bodies of If and Loop, and lost lines, leave no names.
-    named = bool(added) and operators == [operator for operator, _ in added]
-    in_order = named and numbers == [*range(numbers[0], numbers[0] + len(added))]
-    return tuple(
-        ValueCopy(
-            value=added[place][1] if in_order else "",
-            to_host=key[1].endswith("ToHost"),
-            size_bytes=sum(event.args.output_size for event in groups[key]) // inferences,
-            nanoseconds=1e3 * _usual(event.dur for event in groups[key]) * len(groups[key]) / inferences,
-        )
-        for place, key in enumerate(sorted(groups)[:MOST_NODES])
     )
 
 

@@ -17,7 +17,6 @@ import subprocess
 import sys
 import urllib.request
 import zipfile
-from collections.abc import Iterable, Iterator
 from http.client import HTTPException
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -67,32 +66,26 @@ def foreign_library(abi: str, version: str = "") -> Path:
             f"there is no onnxruntime wheel for {abi}", remedy="name a library for it with --library"
         )
     target = wheel_folder() / f"{release}-{machine}" / LIBRARY
-    if not are_sound(target.parent, [target.name]):
-        with own_folder_errors(target):
-            target.parent.mkdir(parents=True, exist_ok=True)
-        with scratch_folder(parent=target.parent) as folder:
-            wheel, asked = _download(release, machine, folder)
-            content = _library_in(wheel)
-        with own_folder_errors(target):
-            (target.parent / SOURCE).write_text(asked, encoding="utf-8")
-        keep_noted(target, content)
-    return target
-
-
-def source_of(library: Path) -> str:
-    """The indexes that were asked for a library of `foreign_library`."""
-    try:
-        return (library.parent / SOURCE).read_text(encoding="utf-8")
-    except OSError:
-        return "an index that was not noted"
-
-
-def _download(release: str, machine: str, folder: Path) -> tuple[Path, str]:
-    """The wheel in `folder`, and the places that were asked, without passwords."""
+    if are_sound(target.parent, [target.name]):
+        return target
+    with own_folder_errors(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
     # The pip of this environment, else that on PATH: environments of uv and `venv --without-pip` have none.
     program = None if importlib.util.find_spec("pip") else shutil.which("pip3") or shutil.which("pip")
     pip = (program,) if program else (sys.executable, "-m", "pip")
-    folders, indexes, certificates = _pip_settings(pip)
+    # The folders and indexes where `pip download` looks, and the certificates that it trusts ("": the system's): the
+    # environment's settings come before the command's, and these before pip's.
+    done = subprocess.run([*pip, "config", "list"], capture_output=True, text=True, timeout=60, check=False)
+    lines = (line.partition("=") for line in done.stdout.splitlines())
+    listed = {name: str(ast.literal_eval(value)) for name, _, value in lines if value}
+    settings = {
+        key: next((listed[name] for part in (":env:", "download", "global") if (name := f"{part}.{key}") in listed), "")
+        for key in ("find-links", "no-index", "index-url", "extra-index-url", "cert")
+    }
+    folders, certificates = settings["find-links"].split(), "".join(settings["cert"].split())
+    indexes = [*(settings["index-url"].split() or [INDEX]), *settings["extra-index-url"].split()]
+    if settings["no-index"].split() not in ([], ["0"], ["false"], ["no"], ["off"]):
+        indexes = []
     asked = ", ".join(public_address(place) for place in (*folders, *indexes))
 
     def unfetched(why: str) -> UnavailableError:
@@ -103,14 +96,15 @@ def _download(release: str, machine: str, folder: Path) -> tuple[Path, str]:
             remedy="check the network, or name a library for the device with --library",
         )
 
-    digests = list(_of_release(known_digests().items(), release, machine))
+    wheel = re.compile(rf"onnxruntime-{re.escape(release)}-.*_{re.escape(machine)}\.whl")
+    digests = [digest for name, digest in known_digests().items() if wheel.fullmatch(name)]
     if not digests:  # what the indexes state, with a warning
         for index in indexes:
             try:
                 page = _page(f"{index.rstrip('/')}/onnxruntime/", certificates)
             except (OSError, HTTPException, ValueError) as error:
                 raise unfetched(f"{public_address(index)}: {error}") from error
-            digests += _of_release(STATED.findall(html.unescape(page)), release, machine)
+            digests += [digest for name, digest in STATED.findall(html.unescape(page)) if wheel.fullmatch(name)]
         if not digests:
             raise unfetched(
                 "the index has none of this release, or does not state the sha256 of its files: nothing can be checked"
@@ -121,28 +115,37 @@ def _download(release: str, machine: str, folder: Path) -> tuple[Path, str]:
             release,
             asked,
         )
-    requirement = folder / "requirement.txt"
-    requirement.write_text(" ".join([f"onnxruntime=={release}", *(f"--hash=sha256:{digest}" for digest in digests)]))
-    platforms = [word for name in PLATFORMS for word in ("--platform", f"{name}_{machine}")]
-    command = [
-        *pip, "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(folder), *platforms,
-        "--require-hashes", "--requirement", str(requirement),
-    ]  # fmt: skip
+    with scratch_folder(parent=target.parent) as folder:
+        requirement = folder / "requirement.txt"
+        requirement.write_text(
+            " ".join([f"onnxruntime=={release}", *(f"--hash=sha256:{digest}" for digest in digests)])
+        )
+        platforms = [word for name in PLATFORMS for word in ("--platform", f"{name}_{machine}")]
+        command = [
+            *pip, "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(folder), *platforms,
+            "--require-hashes", "--requirement", str(requirement),
+        ]  # fmt: skip
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+        except subprocess.TimeoutExpired as error:
+            raise unfetched(f"pip took longer than {SECONDS:.0f} s") from error
+        wheels = sorted(folder.glob("*.whl"))
+        if done.returncode or not wheels:
+            last = [line.strip()[:300] for line in done.stderr.splitlines() if line.strip()][-2:]
+            raise unfetched("; ".join(last) or "no wheel")
+        content = _library_in(wheels[0])
+    with own_folder_errors(target):
+        (target.parent / SOURCE).write_text(asked, encoding="utf-8")  # without passwords
+    keep_noted(target, content)
+    return target
+
+
+def source_of(library: Path) -> str:
+    """The indexes that were asked for a library of `foreign_library`."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
-    except subprocess.TimeoutExpired as error:
-        raise unfetched(f"pip took longer than {SECONDS:.0f} s") from error
-    wheels = sorted(folder.glob("*.whl"))
-    if done.returncode or not wheels:
-        last = [line.strip()[:300] for line in done.stderr.splitlines() if line.strip()][-2:]
-        raise unfetched("; ".join(last) or "no wheel")
-    return wheels[0], asked
-
-
-def _of_release(files: Iterable[tuple[str, str]], release: str, machine: str) -> Iterator[str]:
-    for name, digest in files:
-        if name.startswith(f"onnxruntime-{release}-") and name.endswith(f"_{machine}.whl"):
-            yield digest
+        return (library.parent / SOURCE).read_text(encoding="utf-8")
+    except OSError:
+        return "an index that was not noted"
 
 
 def _page(address: str, certificates: str) -> str:
@@ -158,27 +161,6 @@ def _page(address: str, certificates: str) -> str:
     with urllib.request.urlopen(request, timeout=ANSWER_SECONDS, context=context) as answer:  # noqa: S310
         content: bytes = answer.read(PAGE_BYTES)
     return content.decode("utf-8", "replace")
-
-
-def _pip_settings(pip: tuple[str, ...]) -> tuple[list[str], list[str], str]:
-    """The folders and indexes where `pip download` looks, and the certificates that it trusts ("": the system's).
-
-    The environment's settings come before the command's, and these before pip's.
-    """
-    done = subprocess.run([*pip, "config", "list"], capture_output=True, text=True, timeout=60, check=False)
-    listed: dict[str, str] = {}
-    for line in done.stdout.splitlines():
-        name, _, value = line.partition("=")
-        if value:
-            listed[name] = str(ast.literal_eval(value))
-
-    def value_of(key: str) -> list[str]:
-        values = (listed[name] for part in (":env:", "download", "global") if (name := f"{part}.{key}") in listed)
-        return next(values, "").split()
-
-    no_index = value_of("no-index") not in ([], ["0"], ["false"], ["no"], ["off"])
-    indexes = [] if no_index else [*(value_of("index-url") or [INDEX]), *value_of("extra-index-url")]
-    return value_of("find-links"), indexes, "".join(value_of("cert"))
 
 
 def _library_in(wheel: Path) -> bytes:

@@ -67,7 +67,6 @@ from device_runner.perf_test import (
     FinishedProcess,
     input_files,
     model_name,
-    text_of,
 )
 from device_runner.plugins import refused, with_files
 from device_runner.probe.elf import NotElf, read_header
@@ -295,7 +294,7 @@ class AdbDevice(ProbeDevice):
         self.link = link
         self._root = root
         self._tools = tools
-        self._store = DeviceStore(link, root)
+        self.store = DeviceStore(link, root)
         self._folder = f"{root}/run-{secrets.token_hex(8)}"
         self._facts: DeviceFacts | None = None
         self._lost = False
@@ -353,11 +352,6 @@ class AdbDevice(ProbeDevice):
             refused.append(f"settings are as they were: {error}")
         return refused
 
-    @property
-    def pushed_bytes(self) -> int:
-        """Bytes that were pushed since it was opened."""
-        return self._store.pushed_bytes
-
     def library_for(self, given: str | None) -> Library:
         """The given library for the ABI of its probe, else Linux's own; raises UnavailableError where there is none."""
         facts = self.facts()
@@ -369,7 +363,7 @@ class AdbDevice(ProbeDevice):
     def _failed(self, error: Exception) -> Failure:
         """A device that comes back after it was lost is used again, another one is not."""
         self._lost = self._lost or isinstance(error, LinkLost | LinkTimeout | NoServer)
-        self._store.forget()
+        self.store.forget()
         return failure_of(error, LINK_KINDS)
 
     def _give_back(self) -> None:
@@ -392,15 +386,15 @@ class AdbDevice(ProbeDevice):
             same = [facts.fingerprint, facts.model, facts.abis]
             if before and same != [before.fingerprint, before.model, before.abis]:
                 raise LinkError(f"another device answers: {facts.model} {facts.fingerprint}, not {before.model}")
-            self._store.forget()
+            self.store.forget()
             for text in self._held:
                 hold(self.link, self._root, text)
             self._lost = False
             self._facts = facts
         facts = self._known_facts()
         probe, library = self._known_tools(facts)
-        self._store.joiner = probe
-        self._store.used.clear()
+        self.store.joiner = probe
+        self.store.used.clear()
         self._links = []
         if spec.library:
             library = resolve(spec.library, abi_of_tools(facts)).path
@@ -420,7 +414,7 @@ class AdbDevice(ProbeDevice):
     def _put(self, path: Path, suffix: str = "") -> str:
         begun = time.monotonic_ns()
         try:
-            return self._store.put(path, suffix)
+            return self.store.put(path, suffix)
         finally:
             self.put_ns += time.monotonic_ns() - begun
 
@@ -474,7 +468,7 @@ class AdbDevice(ProbeDevice):
                 with scratch_folder(RUN_PREFIX) as scratch:
                     file = scratch / RESULT_FILE
                     self.link.pull(f"{folder}/{RESULT_FILE}", file, seconds=60.0, limit_bytes=limit_bytes)
-                    csv = text_of(file)
+                    csv = file.read_text("utf-8", "replace")
             text = output.stdout[-OUTPUT_TAIL_BYTES:].decode("utf-8", "replace")
             profiles = re.findall(r"^profile file: (profile[\w.-]{1,100})$", text, re.MULTILINE)
             return FinishedProcess(
@@ -505,8 +499,8 @@ class AdbDevice(ProbeDevice):
                 output = self.link.shell(("logcat", "-b", "crash", "-d", "-t", "400"), seconds=10.0)
                 result = replace(result, log=(*result.log, *tombstone(output.text, self._root)))
         if kind in OF_MISSING_FILES:
-            pushed = list(self._store.used)
-            self._store.forget()  # cleaners of phones and their users empty /data/local/tmp
+            pushed = list(self.store.used)
+            self.store.forget()  # cleaners of phones and their users empty /data/local/tmp
             if self.link.shell(script(ALL_THERE, *pushed)).code:
                 result = replace(result, status=status_of(EMPTIED), failure=EMPTIED)
         marks = {

@@ -82,10 +82,17 @@ def parse_gpu(text: str) -> GraphicsProcessor | None:
         return None
     switches = dict(_switches(device, depth=8))
     needed = [switches.get(key) for key in ("shaderFloat16", "storageBuffer16BitAccess")]
+    # Packed versions of Vulkan (VK_VERSION_MAJOR and its like) as 512.744.0
+    driver, vulkan = (
+        f"{number >> 22}.{number >> 12 & 0x3FF}.{number & 0xFFF}"
+        if isinstance(number, int) and 0 < number < 1 << 32
+        else ""
+        for number in (properties.get("driverVersion"), properties.get("apiVersion"))
+    )
     return GraphicsProcessor(
         name=_line(properties["deviceName"]),
-        driver=_vulkan_version(properties.get("driverVersion")),
-        vulkan=_vulkan_version(properties.get("apiVersion")),
+        driver=driver,
+        vulkan=vulkan,
         shader_f16=None if None in needed else all(needed),
     )
 
@@ -96,13 +103,6 @@ def _switches(value: Any, depth: int) -> Iterator[tuple[str, bool]]:
         if isinstance(inner, (int, bool)):
             yield str(key), bool(inner)
         yield from _switches(inner, depth - 1)
-
-
-def _vulkan_version(number: object) -> str:
-    """A packed version of Vulkan (VK_VERSION_MAJOR and its like) as 512.744.0."""
-    if not isinstance(number, int) or not 0 < number < 1 << 32:
-        return ""
-    return f"{number >> 22}.{number >> 12 & 0x3FF}.{number & 0xFFF}"
 
 
 PROPERTIES = (
@@ -193,7 +193,7 @@ def read_facts(link: Link, name: str, root: str, probe: str = "") -> DeviceFacts
 
 def parse_facts(name: str, answers: dict[str, str]) -> DeviceFacts:
     """Facts from what a device said; what makes no sense counts as not said."""
-    api_level = _number(answers.get("ro.build.version.sdk", ""))
+    api_level = _number_in(r"\A(\d{1,9})\Z", answers.get("ro.build.version.sdk", "")) or 0
     listed = [abi for abi in answers.get("ro.product.cpu.abilist", "").split(",")[:16] if ABI_NAME.fullmatch(abi)]
     machine = ABI_OF_MACHINE.get(answers.get("machine", ""), answers.get("machine", ""))
     conditions = parse_conditions(answers)
@@ -210,7 +210,7 @@ def parse_facts(name: str, answers: dict[str, str]) -> DeviceFacts:
         serial="".join(SERIAL.findall(answers.get("ro.serialno", ""))[:1]),
         core_max_mhz=_mhz(answers.get("max_khz", "")),
         memory_bytes=(_number_in(r"MemTotal:\s*(\d+) kB", answers.get("meminfo", "")) or 0) * 1024,
-        page_bytes=_number(answers.get("page", "")),
+        page_bytes=_number_in(r"\A(\d{1,9})\Z", answers.get("page", "")) or 0,
         free_bytes=free_bytes(answers.get("free", "")),
         battery_percent=conditions.battery_percent,
         charging=conditions.charging,
@@ -253,10 +253,6 @@ def _mhz(text: str) -> tuple[int, ...]:
     return tuple(int(khz) // 1000 for khz in text.split()[:1024] if re.fullmatch(r"\d{3,9}", khz))
 
 
-def _number(text: str) -> int:
-    return int(text) if re.fullmatch(r"\d{1,9}", text) else 0
-
-
 def _number_in(pattern: str, text: str) -> int | None:
     match = re.search(pattern, text[:100_000], re.MULTILINE)
     return int(match.group(1)[:10]) if match else None
@@ -278,25 +274,20 @@ STATES: dict[str, tuple[Readiness, str]] = {
 """The adb server's word for a device to ours, and what to do."""
 
 
-def not_ready(name: str, state: str) -> DeviceFacts:
-    """Facts of a device that cannot be asked."""
+def facts_or_reason(link: Link, name: str, state: str, root: str) -> DeviceFacts:
+    """Facts of a listed device, or why it gives none."""
+    if state == "device":
+        try:
+            return read_facts(link, name, root)
+        except LinkTimeout:
+            state = "does not answer"
+        except LinkLost:
+            state = "offline"
+        except LinkError as error:
+            state = str(error)
     permission = (Readiness.UNUSABLE, f"{_line(state)}: this user may not open the USB device; add a udev rule")
     readiness, advice = STATES.get(state, permission if "permission" in state else (Readiness.UNUSABLE, _line(state)))
     return DeviceFacts(name=name, platform="android", readiness=readiness, advice=advice)
-
-
-def facts_or_reason(link: Link, name: str, state: str, root: str) -> DeviceFacts:
-    """Facts of a listed device, or why it gives none."""
-    if state != "device":
-        return not_ready(name, state)
-    try:
-        return read_facts(link, name, root)
-    except LinkTimeout:
-        return not_ready(name, "does not answer")
-    except LinkLost:
-        return not_ready(name, "offline")
-    except LinkError as error:
-        return not_ready(name, str(error))
 
 
 log = logging.getLogger(__name__)

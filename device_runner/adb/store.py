@@ -71,9 +71,17 @@ def pieces_of(path: Path, usual: int) -> Pieces:
         key = (sha256(path), usual)
         if key not in _PIECES:
             sizes, digests = [0], [b""]
-            for piece in read_pieces(path, usual):
-                sizes.append(len(piece))
-                digests.append(hashlib.sha256(piece).digest()[:8])
+            held, more = b"", True
+            with path.open("rb") as file:
+                while more:
+                    data = file.read(BUFFER)
+                    held, more = held + data, bool(data)
+                    places = cut(held, usual, last=not more)
+                    view = memoryview(held)
+                    for start, end in zip((0, *places), places, strict=False):
+                        sizes.append(end - start)
+                        digests.append(hashlib.sha256(view[start:end]).digest()[:8])
+                    held = held[places[-1] :] if places else held
             ends = np.cumsum(sizes, dtype=np.int64)[1:]
             _PIECES[key] = ends, np.frombuffer(b"".join(digests), "<u8")
         return _PIECES[key]
@@ -82,19 +90,6 @@ def pieces_of(path: Path, usual: int) -> Pieces:
 _CUTTING = threading.Lock()
 
 _PIECES: dict[tuple[str, int], Pieces] = {}
-
-
-def read_pieces(path: Path, usual: int) -> Iterator[memoryview]:
-    """The bytes of a file, piece by piece; together they are the file. Raises OSError."""
-    held, more = b"", True
-    with path.open("rb") as file:
-        while more:
-            data = file.read(BUFFER)
-            held, more = held + data, bool(data)
-            ends = cut(held, usual, last=not more)
-            view = memoryview(held)
-            yield from (view[start:end] for start, end in zip((0, *ends), ends, strict=False))
-            held = held[ends[-1] :] if ends else held
 
 
 def cut(data: bytes, usual: int, *, last: bool) -> list[int]:
@@ -188,8 +183,9 @@ def _runs(pieces: Pieces, others: Sequence[Pieces]) -> Iterator[PatchStep]:
             for place in likely
         )
         number = bisect.bisect_right(limits, place) - 1
-        offset = _start(others[number], place - limits[number])
-        yield PatchStep(_start(pieces, index), int(ends[index + count - 1]), number, offset)
+        before = place - limits[number]
+        offset = int(others[number][0][before - 1]) if before else 0
+        yield PatchStep(int(ends[index - 1]) if index else 0, int(ends[index + count - 1]), number, offset)
         at, expected = index + count, place + count
 
 
@@ -205,10 +201,6 @@ def _run_length(first: "np.ndarray", second: "np.ndarray") -> int:
         if size == limit:
             return limit
         size *= 4
-
-
-def _start(pieces: Pieces, index: int) -> int:
-    return int(pieces[0][index - 1]) if index else 0
 
 
 def _read(file: BinaryIO, at: int, size: int) -> bytes:
@@ -278,15 +270,8 @@ def find_patch(path: Path, sources: dict[str, Path]) -> Patch | None:
         return None
     usual = usual_bytes(size)
     runs = list(_runs(pieces_of(path, usual), [pieces_of(other, usual) for other in others]))
-    steps: list[PatchStep] = []
-    lines, end, used = [], 0, set()
-
-    def send_until(start: int) -> None:
-        """Have the bytes from the last step's end on sent."""
-        if start > end:
-            steps.append(PatchStep(end, start))
-            lines.append(f"data {start - end}")
-
+    copies: list[PatchStep] = []
+    end = 0
     with path.open("rb") as file:
         for number, run in enumerate(runs):
             # With the equal bytes before and behind it: what lies between pieces of small tensors is much in all.
@@ -301,15 +286,21 @@ def find_patch(path: Path, sources: dict[str, Path]) -> Patch | None:
                 behind = _count_equal(
                     _read(file, run.end, most_behind), _read(source, run.offset + run.size, most_behind)
                 )
-            same = PatchStep(run.start - before, run.end + behind, run.source, run.offset - before)
-            send_until(same.start)
+            copies.append(PatchStep(run.start - before, run.end + behind, run.source, run.offset - before))
+            end = copies[-1].end
+    # What lies between the copies, and behind the last one, is sent.
+    steps: list[PatchStep] = []
+    lines, end = [], 0
+    for same in (*copies, PatchStep(size, size)):
+        if same.start > end:
+            steps.append(PatchStep(end, same.start))
+            lines.append(f"data {same.start - end}")
+        if same.source is not None:
             steps.append(same)
-            lines.append(f"copy {names[run.source or 0]} {same.offset} {same.size}")
-            used.add(names[run.source or 0])
-            end = same.end
-    send_until(size)
+            lines.append(f"copy {names[same.source]} {same.offset} {same.size}")
+        end = same.end
     head = "\n".join(["ort-mobile pieces 1", f"size {size}", *lines, "end", ""]).encode()
-    patch = Patch(path, tuple(steps), head, frozenset(used))
+    patch = Patch(path, tuple(steps), head, frozenset(names[same.source or 0] for same in copies))
     return patch if patch.size <= WORTH * size else None
 
 
@@ -421,7 +412,7 @@ class DeviceStore:
 
     def _is_whole(self, name: str, size: int) -> bool:
         output = self._link.shell(script(CHECK, self._folder, name), seconds=_longest_seconds(size))
-        return output.code == 0 and output.text.startswith(digest_of(name))
+        return output.code == 0 and output.text.startswith(name.partition(".")[0])
 
     def _join(self, path: Path, name: str) -> bool:
         """Push what the device does not have of a file, and have it put together; False where the whole must go."""
@@ -432,14 +423,14 @@ class DeviceStore:
         there = self._look()
         files = there[1]
         # The file may come of others that the device has and this computer too: used before, or beside it
-        suffix = name.removeprefix(digest_of(name))
+        digest, dot, ending = name.partition(".")
         names = {other: length for _, length, other in files if length >= SMALLEST_BYTES}
         sizes, local, patch = set(names.values()), dict(self._local), None
         with contextlib.suppress(OSError):  # of the file itself, pushing says it
             for other in path.parent.iterdir():
                 with contextlib.suppress(OSError):
                     if other.suffix == path.suffix and other.stat().st_size in sizes:
-                        local[sha256(other) + suffix] = other
+                        local[sha256(other) + dot + ending] = other
             patch = find_patch(path, {name: local[name] for name in names if name in local})
         if patch is None:
             return False
@@ -447,7 +438,7 @@ class DeviceStore:
             self._make_room(there, size + patch.size, self._known | patch.sources)
             part, target = part_name(), part_name()
             self._send(patch.chunks(), part, patch.size)
-            arguments = (self._folder, target, name, digest_of(name), joiner, part)
+            arguments = (self._folder, target, name, digest, joiner, part)
             output = self._link.shell(
                 script(JOIN, *arguments), seconds=_longest_seconds(3 * size)
             )  # read, written, read
@@ -504,11 +495,6 @@ def choose_victims(files: Iterable[StoredFile], needed: int, keep: set[str]) -> 
 def _longest_seconds(size: int) -> float:
     """What sending or reading so many bytes may take at most, so that a hanging connection is noticed soon."""
     return 20.0 + size / SLOWEST_BYTES_PER_SECOND
-
-
-def digest_of(name: str) -> str:
-    """The digest in the name of a stored file."""
-    return name.partition(".")[0]
 
 
 def part_name() -> str:

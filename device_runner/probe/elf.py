@@ -290,32 +290,30 @@ def read_images(content: Buffer) -> Iterator[MachOImage]:
             _, _, start, size, _ = struct.unpack_from(">5I", content, 8 + 20 * place)
         if start + size > len(content):
             raise ValueError("a part of it lies outside the file")
-        if content[start : start + 8] == ARCHIVE:
-            image = _archive(content, start + 8, start + size)
-        else:
-            image = _image(content, start, size)
-        yield replace(image, start=start, size_bytes=size)
-
-
-def _archive(content: Buffer, place: int, end: int) -> MachOImage:
-    """What the members of a static archive have in common, and the highest of their lowest systems."""
-    images: set[MachOImage] = set()
-    while place + 60 <= end:
-        header = content[place : place + 60]
-        numbers = (header[48:58], header[3:16] if header.startswith(b"#1/") else b"0")
-        length, name = (int(text) if re.fullmatch(rb"\d{1,13} *", text) else -1 for text in numbers)
-        if header[58:] != b"`\n" or not 0 <= name <= length or place + 60 + length > end:
-            raise ValueError("a member of the archive is damaged")
-        body = place + 60 + name
-        if content[body : body + 4] == THIN:
-            images.add(_image(content, body, length - name))
-        place += 60 + length + length % 2
-    kinds = {(image.architecture, image.system) for image in images}
-    if len(kinds) != 1:
-        raise ValueError(f"its objects are for {len(kinds)} systems instead of one")
-    architecture, system = kinds.pop()
-    lowest = max(image.lowest for image in images)
-    return MachOImage(architecture=architecture, static=True, system=system, lowest=lowest)
+        if content[start : start + 8] != ARCHIVE:
+            yield replace(_image(content, start, size), start=start, size_bytes=size)
+            continue
+        # What the members of a static archive have in common, and the highest of their lowest systems
+        images: set[MachOImage] = set()
+        at, end = start + 8, start + size
+        while at + 60 <= end:
+            header = content[at : at + 60]
+            numbers = (header[48:58], header[3:16] if header.startswith(b"#1/") else b"0")
+            length, name = (int(text) if re.fullmatch(rb"\d{1,13} *", text) else -1 for text in numbers)
+            if header[58:] != b"`\n" or not 0 <= name <= length or at + 60 + length > end:
+                raise ValueError("a member of the archive is damaged")
+            body = at + 60 + name
+            if content[body : body + 4] == THIN:
+                images.add(_image(content, body, length - name))
+            at += 60 + length + length % 2
+        kinds = {(image.architecture, image.system) for image in images}
+        if len(kinds) != 1:
+            raise ValueError(f"its objects are for {len(kinds)} systems instead of one")
+        architecture, system = kinds.pop()
+        lowest = max(image.lowest for image in images)
+        yield MachOImage(
+            architecture=architecture, static=True, system=system, lowest=lowest, start=start, size_bytes=size
+        )
 
 
 def _image(content: Buffer, start: int, size: int) -> MachOImage:

@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -260,7 +260,16 @@ class _Worker:
                 for lack in self.device.arrange(fixed_performance=limits.stable, screen_on=limits.keep_screen_on):
                     log.warning("%s: %s", self.device.name, lack)
             while True:
-                reason = self._rounds()
+                # What is due, as the schedule decides or else what is left of the rounds
+                reason = ""
+                for planned, number in (
+                    iter(self.schedule.due, None) if self.schedule else self.plan.turns(self.planned_runs)
+                ):
+                    name = planned_id(planned)
+                    if self.schedule or not (name in self.given_up or (name, number) in self.finished):
+                        reason = self._run_one(planned, number)
+                    if reason:
+                        break
                 seconds = next(self.quarantines, None) if reason and self.may_come_back else None
                 if seconds is None or self.stop.is_set():
                     return reason
@@ -272,27 +281,17 @@ class _Worker:
             self.stop.set()
             raise
 
-    def _rounds(self) -> str:
-        """Run what is due, as the schedule decides or else what is left of the rounds; why that had to end, or ""."""
-        for planned, number in iter(self.schedule.due, None) if self.schedule else self.plan.turns(self.planned_runs):
-            name = planned_id(planned)
-            if not self.schedule and (name in self.given_up or (name, number) in self.finished):
-                continue
-            if reason := self._hindered() or self._run_one(planned, number):
-                return reason
-        return ""
-
-    def _hindered(self) -> str:
-        """Wait for the conditions; why no further run may begin, or ""."""
+    def _run_one(self, planned: PlannedRun, number: int) -> str:
+        """Wait for the conditions, run one spec and store what it gave; why no further run may begin, or ""."""
         reason = ""
         if self.plan.conditions and isinstance(self.device, Conditioned):
             reason = wait_until_fit(self.device, self.plan.conditions, self.stop)
         if not reason and self.stop.is_set():
-            return "interrupted"
-        return reason or (self.plan.fence(self.device.name) if self.plan.fence else "")
-
-    def _run_one(self, planned: PlannedRun, number: int) -> str:
-        """Run one spec and store what it gave; the reason when the device must be left alone, else ""."""
+            reason = "interrupted"
+        if not reason and self.plan.fence:
+            reason = self.plan.fence(self.device.name)
+        if reason:
+            return reason
         self.progress(self.device.name, planned, number)
         with tempfile.TemporaryDirectory(dir=self.work, prefix="run.") as folder:
             spec = self.plan.spec(planned, number)
@@ -300,7 +299,18 @@ class _Worker:
                 spec = with_profiler(spec, folder)
             elif self.plan.judge:
                 spec = msgspec.structs.replace(spec, outputs_folder=folder)
-            result = self._tried(spec)
+            # The first try that the way to the device did not spoil, else the last; with its times
+            started, begun = utc_now(), time.monotonic_ns()
+            result = self.device.run(spec)
+            for seconds in self.plan.pauses_seconds:
+                failure = result.failure
+                if failure is None or failure.kind not in TRIED_AGAIN or self.stop.wait(seconds):
+                    break
+                log.info("%s: again after %s: %s", self.device.name, failure.kind.value, failure.message)
+                started, begun = utc_now(), time.monotonic_ns()
+                result = self.device.run(spec)
+            elapsed_ns = time.monotonic_ns() - begun
+            result = msgspec.structs.replace(result, started_at=started, elapsed_ns=elapsed_ns, host=self.plan.host)
             judged = result.status is Status.OK and spec.perf_test is None
             checks = self.plan.judge(planned, result) if self.plan.judge and judged else ()
             if spec.profile:
@@ -323,19 +333,6 @@ class _Worker:
         if self.schedule and ((name, number) in self.finished or name in self.given_up):
             self.schedule.learn(record)
         return reason
-
-    def _tried(self, spec: RunSpec) -> RunResult:
-        """The result of the first try that the way to the device did not spoil, else of the last; with its times."""
-        started, begun = utc_now(), time.monotonic_ns()
-        result = self.device.run(spec)
-        for seconds in self.plan.pauses_seconds:
-            if result.failure is None or result.failure.kind not in TRIED_AGAIN or self.stop.wait(seconds):
-                break
-            log.info("%s: again after %s: %s", self.device.name, result.failure.kind.value, result.failure.message)
-            started, begun = utc_now(), time.monotonic_ns()
-            result = self.device.run(spec)
-        elapsed_ns = time.monotonic_ns() - begun
-        return msgspec.structs.replace(result, started_at=started, elapsed_ns=elapsed_ns, host=self.plan.host)
 
     def _learn(self, planned: PlannedRun, number: int, result: RunResult) -> str:
         """A run that cannot work is not tried in later rounds; a device that fails again and again is left alone."""
@@ -420,8 +417,33 @@ class RoundsWithLooks(OpenTurns):
                 self._keep(run)
 
     def is_open(self, planned: PlannedRun, number: int) -> bool:
-        """Whether a turn is to be run, and the last look has not decided it."""
-        return super().is_open(planned, number) and planned_id(planned) in self._wanted(number)
+        """Whether a turn is to be run, and the last look has not decided it.
+
+        Before the first look and with the profiler all runs are wanted, else those whose comparison more rounds may
+        decide, and their baselines. Cold starts have no more rounds: nothing is decided by them.
+        """
+        if not super().is_open(planned, number):
+            return False
+        rule = decision_rule(self.plan.measure)
+        look = max((look for look in rule.looks if look <= number), default=0)
+        if not look or self.plan.is_profiled(number):
+            return planned_id(planned) in self.runs
+        if look not in self.open:
+            left: set[str] = set()
+            count = 0
+            steady = [name for name, run in self.runs.items() if run.mode is MeasureMode.STEADY]
+            for baseline in dict.fromkeys(self.compared[name] for name in steady):
+                others = [name for name in steady if name != baseline and self.compared[name] == baseline]
+                groups = [self._group(name, look) for name in others if name not in self.given_up]
+                open_groups = undecided(groups, self._group(baseline, look), rule)
+                open_names = {group.key for group in open_groups} if baseline not in self.given_up else set()
+                left |= open_names | ({baseline} if open_names else set())
+                count += len(open_names)
+            if count:  # said once
+                most = self.plan.measure.timed_rounds
+                log.warning("%s: %d comparisons are open after %d rounds of at most %d", self.device, count, look, most)
+            self.open[look] = left
+        return planned_id(planned) in self.open[look]
 
     def learn(self, run: RunRecord) -> None:
         """What a run measured counts at the next look."""
@@ -433,35 +455,6 @@ class RoundsWithLooks(OpenTurns):
         if run.result.status is Status.OK and not run.spec.profile:
             timed = Round(number=run.round, latencies_ns=run.result.latencies_ns, marks=run.result.marks)
             self.rounds[run.planned].append(timed)
-
-    def _wanted(self, number: int) -> Collection[str]:
-        """What runs in a round: all before the first look and with the profiler, else what the last look left open."""
-        looks = decision_rule(self.plan.measure).looks
-        look = max((look for look in looks if look <= number), default=0)
-        if not look or self.plan.is_profiled(number):
-            return self.runs
-        if look not in self.open:
-            self.open[look] = self._undecided(look)
-        return self.open[look]
-
-    def _undecided(self, look: int) -> set[str]:
-        """The runs whose comparison more rounds may decide, and their baselines; says so once. Cold starts have no more
-        rounds: nothing is decided by them.
-        """
-        left: set[str] = set()
-        count = 0
-        steady = [name for name, run in self.runs.items() if run.mode is MeasureMode.STEADY]
-        for baseline in dict.fromkeys(self.compared[name] for name in steady):
-            others = [name for name in steady if name != baseline and self.compared[name] == baseline]
-            groups = [self._group(name, look) for name in others if name not in self.given_up]
-            open_groups = undecided(groups, self._group(baseline, look), decision_rule(self.plan.measure))
-            open_names = {group.key for group in open_groups} if baseline not in self.given_up else set()
-            left |= open_names | ({baseline} if open_names else set())
-            count += len(open_names)
-        if count:
-            most = self.plan.measure.timed_rounds
-            log.warning("%s: %d comparisons are open after %d rounds of at most %d", self.device, count, look, most)
-        return left
 
     def _group(self, name: str, look: int) -> RunGroup:
         return RunGroup(key=name, rounds=tuple(timed for timed in self.rounds[name] if timed.number < look))

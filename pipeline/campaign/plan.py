@@ -52,7 +52,7 @@ from device_runner.spec import (
 )
 from pipeline.campaign.record import Host, RecordedRun, RunRecord, Skipped
 from pipeline.campaign.statistics import DecisionRule
-from pipeline.campaign.statistics.compare import MLPERF_RUNS, MLPERF_SECONDS, looks_until
+from pipeline.campaign.statistics.compare import LATER_LOOKS, LOOKS, MLPERF_RUNS, MLPERF_SECONDS
 from pipeline.check.result import Reference
 from pipeline.compat.contexts import Loading, NpuContext, built_for, loader_answer
 from pipeline.config import (
@@ -592,7 +592,10 @@ def planned_id(planned: PlannedRun) -> str:
 
 def decision_rule(measure: MeasureConfig) -> DecisionRule:
     """The rule of a config, which writes shares in percent."""
-    looks = looks_until(measure.most_rounds) if measure.rounds == "auto" else ()
+    looks: tuple[int, ...] = ()
+    if measure.rounds == "auto":  # it looks the last time where it ends at the latest
+        most = measure.most_rounds
+        looks = (*(look for look in (*LOOKS, *LATER_LOOKS) if look < most), most)
     return DecisionRule(margin=measure.margin_percent / 100, least=measure.least_percent / 100, looks=looks)
 
 
@@ -731,9 +734,3 @@ def changes(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Change
         for name in NAMES
         if before.get(name) != after.get(name)
     )
-
-
-def environment_changes(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[ChangedFact, ...]:
-    """What differs of the environment and is known of both."""
-    changed = changes(before, after)
-    return tuple(fact for fact in changed if fact.what in ENVIRONMENT and NOT_KNOWN not in (fact.before, fact.after))

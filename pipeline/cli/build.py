@@ -46,6 +46,8 @@ def build() -> None:
 @json_option
 def plan(output: Path | None, outputs: Outputs, **chosen: Any) -> None:
     """Show the exact commands and settings files of a build; exit code 4 if it cannot work."""
+    import shlex
+
     import msgspec
 
     from pipeline.core.errors import errors
@@ -62,7 +64,21 @@ def plan(output: Path | None, outputs: Outputs, **chosen: Any) -> None:
         write_bytes(Path(str(output)) / each.target / "plan.json", plan_json)
     outputs.write_json({"plans": plans, "findings": findings})
     for each in plans if outputs.text else ():
-        _show_plan(each)
+        click.echo(click.style(f"{each.target}: ONNX Runtime {each.version}, {each.kind.value}", bold=True))
+        for file in each.files:
+            lines = file.content.count("\n")
+            written = "" if Path(file.path).exists() else ", written by --output and by `ort-mobile build run`"
+            click.echo(f"  file  {file.path} ({lines} lines{written})")
+            if file.path.endswith(".json"):
+                click.echo("\n".join(f"        {line}" for line in file.content.splitlines()))
+        for step in each.steps:
+            absent = "  (not there yet: give the source tree of ONNX Runtime by --source)"
+            click.echo(f"  in    {step.folder}{'' if Path(step.folder).is_dir() else absent}")
+            click.echo("  run   " + " \\\n          ".join(shlex.quote(argument) for argument in step.arguments))
+        for product in each.products:
+            click.echo(f"  makes {product.pattern}")
+        for note in each.notes:
+            click.echo(f"  note  {note.text} ({note.source})")
     show_findings(findings)
     _refuse(errors(findings), tree, plans)
 
@@ -101,13 +117,23 @@ def doctor(outputs: Outputs, **chosen: Any) -> None:
 @json_option
 def run(output: Path | None, cache: Path | None, dry_run: bool, outputs: Outputs, **chosen: Any) -> None:
     """Build a library, or reuse the cached build of the same plan and source."""
+    from pipeline.core.errors import CheckFailed, errors
     from pipeline.core.files import copy_file
-    from pipeline.ort_build.run import default_cache, newest_build, sizes_of_record
+    from pipeline.ort_build.doctor import examine, require
+    from pipeline.ort_build.plan import lint
+    from pipeline.ort_build.run import check_budget, default_cache, newest_build, sizes_of_record
 
     requests, tree = _requests(**chosen)
     place = cache or default_cache()
     for request in requests:
-        _preflight(request, tree, place)
+        # Everything that can be known before the first compiler runs
+        findings = lint(request)
+        show_findings(findings)
+        _refuse(errors(findings), tree, [_plan(request, tree, None)])
+        checks = examine(request, tree, place)
+        if any(not check.good for check in checks):
+            _show_checks(checks)
+        require(checks)
     builds: list[dict[str, object]] = []
     for request in requests:
         if not tree or dry_run:
@@ -124,7 +150,10 @@ def run(output: Path | None, cache: Path | None, dry_run: bool, outputs: Outputs
             for file in record.files:
                 grown = f"  ({file.size_bytes - sizes[file.abi]:+,} bytes)" if file.abi in sizes else ""
                 click.echo(f"  {file.size_bytes:>12,}  {folder / file.file}{grown}")
-        _check_sizes(record, request)
+        findings = check_budget(sizes_of_record(record), request.settings.max_library_bytes)
+        show_findings(findings)
+        if over := errors(findings):
+            raise CheckFailed("; ".join(finding.what for finding in over), remedy=over[0].remedy)
     outputs.write_json({"builds": builds})
 
 
@@ -145,7 +174,20 @@ def size(before: Path | None, after: Path | None, cache: Path | None, outputs: O
 
     place = cache or default_cache()
     if before and after:
-        _compare(before, after, place, outputs)
+        from pipeline.ort_build.run import added_names, measured_at
+
+        (old_sizes, old), (new_sizes, new) = measured_at(before, place), measured_at(after, place)
+        adds = added_names(old, new) if old and new else ()
+        removes = added_names(new, old) if old and new else ()
+        lines, changes = [], []
+        for abi in sorted(old_sizes.keys() | new_sizes.keys()):
+            was, size = old_sizes.get(abi), new_sizes.get(abi)
+            changes.append({"abi": abi, "before_bytes": was, "after_bytes": size})
+            cells = [f"{number:,}" if number is not None else "none" for number in (was, size)]
+            grown = f"{size - was:+,}" if was is not None and size is not None else ""
+            lines.append(f"{abi:<12} {cells[0]:>14} -> {cells[1]:>14} {grown:>12}")
+        lines += [f"{verb} {name}" for verb, names in (("adds", adds), ("removes", removes)) for name in names]
+        outputs.show_lines({"changes": changes, "adds": adds, "removes": removes}, lines)
         return
     if before:
         raise click.UsageError("give both BEFORE and AFTER, or neither")
@@ -190,23 +232,6 @@ def build_probe(targets: tuple[str, ...], api_level: int, output: Path | None, o
     outputs.show_lines({"probes": built}, lines)
 
 
-def _compare(before: Path, after: Path, cache: Path, outputs: Outputs) -> None:
-    from pipeline.ort_build.run import added_names, measured_at
-
-    (old_sizes, old), (new_sizes, new) = measured_at(before, cache), measured_at(after, cache)
-    adds = added_names(old, new) if old and new else ()
-    removes = added_names(new, old) if old and new else ()
-    lines, rows = [], []
-    for abi in sorted(old_sizes.keys() | new_sizes.keys()):
-        was, size = old_sizes.get(abi), new_sizes.get(abi)
-        rows.append({"abi": abi, "before_bytes": was, "after_bytes": size})
-        cells = [f"{number:,}" if number is not None else "none" for number in (was, size)]
-        grown = f"{size - was:+,}" if was is not None and size is not None else ""
-        lines.append(f"{abi:<12} {cells[0]:>14} -> {cells[1]:>14} {grown:>12}")
-    lines += [f"{verb} {name}" for verb, names in (("adds", adds), ("removes", removes)) for name in names]
-    outputs.show_lines({"changes": rows, "adds": adds, "removes": removes}, lines)
-
-
 def _requests(
     *,
     config: Path | None,
@@ -244,28 +269,6 @@ def _plan(request: "Request", tree: "SourceTree | None", output: Path | None) ->
     return plan_build(request, BuildPaths(source=str(source.absolute()), work=str(work.absolute())))
 
 
-def _show_plan(plan: "BuildPlan") -> None:
-    import shlex
-
-    click.echo(click.style(f"{plan.target}: ONNX Runtime {plan.version}, {plan.kind.value}", bold=True))
-    for file in plan.files:
-        lines = file.content.count("\n")
-        written = "" if Path(file.path).exists() else ", written by --output and by `ort-mobile build run`"
-        click.echo(f"  file  {file.path} ({lines} lines{written})")
-        if file.path.endswith(".json"):
-            click.echo("\n".join(f"        {line}" for line in file.content.splitlines()))
-    for step in plan.steps:
-        absent = (
-            "" if Path(step.folder).is_dir() else "  (not there yet: give the source tree of ONNX Runtime by --source)"
-        )
-        click.echo(f"  in    {step.folder}{absent}")
-        click.echo("  run   " + " \\\n          ".join(shlex.quote(argument) for argument in step.arguments))
-    for product in plan.products:
-        click.echo(f"  makes {product.pattern}")
-    for note in plan.notes:
-        click.echo(f"  note  {note.text} ({note.source})")
-
-
 def _refuse(errors: "tuple[Finding, ...]", tree: "SourceTree | None", plans: "list[BuildPlan]") -> None:
     """Raise CheckFailed when a plan cannot work: by the settings, or because the tree's scripts refuse it."""
     from pipeline.core.errors import CheckFailed
@@ -283,21 +286,6 @@ def _refuse(errors: "tuple[Finding, ...]", tree: "SourceTree | None", plans: "li
             "the scripts of this source tree refuse the plan", where=tree.path, why="; ".join(refused),
             remedy="remove that setting from [build], or take another release",
         )  # fmt: skip
-
-
-def _preflight(request: "Request", tree: "SourceTree | None", cache: Path) -> None:
-    """Everything that can be known before the first compiler runs."""
-    from pipeline.core.errors import errors
-    from pipeline.ort_build.doctor import examine, require
-    from pipeline.ort_build.plan import lint
-
-    findings = lint(request)
-    show_findings(findings)
-    _refuse(errors(findings), tree, [_plan(request, tree, None)])
-    checks = examine(request, tree, cache)
-    if any(not check.good for check in checks):
-        _show_checks(checks)
-    require(checks)
 
 
 def _show_checks(checks: "Iterable[Check]") -> None:
@@ -330,13 +318,3 @@ def _run(request: "Request", tree: "SourceTree", cache: Path) -> "tuple[Path, Bu
             status.update(f"{request.target.name} {minutes}:{rest:02} {escape(line[-100:])}")
 
         return run_build(request, tree, cache, progress, android=android_folders(os.environ))
-
-
-def _check_sizes(record: "BuildRecord", request: "Request") -> None:
-    from pipeline.core.errors import CheckFailed, errors
-    from pipeline.ort_build.run import check_budget, sizes_of_record
-
-    findings = check_budget(sizes_of_record(record), request.settings.max_library_bytes)
-    show_findings(findings)
-    if over := errors(findings):
-        raise CheckFailed("; ".join(finding.what for finding in over), remedy=over[0].remedy)

@@ -14,7 +14,7 @@ from pipeline.cli.outputs import Outputs, ci_options, json_option, show_findings
 from pipeline.core.features import Place
 
 if TYPE_CHECKING:
-    from pipeline.release.signature import AttestedTests
+    pass
 
 KEY, PASSPHRASE = "ORT_MOBILE_KEY", "ORT_MOBILE_PASSPHRASE"
 """Environment variables of the private key."""
@@ -200,7 +200,17 @@ def verify(bundle: Path, digest: str, key: Path | None, outputs: Outputs) -> Non
     click.echo(f"digest of the manifest {whole}{expected.get(whole, '')}")
     click.echo("  covers every file")
     if signed:
-        _show_signed(*signed)
+        # Who signed, and what they say of tests, in words that claim no more than was checked here
+        from pipeline.release.signature import results_text
+
+        fingerprint, tests = signed
+        click.echo(f"signed by the owner of the key with sha256 {fingerprint}")
+        if tests is None:
+            click.echo("the same key attests no tests")
+            return
+        click.echo(f"the same key attests these tests, which were not run again here: {results_text(tests)}")
+        for name in (*tests.failed, *tests.warned):
+            click.echo(visible(f"  {'failed' if name in tests.failed else 'undecided'}: {name}"))
     elif not digest:
         click.echo(
             "where it is from is not proven: compare its maker's digest (--digest), or check its signature (--key)",
@@ -212,16 +222,3 @@ def _named(paths: list[str]) -> str:
     """Files by name, not more than a screen holds; the JSON has all."""
     more = f" and {len(paths) - 20:,} more (--json has all)" if len(paths) > 20 else ""
     return visible(", ".join(paths[:20])) + more
-
-
-def _show_signed(fingerprint: str, tests: "AttestedTests | None") -> None:
-    """Who signed, and what they say of tests, in words that claim no more than was checked here."""
-    from pipeline.release.signature import results_text
-
-    click.echo(f"signed by the owner of the key with sha256 {fingerprint}")
-    if tests is None:
-        click.echo("the same key attests no tests")
-        return
-    click.echo(f"the same key attests these tests, which were not run again here: {results_text(tests)}")
-    for name in (*tests.failed, *tests.warned):
-        click.echo(visible(f"  {'failed' if name in tests.failed else 'undecided'}: {name}"))

@@ -53,6 +53,23 @@ NOTHING_SHARED = (
 )
 
 
+def styles_asked(
+    ctx: click.Context, styles: tuple[str, ...], file_format: str, providers: tuple[str, ...]
+) -> tuple[str, ...]:
+    """--style with what --format and --ep make of it; a usage error for what they do not go with."""
+    by_default = ctx.get_parameter_source("styles") is ParameterSource.DEFAULT
+    if file_format == "onnx":
+        if not by_default and styles != ("onnx",):
+            raise click.UsageError("--format onnx is --style onnx; use one of them", ctx)
+        styles, by_default = ("onnx",), False
+    if providers and not by_default and styles != ("fixed",):
+        raise click.UsageError(
+            "--ep makes files of style fixed alone: a session asks its providers itself about an ONNX file and one of "
+            "style runtime; leave --style and --format out, or run the command again without --ep", ctx,
+        )  # fmt: skip
+    return styles
+
+
 @click.command(cls=Command)
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option(
@@ -197,10 +214,7 @@ def convert(
             "--ep webgpu makes files of its own: the copies between GPU and CPU in them divide what others take; "
             f"run the command twice, with --ep webgpu and with --ep {others}", ctx,
         )  # fmt: skip
-    if file_format == "onnx":
-        if ctx.get_parameter_source("styles") is not ParameterSource.DEFAULT and styles != ("onnx",):
-            raise click.UsageError("--format onnx is --style onnx; use one of them", ctx)
-        styles = ("onnx",)
+    styles = styles_asked(ctx, styles, file_format, providers)
     if share_weights and not (chips or "onnx" in styles):
         raise click.UsageError(NOTHING_SHARED, ctx)
     order = ConversionOrder(
@@ -382,30 +396,28 @@ def _parts(report: "TransformReport", output: Path) -> "Iterator[Part]":
         for change in report.steps
     )
     yield Listing(title="", head=("step", "nodes", "size"), rows=tuple(rows), right=("nodes", "size"))
-    if report.verification:
-        yield Line(_comparison(report.verification))
+    if verification := report.verification:
+        lacking = _not_compared(verification)
+        error = max((check.max_rel_error or 0.0 for check in verification.checks), default=0.0)
+        apart = f"largest relative error {error:.2g}" if error else "" if lacking else "equal to the last bit"
+        apart = "; ".join(filter(None, (apart, *(f"{check.output}: {check.reason}" for check in lacking))))
+        if verification.why:
+            text = f"not checked: {verification.why}"
+        elif not verification.checks:
+            text = "not checked: no output is a tensor of numbers"
+        elif not verification.judged:
+            text = f"outputs: {apart}, on {verification.data} (not judged: a step changes numbers by design)"
+        else:
+            passed = sum(check.passed for check in verification.checks)
+            unknown = [check for check in verification.checks if check.unknown and check not in lacking]
+            doubt = f"; {unknown[0].output}: {unknown[0].reason}" if unknown else ""
+            of_all = f"{passed} of {len(verification.checks)} outputs are the original's"
+            text = f"{of_all}, {apart}, on {verification.data}{doubt}"
+        yield Line(text)
     if not (report.verification and report.verification.failed):
         beside = f", weights in {report.saved.data_file} ({size(report.saved.data_bytes)})"
         tail = (beside if report.saved.data_file else "") + (", unchanged since the last time" if report.reused else "")
         yield Line(f"{output}: {size(report.saved.size_bytes)}{tail}")
-
-
-def _comparison(verification: "Verification") -> str:
-    """How the outputs compare, in a sentence."""
-    if verification.why:
-        return f"not checked: {verification.why}"
-    if not verification.checks:
-        return "not checked: no output is a tensor of numbers"
-    lacking = _not_compared(verification)
-    error = max((check.max_rel_error or 0.0 for check in verification.checks), default=0.0)
-    apart = f"largest relative error {error:.2g}" if error else "" if lacking else "equal to the last bit"
-    apart = "; ".join(filter(None, (apart, *(f"{check.output}: {check.reason}" for check in lacking))))
-    if not verification.judged:
-        return f"outputs: {apart}, on {verification.data} (not judged: a step changes numbers by design)"
-    passed = sum(check.passed for check in verification.checks)
-    unknown = [check for check in verification.checks if check.unknown and check not in lacking]
-    doubt = f"; {unknown[0].output}: {unknown[0].reason}" if unknown else ""
-    return f"{passed} of {len(verification.checks)} outputs are the original's, {apart}, on {verification.data}{doubt}"
 
 
 def _not_compared(verification: "Verification") -> list["OutputCheck"]:

@@ -1,6 +1,6 @@
 """`ort-mobile devices`, those that can run models; `ort-mobile library`, ONNX Runtime's libraries by name."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -10,9 +10,7 @@ from pipeline.cli.command import Command, Group
 from pipeline.cli.outputs import Outputs, json_option, quiet, write_result
 
 if TYPE_CHECKING:
-    from device_runner.adb.link import NoServer
     from device_runner.device import DeviceFacts
-    from pipeline.library.difference import LibraryDiff
     from pipeline.report.wording import Part
 
 
@@ -55,7 +53,16 @@ def devices(ctx: click.Context, selector: str, outputs: Outputs, profile_to: str
 
         show([device_listing([*local, *matching])])
     if not matching:
-        _explain_none(selector, connected, no_server)
+        if connected:
+            names = "; ".join(f"{facts.name} {facts.model}".strip() for facts in connected)
+            what, why, remedy = f"no device matches {selector!r}", f"connected: {names}", "correct the selector"
+        elif no_server:
+            what, why = no_server.what, f"{no_server.where}: {no_server.why}"
+            remedy = f"{no_server.remedy}; then {CONNECT}"
+        else:
+            what, why, remedy = "no phone is connected", "the adb server knows no device", CONNECT
+        for label, text in (("adb", what), ("why", why), ("remedy", remedy)):
+            click.echo(visible(f"{label:<8} {text}"), err=True)
     ready = [facts for facts in (*local, *matching) if facts.readiness is Readiness.READY]
     if matching and not ready:
         shown.show_errors(f"{facts.name}: {facts.advice or facts.readiness.value}" for facts in matching)
@@ -68,19 +75,6 @@ CONNECT = (
     "connect a phone by USB, turn on USB debugging in its developer options and accept the dialog on its screen;"
     " over Wi-Fi: `adb connect HOST:PORT`"
 )
-
-
-def _explain_none(selector: str, connected: "Sequence[DeviceFacts]", no_server: "NoServer | None") -> None:
-    """Why no phone is listed, and what helps; on stderr."""
-    if connected:
-        names = "; ".join(f"{facts.name} {facts.model}".strip() for facts in connected)
-        what, why, remedy = f"no device matches {selector!r}", f"connected: {names}", "correct the selector"
-    elif no_server:
-        what, why, remedy = no_server.what, f"{no_server.where}: {no_server.why}", f"{no_server.remedy}; then {CONNECT}"
-    else:
-        what, why, remedy = "no phone is connected", "the adb server knows no device", CONNECT
-    for label, text in (("adb", what), ("why", why), ("remedy", remedy)):
-        click.echo(visible(f"{label:<8} {text}"), err=True)
 
 
 def _write_profile(ready: "Sequence[DeviceFacts]", profile_to: str) -> None:
@@ -202,7 +196,9 @@ def diff(old: str, new: str, abi: str, outputs: Outputs) -> None:
     from device_runner.errors import UnavailableError
     from device_runner.library import resolve, resolve_all
     from pipeline.core.abis import X86_64, read_abi
+    from pipeline.core.groups import grouped
     from pipeline.library.difference import compare_libraries
+    from pipeline.report.wording import Line, Listing
 
     asked_abi = read_abi(abi, "--abi")
     both = [next((row for row in resolve_all(text) if row.abi == asked_abi), None) for text in (old, new)]
@@ -214,25 +210,21 @@ def diff(old: str, new: str, abi: str, outputs: Outputs) -> None:
     except UnavailableError:
         runs = None
     difference = compare_libraries(pair[0], pair[1], runs)
-    outputs.finish(difference, _diff_parts(difference))
-
-
-def _diff_parts(difference: "LibraryDiff") -> "Iterator[Part]":
-    from pipeline.core.groups import grouped
-    from pipeline.report.wording import Line, Listing
-
     names = [
         f"{row.system} {row.release or 'of unknown release'}, {row.abi}" for row in (difference.old, difference.new)
     ]
-    yield Line((f"{names[0]} -> {names[1]}", "bold"))
-    if not difference.changes:
-        yield Line("no difference in what is compared")
-    parts = grouped((row.part, row) for row in difference.changes)
-    values = [rows[0] for rows in parts.values() if not rows[0].name]
-    tables = {"": values, **{part: rows for part, rows in parts.items() if rows[0].name}}
-    for part, rows in tables.items():
-        if rows:
-            cells = tuple((row.name or row.part, row.old or "-", row.new or "-") for row in rows)
-            yield Listing(title=part.capitalize() or "Values", head=("", "Old", "New"), rows=cells)
-    line = f"{difference.operators_asked} operators and versions were asked of both"
-    yield Line(line if difference.operators_asked else f"operators were not asked for: {difference.why_not_asked}")
+    parts: list[Part] = [Line((f"{names[0]} -> {names[1]}", "bold"))]
+    if difference.changes:
+        by_part = grouped((row.part, row) for row in difference.changes)
+        values = [rows[0] for rows in by_part.values() if not rows[0].name]
+        tables = {"": values, **{part: rows for part, rows in by_part.items() if rows[0].name}}
+        for part, rows in tables.items():
+            if rows:
+                cells = tuple((row.name or row.part, row.old or "-", row.new or "-") for row in rows)
+                parts.append(Listing(title=part.capitalize() or "Values", head=("", "Old", "New"), rows=cells))
+        line = f"{difference.operators_asked} operators and versions were asked of both"
+        not_asked = f"operators were not asked for: {difference.why_not_asked}"
+        parts.append(Line(line if difference.operators_asked else not_asked))
+    else:
+        parts.append(Line("no difference in what is compared"))
+    outputs.finish(difference, parts)

@@ -124,7 +124,15 @@ class LateGroup(Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError as error:
-            if _output_is_closed():
+            import select
+
+            # Whether the standard output is a pipe that nobody reads
+            closed = not hasattr(select, "poll")
+            if not closed:
+                waiting = select.poll()
+                waiting.register(1, 0)
+                closed = any(event & (select.POLLERR | select.POLLHUP) for _, event in waiting.poll(0))
+            if closed:
                 raise _ReaderGoneError from error
             raise RunnerError("a connection broke", why=str(error), remedy="try again") from error
 
@@ -218,17 +226,6 @@ def _known(error: Exception) -> Exception:
     from pipeline.core.files import os_error
 
     return os_error(error)
-
-
-def _output_is_closed() -> bool:
-    """Whether the standard output is a pipe that nobody reads."""
-    import select
-
-    if not hasattr(select, "poll"):
-        return True
-    waiting = select.poll()
-    waiting.register(1, 0)
-    return any(event & (select.POLLERR | select.POLLHUP) for _, event in waiting.poll(0))
 
 
 def _fill_missing_streams() -> None:

@@ -120,14 +120,23 @@ def check(
 
     Exits with 4 and lists what is missing.
     """
+    from device_runner.files import read_regular
     from pipeline.required_ops import covers, read_config
+    from pipeline.required_ops.proof import LOG_BYTES, read_log
 
     if not artifacts and log is None:
         raise ConfigError("nothing to check", remedy="name artifacts, or a log with --from-log")
     required = read_config(config)
     needs = _needs(artifacts, providers, extended=extended) if artifacts else {}
     missing = {name: covers(required, needed) for name, needed in needs.items()}
-    findings = _findings(log, required, needs) if log else ()
+    findings: tuple[LogFinding, ...] = ()
+    if log:
+        try:
+            text = read_regular(log, LOG_BYTES).decode("utf-8", "replace")
+        except OSError as error:
+            raise ConfigError("cannot read the log", where=str(log), why=error.strerror or str(error),
+                              remedy="check the path") from error  # fmt: skip
+        findings = read_log(text, required, list(needs.values()))
     outputs.write_json({"config": str(config), "missing": missing, "log": findings})
     err = not outputs.text
     _print_missing(missing, err=err)
@@ -247,18 +256,6 @@ def _write(required: "RequiredOps", output: Path | None, outputs: Outputs) -> No
             click.echo(f"{output}: written, {counted(len(required.operator_keys()), 'operator')}")
     elif outputs.json_to != "-":
         click.echo(render(required), nl=False)
-
-
-def _findings(log: Path, required: "RequiredOps", needs: "dict[str, Needs]") -> "tuple[LogFinding, ...]":
-    from device_runner.files import read_regular
-    from pipeline.required_ops.proof import LOG_BYTES, read_log
-
-    try:
-        text = read_regular(log, LOG_BYTES).decode("utf-8", "replace")
-    except OSError as error:
-        raise ConfigError("cannot read the log", where=str(log), why=error.strerror or str(error),
-                          remedy="check the path") from error  # fmt: skip
-    return read_log(text, required, list(needs.values()))
 
 
 def _print_missing(missing: "dict[str, tuple[Missing, ...]]", *, err: bool) -> None:

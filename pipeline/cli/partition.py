@@ -106,42 +106,6 @@ def _open(reference: str, provider: str, release: str, abi: str, advice: dict[st
     return facts, rules_release(facts, release)
 
 
-def _show(documents: "Sequence[PartitionDocument]") -> None:
-    from pipeline.report.partition import answer_parts, chip_parts, show_reference
-    from pipeline.report.show import show
-
-    for document in documents:
-        show(answer_parts(document.complete))
-        if document.reference:
-            show_reference(document.reference)
-    show(chip_parts([answer for document in documents for answer in document.models]))
-
-
-def _write_claims(
-    documents: "Sequence[PartitionDocument]", outputs: Outputs, *, svg: Path | None, page: Path | None
-) -> None:
-    """Claims as what a CI reads, as a drawing of one model, and as a page, where they are asked for."""
-    from pipeline.core.errors import ConfigError
-    from pipeline.core.files import write_text
-
-    answers = [answer for document in documents for answer in document.models]
-    if outputs.for_ci:
-        from pipeline.report.formats import of_partition
-
-        outputs.write_ci(of_partition(answers))
-    if svg and len(answers) != 1:
-        remedy = "name one model, or leave --svg out"
-        raise ConfigError("--svg draws one model", why=f"{len(answers)} are named", remedy=remedy)
-    if svg and not answers[0].error:
-        from pipeline.partition.placement import draw
-
-        write_text(svg, draw(answers[0]))
-    if page:
-        from pipeline.report.html import render_answers
-
-        write_text(page, render_answers(answers))
-
-
 def _problems(documents: "Sequence[PartitionDocument]", fix: Path | None) -> Iterator[str]:
     """What the exit code stands for beside models without an answer."""
     from pipeline.advice.verdict import AdvisedAnswer
@@ -253,8 +217,10 @@ def partition(
     the exit code is 1. With --reference the exit code is 4 if the library's claims differ; for a release without
     rules, the library's claims are the answer.
     """
+    from pipeline.core.errors import ConfigError
+    from pipeline.core.files import write_text
     from pipeline.partition.answer import Optimize, PartitionDocument
-    from pipeline.report.partition import failed_models
+    from pipeline.report.partition import answer_parts, chip_parts, failed_models, show_reference
     from pipeline.report.show import show
 
     advice = {
@@ -284,12 +250,31 @@ def partition(
         documents = [compared]
     pairs = zip(asked, by_provider, strict=True)
     several = {"providers": [{"ep": row.provider, "chip": row.chip, "models": models} for row, models in pairs]}
+    shown = [answer for document in documents for answer in document.models]
     outputs.write_json(documents[0] if len(documents) == 1 else several)
-    show(failed_models(answer for document in documents for answer in document.models), err=True)
+    show(failed_models(shown), err=True)
     if outputs.text:
-        _show(documents)
+        for document in documents:
+            show(answer_parts(document.complete))
+            if document.reference:
+                show_reference(document.reference)
+        show(chip_parts(shown))
     outputs.show_errors(_problems(documents, advice["fix"]))
-    _write_claims(documents, outputs, svg=svg, page=page)
+    if outputs.for_ci:
+        from pipeline.report.formats import of_partition
+
+        outputs.write_ci(of_partition(shown))
+    if svg and len(shown) != 1:
+        remedy = "name one model, or leave --svg out"
+        raise ConfigError("--svg draws one model", why=f"{len(shown)} are named", remedy=remedy)
+    if svg and not shown[0].error:
+        from pipeline.partition.placement import draw
+
+        write_text(svg, draw(shown[0]))
+    if page:
+        from pipeline.report.html import render_answers
+
+        write_text(page, render_answers(shown))
     code = max(_exit_code(document, advice["fix"]) for document in documents)
     ctx.exit(end(fail_on, _watched(answer for models in by_provider for answer in models), code))
 

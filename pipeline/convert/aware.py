@@ -31,7 +31,7 @@ from pipeline.convert.steps import (
     weights_to_inputs,
 )
 from pipeline.core.abis import ARM64, X86_64
-from pipeline.core.errors import ConfigError, ModelError
+from pipeline.core.errors import ConfigError, DiskError, ModelError
 from pipeline.core.ort_session import WEIGHTS_FOLDER
 from pipeline.core.providers import NNAPI
 from pipeline.core.releases import has_rules, installed_release, rules_of
@@ -93,7 +93,10 @@ def only_nnapi() -> ConfigError:
 def choose_reference(
     text: str, release: str, ships: Sequence[str] = (), providers: Sequence[str] = (NNAPI,), abi: str = ""
 ) -> AwareSource | None:
-    """Who saves aware files for a release ("" for the installed one) and an ABI; None: our claims are kept.
+    """Who says what is claimed, and saves aware files, for a release ("" for the installed one) and an ABI.
+
+    None: our rules, in the installed onnxruntime. A source without a library: for NNAPI the installed one's own claims,
+    where it has that provider, else our rules (`AwareSpec.way`).
 
     `text` is auto, none, installed or a library; `ships` are libraries that a config names, which auto asks first.
     Without an ABI a named library is the one that needs no emulator here. auto asks one of the ABI alone: our rules
@@ -196,7 +199,7 @@ def aware_parts(optimizer: "Optimizer", settings: SessionSettings, wish: AwareSp
                 optimizer.differences[wish] = tuple(library_differences(whole, wish, shop))
             return replace(parts, notes=(*parts.notes, *optimizer.differences[wish]))
     except RunnerError as error:
-        if wish.reference is None or not wish.reference.optional:
+        if wish.reference is None or not wish.reference.optional or isinstance(error, DiskError):
             raise
         refused = (f"our rules decided, because {error.what}: {error.why}",)
 

@@ -107,7 +107,7 @@ def config_texts(
 
 
 LIBRARY_FACTOR = 3.0
-"""The same where an Android library saves aware files: it holds all weights of the file (measured: 2.9)."""
+"""As MODEL_FACTOR, where an Android library saves aware files: it holds all weights of the file (measured: 2.9)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,8 +2,8 @@
 
 A feature imports the engine (the other packages of pipeline/) and, where ALLOWED says so, another feature. The engine
 never imports a feature: where it has a place for something that features know (`pipeline.core.features.Place`), OFFERS
-names the functions that stand there; a feature may have such places for others, too. tests/test_features.py takes each
-folder and its rows away and looks at the rest.
+names the functions that stand there; a feature may have such places for others, too. tests/without_feature.py takes
+each folder and its rows away and looks at the rest.
 """
 
 ALLOWED: dict[str, frozenset[str]] = {

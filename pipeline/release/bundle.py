@@ -98,7 +98,25 @@ def readme(
         parts += _target(of_target)
         parts += selection_text([row for row in rows if row.target == target], ships, of_target[0].platform, _code)
         parts += [line for shipped in of_target for line in _model(shipped, signatures.get(shipped.model))]
-        parts += _contexts([context for context in contexts if context.target == target])
+        by_npu = [context for context in contexts if context.target == target]
+        cells = []
+        for context in by_npu:
+            others = [name for name in other_phones(context).get(Loading.SUPPORTED, ()) if name != context.chip]
+            names = map(_code, (context.model, context.chip, context.file, context.binary))
+            cells.append(f"| {' | '.join(names)} | {', '.join(others)} |")
+        if by_npu:
+            plugin, runtime = gradle_notations(by_npu)
+            not_run = ", ".join(dict.fromkeys(context.model for context in by_npu if context.not_run))
+            simulated = not all(context.not_run for context in by_npu)
+            compared = ["compared with the original in a simulator, never measured"] if simulated else []
+            if not_run:
+                compared.append(f"of {not_run} it was made and run on no computer, as sizes share a binary")
+            parts.append(
+                NPU.format(
+                    compared="; ".join(compared), qairt=by_npu[0].qairt, rows="\n".join(cells), plugin=plugin,
+                    runtime=runtime,
+                )
+            )  # fmt: skip
     return "\n".join(parts)
 
 
@@ -195,24 +213,6 @@ implementation("{runtime}")
 `ort-mobile release android` writes classes that find the chip, register the plugin, open the context and go on with the
 next row where the phone refuses it.
 """
-
-
-def _contexts(contexts: Sequence[ShippedContext]) -> Iterator[str]:
-    if not contexts:
-        return
-    rows = []
-    for context in contexts:
-        others = [name for name in other_phones(context).get(Loading.SUPPORTED, ()) if name != context.chip]
-        cells = (context.model, context.chip, context.file, context.binary)
-        rows.append(f"| {' | '.join(map(_code, cells))} | {', '.join(others)} |")
-    plugin, runtime = gradle_notations(contexts)
-    not_run = list(dict.fromkeys(context.model for context in contexts if context.not_run))
-    simulated = not all(context.not_run for context in contexts)
-    compared = ["compared with the original in a simulator, never measured"] * simulated
-    compared += [f"of {', '.join(not_run)} it was made and run on no computer, as sizes share a binary"] * bool(not_run)
-    yield NPU.format(
-        compared="; ".join(compared), qairt=contexts[0].qairt, rows="\n".join(rows), plugin=plugin, runtime=runtime
-    )
 
 
 def basis_text(shipped: Shipped) -> str:

@@ -1,7 +1,7 @@
 """Chooses what ships to each target: the fastest that was measured there and checked, or what is advised."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from device_runner.device import DeviceFacts
@@ -90,7 +90,12 @@ def choose(
             places.setdefault((row.artifact.variant.name, options_name(row.options)), {})[row.device] = row
         candidates = [_Candidate(places_of, fastest) for places_of in places.values()]
         best = min(candidates, key=lambda row: (len(row.missing), row.ratios[row.worst]))
-        verdicts = {row.name: _verdicts(row, best, rule) for row in candidates if row is not best}
+        # What pairs of rounds say of a candidate beside the best, device by device where both ran
+        verdicts: dict[str, list[Verdict | None]] = {}
+        for other in (row for row in candidates if row is not best):
+            pairs = ((places_of, best.places.get(device)) for device, places_of in other.places.items())
+            compared = [compare(row.group, beside.group, rule) for row, beside in pairs if beside]
+            verdicts[other.name] = [comparison.verdict if comparison else None for comparison in compared]
         rivals = [row for row in candidates if row is best or Verdict.SLOWER not in verdicts[row.name]]
         tied = [row for row in rivals if row.within(best, rule.margin)]
         chosen = min(tied, key=lambda row: plainness(row.any.artifact, row.any.options))
@@ -98,8 +103,27 @@ def choose(
         undecided = [
             row for row in rivals if row is not chosen and (row.name in open_ or (row is best and chosen.name in open_))
         ]
-        slower = dict(_slower(chosen, fastest, rule))
-        reason = _why_fastest(chosen, tied, len(candidates), tuple(fastest))
+        # The devices where another was shown to be faster, or is so by more than the margin, the worst first
+        slower: dict[str, Comparison] = {}
+        for device in sorted(chosen.places, key=lambda device: -chosen.ratios[device]):
+            row, beside, ratio = chosen.places[device], fastest[device], chosen.ratios[device]
+            comparison = compare(row.group, beside.group, rule) or Comparison(
+                baseline=beside.group.key, ratio=ratio, low=None, high=None, rounds=1, margin=rule.margin,
+                verdict=Verdict.NOT_SHOWN,
+            )  # fmt: skip
+            if row is not beside and (comparison.verdict is Verdict.SLOWER or ratio > 1 + rule.margin):
+                slower[device] = comparison
+        where, several, number = _listed(tuple(fastest)), len(fastest) > 1, len(candidates)
+        if len(tied) > 1:
+            reason = f"measured on {where}: statistically tied with the {'best' if several else 'fastest'}; "
+            reason += f"simplest of the {len(tied)} tied ones of {number}"
+            reason += f"; worst device {chosen.worst}" if several else ""
+        elif not several:
+            reason = f"the fastest of {number} measured on {where}"
+        elif chosen.ratios[chosen.worst] == 1 and not chosen.missing:
+            reason = f"the fastest of {number} on each of {where}"
+        else:
+            reason = f"of {number} measured on {where} it loses least on its worst device, {chosen.worst}"
         if slower:
             texts = [slower_text(device, places_of) for device, places_of in slower.items()]
             more = f" and on {len(texts) - MOST_NAMED} more devices" if len(texts) > MOST_NAMED else ""
@@ -157,30 +181,6 @@ class _Candidate:
         return all(row and _median(row) <= (1 + margin) * _median(beside) for row, beside in both)
 
 
-def _verdicts(row: _Candidate, best: _Candidate, rule: DecisionRule) -> list[Verdict | None]:
-    """What pairs of rounds say of a candidate beside another, device by device where both ran."""
-    comparisons = (
-        compare(other.group, best.places[device].group, rule)
-        for device, other in row.places.items()
-        if device in best.places
-    )
-    return [other.verdict if other else None for other in comparisons]
-
-
-def _slower(
-    chosen: _Candidate, fastest: Mapping[str, MeasuredVariant], rule: DecisionRule
-) -> Iterator[tuple[str, Comparison]]:
-    """The devices where another was shown to be faster, or is so by more than the margin, the worst first."""
-    for device in sorted(chosen.places, key=lambda device: -chosen.ratios[device]):
-        row, beside, ratio = chosen.places[device], fastest[device], chosen.ratios[device]
-        comparison = compare(row.group, beside.group, rule) or Comparison(
-            baseline=beside.group.key, ratio=ratio, low=None, high=None, rounds=1, margin=rule.margin,
-            verdict=Verdict.NOT_SHOWN,
-        )  # fmt: skip
-        if row is not beside and (comparison.verdict is Verdict.SLOWER or ratio > 1 + rule.margin):
-            yield device, comparison
-
-
 def slower_text(device: str, comparison: Comparison) -> str:
     """How a choice does on a device where another is faster: on adb:1 1.09 times all-fixed/cpu (1.08 to 1.10)."""
     bounds = (
@@ -200,22 +200,6 @@ def _listed(devices: Sequence[str]) -> str:
         return f"{len(devices)} devices"
     *first, last = devices
     return f"{', '.join(first)} and {last}" if first else last
-
-
-def _why_fastest(chosen: _Candidate, tied: Sequence[_Candidate], number: int, devices: Sequence[str]) -> str:
-    where, several = _listed(devices), len(devices) > 1
-    if len(tied) > 1:
-        beside = "best" if several else "fastest"
-        worst = f"; worst device {chosen.worst}" if several else ""
-        return (
-            f"measured on {where}: statistically tied with the {beside}; simplest of the {len(tied)} tied ones of "
-            f"{number}{worst}"
-        )
-    if not several:
-        return f"the fastest of {number} measured on {where}"
-    if chosen.ratios[chosen.worst] == 1 and not chosen.missing:
-        return f"the fastest of {number} on each of {where}"
-    return f"of {number} measured on {where} it loses least on its worst device, {chosen.worst}"
 
 
 def _advised(target: Target, artifacts: Sequence[Artifact], rejected: Sequence[Rejected]) -> Choice | None:

@@ -320,11 +320,28 @@ def verify_bundle(folder: Path, expected: str = "") -> Manifest:
                 findings.append(f"changed: {file.path}")
         except OSError as error:
             findings.append(_unreadable(file.path, error))
-    present, unreadable = _present(folder)
+    # Every file and link below it by its path inside; empty folders count as files, with a slash behind their name
+    present: set[str] = set()
+    unreadable: list[str] = []
+    waiting = [folder]
+    while waiting:
+        place = waiting.pop()
+        inside = place.relative_to(folder)
+        try:
+            with os.scandir(place) as entries:
+                below = list(entries)
+            folders = [entry for entry in below if entry.is_dir(follow_symlinks=False)]
+        except OSError as error:
+            unreadable.append(_unreadable(inside.as_posix(), error))
+            continue
+        waiting += [Path(entry.path) for entry in folders]
+        present |= {(inside / entry.name).as_posix() for entry in below if entry not in folders}
+        if not below and place != folder:
+            present.add(f"{inside.as_posix()}/")
     listed = {file.path for file in manifest.files}
     listed |= {path for path in OWN_FILES if not (folder / path).is_symlink()}
     findings += [f"added: {path[:SHOWN]}" for path in sorted(present - listed)]
-    findings += unreadable
+    findings += sorted(unreadable)
     if findings:
         raise _refusal(folder, findings)
     digests = (manifest.content_sha256, manifest_digest(folder))
@@ -461,31 +478,6 @@ def _contradictions(manifest: Manifest) -> list[str]:
             if path not in content
         ),
     ]
-
-
-def _present(folder: Path) -> tuple[set[str], list[str]]:
-    """Every file and link below `folder` by its path inside it, and what could not be looked at, as findings.
-
-    Empty folders count as files, with a slash behind their name.
-    """
-    present: set[str] = set()
-    unreadable: list[str] = []
-    waiting = [folder]
-    while waiting:
-        place = waiting.pop()
-        inside = place.relative_to(folder)
-        try:
-            with os.scandir(place) as entries:
-                below = list(entries)
-            folders = [entry for entry in below if entry.is_dir(follow_symlinks=False)]
-        except OSError as error:
-            unreadable.append(_unreadable(inside.as_posix(), error))
-            continue
-        waiting += [Path(entry.path) for entry in folders]
-        present |= {(inside / entry.name).as_posix() for entry in below if entry not in folders}
-        if not below and place != folder:
-            present.add(f"{inside.as_posix()}/")
-    return present, sorted(unreadable)
 
 
 def _unreadable(path: str, error: OSError) -> str:

@@ -6,7 +6,7 @@ left out where the format has a place for it, and said in a property where a rea
 
 import re
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -15,13 +15,12 @@ import numpy as np
 
 from device_runner.library import release_of
 from device_runner.providers import provider_named
-from pipeline.accuracy.result import ArtifactAccuracy
 from pipeline.campaign.statistics import Statistics, ratio_interval
 from pipeline.core.releases import line_of
 from pipeline.model.signature import TensorInfo
 from pipeline.release.manifest import AppRule, Content, Shipped
 from pipeline.release.shipped import gradle_notations, shipped_files
-from pipeline.release.signature import Evidence, MeasuredEvidence
+from pipeline.release.signature import Evidence
 
 SBOM_FILE = "evidence/sbom.cdx.json"
 SPEC_VERSION = "1.6"
@@ -67,7 +66,31 @@ def bill_of_materials(content: Content, digest: str, evidence: Mapping[str, Any]
         for shipped in list({shipped.file: shipped for shipped in reversed(content.ships)}.values())[::-1]
     ]
     libraries = _libraries(content)
-    plugins = _gpu_plugins(content)
+    plugins: dict[str, Json] = {}  # that bring a GPU to computers, by the target whose runs need it
+    for shipped in content.ships:
+        rows = (provider_named(options.provider) for options in shipped.runs)
+        package = next((row.plugin.distribution for row in rows if row.gpu and row.plugin), "")
+        if package and shipped.platform == "linux":
+            purl = f"pkg:pypi/{package}"
+            plugins[shipped.target] = {
+                "type": "library", "bom-ref": purl, "name": package, "purl": purl, "properties": [*GPU_PLUGIN],
+            }  # fmt: skip
+    # The bundle is made of the models; a model needs the libraries of its targets
+    needs: dict[str, list[str]] = {
+        model["bom-ref"]: sorted(
+            {
+                parts[shipped.target]["bom-ref"]
+                for shipped in content.ships
+                for parts in (libraries, plugins)
+                if shipped.file == model["bom-ref"] and shipped.target in parts
+            }
+        )
+        for model in models
+    }
+    beside_context = [row["bom-ref"] for row in qualcomms]
+    for path, context in shipped_files(content.contexts).items():
+        needs[path] = sorted({libraries[context.target]["bom-ref"], *beside_context})
+    leaves = sorted({part["bom-ref"] for part in (*libraries.values(), *plugins.values(), *data, *qualcomms)})
     bundle = {
         "type": "library",
         "bom-ref": "bundle",
@@ -93,7 +116,11 @@ def bill_of_materials(content: Content, digest: str, evidence: Mapping[str, Any]
             *{part["bom-ref"]: part for part in plugins.values()}.values(),
             *data,
         ],
-        "dependencies": _dependencies(content, models, libraries, data, [row["bom-ref"] for row in qualcomms], plugins),
+        "dependencies": [
+            {"ref": "bundle", "dependsOn": sorted(needs)},
+            *({"ref": ref, "dependsOn": needed} for ref, needed in sorted(needs.items())),
+            *({"ref": ref} for ref in leaves),
+        ],
     }
     serial = uuid.uuid5(NAMESPACE, msgspec.json.encode(document, order="sorted").decode())
     return msgspec.json.format(
@@ -116,13 +143,38 @@ def _model(content: Content, shipped: Shipped, figures: Evidence) -> Json:
     if shipped.weights:
         steps.append({"name": "ort-mobile:weights", "value": f"{shipped.weights} {sizes.get(shipped.weights, '')}"})
     parameters: Json = {}
+    key = shipped.model, shipped.variant.name
     formats = {".onnx": "ONNX", ".ort": "ORT"}
     if signature:
         parameters["inputs"] = [{"format": _format(tensor)} for tensor in signature.inputs]
         parameters["outputs"] = [{"format": _format(tensor)} for tensor in signature.outputs]
     if refs := [{"ref": _data_ref(data)} for data in figures.datasets if data.get("model") == shipped.model]:
         parameters["datasets"] = refs
-    metrics = [*_accuracy(shipped, figures.accuracy), *_latencies(shipped, figures.measured)]
+    metrics: list[Json] = []
+    for result in (row.result for row in figures.accuracy if (row.model, row.variant) == key and row.result):
+        # The metric, and how much worse it is than the original, with its 95 % interval where there is one
+        where = f"{result.samples} samples of {result.data.rpartition('/')[2]}"
+        if result.value is not None:
+            metrics.append({"type": result.metric, "value": f"{result.value:.6g}", "slice": where})
+        if result.drop is not None:
+            drop = {"type": f"{result.metric}, drop from the original", "value": f"{result.drop:.6g}", "slice": where}
+            metrics.append(drop | _interval(result.drop_low, result.drop_high, 1))
+    for row in figures.measured:
+        if (row.model, row.variant) != key or row.statistics is None:
+            continue
+        # Median and 90th percentile in milliseconds for each device and way to run: the median is that of processes,
+        # with the interval that comparisons of runs use; the percentile has its own bounds
+        statistics = msgspec.convert(row.statistics, Statistics)
+        where = f"{row.device}, {row.run}"
+        medians = np.asarray(statistics.round_medians_ns, np.float64)
+        within = ratio_interval(np.log(medians)) if len(medians) and medians.min() > 0 else None
+        value = within.ratio if within else statistics.median_ns
+        median = {"type": "latency, median, ms", "value": f"{value / NANOSECONDS_PER_MS:.6g}", "slice": where}
+        metrics.append(median | (_interval(within.low, within.high, NANOSECONDS_PER_MS) if within else {}))
+        if statistics.p90_ns is not None:
+            low, high = statistics.p90_bounds_ns or (None, None)
+            p90 = {"type": "latency, p90, ms", "value": f"{statistics.p90_ns / NANOSECONDS_PER_MS:.6g}", "slice": where}
+            metrics.append(p90 | _interval(low, high, NANOSECONDS_PER_MS))
     return {
         "type": "machine-learning-model",
         "bom-ref": shipped.file,
@@ -172,20 +224,6 @@ GPU_PLUGIN = ({"name": "ort-mobile:size", "value": "16450888 bytes (its library,
 """What is known of the WebGPU plugin (docs/facts/webgpu.md, W.1). Android's library has WebGPU built in instead."""
 
 
-def _gpu_plugins(content: Content) -> dict[str, Json]:
-    """The plugin that brings a GPU to computers, by the target whose runs need it."""
-    plugins = {}
-    for shipped in content.ships:
-        rows = (provider_named(options.provider) for options in shipped.runs)
-        package = next((row.plugin.distribution for row in rows if row.gpu and row.plugin), "")
-        if package and shipped.platform == "linux":
-            purl = f"pkg:pypi/{package}"
-            plugins[shipped.target] = {
-                "type": "library", "bom-ref": purl, "name": package, "purl": purl, "properties": [*GPU_PLUGIN],
-            }  # fmt: skip
-    return plugins
-
-
 def _license(given: str) -> Json:
     if not given:
         return {}
@@ -206,41 +244,6 @@ def _format(tensor: TensorInfo) -> str:
         "any rank" if tensor.shape is None else ", ".join("?" if axis is None else str(axis) for axis in tensor.shape)
     )
     return f"{tensor.name} {tensor.dtype or 'no tensor'}[{shape}]"
-
-
-def _accuracy(shipped: Shipped, measured: Sequence[ArtifactAccuracy]) -> Iterator[Json]:
-    """The metric of a file, and how much worse it is than the original, with its 95 % interval where there is one."""
-    for row in measured:
-        result = row.result
-        if (row.model, row.variant) != (shipped.model, shipped.variant.name) or result is None:
-            continue
-        where = f"{result.samples} samples of {result.data.rpartition('/')[2]}"
-        if result.value is not None:
-            yield {"type": result.metric, "value": f"{result.value:.6g}", "slice": where}
-        if result.drop is not None:
-            drop = {"type": f"{result.metric}, drop from the original", "value": f"{result.drop:.6g}", "slice": where}
-            yield drop | _interval(result.drop_low, result.drop_high, 1)
-
-
-def _latencies(shipped: Shipped, measured: Sequence[MeasuredEvidence]) -> Iterator[Json]:
-    """Median and 90th percentile in milliseconds for each device and way to run.
-
-    The median is that of processes, with the interval that comparisons of runs use; the percentile has its own bounds.
-    """
-    for row in measured:
-        if (row.model, row.variant) != (shipped.model, shipped.variant.name) or row.statistics is None:
-            continue
-        statistics = msgspec.convert(row.statistics, Statistics)
-        where = f"{row.device}, {row.run}"
-        medians = np.asarray(statistics.round_medians_ns, np.float64)
-        within = ratio_interval(np.log(medians)) if len(medians) and medians.min() > 0 else None
-        value = within.ratio if within else statistics.median_ns
-        median = {"type": "latency, median, ms", "value": f"{value / NANOSECONDS_PER_MS:.6g}", "slice": where}
-        yield median | (_interval(within.low, within.high, NANOSECONDS_PER_MS) if within else {})
-        if statistics.p90_ns is not None:
-            low, high = statistics.p90_bounds_ns or (None, None)
-            p90 = {"type": "latency, p90, ms", "value": f"{statistics.p90_ns / NANOSECONDS_PER_MS:.6g}", "slice": where}
-            yield p90 | _interval(low, high, NANOSECONDS_PER_MS)
 
 
 def _interval(low: float | None, high: float | None, unit: float) -> Json:
@@ -283,33 +286,3 @@ DATA = "data: "
 
 def _data_ref(data: Mapping[str, str]) -> str:
     return f"{DATA}{data.get('name', '')}"
-
-
-def _dependencies(
-    content: Content,
-    models: Sequence[Json],
-    libraries: Mapping[str, Json],
-    data: Sequence[Json],
-    qualcomms: Sequence[str],
-    plugins: Mapping[str, Json],
-) -> list[Json]:
-    """The bundle is made of the models; a model needs the libraries of its targets."""
-    needs = {
-        model["bom-ref"]: sorted(
-            {
-                parts[shipped.target]["bom-ref"]
-                for shipped in content.ships
-                for parts in (libraries, plugins)
-                if shipped.file == model["bom-ref"] and shipped.target in parts
-            }
-        )
-        for model in models
-    }
-    for path, context in shipped_files(content.contexts).items():
-        needs[path] = sorted({libraries[context.target]["bom-ref"], *qualcomms})
-    leaves = sorted({*(part["bom-ref"] for part in (*libraries.values(), *plugins.values(), *data)), *qualcomms})
-    return [
-        {"ref": "bundle", "dependsOn": sorted(needs)},
-        *({"ref": ref, "dependsOn": needed} for ref, needed in sorted(needs.items())),
-        *({"ref": ref} for ref in leaves),
-    ]

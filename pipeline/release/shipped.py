@@ -20,7 +20,6 @@ from device_runner.device import DeviceFacts
 from device_runner.errors import RunnerError
 from device_runner.library import (
     PAGE_BYTES,
-    LibraryFacts,
     find_archive,
     is_archive,
     name_of,
@@ -216,7 +215,40 @@ def _from_file(target: Target, planned: Runtime) -> ShippedLibrary:
                 remedy="build those ABIs too, or take them out of the target's abis",
             )
         )
-    findings += _library_findings(target, archive, shipping)
+    # Beside that its release, its system, and pages that keep an app from 64-bit phones
+    for facts in shipping:
+        release = target.ort_release
+        if release and facts.release and facts.release.split(".")[: release.count(".") + 1] != release.split("."):
+            findings.append(
+                Finding(
+                    severity=Severity.ERROR, where=where,
+                    what=f"the library that ships is ONNX Runtime {facts.release}, not {release}",
+                    why=f"the target's ort_release is {release}",
+                    remedy=f'write ort_release = "{facts.release}", or name the library of {release}',
+                )
+            )  # fmt: skip
+        if target.platform is Platform.ANDROID and facts.system != "android":
+            findings.append(
+                Finding(
+                    severity=Severity.ERROR, what=f"the library that ships was built for {facts.system}", where=where,
+                    why="it does not need Android's libc.so", remedy="name an AAR, or libonnxruntime.so from one",
+                )
+            )  # fmt: skip
+    if target.platform is Platform.ANDROID:
+        narrow = any(facts.abi in WIDE_ABIS and 0 < facts.page_bytes < PAGE_BYTES for facts in shipping)
+        small = [archive.name] if narrow and all(facts.system == "android" for facts in shipping) else []
+        if is_archive(archive):  # in which the Java library counts as well
+            abis = {facts.abi for facts in shipping}
+            small = [name for name in small_pages(archive) if name.split("/")[1] in abis]
+        if small:
+            findings.append(
+                Finding(
+                    severity=Severity.WARNING, what=f"{', '.join(small)} cannot be loaded on phones with 16 KB pages",
+                    where=where, why=f"segments are aligned to less than {PAGE_BYTES} bytes",
+                    remedy="take ONNX Runtime 1.23 or later (its C library alone: 1.20), or build it with "
+                    "`ort-mobile build`, which sets the linker's flag",
+                )
+            )  # fmt: skip
     runtime = runtime_of(shipping[0], *shipping[1:]) if shipping else None
     build = build_of({facts.sha256 for facts in shipping})
     return ShippedLibrary(
@@ -225,39 +257,6 @@ def _from_file(target: Target, planned: Runtime) -> ShippedLibrary:
         findings=tuple(findings),
         operators=operators_of(build) if build else None,
     )
-
-
-def _library_findings(target: Target, archive: Path, shipping: Sequence[LibraryFacts]) -> Iterator[Finding]:
-    """What speaks against a library: its release, its system, and pages that keep an app from 64-bit phones."""
-    where = f"target {target.name}: library"
-    for facts in shipping:
-        release = target.ort_release
-        if release and facts.release and facts.release.split(".")[: release.count(".") + 1] != release.split("."):
-            yield Finding(
-                severity=Severity.ERROR, where=where,
-                what=f"the library that ships is ONNX Runtime {facts.release}, not {release}",
-                why=f"the target's ort_release is {release}",
-                remedy=f'write ort_release = "{facts.release}", or name the library of {release}',
-            )  # fmt: skip
-        if target.platform is Platform.ANDROID and facts.system != "android":
-            yield Finding(
-                severity=Severity.ERROR, what=f"the library that ships was built for {facts.system}", where=where,
-                why="it does not need Android's libc.so", remedy="name an AAR, or libonnxruntime.so from one",
-            )  # fmt: skip
-    if target.platform is not Platform.ANDROID:
-        return
-    if is_archive(archive):  # in which the Java library counts as well
-        small = [name for name in small_pages(archive) if name.split("/")[1] in {facts.abi for facts in shipping}]
-    else:
-        narrow = any(facts.abi in WIDE_ABIS and 0 < facts.page_bytes < PAGE_BYTES for facts in shipping)
-        small = [archive.name] if narrow and all(facts.system == "android" for facts in shipping) else []
-    if small:
-        yield Finding(
-            severity=Severity.WARNING, what=f"{', '.join(small)} cannot be loaded on phones with 16 KB pages",
-            where=where, why=f"segments are aligned to less than {PAGE_BYTES} bytes",
-            remedy="take ONNX Runtime 1.23 or later (its C library alone: 1.20), or build it with `ort-mobile build`, "
-            "which sets the linker's flag",
-        )  # fmt: skip
 
 
 def budget_findings(libraries: Iterable[ShippedLibrary], config: Config) -> tuple[Finding, ...]:
@@ -379,7 +378,18 @@ def _objections(app: App, old: Content, new: Content, folder: Path) -> Iterator[
             )
         if app.providers and (missing := [name for name in row.providers if name not in {*app.providers, "cpu"}]):
             yield f"target {row.target} needs the execution provider {', '.join(missing)}"
-        yield from _of_operators(app, row, new, folder)
+        if app.operators is not None:  # what the artifacts need that the app's operator config does not list
+            has = read_config(app.operators)
+            for shipped in (shipped for shipped in new.ships if shipped.target == row.target):
+                providers = sorted({shipped.runs[0].provider} - {"cpu"})
+                extended = shipped.library_kind != BuildKind.MINIMAL
+                needed, failed = needs_of_artifacts([folder / shipped.file], providers=providers, extended=extended)
+                yield from (f"{shipped.file} cannot be read" for _ in failed)
+                yield from (
+                    f"the app's library has no {lack.domain}:{lack.op} ({lack.line})"
+                    for needs in needed.values()
+                    for lack in covers(has, needs)
+                )
         before = next((rule for rule in old.requires if rule.target == row.target), None)
         if before:
             if before.signature_sha256 != row.signature_sha256:
@@ -389,23 +399,6 @@ def _objections(app: App, old: Content, new: Content, folder: Path) -> Iterator[
                 )
             if domains := sorted({*row.custom_domains} - {*before.custom_domains}):
                 yield f"target {row.target} needs custom operators of {', '.join(domains)}"
-
-
-def _of_operators(app: App, row: AppRule, new: Content, folder: Path) -> Iterator[str]:
-    """What the artifacts need that the app's operator config does not list."""
-    if app.operators is None:
-        return
-    has = read_config(app.operators)
-    for shipped in (shipped for shipped in new.ships if shipped.target == row.target):
-        extended = shipped.library_kind != BuildKind.MINIMAL
-        needed, failed = needs_of_artifacts(
-            [folder / shipped.file], providers=sorted({shipped.runs[0].provider} - {"cpu"}), extended=extended
-        )
-        yield from (f"{shipped.file} cannot be read" for _ in failed)
-        for needs in needed.values():
-            yield from (
-                f"the app's library has no {lack.domain}:{lack.op} ({lack.line})" for lack in covers(has, needs)
-            )
 
 
 CHIP_API_LEVEL = 31

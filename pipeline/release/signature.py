@@ -398,29 +398,10 @@ class Evidence(msgspec.Struct, frozen=True):
 def sign(folder: Path, manifest: Manifest, key: Path, passphrase: str | None = None) -> Signed:
     """Write the attestation of a verified bundle's tests and its signature into it.
 
-    Raises ConfigError for a key that cannot be used, MissingError without the package cryptography.
+    Evidence without a test gives no attestation, and no file. Raises ConfigError for a key that cannot be used,
+    MissingError without the package cryptography, CheckFailed for evidence that cannot be read.
     """
     private = read_private_key(key, passphrase)
-    tests = attest_tests(folder, manifest, private)
-    sign_bundle(folder, manifest, private)
-    return fingerprint(private.public_key()), tests
-
-
-def verify_signed(folder: Path, manifest: Manifest, key: Path) -> Signed:
-    """Check that the owner of a public key signed this verified bundle and what it says of tests.
-
-    Raises CheckFailed where there is no signature, or one that does not hold; else as `sign`.
-    """
-    public = read_public_key(key)
-    verify_signature(folder, manifest, public)
-    return fingerprint(public), verify_attestation(folder, manifest, public)
-
-
-def attest_tests(folder: Path, manifest: Manifest, key: "EllipticCurvePrivateKey") -> AttestedTests | None:
-    """Write the attestation of a verified bundle into it; None, and no file, where its evidence has no test.
-
-    Raises CheckFailed for evidence that cannot be read.
-    """
     try:
         evidence = msgspec.convert(manifest.evidence, Evidence)
     except msgspec.ValidationError as error:
@@ -447,27 +428,32 @@ def attest_tests(folder: Path, manifest: Manifest, key: "EllipticCurvePrivateKey
         warned=names["WARNED"],
         failed=names["FAILED"],
     )
-    if not (results.passed or results.warned or results.failed):
+    if outcomes:
+        statement = Statement(
+            predicate_type=TESTS_PREDICATE_TYPE, subject=_subjects(folder, manifest), predicate=results
+        )
+        envelope = sealed_envelope(msgspec.json.encode(statement, order="sorted"), private, named=True)
+        write_bytes(folder / ATTESTATION_FILE, msgspec.json.encode(envelope, order="sorted") + b"\n")
+    else:
         (folder / ATTESTATION_FILE).unlink(missing_ok=True)
-        return None
-    statement = Statement(predicate_type=TESTS_PREDICATE_TYPE, subject=_subjects(folder, manifest), predicate=results)
-    payload = msgspec.json.encode(statement, order="sorted")
-    envelope = sealed_envelope(payload, key, named=True)
-    write_bytes(folder / ATTESTATION_FILE, msgspec.json.encode(envelope, order="sorted") + b"\n")
-    return results
+    sign_bundle(folder, manifest, private)
+    return fingerprint(private.public_key()), results if outcomes else None
 
 
-def verify_attestation(folder: Path, manifest: Manifest, key: "EllipticCurvePublicKey") -> AttestedTests | None:
-    """The results that the owner of a key attests of this verified bundle; None where it brings none.
+def verify_signed(folder: Path, manifest: Manifest, key: Path) -> Signed:
+    """Check that the owner of a public key signed this verified bundle and what it says of tests.
 
-    Raises CheckFailed for an attestation by another key, of another bundle, and one that cannot be read.
+    Raises CheckFailed where there is no signature, or one that does not hold, and for an attestation by another key, of
+    another bundle, and one that cannot be read; else as `sign`.
     """
+    public = read_public_key(key)
+    verify_signature(folder, manifest, public)
     path = folder / ATTESTATION_FILE
     if not path.is_file():
-        return None
+        return fingerprint(public), None
     try:
         envelope = decode_json(read_regular(path, OWN_FILES[ATTESTATION_FILE]), Envelope, unique=True)
-        statement = decode_json(opened_envelope(envelope, key), Statement[AttestedTests], unique=True)
+        statement = decode_json(opened_envelope(envelope, public), Statement[AttestedTests], unique=True)
     except (msgspec.DecodeError, ValueError, RecursionError, OSError) as error:
         raise _refusal(folder, ATTESTATION_FILE, str(error)[:200]) from error
     if (statement.type, statement.predicate_type) != (STATEMENT_TYPE, TESTS_PREDICATE_TYPE):
@@ -476,7 +462,7 @@ def verify_attestation(folder: Path, manifest: Manifest, key: "EllipticCurvePubl
         )
     if [file.digest for file in statement.subject] != [file.digest for file in _subjects(folder, manifest)]:
         raise _refusal(folder, ATTESTATION_FILE, "it is the attestation of another bundle")
-    return statement.predicate
+    return fingerprint(public), statement.predicate
 
 
 def results_text(result: AttestedTests) -> str:

@@ -24,7 +24,18 @@ def conversion_parts(report: ConversionReport) -> Iterator[Part]:
     """The artifacts in a table, totals, and what is to know of the models."""
     rows = [(converted, artifact) for converted in report.converted for artifact in converted.artifacts]
     if 0 < len(rows) <= MOST_ROWS:
-        yield _table(report)
+        cells = (
+            (
+                converted.model.name, artifact.variant.name, size(artifact.size_bytes),
+                f"{sum(artifact.source_operators.values())} → {sum(artifact.operators.values())}",
+                artifact.sha256[:12],
+                *((outputs(report.checks.get((converted.model.source.name, artifact.variant.name), ())),)
+                  if report.checks else ()),
+            )
+            for converted, artifact in rows
+        )  # fmt: skip
+        head = ("model", "variant", "size", "nodes", "sha256", *(("outputs",) if report.checks else ()))
+        yield Listing(title="", head=head, rows=tuple(cells), right=("size", "nodes"))
     if rows:
         reused = sum(converted.result.reused for converted in report.converted if converted.result)
         models = sum(bool(converted.artifacts) for converted in report.converted)
@@ -58,7 +69,8 @@ def conversion_parts(report: ConversionReport) -> Iterator[Part]:
         )
     if report.checks:
         passed = sum(all(check.passed for check in checks) for checks in report.checks.values())
-        unknown = sum(_undecided(checks) for checks in report.checks.values())
+        judged = [checks for checks in report.checks.values() if not any(check.failed for check in checks)]
+        unknown = sum(any(check.unknown for check in checks) for checks in judged)
         more = f", {unknown} cannot be judged on these inputs" if unknown else ""
         # What they were compared with, and how far the worst of another precision is from the float original
         distant = [check for checks in report.checks.values() for check in checks if check.sqnr_db is not msgspec.UNSET]
@@ -135,26 +147,6 @@ def _why_and_remedy(lines: Iterable[tuple[str, str]]) -> Iterator[Line]:
     for label, text in lines:
         if label in ("why", "remedy"):
             yield Line(f"  {label}: {text}")
-
-
-def _undecided(checks: Sequence[OutputCheck]) -> bool:
-    return any(check.unknown for check in checks) and not any(check.failed for check in checks)
-
-
-def _table(report: ConversionReport) -> Listing:
-    rows = []
-    for converted in report.converted:
-        for artifact in converted.artifacts:
-            nodes = f"{sum(artifact.source_operators.values())} → {sum(artifact.operators.values())}"
-            checks = report.checks.get((converted.model.source.name, artifact.variant.name), ())
-            rows.append(
-                (
-                    converted.model.name, artifact.variant.name, size(artifact.size_bytes), nodes, artifact.sha256[:12],
-                    *((outputs(checks),) if report.checks else ()),
-                )
-            )  # fmt: skip
-    head = ("model", "variant", "size", "nodes", "sha256", *(("outputs",) if report.checks else ()))
-    return Listing(title="", head=head, rows=tuple(rows), right=("size", "nodes"))
 
 
 def _failure_lines(converted: Sequence[Converted], *, warnings: bool) -> Iterator[Line]:

@@ -246,6 +246,20 @@ def _chosen(report: CampaignReport, choice: ChoiceRow) -> ShipAnswer:
         ("size", wording.size(size)),
         ("peak memory", wording.size(row.memory_peak_bytes if row else 0)),
     )
+    sure = []  # what speaks against a choice that was not measured says so
+    if sureness is not Sureness.UNMEASURED and compared and interval:
+        fresh = " that did not choose it" if choice.fresh else ""
+        sure.append(f"interval {wording.interval(compared)} times {compared.baseline}, {compared.rounds} rounds{fresh}")
+    if sureness is Sureness.UNDECIDED:
+        needed = compared.rounds_needed if compared else None
+        number = len(choice.undecided)
+        open_ = f"{number} {'other' if number == 1 else 'others'} may be as fast or faster: " if number else ""
+        more = "measure again with more rounds"
+        if needed and compared and needed > compared.rounds:
+            more = f"measure again with {needed} rounds"
+        if needed and needed > MOST_ROUNDS:
+            more = f"measure again on a steadier device: on this one it takes about {needed:,} rounds"
+        sure.append(f"{open_}{more}")
     where = ", ".join(choice.classes) or choice.device
     return ShipAnswer(
         model=choice.model,
@@ -255,7 +269,7 @@ def _chosen(report: CampaignReport, choice: ChoiceRow) -> ShipAnswer:
         figures=tuple((name, text) for name, text in figures if text != wording.DASH),
         gain=_gain(compared) if compared else "the baseline itself" if row and row.baseline else "",
         interval=interval,
-        how_sure=_how_sure(choice, sureness, compared),
+        how_sure="; ".join(sure),
         against=tuple(dict.fromkeys(_against(report, choice, row))),
         why=choice.reason,
     )
@@ -270,28 +284,6 @@ def _gain(compared: Comparison) -> str:
     if compared.verdict is Verdict.SAME:
         return f"as fast as {compared.baseline}, within {compared.margin * 100:g} %"
     return f"{share:.0%} {word} time than {compared.baseline}".replace("%", " %", 1)
-
-
-def _how_sure(choice: ChoiceRow, sureness: Sureness, compared: Comparison | None) -> str:
-    if sureness is Sureness.UNMEASURED:
-        return ""  # what speaks against it says so
-    parts = []
-    if compared and compared.low is not None and compared.high is not None:
-        fresh = " that did not choose it" if choice.fresh else ""
-        parts.append(
-            f"interval {wording.interval(compared)} times {compared.baseline}, {compared.rounds} rounds{fresh}"
-        )
-    if sureness is Sureness.UNDECIDED:
-        needed = compared.rounds_needed if compared else None
-        number = len(choice.undecided)
-        open_ = f"{number} {'other' if number == 1 else 'others'} may be as fast or faster: " if number else ""
-        more = "measure again with more rounds"
-        if needed and compared and needed > compared.rounds:
-            more = f"measure again with {needed} rounds"
-        if needed and needed > MOST_ROUNDS:
-            more = f"measure again on a steadier device: on this one it takes about {needed:,} rounds"
-        parts.append(f"{open_}{more}")
-    return "; ".join(parts)
 
 
 def _against(report: CampaignReport, choice: ChoiceRow, row: Row | None) -> Iterator[str]:

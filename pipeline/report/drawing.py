@@ -13,7 +13,6 @@ from itertools import pairwise
 from pathlib import PurePath
 from typing import Any
 
-from pipeline.accuracy.result import ArtifactAccuracy
 from pipeline.core.groups import counted, grouped
 from pipeline.core.providers import PROVIDER_RULES
 from pipeline.partition.answer import ModelAnswer, percent_of, same_reason
@@ -21,7 +20,6 @@ from pipeline.partition.placement import (
     CPU_KIND,
     KERNEL_KIND,
     ClaimReason,
-    NodeGroup,
     PlacedNode,
     Placement,
     collapse,
@@ -315,63 +313,63 @@ def curves(report: CampaignReport) -> tuple[Plot, ...]:
 
 
 def fronts(report: CampaignReport) -> tuple[Plot, ...]:
-    """One drawing for each model with accuracy of at least two artifacts, its own precision among them."""
-    groups = grouped((entry.model, entry) for entry in report.accuracy)
-    drawn = (_front(report, model, group) for model, group in groups.items())
-    return tuple(plot for plot in drawn if plot)
+    """One drawing for each model with accuracy of at least two artifacts, its own precision among them.
 
-
-def _front(report: CampaignReport, model: str, group: Sequence[ArtifactAccuracy]) -> Plot | None:
-    """Accuracy (up is better) against median latency, or size where nothing was measured.
-
-    Costs are drawn from 0 to the last tick along, accuracy from the second tick up to the first.
+    Accuracy (up is better) against median latency, or size where nothing was measured. Costs are drawn from 0 to the
+    last tick along, accuracy from the second tick up to the first.
     """
-    results = {entry.variant: entry.result for entry in group if entry.result}
-    first = next(iter(results.values()), None)
-    artifacts = [artifact for artifact in report.artifacts if artifact.model == model]
-    floats = [artifact.variant.name for artifact in artifacts if not artifact.variant.precision]
-    values = dict.fromkeys(floats, first.reference_value if first else None)
-    values |= {name: result.value for name, result in results.items()}
-    accuracy = {name: value for name, value in values.items() if value is not None}
-    slowest_first = sorted(report.rows, key=lambda row: -_median(row))
-    medians = {
-        row.variant: row.statistics.median_ns
-        for row in slowest_first
-        if row.model == model and row.statistics and row.variant in accuracy
-    }
-    sizes = {a.variant.name: a.size_bytes for a in artifacts if a.variant.name in accuracy}
-    costs: dict[str, float] = dict(medians or sizes)
-    if first is None or len({accuracy[name] for name in costs} | {costs[name] for name in costs}) < 3:
-        return None
-    show = wording.duration if medians else wording.size
-    sign = 1 if higher_is_better(first.metric) else -1
-    worth = [sign * accuracy[name] for name in costs]
-    most, low, high = max(costs.values()), min(worth), max(worth)
-    points = [
-        (
-            round(FRONT_MARGIN + cost / most * (FRONT_WIDTH - FRONT_MARGIN - 8), 1),
-            round(FRONT_TOP + (high - value) / ((high - low) or 1) * FRONT_SPAN, 1),
+    plots = []
+    for model, group in grouped((entry.model, entry) for entry in report.accuracy).items():
+        results = {entry.variant: entry.result for entry in group if entry.result}
+        first = next(iter(results.values()), None)
+        artifacts = [artifact for artifact in report.artifacts if artifact.model == model]
+        floats = [artifact.variant.name for artifact in artifacts if not artifact.variant.precision]
+        values = dict.fromkeys(floats, first.reference_value if first else None)
+        values |= {name: result.value for name, result in results.items()}
+        accuracy = {name: value for name, value in values.items() if value is not None}
+        slowest_first = sorted(report.rows, key=lambda row: -_median(row))
+        medians = {
+            row.variant: row.statistics.median_ns
+            for row in slowest_first
+            if row.model == model and row.statistics and row.variant in accuracy
+        }
+        sizes = {a.variant.name: a.size_bytes for a in artifacts if a.variant.name in accuracy}
+        costs: dict[str, float] = dict(medians or sizes)
+        if first is None or len({accuracy[name] for name in costs} | {costs[name] for name in costs}) < 3:
+            continue
+        show = wording.duration if medians else wording.size
+        sign = 1 if higher_is_better(first.metric) else -1
+        worth = [sign * accuracy[name] for name in costs]
+        most, low, high = max(costs.values()), min(worth), max(worth)
+        points = [
+            (
+                round(FRONT_MARGIN + cost / most * (FRONT_WIDTH - FRONT_MARGIN - 8), 1),
+                round(FRONT_TOP + (high - value) / ((high - low) or 1) * FRONT_SPAN, 1),
+            )
+            for cost, value in zip(costs.values(), worth, strict=True)
+        ]
+        best = unbeaten([(cost, -value) for cost, value in zip(costs.values(), worth, strict=True)])
+        ahead = list(dict.fromkeys(sorted((points[place] for place in best), key=lambda point: point[0])))
+        drawn = sorted((accuracy[name] for name in costs), reverse=sign > 0)
+        cost_name = "median latency" if medians else "size"
+        plots.append(
+            Plot(
+                title=f"{model}: {first.metric} against {cost_name}; the line joins the best",
+                marks=tuple(
+                    {
+                        "x": points[place][0],
+                        "y": points[place][1],
+                        "label": f"{name}: {number(first, accuracy[name])} at {show(int(cost))}",
+                        "number": ahead.index(points[place]) + 1 if place in best else 0,
+                    }
+                    for place, (name, cost) in enumerate(costs.items())
+                ),
+                line=" ".join(f"{x},{y}" for x, y in ahead),
+                x_ticks=((FRONT_WIDTH, show(int(most))),),
+                y_ticks=((FRONT_TOP, number(first, drawn[0])), (FRONT_TOP + FRONT_SPAN, number(first, drawn[-1]))),
+            )
         )
-        for cost, value in zip(costs.values(), worth, strict=True)
-    ]
-    best = unbeaten([(cost, -value) for cost, value in zip(costs.values(), worth, strict=True)])
-    ahead = list(dict.fromkeys(sorted((points[place] for place in best), key=lambda point: point[0])))
-    drawn = sorted((accuracy[name] for name in costs), reverse=sign > 0)
-    return Plot(
-        title=f"{model}: {first.metric} against {'median latency' if medians else 'size'}; the line joins the best",
-        marks=tuple(
-            {
-                "x": points[place][0],
-                "y": points[place][1],
-                "label": f"{name}: {number(first, accuracy[name])} at {show(int(cost))}",
-                "number": ahead.index(points[place]) + 1 if place in best else 0,
-            }
-            for place, (name, cost) in enumerate(costs.items())
-        ),
-        line=" ".join(f"{x},{y}" for x, y in ahead),
-        x_ticks=((FRONT_WIDTH, show(int(most))),),
-        y_ticks=((FRONT_TOP, number(first, drawn[0])), (FRONT_TOP + FRONT_SPAN, number(first, drawn[-1]))),
-    )
+    return tuple(plots)
 
 
 def loss_bars(report: CampaignReport) -> tuple[Plot, ...]:
@@ -445,6 +443,7 @@ def draw_graph(
     A reason has the number of nodes that are refused for it, their operators, the reason (with an example where it
     names nodes or shapes) and the remedy.
     """
+    total = len(placement.nodes)
     groups, edges = collapse(placement.kinds, [(a, b) for b, node in enumerate(placement.nodes) for a in node.inputs])
     drawn = len(groups) <= most_boxes
     texts = []  # the two lines of each box
@@ -458,38 +457,52 @@ def draw_graph(
     left, right, layers = extent(places, ways, widths)
     shift = GRAPH_MARGIN - left
     count = f"{len(groups)} box{'es' * (len(groups) != 1)}"
-    reasons = list(_refused(placement))
+    boxes = []
+    for place, (head, line) in enumerate(texts):
+        kind, nodes = groups[place]
+        alike = list(_alike(nodes, placement, min(1.0, names / max(1, total))))
+        refused = [row for row in alike if row["reason"]][:MOST_TIPS]
+        tips = (_begun("{count} {operator}: {reason}".format(**row), TIP_LENGTH) for row in refused)
+        x, width = round(places[place][0] + shift - widths[place] / 2, 1), round(widths[place], 1)
+        boxes.append(
+            {
+                "id": f"{anchor}-{place}",
+                "x": x,
+                "y": round(places[place][1] * LAYER_HEIGHT + GRAPH_MARGIN, 1),
+                "width": width,
+                "middle": round(x + width / 2, 1),
+                "style": "cpu" if kind == CPU_KIND else f"claimed g{max(kind, 0) % GRAPH_COLOURS}",
+                "head": head,
+                "line": line,
+                "tip": "; ".join((f"{head}: {_operators(nodes, placement.nodes)}", *tips)),
+                "alike": alike,
+            }
+        )
+    # Why nodes are refused, the commonest reason first; those that differ in names and shapes alone are one
+    reasons = []
+    why_not = [(node, placement.reasons[node.reason]) for node in placement.nodes if node.reason is not None]
+    by_reason = grouped(((same_reason(why.reason), why.remedy), (node, why.reason)) for node, why in why_not)
+    for (_, remedy), group in sorted(by_reason.items(), key=lambda item: -len(item[1])):
+        operators = ", ".join(name for name, _ in Counter(node.operator for node, _ in group).most_common())
+        first, *others = dict.fromkeys(reason for _, reason in group)
+        reasons.append((len(group), operators, f"for example {first}" if others else first, remedy))
+    # As in `Predicted for all-fixed on adb:A: 3 of 4 nodes (75 %) in 2 partitions, by the rules of 1.29`
+    inside = "" if KERNEL_KIND in placement.kinds else f" in {counted(placement.partitions, 'partition')}"
+    about = "".join(f" {word} {text}" for word, text in (("for", placement.variant), ("on", placement.device)) if text)
+    claimed = f"{placement.claimed} of {counted(total, 'node')} ({percent_of(placement.claimed, total)} %)"
+    predicted = f"Predicted{about}: {claimed}{inside}, ONNX Runtime {placement.release}"
     return {
         "id": anchor,
         "title": f"{placement.model} with {placement.title}",
-        "facts": (_predicted(placement), *facts, *([] if drawn else [f"Not drawn here: it has {count}"])),
+        "facts": (predicted, *facts, *([] if drawn else [f"Not drawn here: it has {count}"])),
         "label": f"Graph of {placement.model}: {counted(len(placement.nodes), 'node')} in {count}",
         "width": round(right - left + 2 * GRAPH_MARGIN),
         "height": layers * LAYER_HEIGHT - (LAYER_HEIGHT - BOX_HEIGHT) + 2 * GRAPH_MARGIN,
         "lines": " ".join(graph_curves(ways, shift, GRAPH_MARGIN, LAYER_HEIGHT, BOX_HEIGHT)),
-        "boxes": tuple(
-            _box(
-                f"{anchor}-{place}", placement, groups[place], text,
-                x=places[place][0] + shift - widths[place] / 2,
-                y=places[place][1] * LAYER_HEIGHT + GRAPH_MARGIN,
-                width=widths[place],
-                named=min(1.0, names / max(1, len(placement.nodes))),
-            )
-            for place, text in enumerate(texts)
-        ),
+        "boxes": tuple(boxes),
         "reasons": tuple(reasons[:MOST_REASONS]),
         "more_reasons": max(0, len(reasons) - MOST_REASONS),
     }  # fmt: skip
-
-
-def _predicted(placement: Placement) -> str:
-    """As in `Predicted for all-fixed on adb:A: 3 of 4 nodes (75 %) in 2 partitions, by the rules of 1.29`."""
-    count = len(placement.nodes)
-    kernels = KERNEL_KIND in placement.kinds
-    groups = "" if kernels else f" in {counted(placement.partitions, 'partition')}"
-    about = "".join(f" {word} {text}" for word, text in (("for", placement.variant), ("on", placement.device)) if text)
-    claimed = f"{placement.claimed} of {counted(count, 'node')} ({percent_of(placement.claimed, count)} %)"
-    return f"Predicted{about}: {claimed}{groups}, ONNX Runtime {placement.release}"
 
 
 def _operators(places: Sequence[int], nodes: Sequence[PlacedNode]) -> str:
@@ -511,35 +524,6 @@ def _cut(text: str) -> tuple[str, str]:
     return f"{text[: NAME_LENGTH // 3]}…{text[-(NAME_LENGTH - NAME_LENGTH // 3 - 1) :]}", text
 
 
-def _box(
-    anchor: str,
-    placement: Placement,
-    group: NodeGroup,
-    texts: tuple[str, str],
-    *,
-    x: float,
-    y: float,
-    width: float,
-    named: float,
-) -> dict[str, Any]:
-    kind, places = group
-    alike = list(_alike(places, placement, named))
-    refused = [nodes for nodes in alike if nodes["reason"]][:MOST_TIPS]
-    reasons = (_begun("{count} {operator}: {reason}".format(**nodes), TIP_LENGTH) for nodes in refused)
-    return {
-        "id": anchor,
-        "x": round(x, 1),
-        "y": round(y, 1),
-        "width": round(width, 1),
-        "middle": round(round(x, 1) + round(width, 1) / 2, 1),
-        "style": "cpu" if kind == CPU_KIND else f"claimed g{max(kind, 0) % GRAPH_COLOURS}",
-        "head": texts[0],
-        "line": texts[1],
-        "tip": "; ".join((f"{texts[0]}: {_operators(places, placement.nodes)}", *reasons)),
-        "alike": alike,
-    }
-
-
 def _alike(places: Sequence[int], placement: Placement, named: float) -> Iterator[dict[str, Any]]:
     """The nodes of a box by operator and reason, in the order of the first; at least one of each is named."""
     placed = (placement.nodes[place] for place in places)
@@ -554,16 +538,6 @@ def _alike(places: Sequence[int], placement: Placement, named: float) -> Iterato
             "reason": why.reason,
             "remedy": why.remedy,
         }
-
-
-def _refused(placement: Placement) -> Iterator[tuple[int, str, str, str]]:
-    """Why nodes are refused, the commonest reason first; those that differ in names and shapes alone are one."""
-    nodes = [(node, placement.reasons[node.reason]) for node in placement.nodes if node.reason is not None]
-    alike = grouped(((same_reason(why.reason), why.remedy), (node, why.reason)) for node, why in nodes)
-    for (_, remedy), group in sorted(alike.items(), key=lambda item: -len(item[1])):
-        operators = ", ".join(name for name, _ in Counter(node.operator for node, _ in group).most_common())
-        first, *others = dict.fromkeys(reason for _, reason in group)
-        yield len(group), operators, f"for example {first}" if others else first, remedy
 
 
 def graphs(report: CampaignReport) -> tuple[GraphDrawing, ...]:

@@ -39,7 +39,7 @@ from pipeline.report.layout import (
     sections,
     warnings,
 )
-from pipeline.report.model import CampaignReport, Row
+from pipeline.report.model import CampaignReport
 from pipeline.report.modes import mode_listings
 from pipeline.report.profiles import changes, claims, copies, fallbacks, fusions, operators, summary, view_notes
 from pipeline.report.show import show, width
@@ -363,7 +363,21 @@ def measured_text(
         lines += [""] if choice.slower else []
         key = (artifact.model, artifact.variant.name)
         rows = [row for row in report.rows if (row.model, row.variant) == key]
-        lines += _measured(rows) if rows else ("Not measured on any device.", "")
+        if rows:
+            lines.append("| device | session options | latency | medians of the rounds | p90 | rounds | peak memory |")
+            lines.append("|---|---|---|---|---|---|---|")
+        for row in rows:
+            times = row.statistics
+            medians = times.round_medians_ns if times else ()
+            interval = wording.DASH
+            if medians:
+                interval = f"{wording.duration(min(medians))} to {wording.duration(max(medians))}"
+            cells = (
+                row.device, row.run, wording.duration(times.median_ns if times else None), interval,
+                wording.duration(times.p90_ns if times else None), str(row.rounds), wording.size(row.memory_peak_bytes),
+            )  # fmt: skip
+            lines.append(f"| {' | '.join(visible(cell).replace('|', '/') for cell in cells)} |")
+        lines += [""] if rows else ["Not measured on any device.", ""]
         of_artifact = checks.get(artifact.model, {}).get(artifact.variant.name, ())
         random = " on random inputs only" if any(check.random_inputs for check in of_artifact) else ""
         where = "where the bundle was made, compared with those of the original model in this precision"
@@ -374,21 +388,6 @@ def measured_text(
             lines.append(f"- {item(check.output)}: {verdict}; {wording.check_numbers(check)}{reason}")
         lines.append("")
     return "\n".join(lines)
-
-
-def _measured(rows: Sequence[Row]) -> Iterator[str]:
-    yield "| device | session options | latency | medians of the rounds | p90 | rounds | peak memory |"
-    yield "|---|---|---|---|---|---|---|"
-    for row in rows:
-        times = row.statistics
-        medians = times.round_medians_ns if times else ()
-        interval = f"{wording.duration(min(medians))} to {wording.duration(max(medians))}" if medians else wording.DASH
-        cells = (
-            row.device, row.run, wording.duration(times.median_ns if times else None), interval,
-            wording.duration(times.p90_ns if times else None), str(row.rounds), wording.size(row.memory_peak_bytes),
-        )  # fmt: skip
-        yield f"| {' | '.join(visible(cell).replace('|', '/') for cell in cells)} |"
-    yield ""
 
 
 Event = dict[str, Any]
@@ -422,7 +421,16 @@ def _events(runs: Sequence[RunRecord], stages: Sequence[StageTime]) -> Iterator[
     hosts = sorted(grouped((stage.host, stage) for stage in stages).items())
     for number, (host, of_host) in enumerate(hosts, start=1):
         yield from _process(number, f"ort-mobile on {host or 'this computer'}", "stages")
-        yield from _stages(number, of_host)
+        # Stages beside and inside each other: their beginnings are known to a millisecond, and what overlaps is dropped
+        # by readers, so one that begins in the last millisecond of another follows it
+        around: list[int] = []
+        for stage in sorted(of_host, key=lambda stage: (epoch_ms(stage.started_at) or 0, -stage.elapsed_ns)):
+            start, duration = (epoch_ms(stage.started_at) or 0) * 1000, stage.elapsed_ns // 1000
+            while around and start >= around[-1] - 1000:
+                start = max(start, around.pop())
+            end = min([start + duration, *around[-1:]])
+            yield _slice(number, stage.name, start, end - start, {"steps": stage.steps})
+            around.append(end)
     lanes = sorted(grouped(((run.result.host, run.result.device), run) for run in runs).items())
     for number, ((host, device), of_lane) in enumerate(lanes, start=1 + len(hosts)):
         yield from _process(number, f"{device} of {host}" if host else device, "runs")
@@ -431,20 +439,6 @@ def _events(runs: Sequence[RunRecord], stages: Sequence[StageTime]) -> Iterator[
             events = list(_run(number, run, end))
             end = max(end, *(event["ts"] + event.get("dur", 0) for event in events), 0) if events else end
             yield from events
-
-
-def _stages(pid: int, stages: Sequence[StageTime]) -> Iterator[Event]:
-    """Stages beside and inside each other: their beginnings are known to a millisecond, and what overlaps is dropped
-    by readers, so one that begins in the last millisecond of another follows it.
-    """
-    around: list[int] = []
-    for stage in sorted(stages, key=lambda stage: (epoch_ms(stage.started_at) or 0, -stage.elapsed_ns)):
-        start, duration = (epoch_ms(stage.started_at) or 0) * 1000, stage.elapsed_ns // 1000
-        while around and start >= around[-1] - 1000:
-            start = max(start, around.pop())
-        end = min([start + duration, *around[-1:]])
-        yield _slice(pid, stage.name, start, end - start, {"steps": stage.steps})
-        around.append(end)
 
 
 def _process(pid: int, name: str, thread: str) -> Iterator[Event]:

@@ -17,7 +17,6 @@ from pipeline.config import MetricName
 from pipeline.core.errors import Severity
 from pipeline.core.features import Place
 from pipeline.core.groups import counted, grouped
-from pipeline.core.variant import Artifact
 from pipeline.report import wording
 from pipeline.report.model import CampaignReport, MeasuredRow, Row, SimulatedContext
 from pipeline.report.wording import DASH, Line, Listing, ListingNote, Part, Section, gathered, sections_of
@@ -118,6 +117,18 @@ def searches(report: CampaignReport) -> tuple[Listing, ...]:
 
 def inventory(report: CampaignReport) -> tuple[Listing, ...]:
     """Devices, models and artifacts, for whoever has to know later what was measured; empty ones left out."""
+    columns = {
+        "Model": [artifact.model for artifact in report.artifacts],
+        "Variant": [artifact.variant.name for artifact in report.artifacts],
+        "Size": [wording.size(artifact.size_bytes) for artifact in report.artifacts],
+        "sha256": [artifact.sha256 for artifact in report.artifacts],
+    }
+    # How provider-aware ones were made, and the passes before, have columns where there are any
+    optional = {
+        "Provider-aware": [artifact.aware_by.text if artifact.aware_by else "" for artifact in report.artifacts],
+        "Passes": [", ".join(artifact.steps) for artifact in report.artifacts],
+    }
+    columns |= {title: texts for title, texts in optional.items() if any(texts)}
     listings = (
         Listing(
             title="Devices",
@@ -158,7 +169,7 @@ def inventory(report: CampaignReport) -> tuple[Listing, ...]:
                 for model in report.models
             ),
         ),
-        _artifacts(report.artifacts),
+        Listing(title="Artifacts", head=tuple(columns), rows=tuple(zip(*columns.values(), strict=True))),
         contexts_listing(report.contexts, title="Contexts for NPUs"),
     )
     return tuple(listing for listing in listings if listing.rows)
@@ -188,22 +199,6 @@ def drivers(measured: Sequence[MeasuredRow]) -> Listing:
         head=("Computer", "Device", "Runs", "First run", "Time in runs", "Of it pushing files"),
         rows=tuple(rows),
     )
-
-
-def _artifacts(artifacts: Sequence[Artifact]) -> Listing:
-    """How provider-aware ones were made, and the passes before, have columns where there are any."""
-    columns = {
-        "Model": [artifact.model for artifact in artifacts],
-        "Variant": [artifact.variant.name for artifact in artifacts],
-        "Size": [wording.size(artifact.size_bytes) for artifact in artifacts],
-        "sha256": [artifact.sha256 for artifact in artifacts],
-    }
-    optional = {
-        "Provider-aware": [artifact.aware_by.text if artifact.aware_by else "" for artifact in artifacts],
-        "Passes": [", ".join(artifact.steps) for artifact in artifacts],
-    }
-    columns |= {title: texts for title, texts in optional.items() if any(texts)}
-    return Listing(title="Artifacts", head=tuple(columns), rows=tuple(zip(*columns.values(), strict=True)))
 
 
 def contexts_listing(rows: Sequence[SimulatedContext], title: str = "") -> Listing:
@@ -414,21 +409,6 @@ def refusal_text(result: AccuracyResult) -> str:
     return f"{result.model}: {result.metric} drops by {drop_text(result)}{interval}: {verdict_text(result)}"
 
 
-def accuracy_rows(results: Sequence[AccuracyResult]) -> list[tuple[str, ...]]:
-    """A row under `HEAD` for each model."""
-    return [
-        (
-            result.model,
-            number(result, result.value),
-            number(result, result.reference_value),
-            drop_text(result),
-            interval_text(result),
-            verdict_text(result),
-        )
-        for result in results
-    ]
-
-
 def report_cells(result: AccuracyResult | None, why: str, rows: Sequence[Row]) -> tuple[str, ...]:
     """Metric, the original's value, the artifact's here and on devices (the worst of `rows`), the drop, its interval,
     the verdict and the samples; or why there is none.
@@ -456,7 +436,14 @@ def accuracy_parts(results: Sequence[AccuracyResult]) -> Iterator[Part]:
     yield from map(Line, (headline(results[0]), ""))
     if chip := results[0].chip:
         yield from map(Line, (f"simulated: the models as the NPU of {chip} ({CHIPS[chip].title}) computes them", ""))
-    yield _table(HEAD, accuracy_rows(results))
+    shown = [
+        (
+            result.model, number(result, result.value), number(result, result.reference_value), drop_text(result),
+            interval_text(result), verdict_text(result),
+        )
+        for result in results
+    ]  # fmt: skip
+    yield _table(HEAD, shown)
     yield from map(Line, ("", "Outputs, compared with the original's:"))
     rows = []
     for result in results:
@@ -517,7 +504,18 @@ def _places(rows: Sequence[ProofRow]) -> str:
 
 def rows(proof: LibraryProof) -> Iterator[tuple[str, ...]]:
     """Cells under `PROOF_HEAD`; rows that differ in API level and CPU alone are one."""
-    groups = grouped(((*_cells(row), str(row.api_level)), row) for row in proof.rows)
+    groups: dict[tuple[str, ...], list[ProofRow]] = {}
+    for row in proof.rows:
+        # The result, the worst error, and what NNAPI took
+        kinds = ", ".join(dict.fromkeys(finding.kind.replace("_", " ") for finding in row.findings))
+        word = "FAILS" if row.failed else "warns" if row.broken else "not judged" if row.undecided else "passes"
+        worst = max((check.max_rel_error or 0.0 for check in row.checks), default=None)
+        sizes, claims = row.partitions or (), wording.DASH
+        if row.options.provider == NNAPI and not (row.failed and not sizes):
+            claims = f"{sum(sizes)} in {len(sizes)}" if sizes else "none"
+        ran, result = f"{row.run} (chosen)" if row.chosen else row.run, f"{word}: {kinds}" if kinds else word
+        key = (row.model, row.variant, ran, result, wording.error_size(worst), claims, str(row.api_level))
+        groups.setdefault(key, []).append(row)
     joined: dict[tuple[str, ...], list[str]] = {}
     for (*cells, level), group in groups.items():
         chips = [
@@ -529,20 +527,6 @@ def rows(proof: LibraryProof) -> Iterator[tuple[str, ...]]:
         joined.setdefault((*cells, ran_on), []).append(level if group[0].api_level else wording.DASH)
     for (model, variant, run, *results, places), levels in joined.items():
         yield model, variant, run, ", ".join(levels), places, *results
-
-
-def _cells(row: ProofRow) -> tuple[str, ...]:
-    """Model, variant, run, result, the worst error, and what NNAPI took."""
-    kinds = ", ".join(dict.fromkeys(finding.kind.replace("_", " ") for finding in row.findings))
-    word = "FAILS" if row.failed else "warns" if row.broken else "not judged" if row.undecided else "passes"
-    worst = max((check.max_rel_error or 0.0 for check in row.checks), default=None)
-    sizes, claims = row.partitions or (), wording.DASH
-    if row.options.provider == NNAPI and not (row.failed and not sizes):
-        claims = f"{sum(sizes)} in {len(sizes)}" if sizes else "none"
-    return (
-        row.model, row.variant, f"{row.run} (chosen)" if row.chosen else row.run, f"{word}: {kinds}" if kinds else word,
-        wording.error_size(worst), claims,
-    )  # fmt: skip
 
 
 def findings(proof: LibraryProof) -> list[tuple[ProofRow, ProofFinding]]:

@@ -336,7 +336,35 @@ def make_rows(measured: Sequence[MeasuredRow], rule: DecisionRule = DEFAULT_RULE
         base = baseline_row(run)
         run = [msgspec.structs.replace(row, baseline=row is base) for row in run]
         summaries = summarize([run_group(row) for row in run], base.key if base else None, rule)
-        by_key = {row.key: _row(row, *summaries[row.key]) for row in run if row.status is not Status.SKIPPED}
+        by_key = {}
+        for timed in (row for row in run if row.status is not Status.SKIPPED):
+            statistics, comparison, cautions = summaries[timed.key]
+            passed = [record for record in timed.runs if record.result.status is Status.OK]
+            results = [record.result for record in passed]
+            pooled = [latency for result in results for latency in result.latencies_ns]
+            shares = (np.arange(SHAPE_POINTS) + 0.5) / SHAPE_POINTS
+            shape = np.quantile(pooled, shares, method="inverted_cdf").astype(int).tolist() if pooled else ()
+            by_key[timed.key] = Row(
+                device=timed.device,
+                model=timed.model,
+                variant=timed.variant,
+                run=timed.run,
+                status=timed.status,
+                baseline=timed.baseline,
+                rounds=len(results),
+                failed_rounds=sum(record.result.status is Status.FAILED for record in timed.runs),
+                size_bytes=timed.size_bytes,
+                load_ns=int(np.median([result.load_ns for result in results])) if results else 0,
+                first_run_ns=int(np.median([result.first_run_ns for result in results])) if results else 0,
+                memory_peak_bytes=max((result.memory_peak_bytes for result in results), default=0),
+                statistics=statistics,
+                comparison=comparison,
+                checks=worst_checks(record.checks for record in timed.runs),
+                cautions=cautions,
+                shape=Shape(latencies_ns=tuple(shape)),
+                prediction=next((record.prediction for record in timed.runs if record.prediction is not None), None),
+                measured_with=facts_of_run(passed[0]) if passed else {},
+            )
         for planned in group:
             row = by_key.get(planned.same_as or planned.key)
             if row and planned.same_as:  # its numbers, without the doubts and the drawing that the other shows
@@ -400,37 +428,6 @@ def baseline_row(group: Sequence[MeasuredRow]) -> MeasuredRow | None:
 def run_group(row: MeasuredRow) -> RunGroup:
     """The latencies of every round that gave times, under `VARIANT/RUN`."""
     return rounds_of(row.runs, row.key)
-
-
-def _row(
-    measured: MeasuredRow, statistics: Statistics | None, comparison: Comparison | None, cautions: tuple[Caution, ...]
-) -> Row:
-    passed = [record for record in measured.runs if record.result.status is Status.OK]
-    results = [record.result for record in passed]
-    pooled = [latency for result in results for latency in result.latencies_ns]
-    shares = (np.arange(SHAPE_POINTS) + 0.5) / SHAPE_POINTS
-    shape = np.quantile(pooled, shares, method="inverted_cdf").astype(int).tolist() if pooled else ()
-    return Row(
-        device=measured.device,
-        model=measured.model,
-        variant=measured.variant,
-        run=measured.run,
-        status=measured.status,
-        baseline=measured.baseline,
-        rounds=len(results),
-        failed_rounds=sum(record.result.status is Status.FAILED for record in measured.runs),
-        size_bytes=measured.size_bytes,
-        load_ns=int(np.median([result.load_ns for result in results])) if results else 0,
-        first_run_ns=int(np.median([result.first_run_ns for result in results])) if results else 0,
-        memory_peak_bytes=max((result.memory_peak_bytes for result in results), default=0),
-        statistics=statistics,
-        comparison=comparison,
-        checks=worst_checks(record.checks for record in measured.runs),
-        cautions=cautions,
-        shape=Shape(latencies_ns=tuple(shape)),
-        prediction=next((record.prediction for record in measured.runs if record.prediction is not None), None),
-        measured_with=facts_of_run(passed[0]) if passed else {},
-    )
 
 
 def worst_checks(checks: Iterable[Sequence[OutputCheck]]) -> tuple[OutputCheck, ...]:

@@ -11,8 +11,6 @@ from device_runner.result import Status
 from pipeline.campaign.record import FailureRow, RecordedRun, RunRecord, Skipped, rounds_of
 from pipeline.campaign.statistics import Comparison, DecisionRule, summarize
 from pipeline.campaign.statistics.compare import (
-    ColdNumbers,
-    SustainedNumbers,
     cold_numbers,
     mlperf_numbers,
     sustained_numbers,
@@ -22,7 +20,6 @@ from pipeline.core.groups import grouped
 from pipeline.report import wording
 from pipeline.report.model import (
     CampaignReport,
-    MeasuredRow,
     ModeRow,
     RequiredOperator,
     baseline_row,
@@ -54,7 +51,35 @@ def mode_rows(
     skipped: list[Skipped] = []
     for mode in measure.modes:
         measured = measured_rows(planned, runs, sizes, mode)
-        rows += _of_mode(mode, measured, by_mlperf=measure.rule is MeasureRule.MLPERF, rule=rule)
+        by_mlperf = mode is MeasureMode.STEADY and measure.rule is MeasureRule.MLPERF
+        bases = []
+        compared: dict[tuple[str, str, str], Comparison | None] = {}
+        run = [row for row in measured if not row.same_as]
+        for group in grouped(((row.device, row.model), row) for row in run).values():
+            base = baseline_row(group)
+            bases.append(base)
+            if mode is MeasureMode.COLD:
+                # Cold starts with the baseline's of their device and model, in pairs by round
+                cold_groups = [
+                    rounds_of(row.runs, row.key, lambda result: (result.load_ns + result.first_run_ns,))
+                    for row in group
+                ]
+                for key, (_, comparison, _) in summarize(cold_groups, base.key if base else None, rule).items():
+                    compared[group[0].device, group[0].model, key] = comparison
+        for timed in measured:
+            results = [record.result for record in timed.runs if record.result.status is Status.OK]
+            empty = ModeRow(
+                device=timed.device, model=timed.model, variant=timed.variant, run=timed.run,
+                baseline=timed in bases,
+            )  # fmt: skip
+            place = timed.device, timed.model, timed.key
+            if mode is MeasureMode.COLD and (cold := cold_numbers(results, compared.get(place))):
+                rows.append(msgspec.structs.replace(empty, cold=cold))
+            if mode is MeasureMode.SUSTAINED:
+                lasting = (sustained_numbers(result.sustained) for result in results if result.sustained)
+                rows += [msgspec.structs.replace(empty, sustained=numbers) for numbers in lasting if numbers]
+            if by_mlperf and (by_rule := mlperf_numbers(results)):
+                rows.append(msgspec.structs.replace(empty, mlperf=by_rule))
         if mode is not MeasureMode.STEADY:
             failed, left_out = ends_of(measured)
             failures += [msgspec.structs.replace(row, run=f"{row.run} ({mode})") for row in failed]
@@ -62,46 +87,45 @@ def mode_rows(
     return tuple(rows), tuple(failures), tuple(skipped)
 
 
-def _of_mode(
-    mode: MeasureMode, measured: Sequence[MeasuredRow], *, by_mlperf: bool, rule: DecisionRule
-) -> Iterator[ModeRow]:
-    bases = []
-    compared: dict[tuple[str, str, str], Comparison | None] = {}
-    for group in grouped(((row.device, row.model), row) for row in measured if not row.same_as).values():
-        base = baseline_row(group)
-        bases.append(base)
-        if mode is MeasureMode.COLD:
-            # Cold starts with the baseline's of their device and model, in pairs by round
-            cold_groups = [
-                rounds_of(row.runs, row.key, lambda result: (result.load_ns + result.first_run_ns,)) for row in group
-            ]
-            for key, (_, comparison, _) in summarize(cold_groups, base.key if base else None, rule).items():
-                compared[group[0].device, group[0].model, key] = comparison
-    for timed in measured:
-        results = [record.result for record in timed.runs if record.result.status is Status.OK]
-        empty = ModeRow(
-            device=timed.device, model=timed.model, variant=timed.variant, run=timed.run,
-            baseline=timed in bases,
-        )  # fmt: skip
-        place = timed.device, timed.model, timed.key
-        if mode is MeasureMode.COLD and (cold := cold_numbers(results, compared.get(place))):
-            yield msgspec.structs.replace(empty, cold=cold)
-        if mode is MeasureMode.SUSTAINED:
-            lasting = (sustained_numbers(result.sustained) for result in results if result.sustained)
-            yield from (msgspec.structs.replace(empty, sustained=numbers) for numbers in lasting if numbers)
-        if mode is MeasureMode.STEADY and by_mlperf and (by_rule := mlperf_numbers(results)):
-            yield msgspec.structs.replace(empty, mlperf=by_rule)
-
-
 def mode_listings(report: CampaignReport) -> tuple[Listing, ...]:
     """The tables of a report's modes, each by model and device."""
     listings = []
     for (model, device), rows in grouped(((row.model, row.device), row) for row in report.modes).items():
         where = f"{model} on {device}"
-        if cold := [_cold(row, row.cold) for row in rows if row.cold]:
+        cold = []
+        for row, starts in [(row, row.cold) for row in rows if row.cold]:
+            compared = starts.comparison
+            verdict = "baseline" if row.baseline else compared.verdict.value if compared else wording.DASH
+            times = (starts.open_ns, starts.load_ns, starts.first_run_ns, starts.total_ns)
+            # In how many rounds the files were out of memory, and why not in the others
+            cache = f"model and library in all {starts.rounds} rounds"
+            if not starts.cold_rounds == starts.library_rounds == starts.rounds:
+                cache = f"model in {starts.cold_rounds}, library in {starts.library_rounds} of {starts.rounds} rounds"
+                cache += f": {starts.why}" if starts.why else ""
+            cold.append(
+                (
+                    row.variant, row.run, *map(wording.duration, times), wording.ratio(compared),
+                    wording.interval(compared), verdict, cache,
+                )
+            )  # fmt: skip
+        if cold:
             listings.append(Listing(title=f"Cold start: {where}", head=COLD_HEAD, rows=tuple(cold)))
         if lasting := [(row, row.sustained) for row in rows if row.sustained]:
-            cells = tuple(_sustained(row, numbers) for row, numbers in lasting)
+            cells = tuple(
+                (
+                    row.variant,
+                    row.run,
+                    f"{numbers.length_ns / 1e9:.0f}",
+                    str(numbers.inferences),
+                    wording.duration(numbers.fresh_ns),
+                    wording.duration(numbers.late_ns),
+                    wording.significant(numbers.ratio),
+                    "not slower" if numbers.throttled_after_ns is None else f"{numbers.throttled_after_ns / 1e9:.1f} s",
+                    _change(numbers.fresh_mhz, numbers.late_mhz, "MHz"),
+                    _change(numbers.fresh_celsius, numbers.late_celsius, "°C"),
+                )
+                for row, numbers in lasting
+            )
             listings.append(Listing(title=f"Sustained load: {where}", head=SUSTAINED_HEAD, rows=cells))
             # Medians of the medians in even stretches of time, as far as the longest run went
             length = max(numbers.length_ns for _, numbers in lasting) / TIMES
@@ -143,42 +167,6 @@ SUSTAINED_HEAD = (
 MLPERF_HEAD = (
     "Variant", "Run", "p90 (MLPerf)", "Lowest round", "Highest round", "Rounds", "Queries", "Seconds", "Valid",
 )  # fmt: skip
-
-
-def _cold(row: ModeRow, numbers: ColdNumbers) -> tuple[str, ...]:
-    compared = numbers.comparison
-    verdict = "baseline" if row.baseline else compared.verdict.value if compared else wording.DASH
-    times = (numbers.open_ns, numbers.load_ns, numbers.first_run_ns, numbers.total_ns)
-    # In how many rounds the files were out of memory, and why not in the others
-    cache = f"model and library in all {numbers.rounds} rounds"
-    if not numbers.cold_rounds == numbers.library_rounds == numbers.rounds:
-        cache = f"model in {numbers.cold_rounds}, library in {numbers.library_rounds} of {numbers.rounds} rounds"
-        cache += f": {numbers.why}" if numbers.why else ""
-    return (
-        row.variant,
-        row.run,
-        *map(wording.duration, times),
-        wording.ratio(compared),
-        wording.interval(compared),
-        verdict,
-        cache,
-    )
-
-
-def _sustained(row: ModeRow, numbers: SustainedNumbers) -> tuple[str, ...]:
-    began = numbers.throttled_after_ns
-    return (
-        row.variant,
-        row.run,
-        f"{numbers.length_ns / 1e9:.0f}",
-        str(numbers.inferences),
-        wording.duration(numbers.fresh_ns),
-        wording.duration(numbers.late_ns),
-        wording.significant(numbers.ratio),
-        "not slower" if began is None else f"{began / 1e9:.1f} s",
-        _change(numbers.fresh_mhz, numbers.late_mhz, "MHz"),
-        _change(numbers.fresh_celsius, numbers.late_celsius, "°C"),
-    )
 
 
 def _change(before: float | None, after: float | None, unit: str) -> str:

@@ -23,12 +23,12 @@ from pipeline.advice.verdict import (
 from pipeline.core.groups import counted, grouped
 from pipeline.core.providers import PROVIDER_RULES
 from pipeline.core.releases import by_rules, line_of
-from pipeline.partition.answer import Decision, ModelAnswer, Optimize, Simulation, SizedAnswer, percent_of, same_reason
+from pipeline.partition.answer import Decision, ModelAnswer, Optimize, Simulation, percent_of, same_reason
 from pipeline.report.show import show
 from pipeline.report.wording import Line, Listing, Part, size, visible
 
 if TYPE_CHECKING:  # what only some commands show is not loaded by all
-    from pipeline.advice.fitness import FitDocument, FitRow, ModelFit, ProviderFit
+    from pipeline.advice.fitness import FitDocument, FitRow, ModelFit
     from pipeline.partition.answer import ClaimDiff, LibraryReference, NodeDiff, Side
 
 CHOICE_COLOURS = {FixChoice.USE: "green", FixChoice.MEASURE: "yellow", FixChoice.CPU: "red"}
@@ -165,8 +165,13 @@ def _table(model: "ModelFit") -> Iterator[str]:
     sides = ["as it is"]
     if any(row.fixed for row in model.rows):
         sides.append(f"with {_named(_sizes(model.sizes))}")
-    rows = [[cell for fit in (row.as_is, row.fixed) if fit for cell in _cells(fit)] for row in _all_rows(model)]
-    table = [[*HEAD] * len(sides), *rows]
+    table = [[*HEAD] * len(sides)]
+    for row in _all_rows(model):
+        cells: list[str] = []
+        for fit in (fit for fit in (row.as_is, row.fixed) if fit):
+            borders = fit.partitions if fit.copies is None else f"{fit.copies} cop{'y' if fit.copies == 1 else 'ies'}"
+            cells += (f"{fit.supported}/{fit.nodes}", "-" if borders is None else str(borders), fit.verdict)
+        table.append(cells)
     widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
     titles = [_title(row) for row in _all_rows(model)]
     first = max(len(title) for title in titles)
@@ -184,11 +189,6 @@ def _table(model: "ModelFit") -> Iterator[str]:
 
 def _sizes(sizes: Mapping[str, int]) -> list[str]:
     return [f"{name}={number}" for name, number in sizes.items()]
-
-
-def _cells(fit: "ProviderFit") -> tuple[str, str, str]:
-    borders = fit.partitions if fit.copies is None else f"{fit.copies} cop{'y' if fit.copies == 1 else 'ies'}"
-    return f"{fit.supported}/{fit.nodes}", "-" if borders is None else str(borders), fit.verdict
 
 
 def _helps(model: "ModelFit") -> Iterator[str]:
@@ -290,7 +290,28 @@ def _model(answer: ModelAnswer) -> Iterator[Line]:
     if answer.given_bytes is not None and answer.taken_bytes is not None and sizes:
         yield Line(f"  per inference {size(answer.given_bytes)} go into partitions, {size(answer.taken_bytes)} out")
     if answer.fixed:
-        yield from _with_sizes(answer, answer.fixed)
+        # Of a model with dynamic dimensions: what it is about, and what sizes would give
+        fixed = answer.fixed
+        yield Line("  ", ("dimensions are dynamic:", "yellow"), f" {', '.join(answer.dynamic)}")
+        named = ", ".join(_sizes(fixed.sizes))
+        standing = ProviderSupport(
+            nodes=fixed.nodes,
+            claimed=fixed.claimed,
+            partitions=fixed.partitions,
+            copies=fixed.copies,
+            about=fixed.copies_estimated,
+            load_error=fixed.load.error if fixed.load else None,
+        )
+        joined = "in" if fixed.copies is None else "with"
+        borders = PROVIDER_RULES[answer.ep].borders(standing.borders, about=standing.about)
+        yield Line(
+            ("  with fixed sizes", "bold"),
+            f", as {named}: {fixed.claimed} of {fixed.nodes} nodes ({standing.percent} %) {joined} "
+            f"{borders or counted(fixed.partitions, 'partition')}",
+        )
+        yield verdict_line(verdict(standing, answer.ep))
+        text = " give the sizes of your app with --dimension NAME=N; with --fix FILE they are written"
+        yield Line(("  remedy:", "cyan"), text)
     for body in answer.subgraphs:
         kind = "supported node" if by_copies else "partition"
         yield Line(f"  inside {body.owner}: {counted(len(body.partitions), kind)}")
@@ -335,31 +356,6 @@ def _simulated(simulation: Simulation) -> Iterator[Line]:
         yield Line(f"    {where}{simulation.reason}")
     if simulation.remedy:
         yield Line("    ", ("remedy:", "cyan"), f" {simulation.remedy}")
-
-
-def _with_sizes(answer: ModelAnswer, fixed: SizedAnswer) -> Iterator[Line]:
-    """Of a model with dynamic dimensions: what it is about, and what sizes would give."""
-    yield Line("  ", ("dimensions are dynamic:", "yellow"), f" {', '.join(answer.dynamic)}")
-    named = ", ".join(_sizes(fixed.sizes))
-    standing = ProviderSupport(
-        nodes=fixed.nodes,
-        claimed=fixed.claimed,
-        partitions=fixed.partitions,
-        copies=fixed.copies,
-        about=fixed.copies_estimated,
-        load_error=fixed.load.error if fixed.load else None,
-    )
-    joined = "in" if fixed.copies is None else "with"
-    borders = PROVIDER_RULES[answer.ep].borders(standing.borders, about=standing.about)
-    yield Line(
-        ("  with fixed sizes", "bold"),
-        f", as {named}: {fixed.claimed} of {fixed.nodes} nodes ({standing.percent} %) {joined} "
-        f"{borders or counted(fixed.partitions, 'partition')}",
-    )
-    yield verdict_line(verdict(standing, answer.ep))
-    yield Line(
-        ("  remedy:", "cyan"), " give the sizes of your app with --dimension NAME=N; with --fix FILE they are written"
-    )
 
 
 def _listed(sizes: Sequence[int]) -> str:

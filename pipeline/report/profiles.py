@@ -5,14 +5,14 @@ Nodes are matched by name. ONNX Runtime keeps a fused node's name (Conv becomes 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
 
 from device_runner.profile import CPU, PARTITION, Coverage
-from device_runner.result import NodeTime, Profile, Struct
-from pipeline.campaign.record import Prediction, RefusedNodes, RunKey
+from device_runner.result import Profile, Struct
+from pipeline.campaign.record import Prediction, RunKey
 from pipeline.core.groups import grouped
 from pipeline.report import wording
 from pipeline.report.wording import Line, Listing, Part
@@ -190,11 +190,17 @@ def fallen_back(row: Profiled) -> tuple[FallenBack, ...]:
     """The nodes that ran on the CPU in a run with another provider, most time first; none for a run on the CPU."""
     if row.profile is None or row.provider == "cpu":
         return ()
-    reason_of = _reasons((row.prediction.refused if row.prediction else ()) or ())
+    # Why a node is refused: by its name, else by its operator where all of it are refused for one reason
+    refused = (row.prediction.refused if row.prediction else ()) or ()
+    by_name = {name: group.reason for group in refused for name in group.nodes if name}
+    reasons = grouped((group.operator, group.reason) for group in refused)
+    by_operator = {operator: alike[0] for operator, alike in reasons.items() if len(set(alike)) == 1}
     unknown = UNKNOWN_REASON if row.prediction else ""
     total = sum(node.nanoseconds for node in row.profile.nodes) or 1.0
     groups = grouped(
-        ((node.operator, reason_of(node) or unknown), node) for node in row.profile.nodes if node.provider == CPU
+        ((node.operator, by_name.get(node.name) or by_operator.get(node.operator) or unknown), node)
+        for node in row.profile.nodes
+        if node.provider == CPU
     )
     fallen = (
         FallenBack(
@@ -207,14 +213,6 @@ def fallen_back(row: Profiled) -> tuple[FallenBack, ...]:
         for (operator, reason), nodes in groups.items()
     )
     return tuple(sorted(fallen, key=lambda group: -group.share))
-
-
-def _reasons(refused: Sequence[RefusedNodes]) -> Callable[[NodeTime], str | None]:
-    """Why a node is refused: by its name, else by its operator where all of it are refused for one reason."""
-    by_name = {name: group.reason for group in refused for name in group.nodes if name}
-    reasons = grouped((group.operator, group.reason) for group in refused)
-    by_operator = {operator: alike[0] for operator, alike in reasons.items() if len(set(alike)) == 1}
-    return lambda node: by_name.get(node.name) or by_operator.get(node.operator)
 
 
 def profiler_cost(row: Profiled, medians: Medians) -> float | None:

@@ -4,7 +4,7 @@ Text may be hostile: it comes from models, devices and other people's files.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -301,7 +301,17 @@ def markdown(title: str, parts: Iterable[Part]) -> str:
             paragraphs += [heading, table(part.head, part.rows)] if part.rows else []
         elif part.notes:
             paragraphs += [f"## {part.title}"] if part.title else []
-            paragraphs.append("\n".join(line for note in part.notes for line in _note(note)))
+            lines = []
+            for note in part.notes:
+                head = f"**{escaped(note.title)}**: {escaped(note.text)}" if note.title else item(note.text)
+                lines.append(f"- {head}" + (f" *{escaped(note.remedy)}*" if note.remedy else ""))
+                lines += [f"  - {item(place)}" for place in note.places]
+                for language, code in note.code.items():
+                    text = "\n".join(f"  {visible(line)}" for line in code)
+                    longest = max([2, *(len(ticks) for ticks in re.findall("`+", text))])
+                    fence = "`" * (longest + 1)  # longer than any inside
+                    lines.append(f"\n  {fence}{language}\n{text}\n  {fence}\n")
+            paragraphs.append("\n".join(lines))
     return "\n\n".join(paragraphs) + "\n"
 
 
@@ -309,14 +319,3 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table of plain texts."""
     lines = [head, ["---"] * len(head), *([escaped(cell) for cell in row] for row in rows)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def _note(note: ListingNote) -> Iterator[str]:
-    head = f"**{escaped(note.title)}**: {escaped(note.text)}" if note.title else item(note.text)
-    yield f"- {head}" + (f" *{escaped(note.remedy)}*" if note.remedy else "")
-    for place in note.places:
-        yield f"  - {item(place)}"
-    for language, lines in note.code.items():
-        text = "\n".join(f"  {visible(line)}" for line in lines)
-        fence = "`" * max([3, *(len(ticks) + 1 for ticks in re.findall("`+", text))])  # longer than any inside
-        yield f"\n  {fence}{language}\n{text}\n  {fence}\n"

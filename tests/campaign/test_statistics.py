@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from device_runner.result import Mark
+from pipeline.campaign.plan import decision_rule
 from pipeline.campaign.statistics import (
     DEFAULT_RULE,
     Comparison,
@@ -23,8 +24,9 @@ from pipeline.campaign.statistics import (
     describe,
     summarize,
 )
-from pipeline.campaign.statistics.compare import LOOKS, compare_all, decide, holm, looks_until, undecided
+from pipeline.campaign.statistics.compare import LOOKS, compare_all, decide, holm, undecided
 from pipeline.campaign.statistics.groups import ADVICE, MARKED, SMALLEST_SAMPLE, Pairs
+from pipeline.config import MeasureConfig
 from tests.values import present
 
 latencies = st.integers(1, 10**11)
@@ -268,7 +270,7 @@ def test_only_what_is_undecided_needs_more_rounds() -> None:
     ("most", "looks"), [(30, LOOKS), (5, (5,)), (3, (3,)), (14, (5, 8, 12, 14)), (31, (*LOOKS, 31))]
 )
 def test_looks_end_with_the_last_round(most: int, looks: tuple[int, ...]) -> None:
-    assert looks_until(most) == looks
+    assert decision_rule(MeasureConfig(rounds="auto", most_rounds=most)).looks == looks
 
 
 def test_unknown_baseline_and_repeated_keys_are_refused() -> None:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 from onnx import TensorProto, numpy_helper
 
 from pipeline.model.ort_format import TensorType, read_ort
@@ -49,6 +50,14 @@ def test_a_provider_that_is_none_is_told(tmp_path: Path) -> None:
     result, rows = convert(tmp_path, "--ep", "nnap", code=2)
     assert rows == []
     assert "did you mean nnapi?" in result.err
+
+
+@pytest.mark.parametrize("words", [("--format", "onnx"), ("--style", "runtime"), ("--style", "fixed,onnx")])
+def test_styles_that_aware_files_do_not_have_are_refused(tmp_path: Path, words: tuple[str, str]) -> None:
+    """They were left out without a word: files of style fixed were made."""
+    result, rows = convert(tmp_path, "--ep", "nnapi", *words, code=2)
+    assert "--ep makes files of style fixed alone" in " ".join(result.err.split())
+    assert rows == []
 
 
 def test_files_for_webgpu_are_its_own_and_plain_at_level_none(tmp_path: Path) -> None:

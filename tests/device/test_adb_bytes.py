@@ -151,7 +151,7 @@ def test_a_device_of_another_api_level_is_skipped_with_the_reason(
         assert result.failure
         assert result.failure.kind is kind
         assert "27" in result.failure.message
-        assert device.pushed_bytes == 0
+        assert device.store.pushed_bytes == 0
         assert device.run(spec_for(model, tmp_path / "out")).status is Status.OK
 
 

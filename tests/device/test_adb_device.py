@@ -182,22 +182,22 @@ def test_unchanged_files_are_not_pushed_again(opened: Open, farm: Farm, models: 
     phone = farm.phone()
     first = opened(phone)
     assert first.run(quick(models)).status is Status.OK
-    assert first.pushed_bytes > 1e6
+    assert first.store.pushed_bytes > 1e6
     first.close()
     second = opened(phone)
     assert second.run(quick(models)).status is Status.OK
-    assert second.pushed_bytes == 0
+    assert second.store.pushed_bytes == 0
     assert second.run(quick(models, "null.onnx")).status is Status.OK
-    assert second.pushed_bytes == (models / "null.onnx").stat().st_size
+    assert second.store.pushed_bytes == (models / "null.onnx").stat().st_size
 
 
 def test_weights_of_several_models_are_pushed_once(opened: Open, farm: Farm, tmp_path: Path) -> None:
     made = two_sizes(tmp_path, shared=True) / "models"
     device = opened(farm.phone())
     assert device.run(quick(made, "m-2x3.basic-onnx.onnx", dimensions={})).failure is None
-    before = device.pushed_bytes
+    before = device.store.pushed_bytes
     assert device.run(quick(made, "m-4x8.basic-onnx.onnx", dimensions={})).failure is None
-    assert device.pushed_bytes - before == (made / "m-4x8.basic-onnx.onnx").stat().st_size
+    assert device.store.pushed_bytes - before == (made / "m-4x8.basic-onnx.onnx").stat().st_size
 
 
 def test_what_a_run_costs_beside_its_probe(opened: Open, farm: Farm, models: Path, record_property: Count) -> None:
@@ -213,9 +213,11 @@ def test_what_a_run_costs_beside_its_probe(opened: Open, farm: Farm, models: Pat
         seconds = time.perf_counter() - started
         assert result.status is Status.OK, result.failure
         beside.append(seconds - (result.load_ns + result.first_run_ns + sum(result.latencies_ns)) / 1e9)
-    assert device.pushed_bytes == 0
+    assert device.store.pushed_bytes == 0
     record_property("overhead of a run, nothing to push", f"median {1e3 * statistics.median(beside):.0f} ms of 25 runs")
-    record_property("pushed bytes", f"{first.pushed_bytes:,} by the first campaign, {device.pushed_bytes} by the next")
+    record_property(
+        "pushed bytes", f"{first.store.pushed_bytes:,} by the first campaign, {device.store.pushed_bytes} by the next"
+    )
 
 
 def test_a_broken_file_on_the_device_is_pushed_again(opened: Open, farm: Farm, models: Path) -> None:
@@ -228,7 +230,7 @@ def test_a_broken_file_on_the_device_is_pushed_again(opened: Open, farm: Farm, m
     stored[0].write_bytes(stored[0].read_bytes()[:-1])
     again = opened(phone)
     assert again.run(quick(models)).status is Status.OK
-    assert again.pushed_bytes == (models / "sum.onnx").stat().st_size
+    assert again.store.pushed_bytes == (models / "sum.onnx").stat().st_size
 
 
 FAILURES = [

@@ -367,4 +367,4 @@ def test_a_library_for_another_processor_is_not_pushed(opened: Open, phone: Phon
     failure = present(device.run(quick(models, library=str(build_probe("arm64-v8a")))).failure)
     assert failure.kind is FailureKind.WRONG_LIBRARY
     assert "arm64-v8a" in failure.message
-    assert device.pushed_bytes == 0
+    assert device.store.pushed_bytes == 0

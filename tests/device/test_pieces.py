@@ -75,11 +75,11 @@ def campaign(opened: Open, phone: Phone, models: Path, paths: list[Path]) -> int
     device = opened(phone)
     quick = {"min_runs": 1, "min_seconds": 0.0, "warmup": 0}
     assert device.run(RunSpec(id="null", model=str(models / "null.onnx"), **quick)).status is Status.OK  # type: ignore[arg-type]  # by name
-    before = device.pushed_bytes
+    before = device.store.pushed_bytes
     for path in paths:
         result = device.run(RunSpec(id=path.stem, model=str(path), **quick))  # type: ignore[arg-type]  # by name
         assert result.status is Status.OK, result.failure
-    pushed = device.pushed_bytes - before
+    pushed = device.store.pushed_bytes - before
     device.close()
     return pushed
 

@@ -4,7 +4,8 @@ import msgspec
 
 from pipeline.accuracy.result import AccuracyResult, DropVerdict
 from pipeline.check.compare import OutputCheck
-from pipeline.report.layout import REPORT_HEAD, accuracy_rows, report_cells
+from pipeline.report.layout import REPORT_HEAD, accuracy_parts, report_cells
+from pipeline.report.wording import Listing
 from tests.report_samples import make_report
 
 RESULT = AccuracyResult(
@@ -29,7 +30,8 @@ def test_the_command_and_the_report_say_the_same() -> None:
         "top-1", "98.00 %", "97.50 %", "-", "0.50 pp", "-0.10 to 1.10 pp", "cannot tell: about 700 samples would",
         "360",
     ]  # fmt: skip
-    (row,) = accuracy_rows([RESULT])
+    (table, *_) = (part for part in accuracy_parts([RESULT]) if isinstance(part, Listing))
+    (row,) = table.rows
     assert set(row[1:]) < set(cells.values())
 
 

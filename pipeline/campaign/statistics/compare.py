@@ -120,11 +120,6 @@ class Judgement:
     rounds: int | None = None
 
 
-def looks_until(most_rounds: int) -> tuple[int, ...]:
-    """The looks of a campaign that ends after so many rounds at the latest, where it looks the last time."""
-    return (*(look for look in (*LOOKS, *LATER_LOOKS) if look < most_rounds), most_rounds)
-
-
 def holm(p_values: Sequence[float]) -> list[float]:
     """The p values adjusted for their number (Holm 1979): all below a level are wrong with that probability at most."""
     order = sorted(range(len(p_values)), key=lambda index: p_values[index])
@@ -198,39 +193,37 @@ def compare_all(
         paired_log_ratios(group, baseline) if ranks(group) and ranks(baseline) else Pairs((), np.empty(0))
         for group in groups
     ]
-    decisions = decide(sets, rule)
-    return [
-        _comparison(baseline.key, pairs, decision, rule) if len(pairs.logs) > 1 else None
-        for pairs, decision in zip(sets, decisions, strict=True)
-    ]
-
-
-def _comparison(baseline: str, pairs: Pairs, decision: Judgement, rule: DecisionRule) -> Comparison:
-    comparison = Comparison(
-        baseline=baseline,
-        ratio=math.exp(float(pairs.logs.mean())),
-        low=None,
-        high=None,
-        rounds=len(pairs.logs),
-        margin=rule.margin,
-        verdict=decision.verdict,
-        least=rule.least,
-        p_value=decision.p_value,
-    )
-    interval = ratio_interval(pairs.logs)
-    deciding = ratio_interval(pairs.logs[: decision.rounds], decision.confidence)
-    if interval is None or deciding is None:
-        return comparison
-    sd = noise(pairs.logs)
-    return msgspec.structs.replace(
-        comparison,
-        ratio=interval.ratio,
-        low=deciding.low,
-        high=deciding.high,
-        detectable=detectable(sd, len(pairs.logs), rule.confidence),
-        rounds_needed=rounds_needed(sd, rule.margin, rule.confidence),
-        confidence=decision.confidence,
-    )
+    comparisons: list[Comparison | None] = []
+    for pairs, decision in zip(sets, decide(sets, rule), strict=True):
+        if len(pairs.logs) < 2:
+            comparisons.append(None)
+            continue
+        comparison = Comparison(
+            baseline=baseline.key,
+            ratio=math.exp(float(pairs.logs.mean())),
+            low=None,
+            high=None,
+            rounds=len(pairs.logs),
+            margin=rule.margin,
+            verdict=decision.verdict,
+            least=rule.least,
+            p_value=decision.p_value,
+        )
+        interval = ratio_interval(pairs.logs)
+        deciding = ratio_interval(pairs.logs[: decision.rounds], decision.confidence)
+        if interval and deciding:
+            sd = noise(pairs.logs)
+            comparison = msgspec.structs.replace(
+                comparison,
+                ratio=interval.ratio,
+                low=deciding.low,
+                high=deciding.high,
+                detectable=detectable(sd, len(pairs.logs), rule.confidence),
+                rounds_needed=rounds_needed(sd, rule.margin, rule.confidence),
+                confidence=decision.confidence,
+            )
+        comparisons.append(comparison)
+    return comparisons
 
 
 def undecided(groups: Sequence[RunGroup], baseline: RunGroup, rule: DecisionRule) -> list[RunGroup]:

@@ -46,11 +46,7 @@ def beta_share(x: float, a: float, b: float) -> float:
     if x > (a + 1) / (a + b + 2):
         return 1 - beta_share(1 - x, b, a)
     front = a * math.log(x) + b * math.log1p(-x) + math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
-    return math.exp(front) / a / _fraction(x, a, b)
-
-
-def _fraction(x: float, a: float, b: float) -> float:
-    """1 + d1 / (1 + d2 / (1 + …)) by Lentz's method."""
+    # 1 + d1 / (1 + d2 / (1 + …)) by Lentz's method
     value = c = 1.0
     d = 0.0
     for step in range(1, STEPS + 1):
@@ -62,7 +58,7 @@ def _fraction(x: float, a: float, b: float) -> float:
         value *= c * d
         if abs(c * d - 1) < 1e-15:
             break
-    return value
+    return math.exp(front) / a / value
 
 
 @lru_cache(maxsize=1024)
@@ -236,7 +232,16 @@ def _least_shown(rounds: int, confidence: float, known_from: int | None) -> floa
     """
     random = np.random.default_rng(rounds)
     if rounds <= DRAWN_TO:
-        below = _reaches(random.standard_normal((CAMPAIGNS, rounds)), confidence)
+        # How far below 0 the lower bound of each campaign's log ratios is, by the rule of `p_value`
+        campaigns = random.standard_normal((CAMPAIGNS, rounds))
+        t = t_quantile((1 + confidence) / 2, rounds - 1) / math.sqrt(rounds)
+        below = t * campaigns.std(axis=1, ddof=1) - campaigns.mean(axis=1)
+        if rounds >= RANKS_FROM:
+            bound = rank_bound(rounds, 1 - confidence)
+            first, second = _pairs(rounds)
+            means = np.partition((campaigns[:, first] + campaigns[:, second]) / 2, bound or 0, axis=1)
+            by_ranks = -means[:, bound or 0]
+            below = by_ranks if bound is not None else np.maximum(below, by_ranks)
     else:
         spread = np.sqrt(random.chisquare(rounds - 1, CAMPAIGNS) / (rounds - 1))
         reach = t_quantile((1 + confidence) / 2, rounds - 1) * spread + random.standard_normal(CAMPAIGNS)
@@ -244,20 +249,6 @@ def _least_shown(rounds: int, confidence: float, known_from: int | None) -> floa
     if known_from:
         below = below / np.sqrt(random.chisquare(known_from - 1, CAMPAIGNS) / (known_from - 1))
     return float(np.quantile(below, POWER))
-
-
-def _reaches(campaigns: Floats, confidence: float) -> Floats:
-    """How far below 0 the lower bound of each campaign's log ratios is, by the rule of `p_value`."""
-    count = campaigns.shape[1]
-    t = t_quantile((1 + confidence) / 2, count - 1) / math.sqrt(count)
-    by_t: Floats = t * campaigns.std(axis=1, ddof=1) - campaigns.mean(axis=1)
-    if count < RANKS_FROM:
-        return by_t
-    bound = rank_bound(count, 1 - confidence)
-    first, second = _pairs(count)
-    means = np.partition((campaigns[:, first] + campaigns[:, second]) / 2, bound or 0, axis=1)
-    by_ranks: Floats = -means[:, bound or 0]
-    return by_ranks if bound is not None else np.maximum(by_t, by_ranks)
 
 
 SMALLEST_SAMPLE = {0.90: 64, 0.95: 130, 0.99: 662}

@@ -145,25 +145,20 @@ def digest(values: Iterable[object]) -> str:
         if type(value) is str:
             data = value.encode("utf-8", "surrogatepass")
             parts += (b"s%d:" % len(data), data)
-        else:
-            kind, data = _encoded(value)
-            parts += (b"%s%d:" % (kind, len(data)), data)
+            continue
+        match value:
+            case None:
+                kind, data = b"n", b""
+            case int():
+                kind, data = b"i", b"%d" % value
+            case str():
+                kind, data = b"s", value.encode("utf-8", "surrogatepass")
+            case bytes() | memoryview():
+                kind, data = b"b", bytes(value)
+            case _:  # a kind that nothing is stored in: its name alone
+                kind, data = b"?", type(value).__name__.encode()
+        parts += (b"%s%d:" % (kind, len(data)), data)
     return blake2b(b"".join(parts), digest_size=DIGEST_BYTES).hexdigest()
-
-
-def _encoded(value: object) -> tuple[bytes, bytes]:
-    """The kind of a value and its bytes; of a kind that nothing is stored in, its name alone."""
-    match value:
-        case None:
-            return b"n", b""
-        case int():
-            return b"i", b"%d" % value
-        case str():
-            return b"s", value.encode("utf-8", "surrogatepass")
-        case bytes() | memoryview():
-            return b"b", bytes(value)
-        case _:
-            return b"?", type(value).__name__.encode()
 
 
 REPEATED = (

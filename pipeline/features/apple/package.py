@@ -464,27 +464,27 @@ def write_package(package: SwiftPackage, folder: Path) -> bool:
 
     An older package of ours is replaced; a folder with anything else in it is refused with ConfigError.
     """
-    if folder.exists() or folder.is_symlink():
-        with storage_errors(folder):
-            text = (folder / MANIFEST).read_text("utf-8", "replace") if (folder / MANIFEST).is_file() else ""
-            pods = {path.name for path in folder.glob("*.podspec") if POD_MARK in path.read_text("utf-8", "replace")}
-            names = {path.name for path in folder.iterdir()} if folder.is_dir() else {folder.name}
-            frameworks = {path.parent.name for path in folder.glob("*.xcframework/Info.plist")}
-        if names - {MANIFEST, README, ARCHIVE, "Sources", *pods, *frameworks} or (names and MARK not in text):
-            raise ConfigError(
-                "this folder is no Swift package of ours",
-                where=str(folder),
-                why="it holds something else, which would be lost",
-                remedy="choose another folder with --output, and copy the package from there into your repository",
-            )
+    with storage_errors(folder):
+        text = (folder / MANIFEST).read_text("utf-8", "replace") if (folder / MANIFEST).is_file() else ""
+        pods = {path.name for path in folder.glob("*.podspec") if POD_MARK in path.read_text("utf-8", "replace")}
+        is_there = folder.exists() or folder.is_symlink()
+        names = {path.name for path in folder.iterdir()} if folder.is_dir() else {folder.name} if is_there else set()
+        frameworks = {path.parent.name for path in folder.glob("*.xcframework/Info.plist")}
+    if names - {MANIFEST, README, ARCHIVE, "Sources", *pods, *frameworks} or (names and MARK not in text):
+        raise ConfigError(
+            "this folder is no Swift package of ours",
+            where=str(folder),
+            why="it holds something else, which would be lost",
+            remedy="choose another folder with --output, and copy the package from there into your repository",
+        )
+
+    def digests(place: Path) -> dict[Path, str]:
+        return {path.relative_to(place): sha256_of(path) for path in place.rglob("*") if path.is_file()}
+
     make_folder(folder.parent)
     with storage_errors(folder), staging_folder(folder) as new:
         write_files(new, package.files)
-        old_digests, new_digests = (
-            {path.relative_to(place): sha256_of(path) for path in place.rglob("*") if path.is_file()}
-            for place in (folder, new)
-        )
-        if folder.is_dir() and old_digests == new_digests:
+        if folder.is_dir() and digests(folder) == digests(new):
             return False
         take_place(new, folder)
     return True

@@ -114,21 +114,17 @@ class Attached:
         waits = bool(self.notes) and time.monotonic() - self.asked > AGAIN_SECONDS
         if answer != self.seen or waits:
             self.seen, self.asked = answer, time.monotonic()
-            self._ask(set(busy), listed, notes)
-
-    def _ask(self, busy: set[str], addresses: Iterable[str], notes: list[str]) -> None:
-        """Ask every device that does not work at this moment; those that do are as they were."""
-        facts = {name: facts_here for name, facts_here in self.facts.items() if name in busy}
-        opens = {name: self.opens[name] for name in facts}
-        answers, silent = _answers(self.names, addresses, set(opens.values()))
-        notes += silent
-        for answer in answers:
-            phone = msgspec.structs.replace(answer, host=host_name())
-            if phone.readiness is Readiness.READY:
-                facts[identity(phone)], opens[identity(phone)] = phone, phone.name
-            else:
-                notes.append(f"{phone.name}: {phone.advice}")
-        self.opens, self.facts, self.notes = {**self.opens, **opens}, facts, tuple(dict.fromkeys(notes))
+            # Ask every device that does not work at this moment; those that do are as they were
+            facts = {name: facts_here for name, facts_here in self.facts.items() if name in set(busy)}
+            opens = {name: self.opens[name] for name in facts}
+            answers, silent = _answers(self.names, listed, set(opens.values()))
+            notes += silent
+            for phone in (msgspec.structs.replace(answer, host=host_name()) for answer in answers):
+                if phone.readiness is Readiness.READY:
+                    facts[identity(phone)], opens[identity(phone)] = phone, phone.name
+                else:
+                    notes.append(f"{phone.name}: {phone.advice}")
+            self.opens, self.facts, self.notes = {**self.opens, **opens}, facts, tuple(dict.fromkeys(notes))
 
 
 def _answers(names: Iterable[str], addresses: Iterable[str], skip: set[str]) -> tuple[list[DeviceFacts], list[str]]:
@@ -406,7 +402,22 @@ def _work_on(agent: Agent, session: LabSession, job: LabJob, name: str) -> None:
                 return
             change_job(session, job, RUNNING, job.reason)
             agent.say(f"{job.campaign}: {job.device}: begins{' fresh rounds' if job.stage == FRESH else ''}")
-            reason = _measured(agent, session, job, name, carried)
+            with opened([name], OPEN_SECONDS) as (devices, facts_now, _), scratch_folder(WORK_PREFIX) as work:
+                device, now = next(iter(devices.values())), next(iter(facts_now.values()))
+                device.name = job.device  # as results of all hosts call it
+                facts = msgspec.structs.replace(now, name=job.device, host=agent.host)
+                planned = planned_here(carried, facts)
+                plan = replace(
+                    plan_here(carried, planned, facts), host=agent.host,
+                    fence=lambda _device: _stopped(agent, session, job),
+                )  # fmt: skip
+                if job.stage == FRESH:
+                    again = again_of(agent.store, job)
+                    plan = fresh_plan(plan, [run for run in plan.planned_runs if planned_id(run) in again], agent.store)
+                else:
+                    plan = with_looks(plan, planned, agent.store)
+                # Run what is left; why it was left before the end
+                reason = measure(plan, {job.device: device}, agent.store, work).get(job.device, "")
         except SessionLost:
             raise
         except (RunnerError, OSError) as error:
@@ -414,7 +425,21 @@ def _work_on(agent: Agent, session: LabSession, job: LabJob, name: str) -> None:
         except Exception as error:  # a device that is left unsaid would be taken again for ever
             log.debug("%s", job.device, exc_info=True)
             reason = f"internal error: {type(error).__name__}: {error}"
-        _note(agent, session, job, reason)
+        # Say in the queue how it ended, or why it was left: by a host whose lease still holds, and nobody else
+        if session.state_of(job.campaign, job.device) not in OPEN:
+            return
+        if not reason:
+            state = DONE if job.stage == FRESH else MEASURED
+            change_job(session, job, state)
+            agent.say(f"{job.campaign}: {job.device}: {state}")
+        elif agent.stop.is_set():
+            change_job(session, job, WAITING)
+        else:
+            log.warning("%s: left: %s", job.device, reason)
+            attempts = job.attempts + 1
+            agent.resting[job.device] = time.monotonic() + REST_SECONDS
+            state = FAILED if attempts >= MOST_ATTEMPTS else WAITING
+            change_job(session, job, state, f"{agent.host}: {reason}", attempts)
     except SessionLost as error:
         log.warning("%s: left for now: %s", job.device, error)
 
@@ -428,43 +453,6 @@ def _stopped(agent: Agent, session: LabSession, job: LabJob) -> str:
     except SessionLost as error:
         return f"the lease was lost: {error}"
     return "" if state in OPEN else f"the job is {state or 'gone'}"
-
-
-def _measured(agent: Agent, session: LabSession, job: LabJob, name: str, carried: Carried) -> str:
-    """Run what is left of a job; why it was left before the end, or ""."""
-    with opened([name], OPEN_SECONDS) as (devices, facts_now, _), scratch_folder(WORK_PREFIX) as work:
-        device, now = next(iter(devices.values())), next(iter(facts_now.values()))
-        device.name = job.device  # as results of all hosts call it
-        facts = msgspec.structs.replace(now, name=job.device, host=agent.host)
-        planned = planned_here(carried, facts)
-        plan = replace(
-            plan_here(carried, planned, facts), host=agent.host, fence=lambda _device: _stopped(agent, session, job)
-        )
-        if job.stage == FRESH:
-            again = again_of(agent.store, job)
-            plan = fresh_plan(plan, [run for run in plan.planned_runs if planned_id(run) in again], agent.store)
-        else:
-            plan = with_looks(plan, planned, agent.store)
-        left = measure(plan, {job.device: device}, agent.store, work)
-    return left.get(job.device, "")
-
-
-def _note(agent: Agent, session: LabSession, job: LabJob, reason: str) -> None:
-    """Say in the queue how a job ended, or why it was left: by a host whose lease still holds, and nobody else."""
-    if session.state_of(job.campaign, job.device) not in OPEN:
-        return
-    if not reason:
-        state = DONE if job.stage == FRESH else MEASURED
-        change_job(session, job, state)
-        agent.say(f"{job.campaign}: {job.device}: {state}")
-    elif agent.stop.is_set():
-        change_job(session, job, WAITING)
-    else:
-        log.warning("%s: left: %s", job.device, reason)
-        attempts = job.attempts + 1
-        agent.resting[job.device] = time.monotonic() + REST_SECONDS
-        state = FAILED if attempts >= MOST_ATTEMPTS else WAITING
-        change_job(session, job, state, f"{agent.host}: {reason}", attempts)
 
 
 def _confirm(agent: Agent, session: LabSession, campaign: str) -> None:

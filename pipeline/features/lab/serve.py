@@ -8,6 +8,7 @@ address alone, to requests that name it.
 import asyncio
 import base64
 import binascii
+import contextlib
 import hmac
 import ipaddress
 import logging
@@ -437,7 +438,15 @@ def serve(database: str, host: str, port: int, token: str, started: Callable[[st
             why="anybody in the network could read all results",
             remedy=f"pass --token-file FILE or set {TOKEN_VARIABLE}, or leave out --host",
         )  # fmt: skip
-    with open_reading(database) as store, _listening(host, port) as listener:
+    with open_reading(database) as store, contextlib.ExitStack() as stack:
+        try:
+            addresses = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            listener = stack.enter_context(socket.create_server(addresses[0][4][:2], family=addresses[0][0]))
+        except (OSError, UnicodeError) as error:
+            raise ConfigError(
+                f"cannot listen on {host}:{port}", where="lab serve", why=str(error),
+                remedy="name an address of this computer and a free port with --host and --port; 0 finds one",
+            ) from error  # fmt: skip
         app = make_app(store, token, lambda: bool(server.should_exit))
         config = uvicorn.Config(
             app, http=Bounded, ws="none", lifespan="off", loop="asyncio", log_config=None, access_log=False,
@@ -532,17 +541,6 @@ def _is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
-def _listening(host: str, port: int) -> socket.socket:
-    try:
-        addresses = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        return socket.create_server(addresses[0][4][:2], family=addresses[0][0])
-    except (OSError, UnicodeError) as error:
-        raise ConfigError(
-            f"cannot listen on {host}:{port}", where="lab serve", why=str(error),
-            remedy="name an address of this computer and a free port with --host and --port; 0 finds one",
-        ) from error  # fmt: skip
-
-
 def make_app(store: Store, token: str, ending: Callable[[], bool]) -> App:
     """The ASGI application; it accepts the token alone where there is one, else requests that name the loopback.
 
@@ -563,7 +561,17 @@ def make_app(store: Store, token: str, ending: Callable[[], bool]) -> App:
         headers, path = Headers(scope=scope), scope["raw_path"].decode("ascii")
         scope = {**scope, "path": path}  # as it was sent: %2F is a part of an id, and no end of it
         named = HOST.fullmatch(headers.get("host", ""))
-        if token and not hmac.compare_digest(_given(headers.get("authorization", "")).encode(), token.encode()):
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            given = given.strip()
+        elif scheme.lower() == "basic":  # which browsers ask for: the token is its password
+            try:
+                given = base64.b64decode(given, validate=True).decode().partition(":")[2]
+            except (binascii.Error, ValueError):
+                given = ""
+        else:
+            given = ""
+        if token and not hmac.compare_digest(given.encode(), token.encode()):
             refusal = ServedError(error="The token is missing or wrong", remedy=_LOG_IN)
             await _error(path, 401, refusal, CHALLENGE)(scope, receive, strictly)
         elif not token and not (named and _is_loopback(named[1])):
@@ -573,17 +581,6 @@ def make_app(store: Store, token: str, ending: Callable[[], bool]) -> App:
             await app(scope, receive, strictly)
 
     return guarded
-
-
-def _given(authorization: str) -> str:
-    """The token of an Authorization header: a bearer's, or the password of Basic, which browsers ask for."""
-    scheme, _, value = authorization.partition(" ")
-    if scheme.lower() == "bearer":
-        return value.strip()
-    try:
-        return base64.b64decode(value, validate=True).decode().partition(":")[2] if scheme.lower() == "basic" else ""
-    except (binascii.Error, ValueError):
-        return ""
 
 
 async def _answer(shelf: Shelf, page: ServedPage, request: Request) -> Response | App:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
 from device_runner.result import Status, Struct
-from pipeline.campaign.plan import ChangedFact, changes, environment_changes, facts_of_place, facts_of_run
+from pipeline.campaign.plan import ENVIRONMENT, NOT_KNOWN, ChangedFact, changes, facts_of_place, facts_of_run
 from pipeline.campaign.statistics import Round, RunGroup, ranks
 from pipeline.config import MeasureMode
 from pipeline.core.errors import ConfigError
@@ -116,9 +116,12 @@ def rise(values: Sequence[float]) -> Usual | None:
 
 def restarts(points: Sequence[HistoryPoint]) -> tuple[Restart, ...]:
     """Where the environment differs from the point before, in what is known of both."""
-    pairs = enumerate(itertools.pairwise(points), 1)
-    all_changes = ((place, environment_changes(before.facts, point.facts)) for place, (before, point) in pairs)
-    return tuple(Restart(place=place, changes=changed) for place, changed in all_changes if changed)
+    interruptions = []
+    for place, (before, point) in enumerate(itertools.pairwise(points), 1):
+        environment = [row for row in changes(before.facts, point.facts) if row.what in ENVIRONMENT]
+        if of_both := tuple(row for row in environment if NOT_KNOWN not in (row.before, row.after)):
+            interruptions.append(Restart(place=place, changes=of_both))
+    return tuple(interruptions)
 
 
 def history(

@@ -389,7 +389,7 @@ def planned_pairs(pairs: Iterable[tuple[str, Pair]], bench: Bench) -> Iterator[P
     entries = known_denied()
     for number, (device, pair) in enumerate(pairs):
         facts, model = bench.facts[device], _model_of(pair)
-        given = [run.inputs for run, _ in reversed(pair) if run.inputs]
+        given = [run.inputs for run, _ in reversed(pair) if run.inputs]  # the candidate's, as its app is to come
         runs = [
             replace(
                 run,
@@ -455,7 +455,7 @@ def measure_pairs(
     """Run what of some pairs is not stored yet: a row for each, when they were measured, why devices were left."""
     plan = plan_pairs(pairs, measure, bench)
     records, left = bench.measure(CampaignRecord(id=plan.campaign, name="gate", created_at=utc_now()), plan)
-    confidence = 1 - ALARMS / max(1, len(plan.planned_runs) // 2)
+    confidence = 1 - ALARMS / max(1, len(plan.planned_runs) // 2)  # Bonferroni: false alarms in all pairs together
     rows = []
     for row, runs in pairs:
         base, candidate = (records.get(planned_id(run), []) for run in runs)
@@ -467,7 +467,7 @@ def judged(
     row: GatedRun, base: Sequence[RunRecord], candidate: Sequence[RunRecord], least: float, confidence: float
 ) -> GatedRun:
     """Slower where the interval of the ratio lies above 1 by more than `least`, over the rounds that both have; where
-    they are too few, or times are not a phone's, it is not compared.
+    they are too few, or times are an emulator's (`ranks`), it is not compared.
     """
     groups = [rounds_of(records) for records in (base, candidate)]
     statistics = [describe(group) for group in groups]

@@ -297,12 +297,6 @@ def measure_callers(
 
 def open_batch(file: Path) -> set[str]:
     """The name of the first axis of the inputs, where it has no size; ConfigError where there is none."""
-    from pipeline.core.files import scratch
-    from pipeline.dataset.guess import ort_inputs
-    from pipeline.model.onnx_model import load_model
-    from pipeline.model.signature import own_inputs
-    from pipeline.model.sources import SourceModel
-
     with scratch() as work:
         takes = (
             ort_inputs(file)
