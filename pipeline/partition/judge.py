@@ -1,7 +1,6 @@
 """Judges one model for a provider: the answers of `ort-mobile partition`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -33,9 +32,6 @@ from pipeline.partition.rules import Claim, claim, copied_bytes, copies_estimate
 from pipeline.partition.shown import predict_load, rounds
 from pipeline.partition.subject import Views, check_computed, dynamic_names, likely_sizes, open_views, scratch_folder
 from pipeline.partition.units import node_units, plain_units, processor_warnings, unit_of_node
-
-if TYPE_CHECKING:
-    pass
 
 
 class PartitionRequest(msgspec.Struct, frozen=True, kw_only=True):
