@@ -517,9 +517,12 @@ def resume(
             missing = [f"{model}/{variant}" for model, variant, sha256 in before if (model, variant, sha256) not in now]
             others = strangers(store.devices(campaign.id), facts)
             earlier = _places(document)
-            # One that was only converted plans nothing, and nothing goes on with it.
-            continued = all(run in document.planned for run in plan.planned if (run.device, run.model) in earlier)
-            if not (continued and (earlier or not plan.planned) and _purpose(document) == _purpose(plan)):
+            # One that was only converted plans nothing, and nothing goes on with it. Runs are looked up last: of each
+            # among all, and a lab has thousands of campaigns.
+            continued = (earlier or not plan.planned) and _purpose(document) == _purpose(plan)
+            if not continued or any(
+                run not in document.planned for run in plan.planned if (run.device, run.model) in earlier
+            ):
                 changed = "its config, programs or runs are others"
             elif missing:
                 changed = f"it has other files of {', '.join(missing)}"
