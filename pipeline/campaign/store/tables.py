@@ -234,8 +234,10 @@ class RunWriter:
                         entered.set_result(bool(self._enter([row])))
                 except sa.exc.SQLAlchemyError as refusal:
                     entered.set_exception(refusal)
-        for waiting in batch.values():
-            self._waiting.remove(waiting)
+        finally:  # what no answer was had for is entered in the next turn
+            for waiting in batch.values():
+                if waiting[1].done():
+                    self._waiting.remove(waiting)
 
     def _enter(self, rows: Sequence[Row]) -> set[Identity]:
         with self._engine.begin() as connection:
