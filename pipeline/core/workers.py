@@ -7,6 +7,7 @@ is replaced.
 
 import contextlib
 import functools
+import gc
 import importlib
 import inspect
 import os
@@ -470,4 +471,7 @@ def serve(receive: int, send: int, modules: Iterable[str] = ()) -> None:
     for module in modules:
         importlib.import_module(module)
     while (message := _read_message(receive)) is not None:
-        write_message(send, msgspec.json.encode(_answer(message)))
+        reply = _answer(message)
+        if reply.kind:  # its traceback may hold mapped files in a cycle, which keep the blocks of a full disk
+            gc.collect()
+        write_message(send, msgspec.json.encode(reply))
