@@ -43,9 +43,9 @@ def lines(path: str) -> int:
     return len((ROOT / path).read_text(encoding="utf-8").splitlines())
 
 
-def functions(module: ast.Module) -> list[ast.FunctionDef]:
+def functions(module: ast.Module) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
     """Every function and method, nested ones too."""
-    return [node for node in ast.walk(module) if isinstance(node, ast.FunctionDef)]
+    return [node for node in ast.walk(module) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
 
 
 @cache
