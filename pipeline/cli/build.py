@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pipeline.ort_build.doctor import Check
     from pipeline.ort_build.plan import BuildPlan
     from pipeline.ort_build.request import Request
-    from pipeline.ort_build.run import BuildRecord, SourceTree
+    from pipeline.ort_build.run import BuildRecord
 
 FILE = click.Path(path_type=Path)
 
@@ -54,8 +54,8 @@ def plan(output: Path | None, outputs: Outputs, **chosen: Any) -> None:
     from pipeline.core.files import write_bytes, write_text
     from pipeline.ort_build.plan import lint
 
-    requests, tree = _requests(**chosen)
-    plans = [_plan(request, tree, output) for request in requests]
+    requests = _requests(**chosen)
+    plans = [_plan(request, chosen["source"], output) for request in requests]
     findings = [finding for request in requests for finding in lint(request)]
     for each in plans if output else ():
         for file in each.files:
@@ -80,7 +80,7 @@ def plan(output: Path | None, outputs: Outputs, **chosen: Any) -> None:
         for note in each.notes:
             click.echo(f"  note  {note.text} ({note.source})")
     show_findings(findings)
-    _refuse(errors(findings), tree, plans)
+    _refuse(errors(findings), chosen["source"], plans)
 
 
 @build.command()
@@ -98,11 +98,11 @@ def doctor(outputs: Outputs, **chosen: Any) -> None:
 
     if chosen["config"] is None and chosen["target"] is None:
         this_computer = f"{'macos' if sys.platform == 'darwin' else 'linux'}-{platform.machine()}"
-        pairs = [_requests(**{**chosen, "target": name}) for name in ("android-arm64-v8a", this_computer)]
-        requests, tree = tuple(request for each, _ in pairs for request in each), pairs[0][1]
+        names = ("android-arm64-v8a", this_computer)
+        requests = tuple(request for name in names for request in _requests(**{**chosen, "target": name}))
     else:
-        requests, tree = _requests(**chosen)
-    checks = {check: None for request in requests for check in examine(request, tree, Path.cwd())}
+        requests = _requests(**chosen)
+    checks = {check: None for request in requests for check in examine(request, chosen["source"], Path.cwd())}
     outputs.write_json({"checks": list(checks)})
     if outputs.text:
         _show_checks(checks)
@@ -123,23 +123,23 @@ def run(output: Path | None, cache: Path | None, dry_run: bool, outputs: Outputs
     from pipeline.ort_build.plan import lint
     from pipeline.ort_build.run import check_budget, default_cache, newest_build, sizes_of_record
 
-    requests, tree = _requests(**chosen)
+    requests, source = _requests(**chosen), chosen["source"]
     place = cache or default_cache()
     for request in requests:
         # Everything that can be known before the first compiler runs
         findings = lint(request)
         show_findings(findings)
-        _refuse(errors(findings), tree, [_plan(request, tree, None)])
-        checks = examine(request, tree, place)
+        _refuse(errors(findings), source, [_plan(request, source, None)])
+        checks = examine(request, source, place)
         if any(not check.good for check in checks):
             _show_checks(checks)
         require(checks)
     builds: list[dict[str, object]] = []
     for request in requests:
-        if not tree or dry_run:
+        if not source or dry_run:
             continue
         before = newest_build(request.target.name, request.release, request.campaign, place)
-        folder, record, fresh = _run(request, tree, place)
+        folder, record, fresh = _run(request, source, place)
         builds.append({"folder": str(folder), "record": record, "fresh": fresh})
         for file in record.files if output else ():
             copy_file(folder / file.file, Path(str(output)) / request.target.name / file.file)
@@ -241,35 +241,34 @@ def _requests(
     system_dependencies: bool,
     onnx_source: Path | None,
     jobs: int | None,
-) -> tuple[tuple["Request", ...], "SourceTree | None"]:
+) -> tuple["Request", ...]:
     from pipeline.core.errors import ConfigError
     from pipeline.ort_build.request import requests_for
-    from pipeline.ort_build.run import check_release, read_tree
+    from pipeline.ort_build.run import check_release, tree_release
 
     if config is None and target is None:
         raise ConfigError(
             "what is to be built?", remedy="give a CONFIG, or a --target such as linux-x86_64 or android-arm64-v8a"
         )
-    tree = read_tree(source) if source else None
     requests = requests_for(
-        config, target, operators, tree.version if tree else None,
+        config, target, operators, tree_release(source) if source else None,
         system_dependencies=system_dependencies, onnx_source=onnx_source, jobs=jobs,
     )  # fmt: skip
-    if tree:
+    if source:
         for request in requests:
-            check_release(tree, request.version)
-    return requests, tree
+            check_release(source, request.version)
+    return requests
 
 
-def _plan(request: "Request", tree: "SourceTree | None", output: Path | None) -> "BuildPlan":
+def _plan(request: "Request", source: Path | None, output: Path | None) -> "BuildPlan":
     from pipeline.ort_build.plan import BuildPaths, plan_build
 
     work = (output or Path("build")) / request.target.name
-    source = Path(tree.path if tree else "onnxruntime")
-    return plan_build(request, BuildPaths(source=str(source.absolute()), work=str(work.absolute())))
+    tree = source or Path("onnxruntime")
+    return plan_build(request, BuildPaths(source=str(tree.absolute()), work=str(work.absolute())))
 
 
-def _refuse(errors: "tuple[Finding, ...]", tree: "SourceTree | None", plans: "list[BuildPlan]") -> None:
+def _refuse(errors: "tuple[Finding, ...]", source: Path | None, plans: "list[BuildPlan]") -> None:
     """Raise CheckFailed when a plan cannot work: by the settings, or because the tree's scripts refuse it."""
     from pipeline.core.errors import CheckFailed
     from pipeline.ort_build.plan import tree_options, unaccepted
@@ -279,11 +278,11 @@ def _refuse(errors: "tuple[Finding, ...]", tree: "SourceTree | None", plans: "li
             f"this cannot be built: {'; '.join(finding.what for finding in errors)}",
             remedy="; ".join(dict.fromkeys(finding.remedy for finding in errors)),
         )
-    options = tree_options(Path(tree.path)) if tree else {}
+    options = tree_options(source) if source else {}
     refused = [complaint for each in plans for complaint in (unaccepted(each, options) if options else ())]
-    if refused and tree:
+    if refused:
         raise CheckFailed(
-            "the scripts of this source tree refuse the plan", where=tree.path, why="; ".join(refused),
+            "the scripts of this source tree refuse the plan", where=str(source), why="; ".join(refused),
             remedy="remove that setting from [build], or take another release",
         )  # fmt: skip
 
@@ -296,7 +295,7 @@ def _show_checks(checks: "Iterable[Check]") -> None:
             click.echo(f"        {check.remedy}", err=True)
 
 
-def _run(request: "Request", tree: "SourceTree", cache: Path) -> "tuple[Path, BuildRecord, bool]":
+def _run(request: "Request", source: Path, cache: Path) -> "tuple[Path, BuildRecord, bool]":
     """Build with the last line of the log and the time shown where a terminal can show it.
 
     A lab's job that is cancelled gets SIGTERM: it ends the compilers as Ctrl-C does.
@@ -317,4 +316,4 @@ def _run(request: "Request", tree: "SourceTree", cache: Path) -> "tuple[Path, Bu
             minutes, rest = divmod(int(seconds), 60)
             status.update(f"{request.target.name} {minutes}:{rest:02} {escape(line[-100:])}")
 
-        return run_build(request, tree, cache, progress, android=android_folders(os.environ))
+        return run_build(request, source, cache, progress, android=android_folders(os.environ))

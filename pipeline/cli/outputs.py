@@ -189,12 +189,10 @@ class Watched(NamedTuple):
     findings: Sequence[Finding] = ()
 
 
-class Condition(NamedTuple):
-    """One value of `--fail-on`: `broken` gives the words that say how a thing breaks it, "" where it does not."""
-
-    text: str
-    provider: str
-    broken: Callable[[Watched], str]
+Condition = tuple[str, str, Callable[[Watched], str]]
+"""One value of `--fail-on`: its text, the provider that it is for ("" for all), and what gives the words that say how a
+thing breaks it, "" where it does not.
+"""
 
 
 def fail_on_option(
@@ -226,7 +224,7 @@ class _Wrong(ValueError):
 
 def _condition(text: str, measures: Sequence[str], rules: Sequence[str], *, operators: bool) -> Condition:
     if text in tuple(Severity):
-        return Condition(text, "", lambda subject: _worst(subject.findings, Severity(text)))
+        return text, "", lambda subject: _worst(subject.findings, Severity(text))
     measured, named = MEASURED.fullmatch(text), NAMED.fullmatch(text)
     provider = (measured or named or [None, None])[1] or ""
     providers = {*PROVIDER_RULES, *(row.provider for row in PROVIDER_RULES.values())}
@@ -240,13 +238,13 @@ def _condition(text: str, measures: Sequence[str], rules: Sequence[str], *, oper
         if rule not in rules:
             close = [f"finding:{near}" for near in difflib.get_close_matches(rule, rules, n=1, cutoff=0.4)]
             raise _Wrong(text, f"no rule {rule!r} among {', '.join(rules)}", close)
-        return Condition(text, "", lambda subject: _worst([row for row in subject.findings if row.rule == rule], None))
+        return text, "", lambda subject: _worst([row for row in subject.findings if row.rule == rule], None)
     if named and named[2] == "refused" and operators:
         name = named[3]
         if not OPERATOR.fullmatch(name) and name not in _operators():
             close = [f"refused:{near}" for near in difflib.get_close_matches(name, _operators(), n=1)]
             raise _Wrong(text, f"ONNX has no operator {name!r}", close)
-        return Condition(text, provider, lambda subject: f"{name} is refused" if name in subject.refused else "")
+        return text, provider, lambda subject: f"{name} is refused" if name in subject.refused else ""
     conditions = [*(MEASURES[name] for name in measures), *(("refused:Resize",) if operators else ())]
     conditions += [*map(str, Severity), *(f"finding:{rule}" for rule in rules)]
     raise _Wrong(text, "this is no condition here", difflib.get_close_matches(text, conditions, n=1))
@@ -266,7 +264,7 @@ def _measure(text: str, match: re.Match[str], measures: Sequence[str]) -> Condit
         value = subject.measures.get(name)
         return f"{name} is {value:.4g}{unit}" if value is not None and SIGNS[sign](value, limit) else ""
 
-    return Condition(text, match[1] or "", broken)
+    return text, match[1] or "", broken
 
 
 def _worst(findings: Sequence[Finding], least: Severity | None) -> str:
@@ -289,13 +287,13 @@ def end(conditions: Iterable[Condition], watched: Iterable[Watched], code: int) 
     What could not be judged at all keeps its code: a condition that nobody could test did not hold.
     """
     things = list(watched)
-    for condition in conditions:
+    for text, provider, broken in conditions:
         for subject in things:
             row = PROVIDER_RULES.get(subject.provider)
-            concerned = condition.provider in ("", subject.provider, row.provider if row else "")
-            if concerned and (words := condition.broken(subject)):
+            concerned = provider in ("", subject.provider, row.provider if row else "")
+            if concerned and (words := broken(subject)):
                 where = f"{subject.place} with {subject.provider}" if subject.provider else subject.place
-                line = visible(f"--fail-on {condition.text}: {where}: {words}")
+                line = visible(f"--fail-on {text}: {where}: {words}")
                 click.echo(f"{click.style('error:', fg='red', bold=True)} {line}", err=True)
                 code = max(code, ExitCode.CHECK_FAILED)
     return code

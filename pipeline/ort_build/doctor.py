@@ -11,7 +11,6 @@ import subprocess
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
@@ -21,7 +20,7 @@ from pipeline.config.tables import Dependencies
 from pipeline.core.errors import MissingError
 from pipeline.ort_build.plan import AAR_SCRIPT, ASSET_CACHE_FLAG
 from pipeline.ort_build.request import ASSET_CACHE_SINCE, Request, version_key
-from pipeline.ort_build.run import SourceTree, build_environment
+from pipeline.ort_build.run import build_environment, text_of, tree_release
 
 GIB = 1 << 30
 ASK_SECONDS = 30
@@ -37,30 +36,22 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     remedy: str = ""
 
 
-class _Tool(NamedTuple):
-    """A program with the arguments that make it tell its version, and how to get it."""
+_TOOLS: dict[str, tuple[str, str, str]] = {
+    "cmake": ("ONNX Runtime is built by CMake", pip_install("cmake"), ""),
+    "ninja": ("the generator of the plan", pip_install("ninja"), ""),
+    "c++": ("C++17 compiler", "apt-get install g++ (11 or newer), or your system's", ""),
+    "javac": ("Java bindings and Gradle", "install a JDK 17 (apt-get install openjdk-17-jdk)", "17"),
+    "xcodebuild": ("Apple's compilers and SDKs", "build on a Mac with Xcode installed", "15"),
+    "protoc": ("compiles ONNX's protobuf", "apt-get install protobuf-compiler", ""),
+    "pkg-config": ("finds re2 and its like", "apt-get install pkgconf", ""),
+}
+"""Programs: what each is for, how to get it, and its lowest version, "" for any. The source tree names CMake's."""
 
-    command: tuple[str, ...]
-    why: str
-    remedy: str
-    minimum: str = ""
-
-
-_CMAKE = _Tool(("cmake", "--version"), "ONNX Runtime is built by CMake", pip_install("cmake"))
-_NINJA = _Tool(("ninja", "--version"), "the generator of the plan", pip_install("ninja"))
-_COMPILER = _Tool(("c++", "--version"), "C++17 compiler", "apt-get install g++ (11 or newer), or your system's", "")
-_JAVA = _Tool(
-    ("javac", "-version"), "Java bindings and Gradle", "install a JDK 17 (apt-get install openjdk-17-jdk)", "17"
-)
-_XCODE = _Tool(("xcodebuild", "-version"), "Apple's compilers and SDKs", "build on a Mac with Xcode installed", "15")
-_PROTOC = _Tool(("protoc", "--version"), "compiles ONNX's protobuf", "apt-get install protobuf-compiler")
-_PKG_CONFIG = _Tool(("pkg-config", "--version"), "finds re2 and its like", "apt-get install pkgconf")
-
-_TOOLS: dict[Platform, tuple[_Tool, ...]] = {
-    Platform.ANDROID: (_CMAKE, _NINJA, _JAVA),
-    Platform.IOS: (_CMAKE, _XCODE),
-    Platform.MACOS: (_CMAKE, _XCODE),
-    Platform.LINUX: (_CMAKE, _NINJA, _COMPILER),
+_NEEDED: dict[Platform, tuple[str, ...]] = {
+    Platform.ANDROID: ("cmake", "ninja", "javac"),
+    Platform.IOS: ("cmake", "xcodebuild"),
+    Platform.MACOS: ("cmake", "xcodebuild"),
+    Platform.LINUX: ("cmake", "ninja", "c++"),
 }
 
 _HEADERS: dict[str, str] = {
@@ -99,22 +90,22 @@ def look(command: tuple[str, ...]) -> str | None:
 
 
 def examine(
-    request: Request, tree: SourceTree | None, work: Path, environment: Mapping[str, str] | None = None
+    request: Request, source: Path | None, work: Path, environment: Mapping[str, str] | None = None
 ) -> tuple[Check, ...]:
-    """Everything that this build needs, in the order in which one would get it."""
+    """Everything that this build needs, in the order in which one would get it; `source` is ONNX Runtime's tree."""
     environment = os.environ if environment is None else environment
     platform = request.target.platform
     checks = [
         Check(
             name="source tree",
-            present=f"ONNX Runtime {tree.version} in {tree.path}" if tree else "",
-            good=tree is not None,
+            present=f"ONNX Runtime {tree_release(source)} in {source}" if source else "",
+            good=source is not None,
             why=f"the target wants {request.version}",
             remedy=f"git clone --recursive --branch v{request.version} the repository microsoft/onnxruntime, and give "
             "its folder with --source",
         )
     ]
-    checks += [_tool_check(tool, tree) for tool in _TOOLS[platform]]
+    checks += [_tool_check(name, source) for name in _NEEDED[platform]]
     if request.operators is not None:
         name, installed = "flatbuffers", ""
         with contextlib.suppress(PackageNotFoundError):
@@ -124,7 +115,7 @@ def examine(
                   why="reads operator configs with types", remedy=pip_install(name))
         )  # fmt: skip
     if platform is Platform.ANDROID:
-        checks += _android_checks(request, tree, environment)
+        checks += _android_checks(request, source, environment)
     if request.settings.dependencies is Dependencies.SYSTEM:
         checks += _system_checks(request)
     folder = next(path for path in (work, *work.absolute().parents) if path.is_dir())
@@ -147,20 +138,28 @@ def require(checks: tuple[Check, ...]) -> None:
         )
 
 
-def _tool_check(tool: _Tool, tree: SourceTree | None) -> Check:
-    minimum = tree.cmake if tree and tool is _CMAKE else tool.minimum
-    present = look(tool.command)
+def _tool_check(name: str, source: Path | None) -> Check:
+    why, remedy, minimum = _TOOLS[name]
+    if name == "cmake" and source:
+        minimum = cmake_minimum(source)
+    present = look((name, "-version" if name in ("javac", "xcodebuild") else "--version"))
     new_enough = not minimum or (bool(present) and version_key(present or "0") >= version_key(minimum))
     return Check(
-        name=tool.command[0],
+        name=name,
         present=present or ("" if present is None else "of unknown version"),
         good=present is not None and new_enough,
-        why=f"{tool.why}{f', {minimum} or newer' if minimum else ''}",
-        remedy=tool.remedy,
+        why=f"{why}{f', {minimum} or newer' if minimum else ''}",
+        remedy=remedy,
     )
 
 
-def _android_checks(request: Request, tree: SourceTree | None, environment: Mapping[str, str]) -> list[Check]:
+def cmake_minimum(source: Path) -> str:
+    """The version that the CMake file of a source tree demands, "" where it names none."""
+    demand = re.search(r"cmake_minimum_required\(VERSION (\d+(?:\.\d+)*)", text_of(source / "cmake/CMakeLists.txt"))
+    return demand[1] if demand else ""
+
+
+def _android_checks(request: Request, source: Path | None, environment: Mapping[str, str]) -> list[Check]:
     sdk, ndk = android_folders(environment)
     platforms = sorted(path.name for path in (sdk / "platforms").glob("android-*")) if sdk else []
     revision = ""
@@ -175,10 +174,9 @@ def _android_checks(request: Request, tree: SourceTree | None, environment: Mapp
               why="compiles for the phone",
               remedy="`sdkmanager 'ndk;27.2.12479018'`, and set ANDROID_NDK_HOME to its folder"),
     ]  # fmt: skip
-    if tree is None:
+    if source is None:
         return checks
     # What a source tree lacks or has too much of for an AAR
-    source = Path(tree.path)
     wrapper = source / "java/gradle/wrapper/gradle-wrapper.jar"
     script = source / AAR_SCRIPT
     blocked = (
@@ -213,7 +211,7 @@ def _system_checks(request: Request) -> list[Check]:
     missing = sorted(package for header, package in _HEADERS.items() if not Path("/usr/include", header).is_file())
     onnx = Path(request.settings.onnx_source or "", "onnx/onnx-ml.proto")
     return [
-        *(_tool_check(tool, None) for tool in (_PROTOC, _PKG_CONFIG)),
+        *(_tool_check(name, None) for name in ("protoc", "pkg-config")),
         Check(name="headers of this system's libraries",
               present=f"missing: {', '.join(missing)}" if missing else f"{len(_HEADERS)} packages", good=not missing,
               why="they take the place of downloads", remedy=f"apt-get install {' '.join(missing)}"),

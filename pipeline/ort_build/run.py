@@ -32,40 +32,26 @@ LEFT_OUT = frozenset({".git", "build", "__pycache__", "node_modules", ".gradle",
 """Folders that no build compiles: history, earlier builds, caches."""
 
 
-class SourceTree(msgspec.Struct, frozen=True, kw_only=True):
-    """A tree as it lies there. `cmake` is the version that its CMake file demands, empty when it names none."""
-
-    path: str
-    version: str
-    cmake: str
-
-    @property
-    def release(self) -> Release:
-        """The release line."""
-        return line_of(self.version)
-
-
-def read_tree(path: Path) -> SourceTree:
-    """Read the tree's release; raises ConfigError when this is no source tree of ONNX Runtime."""
-    version = _text(path / VERSION_FILE).strip()
+def tree_release(source: Path) -> str:
+    """The release of a source tree, as 1.23.2; raises ConfigError when this is none of ONNX Runtime."""
+    version = text_of(source / VERSION_FILE).strip()
     if not re.fullmatch(r"\d{1,3}\.\d{1,3}\.\d{1,3}", version):
         raise ConfigError(
-            "this is no source tree of ONNX Runtime", where=str(path),
+            "this is no source tree of ONNX Runtime", where=str(source),
             why=f"{VERSION_FILE} is missing or holds no release",
             remedy="unpack or clone the source of the release, and give its folder with --source",
         )  # fmt: skip
-    needed = re.search(r"cmake_minimum_required\(VERSION (\d+(?:\.\d+)*)", _text(path / "cmake/CMakeLists.txt"))
-    return SourceTree(path=str(path), version=version, cmake=needed[1] if needed else "")
+    return version
 
 
-def check_release(tree: SourceTree, version: str) -> None:
+def check_release(source: Path, version: str) -> None:
     """Raise ConfigError when a tree is not of the release that a target names (`1.23` takes any patch of it)."""
-    parts = version.split(".")
-    if tree.version.split(".")[: len(parts)] != parts:
+    parts, release = version.split("."), tree_release(source)
+    if release.split(".")[: len(parts)] != parts:
         raise ConfigError(
-            f"this source tree is ONNX Runtime {tree.version}, the target wants {version}", where=tree.path,
+            f"this source tree is ONNX Runtime {release}, the target wants {version}", where=str(source),
             why="operators, format versions and options differ between releases",
-            remedy=f"check out {version} there, or write ort_release = \"{tree.version}\" in the target",
+            remedy=f"check out {version} there, or write ort_release = \"{release}\" in the target",
         )  # fmt: skip
 
 
@@ -84,7 +70,8 @@ def source_digest(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _text(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """The text of a file, "" where there is none or it is no text."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -248,7 +235,7 @@ def default_cache() -> Path:
 
 def run_build(
     request: Request,
-    tree: SourceTree,
+    source: Path,
     cache: Path,
     progress: OnStep,
     *,
@@ -259,7 +246,7 @@ def run_build(
     `android` are the folders of SDK and NDK. Raises PipelineError with an excerpt of the log, its known cause and the
     log's path; a build that fails or is interrupted leaves its tree for the next try, and nothing in the cache.
     """
-    sources = source_digest(Path(tree.path))
+    sources = source_digest(source)
     digest = _sha256(f"{plan_digest(request)}{sources}")
     folder = cache / digest[:32]
     if (kept := read_record(folder)) is not None:
@@ -270,7 +257,7 @@ def run_build(
         started = time.monotonic()
         sdk, ndk = (str(place.absolute()) if place else None for place in android)
         places = BuildPaths(
-            source=str(Path(tree.path).absolute()),
+            source=str(source.absolute()),
             work=str(work.absolute()),
             python=sys.executable,
             android_sdk=sdk,

@@ -9,7 +9,7 @@ from pipeline.config import Platform
 from pipeline.config.tables import Dependencies
 from pipeline.core.errors import MissingError
 from pipeline.ort_build.doctor import Check, android_folders, examine, look, require
-from pipeline.ort_build.run import SourceTree, cause_of, excerpt
+from pipeline.ort_build.run import cause_of, excerpt
 from tests.ort_build.build_requests import request
 
 
@@ -34,8 +34,14 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def tree(version: str = "1.23.2") -> SourceTree:
-    return SourceTree(path="/src", version=version, cmake="3.28")
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A source tree of release 1.23.2, whose CMake file demands CMake 3.28."""
+    folder = tmp_path / "src"
+    (folder / "cmake").mkdir(parents=True)
+    (folder / "VERSION_NUMBER").write_text("1.23.2\n")
+    (folder / "cmake/CMakeLists.txt").write_text("cmake_minimum_required(VERSION 3.28)\n")
+    return folder
 
 
 def test_versions_are_read_as_the_tools_print_them(programs: Path) -> None:
@@ -45,15 +51,15 @@ def test_versions_are_read_as_the_tools_print_them(programs: Path) -> None:
     assert found == ["3.31.6", "17.0.15", "1.12.1", None]
 
 
-def test_a_cmake_that_is_too_old_for_the_tree_is_missing(programs: Path, tmp_path: Path) -> None:
+def test_a_cmake_that_is_too_old_for_the_tree_is_missing(programs: Path, tree: Path, tmp_path: Path) -> None:
     for name, says in (("cmake", "cmake version 3.25.1"), ("ninja", "1.12.1"), ("c++", "g++ (Debian) 14.2.0")):
         tool(programs, name, says)
-    found = checks_by_name(examine(request(Platform.LINUX), tree(), tmp_path, {}))
+    found = checks_by_name(examine(request(Platform.LINUX), tree, tmp_path, {}))
     assert not found["cmake"].good
     assert "3.28 or newer" in found["cmake"].why
     assert [found[name].good for name in ("source tree", "ninja", "c++", "disk")] == [True] * 4
     tool(programs, "cmake", "cmake version 3.28.0")
-    assert checks_by_name(examine(request(Platform.LINUX), tree(), tmp_path, {}))["cmake"].good
+    assert checks_by_name(examine(request(Platform.LINUX), tree, tmp_path, {}))["cmake"].good
 
 
 def test_everything_that_is_missing_is_named_with_its_remedy(programs: Path, tmp_path: Path) -> None:
@@ -81,24 +87,23 @@ def test_the_newest_ndk_inside_the_sdk_is_found(programs: Path, tmp_path: Path) 
 
 @pytest.mark.parametrize(("flag", "good"), [("--use_vcpkg_ms_internal_asset_cache", False), ("--use_vcpkg", True)])
 def test_a_script_that_blocks_downloads_is_found_before_the_build(
-    flag: str, good: bool, programs: Path, tmp_path: Path
+    flag: str, good: bool, programs: Path, tree: Path, tmp_path: Path
 ) -> None:
-    script = tmp_path / "tools/ci_build/github/android/build_aar_package.py"
+    script = tree / "tools/ci_build/github/android/build_aar_package.py"
     script.parent.mkdir(parents=True)
     script.write_text(f"command += ['{flag}']\n")
-    found = SourceTree(path=str(tmp_path), version="1.23.2", cmake="")
-    checks = checks_by_name(examine(request(), found, tmp_path, {}))
+    checks = checks_by_name(examine(request(), tree, tmp_path, {}))
     assert checks["downloads by vcpkg"].good is good
     assert not checks["gradle-wrapper.jar"].good
 
 
-def test_system_dependencies_are_checked_before_cmake_is_asked(programs: Path, tmp_path: Path) -> None:
+def test_system_dependencies_are_checked_before_cmake_is_asked(programs: Path, tree: Path, tmp_path: Path) -> None:
     (tmp_path / "onnx").mkdir()
     asked = request(Platform.LINUX, dependencies=Dependencies.SYSTEM, onnx_source=str(tmp_path))
     name = "source of ONNX"
-    assert not checks_by_name(examine(asked, tree(), tmp_path, os.environ))[name].good
+    assert not checks_by_name(examine(asked, tree, tmp_path, os.environ))[name].good
     (tmp_path / "onnx/onnx-ml.proto").write_text("")
-    assert checks_by_name(examine(asked, tree(), tmp_path, os.environ))[name].good
+    assert checks_by_name(examine(asked, tree, tmp_path, os.environ))[name].good
 
 
 LOGS = [

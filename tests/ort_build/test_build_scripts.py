@@ -17,6 +17,7 @@ from device_runner.files import cache_folder
 from pipeline.config import Platform
 from pipeline.config.tables import BuildKind, Dependencies
 from pipeline.core.errors import ConfigError
+from pipeline.ort_build.doctor import cmake_minimum
 from pipeline.ort_build.plan import (
     AAR_SCRIPT,
     APPLE_SCRIPT,
@@ -29,7 +30,7 @@ from pipeline.ort_build.plan import (
     tree_options,
     unaccepted,
 )
-from pipeline.ort_build.run import check_release, read_tree, source_digest
+from pipeline.ort_build.run import check_release, source_digest, tree_release
 from pipeline.required_ops import parse
 from tests.command import ROOT, ort_mobile
 from tests.ort_build.build_requests import request
@@ -202,11 +203,10 @@ def test_the_real_packaging_script_reads_the_settings_file(tree: Path, tmp_path:
 
 @pytest.mark.network
 def test_the_tree_says_which_release_it_is(tree: Path) -> None:
-    found = read_tree(tree)
-    assert (found.version, found.cmake) == (RELEASE, "3.28")
-    check_release(found, "1.21")
+    assert (tree_release(tree), cmake_minimum(tree)) == (RELEASE, "3.28")
+    check_release(tree, "1.21")
     with pytest.raises(ConfigError, match=r"source tree is ONNX Runtime 1\.21\.0, the target wants 1\.2\b"):
-        check_release(found, "1.2")
+        check_release(tree, "1.2")
 
 
 def write_tree(folder: Path, version: str = "1.23.2", build: str = "", aar: str = "") -> Path:
@@ -245,9 +245,9 @@ def test_reading_any_text_ends_in_options_or_a_value_error(text: str) -> None:
 @pytest.mark.parametrize("version", ["", "garbage", "1.23", "1.23.2-dev", "../x", "1" * 500])
 def test_a_folder_without_a_release_is_no_source_tree(version: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no source tree"):
-        read_tree(write_tree(tmp_path, version))
+        tree_release(write_tree(tmp_path, version))
     with pytest.raises(ConfigError, match="no source tree"):
-        read_tree(tmp_path / "nowhere")
+        tree_release(tmp_path / "nowhere")
 
 
 def test_a_tree_whose_script_is_no_python_is_a_config_error(tmp_path: Path) -> None:

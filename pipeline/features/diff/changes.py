@@ -249,33 +249,21 @@ def _of_onnx(graph: "onnx.GraphProto", large: Mapping[str, str]) -> FileGraph:
     return FileGraph(tuple(nodes), constants, given, tuple(value.name for value in graph.output))
 
 
-class KnownOptimizer(NamedTuple):
-    """One of ONNX Runtime's optimizers: the operators by which a region shows it.
-
-    Of each group of `lost` one is lost; one of `gained` is new, one of `kept` was there before, where there are any.
-    """
-
-    name: str
-    level: Level
-    lost: tuple[frozenset[str], ...] = ()
-    gained: frozenset[str] = frozenset()
-    kept: frozenset[str] = frozenset()
-
-    @property
-    def text(self) -> str:
-        """Its name with its level."""
-        return f"{self.name} ({self.level})"
+Shown: TypeAlias = tuple[tuple[frozenset[str], ...], frozenset[str], frozenset[str]]
+"""The operators by which a region shows an optimizer: of each group of the first one is lost; one of the second is new,
+one of the third was there before and is kept, where there are any.
+"""
 
 
-def _row(name: str, level: Level, lost: str = "", gained: str = "", kept: str = "") -> KnownOptimizer:
+def _row(name: str, level: Level, lost: str, gained: str = "", kept: str = "") -> tuple[str, Shown]:
     groups = tuple(frozenset(group.split("|")) for group in lost.split())
-    return KnownOptimizer(name, level, groups, frozenset(gained.split()), frozenset(kept.split()))
+    return f"{name} ({level})", (groups, frozenset(gained.split()), frozenset(kept.split()))
 
 
 ACTIVATIONS = "Relu|Sigmoid|Tanh|LeakyRelu|Clip|HardSigmoid"
 NCHWC = "com.microsoft.nchwc:"
 MS = "com.microsoft:"
-OPTIMIZERS: tuple[KnownOptimizer, ...] = (
+OPTIMIZERS: dict[str, Shown] = dict((
     _row("EliminateIdentity", Level.BASIC, "Identity"),
     _row("EliminateDropout", Level.BASIC, "Dropout"),
     _row("UnsqueezeElimination", Level.BASIC, "Unsqueeze"),
@@ -313,20 +301,14 @@ OPTIMIZERS: tuple[KnownOptimizer, ...] = (
          f"{NCHWC}Conv {NCHWC}MaxPool {NCHWC}AveragePool {NCHWC}GlobalAveragePool {NCHWC}GlobalMaxPool "
          f"{NCHWC}ReorderInput {NCHWC}ReorderOutput {NCHWC}Upsample"),
     _row("NhwcTransformer", Level.LAYOUT, "", f"{MS}NhwcMaxPool {MS}NhwcFusedConv {MS}QLinearConv"),
-)  # fmt: skip
-CONSTANT_FOLDING = KnownOptimizer("ConstantFolding", Level.BASIC)
-SUBEXPRESSIONS = KnownOptimizer("CommonSubexpressionElimination", Level.BASIC)
-TRANSPOSES = KnownOptimizer("TransposeOptimizer", Level.BASIC)
+))  # fmt: skip
+"""ONNX Runtime's optimizers by name with level."""
 
 
-class ChangedRegion(Struct, frozen=True, kw_only=True):
-    """Nodes that are gone and those in their place, by their places in the files; `by` names the optimizers that
-    did it, with their levels; empty where none is known.
-    """
-
-    gone: tuple[int, ...] = ()
-    new: tuple[int, ...] = ()
-    by: tuple[str, ...] = ()
+ChangedRegion: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], tuple[str, ...]]
+"""Nodes that are gone and those in their place, by their places in the files; then the optimizers that did it, with
+their levels, none where none is known.
+"""
 
 
 class GraphDiff(Struct, frozen=True, kw_only=True):
@@ -348,7 +330,7 @@ def diff_graphs(before: FileGraph, after: FileGraph) -> GraphDiff:
     """What became of the first graph."""
     pairs = _pairs(before, after)
     regions = tuple(_regions(before, after, pairs))
-    lost_values = {name for region in regions for place in region.gone for name in before.nodes[place].outputs}
+    lost_values = {name for gone, _, _ in regions for place in gone for name in before.nodes[place].outputs}
     changed = []
     for a, b in pairs.items():
         what = tuple(_differences(before, after, before.nodes[a], after.nodes[b], lost_values))
@@ -457,7 +439,7 @@ def _regions(before: FileGraph, after: FileGraph, pairs: Pairs) -> Iterator[Chan
                 root[find((0, place))] = find(givers[name])
     for group in grouped((find(member), member) for member in members).values():
         old, fresh = (tuple(place for side, place in group if side == wanted_side) for wanted_side in (0, 1))
-        yield ChangedRegion(gone=old, new=fresh, by=tuple(_makers(before, after, old, fresh)))
+        yield old, fresh, tuple(_makers(before, after, old, fresh))
 
 
 def _makers(before: FileGraph, after: FileGraph, gone: Sequence[int], new: Sequence[int]) -> Iterator[str]:
@@ -465,13 +447,13 @@ def _makers(before: FileGraph, after: FileGraph, gone: Sequence[int], new: Seque
     old = Counter(before.nodes[place].operator for place in gone)
     fresh = Counter(after.nodes[place].operator for place in new)
     lost, gained = old - fresh, fresh - old
-    for row in OPTIMIZERS if new else ():
-        fits = all(_any_of(group, lost) for group in row.lost) and (not row.gained or _any_of(row.gained, gained))
-        alone = set(lost) <= set().union(*row.lost)
-        if fits and (_any_of(row.kept, old) if row.kept else row.gained or alone):
-            yield row.text
+    for text, (groups, makes, keeps) in OPTIMIZERS.items() if new else ():
+        fits = all(_any_of(group, lost) for group in groups) and (not makes or _any_of(makes, gained))
+        alone = set(lost) <= set().union(*groups)
+        if fits and (_any_of(keeps, old) if keeps else makes or alone):
+            yield text
     if {*lost, *gained} == {"Transpose"}:
-        yield TRANSPOSES.text
+        yield f"TransposeOptimizer ({Level.BASIC})"
     elif not new:
         yield from _removers(before, after, gone)
 
@@ -479,11 +461,11 @@ def _makers(before: FileGraph, after: FileGraph, gone: Sequence[int], new: Seque
 def _removers(before: FileGraph, after: FileGraph, gone: Sequence[int]) -> Iterator[str]:
     """The optimizers that removed nodes and put none in their place."""
     left = list(gone)
-    for row in OPTIMIZERS:
-        if row.lost and not row.gained and not row.kept:
-            kept = [place for place in left if before.nodes[place].operator not in row.lost[0]]
+    for text, (groups, makes, keeps) in OPTIMIZERS.items():
+        if groups and not makes and not keeps:
+            kept = [place for place in left if before.nodes[place].operator not in groups[0]]
             if len(kept) < len(left):
-                yield row.text
+                yield text
             left = kept
 
     def has_twin(node: GraphNode) -> bool:
@@ -495,9 +477,9 @@ def _removers(before: FileGraph, after: FileGraph, gone: Sequence[int]) -> Itera
         )
 
     if any(name in after.constants for place in left for name in before.nodes[place].outputs):
-        yield CONSTANT_FOLDING.text
+        yield f"ConstantFolding ({Level.BASIC})"
     elif left and all(has_twin(before.nodes[place]) for place in left):
-        yield SUBEXPRESSIONS.text
+        yield f"CommonSubexpressionElimination ({Level.BASIC})"
 
 
 def _any_of(operators: Iterable[str], counted: Counter[str]) -> bool:
@@ -530,12 +512,12 @@ def draw_diff(before: FileGraph, after: FileGraph, change_set: GraphDiff, titles
     """The picture as an SVG document, sizes in pixels; a graph of over 600 boxes is one line that says so."""
     regions = dict(enumerate(change_set.regions, 1))
     sides = (
-        (before, "gone", {place: n for n, region in regions.items() for place in region.gone},
+        (before, "gone", {place: n for n, (gone, _, _) in regions.items() for place in gone},
          {place: what for place, _, what in change_set.changed}),
-        (after, "new", {place: n for n, region in regions.items() for place in region.new},
+        (after, "new", {place: n for n, (_, new, _) in regions.items() for place in new},
          {place: what for _, place, what in change_set.changed}),
     )  # fmt: skip
-    makers = {number: ", ".join(name.partition(" ")[0] for name in region.by) for number, region in regions.items()}
+    makers = {number: ", ".join(name.partition(" ")[0] for name in by) for number, (_, _, by) in regions.items()}
     parts: list[str] = []
     left, height = float(MARGIN), 0.0
     for title, (graph, style, numbers, changes) in zip(titles, sides, strict=True):

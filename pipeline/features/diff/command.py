@@ -54,8 +54,8 @@ def diff(a: str, b: str, svg: Path | None, outputs: Outputs) -> None:
         "nodes_b": len(after.nodes),
         "same": change_set.same,
         "regions": [
-            {"by": list(region.by), "gone": nodes(before, region.gone), "new": nodes(after, region.new)}
-            for region in change_set.regions
+            {"by": list(by), "gone": nodes(before, gone), "new": nodes(after, new)}
+            for gone, new, by in change_set.regions
         ],
         "changed": [{**nodes(before, [place])[0], "what": list(what)} for place, _, what in change_set.changed],
         "recorded": change_set.recorded,
@@ -77,21 +77,20 @@ def diff_parts(a: str, b: str, before: "FileGraph", after: "FileGraph", change_s
     """The change in a line, regions that are alike in one row, and nodes that have other attributes or constants."""
     from pipeline.report.wording import Line, Listing
 
-    gone = sum(len(region.gone) for region in change_set.regions)
-    new = sum(len(region.new) for region in change_set.regions)
+    lost, added = (sum(len(region[side]) for region in change_set.regions) for side in (0, 1))
     yield Line(
-        f"{a} → {b}: {len(before.nodes)} → {len(after.nodes)} nodes: {gone} gone, {new} new, {len(change_set.changed)} "
-        f"changed, {change_set.same} the same"
+        f"{a} → {b}: {len(before.nodes)} → {len(after.nodes)} nodes: {lost} gone, {added} new, "
+        f"{len(change_set.changed)} changed, {change_set.same} the same"
     )
     if not (change_set.regions or change_set.changed or change_set.recorded):
         yield Line("no node differs")
     alike = Counter(
         (
-            _operators(before.nodes[place].operator for place in region.gone),
-            _operators(after.nodes[place].operator for place in region.new),
-            ", ".join(region.by) or "-",
+            _operators(before.nodes[place].operator for place in gone),
+            _operators(after.nodes[place].operator for place in new),
+            ", ".join(by) or "-",
         )
-        for region in change_set.regions
+        for gone, new, by in change_set.regions
     )
     if alike:
         rows = tuple((*row, str(count)) for row, count in alike.most_common(MOST_ROWS))

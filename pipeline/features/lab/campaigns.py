@@ -201,9 +201,9 @@ def fetched(
         by_name[name] = folder / place
     for name in record.references:
         file_in(folder, f"{REFERENCES}/{name}/any")
-    paths = [(file, file_in(folder, file.name)) for file in files_of(store, campaign.id)]
+    paths = [(file, file_in(folder, file[0])) for file in files_of(store, campaign.id)]
     for file, path in paths:
-        fetch_file(store, file, by_name.get(file.name, path), ended)
+        fetch_file(store, file, by_name.get(file[0], path), ended)
     return Carried(campaign=campaign, record=record, artifacts=artifacts, folder=folder)
 
 
@@ -316,7 +316,7 @@ def submit(config: Config, options: JobOptions, progress: Progress) -> dict[str,
         submit_jobs(job.store, campaign.id, most_runs(campaign.job(), facts), files)
     return {
         "campaign": campaign.id, "devices": tuple(facts), "runs": len(planned) * config.measure.timed_rounds,
-        "files": len(files), "bytes": sum(file.size_bytes for file in files),
+        "files": len(files), "bytes": sum(size for _, _, size in files),
     }  # fmt: skip
 
 

@@ -244,18 +244,8 @@ FILE_NAME = "(artifacts|libraries)/[^/]+|reference/[^/]+/[^/]+"
 """Regular expressions, for Python and for PostgreSQL; a host has no other files of a campaign than these."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LabFile:
-    """A file of a campaign by its path in an output folder."""
-
-    name: str
-    sha256: str
-    size_bytes: int
-
-    @property
-    def parts(self) -> int:
-        """In how many parts it is stored."""
-        return -(-self.size_bytes // PART_BYTES)
+LabFile = tuple[str, str, int]
+"""A file of a campaign: its path in an output folder, its SHA-256 and its size in bytes."""
 
 
 def checked_id(campaign: str) -> str:
@@ -280,13 +270,13 @@ def file_in(folder: Path, name: str) -> Path:
 def checked_files(files: Iterable[LabFile]) -> list[LabFile]:
     """The files of a campaign; raises StoreError for sizes or digests that cannot be, or more than a host takes."""
     checked, total = list(files), 0
-    for file in checked:
-        shown = visible(file.name)[:200]
-        if not re.fullmatch("[0-9a-f]{64}", file.sha256):
+    for name, sha256, size_bytes in checked:
+        shown = visible(name)[:200]
+        if not re.fullmatch("[0-9a-f]{64}", sha256):
             raise _refused(f"the file {shown!r} has no SHA-256", "it names the parts that the file is stored in")
-        if not 0 <= file.size_bytes <= MOST_BYTES:
-            raise _refused(f"the file {shown!r} has {file.size_bytes} bytes", f"a file has 0 to {MOST_BYTES}")
-        total += file.size_bytes
+        if not 0 <= size_bytes <= MOST_BYTES:
+            raise _refused(f"the file {shown!r} has {size_bytes} bytes", f"a file has 0 to {MOST_BYTES}")
+        total += size_bytes
     if total > MOST_BYTES or len(checked) > MOST_FILES:
         raise _refused(
             f"the campaign has {len(checked)} files of {total >> 20} MB",
@@ -370,7 +360,7 @@ def keep_files(store: Store, paths: Mapping[str, Path]) -> list[LabFile]:
     kept = []
     for name, path in paths.items():
         digest = sha256_of(path)
-        kept.append(LabFile(name=name, sha256=digest, size_bytes=path.stat().st_size))
+        kept.append((name, digest, path.stat().st_size))
         parts = store.read(partial(_parts, digest=digest))
         with path.open("rb") as file:
             for number, content in enumerate(iter(partial(file.read, PART_BYTES), b"")):
@@ -393,21 +383,22 @@ def fetch_file(store: Store, file: LabFile, path: Path, ended: Callable[[], str]
 
     `ended` is asked before each part why the file is not needed any more, "" while it is; a reason is raised, too.
     """
-    if path.is_file() and path.stat().st_size == file.size_bytes and sha256_of(path) == file.sha256:
+    name, sha256, size_bytes = file
+    if path.is_file() and path.stat().st_size == size_bytes and sha256_of(path) == sha256:
         return
     digest = hashlib.sha256()
     with replacing(path) as temporary, temporary.open("wb") as out:
-        for number in range(file.parts):
+        for number, start in enumerate(range(0, size_bytes, PART_BYTES)):
             if reason := ended():
-                raise StoreError(f"{file.name} is not fetched", where=store.where, why=reason)
-            part = store.read(partial(_part, digest=file.sha256, number=number))
-            if len(part) != min(PART_BYTES, file.size_bytes - number * PART_BYTES):
+                raise StoreError(f"{name} is not fetched", where=store.where, why=reason)
+            part = store.read(partial(_part, digest=sha256, number=number))
+            if len(part) != min(PART_BYTES, size_bytes - start):
                 break
             digest.update(part)
             out.write(part)
-        if digest.hexdigest() != file.sha256:
+        if digest.hexdigest() != sha256:
             raise StoreError(
-                f"the file {file.name} is not as it was submitted", where=store.where,
+                f"the file {name} is not as it was submitted", where=store.where,
                 why=f"parts of it are lost or were changed; {KEPT_DAYS} days after a campaign's end they are removed",
                 remedy="submit the campaign again",
             )  # fmt: skip
@@ -426,10 +417,10 @@ def submit_jobs(store: Store, campaign: str, runs: Mapping[str, int], files_kept
     Raises StoreError where files were removed since they were stored.
     """
     numbers = [sa.literal(list(runs.values()), sa.ARRAY(sa.Integer))]
-    numbers.append(sa.literal([file.size_bytes for file in files_kept], sa.ARRAY(sa.BigInteger)))
+    numbers.append(sa.literal([size for _, _, size in files_kept], sa.ARRAY(sa.BigInteger)))
     devices, names, digests = (
         sa.literal(values, sa.ARRAY(sa.Text))
-        for values in (list(runs), [file.name for file in files_kept], [file.sha256 for file in files_kept])
+        for values in (list(runs), [name for name, _, _ in files_kept], [sha256 for _, sha256, _ in files_kept])
     )
     query = sa.select(sa.func.lab_submit(campaign, devices, numbers[0], names, digests, numbers[1]))
     if not store.write(lambda connection: connection.scalar(query)):
@@ -450,8 +441,8 @@ def remove_old_files(store: Store) -> int:
 def files_of(store: Store, campaign: str) -> list[LabFile]:
     """The files of a campaign; raises StoreError for more of them than a host takes, or sizes that cannot be."""
     query = sa.select(files.c.name, files.c.sha256, files.c.size_bytes).where(files.c.campaign_id == campaign)
-    rows = store.read(lambda connection: connection.execute(query.limit(MOST_FILES + 1)).mappings().all())
-    return checked_files(LabFile(**row) for row in rows)
+    rows = store.read(lambda connection: connection.execute(query.limit(MOST_FILES + 1)).all())
+    return checked_files((row.name, row.sha256, row.size_bytes) for row in rows)
 
 
 def jobs_of(store: Store, campaign: str | None = None) -> list[LabJob]:

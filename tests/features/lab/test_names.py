@@ -82,8 +82,8 @@ def test_contexts_are_run_by_hosts_of_a_lab_with_the_plugin_and_what_the_simulat
     assert carried.references["m"].simulated["qnn-SM8650"][0].file == str(tmp_path / "reference/m/qnn-SM8650.y")
 
 
-def lab_file(**values: object) -> LabFile:
-    return LabFile(**{"name": "artifacts/m.ort", "sha256": DIGEST, "size_bytes": 1, **values})  # type: ignore[arg-type]
+def lab_file(name: str = "artifacts/m.ort", sha256: str = DIGEST, size_bytes: int = 1) -> LabFile:
+    return name, sha256, size_bytes
 
 
 @pytest.fixture
