@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks.noise import INFERENCES, MODELS, Floats, NoiseModel, campaigns, medians
 from pipeline.campaign.statistics.compare import DEFAULT_RULE, LOOKS, DecisionRule, decide
-from pipeline.campaign.statistics.groups import Pairs, noise, percentile_bounds, ratio_interval, rounds_needed
+from pipeline.campaign.statistics.groups import noise, percentile_bounds, ratio_interval, rounds_needed
 from pipeline.features.pilot.job import PILOT_ROUNDS
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "numbers.md"
@@ -85,7 +85,7 @@ def pairs(model: NoiseModel, seed: int, count: int, rounds: int) -> Iterator[Flo
 
 def different(logs: Floats, rule: DecisionRule = DEFAULT_RULE) -> bool:
     """Whether the rule calls these rounds different."""
-    verdict = decide([Pairs(tuple(range(len(logs))), logs)], rule)[0].verdict
+    verdict = decide([(tuple(range(len(logs))), logs)], rule)[0].verdict
     return verdict.value in ("faster", "slower")
 
 
@@ -110,10 +110,10 @@ def sequential(model: NoiseModel, found: Found, trials: Trials) -> None:
     shown, used = 0, 0
     for logs in pairs(model, SEED + 101, trials.slower, LOOKS[-1]):
         numbers = tuple(range(LOOKS[-1]))
-        whole = Pairs(numbers, logs + np.log1p(SLOWER))
-        ends = (look for look in LOOKS if decide([whole.before(look)], rule)[0].settled)
+        whole = logs + np.log1p(SLOWER)
+        ends = (look for look in LOOKS if decide([(numbers[:look], whole[:look])], rule)[0].settled)
         end = next(ends, LOOKS[-1])
-        shown += different(whole.before(end).logs, rule)
+        shown += different(whole[:end], rule)
         used += end
     found.slower[0], found.rounds_used = shown / trials.slower, used / trials.slower
 
@@ -131,7 +131,7 @@ def many(model: NoiseModel, found: Found, trials: Trials) -> None:
             interval = ratio_interval(values)
             holds = interval is not None and interval.low <= 1 <= interval.high
             chosen, again = chosen + (holds and counts), again + (holds and not counts)
-        judged = decide([Pairs(numbers, logs[:, lane] - logs[:, 0]) for lane in range(1, MANY)], DEFAULT_RULE)
+        judged = decide([(numbers, logs[:, lane] - logs[:, 0]) for lane in range(1, MANY)], DEFAULT_RULE)
         false += any(one.verdict.value in ("faster", "slower") for one in judged)
     found.held_by_choosing, found.held_again = chosen / trials.many, again / trials.many
     found.false_of_many = false / trials.many

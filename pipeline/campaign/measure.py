@@ -25,8 +25,8 @@ from device_runner.profile import with_profile, with_profiler
 from device_runner.result import Conditions, FailureKind, RunResult, Status, host_name, utc_now
 from device_runner.spec import RunSpec
 from pipeline.campaign.plan import Inputs, PlannedRun, baselines, decision_rule, order_of_round, planned_id, spec_of
-from pipeline.campaign.record import FRESH_FROM, Prediction, RunRecord
-from pipeline.campaign.statistics import Round, RunGroup
+from pipeline.campaign.record import FRESH_FROM, Prediction, RunRecord, rounds_of
+from pipeline.campaign.statistics import RunGroup
 from pipeline.campaign.statistics.compare import undecided
 from pipeline.campaign.store import REPEATED, Store
 from pipeline.check.compare import OutputCheck
@@ -410,7 +410,7 @@ class RoundsWithLooks(OpenTurns):
         self.device = device
         self.compared = compared
         self.runs = {planned_id(run): run for run in plan.planned_runs if run.device == device}
-        self.rounds: dict[str, list[Round]] = {name: [] for name in self.runs}
+        self.records: dict[str, list[RunRecord]] = {name: [] for name in self.runs}
         self.open: dict[int, set[str]] = {}
         for run in stored:
             if run.planned in self.runs:
@@ -453,8 +453,7 @@ class RoundsWithLooks(OpenTurns):
 
     def _keep(self, run: RunRecord) -> None:
         if run.result.status is Status.OK and not run.spec.profile:
-            timed = Round(number=run.round, latencies_ns=run.result.latencies_ns, marks=run.result.marks)
-            self.rounds[run.planned].append(timed)
+            self.records[run.planned].append(run)
 
     def _group(self, name: str, look: int) -> RunGroup:
-        return RunGroup(key=name, rounds=tuple(timed for timed in self.rounds[name] if timed.number < look))
+        return rounds_of((run for run in self.records[name] if run.round < look), name)

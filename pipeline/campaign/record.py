@@ -11,7 +11,7 @@ from device_runner.options import DeviceClass, class_of
 from device_runner.result import RunResult, Status, Struct
 from device_runner.spec import RunOptions, RunSpec
 from pipeline.accuracy.result import ArtifactAccuracy
-from pipeline.campaign.statistics import Round, RunGroup
+from pipeline.campaign.statistics import RunGroup
 from pipeline.check.compare import OutputCheck
 from pipeline.check.result import Reference
 from pipeline.compat.contexts import NpuContext
@@ -442,11 +442,9 @@ def rounds_of(
     latencies_ns: Callable[[RunResult], tuple[int, ...]] = lambda result: result.latencies_ns,
 ) -> RunGroup:
     """The rounds of one planned run that gave times; each with its latencies, or what else of it is compared."""
+    passed = [record for record in records if record.result.status is Status.OK]
     return RunGroup(
         key=key,
-        rounds=tuple(
-            Round(number=record.round, latencies_ns=latencies_ns(record.result), marks=record.result.marks)
-            for record in records
-            if record.result.status is Status.OK
-        ),
+        latencies_ns={record.round: latencies_ns(record.result) for record in passed},
+        marks=tuple(mark for record in passed for mark in record.result.marks),
     )

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pipeline.config import Config
     from pipeline.dataset import Dataset
     from pipeline.job import run as job
-    from pipeline.job.assemble import Assembled, JobResult
+    from pipeline.job.assemble import Assembled
 
 
 @click.command(cls=Command)
@@ -340,7 +340,7 @@ def completed_job(
     options: "job.JobOptions",
     measure: "job.Measure | None" = None,
     nothing: str = NOTHING_MEASURED,
-) -> "JobResult":
+) -> "Assembled":
     """Do a job; one that is interrupted ends the command with what is kept (`nothing` measured yet) and how to go on.
 
     `measure` is how its campaign is measured: by default in rounds.
@@ -375,7 +375,7 @@ def nothing_ships(assembled: "Assembled") -> str:
     return visible("no artifact may ship" + (f" ({'; '.join(reasons)})" if reasons else ": the config has no target"))
 
 
-def job_document(result: "JobResult") -> dict[str, Any]:
+def job_document(result: "Assembled") -> dict[str, Any]:
     """What a job left, for programs: the files, the bundle, and what speaks against shipping."""
     from pipeline.release.manifest import content_digest
 
@@ -398,7 +398,7 @@ def job_document(result: "JobResult") -> dict[str, Any]:
     }
 
 
-def show_job(result: "JobResult", outputs: Outputs) -> None:
+def show_job(result: "Assembled", outputs: Outputs) -> None:
     """The report and where everything is on stdout, unless there is to be no text; what went wrong on stderr."""
     from pipeline.core.errors import errors
     from pipeline.release.manifest import content_digest
@@ -407,9 +407,9 @@ def show_job(result: "JobResult", outputs: Outputs) -> None:
     from pipeline.report.layout import failed_lines
 
     if outputs.text:
-        show_report(result.assembled.report)
+        show_report(result.report)
     if result.exit_code:
-        outputs.show_errors(failed_lines(result.assembled.report))
+        outputs.show_errors(failed_lines(result.report))
     for device, reason in result.left.items():
         click.echo(visible(f"{device} was left before the end: {reason}"), err=True)
     show_denied(result.denied)
@@ -422,15 +422,15 @@ def show_job(result: "JobResult", outputs: Outputs) -> None:
             click.echo(context_line(context))
         click.echo(f"bundle   {folder / 'bundle'} (digest {content_digest(result.content)[:16]})")
     elif not result.content:
-        reason = "see the errors above" if errors(result.findings) else nothing_ships(result.assembled)
+        reason = "see the errors above" if errors(result.findings) else nothing_ships(result)
         click.echo(f"bundle   none: {reason}", err=True)
 
 
-def finish_job(ctx: click.Context, result: "JobResult", outputs: Outputs, **more: Any) -> NoReturn:
+def finish_job(ctx: click.Context, result: "Assembled", outputs: Outputs, **more: Any) -> NoReturn:
     """Write what a job left as JSON (with `more`) and for a CI, show it, and end the command."""
     from pipeline.report.formats import of_campaign
 
     outputs.write_json(job_document(result) | more)
-    outputs.write_ci(of_campaign(result.assembled.report, result.findings))
+    outputs.write_ci(of_campaign(result.report, result.findings))
     show_job(result, outputs)
     ctx.exit(result.exit_code)

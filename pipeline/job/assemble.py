@@ -104,7 +104,7 @@ NO_ANSWERS = "a search decided what ships of this campaign, and this installatio
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assembled:
-    """A campaign as it is known now."""
+    """A campaign as it is known now, and, after a job, what that left: the bundle in its folder, and how it ended."""
 
     report: CampaignReport
     record: JobRecord
@@ -115,6 +115,34 @@ class Assembled:
     """Timed runs with their raw latencies, in the order of the plan."""
     earlier: CampaignReport | None = None
     """Of the campaign of the same name before it."""
+    folder: Path = Path()
+    content: Content | None = None
+    """The bundle's; None where nothing may ship."""
+    left: Mapping[str, str] = field(default_factory=dict)
+    """Why devices could not finish."""
+    denied: tuple[Denied, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    """What speaks against shipping; an error among it, and there is no bundle."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """Of a job: 4 when an output check, a budget that leaves a model without an artifact, a constraint of a search
+        or the library that ships says no, 0 when all is done.
+
+        1 when anything else failed, or a search has no answer.
+        """
+        record, report = self.record, self.report
+        checks = [c for variants in record.checks.values() for results in variants.values() for c in results]
+        checks += [check for row in report.rows for check in row.checks]
+        refused = any(proof.failed for proof in report.proofs) or bool(errors(self.findings))
+        if report.tuned and (report.tuned.impossible or report.tuned.unanswered):
+            return ExitCode.CHECK_FAILED if report.tuned.impossible else ExitCode.SOME_FAILED
+        refused |= any(row.result and row.result.not_finite for row in record.accuracy)
+        over = {row.model for row in record.accuracy if row.refused(record.config.accuracy.max_drop)}
+        refused |= any(row.model in over for row in report.withheld)
+        if refused or any(check.failed for check in checks):
+            return ExitCode.CHECK_FAILED
+        return ExitCode.SOME_FAILED if report.failures or self.left or not self.content else ExitCode.DONE
 
 
 def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
@@ -630,40 +658,6 @@ def _evidence(assembled: Assembled) -> dict[str, object]:
     } | ({"accuracy": accuracy} if accuracy else {})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobResult:
-    """What a job left: the report, its folder, the bundle's content (None: nothing may ship), how it ended."""
-
-    assembled: Assembled
-    folder: Path
-    content: Content | None
-    left: Mapping[str, str] = field(default_factory=dict)
-    """Why devices could not finish."""
-    denied: tuple[Denied, ...] = ()
-    findings: tuple[Finding, ...] = ()
-    """What speaks against shipping; an error among it, and there is no bundle."""
-
-    @property
-    def exit_code(self) -> ExitCode:
-        """4 when an output check, a budget that leaves a model without an artifact, a constraint of a search or the
-        library that ships says no, 0 when all is done.
-
-        1 when anything else failed, or a search has no answer.
-        """
-        record, report = self.assembled.record, self.assembled.report
-        checks = [c for variants in record.checks.values() for results in variants.values() for c in results]
-        checks += [check for row in report.rows for check in row.checks]
-        refused = any(proof.failed for proof in report.proofs) or bool(errors(self.findings))
-        if report.tuned and (report.tuned.impossible or report.tuned.unanswered):
-            return ExitCode.CHECK_FAILED if report.tuned.impossible else ExitCode.SOME_FAILED
-        refused |= any(row.result and row.result.not_finite for row in record.accuracy)
-        over = {row.model for row in record.accuracy if row.refused(record.config.accuracy.max_drop)}
-        refused |= any(row.model in over for row in report.withheld)
-        if refused or any(check.failed for check in checks):
-            return ExitCode.CHECK_FAILED
-        return ExitCode.SOME_FAILED if report.failures or self.left or not self.content else ExitCode.DONE
-
-
 EndedCampaign: TypeAlias = tuple[CampaignRecord, Mapping[str, str], tuple[Denied, ...]]
 """A campaign after its runs, why devices could not finish, and options newly denied."""
 
@@ -676,7 +670,7 @@ def close_job(
     progress: StageLog,
     *,
     only_reads: bool = False,
-) -> JobResult:
+) -> Assembled:
     """Choose, bundle and report what a campaign measured; the times of the job's stages are stored, too."""
     campaign, left, denied = ended
     assembled, content = with_earlier(assemble(store, campaign), store), None
@@ -696,6 +690,9 @@ def close_job(
 
     if not only_reads:
         store.amend(campaign.id, with_stages)
-    assembled = replace(assembled, record=with_stages(assembled.record))
+    assembled = replace(
+        assembled, record=with_stages(assembled.record), folder=folder, content=content, left=left, denied=denied,
+        findings=findings,
+    )  # fmt: skip
     write_reports(assembled, folder)
-    return JobResult(assembled=assembled, folder=folder, content=content, left=left, denied=denied, findings=findings)
+    return assembled

@@ -67,8 +67,8 @@ from pipeline.core.errors import Finding, PipelineError, warning
 from pipeline.core.files import ARTIFACTS, DATABASE, PROFILES, scratch, write_text
 from pipeline.core.progress import Progress, StageLog
 from pipeline.job.assemble import (
+    Assembled,
     EndedCampaign,
-    JobResult,
     assemble,
     check_against_targets,
     close_job,
@@ -472,7 +472,7 @@ Measure = Callable[[CampaignJob, Path, Progress], EndedCampaign]
 """How a prepared job is measured, with a folder for what is left of its runs."""
 
 
-def run_job(config: Config, options: JobOptions, shown: Progress, measure: Measure = CampaignJob.measure) -> JobResult:
+def run_job(config: Config, options: JobOptions, shown: Progress, measure: Measure = CampaignJob.measure) -> Assembled:
     """Do the whole job; raises PipelineError when nothing of it can be done."""
     progress = StageLog(shown)
     with prepared_job(config, options, progress) as (job, work):

@@ -30,7 +30,6 @@ from pipeline.campaign.statistics import (
     Caution,
     Comparison,
     DecisionRule,
-    Round,
     RunGroup,
     Statistics,
     compare,
@@ -313,15 +312,14 @@ def measured_rows(
 
 def fresh_comparison(runs: Sequence[RunRecord], chosen: RecordedRun, other: RecordedRun) -> Comparison | None:
     """The chosen run and another in rounds that chose nothing; None without any."""
-    groups = []
-    for planned in (chosen, other):
-        rounds = (
-            Round(number=run.round, latencies_ns=run.result.latencies_ns, marks=run.result.marks)
-            for run in runs
-            if run.planned == planned.id and run.round >= FRESH_FROM and run.result.failure is None
+    group, baseline = (
+        rounds_of(
+            (run for run in runs if run.planned == planned.id and run.round >= FRESH_FROM),
+            f"{planned.variant}/{planned.run}",
         )
-        groups.append(RunGroup(key=f"{planned.variant}/{planned.run}", rounds=tuple(rounds)))
-    return compare(groups[0], groups[1])
+        for planned in (chosen, other)
+    )
+    return compare(group, baseline)
 
 
 def make_rows(measured: Sequence[MeasuredRow], rule: DecisionRule = DEFAULT_RULE) -> tuple[Row, ...]:

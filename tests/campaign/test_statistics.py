@@ -15,7 +15,6 @@ from pipeline.campaign.statistics import (
     Comparison,
     DecisionRule,
     Doubt,
-    Round,
     RunGroup,
     Statistics,
     Verdict,
@@ -25,7 +24,7 @@ from pipeline.campaign.statistics import (
     summarize,
 )
 from pipeline.campaign.statistics.compare import LOOKS, compare_all, decide, holm, undecided
-from pipeline.campaign.statistics.groups import ADVICE, MARKED, SMALLEST_SAMPLE, Pairs
+from pipeline.campaign.statistics.groups import ADVICE, MARKED, SMALLEST_SAMPLE
 from pipeline.config import MeasureConfig
 from tests.values import present
 
@@ -33,10 +32,7 @@ latencies = st.integers(1, 10**11)
 
 
 def group(*rounds: list[int], key: str = "a", marks: tuple[Mark, ...] = ()) -> RunGroup:
-    numbered = enumerate(rounds)
-    return RunGroup(
-        key=key, rounds=tuple(Round(number=n, latencies_ns=tuple(times), marks=marks) for n, times in numbered)
-    )
+    return RunGroup(key=key, latencies_ns=dict(enumerate(map(tuple, rounds))), marks=marks * len(rounds))
 
 
 def simulated(random: np.random.Generator, factor: float, shared: np.ndarray, noise: float, key: str) -> RunGroup:
@@ -129,8 +125,8 @@ def test_known_ratios_are_found(factor: float, expected: Verdict) -> None:
 
 
 def test_rounds_are_paired_by_number_not_by_place() -> None:
-    ours = RunGroup(key="a", rounds=tuple(Round(number=n, latencies_ns=(200 * 2**n,)) for n in (3, 1, 2)))
-    theirs = RunGroup(key="b", rounds=tuple(Round(number=n, latencies_ns=(100 * 2**n,)) for n in (1, 2, 4)))
+    ours = RunGroup(key="a", latencies_ns={n: (200 * 2**n,) for n in (3, 1, 2)})
+    theirs = RunGroup(key="b", latencies_ns={n: (100 * 2**n,) for n in (1, 2, 4)})
     comparison = present(compare(ours, theirs))
     assert comparison.rounds == 2
     assert comparison.ratio == pytest.approx(2)
@@ -139,7 +135,7 @@ def test_rounds_are_paired_by_number_not_by_place() -> None:
 def test_nothing_measured_is_no_statistics_and_no_comparison() -> None:
     quiet = group([], [], key="quiet")
     assert summarize([quiet, group([1], [1])], baseline="a")["quiet"] == (None, None, ())
-    assert describe(RunGroup(key="none", rounds=())) is None
+    assert describe(RunGroup(key="none", latencies_ns={})) is None
 
 
 def test_a_group_is_not_compared_with_itself() -> None:
@@ -252,8 +248,8 @@ def test_the_first_look_that_decides_counts() -> None:
 
 def test_the_same_is_no_reason_to_stop_while_the_ratio_is_off_by_more_than_matters() -> None:
     rule = DecisionRule(margin=0.3, looks=LOOKS)
-    wide = Pairs(tuple(range(5)), np.array([0.05, 0.0, 0.07, 0.01, 0.03]))
-    near = Pairs(tuple(range(5)), np.array([0.02, -0.02, 0.01, -0.01, 0.005]))
+    wide = tuple(range(5)), np.array([0.05, 0.0, 0.07, 0.01, 0.03])
+    near = tuple(range(5)), np.array([0.02, -0.02, 0.01, -0.01, 0.005])
     assert [(one.verdict, one.settled) for one in decide([wide, near], rule)] == [
         (Verdict.SAME, False), (Verdict.SAME, True),
     ]  # fmt: skip

@@ -5,7 +5,7 @@ from dataclasses import replace
 from device_runner.device import DeviceFacts
 from device_runner.result import Mark
 from device_runner.spec import RunOptions
-from pipeline.campaign.statistics import DecisionRule, Round, RunGroup, Verdict
+from pipeline.campaign.statistics import DecisionRule, RunGroup, Verdict
 from pipeline.config import Platform, Target
 from pipeline.core.variant import Artifact, Level, Style, Variant
 from pipeline.release.choose import MeasuredVariant, Rejected, choose, suits
@@ -33,12 +33,9 @@ def artifact(
 def measured(
     of: Artifact, ms: float, device: str = "adb:1", provider: str = "cpu", marks: tuple[Mark, ...] = ()
 ) -> MeasuredVariant:
-    rounds = tuple(
-        Round(number=n, latencies_ns=tuple(int(ms * 1e6) + 100 * k + n for k in range(20)), marks=marks)
-        for n in range(6)
-    )
+    times = {n: tuple(int(ms * 1e6) + 100 * k + n for k in range(20)) for n in range(6)}
     options = RunOptions(provider=provider)
-    group = RunGroup(key=f"{of.variant.name}/{provider}", rounds=rounds)
+    group = RunGroup(key=f"{of.variant.name}/{provider}", latencies_ns=times, marks=marks * 6)
     return MeasuredVariant(device=device, artifact=of, options=options, group=group)
 
 
@@ -66,11 +63,8 @@ def test_of_equals_the_plainest_ships() -> None:
 def noisy(of: Artifact, ms: float, spread: float) -> MeasuredVariant:
     """Rounds that scatter so much that nothing is shown about them."""
     one = measured(of, ms)
-    rounds = tuple(
-        Round(number=n, latencies_ns=tuple(int(t * (1 + spread * (-1) ** n)) for t in each.latencies_ns))
-        for n, each in enumerate(one.group.rounds)
-    )
-    return replace(one, group=RunGroup(key=one.group.key, rounds=rounds))
+    times = {n: tuple(int(t * (1 + spread * (-1) ** n)) for t in each) for n, each in one.group.latencies_ns.items()}
+    return replace(one, group=RunGroup(key=one.group.key, latencies_ns=times))
 
 
 def test_what_cannot_be_told_apart_is_no_tie_when_its_median_is_worse() -> None:

@@ -16,6 +16,7 @@ from device_runner.result import LatencyBin, RunResult, Status, Struct, Sustaine
 from pipeline.campaign.statistics.groups import (
     LEAST_ROUNDS,
     Caution,
+    Floats,
     Interval,
     Pairs,
     RunGroup,
@@ -145,30 +146,31 @@ def judge(differs: bool, likely: Interval, rule: DecisionRule) -> Verdict:
 def decide(sets: Sequence[Pairs], rule: DecisionRule) -> list[Judgement]:
     """The decision on each of several comparisons with one baseline."""
     if not rule.looks:
-        return _looked(sets, [Judgement()] * len(sets), rule, 1.0)
+        return _looked([logs for _, logs in sets], [Judgement()] * len(sets), rule, 1.0)
     decisions = [Judgement()] * len(sets)
-    rounds = max((pairs.numbers[-1] + 1 for pairs in sets if pairs.numbers), default=0)
+    rounds = max((numbers[-1] + 1 for numbers, _ in sets if numbers), default=0)
     for look in rule.looks:
         if look <= rounds:
-            decisions = _looked([pairs.before(look) for pairs in sets], decisions, rule, rule.spent(look))
+            before = [logs[: sum(number < look for number in numbers)] for numbers, logs in sets]
+            decisions = _looked(before, decisions, rule, rule.spent(look))
     return decisions
 
 
-def _looked(sets: Sequence[Pairs], before: Sequence[Judgement], rule: DecisionRule, spent: float) -> list[Judgement]:
+def _looked(sets: Sequence[Floats], before: Sequence[Judgement], rule: DecisionRule, spent: float) -> list[Judgement]:
     """The decisions after one look, which has this share of the allowed errors; those that were settled before stay.
 
     What was called different leaves its part of the level to the others (Maurer and Bretz 2013).
     """
-    tested = [index for index, pairs in enumerate(sets) if len(pairs.logs) >= LEAST_ROUNDS]
+    tested = [index for index, logs in enumerate(sets) if len(logs) >= LEAST_ROUNDS]
     decided = [index for index in tested if before[index].settled]
     p_decided = {index: 1.0 if before[index].verdict is Verdict.SAME else 0.0 for index in decided}
-    alone = [p_decided.get(index, p_value(sets[index].logs)) for index in tested]
+    alone = [p_decided.get(index, p_value(sets[index])) for index in tested]
     decisions = list(before)
     for index, p_alone, p in zip(tested, alone, holm(alone), strict=True):
         if not before[index].settled:
             share = min(1.0, p / spent)
             weight = p / p_alone if p_alone else len(tested)  # Holm's factor; any below it would exclude 1 as well
-            likely = ratio_interval(sets[index].logs, 1 - 2 * SAME * spent)
+            likely = ratio_interval(sets[index], 1 - 2 * SAME * spent)
             if likely is not None:
                 verdict = judge(share <= DIFFERENT, likely, rule)
                 # Else measuring ends with 3 % as "the same within 5 %" in 4 to 7 % of campaigns (measuring S.3).
@@ -176,7 +178,7 @@ def _looked(sets: Sequence[Pairs], before: Sequence[Judgement], rule: DecisionRu
                 nearly_equal = near and 1 - half <= likely.low and likely.high <= 1 + half
                 settled = nearly_equal if verdict is Verdict.SAME else verdict is not Verdict.NOT_SHOWN
                 level = 2 * SAME * spent if verdict is Verdict.SAME else DIFFERENT * spent / weight
-                decisions[index] = Judgement(verdict, share, settled, 1 - level, len(sets[index].logs))
+                decisions[index] = Judgement(verdict, share, settled, 1 - level, len(sets[index]))
     return decisions
 
 
@@ -190,35 +192,35 @@ def compare_all(
 ) -> list[Comparison | None]:
     """Each group against the baseline, where p values are adjusted for their number."""
     sets = [
-        paired_log_ratios(group, baseline) if ranks(group) and ranks(baseline) else Pairs((), np.empty(0))
+        paired_log_ratios(group, baseline) if ranks(group) and ranks(baseline) else ((), np.empty(0))
         for group in groups
     ]
     comparisons: list[Comparison | None] = []
-    for pairs, decision in zip(sets, decide(sets, rule), strict=True):
-        if len(pairs.logs) < 2:
+    for (_, logs), decision in zip(sets, decide(sets, rule), strict=True):
+        if len(logs) < 2:
             comparisons.append(None)
             continue
         comparison = Comparison(
             baseline=baseline.key,
-            ratio=math.exp(float(pairs.logs.mean())),
+            ratio=math.exp(float(logs.mean())),
             low=None,
             high=None,
-            rounds=len(pairs.logs),
+            rounds=len(logs),
             margin=rule.margin,
             verdict=decision.verdict,
             least=rule.least,
             p_value=decision.p_value,
         )
-        interval = ratio_interval(pairs.logs)
-        deciding = ratio_interval(pairs.logs[: decision.rounds], decision.confidence)
+        interval = ratio_interval(logs)
+        deciding = ratio_interval(logs[: decision.rounds], decision.confidence)
         if interval and deciding:
-            sd = noise(pairs.logs)
+            sd = noise(logs)
             comparison = msgspec.structs.replace(
                 comparison,
                 ratio=interval.ratio,
                 low=deciding.low,
                 high=deciding.high,
-                detectable=detectable(sd, len(pairs.logs), rule.confidence),
+                detectable=detectable(sd, len(logs), rule.confidence),
                 rounds_needed=rounds_needed(sd, rule.margin, rule.confidence),
                 confidence=decision.confidence,
             )

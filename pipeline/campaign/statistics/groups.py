@@ -260,19 +260,21 @@ not: it is the least for a percentile of the sample, and says nothing of other p
 """
 
 
-class Round(Struct, frozen=True, kw_only=True):
-    """The latencies of one process; `number` counts from 0 and pairs it with other groups' rounds."""
-
-    number: int
-    latencies_ns: tuple[int, ...]
-    marks: tuple[Mark, ...] = ()
-
-
 class RunGroup(Struct, frozen=True, kw_only=True):
-    """All rounds of one artifact, run options and device; `key` is whatever tells the caller which."""
+    """All rounds of one artifact, run options and device, each a process; `key` is whatever tells the caller which.
+
+    `latencies_ns` are by the number of a round, which counts from 0 and pairs it with those of other groups. `marks`
+    has a mark once for each round that has it.
+    """
 
     key: str
-    rounds: tuple[Round, ...]
+    latencies_ns: dict[int, tuple[int, ...]]
+    marks: tuple[Mark, ...] = ()
+
+    @property
+    def timed(self) -> dict[int, tuple[int, ...]]:
+        """The rounds that timed anything, in order."""
+        return {number: times for number, times in sorted(self.latencies_ns.items()) if times}
 
 
 class Statistics(Struct, frozen=True, kw_only=True):
@@ -300,10 +302,10 @@ class Statistics(Struct, frozen=True, kw_only=True):
 
 def describe(group: RunGroup) -> Statistics | None:
     """Statistics of a group; None where no inference was timed."""
-    rounds = timed_rounds(group)
+    rounds = group.timed.values()
     if not rounds:
         return None
-    pooled = np.sort(np.concatenate([np.asarray(timed.latencies_ns, np.int64) for timed in rounds]))
+    pooled = np.sort(np.concatenate([np.asarray(times, np.int64) for times in rounds]))
     bounds = {share: percentile_bounds(pooled, share, len(rounds)) for share in SMALLEST_SAMPLE}
     return Statistics(
         samples=len(pooled),
@@ -318,7 +320,7 @@ def describe(group: RunGroup) -> Statistics | None:
         p90_bounds_ns=bounds[0.90] and (int(bounds[0.90][0]), int(bounds[0.90][1])),
         p95_bounds_ns=bounds[0.95] and (int(bounds[0.95][0]), int(bounds[0.95][1])),
         p99_bounds_ns=bounds[0.99] and (int(bounds[0.99][0]), int(bounds[0.99][1])),
-        round_medians_ns=tuple(float(np.median(timed.latencies_ns)) for timed in rounds),
+        round_medians_ns=tuple(float(np.median(times)) for times in rounds),
     )
 
 
@@ -342,32 +344,19 @@ def percentile_bounds(pooled: npt.NDArray[np.int64] | Floats, share: float, roun
     return pooled[math.floor(low * len(pooled))], pooled[top]
 
 
-def timed_rounds(group: RunGroup) -> list[Round]:
-    """The rounds that timed anything, in order."""
-    return sorted((timed for timed in group.rounds if timed.latencies_ns), key=lambda timed: timed.number)
-
-
-class Pairs(NamedTuple):
-    """The rounds that two groups both have, in order, and the logarithm of median / median in each."""
-
-    numbers: tuple[int, ...]
-    logs: Floats
-
-    def before(self, number: int) -> "Pairs":
-        """Those of the rounds below a number."""
-        kept = sum(each < number for each in self.numbers)
-        return Pairs(self.numbers[:kept], self.logs[:kept])
+Pairs = tuple[tuple[int, ...], Floats]
+"""The numbers of the rounds that two groups both have, in order, and the logarithm of median / median in each."""
 
 
 def paired_log_ratios(group: RunGroup, baseline: RunGroup) -> Pairs:
     """The logarithm of median / median for every round that both have, in order."""
-    ours, others = ({timed.number: timed for timed in timed_rounds(side)} for side in (group, baseline))
+    ours, others = group.timed, baseline.timed
     both = [number for number in ours if number in others]
     # A clock may give 0 for what it cannot resolve: at least 1 ns, or the logarithm is lost.
-    medians = [[max(1.0, float(np.median(side[number].latencies_ns))) for number in both] for side in (ours, others)]
+    medians = [[max(1.0, float(np.median(side[number]))) for number in both] for side in (ours, others)]
     logs: Floats = np.log(np.array(medians))
     ratios: Floats = logs[0] - logs[1]
-    return Pairs(tuple(both), ratios)
+    return tuple(both), ratios
 
 
 UNRANKED = frozenset({Mark.NOT_A_PHONE, Mark.EMULATED, Mark.SIMULATED, Mark.SOFTWARE_GPU})
@@ -375,7 +364,7 @@ UNRANKED = frozenset({Mark.NOT_A_PHONE, Mark.EMULATED, Mark.SIMULATED, Mark.SOFT
 
 def ranks(group: RunGroup) -> bool:
     """Whether its times may be compared: those of another machine than the library's, or an emulator's, may not."""
-    return all(UNRANKED.isdisjoint(timed.marks) for timed in group.rounds)
+    return UNRANKED.isdisjoint(group.marks)
 
 
 FEWEST_ROUNDS = 5
@@ -418,8 +407,8 @@ def cautions(group: RunGroup, statistics: Statistics | None, paired: int | None 
 
     Without statistics, as of what a simulator computed, those that marks raise.
     """
-    counts = {mark: sum(mark in timed.marks for timed in group.rounds) for mark in MARKED}
-    total = len(group.rounds)
+    counts = {mark: group.marks.count(mark) for mark in MARKED}
+    total = len(group.latencies_ns)
     reasons: dict[Doubt, str] = {}
     if statistics:
         risen = drift(statistics.round_medians_ns)

@@ -47,7 +47,7 @@ from pipeline.features.lab.queue import (
     remove_old_files,
     submit_jobs,
 )
-from pipeline.job.assemble import JobResult, close_job
+from pipeline.job.assemble import Assembled, close_job
 from pipeline.job.bench import libraries_by_device, versions
 from pipeline.job.prepare import oldest_release, predict
 from pipeline.job.run import JobOptions, campaign_plan, prepared_job
@@ -344,7 +344,7 @@ def found_campaign(store: Store, asked: str | None) -> CampaignRecord:
     return store.campaign(fitting[-1])
 
 
-def close(database: str, asked: str | None, output: Path | None, progress: Progress) -> JobResult:
+def close(database: str, asked: str | None, output: Path | None, progress: Progress) -> Assembled:
     """Choose, bundle and report what a lab has measured, in a folder of this computer.
 
     Raises ConfigError while devices are at work: a report of half a campaign looks like one of a whole.

@@ -83,7 +83,7 @@ def release_all(
         raise _refusal(config, len(early))
     result = completed_job(ctx, settings, options)
     show_job(result, outputs)
-    late = gate_findings(order, result.assembled, result.findings) if result.content else errors(result.findings)
+    late = gate_findings(order, result) if result.content else errors(result.findings)
     if late:
         show_findings(late if result.content else ())
         raise _refusal(config, len(late))

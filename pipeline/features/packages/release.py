@@ -180,13 +180,13 @@ EARLY: Mapping[Gate, Callable[[ReleaseOrder], Iterator[Finding]]] = {
 """The gates that need no measurement: why nothing may be released, as far as the config says it."""
 
 
-def gate_findings(order: ReleaseOrder, assembled: Assembled, shipping: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    """Why nothing may be released of a job with a bundle; `shipping` is what its gate found."""
+def gate_findings(order: ReleaseOrder, assembled: Assembled) -> tuple[Finding, ...]:
+    """Why nothing may be released of a job with a bundle."""
     manifest = verify_bundle(order.folder / BUNDLE)
     late = {
         Gate.ACCURACY: _accuracy(order, assembled, manifest),
         Gate.PROOF: _proof(assembled, manifest),
-        Gate.BUDGET: over_budget(shipping),
+        Gate.BUDGET: over_budget(assembled.findings),
     }
     return tuple(finding for gate in order.config.release.gates for finding in late.get(gate, ()))
 

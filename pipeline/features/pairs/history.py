@@ -14,7 +14,7 @@ from xml.sax.saxutils import escape
 
 from device_runner.result import Status, Struct
 from pipeline.campaign.plan import ENVIRONMENT, NOT_KNOWN, ChangedFact, changes, facts_of_place, facts_of_run
-from pipeline.campaign.statistics import Round, RunGroup, ranks
+from pipeline.campaign.statistics import RunGroup, ranks
 from pipeline.config import MeasureMode
 from pipeline.core.errors import ConfigError
 from pipeline.core.groups import grouped
@@ -238,11 +238,11 @@ def _measured(
         key, runs = (planned.device, planned.model, f"{planned.variant}/{planned.run}"), by_run.get(planned.id, [])
         passed = [run for run in runs if run.status is Status.OK]
         medians_ns = [run.median_ns for run in passed if run.median_ns is not None]
-        rounds = tuple(Round(number=run.round, latencies_ns=(), marks=run.marks) for run in passed)
+        marks = tuple(mark for run in passed for mark in run.marks)
         if not medians_ns:
             failures = (run.record().result.failure for run in runs)
             yield key, next((failure.message for failure in failures if failure), "no round of it was run")
-        elif not ranks(RunGroup(key="", rounds=rounds)):
+        elif not ranks(RunGroup(key="", latencies_ns={}, marks=marks)):
             yield key, "its times are not a phone's"
         else:
             middle = statistics.median(medians_ns)

@@ -486,7 +486,7 @@ def judged(
         if record.result.failure
     )
     failure = next(failures, "")
-    logs = paired_log_ratios(groups[1], groups[0]).logs
+    _, logs = paired_log_ratios(groups[1], groups[0])
     interval = ratio_interval(logs, confidence)
     if interval is None:
         outcome = GateOutcome.FAILED if failure else GateOutcome.NOT_COMPARED

@@ -99,4 +99,4 @@ def tune(
     from pipeline.features.tune.job import tune as search
 
     result = completed_job(ctx, whole, options, search, "nothing was measured; what was converted is kept")
-    finish_job(ctx, result, outputs, tuned=result.assembled.report.tuned)
+    finish_job(ctx, result, outputs, tuned=result.report.tuned)

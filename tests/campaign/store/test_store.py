@@ -15,7 +15,7 @@ from sqlalchemy import event
 from device_runner.device import DeviceFacts
 from device_runner.result import FailureKind, Status
 from pipeline.campaign.record import Prediction
-from pipeline.campaign.statistics import Round, RunGroup, describe
+from pipeline.campaign.statistics import RunGroup, describe
 from pipeline.campaign.store import REPEATED, Store, open_store
 from pipeline.core.errors import PipelineError, warning
 from tests.campaign.store.samples import ARTIFACT, CAMPAIGN, DOCUMENT, failed, run_record
@@ -63,7 +63,7 @@ def test_the_median_of_a_run_is_that_of_the_report(store: Store) -> None:
     record = run_record(latencies_ns=(40, 10, 30, 20))
     store.add_run(record)
     ((found,),) = store.run_medians(["c1"])
-    described = present(describe(RunGroup(key="", rounds=(Round(number=0, latencies_ns=record.result.latencies_ns),))))
+    described = present(describe(RunGroup(key="", latencies_ns={0: record.result.latencies_ns})))
     assert found.median_ns == record.result.median_ns == described.median_ns == 25
 
 

@@ -290,7 +290,7 @@ def test_a_run_that_cannot_be_is_left_out_with_its_reason(
     assert [median.round for medians in store.run_medians(["c1"]) for median in medians][-1] == 1
     assert cancel_jobs(store, "c1")
     closed = close(url, "c1", tmp_path / "closed", NoProgress())
-    assert warned in closed.assembled.report.warnings
+    assert warned in closed.report.warnings
     assert reason in (tmp_path / "closed" / "report.md").read_text()
 
 
