@@ -49,21 +49,15 @@ def plugin_release(content: Buffer) -> str:
     return next((release for release, option in PLUGIN_OPTIONS.items() if content.find(option) >= 0), "")
 
 
-class BuiltFor(msgspec.Struct, frozen=True, kw_only=True):
-    """What a context was compiled for, as its provider writes it: v2:6:2.51.0:5.51.0:75:57:0:0.
+WRITTEN = re.compile(r"v2:(\d{1,3}):(\d+\.\d+\.\d+):\d+\.\d+\.\d+:(\d+(?:,\d+)*):\d+(?:,\d+)*:\d{1,4}:\d+")
+"""What a context was compiled for, as its provider writes it: v2:6:2.51.0:5.51.0:75:57:0:0.
 
-    `api` is the backend's, `vtcm` megabytes of the NPU's own memory (0: the chip's default).
-    """
+Behind the format's version stand the backend, the release of QAIRT, that of the backend's API, the architectures of the
+NPU, the chips, and megabytes of the NPU's own memory (0: the chip's default).
+"""
 
-    backend: int
-    qairt: str
-    api: str
-    archs: tuple[int, ...]
-    soc_models: tuple[int, ...]
-    vtcm: int
-
-
-WRITTEN = re.compile(r"v2:(\d{1,3}):(\d+\.\d+\.\d+):(\d+\.\d+\.\d+):(\d+(?:,\d+)*):(\d+(?:,\d+)*):(\d{1,4}):\d+")
+BuiltFor = tuple[int, str, tuple[int, ...]]
+"""The backend, the release of QAIRT, and the architectures of the NPU that a context was compiled for."""
 
 
 def built_for(text: str, where: str = "") -> BuiltFor:
@@ -76,17 +70,14 @@ def built_for(text: str, where: str = "") -> BuiltFor:
             why=f"its metadata say {text[:100]!r}" if text else f"its metadata have no {COMPATIBILITY_KEY}",
             remedy="make it again: `ort-mobile convert MODEL --context CHIP`",
         )
-    backend, qairt, api, archs, soc_models, vtcm = match.groups()
-    return BuiltFor(
-        backend=int(backend), qairt=qairt, api=api, vtcm=int(vtcm),
-        archs=tuple(map(int, archs.split(","))), soc_models=tuple(map(int, soc_models.split(","))),
-    )  # fmt: skip
+    backend, qairt, archs = match.groups()
+    return int(backend), qairt, tuple(map(int, archs.split(",")))
 
 
 class NpuContext(msgspec.Struct, frozen=True, kw_only=True):
     """A model compiled ahead for the NPU of one chip: a small ONNX file, and the binary beside it that it names.
 
-    `compatibility` is what the provider wrote of it (see `BuiltFor`); `plugin` and `onnxruntime` are the releases that
+    `compatibility` is what the provider wrote of it (see `WRITTEN`); `plugin` and `onnxruntime` are the releases that
     made it. `npu_nodes` are the model's nodes in the context, `partitions` its parts, and `cpu_nodes` what stayed in
     the ONNX file for the CPU. `seconds` of processor time and `memory_bytes` are what compiling took. `shared` names
     the contexts with which it has the binary in common: sizes of one model, whose weights are in it once.
@@ -123,6 +114,12 @@ class NpuContext(msgspec.Struct, frozen=True, kw_only=True):
         return CHIPS[self.variant.chip]
 
     @property
+    def qairt(self) -> str:
+        """The release of QAIRT that made it."""
+        _, release, _ = built_for(self.compatibility)
+        return release
+
+    @property
     def source(self) -> str:
         """The name of the model in the context's precision: what its reference is called."""
         return in_precision(self.model, self.variant.precision)
@@ -150,13 +147,14 @@ def loader_answer(context: BuiltFor, chip: Chip, qairt: str = "") -> tuple[Loadi
 
     The backend's API counts up with QAIRT, so that the order of QAIRT's releases is that of the loader's rule.
     """
-    arch = max((arch for arch in context.archs if arch <= chip.htp_arch), default=min(context.archs))
+    backend, made_by, archs = context
+    arch = max((arch for arch in archs if arch <= chip.htp_arch), default=min(archs))
     for refused, why, remedy in (
-        (context.backend != HTP, f"it is for another backend ({context.backend})", "compile it for the NPU"),
+        (backend != HTP, f"it is for another backend ({backend})", "compile it for the NPU"),
         (
-            bool(qairt) and numbers_of(qairt) < numbers_of(context.qairt),
-            f"it was made by QAIRT {context.qairt}, and the runtime of the app is {qairt}, which is older",
-            f"ship qnn-runtime {context.qairt}, or make it by the onnxruntime-qnn that belongs to {qairt}",
+            bool(qairt) and numbers_of(qairt) < numbers_of(made_by),
+            f"it was made by QAIRT {made_by}, and the runtime of the app is {qairt}, which is older",
+            f"ship qnn-runtime {made_by}, or make it by the onnxruntime-qnn that belongs to {qairt}",
         ),
         (
             arch < NEW_LAYOUT <= chip.htp_arch,
@@ -167,7 +165,7 @@ def loader_answer(context: BuiltFor, chip: Chip, qairt: str = "") -> tuple[Loadi
     ):
         if refused:
             return Loading.REFUSED, why, remedy
-    if chip.htp_arch in context.archs:
+    if chip.htp_arch in archs:
         return Loading.OPTIMAL, f"it is for V{chip.htp_arch}", ""
     return Loading.SUPPORTED, f"it is for V{arch}, and {chip.name} has V{chip.htp_arch}", ""
 

@@ -46,7 +46,7 @@ from pipeline.model.sources import NamedModel
 from pipeline.partition.answer import Optimize, Settings
 from pipeline.partition.judge import PartitionRequest, judge
 from pipeline.partition.qnn import session as compiler
-from pipeline.partition.qnn.claims import CAUSES, FAILURES, PREFIX, PROVIDER
+from pipeline.partition.qnn.claims import CAUSES, FAILURES, PREFIX, PROVIDER, meaning_of
 from pipeline.partition.qnn.claims import SECONDS as QUESTION_SECONDS
 from pipeline.partition.qnn.kept import compiler_name, entry_of, keep, kept
 from pipeline.partition.subject import write_model
@@ -234,8 +234,7 @@ def _compile(models: Mapping[str, LoadedModel], chip: Chip, contents: Path, fold
         ) from error
     if session.error:
         text = PREFIX.sub("", session.error).strip()
-        causes = (refusal for cause in (*FAILURES, *CAUSES) if (refusal := cause.refusal(text)) is not None)
-        cause = next(causes, None)
+        cause = meaning_of(FAILURES, text) or meaning_of(CAUSES, text)
         why = cause.text if cause else text
         remedy = cause.remedy if cause else ""
         if not chip.floats and cause and cause.code in ("layout", "build"):

@@ -446,14 +446,14 @@ def context_findings(
             "[variants]",
         )  # fmt: skip
     for context in contexts:
-        built = built_for(context.compatibility)
-        plugin, lowest = PLUGINS.get(built.qairt, ("", ""))
+        plugin, lowest = PLUGINS.get(context.qairt, ("", ""))
         if plugin and line_of(release) < line_of(lowest):
             yield Finding(
                 severity=Severity.ERROR, what=f"{context.variant.name} needs ONNX Runtime {lowest} or later",
                 where=f"{where}: {context.model}", why=f"the plugin {plugin} does, and the target has {release}",
                 remedy=f"set the target's `ort_release` or `library` to {lowest} or later",
             )  # fmt: skip
+        built = built_for(context.compatibility)
         loading, why, remedy = loader_answer(built, context.chip, target.qnn_runtime or "")
         if loading is Loading.REFUSED:
             yield Finding(
@@ -466,7 +466,6 @@ def shipped_context(
     context: NpuContext, target: Target, model_sha256: str, folder: str, ort_release: str
 ) -> ShippedContext:
     """A context as the manifest has it; `folder` is the one of models in the bundle."""
-    qairt = built_for(context.compatibility).qairt
     return ShippedContext(
         target=target.name,
         model=context.model,
@@ -476,7 +475,7 @@ def shipped_context(
         file=folder + context.file,
         binary=folder + context.binary,
         compatibility=context.compatibility,
-        qairt=target.qnn_runtime or qairt,
+        qairt=target.qnn_runtime or context.qairt,
         plugin=context.plugin,
         ort_release=ort_release,
         min_api_level=max(target.min_api_level or 0, CHIP_API_LEVEL),

@@ -12,7 +12,6 @@ from pipeline.accuracy.result import AccuracyResult, DropVerdict
 from pipeline.campaign.record import ANSWERED, place
 from pipeline.check.compare import remedy_of
 from pipeline.check.library_proof import LibraryProof, ProofFinding, ProofRow
-from pipeline.compat.contexts import built_for
 from pipeline.config import MetricName
 from pipeline.core.errors import Severity
 from pipeline.core.features import Place
@@ -215,7 +214,7 @@ def contexts_listing(rows: Sequence[SimulatedContext], title: str = "") -> Listi
             row.context.model, row.context.variant.name,
             *((f"{row.context.chip.title}, V{row.context.chip.htp_arch}",) if title else ()),
             wording.size(row.context.total_bytes),
-            f"{row.context.npu_nodes}", f"{row.context.cpu_nodes}", built_for(row.context.compatibility).qairt,
+            f"{row.context.npu_nodes}", f"{row.context.cpu_nodes}", row.context.qairt,
             f"{row.context.seconds:.1f} s", wording.size(row.context.memory_bytes), row.context.binary_sha256[:12],
             *((row.context.not_run or wording.outputs(row.checks),) if checked else ()),
         )

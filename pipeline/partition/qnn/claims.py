@@ -2,18 +2,18 @@
 
 There are no rules here. One session is made for a chip, in a process of its own (`session`); the provider says which
 nodes it took, its trace and the backend's log why not the others. A session that fails is an answer of its own.
-`SUSPECTS` are nodes that an NPU takes and computes otherwise, without a word: by which rules they are known, and what
-helps. Each row was found in the simulator (docs/npu.md); a rule says where to compare values, not that they are wrong.
+`SUSPECTS` are nodes that an NPU takes and computes otherwise, without a word, and `COMPUTED_RIGHT` is what helps. Each
+row was found in the simulator (docs/npu.md); a rule says where to compare values, not that they are wrong.
 """
 
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -46,127 +46,121 @@ SECONDS = 100.0
 """For one question: less than a worker has for a model, so that a hang is an answer."""
 
 
-class Cause(NamedTuple):
-    """What a text of the provider means: `pattern` finds it, the others are those of a `Refusal`.
-
-    `{1}` stands for the pattern's first group.
-    """
-
-    pattern: str
-    code: str
-    text: str
-    remedy: str = ""
-
-    def refusal(self, text: str) -> Refusal | None:
-        """The refusal for a text of the provider; None where it says something else."""
-        match = re.search(self.pattern, text)
-        words = ("", *match.groups("")) if match else ()
-        return Refusal(self.code, self.text.format(*words), self.remedy.format(*words)) if match else None
-
-
 TO_CPU = "leave it to the CPU at the model's end"
 
-SIZE_BY_DATA = Cause(
-    r"Cannot get (?:[\w\[\]]+ )*shape", "data",
+WITHOUT_SIZE = r"Cannot get (?:[\w\[\]]+ )*shape"
+"""Said of a value whose shape the provider does not know."""
+
+SIZE_BY_DATA = Refusal(
+    "data",
     "the size of one of its values depends on data, such as on what NonMaxSuppression finds",
     "leave such a part to the CPU at the model's end",
-)  # fmt: skip
-"""What the first of `CAUSES` means in a model whose inputs have all their sizes."""
+)
+"""What `WITHOUT_SIZE` means in a model whose inputs have all their sizes."""
 
-CAUSES = (
-    Cause(SIZE_BY_DATA.pattern, "shape", "the shape of one of its values is not known before the model runs",
+CAUSES: Mapping[str, Refusal] = {
+    WITHOUT_SIZE: Refusal("shape", "the shape of one of its values is not known before the model runs",
           "give the dimensions of the inputs sizes, with --dimension NAME=N or the pass fixed-dimensions"),
-    Cause(r"Operators of type `?'?(QLinear\w+|QGemm|QAttention)`?'? are not supported", "operator",
+    r"Operators of type `?'?(QLinear\w+|QGemm|QAttention)`?'? are not supported": Refusal("operator",
           "the NPU's provider has no {1}",
           "quantize the model in QDQ form instead of with QLinear operators"),
-    Cause(r"Operators of type `?'?(\w+)`?'? are not supported", "operator", "the NPU's provider has no {1}",
+    r"Operators of type `?'?(\w+)`?'? are not supported": Refusal("operator", "the NPU's provider has no {1}",
           f"express it by other operators, or {TO_CPU}"),
-    Cause(r"(?:support )?(\w+) (?:operator not supported by|on the) HTP backend", "operator", "the NPU has no {1}",
+    r"(?:support )?(\w+) (?:operator not supported by|on the) HTP backend": Refusal("operator", "the NPU has no {1}",
           f"express it by other operators, or {TO_CPU}"),
-    Cause(r"Failed to (?:add (?:\w+ )?|create manually inserted Qnn \w+ )node", "backend",
+    r"Failed to (?:add (?:\w+ )?|create manually inserted Qnn \w+ )node": Refusal("backend",
           "the NPU has it not for these types and shapes, or not the operator that it belongs to",
           "compute it in f32 with at most 5 dimensions, or express it by other operators"),
-    Cause("to not take (?:DQ nodes that generate a graph output|Q nodes that consume a graph input)", "border",
+    "to not take (?:DQ nodes that generate a graph output|Q nodes that consume a graph input)": Refusal("border",
           "it converts an input or output of the model, which ONNX Runtime does on the CPU: no partition is cut"),
-    Cause("may only change the spatial dimensions", "attr",
+    "may only change the spatial dimensions": Refusal("attr",
           "it resizes batch or channels, and the NPU only height and width", "resize the last two dimensions only"),
-    Cause("Resize (?:on the NPU |operator )?(?:does|only|cubic)|ResizeNearestNeighbor on", "attr",
+    "Resize (?:on the NPU |operator )?(?:does|only|cubic)|ResizeNearestNeighbor on": Refusal("attr",
           "the NPU has no Resize of this mode and these coordinates",
           "use linear with half_pixel, or nearest with asymmetric and floor (`transform --do equal-resize`)"),
-    Cause("with an initializer input", "trivial", "it reads nothing but constants",
+    "with an initializer input": Refusal("trivial", "it reads nothing but constants",
           "fold constants first, with --optimize basic"),
-    Cause("(?:initializer value|(?:must|needs? to) be (?:an? )?(?:constant|initializer)|requires constant input|"
-          r"as constant input|hence input\[1\]|compile-time constants|[Dd]ynamic \w+)", "const",
+    "(?:initializer value|(?:must|needs? to) be (?:an? )?(?:constant|initializer)|requires constant input|"
+          r"as constant input|hence input\[1\]|compile-time constants|[Dd]ynamic \w+)": Refusal("const",
           "an input that the NPU needs as a constant is computed by the model, or is an input of it",
           "make it an initializer, and no input (the pass constant-initializers)"),
-    Cause("standalone (?:DQ|Q) op with per-channel", "quantized",
+    "standalone (?:DQ|Q) op with per-channel": Refusal("quantized",
           "a tensor quantized by channel is taken only as the weight of an operator",
           "quantize this tensor as a whole, or the operator that reads it, too"),
-    Cause(r"per-(?:tensor|channel)(?: \(scalar\))? quant", "quantized",
+    r"per-(?:tensor|channel)(?: \(scalar\))? quant": Refusal("quantized",
           "it has a scale for each channel, and the NPU takes it with a single one", "quantize this tensor as a whole"),
-    Cause(r"ranks?\b.*(?:of size|than|at least|>|>=|<=|3, 4, or 5)|\(rank 3\) inputs|more than 5 dimensions|PoolMax3d",
+    r"ranks?\b.*(?:of size|than|at least|>|>=|<=|3, 4, or 5)|\(rank 3\) inputs|more than 5 dimensions|"
+    "PoolMax3d": Refusal(
           "rank", "the NPU has it not for so many dimensions", "reshape the values around the node to 4 dimensions"),
-    Cause("axis with last input dimension|only supports normalization along the last axis", "attr",
+    "axis with last input dimension|only supports normalization along the last axis": Refusal("attr",
           "it normalizes more than the last axis", "normalize the last axis only"),
-    Cause("unsupported equation|Einsum requires", "attr", "the NPU has no such Einsum",
+    "unsupported equation|Einsum requires": Refusal("attr", "the NPU has no such Einsum",
           "write it as MatMul and Transpose"),
-    Cause("Pad doesn't support axes", "attr", "it names axes", "give pads of all dimensions"),
-    Cause("[Dd]ata ?type|Type not supported|only supports? (?:float|bool)|quantized input", "type",
+    "Pad doesn't support axes": Refusal("attr", "it names axes", "give pads of all dimensions"),
+    "[Dd]ata ?type|Type not supported|only supports? (?:float|bool)|quantized input": Refusal("type",
           "the NPU has it not for this type", "compute it in f32, or quantize it where it is f32"),
-    Cause("at least (?:2|two) inputs", "attr", "it has a single input, which it gives on", "leave the node out"),
-    Cause("only supports? (alpha|beta)=1", "attr", "its {1} is not 1",
+    "at least (?:2|two) inputs": Refusal("attr", "it has a single input, which it gives on", "leave the node out"),
+    "only supports? (alpha|beta)=1": Refusal("attr", "its {1} is not 1",
           "multiply the weights by alpha and the bias by beta"),
-    Cause("dilation", "attr", "it has dilations, which the NPU has not for this operator",
+    "dilation": Refusal("attr", "it has dilations, which the NPU has not for this operator",
           "make dilations 1: a kernel with zeros between its weights computes the same"),
-    Cause("only supports? 1 output|expects exactly 2 outputs", "attr",
+    "only supports? 1 output|expects exactly 2 outputs": Refusal("attr",
           "it has another number of outputs than on the NPU",
           "leave out the outputs that are there for training or are not read"),
-    Cause("negative (?:or out-of-bounds )?ind", "attr", "an index counts from the end", "count it from the front"),
-    Cause("does not support mode (?:bi)?cubic", "attr", "the NPU has no cubic interpolation", "use linear, or nearest"),
-    Cause("only support fmod == 0", "attr", "its remainder has the sign of the dividend (fmod), which the NPU has not",
+    "negative (?:or out-of-bounds )?ind": Refusal("attr", "an index counts from the end", "count it from the front"),
+    "does not support mode (?:bi)?cubic": Refusal("attr",
+          "the NPU has no cubic interpolation", "use linear, or nearest"),
+    "only support fmod == 0": Refusal("attr",
+          "its remainder has the sign of the dividend (fmod), which the NPU has not",
           "set fmod 0 where no number is below 0"),
-    Cause("NonZero output shape must be static", SIZE_BY_DATA.code, SIZE_BY_DATA.text, SIZE_BY_DATA.remedy),
-    Cause("Pad mode only support|(?:reflect|edge) mode doesn't support negative", "attr",
+    "NonZero output shape must be static": SIZE_BY_DATA,
+    "Pad mode only support|(?:reflect|edge) mode doesn't support negative": Refusal("attr",
           "the NPU has not this mode of padding", "pad with constants, and cut off with Slice"),
-    Cause("identical shapes for no-op", "attr", "it changes nothing", "leave the node out"),
-    Cause("NoOp for reduction", "attr", "it reduces no axis, which changes nothing", "leave the node out"),
-)  # fmt: skip
-"""What the provider's reasons mean; one that is not here stands as the provider says it."""
+    "identical shapes for no-op": Refusal("attr", "it changes nothing", "leave the node out"),
+    "NoOp for reduction": Refusal("attr", "it reduces no axis, which changes nothing", "leave the node out"),
+}  # fmt: skip
+"""What the provider's reasons mean, by patterns of them, the first that fits: `{1}` stands for the pattern's group.
 
-FAILURES = (
-    Cause(r"Node '[^']*' OpType:(\w+) .*was inserted using the NHWC format", "layout",
+A reason that no pattern fits stands as the provider says it.
+"""
+
+FAILURES: Mapping[str, Refusal] = {
+    r"Node '[^']*' OpType:(\w+) .*was inserted using the NHWC format": Refusal("layout",
           "the NPU's provider takes {1} and refuses it when layouts are channels last, which ends the session",
           "use another form of the model: quantized where the chip has no floats, else with unsigned activations"),
-    Cause("Failed to (?:finalize|compose) Q[Nn][Nn] graph", "build",
+    "Failed to (?:finalize|compose) Q[Nn][Nn] graph": Refusal("build",
           "the compiler has no implementation of a node that the provider took, which ends the session",
           "quantize the nodes that are float still, or leave the last nodes to the CPU"),
-    Cause("Unsupported FP64 data type", "type", "an input or output is of type f64",
+    "Unsupported FP64 data type": Refusal("type", "an input or output is of type f64",
           "make the model's inputs and outputs f32"),
-    Cause("Dynamic shape is not supported yet, for input: (.+)", "dynamic",
+    "Dynamic shape is not supported yet, for input: (.+)": Refusal("dynamic",
           "the input {1} has a dimension without a size", "give it one with --dimension NAME=N"),
-    Cause("^Cannot get shape", "dynamic", "the provider met a value without a size, which ends the session",
+    "^Cannot get shape": Refusal("dynamic", "the provider met a value without a size, which ends the session",
           "give the open dimensions sizes with --dimension NAME=N"),
-    Cause("zero graph inputs", "trivial", "a partition reads nothing but constants",
+    "zero graph inputs": Refusal("trivial", "a partition reads nothing but constants",
           "fold constants first, with --optimize basic"),
-    Cause("Could not find an implementation for (.+?) node", "cpu", "neither the NPU nor the CPU has a kernel for {1}",
+    "Could not find an implementation for (.+?) node": Refusal("cpu",
+          "neither the NPU nor the CPU has a kernel for {1}",
           "compute this part in another type, such as f32"),
-    Cause(r"Exception during initialization: .*::(\w+)\(const", "cpu",
+    r"Exception during initialization: .*::(\w+)\(const": Refusal("cpu",
           "{1} is left to the CPU, whose kernel refuses its attributes",
           "give it attributes that the CPU computes, or express it by other operators"),
-    Cause("contextCreateFromBinary failed", "context",
+    "contextCreateFromBinary failed": Refusal("context",
           "the context is of another generation of NPUs, of a newer QAIRT, or for several chips",
           "make it again for this chip; a context for several chips cannot be opened on this computer"),
-    Cause("file path in ep_cache_context does not exist", "context", "the .bin of the context is not beside the model",
+    "file path in ep_cache_context does not exist": Refusal("context",
+          "the .bin of the context is not beside the model",
           "keep both in one folder, under the names that they were made with"),
-    Cause("fallback to CPU EP has been explicitly disabled", "cpu", "some nodes are not for the NPU, and the CPU is "
+    "fallback to CPU EP has been explicitly disabled": Refusal("cpu", "some nodes are not for the NPU, and the CPU is "
           "forbidden", "allow it, or fix the nodes that are named here"),
-    Cause("soc_model and htp_arch having equal number|mode is enabled but (?:SoC model|soc_model)", "option",
+    "soc_model and htp_arch having equal number|mode is enabled but (?:SoC model|soc_model)": Refusal("option",
           "an option of the provider does not suit the chip", "leave options beside --chip out"),
-    Cause("graph execute error", "run", "the NPU makes a session and does not run it",
+    "graph execute error": Refusal("run", "the NPU makes a session and does not run it",
           "quantize the model, or find the node with `transform --do extract`"),
-    Cause("Graph optimization|Type Error|ShapeInferenceError|INVALID_GRAPH", "model", "ONNX Runtime refuses the model"),
-)  # fmt: skip
-"""Why no session is made; an error that is not here stands as ONNX Runtime says it."""
+    "Graph optimization|Type Error|ShapeInferenceError|INVALID_GRAPH": Refusal("model",
+          "ONNX Runtime refuses the model"),
+}  # fmt: skip
+"""Why no session is made, as `CAUSES`; an error that is not here stands as ONNX Runtime says it."""
 
 MOST_DIMENSIONS = 5
 """Nearly all operators of the backend take tensors of up to so many."""
@@ -291,11 +285,16 @@ def _failure(graph: Graph, answer: CompilerAnswer, chip: Chip) -> Refusal | None
 def failure_of(error: str) -> Refusal:
     """What an error of ONNX Runtime or the provider means."""
     text = PREFIX.sub("", error).strip()
-    return next(_refusals_of(FAILURES, text), Refusal("session", f"no session is made: {text}"))
+    return meaning_of(FAILURES, text) or Refusal("session", f"no session is made: {text}")
 
 
-def _refusals_of(causes: Iterable[Cause], text: str) -> Iterator[Refusal]:
-    return (refusal for cause in causes if (refusal := cause.refusal(text)) is not None)
+def meaning_of(causes: Mapping[str, Refusal], text: str) -> Refusal | None:
+    """What a text of the provider means; None where no pattern fits it."""
+    for pattern, refusal in causes.items():
+        if match := re.search(pattern, text):
+            words = ("", *match.groups(""))
+            return Refusal(refusal.code, refusal.text.format(*words), refusal.remedy.format(*words))
+    return None
 
 
 def _groups(graph: Graph, answer: CompilerAnswer) -> tuple[tuple[Node, ...], ...]:
@@ -360,11 +359,11 @@ def _refusal(graph: Graph, node: Node, answer: CompilerAnswer, chip: Chip) -> Re
         return Refusal("backend", f"the NPU has no {answer.invalid[name]} for {words}", remedy)
     if not reason:
         return INLINED if is_inlined(graph, node) and not answer.error else None
-    if all(graph.value(value).static for value in graph.inputs) and (by_data := SIZE_BY_DATA.refusal(reason)):
-        return by_data
+    if all(graph.value(value).static for value in graph.inputs) and re.search(WITHOUT_SIZE, reason):
+        return SIZE_BY_DATA
     text = re.sub(r"\s*\w+ node `[^`]*` will not be assigned to QNN EP\.?", "", reason)
     own_words = Refusal("provider", f"the provider says: {text}", f"give the node what it has there, or {TO_CPU}")
-    return next(_refusals_of(CAUSES, reason), own_words)
+    return meaning_of(CAUSES, reason) or own_words
 
 
 def _unsaid(graph: Graph, node: Node, answer: CompilerAnswer) -> Refusal:
@@ -383,7 +382,7 @@ def _unsaid(graph: Graph, node: Node, answer: CompilerAnswer) -> Refusal:
     if node.op_type in QUANTIZING:
         return SINGLE
     if not all(graph.value(name).static for name in (*node.inputs, *node.outputs) if name):
-        return CAUSES[0].refusal("Cannot get shape") or UNKNOWN
+        return CAUSES[WITHOUT_SIZE]
     return UNKNOWN
 
 
@@ -446,14 +445,6 @@ IN_A_BRANCH = ("Conv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalAverage
 
 OF_BOTH_SIGNS = ("Sub", "Neg", "Conv", "ConvTranspose", "Gemm", "MatMul", "BatchNormalization", "Sin", "Cos", "Tanh")
 """Operators whose results are below 0 as well."""
-
-
-class Suspect(NamedTuple):
-    """What helps where a node computes something else, the `cause` in words, and the rule that knows it, if any."""
-
-    remedy: str
-    cause: str = ""
-    rule: Callable[[Graph, Node], bool] | None = None
 
 
 def _resize(graph: Graph, node: Node) -> bool:
@@ -523,54 +514,60 @@ NUMBERS = "numbers instead of NaN of what is below 0"
 SCALED = "scale the values before they are squared"
 BEYOND = "squares are summed in half precision, which ends at 65504"
 
-SUSPECTS: Mapping[str, Suspect] = {
-    "Clip": Suspect(
-        "convert to opset 11 or later: the bounds of older ones are ignored (`transform --do opset:version=13`)",
+SUSPECTS: Mapping[str, tuple[str, Callable[[Graph, Node], bool]]] = {
+    "Clip": (
         "bounds of opsets below 11 are ignored",
         lambda _, node: node.since_version < BOUNDS_ARE_INPUTS
         and any(abs(node.attributes.get(name, float("inf"))) < 3e38 for name in ("min", "max"))),
-    "Conv": Suspect(
-        "put padding as large as the kernel in a Pad of its own (`transform --do wide-padding`); between 16-bit "
-        "values give each channel of the weight a scale of 2**-23 of the output's over the input's or more, as qnn16 "
-        "does", "padding as large as the kernel gives garbage", _wide),
-    "AveragePool": Suspect(
-        "count padding explicitly (`transform --do explicit-pads --do counted-pads`)",
-        "padding of an even kernel gives zeros at the borders", _counted),
-    "Resize": Suspect(
-        "below opset 11 convert (`transform --do opset:version=13`); else name its mode by an equal one, or write it "
-        "as Gather (`transform --do gathered-resize`)", "other pixels are taken", _resize),
-    "Cast": Suspect(
-        "cut off with Floor: Casts to integers and back are dropped (`transform --do floored-casts`)",
-        "Casts to integers and back cut nothing off", _cut_off),
-    "Gather": Suspect(
-        "give its indices in one row (`transform --do flat-indices`)",
+    "Conv": ("padding as large as the kernel gives garbage", _wide),
+    "AveragePool": ("padding of an even kernel gives zeros at the borders", _counted),
+    "Resize": ("other pixels are taken", _resize),
+    "Cast": ("Casts to integers and back cut nothing off", _cut_off),
+    "Gather": (
         "indices of two dimensions take other elements of the last axis",
         lambda graph, node: len(graph.value(node.inputs[1]).shape or ()) > 1
         and node.attributes.get("axis", 0) in (len(graph.value(node.inputs[0]).shape or ()) - 1, -1)),
-    "If": Suspect(
-        "compute both branches and choose with Where: in a branch Conv, pools and BatchNormalization take other axes",
+    "If": (
         "Conv, pools and BatchNormalization in a branch take other axes",
         lambda _, node: any(row.op_type in IN_A_BRANCH for body in node.bodies for row in body.nodes.values())),
-    "Reciprocal": Suspect("write it as a division (`transform --do one-input`)"),
-    "Max": Suspect("give a zero beside 16-bit values a scale like theirs, as qnn16 does"),
-    "ReduceL2": Suspect(f"{SCALED} (`transform --do scaled-norm`)", BEYOND, _norm),
-    "ReduceSumSquare": Suspect(SCALED, BEYOND, _norm),
-    "Sqrt": Suspect(f"keep its input at 0 or above, {NOT_NAN}", NUMBERS, _below_0),
-    "Log": Suspect(f"keep its input above 0, {NOT_NAN}", NUMBERS, _below_0),
-    "Pow": Suspect(f"keep its base at 0 or above, {NOT_NAN}", NUMBERS, _below_0),
+    "ReduceL2": (BEYOND, _norm),
+    "ReduceSumSquare": (BEYOND, _norm),
+    "Sqrt": (NUMBERS, _below_0),
+    "Log": (NUMBERS, _below_0),
+    "Pow": (NUMBERS, _below_0),
 }  # fmt: skip
-"""By operator, what an NPU computes otherwise (docs/npu.md)."""
+"""By operator, what an NPU computes otherwise, and the rule by which such a node is known (docs/npu.md)."""
+
+COMPUTED_RIGHT = {
+    "Clip": "convert to opset 11 or later: the bounds of older ones are ignored (`transform --do opset:version=13`)",
+    "Conv": "put padding as large as the kernel in a Pad of its own (`transform --do wide-padding`); between 16-bit "
+    "values give each channel of the weight a scale of 2**-23 of the output's over the input's or more, as qnn16 does",
+    "AveragePool": "count padding explicitly (`transform --do explicit-pads --do counted-pads`)",
+    "Resize": "below opset 11 convert (`transform --do opset:version=13`); else name its mode by an equal one, or "
+    "write it as Gather (`transform --do gathered-resize`)",
+    "Cast": "cut off with Floor: Casts to integers and back are dropped (`transform --do floored-casts`)",
+    "Gather": "give its indices in one row (`transform --do flat-indices`)",
+    "If": "compute both branches and choose with Where: in a branch Conv, pools and BatchNormalization take other axes",
+    "Reciprocal": "write it as a division (`transform --do one-input`)",
+    "Max": "give a zero beside 16-bit values a scale like theirs, as qnn16 does",
+    "ReduceL2": f"{SCALED} (`transform --do scaled-norm`)",
+    "ReduceSumSquare": SCALED,
+    "Sqrt": f"keep its input at 0 or above, {NOT_NAN}",
+    "Log": f"keep its input above 0, {NOT_NAN}",
+    "Pow": f"keep its base at 0 or above, {NOT_NAN}",
+}
+"""By operator, what helps where the NPU was seen to compute something else."""
 
 
 def suspicions(graph: Graph, claimed: Container[int]) -> Iterator[str]:
     """A line for each operator with nodes that the NPU takes and may compute otherwise."""
     nodes = [node for node in graph.nodes.values() if node.index in claimed and not node.domain]
-    for op_type, row in SUSPECTS.items():
-        matching = [node for node in nodes if row.rule and node.op_type == op_type and row.rule(graph, node)]
+    for op_type, (cause, holds) in SUSPECTS.items():
+        matching = [node for node in nodes if node.op_type == op_type and holds(graph, node)]
         if matching:
             first, *more = matching
             others = f" and {counted(len(more), 'other')}" if more else ""
             yield (
                 f"the NPU takes {op_type} '{first.first_output}'{others}, and may compute something else without a "
-                f"word: {row.cause}. Compare the values with `partition --ep qnn --simulate`"
+                f"word: {cause}. Compare the values with `partition --ep qnn --simulate`"
             )

@@ -35,7 +35,7 @@ from pipeline.model.sources import SourceModel
 from pipeline.model.types import CODES
 from pipeline.partition.answer import Refusal, Simulation
 from pipeline.partition.graph import Graph, Node
-from pipeline.partition.qnn.claims import SUSPECTS, ask, failure_of
+from pipeline.partition.qnn.claims import COMPUTED_RIGHT, ask, failure_of
 from pipeline.partition.subject import write_model
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def simulate(
     if departing is None:
         return simulation
     node, why = departing
-    return _at(simulation, node, why, SUSPECTS[node.op_type].remedy if node.op_type in SUSPECTS else "")
+    return _at(simulation, node, why, COMPUTED_RIGHT.get(node.op_type, ""))
 
 
 def judged_form(chip: float | None, cpu: float | None) -> tuple[bool, bool]:
