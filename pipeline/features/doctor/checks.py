@@ -4,8 +4,9 @@ They look at a model's graph, the device, the library, and one profiled run.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from device_runner.providers import CPU, NNAPI, PROVIDERS, chip_of_phone
 from device_runner.result import RunResult, Struct
 from device_runner.spec import BIG_CORES, ExecutionMode, NnapiFlag, OptimizationLevel, RunOptions, cores_from_zero
 from pipeline.campaign.plan import PREPACKING_KEY, SPINNING_KEYS, changed
+from pipeline.campaign.statistics import Comparison, Verdict
 from pipeline.check.compare import OutputPrecision
 from pipeline.core.providers import PROVIDER_RULES, XNNPACK
 from pipeline.core.releases import Release, line_of
@@ -86,20 +88,28 @@ def together(remedies: Sequence[Remedy]) -> Remedy:
     )
 
 
-class ModelTraits(Struct, frozen=True, kw_only=True):
-    """What of a graph matters to the checks.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExaminedModel:
+    """Everything that a check may decide by. `usual` is a run of the start, `profiled` one with the profiler on.
 
-    `width` is how many heavy operators can run at the same time at most; `open` are the names of dynamic dimensions;
+    `sizes` are those that dynamic dimensions were given. The others are of the graph, as `examine` finds them: `width`
+    is how many heavy operators can run at the same time at most; `open` are the names of dynamic dimensions;
     `overridable` counts initializers that are inputs, too. `answers` are by the provider's name in run options, of
     those that are in the library and have rules.
     """
 
-    operators: dict[str, int] = {}
+    path: str
+    start: RunOptions
+    facts: DeviceFacts
+    usual: RunResult
+    profiled: RunResult
+    sizes: dict[str, int] = field(default_factory=dict)
+    operators: dict[str, int] = field(default_factory=dict)
     width: int = 0
     open: tuple[str, ...] = ()
     overridable: int = 0
     half: bool = False
-    answers: dict[str, ModelAnswer] = {}
+    answers: dict[str, ModelAnswer] = field(default_factory=dict)
 
     @property
     def precision(self) -> OutputPrecision:
@@ -113,54 +123,10 @@ class ModelTraits(Struct, frozen=True, kw_only=True):
         """Whether any operator is a quantized one."""
         return not QUANTIZED.isdisjoint(self.operators)
 
-
-def examine(path: str, settings: tuple[Settings, ...] = ()) -> ModelTraits:
-    """Read a model's graph and ask the rules of the wanted providers; ModelError for what is no model. In a worker.
-
-    Bodies of control flow are not looked into.
-    """
-    source = SourceModel(path=path)
-    with scratch_folder(source) as folder:
-        views = open_views(source, Optimize.NONE, folder, {})
-        graph, *_ = views.of(Settings(provider=XNNPACK))
-        names = tuple(names_of(open_axes(own_inputs(views.loaded.proto)))) if views.loaded else ()
-    levels: dict[str, int] = {}
-    heavy: Counter[int] = Counter()
-    for index in graph.order:
-        node = graph.nodes[index]
-        level = max((levels.get(name, 0) for name in node.inputs), default=0) + (node.op_type in HEAVY)
-        heavy[level] += node.op_type in HEAVY
-        levels.update(dict.fromkeys(node.outputs, level))
-    asked = (PartitionRequest(source=source, settings=row, likely=True) for row in settings)
-    return ModelTraits(
-        operators=dict(Counter(node.op_type for node in graph.nodes.values()).most_common()),
-        width=max(heavy.values(), default=0),
-        open=names,
-        overridable=len(graph.overridable),
-        half=any(graph.value(name).dtype == "f16" for node in graph.nodes.values() for name in node.outputs if name),
-        answers={request.settings.rules.provider: judge(request) for request in asked},
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExaminedModel:
-    """Everything that a check may decide by. `usual` is a run of the start, `profiled` one with the profiler on.
-
-    `sizes` are those that dynamic dimensions were given.
-    """
-
-    suffix: str
-    start: RunOptions
-    facts: DeviceFacts
-    usual: RunResult
-    profiled: RunResult
-    traits: ModelTraits = field(default_factory=ModelTraits)
-    sizes: Mapping[str, int] = field(default_factory=dict)
-
     @property
     def is_onnx(self) -> bool:
         """Whether the file is what sessions still optimize."""
-        return self.suffix != ".ort"
+        return not self.path.lower().endswith(".ort")
 
     @property
     def release(self) -> Release:
@@ -188,6 +154,35 @@ class ExaminedModel:
         """How many nodes of operators the profiled run had."""
         rows = self.profiled.profile.operators if self.profiled.profile else ()
         return sum(row.nodes for row in rows if row.operator in operators)
+
+
+def examine(model: ExaminedModel, settings: tuple[Settings, ...]) -> ExaminedModel:
+    """The model with what its graph has and the rules of providers say; ModelError for what is no model. In a worker.
+
+    Bodies of control flow are not looked into.
+    """
+    source = SourceModel(path=model.path)
+    with scratch_folder(source) as folder:
+        views = open_views(source, Optimize.NONE, folder, {})
+        graph, *_ = views.of(Settings(provider=XNNPACK))
+        names = tuple(names_of(open_axes(own_inputs(views.loaded.proto)))) if views.loaded else ()
+    levels: dict[str, int] = {}
+    heavy: Counter[int] = Counter()
+    for index in graph.order:
+        node = graph.nodes[index]
+        level = max((levels.get(name, 0) for name in node.inputs), default=0) + (node.op_type in HEAVY)
+        heavy[level] += node.op_type in HEAVY
+        levels.update(dict.fromkeys(node.outputs, level))
+    asked = (PartitionRequest(source=source, settings=row, likely=True) for row in settings)
+    return replace(
+        model,
+        operators=dict(Counter(node.op_type for node in graph.nodes.values()).most_common()),
+        width=max(heavy.values(), default=0),
+        open=names,
+        overridable=len(graph.overridable),
+        half=any(graph.value(name).dtype == "f16" for node in graph.nodes.values() for name in node.outputs if name),
+        answers={request.settings.rules.provider: judge(request) for request in asked},
+    )
 
 
 THREADING = "performance/tune-performance/threading.html"
@@ -219,81 +214,141 @@ SLOW_FIRST_RUN = 2.0
 """From how many times the usual inference on the first one is worth a warm-up."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckProposal:
-    """What a check wants for a model: remedies to measure, or what is known without that.
+class Outcome(StrEnum):
+    """What came of a check."""
 
-    `why_not`: it does not apply, and why. `note` is what was found, `advice` what to do that is no setting to be
-    measured here; `share` the share of the time that it concerns, and so the most that can be gained.
+    GAIN = "gain"
+    """A remedy is faster, by the rule for verdicts."""
+    NO_GAIN = "no gain shown"
+    NOTE = "note"
+    """Something to know or to do that was not measured."""
+    UNTESTED = "not tested"
+    """It could not be measured: it failed, or the time was over."""
+    NOT_APPLICABLE = "does not apply"
+
+
+class MeasuredRemedy(Struct, frozen=True, kw_only=True):
+    """A remedy with what it gave over all rounds, each compared with the start of the same round.
+
+    `run` names the run options. `why` says why there is no number, or why a number does not count: the run failed,
+    its outputs differ from the start's, the time was over. `memory_bytes` is the median of the peaks. `set` are the
+    lines of a config that set it, `commands` what makes the file, `calls` lines of an app's code in `language`.
     """
 
-    remedies: tuple[Remedy, ...] = ()
-    why_not: str = ""
-    note: str = ""
-    advice: str = ""
-    share: float | None = None
+    remedy: Remedy
+    run: str
+    set: tuple[str, ...] = ()
+    commands: tuple[str, ...] = ()
+    calls: tuple[str, ...] = ()
+    language: str = ""
+    why: str = ""
+    rounds: int = 0
+    median_ns: float | None = None
+    latency: Comparison | None = None
+    load: Comparison | None = None
+    first_run: Comparison | None = None
+    memory_bytes: int = 0
+
+    @property
+    def gains(self) -> bool:
+        """Whether it is faster and nothing speaks against it."""
+        return not self.why and self.latency is not None and self.latency.verdict is Verdict.FASTER
+
+    @property
+    def loads_faster(self) -> bool:
+        """Whether sessions are created faster, and inferences were not shown to be slower."""
+        slower = self.latency is None or self.latency.verdict is Verdict.SLOWER
+        return not self.why and not slower and self.load is not None and self.load.verdict is Verdict.FASTER
+
+    @property
+    def ratio(self) -> float:
+        """Of latencies, for sorting: 1 where none is known."""
+        return self.latency.ratio if self.latency else 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DoctorCheck:
-    """One row: its name, what is checked, how, where the advice comes from, and what it proposes for a model."""
+class DoctorFinding(Struct, frozen=True, kw_only=True):
+    """What one check found. `source` is the page below onnxruntime.ai/docs/ that gives the advice.
 
-    id: str
+    `text` says what was found or why it does not apply, `advice` what to do that is no setting, `share` the share of
+    the time that it concerns; `best` is the name of the remedy that gains most.
+    """
+
+    check: str
     title: str
     how: str
     source: str
-    propose: Callable[[ExaminedModel], CheckProposal]
+    outcome: Outcome
+    text: str = ""
+    advice: str = ""
+    share: float | None = None
+    best: str = ""
+    measured: tuple[MeasuredRemedy, ...] = ()
 
 
-def _setting(name: str, **settings: object) -> CheckProposal:
-    return CheckProposal(remedies=(Remedy(name=name, settings=settings),))
+Propose = Callable[[DoctorFinding, ExaminedModel], DoctorFinding]
+"""Makes of a check's row in the table its finding on a model, with the remedies that are still to be measured."""
 
 
-def _threads(model: ExaminedModel) -> CheckProposal:
+def _proposed(
+    check: DoctorFinding, *remedies: Remedy, text: str = "", advice: str = "", share: float | None = None
+) -> DoctorFinding:
+    measured = tuple(MeasuredRemedy(remedy=remedy, run="") for remedy in remedies)
+    return msgspec.structs.replace(check, text=text, advice=advice, share=share, measured=measured)
+
+
+def _not_applicable(check: DoctorFinding, why: str) -> DoctorFinding:
+    return msgspec.structs.replace(check, outcome=Outcome.NOT_APPLICABLE, text=why)
+
+
+def _setting(check: DoctorFinding, name: str, **settings: object) -> DoctorFinding:
+    return _proposed(check, Remedy(name=name, settings=settings))
+
+
+def _threads(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
     """1, 2, the fast cores and all; 0 lets ONNX Runtime take the physical cores and pin its threads to them."""
     counts = {0, 1, 2, len(model.fast_cores), model.cores}
     thread_counts = sorted(
         n for n in counts if n != model.start.intra_op_threads and (n <= model.cores or not model.cores)
     )
     if AFFINITY_KEY in model.start.session_config:
-        return CheckProposal(why_not=f"{AFFINITY_KEY} is set, which fixes the number of threads")
+        return _not_applicable(check, f"{AFFINITY_KEY} is set, which fixes the number of threads")
     named = (
         (n, f"threads={n}" if n else "threads=default") for n in thread_counts if n or model.start.intra_op_threads
     )
-    return CheckProposal(remedies=tuple(Remedy(name=name, settings={"threads": n}) for n, name in named))
+    return _proposed(check, *(Remedy(name=name, settings={"threads": n}) for n, name in named))
 
 
 def _one_thread(model: ExaminedModel) -> str:
     return "one thread has nobody to wait for" if model.start.intra_op_threads == 1 or model.cores == 1 else ""
 
 
-def _spinning(model: ExaminedModel) -> CheckProposal:
+def _spinning(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
     if reason := _one_thread(model):
-        return CheckProposal(why_not=reason)
+        return _not_applicable(check, reason)
     off = model.start.session_config.get(SPINNING_KEYS[0]) == "0"
-    return _setting(f"spinning={'on' if off else 'off'}", spinning=off)
+    return _setting(check, f"spinning={'on' if off else 'off'}", spinning=off)
 
 
-def _dynamic_block(model: ExaminedModel) -> CheckProposal:
+def _dynamic_block(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
     if reason := _one_thread(model):
-        return CheckProposal(why_not=reason)
+        return _not_applicable(check, reason)
     if BLOCK_KEY in model.start.session_config:
-        return CheckProposal(why_not="it is set already")
-    return _setting("dynamic_block_base=4", dynamic_block_base=4)
+        return _not_applicable(check, "it is set already")
+    return _setting(check, "dynamic_block_base=4", dynamic_block_base=4)
 
 
 def _alike(model: ExaminedModel) -> str:
     return "all cores are equally fast" if model.cores else "the device does not tell the speed of its cores"
 
 
-def _affinities(model: ExaminedModel) -> CheckProposal:
+def _affinities(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
     fast = model.fast_cores
     if len(fast) == model.cores:
-        return CheckProposal(why_not=_alike(model))
+        return _not_applicable(check, _alike(model))
     if len(fast) == 1:
-        return CheckProposal(why_not="there is one fast core, and the first thread is the app's own")
+        return _not_applicable(check, "there is one fast core, and the first thread is the app's own")
     groups = ";".join(str(number) for number in fast[1:])
-    return _setting("affinities=fast cores", threads=len(fast), affinities=groups)
+    return _setting(check, "affinities=fast cores", threads=len(fast), affinities=groups)
 
 
 def _placed(model: ExaminedModel) -> str:
@@ -304,114 +359,117 @@ def _placed(model: ExaminedModel) -> str:
     return "" if system in ("linux", "android") else f"{system} has neither core masks nor nice values of threads"
 
 
-def _thread_cores(model: ExaminedModel) -> CheckProposal:
+def _thread_cores(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
     if reason := _placed(model):
-        return CheckProposal(why_not=reason)
+        return _not_applicable(check, reason)
     if len(model.fast_cores) == model.cores:
-        return CheckProposal(why_not=_alike(model))
+        return _not_applicable(check, _alike(model))
     if len(model.fast_cores) == 1:
-        return CheckProposal(why_not="there is one fast core: see the number of threads")
-    return _setting("thread_cores=big", threads=len(model.fast_cores), thread_cores=BIG_CORES)
+        return _not_applicable(check, "there is one fast core: see the number of threads")
+    return _setting(check, "thread_cores=big", threads=len(model.fast_cores), thread_cores=BIG_CORES)
 
 
-def _thread_nice(model: ExaminedModel) -> CheckProposal:
+def _thread_nice(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
     """Android lets apps do that, Linux root."""
     reason = _one_thread(model) or ("it is set already" if model.start.thread_nice else "")
     if reason or model.facts.platform not in ("linux", "android"):
-        return CheckProposal(why_not=reason or _placed(model))
-    return _setting("thread_nice=-4", thread_nice=-4)
+        return _not_applicable(check, reason or _placed(model))
+    return _setting(check, "thread_nice=-4", thread_nice=-4)
 
 
-def _numa(model: ExaminedModel) -> CheckProposal:
+def _numa(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
     """The threads of the pool on the first node; the calling thread and its memory are the app's to bind."""
     nodes = model.facts.numa_nodes
     if len(nodes) < 2:
-        return CheckProposal(why_not="all cores are on one NUMA node" if nodes else "the device tells of no NUMA nodes")
+        return _not_applicable(
+            check, "all cores are on one NUMA node" if nodes else "the device tells of no NUMA nodes"
+        )
     cores = cores_from_zero(nodes[0])
     note = f"{len(nodes)} NUMA nodes, of which the first has cores {nodes[0]}"
     advice = "start the app with numactl --cpunodebind=0 --membind=0"
     if (reason := _placed(model)) or not 1 < len(cores) <= max(cores) + 1 <= 64:
-        return CheckProposal(note=note, advice=advice, why_not=reason)
+        note_alone = _not_applicable(check, reason) if reason else _proposed(check, text=note)
+        return msgspec.structs.replace(note_alone, advice=advice)
     remedy = Remedy(name="threads of one NUMA node", settings={"threads": len(cores), "thread_cores": nodes[0]})
-    return CheckProposal(remedies=(remedy,), note=note, advice=advice)
+    return _proposed(check, remedy, text=note, advice=advice)
 
 
-def _allocator(model: ExaminedModel) -> CheckProposal:
+def _allocator(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
     """Those that are installed on this computer; an emulated processor's code would not get them."""
     if model.facts.platform != "linux" or model.facts.abis[:1] != (machine_abi(),):
-        return CheckProposal(why_not="an allocator is put in the C library's place on Linux hosts only")
+        return _not_applicable(check, "an allocator is put in the C library's place on Linux hosts only")
     others = {name: bool(find_allocator(name)) for name in PACKAGES if name is not model.start.allocator}
     missing = [name for name, present in others.items() if not present]
     lacking = "; ".join(f"{name} is not installed (apt-get install {PACKAGES[name]})" for name in missing)
     named = ((f"allocator={name}", name) for name, present in others.items() if present)
-    remedies = tuple(Remedy(name=title, settings={"allocator": name}) for title, name in named)
-    return CheckProposal(remedies=remedies, note=lacking) if remedies else CheckProposal(why_not=lacking)
+    remedies = [Remedy(name=title, settings={"allocator": name}) for title, name in named]
+    return _proposed(check, *remedies, text=lacking) if remedies else _not_applicable(check, lacking)
 
 
-def _execution_mode(model: ExaminedModel) -> CheckProposal:
+def _execution_mode(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
     if model.start.execution_mode is ExecutionMode.PARALLEL:
-        return _setting("execution_mode=sequential", execution_mode=ExecutionMode.SEQUENTIAL, inter_op_threads=0)
-    if model.traits.width < 2:
-        return CheckProposal(why_not="the graph has no two operators that could run at the same time and take time")
-    return _setting("execution_mode=parallel", execution_mode=ExecutionMode.PARALLEL, inter_op_threads=2)
+        return _setting(check, "execution_mode=sequential", execution_mode=ExecutionMode.SEQUENTIAL, inter_op_threads=0)
+    if model.width < 2:
+        return _not_applicable(check, "the graph has no two operators that could run at the same time and take time")
+    return _setting(check, "execution_mode=parallel", execution_mode=ExecutionMode.PARALLEL, inter_op_threads=2)
 
 
-def _arena(model: ExaminedModel) -> CheckProposal:
+def _arena(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
     on = not model.start.cpu_arena
-    return _setting(f"memory_arena={'on' if on else 'off'}", memory_arena=on)
+    return _setting(check, f"memory_arena={'on' if on else 'off'}", memory_arena=on)
 
 
-def _pattern(model: ExaminedModel) -> CheckProposal:
+def _pattern(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
     if model.start.execution_mode is ExecutionMode.PARALLEL:
-        return CheckProposal(why_not="memory is planned in sequential execution only")
+        return _not_applicable(check, "memory is planned in sequential execution only")
     on = not model.start.memory_pattern
-    return _setting(f"memory_pattern={'on' if on else 'off'}", memory_pattern=on)
+    return _setting(check, f"memory_pattern={'on' if on else 'off'}", memory_pattern=on)
 
 
-def _prepacking(model: ExaminedModel) -> CheckProposal:
+def _prepacking(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
     if model.start.session_config.get(PREPACKING_KEY) == "1":
-        return CheckProposal(remedies=(Remedy(name="prepacking=on", without=(PREPACKING_KEY,)),))
-    return _setting("prepacking=off", prepacking=False)
+        return _proposed(check, Remedy(name="prepacking=on", without=(PREPACKING_KEY,)))
+    return _setting(check, "prepacking=off", prepacking=False)
 
 
 WITHOUT_LAYOUTS = Remedy(name="level=extended", level=OptimizationLevel.EXTENDED)
 
 
-def _level(model: ExaminedModel) -> CheckProposal:
+def _level(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
     if not model.is_onnx:
-        return CheckProposal(
-            why_not="levels have no effect on an ORT format file: its level was chosen when it was converted"
+        return _not_applicable(
+            check, "levels have no effect on an ORT format file: its level was chosen when it was converted"
         )
     if model.start.optimization_level is not OptimizationLevel.ALL:
-        return CheckProposal(remedies=(Remedy(name="level=all", level=OptimizationLevel.ALL),))
-    return CheckProposal(remedies=(WITHOUT_LAYOUTS,))
+        return _proposed(check, Remedy(name="level=all", level=OptimizationLevel.ALL))
+    return _proposed(check, WITHOUT_LAYOUTS)
 
 
-def _ort_format(model: ExaminedModel) -> CheckProposal:
+def _ort_format(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
     if not model.is_onnx:
-        return CheckProposal(why_not="the file is in ORT format already")
-    return CheckProposal(remedies=(Remedy(name="ORT format", ort_format=True),))
+        return _not_applicable(check, "the file is in ORT format already")
+    return _proposed(check, Remedy(name="ORT format", ort_format=True))
 
 
-def _mapping(model: ExaminedModel) -> CheckProposal:
+def _mapping(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
     if model.is_onnx:
-        return CheckProposal(why_not="only files in ORT format are mapped")
+        return _not_applicable(check, "only files in ORT format are mapped")
     if model.release < MAPPED_SINCE:
-        return CheckProposal(why_not=f"ONNX Runtime maps files from {MAPPED_SINCE} on")
-    return _setting("memory mapping", session_config=MAPPED)
+        return _not_applicable(check, f"ONNX Runtime maps files from {MAPPED_SINCE} on")
+    return _setting(check, "memory mapping", session_config=MAPPED)
 
 
-def _denormals(model: ExaminedModel) -> CheckProposal:
+def _denormals(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
     if model.start.session_config.get(DENORMAL_KEY) == "1":
-        return CheckProposal(why_not="they are set to zero already")
-    return _setting("denormals=zero", session_config={DENORMAL_KEY: "1"})
+        return _not_applicable(check, "they are set to zero already")
+    return _setting(check, "denormals=zero", session_config={DENORMAL_KEY: "1"})
 
 
-def _transposes(model: ExaminedModel) -> CheckProposal:
+def _transposes(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
     """Those of the model, and those that ONNX Runtime puts in where an operator wants another layout."""
     borders, transposed = model.share("ReorderInput", "ReorderOutput"), model.share("Transpose")
     if transposed + borders < WORTH_TELLING:
-        return CheckProposal(why_not=f"they take {transposed + borders:.1%} of the time")
+        return _not_applicable(check, f"they take {transposed + borders:.1%} of the time")
     note = f"{transposed:.1%} of the time in {model.nodes('Transpose')} Transpose nodes"
     note += f", {borders:.1%} in changes of layout that ONNX Runtime added" if borders else ""
     remedies = []
@@ -423,68 +481,64 @@ def _transposes(model: ExaminedModel) -> CheckProposal:
     advice = "" if transposed < WORTH_TELLING else "export the model with channels first (tf2onnx --inputs-as-nchw)"
     if not (remedies or advice):
         advice = "convert the model again at level extended, and compare"
-    return CheckProposal(remedies=tuple(remedies), note=note, advice=advice, share=transposed + borders)
+    return _proposed(check, *remedies, text=note, advice=advice, share=transposed + borders)
 
 
-def _casts(model: ExaminedModel) -> CheckProposal:
+def _casts(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
     share, count = model.share("Cast"), model.nodes("Cast")
     if share < WORTH_TELLING:
-        return CheckProposal(
-            why_not=f"{count} Cast nodes take {share:.1%} of the time" if count else "no Cast node is left"
+        return _not_applicable(
+            check, f"{count} Cast nodes take {share:.1%} of the time" if count else "no Cast node is left"
         )
     note = f"{share:.1%} of the time in {count} Cast nodes"
-    advice = "the CPU computes half floats as float: ship the float model for it" if model.traits.half else (
+    advice = "the CPU computes half floats as float: ship the float model for it" if model.half else (
         "remove the Casts where the model is exported"
     )  # fmt: skip
-    remedies: tuple[Remedy, ...] = ()
-    if model.is_onnx and model.release >= CAST_CHAINS_SINCE:
-        remedies = (Remedy(name="cast chains off", settings={"session_config": {CAST_KEY: "1"}}),)
-    return CheckProposal(remedies=remedies, note=note, advice=advice, share=share)
+    without = Remedy(name="cast chains off", settings={"session_config": {CAST_KEY: "1"}})
+    remedies = [without] if model.is_onnx and model.release >= CAST_CHAINS_SINCE else []
+    return _proposed(check, *remedies, text=note, advice=advice, share=share)
 
 
-def _dimensions(model: ExaminedModel) -> CheckProposal:
-    if not model.traits.open:
-        return CheckProposal(
-            why_not="every input dimension has a size" if model.is_onnx else "only .onnx files are changed"
+def _dimensions(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
+    if not model.open:
+        return _not_applicable(
+            check, "every input dimension has a size" if model.is_onnx else "only .onnx files are changed"
         )
-    sizes = {name: model.sizes.get(name, 0) for name in model.traits.open}
+    sizes = {name: model.sizes.get(name, 0) for name in model.open}
     if not all(sizes.values()):
-        return CheckProposal(why_not="the sizes of the dynamic dimensions come from the test data")
+        return _not_applicable(check, "the sizes of the dynamic dimensions come from the test data")
     blocked = [
         f"{PROVIDERS[name].title} claims {answer.claimed} of {answer.nodes} nodes, with sizes {answer.fixed.claimed}"
-        for name, answer in model.traits.answers.items()
+        for name, answer in model.answers.items()
         if answer.fixed and answer.fixed.claimed > answer.claimed
     ]
     step = f"{FIXED_DIMENSIONS.name}:sizes=" + "+".join(f"{name}={size}" for name, size in sizes.items())
-    return CheckProposal(remedies=(Remedy(name="fixed dimensions", steps=(step,)),), note="; ".join(blocked))
+    return _proposed(check, Remedy(name="fixed dimensions", steps=(step,)), text="; ".join(blocked))
 
 
-def _overridable(model: ExaminedModel) -> CheckProposal:
-    if not model.is_onnx or not model.traits.overridable:
-        return CheckProposal(why_not="no initializer is an input")
+def _overridable(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
+    if not model.is_onnx or not model.overridable:
+        return _not_applicable(check, "no initializer is an input")
     remedy = Remedy(name="constant initializers", steps=(CONSTANT_INITIALIZERS.name,))
-    return CheckProposal(
-        remedies=(remedy,), note=f"{model.traits.overridable} initializers are inputs, and so not constant"
-    )
+    note = f"{model.overridable} initializers are inputs, and so not constant"
+    return _proposed(check, remedy, text=note)
 
 
-def _providers(model: ExaminedModel) -> CheckProposal:
+def _providers(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
     """Every provider of the library that claims something; a model that runs on one is also tried on the CPU."""
     library = model.usual.available_providers
     there = [name for name, row in PROVIDERS.items() if row.ort_name in library and name != CPU]
-    refused = [
-        name for name in there if (answer := model.traits.answers.get(name)) and (answer.error or not answer.claimed)
-    ]
+    refused = [name for name in there if (answer := model.answers.get(name)) and (answer.error or not answer.claimed)]
     remedies = [
         remedy for name in there if name not in refused and name != model.start.provider for remedy in _on(name, model)
     ]
     if model.start.provider != CPU:
         remedies.insert(0, Remedy(name="provider=cpu", settings={"provider": CPU, "flags": ()}))
-    reasons = {PROVIDERS[name].title: model.traits.answers[name] for name in refused}
+    reasons = {PROVIDERS[name].title: model.answers[name] for name in refused}
     note = "; ".join(f"{title}: {a.error or f'claims none of {a.nodes} nodes'}" for title, a in reasons.items())
     if not remedies:
-        return CheckProposal(why_not=note or "the library has no other execution provider")
-    return CheckProposal(remedies=tuple(remedies), note=note)
+        return _not_applicable(check, note or "the library has no other execution provider")
+    return _proposed(check, *remedies, text=note)
 
 
 def _on(name: str, model: ExaminedModel) -> Iterator[Remedy]:
@@ -501,173 +555,111 @@ def _on(name: str, model: ExaminedModel) -> Iterator[Remedy]:
         )  # fmt: skip
 
 
-def _npu(model: ExaminedModel) -> CheckProposal:
+def _npu(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
     chip = chip_of_phone(model.facts.soc.rpartition(" ")[2])
     if chip is None:
-        return CheckProposal(why_not="the device has no Snapdragon whose NPU is known (docs/npu.md)")
+        return _not_applicable(check, "the device has no Snapdragon whose NPU is known (docs/npu.md)")
     if not model.is_onnx:
-        return CheckProposal(why_not="only the .onnx file that this one was converted from can be asked about")
+        return _not_applicable(check, "only the .onnx file that this one was converted from can be asked about")
     there = f"it has the NPU of {chip.name} ({chip.title}), which computes {'floats and ' * chip.floats}integers"
     lacking = compiler_lacking()
     command = f"ort-mobile partition MODEL --ep qnn --chip {chip.name} --advise --simulate"
     if lacking:
-        return CheckProposal(note=f"{there}; it cannot be asked here: {lacking.text}", advice=lacking.remedy)
-    return CheckProposal(note=f"{there}; {compiler_name()} is asked about it", advice=command)
+        return _proposed(check, text=f"{there}; it cannot be asked here: {lacking.text}", advice=lacking.remedy)
+    return _proposed(check, text=f"{there}; {compiler_name()} is asked about it", advice=command)
 
 
 FEW_NODES = 3.0
 """Nodes a partition, on average, below which borders tend to cost more than an accelerator gains."""
 
 
-def _partitions(model: ExaminedModel) -> CheckProposal:
-    claims = {name: answer for name, answer in model.traits.answers.items() if answer.claimed and not answer.error}
+def _partitions(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
+    claims = {name: answer for name, answer in model.answers.items() if answer.claimed and not answer.error}
     answers = {name: answer for name, answer in claims.items() if not PROVIDER_RULES[answer.ep].on_cpu}
     answers = {name: answer for name, answer in answers.items() if answer.copies is None}
     if not answers:
-        return CheckProposal(why_not="no accelerator of the library claims a node")
+        return _not_applicable(check, "no accelerator of the library claims a node")
     small = {n: a for n, a in answers.items() if len(a.partitions) > 1 and a.claimed / len(a.partitions) < FEW_NODES}
     if not small:
         texts = (f"{PROVIDERS[n].title} {len(a.partitions)} for {a.claimed} nodes" for n, a in answers.items())
-        return CheckProposal(why_not=f"partitions are few or large: {', '.join(texts)}")
+        return _not_applicable(check, f"partitions are few or large: {', '.join(texts)}")
     note = "; ".join(
         f"{PROVIDERS[n].title}: {a.claimed} nodes in {len(a.partitions)} partitions" for n, a in small.items()
     )
     names = ",".join(answer.ep for answer in small.values())
-    return CheckProposal(note=note, advice=f"ort-mobile partition MODEL --ep {names} --advise")
+    return _proposed(check, text=note, advice=f"ort-mobile partition MODEL --ep {names} --advise")
 
 
-def _precision(model: ExaminedModel) -> CheckProposal:
-    if model.traits.quantized:
-        return CheckProposal(why_not="the model is quantized already")
-    heavy = {name: count for name, count in model.traits.operators.items() if name in ("Conv", "Gemm", "MatMul")}
+def _precision(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
+    if model.quantized:
+        return _not_applicable(check, "the model is quantized already")
+    heavy = {name: count for name, count in model.operators.items() if name in ("Conv", "Gemm", "MatMul")}
     if not heavy:
-        return CheckProposal(why_not="it has no Conv, Gemm or MatMul, which gain most by 8-bit integers")
+        return _not_applicable(check, "it has no Conv, Gemm or MatMul, which gain most by 8-bit integers")
     note = f"{sum(heavy.values())} of its nodes have 8-bit forms: {', '.join(heavy)}"
     if not model.is_onnx:
-        return CheckProposal(note=note, advice="quantize the .onnx file that this one was converted from")
-    return CheckProposal(note=note, advice="ort-mobile run --model MODEL --precision float,auto --test-data DATA")
+        return _proposed(check, text=note, advice="quantize the .onnx file that this one was converted from")
+    return _proposed(check, text=note, advice="ort-mobile run --model MODEL --precision float,auto --test-data DATA")
 
 
-def _diagnostics(model: ExaminedModel) -> CheckProposal:
+def _diagnostics(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
     keys = tuple(key for key in DIAGNOSTIC_KEYS if model.start.session_config.get(key, "0") not in ("", "0"))
     if not keys:
         apps = "telemetry is off in these runs, but not in your app (docs/privacy.md)"
-        return CheckProposal(why_not=f"no such entry is set; {apps}")
-    return CheckProposal(remedies=(Remedy(name="diagnostics off", without=keys),), note=f"set: {', '.join(keys)}")
+        return _not_applicable(check, f"no such entry is set; {apps}")
+    return _proposed(check, Remedy(name="diagnostics off", without=keys), text=f"set: {', '.join(keys)}")
 
 
-def _first_run(model: ExaminedModel) -> CheckProposal:
+def _first_run(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
     median = model.usual.median_ns
     times = model.usual.first_run_ns / median if median else 0.0
     if times < SLOW_FIRST_RUN:
-        return CheckProposal(why_not=f"the first inference takes {times:.1f} times the usual one")
-    return CheckProposal(
-        note=f"the first inference takes {times:.1f} times the usual one",
+        return _not_applicable(check, f"the first inference takes {times:.1f} times the usual one")
+    return _proposed(
+        check,
+        text=f"the first inference takes {times:.1f} times the usual one",
         advice="after loading, run one inference on zeros in the background, before the user waits for one",
     )
 
 
+def _check(name: str, title: str, how: str, source: str, propose: Propose) -> tuple[DoctorFinding, Propose]:
+    row = DoctorFinding(check=name, title=title, how=how, source=source, outcome=Outcome.UNTESTED)
+    return row, propose
+
+
 CHECKS = (
-    DoctorCheck(
-        id="threads", title="Number of intra-op threads", how="1, 2, the fast cores and all cores, each measured",
-        source=THREADING, propose=_threads,
-    ),
-    DoctorCheck(
-        id="spinning", title="Spinning of idle threads", how="turned the other way round", source=THREADING,
-        propose=_spinning,
-    ),
-    DoctorCheck(
-        id="dynamic-block", title="Dynamic block size", how="session.dynamic_block_base set to 4", source=THREADING,
-        propose=_dynamic_block,
-    ),
-    DoctorCheck(
-        id="affinities", title="Threads pinned to fast cores", how="threads for the fast cores only, one on each",
-        source=THREADING, propose=_affinities,
-    ),
-    DoctorCheck(
-        id="thread-cores", title="Threads kept to the fast cores", how="thread_cores=big, which may move among them",
-        source=THREADING, propose=_thread_cores,
-    ),
-    DoctorCheck(
-        id="thread-nice", title="Priority of threads", how="thread_nice=-4: they come before others", source=THREADING,
-        propose=_thread_nice,
-    ),
-    DoctorCheck(
-        id="numa", title="NUMA nodes", how="the threads kept to the cores of the first", source=THREADING,
-        propose=_numa,
-    ),
-    DoctorCheck(
-        id="allocator", title="Allocator", how="mimalloc and jemalloc, where they are installed", source=MEMORY,
-        propose=_allocator,
-    ),
-    DoctorCheck(
-        id="execution-mode", title="Execution mode", how="the other one of sequential and parallel", source=THREADING,
-        propose=_execution_mode,
-    ),
-    DoctorCheck(
-        id="arena", title="Memory arena", how="turned the other way round", source=MEMORY, propose=_arena
-    ),
-    DoctorCheck(
-        id="memory-pattern", title="Planned memory", how="turned the other way round", source=MEMORY, propose=_pattern
-    ),
-    DoctorCheck(
-        id="prepacking", title="Prepacked weights", how="turned the other way round", source=MEMORY,
-        propose=_prepacking,
-    ),
-    DoctorCheck(
-        id="level", title="Graph optimization level", how="all, or extended (no change of layout) where it is all",
-        source=LEVELS, propose=_level,
-    ),
-    DoctorCheck(
-        id="ort-format", title="ORT format", how="converted at level all, compared also in loading", source=ORT_FORMAT,
-        propose=_ort_format,
-    ),
-    DoctorCheck(
-        id="mapping", title="Memory-mapped weights", how="weights used from the mapped file", source=ORT_FORMAT,
-        propose=_mapping,
-    ),
-    DoctorCheck(
-        id="denormals", title="Denormal numbers", how="session.set_denormal_as_zero set", source=THREADING,
-        propose=_denormals,
-    ),
-    DoctorCheck(
-        id="initializers", title="Initializers that are inputs", how="made constant by a pass", source=TROUBLE,
-        propose=_overridable,
-    ),
-    DoctorCheck(
-        id="dimensions", title="Dynamic dimensions", how="given their sizes by a pass", source=MOBILE,
-        propose=_dimensions,
-    ),
-    DoctorCheck(
-        id="transposes", title="Transposes at layout boundaries", how="their share of the profile; NNAPI's USE_NCHW",
-        source=TROUBLE, propose=_transposes,
-    ),
-    DoctorCheck(
-        id="casts", title="Casts", how="their share of the profile; chains of them removed", source=TROUBLE,
-        propose=_casts,
-    ),
-    DoctorCheck(
-        id="providers", title="Execution providers", how="those of the library that claim nodes, and the CPU",
-        source=XNNPACK_PAGE, propose=_providers,
-    ),
-    DoctorCheck(
-        id="partitions", title="Small partitions", how="nodes for each partition, by the provider's rules",
-        source=MOBILE, propose=_partitions,
-    ),
-    DoctorCheck(
-        id="npu", title="The NPU of a Snapdragon", how="chip of the phone, compiler on this computer", source=QNN_PAGE,
-        propose=_npu,
-    ),
-    DoctorCheck(
-        id="precision", title="8-bit forms", how="counted, not measured: accuracy needs data", source=QUANTIZATION,
-        propose=_precision,
-    ),
-    DoctorCheck(
-        id="diagnostics", title="Telemetry and profiling left on", how="such session config entries left out",
-        source=PROFILING, propose=_diagnostics,
-    ),
-    DoctorCheck(
-        id="first-run", title="First inference", how="compared with the usual one", source=MEMORY, propose=_first_run,
-    ),
+    _check("threads", "Number of intra-op threads", "1, 2, the fast cores and all cores, each measured",
+           THREADING, _threads),
+    _check("spinning", "Spinning of idle threads", "turned the other way round", THREADING, _spinning),
+    _check("dynamic-block", "Dynamic block size", "session.dynamic_block_base set to 4", THREADING, _dynamic_block),
+    _check("affinities", "Threads pinned to fast cores", "threads for the fast cores only, one on each",
+           THREADING, _affinities),
+    _check("thread-cores", "Threads kept to the fast cores", "thread_cores=big, which may move among them",
+           THREADING, _thread_cores),
+    _check("thread-nice", "Priority of threads", "thread_nice=-4: they come before others", THREADING, _thread_nice),
+    _check("numa", "NUMA nodes", "the threads kept to the cores of the first", THREADING, _numa),
+    _check("allocator", "Allocator", "mimalloc and jemalloc, where they are installed", MEMORY, _allocator),
+    _check("execution-mode", "Execution mode", "the other one of sequential and parallel", THREADING, _execution_mode),
+    _check("arena", "Memory arena", "turned the other way round", MEMORY, _arena),
+    _check("memory-pattern", "Planned memory", "turned the other way round", MEMORY, _pattern),
+    _check("prepacking", "Prepacked weights", "turned the other way round", MEMORY, _prepacking),
+    _check("level", "Graph optimization level", "all, or extended (no change of layout) where it is all",
+           LEVELS, _level),
+    _check("ort-format", "ORT format", "converted at level all, compared also in loading", ORT_FORMAT, _ort_format),
+    _check("mapping", "Memory-mapped weights", "weights used from the mapped file", ORT_FORMAT, _mapping),
+    _check("denormals", "Denormal numbers", "session.set_denormal_as_zero set", THREADING, _denormals),
+    _check("initializers", "Initializers that are inputs", "made constant by a pass", TROUBLE, _overridable),
+    _check("dimensions", "Dynamic dimensions", "given their sizes by a pass", MOBILE, _dimensions),
+    _check("transposes", "Transposes at layout boundaries", "their share of the profile; NNAPI's USE_NCHW",
+           TROUBLE, _transposes),
+    _check("casts", "Casts", "their share of the profile; chains of them removed", TROUBLE, _casts),
+    _check("providers", "Execution providers", "those of the library that claim nodes, and the CPU",
+           XNNPACK_PAGE, _providers),
+    _check("partitions", "Small partitions", "nodes for each partition, by the provider's rules", MOBILE, _partitions),
+    _check("npu", "The NPU of a Snapdragon", "chip of the phone, compiler on this computer", QNN_PAGE, _npu),
+    _check("precision", "8-bit forms", "counted, not measured: accuracy needs data", QUANTIZATION, _precision),
+    _check("diagnostics", "Telemetry and profiling left on", "such session config entries left out",
+           PROFILING, _diagnostics),
+    _check("first-run", "First inference", "compared with the usual one", MEMORY, _first_run),
 )  # fmt: skip
-"""Every check, in the order of the report."""
+"""Every check, before it found anything, with what makes its finding; in the order of the report."""

@@ -17,8 +17,8 @@ def show_checks(ctx: click.Context, _param: click.Parameter, value: bool) -> Non
         return
     from pipeline.features.doctor.checks import CHECKS
 
-    for check in CHECKS:
-        click.echo(f"{check.id:<16} {check.title}: {check.how} ({check.source})")
+    for check, _ in CHECKS:
+        click.echo(f"{check.check:<16} {check.title}: {check.how} ({check.source})")
     ctx.exit()
 
 

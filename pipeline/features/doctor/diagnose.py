@@ -40,11 +40,10 @@ from pipeline.core.releases import installed_release
 from pipeline.core.workers import Task, run_tasks
 from pipeline.dataset.dataset import dataset_of
 from pipeline.dataset.guess import no_size
-from pipeline.features.doctor.checks import CHECKS, ExaminedModel, ModelTraits, Remedy, examine, together
+from pipeline.features.doctor.checks import CHECKS, ExaminedModel, MeasuredRemedy, Remedy, examine, together
 from pipeline.features.doctor.diagnosis import (
     Diagnosis,
     DoctorReport,
-    MeasuredRemedy,
     RemediesTogether,
     finding_of_check,
     latency_comparisons,
@@ -467,28 +466,29 @@ def _diagnosed(subject: DoctorBench, store: Store, seconds: float, *, resume: bo
         RunOptions(provider=name) for name, row in PROVIDERS.items() if row.ort_name in usual.available_providers
     )
     settings = tuple(row for each in options if (row := settings_of(each, subject.facts, release)))
-    (outcome,) = run_tasks([Task(label=path, call=partial(examine, path, settings))])
+    model = ExaminedModel(
+        path=path, start=subject.start, facts=subject.facts, usual=usual, profiled=profiled,
+        sizes=subject.order.dimensions,
+    )  # fmt: skip
+    (outcome,) = run_tasks([Task(label=path, call=partial(examine, model, settings))])
     if outcome.error:  # checks that need the graph do not apply then
         log.warning("%s: its graph cannot be read: %s", path, outcome.error)
-    model = ExaminedModel(
-        suffix=subject.model.suffix.lower(), start=subject.start, facts=subject.facts, usual=usual, profiled=profiled,
-        traits=outcome.value or ModelTraits(), sizes=subject.order.dimensions,
-    )  # fmt: skip
+    model = outcome.value or model
 
     # Every remedy beside the start
-    proposals = [check.propose(model) for check in CHECKS]
-    tried = tried_on(subject, [remedy for proposal in proposals for remedy in proposal.remedies])
-    rounds = Rounds(subject, store, inputs, runs[0], model.traits.precision, resume=resume)
+    proposals = [propose(check, model) for check, propose in CHECKS]
+    tried = tried_on(subject, [proposed.remedy for proposal in proposals for proposed in proposal.measured])
+    rounds = Rounds(subject, store, inputs, runs[0], model.precision, resume=resume)
     rule = replace(subject.rule, looks=LOOKS)
     seconds_before = time.monotonic() - began
     results = rounds.measured(tried, began + FOR_CHECKS * seconds, "checks", rule, least=1)
     start = start_of(subject.start, rounds.of_start)
     whole = replace(model, usual=typical(model.usual, start))  # of all rounds, where the first look had one
     findings = tuple(
-        finding_of_check(
-            check, proposal if proposal.remedies else check.propose(whole), [results[r.name] for r in proposal.remedies]
-        )
-        for check, proposal in zip(CHECKS, proposals, strict=True)
+        finding_of_check(proposal, [results[proposed.remedy.name] for proposed in proposal.measured])
+        if proposal.measured
+        else finding_of_check(propose(check, whole), [])
+        for (check, propose), proposal in zip(CHECKS, proposals, strict=True)
     )
     note = f"the device was left: {rounds.reason}" if rounds.reason else ""
     if not note and rounds.number < FEWEST:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from enum import StrEnum
 from typing import Final, Literal
 
 import msgspec
@@ -16,82 +15,11 @@ from pipeline.campaign.record import Host, RunRecord, rounds_of
 from pipeline.campaign.statistics import Comparison, DecisionRule, Verdict, compare, summarize
 from pipeline.core.errors import ExitCode
 from pipeline.core.groups import grouped
-from pipeline.features.doctor.checks import CheckProposal, DoctorCheck, Remedy
+from pipeline.features.doctor.checks import DoctorFinding, MeasuredRemedy, Outcome
 from pipeline.report import wording
 from pipeline.report.wording import Line, Listing, ListingNote, Part, Section, gathered, sections_of
 
 DIAGNOSIS_VERSION: Final = 1
-
-
-class Outcome(StrEnum):
-    """What came of a check."""
-
-    GAIN = "gain"
-    """A remedy is faster, by the rule for verdicts."""
-    NO_GAIN = "no gain shown"
-    NOTE = "note"
-    """Something to know or to do that was not measured."""
-    UNTESTED = "not tested"
-    """It could not be measured: it failed, or the time was over."""
-    NOT_APPLICABLE = "does not apply"
-
-
-class MeasuredRemedy(Struct, frozen=True, kw_only=True):
-    """A remedy with what it gave over all rounds, each compared with the start of the same round.
-
-    `run` names the run options. `why` says why there is no number, or why a number does not count: the run failed,
-    its outputs differ from the start's, the time was over. `memory_bytes` is the median of the peaks. `set` are the
-    lines of a config that set it, `commands` what makes the file, `calls` lines of an app's code in `language`.
-    """
-
-    remedy: Remedy
-    run: str
-    set: tuple[str, ...] = ()
-    commands: tuple[str, ...] = ()
-    calls: tuple[str, ...] = ()
-    language: str = ""
-    why: str = ""
-    rounds: int = 0
-    median_ns: float | None = None
-    latency: Comparison | None = None
-    load: Comparison | None = None
-    first_run: Comparison | None = None
-    memory_bytes: int = 0
-
-    @property
-    def gains(self) -> bool:
-        """Whether it is faster and nothing speaks against it."""
-        return not self.why and self.latency is not None and self.latency.verdict is Verdict.FASTER
-
-    @property
-    def loads_faster(self) -> bool:
-        """Whether sessions are created faster, and inferences were not shown to be slower."""
-        slower = self.latency is None or self.latency.verdict is Verdict.SLOWER
-        return not self.why and not slower and self.load is not None and self.load.verdict is Verdict.FASTER
-
-    @property
-    def ratio(self) -> float:
-        """Of latencies, for sorting: 1 where none is known."""
-        return self.latency.ratio if self.latency else 1.0
-
-
-class DoctorFinding(Struct, frozen=True, kw_only=True):
-    """What one check found. `source` is the page below onnxruntime.ai/docs/ that gives the advice.
-
-    `text` says what was found or why it does not apply, `advice` what to do that is no setting, `share` the share of
-    the time that it concerns; `best` is the name of the remedy that gains most.
-    """
-
-    check: str
-    title: str
-    how: str
-    source: str
-    outcome: Outcome
-    text: str = ""
-    advice: str = ""
-    share: float | None = None
-    best: str = ""
-    measured: tuple[MeasuredRemedy, ...] = ()
 
 
 class RemediesTogether(Struct, frozen=True, kw_only=True):
@@ -220,29 +148,18 @@ def typical(usual: RunResult, start: Start) -> RunResult:
     return msgspec.structs.replace(usual, latencies_ns=(round(start.median_ns),), first_run_ns=start.first_run_ns)
 
 
-def finding_of_check(check: DoctorCheck, proposal: CheckProposal, remedies: Sequence[MeasuredRemedy]) -> DoctorFinding:
+def finding_of_check(proposal: DoctorFinding, remedies: Sequence[MeasuredRemedy]) -> DoctorFinding:
     """What a check found; `remedies` are those of its proposal, measured."""
     best = min((remedy for remedy in remedies if remedy.gains), key=lambda remedy: remedy.ratio, default=None)
-    if proposal.why_not:
-        outcome = Outcome.NOT_APPLICABLE
-    elif best:
+    outcome = proposal.outcome
+    if best:
         outcome = Outcome.GAIN
-    elif proposal.advice:
+    elif outcome is not Outcome.NOT_APPLICABLE and proposal.advice:
         outcome = Outcome.NOTE
-    else:
-        counts = any(remedy.latency and not remedy.why for remedy in remedies)
-        outcome = Outcome.NO_GAIN if counts else Outcome.UNTESTED
-    return DoctorFinding(
-        check=check.id,
-        title=check.title,
-        how=check.how,
-        source=check.source,
-        outcome=outcome,
-        text=proposal.why_not or proposal.note,
-        advice=proposal.advice,
-        share=proposal.share,
-        best=best.remedy.name if best else "",
-        measured=tuple(remedies),
+    elif any(remedy.latency and not remedy.why for remedy in remedies):
+        outcome = Outcome.NO_GAIN
+    return msgspec.structs.replace(
+        proposal, outcome=outcome, best=best.remedy.name if best else "", measured=tuple(remedies)
     )
 
 

@@ -24,16 +24,15 @@ from pipeline.features.doctor.checks import (
     CAST_KEY,
     CHECKS,
     DENORMAL_KEY,
-    CheckProposal,
+    DoctorFinding,
     ExaminedModel,
-    ModelTraits,
+    MeasuredRemedy,
+    Outcome,
     Remedy,
     examine,
     together,
 )
 from pipeline.features.doctor.diagnosis import (
-    MeasuredRemedy,
-    Outcome,
     Start,
     finding_of_check,
     latency_comparisons,
@@ -46,7 +45,7 @@ from tests.onnx_samples import parsed_nodes
 from tests.report_samples import BAD, GOOD, record
 
 RULE = DecisionRule(margin=0.01)
-ROWS = {check.id: check for check in CHECKS}
+ROWS = {check.check: (check, propose) for check, propose in CHECKS}
 
 
 def result(
@@ -67,24 +66,34 @@ def subject(**changes: object) -> ExaminedModel:
     """An .onnx file on a phone with four slow and two fast cores."""
     facts = DeviceFacts(name="d", platform="android", core_max_mhz=(1800,) * 4 + (2600,) * 2)
     made = ExaminedModel(
-        suffix=".onnx", start=RunOptions(), facts=facts, usual=result(), profiled=result(),
-        traits=ModelTraits(operators={"Conv": 3}),
+        path="m.onnx", start=RunOptions(), facts=facts, usual=result(), profiled=result(), operators={"Conv": 3},
     )  # fmt: skip
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-def proposed(check: str, **changes: object) -> CheckProposal:
-    return ROWS[check].propose(subject(**changes))
+def proposed(check: str, **changes: object) -> DoctorFinding:
+    row, propose = ROWS[check]
+    return propose(row, subject(**changes))
 
 
-def names(proposal: CheckProposal) -> list[str]:
-    return [remedy.name for remedy in proposal.remedies]
+def remedies(proposal: DoctorFinding) -> list[Remedy]:
+    return [measured.remedy for measured in proposal.measured]
+
+
+def names(proposal: DoctorFinding) -> list[str]:
+    return [remedy.name for remedy in remedies(proposal)]
+
+
+def refusal(check: str, **changes: object) -> str:
+    """Why a check does not apply, "" where it does."""
+    finding = proposed(check, **changes)
+    return finding.text if finding.outcome is Outcome.NOT_APPLICABLE else ""
 
 
 def runs(check: str, **changes: object) -> list[str]:
     """The names of the run options that a check tries."""
-    one = subject(**changes)
-    return [options_name(remedy.options(one.start)) for remedy in ROWS[check].propose(one).remedies]
+    start = subject(**changes).start
+    return [options_name(remedy.options(start)) for remedy in remedies(proposed(check, **changes))]
 
 
 def test_threads_are_tried_as_one_two_fast_and_all() -> None:
@@ -93,40 +102,40 @@ def test_threads_are_tried_as_one_two_fast_and_all() -> None:
     assert runs("threads", facts=DeviceFacts(name="d", platform="linux")) == ["cpu+threads=1", "cpu+threads=2"]
     assert runs("affinities") == ["cpu+threads=2+affinities=6"]
     equal = DeviceFacts(name="d", platform="linux", core_max_mhz=(2000, 2000))
-    assert "equally fast" in proposed("affinities", facts=equal).why_not
+    assert "equally fast" in refusal("affinities", facts=equal)
 
 
 def test_threads_keep_to_fast_cores_come_first_and_stay_on_a_numa_node() -> None:
     assert runs("thread-cores") == ["cpu+threads=2+thread_cores=big"]
     assert runs("thread-nice") == ["cpu+thread_nice=-4"]
-    assert "set already" in proposed("thread-cores", start=RunOptions(thread_cores="1-2")).why_not
+    assert "set already" in refusal("thread-cores", start=RunOptions(thread_cores="1-2"))
     mac = DeviceFacts(name="d", platform="macos", core_max_mhz=(2000, 3000, 3000))
-    assert all("neither core masks" in proposed(row, facts=mac).why_not for row in ("thread-cores", "thread-nice"))
-    assert "tells of no NUMA" in proposed("numa").why_not
+    assert all("neither core masks" in refusal(row, facts=mac) for row in ("thread-cores", "thread-nice"))
+    assert "tells of no NUMA" in refusal("numa")
     node = DeviceFacts(name="d", platform="linux", numa_nodes=("1-2",))
-    assert "one NUMA node" in proposed("numa", facts=node).why_not
+    assert "one NUMA node" in refusal("numa", facts=node)
     nodes = msgspec.structs.replace(node, numa_nodes=("1-2,5-6", "3-4,7-8"))
     assert runs("numa", facts=nodes) == ["cpu+threads=4+thread_cores=1-2,5-6"]
     assert "numactl --cpunodebind=0" in proposed("numa", facts=nodes).advice
     large = msgspec.structs.replace(node, numa_nodes=("1-48,97-144", "49-96,145-192"))  # beyond what masks have
-    assert (runs("numa", facts=large), proposed("numa", facts=large).note[:12]) == ([], "2 NUMA nodes")
+    assert (runs("numa", facts=large), proposed("numa", facts=large).text[:12]) == ([], "2 NUMA nodes")
 
 
 def test_allocators_are_tried_where_they_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     host = DeviceFacts(name="local", platform="linux", abis=(machine_abi(),))
     monkeypatch.setattr(checks, "find_allocator", lambda name: "libx.so" * (name == "jemalloc"))
     assert runs("allocator", facts=host) == ["cpu+allocator=jemalloc"]
-    assert proposed("allocator", facts=host).note == "mimalloc is not installed (apt-get install libmimalloc2.0)"
-    assert "not installed" in proposed("allocator", facts=host, start=RunOptions(allocator=Allocator.JEMALLOC)).why_not
+    assert proposed("allocator", facts=host).text == "mimalloc is not installed (apt-get install libmimalloc2.0)"
+    assert "not installed" in refusal("allocator", facts=host, start=RunOptions(allocator=Allocator.JEMALLOC))
     emulated = msgspec.structs.replace(host, abis=("riscv64",))
-    assert all("hosts only" in proposed("allocator", facts=facts).why_not for facts in (emulated, subject().facts))
+    assert all("hosts only" in refusal("allocator", facts=facts) for facts in (emulated, subject().facts))
 
 
 def test_switches_are_turned_the_other_way_round() -> None:
     assert runs("spinning") == ["cpu+spinning=off"]
     off = RunOptions(session_config={"session.intra_op.allow_spinning": "0"})
     assert runs("spinning", start=off) == ["cpu+spinning=on"]
-    assert proposed("spinning", start=RunOptions(intra_op_threads=1)).why_not
+    assert refusal("spinning", start=RunOptions(intra_op_threads=1))
     assert runs("arena") == ["cpu+memory_arena=off"]
     assert runs("arena", start=RunOptions(cpu_arena=False)) == ["cpu"]
     assert runs("prepacking") == ["cpu+prepacking=off"]
@@ -134,23 +143,22 @@ def test_switches_are_turned_the_other_way_round() -> None:
     assert runs("denormals") == [f"cpu+{DENORMAL_KEY}=1"]
     parallel = RunOptions(execution_mode=ExecutionMode.PARALLEL, inter_op_threads=3)
     assert runs("execution-mode", start=parallel) == ["cpu"]
-    assert proposed("memory-pattern", start=parallel).why_not
-    wide = ModelTraits(operators={"Conv": 2}, width=2)
-    assert runs("execution-mode", traits=wide) == ["cpu+inter_op_threads=2+execution_mode=parallel"]
-    assert "two operators" in proposed("execution-mode").why_not
+    assert refusal("memory-pattern", start=parallel)
+    assert runs("execution-mode", width=2) == ["cpu+inter_op_threads=2+execution_mode=parallel"]
+    assert "two operators" in refusal("execution-mode")
 
 
 def test_files_decide_about_level_format_and_mapping() -> None:
     assert runs("level") == ["cpu+level=extended"]
     assert runs("level", start=RunOptions(optimization_level=OptimizationLevel.BASIC)) == ["cpu"]
-    assert proposed("level", suffix=".ort").why_not
-    (remedy,) = proposed("ort-format").remedies
+    assert refusal("level", path="m.ort")
+    (remedy,) = remedies(proposed("ort-format"))
     assert remedy.ort_format
     assert remedy.options(RunOptions(optimization_level=OptimizationLevel.BASIC)).optimization_level == "all"
-    assert proposed("ort-format", suffix=".ort").why_not
-    assert proposed("mapping").why_not
-    assert names(proposed("mapping", suffix=".ort")) == ["memory mapping"]
-    assert "1.26" in proposed("mapping", suffix=".ort", usual=result(version="1.25.0")).why_not
+    assert refusal("ort-format", path="m.ort")
+    assert refusal("mapping")
+    assert names(proposed("mapping", path="m.ort")) == ["memory mapping"]
+    assert "1.26" in refusal("mapping", path="m.ort", usual=result(version="1.25.0"))
 
 
 def test_transposes_and_casts_are_told_with_their_share() -> None:
@@ -158,18 +166,17 @@ def test_transposes_and_casts_are_told_with_their_share() -> None:
     found = proposed("transposes", profiled=slow)
     assert found.share == pytest.approx(0.3)
     assert names(found) == ["level=extended"]
-    assert "20.0% of the time in 3 Transpose nodes, 10.0% in changes of layout" in found.note
+    assert "20.0% of the time in 3 Transpose nodes, 10.0% in changes of layout" in found.text
     assert "channels first" in found.advice
     assert proposed("transposes", profiled=result(("ReorderInput", 0.1))).advice == ""
-    assert "again" in proposed("transposes", profiled=result(("ReorderInput", 0.1)), suffix=".ort").advice
+    assert "again" in proposed("transposes", profiled=result(("ReorderInput", 0.1)), path="m.ort").advice
     on_nnapi = RunOptions(provider="nnapi", flags=(NnapiFlag.USE_FP16,))
     assert runs("transposes", profiled=slow, start=on_nnapi)[0] == "nnapi+USE_FP16+USE_NCHW"
-    assert proposed("transposes").why_not == "they take 0.0% of the time"
+    assert refusal("transposes") == "they take 0.0% of the time"
     assert runs("casts", profiled=slow) == [f"cpu+{CAST_KEY}=1"]
-    assert names(proposed("casts", profiled=slow, suffix=".ort")) == []
-    half = ModelTraits(operators={"Conv": 1}, half=True)
-    assert "float model" in proposed("casts", profiled=slow, traits=half).advice
-    assert proposed("casts").why_not == "no Cast node is left"
+    assert names(proposed("casts", profiled=slow, path="m.ort")) == []
+    assert "float model" in proposed("casts", profiled=slow, half=True).advice
+    assert refusal("casts") == "no Cast node is left"
 
 
 def test_dynamic_dimensions_are_fixed_and_what_that_unblocks_is_told() -> None:
@@ -177,65 +184,64 @@ def test_dynamic_dimensions_are_fixed_and_what_that_unblocks_is_told() -> None:
         path="m", ep="nnapi", ort_release="1.31", nodes=9, claimed=0,
         fixed=SizedAnswer(sizes={"n": 1}, nodes=9, claimed=8, partitions=1),
     )  # fmt: skip
-    traits = ModelTraits(open=("n", "x[2]"))
-    found = proposed(
-        "dimensions", traits=msgspec.structs.replace(traits, answers={"nnapi": answer}), sizes={"n": 1, "x[2]": 16}
-    )
-    assert found.note == "NNAPI claims 0 of 9 nodes, with sizes 8"
-    assert [remedy.steps for remedy in found.remedies] == [("fixed-dimensions:sizes=n=1+x[2]=16",)]
-    assert "test data" in proposed("dimensions", traits=traits).why_not
-    assert proposed("dimensions").why_not == "every input dimension has a size"
+    names = ("n", "x[2]")
+    found = proposed("dimensions", open=names, answers={"nnapi": answer}, sizes={"n": 1, "x[2]": 16})
+    assert found.text == "NNAPI claims 0 of 9 nodes, with sizes 8"
+    assert [remedy.steps for remedy in remedies(found)] == [("fixed-dimensions:sizes=n=1+x[2]=16",)]
+    assert "test data" in refusal("dimensions", open=names)
+    assert refusal("dimensions") == "every input dimension has a size"
 
 
 def test_providers_of_the_library_are_tried_where_they_claim_something() -> None:
     library = result(providers="NnapiExecutionProvider XnnpackExecutionProvider QNNExecutionProvider")
     none = ModelAnswer(path="m", ep="nnapi", ort_release="1.31", nodes=9, claimed=0)
-    found = proposed("providers", usual=library, traits=ModelTraits(answers={"nnapi": none}))
+    found = proposed("providers", usual=library, answers={"nnapi": none})
     assert names(found) == ["provider=xnnpack with 2 threads", "provider=qnn"]
-    assert found.note == "NNAPI: claims none of 9 nodes"
+    assert found.text == "NNAPI: claims none of 9 nodes"
     assert runs("providers", usual=library)[:3] == [
         "nnapi", "nnapi+USE_FP16", "xnnpack+threads=1+intra_op_num_threads=2",
     ]  # fmt: skip
-    assert [remedy.lossy for remedy in proposed("providers", usual=library).remedies][:2] == [False, True]
+    assert [remedy.lossy for remedy in remedies(proposed("providers", usual=library))][:2] == [False, True]
     assert runs("providers", usual=library, start=RunOptions(provider="xnnpack"))[0] == "cpu"
-    assert proposed("providers").why_not == "the library has no other execution provider"
+    assert refusal("providers") == "the library has no other execution provider"
 
 
 def test_small_partitions_are_told_with_the_command() -> None:
     few = ModelAnswer(path="m", ep="nnapi", ort_release="1.31", nodes=9, claimed=8, partitions=(("a",),))
     many = msgspec.structs.replace(few, claimed=4, partitions=(("a",), ("b",), ("c",)))
-    assert proposed("partitions", traits=ModelTraits(answers={"nnapi": few})).why_not == (
+    assert refusal("partitions", answers={"nnapi": few}) == (
         "partitions are few or large: NNAPI 1 for 8 nodes"
     )  # fmt: skip
-    found = proposed("partitions", traits=ModelTraits(answers={"nnapi": many}))
-    assert found.note == "NNAPI: 4 nodes in 3 partitions"
+    found = proposed("partitions", answers={"nnapi": many})
+    assert found.text == "NNAPI: 4 nodes in 3 partitions"
     assert found.advice == "ort-mobile partition MODEL --ep nnapi --advise"
 
 
 def test_precision_diagnostics_and_the_first_run() -> None:
-    assert "1 " not in proposed("precision").why_not
-    assert proposed("precision").note == "3 of its nodes have 8-bit forms: Conv"
-    assert "already" in proposed("precision", traits=ModelTraits(operators={"QLinearConv": 2})).why_not
+    assert "1 " not in refusal("precision")
+    assert proposed("precision").text == "3 of its nodes have 8-bit forms: Conv"
+    assert "already" in refusal("precision", operators={"QLinearConv": 2})
     left_on = RunOptions(session_config={"enable_profiling": "1", "session.disable_prepacking": "1"})
     assert runs("diagnostics", start=left_on) == ["cpu+prepacking=off"]
-    assert "telemetry" in proposed("diagnostics").why_not
-    assert "2.5 times" in proposed("first-run", usual=result(first_run_ns=250)).note
-    assert proposed("first-run").why_not
+    assert "telemetry" in refusal("diagnostics")
+    assert "2.5 times" in proposed("first-run", usual=result(first_run_ns=250)).text
+    assert refusal("first-run")
     known = Start(run="cpu", rounds=9, median_ns=100.4, first_run_ns=140)
     pilot = result(first_run_ns=2310)
-    assert "1.4 times" in proposed("first-run", usual=typical(pilot, known)).why_not, "rounds know more than a process"
+    assert "1.4 times" in refusal("first-run", usual=typical(pilot, known)), "rounds know more than a process"
     assert typical(pilot, Start(run="cpu")) is pilot
 
 
 def test_every_check_has_a_source_and_says_something_for_every_model() -> None:
     assert len(ROWS) == len(CHECKS)
-    for suffix in (".onnx", ".ort"):
+    for path in ("m.onnx", "m.ort"):
         for provider in ("cpu", "nnapi"):
-            one = subject(suffix=suffix, start=RunOptions(provider=provider))
-            for check in CHECKS:
-                found = check.propose(one)
-                assert bool(found.why_not) is not bool(found.remedies or found.note), check.id
-                assert check.source.endswith(".html"), check.id
+            model = subject(path=path, start=RunOptions(provider=provider))
+            for check, propose in CHECKS:
+                found = propose(check, model)
+                assert found.text or found.measured, check.check
+                assert not (found.measured and found.outcome is Outcome.NOT_APPLICABLE), check.check
+                assert check.source.endswith(".html"), check.check
 
 
 def test_remedies_together_keep_the_last_word_to_the_last() -> None:
@@ -255,7 +261,7 @@ def test_the_width_of_a_graph_is_how_many_heavy_operators_are_level(tmp_path: Pa
     )
     path = tmp_path / "m.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
-    found = examine(str(path), (Settings(provider="nnapi"),))
+    found = examine(subject(path=str(path)), (Settings(provider="nnapi"),))
     assert (found.operators, found.width, found.open) == ({"MatMul": 3, "Add": 1}, 2, ("n",))
     assert (found.answers["nnapi"].nodes, found.answers["nnapi"].dynamic) == (4, ("n",))
 
@@ -270,47 +276,52 @@ def rounds(factor: float, *, check: OutputCheck = GOOD) -> list[RunRecord]:
     return made
 
 
-def judged(all_rounds: dict[str, list[RunRecord]], proposal: CheckProposal) -> list[MeasuredRemedy]:
+def proposal_of(*names: str) -> DoctorFinding:
+    shells = tuple(MeasuredRemedy(remedy=Remedy(name=name), run="r") for name in names)
+    return msgspec.structs.replace(ROWS["threads"][0], measured=shells)
+
+
+def judged(all_rounds: dict[str, list[RunRecord]], proposal: DoctorFinding) -> list[MeasuredRemedy]:
     start: Sequence[RunRecord] = rounds(1.0)
     compared = latency_comparisons(start, all_rounds, RULE)
     found = []
-    for remedy in proposal.remedies:
-        shell = MeasuredRemedy(remedy=remedy, run="r")
-        found.append(measured(shell, start, all_rounds[remedy.name], compared.get(remedy.name), RULE))
+    for shell in proposal.measured:
+        name = shell.remedy.name
+        found.append(measured(shell, start, all_rounds[name], compared.get(name), RULE))
     return found
 
 
 def test_the_best_remedy_that_counts_is_the_finding() -> None:
-    proposal = CheckProposal(remedies=tuple(Remedy(name=name) for name in ("a", "b", "wrong", "failed")))
+    proposal = proposal_of("a", "b", "wrong", "failed")
     failure = Failure(kind=FailureKind.CRASH, message="killed by SIGSEGV", remedy="leave it out")
     given = {
         "a": rounds(0.8), "b": rounds(0.7), "wrong": rounds(0.1, check=BAD),
         "failed": [record(0, (), failure)],
     }  # fmt: skip
-    found = finding_of_check(ROWS["threads"], proposal, judged(given, proposal))
+    found = finding_of_check(proposal, judged(given, proposal))
     assert (found.outcome, found.best) == (Outcome.GAIN, "b")
     assert [one.why[:20] for one in found.measured] == ["", "", "output 'logits' is n", "killed by SIGSEGV; l"]
     assert [one.remedy.name for one in winners([found])] == ["b"]
 
 
 def test_no_gain_and_nothing_measured_are_different() -> None:
-    proposal = CheckProposal(remedies=(Remedy(name="a"),))
-    same = finding_of_check(ROWS["threads"], proposal, judged({"a": rounds(1.0)}, proposal))
+    proposal = proposal_of("a")
+    same = finding_of_check(proposal, judged({"a": rounds(1.0)}, proposal))
     assert (same.outcome, same.best, winners([same])) == (Outcome.NO_GAIN, "", [])
-    never = finding_of_check(ROWS["threads"], proposal, judged({"a": []}, proposal))
+    never = finding_of_check(proposal, judged({"a": []}, proposal))
     assert never.outcome is Outcome.UNTESTED
     assert "the time was over" in never.measured[0].why
-    assert finding_of_check(ROWS["threads"], CheckProposal(why_not="no"), []).outcome is Outcome.NOT_APPLICABLE
-    assert finding_of_check(ROWS["threads"], CheckProposal(note="n", advice="a"), []).outcome is Outcome.NOTE
+    assert finding_of_check(proposed("level", path="m.ort"), []).outcome is Outcome.NOT_APPLICABLE
+    assert finding_of_check(proposed("precision"), []).outcome is Outcome.NOTE
 
 
 def test_a_phone_with_a_snapdragon_is_told_how_to_ask_about_its_npu(monkeypatch: pytest.MonkeyPatch) -> None:
     phone = DeviceFacts(name="d", platform="android", soc="QTI SM8635")
     monkeypatch.setattr(checks, "compiler_lacking", lambda: MissingError("no compiler", remedy="install it"))
     lacking = proposed("npu", facts=phone)
-    assert "SM8635 (Snapdragon 8s Gen 3), which computes integers" in lacking.note
+    assert "SM8635 (Snapdragon 8s Gen 3), which computes integers" in lacking.text
     assert lacking.advice == "install it"
     monkeypatch.setattr(checks, "compiler_lacking", lambda: None)
     monkeypatch.setattr(checks, "compiler_name", lambda: "a compiler")
     assert "--chip SM8635 --advise" in proposed("npu", facts=phone).advice
-    assert proposed("npu").why_not
+    assert refusal("npu")

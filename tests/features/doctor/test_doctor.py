@@ -19,9 +19,9 @@ from pipeline.campaign.store import open_store
 from pipeline.config import MeasureConfig
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.core.progress import NoProgress
-from pipeline.features.doctor.checks import CHECKS
+from pipeline.features.doctor.checks import CHECKS, Outcome
 from pipeline.features.doctor.diagnose import diagnose
-from pipeline.features.doctor.diagnosis import Outcome, parts
+from pipeline.features.doctor.diagnosis import parts
 from pipeline.job.bench import PerfOrder
 from pipeline.report.wording import markdown
 from tests.command import ort_mobile
@@ -68,7 +68,7 @@ def test_every_check_has_a_finding_however_short_the_time(
     (one,) = report.diagnoses
     assert (one.failure, report.exit_code) == ((), 0)
     found = {finding.check: finding for finding in one.findings}
-    assert list(found) == [check.id for check in CHECKS]
+    assert list(found) == [check.check for check, _ in CHECKS]
     for check in ("initializers", "dimensions", "ort-format", "threads", "spinning", "denormals"):
         assert found[check].measured, check
         assert not any("output" in remedy.why for remedy in found[check].measured), found[check]
@@ -87,7 +87,7 @@ def test_every_check_has_a_finding_however_short_the_time(
         assert one.start.rounds >= 5
     text = markdown("Diagnosis", parts(report))
     assert "layouts.onnx" in text
-    assert all(check.title in text for check in CHECKS)
+    assert all(check.title in text for check, _ in CHECKS)
 
 
 @pytest.mark.long
@@ -167,7 +167,7 @@ def test_a_device_that_is_not_there_has_its_exit_code() -> None:
 
 def test_the_list_needs_no_model() -> None:
     ended = ort_mobile("doctor", "--list")
-    assert [line.split()[0] for line in ended.out.splitlines()] == [check.id for check in CHECKS]
+    assert [line.split()[0] for line in ended.out.splitlines()] == [check.check for check, _ in CHECKS]
 
 
 def stored_rounds(folder: Path) -> dict[tuple[str, str, int], str]:

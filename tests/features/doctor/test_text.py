@@ -3,8 +3,8 @@
 import pytest
 
 from pipeline.campaign.statistics import Comparison, Verdict
-from pipeline.features.doctor.checks import Remedy
-from pipeline.features.doctor.diagnosis import Diagnosis, DoctorFinding, MeasuredRemedy, Outcome, Start, sections
+from pipeline.features.doctor.checks import DoctorFinding, MeasuredRemedy, Outcome, Remedy
+from pipeline.features.doctor.diagnosis import Diagnosis, Start, sections
 from pipeline.report.wording import markdown
 
 
