@@ -1,7 +1,4 @@
-"""Diagnosing models on a device: their files, and the start measured once as it is, then remedies beside it in rounds.
-
-Rounds end at a time, or when all remedies are decided; what is decided is not measured any more.
-"""
+"""Diagnosing models on a device: the start measured once as it is, then files of remedies beside it in rounds."""
 
 import hashlib
 import logging
@@ -9,14 +6,13 @@ import math
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from device_runner.device import Device, DeviceFacts
 from device_runner.errors import RunnerError
 from device_runner.options import illegal
 from device_runner.profile import with_profile, with_profiler
@@ -28,7 +24,6 @@ from pipeline.campaign.plan import Inputs, PlannedRun, options_name, planned_id,
 from pipeline.campaign.record import RunRecord, rounds_of
 from pipeline.campaign.statistics import DecisionRule
 from pipeline.campaign.statistics.compare import LOOKS, undecided
-from pipeline.campaign.store import Store
 from pipeline.check.compare import Array, OutputCheck, OutputPrecision, compare_outputs, read_tensor, usual_tolerance
 from pipeline.config import Config, RunConfig
 from pipeline.convert.many import ConversionOrder, convert_paths
@@ -53,6 +48,7 @@ from pipeline.features.doctor.diagnosis import (
     winners,
 )
 from pipeline.job.bench import (
+    Bench,
     PerfOrder,
     host,
     inputs_of_files,
@@ -113,140 +109,6 @@ def checked(order: PerfOrder) -> PerfOrder:
     return replace(order, data=values, dimensions=guess.dimensions)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DoctorBench:
-    """What a diagnosis of one model works with: the model and the options that it starts from, as `perf` has them."""
-
-    order: PerfOrder
-    device: Device
-    facts: DeviceFacts
-    work: Path
-    progress: Progress
-
-    @property
-    def model(self) -> Path:
-        """The model's file."""
-        return self.order.files[0]
-
-    @property
-    def start(self) -> RunOptions:
-        """The options that remedies change."""
-        return self.order.options[0]
-
-    @property
-    def rule(self) -> DecisionRule:
-        """When two runs are different or the same."""
-        shares = self.order.measure
-        return DecisionRule(margin=shares.margin_percent / 100, least=shares.least_percent / 100)
-
-    @property
-    def platform(self) -> OptimizerPlatform:
-        """The device's processor."""
-        on_x86 = any(abi.startswith("x86") for abi in self.facts.abis)
-        return OptimizerPlatform.AMD64 if on_x86 else OptimizerPlatform.ARM
-
-    def plan(self, campaign: str, runs: Sequence[PlannedRun], inputs: Inputs) -> CampaignPlan:
-        """Every run gets the same inputs."""
-        return CampaignPlan(
-            campaign=campaign, planned_runs=runs, measure=self.order.measure, conditions=self.order.conditions,
-            artifacts=Path(), inputs={run.source: inputs for run in runs},
-            libraries={self.device.name: self.order.library}, judge=None,
-        )  # fmt: skip
-
-
-def _made(bench: DoctorBench, remedy: Remedy, folder: Path) -> Path:
-    """The file that a remedy runs; outputs of one that passes changed are compared with the model's."""
-    path = bench.model
-    if remedy.steps:
-        parsed = [parse_step(step) for step in remedy.steps]
-        path = folder / f"{bench.model.stem}.{'+'.join(step.do for step in parsed)}.onnx"
-        report = transform_file(SourceModel(path=str(bench.model)), parsed, path, data=bench.order.data)
-        if report.verification and report.verification.failed:
-            wrong = next(check for check in report.verification.checks if check.failed)
-            raise ModelError("the changed model's outputs differ", why=wrong.reason)
-    if not remedy.ort_format:
-        return path
-    order = ConversionOrder(
-        levels=("all",), styles=("fixed",), release=str(installed_release()), abi=bench.platform.abis[0],
-        platform=bench.platform, dimensions={}, output=folder, cache=None, check=False, config=False, processes=1,
-        data=bench.order.data,
-    )  # fmt: skip
-    (converted,) = convert_paths([str(path)], order).converted
-    if converted.error:
-        raise converted.error
-    if not converted.artifacts:
-        raise ModelError("it could not be converted", why="; ".join(failure.what for failure in converted.failures))
-    return folder / converted.artifacts[0].file
-
-
-def shell_of(bench: DoctorBench, remedy: Remedy) -> MeasuredRemedy:
-    """A remedy with how it is set, before it is measured."""
-    options, name = remedy.options(bench.start), bench.model.name
-    before, after = (code_for(bench.facts.platform, each, name) for each in (bench.start, options))
-    language = next(iter(after))
-    lines, commands = [], []  # of a config, and what makes the file
-    if remedy.settings:
-        lines += ["[[runs]]", *(f"{key} = {_toml(value)}" for key, value in remedy.settings.items())]
-    lines += [f"# [[runs]] session_config: leave out {key}" for key in remedy.without]
-    if remedy.level:
-        lines += ["[variants]", f'levels = ["{remedy.level.value}"]']
-    if remedy.steps:
-        steps = " ".join(f"--do '{step}'" for step in remedy.steps)
-        commands.append(f"ort-mobile transform {name} {bench.model.stem}.changed.onnx {steps}")
-    if remedy.ort_format:
-        on_arm = bench.platform is OptimizerPlatform.ARM
-        processor = "" if on_arm else f" --target-platform {bench.platform.value}"
-        commands.append(f"ort-mobile convert {name} --level all --style fixed{processor} --output converted")
-    return MeasuredRemedy(
-        remedy=remedy,
-        run=options_name(options),
-        set=tuple(lines),
-        commands=tuple(commands),
-        calls=tuple(line for line in after[language] if line and line not in before[language]),
-        language=language,
-    )
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{_toml(key)} = {_toml(item)}" for key, item in value.items()) + " }"
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return f"[{', '.join(map(_toml, value))}]"
-    return msgspec.json.encode(value).decode()
-
-
-FileKey = tuple[tuple[str, ...], bool]
-
-Tried = tuple[dict[str, MeasuredRemedy], dict[str, PlannedRun]]
-"""Remedies before they are measured by name, those that cannot be run with the reason, and the runs of the others."""
-
-
-def tried_on(bench: DoctorBench, remedies: Sequence[Remedy]) -> Tried:
-    """Files and planned runs of remedies; those with the same key run the same file."""
-    files: dict[FileKey, Path] = {((), False): bench.model}
-    failed: dict[FileKey, str] = {}
-    for remedy in remedies:
-        if remedy.file_key not in files and remedy.file_key not in failed:
-            try:
-                files[remedy.file_key] = _made(bench, remedy, Path(tempfile.mkdtemp(dir=bench.work)))
-            except PipelineError as error:
-                failed[remedy.file_key] = error.text
-    judge = preflight(replace(bench.order, files=tuple(files.values()), options=()), bench.device)
-    shells = {remedy.name: shell_of(bench, remedy) for remedy in remedies}
-    planned_runs = {}
-    for remedy in remedies:
-        why = failed.get(remedy.file_key, "")
-        if not why:
-            perf = replace(bench.order, files=(files[remedy.file_key],), options=(remedy.options(bench.start),))
-            planned, skipped = planned_files(perf, bench.device.name, bench.facts, judge)
-            if planned:
-                planned_runs[remedy.name] = planned[0]
-                continue
-            why = skipped[0].what
-        shells[remedy.name] = msgspec.structs.replace(shells[remedy.name], why=why)
-    return shells, planned_runs
-
-
 FEWEST, MOST = LOOKS[0], LOOKS[-1]
 """Rounds: fewer give no verdict, and more are not worth the device's time."""
 
@@ -258,32 +120,122 @@ def seconds_of(runs: Iterable[RunRecord]) -> float:
     return sum(run.result.elapsed_ns for run in runs) / 1e9
 
 
-class Rounds:
-    """Measures remedies beside the start in rounds, until a time or until all are decided."""
+FileKey = tuple[tuple[str, ...], bool]
+
+Tried = tuple[dict[str, MeasuredRemedy], dict[str, PlannedRun]]
+"""Remedies before they are measured by name, those that cannot be run with the reason, and the runs of the others."""
+
+
+class ModelOnDevice:
+    """One model on the only device of a bench: the files of remedies, and rounds of these beside the start.
+
+    Rounds end at a time, or when all remedies are decided; what is decided is not measured any more. `start` are the
+    options that remedies change, `base` is the run of the model as it is with them; outputs are compared at its
+    `precision`.
+    """
 
     def __init__(
-        self,
-        bench: DoctorBench,
-        store: Store,
-        inputs: Inputs,
-        start: PlannedRun,
-        precision: OutputPrecision,
-        *,
-        resume: bool,
+        self, order: PerfOrder, bench: Bench, work: Path, inputs: Inputs, base: PlannedRun, *, resume: bool
     ) -> None:
-        self.bench = bench
-        self.store = store
-        self.inputs = inputs
-        self.start = start
-        self.precision = precision
-        self.resume = resume
+        ((name, self.device),) = bench.devices.items()
+        self.order, self.facts, self.store, self.progress = order, bench.facts[name], bench.store, bench.progress
+        self.work, self.inputs, self.base, self.resume = work, inputs, base, resume
+        self.model, self.start = order.files[0], order.options[0]
+        self.rule = DecisionRule(margin=order.measure.margin_percent / 100, least=order.measure.least_percent / 100)
+        on_x86 = any(abi.startswith("x86") for abi in self.facts.abis)
+        self.platform = OptimizerPlatform.AMD64 if on_x86 else OptimizerPlatform.ARM
+        self.precision = OutputPrecision.FLOAT32
         self.lossy: set[str] = set()
         self.expected: dict[str, Array] = {}
-        self.of_start: list[RunRecord] = []
+        self.of_base: list[RunRecord] = []
         self.reason = ""
         self.number = 0
         self.seconds_needed = 0.0
         self.seconds_stored = 0.0
+
+    def plan(self, campaign: str, runs: Sequence[PlannedRun]) -> CampaignPlan:
+        """Every run gets the same inputs."""
+        return CampaignPlan(
+            campaign=campaign, planned_runs=runs, measure=self.order.measure, conditions=self.order.conditions,
+            artifacts=Path(), inputs={run.source: self.inputs for run in runs},
+            libraries={self.device.name: self.order.library}, judge=None,
+        )  # fmt: skip
+
+    def _made(self, remedy: Remedy, folder: Path) -> Path:
+        """The file that a remedy runs; outputs of one that passes changed are compared with the model's."""
+        path = self.model
+        if remedy.steps:
+            parsed = [parse_step(step) for step in remedy.steps]
+            path = folder / f"{self.model.stem}.{'+'.join(step.do for step in parsed)}.onnx"
+            report = transform_file(SourceModel(path=str(self.model)), parsed, path, data=self.order.data)
+            if report.verification and report.verification.failed:
+                wrong = next(check for check in report.verification.checks if check.failed)
+                raise ModelError("the changed model's outputs differ", why=wrong.reason)
+        if not remedy.ort_format:
+            return path
+        order = ConversionOrder(
+            levels=("all",), styles=("fixed",), release=str(installed_release()), abi=self.platform.abis[0],
+            platform=self.platform, dimensions={}, output=folder, cache=None, check=False, config=False, processes=1,
+            data=self.order.data,
+        )  # fmt: skip
+        (converted,) = convert_paths([str(path)], order).converted
+        if converted.error:
+            raise converted.error
+        if not converted.artifacts:
+            raise ModelError("it could not be converted", why="; ".join(failure.what for failure in converted.failures))
+        return folder / converted.artifacts[0].file
+
+    def setting(self, remedy: Remedy) -> MeasuredRemedy:
+        """A remedy with how it is set, before it is measured."""
+        options, name = remedy.options(self.start), self.model.name
+        before, after = (code_for(self.facts.platform, each, name) for each in (self.start, options))
+        language = next(iter(after))
+        lines, commands = [], []  # of a config, and what makes the file
+        if remedy.settings:
+            lines += ["[[runs]]", *(f"{key} = {_toml(value)}" for key, value in remedy.settings.items())]
+        lines += [f"# [[runs]] session_config: leave out {key}" for key in remedy.without]
+        if remedy.level:
+            lines += ["[variants]", f'levels = ["{remedy.level.value}"]']
+        if remedy.steps:
+            steps = " ".join(f"--do '{step}'" for step in remedy.steps)
+            commands.append(f"ort-mobile transform {name} {self.model.stem}.changed.onnx {steps}")
+        if remedy.ort_format:
+            on_arm = self.platform is OptimizerPlatform.ARM
+            processor = "" if on_arm else f" --target-platform {self.platform.value}"
+            commands.append(f"ort-mobile convert {name} --level all --style fixed{processor} --output converted")
+        return MeasuredRemedy(
+            remedy=remedy,
+            run=options_name(options),
+            set=tuple(lines),
+            commands=tuple(commands),
+            calls=tuple(line for line in after[language] if line and line not in before[language]),
+            language=language,
+        )
+
+    def tried(self, remedies: Sequence[Remedy]) -> Tried:
+        """Files and planned runs of remedies; those with the same key run the same file."""
+        files: dict[FileKey, Path] = {((), False): self.model}
+        failed: dict[FileKey, str] = {}
+        for remedy in remedies:
+            if remedy.file_key not in files and remedy.file_key not in failed:
+                try:
+                    files[remedy.file_key] = self._made(remedy, Path(tempfile.mkdtemp(dir=self.work)))
+                except PipelineError as error:
+                    failed[remedy.file_key] = error.text
+        judge = preflight(replace(self.order, files=tuple(files.values()), options=()), self.device)
+        shells = {remedy.name: self.setting(remedy) for remedy in remedies}
+        planned_runs = {}
+        for remedy in remedies:
+            why = failed.get(remedy.file_key, "")
+            if not why:
+                perf = replace(self.order, files=(files[remedy.file_key],), options=(remedy.options(self.start),))
+                planned, skipped = planned_files(perf, self.device.name, self.facts, judge)
+                if planned:
+                    planned_runs[remedy.name] = planned[0]
+                    continue
+                why = skipped[0].what
+            shells[remedy.name] = msgspec.structs.replace(shells[remedy.name], why=why)
+        return shells, planned_runs
 
     def measured(
         self, tried: Tried, until: float, name: str, rule: DecisionRule, *, least: int
@@ -294,18 +246,18 @@ class Rounds:
         """
         shells, planned_runs = tried
         self.lossy |= {planned_id(run) for key, run in planned_runs.items() if shells[key].remedy.lossy}
-        runs = [self.start, *planned_runs.values()]
+        runs = [self.base, *planned_runs.values()]
         campaign = self._campaign(name, runs)
         self.seconds_stored += seconds_of(self.store.runs(campaign))
-        with self.bench.progress.stage(name, len(runs) * FEWEST) as stage:
+        with self.progress.stage(name, len(runs) * FEWEST) as stage:
             self._run(campaign, runs, until - self.seconds_stored, stage, rule, least)
         records = self._records(campaign)
-        self.of_start = records.get(planned_id(self.start), [])
+        self.of_base = records.get(planned_id(self.base), [])
         others = {key: records.get(planned_id(run), []) for key, run in planned_runs.items()}
-        compared = latency_comparisons(self.of_start, others, rule)
+        compared = latency_comparisons(self.of_base, others, rule)
         results = {}
         for key, shell in shells.items():
-            remedy = measured(shell, self.of_start, others.get(key, []), compared.get(key), rule)
+            remedy = measured(shell, self.of_base, others.get(key, []), compared.get(key), rule)
             few = self.reason or f"the time was over before {FEWEST} rounds"
             why = few if remedy.rounds < FEWEST else "" if remedy.latency else NO_RANKS
             results[key] = msgspec.structs.replace(remedy, why=remedy.why or why)
@@ -316,23 +268,22 @@ class Rounds:
 
         Without the first round's start there is nothing that the other outputs could be compared with.
         """
-        bench = self.bench
-        library = bench.device.library_for(bench.order.library).sha256
-        what = (bench.device.name, library, runs[0].sha256, [run.key for run in runs], bench.order.measure)
+        library = self.device.library_for(self.order.library).sha256
+        what = (self.device.name, library, runs[0].sha256, [run.key for run in runs], self.order.measure)
         campaign_name = f"doctor-{name}-{hashlib.sha256(msgspec.json.encode(what, order='sorted')).hexdigest()[:24]}"
         for earlier in reversed(self.store.campaigns(campaign_name) if self.resume else []):
             turns = OpenTurns([(run, 0) for run in runs], self.store, earlier.id)
             if turns.due() is None:
                 return earlier.id
         campaign = new_campaign(campaign_name)
-        self.store.start(campaign, [bench.facts])
+        self.store.start(campaign, [self.facts])
         return campaign.id
 
     def _run(
         self, campaign: str, going: list[PlannedRun], until: float, stage: Stage, rule: DecisionRule, least: int
     ) -> None:
         """Run round after round what goes on, of which the start is first; `reason` says why the device was left."""
-        device, seconds = self.bench.device, 0.0
+        device, seconds = self.device, 0.0
 
         def show(_device: str, run: PlannedRun, number: int) -> None:
             stage.at(f"round {number + 1}: {run.run_name}")
@@ -344,10 +295,10 @@ class Rounds:
             if self.number > least and began + seconds > until:
                 self.number -= 1
                 return
-            plan = self.bench.plan(campaign, going, self.inputs)
+            plan = self.plan(campaign, going)
             rounds = msgspec.structs.replace(plan.measure, rounds=self.number, profile=False)
             plan = replace(plan, measure=rounds, judge=self._checks if self.number == 1 else None)
-            left = measure(plan, {device.name: device}, self.store, self.bench.work, show)
+            left = measure(plan, {device.name: device}, self.store, self.work, show)
             if reason := left.get(device.name, ""):
                 self.reason = reason
                 return
@@ -377,12 +328,20 @@ class Rounds:
     def _checks(self, planned: PlannedRun, result: RunResult) -> tuple[OutputCheck, ...]:
         """Outputs compared with those that the start gave in its first run; none where it gave no outputs."""
         actual = {tensor.name: read_tensor(tensor) for tensor in result.outputs}
-        if planned_id(planned) == planned_id(self.start):
+        if planned_id(planned) == planned_id(self.base):
             self.expected = self.expected or actual
             return ()
         lossy = planned_id(planned) in self.lossy
         tolerance = usual_tolerance(OutputPrecision.FLOAT16 if lossy else self.precision)
         return tuple(compare_outputs(self.expected, actual, tolerance))
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{_toml(key)} = {_toml(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return f"[{', '.join(map(_toml, value))}]"
+    return msgspec.json.encode(value).decode()
 
 
 FOR_CHECKS = 0.7
@@ -417,8 +376,7 @@ def diagnose(
         raise errors[0]
     of_all = orders[0]
     with open_bench(opened_alone(of_all.device, of_all.wait_seconds, of_all.library), folder, progress) as bench:
-        ((name, device),) = bench.devices.items()
-        facts = bench.facts[name]
+        (facts,) = bench.facts.values()
         if facts.readiness.value != "ready":
             raise MissingError(
                 "the device is not ready", where=facts.name, why=facts.readiness.value, remedy=facts.advice
@@ -429,13 +387,12 @@ def diagnose(
             work = bench.work / str(number)
             work.mkdir()
             seconds = max(0.0, deadline - time.monotonic()) / (len(ready) - number)
-            subject = DoctorBench(order=order, device=device, facts=facts, work=work, progress=progress)
             try:
-                diagnoses.append(_diagnosed(subject, bench.store, seconds, resume=resume))
+                diagnoses.append(_diagnosed(order, bench, work, seconds, resume=resume))
             except RunnerError as error:
                 if len(orders) == 1:
                     raise
-                diagnoses.append(Diagnosis(model=str(subject.model), device=order.device, failure=(error.text,)))
+                diagnoses.append(Diagnosis(model=str(order.files[0]), device=order.device, failure=(error.text,)))
     return DoctorReport(
         host=host(),
         device=facts,
@@ -445,22 +402,23 @@ def diagnose(
     )
 
 
-def _diagnosed(subject: DoctorBench, store: Store, seconds: float, *, resume: bool) -> Diagnosis:
+def _diagnosed(order: PerfOrder, bench: Bench, work: Path, seconds: float, *, resume: bool) -> Diagnosis:
     began = time.monotonic()
-    path, device = str(subject.model), subject.device
-    inputs = inputs_of_files(subject.order, subject.work)[path]
-    runs, skipped = planned_files(subject.order, device.name, subject.facts, preflight(subject.order, device))
+    path, ((name, device),) = str(order.files[0]), bench.devices.items()
+    inputs = inputs_of_files(order, work)[path]
+    runs, skipped = planned_files(order, name, bench.facts[name], preflight(order, device))
     if not runs:
-        return Diagnosis(model=path, device=device.name, failure=(skipped[0].what,))
+        return Diagnosis(model=path, device=name, failure=(skipped[0].what,))
+    subject = ModelOnDevice(order, bench, work, inputs, runs[0], resume=resume)
 
     # The start once as it is and once with the profiler, and the model's graph: what checks decide by
-    usual = device.run(subject.plan("first", runs[:1], inputs).spec(runs[0], 0))
+    usual = device.run(subject.plan("first", runs[:1]).spec(runs[0], 0))
     if usual.failure:
         texts = (usual.failure.message, usual.failure.cause, usual.failure.remedy)
-        return Diagnosis(model=path, device=device.name, failure=tuple(text for text in texts if text))
-    with tempfile.TemporaryDirectory(dir=subject.work) as folder:
-        spec = with_profiler(subject.plan("profile", runs[:1], inputs).spec(runs[0], 0), folder)
-        profiled = with_profile(device.run(spec), subject.work / "profile.json.gz")
+        return Diagnosis(model=path, device=name, failure=tuple(text for text in texts if text))
+    with tempfile.TemporaryDirectory(dir=work) as folder:
+        spec = with_profiler(subject.plan("profile", runs[:1]).spec(runs[0], 0), folder)
+        profiled = with_profile(device.run(spec), work / "profile.json.gz")
     release = ".".join(usual.ort_version.split(".")[:2])
     options = (
         RunOptions(provider=name) for name, row in PROVIDERS.items() if row.ort_name in usual.available_providers
@@ -468,7 +426,7 @@ def _diagnosed(subject: DoctorBench, store: Store, seconds: float, *, resume: bo
     settings = tuple(row for each in options if (row := settings_of(each, subject.facts, release)))
     model = ExaminedModel(
         path=path, start=subject.start, facts=subject.facts, usual=usual, profiled=profiled,
-        sizes=subject.order.dimensions,
+        sizes=order.dimensions,
     )  # fmt: skip
     (outcome,) = run_tasks([Task(label=path, call=partial(examine, model, settings))])
     if outcome.error:  # checks that need the graph do not apply then
@@ -477,12 +435,12 @@ def _diagnosed(subject: DoctorBench, store: Store, seconds: float, *, resume: bo
 
     # Every remedy beside the start
     proposals = [propose(check, model) for check, propose in CHECKS]
-    tried = tried_on(subject, [proposed.remedy for proposal in proposals for proposed in proposal.measured])
-    rounds = Rounds(subject, store, inputs, runs[0], model.precision, resume=resume)
+    tried = subject.tried([proposed.remedy for proposal in proposals for proposed in proposal.measured])
+    subject.precision = model.precision
     rule = replace(subject.rule, looks=LOOKS)
     seconds_before = time.monotonic() - began
-    results = rounds.measured(tried, began + FOR_CHECKS * seconds, "checks", rule, least=1)
-    start = start_of(subject.start, rounds.of_start)
+    results = subject.measured(tried, began + FOR_CHECKS * seconds, "checks", rule, least=1)
+    start = start_of(subject.start, subject.of_base)
     whole = replace(model, usual=typical(model.usual, start))  # of all rounds, where the first look had one
     findings = tuple(
         finding_of_check(proposal, [results[proposed.remedy.name] for proposed in proposal.measured])
@@ -490,25 +448,25 @@ def _diagnosed(subject: DoctorBench, store: Store, seconds: float, *, resume: bo
         else finding_of_check(propose(check, whole), [])
         for (check, propose), proposal in zip(CHECKS, proposals, strict=True)
     )
-    note = f"the device was left: {rounds.reason}" if rounds.reason else ""
-    if not note and rounds.number < FEWEST:
-        needed = (seconds_before + rounds.seconds_needed) / FOR_CHECKS
+    note = f"the device was left: {subject.reason}" if subject.reason else ""
+    if not note and subject.number < FEWEST:
+        needed = (seconds_before + subject.seconds_needed) / FOR_CHECKS
         note = f"the time was too short for {FEWEST} rounds: give --minutes {math.ceil(needed / 60)} or more"
 
     # The winners together, and the best alone, in fresh rounds
     trial = None
-    if best := [] if rounds.reason else winners(findings):
+    if best := [] if subject.reason else winners(findings):
         alone, both = best[-1].remedy, together([winner.remedy for winner in best])
-        shells = tried_on(subject, [both] if len(best) == 1 else [both, alone])
-        again = rounds.measured(shells, began + seconds, "together", subject.rule, least=FEWEST)
+        shells = subject.tried([both] if len(best) == 1 else [both, alone])
+        again = subject.measured(shells, began + seconds, "together", subject.rule, least=FEWEST)
         trial = RemediesTogether(together=again[both.name], alone=again[alone.name] if len(best) > 1 else None)
     return Diagnosis(
         model=path,
-        device=device.name,
+        device=name,
         release=usual.ort_version,
         start=start,
         findings=findings,
         together=trial,
         notes=(note,) if note else (),
-        seconds=time.monotonic() - began + rounds.seconds_stored,
+        seconds=time.monotonic() - began + subject.seconds_stored,
     )
