@@ -12,9 +12,11 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
+
 from pipeline.convert import ConvertRequest, convert_model
 from pipeline.convert.aware import AUTO, choose_reference
-from pipeline.convert.request import AwareSource, AwareSpec, ConvertResult
+from pipeline.convert.request import AwareSpec, ConvertResult
 from pipeline.core.releases import installed_release
 from pipeline.core.variant import Level, Variant
 from pipeline.library.fetch import known_libraries
@@ -36,7 +38,9 @@ def main() -> None:
         print("no Android library at hand (`ort-mobile library get`), or it cannot run here: nothing was measured")
         return
     installed = str(installed_release())
-    print(f"Wheel {installed}, library {reference.release}; {len(LEVELS)} levels a model, best of {ROUNDS} rounds.\n")
+    print(
+        f"Wheel {installed}, library {reference.by.release}; {len(LEVELS)} levels a model, best of {ROUNDS} rounds.\n"
+    )
     print("| model | nodes claimed | partitions | ours ms | genuine ms | ratio | same operators |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     ratios, counts = [], Counter[str]()
@@ -49,13 +53,13 @@ def main() -> None:
           f"{counts['partitions']} of {counts['files']}.")  # fmt: skip
 
 
-def _reference() -> AwareSource | None:
+def _reference() -> AwareSpec | None:
     """The library of the installed release, else the newest at hand."""
     wanted = str(installed_release())
     fetched = (k.release for k in known_libraries() if k.at_hand and k.name.startswith("android:"))
     for release in (wanted, max(fetched, key=_parts, default=wanted)):
         found = choose_reference(AUTO, release)
-        if found and found.library:
+        if found.library:
             return found
     return None
 
@@ -71,31 +75,32 @@ def models(folder: Path) -> Iterator[Path]:
             yield Path(archive.extract(member, folder))
 
 
-def _compare(path: Path, folder: Path, reference: AwareSource, counts: Counter[str]) -> float:
+def _compare(path: Path, folder: Path, reference: AwareSpec, counts: Counter[str]) -> float:
     """One line of the table; gives genuine / ours."""
-    release = ".".join(reference.release.split(".")[:2])
+    release = ".".join(reference.by.release.split(".")[:2])
     settings = make_settings("nnapi", release=release, api_level=API_LEVEL)
-    taken: dict[AwareSource | None, list[int]] = {None: [], reference: []}
-    made: dict[AwareSource | None, ConvertResult] = {}
+    own = AwareSpec()
+    taken: dict[AwareSpec, list[int]] = {own: [], reference: []}
+    made: dict[AwareSpec, ConvertResult] = {}
     for _ in range(ROUNDS):
         for way in taken:
-            made[way] = _convert(path, folder / ("ours" if way is None else "genuine"), settings, way)
+            made[way] = _convert(path, folder / ("ours" if way is own else "genuine"), settings, way)
             taken[way].append(made[way].timings_ns["optimize"])
-    saved, genuine = made[None].artifacts, made[reference].artifacts
+    saved, genuine = made[own].artifacts, made[reference].artifacts
     same = [left.operators == right.operators for left, right in zip(saved, genuine, strict=True)]
     answers = [_claims(folder / "ours", one.file, settings) for one in saved]
     others = [_claims(folder / "genuine", one.file, settings) for one in genuine]
     alike = [len(left.partitions) == len(right.partitions) for left, right in zip(answers, others, strict=True)]
     counts.update(files=len(same), operators=sum(same), partitions=sum(alike))
     partitions = " / ".join(dict.fromkeys(str(len(answer.partitions)) for answer in (*answers, *others)))
-    ours, theirs = (min(taken[way]) / 1e6 for way in (None, reference))
+    ours, theirs = (min(taken[way]) / 1e6 for way in (own, reference))
     verdict = "yes" if all(same) else ", ".join(v.variant.name for v, fine in zip(saved, same, strict=True) if not fine)
     print(f"| {path.stem} | {answers[0].claimed} of {answers[0].nodes} | {partitions} | {ours:.0f} | {theirs:.0f} | "
           f"{theirs / ours:.2f} | {verdict} |", flush=True)  # fmt: skip
     return theirs / ours
 
 
-def _convert(path: Path, folder: Path, settings: Settings, reference: AwareSource | None) -> ConvertResult:
+def _convert(path: Path, folder: Path, settings: Settings, wish: AwareSpec) -> ConvertResult:
     with tempfile.TemporaryDirectory(dir=folder.parent) as work:
         return convert_model(
             ConvertRequest(
@@ -104,7 +109,7 @@ def _convert(path: Path, folder: Path, settings: Settings, reference: AwareSourc
                 stem=path.stem,
                 output_folder=str(folder),
                 work_folder=work,
-                aware=AwareSpec(providers=(settings,), reference=reference),
+                aware=msgspec.structs.replace(wish, providers=(settings,)),
             )
         )
 

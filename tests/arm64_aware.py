@@ -11,12 +11,14 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 from device_runner.library import LibraryFacts, resolve
 from pipeline.convert import ConvertRequest, convert_model
-from pipeline.convert.request import AwareSource, AwareSpec, OptimizerPlatform
+from pipeline.convert.request import AwareSpec, OptimizerPlatform
 from pipeline.core.abis import ARM64
 from pipeline.core.releases import line_of
-from pipeline.core.variant import Artifact, Level, Variant
+from pipeline.core.variant import Artifact, AwareBy, Level, Variant, Way
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import make_settings
 from tests.arm64_agreement import Member, members, unpacked
@@ -29,10 +31,11 @@ def compare_files(
 ) -> tuple[Counter[str], list[str]]:
     """How many files are node for node the library's, and those that are not; ARM targets get int8 as it is."""
     counts, different = Counter[str](), []
-    source = AwareSource(library=library.path, release=library.release, sha256=library.sha256, abi=library.abi)
+    by = AwareBy(way=Way.LIBRARY, release=library.release, sha256=library.sha256, abi=library.abi)
+    wishes = (AwareSpec(), AwareSpec(by=by, library=library.path))
     with tempfile.TemporaryDirectory() as name:
         for path, (_, member) in zip(unpacked(models, Path(name)), models, strict=True):
-            ours, saved = (_made(path, Path(name), library, one, levels, api_level) for one in (None, source))
+            ours, saved = (_made(path, Path(name), library, one, levels, api_level) for one in wishes)
             for level in levels:
                 verdict, text = _verdict(ours.get(level), saved.get(level))
                 counts[verdict] += 1
@@ -46,7 +49,7 @@ def _made(
     path: Path,
     folder: Path,
     library: LibraryFacts,
-    reference: AwareSource | None,
+    wish: AwareSpec,
     levels: Sequence[Level],
     api_level: int,
 ) -> dict[Level, Artifact | str]:
@@ -62,9 +65,8 @@ def _made(
                 work_folder=f"{work}/work",
                 release=release,
                 platform=OptimizerPlatform.ARM,
-                aware=AwareSpec(
-                    providers=(make_settings("nnapi", release=release, abi=library.abi, api_level=api_level),),
-                    reference=reference,
+                aware=msgspec.structs.replace(
+                    wish, providers=(make_settings("nnapi", release=release, abi=library.abi, api_level=api_level),)
                 ),
             )
         )

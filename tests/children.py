@@ -30,7 +30,7 @@ def idle_child() -> "workers._Child[Any] | None":
         workers.write_message(child.send, msgspec.json.encode(call))
         answer = workers._read_message(child.receive)
         assert answer is not None
-        assert not msgspec.json.decode(answer, type=workers.Reply).kind
+        assert msgspec.json.decode(answer, type=workers.Reply)[0] == workers.VALUE
     return child
 
 

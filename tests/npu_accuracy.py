@@ -19,7 +19,7 @@ import numpy as np
 import onnx
 from PIL import Image
 
-from pipeline.core.ort_session import HostSession, make_session
+from pipeline.core.ort_session import make_session, session_options
 from tests.accuracy.test_trained_models import lines_of_text, pages, several, text_image, tokens, words_in_lines
 from tests.command import ort_mobile
 from tests.dataset.test_first_hour import take
@@ -205,7 +205,7 @@ def data_of(row: Trained, model: Path, wheels: Path, folder: Path) -> Path:
     if row.metric == "cer":
         return words_in_lines(folder / "data", 48)
     (folder / "data").mkdir()
-    session = make_session(model, HostSession()) if row.metric.startswith("same_") else None
+    session = make_session(model, session_options()) if row.metric.startswith("same_") else None
     outputs = [row.output] if row.output else None
     for number, inputs in enumerate(row.samples(wheels)):
         label = {"label": session.run(outputs, inputs)[0]} if session else {}

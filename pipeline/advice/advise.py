@@ -36,7 +36,7 @@ from pipeline.check.result import Reference
 from pipeline.core import providers
 from pipeline.core.errors import ConfigError, ModelError, PipelineError
 from pipeline.core.files import copy_file, scratch
-from pipeline.core.ort_session import HostSession, make_session
+from pipeline.core.ort_session import make_session, session_options
 from pipeline.core.workers import Task, needed_bytes, run_tasks
 from pipeline.dataset import Dataset, given_sizes, samples
 from pipeline.model.onnx_model import LeanModel, LoadedModel, load_model
@@ -378,7 +378,7 @@ def difference(loaded: LoadedModel, reference: Reference, tolerance: float) -> t
     On as many threads as the reference's: with another number of them sums are rounded otherwise.
     """
     feeds = {tensor.name: read_tensor(tensor) for tensor in reference.inputs}
-    session = make_session(Path(loaded.source.path), HostSession(brief=True, small=not loaded.weights))
+    session = make_session(Path(loaded.source.path), session_options(brief=True, small=not loaded.weights))
     inputs = {value.name for value in session.get_inputs()}
     names = [tensor.name for tensor in reference.outputs]
     values = session.run(names, {name: array for name, array in feeds.items() if name in inputs})

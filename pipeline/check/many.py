@@ -22,7 +22,7 @@ from pipeline.check.result import Reference
 from pipeline.config import CheckConfig
 from pipeline.core.errors import ConfigError, Finding, MissingError, ModelError, PipelineError, Severity, finding_of
 from pipeline.core.files import scratch
-from pipeline.core.ort_session import HostSession, first_line, make_session, ort_errors
+from pipeline.core.ort_session import first_line, make_session, ort_errors, session_options
 from pipeline.core.progress import Progress
 from pipeline.core.variant import Artifact, Level, Style
 from pipeline.core.workers import Task, TaskOutcome, memory_budget, needed_bytes, run_tasks, time_limit
@@ -86,13 +86,13 @@ def check_artifact(
     return excused(checks, Path(file))
 
 
-def open_artifact(file: str, session_options: Mapping[str, str], *, brief: bool = False) -> Any:
+def open_artifact(file: str, session_config: Mapping[str, str], *, brief: bool = False) -> Any:
     """A session of an artifact on the CPU, `brief` for a few runs; ModelError when it does not load."""
     small = brief and Path(file).stat().st_size < SMALL_BYTES
     lean = LEAN if Path(file).suffix.lower() == ".ort" else {}
-    settings = HostSession(level=Level.ALL, config={**lean, **session_options}, brief=brief, small=small)
+    config = {**lean, **session_config}
     try:
-        return make_session(Path(file), settings)
+        return make_session(Path(file), session_options(Level.ALL, config=config, brief=brief, small=small))
     except ort_errors() as error:
         raise _refused(file, error) from error
 

@@ -182,12 +182,14 @@ def convert(
 
     With --context, OUTPUT/MODEL.qnn-CHIP.onnx and the binary beside it are what a chip's NPU runs of a model.
     """
+    import msgspec
+
     from pipeline.core.workers import shared_children
 
     ctx.with_resource(shared_children("pipeline.convert.engine", "onnx", "onnxruntime"))
     from pipeline.convert.many import ConversionOrder, convert_paths
     from pipeline.convert.request import AwareSpec, OptimizerPlatform
-    from pipeline.core.abis import ARM64, read_abi
+    from pipeline.core.abis import ARM64, X86_64, read_abi
     from pipeline.core.custom_ops import of_this_computer
     from pipeline.core.variant import OWN_PRECISION
     from pipeline.passes.precisions import resolve_precisions
@@ -200,12 +202,12 @@ def convert(
     platform = OptimizerPlatform(target_platform) if target_platform else OptimizerPlatform.of_abi(named or ARM64)
     named = named or "".join(platform.abis if target_platform else ())
     abi = named or ARM64
-    chosen = None
+    aware = AwareSpec()
     if providers:
         from pipeline.convert.aware import choose_reference
 
-        chosen = choose_reference(reference, ort_release, (), providers, named)
-    answers["abi"] = chosen.abi if chosen and chosen.library and not chosen.optional else abi
+        aware = choose_reference(reference, ort_release, (), providers, named)
+    answers["abi"] = (aware.by.abi or X86_64) if aware.library and not aware.optional else abi
     if data.given and not (check or precisions):
         raise click.UsageError("--test-data and --input are for --check and --precision; add one of them", ctx)
     if WEBGPU in providers and len(providers) > 1:
@@ -220,7 +222,7 @@ def convert(
     order = ConversionOrder(
         levels=levels, styles=styles, release=ort_release, abi=abi, platform=platform,
         dimensions=dimensions, output=output, cache=cache, check=check, config=config, processes=jobs,
-        aware=AwareSpec(providers=settings_of(providers, ort_release, answers), safe=safe, reference=chosen),
+        aware=msgspec.structs.replace(aware, providers=settings_of(providers, ort_release, answers), safe=safe),
         build_kind=build_kind, data=data,
         precisions=resolve_precisions(precisions or (OWN_PRECISION,), answers["api_level"], "--precision"),
         api_level=answers["api_level"], keep_float=keep_float, chips=chips_named(chips, "--context"),

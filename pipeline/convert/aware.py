@@ -18,7 +18,7 @@ from device_runner.errors import RunnerError
 from device_runner.host_device import default_abi, find_processor
 from device_runner.library import LibraryFacts, resolve
 from device_runner.spec import OptimizationLevel
-from pipeline.convert.request import AwareSource, AwareSpec, SessionSettings, has_installed
+from pipeline.convert.request import AwareSpec, SessionSettings, has_installed
 from pipeline.convert.steps import (
     PLAIN,
     QUANTIZERS,
@@ -92,11 +92,11 @@ def only_nnapi() -> ConfigError:
 
 def choose_reference(
     text: str, release: str, ships: Sequence[str] = (), providers: Sequence[str] = (NNAPI,), abi: str = ""
-) -> AwareSource | None:
+) -> AwareSpec:
     """Who says what is claimed, and saves aware files, for a release ("" for the installed one) and an ABI.
 
-    None: our rules, in the installed onnxruntime. A source without a library: for NNAPI the installed one's own claims,
-    where it has that provider, else our rules (`AwareSpec.way`).
+    Way.INSTALLED: for NNAPI the installed onnxruntime's own claims, where it has that provider, else our rules
+    (`AwareSpec.way`).
 
     `text` is auto, none, installed or a library; `ships` are libraries that a config names, which auto asks first.
     Without an ABI a named library is the one that needs no emulator here. auto asks one of the ABI alone: our rules
@@ -105,9 +105,9 @@ def choose_reference(
     that is named for other providers than NNAPI, before it is looked for; auto never raises.
     """
     if text == NONE:
-        return None
+        return AwareSpec()
     if text == INSTALLED:
-        return AwareSource()
+        return AwareSpec(by=AwareBy(way=Way.INSTALLED))
     if text != AUTO:
         if tuple(providers) != (NNAPI,):
             raise only_nnapi()
@@ -130,16 +130,18 @@ def choose_reference(
                 return _of(library.facts, optional=True)
     except RunnerError as error:
         log.info("provider-aware files are saved with our claims: %s", error)
-    return AwareSource(optional=True)
+    return AwareSpec(by=AwareBy(way=Way.INSTALLED), optional=True)
 
 
-def library_of(reference: AwareSource) -> LibraryFacts:
-    """The library of a source that has one, for its ABI; raises as `resolve`."""
-    return resolve(reference.library, reference.abi).android()
+def library_of(wish: AwareSpec) -> LibraryFacts:
+    """The Android library of a wish that has one, for its ABI; raises as `resolve`."""
+    return resolve(wish.library, wish.by.abi or X86_64).android()
 
 
-def _of(facts: LibraryFacts, *, optional: bool) -> AwareSource:
-    return AwareSource(library=facts.path, abi=facts.abi, release=facts.release, sha256=facts.sha256, optional=optional)
+def _of(facts: LibraryFacts, *, optional: bool) -> AwareSpec:
+    abi = "" if facts.abi == X86_64 else facts.abi
+    by = AwareBy(way=Way.LIBRARY, release=facts.release, sha256=facts.sha256, abi=abi)
+    return AwareSpec(by=by, library=facts.path, optional=optional)
 
 
 def _cached(release: str) -> list[str]:
@@ -199,7 +201,7 @@ def aware_parts(optimizer: "Optimizer", settings: SessionSettings, wish: AwareSp
                 optimizer.differences[wish] = tuple(library_differences(whole, wish, shop))
             return replace(parts, notes=(*parts.notes, *optimizer.differences[wish]))
     except RunnerError as error:
-        if wish.reference is None or not wish.reference.optional or isinstance(error, DiskError):
+        if not wish.optional or isinstance(error, DiskError):
             raise
         refused = (f"our rules decided, because {error.what}: {error.why}",)
 
@@ -394,26 +396,17 @@ def genuine_parts(
     ConfigError for other providers than NNAPI alone, which is the one that Android's libraries have; ModelError when
     the library refuses the model or crashes on it.
     """
-    if wish.reference is None or not wish.library_serves:
+    if not wish.library_serves:
         raise only_nnapi()
-    reference = wish.reference
+    library = library_of(wish)
     path, target = shop.new_file(".onnx"), shop.new_file(".ort")
     write_model(model, path)
     entries = {"session.qdqisint8allowed": "1" if settings.int8_allowed else "0"}
     reference_aware(
-        path, target, library_of(reference), wish.providers[0], OptimizationLevel(settings.level.value),
-        cpu="" if reference.abi == default_abi() else PLAIN_CPU, config=entries,
+        path, target, library, wish.providers[0], OptimizationLevel(settings.level.value),
+        cpu="" if library.abi == default_abi() else PLAIN_CPU, config=entries,
     )  # fmt: skip
-    parts = OrtParts(
-        skeleton=target.read_bytes(),
-        claimed=whole.claimed,
-        aware_by=AwareBy(
-            way=Way.LIBRARY,
-            release=reference.release,
-            sha256=reference.sha256,
-            abi="" if reference.abi == X86_64 else reference.abi,
-        ),
-    )
+    parts = OrtParts(skeleton=target.read_bytes(), claimed=whole.claimed, aware_by=wish.by)
     remove_model(path)
     target.unlink()
     # Inputs may have other names: level basic merges equal constants, and which name stays is the library's choice.
@@ -433,11 +426,9 @@ def library_differences(whole: WholeGraph, wish: AwareSpec, shop: PassContext) -
 
     It is asked about that graph as it stands: after its own level basic, nodes would have other names.
     """
-    if wish.reference is None:
-        return
     path = shop.new_file(".onnx")
     write_model(whole.model, path, named=True)
-    (answer,) = claims_of_named([path], library_of(wish.reference), wish.providers[0])
+    (answer,) = claims_of_named([path], library_of(wish), wish.providers[0])
     remove_model(path)
     if answer.error is not None:
         yield f"the library's claims cannot be compared: {answer.error}"

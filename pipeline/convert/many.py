@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 
-from pipeline.advice.verdict import PrecisionVerdict
 from pipeline.check.compare import OutputCheck
 from pipeline.check.many import CheckedModel, check_all, gpu_losses, make_references
 from pipeline.compat.contexts import NpuContext
@@ -21,9 +20,8 @@ from pipeline.config import BuildKind, CheckConfig
 from pipeline.convert import convert_model
 from pipeline.convert.precisions import (
     AutoProviders,
+    Conversion,
     ModelInPrecision,
-    PrecisionOrder,
-    PrecisionSet,
     cpu_of_abi,
     make_precisions,
 )
@@ -110,31 +108,8 @@ LIBRARY_FACTOR = 3.0
 """As MODEL_FACTOR, where an Android library saves aware files: it holds all weights of the file (measured: 2.9)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Converted:
-    """What became of one model in the variants that were asked for: a result, or the error that it met as a whole."""
-
-    model: NamedModel
-    variants: tuple[Variant, ...] = ()
-    result: ConvertResult | None = None
-    error: PipelineError | None = None
-    contexts: tuple[NpuContext, ...] = ()
-    without_context: tuple[VariantFailure, ...] = ()
-    """Why there is no context for a chip in a precision."""
-
-    @property
-    def artifacts(self) -> tuple[Artifact, ...]:
-        """The artifacts that it gave."""
-        return self.result.artifacts if self.result else ()
-
-    @property
-    def failures(self) -> tuple[VariantFailure, ...]:
-        """The variants that could not be made, rules of the releases included."""
-        return (*(self.result.failures if self.result else ()), *self.without_context)
-
-
 def convert_models(
-    sets: Sequence[PrecisionSet],
+    conversions: Sequence[Conversion],
     variants: Callable[[str], tuple[Variant, ...]],
     *,
     output: Path,
@@ -145,12 +120,12 @@ def convert_models(
     preflight: bool = False,
     processes: int = 0,
     done: Callable[[], None] = lambda: None,
-) -> tuple[Converted, ...]:
+) -> tuple[Conversion, ...]:
     """Convert models to the `variants` of each precision in worker processes, in any order; results in their order.
 
     `done` is called as each precision of a model ends. Nothing half-written is left behind, also after Ctrl-C.
     """
-    usable = [form for group in sets for form in group.models if not form.error]
+    usable = [form for row in conversions for form in row.models if not form.error]
     with scratch(output) as work:
         forms = {}
         for form in usable:
@@ -169,8 +144,7 @@ def convert_models(
                 aware=aware,
                 preflight=preflight,
             )
-            by_library = aware.reference is not None and bool(aware.reference.library)
-            needed = needed_bytes(form.model.size_bytes, LIBRARY_FACTOR if by_library else MODEL_FACTOR)
+            needed = needed_bytes(form.model.size_bytes, LIBRARY_FACTOR if aware.library else MODEL_FACTOR)
             task = Task(label=form.model.source.name, call=partial(convert_model, request), memory_bytes=needed)
             forms[task] = form
         outcomes: dict[str, TaskOutcome[ConvertResult]] = {}
@@ -178,7 +152,7 @@ def convert_models(
         for outcome in run_tasks(forms, processes=processes, memory_bytes=memory_budget(), timeout_seconds=limit):
             outcomes[forms[outcome.task].name] = outcome
             done()
-    return tuple(_joined(group, outcomes, variants) for group in sets)
+    return tuple(_joined(row, outcomes, variants) for row in conversions)
 
 
 def require_compiler(chips: Sequence[str]) -> None:
@@ -190,15 +164,14 @@ def require_compiler(chips: Sequence[str]) -> None:
 
 
 def with_contexts(
-    converted: Sequence[Converted],
-    sets: Sequence[PrecisionSet],
+    converted: Sequence[Conversion],
     chips: Sequence[str],
     output: Path,
     progress: Progress,
     *,
     sizes: Mapping[str, str] | None = None,
     share: bool = False,
-) -> tuple[Converted, ...]:
+) -> tuple[Conversion, ...]:
     """The same with contexts for chips, of every precision that they can have.
 
     `sizes` and `share` are as for `make_contexts`.
@@ -207,7 +180,7 @@ def with_contexts(
         return tuple(converted)
     from pipeline.convert.contexts import make_contexts  # with the compiler's side of claims, which few need
 
-    by_model = make_contexts([group.models for group in sets], chips, output, progress, sizes=sizes, share=share)
+    by_model = make_contexts([row.models for row in converted], chips, output, progress, sizes=sizes, share=share)
     return tuple(
         replace(row, contexts=contexts, without_context=failures)
         for row, (contexts, failures) in zip(converted, by_model, strict=True)
@@ -219,8 +192,8 @@ SHARED_SINCE = Release(1, 23)
 
 
 def with_shared_weights(
-    converted: Sequence[Converted], sizes: Mapping[str, str], output: Path, release: str, progress: Progress
-) -> tuple[Converted, ...]:
+    converted: Sequence[Conversion], sizes: Mapping[str, str], output: Path, release: str, progress: Progress
+) -> tuple[Conversion, ...]:
     """The same, where the ONNX files of one variant of several sizes have their weights once, in a file beside them.
 
     `sizes` has, by the names of models of one size, the open model that they are of. A model that has a file without a
@@ -304,10 +277,10 @@ def share_weights(artifacts: tuple[Artifact, ...], name: str, output_folder: str
 
 
 def _joined(
-    group: PrecisionSet,
+    group: Conversion,
     outcomes: Mapping[str, TaskOutcome[ConvertResult]],
     variants: Callable[[str], tuple[Variant, ...]],
-) -> Converted:
+) -> Conversion:
     """The results of a model's precisions as one; one that has none costs its variants, and all of them the model."""
     asked = tuple(variant for form in group.models for variant in variants(form.precision))
     results: list[ConvertResult] = []
@@ -320,7 +293,7 @@ def _joined(
         elif error:
             lost.append((form, error))
     if not results:
-        return Converted(model=group.model, variants=asked, error=lost[0][1] if lost else None)
+        return replace(group, variants=asked, error=lost[0][1] if lost else None)
     failures = [
         VariantFailure(
             variant=variant,
@@ -341,7 +314,7 @@ def _joined(
         needs={name: needs for result in results for name, needs in result.needs.items()},
         timings_ns=dict(sum((Counter(result.timings_ns) for result in results), Counter())),
     )
-    return Converted(model=group.model, variants=asked, result=whole)
+    return replace(group, variants=asked, result=whole)
 
 
 def _named(result: ConvertResult, model: NamedModel, form: ModelInPrecision) -> ConvertResult:
@@ -407,14 +380,12 @@ class ConversionReport:
     """What a conversion gave, in the order of the models."""
 
     order: ConversionOrder
-    converted: tuple[Converted, ...]
+    converted: tuple[Conversion, ...]
     configs: tuple[Path, ...] = ()
     checks: dict[tuple[str, str], tuple[OutputCheck, ...]] = field(default_factory=dict)
     """By model and variant name, where artifacts were compared with the original."""
     findings: dict[tuple[str, str], tuple[Finding, ...]] = field(default_factory=dict)
     """By model and variant name: what speaks against loading them with the release that will run them."""
-    verdicts: dict[str, tuple[PrecisionVerdict, ...]] = field(default_factory=dict)
-    """By model, what `auto` kept and dropped."""
 
     @property
     def exit_code(self) -> ExitCode:
@@ -439,11 +410,11 @@ class ConversionReport:
             row["checks"] = msgspec.to_builtins(self.checks.get((row["model"], row["variant"]), ()))
         for row in rows:
             row["findings"] = msgspec.to_builtins(self.findings.get((row["model"], row["variant"]), ()))
-        verdicts = {model: msgspec.to_builtins(rows_of) for model, rows_of in self.verdicts.items() if rows_of}
+        verdicts = {row.model.source.name: msgspec.to_builtins(row.verdicts) for row in self.converted if row.verdicts}
         return {"artifacts": rows} | ({"precisions": verdicts} if verdicts else {})
 
 
-def _rows(conversion: Converted) -> list[dict[str, Any]]:
+def _rows(conversion: Conversion) -> list[dict[str, Any]]:
     files: dict[Variant, Artifact | NpuContext] = {artifact.variant: artifact for artifact in conversion.artifacts}
     files |= {context.variant: context for context in conversion.contexts}
     failed = {failure.variant: failure for failure in conversion.failures}
@@ -453,7 +424,7 @@ def _rows(conversion: Converted) -> list[dict[str, Any]]:
 
 
 def _row(
-    conversion: Converted, variant: Variant, artifact: Artifact | NpuContext | None, failure: VariantFailure | None
+    conversion: Conversion, variant: Variant, artifact: Artifact | NpuContext | None, failure: VariantFailure | None
 ) -> dict[str, Any]:
     row: dict[str, Any] = {
         "model": conversion.model.source.name,
@@ -479,18 +450,17 @@ def convert_paths(paths: Sequence[str], order: ConversionOrder, progress: Progre
     sources = find_models(paths)
     models = name_models(sources, [None] * len(sources), [order.dimensions] * len(sources))
     orders = [
-        PrecisionOrder(
-            model=model, precisions=order.precisions, data=order.data, api_level=order.api_level,
-            keep_float=order.keep_float,
+        Conversion(
+            model=model, base=ModelInPrecision(model=model), precisions=order.precisions, data=order.data,
+            api_level=order.api_level, keep_float=order.keep_float,
         )
         for model in models
     ]  # fmt: skip
     cache = order.cache / "passes" if order.cache else None
     require_compiler(order.chips)
     with scratch(order.output) as work:
-        sets = make_precisions(orders, order.auto_providers(), work, cache, progress)
         converted = convert_models(
-            sets,
+            make_precisions(orders, order.auto_providers(), work, cache, progress),
             order.variants,
             output=order.output,
             cache=order.cache,
@@ -500,11 +470,10 @@ def convert_paths(paths: Sequence[str], order: ConversionOrder, progress: Progre
             preflight=True,
             processes=order.processes,
         )
-        sizes = {group.model.name: "" for group in sets}
-        converted = with_contexts(
-            converted, sets, order.chips, order.output, progress, sizes=sizes, share=order.share_weights
-        )
-        if order.share_weights:
+        sizes = {model.name: "" for model in models}
+        share = order.share_weights
+        converted = with_contexts(converted, order.chips, order.output, progress, sizes=sizes, share=share)
+        if share:
             same = dict.fromkeys(sizes, next(iter(sizes)))
             converted = with_shared_weights(converted, same, order.output, order.release, progress)
         artifacts = [artifact for row in converted for artifact in row.artifacts]
@@ -515,9 +484,8 @@ def convert_paths(paths: Sequence[str], order: ConversionOrder, progress: Progre
             converted=converted,
             configs=configs,
             findings=_preflight(order, artifacts, needs_of),
-            verdicts={row.model.source.name: row.verdicts for row in sets},
         )
-        return _checked(report, sets, work, progress) if order.check else report
+        return _checked(report, work, progress) if order.check else report
 
 
 def _preflight(
@@ -547,9 +515,7 @@ def _preflight(
     return {key: findings for key, findings in findings_of.items() if findings}
 
 
-def _checked(
-    report: ConversionReport, sets: Sequence[PrecisionSet], work: Path, progress: Progress
-) -> ConversionReport:
+def _checked(report: ConversionReport, work: Path, progress: Progress) -> ConversionReport:
     """The same report with every artifact compared with its original (in its precision) on the order's data.
 
     What cannot be run on this computer fails its check, with the reason. ConfigError where no model has inputs that it
@@ -557,18 +523,18 @@ def _checked(
     """
     artifacts = {(a.model, a.variant.name): a for row in report.converted for a in row.artifacts}
     origins = {
-        (group.model.source.name, variant.name): row.name
-        for group in sets
-        for row in group.models
-        for variant in report.order.variants(row.precision)
+        (row.model.source.name, variant.name): form.name
+        for row in report.converted
+        for form in row.models
+        for variant in report.order.variants(form.precision)
     }
     contexts = [context for row in report.converted for context in row.contexts]
     used = {*(origins[key] for key in artifacts), *(context.source for context in contexts)}
     subjects = [
-        CheckedModel(model=replace(row.model, name=row.name), original=group.original_of(row), data=report.order.data)
-        for group in sets
-        for row in group.models
-        if row.name in used
+        CheckedModel(model=replace(form.model, name=form.name), original=row.original_of(form), data=report.order.data)
+        for row in report.converted
+        for form in row.models
+        if form.name in used
     ]
     references = make_references(subjects, work / "tensors", work, progress)
     refused = [outcome.error for outcome in references.values()]

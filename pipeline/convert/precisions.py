@@ -6,11 +6,13 @@ from functools import partial
 from pathlib import Path
 
 from pipeline.advice.verdict import PrecisionVerdict, choose_precision, kept_precisions
+from pipeline.compat.contexts import NpuContext
 from pipeline.config.tables import Step
+from pipeline.convert.request import ConvertResult, VariantFailure
 from pipeline.core.abis import ARM_ABIS
 from pipeline.core.errors import ModelError, PipelineError
 from pipeline.core.progress import Progress
-from pipeline.core.variant import in_precision
+from pipeline.core.variant import Artifact, Variant, in_precision
 from pipeline.core.workers import Task, memory_budget, needed_bytes, run_tasks, time_limit
 from pipeline.dataset import Dataset
 from pipeline.model.sources import NamedModel, SourceModel
@@ -19,7 +21,7 @@ from pipeline.partition.judge import PartitionRequest, judge
 from pipeline.passes.base import Effect, MixedSearch
 from pipeline.passes.precisions import AUTO, candidates, steps_at
 from pipeline.passes.registry import find_pass
-from pipeline.passes.run import TransformReport, passes_bytes, transform
+from pipeline.passes.run import passes_bytes, transform
 
 MODEL_FILE = "model.onnx"
 
@@ -36,23 +38,6 @@ def _candidates(providers: AutoProviders) -> dict[str, tuple[str, ...]]:
 def cpu_of_abi(abi: str) -> str:
     """The name of the CPU provider of an ABI's processors among the recipes."""
     return "cpu-arm64" if abi in ARM_ABIS else "cpu-x86_64"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrecisionOrder:
-    """A model with the precisions that are wanted of it ("" for its own, AUTO to choose) and passes that go first.
-
-    `data` is what ranges are taken from; without any, precisions that need data are left out.
-    """
-
-    model: NamedModel
-    precisions: tuple[str, ...] = ("",)
-    transforms: tuple[Step, ...] = ()
-    data: Dataset = field(default_factory=Dataset)
-    api_level: int | None = None
-    """NNAPI's, 27 to 31, at which a search counts partitions; None for the newest."""
-    keep_float: tuple[str, ...] = ()
-    """Names of nodes that stay float in every precision."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,14 +60,43 @@ class ModelInPrecision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrecisionSet:
-    """A model as it was given, with itself in each precision, and why `auto` kept or dropped each that it tried."""
+class Conversion:
+    """A model on its way: as it was given, what is asked of it, itself in each precision, and what it became.
+
+    It has a `result`, or the `error` that it met as a whole; both are of all precisions.
+    """
 
     model: NamedModel
     base: ModelInPrecision
     """The model behind its transforms, whether or not its own precision is among `models`."""
-    models: tuple[ModelInPrecision, ...]
+    precisions: tuple[str, ...] = ("",)
+    """Those wanted: "" for its own, AUTO to choose."""
+    data: Dataset = field(default_factory=Dataset)
+    """What ranges are taken from; without any, precisions that need data are left out."""
+    api_level: int | None = None
+    """NNAPI's, 27 to 31, at which a search counts partitions; None for the newest."""
+    keep_float: tuple[str, ...] = ()
+    """Names of nodes that stay float in every precision."""
+    models: tuple[ModelInPrecision, ...] = ()
     verdicts: tuple[PrecisionVerdict, ...] = ()
+    """Why `auto` kept or dropped each that it tried."""
+    variants: tuple[Variant, ...] = ()
+    """Those that were asked for."""
+    result: ConvertResult | None = None
+    error: PipelineError | None = None
+    contexts: tuple[NpuContext, ...] = ()
+    without_context: tuple[VariantFailure, ...] = ()
+    """Why there is no context for a chip in a precision."""
+
+    @property
+    def artifacts(self) -> tuple[Artifact, ...]:
+        """The artifacts that it gave."""
+        return self.result.artifacts if self.result else ()
+
+    @property
+    def failures(self) -> tuple[VariantFailure, ...]:
+        """The variants that could not be made, rules of the releases included."""
+        return (*(self.result.failures if self.result else ()), *self.without_context)
 
     def original_of(self, form: ModelInPrecision) -> SourceModel | None:
         """The float model that a form is compared with, None where it is that itself.
@@ -97,20 +111,19 @@ class PrecisionSet:
 
 
 def make_precisions(
-    orders: Sequence[PrecisionOrder],
+    orders: Sequence[Conversion],
     providers: AutoProviders,
     work: Path,
     cache: Path | None,
     progress: Progress,
-) -> list[PrecisionSet]:
-    """Run the passes of every order in worker processes, in files under `work`, and judge what `auto` tries.
+) -> list[Conversion]:
+    """Run the passes of every model in worker processes, in files under `work`, and judge what `auto` tries.
 
-    A precision that fails or does not apply has its `error` and costs no other; transforms that fail cost the model.
-    Without precisions and transforms nothing is done.
+    The `base` of each has the transforms that are to go first as its steps. A precision that fails or does not apply
+    has its `error` and costs no other; transforms that fail cost the model. Without precisions and transforms nothing
+    is done.
     """
-    first = [
-        (ModelInPrecision(model=order.model, steps=order.transforms), order.transforms, order.data) for order in orders
-    ]
+    first = [(order.base, order.base.steps, order.data) for order in orders]
     transformed = _transformed(first, work, cache, progress)
     second = [
         (replace(base, precision=name, steps=(*base.steps, *steps)), steps, order.data)
@@ -125,23 +138,23 @@ def make_precisions(
     return [_chosen(order, forms, verdicts.get(order.model.name, ())) for order in orders]
 
 
-def _wanted(order: PrecisionOrder, providers: AutoProviders) -> Iterable[str]:
+def _wanted(order: Conversion, providers: AutoProviders) -> Iterable[str]:
     """Precisions that need passes: those named, and what `auto` tries for any provider."""
     tried = [name for names in _candidates(providers).values() for name in names] if AUTO in order.precisions else []
     return dict.fromkeys(name for name in (*order.precisions, *tried) if name not in ("", AUTO))
 
 
 def _chosen(
-    order: PrecisionOrder,
+    order: Conversion,
     forms: Mapping[tuple[str, str], ModelInPrecision],
     verdicts: Sequence[PrecisionVerdict],
-) -> PrecisionSet:
+) -> Conversion:
     names: list[str] = []
     for name in order.precisions:
         names += kept_precisions(verdicts) if name == AUTO else [name]
     models = tuple(forms[order.model.name, name] for name in dict.fromkeys(names))
     base = forms[order.model.name, ""]
-    return PrecisionSet(model=order.model, base=base, models=models, verdicts=tuple(verdicts))
+    return replace(order, base=base, models=models, verdicts=tuple(verdicts))
 
 
 def _transformed(
@@ -181,24 +194,21 @@ def _transformed(
             heard=lambda task, text: stage.at(f"{task.label}: {text}"),
         ):
             number = places[outcome.task.label]
-            forms[number] = _result(forms[number], outcome.value, outcome.error, work)
+            form, report = forms[number], outcome.value
+            if report is None:
+                error = outcome.error or ModelError("no answer", where=form.model.source.name)
+                forms[number] = replace(form, error=error)
+            else:
+                source = SourceModel(path=str(work / "passes" / form.name / report.saved.file))
+                size = report.saved.size_bytes + report.saved.data_bytes
+                model = replace(form.model, source=source, size_bytes=size)
+                forms[number] = replace(form, model=model, search=report.search, notes=(*form.notes, *report.notes))
             stage.done()
     return forms
 
 
-def _result(
-    form: ModelInPrecision, report: TransformReport | None, error: PipelineError | None, work: Path
-) -> ModelInPrecision:
-    if report is None:
-        return replace(form, error=error or ModelError("no answer", where=form.model.source.name))
-    source = SourceModel(path=str(work / "passes" / form.name / report.saved.file))
-    size = report.saved.size_bytes + report.saved.data_bytes
-    model = replace(form.model, source=source, size_bytes=size)
-    return replace(form, model=model, search=report.search, notes=(*form.notes, *report.notes))
-
-
 def _verdicts(
-    orders: Sequence[PrecisionOrder],
+    orders: Sequence[Conversion],
     forms: Mapping[tuple[str, str], ModelInPrecision],
     providers: AutoProviders,
     progress: Progress,
@@ -224,10 +234,6 @@ def _verdicts(
     return by_model
 
 
-def _refusal(error: PipelineError | None) -> str:
-    return error.reason if error else ""
-
-
 def _answers(
     asked: Mapping[tuple[str, str, str], ModelInPrecision], settings: AutoProviders, progress: Progress
 ) -> dict[tuple[str, str, str], ModelAnswer]:
@@ -247,7 +253,7 @@ def _answers(
     with progress.stage("choose precisions", len(keys)) as stage:
         limit = time_limit(form.model.size_bytes for form in asked.values())
         for outcome in run_tasks(keys, memory_bytes=memory_budget(), timeout_seconds=limit):
-            error = _refusal(outcome.error)
+            error = outcome.error.reason if outcome.error else ""
             settled = outcome.value or ModelAnswer(path=outcome.task.label, ep="", ort_release="", error=error)
             answers[keys[outcome.task]] = settled
             stage.done()

@@ -12,7 +12,7 @@ from pipeline.core.abis import ARM64, ARM_ABIS, X86_64
 from pipeline.core.errors import Finding, Severity
 from pipeline.core.providers import NNAPI, WEBGPU, aware_names
 from pipeline.core.releases import Release
-from pipeline.core.variant import Artifact, Level, Style, Variant, Way
+from pipeline.core.variant import Artifact, AwareBy, Level, Style, Variant, Way
 from pipeline.model.ort_format import OrtModel
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Settings
@@ -37,28 +37,18 @@ class OptimizerPlatform(StrEnum):
         return cls.ARM if abi in ARM_ABIS else cls.UNSPECIFIED
 
 
-class AwareSource(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose own session saves a provider-aware file: an Android library for an ABI, or the installed onnxruntime ("").
-
-    `optional`: where it lacks the provider, refuses the model or crashes on it, the file is saved with our claims.
-    """
-
-    library: str = ""
-    abi: str = X86_64
-    release: str = ""
-    sha256: str = ""
-    optional: bool = False
-
-
 class AwareSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Providers with their settings; `safe` leaves to the CPU what a provider's model cannot be built with.
 
-    `reference` says whose own session is to save the file; None: the installed onnxruntime's with our claims.
+    `by` says whose own session is to save the file, `library` is the path of an Android library. `optional`: where that
+    lacks the provider, refuses the model or crashes on it, the file is saved with our claims.
     """
 
     providers: tuple[Settings, ...] = ()
     safe: bool = False
-    reference: AwareSource | None = None
+    by: AwareBy = AwareBy(way=Way.PLUGIN)
+    library: str = ""
+    optional: bool = False
 
     @property
     def library_serves(self) -> bool:
@@ -69,14 +59,14 @@ class AwareSpec(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def way(self) -> Way:
         """What saves the file: the library or the installed onnxruntime, where it serves or none else may."""
-        if self.reference is None:
+        if self.by.way is Way.PLUGIN:
             return Way.PLUGIN
-        if self.reference.library:
-            return Way.LIBRARY if self.library_serves or not self.reference.optional else Way.PLUGIN
+        if self.by.way is Way.LIBRARY:
+            return Way.LIBRARY if self.library_serves or not self.optional else Way.PLUGIN
         (settings, *others) = self.providers
         asked = not others and not self.safe and not settings.nnapi_flags and not settings.rules.copies
         serves = asked and has_installed(settings)
-        return Way.INSTALLED if serves or not self.reference.optional else Way.PLUGIN
+        return Way.INSTALLED if serves or not self.optional else Way.PLUGIN
 
 
 def has_installed(settings: Settings) -> bool:

@@ -20,7 +20,7 @@ from device_runner.failures import CHECKER, Topic, text_of_message
 from pipeline.convert.request import SessionSettings
 from pipeline.core.errors import DiskError, ModelError
 from pipeline.core.files import storage_errors
-from pipeline.core.ort_session import CPU, WEIGHTS_FOLDER, HostSession, load_session, ort_errors
+from pipeline.core.ort_session import CPU, WEIGHTS_FOLDER, load_session, ort_errors, session_options
 from pipeline.core.variant import AwareBy, Level
 from pipeline.model.edit import copied, keep_only, subgraphs
 from pipeline.model.onnx_model import (
@@ -90,7 +90,7 @@ def save_optimized(
         **extra,
     }
     try:
-        session = load_session(model, HostSession(level=settings.level, save_to=target, config=entries, device=device))
+        session = load_session(model, session_options(settings.level, save_to=target, config=entries, device=device))
         asked = [] if device is not None else [*([provider] if provider else []), (CPU, {})]
         names, options_of = [name for name, _ in asked], [options for _, options in asked]
         left_out = {"NchwcTransformer"} if not settings.nchwc else set()

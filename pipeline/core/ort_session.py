@@ -6,7 +6,6 @@ away as soon as it has: arenas and spinning threads serve nobody.
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,72 +33,70 @@ model, nothing else, and on some models that fails (quantization Q.5).
 WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostSession:
-    """How a session is made. One that saves to `save_to` is not for running.
+def session_options(
+    level: Level = Level.NONE,
+    *,
+    save_to: Path | None = None,
+    weights: Path | None = None,
+    config: Mapping[str, str] = {},
+    device: Any = None,
+    brief: bool = False,
+    small: bool = False,
+) -> Any:
+    """Onnxruntime's SessionOptions. A session that saves to `save_to` is not for running.
 
     `weights` is the folder of external weights of a model in memory; `config` are further session config entries, which
     win over those set here. `device` is that of a provider from a library, which is asked before the CPU. `brief`: it
     runs a few times, so that nothing spins between operators, and on a `small` model one thread does all.
     """
+    from onnxruntime.capi import _pybind_state as ort
 
-    level: Level = Level.NONE
-    save_to: Path | None = None
-    weights: Path | None = None
-    config: Mapping[str, str] = field(default_factory=dict)
-    device: Any = None
-    brief: bool = False
-    small: bool = False
-
-    def options(self) -> Any:
-        """As onnxruntime's SessionOptions."""
-        from onnxruntime.capi import _pybind_state as ort
-
-        options = ort.SessionOptions()
-        options.log_severity_level = FATAL_ONLY
-        options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, LEVELS[self.level])
-        # Without prepacking, onnxruntime plans initializers as one block, in time that grows with their square.
-        options.enable_mem_pattern = False
-        entries = {**NO_PREPACKING, **(NO_SPINNING if self.save_to or self.brief else {})}
-        if self.save_to or (self.brief and self.small):
-            options.intra_op_num_threads = 1
-        if self.save_to:
-            options.optimized_model_filepath = str(self.save_to)
-            options.enable_cpu_mem_arena = False
-        if self.weights:
-            entries[WEIGHTS_FOLDER] = str(self.weights)
-        for key, value in {**entries, **self.config}.items():
-            options.add_session_config_entry(key, value)
-        custom_ops.register(options)
-        if self.device is not None:
-            options.add_provider_for_devices([self.device], {})
-        return options
+    options = ort.SessionOptions()
+    options.log_severity_level = FATAL_ONLY
+    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, LEVELS[level])
+    # Without prepacking, onnxruntime plans initializers as one block, in time that grows with their square.
+    options.enable_mem_pattern = False
+    entries = {**NO_PREPACKING, **(NO_SPINNING if save_to or brief else {})}
+    if save_to or (brief and small):
+        options.intra_op_num_threads = 1
+    if save_to:
+        options.optimized_model_filepath = str(save_to)
+        options.enable_cpu_mem_arena = False
+    if weights:
+        entries[WEIGHTS_FOLDER] = str(weights)
+    for key, value in {**entries, **config}.items():
+        options.add_session_config_entry(key, value)
+    custom_ops.register(options)
+    if device is not None:
+        options.add_provider_for_devices([device], {})
+    return options
 
 
-def make_session(model: bytes | Path, settings: HostSession) -> Any:
-    """A session on the CPU, saved or ready to run; raises what `ort_errors` names."""
+def make_session(model: bytes | Path, options: Any) -> Any:
+    """A session on the CPU with `session_options`, saved or ready to run; raises what `ort_errors` names."""
     import onnxruntime
 
     source = str(model) if isinstance(model, Path) else model
-    return onnxruntime.InferenceSession(source, settings.options(), providers=[CPU])
+    return onnxruntime.InferenceSession(source, options, providers=[CPU])
 
 
-def make_exact_session(model: bytes | Path, settings: HostSession) -> Any:
+def make_exact_session(
+    model: bytes | Path, level: Level, *, weights: Path | None = None, config: Mapping[str, str] = {}
+) -> Any:
     """A session whose 8-bit products are those of ARM where ONNX Runtime can do that; raises as `make_session`."""
     with suppress(*ort_errors()):
-        return make_session(model, replace(settings, config={**settings.config, **EXACT_PRODUCTS}))
-    return make_session(model, settings)
+        exact = session_options(level, weights=weights, config={**config, **EXACT_PRODUCTS})
+        return make_session(model, exact)
+    return make_session(model, session_options(level, weights=weights, config=config))
 
 
-def load_session(model: bytes, settings: HostSession) -> Any:
+def load_session(model: bytes, options: Any) -> Any:
     """A session that is loaded and not initialized: it knows types and shapes, and can be told providers.
 
     onnxruntime's low-level class; the public one answers a failure by trying the same again. Raises as `make_session`.
     """
     from onnxruntime.capi import _pybind_state as ort
 
-    options = settings.options()
-    options.intra_op_num_threads = 1
     return ort.InferenceSession(options, model, False, False)
 
 

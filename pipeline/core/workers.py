@@ -90,27 +90,14 @@ HEADER = struct.Struct("<Q")
 """Length of the JSON message that follows, in bytes."""
 
 
-class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """What a child sends back for one task: a value or an error; before that, notes on what it is at.
+VALUE, NOTE = "value", "note"
+Reply = tuple[str, msgspec.Raw]
+"""What a child sends: VALUE with what a task gave, NOTE with what it is at, or an error: the name of its class in
+`pipeline.core.errors` with its four parts.
+"""
 
-    `kind` is the name of an error's class in `pipeline.core.errors`, "" for none; the four after it are its parts.
-    """
-
-    value: msgspec.Raw = msgspec.Raw(b"null")
-    kind: str = ""
-    what: str = ""
-    where: str = ""
-    why: str = ""
-    remedy: str = ""
-    note: str = ""
-
-
-class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """What a parent sends: the function as `module:name`, its arguments by name, and what it may allocate (0: any)."""
-
-    function: str
-    arguments: msgspec.Raw
-    memory_limit: int = 0
+Call = tuple[str, msgspec.Raw, int]
+"""What a parent sends: the function as `module:name`, its arguments by name, and what it may allocate (0: any)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,19 +279,22 @@ class _Pool(Generic[Result]):
             (length,) = HEADER.unpack_from(child.buffer)
             if len(child.buffer) < HEADER.size + length:
                 break
-            reply = decode_json(bytes(child.buffer[HEADER.size : HEADER.size + length]), Reply)
+            kind, content = decode_json(
+                bytes(child.buffer[HEADER.size : HEADER.size + length]), tuple[str, msgspec.Raw]
+            )
             del child.buffer[: HEADER.size + length]
-            if not reply.note:
+            if kind != NOTE:
                 task, child.task = child.task, None
                 assert task is not None, "a child answers only what it was asked"  # noqa: S101 - an invariant, not a check of input
-                if reply.kind:
-                    kind = CLASSES.get(reply.kind, ModelError)
-                    error = kind(reply.what, where=reply.where, why=reply.why, remedy=reply.remedy)
-                    return TaskOutcome(task=task, error=error)
-                return TaskOutcome(task=task, value=decode_json(reply.value, _signature(task.call.func)[1]))
+                if kind == VALUE:
+                    return TaskOutcome(task=task, value=decode_json(content, _signature(task.call.func)[1]))
+                what, where, why, remedy = decode_json(content, tuple[str, str, str, str])
+                error = CLASSES.get(kind, ModelError)(what, where=where, why=why, remedy=remedy)
+                return TaskOutcome(task=task, error=error)
             child.deadline = time.monotonic() + self.timeout_seconds
-            if child.task and reply.note != AT_WORK:
-                self.heard(child.task, reply.note)
+            text = decode_json(content, str)
+            if child.task and text != AT_WORK:
+                self.heard(child.task, text)
         return None
 
     def _lost(self, child: _Child[Result], why: str) -> TaskOutcome[Result] | None:
@@ -393,44 +383,46 @@ def _encoded(call: partial[Any], limit: int) -> Call:
     bound = inspect.signature(call.func).bind(*call.args, **call.keywords)
     bound.apply_defaults()
     arguments = msgspec.Raw(msgspec.json.encode(bound.arguments))
-    return Call(function=f"{call.func.__module__}:{call.func.__qualname__}", arguments=arguments, memory_limit=limit)
+    return f"{call.func.__module__}:{call.func.__qualname__}", arguments, limit
 
 
 def _answer(message: bytes) -> Reply:
-    call = decode_json(message, Call)
+    path, given, limit = decode_json(message, tuple[str, msgspec.Raw, int])
     # Have the system refuse this process more memory of its own; 0 lifts the limit. RLIMIT_DATA counts what all threads
     # allocate, and no file that is mapped: weights stay out of it. It is Linux's; elsewhere there is no limit that the
     # address space that onnxruntime reserves would not break
     if sys.platform == "linux":
         import resource
 
-        limit, (_, hard) = call.memory_limit, resource.getrlimit(resource.RLIMIT_DATA)
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         lower = bool(limit) and (hard == resource.RLIM_INFINITY or limit < hard)
         resource.setrlimit(resource.RLIMIT_DATA, (limit if lower else hard, hard))
-    module, _, name = call.function.partition(":")
+    module, _, name = path.partition(":")
     function = getattr(importlib.import_module(module), name)
     try:
-        arguments = decode_json(call.arguments, _signature(function)[0])
+        arguments = decode_json(given, _signature(function)[0])
         value = function(**msgspec.structs.asdict(arguments))
     except (RunnerError, OSError) as error:  # not PipelineError alone: device_runner's have the same four parts
-        failure = os_error(error) if isinstance(error, OSError) else error
-        return Reply(
-            kind=class_name(failure), what=failure.what, where=failure.where, why=failure.why, remedy=failure.remedy
-        )
+        return _failure(os_error(error) if isinstance(error, OSError) else error)
     except MemoryError:
-        why = memory_text(call.memory_limit)
-        return Reply(kind=ModelError.__name__, what="not enough memory", why=why, remedy=MEMORY_REMEDY)
+        return _failure(ModelError("not enough memory", why=memory_text(limit), remedy=MEMORY_REMEDY))
     except Exception as error:  # noqa: BLE001 - whatever a hostile file brings about must not cost the other files
         import traceback
 
         place = traceback.extract_tb(error.__traceback__)[-1]
-        return Reply(
-            kind=ModelError.__name__,
-            what="internal error",
-            why=f"{type(error).__name__}: {error} ({place.name}, line {place.lineno})",
-            remedy="this is a defect of ort-mobile: please report it with the model; the other models are done",
+        return _failure(
+            ModelError(
+                "internal error",
+                why=f"{type(error).__name__}: {error} ({place.name}, line {place.lineno})",
+                remedy="this is a defect of ort-mobile: please report it with the model; the other models are done",
+            )
         )
-    return Reply(value=msgspec.Raw(msgspec.json.encode(value)))
+    return VALUE, msgspec.Raw(msgspec.json.encode(value))
+
+
+def _failure(error: RunnerError) -> Reply:
+    parts = (error.what, error.where, error.why, error.remedy)
+    return class_name(error), msgspec.Raw(msgspec.json.encode(parts))
 
 
 MEMORY_REMEDY = "give smaller dimensions or inputs; a model whose constants are computed may want any amount"
@@ -448,7 +440,7 @@ class _Parent:
 def note(text: str) -> None:
     """Tell the parent what the task is at; nothing where the work is done in the parent's own process."""
     if _Parent.pipe is not None and text:
-        write_message(_Parent.pipe, msgspec.json.encode(Reply(note=text)))
+        write_message(_Parent.pipe, msgspec.json.encode((NOTE, text)))
 
 
 AT_WORK = " "
@@ -472,6 +464,6 @@ def serve(receive: int, send: int, modules: Iterable[str] = ()) -> None:
         importlib.import_module(module)
     while (message := _read_message(receive)) is not None:
         reply = _answer(message)
-        if reply.kind:  # its traceback may hold mapped files in a cycle, which keep the blocks of a full disk
+        if reply[0] != VALUE:  # its traceback may hold mapped files in a cycle, which keep the blocks of a full disk
             gc.collect()
         write_message(send, msgspec.json.encode(reply))

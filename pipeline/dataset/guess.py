@@ -18,12 +18,12 @@ from device_runner.spec import TYPES_BY_CODE, TensorFile
 from pipeline.config.tables import InputValue, Range
 from pipeline.core.errors import ConfigError, ModelError, PipelineError
 from pipeline.core.ort_session import (
-    HostSession,
     first_line,
     load_session,
     make_exact_session,
     make_session,
     ort_errors,
+    session_options,
 )  # fmt: skip
 from pipeline.core.variant import Level
 from pipeline.dataset import Array, Dataset, TensorInfo, check_data, first_sample, samples, sizes_in
@@ -162,11 +162,11 @@ def open_session(model: LoadedModel, *, optimized: bool = False, brief: bool = F
     `brief`: it runs a few times.
     """
     check_structure(model.proto, model.source.name)
-    make = make_exact_session if optimized else make_session
-    level = Level.ALL if optimized else Level.NONE
-    settings = HostSession(level=level, weights=model.folder, brief=brief, small=not model.weights)
+    message = model.proto.SerializeToString()
     try:
-        return make(model.proto.SerializeToString(), settings)
+        if optimized:
+            return make_exact_session(message, Level.ALL, weights=model.folder)
+        return make_session(message, session_options(weights=model.folder, brief=brief, small=not model.weights))
     except ort_errors() as error:
         raise _refused(error, model.source.name) from error
 
@@ -427,7 +427,7 @@ def guess_inputs(source: SourceModel, dimensions: dict[str, int], data: Dataset,
     # No session is made: a model may have no kernel on this computer's CPU, and run on an accelerator
     check_structure(prepared.proto, source.name)
     try:
-        load_session(prepared.proto.SerializeToString(), HostSession(weights=prepared.folder))
+        load_session(prepared.proto.SerializeToString(), session_options(weights=prepared.folder))
     except ort_errors() as error:
         raise _refused(error, source.name) from error
     takes = own_inputs(prepared.proto)

@@ -29,8 +29,8 @@ from pipeline.compat.contexts import NpuContext
 from pipeline.config import CheckConfig, Config, ModelConfig, Platform, Target, wanted_variants
 from pipeline.config.tables import is_function
 from pipeline.convert.aware import choose_reference
-from pipeline.convert.many import Converted, convert_models, require_compiler, with_contexts, with_shared_weights
-from pipeline.convert.precisions import AutoProviders, PrecisionOrder, PrecisionSet, cpu_of_abi, make_precisions
+from pipeline.convert.many import convert_models, require_compiler, with_contexts, with_shared_weights
+from pipeline.convert.precisions import AutoProviders, Conversion, ModelInPrecision, cpu_of_abi, make_precisions
 from pipeline.convert.request import AwareSpec, OptimizerPlatform
 from pipeline.core.abis import abis_of_target, deciding_abi
 from pipeline.core.errors import ConfigError, ExitCode, Finding, PipelineError, common_exit_code, warning
@@ -101,7 +101,7 @@ def nnapi_level(config: Config) -> int | None:
     return min(max(27, level), 31) if level else None
 
 
-def precision_orders(config: Config, models: Sequence[tuple[NamedModel, ModelConfig]]) -> list[PrecisionOrder]:
+def precision_orders(config: Config, models: Sequence[tuple[NamedModel, ModelConfig]]) -> list[Conversion]:
     """What is wanted of each model: precisions by their own names, and passes before everything else.
 
     ConfigError, with the place in the config, for a precision or pass that there is not and for wrong options.
@@ -115,10 +115,10 @@ def precision_orders(config: Config, models: Sequence[tuple[NamedModel, ModelCon
         for at, step in enumerate(table.transforms):
             options_of(step, f"{where}.transforms[{at}]")
     return [
-        PrecisionOrder(
+        Conversion(
             model=model,
+            base=ModelInPrecision(model=model, steps=table.transforms),
             precisions=names[table.precisions],
-            transforms=table.transforms,
             data=calibration_data(config, table),
             api_level=nnapi_level(config),
             keep_float=table.keep_float,
@@ -210,9 +210,7 @@ class Prepared:
 
     model: NamedModel
     table: ModelConfig
-    converted: Converted
-    forms: PrecisionSet
-    """The model in each precision."""
+    converted: Conversion
     artifacts: tuple[Artifact, ...] = ()
     references: dict[str, Reference] = field(default_factory=dict)
     accuracy: tuple[ArtifactAccuracy, ...] = ()
@@ -295,9 +293,9 @@ def prepare(
     require_compiler(variants.contexts)
     orders = precision_orders(config, models)
     tables = {model.name: table for model, table in models}
-    check_all_inputs([_subject(row.model, tables[row.model.name]) for row in orders if not row.transforms], work)
+    check_all_inputs([_subject(row.model, tables[row.model.name]) for row in orders if not row.base.steps], work)
     sets = make_precisions(orders, auto_providers(config), work, cache_folder() / "passes", progress)
-    changed = [group.base for group in sets if group.base.steps and not group.base.error]
+    changed = [row.base for row in sets if row.base.steps and not row.base.error]
     check_all_inputs([_subject(row.model, tables[row.model.name]) for row in changed], work / "changed")
     aware = AwareSpec()
     # What provider-aware variants may count on: the lowest API level, OS version and release among the targets. Nothing
@@ -306,8 +304,8 @@ def prepare(
     if variants.aware:
         ships = [t.library for t in config.targets if t.platform is Platform.ANDROID and t.library]
         chosen = choose_reference(variants.reference.value, release, ships, abi=_abi_of(*config.targets))
-        aware = AwareSpec(providers=provider_settings(config), reference=chosen)
-    with progress.stage("convert", sum(len(group.models) for group in sets)) as stage:
+        aware = msgspec.structs.replace(chosen, providers=provider_settings(config))
+    with progress.stage("convert", sum(len(row.models) for row in sets)) as stage:
         converted = convert_models(
             sets,
             lambda precision: tuple(wanted_variants(variants, precision)),
@@ -320,7 +318,7 @@ def prepare(
         )
     sizes = sizes_of(tables)
     converted = with_contexts(
-        converted, sets, variants.contexts, folder / ARTIFACTS, progress, sizes=sizes, share=variants.share_weights
+        converted, variants.contexts, folder / ARTIFACTS, progress, sizes=sizes, share=variants.share_weights
     )
     converted = with_shared_weights(converted, sizes, folder / ARTIFACTS, release, progress)
     failed = [row.error for row in converted if row.error]
@@ -334,11 +332,9 @@ def prepare(
     sources = {artifact.source for rows in artifacts for artifact in rows}
     sources |= {context.source for row in converted for context in row.contexts}
     usable = [
-        replace(
-            _subject(replace(form.model, name=form.name), tables[form.model.name]), original=group.original_of(form)
-        )
-        for group in sets
-        for form in group.models
+        replace(_subject(replace(form.model, name=form.name), tables[form.model.name]), original=row.original_of(form))
+        for row in converted
+        for form in row.models
         if form.name in sources
     ]
     outcomes = make_references(usable, folder / REFERENCES, work, progress)
@@ -351,8 +347,8 @@ def prepare(
     if contexts := [context for row in converted for context in row.contexts]:
         checks |= _simulated(contexts, references, folder, config.check, progress)
     prepared = []
-    for (model, table), row, group, named in zip(models, converted, sets, artifacts, strict=True):
-        names = [form.name for form in group.models if form.name in outcomes]
+    for (model, table), row, named in zip(models, converted, artifacts, strict=True):
+        names = [form.name for form in row.models if form.name in outcomes]
         results = {variant: result for (name, variant), result in checks.items() if name == model.name}
         errors = [row.error, *(outcomes[name].error for name in names)]
         errors += [result for result in results.values() if isinstance(result, PipelineError)]
@@ -361,7 +357,6 @@ def prepare(
                 model=model,
                 table=table,
                 converted=row,
-                forms=group,
                 artifacts=named,
                 references={name: references[name] for name in names if name in references},
                 checks={name: result for name, result in results.items() if not isinstance(result, PipelineError)},
@@ -412,8 +407,8 @@ def with_accuracy(prepared: Sequence[Prepared], config: Config, folder: Path, pr
     for model, artifact in changed:
         data = part_of(model.table, Part.EVALUATION)
         if data.test_data and (model.name, artifact.sha256) not in requests:
-            file, base = folder / ARTIFACTS / artifact.file, model.forms.base.model
-            form = next(form for form in model.forms.models if form.precision == artifact.variant.precision)
+            file, base = folder / ARTIFACTS / artifact.file, model.converted.base.model
+            form = next(form for form in model.converted.models if form.precision == artifact.variant.precision)
             calibrated = PRECISIONS[form.precision].needs_data
             requests[model.name, artifact.sha256] = AccuracyRequest(
                 model=form.model.source.path if saturates_here(file) else str(file),

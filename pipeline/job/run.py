@@ -425,7 +425,7 @@ class CampaignJob:
             searches=tuple(
                 PrecisionSearch(model=model.name, precision=form.precision, search=form.search)
                 for model in prepared
-                for form in model.forms.models
+                for form in model.converted.models
                 if form.search
             ),
         )
@@ -447,8 +447,8 @@ def notes(prepared: Sequence[Prepared], hints: Iterable[str]) -> Iterator[Findin
     """What a user should see of a job, and of its models."""
     yield from map(warning, hints)
     for model in prepared:
-        texts = [f"precision {verdict.text}" for verdict in model.forms.verdicts]
-        texts += [f"precision {form.precision}: {form.search.text}" for form in model.forms.models if form.search]
+        texts = [f"precision {verdict.text}" for verdict in model.converted.verdicts]
+        texts += [f"precision {form.precision}: {form.search.text}" for form in model.converted.models if form.search]
         if (result := model.converted.result) and (dynamic := result.dynamic) and not model.table.lists:
             texts.append(
                 f"open dimensions {', '.join(dynamic)}: NNAPI takes nothing whose shape is open; "

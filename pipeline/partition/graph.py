@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from device_runner.failures import Topic, text_of_message
 from pipeline.core.errors import ModelError
-from pipeline.core.ort_session import HostSession, load_session, make_session, ort_errors
+from pipeline.core.ort_session import load_session, make_session, ort_errors, session_options
 from pipeline.model.edit import plain_domain
 from pipeline.model.onnx_model import LeanModel
 from pipeline.model.types import NUMPY_KINDS, SHORT_BY_ORT, SHORT_NAMES
@@ -319,7 +319,7 @@ def slim_copy(model: "ModelProto") -> "ModelProto":
 def _load(data: bytes) -> dict[str, Value]:
     """Types and shapes of the outputs of a session that is loaded and never initialized."""
     try:
-        outputs: list[Any] = load_session(data, HostSession()).outputs_meta
+        outputs: list[Any] = load_session(data, session_options()).outputs_meta
     except ort_errors() as error:
         raise refused(error) from error
     values = {}
@@ -718,10 +718,10 @@ def body_types(
     from pipeline.model.ort_format import read_ort
 
     target = work_folder / "bodies.ort"
-    settings = HostSession(save_to=target, config={"session.save_model_format": "ORT"})
     refusals: tuple[type[Exception], ...] = (ModelError, *ort_errors())
     try:
-        make_session(slim_copy(model).SerializeToString(), settings)
+        options = session_options(save_to=target, config={"session.save_model_format": "ORT"})
+        make_session(slim_copy(model).SerializeToString(), options)
         return read_ort(target).graph
     except refusals as error:
         unknown(f"nothing inside If, Loop and Scan counts as supported, because no session can be made: {error}")

@@ -22,7 +22,7 @@ from device_runner.build import build_library
 from device_runner.errors import UnavailableError
 from pipeline.core.errors import ModelError
 from pipeline.core.files import make_folder, share_file
-from pipeline.core.ort_session import HostSession, first_line, make_session, ort_errors
+from pipeline.core.ort_session import first_line, make_session, ort_errors, session_options
 from pipeline.core.variant import Level
 from pipeline.model.edit import all_nodes, copied, first_output, plain_domain, set_nodes, subgraphs
 from pipeline.model.onnx_model import LoadedModel, load_model
@@ -417,7 +417,7 @@ def save_basic(loaded: LoadedModel, work_folder: Path) -> LoadedModel:
     """The model as the installed onnxruntime saves it at level basic for the CPU; ModelError when it cannot."""
     target = work_folder / "basic.onnx"
     try:
-        make_session(loaded.path, HostSession(level=Level.BASIC, save_to=target))
+        make_session(loaded.path, session_options(Level.BASIC, save_to=target))
     except ort_errors() as error:
         raise refused(error, "no session can be made of the model at level basic") from error
     if not target.is_file():

@@ -16,7 +16,7 @@ from pipeline.check.compare import MAX_RELATIVE_ERROR, OutputPrecision, compare_
 from pipeline.check.reference import output_spans
 from pipeline.check.result import Reference
 from pipeline.core.errors import Finding, ModelError, Severity, warning
-from pipeline.core.ort_session import HostSession, first_line, make_exact_session
+from pipeline.core.ort_session import first_line, make_exact_session
 from pipeline.core.variant import Level
 from pipeline.model.edit import copied, set_nodes, subgraphs
 from pipeline.model.onnx_model import LeanModel
@@ -152,7 +152,7 @@ class _Bench:
     def _outputs(self, proto: "onnx.ModelProto") -> "list[dict[str, np.ndarray]]":
         names = [value.name for value in self.proto.graph.output]
         try:
-            session = make_exact_session(proto.SerializeToString(), HostSession(level=Level.BASIC))
+            session = make_exact_session(proto.SerializeToString(), Level.BASIC)
             return [dict(zip(names, session.run(names, dict(sample)), strict=True)) for sample in self.feeds]
         except Exception as error:
             raise ModelError("the model does not run here", where=self.where, why=first_line(error)) from error

@@ -14,7 +14,7 @@ from device_runner.providers import chip_named
 from pipeline.core.abis import ARM64
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.core.files import write_bytes
-from pipeline.core.ort_session import PREPACKING, HostSession, first_line, make_exact_session
+from pipeline.core.ort_session import PREPACKING, first_line, make_exact_session
 from pipeline.core.variant import Level
 from pipeline.model.onnx_model import loadable
 from pipeline.model.signature import open_axes, own_inputs
@@ -107,9 +107,9 @@ class Evaluator:
 
     def outputs(self, model: Model) -> list[list[Any]]:
         """What a model gives for each sample."""
-        settings = HostSession(level=Level.ALL, weights=model.folder, config=PREPACKING)
+        message = loadable(model).SerializeToString()
         try:
-            session = make_exact_session(loadable(model).SerializeToString(), settings)
+            session = make_exact_session(message, Level.ALL, weights=model.folder, config=PREPACKING)
             return [list(session.run(None, dict(sample))) for sample in self.feeds]
         except Exception as error:
             raise ModelError("the quantized model does not run here", where=self.where, why=first_line(error),

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from pipeline.core.errors import ModelError
-from pipeline.core.ort_session import CPU, HostSession, first_line, load_session, ort_errors
+from pipeline.core.ort_session import CPU, first_line, load_session, ort_errors, session_options
 from pipeline.core.variant import Level
 from pipeline.model.edit import ONNX_DOMAINS, all_nodes, attribute, copied, drop_unused_domains
 from pipeline.model.guards import computed_constants
@@ -96,9 +96,9 @@ def saved_at(
     target = context.new_file(".onnx")
     file = {"session.optimized_model_external_initializers_file_name": f"{target.stem}.weights"}
     entries = {**(file if model.weights else {}), **(config or {})}
-    settings = HostSession(level=level, save_to=target, weights=model.folder, config=entries)
     try:
-        session = load_session(loadable(model).SerializeToString(), settings)
+        options = session_options(level, save_to=target, weights=model.folder, config=entries)
+        session = load_session(loadable(model).SerializeToString(), options)
         session.initialize_session([CPU], [{}], set() if layout else {LAYOUT})
     except ort_errors() as error:
         raise refused(error, context.where) from error
@@ -238,7 +238,7 @@ def declare_types(model: Model, where: str) -> None:
     names = [name for node in graph.node for name in node.output if name and name not in declared]
     asked.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
     try:
-        session = load_session(asked.SerializeToString(), HostSession(weights=model.folder))
+        session = load_session(asked.SerializeToString(), session_options(weights=model.folder))
     except ort_errors() as error:
         raise refused(error, where) from error
     metas = {meta.name: meta for meta in session.outputs_meta}

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from pipeline.check.compare import OutputCheck, remedy_of
-from pipeline.convert.many import ConversionReport, Converted
+from pipeline.convert.many import ConversionReport
+from pipeline.convert.precisions import Conversion
 from pipeline.core.errors import PipelineError, Severity, errors
 from pipeline.core.groups import counted, grouped
 from pipeline.core.variant import aware_lines
@@ -81,9 +82,9 @@ def conversion_parts(report: ConversionReport) -> Iterator[Part]:
         yield Line(f"{passed} of {len(report.checks)} give {what}{more}")
     yield from map(Line, numbered_lines(converted.model for converted in report.converted))
     yield from map(Line, aware_lines(artifact for _, artifact in rows))
-    for model, verdicts in report.verdicts.items():
-        for verdict in verdicts:
-            yield Line(f"{model}: precision {verdict.text}")
+    for row in report.converted:
+        for verdict in row.verdicts:
+            yield Line(f"{row.model.source.name}: precision {verdict.text}")
     for path in report.configs:
         yield Line(f"operators they need: {path}")
 
@@ -125,7 +126,7 @@ def problem_lines(report: ConversionReport, *, warnings: bool) -> Iterator[Line]
         yield Line(head, f" {model}{output}: {check.reason} ", _variants(variants))
         if check.output:
             yield Line(f"  remedy: {remedy_of(check)}")
-    if warnings and any(verdict.lacks_data for verdicts in report.verdicts.values() for verdict in verdicts):
+    if warnings and any(verdict.lacks_data for row in report.converted for verdict in row.verdicts):
         yield Line(WARNING, f" {NO_DATA}")
         yield Line(f"  remedy: {GIVE_DATA}")
 
@@ -149,7 +150,7 @@ def _why_and_remedy(lines: Iterable[tuple[str, str]]) -> Iterator[Line]:
             yield Line(f"  {label}: {text}")
 
 
-def _failure_lines(converted: Sequence[Converted], *, warnings: bool) -> Iterator[Line]:
+def _failure_lines(converted: Sequence[Conversion], *, warnings: bool) -> Iterator[Line]:
     """What could not be made, and perhaps warnings: once for all variants that share a reason."""
     failures: list[tuple[str, PipelineError, list[str]]] = []  # each with the variants that it cost
     for row in converted:

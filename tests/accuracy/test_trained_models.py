@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 from pipeline.accuracy.evaluate import AccuracyRequest, evaluate_model
 from pipeline.accuracy.result import AccuracyResult, DropVerdict
 from pipeline.config import AccuracyConfig
-from pipeline.core.ort_session import PREPACKING, HostSession, make_session
+from pipeline.core.ort_session import PREPACKING, make_session, session_options
 from pipeline.core.variant import Level
 from pipeline.dataset import Dataset
 from pipeline.dataset.dataset import Part
@@ -131,7 +131,7 @@ def searched(
 
 
 def answers(model: Model, samples: list[dict[str, Any]]) -> Any:
-    settings = HostSession(level=Level.ALL, weights=model.folder, config=PREPACKING)
+    settings = session_options(Level.ALL, weights=model.folder, config=PREPACKING)
     session = make_session(loadable(model).SerializeToString(), settings)
     return np.array([session.run(None, one)[0].argmax() for one in samples])
 

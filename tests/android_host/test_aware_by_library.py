@@ -12,7 +12,6 @@ import pytest
 
 from pipeline.convert import ConvertRequest, convert_model
 from pipeline.convert.aware import choose_reference
-from pipeline.convert.request import AwareSpec
 from pipeline.core.variant import Level, Variant, Way
 from pipeline.model.sources import SourceModel
 from tests.android_host.conftest import NEWEST, OLDEST, fetch
@@ -119,7 +118,6 @@ def test_the_library_claims_what_our_rules_claim_of_a_network(tmp_path: Path) ->
 def test_a_model_that_the_library_refuses_is_saved_with_our_claims_under_auto(tmp_path: Path) -> None:
     """Opset 21 came after the oldest library."""
     reference = choose_reference(fetch(OLDEST).path, "")
-    assert reference is not None
     path = tmp_path / "m.onnx"
     model = chain("Relu", "Relu")
     model.opset_import[0].version = 21
@@ -132,7 +130,7 @@ def test_a_model_that_the_library_refuses_is_saved_with_our_claims_under_auto(tm
             stem="m",
             output_folder=str(tmp_path / name),
             work_folder=str(tmp_path / f"{name}.work"),
-            aware=AwareSpec(reference=msgspec.structs.replace(reference, optional=optional)),
+            aware=msgspec.structs.replace(reference, optional=optional),
         )
 
     (artifact,) = convert_model(request("auto", optional=True)).artifacts

@@ -6,6 +6,7 @@ provider that it has, which claims nothing.
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import onnxruntime
@@ -13,7 +14,7 @@ import pytest
 
 from device_runner.providers import PROVIDERS
 from pipeline.convert import ConvertRequest, convert_model, steps
-from pipeline.convert.request import AwareSource, AwareSpec, has_installed
+from pipeline.convert.request import AwareSpec, has_installed
 from pipeline.core.releases import has_rules, installed_release, rules_of
 from pipeline.core.variant import AwareBy, Level, Variant, Way, aware_lines
 from pipeline.model.sources import SourceModel
@@ -23,20 +24,26 @@ MNIST = Path(__file__).resolve().parents[2] / "build_configs" / "examples" / "mn
 AWARE = Variant(level=Level.EXTENDED, providers=("nnapi",))
 RULES = str(rules_of(installed_release()))
 OURS = AwareBy(way=Way.PLUGIN, rules="" if has_rules(installed_release()) else RULES)
+INSTALLED = AwareSpec(by=AwareBy(way=Way.INSTALLED))
+AUTO = AwareSpec(by=AwareBy(way=Way.INSTALLED), optional=True)
 PLAIN = Variant(level=Level.EXTENDED)
 
 
-def request(folder: Path, reference: AwareSource | None) -> ConvertRequest:
+def by_library(path: Path, **fields: Any) -> AwareSpec:
+    return AwareSpec(by=AwareBy(way=Way.LIBRARY, release="1.29.0", sha256="0" * 64), library=str(path), **fields)
+
+
+def request(folder: Path, aware: AwareSpec) -> ConvertRequest:
     return ConvertRequest(
         source=SourceModel(path=str(MNIST)), variants=(AWARE, PLAIN), stem="m", output_folder=str(folder / "out"),
-        work_folder=str(folder / "work"), aware=AwareSpec(providers=(make_settings("nnapi"),), reference=reference),
+        work_folder=str(folder / "work"), aware=msgspec.structs.replace(aware, providers=(make_settings("nnapi"),)),
     )  # fmt: skip
 
 
 def test_a_wheel_without_the_provider_says_so(tmp_path: Path) -> None:
     if has_installed(make_settings("nnapi")):
         pytest.skip("this onnxruntime has NNAPI")
-    result = convert_model(request(tmp_path, AwareSource()))
+    result = convert_model(request(tmp_path, INSTALLED))
     (failure,) = result.failures
     assert failure.variant == AWARE
     assert "has no NnapiExecutionProvider" in failure.what
@@ -48,7 +55,7 @@ def test_its_own_session_saves_the_file_and_differing_claims_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(PROVIDERS, "nnapi", replace(PROVIDERS["nnapi"], ort_name="AzureExecutionProvider"))
-    result = convert_model(request(tmp_path, AwareSource(optional=True)))
+    result = convert_model(request(tmp_path, AUTO))
     aware, plain = result.artifacts
     assert result.failures == ()
     assert aware.operators == plain.operators, "the provider claimed nothing, so this is the stock optimization"
@@ -64,15 +71,14 @@ def test_what_onnxruntime_does_not_tell_is_not_compared(tmp_path: Path, monkeypa
     """Before 1.24."""
     monkeypatch.setitem(PROVIDERS, "nnapi", replace(PROVIDERS["nnapi"], ort_name="AzureExecutionProvider"))
     monkeypatch.setattr(steps, "_taken", lambda session, provider: None)
-    aware, _ = convert_model(request(tmp_path, AwareSource(optional=True))).artifacts
+    aware, _ = convert_model(request(tmp_path, AUTO)).artifacts
     assert aware.claimed == {"nnapi": 8}
     assert "not compared" in aware.notes[0]
 
 
 def test_auto_keeps_our_claims_without_it(tmp_path: Path) -> None:
     ours, again = (
-        convert_model(request(tmp_path / str(number), reference))
-        for number, reference in enumerate((AwareSource(optional=True), None))
+        convert_model(request(tmp_path / str(number), wish)) for number, wish in enumerate((AUTO, AwareSpec()))
     )
     assert ours.artifacts[0].aware_by == OURS
     assert ours.artifacts[0].claimed == {"nnapi": 8}
@@ -81,7 +87,7 @@ def test_auto_keeps_our_claims_without_it(tmp_path: Path) -> None:
 
 def test_a_library_that_cannot_save_it_is_told_and_what_is_made_without_is_not_kept(tmp_path: Path) -> None:
     """Under `auto`. The next time the library may be there, so the cache does not remember what was made without."""
-    gone = AwareSource(library=str(tmp_path / "gone.so"), release="1.29.0", sha256="0" * 64, optional=True)
+    gone = by_library(tmp_path / "gone.so", optional=True)
     wanted = msgspec.structs.replace(request(tmp_path, gone), cache_folder=str(tmp_path / "cache"))
     first, second = (convert_model(wanted) for _ in range(2))
     aware = next(artifact for artifact in second.artifacts if artifact.variant == AWARE)
@@ -91,7 +97,7 @@ def test_a_library_that_cannot_save_it_is_told_and_what_is_made_without_is_not_k
 
 
 def test_a_library_that_is_named_must_save_it(tmp_path: Path) -> None:
-    result = convert_model(request(tmp_path, AwareSource(library=str(tmp_path / "gone.so"))))
+    result = convert_model(request(tmp_path, by_library(tmp_path / "gone.so")))
     (failure,) = result.failures
     assert (failure.variant, [artifact.variant for artifact in result.artifacts]) == (AWARE, [PLAIN])
     assert "no library at" in failure.what
@@ -101,9 +107,9 @@ def test_a_library_serves_its_own_provider_and_costs_no_variant_of_another(tmp_p
     """`--ep nnapi,coreml-nn --reference LIBRARY`: Android's libraries have no CoreML."""
     coreml = Variant(level=Level.EXTENDED, providers=("coreml-nn",))
     both = (make_settings("nnapi"), make_settings("coreml-nn"))
-    source = AwareSource(library=str(tmp_path / "libonnxruntime.so"))
+    source = by_library(tmp_path / "libonnxruntime.so")
     asked = request(tmp_path, source)
-    aware = AwareSpec(providers=both, reference=source)
+    aware = msgspec.structs.replace(source, providers=both)
     result = convert_model(msgspec.structs.replace(asked, aware=aware, variants=(coreml, PLAIN)))
     (failure,) = result.failures
     assert failure.variant == coreml
@@ -112,7 +118,7 @@ def test_a_library_serves_its_own_provider_and_costs_no_variant_of_another(tmp_p
 
 
 def test_files_say_whose_rules_decided_for_a_release_without_its_own(tmp_path: Path) -> None:
-    asked = request(tmp_path, None)
+    asked = request(tmp_path, AwareSpec())
     for release, words in (("1.29", "saved with our claims"), ("1.31", "saved with our claims, by the rules of 1.29")):
         aware = msgspec.structs.replace(asked, aware=AwareSpec(providers=(make_settings("nnapi", release=release),)))
         made_by = convert_model(aware).artifacts[0].aware_by
@@ -121,7 +127,7 @@ def test_files_say_whose_rules_decided_for_a_release_without_its_own(tmp_path: P
 
 
 def test_one_line_for_each_way(tmp_path: Path) -> None:
-    (artifact, plain) = convert_model(request(tmp_path, None)).artifacts
+    (artifact, plain) = convert_model(request(tmp_path, AwareSpec())).artifacts
     library = AwareBy(way=Way.LIBRARY, release="1.29.0", sha256="1fbfff77a79d" + 52 * "0")
     saved = msgspec.structs.replace(artifact, aware_by=library)
     assert aware_lines([artifact, saved, saved, plain]) == [

@@ -10,10 +10,12 @@ from device_runner.host_device import Processor
 from device_runner.library import MINIMAL_TEXT, Name, keep, resolve
 from pipeline.convert import aware
 from pipeline.convert.aware import choose_reference
-from pipeline.convert.request import AwareSource
+from pipeline.convert.request import AwareSpec
+from pipeline.core.variant import AwareBy, Way
 from tests.library.library_files import library, official_jar, texts
-from tests.values import present
 
+INSTALLED = AwareSpec(by=AwareBy(way=Way.INSTALLED))
+AUTO = AwareSpec(by=AwareBy(way=Way.INSTALLED), optional=True)
 AT_HAND = ("1.28.0", "1.9.2", "1.28.1", "1.29.0")
 
 
@@ -60,18 +62,19 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_auto_takes_a_library_of_the_release_at_hand(release: str, ships: tuple[str, ...], found: str) -> None:
-    chosen = present(choose_reference("auto", release, ships, abi="x86_64"))
+    chosen = choose_reference("auto", release, ships, abi="x86_64")
     assert chosen.optional
-    assert chosen.sha256 == (resolve(found).sha256 if found else "")
+    assert chosen.by.sha256 == (resolve(found).sha256 if found else "")
 
 
 @pytest.mark.usefixtures("host")
 def test_what_is_named_is_taken() -> None:
-    assert choose_reference("none", "1.28") is None
-    assert choose_reference("installed", "1.28") == AwareSource()
+    assert choose_reference("none", "1.28") == AwareSpec()
+    assert choose_reference("installed", "1.28") == INSTALLED
     named = choose_reference("app.aar", "1.28")
     app = resolve("app.aar")
-    assert named == AwareSource(library=str(app.path), release="1.29.0", sha256=app.sha256)
+    by = AwareBy(way=Way.LIBRARY, release="1.29.0", sha256=app.sha256)
+    assert named == AwareSpec(by=by, library=str(app.path))
     with pytest.raises(SpecError):
         choose_reference("gone.aar", "1.28")
     for name, why in (("reduced.aar", "minimal"), ("cpu.aar", "without nnapi")):
@@ -83,9 +86,9 @@ def test_what_is_named_is_taken() -> None:
 def test_the_library_of_the_abi_is_asked_and_no_other() -> None:
     phones = ("phones.aar",)
     for text, ships in (("auto", phones), ("phones.aar", ())):
-        chosen = present(choose_reference(text, "1.29", ships, abi="arm64-v8a"))
-        assert (chosen.abi, chosen.library) == ("arm64-v8a", str(resolve("phones.aar", "arm64-v8a").path))
-    assert choose_reference("auto", "1.29", ("app.aar",), abi="arm64-v8a") == AwareSource(optional=True)
+        chosen = choose_reference(text, "1.29", ships, abi="arm64-v8a")
+        assert (chosen.by.abi, chosen.library) == ("arm64-v8a", str(resolve("phones.aar", "arm64-v8a").path))
+    assert choose_reference("auto", "1.29", ("app.aar",), abi="arm64-v8a") == AUTO
     with pytest.raises(UnavailableError, match="arm64-v8a"):
         choose_reference("app.aar", "1.29", abi="arm64-v8a")
 
@@ -96,4 +99,4 @@ def test_a_machine_that_cannot_run_libraries_keeps_our_claims(monkeypatch: pytes
         raise UnavailableError("android-host does not run on this computer")
 
     monkeypatch.setattr(aware, "build_host", refuse)
-    assert choose_reference("auto", "1.28") == AwareSource(optional=True)
+    assert choose_reference("auto", "1.28") == AUTO

@@ -15,7 +15,7 @@ from onnxruntime.capi import _pybind_state
 from device_runner.build import build_library
 from device_runner.errors import UnavailableError
 from device_runner.probe.elf import read_elf
-from pipeline.core.ort_session import HostSession, load_session, ort_errors
+from pipeline.core.ort_session import load_session, ort_errors, session_options
 from pipeline.core.variant import Level
 from pipeline.model.ort_format import read_ort
 from pipeline.partition import shown
@@ -44,9 +44,7 @@ def saved(model: onnx.ModelProto, folder: Path, claims: list[str] | None) -> lis
     config = {"session.save_model_format": "ORT", CLAIMS: str(told)}
     if claims is not None:
         told.write_bytes(claims_file(claims))
-    settings = HostSession(
-        level=Level.EXTENDED, save_to=target, config=config, device=claims_devices()[CLAIMS_PROVIDER]
-    )
+    settings = session_options(Level.EXTENDED, save_to=target, config=config, device=claims_devices()[CLAIMS_PROVIDER])
     load_session(model.SerializeToString(), settings).initialize_session([], [], set())
     return sorted(node.op_type for node in read_ort(target).graph.nodes)
 

@@ -22,7 +22,7 @@ from pipeline.check.compare import OutputCheck, OutputPrecision, compare_outputs
 from pipeline.check.reference import precision_of
 from pipeline.core.errors import CheckFailed, ConfigError, MissingError, ModelError, install_extra
 from pipeline.core.files import make_folder, replacing, scratch
-from pipeline.core.ort_session import HostSession, first_line, make_session, ort_errors
+from pipeline.core.ort_session import first_line, make_session, ort_errors, session_options
 from pipeline.core.workers import Task, run_tasks, still_at_work
 from pipeline.dataset.values import load_function
 from pipeline.model.edit import all_nodes
@@ -515,7 +515,7 @@ def compare(trained: Trained, model: "ModelProto", target: Path) -> Iterator[Com
     import numpy as np
 
     try:
-        session = make_session(target, HostSession())
+        session = make_session(target, session_options())
     except ort_errors() as error:
         raise ModelError(
             "ONNX Runtime does not load the exported model", where=target.name,

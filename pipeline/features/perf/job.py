@@ -36,7 +36,7 @@ from pipeline.check.reference import make_stream, zero_states
 from pipeline.check.result import StreamReference
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.core.files import scratch
-from pipeline.core.ort_session import HostSession, first_line, make_session, ort_errors
+from pipeline.core.ort_session import first_line, make_session, ort_errors, session_options
 from pipeline.core.progress import Progress
 from pipeline.core.workers import Task, run_tasks
 from pipeline.dataset import Dataset
@@ -139,7 +139,7 @@ def _original(
     tensors = make_feeds(SourceModel(path=model), dimensions, data, folder)
     feeds = zero_states({tensor.name: read_tensor(tensor).copy() for tensor in tensors}, stream.states, data.inputs)
     try:
-        reference = make_stream(make_session(Path(model), HostSession()), feeds, stream, Path(folder))
+        reference = make_stream(make_session(Path(model), session_options()), feeds, stream, Path(folder))
     except ort_errors() as error:
         raise ModelError("the original's stream does not run", where=model, why=first_line(error),
                          remedy="check --state, and give sizes with --dimension") from error  # fmt: skip

@@ -26,7 +26,7 @@ from pipeline.check.compare import (
 )
 from pipeline.check.reference import make_reference
 from pipeline.check.result import Reference
-from pipeline.core.ort_session import HostSession, make_session
+from pipeline.core.ort_session import make_session, session_options
 from pipeline.dataset import Dataset
 from pipeline.model.edit import copied, set_nodes
 from pipeline.model.onnx_model import LeanModel, LoadedModel
@@ -89,7 +89,7 @@ def simulate(
     if original:  # what a form computes on the CPU
         target = folder / "on-cpu.onnx"
         write_model(loaded, target)
-        session = make_session(target, HostSession())
+        session = make_session(target, session_options())
         names = [value.name for value in session.get_outputs()]
         cpu = _decibels(expected, dict(zip(names, session.run(names, inputs), strict=True)))
     if cpu is not None and cpu < LEAST_DB:
@@ -202,7 +202,7 @@ def _first_departing(
     if isinstance(answered, Refusal):
         return None
     outputs = [*values, *(value.name for value in model.graph.output)]
-    session = make_session(target, HostSession())
+    session = make_session(target, session_options())
     expected = dict(zip(outputs, session.run(outputs, inputs), strict=True))
     for check in compare_outputs(expected, answered, Tolerance(max_relative_error=max_error)):
         if check.failed and check.output in nodes:
