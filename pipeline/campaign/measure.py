@@ -1,4 +1,4 @@
-"""Runs a campaign on its devices, round by round, waits until they are fit, and stores every result as it comes.
+"""Open devices run a campaign, round by round, wait until they are fit, and every result is stored as it comes.
 
 One worker a device. What was stored is not run again, so a campaign that was interrupted goes on where it stopped.
 With `rounds = "auto"` rounds end when every comparison is decided: what is decided at a look is not run any more. That
@@ -18,21 +18,32 @@ from typing import Protocol
 
 import msgspec
 
-from device_runner.device import Conditioned, Device
+from device_runner.device import Conditioned, Device, DeviceFacts
 from device_runner.errors import RunnerError
 from device_runner.local import end_runs
+from device_runner.options import Denied
 from device_runner.profile import with_profile, with_profiler
 from device_runner.result import Conditions, FailureKind, RunResult, Status, host_name, utc_now
 from device_runner.spec import RunSpec
-from pipeline.campaign.plan import Inputs, PlannedRun, baselines, decision_rule, order_of_round, planned_id, spec_of
-from pipeline.campaign.record import FRESH_FROM, Prediction, RunRecord, rounds_of
+from pipeline.campaign.plan import (
+    Inputs,
+    PlannedRun,
+    baselines,
+    blame,
+    decision_rule,
+    order_of_round,
+    planned_id,
+    spec_of,
+)
+from pipeline.campaign.record import FRESH_FROM, CampaignRecord, Prediction, RunRecord, Skipped, rounds_of
 from pipeline.campaign.statistics import RunGroup
 from pipeline.campaign.statistics.compare import undecided
 from pipeline.campaign.store import REPEATED, Store
 from pipeline.check.compare import OutputCheck
 from pipeline.config import ConditionsConfig, MeasureConfig, MeasureMode
 from pipeline.core.files import safe_name
-from pipeline.core.progress import duration_text, say
+from pipeline.core.groups import grouped
+from pipeline.core.progress import Progress, duration_text, say
 
 POLL_SECONDS = 5.0
 """Heat and charge change slowly."""
@@ -172,6 +183,83 @@ class CampaignPlan:
 
 OnRun = Callable[[str, PlannedRun, int], None]
 """Called with the device's name, the planned run and the round before each run; from the devices' threads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """Open devices with a store of what they measured."""
+
+    devices: dict[str, Device]
+    facts: dict[str, DeviceFacts]
+    unusable: tuple[Skipped, ...]
+    store: Store
+    work: Path
+    progress: Progress
+
+    def measure(
+        self, campaign: CampaignRecord, plan: CampaignPlan
+    ) -> tuple[dict[str, list[RunRecord]], dict[str, str]]:
+        """Run what of a plan is not stored yet: everything that is stored then by the id of the planned run, and why
+        devices could not finish.
+        """
+        self.store.start(campaign, self.facts.values())
+        left = self.run(plan) if plan.planned_runs else {}
+        return grouped((record.planned, record) for record in self.store.runs(campaign.id)), left
+
+    def run(self, plan: CampaignPlan, shorter: str = "", here_seconds: float | None = None) -> dict[str, str]:
+        """Run everything of a plan that is not stored yet, as `measure` does, and show it: a line for each device.
+
+        `shorter` is how to measure less, said with the estimate where much is left: after a device's first run, on
+        this computer before it, where `here_seconds` is how long one is expected to take here.
+        """
+        measured = {run.device for run in plan.planned_runs}
+        devices = {name: device for name, device in self.devices.items() if name in measured}
+        to_do = runs_left(plan, self.store)
+        begun: set[str] = set()
+        with self.progress.stage("measure", to_do.total()) as stage:
+            lines = {
+                name: stage.part(name, to_do[name], shorter, here_seconds if name == "local" else None)
+                for name in devices
+            }
+
+            def show(device: str, run: PlannedRun, number: int) -> None:
+                if device in begun:  # one has ended when the next begins
+                    lines[device].done()
+                begun.add(device)
+                lines[device].at(f"{plan.round_name(number)}: {run.model}/{run.run_name}")
+
+            left = measure(plan, devices, self.store, self.work, show)
+            for device in begun - left.keys():
+                lines[device].done()
+            return left
+
+    def blame(self, plan: CampaignPlan) -> tuple[Denied, ...]:
+        """What is newly denied for runs that crashed in any round, also before this process; one device at a time."""
+        crashes = {
+            run.planned: run.result
+            for run in self.store.runs(plan.campaign)
+            if run.result.failure and run.result.failure.kind is FailureKind.CRASH
+        }
+        crashed = [run for run in plan.planned_runs if planned_id(run) in crashes and run.device in self.devices]
+        denied = []
+        with self.progress.stage("blame", len(crashed)) as stage:
+            for run in crashed:
+                stage.at(run.key)
+                device, facts = self.devices[run.device], self.facts[run.device]
+                entry = blame(device, facts, plan.spec(run, 0), crashes[planned_id(run)])
+                denied += [entry] if entry else []
+                stage.done()
+        return tuple(denied)
+
+    def away(self, campaign: CampaignRecord) -> dict[str, str]:
+        """Why devices of a resumed campaign could not be opened this time; another host's are its own concern."""
+        reasons = {skipped.device: skipped.text for skipped in self.unusable}
+        hosts = {facts.name: facts.host for facts in self.store.devices(campaign.id)}
+        return {
+            name: reasons.get(name, "it is not connected")
+            for name in sorted({run.device for run in campaign.job().planned})
+            if name not in self.devices and hosts.get(name, "") in ("", host_name())
+        }
 
 
 def measure(

@@ -1,7 +1,7 @@
-"""Devices that are ready and a store of what they measured: what every command that measures works with.
+"""Devices that are ready and a store of what they measured: what every command that measures begins with.
 
-They are found, opened or left out with the reason; options that crash them are found; files are measured as they are;
-a campaign is new, or the stored one of the same plan goes on.
+They are found, opened or left out with the reason; files are planned as they are; a campaign is new, or the stored one
+of the same plan goes on.
 """
 
 import contextlib
@@ -36,19 +36,17 @@ from device_runner.device import (
 from device_runner.device import identity as device_identity
 from device_runner.errors import RunnerError, SpecError
 from device_runner.files import decode_json, sha256
-from device_runner.options import Denied
-from device_runner.result import FailureKind, host_name, utc_now
+from device_runner.result import host_name, utc_now
 from device_runner.spec import OptimizationLevel, RunOptions, Stream, TensorFile
 from pipeline import __version__
-from pipeline.campaign.measure import CampaignPlan, measure, runs_left
-from pipeline.campaign.plan import ALL_FILES, Inputs, PlannedRun, blame, denied_here, known_denied, planned_id
-from pipeline.campaign.record import CampaignRecord, Host, JobRecord, RunRecord, Skipped
+from pipeline.campaign.measure import Bench
+from pipeline.campaign.plan import ALL_FILES, Inputs, PlannedRun, denied_here, known_denied
+from pipeline.campaign.record import CampaignRecord, Host, JobRecord, Skipped
 from pipeline.campaign.store import Store, open_store
 from pipeline.compat.rules import first_error, judged, read_artifacts, runtime_on
 from pipeline.config import ConditionsConfig, Config, MeasureConfig, Platform, Target, TuneConfig
 from pipeline.core.errors import Finding, MissingError, ModelError
 from pipeline.core.files import DATABASE, scratch
-from pipeline.core.groups import grouped
 from pipeline.core.progress import Progress, duration_text
 from pipeline.core.variant import Artifact
 from pipeline.core.workers import Task, run_tasks
@@ -225,83 +223,6 @@ def libraries_by_device(
         return fitting[0].library if fitting and by_cable else None
 
     return {name: given or chosen(phone) for name, phone in facts.items()}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bench:
-    """Open devices with a store of what they measured."""
-
-    devices: dict[str, Device]
-    facts: dict[str, DeviceFacts]
-    unusable: tuple[Skipped, ...]
-    store: Store
-    work: Path
-    progress: Progress
-
-    def measure(
-        self, campaign: CampaignRecord, plan: CampaignPlan
-    ) -> tuple[dict[str, list[RunRecord]], dict[str, str]]:
-        """Run what of a plan is not stored yet: everything that is stored then by the id of the planned run, and why
-        devices could not finish.
-        """
-        self.store.start(campaign, self.facts.values())
-        left = self.run(plan) if plan.planned_runs else {}
-        return grouped((record.planned, record) for record in self.store.runs(campaign.id)), left
-
-    def run(self, plan: CampaignPlan, shorter: str = "", here_seconds: float | None = None) -> dict[str, str]:
-        """Run everything of a plan that is not stored yet, as `measure` does, and show it: a line for each device.
-
-        `shorter` is how to measure less, said with the estimate where much is left: after a device's first run, on
-        this computer before it, where `here_seconds` is how long one is expected to take here.
-        """
-        measured = {run.device for run in plan.planned_runs}
-        devices = {name: device for name, device in self.devices.items() if name in measured}
-        to_do = runs_left(plan, self.store)
-        begun: set[str] = set()
-        with self.progress.stage("measure", to_do.total()) as stage:
-            lines = {
-                name: stage.part(name, to_do[name], shorter, here_seconds if name == "local" else None)
-                for name in devices
-            }
-
-            def show(device: str, run: PlannedRun, number: int) -> None:
-                if device in begun:  # one has ended when the next begins
-                    lines[device].done()
-                begun.add(device)
-                lines[device].at(f"{plan.round_name(number)}: {run.model}/{run.run_name}")
-
-            left = measure(plan, devices, self.store, self.work, show)
-            for device in begun - left.keys():
-                lines[device].done()
-            return left
-
-    def blame(self, plan: CampaignPlan) -> tuple[Denied, ...]:
-        """What is newly denied for runs that crashed in any round, also before this process; one device at a time."""
-        crashes = {
-            run.planned: run.result
-            for run in self.store.runs(plan.campaign)
-            if run.result.failure and run.result.failure.kind is FailureKind.CRASH
-        }
-        crashed = [run for run in plan.planned_runs if planned_id(run) in crashes and run.device in self.devices]
-        denied = []
-        with self.progress.stage("blame", len(crashed)) as stage:
-            for run in crashed:
-                stage.at(run.key)
-                device, facts = self.devices[run.device], self.facts[run.device]
-                entry = blame(device, facts, plan.spec(run, 0), crashes[planned_id(run)])
-                denied += [entry] if entry else []
-                stage.done()
-        return tuple(denied)
-
-    def away(self, campaign: CampaignRecord) -> dict[str, str]:
-        """Why devices of a resumed campaign could not be opened this time; another host's are its own concern."""
-        reasons = {skipped.device: skipped.text for skipped in self.unusable}
-        hosts = {facts.name: facts.host for facts in self.store.devices(campaign.id)}
-        return {
-            name: reasons.get(name, "it is not connected")
-            for name in sorted({run.device for run in campaign.job().planned})
-            if name not in self.devices and hosts.get(name, "") in ("", host_name())
-        }
 
 
 @contextlib.contextmanager

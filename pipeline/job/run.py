@@ -19,7 +19,7 @@ from device_runner.providers import provider_named
 from device_runner.result import Mark, RunResult
 from device_runner.spec import TensorFile
 from pipeline.accuracy.evaluate import measure_outputs
-from pipeline.campaign.measure import CampaignPlan, OpenTurns, runs_left, with_looks
+from pipeline.campaign.measure import Bench, CampaignPlan, OpenTurns, runs_left, with_looks
 from pipeline.campaign.plan import (
     ON_THIS_COMPUTER,
     Inputs,
@@ -76,7 +76,6 @@ from pipeline.job.assemble import (
     possible_runs,
 )
 from pipeline.job.bench import (
-    Bench,
     host,
     known_on_network,
     libraries_by_device,

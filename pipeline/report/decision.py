@@ -32,13 +32,8 @@ class BannerState(StrEnum):
     READY = "ready"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Banner:
-    """The verdict and what it rests on, each reason a sentence."""
-
-    state: BannerState
-    headline: str
-    reasons: tuple[str, ...] = ()
+Banner = tuple[BannerState, str, tuple[str, ...]]
+"""The verdict, its headline, and what it rests on, each reason a sentence."""
 
 
 def banner(report: CampaignReport) -> Banner | None:
@@ -54,17 +49,17 @@ def banner(report: CampaignReport) -> Banner | None:
         f"nothing of {model} may ship to {', '.join(targets)}: {reason}" for (model, reason), targets in reasons.items()
     ]
     if stops:
-        return Banner(state=BannerState.STOP, headline=f"Do not ship: {stops[0]}", reasons=_shown(stops[1:]))
+        return BannerState.STOP, f"Do not ship: {stops[0]}", _shown(stops[1:])
     cautions = _shown(list(_cautions(report)))
     number = len({choice.file for choice in report.choices})
     files = counted(number, "artifact")
     if not number:
         if not cautions or not report.models:  # `ort-mobile perf` has no models to choose among
             return None
-        return Banner(state=BannerState.CAUTION, headline="Nothing was chosen to ship", reasons=cautions)
+        return BannerState.CAUTION, "Nothing was chosen to ship", cautions
     if cautions:
-        return Banner(state=BannerState.CAUTION, headline=f"Ready to ship with reservations: {files}", reasons=cautions)
-    return Banner(state=BannerState.READY, headline=f"Ready to ship: {files}")
+        return BannerState.CAUTION, f"Ready to ship with reservations: {files}", cautions
+    return BannerState.READY, f"Ready to ship: {files}", ()
 
 
 def _shown(reasons: Sequence[str]) -> tuple[str, ...]:

@@ -162,8 +162,9 @@ def result_tables(report: CampaignReport, columns: Sequence[Column] = COLUMNS) -
 
 def _banner(report: CampaignReport, marks: Mapping[BannerState, str] | None = None) -> Iterator[Part]:
     if verdict := banner(report):
-        yield Line(((marks or {}).get(verdict.state, "") + verdict.headline, BANNERS[verdict.state]), indent=0)
-        yield Section(title="", notes=tuple(ListingNote(title="", text=reason) for reason in verdict.reasons))
+        state, headline, reasons = verdict
+        yield Line(((marks or {}).get(state, "") + headline, BANNERS[state]), indent=0)
+        yield Section(title="", notes=tuple(ListingNote(title="", text=reason) for reason in reasons))
 
 
 BANNERS = {BannerState.STOP: "bold red", BannerState.CAUTION: "bold yellow", BannerState.READY: "bold green"}
@@ -221,7 +222,7 @@ def of_campaign(report: CampaignReport, more: Iterable[Finding] = ()) -> CiDocum
         cases=tuple(cases),
         findings=tuple(_findings(report, more)),
         summary=bounded(
-            f"{report.name}: {verdict.headline}" if verdict else report.name,
+            f"{report.name}: {verdict[1]}" if verdict else report.name,
             [choices(report), *result_tables(report), *sections(report)], "report.html",
         ),
     )  # fmt: skip

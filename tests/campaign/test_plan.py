@@ -4,8 +4,6 @@ import re
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from device_runner.device import DeviceFacts, GraphicsProcessor
 from device_runner.options import BYTES_KEY
@@ -16,14 +14,12 @@ from pipeline.campaign.plan import (
     baseline_of,
     check_runs,
     matches,
-    options_name,
     order_of_round,
     plan_runs,
     planned_id,
     recorded,
     representatives,
     run_of,
-    run_options,
     spec_of,
 )
 from pipeline.compat.contexts import NpuContext
@@ -97,12 +93,6 @@ def test_aware_artifacts_run_with_their_provider_or_the_cpu() -> None:
     assert [matches(("*",), p, aware) for p in ("coreml", "cpu", "nnapi")] == [True, True, False]
 
 
-def test_unknown_flags_are_refused_with_what_there_is() -> None:
-    with pytest.raises(ConfigError) as caught:
-        run_options(RunConfig(provider="nnapi", flags=("USE_FP17",)))
-    assert "USE_FP16" in caught.value.remedy
-
-
 @pytest.mark.parametrize(
     ("provider", "options", "what"),
     [
@@ -159,15 +149,6 @@ def test_the_labelled_set_is_answered_once() -> None:
         for number in range(3)
     ]  # fmt: skip
     assert [spec.labelled for spec in specs] == [labelled, None, None]
-
-
-@given(
-    st.lists(st.sampled_from(list(NnapiFlag)), unique=True), st.integers(0, 8), st.dictionaries(st.text(), st.text())
-)
-def test_different_options_have_different_names(flags: list[NnapiFlag], threads: int, config: dict[str, str]) -> None:
-    options = RunOptions(provider="nnapi", flags=tuple(flags), intra_op_threads=threads, session_config=config)
-    other = msgspec.structs.replace(options, intra_op_threads=threads + 1)
-    assert options_name(options) != options_name(other)
 
 
 def test_the_same_bytes_with_the_same_options_are_run_once_on_each_device() -> None:

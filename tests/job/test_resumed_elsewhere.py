@@ -6,12 +6,12 @@ import msgspec
 import pytest
 
 from device_runner.device import DeviceFacts
+from pipeline.campaign import measure
 from pipeline.campaign.plan import in_modes, plan_runs, recorded
 from pipeline.campaign.record import CampaignRecord, Host, JobRecord, ModelFacts
 from pipeline.campaign.store import open_store
 from pipeline.config import Config, ModelConfig, RunConfig
 from pipeline.core.progress import NoProgress
-from pipeline.job import bench
 from pipeline.job.bench import resume, strangers
 from tests.campaign.store.samples import ARTIFACT
 
@@ -74,11 +74,11 @@ def test_a_campaign_of_other_files_is_not_resumed_and_says_so(tmp_path: Path, ca
 
 
 def test_device_of_another_host_is_not_reported_as_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(bench, "host_name", lambda: "h2")
+    monkeypatch.setattr(measure, "host_name", lambda: "h2")
     stored = [*facts_at("h1", "adb:A").values(), *facts_at("h2", "adb:B").values(), *facts_at("", "adb:C").values()]
     record = record_for({facts.name: facts for facts in stored})
     campaign = CampaignRecord(id="c1", name="joint", created_at="2026-01-01T00:00:00.000Z", document=record)
     with open_store(f"sqlite:///{tmp_path / 'results.sqlite'}") as store:
         store.start(campaign, stored, [ARTIFACT])
-        empty = bench.Bench(devices={}, facts={}, unusable=(), store=store, work=tmp_path, progress=NoProgress())
+        empty = measure.Bench(devices={}, facts={}, unusable=(), store=store, work=tmp_path, progress=NoProgress())
         assert empty.away(campaign) == {"adb:B": SKIPPED, "adb:C": SKIPPED}

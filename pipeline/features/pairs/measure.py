@@ -12,7 +12,7 @@ from device_runner.errors import RunnerError
 from device_runner.files import read_regular, sha256
 from device_runner.result import utc_now
 from device_runner.spec import RunOptions, TensorFile
-from pipeline.campaign.measure import CampaignPlan, runs_left
+from pipeline.campaign.measure import Bench, CampaignPlan, runs_left
 from pipeline.campaign.plan import (
     SYSTEM,
     Inputs,
@@ -48,7 +48,6 @@ from pipeline.features.pairs.report import (
     PositionStanding,
 )
 from pipeline.job.bench import (
-    Bench,
     PerfOrder,
     inputs_of_files,
     libraries_by_device,

@@ -19,7 +19,7 @@ from device_runner.options import Denied
 from device_runner.providers import provider_named
 from device_runner.result import Caller, Failure, RunResult, Struct
 from device_runner.spec import Concurrency, Stream, TensorFile
-from pipeline.campaign.measure import CampaignPlan
+from pipeline.campaign.measure import Bench, CampaignPlan
 from pipeline.campaign.plan import Inputs, PlannedRun, decision_rule, distinct, in_modes, options_name, recorded
 from pipeline.campaign.record import FailureRow
 from pipeline.campaign.statistics.groups import t_quantile
@@ -43,7 +43,6 @@ from pipeline.dataset import Dataset
 from pipeline.dataset.files import write_tensor
 from pipeline.dataset.guess import make_feeds, ort_inputs
 from pipeline.job.bench import (
-    Bench,
     PerfOrder,
     host,
     inputs_of_files,

@@ -20,7 +20,7 @@ import numpy as np
 
 from device_runner.device import DeviceFacts
 from device_runner.result import Status
-from pipeline.campaign.measure import CampaignPlan, measure
+from pipeline.campaign.measure import Bench, CampaignPlan, measure
 from pipeline.campaign.plan import PlannedRun, distinct, known_denied, planned_id
 from pipeline.campaign.record import (
     ANSWERED,
@@ -68,7 +68,7 @@ from pipeline.features.tune.space import (
     without,
 )
 from pipeline.job.assemble import EndedCampaign
-from pipeline.job.bench import Bench, libraries_by_device
+from pipeline.job.bench import libraries_by_device
 from pipeline.job.prepare import Prepared, oldest_release, predict
 from pipeline.job.run import CampaignJob
 from pipeline.partition.placement import Placement
