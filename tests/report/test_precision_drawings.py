@@ -8,7 +8,7 @@ from pipeline.accuracy.result import AccuracyResult, ArtifactAccuracy
 from pipeline.campaign.record import PrecisionSearch
 from pipeline.core.variant import Level, Variant
 from pipeline.passes.base import LayerLoss, MixedSearch, Trial
-from pipeline.report import drawing, formats, html, model
+from pipeline.report import drawing, formats, html
 from pipeline.report.model import CampaignReport
 from tests.report.test_html import Page
 from tests.report_samples import artifact, make_report
@@ -93,11 +93,6 @@ def test_the_page_has_both_drawings_and_hostile_names_do_nothing() -> None:
 def test_markdown_lists_the_layers() -> None:
     text = formats.markdown_page(report())
     assert re.search(r"stem \| Conv \| 1 \| 12.5 dB \| yes", text.replace("&#45;", "-"))
-
-
-def test_a_report_with_a_search_is_read_back() -> None:
-    made = report()
-    assert model.decode(model.encode(made)) == made
 
 
 def test_nothing_is_drawn_without_accuracy() -> None:

@@ -6,7 +6,7 @@ row has a digest that is checked when it is read; databases of earlier releases 
 """
 
 from pipeline.campaign.store.database import lasting, open_reading, open_store
-from pipeline.campaign.store.store import RunMedian, Store
+from pipeline.campaign.store.store import Store
 from pipeline.campaign.store.tables import REPEATED, StoreError
 
-__all__ = ["REPEATED", "RunMedian", "Store", "StoreError", "lasting", "open_reading", "open_store"]
+__all__ = ["REPEATED", "Store", "StoreError", "lasting", "open_reading", "open_store"]

@@ -5,8 +5,6 @@ import math
 import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -16,7 +14,7 @@ from sqlalchemy.engine import Connection, Engine
 
 from device_runner.device import DeviceFacts
 from device_runner.files import decode_json, visible
-from device_runner.result import Mark, RunResult, Status
+from device_runner.result import RunResult, Status
 from device_runner.spec import RunSpec
 from pipeline.campaign.record import CampaignRecord, JobRecord, Prediction, RunRecord
 from pipeline.campaign.store.tables import (
@@ -62,28 +60,6 @@ CHECKED_BYTES = 256 << 20
 In larger ones damage is found where it is read: by SQLite in its pages, by digests in rows; that of other campaigns is
 not. No check sees that an index page was replaced by another of the same index: its rows are missing then.
 """
-
-
-class _RunBrief(msgspec.Struct):
-    """What is read of a RunSpec, whether it profiles, and of the RunResult of one that does not."""
-
-    profile: Any = None
-    marks: tuple[Mark, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunMedian:
-    """A stored run by its columns and marks: `median_ns` is the median of its latencies, None of none.
-
-    `record` reads the whole of it, without latencies.
-    """
-
-    planned: str
-    round: int
-    status: Status
-    marks: tuple[Mark, ...]
-    median_ns: int | None
-    record: Callable[[], RunRecord]
 
 
 class Store:
@@ -270,33 +246,21 @@ class Store:
         else:
             left_out.append(warning(what, where))
 
-    def run_medians(self, campaigns: Iterable[str]) -> Iterator[tuple[RunMedian, ...]]:
-        """The timed runs of one campaign after the other; those with the profiler on are left out.
+    def run_medians(self, campaigns: Iterable[str]) -> Iterator[tuple[tuple[RunRecord, int | None], ...]]:
+        """The timed runs of one campaign after the other, each with the median of its latencies in nanoseconds, None of
+        none; those with the profiler on are left out.
 
-        Rows are checked as a whole, but their documents and latencies not decoded, and the file is checked once:
-        histories read thousands of runs.
+        Latencies are not decoded, and the file is checked once: histories read thousands of runs.
         """
         for place, campaign in enumerate(campaigns):
-            rows = self._run_rows(campaign, check_pages=place == 0)
             medians = []
-            for row in rows:
-                name = _name_of_run(row)
+            for row in self._run_rows(campaign, check_pages=place == 0):
                 try:
-                    self._check("runs", name, row)
-                    if not self._decode(row["spec"], _RunBrief, name).profile:
-                        marks = self._decode(row["result"], _RunBrief, name).marks
-                        medians.append(
-                            RunMedian(
-                                planned=row["planned"],
-                                round=row["round"],
-                                status=Status(row["status"]),
-                                marks=marks,
-                                median_ns=row["median_ns"],
-                                record=partial(self._run, row),
-                            )
-                        )
+                    run = self._run(row)
                 except StoreError as error:
                     self._leave_out(row, error)
+                else:
+                    medians += [] if run.spec.profile else [(run, row["median_ns"])]
             yield tuple(medians)
 
     def _run_rows(

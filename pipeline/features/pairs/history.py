@@ -22,8 +22,8 @@ from pipeline.report import wording
 from pipeline.report.wording import visible
 
 if TYPE_CHECKING:  # a history is also drawn and judged without a database
-    from pipeline.campaign.record import CampaignRecord, JobRecord
-    from pipeline.campaign.store import RunMedian, Store
+    from pipeline.campaign.record import CampaignRecord, JobRecord, RunRecord
+    from pipeline.campaign.store import Store
 
 WINDOW = 30
 """Campaigns before the newest that say what is usual."""
@@ -227,20 +227,20 @@ def _histories(store: "Store", campaigns: "Sequence[CampaignRecord]") -> tuple[H
 
 
 def _measured(
-    store: "Store", campaign: "CampaignRecord", record: "JobRecord", timed: "Iterable[RunMedian]"
+    store: "Store", campaign: "CampaignRecord", record: "JobRecord", timed: "Iterable[tuple[RunRecord, int | None]]"
 ) -> Iterator[tuple[tuple[str, str, str], HistoryPoint | str]]:
     """What a campaign measured of each planned run in its steady state, or why it did not."""
-    by_run = grouped((run.planned, run) for run in timed)
+    by_run = grouped((run.planned, (run, median_ns)) for run, median_ns in timed)
     devices = {facts.name: facts for facts in store.devices(campaign.id)}
     for planned in record.planned:
         if planned.same_as or planned.mode is not MeasureMode.STEADY:
             continue
         key, runs = (planned.device, planned.model, f"{planned.variant}/{planned.run}"), by_run.get(planned.id, [])
-        passed = [run for run in runs if run.status is Status.OK]
-        medians_ns = [run.median_ns for run in passed if run.median_ns is not None]
-        marks = tuple(mark for run in passed for mark in run.marks)
+        passed = [(run, median_ns) for run, median_ns in runs if run.result.status is Status.OK]
+        medians_ns = [median_ns for _, median_ns in passed if median_ns is not None]
+        marks = tuple(mark for run, _ in passed for mark in run.result.marks)
         if not medians_ns:
-            failures = (run.record().result.failure for run in runs)
+            failures = (run.result.failure for run, _ in runs)
             yield key, next((failure.message for failure in failures if failure), "no round of it was run")
         elif not ranks(RunGroup(key="", latencies_ns={}, marks=marks)):
             yield key, "its times are not a phone's"
@@ -253,7 +253,7 @@ def _measured(
                 median_ns=middle,
                 rounds=len(medians_ns),
                 sd=statistics.stdev(medians_ns) / middle if len(medians_ns) > 1 else 0.0,
-                facts={**facts_of_run(passed[0].record()), **place},
+                facts={**facts_of_run(passed[0][0]), **place},
             )
             yield key, point
 

@@ -287,7 +287,7 @@ def test_a_run_that_cannot_be_is_left_out_with_its_reason(
     (row,) = [row for row in report.rows if (row.device, row.run) == (here.device, here.run) and not row.same_as]
     assert row.statistics
     assert len(row.statistics.round_medians_ns) == 1
-    assert [median.round for medians in store.run_medians(["c1"]) for median in medians][-1] == 1
+    assert [run.round for medians in store.run_medians(["c1"]) for run, _ in medians][-1] == 1
     assert cancel_jobs(store, "c1")
     closed = close(url, "c1", tmp_path / "closed", NoProgress())
     assert warned in closed.report.warnings
