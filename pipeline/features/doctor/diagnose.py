@@ -19,7 +19,7 @@ from device_runner.profile import with_profile, with_profiler
 from device_runner.providers import PROVIDERS
 from device_runner.result import RunResult
 from device_runner.spec import RunOptions
-from pipeline.campaign.measure import CampaignPlan, OpenTurns, measure
+from pipeline.campaign.measure import Bench, CampaignPlan, OpenTurns, measure
 from pipeline.campaign.plan import Inputs, PlannedRun, options_name, planned_id, run_options
 from pipeline.campaign.record import RunRecord, rounds_of
 from pipeline.campaign.statistics import DecisionRule
@@ -48,7 +48,6 @@ from pipeline.features.doctor.diagnosis import (
     winners,
 )
 from pipeline.job.bench import (
-    Bench,
     PerfOrder,
     host,
     inputs_of_files,
