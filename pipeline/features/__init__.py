@@ -32,8 +32,8 @@ OFFERS: dict[str, tuple[str, ...]] = {
         "languages.command:snippet",
     ),
     "release.checks": (
-        "android.library:check_order",
-        "apple.package:check_order",
+        "android.library:check_config",
+        "apple.package:check_config",
     ),
     "release.packages": (
         "android.library:package",

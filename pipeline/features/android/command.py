@@ -66,10 +66,10 @@ def android(
     )  # fmt: skip
     library = android_library(bundle, manifest, table, version)
     new = library.write(output)
-    named, classes, replaced, beside = library.named, library.classes, library.runtime, library.beside
+    named, classes, beside = library.named, library.classes, library.beside
     document = {
         "repository": str(output), "dependency": named.notation, "classes": classes, "new": new,
-        "onnxruntime": replaced.release if replaced else library.release,
+        "onnxruntime": library.release,
         "runtime": beside.notation if beside else "",
     }  # fmt: skip
     lines = [
@@ -84,10 +84,10 @@ def android(
     ]
     if pack_folder:
         lines.append(f"the models are in the AI pack {pack_folder}: see its README.md")
-    if not library.release and not replaced:
+    if not library.release:
         lines.append("No runtime is named: the app brings the library of the target, or publish it with --runtime")
-    if replaced and beside:
-        lines += CONFLICT.format(release=replaced.release, runtime=beside.notation).split("\n")
+    if beside:
+        lines += CONFLICT.format(release=library.release, runtime=beside.notation).split("\n")
     outputs.show_lines(document, lines)
     for warning in library.warnings:
         click.echo(f"warning: {warning}", err=True)

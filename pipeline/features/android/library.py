@@ -11,7 +11,7 @@ import hashlib
 import re
 import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ import msgspec
 from device_runner.files import ZIP_ERRORS, check_unpacked, scratch_folder, staging_folder, take_place
 from device_runner.library import LIBRARY, Library, find_archive, is_archive, release_of, resolve, small_pages
 from device_runner.probe.elf import NotElf, parse_header
-from pipeline.config import AndroidRelease, Telemetry
+from pipeline.config import AndroidRelease, Config, Telemetry
 from pipeline.core.abis import abis_of_target
 from pipeline.core.errors import CheckFailed, ConfigError, PipelineError
 from pipeline.core.files import BUNDLE, make_folder, storage_errors, write_bytes, write_files, write_text, write_zip
@@ -37,7 +37,7 @@ from pipeline.features.android.package import (
     java_sources,
     pack_name,
 )
-from pipeline.features.packages.release import AppPackage, ReleaseOrder
+from pipeline.features.packages.release import AppPackage
 from pipeline.release.app_code import rows_of, target_in, target_of
 from pipeline.release.manifest import CUSTOM_OPS, Manifest, Shipped, ShippedContext
 from pipeline.release.shipped import gradle_notations, release_for
@@ -81,22 +81,12 @@ AAR_REMEDY = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuntimePackage:
-    """A runtime that was checked; `warnings` say what keeps it from some phones."""
+def runtime_libraries(text: str, releases: Sequence[str], needed: Collection[str] = ()) -> tuple[Library, ...]:
+    """The libraries, in the order of their ABIs, of the AAR that a path or a release's name stands for.
 
-    archive: Path
-    release: str
-    libraries: tuple[Library, ...]
-    warnings: tuple[str, ...]
-
-
-def runtime_package(text: str, releases: Sequence[str], needed: Collection[str] = ()) -> RuntimePackage:
-    """The AAR that a path or a release's name stands for, as far as it can replace the published one.
-
-    `releases` are those, exact or lines, that models were released for, `needed` the target's ABIs. Raises
-    ConfigError for what is no such AAR or lacks a part for an ABI, CheckFailed for parts or models of different
-    releases, and as `find_archive`.
+    They can replace the published runtime. `releases` are those, exact or lines, that models were released for,
+    `needed` the target's ABIs. Raises ConfigError for what is no such AAR or lacks a part for an ABI, CheckFailed for
+    parts or models of different releases, and as `find_archive`.
     """
     archive = find_archive(text)
     members = _members(archive)
@@ -124,12 +114,7 @@ def runtime_package(text: str, releases: Sequence[str], needed: Collection[str] 
             why="the session options and the outputs of a bundle are those of the release that it was made for",
             remedy="make the bundle for this release (`library` or `ort_release` of the target), or build that one",
         )
-    warnings = []
-    if small := small_pages(archive):
-        warnings.append(f"{', '.join(small)} cannot be loaded on phones with 16 KB pages: segments are aligned to less")
-    if not {*abis} & {"arm64-v8a", "armeabi-v7a"}:
-        warnings.append(f"there is no library for phones in it: it has {', '.join(abis)}")
-    return RuntimePackage(archive=archive, release=release, libraries=libraries, warnings=tuple(warnings))
+    return libraries
 
 
 def _members(archive: Path) -> frozenset[str]:
@@ -182,20 +167,21 @@ def _content(archive: Path, member: str) -> bytes:
         raise _no_runtime(archive, f"{member}: {error}") from error
 
 
-def write_runtime(runtime: RuntimePackage, path: Path) -> None:
-    """Write the AAR: what an app needs of the given one, with the rule that R8 needs."""
-    present = _members(runtime.archive)
-    rules = _content(runtime.archive, "proguard.txt").rstrip() + b"\n" if "proguard.txt" in present else b""
+def write_runtime(libraries: Sequence[Library], path: Path) -> None:
+    """Write the AAR: what an app needs of the one that has these libraries, with the rule that R8 needs."""
+    archive = libraries[0].archive
+    present = _members(archive)
+    rules = _content(archive, "proguard.txt").rstrip() + b"\n" if "proguard.txt" in present else b""
     members: dict[str, Path | bytes] = {
-        MANIFEST: _content(runtime.archive, MANIFEST),
-        CLASSES: _content(runtime.archive, CLASSES),
+        MANIFEST: _content(archive, MANIFEST),
+        CLASSES: _content(archive, CLASSES),
         "R.txt": b"",
         "proguard.txt": rules.lstrip() + KEEP_RULES.encode(),
-        METADATA: _content(runtime.archive, METADATA) if METADATA in present else METADATA_LINES,
+        METADATA: _content(archive, METADATA) if METADATA in present else METADATA_LINES,
     }
-    for library in runtime.libraries:
+    for library in libraries:
         members[f"jni/{library.abi}/{LIBRARY}"] = library.path
-        members[f"jni/{library.abi}/{JNI_LIBRARY}"] = _content(runtime.archive, f"jni/{library.abi}/{JNI_LIBRARY}")
+        members[f"jni/{library.abi}/{JNI_LIBRARY}"] = _content(archive, f"jni/{library.abi}/{JNI_LIBRARY}")
     write_zip(path, members)
 
 
@@ -246,12 +232,22 @@ SOURCES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Publication:
-    """The name of a package in a repository. `parse` checks it."""
+class MavenModule:
+    """A package of a repository by its name, and what is published under it where it is ours.
+
+    `files` are by their ending: the AAR, and the sources where there are any. `needs` are other modules, the version as
+    Maven reads it, each with the versions as Gradle's module metadata has them. `provides` are modules that this one
+    stands for: a build that has both must choose.
+    """
 
     group: str
     artifact: str
     version: str
+    description: str = ""
+    files: Mapping[str, Callable[[Path], None]] = field(default_factory=dict)
+    needs: "tuple[tuple[MavenModule, Mapping[str, str]], ...]" = ()
+    provides: "tuple[MavenModule, ...]" = ()
+    licence: tuple[str, str] | None = None
 
     @property
     def folder(self) -> Path:
@@ -269,27 +265,8 @@ class Publication:
         return f"{self.group}:{self.artifact}:{self.version}"
 
 
-MavenDependency = tuple[Publication, Mapping[str, str]]
-"""What a module needs, with the version as Maven reads it, and the versions as Gradle's module metadata has them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MavenModule:
-    """What is published under a name. `files` are by their ending: the AAR, and the sources where there are any.
-
-    `provides` are other modules that this one stands for: a build that has both must choose.
-    """
-
-    named: Publication
-    description: str
-    files: Mapping[str, Callable[[Path], None]]
-    needs: tuple[MavenDependency, ...] = ()
-    provides: tuple[Publication, ...] = ()
-    licence: tuple[str, str] | None = None
-
-
-def publication(group: str, artifact: str, version: str) -> Publication:
-    """The name of a package; ConfigError for one that Maven or Gradle refuse."""
+def maven_module(group: str, artifact: str, version: str) -> MavenModule:
+    """The package of a name; ConfigError for one that Maven or Gradle refuse."""
     for value, pattern, what, option, example in (
         (group, GROUP, "a group", "--group", "com.example"),
         (artifact, NAME, "an artifact", "--artifact", "my-models"),
@@ -309,7 +286,7 @@ def publication(group: str, artifact: str, version: str) -> Publication:
             why="Gradle and Maven look for the newest of what a snapshot or `latest` may mean; ours never change",
             remedy="give a plain version, as in 1.0.0 or 1.0.0-rc1",
         )
-    return Publication(group=group, artifact=artifact, version=version)
+    return MavenModule(group=group, artifact=artifact, version=version)
 
 
 def default_artifact(bundle: str) -> str:
@@ -318,7 +295,7 @@ def default_artifact(bundle: str) -> str:
     return f"{plain}-models" if plain else "models"
 
 
-def java_package(given: str | None, named: Publication) -> str:
+def java_package(given: str | None, named: MavenModule) -> str:
     """The Java package: `given`, or group and artifact with what Java does not allow replaced by `_`.
 
     Raises ConfigError for what Java or Android refuse.
@@ -346,7 +323,7 @@ def publish(modules: Sequence[MavenModule], repository: Path) -> tuple[bool, ...
     with contextlib.ExitStack() as stack:
         folders: list[Path | None] = []
         for module in modules:
-            place, stem = repository / module.named.folder, module.named.stem
+            place, stem = repository / module.folder, module.stem
             make_folder(place.parent)
             with storage_errors(place):
                 new = stack.enter_context(staging_folder(place))
@@ -361,18 +338,18 @@ def publish(modules: Sequence[MavenModule], repository: Path) -> tuple[bool, ...
                 same = filecmp.cmpfiles(place, new, [file.name for file in new.iterdir()], shallow=False)
             if place.exists() and (differing := sorted(same[1] + same[2])):
                 raise PipelineError(
-                    f"{module.named.notation} is published already, with other content",
+                    f"{module.notation} is published already, with other content",
                     where=str(place),
                     why=f"{differing[0]} differs; builds keep what they once resolved, so a version must never change",
                     remedy="give the release a new --version, or remove the folder if nobody has used it",
                 )
         for module, folder in zip(modules, folders, strict=True):
-            place = repository / module.named.folder
+            place = repository / module.folder
             if folder:
                 with storage_errors(place):
                     take_place(folder, place)
                     beside = list(place.parent.iterdir())
-                artifact = module.named.artifact
+                artifact = module.artifact
                 versions = [row.name for row in beside if (row / f"{artifact}-{row.name}.pom").is_file()]
                 # Numbers by value, words before them: 1.0-rc1 is older than 1.0.1, and 1.10 newer than 1.9.
                 versions.sort(
@@ -383,7 +360,7 @@ def publish(modules: Sequence[MavenModule], repository: Path) -> tuple[bool, ...
                 )
                 items = "".join(f"      <version>{escape(version)}</version>\n" for version in versions)
                 index = INDEX_TEXT.format(
-                    group=module.named.group, artifact=artifact, newest=escape(versions[-1]), versions=items
+                    group=module.group, artifact=artifact, newest=escape(versions[-1]), versions=items
                 )
                 write_text(place.parent / INDEX, index)
                 _write_checksums(place.parent / INDEX)
@@ -410,11 +387,10 @@ def release_range(release: str) -> str:
 
 def _metadata(module: MavenModule, folder: Path) -> dict[str, Any]:
     """Gradle's module metadata 1.1; it alone can hold a range that a build must not leave, and capabilities."""
-    named = module.named
     needs = [{"group": name.group, "module": name.artifact, "version": rich} for name, rich in module.needs]
-    library: dict[str, Any] = {"dependencies": needs, "files": [_file(folder / f"{named.stem}.aar")]}
+    library: dict[str, Any] = {"dependencies": needs, "files": [_file(folder / f"{module.stem}.aar")]}
     if module.provides:
-        stands_for = (named, *module.provides)
+        stands_for = (module, *module.provides)
         library["capabilities"] = [
             {"group": row.group, "name": row.artifact, "version": row.version} for row in stands_for
         ]
@@ -423,14 +399,14 @@ def _metadata(module: MavenModule, folder: Path) -> dict[str, Any]:
         for name in ("api", "runtime")
     ]
     if SOURCES_JAR in module.files:
-        files = [_file(folder / f"{named.stem}{SOURCES_JAR}")]
+        files = [_file(folder / f"{module.stem}{SOURCES_JAR}")]
         variants.append({"name": "sourcesElements", "attributes": SOURCES, "files": files})
     return {
         "formatVersion": "1.1",
         "component": {
-            "group": named.group,
-            "module": named.artifact,
-            "version": named.version,
+            "group": module.group,
+            "module": module.artifact,
+            "version": module.version,
             "attributes": {"org.gradle.status": "release"},
         },
         "variants": variants,
@@ -443,7 +419,7 @@ def _file(path: Path) -> dict[str, Any]:
 
 
 def _pom(module: MavenModule) -> str:
-    named, licence, needs = module.named, "", ""
+    licence, needs = "", ""
     if module.licence:
         title, url = module.licence
         licence = (
@@ -463,9 +439,9 @@ def _pom(module: MavenModule) -> str:
 <project xmlns="http://maven.apache.org/POM/4.0.0">
   <!-- {MARK} -->
   <modelVersion>4.0.0</modelVersion>
-  <groupId>{named.group}</groupId>
-  <artifactId>{named.artifact}</artifactId>
-  <version>{named.version}</version>
+  <groupId>{module.group}</groupId>
+  <artifactId>{module.artifact}</artifactId>
+  <version>{module.version}</version>
   <packaging>aar</packaging>
   <description>{escape(module.description)}</description>
 {licence}{needs}</project>
@@ -481,23 +457,23 @@ class AndroidLibrary:
     """The models of a bundle for one target as a library that was checked and can be written, named `named`.
 
     `package` is the Java package and namespace, `sources` are the files of its classes, which switch telemetry off
-    without `telemetry`. `runtime` takes the place of the published one. With `pack` the models are in that AI pack,
-    whose folder is `pack_folder`, else they are assets of the library.
+    without `telemetry`. The libraries of `runtime` (() for none) take the place of the published one. With `pack` the
+    models are in that AI pack, whose folder is `pack_folder`, else they are assets of the library.
     """
 
-    named: Publication
+    named: MavenModule
     package: str
     sources: Mapping[str, str]
     ships: tuple[Shipped, ...]
     contexts: tuple[ShippedContext, ...]
     bundle: Path
     telemetry: bool
-    runtime: RuntimePackage | None
+    runtime: tuple[Library, ...]
     pack: Mapping[str, str | Path] | None
     pack_folder: Path | None
 
     @property
-    def beside(self) -> Publication | None:
+    def beside(self) -> MavenModule | None:
         """The name that `runtime` is published under."""
         return replace(self.named, artifact=f"{self.named.artifact}-runtime") if self.runtime else None
 
@@ -515,7 +491,9 @@ class AndroidLibrary:
 
     @property
     def release(self) -> str:
-        """ONNX Runtime's release, exact or a line; "" where the app brings a library of its own."""
+        """ONNX Runtime's release, exact or a line; "" where the app brings another library than `runtime`."""
+        if self.runtime:
+            return self.runtime[0].release
         releases = {
             shipped.ort_release if not shipped.library else release_of(shipped.library) or "" for shipped in self.ships
         }
@@ -525,8 +503,13 @@ class AndroidLibrary:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What to know of the ONNX Runtime that apps get with the models."""
-        release = self.release
-        texts = list(self.runtime.warnings) if self.runtime else []
+        release, abis, texts = self.release, [library.abi for library in self.runtime], []
+        if self.runtime and (small := small_pages(self.runtime[0].archive)):
+            texts.append(
+                f"{', '.join(small)} cannot be loaded on phones with 16 KB pages: segments are aligned to less"
+            )
+        if self.runtime and not {*abis} & {"arm64-v8a", "armeabi-v7a"}:
+            texts.append(f"there is no library for phones in it: it has {', '.join(abis)}")
         if not self.runtime and release.count(".") == 1:
             texts.append(
                 f"apps get the newest patch of ONNX Runtime {release} that their build finds "
@@ -567,19 +550,19 @@ class AndroidLibrary:
 
     def write(self, repository: Path) -> bool:
         """Publish into a repository and write the pack; False where the models' module is there already."""
-        runtime, beside = self.runtime, self.beside
-        needs: list[MavenDependency] = []
+        release, beside = self.release, self.beside
+        needs: list[tuple[MavenModule, Mapping[str, str]]] = []
         if beside:
             needs.append((beside, {"strictly": beside.version}))
-        elif release := self.release:
+        elif release:
             allowed = release_range(release)
             exact = {"prefers": release} if release.count(".") == 2 else {}
-            stock = Publication(group=RUNTIME[0], artifact=RUNTIME[1], version=release if exact else allowed)
+            stock = MavenModule(group=RUNTIME[0], artifact=RUNTIME[1], version=release if exact else allowed)
             needs.append((stock, {"strictly": allowed, **exact}))
         # The NPU's plugin and its runtime by the very versions that belong together: another pair finds no NPU.
         for notation in gradle_notations(self.contexts) if self.contexts else ():
             group, artifact, version = notation.split(":")
-            needs.append((Publication(group=group, artifact=artifact, version=version), {"strictly": version}))
+            needs.append((MavenModule(group=group, artifact=artifact, version=version), {"strictly": version}))
         off = "" if self.telemetry else (
             " The classes switch ONNX Runtime's telemetry off when they open a model; not what other code that loads "
             "ONNX Runtime before them has sent by then."
@@ -588,22 +571,22 @@ class AndroidLibrary:
         folder = self.package.replace(".", "/")
         sources: dict[str, Path | bytes] = {f"{folder}/{name}": text.encode() for name, text in self.sources.items()}
         modules = [
-            MavenModule(
-                named=self.named,
+            replace(
+                self.named,
                 description=f"Models for ONNX Runtime, and Java classes that open them as they were released: {names}."
                 + off,
                 files={".aar": self.write_aar, SOURCES_JAR: partial(write_zip, members=sources)},
                 needs=tuple(needs),
             )
         ]
-        if runtime and beside:  # which stands for the published one of its release
-            stock = Publication(group=RUNTIME[0], artifact=RUNTIME[1], version=runtime.release)
-            abis = ", ".join(library.abi for library in runtime.libraries)
+        if beside:  # which stands for the published one of its release
+            stock = MavenModule(group=RUNTIME[0], artifact=RUNTIME[1], version=release)
+            abis = ", ".join(library.abi for library in self.runtime)
             modules.append(
-                MavenModule(
-                    named=beside,
-                    description=f"ONNX Runtime {runtime.release} for {abis}, in place of {stock.notation}",
-                    files={".aar": partial(write_runtime, runtime)},
+                replace(
+                    beside,
+                    description=f"ONNX Runtime {release} for {abis}, in place of {stock.notation}",
+                    files={".aar": partial(write_runtime, self.runtime)},
                     provides=(stock,),
                     licence=LICENCE,
                 )
@@ -621,10 +604,10 @@ def android_library(bundle: Path, manifest: Manifest, table: AndroidRelease, ver
     """The library of a verified bundle's models, for the only target for Android where the table names none.
 
     Raises ConfigError for names that Java, Gradle or Maven refuse and a target that the bundle does not have,
-    CheckFailed for models larger than a store allows, MissingError without a Java compiler, and as `runtime_package`.
+    CheckFailed for models larger than a store allows, MissingError without a Java compiler, and as `runtime_libraries`.
     """
     content = manifest.content
-    named = publication(table.group, table.artifact or default_artifact(content.name), version)
+    named = maven_module(table.group, table.artifact or default_artifact(content.name), version)
     java = java_package(table.package, named)
     java_compiler()
     target = target_of(bundle, manifest, ("android",), "Android", table.target)
@@ -642,7 +625,7 @@ def android_library(bundle: Path, manifest: Manifest, table: AndroidRelease, ver
         contexts=tuple(context for context in content.contexts if context.target == target),
         bundle=bundle,
         telemetry=table.telemetry is not Telemetry.OFF,
-        runtime=runtime_package(table.runtime, releases, abis) if table.runtime else None,
+        runtime=runtime_libraries(table.runtime, releases, abis) if table.runtime else (),
         pack=pack,
         pack_folder=folder,
     )
@@ -657,39 +640,40 @@ def android_library(bundle: Path, manifest: Manifest, table: AndroidRelease, ver
     return library
 
 
-def check_order(order: ReleaseOrder) -> None:
+def check_config(config: Config) -> None:
     """Raise as `android_library` would for what needs no bundle: names, the runtime, a missing Java compiler."""
-    table = order.config.release.android
+    table = config.release.android
     if table is None:
         return
-    if not order.version:
+    if not config.release.version:
         raise ConfigError(
             "the packages have no version",
             where="[release] version",
             why="what is published under a version never changes",
             remedy="write version in [release], or give --version",
         )
-    target = target_in(order.config, ("android",), "Android", table.target, "[release.android]")
-    java_package(table.package, publication(table.group, table.artifact or default_artifact("models"), order.version))
+    target = target_in(config, ("android",), "Android", table.target, "[release.android]")
+    named = maven_module(table.group, table.artifact or default_artifact("models"), config.release.version)
+    java_package(table.package, named)
     if table.ai_pack:
         pack_name(Path(table.ai_pack))
     if table.runtime:
-        runtime_package(table.runtime, [release_for(target)], abis_of_target(target.platform, target.abis))
+        runtime_libraries(table.runtime, [release_for(target)], abis_of_target(target.platform, target.abis))
     java_compiler()
 
 
 @contextlib.contextmanager
-def package(order: ReleaseOrder, manifest: Manifest) -> Iterator[AppPackage | None]:
+def package(config: Config, folder: Path, manifest: Manifest) -> Iterator[AppPackage | None]:
     """The library that [release.android] wants, where it is there."""
-    table = order.config.release.android
+    table = config.release.android
     if table is None:
         yield None
         return
-    library = android_library(order.folder / BUNDLE, manifest, table, order.version or "")
-    repository = Path(table.repository or order.folder / MAVEN)
+    library = android_library(folder / BUNDLE, manifest, table, config.release.version or "")
+    repository = Path(table.repository or folder / MAVEN)
     names = {"android": f"{library.named.notation} in {repository}"}
     if library.beside:
         names["runtime"] = f"{library.beside.notation} in {repository}"
     if library.pack_folder:
         names["ai pack"] = str(library.pack_folder)
-    yield AppPackage(names=names, warnings=library.warnings, write=partial(library.write, repository))
+    yield names, library.warnings, partial(library.write, repository)

@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -424,13 +423,9 @@ bundle's table for older devices, and for an ABI or an API level, are decided on
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceGroup:
-    """Devices by their chips (manufacturer and model; () for all others) and the files of the bundle that they get."""
-
-    name: str
-    chips: tuple[tuple[str, str], ...]
-    files: tuple[str, ...]
+DeviceGroup = tuple[str, tuple[tuple[str, str], ...], tuple[str, ...]]
+"""The name of a group of devices, their chips (manufacturer and model; () for all others) and the files of the bundle
+that they get."""
 
 
 def ai_pack(folder: Path, bundle: Path, content: Content, target: str, package: str) -> dict[str, str | Path]:
@@ -442,7 +437,7 @@ def ai_pack(folder: Path, bundle: Path, content: Content, target: str, package: 
     """
     name = pack_name(folder)
     groups = device_groups(content, target)
-    sizes = {group.name: sum((bundle / file).stat().st_size for file in group.files) for group in groups}
+    sizes = {group: sum((bundle / file).stat().st_size for file in files) for group, _, files in groups}
     group_name, largest = max(sizes.items(), key=lambda row: row[1])
     for size, most, what in (
         (largest, PACK_BYTES, f"the models of devices in the group {group_name} have"),
@@ -467,23 +462,23 @@ def ai_pack(folder: Path, bundle: Path, content: Content, target: str, package: 
         all=ALL_BYTES,
         sizes=", ".join(listed),
     )
-    files: dict[str, str | Path] = {BUILD_FILE: BUILD.format(mark=MARK, name=name), "README.md": how}
+    pack: dict[str, str | Path] = {BUILD_FILE: BUILD.format(mark=MARK, name=name), "README.md": how}
     if targeted:
         selected = "".join(
             GROUP.format(
-                name=quoteattr(group.name),
+                name=quoteattr(group),
                 selectors="".join(
-                    SELECTOR.format(maker=quoteattr(maker), model=quoteattr(model)) for maker, model in group.chips
+                    SELECTOR.format(maker=quoteattr(maker), model=quoteattr(model)) for maker, model in chips
                 ),
             )
-            for group in groups
-            if group.chips
+            for group, chips, _ in groups
+            if chips
         )
-        files[TARGETING_FILE] = TARGETING_CONFIG.format(groups=selected)
-    for group in groups:
-        assets = f"src/main/assets/{ASSETS}{f'#group_{group.name}' if targeted else ''}"
-        files |= {f"{assets}/{Path(file).name}": bundle / file for file in group.files}
-    return files
+        pack[TARGETING_FILE] = TARGETING_CONFIG.format(groups=selected)
+    for group, _, files in groups:
+        assets = f"src/main/assets/{ASSETS}{f'#group_{group}' if targeted else ''}"
+        pack |= {f"{assets}/{Path(file).name}": bundle / file for file in files}
+    return pack
 
 
 def pack_name(folder: Path) -> str:
@@ -527,13 +522,13 @@ def device_groups(content: Content, target: str) -> tuple[DeviceGroup, ...]:
         files = tuple(dict.fromkeys((*_files(content, rows_here), *by_chip)))
         if files != others:
             by_files.setdefault(files, []).append(chip)
-    groups = []
+    groups: list[DeviceGroup] = []
     for files, alike in by_files.items():
         for first in range(0, len(alike), MOST_SELECTORS):
             plain = re.sub(r"[^a-z0-9]+", "_", "_".join(alike[first]).lower()).strip("_")
             name = plain if NAME.fullmatch(plain) and plain != OTHER else f"chip_{plain}"
-            groups.append(DeviceGroup(name=name, chips=tuple(alike[first : first + MOST_SELECTORS]), files=files))
-    return (*groups, DeviceGroup(name=OTHER, chips=(), files=others))
+            groups.append((name, tuple(alike[first : first + MOST_SELECTORS]), files))
+    return (*groups, (OTHER, (), others))
 
 
 def _chip(row: SelectionRow) -> tuple[str, str] | None:

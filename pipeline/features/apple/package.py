@@ -19,11 +19,11 @@ from device_runner.files import scratch_folder, staging_folder, take_place
 from device_runner.providers import provider_named
 from device_runner.spec import ElementType
 from pipeline.campaign.plan import options_name
-from pipeline.config import AppleRelease, Telemetry
+from pipeline.config import AppleRelease, Config, Telemetry
 from pipeline.core.errors import CheckFailed, ConfigError
 from pipeline.core.files import BUNDLE, make_folder, sha256_of, storage_errors, write_files, write_zip
 from pipeline.core.releases import SWIFT_PACKAGES, SWIFT_REPOSITORY, Release, SwiftPackageVersion, line_of
-from pipeline.features.packages.release import AppPackage, ReleaseOrder
+from pipeline.features.packages.release import AppPackage
 from pipeline.library.xcframework import XcFramework, opened
 from pipeline.model.signature import TensorInfo
 from pipeline.release.app_code import (
@@ -67,25 +67,14 @@ EMPTY_SOURCE = "// Swift's package manager wants a source in each target.\n"
 MODULE_MAP = f'module {HEADERS} {{\n    header "onnxruntime_c_api.h"\n    export *\n}}\n'
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnRuntime:
-    """What a package has for it: files by path, targets as its manifest writes them, the lowest iOS, and warnings."""
-
-    files: Mapping[str, str | Path]
-    targets: str
-    lowest_ios: str
-    release: Release
-    warnings: tuple[str, ...]
-
-
 @contextlib.contextmanager
-def own_runtime(path: str | None, url: str | None) -> Iterator[OwnRuntime | None]:
-    """The build at `path`, None for none; its files are there while the block runs.
+def opened_runtime(table: AppleRelease) -> Iterator[XcFramework | None]:
+    """The build that the package gets, None for none; its files are there while the block runs.
 
-    `url` is where apps will get the ZIP, whose checksum then stands in the manifest; without one it is in the package.
     Raises ConfigError and CheckFailed as `opened` does, and ConfigError for an address that Swift refuses.
     """
-    if path is None:
+    url = table.runtime_url
+    if table.runtime is None:
         if url:
             raise ConfigError("--runtime-url is the address of a --runtime", remedy="give both, or neither")
         yield None
@@ -97,28 +86,21 @@ def own_runtime(path: str | None, url: str | None) -> Iterator[OwnRuntime | None
             why="Swift's package manager takes https addresses that end with .zip",
             remedy=f"write it as in https://example.com/{ARCHIVE}",
         )
-    with opened(Path(path)) as framework, scratch_folder("ort-mobile-runtime-") as work:
-        archive = work / ARCHIVE
-        write_zip(archive, {f"{BINARY}.xcframework/{name}": file for name, file in framework.members().items()})
-        bindings = resources.files("pipeline.features.apple") / f"templates/{BINDINGS}.swift"
-        headers = {f"Sources/{HEADERS}/include/{name}": file for name, file in framework.headers().items()}
-        yield OwnRuntime(
-            files={
-                ARCHIVE: archive,
-                **headers,
-                f"Sources/{HEADERS}/include/module.modulemap": MODULE_MAP,
-                f"Sources/{HEADERS}/empty.c": EMPTY_SOURCE,
-                f"Sources/{BINDINGS}/{BINDINGS}.swift": bindings.read_text("utf-8"),
-            },
-            targets=RUNTIME_TARGETS.format(
-                f'url: {swift_text(url)}, checksum: "{sha256_of(archive)}"' if url else f'path: "{ARCHIVE}"'
-            ),
-            lowest_ios=".".join(map(str, framework.lowest[:2])),
-            release=framework.release(Path(path)),
-            warnings=()
-            if framework.simulator
-            else ("the xcframework has no slice for simulators: apps run on devices only",),
-        )
+    with opened(Path(table.runtime)) as framework:
+        yield framework
+
+
+def runtime_files(runtime: XcFramework, archive: Path) -> dict[str, str | Path]:
+    """What a package has for the build of a runtime, by path; `archive` is where the ZIP of it goes until then."""
+    write_zip(archive, {f"{BINARY}.xcframework/{name}": file for name, file in runtime.members().items()})
+    bindings = resources.files("pipeline.features.apple") / f"templates/{BINDINGS}.swift"
+    return {
+        ARCHIVE: archive,
+        **{f"Sources/{HEADERS}/include/{name}": file for name, file in runtime.headers().items()},
+        f"Sources/{HEADERS}/include/module.modulemap": MODULE_MAP,
+        f"Sources/{HEADERS}/empty.c": EMPTY_SOURCE,
+        f"Sources/{BINDINGS}/{BINDINGS}.swift": bindings.read_text("utf-8"),
+    }
 
 
 PLATFORMS = ("ios", "macos")
@@ -181,27 +163,26 @@ class SwiftPackage:
     requirement: str
 
 
-def check_order(order: ReleaseOrder) -> None:
+def check_config(config: Config) -> None:
     """Raise as `swift_package` would for what needs no bundle: the target, the versions and a build of one's own."""
-    table = order.config.release.apple
+    table = config.release.apple
     if table is None:
         return
-    target = target_in(order.config, PLATFORMS, "iOS or macOS", table.target, "[release.apple]")
-    with own_runtime(table.runtime, table.runtime_url) as runtime:
-        _versions_for(release_for(target), target.platform, table.onnxruntime, runtime)
+    target = target_in(config, PLATFORMS, "iOS or macOS", table.target, "[release.apple]")
+    with opened_runtime(table) as runtime:
+        _versions_for(release_for(target), target.platform, table, runtime)
 
 
 @contextlib.contextmanager
-def package(order: ReleaseOrder, manifest: Manifest) -> Iterator[AppPackage | None]:
+def package(config: Config, folder: Path, manifest: Manifest) -> Iterator[AppPackage | None]:
     """The package that [release.apple] wants, where it is there."""
-    table = order.config.release.apple
+    table = config.release.apple
     if table is None:
         yield None
         return
-    folder = Path(table.folder or order.folder / FOLDER)
-    with swift_package(order.folder / BUNDLE, manifest, table) as swift:
-        names = {"apple": f"{swift.name} in {folder}"}
-        yield AppPackage(names=names, warnings=swift.warnings, write=partial(write_package, swift, folder))
+    place = Path(table.folder or folder / FOLDER)
+    with swift_package(folder / BUNDLE, manifest, table) as swift:
+        yield {"apple": f"{swift.name} in {place}"}, swift.warnings, partial(write_package, swift, place)
 
 
 @contextlib.contextmanager
@@ -209,22 +190,24 @@ def swift_package(bundle: Path, manifest: Manifest, table: AppleRelease) -> Iter
     """The package of a verified bundle's models, as the table asks for it; its files are there while the block runs.
 
     Raises ConfigError for names, targets, releases, types and providers that Swift or its package manager refuse, and
-    as `own_runtime` does.
+    as `opened_runtime` does.
     """
     target = target_of(bundle, manifest, PLATFORMS, "iOS or macOS", table.target)
     platform = next(row.platform for row in manifest.content.ships if row.target == target)
     with contextlib.ExitStack() as stack:
-        runtime = stack.enter_context(own_runtime(table.runtime, table.runtime_url))
+        runtime = stack.enter_context(opened_runtime(table))
         # A ZIP, whose names are plain: that of a folder in a stranger's bundle would be code in the podspec
         libraries = [path for path in (bundle / CUSTOM_OPS / platform / ALL_ABIS).glob("*") if path.is_file()]
         operators = stack.enter_context(opened(libraries[0], SYMBOL, platform)) if libraries else None
-        yield _package(bundle, manifest, table, target, runtime, operators)
+        archive = stack.enter_context(scratch_folder("ort-mobile-runtime-")) / ARCHIVE
+        yield _package(bundle, manifest, table, target, runtime, archive, operators)
 
 
 def _package(
-    bundle: Path, manifest: Manifest, table: AppleRelease, target: str, runtime: OwnRuntime | None,
+    bundle: Path, manifest: Manifest, table: AppleRelease, target: str, runtime: XcFramework | None, archive: Path,
     operators: XcFramework | None,
 ) -> SwiftPackage:  # fmt: skip
+    """`archive` is where the ZIP of `runtime`, a build of ONNX Runtime, goes until the package is written."""
     content = manifest.content
     ships = [content.ships[row.ships] for rows in rows_of(content, target).values() for row in rows]
     module = table.name or f"{class_name(content.name, ())}Models"
@@ -237,18 +220,22 @@ def _package(
             "the sources use and no module of ONNX Runtime, iOS or macOS",
             remedy="write it as in --name MyModels",
         )
-    versions = _versions_for(ships[0].ort_release, ships[0].platform, table.onnxruntime, runtime)
+    versions = _versions_for(ships[0].ort_release, ships[0].platform, table, runtime)
     systems = _systems(ships, versions, operators)
     sources = swift_sources(manifest, target, module, telemetry=table.telemetry is not Telemetry.OFF)
     classes = tuple(name for file in sources if (name := file.removesuffix(".swift")) not in TAKEN)
-    files: dict[str, str | Path] = {
-        MANIFEST: _manifest(manifest, module, systems, versions, runtime, operators),
-        README: _readme(manifest, ships, module, classes, versions, runtime),
-    }
+    files: dict[str, str | Path] = {README: _readme(manifest, ships, module, classes, versions, runtime)}
+    notes, runtime_targets = list(warnings(content, target)), ""
     if runtime:
-        files |= runtime.files
+        files |= runtime_files(runtime, archive)
+        url = table.runtime_url
+        place = f'url: {swift_text(url)}, checksum: "{sha256_of(archive)}"' if url else f'path: "{ARCHIVE}"'
+        runtime_targets = RUNTIME_TARGETS.format(place)
+        if not runtime.simulator:
+            notes.append("the xcframework has no slice for simulators: apps run on devices only")
     else:
         files[f"{module}.podspec"] = _podspec(manifest, module, systems, versions, operators)
+    files[MANIFEST] = _manifest(manifest, module, systems, versions, runtime_targets, operators)
     if operators:
         # The xcframework as a folder, which CocoaPods wants, and the C module that Swift finds its function in
         files |= {
@@ -273,7 +260,7 @@ def _package(
         name=module,
         files=files,
         classes=classes,
-        warnings=(*warnings(content, target), *(runtime.warnings if runtime else ())),
+        warnings=tuple(notes),
         requirement=versions.version if runtime else versions.swift,
     )
 
@@ -283,26 +270,28 @@ def resource(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def _versions_for(release: str, platform: str, given: str | None, runtime: OwnRuntime | None) -> SwiftPackageVersion:
-    """The version of ONNX Runtime that apps take for a bundle's release (1.24 or 1.24.2).
+def _versions_for(release: str, platform: str, table: AppleRelease, runtime: XcFramework | None) -> SwiftPackageVersion:
+    """The version of ONNX Runtime that apps take for a bundle's release (1.24 or 1.24.2); `runtime` is the table's.
 
     Raises ConfigError or CheckFailed for a release without a Swift package and a build that does not fit.
     """
-    line = line_of(release)
-    if runtime:
+    line, given = line_of(release), table.onnxruntime
+    if runtime and table.runtime:
         if platform != "ios":
             raise ConfigError(
                 f"a --runtime is for iOS, and this target is for {platform}",
                 remedy="name a target for iOS with --target, or leave --runtime out",
             )
-        if runtime.release != line:
+        built = runtime.release(Path(table.runtime))
+        if built != line:
             raise CheckFailed(
-                f"the build is of ONNX Runtime {runtime.release}, and the bundle was made for {line}",
+                f"the build is of ONNX Runtime {built}, and the bundle was made for {line}",
                 where="--runtime",
                 why="formats, operators and session options differ between releases",
-                remedy=f'give a build of {line}, or set ort_release = "{runtime.release}" and make the bundle again',
+                remedy=f'give a build of {line}, or set ort_release = "{built}" and make the bundle again',
             )
-        return SwiftPackageVersion(version=str(runtime.release), ios=runtime.lowest_ios, macos="", exact=True)
+        lowest = ".".join(map(str, runtime.lowest[:2]))
+        return SwiftPackageVersion(version=str(built), ios=lowest, macos="", exact=True)
     row = SWIFT_PACKAGES.get(line)
     if given is not None and (not VERSION.fullmatch(given) or line_of(given) != line):
         example = row.version if row else f"{line}.0"
@@ -349,9 +338,10 @@ def _order(version: str) -> tuple[int, ...]:
 
 
 def _manifest(
-    manifest: Manifest, module: str, systems: Mapping[str, str], versions: SwiftPackageVersion,
-    runtime: OwnRuntime | None, operators: XcFramework | None,
+    manifest: Manifest, module: str, systems: Mapping[str, str], versions: SwiftPackageVersion, runtime_targets: str,
+    operators: XcFramework | None,
 ) -> str:  # fmt: skip
+    """Package.swift; `runtime_targets` are those of a build of ONNX Runtime in the package, "" without one."""
     name = f"{module}{OPERATORS}"
     linked = OPERATOR_TARGETS.format(name=name, path=swift_text(operators.name)) if operators else ""
     platforms = ", ".join(f".{name}({swift_text(version)})" for name, version in systems.items())
@@ -366,14 +356,14 @@ let package = Package(
     name: "{module}",
     platforms: [{platforms}],
     products: [.library(name: "{module}", targets: ["{module}"])],
-{"" if runtime else needs}\
+{"" if runtime_targets else needs}\
     targets: [
         .target(
             name: "{module}",
-            dependencies: [{f'"{BINDINGS}"' if runtime else product}{f', "{name}"' if operators else ""}],
+            dependencies: [{f'"{BINDINGS}"' if runtime_targets else product}{f', "{name}"' if operators else ""}],
             resources: [.copy("{MODELS}")]
         ),
-{runtime.targets if runtime else ""}{linked}\
+{runtime_targets}{linked}\
     ]
 )
 """
@@ -384,7 +374,7 @@ WARM_UP = "- `model.warmUp(…)` behind it compiles the shaders of a GPU in the 
 
 def _readme(
     manifest: Manifest, ships: Sequence[Shipped], module: str, classes: Sequence[str], versions: SwiftPackageVersion,
-    runtime: OwnRuntime | None,
+    runtime: XcFramework | None,
 ) -> str:  # fmt: skip
     gpu = any(provider_named(way.provider).gpu for shipped in ships for way in shipped.runs)
     brings = "the package has a build of its own" if runtime else f"its Swift package comes with it ({versions.swift})"

@@ -60,40 +60,39 @@ def release_all(
     nothing is signed or packaged then. A passphrase of the key comes from the environment variable
     ORT_MOBILE_PASSPHRASE.
     """
+    from msgspec.structs import replace
+
     from device_runner.files import visible
     from pipeline.config import read_config
     from pipeline.core.errors import errors
-    from pipeline.features.packages.release import EARLY, ReleaseOrder, check_order, gate_findings, make_release
+    from pipeline.features.packages.release import check_config, early_findings, gate_findings, make_release
     from pipeline.job.run import JobOptions, output_folder
 
-    settings = read_config(config, existing=True)
+    settings, passphrase = read_config(config, existing=True), os.environ.get(PASSPHRASE)
     table = settings.release
+    table = replace(table, key=str(key) if key else table.key, version=version or table.version)
+    released = replace(settings, release=table)  # the job itself records the config as it was written
     options = JobOptions(output=output, devices=devices, library=library, convert_only=convert_only, resume=resume)
-    order = ReleaseOrder(
-        config=settings,
-        folder=output_folder(settings, options),
-        key=key or (Path(table.key) if table.key else None),
-        passphrase=os.environ.get(PASSPHRASE),
-        version=version or table.version,
-        library=library,
-    )
-    check_order(order)
-    if early := tuple(finding for gate in table.gates if gate in EARLY for finding in EARLY[gate](order)):
+    folder = output_folder(settings, options)
+    check_config(released, passphrase)
+    if early := early_findings(released, library):
         show_findings(early)
         raise _refusal(config, len(early))
     result = completed_job(ctx, settings, options)
     show_job(result, outputs)
-    late = gate_findings(order, result) if result.content else errors(result.findings)
+    late = gate_findings(released, folder, result) if result.content else errors(result.findings)
     if late:
         show_findings(late if result.content else ())
         raise _refusal(config, len(late))
     if result.left or not result.content:
         click.echo("nothing was signed or packaged: see above what was not done", err=True)
         ctx.exit(result.exit_code)
-    signed, packages = make_release(order)
-    names = {kind: name for package in packages for kind, name in package.names.items()}
-    for warning in (warning for package in packages for warning in package.warnings):
-        click.echo(visible(f"warning: {warning}"), err=True)
+    signed, packages = make_release(released, folder, passphrase)
+    names: dict[str, str] = {}
+    for named, warnings, _ in packages:
+        names |= named
+        for warning in warnings:
+            click.echo(visible(f"warning: {warning}"), err=True)
     outputs.write_json({**job_document(result), "signed_by": signed and signed[0], "packages": names})
     if outputs.text:
         click.echo(f"signed   {signed[0] if signed else 'by nobody'}")

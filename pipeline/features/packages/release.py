@@ -6,7 +6,6 @@ What needs no measurement is checked before anything is measured.
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 
 from device_runner.errors import UnavailableError
@@ -23,35 +22,14 @@ from pipeline.release.shipped import libraries_of, library_licenses, library_nam
 from pipeline.release.signature import Signed, read_private_key, sign
 from pipeline.report.model import Row
 
+AppPackage = tuple[Mapping[str, str], tuple[str, ...], Callable[[], object]]
+"""A package for apps that was found possible: how apps name its parts, by kind; what to know of it; what writes it."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReleaseOrder:
-    """What is to be released: the key file and its passphrase, and the version of packages, where there are any.
-
-    `library` is that of the command line.
-    """
-
-    config: Config
-    folder: Path
-    key: Path | None = None
-    passphrase: str | None = None
-    version: str | None = None
-    library: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppPackage:
-    """A package for apps that was found possible: how apps name its parts, by kind, and what to know of it."""
-
-    names: Mapping[str, str]
-    warnings: tuple[str, ...]
-    write: Callable[[], object]
-
-
-CHECKS = Place[Callable[[ReleaseOrder], None]]("release.checks")
+CHECKS = Place[Callable[[Config], None]]("release.checks")
 """Raise ConfigError, or MissingError, for what needs no bundle: tables of [release] that cannot be used."""
-PACKAGES = Place[Callable[[ReleaseOrder, Manifest], AbstractContextManager[AppPackage | None]]]("release.packages")
-"""The package that a table of [release] wants, None without one; it can be written while the block runs."""
+PACKAGES = Place[Callable[[Config, Path, Manifest], AbstractContextManager[AppPackage | None]]]("release.packages")
+"""The package that a table of [release] wants of the bundle in a job's folder, None without such a table; it can be
+written while the block runs."""
 
 SEE_PROOF = "`ort-mobile prove` on the bundle shows each run, with what to do about those that fail"
 
@@ -60,8 +38,8 @@ def _refused(gate: Gate, what: str, why: str, remedy: str) -> Finding:
     return Finding(severity=Severity.ERROR, what=what, where=f"gate {gate}", why=why, remedy=remedy)
 
 
-def _signature(order: ReleaseOrder) -> Iterator[Finding]:
-    if not order.key:
+def _signature(config: Config) -> Iterator[Finding]:
+    if not config.release.key:
         yield _refused(
             Gate.SIGNATURE, "there is no key to sign the bundle with",
             "it is given by --key, ORT_MOBILE_KEY or `key` in [release]",
@@ -69,15 +47,15 @@ def _signature(order: ReleaseOrder) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _license(order: ReleaseOrder) -> Iterator[Finding]:
-    for model in order.config.models:
+def _license(config: Config) -> Iterator[Finding]:
+    for model in config.models:
         if not model.license:
             yield _refused(
                 Gate.LICENSE, f"the licence of {model.name or Path(model.path).stem} is not known",
                 "its [[models]] has no `license`", 'write it, as in license = "Apache-2.0"',
             )  # fmt: skip
-    licensed = library_licenses(order.config.targets)
-    for target in order.config.targets:
+    licensed = library_licenses(config.targets)
+    for target in config.targets:
         if target.name not in licensed:
             yield _refused(
                 Gate.LICENSE, f"the licence of the library of {target.name} is not known",
@@ -86,10 +64,10 @@ def _license(order: ReleaseOrder) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _library(order: ReleaseOrder) -> Iterator[Finding]:
+def _library(config: Config, given: str | None) -> Iterator[Finding]:
     """A target for Android whose library is not named, or not on this computer, cannot be shown to run in it."""
-    android = [target for target in order.config.targets if target.platform is Platform.ANDROID]
-    libraries = libraries_of(android, order.library)
+    android = [target for target in config.targets if target.platform is Platform.ANDROID]
+    libraries = libraries_of(android, given)
     for target in android:
         if not any(target.name in names for names in libraries.values()):
             yield _refused(
@@ -104,10 +82,9 @@ def _library(order: ReleaseOrder) -> Iterator[Finding]:
             yield _refused(Gate.PROOF, what, error.reason, error.remedy)
 
 
-def _accuracy(order: ReleaseOrder, assembled: Assembled, manifest: Manifest) -> Iterator[Finding]:
+def _accuracy(budget: float | None, assembled: Assembled, manifest: Manifest) -> Iterator[Finding]:
     record = assembled.record
     results = {(result.model, result.variant): result for result in record.accuracy}
-    budget = order.config.accuracy.max_drop
     for choice in assembled.choices:
         model, variant = choice.artifact.model, choice.artifact.variant
         name = f"{model} {variant.name}"
@@ -172,53 +149,55 @@ def over_budget(shipping: Iterable[Finding]) -> Iterator[Finding]:
             yield _refused(Gate.BUDGET, finding.what, finding.why, finding.remedy)
 
 
-EARLY: Mapping[Gate, Callable[[ReleaseOrder], Iterator[Finding]]] = {
-    Gate.SIGNATURE: _signature,
-    Gate.LICENSE: _license,
-    Gate.PROOF: _library,
-}
-"""The gates that need no measurement: why nothing may be released, as far as the config says it."""
+def early_findings(config: Config, library: str | None) -> tuple[Finding, ...]:
+    """Why nothing may be released, as far as gates need no measurement; `library` is that of the command line."""
+    early = {
+        Gate.SIGNATURE: _signature(config),
+        Gate.LICENSE: _license(config),
+        Gate.PROOF: _library(config, library),
+    }
+    return tuple(finding for gate in config.release.gates for finding in early.get(gate, ()))
 
 
-def gate_findings(order: ReleaseOrder, assembled: Assembled) -> tuple[Finding, ...]:
-    """Why nothing may be released of a job with a bundle."""
-    manifest = verify_bundle(order.folder / BUNDLE)
+def gate_findings(config: Config, folder: Path, assembled: Assembled) -> tuple[Finding, ...]:
+    """Why nothing may be released of a job with a bundle in `folder`."""
+    manifest = verify_bundle(folder / BUNDLE)
     late = {
-        Gate.ACCURACY: _accuracy(order, assembled, manifest),
+        Gate.ACCURACY: _accuracy(config.accuracy.max_drop, assembled, manifest),
         Gate.PROOF: _proof(assembled, manifest),
         Gate.BUDGET: over_budget(assembled.findings),
     }
-    return tuple(finding for gate in order.config.release.gates for finding in late.get(gate, ()))
+    return tuple(finding for gate in config.release.gates for finding in late.get(gate, ()))
 
 
-def check_order(order: ReleaseOrder) -> None:
+def check_config(config: Config, passphrase: str | None) -> None:
     """Raise ConfigError, or MissingError, for a key, a version or a name that cannot be used."""
-    if order.key:
-        read_private_key(order.key, order.passphrase)
+    if config.release.key:
+        read_private_key(Path(config.release.key), passphrase)
     for name in ("android", "apple"):
-        if getattr(order.config.release, name) and name not in PACKAGES.features():
+        if getattr(config.release, name) and name not in PACKAGES.features():
             raise ConfigError(
                 f"[release.{name}] cannot be released",
-                where=order.config.name,
+                where=config.name,
                 why=f"this installation of ort-mobile was made without what packs models for {name}",
                 remedy=f"take [release.{name}] out of the config, or install ort-mobile with it",
             )
     for check in CHECKS:
-        check(order)
+        check(config)
 
 
-def make_release(order: ReleaseOrder) -> tuple[Signed | None, list[AppPackage]]:
-    """Sign the bundle and write the packages, after all of them were found possible.
+def make_release(config: Config, folder: Path, passphrase: str | None) -> tuple[Signed | None, list[AppPackage]]:
+    """Sign the bundle of a job's folder and write the packages, after all of them were found possible.
 
     Raises CheckFailed, whatever the gates, for a bundle that failed in its library; else as the commands for packages.
     """
-    bundle = order.folder / BUNDLE
+    bundle, key = folder / BUNDLE, config.release.key
     manifest = verify_bundle(bundle)
     refuse_unproven(bundle, manifest)
     with contextlib.ExitStack() as stack:
-        opened = [stack.enter_context(package(order, manifest)) for package in PACKAGES]
+        opened = [stack.enter_context(package(config, folder, manifest)) for package in PACKAGES]
         packages = [package for package in opened if package]
-        signed = sign(bundle, manifest, order.key, order.passphrase) if order.key else None
-        for package in packages:
-            package.write()
+        signed = sign(bundle, manifest, Path(key), passphrase) if key else None
+        for _, _, write in packages:
+            write()
     return signed, packages

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.config import Gate, Platform, Target
 from pipeline.core.errors import BUDGET, Finding, Severity
-from pipeline.features.packages.release import EARLY, over_budget
+from pipeline.features.packages.release import early_findings, over_budget
 
 
 @pytest.mark.parametrize(("rule", "refused"), [(BUDGET, 1), ("", 0)])
@@ -31,7 +31,7 @@ def test_a_library_that_is_not_here_is_known_before_measuring(
     for name in ("HOME", "XDG_CACHE_HOME", "ORT_MOBILE_CACHE", "GRADLE_USER_HOME"):
         monkeypatch.setenv(name, str(tmp_path))
     targets = (Target(name="a", platform=Platform.ANDROID, library=own), Target(name="i", platform=Platform.IOS))
-    order = SimpleNamespace(config=SimpleNamespace(targets=targets), library=given)
-    (found,) = EARLY[Gate.PROOF](cast("Any", order))
+    config = SimpleNamespace(targets=targets, release=SimpleNamespace(gates=(Gate.PROOF,)))
+    (found,) = early_findings(cast("Any", config), given)
     assert found.what == "the bundle cannot be shown to run in the library of a"
     assert found.remedy.startswith(remedy)
