@@ -41,7 +41,7 @@ from pipeline.job.prepare import profiled, sizes_of, unexpected
 from pipeline.job.stored import write_reports
 from pipeline.ort_build.run import added_by_operator
 from pipeline.release.bundle import make_bundle
-from pipeline.release.choose import Choice, MeasuredVariant, Rejected, choose, rejections, suits
+from pipeline.release.choose import Choice, Rejected, choose, rejections, suits
 from pipeline.release.manifest import (
     CUSTOM_OPS,
     MEASURED_FILE,
@@ -255,9 +255,7 @@ def _choices(
         artifact = good.get((planned.model, planned.variant))
         fine = row.status is Status.OK and all(run.result.status is Status.OK for run in row.runs)
         if artifact and fine and not any(check.failed for check in worst_checks(run.checks for run in row.runs)):
-            candidates.append(
-                MeasuredVariant(device=planned.device, artifact=artifact, options=planned.options, group=run_group(row))
-            )
+            candidates.append((planned, artifact, run_group(row)))
     rule = decision_rule(record.config.measure)
     choices, withheld = [], []
     for target, model in itertools.product(record.config.targets, record.models):
@@ -276,7 +274,7 @@ def _choices(
         if reason := NO_ANSWERS if record.tuned and not tuned else no_answer:
             withheld.append(Withheld(target=target.name, model=model.name, reason=reason))
             continue
-        ran = [candidate for candidate in candidates if candidate.artifact in allowed and not record.tuned]
+        ran = [row for row in candidates if row[1] in allowed and not record.tuned]
         others = [row for row in artifacts.values() if row.model == model.name and row not in allowed]
         rejected = [_rejected(record, artifact, over, target) for artifact in others]
         failures = {row.variant: row for row in record.failures if row.model == model.name and row.variant}

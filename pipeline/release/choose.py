@@ -8,7 +8,7 @@ from device_runner.device import DeviceFacts
 from device_runner.files import visible
 from device_runner.spec import RunOptions
 from pipeline.campaign.plan import options_name
-from pipeline.campaign.record import TunedClass
+from pipeline.campaign.record import RecordedRun, TunedClass
 from pipeline.campaign.statistics import Comparison, DecisionRule, RunGroup, Verdict, compare, describe, ranks
 from pipeline.config import Target
 from pipeline.core.abis import abi_of
@@ -55,20 +55,14 @@ class Rejected:
     error: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredVariant:
-    """An artifact with run options on a device and its rounds; those that failed a run or check are not handed in."""
-
-    device: str
-    artifact: Artifact
-    options: RunOptions
-    group: RunGroup
+MeasuredRun = tuple[RecordedRun, Artifact, RunGroup]
+"""What was run on a device, its artifact and its rounds; those that failed a run or check are not handed in."""
 
 
 def choose(
     target: Target,
     artifacts: Sequence[Artifact],
-    measured: Sequence[MeasuredVariant],
+    measured: Sequence[MeasuredRun],
     devices: Mapping[str, DeviceFacts],
     rule: DecisionRule,
     rejected: Sequence[Rejected] = (),
@@ -80,38 +74,39 @@ def choose(
     than it, and everywhere within the margin of its median, the simplest ships (see `plainness`). Nothing measured
     there: the most optimized one, on the CPU. `rejected` are the model's other variants, for the reason.
     """
-    fitting = [m for m in measured if suits(target, devices[m.device]) and ranks(m.group) and describe(m.group)]
-    if fitting:
+    there = [row for row in measured if suits(target, devices[row[0].device])]
+    fastest: dict[str, RunGroup] = {}
+    ways: dict[str, tuple[Artifact, RunOptions, dict[str, RunGroup]]] = {}
+    for run, artifact, group in (row for row in there if ranks(row[2]) and describe(row[2])):
+        fastest[run.device] = min(fastest.get(run.device, group), group, key=_median)
+        name = f"{artifact.variant.name}/{options_name(run.options)}"
+        ways.setdefault(name, (artifact, run.options, {}))[2][run.device] = group
+    if ways:
         # The candidate whose worst ratio to the fastest of a device is smallest, the simplest where several are tied
-        fastest: dict[str, MeasuredVariant] = {}
-        places: dict[tuple[str, str], dict[str, MeasuredVariant]] = {}
-        for row in fitting:
-            fastest[row.device] = min(fastest.get(row.device, row), row, key=_median)
-            places.setdefault((row.artifact.variant.name, options_name(row.options)), {})[row.device] = row
-        candidates = [_Candidate(places_of, fastest) for places_of in places.values()]
+        candidates = [_Candidate(name, *way, fastest) for name, way in ways.items()]
         best = min(candidates, key=lambda row: (len(row.missing), row.ratios[row.worst]))
         # What pairs of rounds say of a candidate beside the best, device by device where both ran
         verdicts: dict[str, list[Verdict | None]] = {}
         for other in (row for row in candidates if row is not best):
-            pairs = ((places_of, best.places.get(device)) for device, places_of in other.places.items())
-            compared = [compare(row.group, beside.group, rule) for row, beside in pairs if beside]
+            pairs = ((group, best.groups.get(device)) for device, group in other.groups.items())
+            compared = [compare(group, beside, rule) for group, beside in pairs if beside]
             verdicts[other.name] = [comparison.verdict if comparison else None for comparison in compared]
         rivals = [row for row in candidates if row is best or Verdict.SLOWER not in verdicts[row.name]]
         tied = [row for row in rivals if row.within(best, rule.margin)]
-        chosen = min(tied, key=lambda row: plainness(row.any.artifact, row.any.options))
+        chosen = min(tied, key=lambda row: plainness(row.artifact, row.options))
         open_ = {row.name for row in rivals if row is not best and set(verdicts[row.name]) != {Verdict.SAME}}
         undecided = [
             row for row in rivals if row is not chosen and (row.name in open_ or (row is best and chosen.name in open_))
         ]
         # The devices where another was shown to be faster, or is so by more than the margin, the worst first
         slower: dict[str, Comparison] = {}
-        for device in sorted(chosen.places, key=lambda device: -chosen.ratios[device]):
-            row, beside, ratio = chosen.places[device], fastest[device], chosen.ratios[device]
-            comparison = compare(row.group, beside.group, rule) or Comparison(
-                baseline=beside.group.key, ratio=ratio, low=None, high=None, rounds=1, margin=rule.margin,
+        for device in sorted(chosen.groups, key=lambda device: -chosen.ratios[device]):
+            group, beside, ratio = chosen.groups[device], fastest[device], chosen.ratios[device]
+            comparison = compare(group, beside, rule) or Comparison(
+                baseline=beside.key, ratio=ratio, low=None, high=None, rounds=1, margin=rule.margin,
                 verdict=Verdict.NOT_SHOWN,
             )  # fmt: skip
-            if row is not beside and (comparison.verdict is Verdict.SLOWER or ratio > 1 + rule.margin):
+            if group is not beside and (comparison.verdict is Verdict.SLOWER or ratio > 1 + rule.margin):
                 slower[device] = comparison
         where, several, number = _listed(tuple(fastest)), len(fastest) > 1, len(candidates)
         if len(tied) > 1:
@@ -125,7 +120,7 @@ def choose(
         else:
             reason = f"of {number} measured on {where} it loses least on its worst device, {chosen.worst}"
         if slower:
-            texts = [slower_text(device, places_of) for device, places_of in slower.items()]
+            texts = [slower_text(device, comparison) for device, comparison in slower.items()]
             more = f" and on {len(texts) - MOST_NAMED} more devices" if len(texts) > MOST_NAMED else ""
             reason += f"; slower than another: {', '.join(texts[:MOST_NAMED])}{more}"
         if chosen.missing:
@@ -133,7 +128,7 @@ def choose(
         if more_open := sum(row not in tied for row in undecided):
             reason += f"; not decidable: {more_open} more cannot be told from it, measure again with more rounds"
         return Choice(
-            target=target, artifact=chosen.any.artifact, options=chosen.any.options, reason=reason, measured=True,
+            target=target, artifact=chosen.artifact, options=chosen.options, reason=reason, measured=True,
             device=chosen.worst, undecided=tuple(row.name for row in undecided), slower=slower,
         )  # fmt: skip
     return _advised(target, artifacts, rejected)
@@ -156,8 +151,8 @@ def plainness(artifact: Artifact, options: RunOptions) -> tuple[int, int, int, s
     return settings + (options.provider != "cpu"), artifact.total_bytes, len(options.flags), artifact.variant.name
 
 
-def _median(measured: MeasuredVariant) -> float:
-    statistics = describe(measured.group)
+def _median(group: RunGroup) -> float:
+    statistics = describe(group)
     return statistics.median_ns if statistics else math.inf
 
 
@@ -167,18 +162,26 @@ class _Candidate:
     `ratios` are its medians relative to the smallest of the same device: latencies of two devices never meet.
     """
 
-    def __init__(self, places: Mapping[str, MeasuredVariant], fastest: Mapping[str, MeasuredVariant]) -> None:
-        self.places = places
-        self.any = next(iter(places.values()))
-        self.name = f"{self.any.artifact.variant.name}/{options_name(self.any.options)}"
-        self.ratios = {device: _median(row) / _median(fastest[device]) for device, row in places.items()}
-        self.missing = [device for device in fastest if device not in places]
-        self.worst = max(places, key=lambda device: (self.ratios[device], _median(places[device])))
+    def __init__(
+        self,
+        name: str,
+        artifact: Artifact,
+        options: RunOptions,
+        groups: Mapping[str, RunGroup],
+        fastest: Mapping[str, RunGroup],
+    ) -> None:
+        self.name = name
+        self.artifact = artifact
+        self.options = options
+        self.groups = groups
+        self.ratios = {device: _median(group) / _median(fastest[device]) for device, group in groups.items()}
+        self.missing = [device for device in fastest if device not in groups]
+        self.worst = max(groups, key=lambda device: (self.ratios[device], _median(groups[device])))
 
     def within(self, other: "_Candidate", margin: float) -> bool:
         """Whether it takes at most a margin longer than another, wherever that was measured."""
-        both = [(self.places.get(device), row) for device, row in other.places.items()]
-        return all(row and _median(row) <= (1 + margin) * _median(beside) for row, beside in both)
+        both = [(self.groups.get(device), group) for device, group in other.groups.items()]
+        return all(group and _median(group) <= (1 + margin) * _median(beside) for group, beside in both)
 
 
 def slower_text(device: str, comparison: Comparison) -> str:

@@ -1,14 +1,13 @@
 """The choice per target: the fastest that was measured there, the plainest of equals, the advice where nothing was."""
 
-from dataclasses import replace
-
 from device_runner.device import DeviceFacts
 from device_runner.result import Mark
 from device_runner.spec import RunOptions
+from pipeline.campaign.record import RecordedRun
 from pipeline.campaign.statistics import DecisionRule, RunGroup, Verdict
 from pipeline.config import Platform, Target
 from pipeline.core.variant import Artifact, Level, Style, Variant
-from pipeline.release.choose import MeasuredVariant, Rejected, choose, suits
+from pipeline.release.choose import MeasuredRun, Rejected, choose, suits
 from tests.values import present
 
 PHONE = DeviceFacts(name="adb:1", platform="android", abis=("arm64-v8a", "armeabi-v7a"), api_level=33)
@@ -32,11 +31,11 @@ def artifact(
 
 def measured(
     of: Artifact, ms: float, device: str = "adb:1", provider: str = "cpu", marks: tuple[Mark, ...] = ()
-) -> MeasuredVariant:
+) -> MeasuredRun:
     times = {n: tuple(int(ms * 1e6) + 100 * k + n for k in range(20)) for n in range(6)}
-    options = RunOptions(provider=provider)
-    group = RunGroup(key=f"{of.variant.name}/{provider}", latencies_ns=times, marks=marks * 6)
-    return MeasuredVariant(device=device, artifact=of, options=options, group=group)
+    name, options = of.variant.name, RunOptions(provider=provider)
+    run = RecordedRun(id="1", device=device, model="m", variant=name, run=provider, options=options)
+    return run, of, RunGroup(key=f"{name}/{provider}", latencies_ns=times, marks=marks * 6)
 
 
 def test_the_fastest_on_such_a_device_wins() -> None:
@@ -60,11 +59,11 @@ def test_of_equals_the_plainest_ships() -> None:
     assert choice.undecided == ()
 
 
-def noisy(of: Artifact, ms: float, spread: float) -> MeasuredVariant:
+def noisy(of: Artifact, ms: float, spread: float) -> MeasuredRun:
     """Rounds that scatter so much that nothing is shown about them."""
-    one = measured(of, ms)
-    times = {n: tuple(int(t * (1 + spread * (-1) ** n)) for t in each) for n, each in one.group.latencies_ns.items()}
-    return replace(one, group=RunGroup(key=one.group.key, latencies_ns=times))
+    run, _, group = measured(of, ms)
+    times = {n: tuple(int(t * (1 + spread * (-1) ** n)) for t in each) for n, each in group.latencies_ns.items()}
+    return run, of, RunGroup(key=group.key, latencies_ns=times)
 
 
 def test_what_cannot_be_told_apart_is_no_tie_when_its_median_is_worse() -> None:
@@ -130,7 +129,7 @@ def test_equals_on_every_phone_are_tied_and_the_smaller_file_ships() -> None:
         for name, ms in (("adb:fast", 10.0), ("adb:slow", 60.0))
         for level, size in ((Level.ALL, 2), (Level.BASIC, 1), (Level.EXTENDED, 0))
     ]
-    runs[-1] = measured(runs[-1].artifact, 90.0, "adb:slow")
+    runs[-1] = measured(runs[-1][1], 90.0, "adb:slow")
     choice = present(choose(ANDROID, [], runs, PHONES, DecisionRule()))
     assert choice.artifact.variant.name == "basic-fixed"
     assert "statistically tied with the best; simplest of the 2 tied ones" in choice.reason

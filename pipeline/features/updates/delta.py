@@ -15,7 +15,7 @@ import shutil
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, TypeAlias
@@ -200,7 +200,7 @@ def _flip(negative: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
 ANY_APP = App()
 """Nothing is known of the app."""
 
-EXTRA = "delta"
+EXTRA, APPLY = "delta", "bundle apply"
 DELTA_FILE = "delta.json"
 DELTA_VERSION = 1
 LEVEL = 19
@@ -324,7 +324,7 @@ def apply_delta(
     that does not hold, and what is not in `allow`; SpecError while another process replaces the bundle; PipelineError
     (DiskError for a full disk) for a file that cannot be read or written.
     """
-    zstandard = _zstandard("bundle apply")
+    zstandard = _zstandard(APPLY)
     if not path.is_file():
         raise ConfigError(
             "there is no delta", where=str(path), remedy="name the file that `ort-mobile bundle delta` wrote"
@@ -355,10 +355,13 @@ def apply_delta(
                         why=f"the sha256 of its {MANIFEST_FILE} is not {delta.old_manifest_sha256}",
                         remedy=f"get the whole new bundle (digest {delta.new_digest[:16]}), or a delta from this one",
                     )
-                unpacking = _Unpacking(zstandard, archive, bundle, _digests(bundle, old), new)
-                manifest = _manifest(unpacking, delta, path)
+                digests = _digests(bundle, old)
+                make = partial(_make, archive, bundle, digests, new)
+                manifest = _manifest(make, delta, new, path)
                 _refuse_unsafe(bundle, old, new, manifest, key, path, allow)
-                _unpack(unpacking, delta, manifest, None if key else path.stat().st_size)
+                before = sum((bundle / name).stat().st_size for name in digests)
+                honest = UNSIGNED_GROWTH * (before + path.stat().st_size) + UNSIGNED_BYTES
+                _make_rest(make, delta, manifest, bundle, new, None if key else honest)
         except (*ZIP_ERRORS, zstandard.ZstdError, msgspec.DecodeError, KeyError) as error:
             if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # zipfile seeks to odd places
                 raise os_error(error) from error
@@ -433,7 +436,7 @@ def _refuse_unsafe(
         )
 
 
-def _manifest(unpacking: "_Unpacking", delta: Delta, path: Path) -> Manifest:
+def _manifest(make: Callable[[DeltaFile], None], delta: Delta, new: Path, path: Path) -> Manifest:
     """What the new bundle is: its manifest, seal and signatures are unpacked first, within bounds of their own."""
     if len({file.path for file in delta.files}) < len(delta.files):
         raise ValueError("it makes a file twice")
@@ -441,33 +444,34 @@ def _manifest(unpacking: "_Unpacking", delta: Delta, path: Path) -> Manifest:
         if file.path in OWN_FILES:
             if file.size_bytes > OWN_FILES[file.path]:
                 raise ValueError(f"{file.path} would have more than {OWN_FILES[file.path]:,} bytes")
-            unpacking.make(file)
-    if not (unpacking.new / MANIFEST_FILE).is_file():
+            make(file)
+    if not (new / MANIFEST_FILE).is_file():
         raise ValueError(f"it has no {MANIFEST_FILE}")
-    manifest = _whole(unpacking.new, path, read_manifest)
+    manifest = _whole(new, path, read_manifest)
     named = (delta.new_manifest_sha256, delta.new_digest)
-    if named != (manifest_digest(unpacking.new), manifest.content_sha256):
+    if named != (manifest_digest(new), manifest.content_sha256):
         raise ValueError(f"{MANIFEST_FILE} is not the one that it names")
     return manifest
 
 
-def _unpack(unpacking: "_Unpacking", delta: Delta, manifest: Manifest, unsigned_bytes: int | None) -> None:
-    """Make every other file, each as large as the manifest says, and together no more than an honest delta would.
+def _make_rest(
+    make: Callable[[DeltaFile], None], delta: Delta, manifest: Manifest, bundle: Path, new: Path, most: int | None
+) -> None:
+    """Make every other file, each as large as the manifest says, all together in at most `most` bytes.
 
-    `unsigned_bytes` is the size of a delta that nobody is known to have signed.
+    That is what an honest delta would make, None where somebody who is known signed it.
     """
     files = [file for file in delta.files if file.path not in OWN_FILES]
     listed = {file.path: (file.size_bytes, file.sha256) for file in manifest.files}
     if {file.path: (file.size_bytes, file.sha256) for file in files} != listed:
         raise ValueError(f"its files are not those of {MANIFEST_FILE}")
     total = sum(file.size_bytes for file in files)
-    before = sum(place.stat().st_size for place in map(unpacking.old.joinpath, unpacking.digests))
-    if unsigned_bytes is not None and total > UNSIGNED_GROWTH * (before + unsigned_bytes) + UNSIGNED_BYTES:
+    if most is not None and total > most:
         raise ValueError(f"it would become {total:,} bytes, which is believed of a signed one only (--key)")
-    if total > shutil.disk_usage(unpacking.new).free:
-        raise os_error(OSError(errno.ENOSPC, f"the new bundle has {total:,} bytes"), unpacking.old)
+    if total > shutil.disk_usage(new).free:
+        raise os_error(OSError(errno.ENOSPC, f"the new bundle has {total:,} bytes"), bundle)
     for file in files:
-        unpacking.make(file)
+        make(file)
 
 
 def _whole(new: Path, path: Path, read: Callable[[Path], Manifest] = verify_bundle) -> Manifest:
@@ -524,74 +528,70 @@ def _patch(zstandard: ModuleType, before: bytes, content: bytes) -> bytes:
     return patch
 
 
-@dataclass(frozen=True, slots=True)
-class _Unpacking:
-    """Makes files in `new` of an archive's members and the files of an old bundle, whose digests are in `digests`."""
+def _make(archive: zipfile.ZipFile, old: Path, digests: Mapping[str, str], new: Path, file: DeltaFile) -> None:
+    """Make a file in `new` of an archive's members and the files of an old bundle, whose digests are in `digests`.
 
-    zstandard: ModuleType
-    archive: zipfile.ZipFile
-    old: Path
-    digests: Mapping[str, str]
-    new: Path
-
-    def make(self, file: DeltaFile) -> None:
-        """Make a file, never larger than the delta says. Raises ValueError, and what reading the archive raises."""
-        target = self.new / file.path
-        if file.how == "kept" and self.digests.get(file.base) == file.sha256:
-            copy_file(self.old / file.base, target)
-        elif file.how in ("whole", "zstd"):
-            member = self._member(file.member, file.size_bytes)
-            with replacing(target) as part, self.archive.open(member) as packed, part.open("wb") as out:
-                source: Any = packed
-                if file.how == "zstd":
-                    source = self.zstandard.ZstdDecompressor(max_window_size=LARGEST_WINDOW).stream_reader(packed)
-                left = file.size_bytes + 1  # one more shows that it is larger than stated
-                while left and (piece := source.read(min(left, CHUNK_BYTES))):
-                    left -= out.write(piece)
-        elif file.how != "kept":
-            write_bytes(target, self._joined(file))
-        with _reading(target):
-            finished = (
-                target.is_file() and target.stat().st_size == file.size_bytes and sha256_of(target) == file.sha256
-            )
-        if not finished:
-            raise ValueError(f"{file.path[:200]} does not become what it should")
-
-    def _joined(self, file: DeltaFile) -> bytes:
-        """A file out of its members and a file of the old bundle."""
-        if file.base not in self.digests:
+    It is never larger than the delta says. Raises ValueError, and what reading the archive raises.
+    """
+    target = new / file.path
+    if file.how == "kept" and digests.get(file.base) == file.sha256:
+        copy_file(old / file.base, target)
+    elif file.how in ("whole", "zstd"):
+        member = _member(archive, file.member, file.size_bytes)
+        with replacing(target) as part, archive.open(member) as packed, part.open("wb") as out:
+            source: Any = packed
+            if file.how == "zstd":
+                decompressor = _zstandard(APPLY).ZstdDecompressor(max_window_size=LARGEST_WINDOW)
+                source = decompressor.stream_reader(packed)
+            left = file.size_bytes + 1  # one more shows that it is larger than stated
+            while left and (piece := source.read(min(left, CHUNK_BYTES))):
+                left -= out.write(piece)
+    elif file.how != "kept":
+        if file.base not in digests:
             raise ValueError(f"{file.base[:200]} is no file of the old bundle")
-        if file.size_bytes > LARGEST_BASE:
-            raise ValueError(f"{file.path[:200]} would have more than {LARGEST_BASE:,} bytes")
-        with _reading(self.old / file.base):
-            before = read_regular(self.old / file.base, LARGEST_BASE)
-        if file.how == "patch":
-            return self._unpacked(file.member, file.size_bytes, before)
-        refuse_outside(file.regions, len(before), file.size_bytes)
-        inside = sum(region.length for region in file.regions)
-        words = self._unpacked(file.member, inside, None)
-        between = gaps_of(before, [(row.old, row.length) for row in file.regions]) if file.rest else None
-        gaps = self._unpacked(file.rest, file.size_bytes - inside, between) if file.rest else b""
-        return filled(file.size_bytes, file.regions, from_words(before, words, file.regions), gaps)
+        write_bytes(target, _joined(archive, old / file.base, file))
+    with _reading(target):
+        finished = target.is_file() and target.stat().st_size == file.size_bytes and sha256_of(target) == file.sha256
+    if not finished:
+        raise ValueError(f"{file.path[:200]} does not become what it should")
 
-    def _unpacked(self, member: str, size: int, before: bytes | None) -> bytes:
-        """What a member was made of, by what was known before; it must have the size that is stated."""
-        packed = self.archive.read(self._member(member, size))
-        if self.zstandard.frame_content_size(packed) != size:
-            raise ValueError(f"{member[:200]} would have another size than stated")
-        raw = self.zstandard.DICT_TYPE_RAWCONTENT
-        dictionary = self.zstandard.ZstdCompressionDict(before, dict_type=raw) if before else None
-        decompressor = self.zstandard.ZstdDecompressor(dict_data=dictionary, max_window_size=1 << 31)
-        return bytes(decompressor.decompress(packed))
 
-    def _member(self, name: str, most: int) -> zipfile.ZipInfo:
-        """A member that is stored as it is and no larger than what is made of it, give or take a frame's head."""
-        info = self.archive.getinfo(name)
-        if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
-            raise ValueError(f"{name[:200]} is compressed by the archive")
-        if info.file_size > most + FRAME_BYTES:
-            raise ValueError(f"{name[:200]} is larger than what it is for")
-        return info
+def _joined(archive: zipfile.ZipFile, base: Path, file: DeltaFile) -> bytes:
+    """A file out of its members and a file of the old bundle."""
+    if file.size_bytes > LARGEST_BASE:
+        raise ValueError(f"{file.path[:200]} would have more than {LARGEST_BASE:,} bytes")
+    with _reading(base):
+        before = read_regular(base, LARGEST_BASE)
+    if file.how == "patch":
+        return _unpacked(archive, file.member, file.size_bytes, before)
+    refuse_outside(file.regions, len(before), file.size_bytes)
+    inside = sum(region.length for region in file.regions)
+    words = _unpacked(archive, file.member, inside, None)
+    between = gaps_of(before, [(row.old, row.length) for row in file.regions]) if file.rest else None
+    gaps = _unpacked(archive, file.rest, file.size_bytes - inside, between) if file.rest else b""
+    return filled(file.size_bytes, file.regions, from_words(before, words, file.regions), gaps)
+
+
+def _unpacked(archive: zipfile.ZipFile, name: str, size: int, before: bytes | None) -> bytes:
+    """What a member was made of, by what was known before; it must have the size that is stated."""
+    zstandard = _zstandard(APPLY)
+    packed = archive.read(_member(archive, name, size))
+    if zstandard.frame_content_size(packed) != size:
+        raise ValueError(f"{name[:200]} would have another size than stated")
+    raw = zstandard.DICT_TYPE_RAWCONTENT
+    dictionary = zstandard.ZstdCompressionDict(before, dict_type=raw) if before else None
+    decompressor = zstandard.ZstdDecompressor(dict_data=dictionary, max_window_size=1 << 31)
+    return bytes(decompressor.decompress(packed))
+
+
+def _member(archive: zipfile.ZipFile, name: str, most: int) -> zipfile.ZipInfo:
+    """A member that is stored as it is and no larger than what is made of it, give or take a frame's head."""
+    info = archive.getinfo(name)
+    if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
+        raise ValueError(f"{name[:200]} is compressed by the archive")
+    if info.file_size > most + FRAME_BYTES:
+        raise ValueError(f"{name[:200]} is larger than what it is for")
+    return info
 
 
 def _damaged(path: Path, why: str) -> CheckFailed:

@@ -343,13 +343,13 @@ def test_a_signed_bundle_is_not_replaced_without_its_key(made: Path, new: str) -
 
 def test_the_signature_is_checked_before_anything_is_unpacked(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
-    make = delta._Unpacking.make
+    make = delta._make
 
-    def noted(self: delta._Unpacking, file: delta.DeltaFile) -> None:
-        seen.append(file.path)
-        make(self, file)
+    def noted(*given: Any) -> None:
+        seen.append(given[-1].path)
+        make(*given)
 
-    monkeypatch.setattr(delta._Unpacking, "make", noted)
+    monkeypatch.setattr(delta, "_make", noted)
     refusal(made / "d", made / "old", "--key", write_keys(made).with_suffix(".pub"))
     assert seen == [MANIFEST_FILE, "manifest.sha256"]
 
