@@ -13,10 +13,12 @@ from types import TracebackType
 from typing import Protocol, Self, runtime_checkable
 from urllib.parse import parse_qsl
 
+from msgspec import Struct
+
 from device_runner.errors import SpecError
 from device_runner.library import Library
 from device_runner.providers import chip_named, chip_of_phone
-from device_runner.result import Conditions, RunResult, Struct
+from device_runner.result import Conditions, RunResult
 from device_runner.spec import RunSpec
 
 GRACE_SECONDS = 15.0

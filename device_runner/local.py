@@ -25,8 +25,8 @@ from device_runner.perf_test import (
     OUTPUT_TAIL_BYTES,
     PROFILE_PREFIX,
     RESULT_FILE,
+    Ended,
     Execute,
-    FinishedProcess,
     input_files,
     model_name,
 )
@@ -36,7 +36,7 @@ from device_runner.providers import PROVIDERS, provider_named
 from device_runner.result import Conditions, Failure, FailureKind, Mark, RunResult
 from device_runner.run import ProbeDevice, missing_input
 from device_runner.spec import Allocator, RunSpec
-from device_runner.vulkan import VARIABLE, find_driver, vulkan_environment
+from device_runner.vulkan import LAVAPIPE, VARIABLE, find_driver, vulkan_environment
 
 
 def run_group(
@@ -214,7 +214,7 @@ class LocalDevice(ProbeDevice):
         if not self.software_gpu:
             return None
         try:
-            return find_driver(self._vulkan).float16
+            return find_driver(self._vulkan).name == LAVAPIPE
         except UnavailableError:
             return None
 
@@ -315,21 +315,19 @@ class LocalDevice(ProbeDevice):
             (place / name).parent.mkdir(exist_ok=True)
             (place / name).write_bytes(data)
 
-        def execute(arguments: list[str]) -> FinishedProcess:
+        def execute(arguments: list[str]) -> Ended:
             csv = place / RESULT_FILE
             csv.unlink(missing_ok=True)
             variables = {**os.environ, **self._environment}
             paths = ":".join(filter(None, (folder, variables.get("LD_LIBRARY_PATH"))))
             variables |= {"LD_LIBRARY_PATH": paths, "DYLD_LIBRARY_PATH": paths}
             code = run_group([str(program), *arguments], place, spec.timeout_seconds, variables, inside=True)
+            if code is None:
+                raise subprocess.TimeoutExpired(arguments, spec.timeout_seconds)
             profiles = sorted(path.name for path in place.glob(f"{PROFILE_PREFIX}_*.json"))
-            return FinishedProcess(
-                code=code,
-                stdout=tail(place / "stdout", OUTPUT_TAIL_BYTES),
-                stderr=tail(place / "stderr", OUTPUT_TAIL_BYTES),
-                csv=csv.read_text("utf-8", "replace") if csv.is_file() else "",
-                profile=profiles[-1] if profiles else None,
-            )
+            texts = (tail(place / name, OUTPUT_TAIL_BYTES) for name in ("stdout", "stderr"))
+            table = csv.read_text("utf-8", "replace") if csv.is_file() else ""
+            return subprocess.CompletedProcess(arguments, code, *texts), table, profiles[-1] if profiles else None
 
         return execute
 

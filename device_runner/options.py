@@ -8,6 +8,7 @@ from itertools import product
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import fields, replace
 
 from device_runner.device import DeviceFacts
@@ -21,7 +22,7 @@ from device_runner.providers import (
     accepted_values,
     provider_named,
 )
-from device_runner.result import Failure, FailureKind, Struct
+from device_runner.result import Failure, FailureKind
 from device_runner.spec import Allocator, ExecutionMode, NnapiFlag, RunOptions
 
 FALLBACK_KEY = "session.disable_cpu_ep_fallback"

@@ -8,8 +8,8 @@ flags (from 1.23 on) both take.
 
 import math
 import re
+import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -91,19 +91,12 @@ RULES: tuple[Rule, ...] = (
 """What the probe can and this cannot."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinishedProcess:
-    """A process that ended: its exit code (negative for a signal, None at the time limit) and what it wrote."""
+Ended = tuple["subprocess.CompletedProcess[str]", str, str | None]
+"""The tool's process (its exit code is negative for a signal), then what it left in the run
+folder: the text of the result file, and the name of the profile."""
 
-    code: int | None
-    stdout: str
-    stderr: str
-    csv: str = ""
-    profile: str | None = None
-
-
-Execute = Callable[[list[str]], FinishedProcess]
-"""Runs the tool with arguments in a run folder that has the model and its inputs."""
+Execute = Callable[[list[str]], Ended]
+"""Runs the tool with arguments in a run folder that has the model and its inputs; raises TimeoutExpired."""
 
 
 def refusal(spec: RunSpec) -> Failure | None:
@@ -149,10 +142,14 @@ def measured_with(spec: RunSpec, device: str, prepare: Callable[[Path, str], Exe
     if failure := failure or refusal(spec):
         return without_measurement(spec, device, failure)
     execute, model = prepare(program, library), model_name(spec)
-    result = to_result(spec, device, execute(arguments(spec, model)), exact=True)
-    short = result.status is Status.OK and sum(result.latencies_ns) < spec.min_seconds * 1e9
-    if short and not spec.profile:
-        return to_result(spec, device, execute(arguments(spec, model, by_seconds=True)), exact=False)
+    try:
+        result = to_result(spec, device, execute(arguments(spec, model)), exact=True)
+        short = result.status is Status.OK and sum(result.latencies_ns) < spec.min_seconds * 1e9
+        if short and not spec.profile:
+            return to_result(spec, device, execute(arguments(spec, model, by_seconds=True)), exact=False)
+    except subprocess.TimeoutExpired:
+        failure = Failure(kind=FailureKind.TIMEOUT, message="onnxruntime_perf_test did not end by itself")
+        return without_measurement(spec, device, explain(failure))
     return result
 
 
@@ -203,18 +200,18 @@ def tensor_proto(tensor: TensorFile, data: bytes) -> bytes:
     return head + b"\x42" + varint(len(name)) + name + b"\x4a" + varint(len(data)) + data
 
 
-def to_result(spec: RunSpec, device: str, ended: FinishedProcess, *, exact: bool) -> RunResult:
+def to_result(spec: RunSpec, device: str, ended: Ended, *, exact: bool) -> RunResult:
     """What it printed, as a result; `exact` when it was told to count runs, all of which must then be there."""
-    if ended.code != 0:  # it ends with 255 whatever went wrong, and says what on either stream
-        text = " ".join(f"{ended.stdout[-600:]} {ended.stderr[-1400:]}".split())
-        failure = Failure(kind=FailureKind.RUN_ERROR, message=f"onnxruntime_perf_test, exit code {ended.code}: {text}")
-        if ended.code is None:
-            failure = Failure(kind=FailureKind.TIMEOUT, message="onnxruntime_perf_test did not end by itself")
-        elif ended.code < 0:
-            name = SIGNALS.get(-ended.code, f"signal {-ended.code}")
-            kind = FailureKind.OUT_OF_MEMORY if -ended.code == 9 else FailureKind.CRASH
+    process, csv, profile = ended
+    if process.returncode != 0:  # it ends with 255 whatever went wrong, and says what on either stream
+        text = " ".join(f"{process.stdout[-600:]} {process.stderr[-1400:]}".split())
+        what = f"onnxruntime_perf_test, exit code {process.returncode}"
+        failure = Failure(kind=FailureKind.RUN_ERROR, message=f"{what}: {text}")
+        if process.returncode < 0:
+            name = SIGNALS.get(-process.returncode, f"signal {-process.returncode}")
+            kind = FailureKind.OUT_OF_MEMORY if -process.returncode == 9 else FailureKind.CRASH
             failure = Failure(kind=kind, message=f"onnxruntime_perf_test ended by {name}: {text}", signal=name)
-        elif "[options...] model_path" in ended.stdout:
+        elif "[options...] model_path" in process.stdout:
             failure = Failure(
                 kind=FailureKind.BAD_OPTIONS,
                 message="onnxruntime_perf_test printed its usage",
@@ -229,15 +226,15 @@ def to_result(spec: RunSpec, device: str, ended: FinishedProcess, *, exact: bool
         return without_measurement(spec, device, explain(failure))
     # Nanoseconds of each run, from lines of MODEL,SECONDS,PEAK,CPU,INDEX; the name is that of the folder, and may have
     # commas. A line that is not one of its own, or not in its place, makes all of them worthless.
-    fields = [line.rsplit(",", 4) for line in ended.csv.splitlines()]
+    fields = [line.rsplit(",", 4) for line in csv.splitlines()]
     seconds = [
         _number(r"^(\S+)$", row[1]) if len(row) == 5 and row[4] == str(index) else None
         for index, row in enumerate(fields)
     ]
     times = tuple(round(second * 1e9) for second in seconds if second is not None)
-    load = _number(r"Session creation time cost: (\S+) s", ended.stdout)
+    load = _number(r"Session creation time cost: (\S+) s", process.stdout)
     if not times or None in seconds or load is None or (exact and len(times) != _runs(spec)):
-        text = f"{ended.csv[-200:]!r} and {ended.stdout[-500:]!r}"
+        text = f"{csv[-200:]!r} and {process.stdout[-500:]!r}"
         message = f"what it wrote is not what onnxruntime_perf_test writes, or not all of it: {text}"
         return without_measurement(spec, device, explain(Failure(kind=FailureKind.GARBAGE, message=message)))
     if spec.warmup == AUTO:
@@ -245,7 +242,7 @@ def to_result(spec: RunSpec, device: str, ended: FinishedProcess, *, exact: bool
     else:
         warmup = WarmUp(inferences=max(0, spec.warmup - 1), why="as asked for")
     latencies_ns = times[warmup.inferences :] or times[-1:]
-    log = tuple(line for line in ended.stderr.splitlines() if line.strip())
+    log = tuple(line for line in process.stderr.splitlines() if line.strip())
     marks = {
         Mark.PERF_TEST: True,
         Mark.SHORT: len(latencies_ns) < spec.min_runs,
@@ -257,12 +254,12 @@ def to_result(spec: RunSpec, device: str, ended: FinishedProcess, *, exact: bool
         device=device,
         status=Status.OK,
         load_ns=round(load * 1e9),
-        first_run_ns=round((_number(r"First inference time cost: (\S+) ms", ended.stdout) or 0) * 1e6),
+        first_run_ns=round((_number(r"First inference time cost: (\S+) ms", process.stdout) or 0) * 1e6),
         latencies_ns=latencies_ns,
         warmup_ns=times[: len(times) - len(latencies_ns)],
         warmup=warmup,
-        memory_peak_bytes=round(_number(r"Peak working set size: (\S+) bytes", ended.stdout) or 0),
-        profile_file=ended.profile,
+        memory_peak_bytes=round(_number(r"Peak working set size: (\S+) bytes", process.stdout) or 0),
+        profile_file=profile,
         log=log,
         marks=tuple(mark for mark, applies in marks.items() if applies),
     )

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated
 
 import msgspec
+from msgspec import Struct
 
 from device_runner.errors import RunnerError
 from device_runner.files import PROFILE_LIMIT_BYTES, decode_json, scratch_folder
@@ -24,7 +25,6 @@ from device_runner.result import (
     OperatorTime,
     Profile,
     RunResult,
-    Struct,
     ValueCopy,
     status_of,
 )

@@ -9,7 +9,7 @@ from enum import StrEnum
 from itertools import accumulate, pairwise
 from statistics import median, median_high, median_low
 
-import msgspec
+from msgspec import Struct as Struct
 
 from device_runner.spec import ELEMENT_BYTES, HardwareType, RunSpec, TensorFile, tensor_bytes
 
@@ -73,10 +73,6 @@ class Mark(StrEnum):
     """A plugin was loaded, and ONNX Runtime does not say what it took, as of any ORT format file."""
     PERF_TEST = "perf_test"
     """Measured by onnxruntime_perf_test: no outputs, and the first inference to the millisecond."""
-
-
-class Struct(msgspec.Struct, frozen=True, kw_only=True):
-    """An unchanging value. Unknown keys are left alone, so that an older release reads a newer result."""
 
 
 class Failure(Struct, frozen=True, kw_only=True):

@@ -24,7 +24,7 @@ from device_runner.android_host.device import AndroidHost, Phone
 from device_runner.library import LibraryFacts
 from device_runner.result import RunResult
 from device_runner.spec import RunOptions, RunSpec
-from device_runner.vulkan import VARIABLE, VulkanDriver, find_driver
+from device_runner.vulkan import LAVAPIPE, VARIABLE, find_driver
 from pipeline.check.compare import OutputPrecision, compare_outputs, read_tensor
 from pipeline.check.reference import make_reference
 from pipeline.check.result import Reference
@@ -71,7 +71,7 @@ class Row(NamedTuple):
 
 
 @cache
-def _place() -> tuple[LibraryFacts, VulkanDriver]:
+def _place() -> tuple[LibraryFacts, Path]:
     return newest_library(say=False), find_driver(os.environ.get(VARIABLE, "") or "lavapipe")
 
 
@@ -119,10 +119,11 @@ def _tried(file: Path, layout: str, reference: Reference) -> tuple[str, str]:
         return "no file", ""
     library, driver = _place()
     options = {"preferredLayout": layout}
-    found = [row.rule for row in gpu_findings(file, line_of(library.release), options, "m", half=driver.float16)]
+    half = driver.name == LAVAPIPE
+    found = [row.rule for row in gpu_findings(file, line_of(library.release), options, "m", half=half)]
     if found:
         return "refused", " ".join(found)
-    with AndroidHost("android-host", library, Phone(vulkan=driver.library)) as phone:
+    with AndroidHost("android-host", library, Phone(vulkan=str(driver))) as phone:
         result = phone.run(
             RunSpec(
                 id=file.stem, model=str(file), options=RunOptions(provider="webgpu", provider_options=options),

@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import re
 import secrets
+import subprocess
 import time
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -63,8 +64,8 @@ from device_runner.perf_test import (
     OUTPUT_TAIL_BYTES,
     RESULT_FILE,
     SIGNALS,
+    Ended,
     Execute,
-    FinishedProcess,
     input_files,
     model_name,
 )
@@ -438,11 +439,11 @@ class AdbDevice(ProbeDevice):
             return answer
         # What the end of a probe without a document means
         stderr = output.stderr[-1000:].decode("utf-8", "replace").strip()
-        signal = SIGNALS.get(output.code - 128)
+        signal = SIGNALS.get(output.returncode - 128)
         crash = (FailureKind.CRASH, f"the probe ended by {signal}") if signal else None
-        kind, text = ENDS.get(output.code) or crash or (answer.kind, answer.message)
-        message = f"{text} (exit code {output.code}): {stderr}" if stderr else f"{text} (exit code {output.code})"
-        return explain(Failure(kind=kind, message=message, signal=signal))
+        kind, text = ENDS.get(output.returncode) or crash or (answer.kind, answer.message)
+        text = f"{text} (exit code {output.returncode})"
+        return explain(Failure(kind=kind, message=f"{text}: {stderr}" if stderr else text, signal=signal))
 
     def _prepare_tool(self, spec: RunSpec, library: Path, folder: str, program: Path, library_name: str) -> Execute:
         links = [(self._put(Path(spec.model), Path(spec.model).suffix.lower()), model_name(spec))]
@@ -455,15 +456,15 @@ class AdbDevice(ProbeDevice):
                 links.append((self._put(path), name))
         there = self._put(program)
 
-        def execute(arguments: list[str]) -> FinishedProcess:
+        def execute(arguments: list[str]) -> Ended:
             command = script(PERF_TEST_RUN, folder, *itertools.chain(*links), "--", there, *arguments)
             try:
                 output = self.link.shell(command, seconds=spec.timeout_seconds, limit_bytes=OUTPUT_LIMIT_BYTES)
-            except LinkTimeout:
+            except LinkTimeout as error:
                 self.link.shell(script(KILL, folder), seconds=5.0)
-                return FinishedProcess(code=None, stdout="", stderr="")
+                raise subprocess.TimeoutExpired(arguments, spec.timeout_seconds) from error
             csv = ""
-            if output.code == 0:
+            if output.returncode == 0:
                 limit_bytes = max(CSV_LIMIT_BYTES, CSV_LINE_BYTES * spec.min_runs)
                 with scratch_folder(RUN_PREFIX) as scratch:
                     file = scratch / RESULT_FILE
@@ -471,13 +472,10 @@ class AdbDevice(ProbeDevice):
                     csv = file.read_text("utf-8", "replace")
             text = output.stdout[-OUTPUT_TAIL_BYTES:].decode("utf-8", "replace")
             profiles = re.findall(r"^profile file: (profile[\w.-]{1,100})$", text, re.MULTILINE)
-            return FinishedProcess(
-                code=128 - output.code if 128 < output.code < 160 else output.code,
-                stdout=text,
-                stderr=output.stderr[-OUTPUT_TAIL_BYTES:].decode("utf-8", "replace"),
-                csv=csv,
-                profile=profiles[-1] if profiles else None,
-            )
+            code = 128 - output.returncode if 128 < output.returncode < 160 else output.returncode
+            stderr = output.stderr[-OUTPUT_TAIL_BYTES:].decode("utf-8", "replace")
+            ended = subprocess.CompletedProcess(arguments, code, text, stderr)
+            return ended, csv, profiles[-1] if profiles else None
 
         return execute
 
@@ -497,11 +495,12 @@ class AdbDevice(ProbeDevice):
         if kind is FailureKind.CRASH:
             with contextlib.suppress(LinkError):  # Android's crash log; other systems have none
                 output = self.link.shell(("logcat", "-b", "crash", "-d", "-t", "400"), seconds=10.0)
-                result = replace(result, log=(*result.log, *tombstone(output.text, self._root)))
+                crash_log = output.stdout.decode("utf-8", "replace")
+                result = replace(result, log=(*result.log, *tombstone(crash_log, self._root)))
         if kind in OF_MISSING_FILES:
             pushed = list(self.store.used)
             self.store.forget()  # cleaners of phones and their users empty /data/local/tmp
-            if self.link.shell(script(ALL_THERE, *pushed)).code:
+            if self.link.shell(script(ALL_THERE, *pushed)).returncode:
                 result = replace(result, status=status_of(EMPTIED), failure=EMPTIED)
         marks = {
             Mark.NOT_A_PHONE: self._known_facts().platform != "android",  # Linux devices are none

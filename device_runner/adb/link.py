@@ -14,7 +14,6 @@ import struct
 import subprocess
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from device_runner.errors import RunnerError, SpecError, UnavailableError
@@ -80,29 +79,11 @@ class RunTimeout(LinkTimeout):
     """The probe did not end in a run's time."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShellOutput:
-    """What a command on the device gave."""
-
-    code: int
-    stdout: bytes
-    stderr: bytes
-
-    @property
-    def text(self) -> str:
-        """Standard output as text, whatever bytes it has."""
-        return self.stdout.decode("utf-8", "replace")
+Server = tuple[str, int]
+"""Host and port at which an adb server listens."""
 
 
-@dataclass(frozen=True, slots=True)
-class Server:
-    """Where an adb server listens."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def server_at(address: str = "") -> Server:
@@ -119,31 +100,32 @@ def server_at(address: str = "") -> Server:
     except UnicodeError as error:
         remedy = "write adb:SERIAL@HOST:PORT" if address else "correct ANDROID_ADB_SERVER_ADDRESS"
         raise SpecError(f"{host!r} is no name of a host", why=str(error), remedy=remedy) from error
-    return Server(host, int(port))
+    return host, int(port)
 
 
 def connect(server: Server, seconds: float) -> socket.socket:
     """A connection to the server, which is started when it is this computer's and does not run; raises NoServer."""
+    host, port = server
     try:
         try:
-            connection = socket.create_connection((server.host, server.port), seconds)
+            connection = socket.create_connection(server, seconds)
         except ConnectionRefusedError:
             # Start this computer's server with the adb on PATH or the one that adbutils brings
             import adbutils
 
-            if server.host not in ("127.0.0.1", "localhost", "::1"):
-                raise UnavailableError(f"nothing listens on {server}") from None
+            if host not in LOOPBACK:
+                raise UnavailableError(f"nothing listens on {host}:{port}") from None
             try:
                 program = adbutils.adb_path()
             except adbutils.AdbError as error:
                 raise UnavailableError(str(error)) from error
-            command = [program, "-P", str(server.port), "start-server"]
+            command = [program, "-P", str(port), "start-server"]
             subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=20, check=True)
-            connection = socket.create_connection((server.host, server.port), seconds)
+            connection = socket.create_connection(server, seconds)
     except (OSError, UnicodeError, subprocess.SubprocessError, UnavailableError) as error:  # idna refuses some hosts
         raise NoServer(
             "no adb server",
-            where=str(server),
+            where=f"{host}:{port}",
             why=str(error),
             remedy="start one with `adb start-server`; ADBUTILS_ADB_PATH names an adb program of your own",
         ) from error
@@ -230,7 +212,7 @@ class Link:
 
     def shell(
         self, arguments: Sequence[str], *, stdin: bytes = b"", seconds: float = 30.0, limit_bytes: int = OUTPUT_LIMIT
-    ) -> ShellOutput:
+    ) -> "subprocess.CompletedProcess[bytes]":
         """Run arguments on the device. `stdin` is sent, then held open: its end tells the device that we are gone.
 
         Raises LinkLost, LinkTimeout (the command may still run), LinkError, also for more output than `limit_bytes`.
@@ -249,7 +231,8 @@ class Link:
                     raise LinkError(f"the device answers with more than {limit_bytes} bytes")
                 data = stream.read(size)
                 if kind == EXIT:
-                    return ShellOutput(data[0] if data else 255, bytes(kept[STDOUT]), bytes(kept[STDERR]))
+                    code = data[0] if data else 255
+                    return subprocess.CompletedProcess(arguments, code, bytes(kept[STDOUT]), bytes(kept[STDERR]))
                 if kind in kept:
                     kept[kind] += data
 
@@ -304,7 +287,7 @@ def list_serials(server: Server, seconds: float = 10.0) -> list[tuple[str, str]]
     except LinkError as error:
         raise NoServer(
             "no adb server",
-            where=str(server),
+            where="{}:{}".format(*server),
             why=f"what listens there does not answer as one: {error}",
             remedy="`adb kill-server`, end what listens there, or set ANDROID_ADB_SERVER_PORT to another port",
         ) from error

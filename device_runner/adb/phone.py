@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from device_runner.adb.link import Link, LinkError, LinkLost, LinkTimeout, Server, script
+from device_runner.adb.link import LOOPBACK, Link, LinkError, LinkLost, LinkTimeout, Server, script
 from device_runner.device import (
     SOC_MAKER,
     SOC_PROPERTIES,
@@ -145,9 +145,10 @@ def ask(link: Link, sections: dict[str, str], properties: Sequence[str] = (), ro
     lines = ["root=$1; shift", 'for key in "$@"; do getprop "$key" 2>/dev/null; printf "\\0"; done']
     lines += [f'{{ {command}; }} 2>/dev/null; printf "\\0"' for command in sections.values()]
     output = link.shell(script("\n".join(lines), root, *properties), seconds=30.0)
-    values = [part.strip() for part in output.text.split("\0")]
-    if output.code or len(values) != len(properties) + len(sections) + 1:
-        raise LinkError(f"the device answers nonsense: {output.text[:100]!r} {output.stderr[:200]!r}")
+    text = output.stdout.decode("utf-8", "replace")
+    values = [part.strip() for part in text.split("\0")]
+    if output.returncode or len(values) != len(properties) + len(sections) + 1:
+        raise LinkError(f"the device answers nonsense: {text[:100]!r} {output.stderr[:200]!r}")
     return dict(zip((*properties, *sections), values, strict=False))
 
 
@@ -327,18 +328,16 @@ def hold(link: Link, root: str, text: str) -> str:
     """Change a setting by one of the scripts above; "" or what the device says against it. Raises LinkError."""
     output = link.shell(script(text, root))
     words = (output.stderr or output.stdout)[:300].decode("utf-8", "replace").strip()
-    return "" if output.code == 0 else words or f"exit code {output.code}"
+    return "" if output.returncode == 0 else words or f"exit code {output.returncode}"
 
 
 def restore(link: Link, root: str) -> None:
     """Make every noted setting what it was before; a warning for what will not. Raises LinkError."""
     output = link.shell(script(RESTORE, root))
-    if output.code:
+    if output.returncode:
         words = output.stderr[:300].decode("utf-8", "replace").strip()
         log.warning("%s: settings could not be restored, and will be tried again: %s", link.serial, words)
 
-
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 OF_ONE_SERVER = re.compile(r"emulator-\d+|(127\.\d+\.\d+\.\d+|localhost|\[?::1\]?):\d+")
 """Serials that mean something else for a server behind a tunnel."""
@@ -346,10 +345,11 @@ OF_ONE_SERVER = re.compile(r"emulator-\d+|(127\.\d+\.\d+\.\d+|localhost|\[?::1\]
 
 def lease_key(server: Server, serial: str) -> str:
     """What tells devices apart: one on the network or on USB is the same by whichever server of this computer."""
-    is_local = server.host in LOOPBACK
+    host, port = server
+    is_local = host in LOOPBACK
     if is_local and not OF_ONE_SERVER.fullmatch(serial):
         return serial
-    return f"{'127.0.0.1' if is_local else server.host}:{server.port} {serial}"
+    return f"{'127.0.0.1' if is_local else host}:{port} {serial}"
 
 
 def take_lease(key: str, name: str, waiting: Waiting = no_waiting) -> BinaryIO:

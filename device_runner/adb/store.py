@@ -395,7 +395,7 @@ class DeviceStore:
                     self._send(iter(partial(file.read, READ_BYTES), b""), part, size)
                 arguments = script(ACCEPT, self._folder, part, name, digest)
                 output = self._link.shell(arguments, seconds=_longest_seconds(size))
-                if output.code == 0:
+                if output.returncode == 0:
                     break
                 logger.warning("%s: %s arrived broken (%s)", self._link.serial, path, output.stderr[-200:])
             else:
@@ -412,7 +412,7 @@ class DeviceStore:
 
     def _is_whole(self, name: str, size: int) -> bool:
         output = self._link.shell(script(CHECK, self._folder, name), seconds=_longest_seconds(size))
-        return output.code == 0 and output.text.startswith(name.partition(".")[0])
+        return output.returncode == 0 and output.stdout.startswith(name.partition(".")[0].encode())
 
     def _join(self, path: Path, name: str) -> bool:
         """Push what the device does not have of a file, and have it put together; False where the whole must go."""
@@ -442,7 +442,7 @@ class DeviceStore:
             output = self._link.shell(
                 script(JOIN, *arguments), seconds=_longest_seconds(3 * size)
             )  # read, written, read
-            if output.code == 0:
+            if output.returncode == 0:
                 return True
             logger.warning("%s: %s was joined wrong (%s)", self._link.serial, path, output.stderr[-200:])
             for _, length, source in files:  # one of those that it takes from may not be whole (any more)
@@ -463,7 +463,8 @@ class DeviceStore:
 
     def _look(self) -> Inventory:
         """What is there, after what earlier pushes left half is gone."""
-        df, _, listed = self._link.shell(script(LOOK, self._root)).text.partition("\0")
+        text = self._link.shell(script(LOOK, self._root)).stdout.decode("utf-8", "replace")
+        df, _, listed = text.partition("\0")
         rows = (re.fullmatch(r"(\d{1,12}) (\d{1,15}) ([0-9a-f]{64}[.a-z0-9]*)", line) for line in listed.splitlines())
         return free_bytes(df), tuple((int(row[1]), int(row[2]), row[3]) for row in rows if row)
 

@@ -6,7 +6,6 @@ outputs; its times and its memory are nothing that a phone has.
 
 import os
 import platform
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -20,31 +19,16 @@ ADAPTER: Final = {"ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER": "1"}
 """Without it the plugin offers no device where Linux lists no GPU (onnxruntime PR 32287)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VulkanDriver:
-    """A driver that computes on the CPU: `file` is its library, which Debian's package puts into one of `folders`.
+SWIFTSHADER: Final = "libvk_swiftshader.so"
+LAVAPIPE: Final = "libvulkan_lvp.so"
+"""The libraries of the drivers. Lavapipe's shaders may use half precision, SwiftShader's not."""
 
-    `float16`: shaders may use half precision. `library` is where it was found.
-    """
-
-    name: str
-    file: str
-    folders: tuple[str, ...]
-    float16: bool
-    library: str = ""
-
-
-DRIVERS: Final = (
-    VulkanDriver(
-        name="swiftshader", file="libvk_swiftshader.so", float16=False,
-        folders=("usr/lib/chromium", "usr/lib/chromium-browser", "opt/google/chrome"),
-    ),
-    VulkanDriver(
-        name="lavapipe", file="libvulkan_lvp.so", float16=True,
-        folders=(f"usr/lib/{platform.machine()}-linux-gnu", "usr/lib64", "usr/lib"),
-    ),
-)  # fmt: skip
-"""Best first where none is named: SwiftShader compiles shaders in a third of the time, and is never too old."""
+DRIVERS: Final = {
+    "swiftshader": (SWIFTSHADER, ("usr/lib/chromium", "usr/lib/chromium-browser", "opt/google/chrome")),
+    "lavapipe": (LAVAPIPE, (f"usr/lib/{platform.machine()}-linux-gnu", "usr/lib64", "usr/lib")),
+}
+"""A driver's library by its name, and the folders into which Debian's packages put it. Best first where none is named:
+SwiftShader compiles shaders in a third of the time, and is never too old."""
 
 REMEDY = (
     "`apt-get install chromium-common` brings SwiftShader, mesa-vulkan-drivers of Mesa 25 or newer lavapipe; "
@@ -52,19 +36,19 @@ REMEDY = (
 )
 
 
-def find_driver(driver_name: str = "") -> VulkanDriver:
-    """The driver by name, by its library or by the folder that a package was unpacked into; "": the first there is.
+def find_driver(driver_name: str = "") -> Path:
+    """A driver's library, by its name, file, or the folder that a package was unpacked into; "": the first there is.
 
     Without a name the variable's counts. Raises UnavailableError with the packages to install.
     """
     driver_name = driver_name or os.environ.get(VARIABLE, "")
-    rows = [row for row in DRIVERS if driver_name in ("", row.name)]
-    places = [(row, Path("/", folder, row.file)) for row in rows for folder in row.folders]
+    rows = [row for name, row in DRIVERS.items() if driver_name in ("", name)]
+    places = [Path("/", folder, file) for file, folders in rows for folder in folders]
     if not rows:
         root = Path(driver_name)
-        places = [(row, Path(root, folder, row.file)) for row in DRIVERS for folder in ("", *row.folders)]
-        places += [(row, root) for row in DRIVERS if row.file == root.name]
-    driver = next((replace(row, library=str(path.absolute())) for row, path in places if path.is_file()), None)
+        places = [Path(root, folder, file) for file, folders in DRIVERS.values() for folder in ("", *folders)]
+        places += [root for file, _ in DRIVERS.values() if file == root.name]
+    driver = next((path.absolute() for path in places if path.is_file()), None)
     if driver is None:
         what = "no Vulkan driver that computes on the CPU"
         why = "WebGPU needs a GPU, or such a driver in its place" + f"; {driver_name!r} is none" * bool(driver_name)
@@ -76,7 +60,7 @@ NAMES: Final = ("libvulkan.so.1", "libvulkan.so")
 """As programs for Linux and for Android open it."""
 
 
-def vulkan_environment(driver: VulkanDriver, libraries: str = "") -> dict[str, str]:
+def vulkan_environment(driver: Path, libraries: str = "") -> dict[str, str]:
     """Variables with which a process finds no Vulkan but the driver's; `libraries` is its LD_LIBRARY_PATH so far.
 
     A driver that was unpacked finds what it needs beside it. Our libvulkan is built unless it is in the cache. Raises
@@ -96,7 +80,7 @@ def vulkan_environment(driver: VulkanDriver, libraries: str = "") -> dict[str, s
             inputs=(folder / "vulkan.c",),
         )
     )
-    place = Path(driver.library).parent
-    own_folder = () if place in (Path("/", folder) for folder in driver.folders) else (str(place),)
+    _, folders = next(row for row in DRIVERS.values() if row[0] == driver.name)
+    own_folder = () if driver.parent in (Path("/", folder) for folder in folders) else (str(driver.parent),)
     paths = filter(None, (libraries, str(ours), *own_folder))
-    return {VARIABLE: driver.library, "LD_LIBRARY_PATH": ":".join(paths), **ADAPTER}
+    return {VARIABLE: str(driver), "LD_LIBRARY_PATH": ":".join(paths), **ADAPTER}

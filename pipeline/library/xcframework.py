@@ -10,7 +10,7 @@ import re
 import stat
 import struct
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -37,8 +37,8 @@ PART = re.compile(r"(?!\.\.?$)[A-Za-z0-9_.+-]+")
 DEVICES = {"ios": "iOS devices of arm64 (ios-arm64)", "macos": "macOS"}
 
 
-class Listed(msgspec.Struct, frozen=True, kw_only=True):
-    """A library as Info.plist lists it."""
+class XcSlice(msgspec.Struct, frozen=True, kw_only=True):
+    """A library of an xcframework, as Info.plist lists it."""
 
     identifier: str = field(name="LibraryIdentifier")
     path: str = field(name="LibraryPath")
@@ -49,26 +49,10 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class XcSlice:
-    """One library of an xcframework with what is in its file."""
-
-    listed: Listed
-    folder: Path
-    images: tuple[MachOImage, ...]
-
-    @property
-    def headers(self) -> Path:
-        """The folder of its headers."""
-        if self.listed.path.endswith(".framework"):
-            return self.folder / self.listed.path / "Headers"
-        return self.folder / (self.listed.headers or "Headers")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class XcFramework:
-    """The slices for a platform of an xcframework that passed every check, the device's first."""
+    """The slices for a platform of an xcframework that passed every check, the device's first; they lie in `folder`."""
 
-    name: str
+    folder: Path
     slices: tuple[XcSlice, ...]
     lowest: tuple[int, int, int]
     static: bool
@@ -76,27 +60,32 @@ class XcFramework:
     @property
     def simulator(self) -> bool:
         """Whether apps with it run in a simulator."""
-        return any(part.listed.variant == "simulator" for part in self.slices)
+        return any(part.variant == "simulator" for part in self.slices)
 
     def release(self, path: Path) -> Release:
         """The line of ONNX Runtime by its header; raises CheckFailed, of the file at `path`, where there is none."""
         try:
-            text = read_regular(self.slices[0].headers / HEADER, HEADER_BYTES)
+            text = read_regular(self._header_folder / HEADER, HEADER_BYTES)
         except OSError:
             text = b""
         version = re.search(rb"#define\s+ORT_API_VERSION\s+(\d{1,4})\b", text)
         if not version:
-            raise _refused(path, [f"{self.slices[0].listed.identifier} has no header {HEADER} with ORT_API_VERSION"])
+            raise _refused(path, [f"{self.slices[0].identifier} has no header {HEADER} with ORT_API_VERSION"])
         return Release(1, int(version[1]))
 
     def headers(self) -> dict[str, Path]:
         """The C API's headers by name."""
-        return {path.name: path for path in sorted(self.slices[0].headers.glob("onnxruntime*_c_api.h"))}
+        return {path.name: path for path in sorted(self._header_folder.glob("onnxruntime*_c_api.h"))}
+
+    @property
+    def _header_folder(self) -> Path:
+        device = self.slices[0]
+        inside = f"{device.path}/Headers" if device.path.endswith(".framework") else device.headers or "Headers"
+        return self.folder / device.identifier / inside
 
     def members(self) -> dict[str, Path | bytes]:
         """The files of an xcframework with these slices alone, by their path below its folder."""
-        listed = [part.listed for part in self.slices]
-        libraries = [{key: value for key, value in msgspec.to_builtins(entry).items() if value} for entry in listed]
+        libraries = [{key: value for key, value in msgspec.to_builtins(part).items() if value} for part in self.slices]
         document = {
             "AvailableLibraries": libraries,
             "CFBundlePackageType": "XFWK",
@@ -104,8 +93,8 @@ class XcFramework:
         }
         members: dict[str, Path | bytes] = {INFO: plistlib.dumps(document, sort_keys=True)}
         for part in self.slices:
-            files = [path for path in part.folder.rglob("*") if path.is_file()]
-            members |= {f"{part.listed.identifier}/{path.relative_to(part.folder).as_posix()}": path for path in files}
+            files = [path for path in (self.folder / part.identifier).rglob("*") if path.is_file()]
+            members |= {path.relative_to(self.folder).as_posix(): path for path in files}
         return members
 
 
@@ -169,7 +158,7 @@ def _checked(path: Path, folder: Path, symbol: str, platform: str) -> XcFramewor
         document: Any = plistlib.loads(read_regular(folder / INFO, INFO_BYTES))
         if not isinstance(document, dict) or document.get("CFBundlePackageType") != "XFWK":
             raise _no_framework(path, f"its {INFO} has no CFBundlePackageType XFWK")
-        rows = msgspec.convert(document.get("AvailableLibraries"), list[Listed])
+        rows = msgspec.convert(document.get("AvailableLibraries"), list[XcSlice])
     except OSError as error:
         raise _no_framework(path, f"{INFO} cannot be read: {error.strerror or error}") from error
     except (ValueError, ExpatError, struct.error, IndexError, OverflowError, RecursionError, MemoryError) as error:
@@ -181,18 +170,18 @@ def _checked(path: Path, folder: Path, symbol: str, platform: str) -> XcFramewor
     devices = [row for row in listed if not row.variant and (platform != "ios" or "arm64" in row.architectures)]
     if len(devices) != 1:
         raise _refused(path, [f"it has {len(devices)} slices for {DEVICES[platform]}"])
-    chosen = [*devices, *(entry for entry in listed if entry.variant)]
-    slices = tuple(_slice(path, folder, entry, symbol) for entry in chosen)
-    findings = [finding for part in slices for finding in _findings(part)]
-    if len({image.static for part in slices for image in part.images}) > 1:
+    slices = (*devices, *(entry for entry in listed if entry.variant))
+    code = [_images(path, folder, part, symbol) for part in slices]
+    findings = [text for part, images in zip(slices, code, strict=True) for text in _findings(folder, part, images)]
+    if len({image.static for images in code for image in images}) > 1:
         findings.append("some of its slices are static and some dynamic")
     if findings:
         raise _refused(path, findings)
     return XcFramework(
-        name=folder.name,
+        folder=folder,
         slices=slices,
-        lowest=max(image.lowest for image in slices[0].images),
-        static=slices[0].images[0].static,
+        lowest=max(image.lowest for image in code[0]),
+        static=code[0][0].static,
     )
 
 
@@ -205,40 +194,41 @@ def _refused(path: Path, findings: list[str]) -> CheckFailed:
     )
 
 
-def _slice(path: Path, folder: Path, listed: Listed, symbol: str) -> XcSlice:
-    place = folder / listed.identifier
+def _images(path: Path, folder: Path, part: XcSlice, symbol: str) -> list[MachOImage]:
+    """The code of a slice; raises CheckFailed for files that are none, or without the symbol."""
+    place = folder / part.identifier
     for file in (place, *place.rglob("*")):
         if file.is_symlink() or not (file.is_file() or file.is_dir()):
             raise _refused(path, [f"{file.relative_to(folder)} is missing, a link or no regular file"])
         _require_plain(path, file.relative_to(folder).as_posix())
-    binary = place / listed.path
-    if listed.path.endswith(".framework"):
-        binary /= PurePosixPath(listed.path).stem
+    binary = place / part.path
+    if part.path.endswith(".framework"):
+        binary /= PurePosixPath(part.path).stem
     try:
         with binary.open("rb") as code, mmap.mmap(code.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            images = tuple(read_images(content))
+            images = list(read_images(content))
             if content.find(f"_{symbol}\0".encode()) < 0:
                 raise _refused(path, [f"{binary.relative_to(folder)} is something else: it has no {symbol}"])
     except (OSError, ValueError, struct.error) as error:
         raise _refused(path, [f"{binary.relative_to(folder)} cannot be read: {str(error)[:200]}"]) from error
-    return XcSlice(listed=listed, folder=place, images=images)
+    return images
 
 
-def _findings(part: XcSlice) -> Iterator[str]:
-    name = part.listed.identifier
-    architectures = sorted(image.architecture for image in part.images)
-    if architectures != sorted(part.listed.architectures):
-        listed = ", ".join(part.listed.architectures)
+def _findings(folder: Path, part: XcSlice, images: Sequence[MachOImage]) -> Iterator[str]:
+    name = part.identifier
+    architectures = sorted(image.architecture for image in images)
+    if architectures != sorted(part.architectures):
+        listed = ", ".join(part.architectures)
         yield f"{name} has code for {', '.join(architectures)}, and its Info.plist says {listed}"
-    for image in part.images:
-        if image.system != (part.listed.platform, part.listed.variant):
+    for image in images:
+        if image.system != (part.platform, part.variant):
             yield f"{name} has code for {' '.join(image.system).strip() or 'an unknown system'}"
-    if not part.images[0].static and part.listed.path.endswith(".framework"):
-        path = part.folder / part.listed.path / INFO
+    if not images[0].static and part.path.endswith(".framework"):
+        path = folder / name / part.path / INFO
         try:
             document = plistlib.loads(read_regular(path, INFO_BYTES))
         except (OSError, ValueError, ExpatError, struct.error, IndexError, OverflowError, RecursionError):
             document = {}
         for key in ("CFBundleIdentifier", "MinimumOSVersion"):
             if not isinstance(document, dict) or not isinstance(document.get(key), str):
-                yield f"{part.listed.identifier}/{part.listed.path}/{INFO} has no {key}, and app stores refuse that"
+                yield f"{name}/{part.path}/{INFO} has no {key}, and app stores refuse that"

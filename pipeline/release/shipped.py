@@ -638,9 +638,7 @@ def custom_findings(config: Config, target: Target) -> Iterator[Finding]:
             )  # fmt: skip
         if target.platform in APPLE:
             with opened(row.path, SYMBOL, target.platform.value) as framework:
-                embedded = framework.static and any(
-                    part.listed.path.endswith(".framework") for part in framework.slices
-                )
+                embedded = framework.static and any(part.path.endswith(".framework") for part in framework.slices)
             if embedded:
                 yield Finding(
                     severity=Severity.WARNING, what=f"{row.path.name} has its static code in .framework folders",

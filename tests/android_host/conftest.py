@@ -58,8 +58,8 @@ def mnist() -> Path:
 def vulkan() -> str:
     """A Vulkan driver that computes on the CPU: SwiftShader, which Debian's chromium brings."""
     with contextlib.suppress(UnavailableError):
-        return find_driver("swiftshader").library
-    return find_driver(str(unpacked("chromium-common", with_dependencies=False, suite="bookworm"))).library
+        return str(find_driver("swiftshader"))
+    return str(find_driver(str(unpacked("chromium-common", with_dependencies=False, suite="bookworm"))))
 
 
 needs_plugin = pytest.mark.skipif(
@@ -83,9 +83,9 @@ def lavapipe() -> str:
     """A Vulkan driver with half precision: lavapipe of Mesa 25, this computer's or, on Debian 12, out of backports."""
     if ctypes.util.find_library("LLVM-15"):
         mesa = unpacked("mesa-vulkan-drivers", with_dependencies=False, suite="bookworm-backports")
-        return find_driver(str(mesa)).library
+        return str(find_driver(str(mesa)))
     try:
-        return find_driver("lavapipe").library
+        return str(find_driver("lavapipe"))
     except UnavailableError as error:
         pytest.skip(f"no lavapipe here: {error}")
 

@@ -18,7 +18,7 @@ from device_runner.device import Device, open_device
 from device_runner.library import LibraryFacts
 from device_runner.result import FailureKind, Mark, RunResult
 from device_runner.spec import Concurrency, ElementType, LogLevel, RunOptions, RunSpec, Stream, TensorFile
-from device_runner.vulkan import DRIVERS, VARIABLE
+from device_runner.vulkan import SWIFTSHADER, VARIABLE
 from pipeline.model.sources import SourceModel
 from pipeline.partition.judge import PartitionRequest, judge
 from tests.advice.test_fitness import sums_in_half
@@ -243,7 +243,7 @@ def test_without_a_driver_the_error_says_what_to_install(library: LibraryFacts, 
 
 
 def test_a_file_that_is_no_driver_is_named(library: LibraryFacts, mnist: Path, tmp_path: Path) -> None:
-    broken = tmp_path / DRIVERS[0].file
+    broken = tmp_path / SWIFTSHADER
     broken.write_text("no library")
     with AndroidHost("android-host", library, Phone(vulkan=str(broken))) as phone:
         found = failure(run(phone, mnist, provider="webgpu"))
@@ -253,7 +253,7 @@ def test_a_file_that_is_no_driver_is_named(library: LibraryFacts, mnist: Path, t
 
 
 def test_a_driver_that_dies_is_told_from_the_library(library: LibraryFacts, mnist: Path, tmp_path: Path) -> None:
-    source, dying = tmp_path / "driver.c", tmp_path / DRIVERS[0].file
+    source, dying = tmp_path / "driver.c", tmp_path / SWIFTSHADER
     source.write_text("#include <stdlib.h>\nvoid vk_icdGetInstanceProcAddr(void) { abort(); }\n")
     compiler, _ = host_compiler("")
     subprocess.run([*compiler, "-shared", "-fPIC", "-o", dying, source], check=True)

@@ -307,8 +307,8 @@ def test_hostile_values_of_a_spec_run_nothing(opened: Open, farm: Farm, models: 
 def test_a_shell_gives_codes_and_both_outputs(farm: Farm, phone: Phone) -> None:
     link = Link(server_at(f"127.0.0.1:{farm.port}"), phone.serial)
     output = link.shell(script("head -c 3; echo out; echo err >&2; exit 7"), stdin=b"abc")
-    assert (output.code, output.stdout, output.stderr) == (7, b"abcout\n", b"err\n")
-    assert link.shell(script("kill -SEGV $$")).code == 139
+    assert (output.returncode, output.stdout, output.stderr) == (7, b"abcout\n", b"err\n")
+    assert link.shell(script("kill -SEGV $$")).returncode == 139
 
 
 def test_a_device_that_is_not_there(farm: Farm) -> None:

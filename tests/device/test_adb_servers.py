@@ -12,7 +12,7 @@ import pytest
 
 from device_runner.adb import device as adb_device
 from device_runner.adb.device import AdbDevice, Tools, list_devices, open_adb
-from device_runner.adb.link import Link, NoServer, ShellOutput, list_serials, server_at
+from device_runner.adb.link import Link, NoServer, list_serials, server_at
 from device_runner.device import open_device
 from device_runner.errors import UnavailableError
 from device_runner.result import Status
@@ -147,7 +147,9 @@ def test_a_connection_that_hangs_is_made_anew(farm: Farm, models: Path, monkeypa
     phone = farm.phone(before=before)
     usual = Link.shell
 
-    def hurried(self: Link, arguments: Sequence[str], *, stdin: bytes = b"", seconds: float = 30.0) -> ShellOutput:
+    def hurried(
+        self: Link, arguments: Sequence[str], *, stdin: bytes = b"", seconds: float = 30.0
+    ) -> "subprocess.CompletedProcess[bytes]":
         return usual(self, arguments, stdin=stdin, seconds=min(seconds, 3.0))
 
     monkeypatch.setattr(Link, "shell", hurried)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_runner.adb.link import LONGEST, Link, Server, remote_command, script
+from device_runner.adb.link import LONGEST, Link, remote_command, script
 from device_runner.adb.phone import facts_or_reason, free_bytes, parse_conditions, parse_facts, parse_gpu
 from device_runner.device import GraphicsProcessor, Readiness
 from device_runner.errors import SpecError
@@ -127,7 +127,7 @@ def test_a_device_may_say_anything(said: dict[str, str]) -> None:
     ],
 )
 def test_states_have_advice(state: str, readiness: Readiness, advice: str) -> None:
-    facts = facts_or_reason(Link(Server("127.0.0.1", 1), "1"), "adb:1", state, "/")
+    facts = facts_or_reason(Link(("127.0.0.1", 1), "1"), "adb:1", state, "/")
     assert facts.readiness is readiness
     assert advice in facts.advice
 

@@ -1,8 +1,8 @@
 """onnxruntime_perf_test: its command line, its input files, and its output, recorded from a real one of 1.21.0."""
 
 import math
+import subprocess
 import zlib
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from onnx import numpy_helper
 
 from device_runner.build import build_probe
 from device_runner.local import LocalDevice, wheel_library
-from device_runner.perf_test import FinishedProcess, arguments, refusal, tensor_proto, to_result
+from device_runner.perf_test import Ended, arguments, refusal, tensor_proto, to_result
 from device_runner.profile import read_profile
 from device_runner.result import FailureKind, Mark, Status
 from device_runner.spec import (
@@ -45,7 +45,12 @@ Avg CPU usage: -1 %
 Peak working set size: 27025408 bytes
 """  # noqa: W291 # so it prints
 CSV = "a,b,0.00016079,27025408,0,0\na,b,2.4677e-05,27025408,0,1\na,b,2.2012e-05,27025408,0,2\n"
-GOOD = FinishedProcess(code=0, stdout=STDOUT, stderr="", csv=CSV)
+
+
+def ended(code: int = 0, stdout: str = STDOUT, stderr: str = "", csv: str = CSV) -> Ended:
+    return subprocess.CompletedProcess([], code, stdout, stderr), csv, None
+
+
 NNAPI_MISSING = (
     "/src/onnxruntime/test/perftest/ort_test_session.cc:344 onnxruntime::perftest::OnnxRuntimeTestSession::"
     "OnnxRuntimeTestSession(Ort::Env&, std::random_device&, const onnxruntime::perftest::PerformanceTestConfig&, "
@@ -128,7 +133,7 @@ def test_inputs_are_tensor_protos(name: str, dtype: type, shape: list[int]) -> N
 
 
 def test_what_a_real_one_printed_is_read_and_nothing_is_invented() -> None:
-    result = to_result(SPEC, "d", GOOD, exact=True)
+    result = to_result(SPEC, "d", ended(), exact=True)
     assert result.status is Status.OK
     assert result.latencies_ns == (160790, 24677, 22012)
     assert (result.load_ns, result.first_run_ns, result.memory_peak_bytes) == (16_440_100, 4_000_000, 27_025_408)
@@ -139,39 +144,32 @@ def test_what_a_real_one_printed_is_read_and_nothing_is_invented() -> None:
 
 def test_further_warm_up_runs_are_dropped_and_few_runs_are_marked() -> None:
     spec = msgspec.structs.replace(SPEC, warmup=3, min_runs=1)
-    assert to_result(spec, "d", GOOD, exact=True).latencies_ns == (22012,)
-    few = to_result(msgspec.structs.replace(SPEC, min_runs=20), "d", GOOD, exact=False)
+    assert to_result(spec, "d", ended(), exact=True).latencies_ns == (22012,)
+    few = to_result(msgspec.structs.replace(SPEC, min_runs=20), "d", ended(), exact=False)
     assert few.marks == (Mark.PERF_TEST, Mark.SHORT)
     falling = "".join(f"a,b,{2e-3 - 5e-6 * at:.7f},27025408,0,{at}\n" for at in range(200))
-    slow = to_result(msgspec.structs.replace(SPEC, warmup="auto"), "d", replace(GOOD, csv=falling), exact=False)
+    slow = to_result(msgspec.structs.replace(SPEC, warmup="auto"), "d", ended(csv=falling), exact=False)
     assert slow.marks == (Mark.PERF_TEST, Mark.UNSETTLED)
 
 
 @pytest.mark.parametrize(
-    ("ended", "kind"),
+    ("wrong", "kind"),
     [
-        (FinishedProcess(code=255, stdout="", stderr=NNAPI_MISSING), FailureKind.PROVIDER_MISSING),
-        (
-            FinishedProcess(code=255, stdout="perf_test [options...] model_path [result_file]\n", stderr=""),
-            FailureKind.BAD_OPTIONS,
-        ),
-        (FinishedProcess(code=-11, stdout="", stderr=""), FailureKind.CRASH),
-        (FinishedProcess(code=-9, stdout="", stderr=""), FailureKind.OUT_OF_MEMORY),
-        (FinishedProcess(code=None, stdout="", stderr=""), FailureKind.TIMEOUT),
-        (FinishedProcess(code=255, stdout="Run failed:failed to initialize.\n", stderr=""), FailureKind.RUN_ERROR),
-        (
-            FinishedProcess(code=1, stdout="", stderr="x: version `VERS_1.21.0' not found (required by x)"),
-            FailureKind.WRONG_LIBRARY,
-        ),
-        (FinishedProcess(code=0, stdout=STDOUT, stderr="", csv=CSV[:-3]), FailureKind.GARBAGE),
-        (FinishedProcess(code=0, stdout="", stderr="", csv=CSV), FailureKind.GARBAGE),
-        (FinishedProcess(code=0, stdout=STDOUT, stderr="", csv=CSV.replace("2.4677e-05", "nan")), FailureKind.GARBAGE),
-        (FinishedProcess(code=0, stdout=STDOUT, stderr="", csv=CSV.replace("2.4677e-05", "-1")), FailureKind.GARBAGE),
+        (ended(255, "", NNAPI_MISSING), FailureKind.PROVIDER_MISSING),
+        (ended(255, "perf_test [options...] model_path [result_file]\n"), FailureKind.BAD_OPTIONS),
+        (ended(-11, ""), FailureKind.CRASH),
+        (ended(-9, ""), FailureKind.OUT_OF_MEMORY),
+        (ended(255, "Run failed:failed to initialize.\n"), FailureKind.RUN_ERROR),
+        (ended(1, "", "x: version `VERS_1.21.0' not found (required by x)"), FailureKind.WRONG_LIBRARY),
+        (ended(csv=CSV[:-3]), FailureKind.GARBAGE),
+        (ended(stdout=""), FailureKind.GARBAGE),
+        (ended(csv=CSV.replace("2.4677e-05", "nan")), FailureKind.GARBAGE),
+        (ended(csv=CSV.replace("2.4677e-05", "-1")), FailureKind.GARBAGE),
     ],
 )
-def test_what_goes_wrong_has_its_kind(ended: FinishedProcess, kind: FailureKind) -> None:
+def test_what_goes_wrong_has_its_kind(wrong: Ended, kind: FailureKind) -> None:
     spec = msgspec.structs.replace(SPEC, options=RunOptions(provider="nnapi"))
-    result = to_result(spec, "d", ended, exact=True)
+    result = to_result(spec, "d", wrong, exact=True)
     assert result.failure
     assert result.failure.kind is kind
     assert result.failure.cause
@@ -183,7 +181,7 @@ def test_what_goes_wrong_has_its_kind(ended: FinishedProcess, kind: FailureKind)
 def test_a_garbled_byte_never_gives_another_number_of_runs(which: int, at: int, byte: int) -> None:
     lines = CSV.splitlines(keepends=True)
     lines[which] = lines[which][:at] + chr(byte) + lines[which][at + 1 :]
-    result = to_result(SPEC, "d", FinishedProcess(code=0, stdout=STDOUT, stderr="", csv="".join(lines)), exact=True)
+    result = to_result(SPEC, "d", ended(csv="".join(lines)), exact=True)
     assert len(result.latencies_ns) in (0, 3)
 
 

@@ -59,11 +59,11 @@ def test_a_selector_may_name_its_adb_server() -> None:
 @pytest.mark.parametrize(
     ("server", "serial", "key"),
     [
-        (Server("127.0.0.1", 5037), "8A1X", "8A1X"),
-        (Server("localhost", 5038), "192.168.0.7:5555", "192.168.0.7:5555"),
-        (Server("localhost", 5038), "emulator-5554", "127.0.0.1:5038 emulator-5554"),
-        (Server("::1", 5037), "127.0.0.1:5555", "127.0.0.1:5037 127.0.0.1:5555"),
-        (Server("lab-2", 5037), "8A1X", "lab-2:5037 8A1X"),
+        (("127.0.0.1", 5037), "8A1X", "8A1X"),
+        (("localhost", 5038), "192.168.0.7:5555", "192.168.0.7:5555"),
+        (("localhost", 5038), "emulator-5554", "127.0.0.1:5038 emulator-5554"),
+        (("::1", 5037), "127.0.0.1:5555", "127.0.0.1:5037 127.0.0.1:5555"),
+        (("lab-2", 5037), "8A1X", "lab-2:5037 8A1X"),
     ],
 )
 def test_a_device_has_one_lease_by_whichever_server(server: Server, serial: str, key: str) -> None:

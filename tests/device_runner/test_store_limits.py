@@ -1,9 +1,10 @@
 """How long the store waits for a device: a connection that hangs must not cost minutes for a small file."""
 
+import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from device_runner.adb.link import Link, Server, ShellOutput
+from device_runner.adb.link import Link
 from device_runner.adb.store import DeviceStore
 
 
@@ -11,14 +12,14 @@ class Listener(Link):
     """A link that notes how long each command and push may take, on a device that has nothing and takes all."""
 
     def __init__(self) -> None:
-        super().__init__(Server("127.0.0.1", 1), "S")
+        super().__init__(("127.0.0.1", 1), "S")
         self.seconds: list[float] = []
 
     def shell(
         self, arguments: Sequence[str], *, stdin: bytes = b"", seconds: float = 30.0, limit_bytes: int = 1 << 20
-    ) -> ShellOutput:
+    ) -> "subprocess.CompletedProcess[bytes]":
         self.seconds.append(seconds)
-        return ShellOutput(1 if len(self.seconds) == 1 else 0, b"", b"")
+        return subprocess.CompletedProcess(arguments, 1 if len(self.seconds) == 1 else 0, b"", b"")
 
     def push(self, parts: Iterable[bytes], remote: str, *, seconds: float) -> None:
         self.seconds.append(seconds)

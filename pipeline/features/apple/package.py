@@ -239,7 +239,7 @@ def _package(
     if operators:
         # The xcframework as a folder, which CocoaPods wants, and the C module that Swift finds its function in
         files |= {
-            f"{operators.name}/{name}": file if isinstance(file, Path) else file.decode()
+            f"{operators.folder.name}/{name}": file if isinstance(file, Path) else file.decode()
             for name, file in operators.members().items()
         }
         files[f"Sources/{module}{OPERATORS}/include/{module}{OPERATORS}.h"] = REGISTERS
@@ -320,7 +320,7 @@ def _systems(ships: Sequence[Shipped], lowest: SwiftPackageVersion, operators: X
     first = ships[0]
     least, needs = lowest.ios if first.platform == "ios" else lowest.macos, f"ONNX Runtime {first.ort_release} needs"
     if operators and operators.lowest > _order(least):
-        least, needs = ".".join(map(str, operators.lowest[:2])), f"{operators.name} needs"
+        least, needs = ".".join(map(str, operators.lowest[:2])), f"{operators.folder.name} needs"
     if first.min_os_version and _order(first.min_os_version) < _order(least):
         raise ConfigError(
             f"{needs} {'iOS' if first.platform == 'ios' else 'macOS'} {least} or higher",
@@ -343,7 +343,7 @@ def _manifest(
 ) -> str:  # fmt: skip
     """Package.swift; `runtime_targets` are those of a build of ONNX Runtime in the package, "" without one."""
     name = f"{module}{OPERATORS}"
-    linked = OPERATOR_TARGETS.format(name=name, path=swift_text(operators.name)) if operators else ""
+    linked = OPERATOR_TARGETS.format(name=name, path=swift_text(operators.folder.name)) if operators else ""
     platforms = ", ".join(f".{name}({swift_text(version)})" for name, version in systems.items())
     needs = f"    dependencies: [\n        .package(url: {swift_text(SWIFT_REPOSITORY)}, {versions.swift}),\n    ],\n"
     product = f'.product(name: "{PRODUCT}", package: "{SWIFT_REPOSITORY.rpartition("/")[2]}")'
@@ -425,7 +425,7 @@ def _podspec(
     sources = f"'Sources/{module}/*.swift'"
     if operators:
         sources += f", 'Sources/{module}{OPERATORS}/**/*.{{h,c}}'"
-    linked = f"  s.vendored_frameworks = '{operators.name}'\n  s.libraries = 'c++'\n" if operators else ""
+    linked = f"  s.vendored_frameworks = '{operators.folder.name}'\n  s.libraries = 'c++'\n" if operators else ""
     targets = "\n".join(f"  s.{SYSTEMS[name]}.deployment_target = '{version}'" for name, version in systems.items())
     return f"""\
 {POD_MARK} {comment_text(manifest.content.name)} ({manifest.content_sha256}).
