@@ -39,25 +39,15 @@ NOT_IN_XML = re.compile("[\ufffe\uffff]|[^\t\n\r -\U0010ffff]")
 """What `visible` leaves and XML 1.0 cannot have."""
 
 
-class CiCase(Struct, frozen=True, kw_only=True):
-    """A test case: what ran, under the place where it ran; `kind` is "" (passed), failure, error or skipped."""
-
-    place: str
-    name: str
-    kind: str = ""
-    reason: str = ""
-    text: str = ""
-
-
 CiFinding: TypeAlias = tuple[Finding, str]
 """What speaks against something by a stable rule, where (device, model, …), and the file that has it, "" for none."""
 
 
 class CiDocument(Struct, frozen=True, kw_only=True):
-    """What a command has for a CI: `summary` is Markdown, "" for none."""
+    """What a command has for a CI: `cases` are those of `junit_case`, `summary` is Markdown, "" for none."""
 
     name: str
-    cases: tuple[CiCase, ...] = ()
+    cases: tuple[ET.Element, ...] = ()
     findings: tuple[CiFinding, ...] = ()
     summary: str = ""
 
@@ -67,20 +57,23 @@ def short(text: str, most: int = NAME_CHARACTERS) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def junit(name: str, cases: Sequence[CiCase]) -> bytes:
-    """JUnit XML: one suite, a test case for each."""
-    kinds = [case.kind for case in cases]
+def junit_case(place: str, name: str, kind: str, reason: str, text: str) -> ET.Element:
+    """A test case: what ran, under the place where it ran; `kind` is "" (passed), failure, error or skipped."""
+    case = ET.Element("testcase", {"classname": _xml(place), "name": _xml(name)})
+    if kind:
+        ET.SubElement(case, kind, {"message": _xml(reason), "type": _xml(reason)}).text = _xml(text, TEXT_CHARACTERS)
+    elif text:
+        ET.SubElement(case, "system-out").text = _xml(text, TEXT_CHARACTERS)
+    return case
+
+
+def junit(name: str, cases: Sequence[ET.Element]) -> bytes:
+    """JUnit XML: one suite of these test cases."""
     counts = {"failures": "failure", "errors": "error", "skipped": "skipped"}
-    attributes = {attribute: str(kinds.count(kind)) for attribute, kind in counts.items()}
+    attributes = {key: str(sum(case.find(kind) is not None for case in cases)) for key, kind in counts.items()}
     root = ET.Element("testsuites")
-    suite = ET.SubElement(root, "testsuite", {"name": _xml(name), "tests": str(len(kinds)), **attributes})
-    for case in cases:
-        element = ET.SubElement(suite, "testcase", {"classname": _xml(case.place), "name": _xml(case.name)})
-        if case.kind:
-            reason = {"message": _xml(case.reason), "type": _xml(case.reason)}
-            ET.SubElement(element, case.kind, reason).text = _xml(case.text, TEXT_CHARACTERS)
-        elif case.text:
-            ET.SubElement(element, "system-out").text = _xml(case.text, TEXT_CHARACTERS)
+    suite = ET.SubElement(root, "testsuite", {"name": _xml(name), "tests": str(len(cases)), **attributes})
+    suite.extend(cases)
     ET.indent(root)
     document: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True)
     return document + b"\n"

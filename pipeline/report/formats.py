@@ -4,6 +4,7 @@ import gzip
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import msgspec
 from rich.console import Console
@@ -21,7 +22,7 @@ from pipeline.core.progress import StageTime
 from pipeline.partition.answer import Decision, ModelAnswer
 from pipeline.release.choose import Choice, slower_text
 from pipeline.report import layout, wording
-from pipeline.report.ci import CiCase, CiDocument, CiFinding, bounded
+from pipeline.report.ci import CiDocument, CiFinding, bounded, junit_case
 from pipeline.report.decision import BannerState, banner
 from pipeline.report.layout import (
     COLUMNS,
@@ -228,14 +229,10 @@ def of_campaign(report: CampaignReport, more: Iterable[Finding] = ()) -> CiDocum
     )  # fmt: skip
 
 
-def _case(names: tuple[str, str, str, str], kind: str, reason: str, text: str) -> CiCase:
+def _case(names: tuple[str, str, str, str], kind: str, reason: str, text: str) -> ET.Element:
     """Of a row by its device, model, variant and run; names that are "" are left out."""
-    device, model, variant, run = names
-    return CiCase(
-        place=".".join(filter(None, (device, model))) or "campaign",
-        name=" ".join(filter(None, (variant, run))) or "all runs",
-        kind=kind, reason=reason, text=text,
-    )  # fmt: skip
+    place, name = ".".join(filter(None, names[:2])) or "campaign", " ".join(filter(None, names[2:])) or "all runs"
+    return junit_case(place, name, kind, reason, text)
 
 
 def _failure_text(failure: FailureRow) -> str:

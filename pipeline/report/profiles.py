@@ -326,29 +326,24 @@ def copies(profiled: Profiled) -> Listing:
     )
 
 
-def view_title(view: ProfileView) -> str:
-    """Which two profiles a view has."""
-    return f"Profile of {view.model} on {view.device}: {view.before}, then {view.after}"
-
-
-CHANGES_HEAD = ("Operator", "Provider", "Nodes", "Before", "After", "Change")
-
-
-def change_row(row: OperatorChange) -> tuple[str, ...]:
-    """An operator before and after, in the order of CHANGES_HEAD."""
-    return (
-        row.operator,
-        _provider(row.provider),
-        f"{row.nodes_before} → {row.nodes_after}",
-        wording.duration(row.before_ns) if row.nodes_before else wording.DASH,
-        wording.duration(row.after_ns) if row.nodes_after else wording.DASH,
-        wording.signed_duration(row.after_ns - row.before_ns),
-    )
-
-
 def changes(view: ProfileView, most: int = SHOWN) -> Listing:
     """Time by operator and provider before and after, slowest first."""
-    return Listing(title=view_title(view), head=CHANGES_HEAD, rows=tuple(map(change_row, view.operators[:most])))
+    rows = (
+        (
+            row.operator,
+            _provider(row.provider),
+            f"{row.nodes_before} → {row.nodes_after}",
+            wording.duration(row.before_ns) if row.nodes_before else wording.DASH,
+            wording.duration(row.after_ns) if row.nodes_after else wording.DASH,
+            wording.signed_duration(row.after_ns - row.before_ns),
+        )
+        for row in view.operators[:most]
+    )
+    return Listing(
+        title=f"Profile of {view.model} on {view.device}: {view.before}, then {view.after}",
+        head=("Operator", "Provider", "Nodes", "Before", "After", "Change"),
+        rows=tuple(rows),
+    )
 
 
 def fusions(view: ProfileView) -> Listing:

@@ -384,11 +384,7 @@ REFUSALS: tuple[tuple[str, str, str, type[PipelineError]], ...] = (
         "raise max_connections in postgresql.conf there", MissingError,
     ),
     (
-        "invalid connection option", "the database URL has an option that libpq does not know",
-        "correct what stands behind `?` in the URL, as in ?sslmode=verify-full", ConfigError,
-    ),
-    (
-        "invalid sslmode value", "the database URL has an option that libpq does not know",
+        "invalid (connection option|sslmode value)", "the database URL has an option that libpq does not know",
         "correct what stands behind `?` in the URL, as in ?sslmode=verify-full", ConfigError,
     ),
     (
@@ -404,15 +400,7 @@ REFUSALS: tuple[tuple[str, str, str, type[PipelineError]], ...] = (
         "create it (createdb NAME), or correct the URL", MissingError,
     ),
     (
-        "connection failed", "the database server cannot be reached",
-        "check host and port in the URL and that the server runs", MissingError,
-    ),
-    (
-        "failed to resolve host", "the database server cannot be reached",
-        "check host and port in the URL and that the server runs", MissingError,
-    ),
-    (
-        "timeout expired", "the database server cannot be reached",
+        "connection failed|failed to resolve host|timeout expired", "the database server cannot be reached",
         "check host and port in the URL and that the server runs", MissingError,
     ),
     (
@@ -428,7 +416,7 @@ REFUSALS: tuple[tuple[str, str, str, type[PipelineError]], ...] = (
         "the campaign was deleted while it ran: start it again", PipelineError,
     ),
 )  # fmt: skip
-"""Part of what SQLite or PostgreSQL says, in lower case, the first that occurs counts; what and remedy of the error."""
+"""What SQLite or PostgreSQL says in lower case, as a pattern of which the first that fits counts; what and remedy."""
 
 UNKNOWN = ("", "the database refuses", "see why above; --debug shows where it came from", PipelineError)
 
@@ -441,7 +429,7 @@ def store_errors(where: str) -> Iterator[None]:
     except exc.SQLAlchemyError as error:
         cause = error.orig if isinstance(error, exc.DBAPIError) and error.orig is not None else error
         message = " ".join(str(cause).split())
-        _, what, remedy, kind = next((row for row in REFUSALS if row[0] in message.lower()), UNKNOWN)
+        _, what, remedy, kind = next((row for row in REFUSALS if re.search(row[0], message.lower())), UNKNOWN)
         raise kind(what, where=where, why=message, remedy=remedy) from error
     except UnicodeDecodeError as error:  # sqlite3 cannot read SQLite's own message, which quotes a damaged schema
         raise damaged("its schema", where, str(error)) from error

@@ -10,7 +10,7 @@ from pipeline.campaign.record import place
 from pipeline.core.errors import ExitCode, Finding, Severity
 from pipeline.features.pairs.history import History
 from pipeline.report import wording
-from pipeline.report.ci import CiCase, CiDocument, bounded
+from pipeline.report.ci import CiDocument, bounded, junit_case
 from pipeline.report.wording import Listing, ListingNote, Section, gathered, sections_of
 
 GATE_VERSION: Final = 1
@@ -228,8 +228,9 @@ def document(report: GateReport) -> CiDocument:
     return CiDocument(
         name="ort-mobile gate",
         cases=tuple(
-            CiCase(place=row.device, name=f"{row.model} {row.candidate}", kind=kind,
-                   reason=row.outcome.value if kind else "", text=_verdict(row))
+            junit_case(
+                row.device, f"{row.model} {row.candidate}", kind, row.outcome.value if kind else "", _verdict(row)
+            )
             for row, kind in pairs
         ),
         findings=tuple(
