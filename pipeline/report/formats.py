@@ -27,8 +27,9 @@ from pipeline.report.decision import BannerState, banner
 from pipeline.report.layout import (
     COLUMNS,
     DOUBTS,
-    INTERVAL,
-    Column,
+    FROM_WIDTH,
+    WORDS,
+    Columns,
     accuracies,
     choices,
     inventory,
@@ -116,10 +117,10 @@ def show_report(report: CampaignReport, console: Console | None = None) -> None:
 def render(report: CampaignReport, width: int) -> Iterator[Part]:
     """The parts of the report for a terminal of so many columns."""
     # One line per variant and run; columns that need a wider terminal are left out.
-    columns = shown(width)
+    columns = {head: text for head, text in COLUMNS.items() if FROM_WIDTH.get(head, 0) <= width}
     yield from result_tables(report, columns)
     if report.rows:
-        yield Line((wording.legend(report, interval=INTERVAL in columns), "dim"), indent=0)
+        yield Line((wording.legend(report, interval="Interval" in columns), "dim"), indent=0)
         yield Line(indent=0)
     yield from mode_listings(report)
     yield accuracies(report)
@@ -145,7 +146,7 @@ def render(report: CampaignReport, width: int) -> Iterator[Part]:
     yield from _banner(report)
 
 
-def result_tables(report: CampaignReport, columns: Sequence[Column] = COLUMNS) -> Iterator[Listing]:
+def result_tables(report: CampaignReport, columns: Columns = COLUMNS) -> Iterator[Listing]:
     """A table of results for each model on each device."""
     for (model, device), rows in results(report).items():
         styles = []
@@ -154,9 +155,9 @@ def result_tables(report: CampaignReport, columns: Sequence[Column] = COLUMNS) -
             styles.append("red" if wrong else STYLES[row.comparison.verdict] if row.comparison else "")
         yield Listing(
             title=f"{model} on {device}",
-            head=tuple(column.title for column in columns),
-            rows=tuple(tuple(column.text(row) for column in columns) for row in rows),
-            right=tuple(column.title for column in columns if column.number),
+            head=tuple(columns),
+            rows=tuple(tuple(text(row) for text in columns.values()) for row in rows),
+            right=tuple(head for head in columns if head not in WORDS),
             styles=tuple(styles),
         )
 
@@ -173,11 +174,6 @@ BANNERS = {BannerState.STOP: "bold red", BannerState.CAUTION: "bold yellow", Ban
 
 USUAL_DOUBTS = {"spread": "times differ widely", "extreme": "a time far from the median", "short samples": "under 1 ms"}
 """What nearly every short run on a computer in use has: one line here, each with its numbers in the report."""
-
-
-def shown(width: int) -> list[Column]:
-    """The columns of the table of results that a terminal of so many columns has place for."""
-    return [column for column in COLUMNS if column.from_width <= width]
 
 
 def proof_parts(proof: LibraryProof) -> Iterator[Part]:

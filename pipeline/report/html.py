@@ -27,8 +27,8 @@ from pipeline.report.decision import banner, decisions, not_a_phone, overview
 from pipeline.report.drawing import BOX_HEIGHT, draw_answers, graphs
 from pipeline.report.layout import (
     COLUMNS,
-    INTERVAL,
-    Column,
+    WORDS,
+    Columns,
     accuracies,
     drivers,
     inventory,
@@ -81,12 +81,12 @@ def render(
     if sum(map(len, drawn.values())) != len(report.rows):
         ok = all(wording.status(row) == Status.OK for row in report.rows)
         at_head = {"Variant", "Run"} | ({"Status"} if ok else set())
-        shown = [column for column in _filled(COLUMNS, report.rows) if column.title not in at_head]
+        shown = {head: text for head, text in _filled(COLUMNS, report.rows).items() if head not in at_head}
         compact = Listing(
             title="All rows",
-            head=("Device", "Model", "Variant and run", *(column.title for column in shown)),
+            head=("Device", "Model", "Variant and run", *shown),
             rows=tuple(
-                (row.device, row.model, f"{row.variant} {row.run}", *(column.text(row) for column in shown))
+                (row.device, row.model, f"{row.variant} {row.run}", *(text(row) for text in shown.values()))
                 for row in report.rows
             ),
         )
@@ -125,9 +125,9 @@ def render(
     )
 
 
-def _filled(columns: Sequence[Column], rows: Sequence[Row]) -> tuple[Column, ...]:
+def _filled(columns: Columns, rows: Sequence[Row]) -> Columns:
     """Those that say something of any row."""
-    return tuple(column for column in columns if any(column.text(row) != wording.DASH for row in rows))
+    return {head: text for head, text in columns.items() if any(text(row) != wording.DASH for row in rows)}
 
 
 def outputs(row: Row) -> str:
@@ -138,11 +138,11 @@ def outputs(row: Row) -> str:
     return wording.outputs(row.checks) + (f", {text} of the limit" if limits else "")
 
 
-PAGE_COLUMNS = tuple(
-    Column(title="Outputs", text=outputs, number=False) if column.title == "Outputs" else column
-    for column in COLUMNS
-    if column.title not in {"Variant", "Run", "Status", INTERVAL.title}
-)
+PAGE_COLUMNS = {
+    head: outputs if head == "Outputs" else text
+    for head, text in COLUMNS.items()
+    if head not in {"Variant", "Run", "Status", "Interval"}
+}
 """The columns of the page: variant, run and status stand at the head of a row, the interval under the ratio."""
 
 
@@ -319,6 +319,7 @@ def _template(name: str) -> jinja2.Template:
         classes=_classes,
         not_a_phone=not_a_phone,
         page_columns=lambda rows: _filled(PAGE_COLUMNS, rows),
+        words=WORDS,
         box_height=BOX_HEIGHT,
         bar_width=BAR,
         most_places=MOST_PLACES,

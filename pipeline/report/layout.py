@@ -1,8 +1,7 @@
 """What stands where in every format: columns of results, tables of plain texts, notes below them, proofs."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -20,37 +19,33 @@ from pipeline.report import wording
 from pipeline.report.model import CampaignReport, MeasuredRow, Row, SimulatedContext
 from pipeline.report.wording import DASH, Line, Listing, ListingNote, Part, Section, gathered, sections_of
 
+Columns = Mapping[str, Callable[[Row], str]]
+"""Heads of columns with the text of a row, to be escaped."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
-    """One column: its head, the text of a row (to be escaped), and from how wide a terminal on it is shown."""
+COLUMNS: Columns = {
+    "Variant": lambda row: row.variant,
+    "Run": lambda row: row.run,
+    "Status": wording.status,
+    "Median": lambda row: wording.duration(row.statistics.median_ns if row.statistics else None),
+    "p90": lambda row: wording.duration(row.statistics.p90_ns if row.statistics else None),
+    "p99": lambda row: wording.duration(row.statistics.p99_ns if row.statistics else None),
+    "Ratio": lambda row: wording.ratio(row.comparison),
+    "Interval": lambda row: wording.interval(row.comparison),
+    "Verdict": wording.verdict,
+    "Outputs": lambda row: wording.outputs(row.checks),
+    "Load": lambda row: wording.duration(row.load_ns or None),
+    "First run": lambda row: wording.duration(row.first_run_ns or None),
+    "Memory": lambda row: wording.size(row.memory_peak_bytes),
+    "Size": lambda row: wording.size(row.size_bytes),
+}
 
-    title: str
-    text: Callable[[Row], str]
-    number: bool = True
-    from_width: int = 0
+WORDS = ("Variant", "Run", "Status", "Verdict", "Outputs")
+"""Columns of words; the others are numbers."""
 
-
-INTERVAL = Column(title="Interval", text=lambda row: wording.interval(row.comparison), from_width=100)
-
-COLUMNS = (
-    Column(title="Variant", text=lambda row: row.variant, number=False),
-    Column(title="Run", text=lambda row: row.run, number=False),
-    Column(title="Status", text=wording.status, number=False, from_width=130),
-    Column(title="Median", text=lambda row: wording.duration(row.statistics.median_ns if row.statistics else None)),
-    Column(title="p90", text=lambda row: wording.duration(row.statistics.p90_ns if row.statistics else None),
-           from_width=110),
-    Column(title="p99", text=lambda row: wording.duration(row.statistics.p99_ns if row.statistics else None),
-           from_width=140),
-    Column(title="Ratio", text=lambda row: wording.ratio(row.comparison)),
-    INTERVAL,
-    Column(title="Verdict", text=wording.verdict, number=False),
-    Column(title="Outputs", text=lambda row: wording.outputs(row.checks), number=False),
-    Column(title="Load", text=lambda row: wording.duration(row.load_ns or None), from_width=150),
-    Column(title="First run", text=lambda row: wording.duration(row.first_run_ns or None), from_width=220),
-    Column(title="Memory", text=lambda row: wording.size(row.memory_peak_bytes), from_width=160),
-    Column(title="Size", text=lambda row: wording.size(row.size_bytes), from_width=120),
-)  # fmt: skip
+FROM_WIDTH = {
+    "Interval": 100, "p90": 110, "Size": 120, "Status": 130, "p99": 140, "Load": 150, "Memory": 160, "First run": 220,
+}  # fmt: skip
+"""How wide a terminal is at least that shows a column; the others are always shown."""
 
 
 def results(report: CampaignReport) -> dict[tuple[str, str], list[Row]]:
