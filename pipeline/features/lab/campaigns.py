@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,7 @@ def carried_files(
     artifacts: Iterable[Artifact],
     references: Mapping[str, Reference],
     config: Config,
-    contexts: Iterable[NpuContext] = (),
+    contexts: Iterable[NpuContext],
 ) -> dict[str, Path]:
     """The files that other hosts need of a campaign, by their names in any output folder."""
     by_chip = [name for context in contexts for name in (context.file, context.binary)]
@@ -92,11 +92,9 @@ def carried_files(
     files = (name for artifact in artifacts for name in artifact.files)
     paths |= {f"{ARTIFACTS}/{name}": folder / ARTIFACTS / name for name in files}
     for name, reference in references.items():
-        labelled = (reference.labelled.inputs, reference.labelled.outputs) if reference.labelled else ()
-        simulated = (tensor for outputs in reference.simulated.values() for tensor in outputs)
-        for tensor in (*reference.inputs, *reference.outputs, *labelled, *simulated):
-            file = Path(tensor.file)
-            paths[f"{REFERENCES}/{name}/{file.name}"] = folder / REFERENCES / name / file.name
+        for tensor in _tensors(reference):
+            file = Path(tensor.file).name
+            paths[f"{REFERENCES}/{name}/{file}"] = folder / REFERENCES / name / file
     for target in config.targets:
         if target.library and Path(target.library).is_file():
             paths[_library_name(target.library)] = Path(target.library)
@@ -116,8 +114,28 @@ def _library_name(library: str) -> str:
     return f"{LIBRARIES}/{hashlib.sha256(library.encode()).hexdigest()[:12]}-{Path(library).name}"
 
 
-def _moved(folder: Path, tensor: TensorFile) -> TensorFile:
-    return msgspec.structs.replace(tensor, file=str(folder / Path(tensor.file).name))
+def _tensors(value: object) -> Iterator[TensorFile]:
+    """Every raw file that a reference, or a part of one, names: hosts judge outputs by all of them."""
+    if isinstance(value, TensorFile):
+        yield value
+    elif isinstance(value, msgspec.Struct):
+        for field in value.__struct_fields__:
+            yield from _tensors(getattr(value, field))
+    elif isinstance(value, tuple | dict):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(part)
+
+
+def _moved(value: Any, folder: Path) -> Any:
+    """A reference, or a part of one, with its raw files in a folder."""
+    if isinstance(value, TensorFile):
+        return msgspec.structs.replace(value, file=str(folder / Path(value.file).name))
+    if isinstance(value, msgspec.Struct):
+        parts = {field: _moved(getattr(value, field), folder) for field in value.__struct_fields__}
+        return msgspec.structs.replace(value, **parts)
+    if isinstance(value, dict):
+        return {key: _moved(part, folder) for key, part in value.items()}
+    return tuple(_moved(part, folder) for part in value) if isinstance(value, tuple) else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,31 +150,17 @@ class Carried:
     @property
     def references(self) -> dict[str, Reference]:
         """The references with their files where they lie here."""
-        moved = {}
-        for name, reference in self.record.references.items():
-            folder, labelled = self.folder / REFERENCES / name, reference.labelled
-            move = partial(_moved, folder)
-            if labelled:
-                labelled = msgspec.structs.replace(
-                    labelled, inputs=move(labelled.inputs), outputs=move(labelled.outputs)
-                )
-            moved[name] = msgspec.structs.replace(
-                reference,
-                inputs=tuple(map(move, reference.inputs)),
-                outputs=tuple(map(move, reference.outputs)),
-                labelled=labelled,
-                simulated={variant: tuple(map(move, files)) for variant, files in reference.simulated.items()},
-            )
-        return moved
+        folder = self.folder / REFERENCES
+        return {name: _moved(reference, folder / name) for name, reference in self.record.references.items()}
 
     def targets(self) -> tuple[Target, ...]:
         """The targets of the config, with libraries that were files where these lie here."""
-
-        def here(target: Target) -> Target:
+        targets = []
+        for target in self.record.config.targets:
             path = self.folder / _library_name(target.library) if target.library else None
-            return msgspec.structs.replace(target, library=str(path)) if path and path.is_file() else target
-
-        return tuple(map(here, self.record.config.targets))
+            is_here = path is not None and path.is_file()
+            targets.append(msgspec.structs.replace(target, library=str(path)) if is_here else target)
+        return tuple(targets)
 
     @property
     def config(self) -> Config:

@@ -9,12 +9,12 @@ import pytest
 import sqlalchemy as sa
 
 from device_runner.device import DeviceFacts
-from device_runner.spec import ElementType, TensorFile
+from device_runner.spec import ElementType, Stream, TensorFile
 from pipeline.campaign.plan import plan_runs, recorded
 from pipeline.campaign.record import CampaignRecord, Host, JobRecord
 from pipeline.campaign.store import Store, StoreError, open_store
 from pipeline.check.compare import OutputPrecision
-from pipeline.check.result import Reference
+from pipeline.check.result import LabelledSet, Reference, StreamReference
 from pipeline.config import Config, MeasureConfig, ModelConfig, OutputConfig, RunConfig
 from pipeline.core.errors import ConfigError, MissingError
 from pipeline.core.progress import NoProgress
@@ -65,8 +65,17 @@ def test_contexts_are_run_by_hosts_of_a_lab_with_the_plugin_and_what_the_simulat
     )  # fmt: skip
     contexts = (context("SM8650"), context("SM8850"))
     legal, _ = plan_runs(config.runs, [], [phone], contexts=contexts)
-    output = TensorFile(name="y", dtype=ElementType.FLOAT32, shape=(1,), file="/there/reference/m/qnn-SM8650.y")
-    reference = Reference(inputs=(), outputs=(), precision=OutputPrecision.FLOAT32, simulated={"qnn-SM8650": (output,)})
+    names = ("x", "y", "float_y", "labelled_x", "labelled_y", "qnn-SM8650.y", "steps_x", "streamed_y")
+    x, y, float_y, labelled_x, labelled_y, simulated_y, steps_x, streamed_y = (
+        TensorFile(name=name, dtype=ElementType.FLOAT32, shape=(1,), file=f"/there/reference/m/{name}")
+        for name in names
+    )
+    reference = Reference(
+        inputs=(x,), outputs=(y,), original=(float_y,), precision=OutputPrecision.FLOAT16,
+        labelled=LabelledSet(samples=1, inputs=labelled_x, outputs=labelled_y, accuracy=None, labels=(7,)),
+        simulated={"qnn-SM8650": (simulated_y,)},
+        stream=StreamReference(stream=Stream(steps=2, states={}, sequences=(steps_x,)), outputs=(streamed_y,)),
+    )  # fmt: skip
     record = JobRecord(
         config=config, host=Host(), versions={}, models=(), planned=tuple(recorded(legal, None)), skipped=(),
         failures=(), warnings=(), checks={}, references={"m": reference}, contexts=contexts,
@@ -75,11 +84,13 @@ def test_contexts_are_run_by_hosts_of_a_lab_with_the_plugin_and_what_the_simulat
     carried = Carried(campaign=campaign, record=record, artifacts=(), folder=tmp_path)
     assert [run.key for run in planned_here(carried, phone)] == ["adb:s24/m/qnn-SM8650/qnn"]
     files = carried_files(tmp_path, (), record.references, config, contexts)
-    assert "reference/m/qnn-SM8650.y" in files
+    assert {f"reference/m/{name}" for name in names} <= files.keys()
     assert files["libraries/qnn-libqnn.so"] == Path("/there/libqnn.so")
     here = tuple(str(tmp_path / "plugins/qnn" / name) for name in ("libqnn.so", "libStub.so"))
     assert carried.config.measure.plugins == {"qnn": here}
-    assert carried.references["m"].simulated["qnn-SM8650"][0].file == str(tmp_path / "reference/m/qnn-SM8650.y")
+    moved = msgspec.json.encode(carried.references)
+    assert all(f'"{tmp_path}/reference/m/{name}"'.encode() in moved for name in names)
+    assert b"/there/reference" not in moved
 
 
 def lab_file(name: str = "artifacts/m.ort", sha256: str = DIGEST, size_bytes: int = 1) -> LabFile:
