@@ -53,7 +53,6 @@ class Trained:
     export: Callable[[Path, int | None], None]
     layers: Callable[[BaseException], list[str]] = lambda _: []
     quantized: bool = False
-    refusals: tuple[type[Exception], ...] = (Exception,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -478,7 +477,7 @@ def do_import(source: str, file: str, *, opset: int | None, check: bool) -> Impo
             trained.export(target, opset)
         except (ModelError, MemoryError):
             raise
-        except trained.refusals as error:
+        except Exception as error:
             layers = ", ".join(trained.layers(error)[:5])
             what = f"{trained.title} cannot export {layers}" if layers else f"{trained.title} cannot export the model"
             raise ModelError(what, where=source, why=explained(error), remedy=REWRITE) from error
@@ -537,7 +536,7 @@ def compare(trained: Trained, model: "ModelProto", target: Path) -> Iterator[Com
         still_at_work()
         try:
             expected = trained.run(inputs)
-        except trained.refusals as error:
+        except Exception as error:
             if inputs is not trained.example:
                 return ComparedInputs(inputs=label, sizes=dict(sizes), refused=explained(error))
             what, remedy = _or_gpu(error, f"{trained.title} fails on the example inputs", "give inputs that it takes")

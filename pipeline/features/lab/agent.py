@@ -374,34 +374,34 @@ def _until_lost(agent: Agent, session: LabSession, pool: ThreadPoolExecutor, *, 
 
 def _take(agent: Agent, session: LabSession, pool: ThreadPoolExecutor, job: LabJob) -> None:
     rests = agent.resting.get(job.device, 0.0) > time.monotonic()
-    if job.device in agent.busy or job.campaign in agent.refused or rests or len(agent.busy) >= MOST_DEVICES:
+    if job.device in agent.busy or job.campaign_id in agent.refused or rests or len(agent.busy) >= MOST_DEVICES:
         return
     name = agent.attached.opens.get(job.device)
     if name and session.take(job.device):
-        agent.working[job.device] = job.campaign
+        agent.working[job.device] = job.campaign_id
         agent.busy[job.device] = pool.submit(_work_on, agent, session, job, name)
 
 
 def _work_on(agent: Agent, session: LabSession, job: LabJob, name: str) -> None:
     """Measure one device of a campaign, whose lease this host has and which it opens by `name`."""
     try:
-        if session.state_of(job.campaign, job.device) not in OPEN:
+        if session.state_of(job.campaign_id, job.device) not in OPEN:
             return  # it ended between being listed and being leased
         reason = ""
         try:
             with agent.fetching:  # once for all devices of this host
-                if job.campaign not in agent.carried:
-                    campaign, ended = agent.store.campaign(job.campaign), partial(_stopped, agent, session, job)
-                    agent.carried[job.campaign] = fetched(agent.store, campaign, ended=ended)
-                carried = agent.carried[job.campaign]
+                if job.campaign_id not in agent.carried:
+                    campaign, ended = agent.store.campaign(job.campaign_id), partial(_stopped, agent, session, job)
+                    agent.carried[job.campaign_id] = fetched(agent.store, campaign, ended=ended)
+                carried = agent.carried[job.campaign_id]
             refusal = other_versions(carried.record)
             if refusal:
-                agent.refused[job.campaign] = f"{job.campaign} is refused: {refusal}"
-                log.warning("%s", agent.refused[job.campaign])
+                agent.refused[job.campaign_id] = f"{job.campaign_id} is refused: {refusal}"
+                log.warning("%s", agent.refused[job.campaign_id])
                 change_job(session, job, WAITING, f"{agent.host} is refused: {refusal}")
                 return
             change_job(session, job, RUNNING, job.reason)
-            agent.say(f"{job.campaign}: {job.device}: begins{' fresh rounds' if job.stage == FRESH else ''}")
+            agent.say(f"{job.campaign_id}: {job.device}: begins{' fresh rounds' if job.stage == FRESH else ''}")
             with opened([name], OPEN_SECONDS) as (devices, facts_now, _), scratch_folder(WORK_PREFIX) as work:
                 device, now = next(iter(devices.values())), next(iter(facts_now.values()))
                 device.name = job.device  # as results of all hosts call it
@@ -426,12 +426,12 @@ def _work_on(agent: Agent, session: LabSession, job: LabJob, name: str) -> None:
             log.debug("%s", job.device, exc_info=True)
             reason = f"internal error: {type(error).__name__}: {error}"
         # Say in the queue how it ended, or why it was left: by a host whose lease still holds, and nobody else
-        if session.state_of(job.campaign, job.device) not in OPEN:
+        if session.state_of(job.campaign_id, job.device) not in OPEN:
             return
         if not reason:
             state = DONE if job.stage == FRESH else MEASURED
             change_job(session, job, state)
-            agent.say(f"{job.campaign}: {job.device}: {state}")
+            agent.say(f"{job.campaign_id}: {job.device}: {state}")
         elif agent.stop.is_set():
             change_job(session, job, WAITING)
         else:
@@ -449,7 +449,7 @@ def _stopped(agent: Agent, session: LabSession, job: LabJob) -> str:
     if agent.stop.is_set():
         return "interrupted"
     try:
-        state = session.state_of(job.campaign, job.device)
+        state = session.state_of(job.campaign_id, job.device)
     except SessionLost as error:
         return f"the lease was lost: {error}"
     return "" if state in OPEN else f"the job is {state or 'gone'}"

@@ -337,7 +337,7 @@ def most_runs(record: JobRecord, devices: Iterable[str]) -> dict[str, int]:
 
 def found_campaign(store: Store, asked: str | None) -> CampaignRecord:
     """The lab's campaign of that id or name, the newest by default; raises ConfigError for none."""
-    submitted = {job.campaign for job in jobs_of(store)}
+    submitted = {job.campaign_id for job in jobs_of(store)}
     titles = {name: title for name, title in store.names().items() if name in submitted}
     fitting = [name for name, title in titles.items() if asked in (None, name, title)]
     if not fitting:
@@ -385,7 +385,7 @@ def lab_status(database: str, campaign: str | None = None) -> dict[str, Any]:
 
 def state_of(store: Store, campaign: str | None = None) -> dict[str, Any]:
     """Hosts, devices and campaigns of a lab; with `campaign` that campaign alone. Times are the database's."""
-    names = [found_campaign(store, campaign).id] if campaign else sorted({job.campaign for job in jobs_of(store)})
+    names = [found_campaign(store, campaign).id] if campaign else sorted({job.campaign_id for job in jobs_of(store)})
     titles, hosts, devices, campaigns = store.names(), [], [], []
     for row in lab_hosts(store):
         versions: dict[str, str] = {}
@@ -405,7 +405,7 @@ def state_of(store: Store, campaign: str | None = None) -> dict[str, Any]:
                 "name": titles[name],
                 "runs": len(store.finished(name)),
                 "devices": dict(sorted(Counter(job.state for job in jobs).items())),
-                "jobs": [{key: getattr(job, key) for key in job.__slots__ if key != "campaign"} for job in jobs],
+                "jobs": [{key: value for key, value in job._mapping.items() if key != "campaign_id"} for job in jobs],
             }
         )
     return {"version": 1, "hosts": hosts, "devices": devices, "campaigns": campaigns}

@@ -15,7 +15,6 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -78,8 +77,9 @@ jobs = sa.Table(
     sa.Column("again", sa.Text, nullable=False, server_default="[]"),
     sa.Column("runs_left", sa.Integer, nullable=False, server_default="0"),
 )
-"""One device of one campaign, with all its rounds: leased as a whole, so that its runs stay interleaved. `again` has
-the planned runs of the fresh rounds, as JSON; `runs_left` is how many results may still be stored."""
+"""One device of one campaign, with all its rounds: leased as a whole, so that its runs stay interleaved. `reason` says
+why it was left, refused or ended without all of its runs; `again` has the planned runs of the fresh rounds, as JSON;
+`runs_left` is how many results may still be stored."""
 
 files = sa.Table(
     "lab_files",
@@ -315,17 +315,11 @@ MOST_ATTEMPTS = 3
 """How often a device that was left before the end is taken again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LabJob:
-    """One device of one campaign. `reason` says why it was left, refused or ended without all of its runs."""
+LabJob = sa.Row[Any]
+"""One device of one campaign: a row of `jobs` without what its fresh rounds are and what may still be stored."""
 
-    campaign: str
-    device: str
-    state: str
-    stage: str = ROUNDS
-    attempts: int = 0
-    host: str = ""
-    reason: str = ""
+JOB = tuple(column for column in jobs.c if column.name not in ("changed", "again", "runs_left"))
+"""The columns of a `LabJob`."""
 
 
 def attached_devices(store: Store) -> dict[str, DeviceFacts]:
@@ -447,23 +441,16 @@ def files_of(store: Store, campaign: str) -> list[LabFile]:
 
 def jobs_of(store: Store, campaign: str | None = None) -> list[LabJob]:
     """The jobs of a campaign, or of all."""
-    query = sa.select(jobs).order_by(jobs.c.campaign_id, jobs.c.device)
+    query = sa.select(*JOB).order_by(jobs.c.campaign_id, jobs.c.device)
     if campaign is not None:
         query = query.where(jobs.c.campaign_id == campaign)
-    return [_job(row) for row in store.read(lambda connection: connection.execute(query).mappings().all())]
-
-
-def _job(row: Mapping[Any, Any]) -> LabJob:
-    return LabJob(
-        campaign=row["campaign_id"], device=row["device"], state=row["state"], stage=row["stage"],
-        attempts=row["attempts"], host=row["host"], reason=row["reason"],
-    )  # fmt: skip
+    return list(store.read(lambda connection: connection.execute(query).all()))
 
 
 def open_jobs(connection: Connection, devices: Sequence[str]) -> list[LabJob]:
     """Jobs of these devices that are left to do, the oldest campaign first."""
-    query = sa.select(jobs).where(jobs.c.device.in_(devices), jobs.c.state.in_(OPEN)).order_by(jobs.c.campaign_id)
-    return [_job(row) for row in connection.execute(query).mappings()]
+    query = sa.select(*JOB).where(jobs.c.device.in_(devices), jobs.c.state.in_(OPEN)).order_by(jobs.c.campaign_id)
+    return list(connection.execute(query))
 
 
 def change_job(session: LabSession, job: LabJob, state: str, reason: str = "", attempts: int | None = None) -> None:
@@ -472,7 +459,7 @@ def change_job(session: LabSession, job: LabJob, state: str, reason: str = "", a
     A reason may quote a device.
     """
     text = visible(" ".join(reason.split()))[:MOST_REASON]
-    session.call("lab_change", job.campaign, job.device, state, job.attempts if attempts is None else attempts, text)
+    session.call("lab_change", job.campaign_id, job.device, state, job.attempts if attempts is None else attempts, text)
 
 
 def stages_to_end(connection: Connection) -> list[str]:
@@ -490,7 +477,7 @@ def ended_campaigns(connection: Connection, names: Iterable[str]) -> set[str]:
     return set(connection.scalars(query.group_by(jobs.c.campaign_id).having(left == 0)))
 
 
-def end_stage(session: LabSession, campaign: str, chosen: Mapping[str, str], reason: str = "") -> None:
+def end_stage(session: LabSession, campaign: str, chosen: Mapping[str, str], reason: str) -> None:
     """Enter the fresh rounds: `chosen` has planned runs with their devices; devices without any are done.
 
     With a reason why nothing can be chosen all have failed.
@@ -503,7 +490,7 @@ def end_stage(session: LabSession, campaign: str, chosen: Mapping[str, str], rea
 
 def again_of(store: Store, job: LabJob) -> set[str]:
     """The planned runs of a job's fresh rounds."""
-    query = sa.select(jobs.c.again).where(jobs.c.campaign_id == job.campaign, jobs.c.device == job.device)
+    query = sa.select(jobs.c.again).where(jobs.c.campaign_id == job.campaign_id, jobs.c.device == job.device)
     return set(msgspec.json.decode(store.read(lambda connection: connection.execute(query).scalar()) or "[]"))
 
 

@@ -131,7 +131,7 @@ class Shelf:
     One report is made at a time; the last few are kept while nothing was added to their campaign.
     """
 
-    def __init__(self, store: Store, *, has_token: bool = False, ending: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, store: Store, *, has_token: bool, ending: Callable[[], bool]) -> None:
         self.store = store
         self.has_token = has_token
         self.ending = ending

@@ -165,7 +165,7 @@ class Watch(threading.Thread):
 
 def stored_in(store: Store) -> set[tuple[str, str, int]]:
     """Campaign, planned run and round of everything that is stored."""
-    names = {job.campaign for job in jobs_of(store)}
+    names = {job.campaign_id for job in jobs_of(store)}
     return {(name, run, number) for name in names for run, number in store.finished(name)}
 
 
