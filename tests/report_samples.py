@@ -8,11 +8,11 @@ import numpy as np
 from device_runner.device import DeviceFacts
 from device_runner.result import Conditions, Failure, FailureKind, Mark, RunResult, Status
 from device_runner.spec import RunOptions, RunSpec
-from pipeline.campaign.record import Host, ModelFacts, RunRecord, Skipped
+from pipeline.campaign.record import Host, ModelFacts, RecordedRun, RunRecord, Skipped
 from pipeline.check.compare import OutputCheck
 from pipeline.core.errors import warning
 from pipeline.core.variant import Artifact, Level, Style, Variant
-from pipeline.report.model import CampaignReport, ChoiceRow, MeasuredRow, ends_of, make_rows
+from pipeline.report.model import CampaignReport, ChoiceRow, MeasuredRun, ends_of, make_rows
 
 GOOD = OutputCheck(
     output="logits", passed=True, max_abs_error=1.1e-5, max_rel_error=4.2e-7, cosine=1.0, top1_agreement=1.0
@@ -81,7 +81,19 @@ def runs(
     return tuple(made)
 
 
-def measured(model: str, device: str) -> list[MeasuredRow]:
+def lane(
+    *records: RunRecord, device: str = "d", model: str = "m", variant: str = "v", run: str = "cpu",
+    baseline: bool = False, same_as: str = "",
+) -> MeasuredRun:  # fmt: skip
+    """A planned run with its runs; `same_as` is VARIANT/RUN of the one that ran in its place."""
+    planned = RecordedRun(
+        id=f"{device}/{model}/{variant}/{run}", device=device, model=model, variant=variant, run=run,
+        options=RunOptions(), baseline=baseline, same_as=same_as and f"{device}/{model}/{same_as}",
+    )  # fmt: skip
+    return planned, records
+
+
+def measured(model: str, device: str) -> list[MeasuredRun]:
     """Everything that can come of a run: faster, slower, the same, not sure, wrong, refused, skipped, half failed."""
     half = (*runs(1.4, 5, rounds=5), record(5, (), Failure(kind=FailureKind.TIMEOUT, message="killed after 300 s")))
     lanes = [
@@ -96,24 +108,24 @@ def measured(model: str, device: str) -> list[MeasuredRow]:
                                            skipped=True),)),
     ]  # fmt: skip
     return [
-        MeasuredRow(device=device, model=model, variant=variant, run=run, runs=made, size_bytes=26_000 + n,
-                 baseline=n == 0)
+        lane(*made, device=device, model=model, variant=variant, run=run, baseline=n == 0)
         for n, (variant, run, made) in enumerate(lanes)
-    ]  # fmt: skip
+    ]
 
 
-def with_times(rows: list[MeasuredRow], before: Conditions) -> list[MeasuredRow]:
+def with_times(rows: list[MeasuredRun], before: Conditions) -> list[MeasuredRun]:
     """The runs of rows one after another, two seconds each, driven by lab-7, with what the device said before each."""
-    made, number = [], 0
-    for one in rows:
+    made: list[MeasuredRun] = []
+    number = 0
+    for planned, records in rows:
         runs = []
-        for run in one.runs:
+        for run in records:
             started = (datetime(2026, 1, 31, 8, 0, tzinfo=UTC) + timedelta(seconds=2 * number)).isoformat()
             changed = msgspec.structs.replace(run.result, started_at=started, before=before, host="lab-7",
                                               elapsed_ns=1_800_000_000, push_ns=40_000_000)  # fmt: skip
             runs.append(msgspec.structs.replace(run, result=changed))
             number += 1
-        made.append(msgspec.structs.replace(one, runs=tuple(runs)))
+        made.append((planned, tuple(runs)))
     return made
 
 
@@ -130,6 +142,7 @@ def make_report(
     """A whole report; `text` is put wherever a model or a device has a say."""
     rows = [*measured(model, "local"), *measured(model, device)]
     failures, skipped = ends_of(rows)
+    variants = dict.fromkeys(planned.variant for planned, _ in rows)
     return CampaignReport(
         name=name,
         campaign="c0ffee",
@@ -150,7 +163,7 @@ def make_report(
             artifact(model, Variant(level=Level.BASIC)),
             artifact(model, Variant(level=Level.EXTENDED, style=Style.RUNTIME, providers=("nnapi",))),
         ),
-        rows=make_rows(rows),
+        rows=make_rows(rows, {(model, variant): 26_000 + n for n, variant in enumerate(variants)}),
         skipped=(*skipped, Skipped(what=f"no NNAPI in this libonnxruntime{text}", device="local", run="nnapi")),
         failures=tuple(msgspec.structs.replace(failure, message=failure.message + text) for failure in failures),
         choices=(

@@ -267,6 +267,11 @@ class RunKey(Struct, frozen=True, kw_only=True):
         """As texts have it."""
         return place(*self.names)
 
+    @property
+    def way(self) -> str:
+        """VARIANT/RUN: what tells runs of one model on one device apart."""
+        return f"{self.variant}/{self.run}"
+
 
 class Skipped(Finding, frozen=True, kw_only=True):
     """What was not tried, and why it could not have worked; "" for what the reason does not depend on."""

@@ -26,6 +26,7 @@ from pipeline.campaign.record import (
     Skipped,
     TunedClass,
     TuneReport,
+    rounds_of,
 )
 from pipeline.campaign.store import Store
 from pipeline.check.compare import sound
@@ -75,17 +76,16 @@ from pipeline.report.model import (
     ArtifactCheck,
     CampaignReport,
     ChoiceRow,
-    MeasuredRow,
+    MeasuredRun,
     Row,
     SimulatedContext,
     Withheld,
     ends_of,
     fresh_comparison,
     make_rows,
-    measured_rows,
+    measured_runs,
     medians,
     own_runs,
-    run_group,
     worst_checks,
 )
 from pipeline.report.modes import mode_rows, required_operators
@@ -111,7 +111,7 @@ class Assembled:
     choices: tuple[Choice, ...]
     runs: tuple[RunRecord, ...] = ()
     """All that are stored, failed ones too, in the order in which they came."""
-    measured: tuple[MeasuredRow, ...] = ()
+    measured: tuple[MeasuredRun, ...] = ()
     """Timed runs with their raw latencies, in the order of the plan."""
     earlier: CampaignReport | None = None
     """Of the campaign of the same name before it."""
@@ -154,7 +154,7 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
     runs = own_runs(record.planned, store.runs(campaign.id, left_out=warnings), warnings)
     sizes = {key: artifact.total_bytes for key, artifact in artifacts.items()}
     sizes |= {(context.model, context.variant.name): context.total_bytes for context in record.contexts}
-    measured = measured_rows(record.planned, runs, sizes)
+    measured = measured_runs(record.planned, runs)
     with_profiler = grouped((run.planned, run) for run in runs if run.spec.profile)
     profiles = [
         profiled(planned.model, planned.variant, planned.options, run.result, run.prediction)
@@ -165,7 +165,7 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
     # How far a variant is from the model as it was given: its level, and any other precision beyond all levels.
     ranks = {row.name: list(Level).index(row.level) + len(Level) * bool(row.precision) for row in variants}
     rule = decision_rule(record.config.measure)
-    rows = make_rows(measured, rule)
+    rows = make_rows(measured, sizes, rule)
     failures, skipped = ends_of(measured)
     answers = (answer(campaign, runs, list(artifacts.values()), devices) for answer in SEARCHES)
     tuned = next(answers, None) if record.tuned else None
@@ -173,7 +173,7 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
         warnings.append(warning(NO_ANSWERS, campaign.name))
     choices, withheld = _choices(record, artifacts, measured, devices, tuned)
     fresh = [(choice, compared_runs(record, choice, rows)) for choice in choices]
-    modes, mode_failures, mode_skipped = mode_rows(record.planned, runs, sizes, record.config.measure, rule)
+    modes, mode_failures, mode_skipped = mode_rows(record.planned, runs, record.config.measure, rule)
     report = CampaignReport(
         name=campaign.name,
         campaign=campaign.id,
@@ -236,7 +236,7 @@ def with_earlier(assembled: Assembled, store: Store) -> Assembled:
 def _choices(
     record: JobRecord,
     artifacts: Mapping[ArtifactKey, Artifact],
-    measured: Sequence[MeasuredRow],
+    measured: Sequence[MeasuredRun],
     devices: Mapping[str, DeviceFacts],
     tuned: TuneReport | None,
 ) -> tuple[tuple[Choice, ...], tuple[Withheld, ...]]:
@@ -250,12 +250,11 @@ def _choices(
     good = {key: artifact for key, artifact in artifacts.items() if key not in over and sound(record.checks_of(*key))}
     # Runs that may ship: of a good artifact, no failed round, outputs near enough on the device, too.
     candidates = []
-    steady = [planned for planned in record.planned if planned.mode is MeasureMode.STEADY]
-    for planned, row in zip(steady, measured, strict=True):
+    for planned, runs in measured:
         artifact = good.get((planned.model, planned.variant))
-        fine = row.status is Status.OK and all(run.result.status is Status.OK for run in row.runs)
-        if artifact and fine and not any(check.failed for check in worst_checks(run.checks for run in row.runs)):
-            candidates.append((planned, artifact, run_group(row)))
+        fine = bool(runs) and all(run.result.status is Status.OK for run in runs)
+        if artifact and fine and not any(check.failed for check in worst_checks(run.checks for run in runs)):
+            candidates.append((planned, artifact, rounds_of(runs, planned.way)))
     rule = decision_rule(record.config.measure)
     choices, withheld = [], []
     for target, model in itertools.product(record.config.targets, record.models):

@@ -49,7 +49,7 @@ from pipeline.partition.placement import Placement, placement_of
 from pipeline.passes.precisions import AUTO, PRECISIONS, resolve_precisions
 from pipeline.passes.registry import options_of
 from pipeline.release.shipped import library_release
-from pipeline.report.model import MeasuredRow
+from pipeline.report.model import MeasuredRun
 from pipeline.report.profiles import Profiled
 
 
@@ -537,13 +537,12 @@ def finding(prediction: Prediction | None, results: Sequence[RunResult]) -> str:
     return f"{measured} partitions were measured where {prediction.partitions} were {sure}"
 
 
-def unexpected(measured: Iterable[MeasuredRow], profiles: Iterable[Profiled]) -> Iterator[Finding]:
+def unexpected(measured: Iterable[MeasuredRun], profiles: Iterable[Profiled]) -> Iterator[Finding]:
     """Runs that were not as predicted; profile runs log most, and tell what others leave out."""
-    for row in measured:
-        prediction = next((run.prediction for run in row.runs if run.prediction is not None), None)
-        text = finding(prediction, [run.result for run in row.runs])
-        if text:
-            yield warning(text, row.place)
+    for planned, runs in measured:
+        prediction = next((run.prediction for run in runs if run.prediction is not None), None)
+        if text := finding(prediction, [run.result for run in runs]):
+            yield warning(text, planned.place)
     yield from (
         warning(profile.finding, place(profile.device, profile.name, profile.run))
         for profile in profiles

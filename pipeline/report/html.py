@@ -38,7 +38,7 @@ from pipeline.report.layout import (
     searches,
     sections,
 )
-from pipeline.report.model import CampaignReport, MeasuredRow, Row
+from pipeline.report.model import CampaignReport, MeasuredRun, Row
 from pipeline.report.modes import BAR, mode_listings, needed_operators, time_tables
 from pipeline.report.wording import Listing, visible
 
@@ -65,7 +65,7 @@ VERDICT_CLASSES = {
 
 def render(
     report: CampaignReport,
-    measured: Sequence[MeasuredRow] = (),
+    measured: Sequence[MeasuredRun] = (),
     earlier: CampaignReport | None = None,
 ) -> str:
     """The whole page; the same values give the same page.
@@ -180,21 +180,21 @@ NUMBERS: dict[str, Callable[[Row], object]] = {
 """Columns of numbers: times are nanoseconds, ratios thousandths."""
 
 
-def timed(measured: Sequence[MeasuredRow]) -> Iterator[tuple[drawing.RowKey, RunRecord]]:
+def timed(measured: Sequence[MeasuredRun]) -> Iterator[tuple[drawing.RowKey, RunRecord]]:
     """Every run that gave times, with the key of its row."""
-    for row in measured:
-        for run in row.runs:
+    for planned, runs in measured:
+        for run in runs:
             if run.result.status is Status.OK and run.result.latencies_ns:
-                yield row.names, run
+                yield planned.names, run
 
 
-def latencies(measured: Sequence[MeasuredRow]) -> dict[drawing.RowKey, list[int]]:
+def latencies(measured: Sequence[MeasuredRun]) -> dict[drawing.RowKey, list[int]]:
     """All latencies of each row, ascending."""
     runs = grouped((key, run.result.latencies_ns) for key, run in timed(measured))
     return {key: sorted(itertools.chain.from_iterable(lists)) for key, lists in runs.items()}
 
 
-def page_data(report: CampaignReport, measured: Sequence[MeasuredRow]) -> tuple[str, str]:
+def page_data(report: CampaignReport, measured: Sequence[MeasuredRun]) -> tuple[str, str]:
     """The columns, and the raw latencies as 32 bit numbers in the order of the runs ("" where there are too many).
 
     Both are base64 of gzip. `row` of a run is a place in the rows, `at` milliseconds since the first run, `celsius`

@@ -16,7 +16,7 @@ from pipeline.core.errors import Severity
 from pipeline.core.features import Place
 from pipeline.core.groups import counted, grouped
 from pipeline.report import wording
-from pipeline.report.model import CampaignReport, MeasuredRow, Row, SimulatedContext
+from pipeline.report.model import CampaignReport, MeasuredRun, Row, SimulatedContext
 from pipeline.report.wording import DASH, Line, Listing, ListingNote, Part, Section, gathered, sections_of
 
 Columns = Mapping[str, Callable[[Row], str]]
@@ -169,13 +169,16 @@ def inventory(report: CampaignReport) -> tuple[Listing, ...]:
     return tuple(listing for listing in listings if listing.rows)
 
 
-def drivers(measured: Sequence[MeasuredRow]) -> Listing:
+def drivers(measured: Sequence[MeasuredRun]) -> Listing:
     """The computers that ran a campaign or drove its devices: how long its runs took, and how much of it was pushing.
 
     Runs of releases that did not note it are not counted; no rows where no run did.
     """
     by_host = grouped(
-        ((run.result.host, row.device), run.result) for row in measured for run in row.runs if run.result.elapsed_ns
+        ((run.result.host, planned.device), run.result)
+        for planned, runs in measured
+        for run in runs
+        if run.result.elapsed_ns
     )
     rows = (
         (

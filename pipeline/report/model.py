@@ -30,7 +30,6 @@ from pipeline.campaign.statistics import (
     Caution,
     Comparison,
     DecisionRule,
-    RunGroup,
     Statistics,
     compare,
     summarize,
@@ -244,27 +243,14 @@ SHAPE_POINTS = 20
 NEVER_RUN = "no round of it was run: the campaign ended before"
 
 
-class MeasuredRow(RunKey, frozen=True, kw_only=True):
-    """All runs of one artifact with one set of run options on one device; `run` names the options.
+MeasuredRun = tuple[RecordedRun, Sequence[RunRecord]]
+"""A planned run with its timed runs; none of one that runs the same as another."""
 
-    `same_as` is VARIANT/RUN of the one that was run in its place, with the same bytes and options; it has no runs then.
-    """
 
-    runs: Sequence[RunRecord]
-    size_bytes: int = 0
-    baseline: bool = False
-    same_as: str = ""
-
-    @property
-    def status(self) -> Status:
-        """That of the best round; skipped where there is none."""
-        statuses = {record.result.status for record in self.runs}
-        return next((status for status in (Status.OK, Status.FAILED) if status in statuses), Status.SKIPPED)
-
-    @property
-    def key(self) -> str:
-        """VARIANT/RUN."""
-        return f"{self.variant}/{self.run}"
+def status_of(runs: Sequence[RunRecord]) -> Status:
+    """That of the best round; skipped where there is none."""
+    statuses = {record.result.status for record in runs}
+    return next((status for status in (Status.OK, Status.FAILED) if status in statuses), Status.SKIPPED)
 
 
 def own_runs(
@@ -283,122 +269,107 @@ def own_runs(
     return tuple(run for run in runs if devices.get(run.planned, run.result.device) == run.result.device)
 
 
-def measured_rows(
-    planned: Sequence[RecordedRun],
-    runs: Iterable[RunRecord],
-    size_bytes: Mapping[tuple[str, str], int],
-    mode: MeasureMode = MeasureMode.STEADY,
-) -> list[MeasuredRow]:
-    """Planned runs of a mode with their timed runs, in the order of the plan; sizes are by model and variant."""
+def measured_runs(
+    planned: Iterable[RecordedRun], runs: Iterable[RunRecord], mode: MeasureMode = MeasureMode.STEADY
+) -> list[MeasuredRun]:
+    """Planned runs of a mode with their timed runs, in the order of the plan."""
     timed = grouped(
         (record.planned, record) for record in runs if not record.spec.profile and record.round < FRESH_FROM
     )
-    keys = {run.id: f"{run.variant}/{run.run}" for run in planned}
-    return [
-        MeasuredRow(
-            device=run.device,
-            model=run.model,
-            variant=run.variant,
-            run=run.run,
-            runs=timed.get(run.id, ()),
-            size_bytes=size_bytes[run.model, run.variant],
-            baseline=run.baseline,
-            same_as=keys.get(run.same_as, ""),
-        )
-        for run in planned
-        if run.mode is mode
-    ]
+    return [(row, timed.get(row.id, ())) for row in planned if row.mode is mode]
 
 
 def fresh_comparison(runs: Sequence[RunRecord], chosen: RecordedRun, other: RecordedRun) -> Comparison | None:
     """The chosen run and another in rounds that chose nothing; None without any."""
     group, baseline = (
-        rounds_of(
-            (run for run in runs if run.planned == planned.id and run.round >= FRESH_FROM),
-            f"{planned.variant}/{planned.run}",
-        )
+        rounds_of((run for run in runs if run.planned == planned.id and run.round >= FRESH_FROM), planned.way)
         for planned in (chosen, other)
     )
     return compare(group, baseline)
 
 
-def make_rows(measured: Sequence[MeasuredRow], rule: DecisionRule = DEFAULT_RULE) -> tuple[Row, ...]:
+def make_rows(
+    measured: Sequence[MeasuredRun], sizes: Mapping[tuple[str, str], int], rule: DecisionRule = DEFAULT_RULE
+) -> tuple[Row, ...]:
     """Rows by device and model, each compared with the one of its device and model that is marked as baseline.
 
-    What was skipped in every round has no row; what was not run itself has those numbers that count for it. Raises
-    ValueError for two of the same device, model, variant and run.
+    What was skipped in every round has no row; what was not run itself has those numbers that count for it. `sizes` are
+    bytes by model and variant. Raises ValueError for two of the same device, model, variant and run.
     """
     rows = []
-    for group in grouped(((row.device, row.model), row) for row in measured).values():
-        run = [row for row in group if not row.same_as]
-        base = baseline_row(run)
-        run = [msgspec.structs.replace(row, baseline=row is base) for row in run]
-        summaries = summarize([run_group(row) for row in run], base.key if base else None, rule)
-        by_key = {}
-        for timed in (row for row in run if row.status is not Status.SKIPPED):
-            statistics, comparison, cautions = summaries[timed.key]
-            passed = [record for record in timed.runs if record.result.status is Status.OK]
+    for group in grouped(((planned.device, planned.model), (planned, runs)) for planned, runs in measured).values():
+        ran = [(planned, runs) for planned, runs in group if not planned.same_as]
+        base = baseline_of_runs(ran)
+        groups = [rounds_of(runs, planned.way) for planned, runs in ran]
+        summaries = summarize(groups, base.way if base else None, rule)
+        by_id = {}
+        for planned, runs in ran:
+            if (status := status_of(runs)) is Status.SKIPPED:
+                continue
+            statistics, comparison, cautions = summaries[planned.way]
+            passed = [record for record in runs if record.result.status is Status.OK]
             results = [record.result for record in passed]
             pooled = [latency for result in results for latency in result.latencies_ns]
             shares = (np.arange(SHAPE_POINTS) + 0.5) / SHAPE_POINTS
             shape = np.quantile(pooled, shares, method="inverted_cdf").astype(int).tolist() if pooled else ()
-            by_key[timed.key] = Row(
-                device=timed.device,
-                model=timed.model,
-                variant=timed.variant,
-                run=timed.run,
-                status=timed.status,
-                baseline=timed.baseline,
+            by_id[planned.id] = Row(
+                device=planned.device,
+                model=planned.model,
+                variant=planned.variant,
+                run=planned.run,
+                status=status,
+                baseline=planned is base,
                 rounds=len(results),
-                failed_rounds=sum(record.result.status is Status.FAILED for record in timed.runs),
-                size_bytes=timed.size_bytes,
+                failed_rounds=sum(record.result.status is Status.FAILED for record in runs),
+                size_bytes=sizes.get((planned.model, planned.variant), 0),
                 load_ns=int(np.median([result.load_ns for result in results])) if results else 0,
                 first_run_ns=int(np.median([result.first_run_ns for result in results])) if results else 0,
                 memory_peak_bytes=max((result.memory_peak_bytes for result in results), default=0),
                 statistics=statistics,
                 comparison=comparison,
-                checks=worst_checks(record.checks for record in timed.runs),
+                checks=worst_checks(record.checks for record in runs),
                 cautions=cautions,
                 shape=Shape(latencies_ns=tuple(shape)),
-                prediction=next((record.prediction for record in timed.runs if record.prediction is not None), None),
+                prediction=next((record.prediction for record in runs if record.prediction is not None), None),
                 measured_with=facts_of_run(passed[0]) if passed else {},
             )
-        for planned in group:
-            row = by_key.get(planned.same_as or planned.key)
+        for planned, _ in group:
+            row = by_id.get(planned.same_as or planned.id)
             if row and planned.same_as:  # its numbers, without the doubts and the drawing that the other shows
                 row = msgspec.structs.replace(
-                    row, variant=planned.variant, run=planned.run, same_as=planned.same_as, baseline=False,
-                    cautions=(), shape=Shape(),
+                    row, variant=planned.variant, run=planned.run, same_as=row.way, baseline=False, cautions=(),
+                    shape=Shape(),
                 )  # fmt: skip
             rows += [row] if row else []
     return tuple(rows)
 
 
-def ends_of(measured: Sequence[MeasuredRow]) -> tuple[tuple[FailureRow, ...], tuple[Skipped, ...]]:
+def ends_of(measured: Sequence[MeasuredRun]) -> tuple[tuple[FailureRow, ...], tuple[Skipped, ...]]:
     """The failures of what was run, and what was skipped in every round, by device and model."""
     failures, skipped = [], []
     silent = Failure(kind=FailureKind.GARBAGE, message="the run failed and did not say why")
-    groups = grouped(((row.device, row.model), row) for row in measured if not row.same_as).values()
-    for row in (row for group in groups for row in group):
+    ran = ((planned, runs) for planned, runs in measured if not planned.same_as)
+    groups = grouped(((planned.device, planned.model), (planned, runs)) for planned, runs in ran).values()
+    for planned, runs in (row for group in groups for row in group):
         # Equal failures of several rounds once, with how often
-        failed = (record.result for record in row.runs if record.result.status is Status.FAILED)
+        failed = (record.result for record in runs if record.result.status is Status.FAILED)
         counts = Counter(silent if result.failure is None else result.failure for result in failed)
         failures += [
             FailureRow(
                 kind=failure.kind.value, message=failure.message, cause=failure.cause, remedy=failure.remedy,
-                device=row.device, model=row.model, variant=row.variant, run=row.run, times=times,
+                device=planned.device, model=planned.model, variant=planned.variant, run=planned.run, times=times,
             )
             for failure, times in counts.items()
         ]  # fmt: skip
-        if row.status is Status.SKIPPED:
+        if status_of(runs) is Status.SKIPPED:
             # Why it was skipped, where every round was or there was none
-            reasons = [record.result.failure for record in row.runs if record.result.failure is not None]
+            reasons = [record.result.failure for record in runs if record.result.failure is not None]
             first = reasons[0] if reasons else Failure(kind=FailureKind.WRONG_DEVICE, message="")
             skipped.append(
                 Skipped(
                     what="; ".join(dict.fromkeys(failure.message for failure in reasons)) or NEVER_RUN,
-                    why=first.cause, remedy=first.remedy, device=row.device, model=row.model, variant=row.variant,
-                    run=row.run,
+                    why=first.cause, remedy=first.remedy, device=planned.device, model=planned.model,
+                    variant=planned.variant, run=planned.run,
                 )
             )  # fmt: skip
     return tuple(failures), tuple(skipped)
@@ -409,23 +380,15 @@ def medians(rows: Iterable[Row]) -> dict[tuple[str, str, str, str], float]:
     return {row.names: row.statistics.median_ns for row in rows if row.statistics}
 
 
-def baseline_row(group: Sequence[MeasuredRow]) -> MeasuredRow | None:
-    """What the others of a device and model are compared with: the row marked so or, where all its runs failed, the
+def baseline_of_runs(group: Sequence[MeasuredRun]) -> RecordedRun | None:
+    """What the others of a device and model are compared with: the one marked so or, where all its runs failed, the
     first that gave times, one with the same options before others.
     """
-
-    def gave_times(row: MeasuredRow) -> bool:
-        return any(record.result.status is Status.OK for record in row.runs)
-
-    marked = next((row for row in group if row.baseline), None)
-    if marked is None or gave_times(marked):
+    marked = next((planned for planned, _ in group if planned.baseline), None)
+    timed = [planned for planned, runs in group if status_of(runs) is Status.OK]
+    if marked is None or marked in timed:
         return marked
-    return min(filter(gave_times, group), key=lambda row: row.run != marked.run, default=marked)
-
-
-def run_group(row: MeasuredRow) -> RunGroup:
-    """The latencies of every round that gave times, under `VARIANT/RUN`."""
-    return rounds_of(row.runs, row.key)
+    return min(timed, key=lambda planned: planned.run != marked.run, default=marked)
 
 
 def worst_checks(checks: Iterable[Sequence[OutputCheck]]) -> tuple[OutputCheck, ...]:

@@ -22,9 +22,9 @@ from pipeline.report.model import (
     CampaignReport,
     ModeRow,
     RequiredOperator,
-    baseline_row,
+    baseline_of_runs,
     ends_of,
-    measured_rows,
+    measured_runs,
 )
 from pipeline.report.profiles import Profiled
 from pipeline.report.wording import Listing
@@ -38,7 +38,6 @@ TIMES = 8
 def mode_rows(
     planned: Sequence[RecordedRun],
     runs: Sequence[RunRecord],
-    sizes: Mapping[tuple[str, str], int],
     measure: MeasureConfig,
     rule: DecisionRule,
 ) -> tuple[tuple[ModeRow, ...], tuple[FailureRow, ...], tuple[Skipped, ...]]:
@@ -50,29 +49,28 @@ def mode_rows(
     failures: list[FailureRow] = []
     skipped: list[Skipped] = []
     for mode in measure.modes:
-        measured = measured_rows(planned, runs, sizes, mode)
+        measured = measured_runs(planned, runs, mode)
         by_mlperf = mode is MeasureMode.STEADY and measure.rule is MeasureRule.MLPERF
         bases = []
         compared: dict[tuple[str, str, str], Comparison | None] = {}
-        run = [row for row in measured if not row.same_as]
-        for group in grouped(((row.device, row.model), row) for row in run).values():
-            base = baseline_row(group)
+        ran = ((row, timed) for row, timed in measured if not row.same_as)
+        for group in grouped(((row.device, row.model), (row, timed)) for row, timed in ran).values():
+            base = baseline_of_runs(group)
             bases.append(base)
             if mode is MeasureMode.COLD:
                 # Cold starts with the baseline's of their device and model, in pairs by round
                 cold_groups = [
-                    rounds_of(row.runs, row.key, lambda result: (result.load_ns + result.first_run_ns,))
-                    for row in group
+                    rounds_of(timed, row.way, lambda result: (result.load_ns + result.first_run_ns,))
+                    for row, timed in group
                 ]
-                for key, (_, comparison, _) in summarize(cold_groups, base.key if base else None, rule).items():
-                    compared[group[0].device, group[0].model, key] = comparison
-        for timed in measured:
-            results = [record.result for record in timed.runs if record.result.status is Status.OK]
+                for key, (_, comparison, _) in summarize(cold_groups, base.way if base else None, rule).items():
+                    compared[group[0][0].device, group[0][0].model, key] = comparison
+        for row, timed in measured:
+            results = [record.result for record in timed if record.result.status is Status.OK]
             empty = ModeRow(
-                device=timed.device, model=timed.model, variant=timed.variant, run=timed.run,
-                baseline=timed in bases,
+                device=row.device, model=row.model, variant=row.variant, run=row.run, baseline=row in bases
             )  # fmt: skip
-            place = timed.device, timed.model, timed.key
+            place = row.device, row.model, row.way
             if mode is MeasureMode.COLD and (cold := cold_numbers(results, compared.get(place))):
                 rows.append(msgspec.structs.replace(empty, cold=cold))
             if mode is MeasureMode.SUSTAINED:

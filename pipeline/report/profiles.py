@@ -163,8 +163,8 @@ def view_of(before: Profiled, after: Profiled, medians: Medians) -> ProfileView:
     return ProfileView(
         device=after.device,
         model=after.model,
-        before=f"{before.variant}/{before.run}",
-        after=f"{after.variant}/{after.run}",
+        before=before.way,
+        after=after.way,
         operators=tuple(sorted(changes.values(), key=lambda row: -max(row.before_ns, row.after_ns))),
         vanished=dict(Counter(gone.values()).most_common()),
         fusions=tuple(fused),

@@ -17,7 +17,7 @@ from pipeline.core.progress import StageTime
 from pipeline.core.providers import XNNPACK
 from pipeline.report import html
 from pipeline.report.formats import encode_trace
-from pipeline.report.model import CampaignReport, MeasuredRow
+from pipeline.report.model import CampaignReport, MeasuredRun
 from pipeline.report.profiles import profile_views
 from tests.browser.conftest import Browser, Open, Opened
 from tests.command import ort_mobile
@@ -48,7 +48,7 @@ ALIKE = 6.0
 """Mean difference of two pictures in levels of 255, each an eighth of its size: fonts differ between machines."""
 
 
-def rows(device: str = "adb:R58M123", model: str = "mnist") -> list[MeasuredRow]:
+def rows(device: str = "adb:R58M123", model: str = "mnist") -> list[MeasuredRun]:
     """The sample's runs with instants, durations, temperatures and the computer that drove the devices."""
     return with_times([*measured(model, "local"), *measured(model, device)], Conditions(battery_celsius=31.5))
 

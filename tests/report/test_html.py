@@ -149,27 +149,27 @@ def test_a_large_campaign_has_every_row_in_one_table_without_a_script(monkeypatc
 
 
 def test_which_computer_drove_a_device_and_what_pushing_cost_is_said() -> None:
-    rows = measured("mnist", "local")
-    noted = msgspec.structs.replace(rows[0].runs[0].result, host="lab-7", elapsed_ns=4 * 10**9, push_ns=15 * 10**8,
+    (planned, runs), *rest = measured("mnist", "local")
+    noted = msgspec.structs.replace(runs[0].result, host="lab-7", elapsed_ns=4 * 10**9, push_ns=15 * 10**8,
                                     started_at="2026-01-31T08:00:00.000Z")  # fmt: skip
-    run = msgspec.structs.replace(rows[0].runs[0], result=noted)
-    found = Page(html.render(make_report(), [msgspec.structs.replace(rows[0], runs=(run, run)), *rows[1:]]))
+    run = msgspec.structs.replace(runs[0], result=noted)
+    found = Page(html.render(make_report(), [(planned, (run, run)), *rest]))
     assert ["lab-7", "local", "2", "2026-01-31 08:00:00 UTC", "8.00 s", "3.00 s"] in found.rows
-    assert "drivers" not in Page(html.render(make_report(), rows)).values("id")
+    assert "drivers" not in Page(html.render(make_report(), [(planned, runs), *rest])).values("id")
 
 
 def test_the_campaign_before_is_compared_where_there_is_one() -> None:
     """What it measured 30 % slower on the phone is said to be faster now; a page without it has no such part."""
     rows = measured("mnist", "adb:R58M123")
     slower = [
-        msgspec.structs.replace(one, runs=tuple(
+        (planned, tuple(
             msgspec.structs.replace(run, result=msgspec.structs.replace(
                 run.result, latencies_ns=tuple(int(1.3 * ns) for ns in run.result.latencies_ns)))
-            for run in one.runs
+            for run in runs
         ))
-        for one in rows
+        for planned, runs in rows
     ]  # fmt: skip
-    now, before = (msgspec.structs.replace(make_report(), rows=make_rows(side)) for side in (rows, slower))
+    now, before = (msgspec.structs.replace(make_report(), rows=make_rows(side, {})) for side in (rows, slower))
     found = Page(html.render(now, earlier=msgspec.structs.replace(before, campaign="before")))
     (row,) = (row for row in found.rows if row[:3] == ["adb:R58M123", "mnist", "extended-fixed/cpu"])
     assert row[3:6] == ["1.67 ms", "1.28 ms", "0.769"]
@@ -229,7 +229,7 @@ def test_temperatures_are_the_batterys_else_the_hottest_zones() -> None:
 
 def test_costs_that_hardly_differ_look_alike() -> None:
     """An axis from 13.38 to 13.41 MiB would show 0.2 % as all the difference there is."""
-    rows = make_rows(measured("mnist", "local"))
+    rows = make_rows(measured("mnist", "local"), {})
     close = [msgspec.structs.replace(row, size_bytes=1_000_000 + n) for n, row in enumerate(rows)]
     far = [msgspec.structs.replace(row, size_bytes=1_000_000 * (n + 1)) for n, row in enumerate(rows)]
     heights = []

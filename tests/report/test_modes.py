@@ -58,7 +58,7 @@ def report() -> CampaignReport:
             samples = tuple(DeviceSample(at_ns=s * 10**9, mhz=2000 - s) for s in range(100))
             runs.append(run(one, 0, sustained=SustainedRun(bins=bins, samples=samples)))
     measure = MeasureConfig(mode=(STEADY, COLD, SUSTAINED), rule=MeasureRule.MLPERF)
-    rows, failures, skipped = mode_rows(planned, runs, {("m", name): 1 for name in "ab"}, measure, DEFAULT_RULE)
+    rows, failures, skipped = mode_rows(planned, runs, measure, DEFAULT_RULE)
     assert not failures
     assert not skipped
     return msgspec.structs.replace(make_report(), modes=rows)
@@ -109,8 +109,8 @@ def test_a_mode_that_failed_says_so_under_its_name() -> None:
     one = recorded(COLD, "a")
     failed = run(one, 0)
     failed = msgspec.structs.replace(failed, result=msgspec.structs.replace(failed.result, status=Status.FAILED))
-    rows, failures, _ = mode_rows([one], [failed], {("m", "a"): 1}, MeasureConfig(mode=COLD), DEFAULT_RULE)
+    rows, failures, _ = mode_rows([one], [failed], MeasureConfig(mode=COLD), DEFAULT_RULE)
     assert [failure.run for failure in failures] == ["cpu (cold)"]
     assert rows == ()
-    _, _, never = mode_rows([one], [], {("m", "a"): 1}, MeasureConfig(mode=COLD), DEFAULT_RULE)
+    _, _, never = mode_rows([one], [], MeasureConfig(mode=COLD), DEFAULT_RULE)
     assert [skipped.run for skipped in never] == ["cpu (cold)"]

@@ -9,32 +9,27 @@ from hypothesis import strategies as st
 
 from device_runner.result import Failure, FailureKind, Mark, Status
 from pipeline.accuracy.result import ArtifactAccuracy
-from pipeline.campaign.record import RunRecord
 from pipeline.campaign.statistics import Doubt, Verdict
 from pipeline.check.compare import OutputCheck
 from pipeline.report import wording
 from pipeline.report.decision import decisions
 from pipeline.report.layout import accuracies, results
-from pipeline.report.model import NEVER_RUN, MeasuredRow, Row, ends_of, make_rows, worst_checks
-from tests.report_samples import BAD, GOOD, REFUSED, make_report, measured, record, runs
+from pipeline.report.model import NEVER_RUN, MeasuredRun, Row, ends_of, make_rows, worst_checks
+from tests.report_samples import BAD, GOOD, REFUSED, lane, make_report, measured, record, runs
 
 
-def lane(*records: RunRecord, variant: str = "v", run: str = "cpu", baseline: bool = False) -> MeasuredRow:
-    return MeasuredRow(device="d", model="m", variant=variant, run=run, runs=records, baseline=baseline)
-
-
-def only(one: MeasuredRow) -> Row:
-    (row,) = make_rows([one])
+def only(one: MeasuredRun) -> Row:
+    (row,) = make_rows([one], {})
     return row
 
 
 def test_rows_keep_their_order_within_model_and_device() -> None:
     a, b = measured("m", "one"), measured("m", "two")
     mixed = [one for pair in zip(a, b, strict=True) for one in pair]
-    assert make_rows(mixed) == make_rows([*a, *b])
-    rows = make_rows(mixed)
+    assert make_rows(mixed, {}) == make_rows([*a, *b], {})
+    rows = make_rows(mixed, {})
     assert [row.device for row in rows] == ["one"] * 7 + ["two"] * 7
-    assert [row.variant for row in rows[:7]] == [one.variant for one in a[:7]]
+    assert [row.variant for row in rows[:7]] == [planned.variant for planned, _ in a[:7]]
 
 
 class Counted(tuple[Row, ...]):
@@ -67,7 +62,7 @@ def test_rows_are_gone_through_as_often_for_many_models_as_for_one() -> None:
 
 
 def test_every_kind_of_outcome() -> None:
-    made = make_rows(measured("m", "d"))
+    made = make_rows(measured("m", "d"), {})
     verdicts = [row.comparison.verdict if row.comparison else None for row in made]
     assert verdicts == [None, Verdict.FASTER, Verdict.SAME, Verdict.NOT_SHOWN, Verdict.SLOWER, Verdict.FASTER, None]
     assert [row.status for row in made] == [Status.OK] * 6 + [Status.FAILED]
@@ -79,11 +74,11 @@ def test_every_kind_of_outcome() -> None:
 
 def test_each_device_and_model_has_its_own_baseline() -> None:
     slow = [
-        MeasuredRow(device=d, model="m", variant=v, run="cpu", runs=runs(f, 1), baseline=v == "a")
+        lane(*runs(f, 1), device=d, variant=v, baseline=v == "a")
         for d, scale in (("x", 1), ("y", 10))
         for v, f in (("a", scale), ("b", 2 * scale))
     ]
-    ratios = [row.comparison.ratio for row in make_rows(slow) if row.comparison]
+    ratios = [row.comparison.ratio for row in make_rows(slow, {}) if row.comparison]
     assert ratios == pytest.approx([2, 2], rel=1e-5)
 
 
@@ -94,7 +89,7 @@ def test_what_follows_a_failed_baseline_is_compared_with_the_next_of_its_options
         lane(*runs(2, 1), variant="basic", run="cpu"),
         lane(*runs(1, 1), variant="all", run="cpu"),
     ]
-    made = make_rows(lanes)
+    made = make_rows(lanes, {})
     assert [row.baseline for row in made] == [False, False, True, False]
     assert [row.comparison.ratio for row in made if row.comparison] == pytest.approx([2, 0.5], rel=1e-5)
     assert {row.comparison.baseline for row in made if row.comparison} == {"basic/cpu"}
@@ -112,12 +107,12 @@ def test_numbers_of_a_row() -> None:
 
 
 def test_without_a_baseline_nothing_is_compared() -> None:
-    rows = make_rows([lane(*runs(1, 1), variant="a"), lane(*runs(1, 1), variant="b")])
+    rows = make_rows([lane(*runs(1, 1), variant="a"), lane(*runs(1, 1), variant="b")], {})
     assert [row.comparison for row in rows] == [None, None]
 
 
 def test_what_was_never_run_is_said() -> None:
-    assert make_rows([lane()]) == ()
+    assert make_rows([lane()], {}) == ()
     failures, skipped = ends_of([lane()])
     assert (failures, [row.text for row in skipped]) == ((), [NEVER_RUN])
 
@@ -131,7 +126,7 @@ def test_failures_are_counted_by_what_they_say() -> None:
 
 def test_the_same_lane_twice_is_refused() -> None:
     with pytest.raises(ValueError, match="same key"):
-        make_rows([lane(), lane()])
+        make_rows([lane(), lane()], {})
 
 
 def test_worst_checks() -> None:
@@ -167,11 +162,11 @@ def test_the_worst_check_is_no_better_than_any(given_checks: list[OutputCheck]) 
 
 def test_what_runs_the_same_has_the_numbers_of_the_one_that_ran_and_counts_once() -> None:
     own = [
-        MeasuredRow(device="d", model="m", variant="a", run="cpu", runs=runs(1, 1), baseline=True),
-        MeasuredRow(device="d", model="m", variant="b", run="cpu", runs=runs(2, 2)),
+        lane(*runs(1, 1), variant="a", baseline=True),
+        lane(*runs(2, 2), variant="b"),
     ]
-    twin = MeasuredRow(device="d", model="m", variant="c", run="cpu", runs=(), same_as="b/cpu")
-    alone, both = make_rows(own), make_rows([*own, twin])
+    twin = lane(variant="c", same_as="b/cpu")
+    alone, both = make_rows(own, {}), make_rows([*own, twin], {})
     assert both[:2] == alone, "no statistic knows of it"
     assert ends_of([*own, twin]) == ends_of(own)
     row = both[2]
@@ -181,6 +176,6 @@ def test_what_runs_the_same_has_the_numbers_of_the_one_that_ran_and_counts_once(
 
 
 def test_what_runs_the_same_as_a_run_that_never_was_has_no_row() -> None:
-    rows = [lane(), MeasuredRow(device="d", model="m", variant="c", run="cpu", runs=(), same_as="v/cpu")]
-    assert make_rows(rows) == ()
+    rows = [lane(), lane(variant="c", same_as="v/cpu")]
+    assert make_rows(rows, {}) == ()
     assert [row.variant for row in ends_of(rows)[1]] == ["v"]

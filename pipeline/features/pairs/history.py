@@ -235,7 +235,7 @@ def _measured(
     for planned in record.planned:
         if planned.same_as or planned.mode is not MeasureMode.STEADY:
             continue
-        key, runs = (planned.device, planned.model, f"{planned.variant}/{planned.run}"), by_run.get(planned.id, [])
+        key, runs = (planned.device, planned.model, planned.way), by_run.get(planned.id, [])
         passed = [(run, median_ns) for run, median_ns in runs if run.result.status is Status.OK]
         medians_ns = [median_ns for _, median_ns in passed if median_ns is not None]
         marks = tuple(mark for run, _ in passed for mark in run.result.marks)

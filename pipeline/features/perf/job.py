@@ -59,7 +59,7 @@ from pipeline.model.onnx_model import load_model
 from pipeline.model.ort_format import read_ort
 from pipeline.model.signature import check_states, own_inputs
 from pipeline.model.sources import SourceModel, require_model_file
-from pipeline.report.model import CampaignReport, ends_of, make_rows, measured_rows, medians
+from pipeline.report.model import CampaignReport, ends_of, make_rows, measured_runs, medians
 from pipeline.report.modes import mode_rows
 from pipeline.report.profiles import Profiled, profile_views
 
@@ -455,9 +455,9 @@ def measure_files(
         records = [record for rounds in stored.values() for record in rounds]
         sizes = {(run.model, run.variant): run.size_bytes for run in runs}
         rule = decision_rule(order.measure)
-        measured = measured_rows(planned, records, sizes)
-        rows, (failures, left_out) = make_rows(measured, rule), ends_of(measured)
-        modes, mode_failures, mode_skipped = mode_rows(planned, records, sizes, order.measure, rule)
+        measured = measured_runs(planned, records)
+        rows, (failures, left_out) = make_rows(measured, sizes, rule), ends_of(measured)
+        modes, mode_failures, mode_skipped = mode_rows(planned, records, order.measure, rule)
         # A device that did not become fit for a run: no run's own failure.
         messages = {failure.message for failure in (*failures, *mode_failures)}
         unfit = [

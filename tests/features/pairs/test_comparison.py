@@ -18,25 +18,25 @@ from pipeline.features.pairs import comparison
 from pipeline.features.pairs.comparison import compare_sides, unpaired_interval
 from pipeline.features.pairs.report import change_text
 from pipeline.report import wording
-from pipeline.report.model import CampaignReport, MeasuredRow, make_rows
+from pipeline.report.model import CampaignReport, MeasuredRun, make_rows
 from pipeline.report.show import plain_lines
-from tests.report_samples import make_report, record, runs
+from tests.report_samples import lane, make_report, record, runs
 
 SCHEMA = Path(__file__).resolve().parents[3] / "docs" / "comparison.schema.json"
 
 
 def campaign(
-    name: str, *rows: MeasuredRow, host: Host | None = None, devices: tuple[DeviceFacts, ...] = ()
+    name: str, *rows: MeasuredRun, host: Host | None = None, devices: tuple[DeviceFacts, ...] = ()
 ) -> CampaignReport:
     """A report of these rows."""
     return CampaignReport(
         name="my", campaign=name, created_at="2026-01-31T08:15:30.123Z", margin=0.05, host=host or Host(), versions={},
-        rows=make_rows(rows), devices=devices,
+        rows=make_rows(rows, {}), devices=devices,
     )  # fmt: skip
 
 
-def row(factor: float, seed: int, variant: str = "all-fixed", device: str = "local", rounds: int = 8) -> MeasuredRow:
-    return MeasuredRow(device=device, model="m", variant=variant, run="cpu", runs=runs(factor, seed, rounds=rounds))
+def row(factor: float, seed: int, variant: str = "all-fixed", device: str = "local", rounds: int = 8) -> MeasuredRun:
+    return lane(*runs(factor, seed, rounds=rounds), device=device, variant=variant)
 
 
 def test_two_campaigns_are_not_paired_and_say_so() -> None:
@@ -60,7 +60,7 @@ def test_runs_of_one_campaign_are_compared_in_pairs() -> None:
 
 def test_a_round_that_failed_leaves_nothing_to_pair_by() -> None:
     crash = record(6, (), Failure(kind=FailureKind.CRASH, message="gone"))
-    failed = MeasuredRow(device="local", model="m", variant="b", run="cpu", runs=(*runs(1.0, 1, rounds=6), crash))
+    failed = lane(*runs(1.0, 1, rounds=6), crash, device="local", variant="b")
     both = campaign("1", row(1.0, 1, "a", rounds=6), failed)
     (one,) = compare_sides(both, both, runs=("a", "b")).rows
     assert not one.paired
@@ -86,14 +86,14 @@ def test_what_changed_is_named() -> None:
 
 
 def test_only_settings_that_differ_are_named() -> None:
-    def measured(min_runs: int, max_seconds: float) -> MeasuredRow:
+    def measured(min_runs: int, max_seconds: float) -> MeasuredRun:
         found = tuple(
             msgspec.structs.replace(
                 run, spec=msgspec.structs.replace(run.spec, min_runs=min_runs, max_seconds=max_seconds)
             )
             for run in runs(1.0, 1)
         )
-        return MeasuredRow(device="local", model="m", variant="a", run="cpu", runs=found)
+        return lane(*found, device="local", variant="a")
 
     found = compare_sides(
         campaign("1", measured(20, 60.0)),
@@ -117,8 +117,8 @@ def test_few_rounds_and_times_of_no_phone_give_no_ratio() -> None:
     few = compare_sides(campaign("1", row(1, 1, rounds=3)), campaign("2", row(1, 1)))
     assert few.rows[0].ratio is None
     assert "at least 4" in few.rows[0].note
-    marked = MeasuredRow(device="local", model="m", variant="all-fixed", run="cpu",
-                         runs=tuple(record(n, (2_000_000,), marks=(Mark.NOT_A_PHONE,)) for n in range(6)))  # fmt: skip
+    of_no_phone = (record(n, (2_000_000,), marks=(Mark.NOT_A_PHONE,)) for n in range(6))
+    marked = lane(*of_no_phone, device="local", variant="all-fixed")
     found = compare_sides(campaign("1", row(1, 1)), campaign("2", marked))
     assert found.rows[0].note == "times of B are not a phone's"
 
@@ -159,7 +159,7 @@ def test_where_devices_differ_the_remedy_does_not_blame_names_of_runs_alone() ->
 
 def test_of_a_run_that_failed_no_change_is_told() -> None:
     crash = record(0, (), Failure(kind=FailureKind.CRASH, message="gone"))
-    failed = MeasuredRow(device="local", model="m", variant="all-fixed", run="cpu", runs=(crash,))
+    failed = lane(crash, device="local", variant="all-fixed")
     found = compare_sides(campaign("1", row(1, 1)), campaign("2", failed))
     assert "in B" in found.rows[0].note
     assert found.rows[0].changes == ()
