@@ -21,10 +21,10 @@ import numpy as np
 from device_runner.device import DeviceFacts
 from device_runner.result import Conditions, RunResult, Status
 from device_runner.spec import RunOptions, RunSpec
-from pipeline.campaign.record import Host, RunRecord
+from pipeline.campaign.record import Host, RecordedRun, RunRecord
 from pipeline.partition.placement import ClaimReason, PlacedNode, Placement
 from pipeline.report import html
-from pipeline.report.model import CampaignReport, ChoiceRow, MeasuredRow, make_rows
+from pipeline.report.model import CampaignReport, ChoiceRow, MeasuredRun, make_rows
 
 DEVICES, MODELS, ROUNDS, LATENCIES = 100, 5, 5, 45
 VARIANTS = {"none-fixed": 1.0, "basic-fixed": 0.9, "extended-fixed": 0.7, "all-fixed": 0.68}
@@ -68,13 +68,15 @@ def runs(model: str, device: int, factor: float, random: np.random.Generator) ->
     return tuple(made)
 
 
-def campaign() -> list[MeasuredRow]:
+def campaign() -> list[MeasuredRun]:
     """10,000 runs."""
     random = np.random.default_rng(1)
     return [
-        MeasuredRow(device=f"adb:PHONE{device:03}", model=f"model_{model}", variant=variant, run="cpu",
-                    runs=runs(f"model_{model}", device, factor, random), size_bytes=10_000_000 + len(variant),
-                    baseline=variant == "none-fixed")
+        (
+            RecordedRun(id=f"{device} {model} {variant}", device=f"adb:PHONE{device:03}", model=f"model_{model}",
+                        variant=variant, run="cpu", options=RunOptions(), baseline=variant == "none-fixed"),
+            runs(f"model_{model}", device, factor, random),
+        )
         for device in range(DEVICES) for model in range(MODELS) for variant, factor in VARIANTS.items()
     ]  # fmt: skip
 
@@ -100,7 +102,7 @@ def placement() -> Placement:
 def page() -> str:
     """The page of the campaign with the graph."""
     rows = campaign()
-    made = make_rows(rows)
+    made = make_rows(rows, {(row.model, row.variant): 10_000_000 + len(row.variant) for row, _ in rows})
     report = CampaignReport(
         name="fleet", campaign="c", created_at="2026-01-31T10:00:00.000Z", margin=0.05, host=Host(system="Linux"),
         versions={"onnxruntime": "1.29.0"}, rows=made, placements=(placement(),),

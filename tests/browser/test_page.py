@@ -200,7 +200,7 @@ def test_the_address_keeps_what_is_shown(open_page: Open, text: str) -> None:
 
 def test_what_is_measured_can_be_downloaded(open_page: Open, text: str) -> None:
     page = open_page(text, accept_downloads=True).page
-    runs = [run for one in rows() for run in one.runs if run.result.latencies_ns]
+    runs = [run for _, records in rows() for run in records if run.result.latencies_ns]
     samples = sum(len(run.result.latencies_ns) for run in runs)
     for button, head, lines in (
         ("Download runs (CSV)", "device,model,variant,run,round,", len(runs)),
@@ -319,7 +319,7 @@ def test_speedscope_opens_the_trace(browser: Browser, tmp_path: Path) -> None:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-    runs = [run for one in rows() for run in one.runs]
+    runs = [run for _, records in rows() for run in records]
     stage = StageTime(
         name="convert", steps=2, started_at="2026-01-31T07:59:00.000Z", elapsed_ns=9 * 10**8, host="lab-7"
     )
