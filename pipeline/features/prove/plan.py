@@ -134,17 +134,8 @@ def levels_of(shipped: Shipped) -> tuple[int, ...]:
     return tuple(dict.fromkeys((lowest, max(lowest, NEWEST_LEVEL))))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProofPlace:
-    """An ABI and a CPU ("": this computer's own) to run in, and what is run there.
-
-    `deciding` are the targets that what happens there decides on; for the others it is a first look.
-    """
-
-    abi: str
-    cpu: str
-    ships: tuple[Shipped, ...]
-    deciding: frozenset[str]
+ProofPlace = tuple[str, frozenset[str], list[ProofRow]]
+"""An ABI, the targets that what happens there decides on (for the others it is a first look), and what is run there."""
 
 
 def places_of(ships: list[Shipped], order: ProofOrder) -> tuple[list[ProofPlace], list[str]]:
@@ -173,17 +164,18 @@ def places_of(ships: list[Shipped], order: ProofOrder) -> tuple[list[ProofPlace]
         except UnavailableError as error:
             problems.append(error)
             notes.append(f"{abi} was not run: {error.reason}; {error.remedy}")
-    rest = frozenset(targets).difference(*(place.deciding for place in places))
+    rest = frozenset(targets).difference(*(deciding for _, deciding, _ in places))
     if rest and problems and (order.cpus or host_abi not in there):
         raise problems[0]
     if rest:
         notes.append(f"{', '.join(sorted(rest))}: {host_abi} was run instead of its ABIs")
     if (host_abi not in there or order.cpus) and not rest:
         return places, notes
-    looks = _places(host_abi, ships, rest.union(*(place.deciding for place in places if place.abi == host_abi)), order)
-    if not looks[0].deciding:
+    deciding = rest.union(*(targets_of for abi, targets_of, _ in places if abi == host_abi))
+    looks = _places(host_abi, ships, deciding, order)
+    if not deciding:
         notes.append(f"{host_abi} was run as a first look: no target ships it, and what fails there is a warning")
-    return [*looks, *(place for place in places if place.abi != host_abi)], notes
+    return [*looks, *(place for place in places if place[0] != host_abi)], notes
 
 
 def library_abis(text: str) -> list[str]:
@@ -193,15 +185,19 @@ def library_abis(text: str) -> list[str]:
 
 
 def _places(abi: str, ships: Sequence[Shipped], deciding: frozenset[str], order: ProofOrder) -> list[ProofPlace]:
-    """With CPUs that are asked for, where the ABI has some or is the only one."""
+    """A place for each CPU: those that are asked for, where the ABI has some or is the only one; "": this computer's.
+
+    No emulated CPU has a GPU beside it.
+    """
     usual = HOST_ABIS[abi].usual if find_processor(abi).emulated else ("",)
     chosen = order.cpus if len(order.abis) == 1 or HOST_ABIS[abi].cpus else ()
     if chosen == ("all",):
         chosen = common_cpus(abi)
-    return [
-        ProofPlace(abi=abi, cpu=find_processor(abi, cpu).cpu, ships=tuple(ships), deciding=deciding)
-        for cpu in chosen or usual
-    ]
+    trials, places = trials_of(ships, order), []
+    for cpu in (find_processor(abi, name).cpu for name in chosen or usual):
+        rows = (row for row in trials if not (cpu and on_gpu(row)))
+        places.append((abi, deciding, [msgspec.structs.replace(row, abi=abi, cpu=cpu) for row in rows]))
+    return places
 
 
 def loaded(shipped: Shipped, options: RunOptions, bundle: Path) -> RunOptions:
@@ -297,18 +293,19 @@ def explain_run(
     checks: Sequence[OutputCheck],
     file: Path,
     options: RunOptions,
-    ran_in: tuple[LibraryFacts, ProofPlace],
+    ran_in: tuple[LibraryFacts, str],
     *,
     stock: bool,
     origin: str,
 ) -> Iterator[ProofFinding]:
     """Findings on a run that failed, or on its outputs, with the cause where the processor is known to be one.
 
-    `stock` as in `explain_failure`, `origin` as in ExpectedOutputs.
+    It `ran_in` a library, on a CPU ("": this computer's own). `stock` as in `explain_failure`, `origin` as in
+    ExpectedOutputs.
     """
-    library, place = ran_in
+    library, cpu = ran_in
     # What decides whether a defect shows: the profile that an emulator played says what its processor has.
-    profile = CPUS.get(place.cpu)
+    profile = CPUS.get(cpu)
     features = frozenset(profile.features.split()) if profile else None
     if features and profile and profile.announced:
         features |= {SME_TRAPS}
@@ -316,7 +313,7 @@ def explain_run(
         release=line_of(library.release) if library.release else NEWEST_KNOWN,
         kind=BuildKind(library.kind),
         asks_replay=options.session_config.get(REPLAY_KEY) == "1",
-        abis=(place.abi,),
+        abis=(library.abi,),
         features=features,
     )
     findings = (

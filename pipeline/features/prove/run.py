@@ -57,7 +57,6 @@ from pipeline.features.prove.plan import (
     ANDROID,
     NO_LEVEL,
     ProofOrder,
-    ProofPlace,
     explain_run,
     library_abis,
     loaded,
@@ -65,7 +64,6 @@ from pipeline.features.prove.plan import (
     on_gpu,
     places_of,
     tensor_files,
-    trials_of,
     wanted_targets,
 )
 from pipeline.library.kernels import read_arm_code
@@ -150,9 +148,8 @@ def context_rows(
                 checks = tuple(compare_outputs(expected, actual, simulated_tolerance(reference.tolerance)))
             elif not result.failure:
                 findings.append(not_compared("the model cannot be run on a CPU here in its place"))
-            place = ProofPlace(abi=X86_64, cpu="", ships=(), deciding=frozenset({context.target}))
             stock = name_of(order.library) is not None
-            findings += explain_run(result.failure, checks, file, options, (library, place), stock=stock, origin="")
+            findings += explain_run(result.failure, checks, file, options, (library, ""), stock=stock, origin="")
             yield ProofRow(
                 targets=tuple(
                     dict.fromkeys(row.target for row in manifest.content.contexts if row.file == context.file)
@@ -348,18 +345,16 @@ def prove_bundle(bundle: Path, order: ProofOrder, progress: Progress) -> Library
     system = archive_system(archive) if is_archive(archive) else read_facts(archive).system
     ships, left_out = wanted_targets(manifest.content, order, system)
     places, notes = places_of(ships, order)
-    libraries = {place.abi: resolve(order.library, place.abi) for place in places}
+    libraries = {abi: resolve(order.library, abi) for abi, _, _ in places}
     linux = ships[0].platform != ANDROID
     facts = {abi: library.linux() if linux else library.android() for abi, library in libraries.items()}
-    plan = [(place, trials_of(list(place.ships), order)) for place in places]
     contexts, not_simulated = contexts_to_run(manifest, order, [shipped.target for shipped in ships])
     expected: dict[str, ExpectedOutputs] = {}
     with files.scratch_folder() as work:
         rows = []
-        plan = [(place, [row for row in trials if not (on_gpu(row) and place.cpu)]) for place, trials in plan]
-        with progress.stage("prove", sum(len(trials) for _, trials in plan) + len(contexts)) as stage:
-            for place, trials in plan:
-                prover = _Prover(bundle, manifest, facts[place.abi], place, order, work, expected)
+        with progress.stage("prove", sum(len(trials) for _, _, trials in places) + len(contexts)) as stage:
+            for abi, deciding, trials in places:
+                prover = _Prover(bundle, manifest, facts[abi], deciding, order, work, expected)
                 for row in prover.rows(trials):
                     where = f"{row.abi} {row.cpu}".strip()
                     stage.at(f"{row.model} {row.variant} {row.run}, API level {row.api_level}, {where}")
@@ -371,7 +366,7 @@ def prove_bundle(bundle: Path, order: ProofOrder, progress: Progress) -> Library
                     stage.at(f"{row.model} {row.variant}, simulated")
                     stage.done()
                     rows.append(row)
-    abi = next(place.abi for place in places if place.deciding)
+    abi = next(abi for abi, deciding, _ in places if deciding)
     archive, library = libraries[abi].archive, facts[abi]
     notes += [*not_simulated, *by_kernel(rows)]
     for shipped in {shipped.target: shipped for shipped in ships}.values():
@@ -440,7 +435,7 @@ class _Prover:
         bundle: Path,
         manifest: Manifest,
         library: LibraryFacts,
-        place: ProofPlace,
+        deciding: frozenset[str],
         order: ProofOrder,
         work: Path,
         expected: dict[str, ExpectedOutputs],
@@ -448,19 +443,19 @@ class _Prover:
         self.bundle = bundle
         self.manifest = manifest
         self.library = library
-        self.place = place
+        self.deciding = deciding
         self.order = order
         self.work = work
         self.stock = name_of(order.library) is not None
         self.expected = expected
-        self.ships = {(shipped.file, shipped.target): shipped for shipped in reversed(place.ships)}
+        self.ships = {(shipped.file, shipped.target): shipped for shipped in reversed(manifest.content.ships)}
         self.seen: dict[tuple[str, bytes, int], ProofRun] = {}
 
     def rows(self, trials: list[ProofRow]) -> Iterator[ProofRow]:
-        """The rows of `trials_of`, in their order, with what came of them."""
+        """The rows of a place, in their order, with what came of them."""
         calls = self.work / "calls.jsonl"
-        for level, group in groupby(trials, key=lambda trial: trial.api_level):
-            phone = self.order.phone(level, self.place.cpu, calls)
+        for (level, cpu), group in groupby(trials, key=lambda trial: (trial.api_level, trial.cpu)):
+            phone = self.order.phone(level, cpu, calls)
             device = (
                 AndroidHost("android-host", self.library, phone)
                 if self.library.system == ANDROID
@@ -474,7 +469,7 @@ class _Prover:
         observed = self._observe(device, trial, trial.options, calls)
         findings = list(self._findings(device, trial, observed, calls))
         # What a GPU computes does not depend on the processor beside it: this computer's first look decides.
-        first_look = self.place.deciding.isdisjoint(trial.targets) and not on_gpu(trial)
+        first_look = self.deciding.isdisjoint(trial.targets) and not on_gpu(trial)
         for place, finding in enumerate(findings):
             if finding.severity is Severity.ERROR and (first_look or not trial.chosen):
                 # A way to run that the bundle does not advise keeps nothing from shipping.
@@ -485,8 +480,6 @@ class _Prover:
         _, checks, summary = observed
         return msgspec.structs.replace(
             trial,
-            abi=self.place.abi,
-            cpu=self.place.cpu,
             failed=any(finding.severity is Severity.ERROR for finding in findings),
             checks=checks,
             partitions=tuple(map(len, summary.partitions)) if summary else None,
@@ -510,7 +503,7 @@ class _Prover:
             yield not_compared(expected.origin)
         yield from explain_run(
             failure, checks, self.bundle / trial.file, loaded(shipped, options, self.bundle),
-            (self.library, self.place), stock=self.stock, origin=expected.origin,
+            (self.library, trial.cpu), stock=self.stock, origin=expected.origin,
         )  # fmt: skip
         if failure or options.provider != NNAPI:
             return
