@@ -1,7 +1,6 @@
-"""NNAPI's rules on small models; expected claims are those of a real build of 1.23.2 (ep_rules J)."""
+"""NNAPI's rules on small models, where no label of the ground truth (test_recorded_claims.py) tells."""
 
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -10,116 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from tests.onnx_samples import parsed_nodes
-from tests.partition_samples import NNAPI, NNAPI_NCHW, answer, chain, claims, model, one, quantized, value
-
-F32, I32, I64 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64
-
-
-@pytest.mark.parametrize(
-    ("made", "claimed"),
-    [
-        (one("Cast", to=I32), True),
-        (one("Cast", kind=I32, to=F32), False),
-        (one("Cast", to=I64), False),
-        (one("Relu", (1, 2, 1, 2, 1, 2)), True),
-        (one("Relu", ("batch", 4)), False),
-        (one("Relu", None), False),
-        (one("Relu", kind=TensorProto.FLOAT16), False),
-        (one("Sigmoid", ()), False),
-        (one("Tanh", ()), True),
-        (one("Softmax", (1, 1, 2, 2, 2), opset=11, axis=1), True),
-        (one("Softmax", (1, 1, 2, 2, 2), opset=13), False),
-        (one("Clip", constants={"low": np.float32(0), "high": np.float32(6)}), True),
-        (one("Clip", constants={"low": np.float32(-1), "high": np.float32(1)}), True),
-        (one("Clip", constants={"low": np.float32(0), "high": np.float32(5)}), False),
-        (one("Clip", constants={"low": np.float32(0)}), False),
-        (one("Gather", (3, 4), constants={"i": np.array([0, 1])}), True),
-        (one("Pad", (1, 1, 4, 4), constants={"p": np.array([0, 0, 1, 1, 0, 0, 1, 1])}), True),
-        (one("Pad", (1, 1, 4, 4), constants={"p": np.array([0, 0, 1, 1, 0, 0, 1, 1])}, mode="reflect"), False),
-        (one("Pad", (1, 1, 4, 4), constants={"p": np.array([0, 0, -1, 1, 0, 0, 1, 1])}), False),
-        (one("MatMul", (3, 4), constants={"b": np.ones((4, 5), np.float32)}), True),
-        (one("MatMul", (2, 3, 4), constants={"b": np.ones((4, 5), np.float32)}), False),
-        (one("MatMul", (2, 3, 4), constants={"b": np.ones((2, 4, 5), np.float32)}), True),
-        (one("MatMul", (2, 3, 4), constants={"b": np.ones((1, 4, 5), np.float32)}), False),
-        (one("Add", (0, 4), constants={"b": np.ones((4,), np.float32)}), True),
-        (one("Add", (1, 1, 1, 1, 4), constants={"b": np.ones((4,), np.float32)}), False),
-        (one("MaxPool", kernel_shape=[2, 2]), True),
-        (one("MaxPool", kernel_shape=[2, 2], ceil_mode=1), False),
-        (one("MaxPool", (1, 4, 6), kernel_shape=[2]), False),
-        (one("DepthToSpace", blocksize=2, mode="CRD"), False),
-        (one("Erf"), False),
-    ],
-)  # fmt: skip
-def test_one_operator(made: onnx.ModelProto, claimed: bool, tmp_path: Path) -> None:
-    assert claims(made, tmp_path, NNAPI) == ([{"y"}] if claimed else [])
-
-
-@pytest.mark.parametrize(
-    ("bias", "claimed"), [((5,), True), ((1, 5), True), ((3, 5), False), ((1,), False), ((), False)]
-)
-def test_gemm_bias(bias: tuple[int, ...], claimed: bool, tmp_path: Path) -> None:
-    constants = {"b": np.ones((4, 5), np.float32), "c": np.ones(bias, np.float32)}
-    assert bool(claims(one("Gemm", (3, 4), constants=constants), tmp_path)) is claimed
-
-
-@pytest.mark.parametrize(
-    ("level", "mode", "claimed"),
-    [(29, "half_pixel", False), (30, "half_pixel", True), (29, "asymmetric", True), (28, "asymmetric", False)],
-)
-def test_resize_by_level(level: int, mode: str, claimed: bool, tmp_path: Path) -> None:
-    made = one(
-        "Resize", (1, 2, 4, 4), inputs=["x", "", "s"], mode="linear", coordinate_transformation_mode=mode,
-        constants={"s": np.array([1, 1, 2, 2], np.float32)},
-    )  # fmt: skip
-    assert bool(claims(made, tmp_path, msgspec.structs.replace(NNAPI, api_level=level))) is claimed
-
-
-@pytest.mark.parametrize(("scales", "claimed"), [((0.5, 0.5), True), ((0.5, 1), False), ((0.3, 0.3), False)])
-def test_resize_shrinks_by_divisors(scales: tuple[float, float], claimed: bool, tmp_path: Path) -> None:
-    made = one(
-        "Resize", (1, 2, 4, 4), inputs=["x", "", "s"], mode="nearest", nearest_mode="floor",
-        coordinate_transformation_mode="asymmetric", constants={"s": np.array([1, 1, *scales], np.float32)},
-    )  # fmt: skip
-    assert bool(claims(made, tmp_path, NNAPI_NCHW)) is claimed
-
-
-@pytest.mark.parametrize(
-    ("ops", "groups"),
-    [
-        (("Identity",), []),
-        (("Flatten",), []),
-        (("Identity", "Identity"), [{"y0", "y1"}]),
-        (("Flatten", "Relu"), [{"y0", "y1"}]),
-        (("Relu", "Erf", "Relu", "Tanh"), [{"y0"}, {"y2", "y3"}]),
-    ],
-)
-def test_vetoes_and_cuts(ops: tuple[str, ...], groups: list[set[str]], tmp_path: Path) -> None:
-    assert claims(chain(*ops), tmp_path) == groups
-
-
-@pytest.mark.parametrize(
-    ("op", "group"), [("Transpose", {"d", "r", "q"}), ("Sigmoid", None), ("MaxPool", None), ("Softmax", None)]
-)
-def test_qdq_groups(op: str, group: set[str] | None, tmp_path: Path) -> None:
-    extra: dict[str, Any] = {"kernel_shape": [2, 2]} if op == "MaxPool" else {}
-    made = quantized([helper.make_node(op, ["d"], ["r"], **extra)])
-    assert claims(made, tmp_path, NNAPI_NCHW) == ([group] if group else [])
-
-
-def test_dequantize_before_a_refused_group_operator_is_claimed_alone(tmp_path: Path) -> None:
-    nodes = parsed_nodes("d = DequantizeLinear (x, s, z)  y = Sigmoid (d)")
-    made = model(nodes, [value("x", (1, 4), TensorProto.UINT8)], ["y"], {"s": np.float32(1), "z": np.uint8(0)})
-    assert claims(made, tmp_path) == [{"d", "y"}]
-
-
-@pytest.mark.parametrize(("zero_point", "size"), [(0, 5), (3, 5)])
-def test_redundant_relu_belongs_to_the_unit(zero_point: int, size: int, tmp_path: Path) -> None:
-    """With the type's minimum as zero point one unit of five nodes, else five single nodes in one group."""
-    nodes = parsed_nodes("e = DequantizeLinear (x1, scale, zero)  a = Add (d, e)  r = Relu (a)")
-    made = quantized(nodes, zero_point=zero_point)
-    made.graph.input.append(value("x1", (1, 4, 6, 6), TensorProto.UINT8))
-    (group,) = claims(made, tmp_path)
-    assert len(group) == size
+from tests.partition_samples import NNAPI, answer, chain, claims, model, one, quantized, value
 
 
 @pytest.mark.parametrize(
@@ -168,26 +58,6 @@ def test_shared_dequantize_is_copied_for_each_consumer(tmp_path: Path) -> None:
     constants = {"s": np.float32(1), "z": np.uint8(0)}
     made = model(nodes, [value("x", (1, 4), TensorProto.UINT8)], ["y0", "y1", "y2"], constants)
     assert claims(made, tmp_path) == [{"d", "d/duplicated", "d/duplicated_token_0", "y0", "y1", "y2"}]
-
-
-def test_u8_transpose_needs_its_producer_in_the_same_wave(tmp_path: Path) -> None:
-    alone = model(parsed_nodes("y = Transpose <perm = [1, 0]> (x)"), [value("x", (2, 3), TensorProto.UINT8)], ["y"])
-    assert claims(alone, tmp_path, NNAPI_NCHW) == []
-    nodes = parsed_nodes("q = QuantizeLinear (x, s, z)  y = Transpose <perm = [1, 0]> (q)")
-    behind = model(nodes, [value("x", (2, 3))], ["y"], {"s": np.float32(1), "z": np.uint8(0)})
-    assert claims(behind, tmp_path, NNAPI_NCHW) == [{"q", "y"}]
-
-
-def test_opset_window_of_the_layout_transformation(tmp_path: Path) -> None:
-    old = chain("Relu", opset=6)
-    assert claims(old, tmp_path, NNAPI) == []
-    assert claims(old, tmp_path, NNAPI_NCHW) == [{"y0"}]
-
-
-@pytest.mark.parametrize(("release", "claimed"), [((1, 22), False), ((1, 23), True), ((1, 28), True)])
-def test_opset_22_pooling_by_release(release: tuple[int, int], claimed: bool, tmp_path: Path) -> None:
-    made = one("GlobalAveragePool", opset=22)
-    assert bool(claims(made, tmp_path, msgspec.structs.replace(NNAPI, ort_release=release))) is claimed
 
 
 def test_stop_operators_leave_all_that_follows_to_the_cpu(tmp_path: Path) -> None:

@@ -33,11 +33,14 @@ def graph_of(*op_types: str) -> Graph:
     return view(chain(*op_types))
 
 
-def subgraph(provider: str, *nodes: str, domain: str = "") -> tuple[str, tuple[tuple[str, str, str], ...]]:
+Subgraph = tuple[str, tuple[tuple[str, str, str], ...]]
+
+
+def subgraph(provider: str, *nodes: str, domain: str = "") -> Subgraph:
     return provider, tuple((name, domain, "") for name in nodes)
 
 
-def groups(graph: Graph, *subgraphs: tuple[str, tuple[tuple[str, str, str], ...]]) -> tuple[tuple[str, ...], ...]:
+def groups(graph: Graph, *subgraphs: Subgraph) -> tuple[tuple[str, ...], ...]:
     claim, load = claim_on(graph, CompilerAnswer(subgraphs=subgraphs), V75)
     assert load.partitions == len(claim.groups)
     return claim.names()
@@ -58,26 +61,20 @@ def test_a_context_is_nothing_to_ask_about(tmp_path: Path) -> None:
     assert "the model that it was made from" in (got.remedy or "")
 
 
-def test_partitions_are_those_of_the_answer() -> None:
-    graph = graph_of("Relu", "Erf", "Tanh")
-    parts = subgraph(PROVIDER, "y0"), subgraph(CPU, "y1"), subgraph(PROVIDER, "y2")
-    assert groups(graph, *parts) == (("y0",), ("y2",))
-
-
-def test_a_node_in_another_layout_is_the_node_that_it_stands_for() -> None:
-    graph = graph_of("Relu", "Tanh")
-    assert groups(graph, subgraph(PROVIDER, "y0_token_7", domain=NHWC), subgraph(CPU, "y1")) == (("y0",),)
-
-
-def test_a_name_with_a_number_is_a_name_of_its_own_in_the_usual_layout() -> None:
-    graph = graph_of("Relu", "Tanh")
-    assert groups(graph, subgraph(CPU, "y0"), subgraph(PROVIDER, "y0_token_7"), subgraph(PROVIDER, "y1")) == (("y1",),)
-
-
-def test_nodes_that_the_layout_change_took_away_go_with_the_partition_beside_them() -> None:
-    graph = graph_of("Relu", "Tanh", "Relu", "Erf")
-    assert groups(graph, subgraph(PROVIDER, "y0"), subgraph(CPU, "y3")) == (("y0", "y1", "y2"),)
-    assert groups(graph, subgraph(CPU, "y0"), subgraph(CPU, "y3")) == ()
+@pytest.mark.parametrize(
+    ("op_types", "parts", "names"),
+    [
+        ("Relu Erf Tanh", (subgraph(PROVIDER, "y0"), subgraph(CPU, "y1"), subgraph(PROVIDER, "y2")), [["y0"], ["y2"]]),
+        # A node in another layout is the node that it stands for; elsewhere a name with a number is one of its own.
+        ("Relu Tanh", (subgraph(PROVIDER, "y0_token_7", domain=NHWC), subgraph(CPU, "y1")), [["y0"]]),
+        ("Relu Tanh", (subgraph(CPU, "y0"), subgraph(PROVIDER, "y0_token_7"), subgraph(PROVIDER, "y1")), [["y1"]]),
+        # Nodes that the layout change took away go with the partition beside them.
+        ("Relu Tanh Relu Erf", (subgraph(PROVIDER, "y0"), subgraph(CPU, "y3")), [["y0", "y1", "y2"]]),
+        ("Relu Tanh Relu Erf", (subgraph(CPU, "y0"), subgraph(CPU, "y3")), []),
+    ],
+)
+def test_partitions_are_those_of_the_answer(op_types: str, parts: tuple[Subgraph, ...], names: list[list[str]]) -> None:
+    assert list(map(list, groups(graph_of(*op_types.split()), *parts))) == names
 
 
 @pytest.mark.parametrize(

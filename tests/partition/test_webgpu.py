@@ -140,12 +140,6 @@ def test_reasons_name_the_nearest_kernel(op_type: str, opset: int, reason: str, 
     assert answer.claimed == (not reason)
 
 
-def test_old_opsets_have_no_layout_transformation(tmp_path: Path) -> None:
-    path = saved(tmp_path, parsed_nodes("y = Sigmoid (x)"), [value("x", (1, 4))], opset=6)
-    assert answer_of(path).claimed == 0
-    assert answer_of(path, "preferredLayout=NCHW").claimed == 1
-
-
 def test_named_nodes_stay_on_the_cpu_and_cost_copies(tmp_path: Path) -> None:
     nodes = parsed_nodes("[first] a = Relu (x)  [second] b = Sigmoid (a)  [third] y = Tanh (b)")
     path = saved(tmp_path, nodes, [value("x", (1, 4))])
@@ -193,14 +187,6 @@ def test_copies_are_estimated_where_layouts_change(tmp_path: Path) -> None:
     assert not answer_of(path, "preferredLayout=NCHW").copies_estimated
     shown = ort_mobile("partition", path, "--ep", "webgpu", "--ort-release", "1.29", code=0).out
     assert "about 2 copies between GPU and CPU per inference" in shown
-
-
-@pytest.mark.parametrize(("release", "claimed"), [("1.28", 0), ("1.29", 1)])
-def test_sums_of_unsigned_integers_came_with_a_release(tmp_path: Path, release: str, claimed: int) -> None:
-    nodes = [helper.make_node("CumSum", ["x", "axis"], ["y"])]
-    inputs = [value("x", (4,), TensorProto.UINT32), value("axis", (), TensorProto.INT32)]
-    path = saved(tmp_path, nodes, inputs, kind=TensorProto.UINT32)
-    assert answer_of(path, release=release).claimed == claimed
 
 
 @pytest.mark.parametrize(
