@@ -47,6 +47,7 @@ from pipeline.campaign.store import REPEATED
 from pipeline.config import Config, Goal, MeasureMode, TuneConfig, TuneStrategy
 from pipeline.core.errors import ConfigError, MissingError
 from pipeline.core.files import ARTIFACTS
+from pipeline.core.groups import grouped
 from pipeline.core.progress import Progress, duration_text
 from pipeline.core.variant import Artifact
 from pipeline.features.tune.search import COST_KNOWN, Observation, Proposal, conclude, optuna_package, propose
@@ -71,7 +72,6 @@ from pipeline.job.assemble import EndedCampaign
 from pipeline.job.bench import libraries_by_device
 from pipeline.job.prepare import Prepared, oldest_release, predict
 from pipeline.job.run import CampaignJob
-from pipeline.partition.placement import Placement
 from pipeline.report import wording
 
 log = logging.getLogger(__name__)
@@ -379,22 +379,6 @@ NOT_A_PHONE = "android-host:"
 """Devices whose times say nothing of a phone's."""
 
 
-@dataclass(slots=True)
-class SearchField:
-    """What is to be searched where: searches by device and model, what ended before it began, and what is predicted."""
-
-    searches: dict[str, dict[str, ModelSearch]] = field(default_factory=dict)
-    ended: list[TunedModel] = field(default_factory=list)
-    predictions: dict[str, Prediction] = field(default_factory=dict)
-    placements: tuple[Placement, ...] = ()
-
-    @property
-    def candidates(self) -> list[PlannedRun]:
-        """All candidates of all searches."""
-        models = [search for searches in self.searches.values() for search in searches.values()]
-        return [planned for search in models for planned in search.space.candidates]
-
-
 def goals_on(device: str, tune_config: TuneConfig) -> tuple[tuple[Goal, ...], str]:
     """The goals that a device can measure, and why it cannot measure the others."""
     goals = tuple(goal for goal in tune_config.goal_list if goal is not Goal.ENERGY)
@@ -406,17 +390,15 @@ def goals_on(device: str, tune_config: TuneConfig) -> tuple[tuple[Goal, ...], st
     return goals, "; ".join(reasons)
 
 
-def search_field(job: CampaignJob, bench: Bench, libraries: Mapping[str, str | None]) -> SearchField:
-    """The space of each model on each device; where nothing is possible, that.
+def search_spaces(job: CampaignJob, bench: Bench, libraries: Mapping[str, str | None]) -> dict[DeviceModel, Lattice]:
+    """What can be tried of each model on each device that measures any goal, and what cannot.
 
     Raises MissingError where no device can measure a goal, or the strategy needs a package that is not there.
     """
-    tune = job.config.tune
-    if tune.strategy is TuneStrategy.OPTUNA:
+    if job.config.tune.strategy is TuneStrategy.OPTUNA:
         optuna_package()
-    searched = SearchField()
     spaces: dict[DeviceModel, Lattice] = {}
-    goals = {name: goals_on(name, tune) for name in bench.facts}
+    goals = {name: goals_on(name, job.config.tune) for name in bench.facts}
     for name, facts in bench.facts.items():
         if goals[name][1]:
             log.warning("%s: %s", name, goals[name][1])
@@ -433,30 +415,35 @@ def search_field(job: CampaignJob, bench: Bench, libraries: Mapping[str, str | N
             why="; ".join(f"{name}: {reason}" for name, (_, reason) in goals.items()),
             remedy="choose among the goals latency, p90, memory and size, or other devices",
         )  # fmt: skip
-    planned = [planned_run for candidates, _ in spaces.values() for planned_run in candidates]
-    searched.predictions, searched.placements = predict(
-        planned, bench.facts, oldest_release(job.config), job.folder / ARTIFACTS, bench.progress
-    )
+    return spaces
+
+
+def searches_in(
+    spaces: Mapping[DeviceModel, Lattice],
+    devices: Mapping[str, DeviceFacts],
+    predictions: Mapping[str, Prediction],
+    tune_config: TuneConfig,
+) -> tuple[dict[DeviceModel, ModelSearch], list[TunedModel]]:
+    """The searches to run, and those that ended before they began, as nothing is possible."""
+    searches: dict[DeviceModel, ModelSearch] = {}
+    ended = []
     for (name, model), whole in spaces.items():
-        space, to_measure = distinct_candidates(whole, bench.facts[name], searched.predictions), goals[name][0]
+        space, to_measure = distinct_candidates(whole, devices[name], predictions), goals_on(name, tune_config)[0]
         if to_measure == (Goal.SIZE,):  # the smallest files: no run is needed to know them
             least = min((planned.size_bytes for planned in space[0]), default=0)
             space = without(space, partial(_larger, least))
         try:
-            search = ModelSearch(space=space_of(*space), tune=tune, goals=to_measure)
+            searches[name, model] = ModelSearch(space=space_of(*space), tune=tune_config, goals=to_measure)
         except ConfigError as error:
-            searched.ended.append(
+            ended.append(
                 TunedModel(
                     device=name, model=model, goals=to_measure, outcome=TuneOutcome.NONE_POSSIBLE,
                     reason=f"{error.what}: {error.why}", candidates=tuple(map(left_out, space[1])),
                 )
             )  # fmt: skip
-        else:
-            searched.searches.setdefault(name, {})[model] = search
-    for searches in searched.searches.values():
-        for search in searches.values():
-            search.others = len(searched.searches) - 1
-    return searched
+    for search in searches.values():
+        search.others = len({device for device, _ in searches}) - 1
+    return searches, ended
 
 
 def _larger(least: int, planned: PlannedRun) -> str:
@@ -481,31 +468,47 @@ def tune(job: CampaignJob, work: Path, progress: Progress) -> EndedCampaign:
     job = replace(job, config=msgspec.structs.replace(job.config, measure=steady))
     with job.bench(work, progress) as bench:
         libraries = libraries_by_device(bench.facts, job.config.targets, job.options.library)
-        searched = search_field(job, bench, libraries)
-        campaign = job.enter(bench.facts, searched.candidates, bench.unusable, searching=True)
+        spaces = search_spaces(job, bench, libraries)
+        possible = [planned for candidates, _ in spaces.values() for planned in candidates]
+        release, artifacts = oldest_release(job.config), job.folder / ARTIFACTS
+        predictions, placements = predict(possible, bench.facts, release, artifacts, bench.progress)
+        searches, ended = searches_in(spaces, bench.facts, predictions, job.config.tune)
+
+        candidates = [planned for search in searches.values() for planned in search.space.candidates]
+        campaign = job.enter(bench.facts, candidates, bench.unusable, searching=True)
         # The plan of the runs that searches decide: short, as nothing of the labelled set is run
-        plan = job.plan(campaign.id, distinct(searched.candidates), libraries, searched.predictions)
+        plan = job.plan(campaign.id, distinct(candidates), libraries, predictions)
         inputs = {name: replace(inputs, labelled=None) for name, inputs in plan.inputs.items()}
         plan = replace(plan, inputs=inputs)
-        left = _searched(job, plan, searched, bench)
-        tuned = [
-            found_by(search, device, model, left.get(device, ""))
-            for device, searches in searched.searches.items()
-            for model, search in searches.items()
-        ]
-        confirmed, later = _confirm(job, (*tuned, *searched.ended), searched, bench, libraries)
+        left = _searched(job, plan, searches, bench)
+        tuned = [found_by(search, *place, left.get(place[0], "")) for place, search in searches.items()] + ended
+
+        confirmed = _to_confirm(tuned, searches)
+        lost = [Skipped(device=row.device, model=row.model, what=row.reason) for row in tuned if not row.winner]
+        campaign = job.enter(
+            bench.facts, confirmed, [*bench.unusable, *lost], tuned=tuple(tuned), placements=placements
+        )
+        in_rounds = job.plan(campaign.id, distinct(confirmed), libraries, predictions)
+        rounds = msgspec.structs.replace(in_rounds.measure, rounds=CONFIRM_ROUNDS)
+        later = bench.run(replace(in_rounds, measure=rounds))
         denied = bench.blame(plan) if job.options.blame else ()
-        return confirmed, left | later, denied
+        return campaign, left | later, denied
 
 
-def _searched(job: CampaignJob, plan: CampaignPlan, searched: SearchField, bench: Bench) -> dict[str, str]:
-    """Run the searches on all devices, from where the store says they are; an interruption says what is kept."""
+def _searched(
+    job: CampaignJob, plan: CampaignPlan, searches: Mapping[DeviceModel, ModelSearch], bench: Bench
+) -> dict[str, str]:
+    """Run the searches on all devices, from where the store says they are; an interruption says what is kept.
+
+    Why devices could not finish.
+    """
     runs = job.store.runs(plan.campaign)
-    with bench.progress.stage("tune", len(searched.searches)) as stage:
+    by_device = grouped((device, (model, search)) for (device, model), search in searches.items())
+    with bench.progress.stage("tune", len(by_device)) as stage:
         schedules = {}
-        for device, searches in searched.searches.items():
+        for device, models in by_device.items():
             line = stage.part(device, 1)
-            schedule = DeviceSearch(searches, job.config.tune.minutes * 60, line.at, line.done)
+            schedule = DeviceSearch(dict(models), job.config.tune.minutes * 60, line.at, line.done)
             schedule.replay(run for run in runs if run.result.device == device)
             schedules[device] = schedule
         plan = replace(plan, schedules=schedules)
@@ -516,53 +519,28 @@ def _searched(job: CampaignJob, plan: CampaignPlan, searched: SearchField, bench
             raise KeyboardInterrupt(f"{kept} runs of the search are kept; nothing was chosen yet") from error
 
 
-def _confirm(
-    job: CampaignJob,
-    tuned: Sequence[TunedModel],
-    searched: SearchField,
-    bench: Bench,
-    libraries: Mapping[str, str | None],
-) -> tuple[CampaignRecord, dict[str, str]]:
-    """Measure winners, defaults and the winners of the other devices in rounds; the campaign of that, in any case, and
-    why devices could not finish.
+def _to_confirm(tuned: Sequence[TunedModel], searches: Mapping[DeviceModel, ModelSearch]) -> list[PlannedRun]:
+    """What is measured in rounds, each device and model after the other: the defaults first, as baselines, then what
+    was found there and on other devices.
     """
-    lost = [
-        Skipped(device=search.device, model=search.model, what=search.reason) for search in tuned if not search.winner
-    ]
-    # By device and model: the defaults first, as baselines, then what was found there and on other devices
     chosen: dict[str, PlannedRun] = {}
-    runs = {planned_id(run): (run.model, run.run_name) for run in searched.candidates}
-    winners = {(search.device, search.model): runs[search.winner] for search in tuned if search.winner}
-    for search in tuned:
-        if search.winner:
-            space = searched.searches[search.device][search.model].space
-            candidates = {planned_id(run): run for run in space.candidates}
+    runs = {
+        planned_id(run): (run.model, run.run_name) for search in searches.values() for run in search.space.candidates
+    }
+    winners = {(row.device, row.model): runs[row.winner] for row in tuned if row.winner}
+    for row in tuned:
+        if row.winner:
+            candidates = {planned_id(run): run for run in searches[row.device, row.model].space.candidates}
             by_run = {(run.model, run.run_name): name for name, run in candidates.items()}
             elsewhere = [by_run.get(run, "") for run in winners.values()]
-            for name in (search.ort_default, search.documented, *search.front, search.winner, *elsewhere):
+            for name in (row.ort_default, row.documented, *row.front, row.winner, *elsewhere):
                 if name in candidates:
                     chosen.setdefault(name, candidates[name])
-    planned = list(chosen.values())
-    campaign = job.enter(
-        bench.facts, planned, [*bench.unusable, *lost],
-        tuned=tuple(tuned), placements=searched.placements,
-    )  # fmt: skip
-    plan = job.plan(campaign.id, distinct(planned), libraries, searched.predictions)
-    plan = replace(plan, measure=msgspec.structs.replace(plan.measure, rounds=CONFIRM_ROUNDS))
-    return campaign, bench.run(plan)
+    return list(chosen.values())
 
 
-@dataclass(frozen=True, slots=True)
-class Confirmation:
-    """What the confirming rounds say of one configuration on one device, by round; none where a round failed."""
-
-    run: RecordedRun
-    rounds: Mapping[int, CandidateValues]
-
-    @property
-    def values(self) -> CandidateValues:
-        """The medians of its rounds."""
-        return medians(list(self.rounds.values()))
+Confirmed = Mapping[str, Mapping[int, CandidateValues]]
+"""What the confirming rounds say of configurations, by planned run and round; none of which a round failed."""
 
 
 def tune_report(
@@ -583,84 +561,77 @@ def tune_report(
         else:
             values = values_of(run.result, sizes[run.model, run.variant])
             rounds.setdefault(run.planned, {})[run.round] = values
-    # By device and model: what was confirmed, by the id of the planned run
-    confirmed: dict[DeviceModel, dict[str, Confirmation]] = {}
-    for planned in record.planned:
-        name = planned.same_as or planned.id
-        if name in rounds and name not in failed:
-            place = confirmed.setdefault((planned.device, planned.model), {})
-            place[planned.id] = Confirmation(planned, rounds[name])
-    answers = tuple(
-        _answer(record, search, confirmed.get((search.device, search.model), {})) for search in record.tuned
-    )
-    costs = tuple(_costs(answers, confirmed))
+    confirmed = {
+        planned.id: rounds[name]
+        for planned in record.planned
+        if (name := planned.same_as or planned.id) in rounds and name not in failed
+    }
+    answers = tuple(_answer(record, search, confirmed) for search in record.tuned)
+    costs = tuple(_costs(answers, record.planned, confirmed))
+    runs_confirmed = [planned for planned in record.planned if planned.id in confirmed]
     percent = record.config.tune.share_percent
     return TuneReport(
         name=campaign.name,
         campaign=campaign.id,
         answers=answers,
-        choices=tuple(_choices(answers, costs, confirmed, devices, artifacts, percent / 100)),
+        choices=tuple(_choices(answers, costs, runs_confirmed, devices, artifacts, percent / 100)),
         costs=costs,
         share_percent=percent,
     )
 
 
-def _answer(record: JobRecord, search: TunedModel, confirmed: Mapping[str, Confirmation]) -> TuneAnswer:
+def _answer(record: JobRecord, search: TunedModel, confirmed: Confirmed) -> TuneAnswer:
     """The winner of a search as it was confirmed; one that breaks a constraint then is none."""
-    winner = confirmed.get(search.winner)
-    if winner is None:
+    if search.winner not in confirmed:
         if not search.winner:
             return TuneAnswer(search=search)
         left = Dropped(reason="the rounds that confirm the winner were not measured: go on with --resume")
         lost = msgspec.structs.replace(_won_by(search, "", left), outcome=TuneOutcome.LOST, reason=left.text)
         return TuneAnswer(search=lost)
     goals = tuple(Goal(goal) for goal in search.goals)
-    limits = {name: broken_limit(confirmation.values, record.config.tune) for name, confirmation in confirmed.items()}
-    kept = [confirmed[name] for name in search.front if name in confirmed and not limits[name]]
+    names = (search.winner, *search.front, search.documented, search.ort_default)
+    values = {name: medians(list(confirmed[name].values())) for name in names if name in confirmed}
+    limits = {name: broken_limit(value, record.config.tune) for name, value in values.items()}
+    kept = [name for name in search.front if name in confirmed and not limits[name]]
     if broken := limits[search.winner]:
         if not kept:
             gone = _won_by(search, "", broken)
             gone = msgspec.structs.replace(gone, outcome=TuneOutcome.NONE_POSSIBLE, reason=broken.text)
             return TuneAnswer(search=gone)
-        winner = min(kept, key=lambda confirmation: value_of(confirmation.values, goals[0]) or float("inf"))
-        search = _won_by(search, winner.run.id, broken)
-    default = confirmed.get(search.documented)
-    if default and default is not winner and not limits[search.documented]:
-        ratio = ratio_of(winner.rounds, default.rounds, goals[0])
+        best = min(kept, key=lambda name: value_of(values[name], goals[0]) or float("inf"))
+        search = _won_by(search, best, broken)
+    runs = {planned.id: planned for planned in record.planned}
+    default = search.documented
+    if default in confirmed and default != search.winner and not limits[default]:
+        ratio = ratio_of(confirmed[search.winner], confirmed[default], goals[0])
         if ratio and not shown_below(ratio):
             # A search whose winner was not confirmed to be better: what the documentation advises stays
-            name = f"{winner.run.variant}/{winner.run.run}"
+            name = f"{runs[search.winner].variant}/{runs[search.winner].run}"
             why = f"{name} was not confirmed to be better than the default: {ratio[0]:.3f} times its {search.goals[0]}"
             bounds = f" ({ratio[1]:.3f} to {ratio[2]:.3f})" if ratio[1] is not None and ratio[2] is not None else ""
-            changed = _won_by(search, search.documented, Dropped(reason=why + bounds))
+            changed = _won_by(search, default, Dropped(reason=why + bounds))
             search = msgspec.structs.replace(changed, reason=f"{search.reason}; {why}{bounds}")
-            winner = default
-    gains = []  # how the winner compares with both defaults, for each goal
-    names: dict[Literal["documentation", "onnxruntime"], str] = {
+    defaults: dict[Literal["documentation", "onnxruntime"], str] = {
         "documentation": search.documented, "onnxruntime": search.ort_default,
     }  # fmt: skip
-    for than, name in names.items():
-        other = confirmed.get(name)
-        for goal in goals if other and other is not winner else ():
-            ratio = ratio_of(winner.rounds, other.rounds, goal) if other else None
-            if ratio and other:
-                gains.append(
-                    Gain(
-                        than=than, goal=goal.value, variant=other.run.variant, run=other.run.run, ratio=ratio[0],
-                        low=ratio[1], high=ratio[2], rounds=ratio[3],
-                    )
-                )  # fmt: skip
-    values = {number: confirmation.values for number, confirmation in enumerate(kept)}
-    best = [kept[number] for number in nondominated(values, goals)] if len(goals) > 1 else []
-    best.sort(key=lambda confirmation: value_of(confirmation.values, goals[0]) or 0.0)
+    gains = tuple(
+        Gain(
+            than=than, goal=goal.value, variant=runs[name].variant, run=runs[name].run, ratio=ratio[0], low=ratio[1],
+            high=ratio[2], rounds=ratio[3],
+        )
+        for than, name in defaults.items() if name in confirmed and name != search.winner
+        for goal in goals if (ratio := ratio_of(confirmed[search.winner], confirmed[name], goal))
+    )  # fmt: skip
+    front = nondominated({name: values[name] for name in kept}, goals) if len(goals) > 1 else []
+    front.sort(key=lambda name: value_of(values[name], goals[0]) or 0.0)
     return TuneAnswer(
         search=search,
-        variant=winner.run.variant,
-        run=winner.run.run,
-        values=winner.values,
-        confirmed_rounds=len(winner.rounds),
-        gains=tuple(gains),
-        front=tuple(FrontPoint(variant=row.run.variant, run=row.run.run, values=row.values) for row in best),
+        variant=runs[search.winner].variant,
+        run=runs[search.winner].run,
+        values=values[search.winner],
+        confirmed_rounds=len(confirmed[search.winner]),
+        gains=gains,
+        front=tuple(FrontPoint(variant=runs[name].variant, run=runs[name].run, values=values[name]) for name in front),
     )
 
 
@@ -674,23 +645,21 @@ def _won_by(search: TunedModel, winner: str, why: Dropped) -> TunedModel:
     return msgspec.structs.replace(search, winner=winner, candidates=tuple(candidates))
 
 
-def _costs(
-    answers: Sequence[TuneAnswer], confirmed: Mapping[DeviceModel, Mapping[str, Confirmation]]
-) -> Iterator[SharedCost]:
+def _costs(answers: Sequence[TuneAnswer], planned: Sequence[RecordedRun], confirmed: Confirmed) -> Iterator[SharedCost]:
     """What it costs each device to run the winner of another, where both were measured there."""
+    rounds = {run.names: confirmed[run.id] for run in planned if run.id in confirmed}
     won = [answer for answer in answers if answer.variant]
     for winner in won:
-        place = confirmed[winner.search.device, winner.search.model]
-        by_run = {(confirmation.run.variant, confirmation.run.run): confirmation for confirmation in place.values()}
+        device, model = winner.search.device, winner.search.model
         for there in won:
-            other = by_run.get((there.variant, there.run))
-            if there is winner or there.search.model != winner.search.model or other is None:
+            other = rounds.get((device, model, there.variant, there.run))
+            if there is winner or there.search.model != model or other is None:
                 continue
-            ratio = ratio_of(other.rounds, by_run[winner.variant, winner.run].rounds, Goal(winner.search.goals[0]))
+            ratio = ratio_of(other, rounds[device, model, winner.variant, winner.run], Goal(winner.search.goals[0]))
             if ratio:
                 yield SharedCost(
-                    model=winner.search.model, device=winner.search.device, winner_of=there.search.device,
-                    variant=there.variant, run=there.run, ratio=ratio[0], low=ratio[1], high=ratio[2],
+                    model=model, device=device, winner_of=there.search.device, variant=there.variant, run=there.run,
+                    ratio=ratio[0], low=ratio[1], high=ratio[2],
                 )  # fmt: skip
 
 
@@ -701,7 +670,7 @@ Configuration = tuple[str, str]
 def _choices(
     answers: Sequence[TuneAnswer],
     costs: Sequence[SharedCost],
-    confirmed: Mapping[DeviceModel, Mapping[str, Confirmation]],
+    confirmed: Sequence[RecordedRun],
     devices: Mapping[str, DeviceFacts],
     artifacts: Sequence[Artifact],
     share: float,
@@ -726,15 +695,10 @@ def _choices(
         for configuration, members in cover(classes, set(won.values()), cost, share).items():
             names = tuple(device for each in members for device in classes[each])
             worst = [cost.get((device, configuration)) for device in names]
-            run = next(
-                confirmation.run
-                for device in names
-                for confirmation in confirmed[device, model].values()
-                if (confirmation.run.variant, confirmation.run.run) == configuration
-            )
+            runs = (run for name in names for run in confirmed if run.names == (name, model, *configuration))
             yield ClassChoice(
                 model=model, classes=tuple(members), devices=names, variant=configuration[0],
-                file=files[model, configuration[0]], run=configuration[1], options=run.options,
+                file=files[model, configuration[0]], run=configuration[1], options=next(runs).options,
                 cost=None if None in worst else max((loss for loss in worst if loss is not None), default=None),
             )  # fmt: skip
 

@@ -184,19 +184,39 @@ ArmForecast = tuple[int, float, float]
 """An arm with the log value that it is expected to have before the race, and the standard deviation of that."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RaceStanding:
-    """Where a race was at its last look, after so many rounds.
+class SearchStage(StrEnum):
+    """What a run is measured for."""
 
-    `dropped` has the reason of each arm that is out; `bounds` compares the others with the leader. `ended` is why the
-    race is decided, "" while it goes on.
+    RANDOM = "random part"
+    MODEL = "best predicted"
+    SAMPLED = "sampled by Optuna"
+    RACE = "race"
+    GRID = "grid"
+    DONE = "done"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """What to measure next, once each and in this order, and what is known so far.
+
+    `leader` is the best so far, always measured; while candidates are measured once each, that is a guess. `compared`
+    has its value relative to those of the defaults, as far as a race knows that. `dropped` has the reason of every
+    candidate that is out. `done` is why the search ended, "" while it goes on; `uncertain` where `conclude` ended it,
+    before it was sure of its answer.
+
+    Of a race: where it was at its last look, after so many `rounds`; `bounds` compares the arms that are left with the
+    leader.
     """
 
-    leader: int
-    rounds: int
-    dropped: Mapping[int, Dropped]
-    bounds: Mapping[int, Interval]
-    ended: str = ""
+    candidates: tuple[int, ...] = ()
+    stage: SearchStage
+    dropped: Mapping[int, Dropped] = field(default_factory=dict)
+    leader: int | None = None
+    compared: Mapping[int, Interval] = field(default_factory=dict)
+    done: str = ""
+    uncertain: bool = False
+    rounds: int = 0
+    bounds: Mapping[int, Interval] = field(default_factory=dict)
 
     @property
     def could(self) -> float:
@@ -212,7 +232,7 @@ def run_race(
     *,
     delta: float,
     within: float,
-) -> RaceStanding | None:
+) -> Proposal | None:
     """The standing at the last look, or at the one that ended the race; None before the first.
 
     `failed` is how many laps had been run when an arm failed, `expected` what the model says of arms. `delta` is the
@@ -238,13 +258,13 @@ def run_race(
             for arm, interval in bounds.items()
             if interval.low > 1
         }
-        standing = RaceStanding(
-            leader=min(bounds, key=lambda arm: bounds[arm].ratio), rounds=number, dropped=dict(dropped),
-            bounds={arm: interval for arm, interval in bounds.items() if arm not in dropped},
+        standing = Proposal(
+            stage=SearchStage.RACE, leader=min(bounds, key=lambda arm: bounds[arm].ratio), dropped=dict(dropped),
+            rounds=number, bounds={arm: interval for arm, interval in bounds.items() if arm not in dropped},
         )  # fmt: skip
         if standing.could <= within:
             return replace(
-                standing, ended=f"after {number} rounds no candidate left can be more than {within:.0%} better"
+                standing, done=f"after {number} rounds no candidate left can be more than {within:.0%} better"
             )
         number = max(number + 1, math.ceil(number * LOOK_STEP))
     return standing
@@ -308,7 +328,7 @@ def compare_arms(
 
 
 def next_round(
-    arms: Sequence[int], standing: RaceStanding | None, laps: Sequence[Lap], failed: AbstractSet[int]
+    arms: Sequence[int], standing: Proposal | None, laps: Sequence[Lap], failed: AbstractSet[int]
 ) -> list[int]:
     """Arms that are still to run in the round that is under way, in the order of the arms."""
     out = standing.dropped if standing else {}
@@ -316,17 +336,6 @@ def next_round(
     counted = Counter(arm for arm, _, _ in laps)
     number = min((counted[arm] for arm in left), default=0)
     return [arm for arm in left if counted[arm] == number]
-
-
-class SearchStage(StrEnum):
-    """What a run is measured for."""
-
-    RANDOM = "random part"
-    MODEL = "best predicted"
-    SAMPLED = "sampled by Optuna"
-    RACE = "race"
-    GRID = "grid"
-    DONE = "done"
 
 
 NO_VALUES = CandidateValues()
@@ -353,25 +362,6 @@ class Observation:
     def good(self) -> float | None:
         """The value, None where the run gave none that a logarithm could be taken of."""
         return self.value if self.value is not None and math.isfinite(self.value) and self.value > 0 else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proposal:
-    """What to measure next, once each and in this order, and what is known so far.
-
-    `leader` is the best so far, always measured; while candidates are measured once each, that is a guess. `compared`
-    has its value relative to those of the defaults, as far as a race knows that. `dropped` has the reason of every
-    candidate that is out. `done` is why the search ended, "" while it goes on; `uncertain` where `conclude` ended it,
-    before it was sure of its answer.
-    """
-
-    candidates: tuple[int, ...]
-    stage: SearchStage
-    dropped: Mapping[int, Dropped] = field(default_factory=dict)
-    leader: int | None = None
-    compared: Mapping[int, Interval] = field(default_factory=dict)
-    done: str = ""
-    uncertain: bool = False
 
 
 Out = tuple[int, Dropped, int]
@@ -506,7 +496,7 @@ MODEL_FROM = 20
 
 
 def concluded(
-    view: SearchView, why: str, standing: RaceStanding | None = None, cut: int = 0, *, uncertain: bool = False
+    view: SearchView, why: str, standing: Proposal | None = None, cut: int = 0, *, uncertain: bool = False
 ) -> Proposal:
     """The end of a search with what was measured until now; `standing` is that of its race, which began at `cut`.
 
@@ -528,7 +518,7 @@ def concluded(
     )  # fmt: skip
 
 
-def _fates(view: SearchView, leader: int, standing: RaceStanding | None, cut: int) -> Iterator[tuple[int, Dropped]]:
+def _fates(view: SearchView, leader: int, standing: Proposal | None, cut: int) -> Iterator[tuple[int, Dropped]]:
     """Why each candidate but the leader was not chosen, where neither a failure nor the race has said so."""
     seen = view.seen[: cut or None]
     has_model = sum(run.good is not None for run in seen) >= MODEL_FROM
@@ -655,13 +645,13 @@ def propose(
     if missing:
         return _ask(view, missing, stage)
     arms, laps, standing = _race(view, cut)
-    if standing and standing.ended:
-        return concluded(view, standing.ended, standing, cut)
+    if standing and standing.done:
+        return concluded(view, standing.done, standing, cut)
     order = view.shuffled(next_round(arms, standing, laps, view.out.keys()), 1, len(laps) // len(arms))
     asked = _ask(view, order, SearchStage.RACE)
     if not asked.candidates:
         return concluded(view, ALL_OUT, standing, cut)
-    if standing is None:
+    if standing is None or standing.leader is None:
         return asked
     # The leader's value relative to those of the defaults that have laps
     leader, had = standing.leader, {arm for arm, _, _ in laps}
@@ -691,7 +681,7 @@ def conclude(
     return concluded(view, why, standing, cut, uncertain=True)
 
 
-def _race(view: SearchView, cut: int) -> tuple[list[int], list[Lap], RaceStanding | None]:
+def _race(view: SearchView, cut: int) -> tuple[list[int], list[Lap], Proposal | None]:
     """The arms of the race that began at `cut`, its laps, and how it stands.
 
     Arms are the best measured by the model of the first `cut` observations, and the default: as many more as it cannot

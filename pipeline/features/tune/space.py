@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -394,7 +395,10 @@ def broken_limit(values: CandidateValues, tune: TuneConfig, *, single: bool = Fa
     return None
 
 
-def nondominated(values: Mapping[int, CandidateValues], goals: Sequence[Goal]) -> list[int]:
+Name = TypeVar("Name", int, str)
+
+
+def nondominated(values: Mapping[Name, CandidateValues], goals: Sequence[Goal]) -> list[Name]:
     """The candidates that no other beats: none is at most as large in every goal and smaller in one."""
     points = {c: tuple(value_of(v, goal) for goal in goals) for c, v in values.items()}
     whole = {c: tuple(x for x in point if x is not None) for c, point in points.items() if None not in point}

@@ -152,7 +152,7 @@ def test_a_race_drops_what_is_slower_and_ends_when_nothing_can_be_better() -> No
     standing = present(race([1, 2, 3], run, {}))
     assert standing.leader in (1, 3)
     assert "above the leader" in standing.dropped[2].text
-    assert "can be more than 2% better" in standing.ended
+    assert "can be more than 2% better" in standing.done
 
 
 def test_a_race_before_its_first_look_knows_nothing() -> None:
