@@ -7,7 +7,7 @@ from pathlib import Path
 
 from device_runner.device import open_device
 from device_runner.errors import RunnerError, SpecError
-from device_runner.files import read_regular, visible_lines
+from device_runner.files import read_regular, replacing, visible_lines
 from device_runner.result import Status
 from device_runner.spec import decode_spec, encode
 
@@ -34,12 +34,10 @@ def execute(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.buffer.write(encode(result))
         sys.stdout.flush()
         return EXIT_CODES[result.status]
-    part = path.with_name(path.name + ".part")
     try:
-        part.write_bytes(encode(result))
-        part.replace(path)
+        with replacing(path) as part:
+            part.write_bytes(encode(result))
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise SpecError("the result cannot be written", where=str(path), why=str(error)) from error
     return EXIT_CODES[result.status]
 

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -257,11 +257,18 @@ def known_digests() -> Mapping[str, str]:
     return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
 
 
-class Name(NamedTuple):
-    """A library by name: where it comes from (android, jvm, wheel) and its release."""
+class NamedLibrary(msgspec.Struct, frozen=True, kw_only=True):
+    """A library by name: where it comes from (`scheme`: android, jvm, wheel) and its release, `*` for all of them.
 
-    scheme: str
+    Of one in the cache also the file, its digest, where that came from and under which licence.
+    """
+
     release: str
+    file: str = ""
+    sha256: str = ""
+    source: str = ""
+    licence: str = ""
+    scheme: str = "android"
 
     def __str__(self) -> str:
         return f"{self.scheme}:{self.release}"
@@ -272,14 +279,9 @@ class Name(NamedTuple):
         return PACKAGES[self.scheme][0]
 
     @property
-    def ending(self) -> str:
-        """What its file ends in."""
-        return PACKAGES[self.scheme][1]
-
-    @property
-    def file(self) -> str:
-        """The name of its file."""
-        return f"{self.artifact}-{self.release}.{self.ending}"
+    def file_name(self) -> str:
+        """The name of its file there."""
+        return f"{self.artifact}-{self.release}.{PACKAGES[self.scheme][1]}"
 
     @property
     def folder(self) -> str:
@@ -289,18 +291,7 @@ class Name(NamedTuple):
     @property
     def path(self) -> str:
         """Where its file is in a Maven repository."""
-        return f"{self.folder}/{self.release}/{self.file}"
-
-
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """A release in the cache: the file, its digest, where it came from and under which licence."""
-
-    release: str
-    file: str
-    sha256: str
-    source: str
-    licence: str = ""
-    scheme: str = "android"
+        return f"{self.folder}/{self.release}/{self.file_name}"
 
 
 def library_folder() -> Path:
@@ -308,10 +299,10 @@ def library_folder() -> Path:
     return cache_folder() / "libraries"
 
 
-def name_of(text: str) -> Name | None:
+def name_of(text: str) -> NamedLibrary | None:
     """What `android:1.29.0`, `jvm:1.28.0`, `wheel:1.31.1` or a bare release (Android's) names, None for all else."""
     match = NAME.fullmatch(text)
-    return Name(match.group(1) or "android", match.group(2)) if match else None
+    return NamedLibrary(scheme=match[1] or "android", release=match[2]) if match else None
 
 
 def release_of(text: str) -> str | None:
@@ -456,7 +447,7 @@ def find_archive(text: str, abi: str = "") -> Path:
     )
 
 
-def sound_files(name: Name, damaged: list[UnavailableError]) -> Iterator[Path]:
+def sound_files(name: NamedLibrary, damaged: list[UnavailableError]) -> Iterator[Path]:
     """Those of `build_tool_caches` that are what their build tool noted; why others are not is added to `damaged`."""
     for path in build_tool_caches(name):
         try:
@@ -465,13 +456,13 @@ def sound_files(name: Name, damaged: list[UnavailableError]) -> Iterator[Path]:
             damaged.append(error)
 
 
-def build_tool_caches(name: Name) -> Iterator[Path]:
+def build_tool_caches(name: NamedLibrary) -> Iterator[Path]:
     """Files of a release (`*`: of all) in the caches of Gradle (GRADLE_USER_HOME) and Maven."""
     if name.scheme not in PACKAGES:
         return
     gradle = Path(os.environ.get("GRADLE_USER_HOME") or Path.home() / ".gradle")
     kept = gradle / "caches" / "modules-2" / "files-2.1" / GROUP / name.artifact
-    yield from sorted(kept.glob(f"{name.release}/*/{name.file}"))
+    yield from sorted(kept.glob(f"{name.release}/*/{name.file_name}"))
     yield from sorted((Path.home() / ".m2" / "repository").glob(name.path))
 
 
@@ -480,7 +471,7 @@ def wheel_folder() -> Path:
     return cache_folder() / "wheels"
 
 
-def wheel_libraries(name: Name, abi: str = "") -> Iterator[Path]:
+def wheel_libraries(name: NamedLibrary, abi: str = "") -> Iterator[Path]:
     """Libraries out of wheels of a release (`*`: of all) that were fetched for an ABI, for any without one.
 
     One that has changed since is left out, as if it had not been fetched.
@@ -528,7 +519,7 @@ def require_known(file: str, digest: str, where: str) -> bool:
     return listed is not None
 
 
-def read_entry(name: Name) -> Entry | None:
+def read_entry(name: NamedLibrary) -> NamedLibrary | None:
     """What was fetched for a name, None when nothing was, its note cannot be read, its file is gone or was damaged."""
     entry = _noted(name)
     with contextlib.suppress(OSError):
@@ -536,28 +527,28 @@ def read_entry(name: Name) -> Entry | None:
     return None
 
 
-def _noted(name: Name) -> Entry | None:
+def _noted(name: NamedLibrary) -> NamedLibrary | None:
     """The note has the file's path in the folder of libraries, which may have moved since (earlier: a whole path)."""
     try:
-        entry = decode_json(read_regular(_entry_path(name)), Entry)
+        entry = decode_json(read_regular(_entry_path(name)), NamedLibrary)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
     path = library_folder() / entry.file
     return msgspec.structs.replace(entry, file=str(path)) if path.is_file() else None
 
 
-def entries() -> list[Entry]:
+def entries() -> list[NamedLibrary]:
     """All that was fetched and is still there, by name; the files themselves are not read."""
-    names = sorted(path.stem for path in (library_folder() / "index").glob("*.json"))
-    notes = (_noted(Name(*stem.split("-", 1))) for stem in names if "-" in stem)
+    stems = sorted(path.stem for path in (library_folder() / "index").glob("*.json"))
+    notes = (_noted(name) for stem in stems if (name := name_of(stem.replace("-", ":", 1))))
     return [entry for entry in notes if entry]
 
 
-def _entry_path(name: Name) -> Path:
+def _entry_path(name: NamedLibrary) -> Path:
     return library_folder() / "index" / f"{name.scheme}-{name.release}.json"
 
 
-def keep(content: bytes, *, file: str, name: Name, source: str, licence: str) -> Entry:
+def keep(content: bytes, *, file: str, name: NamedLibrary, source: str, licence: str) -> NamedLibrary:
     """Put a fetched file into the cache, whole or not at all, and note it as the library of that name.
 
     Raises UnavailableError when the disk says no.
@@ -565,7 +556,7 @@ def keep(content: bytes, *, file: str, name: Name, source: str, licence: str) ->
     digest = hashlib.sha256(content).hexdigest()
     place = f"files/{digest}/{file}"
     path = library_folder() / place
-    note = Entry(scheme=name.scheme, release=name.release, file=place, sha256=digest, source=source, licence=licence)
+    note = msgspec.structs.replace(name, file=place, sha256=digest, source=source, licence=licence)
     whole = path.is_file() and sha256(path) == digest
     for target, data in (*(() if whole else ((path, content),)), (_entry_path(name), msgspec.json.encode(note))):
         with own_folder_errors(target):
@@ -575,7 +566,7 @@ def keep(content: bytes, *, file: str, name: Name, source: str, licence: str) ->
     return msgspec.structs.replace(note, file=str(path))
 
 
-def require_package(file: Path | BinaryIO, name: Name) -> None:
+def require_package(file: Path | BinaryIO, name: NamedLibrary) -> None:
     """Raise UnavailableError unless a file is what the repository has under a name: an archive with the library.
 
     Its libraries must be of a size that `resolve` unpacks. Nothing is unpacked.

@@ -1,10 +1,9 @@
 """Which run options are legal on any device and on one with these facts, and which are to blame for a failure."""
 
 import difflib
-import fcntl
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import product
+from itertools import chain, combinations
 from pathlib import Path
 
 import msgspec
@@ -13,7 +12,7 @@ from msgspec.structs import fields, replace
 
 from device_runner.device import DeviceFacts
 from device_runner.errors import RunnerError
-from device_runner.files import decode_json, read_regular
+from device_runner.files import decode_json, read_regular, replacing, taking_turns
 from device_runner.providers import (
     CPU,
     NNAPI,
@@ -254,12 +253,9 @@ def impossible_here(options: RunOptions, facts: DeviceFacts) -> Failure | None:
     return first_broken(DEVICE_RULES, options, facts, cause=facts.name, kind=kind, words=words) or illegal(options)
 
 
-def subsets(flags: Iterable[NnapiFlag] = tuple(NnapiFlag)) -> Iterator[tuple[NnapiFlag, ...]]:
+def subsets() -> Iterator[tuple[NnapiFlag, ...]]:
     """Every set of flags, smallest first, in the enum's order within."""
-    ordered = list(flags)
-    chosen = product((False, True), repeat=len(ordered))
-    sets = [tuple(flag for flag, on in zip(ordered, row, strict=True) if on) for row in chosen]
-    yield from sorted(sets, key=lambda flags: (len(flags), [ordered.index(flag) for flag in flags]))
+    return chain.from_iterable(combinations(NnapiFlag, size) for size in range(len(NnapiFlag) + 1))
 
 
 Part = tuple[str, str]
@@ -393,13 +389,10 @@ def add_denied(path: Path, entry: Denied) -> list[Denied]:
 
     Two processes that add at once take turns.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_name(path.name + ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with taking_turns(path.with_name(path.name + ".lock")):
         subject = (entry.devices, entry.options, entry.model_sha256)
         others = (row for row in read_denied(path) if (row.devices, row.options, row.model_sha256) != subject)
         entries = [*others, entry]
-        part = path.with_name(path.name + ".part")
-        part.write_bytes(msgspec.json.format(msgspec.json.encode(entries), indent=1) + b"\n")
-        part.replace(path)
+        with replacing(path) as part:
+            part.write_bytes(msgspec.json.format(msgspec.json.encode(entries), indent=1) + b"\n")
     return entries

@@ -17,14 +17,14 @@ import pytest
 
 from device_runner.errors import UnavailableError
 from device_runner.files import cache_folder
-from device_runner.library import Entry
+from device_runner.library import NamedLibrary
 from pipeline.core.errors import ExitCode, PipelineError
 from pipeline.library.fetch import MIT, get_library
 
 ACCEPT = "ORT_MOBILE_TEST_ACCEPT_LICENCES"
 
 
-def library_entry(name: str, abi: str = "") -> Entry:
+def library_entry(name: str, abi: str = "") -> NamedLibrary:
     """A library by name, as `library get` has it; skips where none can be had, or only under a licence to accept."""
     accepted = bool(os.environ.get(ACCEPT))
     try:

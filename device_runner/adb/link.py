@@ -277,13 +277,18 @@ class Link:
                 file.write(data)
 
 
+def _answer(server: Server, service: str, seconds: float) -> str:
+    """What the server itself says to a request; raises NoServer, LinkError."""
+    with connect(server, seconds) as connection:
+        stream = _Stream(connection, time.monotonic() + seconds)
+        stream.command(service)
+        return stream.block()
+
+
 def list_serials(server: Server, seconds: float = 10.0) -> list[tuple[str, str]]:
     """Serial and state of every device that the server knows, as it says them; raises NoServer."""
     try:
-        with connect(server, seconds) as connection:
-            stream = _Stream(connection, time.monotonic() + seconds)
-            stream.command("host:devices")
-            lines = stream.block().splitlines()
+        lines = _answer(server, "host:devices", seconds).splitlines()
     except LinkError as error:
         raise NoServer(
             "no adb server",
@@ -312,10 +317,7 @@ def reconnect(server: Server, serial: str, seconds: float = 10.0) -> str:
         ("host:connect", ("offline",), end),
     ):
         try:
-            with connect(server, seconds) as connection:
-                stream = _Stream(connection, time.monotonic() + seconds)
-                stream.command(f"{service}:{serial}")
-                answer = " ".join(stream.block().split())
+            answer = " ".join(_answer(server, f"{service}:{serial}", seconds).split())
         except (LinkError, NoServer) as error:
             answer = str(error)
         with contextlib.suppress(NoServer):

@@ -35,9 +35,8 @@ from device_runner.library import (
     GROUP,
     LIBRARY,
     MACHINES,
-    Entry,
     LibraryFacts,
-    Name,
+    NamedLibrary,
     build_tool_caches,
     entries,
     keep,
@@ -87,7 +86,7 @@ def silent(_: str) -> None:
     """Say nothing."""
 
 
-def by_client(name: Name, say: Say = silent) -> tuple[bytes, str]:
+def by_client(name: NamedLibrary, say: Say = silent) -> tuple[bytes, str]:
     """The file by `mvn`, and the repository that it came from; raises MissingError with Maven's own reason.
 
     `mvn` refuses a file with a wrong checksum (-C).
@@ -98,11 +97,11 @@ def by_client(name: Name, say: Say = silent) -> tuple[bytes, str]:
     with scratch_folder() as folder:
         asked = f"{GROUP}:{name.artifact}:{name.release}"
         say(f"asking mvn for {asked} (at most {FETCH_SECONDS} seconds)")
-        artifact = f"-Dartifact={asked}:{name.ending}"
+        artifact = f"-Dartifact={asked}:{MAVEN_PACKAGES[name.scheme][1]}"
         output = run(
             [client, "-B", "-C", PLUGIN, artifact, f"-DoutputDirectory={folder}"], folder, "Maven", MAVEN_REASON
         )
-        path = Path(folder, name.file)
+        path = Path(folder, name.file_name)
         if not path.is_file():
             raise MissingError("Maven gave no file")
         addresses = [address for address in FETCHED.findall(output) if address.endswith(name.path)]
@@ -140,7 +139,7 @@ class NotPublishedError(MissingError):
         self.releases = releases
 
 
-def by_https(name: Name, say: Say = silent) -> tuple[bytes, str]:
+def by_https(name: NamedLibrary, say: Say = silent) -> tuple[bytes, str]:
     """The file by HTTPS, and the repository's address; raises MissingError with what the server said.
 
     The file is compared with the checksum beside it.
@@ -165,7 +164,7 @@ def by_https(name: Name, say: Say = silent) -> tuple[bytes, str]:
         releases = tuple(re.findall(r"<version>(\d{1,4}\.\d{1,4}\.\d{1,4})</version>", listed))
         newest = f"; the newest that it has are {', '.join(releases[-5:])}" if releases else ""
         raise NotPublishedError(
-            f"{base} has no {name.file}", why=f"it answers 404{newest}", releases=releases
+            f"{base} has no {name.file_name}", why=f"it answers 404{newest}", releases=releases
         ) from error
     say(f"fetched {len(content):,} bytes")
     for kind in CHECKSUMS:
@@ -183,7 +182,7 @@ def by_https(name: Name, say: Say = silent) -> tuple[bytes, str]:
             )
         say(f"its {kind} is the one that {base} names")
         return content, public_address(base)
-    raise MissingError(f"{base} has no checksum of {name.file}", remedy="it is not used: fetch it by `mvn`")
+    raise MissingError(f"{base} has no checksum of {name.file_name}", remedy="it is not used: fetch it by `mvn`")
 
 
 def _get(address: str, limit_bytes: int = MAX_BYTES) -> bytes:
@@ -324,27 +323,27 @@ def known_libraries() -> list[KnownLibrary]:
     """Libraries available (fetched, in Gradle's or Maven's cache), then those that a registry package carries."""
     libraries: dict[tuple[str, str], KnownLibrary] = {}
 
-    def add(name: Name, place: str, licence: str = MIT, abi: str = "", *, at_hand: bool = True) -> None:
+    def add(name: NamedLibrary, place: str, licence: str = MIT, abi: str = "", *, at_hand: bool = True) -> None:
         library = KnownLibrary(
             name=str(name), release=name.release, at_hand=at_hand, place=place, licence=licence, abi=abi
         )
         libraries.setdefault((library.name, abi), library)
 
     for entry in entries():
-        add(Name(entry.scheme, entry.release), entry.file, entry.licence)
+        add(entry, entry.file, entry.licence)
     for scheme in MAVEN_PACKAGES:
-        for path in build_tool_caches(every := Name(scheme, "*")):
-            add(Name(scheme, path.stem.removeprefix(f"{every.artifact}-")), str(path))
-    for path in wheel_libraries(Name("wheel", "*")):
+        for path in build_tool_caches(every := NamedLibrary(scheme=scheme, release="*")):
+            add(NamedLibrary(scheme=scheme, release=path.stem.removeprefix(f"{every.artifact}-")), str(path))
+    for path in wheel_libraries(NamedLibrary(scheme="wheel", release="*")):
         release, _, machine = path.parent.name.partition("-")
         abi = next((abi for abi, code in MACHINES.items() if code == machine), "")
-        add(Name("wheel", release), str(path), abi=abi)
+        add(NamedLibrary(scheme="wheel", release=release), str(path), abi=abi)
     for package in PACKAGES:
-        add(Name("android", package.release), f"npm: {package.title}", package.licence, at_hand=False)
+        add(NamedLibrary(release=package.release), f"npm: {package.title}", package.licence, at_hand=False)
     return list(libraries.values())
 
 
-def get_library(text: str, *, accept_licence: bool = False, abi: str = "", say: Say = silent) -> Entry:
+def get_library(text: str, *, accept_licence: bool = False, abi: str = "", say: Say = silent) -> NamedLibrary:
     """Find a library (`android:1.29.0`, `jvm:1.28.0`, `wheel:1.28.0`) in a cache, or fetch it.
 
     `abi` is for wheels, which have one each: x86_64 by default; `say` gets lines that tell what is being done. Raises
@@ -361,7 +360,7 @@ def get_library(text: str, *, accept_licence: bool = False, abi: str = "", say: 
     if entry := read_entry(name):
         say(f"{name} was fetched before")
         return entry
-    ways: list[Callable[[], Entry]] = [
+    ways: list[Callable[[], NamedLibrary]] = [
         lambda: _from_caches(name, say),
         lambda: _from_maven(name, *by_client(name, say)),
         lambda: _from_maven(name, *by_https(name, say)),
@@ -400,7 +399,7 @@ def _nearest(release: str, published: set[str]) -> str:
     return min(sorted(published - {release}), key=distance, default="")
 
 
-def _from_caches(name: Name, say: Say) -> Entry:
+def _from_caches(name: NamedLibrary, say: Say) -> NamedLibrary:
     say("looking into the caches of Gradle and Maven")
     damaged: list[runner.UnavailableError] = []
     path = next(sound_files(name, damaged), None)
@@ -410,19 +409,19 @@ def _from_caches(name: Name, say: Say) -> Entry:
     return keep(path.read_bytes(), file=path.name, name=name, source=str(path), licence=MIT)
 
 
-def _from_maven(name: Name, content: bytes, repository: str) -> Entry:
+def _from_maven(name: NamedLibrary, content: bytes, repository: str) -> NamedLibrary:
     require_package(io.BytesIO(content), name)
-    if not require_known(name.file, hashlib.sha256(content).hexdigest(), repository):
+    if not require_known(name.file_name, hashlib.sha256(content).hexdigest(), repository):
         log.warning(
             "ort-mobile does not know the sha256 of %s: it was compared with what %s states, and with nothing else",
-            name.file,
+            name.file_name,
             repository,
         )
     source = f"Maven {GROUP}:{name.artifact} of {repository}"
-    return keep(content, file=name.file, name=name, source=source, licence=MIT)
+    return keep(content, file=name.file_name, name=name, source=source, licence=MIT)
 
 
-def _from_wheel(name: Name, abi: str, say: Say) -> Entry:
+def _from_wheel(name: NamedLibrary, abi: str, say: Say) -> NamedLibrary:
     """The library out of the wheel for a Linux architecture; pip compares it with a digest."""
     if abi not in MACHINES:
         raise ConfigError(
@@ -432,12 +431,10 @@ def _from_wheel(name: Name, abi: str, say: Say) -> Entry:
     say(f"asking pip for {wheel}, unless it was fetched before")
     library = foreign_library(abi, name.release)
     facts, source = read_facts(library), f"{wheel}, asked for at {source_of(library)}"
-    return Entry(
-        scheme=name.scheme, release=name.release, file=facts.path, sha256=facts.sha256, source=source, licence=MIT
-    )
+    return msgspec.structs.replace(name, file=facts.path, sha256=facts.sha256, source=source, licence=MIT)
 
 
-def _from_npm(name: Name, say: Say, *, accept_licence: bool) -> Entry:
+def _from_npm(name: NamedLibrary, say: Say, *, accept_licence: bool) -> NamedLibrary:
     package = next((package for package in PACKAGES if package.release == name.release), None)
     if package is None:
         releases = ", ".join(package.release for package in PACKAGES)
@@ -478,7 +475,7 @@ def _from_npm(name: Name, say: Say, *, accept_licence: bool) -> Entry:
                 content = buffer.getvalue()
     say(f"its sha256 is {package.sha256}, which ort-mobile knows as that of an unchanged ONNX Runtime {name.release}")
     require_package(io.BytesIO(content), name)
-    return keep(content, file=name.file, name=name, source=f"npm {package.title}", licence=package.licence)
+    return keep(content, file=name.file_name, name=name, source=f"npm {package.title}", licence=package.licence)
 
 
 def _member(archive: tarfile.TarFile, name: str) -> bytes:

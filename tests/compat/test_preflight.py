@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from device_runner.library import Name, keep
+from device_runner.library import NamedLibrary, keep
 from device_runner.local import LocalDevice, wheel_library
 from device_runner.spec import RunOptions
 from pipeline.compat.defects import Runtime
@@ -179,7 +179,7 @@ def test_the_example_names_releases_with_packages() -> None:
 
 def test_a_package_in_a_cache_and_builds_of_ones_own_need_no_published_one(tmp_path: Path) -> None:
     archive = official_aar(tmp_path / "a.aar", "1.30.1")
-    keep(archive.read_bytes(), file="a.aar", name=Name("android", "1.30.1"), source="", licence="MIT")
+    keep(archive.read_bytes(), file="a.aar", name=NamedLibrary(release="1.30.1"), source="", licence="MIT")
     assert findings_of(phone(release="1.30")) == []
     own = config(apple("1.29"), build=BuildConfig(lto=False))
     assert shipped_library(own.targets[0], own, INSTALLED).findings == ()
@@ -237,7 +237,9 @@ def test_a_run_in_an_archive_or_a_release_that_cannot_load_the_artifact_is_refus
     monkeypatch.chdir(tmp_path)
     official_aar(Path("a.aar"), "1.12.1")
     jar = official_jar(Path("a.jar"), "1.12.1")
-    keep(jar.read_bytes(), file="a.jar", name=Name("jvm", "1.12.1"), source="here", licence="MIT")
+    keep(
+        jar.read_bytes(), file="a.jar", name=NamedLibrary(scheme="jvm", release="1.12.1"), source="here", licence="MIT"
+    )
     read = read_artifacts({"m.ort": convert(linear(8), tmp_path / "m.ort")})
     artifact = lanes_of(["local"], 1)[0]
     possible, (skipped,) = possible_runs([artifact], read, {"local": local}, {"local": given})

@@ -7,7 +7,7 @@ import pytest
 
 from device_runner.errors import RunnerError, SpecError, UnavailableError
 from device_runner.host_device import Processor
-from device_runner.library import MINIMAL_TEXT, Name, keep, resolve
+from device_runner.library import MINIMAL_TEXT, NamedLibrary, keep, resolve
 from pipeline.convert import aware
 from pipeline.convert.aware import choose_reference
 from pipeline.convert.request import AwareSpec
@@ -34,9 +34,9 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for release in AT_HAND:
         content = archive(Path("kept.aar"), release, "nnapi").read_bytes()
-        keep(content, file="kept.aar", name=Name("android", release), source="here", licence="MIT")
+        keep(content, file="kept.aar", name=NamedLibrary(release=release), source="here", licence="MIT")
     jar = official_jar(Path("kept.jar"), "1.28.3").read_bytes()
-    keep(jar, file="kept.jar", name=Name("jvm", "1.28.3"), source="here", licence="MIT")
+    keep(jar, file="kept.jar", name=NamedLibrary(scheme="jvm", release="1.28.3"), source="here", licence="MIT")
     archive(Path("app.aar"), "1.29.0", "nnapi", extra=b"the app's own build")
     archive(Path("reduced.aar"), "1.29.0", "nnapi", extra=MINIMAL_TEXT)
     archive(Path("cpu.aar"), "1.29.0")

@@ -1,12 +1,14 @@
 """Error texts to kinds: each line of the table by a message as ONNX Runtime, a linker or a device says it."""
 
 import re
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_runner.errors import SpecError, UnavailableError
+from device_runner.errors import SpecError, UnavailableError, pip_install
 from device_runner.failures import KINDS, TEXTS, Topic, explain, failure_of, text_of_message
 from device_runner.result import Failure, FailureKind
 
@@ -145,3 +147,19 @@ def test_any_text_is_explained(message: str, kind: K) -> None:
     failure = explain(Failure(kind=kind, message=message))
     assert failure.message == message
     assert failure.cause
+
+
+@pytest.mark.parametrize(
+    ("pip_on_path", "has_pip", "command"),
+    [
+        (Path(sys.executable).with_name("pip"), True, "pip install"),
+        (Path("elsewhere/pip"), True, f"{sys.executable} -m pip install"),
+        (None, False, f"uv pip install --python {sys.executable}"),
+    ],
+)
+def test_the_command_of_a_remedy_installs_into_the_environment_that_lacks_the_package(
+    pip_on_path: Path | None, has_pip: bool, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("device_runner.errors.shutil.which", lambda _: pip_on_path)
+    monkeypatch.setattr("device_runner.errors.find_spec", lambda _: has_pip or None)
+    assert pip_install("ziglang", "jiwer>=3") == f"{command} ziglang 'jiwer>=3'"

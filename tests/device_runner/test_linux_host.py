@@ -32,7 +32,9 @@ def test_an_allocator_is_for_its_runs_too(tmp_path: Path, monkeypatch: pytest.Mo
     with open_device(f"linux-host:{wheel_library()}") as device:
         result = device.run(spec)
     assert result.failure
-    assert result.failure.message == "jemalloc is not installed"
+    assert (result.failure.message, result.failure.remedy) == (
+        "jemalloc is not installed", "apt-get install libjemalloc2"
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("text", OPENERS.values())

@@ -19,7 +19,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from device_runner import local
 from device_runner.local import (
     PACKAGES,
     LocalDevice,
@@ -28,7 +27,6 @@ from device_runner.local import (
     host_conditions,
     host_facts,
     run_group,
-    wheel_library,
 )
 from device_runner.options import AFFINITY_KEY, MAPPED
 from device_runner.result import Conditions, FailureKind, Mark, RunResult, Status
@@ -83,6 +81,7 @@ def test_a_null_model_is_measured(run: Run, library: str) -> None:
     assert "CPUExecutionProvider" in result.available_providers
     assert 0 < result.memory_before_load_bytes <= result.memory_after_load_bytes <= result.memory_peak_bytes
     assert Mark.NOT_A_PHONE not in result.marks
+    assert result.cold is None
     assert result.started_at.endswith("Z")
 
 
@@ -250,15 +249,6 @@ def test_an_allocator_stands_in_for_the_c_librarys(
     assert all(f" to {find_allocator(allocator)}" in line.replace("/", " to ") for line in of_library)
 
 
-def test_an_allocator_that_is_not_installed_is_an_error(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "find_allocator", lambda _: "")
-    result = run("null.onnx", options=RunOptions(allocator=Allocator.MIMALLOC))
-    assert result.failure
-    assert (result.failure.message, result.failure.remedy) == (
-        "mimalloc is not installed", "apt-get install libmimalloc2.0"
-    )  # fmt: skip
-
-
 def test_cores_of_numa_nodes_are_counted_from_one(tmp_path: Path) -> None:
     for node, cores in (("node0", "0-3,8-11"), ("node1", "4-7,12-15"), ("node2", "")):  # one of memory alone
         (tmp_path / "devices/system/node" / node).mkdir(parents=True)
@@ -267,13 +257,10 @@ def test_cores_of_numa_nodes_are_counted_from_one(tmp_path: Path) -> None:
     assert host_facts("local", tmp_path / "none").numa_nodes == ()
 
 
-def test_a_profile_is_kept(run: Run, tmp_path: Path) -> None:
-    result = run("null.onnx", outputs_folder=str(tmp_path), profile=True)
-    assert result.profile_file
-    assert '"Node"' in Path(result.profile_file).read_text()
-
-
 BAD = RunOptions(session_config={"session.intra_op_thread_affinities": "x"}, intra_op_threads=2)
+BOTH = RunOptions(provider="nnapi", flags=(NnapiFlag.CPU_ONLY, NnapiFlag.CPU_DISABLED))
+"""Where NNAPI is missing, that comes before what flags contradict."""
+NUL = RunOptions(session_config={"a": "b\0set\0library\0x"})
 FAILURES = [
     ("none.onnx", {}, FailureKind.MODEL_LOAD, "no such file"),
     ("empty.onnx", {}, FailureKind.MODEL_LOAD, ""),
@@ -281,11 +268,12 @@ FAILURES = [
     ("sum.onnx", {}, FailureKind.BAD_INPUT, "dimension 0 (N) is not fixed"),
     ("texts.onnx", {}, FailureKind.BAD_INPUT, "input x"),
     ("null.onnx", {"library": "/no/libonnxruntime.so"}, FailureKind.MISSING_LIBRARY, "/no/libonnxruntime.so"),
-    ("null.onnx", {"options": RunOptions(provider="nnapi")}, FailureKind.PROVIDER_MISSING, "NNAPI"),
+    ("null.onnx", {"options": BOTH}, FailureKind.PROVIDER_MISSING, "no NNAPI in this libonnxruntime"),
     ("null.onnx", {"options": RunOptions(provider="xnnpack")}, FailureKind.PROVIDER_MISSING, "XNNPACK"),
     ("null.onnx", {"options": RunOptions(provider="coreml")}, FailureKind.PROVIDER_MISSING, "CoreML"),
     ("null.onnx", {"options": RunOptions(provider="; reboot")}, FailureKind.PROVIDER_MISSING, "nknown provider name"),
     ("null.onnx", {"options": BAD}, FailureKind.BAD_OPTIONS, ""),
+    ("null.onnx", {"options": NUL}, FailureKind.BAD_OPTIONS, "NUL"),
     ("null.onnx", {"model_sha256": "0" * 64}, FailureKind.MODEL_LOAD, "another digest"),
     ("endless.onnx", {"timeout_seconds": 2.0}, FailureKind.TIMEOUT, "first_run"),
 ]
@@ -337,12 +325,6 @@ def test_names_of_any_characters_survive(run: Run, tmp_path: Path, models: Path,
     tensor = TensorFile(name=f"in {name}", dtype=ElementType.FLOAT32, shape=(1,), file=str(tmp_path / "raw"))
     result = run("named.onnx", inputs=(tensor,), outputs_folder=str(tmp_path / "out"))
     assert [output.name for output in result.outputs] == [name], result.failure
-
-
-def test_a_nul_in_a_value_is_refused(run: Run) -> None:
-    failure = present(run("null.onnx", options=RunOptions(session_config={"a": "b\0set\0library\0x"})).failure)
-    assert failure.kind is FailureKind.BAD_OPTIONS
-    assert "NUL" in failure.message
 
 
 def test_a_folder_that_cannot_be_written_is_said(run: Run, tmp_path: Path) -> None:
@@ -438,10 +420,6 @@ def test_conditions_of_this_computer_are_what_linux_says(tmp_path: Path) -> None
     assert host_conditions(tmp_path / "none") == Conditions()
 
 
-def test_the_library_of_the_wheel() -> None:
-    assert onnxruntime.__version__ in wheel_library().name
-
-
 def test_results_do_not_depend_on_the_release(run: Run, library: str, tmp_path: Path) -> None:
     def output(folder: str, **values: object) -> np.ndarray:
         result: RunResult = run(
@@ -450,12 +428,6 @@ def test_results_do_not_depend_on_the_release(run: Run, library: str, tmp_path: 
         return read(result.outputs[0])
 
     np.testing.assert_allclose(output("a", library=library), output("b"), rtol=1e-6)
-
-
-def test_a_missing_nnapi_is_said_before_flags_matter(run: Run) -> None:
-    options = RunOptions(provider="nnapi", flags=(NnapiFlag.CPU_ONLY, NnapiFlag.CPU_DISABLED))
-    failure = present(run("null.onnx", options=options).failure)
-    assert "Android library" in failure.remedy
 
 
 @pytest.fixture

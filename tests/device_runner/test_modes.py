@@ -63,10 +63,6 @@ def test_what_another_process_has_mapped_stays_and_is_said(device: LocalDevice, 
     assert result.cold.how.endswith("bytes of its file stayed in memory")
 
 
-def test_a_steady_run_says_nothing_of_the_cache(run: Run) -> None:
-    assert run("null.onnx").cold is None
-
-
 def test_a_sustained_run_gives_bins(run: Run) -> None:
     result = run("null.onnx", sustain_seconds=1.2)
     assert result.status is Status.OK, result.failure

@@ -4,6 +4,8 @@ import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import pytest
+
 from device_runner.adb.link import Link
 from device_runner.adb.store import DeviceStore
 
@@ -26,20 +28,12 @@ class Listener(Link):
         assert sum(map(len, parts))
 
 
-def longest_wait(folder: Path, size: int) -> float:
-    """For the slowest step of putting a file of that size."""
-    path = folder / f"{size}.ort"
+@pytest.mark.parametrize(("size", "least", "most"), [(1_000, 0, 30), (200_000_000, 200, 1000)])
+def test_a_file_is_waited_for_by_its_size(tmp_path: Path, size: int, least: float, most: float) -> None:
+    path = tmp_path / "x.ort"
     with path.open("wb") as file:
         file.truncate(size)
     link = Listener()
     DeviceStore(link, "/folder").put(path, ".ort")
     assert len(link.seconds) == 4, "is it there, what is there, push, accept"
-    return max(link.seconds)
-
-
-def test_small_files_are_not_waited_for_long(tmp_path: Path) -> None:
-    assert longest_wait(tmp_path, 1_000) <= 30
-
-
-def test_large_files_are_given_time(tmp_path: Path) -> None:
-    assert longest_wait(tmp_path, 200_000_000) >= 200
+    assert least <= max(link.seconds) <= most, "for the slowest step"

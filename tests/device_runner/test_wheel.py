@@ -9,7 +9,7 @@ import pytest
 
 from device_runner.errors import UnavailableError
 from device_runner.files import NOTE
-from device_runner.library import Name, known_digests, resolve, wheel_libraries
+from device_runner.library import NamedLibrary, known_digests, resolve, wheel_libraries
 from device_runner.probe.elf import read_header
 from device_runner.wheels import SOURCE, _library_in, foreign_library, source_of
 from tests.device_runner.pip_index import RELEASE, index, wheel, wheel_name
@@ -86,7 +86,7 @@ def test_an_index_without_digests_is_refused(own_cache: Path, monkeypatch: pytes
     ):
         foreign_library("arm64-v8a", RELEASE)
     assert caught.value.where == address
-    assert not list(wheel_libraries(Name("wheel", "*")))
+    assert not list(wheel_libraries(NamedLibrary(scheme="wheel", release="*")))
 
 
 @pytest.mark.long

@@ -13,7 +13,6 @@ from device_runner.errors import UnavailableError
 from device_runner.files import cache_folder, note_digests
 from device_runner.library import (
     MINIMAL_TEXT,
-    archive_abis,
     find_archive,
     library_folder,
     read_facts,
@@ -152,13 +151,6 @@ def test_entries_that_escape_are_not_taken(tmp_path: Path, name: str) -> None:
         resolve(str(path), "x86_64")
     files = {file.name for file in tmp_path.rglob("*") if file.is_file()}
     assert files == {"a.aar"}
-
-
-def test_an_abi_that_is_a_path_is_no_abi(tmp_path: Path) -> None:
-    path = tmp_path / "a.aar"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("jni/../libonnxruntime.so", library("x86_64"))
-    assert archive_abis(path) == []
 
 
 def test_a_wheels_library_is_found_by_its_name() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from device_runner.android_host.device import open_android_host
 from device_runner.errors import SpecError, UnavailableError
-from device_runner.library import Name, archive_abis, entries, find_archive, keep, release_of, resolve
+from device_runner.library import NamedLibrary, archive_abis, entries, find_archive, keep, release_of, resolve
 from pipeline.core.errors import ConfigError
 from pipeline.library.fetch import PACKAGES, get_library, known_libraries
 
@@ -59,8 +59,8 @@ def test_caches_of_build_tools_are_searched(own_caches: Path, place: str) -> Non
 
 
 def test_what_was_kept_is_found_by_name_and_by_content() -> None:
-    first = keep(b"content", file="a.aar", name=Name("android", "1.2.3"), source="here", licence="MIT")
-    second = keep(b"content", file="a.aar", name=Name("android", "1.2.4"), source="here", licence="MIT")
+    first = keep(b"content", file="a.aar", name=NamedLibrary(release="1.2.3"), source="here", licence="MIT")
+    second = keep(b"content", file="a.aar", name=NamedLibrary(release="1.2.4"), source="here", licence="MIT")
     assert first.file == second.file
     assert find_archive("1.2.3").read_bytes() == b"content"
     assert not list(Path(first.file).parent.glob(".part-*"))
@@ -68,7 +68,7 @@ def test_what_was_kept_is_found_by_name_and_by_content() -> None:
 
 def test_a_cache_that_was_moved_has_its_libraries_still(own_caches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or is mounted elsewhere, or shared by homes that come and go."""
-    keep(b"content", file="a.aar", name=Name("android", "1.2.3"), source="here", licence="MIT")
+    keep(b"content", file="a.aar", name=NamedLibrary(release="1.2.3"), source="here", licence="MIT")
     (own_caches / "cache").rename(own_caches / "moved")
     monkeypatch.setenv("ORT_MOBILE_CACHE", str(own_caches / "moved"))
     assert find_archive("1.2.3").read_bytes() == b"content"
@@ -76,7 +76,7 @@ def test_a_cache_that_was_moved_has_its_libraries_still(own_caches: Path, monkey
 
 
 def test_what_was_deleted_is_not_at_hand() -> None:
-    entry = keep(b"content", file="a.aar", name=Name("android", "1.29.0"), source="here", licence="MIT")
+    entry = keep(b"content", file="a.aar", name=NamedLibrary(release="1.29.0"), source="here", licence="MIT")
     Path(entry.file).unlink()
     assert entries() == []
     assert [known.at_hand for known in known_libraries() if known.name == "android:1.29.0"] == [False]

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from device_runner.errors import UnavailableError as RunnerMissing
-from device_runner.library import Name, entries, find_archive, known_digests, library_folder, resolve
+from device_runner.library import NamedLibrary, entries, find_archive, known_digests, library_folder, resolve
 from pipeline.core.errors import MissingError
 from pipeline.library import fetch
 from pipeline.library.fetch import by_https, get_library, known_libraries
 from tests.library.library_files import official_aar, official_jar
 
-WANTED = Name("jvm", "9.8.7")
+WANTED = NamedLibrary(scheme="jvm", release="9.8.7")
 
 
 class Handler(SimpleHTTPRequestHandler):
@@ -324,7 +324,8 @@ def test_mavens_reason_is_its_sentence(answer: str, why: str) -> None:
 def test_mavens_own_client_names_the_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     client = tmp_path / "mvn"
     line = f"[INFO] Downloaded from mirror: https://user:secret@mirror.example/m2/{WANTED.path} (41 MB at 2 MB/s)"
-    client.write_text(f"#!/bin/sh\nfor word; do :; done\nprintf x > \"${{word#*=}}/{WANTED.file}\"\necho '{line}'\n")
+    place = f"${{word#*=}}/{WANTED.file_name}"
+    client.write_text(f"#!/bin/sh\nfor word; do :; done\nprintf x > \"{place}\"\necho '{line}'\n")
     client.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     assert fetch.by_client(WANTED) == (b"x", "https://mirror.example/m2")

@@ -184,14 +184,6 @@ def test_models_are_judged_by_the_library_beside_them(tmp_path: Path) -> None:
     assert refused == ["assets/ok.onnx", "assets/newer.onnx", "assets/custom.onnx"]
 
 
-def test_qnn_needs_its_backend_and_pairs_of_stub_and_skel(tmp_path: Path) -> None:
-    names = ["libonnxruntime_providers_qnn.so", "libQnnHtpV75Stub.so", "libQnnHtpV79Stub.so", "libQnnHtpV79Skel.so"]
-    members = {f"lib/arm64-v8a/{name}": runtime() for name in names}
-    (missing,) = (row for row in inspected(package(tmp_path / "q.zip", members))["findings"]
-                  if row["rule"] == "provider-files")  # fmt: skip
-    assert missing["why"] == "missing: libQnnHtpV75Skel.so, libQnnHtp.so"
-
-
 def context_for_v79(qairt: str = "2.51.0") -> bytes:
     from pipeline.model.onnx_model import encode_field
 
@@ -211,13 +203,21 @@ def test_contexts_in_an_app_without_their_provider_are_an_error(tmp_path: Path) 
     assert ("other-system", "error") in rules(document)
 
 
-def test_qnn_needs_the_files_of_the_npu_that_a_context_is_for(tmp_path: Path) -> None:
-    names = ["libonnxruntime_providers_qnn.so", "libQnnHtp.so", "libQnnSystem.so", "libQnnHtpV75Stub.so",
-             "libQnnHtpV75Skel.so"]  # fmt: skip
-    members = {f"lib/arm64-v8a/{name}": runtime() for name in names} | {"assets/m.onnx": context_for_v79()}
+@pytest.mark.parametrize(
+    ("parts", "context", "why"),
+    [
+        ("V75Stub V79Stub V79Skel", False, "libQnnHtpV75Skel.so, libQnnHtp.so"),
+        ("V75Stub V75Skel", True, "libQnnHtpV79Stub.so and libQnnHtpV79Skel.so, which contexts in it are for"),
+    ],
+)
+def test_qnn_needs_its_backend_and_the_files_of_each_npu(parts: str, context: bool, why: str, tmp_path: Path) -> None:
+    names = [QNN_PLUGIN, *(f"libQnnHtp{part}.so" for part in parts.split())]
+    names += ["libQnnHtp.so", "libQnnSystem.so"] if context else []
+    members = {f"lib/arm64-v8a/{name}": runtime() for name in names}
+    members |= {"assets/m.onnx": context_for_v79()} if context else {}
     (missing,) = (row for row in inspected(package(tmp_path / "q.zip", members))["findings"]
                   if row["rule"] == "provider-files")  # fmt: skip
-    assert missing["why"] == "missing: libQnnHtpV79Stub.so and libQnnHtpV79Skel.so, which contexts in it are for"
+    assert missing["why"] == f"missing: {why}"
 
 
 PLUGIN = """
