@@ -36,8 +36,8 @@ from pipeline.campaign.plan import (
     spec_of,
 )
 from pipeline.campaign.record import FRESH_FROM, CampaignRecord, Prediction, RunRecord, Skipped, rounds_of
-from pipeline.campaign.statistics import RunGroup
 from pipeline.campaign.statistics.compare import undecided
+from pipeline.campaign.statistics.groups import RunGroup
 from pipeline.campaign.store import REPEATED, Store
 from pipeline.check.compare import OutputCheck
 from pipeline.config import ConditionsConfig, MeasureConfig, MeasureMode

@@ -51,8 +51,7 @@ from device_runner.spec import (
     tensor_bytes,
 )
 from pipeline.campaign.record import Host, RecordedRun, RunRecord, Skipped
-from pipeline.campaign.statistics import DecisionRule
-from pipeline.campaign.statistics.compare import LATER_LOOKS, LOOKS, MLPERF_RUNS, MLPERF_SECONDS
+from pipeline.campaign.statistics.compare import LATER_LOOKS, LOOKS, MLPERF_RUNS, MLPERF_SECONDS, DecisionRule
 from pipeline.check.result import Reference
 from pipeline.compat.contexts import Loading, NpuContext, built_for, loader_answer
 from pipeline.config import (

@@ -11,7 +11,7 @@ from device_runner.options import DeviceClass, class_of
 from device_runner.result import RunResult, Status, Struct
 from device_runner.spec import RunOptions, RunSpec
 from pipeline.accuracy.result import ArtifactAccuracy
-from pipeline.campaign.statistics import RunGroup
+from pipeline.campaign.statistics.groups import RunGroup
 from pipeline.check.compare import OutputCheck
 from pipeline.check.result import Reference
 from pipeline.compat.contexts import NpuContext

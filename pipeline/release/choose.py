@@ -9,7 +9,8 @@ from device_runner.files import visible
 from device_runner.spec import RunOptions
 from pipeline.campaign.plan import options_name
 from pipeline.campaign.record import RecordedRun, TunedClass
-from pipeline.campaign.statistics import Comparison, DecisionRule, RunGroup, Verdict, compare, describe, ranks
+from pipeline.campaign.statistics.compare import Comparison, DecisionRule, Verdict, compare
+from pipeline.campaign.statistics.groups import RunGroup, describe, ranks
 from pipeline.config import Target
 from pipeline.core.abis import abi_of
 from pipeline.core.variant import Artifact, Level, Style

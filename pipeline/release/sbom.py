@@ -15,7 +15,7 @@ import numpy as np
 
 from device_runner.library import release_of
 from device_runner.providers import provider_named
-from pipeline.campaign.statistics import Statistics, ratio_interval
+from pipeline.campaign.statistics.groups import Statistics, ratio_interval
 from pipeline.core.releases import line_of
 from pipeline.model.signature import TensorInfo
 from pipeline.release.manifest import AppRule, Content, Shipped

@@ -8,7 +8,8 @@ import msgspec
 
 from device_runner.result import Status
 from pipeline.campaign.record import ModelFacts
-from pipeline.campaign.statistics import Comparison, Doubt, Verdict
+from pipeline.campaign.statistics.compare import Comparison, Verdict
+from pipeline.campaign.statistics.groups import Doubt
 from pipeline.check.compare import OutputCheck
 from pipeline.core.groups import counted, grouped
 from pipeline.release.choose import MOST_NAMED, slower_text

@@ -13,7 +13,7 @@ from device_runner.device import DeviceFacts, Readiness
 from device_runner.result import Status, epoch_ms
 from pipeline.advice.verdict import AdvisedAnswer
 from pipeline.campaign.record import FailureRow, RunRecord, place
-from pipeline.campaign.statistics import Verdict
+from pipeline.campaign.statistics.compare import Verdict
 from pipeline.check.compare import OutputCheck
 from pipeline.check.library_proof import LibraryProof
 from pipeline.core.errors import Finding, Severity

@@ -18,7 +18,7 @@ import msgspec
 
 from device_runner.result import Status, epoch_ms
 from pipeline.campaign.record import RunRecord
-from pipeline.campaign.statistics import Verdict
+from pipeline.campaign.statistics.compare import Verdict
 from pipeline.core.features import Place
 from pipeline.core.groups import grouped
 from pipeline.partition.answer import ModelAnswer

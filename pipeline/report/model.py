@@ -25,16 +25,17 @@ from pipeline.campaign.record import (
     TuneReport,
     rounds_of,
 )
-from pipeline.campaign.statistics import (
+from pipeline.campaign.statistics.compare import (
     DEFAULT_RULE,
-    Caution,
+    ColdNumbers,
     Comparison,
     DecisionRule,
-    Statistics,
+    MlperfNumbers,
+    SustainedNumbers,
     compare,
     summarize,
 )
-from pipeline.campaign.statistics.compare import ColdNumbers, MlperfNumbers, SustainedNumbers
+from pipeline.campaign.statistics.groups import Caution, Statistics
 from pipeline.check.compare import OutputCheck, worst_sqnr
 from pipeline.check.library_proof import LibraryProof
 from pipeline.compat.contexts import NpuContext

@@ -9,10 +9,12 @@ import msgspec
 from device_runner.profile import CPU
 from device_runner.result import Status
 from pipeline.campaign.record import FailureRow, RecordedRun, RunRecord, Skipped, rounds_of
-from pipeline.campaign.statistics import Comparison, DecisionRule, summarize
 from pipeline.campaign.statistics.compare import (
+    Comparison,
+    DecisionRule,
     cold_numbers,
     mlperf_numbers,
+    summarize,
     sustained_numbers,
 )
 from pipeline.config import MeasureConfig, MeasureMode, MeasureRule

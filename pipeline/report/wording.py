@@ -16,7 +16,7 @@ from pipeline.check.compare import OutputCheck, worst_sqnr
 
 if TYPE_CHECKING:
     from device_runner.device import DeviceFacts
-    from pipeline.campaign.statistics import Comparison
+    from pipeline.campaign.statistics.compare import Comparison
     from pipeline.report.model import CampaignReport, Row
 
 DASH = "-"
@@ -91,7 +91,7 @@ def fresh(comparison: "Comparison | None") -> str:
 
 def verdict(row: "Row") -> str:
     """What the comparison says; that it is the baseline, or that it failed; a dash where nothing was compared."""
-    from pipeline.campaign.statistics import Verdict
+    from pipeline.campaign.statistics.compare import Verdict
 
     if row.status is not Status.OK:
         return row.status.value
@@ -162,7 +162,7 @@ def check_numbers(check: OutputCheck) -> str:
 
 def legend(report: "CampaignReport", *, interval: bool = True) -> str:
     """How to read the table of results; `interval`: whether the table shows that of the ratio."""
-    from pipeline.campaign.statistics import Verdict
+    from pipeline.campaign.statistics.compare import Verdict
 
     spread = ", with the interval over rounds that decides: 90 % for same, else 99 % and more" if interval else ""
     finds = any(row.comparison and row.comparison.verdict is Verdict.NOT_SHOWN for row in report.rows)

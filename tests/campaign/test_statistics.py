@@ -10,21 +10,29 @@ from hypothesis import strategies as st
 
 from device_runner.result import Mark
 from pipeline.campaign.plan import decision_rule
-from pipeline.campaign.statistics import (
+from pipeline.campaign.statistics.compare import (
     DEFAULT_RULE,
+    LOOKS,
     Comparison,
     DecisionRule,
+    Verdict,
+    compare,
+    compare_all,
+    decide,
+    holm,
+    summarize,
+    undecided,
+)
+from pipeline.campaign.statistics.groups import (
+    ADVICE,
+    MARKED,
+    SMALLEST_SAMPLE,
     Doubt,
     RunGroup,
     Statistics,
-    Verdict,
     cautions,
-    compare,
     describe,
-    summarize,
 )
-from pipeline.campaign.statistics.compare import LOOKS, compare_all, decide, holm, undecided
-from pipeline.campaign.statistics.groups import ADVICE, MARKED, SMALLEST_SAMPLE
 from pipeline.config import MeasureConfig
 from tests.values import present
 

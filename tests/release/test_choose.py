@@ -4,7 +4,8 @@ from device_runner.device import DeviceFacts
 from device_runner.result import Mark
 from device_runner.spec import RunOptions
 from pipeline.campaign.record import RecordedRun
-from pipeline.campaign.statistics import DecisionRule, RunGroup, Verdict
+from pipeline.campaign.statistics.compare import DecisionRule, Verdict
+from pipeline.campaign.statistics.groups import RunGroup
 from pipeline.config import Platform, Target
 from pipeline.core.variant import Artifact, Level, Style, Variant
 from pipeline.release.choose import MeasuredRun, Rejected, choose, suits

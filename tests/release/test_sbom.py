@@ -9,7 +9,7 @@ import pytest
 
 from device_runner.spec import ElementType, RunOptions
 from pipeline.accuracy.result import AccuracyResult, ArtifactAccuracy
-from pipeline.campaign.statistics import Statistics
+from pipeline.campaign.statistics.groups import Statistics
 from pipeline.core.variant import Level, Variant
 from pipeline.model.signature import TensorInfo
 from pipeline.release.manifest import AppRule, ModelSignature, Shipped, ShippedContext, verify_bundle

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from pipeline.accuracy.result import AccuracyResult, ArtifactAccuracy
 from pipeline.campaign.record import Host, ModelFacts
-from pipeline.campaign.statistics import Comparison, Verdict
+from pipeline.campaign.statistics.compare import Comparison, Verdict
 from pipeline.check.compare import OutputCheck
 from pipeline.check.library_proof import LibraryProof, ProvenLibrary
 from pipeline.report import formats, html

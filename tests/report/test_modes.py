@@ -6,7 +6,7 @@ import pytest
 from device_runner.result import ColdStart, DeviceSample, LatencyBin, RunResult, Status, SustainedRun
 from device_runner.spec import RunOptions, RunSpec
 from pipeline.campaign.record import RecordedRun, RunRecord
-from pipeline.campaign.statistics import DEFAULT_RULE
+from pipeline.campaign.statistics.compare import DEFAULT_RULE
 from pipeline.config import MeasureConfig, MeasureMode, MeasureRule
 from pipeline.report import drawing, formats, html
 from pipeline.report.model import CampaignReport, decode, encode

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from device_runner.result import Failure, FailureKind, Mark, Status
 from pipeline.accuracy.result import ArtifactAccuracy
-from pipeline.campaign.statistics import Doubt, Verdict
+from pipeline.campaign.statistics.compare import Verdict
+from pipeline.campaign.statistics.groups import Doubt
 from pipeline.check.compare import OutputCheck
 from pipeline.report import wording
 from pipeline.report.decision import decisions

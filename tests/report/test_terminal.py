@@ -10,7 +10,7 @@ from rich.console import Console
 
 from device_runner.profile import Coverage
 from pipeline.campaign.record import Host, Prediction
-from pipeline.campaign.statistics import Caution, Doubt
+from pipeline.campaign.statistics.groups import Caution, Doubt
 from pipeline.report import formats, wording
 from pipeline.report.model import CampaignReport
 from pipeline.report.profiles import Profiled

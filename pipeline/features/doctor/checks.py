@@ -18,7 +18,7 @@ from device_runner.providers import CPU, NNAPI, PROVIDERS, chip_of_phone
 from device_runner.result import RunResult, Struct
 from device_runner.spec import BIG_CORES, ExecutionMode, NnapiFlag, OptimizationLevel, RunOptions, cores_from_zero
 from pipeline.campaign.plan import PREPACKING_KEY, SPINNING_KEYS, changed
-from pipeline.campaign.statistics import Comparison, Verdict
+from pipeline.campaign.statistics.compare import Comparison, Verdict
 from pipeline.check.compare import OutputPrecision
 from pipeline.core.providers import PROVIDER_RULES, XNNPACK
 from pipeline.core.releases import Release, line_of

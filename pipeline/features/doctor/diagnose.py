@@ -22,8 +22,7 @@ from device_runner.spec import RunOptions
 from pipeline.campaign.measure import Bench, CampaignPlan, OpenTurns, measure
 from pipeline.campaign.plan import Inputs, PlannedRun, options_name, planned_id, run_options
 from pipeline.campaign.record import RunRecord, rounds_of
-from pipeline.campaign.statistics import DecisionRule
-from pipeline.campaign.statistics.compare import LOOKS, undecided
+from pipeline.campaign.statistics.compare import LOOKS, DecisionRule, undecided
 from pipeline.check.compare import Array, OutputCheck, OutputPrecision, compare_outputs, read_tensor, usual_tolerance
 from pipeline.config import Config, RunConfig
 from pipeline.convert.many import ConversionOrder, convert_paths

@@ -12,7 +12,7 @@ from device_runner.result import RunResult, Status, Struct
 from device_runner.spec import RunOptions
 from pipeline.campaign.plan import options_name
 from pipeline.campaign.record import Host, RunRecord, rounds_of
-from pipeline.campaign.statistics import Comparison, DecisionRule, Verdict, compare, summarize
+from pipeline.campaign.statistics.compare import Comparison, DecisionRule, Verdict, compare, summarize
 from pipeline.core.errors import ExitCode
 from pipeline.core.groups import grouped
 from pipeline.features.doctor.checks import DoctorFinding, MeasuredRemedy, Outcome

@@ -15,7 +15,8 @@ import numpy as np
 from device_runner.result import Status, Struct
 from pipeline.campaign.plan import MADE_WITH, MAKERS, NAMES, ChangedFact, Facts, changes, facts_of_place
 from pipeline.campaign.record import place
-from pipeline.campaign.statistics import DecisionRule, Doubt, Interval, Verdict, judge, ratio_interval, t_quantile
+from pipeline.campaign.statistics.compare import DecisionRule, Verdict, judge
+from pipeline.campaign.statistics.groups import Doubt, Interval, ratio_interval, t_quantile
 from pipeline.core.errors import ConfigError, ExitCode
 from pipeline.features.pairs.report import ALARMS, ComparedPair, change_text, pair_head
 from pipeline.report import wording

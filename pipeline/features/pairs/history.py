@@ -14,7 +14,7 @@ from xml.sax.saxutils import escape
 
 from device_runner.result import Status, Struct
 from pipeline.campaign.plan import ENVIRONMENT, NOT_KNOWN, ChangedFact, changes, facts_of_place, facts_of_run
-from pipeline.campaign.statistics import RunGroup, ranks
+from pipeline.campaign.statistics.groups import RunGroup, ranks
 from pipeline.config import MeasureMode
 from pipeline.core.errors import ConfigError
 from pipeline.core.groups import grouped

@@ -28,9 +28,8 @@ from pipeline.campaign.plan import (
     run_of,
 )
 from pipeline.campaign.record import CampaignRecord, Host, RunRecord, rounds_of
-from pipeline.campaign.statistics import describe, ranks, ratio_interval
 from pipeline.campaign.statistics.compare import DEFAULT_MARGIN
-from pipeline.campaign.statistics.groups import paired_log_ratios
+from pipeline.campaign.statistics.groups import describe, paired_log_ratios, ranks, ratio_interval
 from pipeline.config import ConditionsConfig, MeasureConfig, MeasureMode, Target
 from pipeline.core.errors import CheckFailed, ConfigError, PipelineError
 from pipeline.core.files import ARTIFACTS, BUNDLE, DATABASE, REFERENCES, RESULTS

@@ -24,9 +24,8 @@ from pipeline.campaign.plan import (
     planned_id,
 )
 from pipeline.campaign.record import RunKey, RunRecord, rounds_of
-from pipeline.campaign.statistics import DecisionRule, detectable, rounds_needed
-from pipeline.campaign.statistics.compare import DEFAULT_RULE
-from pipeline.campaign.statistics.groups import LEAST_ROUNDS, noise, paired_log_ratios
+from pipeline.campaign.statistics.compare import DEFAULT_RULE, DecisionRule
+from pipeline.campaign.statistics.groups import LEAST_ROUNDS, detectable, noise, paired_log_ratios, rounds_needed
 from pipeline.config import Config, MeasureMode
 from pipeline.core.groups import grouped
 from pipeline.core.progress import Progress

@@ -20,7 +20,7 @@ from device_runner.result import Mark, RunResult, Status
 from device_runner.spec import ExecutionMode, NnapiFlag, OptimizationLevel, RunOptions
 from pipeline.campaign.plan import FIELDS, SHORT, SHORT_KEYS, SPINNING_KEYS, PlannedRun, distinct, plan_runs, planned_id
 from pipeline.campaign.record import CandidateValues, Dropped, Prediction, RunRecord, Skipped
-from pipeline.campaign.statistics import ratio_interval
+from pipeline.campaign.statistics.groups import ratio_interval
 from pipeline.config import ADVISED_RUNS, Config, Goal, RunConfig, TuneConfig
 from pipeline.config.tables import SPACE_KEYS, widened
 from pipeline.core.errors import ConfigError

@@ -15,7 +15,7 @@ from sqlalchemy import event
 from device_runner.device import DeviceFacts
 from device_runner.result import FailureKind
 from pipeline.campaign.record import Prediction
-from pipeline.campaign.statistics import RunGroup, describe
+from pipeline.campaign.statistics.groups import RunGroup, describe
 from pipeline.campaign.store import REPEATED, Store, open_store
 from pipeline.core.errors import PipelineError, warning
 from tests.campaign.store.samples import ARTIFACT, CAMPAIGN, DOCUMENT, failed, run_record

@@ -16,7 +16,7 @@ from device_runner.result import Failure, FailureKind, OperatorTime, Profile, Ru
 from device_runner.spec import Allocator, ExecutionMode, NnapiFlag, OptimizationLevel, RunOptions
 from pipeline.campaign.plan import options_name
 from pipeline.campaign.record import RunRecord
-from pipeline.campaign.statistics import DecisionRule
+from pipeline.campaign.statistics.compare import DecisionRule
 from pipeline.check.compare import OutputCheck
 from pipeline.core.errors import MissingError
 from pipeline.features.doctor import checks

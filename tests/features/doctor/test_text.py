@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.campaign.statistics import Comparison, Verdict
+from pipeline.campaign.statistics.compare import Comparison, Verdict
 from pipeline.features.doctor.checks import DoctorFinding, MeasuredRemedy, Outcome, Remedy
 from pipeline.features.doctor.diagnosis import Diagnosis, Start, sections
 from pipeline.report.wording import markdown

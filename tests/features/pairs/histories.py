@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.campaign.statistics import ratio_interval
+from pipeline.campaign.statistics.groups import ratio_interval
 from pipeline.features.pairs.history import rise
 
 Floats = npt.NDArray[np.float64]

@@ -12,7 +12,7 @@ from device_runner.device import DeviceFacts
 from device_runner.result import Failure, FailureKind, Mark
 from pipeline.campaign.plan import ChangedFact
 from pipeline.campaign.record import Host
-from pipeline.campaign.statistics import Verdict
+from pipeline.campaign.statistics.compare import Verdict
 from pipeline.core.errors import ConfigError
 from pipeline.features.pairs import comparison
 from pipeline.features.pairs.comparison import compare_sides, unpaired_interval

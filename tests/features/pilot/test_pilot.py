@@ -10,8 +10,7 @@ import pytest
 from device_runner.result import RunResult, Status
 from device_runner.spec import RunSpec
 from pipeline.campaign.record import RunRecord
-from pipeline.campaign.statistics import DecisionRule, Verdict
-from pipeline.campaign.statistics.compare import LOOKS, decide
+from pipeline.campaign.statistics.compare import LOOKS, DecisionRule, Verdict, decide
 from pipeline.campaign.statistics.groups import Floats
 from pipeline.features.pilot.job import PilotAnswer, pilot_answer, pilot_listing, pilot_notes, seconds_a_run, spell
 from tests.values import present
