@@ -91,13 +91,19 @@ def test_a_device_that_is_lost_is_left_alone_and_the_others_go_on(tmp_path: Path
         check_attribution(store)
 
 
-def test_a_device_that_keeps_failing_is_left_alone(tmp_path: Path) -> None:
-    plan = plan_of(lanes_of(["full"], GIVE_UP_AFTER + 2), 1)
-    device = ScriptedDevice("full", lambda _: FailureKind.NO_SPACE, journal=tmp_path / "journal")
+@pytest.mark.parametrize(
+    ("kind", "tries", "stored"),
+    [(FailureKind.NO_SPACE, GIVE_UP_AFTER, GIVE_UP_AFTER), (FailureKind.LOST_DEVICE, 3 * 3, 1)],
+    ids=["full", "away, also after its quarantines"],
+)
+def test_a_device_that_keeps_failing_is_left_alone(tmp_path: Path, kind: FailureKind, tries: int, stored: int) -> None:
+    plan = dataclasses.replace(plan_of(lanes_of(["one"], GIVE_UP_AFTER + 2), 1), quarantine_seconds=(0.0, 0.0))
+    device = ScriptedDevice("one", lambda _: kind, journal=tmp_path / "journal")
     with opened(tmp_path) as store:
-        left = measure(plan, {"full": device}, store, tmp_path)
-    assert left == {"full": "as scripted"}
-    assert len((tmp_path / "journal").read_text().splitlines()) == GIVE_UP_AFTER
+        left = measure(plan, {"one": device}, store, tmp_path)
+        assert len(store.runs(CAMPAIGN.id)) == stored
+    assert left == {"one": "as scripted"}
+    assert len((tmp_path / "journal").read_text().splitlines()) == tries
 
 
 def test_a_lost_device_that_comes_back_from_quarantine_finishes(tmp_path: Path) -> None:
@@ -111,16 +117,6 @@ def test_a_lost_device_that_comes_back_from_quarantine_finishes(tmp_path: Path) 
         assert measure(plan, devices, store, tmp_path) == {}
         assert store.finished(CAMPAIGN.id) == wanted(plan)
         assert not [run for run in store.runs(CAMPAIGN.id) if run.result.failure]
-
-
-def test_a_device_that_stays_away_is_left_after_its_quarantines(tmp_path: Path) -> None:
-    plan = dataclasses.replace(plan_of(lanes_of(["one"], 2), ROUNDS), quarantine_seconds=(0.0, 0.0))
-    device = ScriptedDevice("one", lambda _: FailureKind.LOST_DEVICE, journal=tmp_path / "journal")
-    with opened(tmp_path) as store:
-        left = measure(plan, {"one": device}, store, tmp_path)
-        assert len(store.runs(CAMPAIGN.id)) == 1
-    assert left == {"one": "as scripted"}
-    assert len((tmp_path / "journal").read_text().splitlines()) == 3 * (1 + len(plan.pauses_seconds))
 
 
 def test_lanes_that_crash_cost_no_other_lane(tmp_path: Path) -> None:

@@ -1,13 +1,16 @@
-"""Units, and text that cannot act."""
+"""Units, failures in words, and text that cannot act."""
 
 import unicodedata
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.campaign.record import FailureRow
 from pipeline.check.compare import OutputCheck
 from pipeline.report import wording
+from pipeline.report.layout import sections
 from pipeline.report.wording import visible
 from tests.report_samples import make_report
 
@@ -87,3 +90,17 @@ def test_a_phones_outputs_stand_beside_the_simulators() -> None:
 
 def test_checks_without_numbers_are_worded() -> None:
     assert wording.check_numbers(OutputCheck(output="o", passed=False)) == "max abs -, max rel -, cosine -, top-1 -"
+
+
+@pytest.mark.parametrize(
+    ("message", "cause", "text"),
+    [
+        ("no library: it was not fetched yet", "it was not fetched yet", "no library: it was not fetched yet"),
+        ("it does not load.", "another release wrote it", "it does not load; another release wrote it"),
+        ("it does not load", "", "it does not load"),
+    ],
+)
+def test_a_cause_is_said_once(message: str, cause: str, text: str) -> None:
+    row = FailureRow(kind="missing", message=message, cause=cause)
+    report = msgspec.structs.replace(make_report(), failures=(row,))
+    assert text in [note.text for section in sections(report) for note in section.notes]
