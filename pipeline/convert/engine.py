@@ -142,7 +142,7 @@ class Optimizer:
 
     def known(self, parts: OrtParts) -> dict[str, str]:
         """Digests of the weights behind a skeleton, by name."""
-        return self.digests({weight.name: weight.place for weight in parts.weights})
+        return self.digests({tensor.name: place for tensor, place in parts.weights})
 
     @cached_property
     def _message(self) -> bytes:
@@ -476,6 +476,6 @@ def _identity(plan: FilePlan, digests: dict[str, str]) -> str:
     """Equal for plans that would write the same bytes; the sha256 of a file without weights behind its body."""
     digest = hashlib.sha256(plan.head)
     digest.update(plan.body)
-    for start, weight in plan.blobs:
-        digest.update(f"{start} {digests[weight.name]} ".encode())
+    for start, (tensor, _) in plan.blobs:
+        digest.update(f"{start} {digests[tensor.name]} ".encode())
     return digest.hexdigest()

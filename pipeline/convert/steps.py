@@ -142,7 +142,7 @@ class OrtParts:
     """
 
     skeleton: Buffer
-    weights: tuple[Weight, ...] = ()
+    weights: "tuple[Weight, ...]" = ()
     claimed: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     aware_by: AwareBy | None = None
@@ -151,7 +151,7 @@ class OrtParts:
         """The numbers of an int8 constant of `read`, in their shape."""
         import numpy as np
 
-        place = next((weight.place for weight in self.weights if weight.name == tensor.name), None)
+        place = next((place for weight, place in self.weights if weight.name == tensor.name), None)
         if place and not tensor.offset:  # what lies in the skeleton never begins there
             values = np.fromfile(place.file, dtype=np.int8, count=place.length, offset=place.offset)
         else:
@@ -161,7 +161,7 @@ class OrtParts:
     def read(self, *, inner_types: bool = False) -> OrtModel:
         """The model as it will be in the file; its weights' offsets are 0, inner values have types where asked for."""
         model = parse_ort(self.skeleton, "the file that onnxruntime wrote", inner_types=inner_types)
-        moved = {w.name: Tensor(w.name, w.dims, w.data_type, 0, w.place.length) for w in self.weights}
+        moved = {w.name: Tensor(w.name, tuple(w.dims), w.data_type, 0, place.length) for w, place in self.weights}
         inputs = tuple(name for name in model.graph.inputs if name not in moved)
         initializers = {**model.graph.initializers, **moved}
         graph = msgspec.structs.replace(model.graph, inputs=inputs, initializers=initializers)
@@ -189,17 +189,11 @@ def as_onnx(parts: OrtParts, before: LeanModel, shop: PassContext) -> LeanModel:
     optimized = _read_optimized(target, before)
     for number, body in enumerate(subgraphs(optimized.proto.graph)):  # ORT format keeps no names, ONNX wants some
         body.name = body.name or f"graph {number}"
-    moved = {weight.name: weight.place for weight in parts.weights}
+    moved = {tensor.name: place for tensor, place in parts.weights}
     keep_only(optimized.proto.graph.input, lambda value: value.name not in moved)
     initializers = {tensor.name: tensor for tensor in before.proto.graph.initializer if tensor.name in moved}
-    for weight in parts.weights:  # what an optimizer made has no message in the model before
-        tensor = optimized.proto.graph.initializer.add()
-        if weight.name in initializers:
-            tensor.CopyFrom(initializers[weight.name])
-        else:
-            tensor.name, tensor.data_type = weight.name, weight.data_type
-            tensor.dims.extend(weight.dims)
-            tensor.data_location = tensor.EXTERNAL
+    for tensor, _ in parts.weights:  # what an optimizer made has no message in the model before
+        optimized.proto.graph.initializer.add().CopyFrom(initializers.get(tensor.name, tensor))
     return LeanModel(proto=optimized.proto, folder=optimized.folder, weights={**optimized.weights, **moved})
 
 
@@ -322,7 +316,7 @@ def save_ort(
         target.unlink(missing_ok=True)
 
 
-def weights_to_inputs(model: LeanModel, kept: Iterable[str]) -> tuple[LeanModel, tuple[Weight, ...]]:
+def weights_to_inputs(model: LeanModel, kept: Iterable[str]) -> "tuple[LeanModel, tuple[Weight, ...]]":
     """A copy of the model in which large weights, but for `kept`, are graph inputs of their type and shape."""
     import onnx
 
@@ -330,19 +324,10 @@ def weights_to_inputs(model: LeanModel, kept: Iterable[str]) -> tuple[LeanModel,
         return model, ()
     proto = copied(model.proto)
     graph = proto.graph
-    moved = {t.name: t for t in graph.initializer if t.name in model.weights and t.name not in kept}
-    weights = [
-        Weight(
-            name=tensor.name,
-            data_type=tensor.data_type,
-            dims=tuple(tensor.dims),
-            place=model.weights[name],
-            doc_string=tensor.doc_string,
-        )
-        for name, tensor in moved.items()
-    ]
+    moved = {t.name: t for t in model.proto.graph.initializer if t.name in model.weights and t.name not in kept}
     keep_only(graph.value_info, lambda value: value.name not in moved)
     keep_only(graph.initializer, lambda tensor: tensor.name not in moved)
-    graph.input.extend(onnx.helper.make_tensor_value_info(w.name, w.data_type, w.dims) for w in weights)
+    graph.input.extend(onnx.helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in moved.values())
     left = {name: place for name, place in model.weights.items() if name not in moved}
-    return LeanModel(proto=proto, folder=model.folder, weights=left), tuple(sorted(weights, key=lambda w: w.name))
+    weights = tuple((moved[name], model.weights[name]) for name in sorted(moved))
+    return LeanModel(proto=proto, folder=model.folder, weights=left), weights

@@ -27,7 +27,6 @@ from pipeline.model.ort_format import (
     GRAPHS,
     Attribute,
     AttributeValue,
-    Metadata,
     OrtGraph,
     OrtModel,
     OrtNode,
@@ -560,7 +559,8 @@ def read_onnx(path: Path) -> OrtModel:
         ir_version=proto.ir_version,
         opset_import=imports,
         graph=_graph(proto.graph, imports, path.name),
-        metadata=Metadata(producer_name=proto.producer_name, producer_version=proto.producer_version),
+        producer_name=proto.producer_name,
+        producer_version=proto.producer_version,
     )
 
 

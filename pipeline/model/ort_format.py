@@ -317,17 +317,6 @@ AttributeValue: TypeAlias = """(
 )"""
 
 
-class Metadata(msgspec.Struct, frozen=True, kw_only=True):
-    """What the model says of itself. `model_version` is 2**63-1 when the ONNX model had none."""
-
-    producer_name: str = ""
-    producer_version: str = ""
-    domain: str = ""
-    model_version: int = 0
-    doc_string: str = ""
-    properties: dict[str, str] = {}
-
-
 Resolver: TypeAlias = dict[str, dict[str, tuple[tuple[bool, int], ...]]]
 """Op id `domain:op:since_version` -> type parameter -> where it is read from: whether of an output, and its index.
 
@@ -336,13 +325,21 @@ A superset of the graph's operators.
 
 
 class OrtModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole file without its weights. `format_version` is the text of the file, "6" for release 1.16 and later."""
+    """A whole file without its weights. `format_version` is the text of the file, "6" for release 1.16 and later.
+
+    The rest is what the model says of itself; `model_version` is 2**63-1 when the ONNX model had none.
+    """
 
     format_version: str
     ir_version: int
     opset_import: dict[str, int]
     graph: OrtGraph
-    metadata: Metadata
+    producer_name: str = ""
+    producer_version: str = ""
+    domain: str = ""
+    model_version: int = 0
+    doc_string: str = ""
+    properties: dict[str, str] = {}
 
 
 IDENTIFIER = b"ORTM"
@@ -409,6 +406,10 @@ def parse_ort(data: Buffer, source: str, *, inner_types: bool = True) -> OrtMode
         for at in reader.tables(model, fields, 1):
             entry = reader.table(at)
             imports[reader.text(at, entry, 0)] = reader.scalar(at, entry, 1, "q")
+        properties = {}
+        for at in reader.tables(model, fields, 9):
+            entry = reader.table(at)
+            properties[reader.text(at, entry, 0)] = reader.text(at, entry, 1)
         version = reader.text(root, slots, 0)
         if not re.fullmatch(r"[0-6]", version):
             raise BrokenError(f"its format version is {version[:20]!r}; releases to 1.32 write 1 to 6")
@@ -418,7 +419,12 @@ def parse_ort(data: Buffer, source: str, *, inner_types: bool = True) -> OrtMode
             ir_version=reader.scalar(model, fields, 0, "q"),
             opset_import=imports,
             graph=_graph(reader, present(reader.child(model, fields, 7), "graph"), 1),
-            metadata=_metadata(reader, model, fields),
+            producer_name=reader.text(model, fields, 2),
+            producer_version=reader.text(model, fields, 3),
+            domain=reader.text(model, fields, 4),
+            model_version=reader.scalar(model, fields, 5, "q"),
+            doc_string=reader.text(model, fields, 6),
+            properties=properties,
         )
 
 
@@ -474,21 +480,6 @@ def check_identifier(head: bytes, source: str) -> None:
 
 def _refuse(source: str, why: str, remedy: str) -> NoReturn:
     raise ModelError("not a readable ORT format model", where=source, why=why, remedy=remedy)
-
-
-def _metadata(reader: Reader, at: int, slots: Slots) -> Metadata:
-    properties = {}
-    for entry in reader.tables(at, slots, 9):
-        fields = reader.table(entry)
-        properties[reader.text(entry, fields, 0)] = reader.text(entry, fields, 1)
-    return Metadata(
-        producer_name=reader.text(at, slots, 2),
-        producer_version=reader.text(at, slots, 3),
-        domain=reader.text(at, slots, 4),
-        model_version=reader.scalar(at, slots, 5, "q"),
-        doc_string=reader.text(at, slots, 6),
-        properties=properties,
-    )
 
 
 def resolver_of(reader: Reader) -> Resolver:

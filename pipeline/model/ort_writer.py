@@ -18,13 +18,16 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self, TypeAlias
 
 import flatbuffers
 
 from pipeline.core.errors import ModelError
 from pipeline.model.onnx_model import ByteRange
 from pipeline.model.ort_format import Buffer, Reader, Slots, resolver_of
+
+if TYPE_CHECKING:
+    from onnx import TensorProto
 
 BUFFER_BYTES = 2 << 20
 # Direct writes begin and end at multiples of the disk's block, in memory as in the file; 4 KiB suits all that is sold.
@@ -149,15 +152,11 @@ GRAPH_INITIALIZERS, GRAPH_MAX_NODE_INDEX, GRAPH_INPUTS, GRAPH_SLOTS = 0, 3, 5, 9
 TENSOR_NAME, TENSOR_DOC, TENSOR_DIMS, TENSOR_TYPE, TENSOR_RAW = 0, 1, 2, 3, 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Weight:
-    """An initializer to put behind the body; the skeleton has it as a graph input. `data_type` is ONNX's code."""
+Weight: TypeAlias = "tuple[TensorProto, ByteRange]"
+"""An initializer to put behind the body: its message without its bytes, and where these lie.
 
-    name: str
-    data_type: int
-    dims: tuple[int, ...]
-    place: ByteRange
-    doc_string: str = ""
+The skeleton has it as a graph input.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +165,7 @@ class FilePlan:
 
     head: bytes
     body: memoryview
-    blobs: tuple[tuple[int, Weight], ...]
+    blobs: "tuple[tuple[int, Weight], ...]"
     size_bytes: int
 
 
@@ -242,11 +241,12 @@ def plan_file(skeleton: Buffer, weights: Sequence[Weight] = ()) -> FilePlan:
     """
     parts = _Skeleton(skeleton)
     reader, body = parts.reader, memoryview(skeleton)[parts.cut :]
-    blobs, end = list[tuple[int, Weight]](), parts.padding + len(body)
-    for weight in weights:  # the length of a vector, then its bytes, aligned
+    blobs: list[tuple[int, Weight]] = []
+    end = parts.padding + len(body)
+    for tensor, place in weights:  # the length of a vector, then its bytes, aligned
         start = (end + 4 + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT - 4
-        blobs.append((start, weight))
-        end = start + 4 + weight.place.length
+        blobs.append((start, (tensor, place)))
+        end = start + 4 + place.length
     builder = _Builder(4096)
     builder.minalign = ALIGNMENT
 
@@ -283,7 +283,7 @@ def plan_file(skeleton: Buffer, weights: Sequence[Weight] = ()) -> FilePlan:
     if blobs:
         inputs = {reader.text_at(place): parts.tail(place) for place in reader.tables(at, slots, GRAPH_INPUTS)}
         tensors: list[int] = [parts.tail(place) for place in reader.tables(at, slots, GRAPH_INITIALIZERS)]
-        tensors += [_tensor(builder, inputs.pop(weight.name), start, weight) for start, weight in blobs]
+        tensors += [_tensor(builder, inputs.pop(tensor.name), start, tensor) for start, (tensor, _) in blobs]
         refs[GRAPH_INITIALIZERS] = builder.refs(tensors)
         refs[GRAPH_INPUTS] = builder.refs([*inputs.values()])
     builder.StartObject(GRAPH_SLOTS)
@@ -315,17 +315,17 @@ def plan_file(skeleton: Buffer, weights: Sequence[Weight] = ()) -> FilePlan:
     return FilePlan(head=head + bytes(parts.padding), body=body, blobs=placed, size_bytes=len(head) + end)
 
 
-def _tensor(builder: _Builder, name: _Tail, start: int, weight: Weight) -> int:
-    builder.StartVector(8, len(weight.dims), 8)
-    for size in reversed(weight.dims):
+def _tensor(builder: _Builder, name: _Tail, start: int, tensor: "TensorProto") -> int:
+    builder.StartVector(8, len(tensor.dims), 8)
+    for size in reversed(tensor.dims):
         builder.PrependInt64(size)
     dims = int(builder.EndVector())
-    doc = int(builder.CreateString(weight.doc_string)) if weight.doc_string else None
+    doc = int(builder.CreateString(tensor.doc_string)) if tensor.doc_string else None
     builder.StartObject(TENSOR_RAW + 1)
     builder.ref_slot(TENSOR_NAME, name)
     builder.ref_slot(TENSOR_DOC, doc)
     builder.ref_slot(TENSOR_DIMS, dims)
-    builder.PrependInt32Slot(TENSOR_TYPE, weight.data_type, 0)
+    builder.PrependInt32Slot(TENSOR_TYPE, tensor.data_type, 0)
     builder.ref_slot(TENSOR_RAW, _Tail(start))
     return int(builder.EndObject())
 
@@ -343,9 +343,8 @@ def write_file(plan: FilePlan, path: Path, digest: str = "") -> str:
     with HashingFile(path, plan.size_bytes) as out:
         out.write(plan.head)
         out.write(plan.body)
-        for start, weight in plan.blobs:
-            out.write(bytes(start - out.size_bytes) + struct.pack("<I", weight.place.length))
-            place = weight.place
+        for start, (_, place) in plan.blobs:
+            out.write(bytes(start - out.size_bytes) + struct.pack("<I", place.length))
             descriptor = os.open(place.file, os.O_RDONLY)
             try:
                 copied = out.copy(descriptor, place.offset, place.length)

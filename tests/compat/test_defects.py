@@ -18,7 +18,6 @@ from pipeline.config.tables import BuildKind
 from pipeline.core.errors import errors
 from pipeline.core.releases import Release
 from pipeline.model.ort_format import (
-    Metadata,
     OrtGraph,
     OrtModel,
     OrtNode,
@@ -40,7 +39,7 @@ def model(*nodes: OrtNode, outputs: tuple[str, ...] = (), records: tuple[Runtime
         inputs=("x",), outputs=outputs, nodes=nodes, node_args={}, initializers=constants, sparse_initializers={},
         runtime_optimizations=records,
     )  # fmt: skip
-    return OrtModel(format_version="6", ir_version=9, opset_import={"": 13}, graph=graph, metadata=Metadata())
+    return OrtModel(format_version="6", ir_version=9, opset_import={"": 13}, graph=graph)
 
 
 def node(index: int, op: str, inputs: str, outputs: str) -> OrtNode:

@@ -14,7 +14,7 @@ from pipeline.compat.defects import Runtime, overflowing, weight_reader
 from pipeline.compat.rules import judged, read_artifacts
 from pipeline.core.errors import Severity
 from pipeline.core.releases import Release
-from pipeline.model.ort_format import Metadata, OrtGraph, OrtModel, OrtNode, RuntimeOptimization, Tensor, read_ort
+from pipeline.model.ort_format import OrtGraph, OrtModel, OrtNode, RuntimeOptimization, Tensor, read_ort
 from pipeline.model.types import INT8
 from tests.onnx_samples import parsed_nodes
 from tests.ort_models import convert
@@ -137,5 +137,5 @@ def test_damaged_weights_are_not_looked_at() -> None:
             inputs=(), outputs=(), nodes=(one,), node_args={}, initializers=constants, sparse_initializers={},
             runtime_optimizations=(),
         )  # fmt: skip
-        model = OrtModel(format_version="6", ir_version=9, opset_import={"": 13}, graph=graph, metadata=Metadata())
+        model = OrtModel(format_version="6", ir_version=9, opset_import={"": 13}, graph=graph)
         assert overflowing(model, weight_reader(Path("/dev/null")), replayed=False) == ""

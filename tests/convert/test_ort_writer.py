@@ -3,6 +3,7 @@
 import hashlib
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import onnx
 import pytest
@@ -45,7 +46,7 @@ def test_the_canonical_form_says_the_same(name: str, level: Level, tmp_path: Pat
     assert after.graph.node_args == before.graph.node_args
     assert after.graph.runtime_optimizations == before.graph.runtime_optimizations
     assert (after.graph.inputs, after.graph.outputs) == (before.graph.inputs, before.graph.outputs)
-    assert (after.metadata, after.opset_import) == (before.metadata, before.opset_import)
+    assert msgspec.structs.replace(after, graph=before.graph) == before
     assert list(resolver_of(Reader(ours)).items()) == sorted(resolver_of(Reader(stock)).items())
 
 
@@ -62,7 +63,8 @@ def with_weight_behind(folder: Path) -> tuple[bytes, Weight]:
     model.graph.input.append(onnx.helper.make_tensor_value_info("w", 1, list(tensor.dims)))
     (folder / "w.bin").write_bytes(b"before" + tensor.raw_data + b"after")
     place = ByteRange(file=folder / "w.bin", offset=6, length=len(tensor.raw_data))
-    return saved(model, folder, Level.NONE), Weight(name="w", data_type=1, dims=(128, 128), place=place, doc_string="d")
+    message = onnx.TensorProto(name="w", data_type=1, dims=(128, 128), doc_string="d")
+    return saved(model, folder, Level.NONE), (message, place)
 
 
 def test_a_weight_is_put_behind_and_its_input_goes(tmp_path: Path) -> None:
@@ -91,6 +93,6 @@ def test_a_weight_that_became_shorter_is_an_error(tmp_path: Path) -> None:
 def test_a_file_over_two_gigabytes_is_refused_before_it_is_written(tmp_path: Path) -> None:
     skeleton, _ = with_weight_behind(tmp_path)
     place = ByteRange(file=tmp_path / "w.bin", offset=0, length=(2 << 30) - 100)
-    large = Weight(name="w", data_type=1, dims=(1,), place=place)
+    large = (onnx.TensorProto(name="w", data_type=1, dims=(1,)), place)
     with pytest.raises(ModelError, match="too large"):
         plan_file(skeleton, [large])

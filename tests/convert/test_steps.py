@@ -46,7 +46,7 @@ def says(path: Path) -> dict[str, object]:
     """Everything that a file says, but for the numbers of nodes and the order of lists that have none."""
     model, data = read_ort(path), path.read_bytes()
     return {
-        "head": (model.format_version, model.ir_version, model.opset_import, model.metadata),
+        "head": [getattr(model, name) for name in model.__struct_fields__ if name != "graph"],
         "resolver": resolver_of(Reader(data)),
         **_graph(model.graph, data),
     }

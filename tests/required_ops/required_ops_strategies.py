@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from pipeline.model.ort_format import (
     Attribute,
-    Metadata,
     OrtGraph,
     OrtModel,
     OrtNode,
@@ -84,7 +83,6 @@ def random_model(seed: int) -> OrtModel:
         ir_version=10,
         opset_import={"": rng.choice(_OPSETS)},
         graph=_random_graph(rng, rng.randrange(4)),
-        metadata=Metadata(),
     )
 
 
