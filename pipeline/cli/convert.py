@@ -34,7 +34,7 @@ from pipeline.core.providers import WEBGPU, aware_names
 
 if TYPE_CHECKING:
     from pipeline.check.compare import OutputCheck
-    from pipeline.convert.many import ConversionReport
+    from pipeline.convert.many import ConversionJob
     from pipeline.passes.base import Pass
     from pipeline.passes.run import TransformReport, Verification
     from pipeline.report.wording import Part
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 OPTIONS = Place[Callable[[], list[click.Parameter]]]("convert.options")
 """Options of features: `show_changes`."""
-CHANGES = Place[Callable[["ConversionReport"], "Iterable[Part]"]]("convert.changes")
+CHANGES = Place[Callable[["ConversionJob"], "Iterable[Part]"]]("convert.changes")
 """Says what became of the nodes in each artifact."""
 LEVELS = ("none", "basic", "extended", "layout", "all")
 
@@ -187,7 +187,7 @@ def convert(
     from pipeline.core.workers import shared_children
 
     ctx.with_resource(shared_children("pipeline.convert.engine", "onnx", "onnxruntime"))
-    from pipeline.convert.many import ConversionOrder, convert_paths
+    from pipeline.convert.many import ConversionJob, convert_paths
     from pipeline.convert.request import AwareSpec, OptimizerPlatform
     from pipeline.core.abis import ARM64, X86_64, read_abi
     from pipeline.core.custom_ops import of_this_computer
@@ -219,7 +219,7 @@ def convert(
     styles = styles_asked(ctx, styles, file_format, providers)
     if share_weights and not (chips or "onnx" in styles):
         raise click.UsageError(NOTHING_SHARED, ctx)
-    order = ConversionOrder(
+    job = ConversionJob(
         levels=levels, styles=styles, release=ort_release, abi=abi, platform=platform,
         dimensions=dimensions, output=output, cache=cache, check=check, config=config, processes=jobs,
         aware=msgspec.structs.replace(aware, providers=settings_of(providers, ort_release, answers), safe=safe),
@@ -232,7 +232,7 @@ def convert(
         from pipeline.check.many import check_paths_inputs
 
         check_paths_inputs(paths, dimensions, data, output)
-    report = convert_paths(paths, order, progress())
+    report = convert_paths(paths, job, progress())
     outputs.write_json(report.document())
     if outputs.text:
         show(conversion_parts(report))
@@ -242,7 +242,7 @@ def convert(
     ctx.exit(end(fail_on, _watched(report), report.exit_code))
 
 
-def _watched(report: "ConversionReport") -> Iterator[Watched]:
+def _watched(report: "ConversionJob") -> Iterator[Watched]:
     """Each artifact with what speaks against it, and for each provider that it is made for."""
     from pipeline.core.errors import warning
 

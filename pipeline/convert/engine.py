@@ -392,13 +392,13 @@ class _Maker:
         if identity not in self.written:
             path = self.optimizer.shop.new_file(".ort")
             with self.clock("write"), storage_errors(path):
-                digest = write_file(plan, path, "" if plan.blobs else identity)
+                digest = write_file(plan, path, "" if parts.weights else identity)
             with self.clock("digest"):
                 model = parts.read(inner_types=self.request.preflight)
                 if recorded and not self.optimizer.model.weights and not replays(model):
                     self.optimizer.unrecorded = parts
                 file = ConvertedFile(
-                    size_bytes=plan.size_bytes,
+                    size_bytes=path.stat().st_size,
                     sha256=digest,
                     semantic_digest=semantic_digest(model, parts.skeleton, weight_digests, self.tensors),
                     operators=dict(sorted(Counter(node.operator for node in model.graph.nodes).items())),
@@ -474,8 +474,9 @@ class _Maker:
 
 def _identity(plan: FilePlan, digests: dict[str, str]) -> str:
     """Equal for plans that would write the same bytes; the sha256 of a file without weights behind its body."""
-    digest = hashlib.sha256(plan.head)
-    digest.update(plan.body)
-    for start, (tensor, _) in plan.blobs:
+    head, body, blobs = plan
+    digest = hashlib.sha256(head)
+    digest.update(body)
+    for start, (tensor, _) in blobs:
         digest.update(f"{start} {digests[tensor.name]} ".encode())
     return digest.hexdigest()

@@ -328,8 +328,8 @@ def _named(result: ConvertResult, model: NamedModel, form: ModelInPrecision) -> 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConversionOrder:
-    """What the command line asks of a conversion."""
+class ConversionJob:
+    """What the command line asks of a conversion, and what it gave, in the order of the models."""
 
     levels: tuple[str, ...]
     styles: tuple[str, ...]
@@ -355,6 +355,12 @@ class ConversionOrder:
     """Chips whose NPU gets contexts, in addition."""
     share_weights: bool = False
     """Whether all models have their weights once: in the binary of their contexts, and in a file beside ONNX files."""
+    converted: tuple[Conversion, ...] = ()
+    configs: tuple[Path, ...] = ()
+    checks: dict[tuple[str, str], tuple[OutputCheck, ...]] = field(default_factory=dict)
+    """By model and variant name, where artifacts were compared with the original."""
+    findings: dict[tuple[str, str], tuple[Finding, ...]] = field(default_factory=dict)
+    """By model and variant name: what speaks against loading them with the release that will run them."""
 
     def variants(self, precision: str) -> tuple[Variant, ...]:
         """Every level in every style, or (of fixed style, from basic on) aware of the providers."""
@@ -373,19 +379,6 @@ class ConversionOrder:
     def auto_providers(self) -> AutoProviders:
         """What `auto` chooses for: the providers of aware files, else the CPU."""
         return {settings.provider: settings for settings in self.aware.providers} or {cpu_of_abi(self.abi): None}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConversionReport:
-    """What a conversion gave, in the order of the models."""
-
-    order: ConversionOrder
-    converted: tuple[Conversion, ...]
-    configs: tuple[Path, ...] = ()
-    checks: dict[tuple[str, str], tuple[OutputCheck, ...]] = field(default_factory=dict)
-    """By model and variant name, where artifacts were compared with the original."""
-    findings: dict[tuple[str, str], tuple[Finding, ...]] = field(default_factory=dict)
-    """By model and variant name: what speaks against loading them with the release that will run them."""
 
     @property
     def exit_code(self) -> ExitCode:
@@ -441,61 +434,56 @@ def _row(
     return row | {"error": parts or {"what": "not converted"}, "skipped": bool(failure and failure.skipped)}
 
 
-def convert_paths(paths: Sequence[str], order: ConversionOrder, progress: Progress | None = None) -> ConversionReport:
-    """Convert everything under the paths, and check it where that is asked for.
+def convert_paths(paths: Sequence[str], job: ConversionJob, progress: Progress | None = None) -> ConversionJob:
+    """The job with everything under the paths converted, and checked where that is asked for.
 
     Raises ConfigError when there is nothing to convert.
     """
     progress = progress or NoProgress()
     sources = find_models(paths)
-    models = name_models(sources, [None] * len(sources), [order.dimensions] * len(sources))
+    models = name_models(sources, [None] * len(sources), [job.dimensions] * len(sources))
     orders = [
         Conversion(
-            model=model, base=ModelInPrecision(model=model), precisions=order.precisions, data=order.data,
-            api_level=order.api_level, keep_float=order.keep_float,
+            model=model, base=ModelInPrecision(model=model), precisions=job.precisions, data=job.data,
+            api_level=job.api_level, keep_float=job.keep_float,
         )
         for model in models
     ]  # fmt: skip
-    cache = order.cache / "passes" if order.cache else None
-    require_compiler(order.chips)
-    with scratch(order.output) as work:
+    cache = job.cache / "passes" if job.cache else None
+    require_compiler(job.chips)
+    with scratch(job.output) as work:
         converted = convert_models(
-            make_precisions(orders, order.auto_providers(), work, cache, progress),
-            order.variants,
-            output=order.output,
-            cache=order.cache,
-            release=order.release,
-            platform=order.platform,
-            aware=order.aware,
+            make_precisions(orders, job.auto_providers(), work, cache, progress),
+            job.variants,
+            output=job.output,
+            cache=job.cache,
+            release=job.release,
+            platform=job.platform,
+            aware=job.aware,
             preflight=True,
-            processes=order.processes,
+            processes=job.processes,
         )
         sizes = {model.name: "" for model in models}
-        share = order.share_weights
-        converted = with_contexts(converted, order.chips, order.output, progress, sizes=sizes, share=share)
+        share = job.share_weights
+        converted = with_contexts(converted, job.chips, job.output, progress, sizes=sizes, share=share)
         if share:
             same = dict.fromkeys(sizes, next(iter(sizes)))
-            converted = with_shared_weights(converted, same, order.output, order.release, progress)
+            converted = with_shared_weights(converted, same, job.output, job.release, progress)
         artifacts = [artifact for row in converted for artifact in row.artifacts]
         needs_of = {name: needs for row in converted if row.result for name, needs in row.result.needs.items()}
-        configs = write_configs(order.output, artifacts, needs_of) if order.config and artifacts else ()
-        report = ConversionReport(
-            order=order,
-            converted=converted,
-            configs=configs,
-            findings=_preflight(order, artifacts, needs_of),
-        )
-        return _checked(report, work, progress) if order.check else report
+        configs = write_configs(job.output, artifacts, needs_of) if job.config and artifacts else ()
+        done = replace(job, converted=converted, configs=configs, findings=_preflight(job, artifacts, needs_of))
+        return _checked(done, work, progress) if job.check else done
 
 
 def _preflight(
-    order: ConversionOrder, artifacts: Sequence[Artifact], needs: Mapping[str, FileNeeds]
+    job: ConversionJob, artifacts: Sequence[Artifact], needs: Mapping[str, FileNeeds]
 ) -> dict[tuple[str, str], tuple[Finding, ...]]:
-    """What speaks against the artifacts in the release and kind of build that the order names."""
-    release = line_of(order.release or installed_version("onnxruntime"))
-    runtime = Runtime(release=release, kind=BuildKind(order.build_kind), abis=(order.abi,))
+    """What speaks against the artifacts in the release and kind of build that the job names."""
+    release = line_of(job.release or installed_version("onnxruntime"))
+    runtime = Runtime(release=release, kind=BuildKind(job.build_kind), abis=(job.abi,))
     read = {
-        **read_artifacts({a.file: order.output / a.file for a in artifacts if a.file not in needs}),
+        **read_artifacts({a.file: job.output / a.file for a in artifacts if a.file not in needs}),
         **{name: msgspec.structs.replace(facts, name=name) for name, (facts, _, _) in needs.items()},
     }
     findings_of = {
@@ -504,7 +492,7 @@ def _preflight(
         )
         for artifact in artifacts
     }
-    for artifact in artifacts if WEBGPU in order.auto_providers() else ():
+    for artifact in artifacts if WEBGPU in job.auto_providers() else ():
         if artifact.variant.level is Level.NONE:
             plain = Finding(
                 severity=Severity.WARNING, what="a plain file, not one for WebGPU", where=artifact.file,
@@ -515,24 +503,24 @@ def _preflight(
     return {key: findings for key, findings in findings_of.items() if findings}
 
 
-def _checked(report: ConversionReport, work: Path, progress: Progress) -> ConversionReport:
-    """The same report with every artifact compared with its original (in its precision) on the order's data.
+def _checked(job: ConversionJob, work: Path, progress: Progress) -> ConversionJob:
+    """The same job with every artifact compared with its original (in its precision) on its data.
 
     What cannot be run on this computer fails its check, with the reason. ConfigError where no model has inputs that it
     can be run on.
     """
-    artifacts = {(a.model, a.variant.name): a for row in report.converted for a in row.artifacts}
+    artifacts = {(a.model, a.variant.name): a for row in job.converted for a in row.artifacts}
     origins = {
         (row.model.source.name, variant.name): form.name
-        for row in report.converted
+        for row in job.converted
         for form in row.models
-        for variant in report.order.variants(form.precision)
+        for variant in job.variants(form.precision)
     }
-    contexts = [context for row in report.converted for context in row.contexts]
+    contexts = [context for row in job.converted for context in row.contexts]
     used = {*(origins[key] for key in artifacts), *(context.source for context in contexts)}
     subjects = [
-        CheckedModel(model=replace(form.model, name=form.name), original=row.original_of(form), data=report.order.data)
-        for row in report.converted
+        CheckedModel(model=replace(form.model, name=form.name), original=row.original_of(form), data=job.data)
+        for row in job.converted
         for form in row.models
         if form.name in used
     ]
@@ -547,19 +535,19 @@ def _checked(report: ConversionReport, work: Path, progress: Progress) -> Conver
             pairs.append((artifact, outcome.value))
         elif outcome.error:
             checks[key] = _not_run(outcome.error)
-    for key, result in check_all(pairs, report.order.output, CheckConfig(), progress).items():
+    for key, result in check_all(pairs, job.output, CheckConfig(), progress).items():
         checks[key] = _not_run(result) if isinstance(result, PipelineError) else result
     if contexts:
         from pipeline.convert.contexts import check_contexts
 
-        names = {row.model.name: row.model.source.name for row in report.converted}
+        names = {row.model.name: row.model.source.name for row in job.converted}
         originals = {name: outcome.value for name, outcome in references.items() if outcome.value}
-        simulated = check_contexts(contexts, report.order.output, originals, CheckConfig(), progress, work / "tensors")
+        simulated = check_contexts(contexts, job.output, originals, CheckConfig(), progress, work / "tensors")
         for context, compared, _ in simulated:
             checks[names[context.model], context.variant.name] = compared
-    losses = gpu_losses(pairs, report.order.output, progress)
-    findings = {key: (*report.findings.get(key, ()), loss) for key, loss in losses.items()}
-    return replace(report, checks=checks, findings={**report.findings, **findings})
+    losses = gpu_losses(pairs, job.output, progress)
+    findings = {key: (*job.findings.get(key, ()), loss) for key, loss in losses.items()}
+    return replace(job, checks=checks, findings={**job.findings, **findings})
 
 
 def _not_run(error: PipelineError) -> tuple[OutputCheck, ...]:

@@ -16,7 +16,6 @@ import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeAlias
 
@@ -159,14 +158,8 @@ The skeleton has it as a graph input.
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FilePlan:
-    """A file about to be written: `head` and `body` are its first bytes, `blobs` its weights and where they go."""
-
-    head: bytes
-    body: memoryview
-    blobs: "tuple[tuple[int, Weight], ...]"
-    size_bytes: int
+FilePlan: TypeAlias = "tuple[bytes, memoryview, tuple[tuple[int, Weight], ...]]"
+"""A file about to be written: head and body, which are its first bytes, and its weights with where they go."""
 
 
 class _Tail(int):
@@ -234,7 +227,7 @@ class _Skeleton:
         return None if position is None else self.tail(position)
 
 
-def plan_file(skeleton: Buffer, weights: Sequence[Weight] = ()) -> FilePlan:
+def plan_file(skeleton: Buffer, weights: "Sequence[Weight]" = ()) -> FilePlan:
     """Lay out the file that `skeleton` becomes when the `weights` among its graph inputs are made initializers.
 
     Without weights it is the canonical form of the skeleton. ModelError when the result would pass 2 GiB.
@@ -311,8 +304,7 @@ def plan_file(skeleton: Buffer, weights: Sequence[Weight] = ()) -> FilePlan:
     if len(head) + end > MAX_FILE_BYTES:
         raise ModelError("the model is too large for the ORT format", why=f"{len(head) + end} bytes are over 2 GiB",
                          remedy="quantize the model, or split it")  # fmt: skip
-    placed = tuple((len(head) + position, weight) for position, weight in blobs)
-    return FilePlan(head=head + bytes(parts.padding), body=body, blobs=placed, size_bytes=len(head) + end)
+    return head + bytes(parts.padding), body, tuple((len(head) + start, weight) for start, weight in blobs)
 
 
 def _tensor(builder: _Builder, name: _Tail, start: int, tensor: "TensorProto") -> int:
@@ -336,14 +328,16 @@ def write_file(plan: FilePlan, path: Path, digest: str = "") -> str:
     `digest` is that sha256 where the caller knows it: a small file is not read again for it.
     Raises OSError as the disk gives it, ModelError when a weight's file has become shorter.
     """
-    if not plan.blobs and plan.size_bytes < DIRECT_MINIMUM_BYTES:  # in memory whole: no thread is worth its start
+    head, body, blobs = plan
+    size_bytes = len(head) + len(body)
+    if not blobs and size_bytes < DIRECT_MINIMUM_BYTES:  # in memory whole: no thread is worth its start
         with path.open("wb") as file:
-            file.writelines((plan.head, plan.body))
-        return digest or hashlib.sha256(plan.head + plan.body).hexdigest()
-    with HashingFile(path, plan.size_bytes) as out:
-        out.write(plan.head)
-        out.write(plan.body)
-        for start, (_, place) in plan.blobs:
+            file.writelines((head, body))
+        return digest or hashlib.sha256(head + body).hexdigest()
+    with HashingFile(path, size_bytes + sum(place.length for _, (_, place) in blobs)) as out:
+        out.write(head)
+        out.write(body)
+        for start, (_, place) in blobs:
             out.write(bytes(start - out.size_bytes) + struct.pack("<I", place.length))
             descriptor = os.open(place.file, os.O_RDONLY)
             try:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from pipeline.check.compare import OutputCheck, remedy_of
-from pipeline.convert.many import ConversionReport
+from pipeline.convert.many import ConversionJob
 from pipeline.convert.precisions import Conversion
 from pipeline.core.errors import PipelineError, Severity, errors
 from pipeline.core.groups import counted, grouped
@@ -21,7 +21,7 @@ MOST_FAILURES = 40
 """So many errors are shown; the JSON has every one."""
 
 
-def conversion_parts(report: ConversionReport) -> Iterator[Part]:
+def conversion_parts(report: ConversionJob) -> Iterator[Part]:
     """The artifacts in a table, totals, and what is to know of the models."""
     rows = [(converted, artifact) for converted in report.converted for artifact in converted.artifacts]
     if 0 < len(rows) <= MOST_ROWS:
@@ -43,12 +43,11 @@ def conversion_parts(report: ConversionReport) -> Iterator[Part]:
         weights = {artifact.weights: artifact.weights_bytes for _, artifact in rows if artifact.weights}
         total = size(sum(artifact.size_bytes for _, artifact in rows) + sum(weights.values()))
         unchanged = f", {reused} of them unchanged since the last time" if reused else ""
-        order = report.order
         nouns = f"{counted(len(rows), 'artifact')} of {counted(models, 'model')}"
-        yield Line(f"{nouns}, {total}{unchanged}, for {order.abi}: {order.output}")
+        yield Line(f"{nouns}, {total}{unchanged}, for {report.abi}: {report.output}")
         for name, count in Counter(artifact.weights for _, artifact in rows if artifact.weights).items():
             yield Line(f"weights of {count} artifacts, once: {name}, {size(weights[name])}")
-        separate = [artifact.file for _, artifact in rows if not artifact.weights] if order.share_weights else []
+        separate = [artifact.file for _, artifact in rows if not artifact.weights] if report.share_weights else []
         if separate:
             why = "files in ORT format cannot share them, nor ONNX files for releases before 1.23 or without large ones"
             yield Line(f"weights of their own: {', '.join(separate)} ({why})")
@@ -66,7 +65,7 @@ def conversion_parts(report: ConversionReport) -> Iterator[Part]:
         ]
         yield contexts_listing(simulated)
         yield Line(
-            f"{counted(len(contexts), 'context')}, made by onnxruntime-qnn {contexts[0].plugin}: {report.order.output}"
+            f"{counted(len(contexts), 'context')}, made by onnxruntime-qnn {contexts[0].plugin}: {report.output}"
         )
     if report.checks:
         passed = sum(all(check.passed for check in checks) for checks in report.checks.values())
@@ -89,7 +88,7 @@ def conversion_parts(report: ConversionReport) -> Iterator[Part]:
         yield Line(f"operators they need: {path}")
 
 
-def problem_lines(report: ConversionReport, *, warnings: bool) -> Iterator[Line]:
+def problem_lines(report: ConversionJob, *, warnings: bool) -> Iterator[Line]:
     """What failed, and perhaps what works otherwise than one might think, once for all variants; for stderr."""
     yield from _failure_lines(report.converted, warnings=warnings)
     # What the release that will run the artifacts says to them

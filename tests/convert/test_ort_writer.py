@@ -36,10 +36,9 @@ def contents(data: bytes) -> dict[str, bytes]:
 @pytest.mark.parametrize("level", [Level.NONE, Level.EXTENDED, Level.ALL])
 def test_the_canonical_form_says_the_same(name: str, level: Level, tmp_path: Path) -> None:
     stock = saved(SAMPLES[name], tmp_path, level)
-    plan = plan_file(stock)
-    digest = write_file(plan, tmp_path / "m.ort")
+    digest = write_file(plan_file(stock), tmp_path / "m.ort")
     ours = (tmp_path / "m.ort").read_bytes()
-    assert (len(ours), hashlib.sha256(ours).hexdigest()) == (plan.size_bytes, digest)
+    assert hashlib.sha256(ours).hexdigest() == digest
     before, after = parse_ort(stock, "stock"), parse_ort(ours, "ours")
     assert contents(ours) == contents(stock)
     assert after.graph.nodes == before.graph.nodes

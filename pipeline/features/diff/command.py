@@ -11,7 +11,7 @@ from pipeline.cli.command import Command
 from pipeline.cli.outputs import Outputs, json_option
 
 if TYPE_CHECKING:
-    from pipeline.convert.many import ConversionReport
+    from pipeline.convert.many import ConversionJob
     from pipeline.features.diff.changes import FileGraph, GraphDiff
     from pipeline.model.sources import SourceModel
     from pipeline.report.wording import Part
@@ -126,7 +126,7 @@ def convert_options() -> list[click.Parameter]:
     return [click.Option(["--show-changes"], is_flag=True, help=text)]
 
 
-def convert_changes(report: "ConversionReport") -> "Iterator[Part]":
+def convert_changes(report: "ConversionJob") -> "Iterator[Part]":
     """What became of each model in each artifact; equal files are shown once."""
     from pipeline.features.diff.changes import diff_graphs, read_graph
 
@@ -135,7 +135,7 @@ def convert_changes(report: "ConversionReport") -> "Iterator[Part]":
         paths = {}
         for artifact in converted.artifacts:
             files.setdefault(artifact.sha256, []).append(artifact.variant.name)
-            paths[artifact.sha256] = report.order.output / artifact.file
+            paths[artifact.sha256] = report.output / artifact.file
         before = read_graph(converted.model.source) if files else None
         for digest, variants in files.items():
             if before:

@@ -25,7 +25,7 @@ from pipeline.campaign.record import RunRecord, rounds_of
 from pipeline.campaign.statistics.compare import LOOKS, DecisionRule, undecided
 from pipeline.check.compare import Array, OutputCheck, OutputPrecision, compare_outputs, read_tensor, usual_tolerance
 from pipeline.config import Config, RunConfig
-from pipeline.convert.many import ConversionOrder, convert_paths
+from pipeline.convert.many import ConversionJob, convert_paths
 from pipeline.convert.request import OptimizerPlatform
 from pipeline.core.errors import ConfigError, MissingError, ModelError, PipelineError
 from pipeline.core.groups import grouped
@@ -171,12 +171,12 @@ class ModelOnDevice:
                 raise ModelError("the changed model's outputs differ", why=wrong.reason)
         if not remedy.ort_format:
             return path
-        order = ConversionOrder(
+        job = ConversionJob(
             levels=("all",), styles=("fixed",), release=str(installed_release()), abi=self.platform.abis[0],
             platform=self.platform, dimensions={}, output=folder, cache=None, check=False, config=False, processes=1,
             data=self.order.data,
         )  # fmt: skip
-        (converted,) = convert_paths([str(path)], order).converted
+        (converted,) = convert_paths([str(path)], job).converted
         if converted.error:
             raise converted.error
         if not converted.artifacts:
