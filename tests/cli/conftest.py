@@ -13,7 +13,6 @@ from tests.onnx_samples import conv_bn, save
 def no_adb(monkeypatch: pytest.MonkeyPatch) -> None:
     """No adb program and no server: nothing of the developer's is touched."""
     monkeypatch.setenv("ADBUTILS_ADB_PATH", "/bin/false")
-    monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", "1")
 
 
 @pytest.fixture(scope="session")

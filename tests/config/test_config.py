@@ -120,16 +120,19 @@ def test_a_library_by_name_is_no_file(tmp_path: Path) -> None:
     assert config.targets[0].library == "android:1.29.0"
 
 
-def test_missing_file_says_how_to_make_one(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no such config file") as caught:
-        read_config(tmp_path / "none.toml")
-    assert "ort-mobile init" in caught.value.remedy
-
-
-def test_a_model_in_place_of_a_config_is_told_how_to_run(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="this is a model, not a config") as caught:
-        read_config(tmp_path / "my model.onnx")
-    assert caught.value.remedy.endswith(f"ort-mobile run --model '{tmp_path / 'my model.onnx'}'")
+@pytest.mark.parametrize(
+    ("name", "what", "remedy"),
+    [
+        ("none.toml", "no such config file", "ort-mobile init"),
+        ("my model.onnx", "this is a model, not a config", "ort-mobile run --model '{path}'"),
+        ("binary.toml", "the config file cannot be read", "a TOML file in UTF-8"),
+    ],
+)
+def test_what_is_no_config_is_refused_with_what_to_do(tmp_path: Path, name: str, what: str, remedy: str) -> None:
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match=what) as caught:
+        read_config(tmp_path / name)
+    assert remedy.format(path=tmp_path / name) in caught.value.remedy
 
 
 def test_the_mark_of_windows_editors_is_no_part_of_a_config(tmp_path: Path) -> None:
@@ -138,24 +141,12 @@ def test_the_mark_of_windows_editors_is_no_part_of_a_config(tmp_path: Path) -> N
     assert read_config(path).name == "a"
 
 
-def test_a_binary_file_is_no_config(tmp_path: Path) -> None:
-    path = tmp_path / "c.toml"
-    path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ConfigError, match="cannot be read"):
-        read_config(path)
-
-
 def test_variants_are_every_combination_and_aware_ones_come_last() -> None:
     config = VariantsConfig(levels=(Level.NONE, Level.ALL), aware=("nnapi", "nnapi+coreml-mlprogram"))
     names = [variant.name for variant in wanted_variants(config)]
     assert names == [
-        "none-fixed",
-        "all-fixed",
-        "none-runtime",
-        "all-runtime",
-        "all-fixed-nnapi",
-        "all-fixed-nnapi+coreml-mlprogram",
-    ]
+        "none-fixed", "all-fixed", "none-runtime", "all-runtime", "all-fixed-nnapi", "all-fixed-nnapi+coreml-mlprogram",
+    ]  # fmt: skip
     assert {v.style for v in wanted_variants(config)} == {Style.FIXED, Style.RUNTIME}
 
 

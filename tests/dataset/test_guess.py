@@ -43,21 +43,6 @@ def flattened(features: int, dims: Dims) -> onnx.ModelProto:
     return model(nodes, {"x": (TensorProto.FLOAT, dims)}, {"w": np.ones((features, 2), np.float32)})
 
 
-def test_an_image_has_the_size_that_the_layers_behind_it_demand(tmp_path: Path) -> None:
-    found = guess(tmp_path, flattened(3 * 96 * 96, ["batch", 3, "height", "width"]))
-    assert found.dimensions == {"batch": 1, "height": 96, "width": 96}
-
-
-def test_placeholders_of_one_name_are_different_dimensions(tmp_path: Path) -> None:
-    found = guess(tmp_path, flattened(3 * 48 * 320, ["?", 3, "?", "?"]))
-    assert found.dimensions == {"x[0]": 1, "x[2]": 48, "x[3]": 320}
-
-
-def test_channels_may_come_last(tmp_path: Path) -> None:
-    found = guess(tmp_path, model(parsed_nodes("y = Relu (x)"), {"x": (1, [None, None, None, 3])}))
-    assert found.dimensions == {"x[0]": 1, "x[1]": 224, "x[2]": 224}
-
-
 def test_the_metadata_of_the_exporter_come_first(tmp_path: Path) -> None:
     made = model(parsed_nodes("y = Relu (x)"), {"x": (1, ["batch", 3, "height", "width"])})
     helper.set_model_props(made, {"imgsz": "[416, 640]"})
@@ -66,21 +51,9 @@ def test_the_metadata_of_the_exporter_come_first(tmp_path: Path) -> None:
     assert "metadata" in found.reasons["height"]
 
 
-def test_features_are_what_the_connected_layer_takes(tmp_path: Path) -> None:
-    nodes = parsed_nodes("y = Gemm <transB = 1> (x, w)")
-    found = guess(tmp_path, model(nodes, {"x": (1, ["batch", "features"])}, {"w": np.ones((2, 37), np.float32)}))
-    assert found.dimensions == {"batch": 1, "features": 37}
-
-
 def embedded(rows: int) -> onnx.ModelProto:
     nodes = parsed_nodes("y = Gather (table, tokens)")
     return model(nodes, {"tokens": (TensorProto.INT64, ["batch", "length"])}, {"table": np.ones((rows, 4), np.float32)})
-
-
-def test_tokens_stay_within_their_embedding_table(tmp_path: Path) -> None:
-    found = guess(tmp_path, embedded(178))
-    assert found.dimensions == {"batch": 1, "length": 128}
-    assert found.values == {"tokens": Range(low=0, high=178)}
 
 
 def switched() -> onnx.ModelProto:
@@ -103,17 +76,43 @@ def switched() -> onnx.ModelProto:
     return model(nodes, inputs, tensors)
 
 
-def test_a_number_that_the_graph_compares_with_is_given(tmp_path: Path) -> None:
-    found = guess(tmp_path, switched())
-    assert found.values == {"sr": 16000}
-    assert found.dimensions == {"batch": 1, "samples": 512}
+def channels_last() -> onnx.ModelProto:
+    return model(parsed_nodes("y = Relu (x)"), {"x": (1, [None, None, None, 3])})
 
 
-def test_states_begin_with_zeros_and_single_numbers_are_one(tmp_path: Path) -> None:
-    nodes = parsed_nodes("y = Mul (state, speed)")
-    found = guess(tmp_path, model(nodes, {"state": (1, [2, None, 8]), "speed": (1, [1])}))
-    assert found.values == {"state": 0.0, "speed": 1.0}
-    assert found.dimensions == {"state[1]": 1}
+def connected() -> onnx.ModelProto:
+    nodes = parsed_nodes("y = Gemm <transB = 1> (x, w)")
+    return model(nodes, {"x": (1, ["batch", "features"])}, {"w": np.ones((2, 37), np.float32)})
+
+
+def state_and_speed() -> onnx.ModelProto:
+    return model(parsed_nodes("y = Mul (state, speed)"), {"state": (1, [2, None, 8]), "speed": (1, [1])})
+
+
+GUESSES: dict[str, tuple[onnx.ModelProto, dict[str, int], dict[str, object]]] = {
+    "an image has the size that the layers behind it demand": (
+        flattened(3 * 96 * 96, ["batch", 3, "height", "width"]), {"batch": 1, "height": 96, "width": 96}, {}
+    ),
+    "placeholders of one name are different dimensions": (
+        flattened(3 * 48 * 320, ["?", 3, "?", "?"]), {"x[0]": 1, "x[2]": 48, "x[3]": 320}, {}
+    ),
+    "channels may come last": (channels_last(), {"x[0]": 1, "x[1]": 224, "x[2]": 224}, {}),
+    "features are what the connected layer takes": (connected(), {"batch": 1, "features": 37}, {}),
+    "tokens stay within their embedding table": (
+        embedded(178), {"batch": 1, "length": 128}, {"tokens": Range(low=0, high=178)}
+    ),
+    "a number that the graph compares with is given": (switched(), {"batch": 1, "samples": 512}, {"sr": 16000}),
+    "states begin with zeros and single numbers are one": (
+        state_and_speed(), {"state[1]": 1}, {"state": 0.0, "speed": 1.0}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("why", GUESSES)
+def test_sizes_and_values_are_those_that_a_model_suggests(tmp_path: Path, why: str) -> None:
+    made, dimensions, values = GUESSES[why]
+    found = guess(tmp_path, made)
+    assert (found.dimensions, found.values) == (dimensions, values)
 
 
 def impossible() -> onnx.ModelProto:

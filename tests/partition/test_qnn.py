@@ -1,6 +1,5 @@
 """The claims of a Snapdragon's NPU: hand-made answers of the compiler, and the compiler where it is installed."""
 
-import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -218,12 +217,6 @@ def test_what_keeps_the_compiler_from_being_asked_is_named(
     assert error
     assert text in error.text
     assert error.remedy
-
-
-@pytest.fixture(name="compiler", scope="session")
-def _compiler() -> None:
-    if importlib.util.find_spec("onnxruntime_qnn") is None:
-        pytest.skip("the package onnxruntime-qnn is not installed")
 
 
 def answers(tmp_path: Path, *arguments: str) -> list[dict[str, object]]:
