@@ -50,7 +50,7 @@ def _make(folder: Path, names: tuple[str, ...], with_dependencies: bool, suite: 
             tree.rename(folder)
 
 
-def _apt_root(root: Path, suite: str) -> None:
+def _apt_root(root: Path, suite: str = SUITE) -> None:
     for part in ("lists/partial", "cache/archives/partial", "etc"):
         (root / part).mkdir(parents=True)
     (root / "status").touch()

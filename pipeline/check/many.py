@@ -1,10 +1,10 @@
 """Artifacts run on this computer's CPU and compared with the original; in worker processes, a crash costs one."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -43,6 +43,9 @@ LEAN = {
 SMALL_BYTES = 16 << 20
 """Artifacts that one thread runs: starting more takes longer than they save."""
 
+
+Result = TypeVar("Result")
+Key = TypeVar("Key")
 
 References = Mapping[str, TaskOutcome[Reference]]
 """What computing the reference of each model gave, by the model's name."""
@@ -155,13 +158,18 @@ def make_references(subjects: Sequence[CheckedModel], folder: Path, work: Path, 
         )  # fmt: skip
         needed = needed_bytes(2 * model.size_bytes) + subject.data.file_bytes
         names[Task(label=model.source.name, call=call, memory_bytes=needed)] = model.name
-    outcomes = {}
-    with progress.stage("reference", len(names)) as stage:
-        limit = time_limit(subject.model.size_bytes for subject in subjects)
-        for outcome in run_tasks(names, memory_bytes=memory_budget(), timeout_seconds=limit):
-            outcomes[names[outcome.task]] = outcome
-            stage.done()
-    return outcomes
+    return dict(_outcomes("reference", names, (subject.model.size_bytes for subject in subjects), progress))
+
+
+def _outcomes(
+    stage: str, tasks: Mapping[Task[Result], Key], sizes_bytes: Iterable[int], progress: Progress
+) -> Iterator[tuple[Key, TaskOutcome[Result]]]:
+    """What each task gives, beside what it stands for, as they end; `sizes_bytes` are those of the models."""
+    limit = time_limit(sizes_bytes)
+    with progress.stage(stage, len(tasks)) as shown:
+        for outcome in run_tasks(tasks, memory_bytes=memory_budget(), timeout_seconds=limit):
+            yield tasks[outcome.task], outcome
+            shown.done()
 
 
 def check_all(
@@ -171,7 +179,7 @@ def check_all(
 
     The checks are by model and variant name, in the order given; an artifact that cannot be run has its error there.
     """
-    artifacts = {}
+    tasks = {}
     for artifact, reference in compared:
         tolerance, file = tolerance_for(reference, config), str(folder / artifact.file)
         task = Task(
@@ -179,16 +187,10 @@ def check_all(
             call=partial(check_artifact, file, artifact.session_options, reference, tolerance),
             memory_bytes=needed_bytes(2 * artifact.size_bytes),
         )
-        artifacts[task] = artifact
-    checks: dict[tuple[str, str], tuple[OutputCheck, ...] | PipelineError] = {
-        (artifact.model, artifact.variant.name): () for artifact, _ in compared
-    }
-    with progress.stage("check", len(artifacts)) as stage:
-        limit = time_limit(artifact.size_bytes for artifact, _ in compared)
-        for outcome in run_tasks(artifacts, memory_bytes=memory_budget(), timeout_seconds=limit):
-            artifact = artifacts[outcome.task]
-            checks[artifact.model, artifact.variant.name] = outcome.error or outcome.value or ()
-            stage.done()
+        tasks[task] = artifact.model, artifact.variant.name
+    checks: dict[tuple[str, str], tuple[OutputCheck, ...] | PipelineError] = dict.fromkeys(tasks.values(), ())
+    for key, outcome in _outcomes("check", tasks, (artifact.size_bytes for artifact, _ in compared), progress):
+        checks[key] = outcome.error or outcome.value or ()
     return checks
 
 
@@ -219,13 +221,10 @@ def gpu_losses(
     losses: dict[tuple[str, str], Finding] = {}
     if not tasks:
         return losses
-    with progress.stage("half precision", len(tasks)) as stage:
-        limit = time_limit(artifact.size_bytes for artifact, _ in compared)
-        for outcome in run_tasks(tasks, memory_bytes=memory_budget(), timeout_seconds=limit):
-            loss = finding_of(outcome.error, "", Severity.WARNING) if outcome.error else outcome.value
-            if loss is not None:
-                losses[tasks[outcome.task]] = loss
-            stage.done()
+    for key, outcome in _outcomes("half precision", tasks, (row.size_bytes for row, _ in compared), progress):
+        loss = finding_of(outcome.error, "", Severity.WARNING) if outcome.error else outcome.value
+        if loss is not None:
+            losses[key] = loss
     return losses
 
 

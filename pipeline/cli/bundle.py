@@ -3,7 +3,6 @@
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -12,9 +11,6 @@ from pipeline.cli.command import Command, OpenGroup
 from pipeline.cli.options import database_option, progress
 from pipeline.cli.outputs import Outputs, ci_options, json_option, show_findings
 from pipeline.core.features import Place
-
-if TYPE_CHECKING:
-    pass
 
 KEY, PASSPHRASE = "ORT_MOBILE_KEY", "ORT_MOBILE_PASSPHRASE"
 """Environment variables of the private key."""

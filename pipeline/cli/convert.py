@@ -11,6 +11,7 @@ from click.core import ParameterSource
 
 from pipeline.cli.command import Command
 from pipeline.cli.options import (
+    LEVELS,
     chips_named,
     custom_ops_option,
     data_options,
@@ -44,7 +45,6 @@ OPTIONS = Place[Callable[[], list[click.Parameter]]]("convert.options")
 """Options of features: `show_changes`."""
 CHANGES = Place[Callable[["ConversionJob"], "Iterable[Part]"]]("convert.changes")
 """Says what became of the nodes in each artifact."""
-LEVELS = ("none", "basic", "extended", "layout", "all")
 
 
 NOTHING_SHARED = (

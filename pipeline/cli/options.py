@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 AnyTable = TypeVar("AnyTable", bound="Table")
 Callback = Callable[[click.Context, click.Parameter, Any], Any]
 
+LEVELS = ("none", "basic", "extended", "layout", "all")
+"""Optimization levels, as options name them."""
+
 devices_option = click.option(
     "--device", "devices", multiple=True, help="local, adb:SERIAL or adb:*; overrides the config."
 )

@@ -149,6 +149,9 @@ def _watched(answers: "Iterable[ModelAnswer]") -> Iterator[Watched]:
             )  # fmt: skip
 
 
+_release_option = click.option(
+    "--ort-release", callback=release, metavar="X.Y", help="ONNX Runtime in the app.  [default: the installed one]"
+)
 _advice_options = together(
     data_options,
     click.option("--advise", is_flag=True, help="Try fixes of the model, and show what each gains."),
@@ -171,10 +174,7 @@ _advice_options = together(
     "--optimize", type=click.Choice(["none", "basic"]), default="none", show_default=True,
     help="Analyse the file as it is, or after optimization level basic.",
 )  # fmt: skip
-@click.option(
-    "--ort-release", callback=release, metavar="X.Y",
-    help="ONNX Runtime in the app.  [default: the installed one]",
-)  # fmt: skip
+@_release_option
 @click.option(
     "--reference", default="", metavar="LIBRARY",
     help="Compare the claims with those of an Android library: an AAR, a .so, or an available release.",
@@ -285,10 +285,7 @@ def partition(
     "--dimension", "dimensions", multiple=True, callback=sizes, metavar="NAME=N",
     help="Size of a dynamic dimension, by its name or as INPUT[AXIS]; a likely one when left out.",
 )  # fmt: skip
-@click.option(
-    "--ort-release", callback=release, metavar="X.Y",
-    help="ONNX Runtime in the app.  [default: the installed one]",
-)  # fmt: skip
+@_release_option
 @provider_options
 @chip_option
 @custom_ops_option

@@ -13,6 +13,7 @@ from device_runner.files import visible
 from device_runner.providers import PROVIDERS, provider_named
 from pipeline.cli.command import AnyCommand, Command, SessionOption, together
 from pipeline.cli.options import (
+    LEVELS,
     config_options,
     custom_ops_option,
     data_options,
@@ -114,7 +115,6 @@ def init(
 
 
 FLAGS = ("USE_FP16", "USE_NCHW", "CPU_DISABLED", "CPU_ONLY")
-LEVELS = ("none", "basic", "extended", "layout", "all")
 SESSION_KEYS = (
     "threads", "inter_op_threads", "execution_mode", "spinning", "affinities", "thread_cores", "thread_nice",
     "memory_arena", "memory_pattern", "allocator", "device_tensors", "prepacking", "dynamic_block_base", "strict",

@@ -7,7 +7,7 @@ settings files (facts of the project: custom builds), pull requests by number.
 import difflib
 import hashlib
 import tomllib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import version as installed_version
 from pathlib import Path
 
@@ -126,9 +126,10 @@ def make_request(
     version: str,
     settings: BuildConfig,
     *,
-    operators: RequiredOps | None = None,
-    run_providers: tuple[str, ...] = (),
-    runtime_style: bool = False,
+    operators: RequiredOps | None,
+    run_providers: tuple[str, ...],
+    runtime_style: bool,
+    campaign: Config | None = None,
 ) -> Request:
     """Decide what target and settings leave open; `run_providers` are those of the campaign's runs.
 
@@ -174,6 +175,7 @@ def make_request(
         abis=abis,
         operators=None if settings.wheel else operators,
         runtime_style=runtime_style,
+        campaign=campaign_digest(campaign, target) if campaign else "",
     )
 
 
@@ -245,13 +247,13 @@ def requests_for(
             f"there is no target {target_name!r}", where=str(config),
             remedy=f"the config has: {', '.join(target.name for target in targets)}",
         )  # fmt: skip
-    requests = []
-    for target in chosen:
-        request = make_request(
-            target, version, settings, operators=operators, run_providers=providers, runtime_style=runtime_style
+    return tuple(
+        make_request(
+            target, version, settings, operators=operators, run_providers=providers, runtime_style=runtime_style,
+            campaign=campaign,
         )
-        requests.append(replace(request, campaign=campaign_digest(campaign, target) if campaign else ""))
-    return tuple(requests)
+        for target in chosen
+    )  # fmt: skip
 
 
 def _is_campaign(path: Path) -> bool:
