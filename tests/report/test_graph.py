@@ -1,8 +1,6 @@
 """The graph of a model on the page: small, reachable, and inert whatever its nodes are called."""
 
 import re
-from collections import Counter
-from html.parser import HTMLParser
 from pathlib import Path
 
 import msgspec
@@ -18,6 +16,7 @@ from pipeline.report.model import CampaignReport, RequiredOperator
 from pipeline.report.modes import BAR, needed_operators, time_tables
 from tests.command import ort_mobile
 from tests.partition_samples import chain
+from tests.report.test_html import Page
 from tests.report.test_profile_view import profile, profiled
 
 
@@ -39,33 +38,16 @@ def placement(count: int, every: int, provider: str = "nnapi", name: str = "/blo
                      reasons=reasons)  # fmt: skip
 
 
-class Tags(HTMLParser):
-    """What a page is made of: tags with the names of their attributes, ids and links."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: Counter[tuple[str, ...]] = Counter()
-        self.ids: list[str] = []
-        self.links: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags[tag, *(name for name, _ in attrs)] += 1
-        found = dict(attrs)
-        self.ids += [found["id"]] if found.get("id") else []  # type: ignore[list-item] # it is not None
-        self.links += [found["href"]] if found.get("href") else []  # type: ignore[list-item] # it is not None
-
-
 def page(report: CampaignReport, *placements: Placement) -> str:
     return render(msgspec.structs.replace(report, placements=placements))
 
 
 def test_boxes_lead_to_their_nodes_with_reasons(report: CampaignReport) -> None:
     text = page(report, placement(9, 3), placement(9, 3, XNNPACK))
-    tags = Tags(text)
-    assert len(tags.ids) == len(set(tags.ids))
-    assert {link[1:] for link in tags.links if link.startswith("#")} <= set(tags.ids)
-    assert sum(link.startswith("#graph-1-") for link in tags.links) == 6
+    ids, links = (Page(text).values(name) for name in ("id", "href"))
+    assert len(ids) == len(set(ids))
+    assert {link[1:] for link in links if link.startswith("#")} <= set(ids)
+    assert sum(link.startswith("#graph-1-") for link in links) == 6
     assert "Predicted for v on d: 6 of 9 nodes (66 %) in 3 partitions, ONNX Runtime 1.29." in text
     assert "Predicted for v on d: 6 of 9 nodes (66 %), ONNX Runtime 1.29." in text
     assert "for example input &#39;/block/node_0&#39; is bad" in text
@@ -78,9 +60,11 @@ def test_names_are_inert(name: str) -> None:
     made = CampaignReport(name="n", campaign="c", created_at="", margin=0.05, host=Host(), versions={})
     hostile = placement(9, 3, name=name)
     nodes = tuple(msgspec.structs.replace(one, operator=name) for one in hostile.nodes)
-    found = Tags(page(made, msgspec.structs.replace(hostile, model=name, nodes=nodes))).tags
-    plain = Tags(page(made, placement(9, 3))).tags
-    assert set(found) - {("span", "title")} == set(plain)  # a name that is cut has the whole as its title
+    found = Page(page(made, msgspec.structs.replace(hostile, model=name, nodes=nodes)))
+    plain = Page(page(made, placement(9, 3)))
+    assert set(found.tags) == set(plain.tags)
+    attributes = ({(tag, attribute) for tag, attribute, _ in each.attributes} for each in (found, plain))
+    assert next(attributes) - {("span", "title")} == next(attributes)  # a name that is cut has the whole as its title
 
 
 def test_a_graph_of_2000_nodes_is_small(report: CampaignReport) -> None:
@@ -129,8 +113,7 @@ def test_partition_writes_a_page_of_its_own(tmp_path: Path) -> None:
     assert "&lt;m&gt;.onnx with NNAPI" in text
     assert "&lt;m&gt;.onnx with XNNPACK" in text
     assert "CPU · 2 nodes" in text
-    tags = Tags(text)
-    assert {link[1:] for link in tags.links} <= set(tags.ids)
+    assert {link[1:] for link in Page(text).values("href")} <= set(Page(text).values("id"))
 
 
 def test_operators_of_profiles_stand_side_by_side() -> None:

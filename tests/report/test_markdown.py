@@ -76,10 +76,6 @@ def test_hostile_text_is_only_text() -> None:
     assert visible(HOSTILE) in cells(tokens)
 
 
-def test_the_same_report_gives_the_same_text() -> None:
-    assert formats.markdown_page(make_report()) == formats.markdown_page(make_report())
-
-
 @given(st.text(st.characters(codec="utf-8"), min_size=1).map(str.strip).filter(bool))
 @settings(deadline=None)
 def test_any_text_in_a_cell_and_in_a_list(text: str) -> None:
