@@ -90,7 +90,7 @@ def compare_sides(
     names = sources or (a.campaign, b.campaign)
     # A run that was named for one side alone is meant on the other one, too, where that has it
     run_a, run_b = (
-        run or (other if other in {name for row in side.rows for name in (row.variant, _run(row))} else "")
+        run or (other if other in {name for row in side.rows for name in (row.variant, row.way)} else "")
         for side, run, other in ((a, runs[0], runs[1]), (b, runs[1], runs[0]))
     )
     named = bool(run_a or run_b)
@@ -115,25 +115,21 @@ def compare_sides(
     )
 
 
-def _run(row: Row) -> str:
-    return f"{row.variant}/{row.run}"
-
-
 def _rows(side: CampaignReport, source: str, run: str, *, named: bool) -> dict[tuple[str, ...], Row]:
     rows: dict[tuple[str, ...], Row] = {}
     for row in side.rows:
-        if run in ("", row.variant, _run(row)):
-            key = (row.device, row.model) if named else (row.device, row.model, _run(row))
+        if run in ("", row.variant, row.way):
+            key = (row.device, row.model) if named else (row.device, row.model, row.way)
             if key in rows:
                 raise ConfigError(
                     f"{run!r} does not name one run of {row.model} on {row.device}" if run
                     else f"no run is named, and there are several of {row.model} on {row.device}",
-                    where=source, why=f"{_run(rows[key])} and {_run(row)} are meant",
+                    where=source, why=f"{rows[key].way} and {row.way} are meant",
                     remedy="name it as VARIANT/PROVIDER…, as the report does, on both sides (--run-a, --run-b)",
                 )  # fmt: skip
             rows[key] = row
     if run and not rows:
-        names = ", ".join(dict.fromkeys(map(_run, side.rows)))
+        names = ", ".join(dict.fromkeys(row.way for row in side.rows))
         raise ConfigError(
             f"no run {run!r} here", where=source, why=f"measured are: {names or 'none'}",
             remedy="name one of these",
@@ -166,8 +162,8 @@ def _compared(
     compared = ComparedRun(
         device=a.device,
         model=a.model,
-        a=_run(a),
-        b=_run(b),
+        a=a.way,
+        b=b.way,
         a_median_ns=a.statistics.median_ns if a.statistics else None,
         b_median_ns=b.statistics.median_ns if b.statistics else None,
         a_rounds=len(a_medians),
