@@ -180,6 +180,6 @@ def by_rules(release: tuple[int, int]) -> str:
 T = TypeVar("T")
 
 
-def at_release(steps: Sequence[tuple[Release, T]], release: Release) -> T:
+def at_release(steps: Sequence[tuple[tuple[int, int], T]], release: tuple[int, int]) -> T:
     """The last row that holds at a release; `steps` ascend and the first holds always."""
     return [value for since, value in steps if since <= release or since == steps[0][0]][-1]

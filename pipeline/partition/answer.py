@@ -20,7 +20,15 @@ from device_runner.spec import NnapiFlag
 from pipeline.core.abis import X86_64, read_abi
 from pipeline.core.errors import ConfigError, ExitCode
 from pipeline.core.providers import COREML_MLPROGRAM, NNAPI, PROVIDER_RULES, WEBGPU, ProviderRules
-from pipeline.core.releases import DEFAULT_RELEASE, OLDEST_RULES, Release, by_rules, installed_release, line_of
+from pipeline.core.releases import (
+    DEFAULT_RELEASE,
+    OLDEST_RULES,
+    Release,
+    at_release,
+    by_rules,
+    installed_release,
+    line_of,
+)
 
 SUFFIXES = (".onnx", ".ort")
 """Files that can be judged."""
@@ -442,26 +450,18 @@ class PartitionDocument(msgspec.Struct, frozen=True, kw_only=True):
         return ExitCode.SOME_FAILED if any(row.error for row in self.reference.models) else ExitCode.DONE
 
 
-Steps = Sequence[tuple[tuple[int, int], int]]
-"""Values with the release that brought each, the newest first."""
+MAX_VERSION = (((0, 0), 21), ((1, 23), 23), ((1, 24), 25), ((1, 28), 27))
+"""Highest since_version that the op builders of NNAPI and CoreML take, with the release that brought each."""
 
-MAX_VERSION: Steps = (((1, 28), 27), ((1, 24), 25), ((1, 23), 23), ((0, 0), 21))
-"""Highest since_version that the op builders of NNAPI and CoreML take."""
-
-LAYOUT_OPSETS: Steps = (((1, 28), 27), ((1, 25), 26), ((1, 24), 25), ((1, 23), 23), ((0, 0), 22))
-"""Highest opset of the default domain that the layout transformation knows; the lowest is 7."""
+LAYOUT_OPSETS = (((0, 0), 22), ((1, 23), 23), ((1, 24), 25), ((1, 25), 26), ((1, 28), 27))
+"""Highest opset of the default domain that the layout transformation knows, by release; the lowest is 7."""
 
 LOWEST_LAYOUT_OPSET = 7
 
 
-def by_release(steps: Steps, release: tuple[int, int]) -> int:
-    """The value of the newest step that is not younger than a release."""
-    return next(value for first, value in steps if first <= release)
-
-
 def layout_window(opset: int | None, release: tuple[int, int]) -> str | None:
     """Why the layout transformation of a release does not know a model's opset; None when it does."""
-    highest = by_release(LAYOUT_OPSETS, release)
+    highest = at_release(LAYOUT_OPSETS, release)
     if opset is not None and LOWEST_LAYOUT_OPSET <= opset <= highest:
         return None
     window = f"{LOWEST_LAYOUT_OPSET} to {highest}"

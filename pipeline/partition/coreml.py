@@ -7,8 +7,9 @@ Which rows MLProgram had before release 1.21 is read off the lists of operators 
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 
+from pipeline.core.releases import at_release
 from pipeline.partition import coreml_checks as check
-from pipeline.partition.answer import MAX_VERSION, LoadForecast, Refusal, Settings, by_release
+from pipeline.partition.answer import MAX_VERSION, LoadForecast, Refusal, Settings
 from pipeline.partition.coreml_checks import MAX_RANK, mlprogram, neural_network
 from pipeline.partition.graph import Graph, Node, bodies, given_outside
 from pipeline.partition.rules import (
@@ -475,7 +476,7 @@ SHAPES: Table = {
 }
 
 
-MIN_COREML = (((1, 22), 5), ((0, 0), 3))
+MIN_COREML = (((0, 0), 3), ((1, 22), 5))
 """Lowest Core ML version by release (E.1): below it the provider cannot be made."""
 
 TRIVIAL = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Tile", "Transpose", "Ceil")
@@ -535,7 +536,7 @@ def refusal(case: Case) -> Refusal | None:
         )
     settings = case.settings
     names = (value.name for value in case.unit.inputs if value.name)
-    newest = by_release(MAX_VERSION, settings.ort_release)
+    newest = at_release(MAX_VERSION, settings.ort_release)
     problem = version_refusal(case, "CoreML", rule.since, newest) or external_refusal(case, names)
     if problem is not None:
         return problem
@@ -562,7 +563,7 @@ def refusal(case: Case) -> Refusal | None:
 
 def _whole(graph: Graph, settings: Settings) -> Refusal | None:
     """The provider cannot be made (E.1), or is asked about a body without EnableOnSubgraphs."""
-    least = by_release(MIN_COREML, settings.ort_release)
+    least = at_release(MIN_COREML, settings.ort_release)
     if settings.coreml_version < least:
         return Refusal(
             "version",

@@ -3,7 +3,8 @@
 from collections.abc import Collection, Container, Sequence
 from math import prod
 
-from pipeline.partition.answer import MAX_VERSION, Refusal, Settings, by_release, layout_window
+from pipeline.core.releases import at_release
+from pipeline.partition.answer import MAX_VERSION, Refusal, Settings, layout_window
 from pipeline.partition.graph import Graph, Node, outside_inputs
 from pipeline.partition.rules import (
     Check,
@@ -670,7 +671,7 @@ def refusal(case: Case) -> Refusal | None:
         return Refusal(
             "shape", f"input '{dynamic}' {shape} has dynamic dimensions", "fix the model's dynamic dimensions"
         )
-    highest = by_release(MAX_VERSION, case.settings.ort_release)
+    highest = at_release(MAX_VERSION, case.settings.ort_release)
     return (
         first_refusal(case, types)
         or external_refusal(case, names)

@@ -199,7 +199,7 @@ def select(graph: Graph, node: Node, settings: Settings) -> Unit | None:
     """The QDQ group around a node, None when it has none."""
     unit = _candidate(graph, node, settings)
     # No selector takes a group without a DequantizeLinear.
-    if unit is None or not unit.dqs or not SELECTORS[node.op_type][0](Case(graph, unit, settings)):
+    if unit is None or not unit.dqs or not SELECTORS[node.op_type](Case(graph, unit, settings)):
         return None
     return unit
 
@@ -224,8 +224,8 @@ def selection_crash(graph: Graph, settings: Settings) -> Refusal | None:
 
 def _candidate(graph: Graph, node: Node, settings: Settings) -> Unit | None:
     """The nodes around a target before its selector decides; None when the op or a Relu behind it allows no group."""
-    _, since = SELECTORS.get(node.op_type, (None, None))
-    if since is None or since > settings.ort_release or node.domain not in DOMAINS:
+    since = SELECTED_SINCE.get(node.op_type, (0, 0))
+    if node.op_type not in SELECTORS or since > settings.ort_release or node.domain not in DOMAINS:
         return None
     if node.op_type == "MaxPool" and node.since_version not in ((12, 22) if settings.ort_release >= (1, 28) else (12,)):
         return None
@@ -375,22 +375,20 @@ def _top_k(case: Case) -> bool:
 _UNARY_OPS = (
     "AveragePool GlobalAveragePool GlobalMaxPool LeakyRelu ReduceMean ReduceMin ReduceMax ReduceProd ReduceSum "
     "Relu Gelu Elu HardSigmoid HardSwish Sigmoid Slice LogSoftmax Softmax Sqrt Atan Asin Sin Cos Sign Tanh Exp "
-    "Log LRN Ceil Floor Round Abs Neg DepthToSpace SpaceToDepth LpNormalization"
+    "Log LRN Ceil Floor Round Abs Neg DepthToSpace SpaceToDepth LpNormalization CumSum"
 )
-_ALWAYS = (0, 0)
-_SELECTORS: Sequence[tuple[str, Selector, tuple[int, int]]] = (
-    ("Gather GatherElements Reshape Expand Flatten Transpose Squeeze Unsqueeze Tile MaxPool", _drop_qdq, _ALWAYS),
-    ("Resize", _resize, _ALWAYS),
-    ("ArgMax ArgMin", _drop_dq, _ALWAYS),
-    (_UNARY_OPS, _unary, _ALWAYS),
-    ("Clip", _clip, _ALWAYS),
+_SELECTORS: Sequence[tuple[str, Selector]] = (
+    ("Gather GatherElements Reshape Expand Flatten Transpose Squeeze Unsqueeze Tile MaxPool", _drop_qdq),
+    ("Resize", _resize),
+    ("ArgMax ArgMin", _drop_dq),
+    (_UNARY_OPS, _unary),
+    ("Clip", _clip),
     # Two quantized inputs and an output, all of one type
     (
         "Add Div Mul Pow Sub PRelu GridSample",
         lambda case: _complete(case) and len(case.unit.dqs) > 1 and _alike(case, 2),
-        _ALWAYS,
     ),
-    ("Concat Max Min", _variadic, _ALWAYS),
+    ("Concat Max Min ScatterElements RMSNormalization", _variadic),
     # One quantized input; every output of its type, whatever the parameters
     (
         "Split",
@@ -399,9 +397,8 @@ _SELECTORS: Sequence[tuple[str, Selector, tuple[int, int]]] = (
             and _complete(case, 1)
             and {_dtype_out(case, i) for i in range(len(case.unit.qs))} == {_dtype_in(case, 0)}
         ),
-        _ALWAYS,
     ),
-    ("Conv ConvTranspose", _conv, _ALWAYS),
+    ("Conv ConvTranspose", _conv),
     # Both operands and the output quantized
     (
         "MatMul",
@@ -412,9 +409,8 @@ _SELECTORS: Sequence[tuple[str, Selector, tuple[int, int]]] = (
             and _complete(case)
             and _alike(case)
         ),
-        _ALWAYS,
     ),
-    ("Gemm", _gemm, _ALWAYS),
+    ("Gemm", _gemm),
     # All inputs quantized, a bias in i32
     (
         "InstanceNormalization LayerNormalization",
@@ -424,7 +420,6 @@ _SELECTORS: Sequence[tuple[str, Selector, tuple[int, int]]] = (
             and _alike(case)
             and (len(case.unit.dqs) < 3 or _dtype_in(case, 2) == "i32")
         ),
-        _ALWAYS,
     ),
     # Input, scale and B quantized (from release 1.24 on mean and variance too)
     (
@@ -435,38 +430,36 @@ _SELECTORS: Sequence[tuple[str, Selector, tuple[int, int]]] = (
             and _alike(case)
             and not _mixed_weight(case)
         ),
-        _ALWAYS,
     ),
     # Both inputs quantized with one type; the output is bool
     (
         "Equal Greater GreaterOrEqual Less LessOrEqual",
         lambda case: _complete(case, no_q=True) and len(case.unit.dqs) > 1 and _dtype_in(case, 0) == _dtype_in(case, 1),
-        _ALWAYS,
     ),
     # The two data inputs quantized
-    ("Where", lambda case: _complete(case, 2) and _alike(case, 2), _ALWAYS),
+    ("Where", lambda case: _complete(case, 2) and _alike(case, 2)),
     # Data, and perhaps the padding value, quantized
     (
         "Pad",
         lambda case: (
             1 <= len(case.unit.dqs) <= 2 and _complete(case, len(case.unit.dqs)) and _alike(case, len(case.unit.dqs))
         ),
-        _ALWAYS,
     ),
-    ("TopK", _top_k, _ALWAYS),
+    ("TopK", _top_k),
     # All inputs quantized; when there is a QuantizeLinear, of the first input's type
     (
         "Einsum Reciprocal",
         lambda case: _complete(case, no_q=True) and len(case.unit.dqs) > 0 and (not case.unit.qs or _alike(case)),
-        (1, 23),
     ),
-    ("CumSum", _unary, (1, 23)),
-    ("ScatterElements RMSNormalization", _variadic, (1, 24)),
 )
-SELECTORS: Mapping[str, tuple[Selector, tuple[int, int]]] = {
-    name: (selector, since) for names, selector, since in _SELECTORS for name in names.split()
+SELECTORS: Mapping[str, Selector] = {name: selector for names, selector in _SELECTORS for name in names.split()}
+"""The selector of each operator."""
+
+SELECTED_SINCE: Mapping[str, tuple[int, int]] = {
+    **dict.fromkeys(("Einsum", "Reciprocal", "CumSum"), (1, 23)),
+    **dict.fromkeys(("ScatterElements", "RMSNormalization"), (1, 24)),
 }
-"""The selector of each operator, and the first release that has it."""
+"""The first release with a selector, of operators that older ones had none for."""
 
 
 def _mixed_weight(case: Case) -> bool:

@@ -1,4 +1,4 @@
-"""CoreML's rules on small models, where no label of the ground truth (test_recorded_claims.py) tells."""
+"""CoreML's rules on small models, where no recorded label tells, and what is foreseen on load."""
 
 from pathlib import Path
 from typing import Any
@@ -8,8 +8,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from pipeline.partition.answer import Decision, Settings
-from tests.partition_samples import answer, claims, model, one, ones, value
+from pipeline.partition.answer import Decision, LoadForecast, Settings
+from tests.onnx_samples import parsed_nodes
+from tests.partition_samples import answer, chain, claims, model, one, ones, value
 from tests.values import present
 
 F16, I64, BOOL = TensorProto.FLOAT16, TensorProto.INT64, TensorProto.BOOL
@@ -193,3 +194,58 @@ def test_integer_clip_is_supported_without_bounds(tmp_path: Path) -> None:
     assert not decision(free, tmp_path, old).claimed
     assert not decision(free, tmp_path, coreml("coreml-mlprogram", (1, 24), coreml6_types=False)).claimed
     assert not decision(free, tmp_path, coreml("coreml-nn", (1, 24))).claimed
+
+
+def load(made: onnx.ModelProto, folder: Path, settings: Settings) -> LoadForecast:
+    """The forecast of a model that can be judged."""
+    given = answer(made, folder, settings)
+    assert given.error is None, given.error
+    assert given.load is not None
+    return given.load
+
+
+def test_inlined_functions_are_asked_about_in_a_round_of_their_own(tmp_path: Path) -> None:
+    """HardSwish has no CPU kernel: its Mul is compiled alone, beside what the first round compiled."""
+    found = load(chain("Relu", "HardSwish", "Relu"), tmp_path, NN)
+    assert (found.partitions, found.rounds) == (1, (2, 1))
+
+
+def test_functions_that_f16_brings(tmp_path: Path) -> None:
+    """Softmax-13 in f16 has no CPU kernel and is inlined, although Sub changed between opsets 13 and 17."""
+    nodes = parsed_nodes("h = Cast <to = 10> (x)  y = Softmax (h)")
+    found = load(model(nodes, [value("x", (2, 3))], ["y"]), tmp_path, MLP)
+    assert len(found.rounds) == 2
+
+
+def test_output_of_unknown_rank_cannot_leave(tmp_path: Path) -> None:
+    made = model(parsed_nodes("y = Squeeze (x)"), [value("x", (1, None))], ["y"])
+    for settings in (NN, MLP):
+        found = load(made, tmp_path, settings)
+        assert "'y' leaves the Core ML model, and its rank is not known" in (found.error or "")
+        assert found.remedy
+
+
+def grid_of_doubles() -> onnx.ModelProto:
+    """GridSample checks the type of its first input only."""
+    inputs = [value("x", (1, 2, 4, 4)), value("grid", (1, 3, 3, 2), TensorProto.DOUBLE)]
+    return model(parsed_nodes("y = GridSample (x, grid)"), inputs, ["y"], opset=16)
+
+
+def bool_behind_cast() -> onnx.ModelProto:
+    """A Cast to bool whose result the CPU reads."""
+    nodes = parsed_nodes("r = Relu (x)  b = Cast <to = 9> (r)  y = Not (b)")
+    return model(nodes, [value("x", (2, 3))], ["y"])
+
+
+def test_types_between_the_models(tmp_path: Path) -> None:
+    found = load(grid_of_doubles(), tmp_path, MLP)
+    assert "'grid'" in (found.error or "")
+    assert "f64" in (found.error or "")
+    assert load(bool_behind_cast(), tmp_path, coreml("coreml-mlprogram", (1, 27))).error is None
+
+
+@pytest.mark.parametrize("settings", [NN, MLP])
+def test_split_with_an_empty_second_input(settings: Settings, tmp_path: Path) -> None:
+    node = helper.make_node("Split", ["x", ""], ["y", "z"], axis=0, num_outputs=2)
+    found = load(model([node], [value("x", (4, 6))], ["y", "z"], opset=18), tmp_path, settings)
+    assert "under an empty name" in (found.error or "")
