@@ -314,11 +314,11 @@ def require_unchanged(runs: Iterable[PlannedRun]) -> None:
 
 
 PlannedPair = tuple[GatedRun, list[PlannedRun]]
-"""The row of a pair on a device before any round, with a note where none is run; and its base and candidate."""
+"""The row of a pair on a device before any round, and its base and candidate; no runs where the row says all."""
 
 
 def gate(
-    base: PairSource, candidate: PairSource, histories: Sequence[History] | None, measure: MeasureConfig, *,
+    base: PairSource, candidate: PairSource, histories: Sequence[History] | None, settings: MeasureConfig, *,
     least: float, folder: Path, devices: Sequence[str], progress: Progress, wait_seconds: float = 0.0,
 ) -> GateReport:  # fmt: skip
     """Measure in pairs what histories suspect, without them everything, and judge.
@@ -360,7 +360,7 @@ def gate(
         # A pair of no device is meant for each.
         placed = [(name, pair) for device, pair in placed for name in ([device] if device else bench.devices)]
         ready = [(device, pair) for device, pair in placed if device in bench.devices]
-        rows, measured_at, left = measure_pairs(list(planned_pairs(ready, bench)), measure, least, bench)
+        rows, measured_at, left = measure_pairs(list(planned_pairs(ready, bench)), settings, least, bench)
     reasons = {skipped.device: skipped.text for skipped in bench.unusable}
     # A suspicion on a device that is not ready is neither confirmed nor refuted.
     away = tuple(
@@ -385,7 +385,7 @@ def _unmeasured(device: str, pair: Pair, note: str = "", outcome: GateOutcome = 
 def planned_pairs(pairs: Iterable[tuple[str, Pair]], bench: Bench) -> Iterator[PlannedPair]:
     """Pairs as runs of the devices named with them: the same inputs for both, each with its own options and library."""
     entries = known_denied()
-    for number, (device, pair) in enumerate(pairs):
+    for device, pair in pairs:
         facts, model = bench.facts[device], _model_of(pair)
         given = [run.inputs for run, _ in reversed(pair) if run.inputs]  # the candidate's, as its app is to come
         runs = [
@@ -394,7 +394,6 @@ def planned_pairs(pairs: Iterable[tuple[str, Pair]], bench: Bench) -> Iterator[P
                 device=device,
                 model=model,
                 variant=f"{role}:{run.variant}",
-                source=f"{model}#{number}",
                 options=run.run_options,
                 session_options={},
                 library=libraries_by_device({device: facts}, source.targets, source.library)[device],
@@ -402,17 +401,13 @@ def planned_pairs(pairs: Iterable[tuple[str, Pair]], bench: Bench) -> Iterator[P
             )
             for role, (run, source) in zip(("base", "candidate"), pair, strict=True)
         ]
-        base, candidate = runs
-        same = _what_runs(base) == _what_runs(candidate)
-        denied = next(
-            (failure.message for run in runs if (failure := denied_here(run.options, facts, entries, run.sha256))), ""
-        )
-        row = (
-            _unmeasured(device, pair, "the same file, options and library", GateOutcome.UNCHANGED)
-            if same
-            else _unmeasured(device, pair, denied)
-        )
-        yield row, runs
+        denied = [failure for run in runs if (failure := denied_here(run.options, facts, entries, run.sha256))]
+        if _what_runs(runs[0]) == _what_runs(runs[1]):
+            yield _unmeasured(device, pair, "the same file, options and library", GateOutcome.UNCHANGED), []
+        elif denied:
+            yield _unmeasured(device, pair, denied[0].message), []
+        else:
+            yield _unmeasured(device, pair), runs
 
 
 def _what_runs(run: PlannedRun) -> tuple[str, RunOptions, str | None]:
@@ -421,13 +416,13 @@ def _what_runs(run: PlannedRun) -> tuple[str, RunOptions, str | None]:
     return run.sha256, msgspec.structs.replace(run.options, custom_ops=custom_ops), run.library
 
 
-def plan_pairs(pairs: Sequence[PlannedPair], measure: MeasureConfig, bench: Bench) -> CampaignPlan:
+def plan_pairs(pairs: Sequence[PlannedPair], settings: MeasureConfig, bench: Bench) -> CampaignPlan:
     """The campaign of the pairs that are to be run; raises as `require_library`.
 
     Its id follows from the files, options, libraries, devices and settings: what differs in any of these is measured
     anew, everything else is stored once.
     """
-    runs = [run for row, both in pairs if not row.note for run in both]
+    runs = [run for _, both in pairs for run in both]
     for library in dict.fromkeys(run.library for run in runs):
         require_library([bench.devices[run.device] for run in runs if run.library == library], library)
     what = []
@@ -440,28 +435,30 @@ def plan_pairs(pairs: Sequence[PlannedPair], measure: MeasureConfig, bench: Benc
         inputs = run.inputs or Inputs()
         data = [sha256(Path(tensor.file)) for tensor in inputs.tensors]
         what.append((run.key, *_what_runs(run)[:2], library, system, inputs.dimensions, data))
-    settings = msgspec.structs.replace(measure, rounds=1)  # more rounds go on with the campaign
-    digest = hashlib.sha256(msgspec.json.encode((what, settings), order="sorted")).hexdigest()
+    one_round = msgspec.structs.replace(settings, rounds=1)  # more rounds go on with the campaign
+    digest = hashlib.sha256(msgspec.json.encode((what, one_round), order="sorted")).hexdigest()
     return CampaignPlan(
-        campaign=f"gate-{digest[:24]}", planned_runs=runs, measure=measure, conditions=ConditionsConfig()
+        campaign=f"gate-{digest[:24]}", planned_runs=runs, measure=settings, conditions=ConditionsConfig()
     )
 
 
 def measure_pairs(
-    pairs: Sequence[PlannedPair], measure: MeasureConfig, least: float, bench: Bench
+    pairs: Sequence[PlannedPair], settings: MeasureConfig, least: float, bench: Bench
 ) -> tuple[tuple[GatedRun, ...], str, dict[str, str]]:
     """Run what of some pairs is not stored yet: a row for each, when they were measured, why devices were left."""
-    plan = plan_pairs(pairs, measure, bench)
+    plan = plan_pairs(pairs, settings, bench)
     records, left = bench.measure(CampaignRecord(id=plan.campaign, name="gate", created_at=utc_now()), plan)
     confidence = 1 - ALARMS / max(1, len(plan.planned_runs) // 2)  # Bonferroni: false alarms in all pairs together
     rows = []
     for row, runs in pairs:
-        base, candidate = (records.get(planned_id(run), []) for run in runs)
-        rows.append(row if row.note else judged(row, base, candidate, least, confidence))
+        if runs:
+            base, candidate = (records.get(planned_id(run), []) for run in runs)
+            row = with_verdict(row, base, candidate, least, confidence)
+        rows.append(row)
     return tuple(rows), bench.store.campaign(plan.campaign).created_at if plan.planned_runs else "", left
 
 
-def judged(
+def with_verdict(
     row: GatedRun, base: Sequence[RunRecord], candidate: Sequence[RunRecord], least: float, confidence: float
 ) -> GatedRun:
     """Slower where the interval of the ratio lies above 1 by more than `least`, over the rounds that both have; where
@@ -527,7 +524,7 @@ def next_step(standings: Mapping[int, PositionStanding], count: int) -> tuple[in
 
 
 def bisect(
-    sources: Sequence[PairSource], libraries: Sequence[str | None], measure: MeasureConfig, *, least: float,
+    sources: Sequence[PairSource], libraries: Sequence[str | None], settings: MeasureConfig, *, least: float,
     device: str, folder: Path, progress: Progress, model: str = "",
 ) -> BisectionReport:  # fmt: skip
     """Compare artifacts with the first, in pairs, until `next_step` says why it ends; the step that it found is then
@@ -559,7 +556,7 @@ def bisect(
             return list(planned_pairs([(device, pair)], bench))
 
         def is_stored(place: int) -> bool:
-            campaign = plan_pairs(plan(0, place), measure, bench)
+            campaign = plan_pairs(plan(0, place), settings, bench)
             return not campaign.planned_runs or not runs_left(campaign, bench.store).total()
 
         rows: dict[int, GatedRun] = {}
@@ -568,12 +565,12 @@ def bisect(
         while not isinstance(step, BisectionEnd):
             stored = [] if standings else [place for place in range(1, step) if is_stored(place)]
             for place in dict.fromkeys([step, *stored]):
-                ((rows[place],), _, _) = measure_pairs(plan(0, place), measure, least, bench)
+                ((rows[place],), _, _) = measure_pairs(plan(0, place), settings, least, bench)
                 standings[place] = _standing(rows[place], rows[len(ways) - 1], least)
             good, slower, step = next_step(standings, len(ways))
         direct = rows.get(slower) if good == 0 else None
         if step is BisectionEnd.FOUND and good:
-            ((direct,), _, _) = measure_pairs(plan(good, slower), measure, least, bench)
+            ((direct,), _, _) = measure_pairs(plan(good, slower), settings, least, bench)
     return BisectionReport(
         device=device,
         positions=names,

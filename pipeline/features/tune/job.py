@@ -50,7 +50,7 @@ from pipeline.core.files import ARTIFACTS
 from pipeline.core.groups import grouped
 from pipeline.core.progress import Progress, duration_text
 from pipeline.core.variant import Artifact
-from pipeline.features.tune.search import COST_KNOWN, Observation, Proposal, conclude, optuna_package, propose
+from pipeline.features.tune.search import COST_KNOWN, Observation, Proposal, Search, optuna_package
 from pipeline.features.tune.space import (
     TIMED,
     Lattice,
@@ -156,11 +156,8 @@ class ModelSearch:
                 for run in self.seen
             ]  # fmt: skip
             budget = max(self.search_seconds * share, 1e-3)
-            self.proposals[goal] = (
-                conclude(self.space, seen, self.tune, TIME_IS_OVER, budget)
-                if over
-                else propose(self.space, seen, self.tune, budget)
-            )
+            search = Search(self.space, seen, self.tune, budget)
+            self.proposals[goal] = search.conclude(TIME_IS_OVER) if over else search.propose()
             self.queue = list(self.proposals[goal].candidates)
         self.reserved_seconds = self._chosen_seconds()
         return None

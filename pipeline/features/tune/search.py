@@ -408,63 +408,6 @@ COST_KNOWN = 14
 """Observations from which the seconds of a run are estimated where a budget decides how many there are."""
 
 
-@dataclass(frozen=True, slots=True)
-class SearchView:
-    """What a search looks at: the observations in order, and what follows from them at once.
-
-    `budget_seconds` is what all runs may take together, None for any time: the parts before the race are sized for it.
-    """
-
-    space: Space
-    seen: tuple[Observation, ...]
-    tune: TuneConfig
-    budget_seconds: float | None
-    out: Mapping[int, Out]
-
-    @property
-    def reference(self) -> int:
-        """The candidate of reference runs: the default, or where it cannot run the first that ran."""
-        ran = [run.candidate for run in self.seen if run.good is not None]
-        return next((c for c in (self.space.default, *ran) if c not in self.out), self.space.default)
-
-    @property
-    def small(self) -> bool:
-        """Whether every candidate is measured."""
-        return len(self.space) <= SMALL_SPACE
-
-    @property
-    def reasons(self) -> dict[int, Dropped]:
-        """Why candidates cannot be chosen: they failed, or are over a limit."""
-        return {candidate: why for candidate, (_, why, _) in self.out.items()}
-
-    def shuffled(self, candidates: Sequence[int], *number: int) -> list[int]:
-        """In an order that depends on the seed and on what the candidates are for."""
-        order = np.random.default_rng([self.tune.seed, *number]).permutation(len(candidates))
-        return [candidates[at] for at in order]
-
-
-def view_of(
-    space: Space, observations: Sequence[Observation], tune: TuneConfig, budget_seconds: float | None
-) -> SearchView:
-    """The view of a search; raises ValueError for an observation of a candidate that the space does not have."""
-    unknown = [run.candidate for run in observations if not 0 <= run.candidate < len(space)]
-    if unknown:
-        raise ValueError(f"the space has {len(space)} candidates, and none with number {unknown[0]}")
-    seen = tuple(sorted(observations, key=lambda run: run.order))
-    return SearchView(space, seen, tune, budget_seconds, failures(space, seen))
-
-
-def laps_of(view: SearchView, arms: Sequence[int], cut: int) -> tuple[list[Lap], list[int]]:
-    """The race's laps after `cut`, and after how many observations each was known."""
-    racing = set(arms)
-    laps = [
-        ((run.candidate, math.log(value), run.order), number)
-        for number, run in enumerate(view.seen[cut:], start=cut + 1)
-        if run.candidate in racing and (value := run.good) is not None
-    ]
-    return [lap for lap, _ in laps], [number for _, number in laps]
-
-
 @lru_cache(maxsize=16)
 def forecast_of(space: Space, seen: tuple[Observation, ...]) -> tuple[Floats, Floats]:
     """What the observations say of all candidates (`forecast`); nothing where none has a value."""
@@ -476,70 +419,8 @@ def forecast_of(space: Space, seen: tuple[Observation, ...]) -> tuple[Floats, Fl
     )
 
 
-def best_guess(view: SearchView) -> int | None:
-    """The measured candidate with the lowest mean, with the level of the reference runs taken off."""
-    laps, _ = laps_of(view, range(len(view.space)), 0)
-    if not laps:
-        return None
-    reference = view.reference
-    at, level = zip(*[(order, value) for arm, value, order in laps if arm == reference] or [(0, 0.0)], strict=True)
-    arms, logs, orders = zip(*laps, strict=True)
-    values = np.array(logs) - np.interp(orders, at, level)
-    counts = np.bincount(arms, minlength=len(view.space))
-    means = np.bincount(arms, values, len(view.space)) / np.maximum(counts, 1)
-    means[[c for c in range(len(view.space)) if c in view.out or not counts[c]]] = np.inf
-    return int(np.argmin(means)) if np.isfinite(means).any() else None
-
-
 MODEL_FROM = 20
 """Observations from which the model says more than the mean of each candidate."""
-
-
-def concluded(
-    view: SearchView, why: str, standing: Proposal | None = None, cut: int = 0, *, uncertain: bool = False
-) -> Proposal:
-    """The end of a search with what was measured until now; `standing` is that of its race, which began at `cut`.
-
-    Whether its choice is better than the defaults is for rounds to say that did not choose it.
-    """
-    ranked = sorted(standing.bounds, key=lambda arm: standing.bounds[arm].ratio) if standing else []
-    leader = next((arm for arm in ranked if arm not in view.out), None)
-    if leader is None and sum(run.good is not None for run in view.seen) < MODEL_FROM:
-        leader = best_guess(view)
-    elif leader is None:
-        mean = forecast_of(view.space, view.seen)[0]
-        usable = sorted({run.candidate for run in view.seen if run.good is not None} - view.out.keys())
-        leader = min(usable, key=lambda candidate: float(mean[candidate]), default=None)
-    fates = dict(_fates(view, leader, standing, cut)) if leader is not None else {}
-    dropped = {**fates, **(standing.dropped if standing else {}), **view.reasons}
-    return Proposal(
-        candidates=(), stage=SearchStage.DONE, leader=leader, done=why, uncertain=uncertain,
-        dropped={candidate: reason for candidate, reason in dropped.items() if candidate != leader},
-    )  # fmt: skip
-
-
-def _fates(view: SearchView, leader: int, standing: Proposal | None, cut: int) -> Iterator[tuple[int, Dropped]]:
-    """Why each candidate but the leader was not chosen, where neither a failure nor the race has said so."""
-    seen = view.seen[: cut or None]
-    has_model = sum(run.good is not None for run in seen) >= MODEL_FROM
-    counts = Counter(run.candidate for run in view.seen)
-    mean = forecast_of(view.space, seen)[0] if has_model else np.zeros(len(view.space))
-    for candidate in range(len(view.space)):
-        if standing and candidate in standing.bounds:
-            bounds = standing.bounds[candidate]
-            yield (
-                candidate,
-                Dropped(
-                    reason="left at the end of the race, beside the leader", above=(bounds.low - 1, bounds.high - 1)
-                ),
-            )
-        elif not has_model:
-            reason = "measured, and not among the best" if counts[candidate] else "not measured"
-            yield candidate, Dropped(reason=reason)
-        else:
-            above = math.exp(float(mean[candidate] - mean[leader])) - 1
-            did = "measured, expected" if counts[candidate] else "not measured, predicted"
-            yield candidate, Dropped(reason=f"{did} after {len(seen)} runs, beside the winner", above=(above, above))
 
 
 STARTUP_TRIALS = 60
@@ -620,163 +501,257 @@ LEAST_DEVIATION = 0.02
 ALL_OUT = "every one of the last candidates failed or is over a limit"
 
 
-def propose(
-    space: Space, observations: Sequence[Observation], tune: TuneConfig, budget_seconds: float | None = None
-) -> Proposal:
-    """What to measure next, in which order, and what is known; the same for the same arguments.
+class Search:
+    """What a search looks at: the observations in order, and what follows from them; the same for the same arguments.
 
-    All calls of one search need the same budget. Observations may come in any order and end anywhere, also in the
-    middle of a proposal. Raises ValueError for an observation of a candidate that the space does not have.
+    Observations may come in any order and end anywhere, also in the middle of a proposal. `budget_seconds` is what all
+    runs may take together, None for any time: the parts before the race are sized for it, and all calls of one search
+    need the same. Raises ValueError for an observation of a candidate that the space does not have.
     """
-    view = view_of(space, observations, tune, budget_seconds)
-    if len(view.out) == len(space):
-        reasons = dict.fromkeys(why.text for candidate, (_, why, run) in view.out.items() if run == candidate)
-        return concluded(view, f"none of {len(space)} candidates can be chosen: {'; '.join(list(reasons)[:3])}")
-    if tune.strategy is TuneStrategy.GRID:
-        # Every candidate once in each round, every other round backwards
-        ran = Counter(run.candidate for run in view.seen)
-        left = [candidate for candidate in range(len(space)) if candidate not in view.out]
-        number = min(ran[candidate] for candidate in left)
-        if number >= GRID_ROUNDS:
-            return concluded(view, f"every candidate was measured {GRID_ROUNDS} times")
-        missing = [candidate for candidate in left if ran[candidate] == number]
-        return _ask(view, missing if number % 2 == 0 else missing[::-1], SearchStage.GRID)
-    stage, missing, cut = _explore(view, asking=True)
-    if missing:
-        return _ask(view, missing, stage)
-    arms, laps, standing = _race(view, cut)
-    if standing and standing.done:
-        return concluded(view, standing.done, standing, cut)
-    order = view.shuffled(next_round(arms, standing, laps, view.out.keys()), 1, len(laps) // len(arms))
-    asked = _ask(view, order, SearchStage.RACE)
-    if not asked.candidates:
-        return concluded(view, ALL_OUT, standing, cut)
-    if standing is None or standing.leader is None:
-        return asked
-    # The leader's value relative to those of the defaults that have laps
-    leader, had = standing.leader, {arm for arm, _, _ in laps}
-    both = dict.fromkeys((space.default, space.ort_default)) if leader in had else {}
-    defaults = [base for base in both if base in had and base != leader and base not in view.out]
-    shared = [lap for lap in laps if lap[0] in {leader, *defaults}]
-    return replace(
-        asked, leader=leader, dropped={**asked.dropped, **standing.dropped},
-        compared={base: arm_ratio(shared, leader, base, LOST_SHARE) for base in defaults},
-    )  # fmt: skip
 
+    def __init__(
+        self, space: Space, observations: Sequence[Observation], tune: TuneConfig, budget_seconds: float | None = None
+    ) -> None:
+        unknown = [run.candidate for run in observations if not 0 <= run.candidate < len(space)]
+        if unknown:
+            raise ValueError(f"the space has {len(space)} candidates, and none with number {unknown[0]}")
+        self.space, self.tune, self.budget_seconds = space, tune, budget_seconds
+        self.seen = tuple(sorted(observations, key=lambda run: run.order))
+        self.out = failures(space, self.seen)
 
-def conclude(
-    space: Space, observations: Sequence[Observation], tune: TuneConfig, why: str, budget_seconds: float | None = None
-) -> Proposal:
-    """What can be said where a search is ended before it is decided, as by its time; the leader is the best so far."""
-    view = view_of(space, observations, tune, budget_seconds)
-    if tune.strategy is TuneStrategy.GRID or len(view.out) == len(space):
-        return concluded(view, why, uncertain=True)
-    _, missing, cut = _explore(view, asking=False)
-    standing = None if missing else _race(view, cut)[2]
-    if standing:
-        why += (
-            f"; after {standing.rounds} rounds of the last candidates {len(standing.bounds)} are left, of which one "
-            f"may be {standing.could:.1%} better"
-        )
-    return concluded(view, why, standing, cut, uncertain=True)
+    @property
+    def reference(self) -> int:
+        """The candidate of reference runs: the default, or where it cannot run the first that ran."""
+        ran = [run.candidate for run in self.seen if run.good is not None]
+        return next((c for c in (self.space.default, *ran) if c not in self.out), self.space.default)
 
+    @property
+    def small(self) -> bool:
+        """Whether every candidate is measured."""
+        return len(self.space) <= SMALL_SPACE
 
-def _race(view: SearchView, cut: int) -> tuple[list[int], list[Lap], Proposal | None]:
-    """The arms of the race that began at `cut`, its laps, and how it stands.
+    @property
+    def reasons(self) -> dict[int, Dropped]:
+        """Why candidates cannot be chosen: they failed, or are over a limit."""
+        return {candidate: why for candidate, (_, why, _) in self.out.items()}
 
-    Arms are the best measured by the model of the first `cut` observations, and the default: as many more as it cannot
-    tell from the first of them. Of a small space all.
-    """
-    arms, expected = list(range(len(view.space))), []
-    if not view.small:
-        out = _out_at(view, cut)
-        mean, deviation = forecast_of(view.space, view.seen[:cut])
-        usable = sorted({run.candidate for run in view.seen[:cut]} - out, key=lambda arm: (float(mean[arm]), arm))
-        if usable:
-            near = mean - deviation <= mean[usable[0]] + deviation[usable[0]]
-            arms = [*usable[:ARMS], *(arm for arm in usable[ARMS : round(MORE_ARMS * ARMS)] if near[arm])]
-            arms += [] if view.space.default in out or view.space.default in arms else [view.space.default]
-        else:
-            arms = [candidate for candidate in arms if candidate not in out]
-        expected = [(arm, float(mean[arm]), max(float(deviation[arm]), LEAST_DEVIATION)) for arm in arms]
-    laps, numbers = laps_of(view, arms, cut)
-    failed = {arm: sum(n <= view.out[arm][0] for n in numbers) for arm in arms if arm in view.out}
-    return arms, laps, run_race(arms, laps, failed, expected, delta=LOST_SHARE, within=WITHIN * RACE_SHARE)
+    def shuffled(self, candidates: Sequence[int], *number: int) -> list[int]:
+        """In an order that depends on the seed and on what the candidates are for."""
+        order = np.random.default_rng([self.tune.seed, *number]).permutation(len(candidates))
+        return [candidates[at] for at in order]
 
-
-def _ask(view: SearchView, candidates: Sequence[int], stage: SearchStage) -> Proposal:
-    """The next of the candidates, with reference runs; where time counts, one alone until it is known what it takes."""
-    first = view.budget_seconds is not None and not view.seen
-    reference = view.reference
-    past = [run.candidate for run in view.seen[-REFERENCE_EVERY:]]
-    since = past[::-1].index(reference) if reference in past else REFERENCE_EVERY
-    due = []
-    for candidate in candidates[: 1 if first else BATCH]:
-        if since >= REFERENCE_EVERY - 1 and candidate != reference:
-            due.append(reference)
-            since = 0
-        due.append(candidate)
-        since = 0 if candidate == reference else since + 1
-    return Proposal(candidates=tuple(due), stage=stage, leader=best_guess(view), dropped=view.reasons)
-
-
-def _reach(view: SearchView, candidates: Sequence[int], start: int) -> tuple[int, list[int]]:
-    """How many observations there were when all candidates had one or were out, and those that have none."""
-    first = {run.candidate: number for number, run in reversed(list(enumerate(view.seen, start=1)))}
-    left_after = {candidate: after for candidate, (after, *_) in view.out.items()}
-    ends = [min(first.get(c, math.inf), left_after.get(c, math.inf)) for c in candidates]
-    missing = [candidate for candidate, end in zip(candidates, ends, strict=True) if end == math.inf]
-    return (start, missing) if missing or not ends else (max(start, int(max(ends))), [])
-
-
-def _explore(view: SearchView, *, asking: bool) -> tuple[SearchStage, list[int], int]:
-    """The part before the race that is under way with what it still wants; or nothing wanted, and where it ended."""
-    if view.small:
-        return SearchStage.RACE, [], 0
-    random_part, model_part = _sizes(view)
-    if view.tune.strategy is TuneStrategy.OPTUNA:
-        return _sample(view, random_part + 2 * model_part, asking=asking)
-    ran = {run.candidate for run in view.seen if run.good is not None}
-    order = view.shuffled(list(range(len(view.space))), 0)
-    usable = [candidate for candidate in order if candidate in ran or candidate not in view.out]
-    cut, missing = _reach(view, [view.space.default, *usable[: max(1, random_part)]], 0)
-    if missing:
-        return SearchStage.RANDOM, missing, cut
-    for _ in range(2):
-        # The best that are not measured yet, by the model of the first `cut` observations
-        had = {run.candidate for run in view.seen[:cut]} | _out_at(view, cut)
-        ranked = np.argsort(forecast_of(view.space, view.seen[:cut])[0], kind="stable").tolist()
-        best = [candidate for candidate in ranked if candidate not in had][:model_part]
-        cut, missing = _reach(view, best, cut)
+    def propose(self) -> Proposal:
+        """What to measure next, in which order, and what is known."""
+        space = self.space
+        if len(self.out) == len(space):
+            reasons = dict.fromkeys(why.text for candidate, (_, why, run) in self.out.items() if run == candidate)
+            return self._concluded(f"none of {len(space)} candidates can be chosen: {'; '.join(list(reasons)[:3])}")
+        if self.tune.strategy is TuneStrategy.GRID:
+            # Every candidate once in each round, every other round backwards
+            ran = Counter(run.candidate for run in self.seen)
+            left = [candidate for candidate in range(len(space)) if candidate not in self.out]
+            number = min(ran[candidate] for candidate in left)
+            if number >= GRID_ROUNDS:
+                return self._concluded(f"every candidate was measured {GRID_ROUNDS} times")
+            missing = [candidate for candidate in left if ran[candidate] == number]
+            return self._ask(missing if number % 2 == 0 else missing[::-1], SearchStage.GRID)
+        stage, missing, cut = self._explore(asking=True)
         if missing:
-            return SearchStage.MODEL, missing, cut
-    return SearchStage.RACE, [], cut
+            return self._ask(missing, stage)
+        arms, laps, standing = self._race(cut)
+        if standing and standing.done:
+            return self._concluded(standing.done, standing, cut)
+        order = self.shuffled(next_round(arms, standing, laps, self.out.keys()), 1, len(laps) // len(arms))
+        asked = self._ask(order, SearchStage.RACE)
+        if not asked.candidates:
+            return self._concluded(ALL_OUT, standing, cut)
+        if standing is None or standing.leader is None:
+            return asked
+        # The leader's value relative to those of the defaults that have laps
+        leader, had = standing.leader, {arm for arm, _, _ in laps}
+        both = dict.fromkeys((space.default, space.ort_default)) if leader in had else {}
+        defaults = [base for base in both if base in had and base != leader and base not in self.out]
+        shared = [lap for lap in laps if lap[0] in {leader, *defaults}]
+        return replace(
+            asked, leader=leader, dropped={**asked.dropped, **standing.dropped},
+            compared={base: arm_ratio(shared, leader, base, LOST_SHARE) for base in defaults},
+        )  # fmt: skip
 
+    def conclude(self, why: str) -> Proposal:
+        """What can be said where a search ends before it is decided, as by its time; the leader is the best so far."""
+        if self.tune.strategy is TuneStrategy.GRID or len(self.out) == len(self.space):
+            return self._concluded(why, uncertain=True)
+        _, missing, cut = self._explore(asking=False)
+        standing = None if missing else self._race(cut)[2]
+        if standing:
+            why += (
+                f"; after {standing.rounds} rounds of the last candidates {len(standing.bounds)} are left, of which "
+                f"one may be {standing.could:.1%} better"
+            )
+        return self._concluded(why, standing, cut, uncertain=True)
 
-def _sample(view: SearchView, count: int, *, asking: bool) -> tuple[SearchStage, list[int], int]:
-    """As `_explore`, with candidates that Optuna asks for until so many have run, or all that can."""
-    usable = {candidate for candidate in range(len(view.space)) if candidate not in view.out}
-    ran: set[int] = set()
-    for cut, run in enumerate(view.seen, start=1):
-        ran |= {run.candidate} if run.good is not None else set()
-        if len(ran) >= count or usable <= ran:
-            return SearchStage.RACE, [], cut
-    if not view.seen or not asking:
-        return SearchStage.SAMPLED, [view.space.default], 0
-    good = [(run.candidate, math.log(value)) for run in view.seen if (value := run.good) is not None]
-    return SearchStage.SAMPLED, ask_optuna(view.space, good, sorted(usable - ran), BATCH, view.tune.seed), 0
+    def _concluded(
+        self, why: str, standing: Proposal | None = None, cut: int = 0, *, uncertain: bool = False
+    ) -> Proposal:
+        """The end of a search with what was measured until now; `standing` is that of its race, which began at `cut`.
 
+        Whether its choice is better than the defaults is for rounds to say that did not choose it.
+        """
+        ranked = sorted(standing.bounds, key=lambda arm: standing.bounds[arm].ratio) if standing else []
+        leader = next((arm for arm in ranked if arm not in self.out), None)
+        if leader is None and sum(run.good is not None for run in self.seen) < MODEL_FROM:
+            leader = self._best_guess()
+        elif leader is None:
+            mean = forecast_of(self.space, self.seen)[0]
+            usable = sorted({run.candidate for run in self.seen if run.good is not None} - self.out.keys())
+            leader = min(usable, key=lambda candidate: float(mean[candidate]), default=None)
+        fates = dict(self._fates(leader, standing, cut)) if leader is not None else {}
+        dropped = {**fates, **(standing.dropped if standing else {}), **self.reasons}
+        return Proposal(
+            candidates=(), stage=SearchStage.DONE, leader=leader, done=why, uncertain=uncertain,
+            dropped={candidate: reason for candidate, reason in dropped.items() if candidate != leader},
+        )  # fmt: skip
 
-def _sizes(view: SearchView) -> tuple[int, int]:
-    """Candidates of the random part, and of each of the two that the model proposes."""
-    size, budget = len(view.space), view.budget_seconds
-    random_part, model_part = min(500, max(40, size // 8)), min(90, max(10, size // 40))
-    if budget is not None and view.seen:
-        first = view.seen[:COST_KNOWN]
-        runs = budget * len(first) / max(sum(run.seconds for run in first), 1e-9)
-        random_part, model_part = min(random_part, int(0.35 * runs)), min(model_part, int(0.08 * runs))
-    return random_part, model_part
+    def _fates(self, leader: int, standing: Proposal | None, cut: int) -> Iterator[tuple[int, Dropped]]:
+        """Why each candidate but the leader was not chosen, where neither a failure nor the race has said so."""
+        seen = self.seen[: cut or None]
+        has_model = sum(run.good is not None for run in seen) >= MODEL_FROM
+        counts = Counter(run.candidate for run in self.seen)
+        mean = forecast_of(self.space, seen)[0] if has_model else np.zeros(len(self.space))
+        for candidate in range(len(self.space)):
+            if standing and candidate in standing.bounds:
+                bounds = standing.bounds[candidate]
+                yield (
+                    candidate,
+                    Dropped(
+                        reason="left at the end of the race, beside the leader", above=(bounds.low - 1, bounds.high - 1)
+                    ),
+                )
+            elif not has_model:
+                reason = "measured, and not among the best" if counts[candidate] else "not measured"
+                yield candidate, Dropped(reason=reason)
+            else:
+                above = math.exp(float(mean[candidate] - mean[leader])) - 1
+                did = "measured, expected" if counts[candidate] else "not measured, predicted"
+                yield (
+                    candidate,
+                    Dropped(reason=f"{did} after {len(seen)} runs, beside the winner", above=(above, above)),
+                )
 
+    def _best_guess(self) -> int | None:
+        """The measured candidate with the lowest mean, with the level of the reference runs taken off."""
+        laps, _ = self._laps(range(len(self.space)), 0)
+        if not laps:
+            return None
+        reference = self.reference
+        at, level = zip(*[(order, value) for arm, value, order in laps if arm == reference] or [(0, 0.0)], strict=True)
+        arms, logs, orders = zip(*laps, strict=True)
+        values = np.array(logs) - np.interp(orders, at, level)
+        counts = np.bincount(arms, minlength=len(self.space))
+        means = np.bincount(arms, values, len(self.space)) / np.maximum(counts, 1)
+        means[[c for c in range(len(self.space)) if c in self.out or not counts[c]]] = np.inf
+        return int(np.argmin(means)) if np.isfinite(means).any() else None
 
-def _out_at(view: SearchView, cut: int) -> set[int]:
-    return {candidate for candidate, (after, *_) in view.out.items() if after <= cut}
+    def _laps(self, arms: Sequence[int], cut: int) -> tuple[list[Lap], list[int]]:
+        """The race's laps after `cut`, and after how many observations each was known."""
+        racing = set(arms)
+        laps = [
+            ((run.candidate, math.log(value), run.order), number)
+            for number, run in enumerate(self.seen[cut:], start=cut + 1)
+            if run.candidate in racing and (value := run.good) is not None
+        ]
+        return [lap for lap, _ in laps], [number for _, number in laps]
+
+    def _race(self, cut: int) -> tuple[list[int], list[Lap], Proposal | None]:
+        """The arms of the race that began at `cut`, its laps, and how it stands.
+
+        Arms are the best measured by the model of the first `cut` observations, and the default: as many more as it
+        cannot tell from the first of them. Of a small space all.
+        """
+        arms, expected = list(range(len(self.space))), []
+        if not self.small:
+            out = self._out_at(cut)
+            mean, deviation = forecast_of(self.space, self.seen[:cut])
+            usable = sorted({run.candidate for run in self.seen[:cut]} - out, key=lambda arm: (float(mean[arm]), arm))
+            if usable:
+                near = mean - deviation <= mean[usable[0]] + deviation[usable[0]]
+                arms = [*usable[:ARMS], *(arm for arm in usable[ARMS : round(MORE_ARMS * ARMS)] if near[arm])]
+                arms += [] if self.space.default in out or self.space.default in arms else [self.space.default]
+            else:
+                arms = [candidate for candidate in arms if candidate not in out]
+            expected = [(arm, float(mean[arm]), max(float(deviation[arm]), LEAST_DEVIATION)) for arm in arms]
+        laps, numbers = self._laps(arms, cut)
+        failed = {arm: sum(n <= self.out[arm][0] for n in numbers) for arm in arms if arm in self.out}
+        return arms, laps, run_race(arms, laps, failed, expected, delta=LOST_SHARE, within=WITHIN * RACE_SHARE)
+
+    def _ask(self, candidates: Sequence[int], stage: SearchStage) -> Proposal:
+        """The next of the candidates, with reference runs; where time counts, one alone until its time is known."""
+        first = self.budget_seconds is not None and not self.seen
+        reference = self.reference
+        past = [run.candidate for run in self.seen[-REFERENCE_EVERY:]]
+        since = past[::-1].index(reference) if reference in past else REFERENCE_EVERY
+        due = []
+        for candidate in candidates[: 1 if first else BATCH]:
+            if since >= REFERENCE_EVERY - 1 and candidate != reference:
+                due.append(reference)
+                since = 0
+            due.append(candidate)
+            since = 0 if candidate == reference else since + 1
+        return Proposal(candidates=tuple(due), stage=stage, leader=self._best_guess(), dropped=self.reasons)
+
+    def _reach(self, candidates: Sequence[int], start: int) -> tuple[int, list[int]]:
+        """How many observations there were when all candidates had one or were out, and those that have none."""
+        first = {run.candidate: number for number, run in reversed(list(enumerate(self.seen, start=1)))}
+        left_after = {candidate: after for candidate, (after, *_) in self.out.items()}
+        ends = [min(first.get(c, math.inf), left_after.get(c, math.inf)) for c in candidates]
+        missing = [candidate for candidate, end in zip(candidates, ends, strict=True) if end == math.inf]
+        return (start, missing) if missing or not ends else (max(start, int(max(ends))), [])
+
+    def _explore(self, *, asking: bool) -> tuple[SearchStage, list[int], int]:
+        """The part before the race that is under way with what it still needs; or nothing, and where it ended."""
+        if self.small:
+            return SearchStage.RACE, [], 0
+        random_part, model_part = self._sizes()
+        if self.tune.strategy is TuneStrategy.OPTUNA:
+            return self._sample(random_part + 2 * model_part, asking=asking)
+        ran = {run.candidate for run in self.seen if run.good is not None}
+        order = self.shuffled(list(range(len(self.space))), 0)
+        usable = [candidate for candidate in order if candidate in ran or candidate not in self.out]
+        cut, missing = self._reach([self.space.default, *usable[: max(1, random_part)]], 0)
+        if missing:
+            return SearchStage.RANDOM, missing, cut
+        for _ in range(2):
+            # The best that are not measured yet, by the model of the first `cut` observations
+            had = {run.candidate for run in self.seen[:cut]} | self._out_at(cut)
+            ranked = np.argsort(forecast_of(self.space, self.seen[:cut])[0], kind="stable").tolist()
+            best = [candidate for candidate in ranked if candidate not in had][:model_part]
+            cut, missing = self._reach(best, cut)
+            if missing:
+                return SearchStage.MODEL, missing, cut
+        return SearchStage.RACE, [], cut
+
+    def _sample(self, count: int, *, asking: bool) -> tuple[SearchStage, list[int], int]:
+        """As `_explore`, with candidates that Optuna asks for until so many have run, or all that can."""
+        usable = {candidate for candidate in range(len(self.space)) if candidate not in self.out}
+        ran: set[int] = set()
+        for cut, run in enumerate(self.seen, start=1):
+            ran |= {run.candidate} if run.good is not None else set()
+            if len(ran) >= count or usable <= ran:
+                return SearchStage.RACE, [], cut
+        if not self.seen or not asking:
+            return SearchStage.SAMPLED, [self.space.default], 0
+        good = [(run.candidate, math.log(value)) for run in self.seen if (value := run.good) is not None]
+        return SearchStage.SAMPLED, ask_optuna(self.space, good, sorted(usable - ran), BATCH, self.tune.seed), 0
+
+    def _sizes(self) -> tuple[int, int]:
+        """Candidates of the random part, and of each of the two that the model proposes."""
+        size, budget = len(self.space), self.budget_seconds
+        random_part, model_part = min(500, max(40, size // 8)), min(90, max(10, size // 40))
+        if budget is not None and self.seen:
+            first = self.seen[:COST_KNOWN]
+            runs = budget * len(first) / max(sum(run.seconds for run in first), 1e-9)
+            random_part, model_part = min(random_part, int(0.35 * runs)), min(model_part, int(0.08 * runs))
+        return random_part, model_part
+
+    def _out_at(self, cut: int) -> set[int]:
+        return {candidate for candidate, (after, *_) in self.out.items() if after <= cut}

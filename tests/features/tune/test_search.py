@@ -14,10 +14,9 @@ from pipeline.features.tune.search import (
     REFERENCE_EVERY,
     Observation,
     Proposal,
+    Search,
     SearchStage,
-    conclude,
     failures,
-    propose,
 )
 from tests.features.tune.simulated import NOISES, SimulatedDevice, Table, campaign, ours, simulated_table
 
@@ -43,7 +42,7 @@ def run(
     """The end of a search on a device whose values do not vary."""
     seen: list[Observation] = []
     while True:
-        proposal = propose(world.space, seen, tune, budget_seconds)
+        proposal = Search(world.space, seen, tune, budget_seconds).propose()
         if proposal.done:
             return proposal, seen
         assert proposal.candidates
@@ -78,14 +77,14 @@ def test_the_same_observations_give_the_same_proposal_in_any_order(middle: Table
     _, seen = run(middle, TUNE, true_value(middle))
     for count in (0, 1, 13, 50, 77, len(seen) - 1):
         some = seen[:count]
-        assert propose(middle.space, some, TUNE) == propose(middle.space, some[::-1], TUNE)
+        assert Search(middle.space, some, TUNE).propose() == Search(middle.space, some[::-1], TUNE).propose()
 
 
 @pytest.mark.long
 def test_a_search_that_is_interrupted_in_every_batch_ends_the_same(middle: Table) -> None:
     device = SimulatedDevice(middle, NOISES["usual"], 0)
     seen: list[Observation] = []
-    while not (proposal := propose(middle.space, seen, TUNE)).done:
+    while not (proposal := Search(middle.space, seen, TUNE).propose()).done:
         for candidate in proposal.candidates[: 1 + len(seen) % 3]:
             value, seconds = device.run(candidate)
             seen.append(Observation(candidate=candidate, order=len(seen), value=value, seconds=seconds))
@@ -179,15 +178,15 @@ def test_when_all_that_race_fail_the_search_ends_with_what_ran_before(middle: Ta
 
 
 def test_a_device_that_is_gone_leaves_what_was_shown(middle: Table) -> None:
-    proposal = conclude(middle.space, [], TUNE, "adb:1 is gone")
+    proposal = Search(middle.space, [], TUNE).conclude("adb:1 is gone")
     assert (proposal.leader, proposal.done, proposal.stage) == (None, "adb:1 is gone", SearchStage.DONE)
     one = Observation(candidate=3, order=0, value=0.1)
-    assert conclude(middle.space, [one], TUNE, "adb:1 is gone").leader == 3
+    assert Search(middle.space, [one], TUNE).conclude("adb:1 is gone").leader == 3
 
 
 def test_an_observation_of_another_space_is_refused(middle: Table) -> None:
     with pytest.raises(ValueError, match="none with number 120"):
-        propose(middle.space, [Observation(candidate=120, order=0, value=1.0)], TUNE)
+        Search(middle.space, [Observation(candidate=120, order=0, value=1.0)], TUNE).propose()
 
 
 def test_every_arm_that_the_race_dropped_says_when_and_by_how_much(middle: Table) -> None:
@@ -208,10 +207,10 @@ def test_without_optuna_its_sampler_names_the_extra(middle: Table, monkeypatch: 
     monkeypatch.setitem(sys.modules, "optuna", None)
     first = Observation(candidate=middle.space.default, order=0, value=0.1)
     with pytest.raises(MissingError) as caught:
-        propose(middle.space, [first], TuneConfig(strategy=TuneStrategy.OPTUNA))
+        Search(middle.space, [first], TuneConfig(strategy=TuneStrategy.OPTUNA)).propose()
     assert " 'optuna>=" in caught.value.remedy
 
 
 def test_another_seed_draws_other_candidates(middle: Table) -> None:
-    first, second = (propose(middle.space, [], TuneConfig(seed=seed)).candidates for seed in (0, 1))
+    first, second = (Search(middle.space, [], TuneConfig(seed=seed)).propose().candidates for seed in (0, 1))
     assert first != second
