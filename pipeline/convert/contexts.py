@@ -91,6 +91,9 @@ def make_context(
         shared = tuple(other for other in loaded if other != name)
         _make_portable(folder / name, model.proto.ir_version, shared)
         binary, partitions = read_context(folder / name)
+        properties = {entry.key: entry.value for entry in _wrapper(folder / name).metadata_props}
+        compatibility = properties.get(COMPATIBILITY_KEY, "")
+        built_for(compatibility, str(folder / name))  # ModelError where the provider wrote nothing of chip and runtime
         context = NpuContext(
             model=model.source.name,
             variant=variant,
@@ -100,7 +103,7 @@ def make_context(
             binary=binary.name,
             binary_bytes=binary.stat().st_size,
             binary_sha256=sha256_of(binary),
-            compatibility=compatibility_of(folder / name),
+            compatibility=compatibility,
             plugin=version("onnxruntime-qnn"),
             onnxruntime=version("onnxruntime"),
             npu_nodes=sum(count for provider, count in parts if provider == PROVIDER),
@@ -309,17 +312,9 @@ def read_context(path: Path) -> tuple[Path, int]:
     return path.parent / named, len(nodes)
 
 
-def compatibility_of(path: Path) -> str:
-    """What the provider wrote of a context's chip and runtime; ModelError where it wrote nothing."""
-    metadata = {entry.key: entry.value for entry in _wrapper(path).metadata_props}
-    text: str = metadata.get(COMPATIBILITY_KEY, "")
-    built_for(text, str(path))
-    return text
-
-
 def make_contexts(
     groups: Sequence[Sequence[ModelInPrecision]], chips: Sequence[str], output: Path, progress: Progress,
-    *, sizes: Mapping[str, str] | None = None, share: bool = False,
+    *, sizes: Mapping[str, str], share: bool,
 ) -> list[tuple[tuple[NpuContext, ...], tuple[VariantFailure, ...]]]:  # fmt: skip
     """Compile models in each of their precisions for each chip, in worker processes. For each model its contexts, and
     why there is none.
@@ -329,13 +324,16 @@ def make_contexts(
 
     A form that a chip cannot have is skipped where another one serves the chip.
     """
-    sizes = sizes or {}
     groups = [[form for form in forms if form.model.name not in sizes.values()] for forms in groups]
     pairs = [(form, context_variant(chip, form.precision)) for forms in groups for form in forms for chip in chips]
-    failures = {(form.name, variant): _unsuited(form, variant) for form, variant in pairs}
+    failures: dict[tuple[str, Variant], PipelineError | None] = {}
     jobs: dict[object, tuple[Variant, list[ModelInPrecision]]] = {}
     for form, variant in pairs:
-        if failures[form.name, variant] is None:
+        # Why a precision was not made, or is not for NPUs
+        reason = PRECISIONS[variant.precision].unsuited.get(QNN) if variant.precision else None
+        refusal = form.error or (ModelError(reason, remedy="use qnn or qnn16") if reason else None)
+        failures[form.name, variant] = refusal
+        if refusal is None:
             name = sizes.get(form.model.name) if share else None
             jobs.setdefault((form.name if name is None else name, variant), (variant, []))[1].append(form)
     contexts: dict[tuple[str, Variant], NpuContext] = {}
@@ -388,14 +386,6 @@ def _of_model(
     )  # fmt: skip
 
 
-def _unsuited(form: ModelInPrecision, variant: Variant) -> PipelineError | None:
-    """Why a precision is not for NPUs, or was not made."""
-    if form.error:
-        return form.error
-    reason = PRECISIONS[variant.precision].unsuited.get(QNN) if variant.precision else None
-    return ModelError(reason, remedy="use qnn or qnn16") if reason else None
-
-
 def _task(
     forms: Sequence[ModelInPrecision], variant: Variant, output: Path, work: Path
 ) -> Task[tuple[NpuContext, ...]]:
@@ -411,12 +401,6 @@ def simulated_tolerance(tolerance: Tolerance) -> Tolerance:
     """What the outputs of a context may differ by: an NPU computes floats in half precision."""
     limit = max(tolerance.max_relative_error, MAX_RELATIVE_ERROR[OutputPrecision.FLOAT16])
     return msgspec.structs.replace(tolerance, max_relative_error=limit)
-
-
-def _kept_output(tensor: TensorFile, folder: Path, variant: str) -> TensorFile:
-    file = folder / f"{variant}.{Path(tensor.file).name}"
-    copy_file(Path(tensor.file), file)
-    return msgspec.structs.replace(tensor, file=str(file))
 
 
 SIMULATED_SECONDS = 600.0
@@ -460,6 +444,10 @@ def check_contexts(
                 original = {tensor.name: read_tensor(tensor) for tensor in reference.original}
                 actual = {tensor.name: read_tensor(tensor) for tensor in result.outputs}
                 tolerance = simulated_tolerance(tolerance_for(reference, config))
-                kept = tuple(_kept_output(tensor, outputs / context.source, spec.id) for tensor in result.outputs)
-                yield context, tuple(compare_outputs(expected, actual, tolerance, original)), kept
+                files = []
+                for tensor in result.outputs:
+                    file = outputs / context.source / f"{spec.id}.{Path(tensor.file).name}"
+                    copy_file(Path(tensor.file), file)
+                    files.append(msgspec.structs.replace(tensor, file=str(file)))
+                yield context, tuple(compare_outputs(expected, actual, tolerance, original)), tuple(files)
             stage.done()

@@ -169,8 +169,8 @@ def with_contexts(
     output: Path,
     progress: Progress,
     *,
-    sizes: Mapping[str, str] | None = None,
-    share: bool = False,
+    sizes: Mapping[str, str],
+    share: bool,
 ) -> tuple[Conversion, ...]:
     """The same with contexts for chips, of every precision that they can have.
 

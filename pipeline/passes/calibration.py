@@ -60,8 +60,6 @@ class TensorRanges(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     data: str
-    method: Method
-    percentile: float
     samples: int
     ranges: dict[str, tuple[float, float]]
     left: dict[str, str] = {}
@@ -116,10 +114,7 @@ def calibrate(
             ranges[name] = ranges[source]
         elif source in left:
             left[name] = left[source]
-    return msgspec.structs.replace(
-        extremes, method=method, percentile=percentile, ranges=dict(sorted(ranges.items())),
-        left=dict(sorted(left.items())),
-    )  # fmt: skip
+    return msgspec.structs.replace(extremes, ranges=dict(sorted(ranges.items())), left=dict(sorted(left.items())))
 
 
 def quantizable() -> frozenset[str]:
@@ -177,8 +172,8 @@ def _extremes(
     zero = {name: "zero in all calibration samples" for name in low if low[name] == 0 == high[name]}
     left = {name: "empty in all calibration samples" for name in values if name not in low} | zero | left
     ranges = TensorRanges(
-        model=content_digest(model, {}), data=digest.hexdigest(), method=Method.MINMAX, percentile=100.0,
-        samples=number + 1, ranges={name: (low[name], high[name]) for name in low if name not in left}, left=left,
+        model=content_digest(model, {}), data=digest.hexdigest(), samples=number + 1,
+        ranges={name: (low[name], high[name]) for name in low if name not in left}, left=left,
     )  # fmt: skip
     return ranges, counts
 

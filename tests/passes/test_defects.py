@@ -225,7 +225,10 @@ def test_values_that_are_always_zero_stay_float(tmp_path: Path) -> None:
 
 
 def test_a_wrong_sample_is_named(tmp_path: Path) -> None:
+    """And so is that there are none."""
     model = saved(onnx_samples.linear(8), tmp_path)
+    with pytest.raises(ConfigError, match="no calibration samples"):
+        static_qdq(model, StaticOptions(), context(tmp_path, []))
     samples = [dict(one) for one in feeds(model, 40)]
     samples[37]["x"] = np.zeros((1, 9), np.float32)
     with pytest.raises(ModelError, match=r"calibration sample 37.*x \[1, 9\]"):
@@ -235,32 +238,20 @@ def test_a_wrong_sample_is_named(tmp_path: Path) -> None:
         static_qdq(model, StaticOptions(), context(tmp_path, samples))
 
 
-def test_no_samples(tmp_path: Path) -> None:
-    model = saved(onnx_samples.linear(8), tmp_path)
-    with pytest.raises(ConfigError, match="no calibration samples"):
-        static_qdq(model, StaticOptions(), context(tmp_path, []))
-
-
 def test_few_samples_are_mentioned(tmp_path: Path) -> None:
     model = saved(onnx_samples.linear(8), tmp_path)
     made = run_passes(model, [parse_step("static-qdq")], context(tmp_path, feeds(model, 2)))
     assert made.notes == ("ranges come from 2 calibration samples; 20 to 100 are usual",)
 
 
-def test_the_root_logger_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """onnxruntime.quantization advises preprocessing through it, and warns of 16 bits."""
-    model = saved(onnx_samples.linear(8), tmp_path)
-    options = msgspec.convert({"activations": "u16"}, StaticOptions)
-    static_qdq(model, options, context(tmp_path, feeds(model, 8)))
-    assert [record for record in caplog.records if record.name == "root"] == []
-
-
-def test_sixteen_bits_are_of_onnx_itself(tmp_path: Path) -> None:
+def test_sixteen_bits_are_of_onnx_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """onnxruntime.quantization advises preprocessing through the root logger, and warns of 16 bits."""
     model = saved(onnx_samples.linear(8), tmp_path)
     options = msgspec.convert({"activations": "u16"}, StaticOptions)
     made = static_qdq(model, options, context(tmp_path, feeds(model, 8))).proto
     assert {node.domain for node in made.graph.node if node.op_type == "QuantizeLinear"} == {""}
     assert made.opset_import[0].version == 21
+    assert [record for record in caplog.records if record.name == "root"] == [], "it is left alone"
 
 
 @pytest.fixture

@@ -86,20 +86,21 @@ def test_a_type_that_spoils_everything_stays_float(tmp_path: Path) -> None:
 
 
 def test_a_layer_that_spoils_everything_stays_float(tmp_path: Path) -> None:
-    options = MixedOptions(goal_db=28, op_types=("MatMul",))
-    found = searched(net(tmp_path, bad_layer=3), tmp_path, options)
+    """Without a quantized weight; meanwhile the user sees what the search is at."""
+    said: list[str] = []
+    model = net(tmp_path, bad_layer=3)
+    there = replace(context(tmp_path, feeds(model, 24)), say=said.append)
+    made = mixed_precision(model, MixedOptions(goal_db=28, op_types=("MatMul",)), there)
+    found = present(search_of(made.proto))
     assert found.layers[0].nodes == ("dense3",)
     assert "dense3" in found.best.nodes
     assert found.best.sqnr_db > found.start.sqnr_db + 5
-
-
-def test_what_is_left_float_has_no_quantized_weight(tmp_path: Path) -> None:
-    model = net(tmp_path, bad_layer=3)
-    made = mixed_precision(model, MixedOptions(goal_db=28, op_types=("MatMul",)), context(tmp_path, feeds(model, 24)))
+    assert said[0].startswith("1 of at most 60 evaluations, ")
+    assert said[0].endswith(" dB")
+    assert len(said) > 3
     onnx.checker.check_model(made.proto)
     makers = {name: node.op_type for node in made.proto.graph.node for name in node.output}
     weights = {node.name: makers.get(node.input[1]) for node in made.proto.graph.node if node.op_type == "MatMul"}
-    found = present(search_of(made.proto))
     assert {name for name, maker in weights.items() if maker is None} == set(found.best.nodes)
     assert found.best.quantized == sum(maker == "DequantizeLinear" for maker in weights.values())
 
@@ -206,16 +207,6 @@ def test_more_evaluations_go_on_where_fewer_ended(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("pipeline.passes.mixed.sqnr_db", counted)
     more = searched(model, tmp_path, MixedOptions(goal_db=100, evaluations=12))
     assert len(calls) <= more.evaluations - few.evaluations + 2, "some are asked for in the longer search only"
-
-
-def test_the_user_sees_what_the_search_is_at(tmp_path: Path) -> None:
-    said: list[str] = []
-    model = net(tmp_path, bad_layer=3)
-    begin = context(tmp_path, feeds(model, 24))
-    mixed_precision(model, MixedOptions(goal_db=28, op_types=("MatMul",)), replace(begin, say=said.append))
-    assert said[0].startswith("1 of at most 60 evaluations, ")
-    assert said[0].endswith(" dB")
-    assert len(said) > 3
 
 
 def trial(sqnr_db: float, quantized: int, partitions: int | None = None, load_error: str = "") -> Trial:
