@@ -79,8 +79,10 @@ def test_verify_says_who_attests_and_that_nothing_was_run_again(signed: Path) ->
     assert document["attested_tests"]["result"] == "PASSED"
 
 
-def test_without_a_key_no_test_is_claimed(signed: Path) -> None:
-    assert "attest" not in ort_mobile("bundle", "verify", signed).text
+def test_without_a_key_neither_a_maker_nor_a_test_is_claimed(signed: Path) -> None:
+    found = ort_mobile("bundle", "verify", signed).text
+    assert "where it is from is not proven" in found
+    assert "attest" not in found
 
 
 @pytest.mark.parametrize(

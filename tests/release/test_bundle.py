@@ -19,14 +19,12 @@ from pipeline.check.compare import Tolerance
 from pipeline.check.library_proof import PROOFS, FindingKind, LibraryProof, ProofFinding, ProofRow, ProvenLibrary
 from pipeline.core.errors import CheckFailed, ConfigError, PipelineError, Severity
 from pipeline.core.files import sha256_of
-from pipeline.core.variant import Level, Variant
 from pipeline.release.bundle import make_bundle
 from pipeline.release.manifest import (
     MANIFEST_FILE,
     SEAL_FILE,
     KeptReference,
     KeptTensor,
-    Shipped,
     content_digest,
     refuse_unproven,
     sealed,
@@ -34,21 +32,9 @@ from pipeline.release.manifest import (
 )
 from pipeline.release.sbom import SBOM_FILE
 from tests.command import ort_mobile
+from tests.features.android.samples import shipped
 
-SHIPS = (
-    Shipped(
-        target="phone",
-        platform="android",
-        model="m",
-        model_sha256="0" * 64,
-        variant=Variant(level=Level.BASIC),
-        file="models/m.ort",
-        semantic_digest="1" * 64,
-        runs=(RunOptions(),),
-        ort_release="1.31",
-        basis="advised",
-    ),
-)
+SHIPS = (shipped(file="models/m.ort", runs=(RunOptions(),), ort_release="1.31", min_api_level=None, basis="advised"),)
 
 
 def bundle_in(folder: Path, seconds: float = 1.0, **more: Any) -> str:

@@ -7,24 +7,15 @@ import pytest
 
 from device_runner.spec import ElementType, NnapiFlag, RunOptions
 from pipeline.config.tables import Channels, ImageLayout, PreprocessConfig, Range
-from pipeline.core.variant import Level, Variant
 from pipeline.model.signature import TensorInfo
 from pipeline.release.bundle import README_FILE, make_bundle, package_lines, readme
-from pipeline.release.manifest import ModelSignature, Shipped, verify_bundle
+from pipeline.release.manifest import ModelSignature, verify_bundle
+from tests.features.android.samples import shipped
 
-PHONE = Shipped(
-    target="phone",
-    platform="android",
-    model="m",
-    model_sha256="0" * 64,
-    variant=Variant(level=Level.BASIC),
-    file="models/m.basic-fixed.ort",
-    semantic_digest="1" * 64,
+PHONE = shipped(
     runs=(RunOptions(provider="nnapi", flags=(NnapiFlag.USE_FP16,), intra_op_threads=2), RunOptions()),
-    ort_release="1.29.0",
-    min_api_level=29,
-    basis="measured",
-)
+    ort_release="1.29.0", min_api_level=29,
+)  # fmt: skip
 MODEL = ModelSignature(
     model="m",
     inputs=(

@@ -10,10 +10,10 @@ import pytest
 from device_runner.spec import ElementType, RunOptions
 from pipeline.accuracy.result import AccuracyResult, ArtifactAccuracy
 from pipeline.campaign.statistics.groups import Statistics
-from pipeline.core.variant import Level, Variant
 from pipeline.model.signature import TensorInfo
-from pipeline.release.manifest import AppRule, ModelSignature, Shipped, ShippedContext, verify_bundle
+from pipeline.release.manifest import AppRule, ModelSignature, Shipped, verify_bundle
 from pipeline.release.sbom import SBOM_FILE
+from tests.features.android.samples import npu_context
 from tests.features.updates.test_delta import bundle
 from tests.release.test_bundle import SHIPS
 
@@ -121,12 +121,7 @@ def test_nothing_of_the_makers_computer_is_in_it(tmp_path: Path) -> None:
 
 def with_context(folder: Path) -> dict[str, Any]:
     """The bill of a bundle that has a context for an NPU, too."""
-    context = ShippedContext(
-        target="phone", model="m", model_sha256="0" * 64, chip="SM8650", file="models/c.onnx",
-        binary="models/c_qnn.bin", variant=Variant(level=Level.BASIC, providers=("qnn",), chip="SM8650"),
-        qairt="2.51.0", plugin="2.7.0", compatibility="v2:6:2.51.0:5.51.0:75:57:0:0",
-        ort_release="1.29", min_api_level=31,
-    )  # fmt: skip
+    context = npu_context(file="models/c.onnx", binary="models/c_qnn.bin")
     sources = {"models/m.ort": b"model", context.file: b"wrapper", context.binary: b"binary"}
     return bill(folder, contexts=(context,), sources=sources)
 

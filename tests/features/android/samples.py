@@ -15,7 +15,7 @@ from pipeline.core.variant import Level, Variant
 from pipeline.features.android.package import QUICK_JVM
 from pipeline.model.signature import TensorInfo
 from pipeline.release.bundle import make_bundle
-from pipeline.release.manifest import Manifest, ModelSignature, Shipped
+from pipeline.release.manifest import BundledFile, Content, Manifest, ModelSignature, Shipped, ShippedContext
 from tests.ort_models import conv_relu, convert
 
 NNAPI = RunOptions(
@@ -52,6 +52,33 @@ def signature(model: str = "m", **more: Any) -> ModelSignature:
     return ModelSignature(**{
         "model": model, "inputs": (tensor("x", 1, 1, 8, 8),), "outputs": (tensor("y", 1, 2, 8, 8),), **more,
     })  # fmt: skip
+
+
+def npu_context(chip: str = "SM8650", **more: Any) -> ShippedContext:
+    """A context of the model m for a chip; no bytes of it are read."""
+    return ShippedContext(**{
+        "target": "phone", "model": "m", "model_sha256": "0" * 64, "chip": chip, "file": f"models/m.qnn-{chip}.onnx",
+        "binary": f"models/m.qnn-{chip}_qnn.bin", "compatibility": "v2:6:2.51.0:5.51.0:75:57:0:0",
+        "variant": Variant(level=Level.BASIC, providers=("qnn",), chip=chip), "qairt": "2.51.0", "plugin": "2.7.0",
+        "ort_release": "1.29", "min_api_level": 31,
+        **more,
+    })  # fmt: skip
+
+
+def manifest(
+    ships: Sequence[Shipped],
+    models: Sequence[ModelSignature] = (),
+    contexts: Sequence[ShippedContext] = (),
+    **more: Any,
+) -> Manifest:
+    """A manifest that no bundle belongs to: its files are all of one digest."""
+    paths = [*(row.file for row in ships), *(path for row in contexts for path in (row.file, row.binary))]
+    files = tuple(BundledFile(path=path, size_bytes=1, sha256="2" * 64) for path in paths)
+    content = Content(**{
+        "name": "demo", "made_with": {}, "files": files, "ships": tuple(ships), "models": tuple(models),
+        "contexts": tuple(contexts), **more,
+    })  # fmt: skip
+    return Manifest(content=content, content_sha256="3" * 64, made_at="2026-01-01T00:00:00.000Z")
 
 
 def bundle(

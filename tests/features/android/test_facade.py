@@ -13,18 +13,12 @@ from device_runner.spec import ElementType, RunOptions
 from pipeline.core.errors import ConfigError
 from pipeline.features.android.package import JAVA_WORDS, SIGNATURES, java_class, java_sources
 from pipeline.release.app_code import BUFFERS
-from pipeline.release.manifest import BundledFile, Content, Manifest, ModelSignature, SelectionRow, Shipped
-from tests.features.android.samples import CPU, JAVAC, NNAPI, WEBGPU, needs_java, shipped, signature, tensor
+from pipeline.release.manifest import Manifest, ModelSignature, SelectionRow
+from tests.features.android.samples import CPU, JAVAC, NNAPI, WEBGPU, manifest, needs_java, shipped, signature, tensor
 
 ROOT = Path(__file__).parents[3]
 HOSTILE = 'a"; } \\u002a/ */ \n ${x} {{ y }}'
 NOT_CODE = re.compile(r'"(?:\\.|[^"\\])*"|/\*.*?\*/|//[^\n]*', re.DOTALL)
-
-
-def manifest(ships: tuple[Shipped, ...], models: tuple[ModelSignature, ...]) -> Manifest:
-    files = tuple(BundledFile(path=one.file, size_bytes=1, sha256="2" * 64) for one in ships)
-    content = Content(name=HOSTILE, made_with={}, files=files, ships=ships, models=models)
-    return Manifest(content=content, content_sha256="3" * 64, made_at="2026-01-01T00:00:00.000Z")
 
 
 def selecting(*models: ModelSignature) -> Manifest:
@@ -40,13 +34,12 @@ def selecting(*models: ModelSignature) -> Manifest:
             SelectionRow(target="phone", model=one.model, ships=2 * number),
         )
     )
-    plain = manifest(ships, models)
-    return msgspec.structs.replace(plain, content=msgspec.structs.replace(plain.content, selection=rows))
+    return manifest(ships, models, name=HOSTILE, selection=rows)
 
 
 def sources(*models: ModelSignature, **more: object) -> dict[str, str]:
     ships = tuple(shipped(model.model, **more) for model in models)
-    return java_sources(manifest(ships, models), "phone", "com.example.models")
+    return java_sources(manifest(ships, models, name=HOSTILE), "phone", "com.example.models")
 
 
 def compiled(found: dict[str, str], folder: Path) -> str:
@@ -113,7 +106,7 @@ def test_a_model_for_the_gpu_compiles_and_warms_up(tmp_path: Path, rows: bool) -
     needs_java()
     odd = tuple(tensor(name, "n") for name in ("error", "firstRun", "skipped", "thread"))
     models = (signature(), signature("odd", inputs=odd), signature("untyped", inputs=(tensor("s", dtype=None),)))
-    table = selecting(*models) if rows else manifest(tuple(shipped(one.model) for one in models), models)
+    table = selecting(*models) if rows else manifest([shipped(one.model) for one in models], models)
     ships = tuple(msgspec.structs.replace(one, runs=(WEBGPU, CPU)) for one in table.content.ships)
     content = msgspec.structs.replace(table.content, ships=ships)
     found = java_sources(msgspec.structs.replace(table, content=content), "phone", "com.example.models")

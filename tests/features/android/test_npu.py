@@ -9,16 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.core.variant import Level, Variant
 from pipeline.features.android.package import SIGNATURES
 from pipeline.release.bundle import make_bundle
-from pipeline.release.manifest import ShippedContext, read_manifest
+from pipeline.release.manifest import read_manifest
 from tests.command import ROOT, ort_mobile
 from tests.features.android.jvm import fetched, released, run
-from tests.features.android.samples import CPU, JAVAC, needs_java, shipped, signature
+from tests.features.android.samples import CPU, JAVAC, needs_java, npu_context, shipped, signature
 from tests.ort_models import conv_relu, convert
-
-COMPATIBILITY = "v2:6:2.51.0:5.51.0:75:57:0:0"
 
 STAND_INS = {
     "android/os/Build.java": """
@@ -96,24 +93,9 @@ def with_contexts(folder: Path, *chips: str, form: str = "ort") -> Path:
     sources: dict[str, Path | bytes] = {file: model}
     contexts = []
     for chip in chips:
-        wrapper, binary = f"models/m.qnn-{chip}.onnx", f"models/m.qnn-{chip}_qnn.bin"
-        sources |= {wrapper: b"wrapper of " + chip.encode(), binary: b"binary of " + chip.encode()}
-        contexts.append(
-            ShippedContext(
-                target="phone",
-                model="m",
-                model_sha256="0" * 64,
-                chip=chip,
-                file=wrapper,
-                binary=binary,
-                variant=Variant(level=Level.BASIC, providers=("qnn",), chip=chip),
-                compatibility=COMPATIBILITY,
-                qairt="2.51.0",
-                plugin="2.7.0",
-                ort_release="1.29",
-                min_api_level=31,
-            )
-        )
+        context = npu_context(chip)
+        sources |= {context.file: b"wrapper of " + chip.encode(), context.binary: b"binary of " + chip.encode()}
+        contexts.append(context)
     make_bundle(
         folder / "bundle", name="Demo app", sources=sources, made_with={}, evidence={}, models=(signature(),),
         ships=(shipped(runs=(CPU,), file=file, ort_release="1.29.0", abis=("arm64-v8a",)),), contexts=tuple(contexts),

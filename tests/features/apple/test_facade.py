@@ -9,20 +9,16 @@ from hypothesis import strategies as st
 
 from device_runner.spec import ElementType, RunOptions
 from pipeline.features.apple.package import ELEMENTS, OWN_NAMES, SWIFT_WORDS, swift_class, swift_sources
-from pipeline.release.manifest import BundledFile, Content, Manifest, ModelSignature
-from tests.features.android.samples import signature, tensor
+from pipeline.release.manifest import ModelSignature
+from tests.features.android.samples import manifest, signature, tensor
 from tests.features.apple.samples import COREML, CPU, for_ios
 
 HOSTILE = 'a"; } \\u0041 \\(x) */ \n ${x} {{ y }}'
 
 
 def sources(*models: ModelSignature, **more: object) -> dict[str, str]:
-    ships = tuple(for_ios(model.model, **more) for model in models)
-    files = tuple(BundledFile(path=one.file, size_bytes=1, sha256="2" * 64) for one in ships)
-    content = Content(name=HOSTILE, made_with={}, files=files, ships=ships, models=models)
-    return swift_sources(
-        Manifest(content=content, content_sha256="3" * 64, made_at="2026-01-01T00:00:00.000Z"), "phone", "AppModels"
-    )
+    ships = [for_ios(model.model, **more) for model in models]
+    return swift_sources(manifest(ships, models, name=HOSTILE), "phone", "AppModels")
 
 
 def mistakes(source: str) -> list[str]:

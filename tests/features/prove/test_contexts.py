@@ -9,47 +9,32 @@ import pytest
 from device_runner.errors import pip_install
 from pipeline.core.errors import ConfigError, MissingError
 from pipeline.core.progress import NoProgress
-from pipeline.core.variant import Level, Variant
 from pipeline.features.prove import ProofOrder, prove_bundle
 from pipeline.features.prove.run import contexts_to_run
-from pipeline.release.manifest import BundledFile, Content, Manifest, ShippedContext, read_manifest
+from pipeline.release.manifest import read_manifest
 from tests.android_host.conftest import fetch
 from tests.command import ROOT, ort_mobile
-from tests.features.prove.test_order import shipped
+from tests.features.android.samples import manifest, npu_context, shipped
 
 EXAMPLE = ROOT / "build_configs/examples/mnist"
 
 
-def context(chip: str) -> ShippedContext:
-    return ShippedContext(
-        target="phone", model="m", model_sha256="0" * 64, chip=chip, file=f"models/{chip}.onnx",
-        variant=Variant(level=Level.BASIC, providers=("qnn",), chip=chip), binary=f"models/{chip}_qnn.bin",
-        compatibility="v2:6:2.51.0:5.51.0:75:57:0:0", qairt="2.51.0", plugin="2.7.0", ort_release="1.29",
-        min_api_level=31,
-    )  # fmt: skip
-
-
-def manifest(*chips: str) -> Manifest:
-    contexts = tuple(map(context, chips))
-    names = ["models/m.ort", *(name for row in contexts for name in (row.file, row.binary))]
-    files = tuple(BundledFile(path=name, size_bytes=1, sha256="0" * 64) for name in names)
-    content = Content(name="demo", made_with={}, files=files, ships=(shipped(),), contexts=contexts)
-    return Manifest(content=content, content_sha256="1" * 64, made_at="2026-01-01T00:00:00.000Z")
+WITH_CONTEXT = manifest([shipped()], contexts=[npu_context("SM8650")])
 
 
 def test_a_chip_that_the_bundle_has_no_context_for_is_refused() -> None:
     with pytest.raises(ConfigError, match="no context for SM8750") as caught:
-        contexts_to_run(manifest("SM8650"), ProofOrder(library="x", chips=("SM8750",)), ["phone"])
+        contexts_to_run(WITH_CONTEXT, ProofOrder(library="x", chips=("SM8750",)), ["phone"])
     assert "it has contexts for SM8650" in caught.value.why
 
 
 def test_without_the_simulator_contexts_are_left_out_unless_they_are_asked_for() -> None:
     with patch.object(importlib.util, "find_spec", lambda _name: None):
-        contexts, notes = contexts_to_run(manifest("SM8650"), ProofOrder(library="x"), ["phone"])
+        contexts, notes = contexts_to_run(WITH_CONTEXT, ProofOrder(library="x"), ["phone"])
         assert contexts == []
         assert "onnxruntime-qnn, which is not installed" in notes[0]
         with pytest.raises(MissingError, match="onnxruntime-qnn, which is not installed"):
-            contexts_to_run(manifest("SM8650"), ProofOrder(library="x", chips=("SM8650",)), ["phone"])
+            contexts_to_run(WITH_CONTEXT, ProofOrder(library="x", chips=("SM8650",)), ["phone"])
 
 
 def test_a_simulator_of_another_qairt_than_the_contexts_is_named() -> None:
@@ -60,7 +45,7 @@ def test_a_simulator_of_another_qairt_than_the_contexts_is_named() -> None:
         patch(f"{here}.installed_qairt", lambda: "2.49.0"),
         pytest.raises(MissingError) as caught,
     ):
-        contexts_to_run(manifest("SM8650"), ProofOrder(library="x", chips=("SM8650",)), ["phone"])
+        contexts_to_run(WITH_CONTEXT, ProofOrder(library="x", chips=("SM8650",)), ["phone"])
     assert "are for QAIRT 2.51.0, and the simulator here is of 2.49.0" in caught.value.what
     assert caught.value.remedy == pip_install("onnxruntime-qnn==2.7.0")
 

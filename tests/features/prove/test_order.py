@@ -1,47 +1,23 @@
 """Which runs prove a bundle: by target, way to run and API level, each once."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_runner.spec import NnapiFlag, RunOptions
+from device_runner.spec import RunOptions
 from pipeline.core.errors import CheckFailed, ConfigError
-from pipeline.core.variant import Level, Variant
 from pipeline.features.prove.plan import ProofOrder, levels_of, trials_of, wanted_targets
-from pipeline.release.manifest import BundledFile, Content, Shipped
+from tests.features.android.samples import CPU, NNAPI, manifest, shipped
 
-CPU = RunOptions()
-NNAPI = RunOptions(provider="nnapi", flags=(NnapiFlag.USE_FP16,))
-
-
-def shipped(
-    target: str = "phone", *, platform: str = "android", level: int | None = 27, runs: tuple[RunOptions, ...] = (CPU,)
-) -> Shipped:
-    return Shipped(
-        target=target,
-        platform=platform,
-        model="m",
-        model_sha256="0" * 64,
-        variant=Variant(level=Level.BASIC),
-        file="models/m.ort",
-        semantic_digest="1" * 64,
-        runs=runs,
-        ort_release="1.29",
-        min_api_level=level,
-        basis="advised",
-    )
-
-
-def content(*ships: Shipped) -> Content:
-    file = BundledFile(path="models/m.ort", size_bytes=1, sha256="0" * 64)
-    return Content(name="demo", made_with={}, files=(file,), ships=ships)
+DESK = shipped(target="desk", platform="linux")
 
 
 @pytest.mark.parametrize(
     ("lowest", "levels"), [(24, (24, 31)), (27, (27, 31)), (31, (31,)), (34, (34,)), (None, (27, 31))]
 )
 def test_the_lowest_level_of_a_target_and_the_newest(lowest: int | None, levels: tuple[int, ...]) -> None:
-    assert levels_of(shipped(level=lowest)) == levels
+    assert levels_of(shipped(min_api_level=lowest)) == levels
 
 
 @given(levels=st.lists(st.integers(21, 99), max_size=4, unique=True), runs=st.sampled_from([(CPU,), (NNAPI, CPU)]))
@@ -56,7 +32,8 @@ def test_every_way_at_every_level_once(levels: list[int], runs: tuple[RunOptions
 
 def test_what_two_targets_share_is_run_once_for_both() -> None:
     order = ProofOrder(library="x")
-    trials = trials_of([shipped("old", level=27), shipped("new", level=30)], order)
+    ships = [shipped(target=name, min_api_level=level, runs=(CPU,)) for name, level in (("old", 27), ("new", 30))]
+    trials = trials_of(ships, order)
     assert [(trial.api_level, trial.targets) for trial in trials] == [
         (27, ("old",)),
         (30, ("new",)),
@@ -70,14 +47,14 @@ def test_the_first_way_is_the_chosen_one() -> None:
 
 
 def test_other_platforms_are_left_out_by_name() -> None:
-    wanted, left = wanted_targets(content(shipped(), shipped("desk", platform="linux")), ProofOrder(library="x"))
+    wanted, left = wanted_targets(manifest([shipped(), DESK]).content, ProofOrder(library="x"))
     assert [one.target for one in wanted] == ["phone"]
     assert left == ["desk"]
 
 
 @pytest.mark.parametrize(("targets", "told"), [(("desk",), "desk (linux)"), (("tablet",), "no target 'tablet'")])
 def test_nothing_to_prove_is_a_clear_error(targets: tuple[str, ...], told: str) -> None:
-    bundle = content(shipped(), shipped("desk", platform="linux"))
+    bundle = manifest([shipped(), DESK]).content
     with pytest.raises(ConfigError) as caught:
         wanted_targets(bundle, ProofOrder(library="x", targets=targets))
     assert told in str(caught.value)
@@ -86,7 +63,6 @@ def test_nothing_to_prove_is_a_clear_error(targets: tuple[str, ...], told: str) 
 
 @pytest.mark.parametrize("file", ["../../etc/hostname", "/etc/hostname", "models/other.ort"])
 def test_what_is_no_file_of_the_bundle_is_never_opened(file: str) -> None:
-    import msgspec
-
+    content = msgspec.structs.replace(manifest([shipped()]).content, ships=(shipped(file=file),))
     with pytest.raises(CheckFailed, match="contradicts itself"):
-        wanted_targets(content(msgspec.structs.replace(shipped(), file=file)), ProofOrder(library="x"))
+        wanted_targets(content, ProofOrder(library="x"))
