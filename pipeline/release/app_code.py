@@ -201,7 +201,8 @@ def kotlin(options: RunOptions, file: str) -> tuple[str, ...]:
 
 def kotlin_calls(options: RunOptions) -> list[str]:
     """The statements of Kotlin that set `options`, an OrtSession.SessionOptions of that name."""
-    return _jvm_calls(KOTLIN, options, _kotlin_map)
+    calls = session_calls(KOTLIN, options)
+    return [*calls, *_lacking("Java", KOTLIN, options), *_jvm_provider(options, _kotlin_map)]
 
 
 def java(options: RunOptions, file: str) -> tuple[str, ...]:
@@ -250,7 +251,8 @@ def java_calls(options: RunOptions, mapping: Callable[[Mapping[str, str]], str] 
 
     `mapping` writes a map of strings; by default `Map.of`, which Java 8 does not have.
     """
-    return _ended(_jvm_calls(JAVA, options, mapping or _java_map))
+    calls = session_calls(JAVA, options)
+    return _ended([*calls, *_lacking("Java", JAVA, options), *_jvm_provider(options, mapping or _java_map)])
 
 
 def _ended(calls: Iterable[str]) -> list[str]:
@@ -261,11 +263,6 @@ def _ended(calls: Iterable[str]) -> list[str]:
 def _jvm_imports(options: RunOptions) -> tuple[str, ...]:
     flags = ("ai.onnxruntime.providers.NNAPIFlags", "java.util.EnumSet") if options.flags else ()
     return ("ai.onnxruntime.OrtEnvironment", "ai.onnxruntime.OrtSession", *flags)
-
-
-def _jvm_calls(language: SessionCalls, options: RunOptions, mapping: Callable[[Mapping[str, str]], str]) -> list[str]:
-    calls = session_calls(language, options)
-    return [*calls, *_lacking("Java", language, options), *_jvm_provider(options, mapping)]
 
 
 def has_java_call(provider: str) -> bool:

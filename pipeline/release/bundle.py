@@ -247,19 +247,16 @@ def steps(given: PreprocessConfig) -> Iterator[str]:
             yield f"cut, or pad with zeros, to {given.length} samples"
     else:
         if given.resize:
-            yield f"resize to {_size(given.resize)} (height x width), bilinear with antialiasing, {given.fit}"
+            height, width = given.resize
+            yield f"resize to {height} x {width} (height x width), bilinear with antialiasing, {given.fit}"
         if given.crop:
-            yield f"crop {_size(given.crop)} (height x width) from the middle"
+            yield f"crop {given.crop[0]} x {given.crop[1]} (height x width) from the middle"
         yield f"channels {given.channels}"
     if given.mean != 0.0 or given.scale != 1.0:
         unit = "-1 to 1" if given.sample_rate or given.length else "0 to 255"
         yield f"(value - {_numbers(given.mean)}) * {_numbers(given.scale)}, with values from {unit}"
     if not (given.sample_rate or given.length):
         yield f"layout {given.layout}"
-
-
-def _size(size: tuple[int, int]) -> str:
-    return f"{size[0]} x {size[1]}"
 
 
 def _numbers(value: float | tuple[float, ...]) -> str:

@@ -135,6 +135,11 @@ class ShippedContext(Struct, frozen=True, kw_only=True):
     steps: tuple[str, ...] = ()
     not_run: str = ""
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Its files in the bundle."""
+        return self.file, self.binary
+
 
 class ModelSignature(Struct, frozen=True, kw_only=True):
     """What the files of a model take and give. `dimensions` are those that the config fixed, by name, `guessed` those
@@ -428,6 +433,7 @@ def _contradictions(manifest: Manifest) -> list[str]:
     """What a manifest says that no bundle of ours does: a file listed twice, or shipped and not listed."""
     paths = Counter(file.path for file in manifest.files)
     content = {file.path for file in manifest.content.files}
+    shipping: list[Shipped | ShippedContext] = [*manifest.content.ships, *manifest.content.contexts]
     odd = [
         path
         for path in paths
@@ -460,22 +466,11 @@ def _contradictions(manifest: Manifest) -> list[str]:
             for number, row in enumerate(manifest.content.selection)
             if row.ships >= len(manifest.content.ships)
         ),
-        *(
-            f"ships, but is not listed: {path[:SHOWN]}"
-            for shipped in manifest.content.ships
-            for path in shipped.files
-            if path not in content
-        ),
+        *(f"ships, but is not listed: {path[:SHOWN]}" for row in shipping for path in row.files if path not in content),
         *(
             f"not beside its model: {shipped.weights[:SHOWN]}"
             for shipped in manifest.content.ships
             if len({PurePosixPath(path).parent for path in shipped.files}) > 1
-        ),
-        *(
-            f"ships, but is not listed: {path[:SHOWN]}"
-            for context in manifest.content.contexts
-            for path in (context.file, context.binary)
-            if path not in content
         ),
     ]
 

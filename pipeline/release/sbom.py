@@ -58,8 +58,8 @@ def bill_of_materials(content: Content, digest: str, evidence: Mapping[str, Any]
         for group, artifact, version in [notation.split(":")]
     ]  # fmt: skip
     data = [
-        {"type": "data", "bom-ref": ref, "name": ref.removeprefix(DATA), "data": [{"type": "dataset"}]}
-        for ref in dict.fromkeys(map(_data_ref, figures.datasets))
+        {"type": "data", "bom-ref": f"data: {name}", "name": name, "data": [{"type": "dataset"}]}
+        for name in dict.fromkeys(data.get("name", "") for data in figures.datasets)
     ]
     models = [
         _model(content, shipped, figures)
@@ -148,8 +148,8 @@ def _model(content: Content, shipped: Shipped, figures: Evidence) -> Json:
     if signature:
         parameters["inputs"] = [{"format": _format(tensor)} for tensor in signature.inputs]
         parameters["outputs"] = [{"format": _format(tensor)} for tensor in signature.outputs]
-    if refs := [{"ref": _data_ref(data)} for data in figures.datasets if data.get("model") == shipped.model]:
-        parameters["datasets"] = refs
+    if data := [row.get("name", "") for row in figures.datasets if row.get("model") == shipped.model]:
+        parameters["datasets"] = [{"ref": f"data: {name}"} for name in data]
     metrics: list[Json] = []
     for result in (row.result for row in figures.accuracy if (row.model, row.variant) == key and row.result):
         # The metric, and how much worse it is than the original, with its 95 % interval where there is one
@@ -279,10 +279,3 @@ def _libraries(content: Content) -> dict[str, Json]:
             "properties": [*_unknown(licensed), *reduced, *sends],
         }
     return components
-
-
-DATA = "data: "
-
-
-def _data_ref(data: Mapping[str, str]) -> str:
-    return f"{DATA}{data.get('name', '')}"

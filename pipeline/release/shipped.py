@@ -500,7 +500,7 @@ def gradle_notations(contexts: Iterable[ShippedContext]) -> tuple[str, ...]:
 
 def shipped_files(contexts: Iterable[ShippedContext]) -> dict[str, ShippedContext]:
     """The files of contexts by their paths in the bundle, each once."""
-    return {path: context for context in contexts for path in (context.file, context.binary)}
+    return {path: context for context in contexts for path in context.files}
 
 
 def other_phones(context: ShippedContext) -> Mapping[Loading, tuple[str, ...]]:

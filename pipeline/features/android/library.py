@@ -486,8 +486,8 @@ class AndroidLibrary:
     @property
     def files(self) -> tuple[str, ...]:
         """The files of the bundle that devices open, each once."""
-        by_chip = (file for context in self.contexts for file in (context.file, context.binary))
-        return tuple(dict.fromkeys((*(file for shipped in self.ships for file in shipped.files), *by_chip)))
+        rows: list[Shipped | ShippedContext] = [*self.ships, *self.contexts]
+        return tuple(dict.fromkeys(file for row in rows for file in row.files))
 
     @property
     def release(self) -> str:

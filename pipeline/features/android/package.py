@@ -518,7 +518,7 @@ def device_groups(content: Content, target: str) -> tuple[DeviceGroup, ...]:
     for chip in chips:
         rows_here = [row for rows in tables for row in rows if _chip(row) == chip or not row.soc]
         own_npu = [context for context in contexts if (SOC_MANUFACTURER, context.chip) == chip]
-        by_chip = (name for row in own_npu for name in (row.file, row.binary))
+        by_chip = (name for row in own_npu for name in row.files)
         files = tuple(dict.fromkeys((*_files(content, rows_here), *by_chip)))
         if files != others:
             by_files.setdefault(files, []).append(chip)

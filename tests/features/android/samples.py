@@ -72,7 +72,8 @@ def manifest(
     **more: Any,
 ) -> Manifest:
     """A manifest that no bundle belongs to: its files are all of one digest."""
-    paths = [*(row.file for row in ships), *(path for row in contexts for path in (row.file, row.binary))]
+    rows: list[Shipped | ShippedContext] = [*ships, *contexts]
+    paths = [path for row in rows for path in row.files]
     files = tuple(BundledFile(path=path, size_bytes=1, sha256="2" * 64) for path in paths)
     content = Content(**{
         "name": "demo", "made_with": {}, "files": files, "ships": tuple(ships), "models": tuple(models),
