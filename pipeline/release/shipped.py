@@ -402,7 +402,7 @@ def _objections(app: App, old: Content, new: Content, folder: Path) -> Iterator[
 
 
 CHIP_API_LEVEL = 31
-"""From here on Android names a phone's chip (Build.SOC_MODEL)."""
+"""From here on Android names a phone's chip (Build.SOC_MODEL), as Google Play does."""
 
 SOC_MANUFACTURER = "QTI"
 """What phones with a Snapdragon have as Build.SOC_MANUFACTURER."""

@@ -39,7 +39,7 @@ from pipeline.release.app_code import (
 )
 from pipeline.release.bundle import basis_text
 from pipeline.release.manifest import Content, Manifest, SelectionRow
-from pipeline.release.shipped import SOC_MANUFACTURER, gradle_notations, sized_inputs, sizes_of
+from pipeline.release.shipped import CHIP_API_LEVEL, SOC_MANUFACTURER, gradle_notations, sized_inputs, sizes_of
 
 _render = partial(render_source, "pipeline.features.android")
 
@@ -340,8 +340,6 @@ ALL_BYTES = 4_000_000_000
 """What Google Play allows for all packs of an app together; here with what every group of devices gets."""
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-CHIP_API_LEVEL = 31
-"""From here on Android names the chip as Google Play does."""
 MOST_SELECTORS = 5
 """Of one group of devices."""
 OTHER = "other"

@@ -3,10 +3,15 @@
 import json
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from pipeline.config import Gate, Platform, Target
+from pipeline.core import errors
 from pipeline.features import OFFERS
+from pipeline.features.packages.release import early_findings, over_budget
 from pipeline.release.manifest import ATTESTATION_FILE, SIGNATURE_FILE
 from tests.command import Done, ort_mobile
 from tests.features.android.samples import needs_java
@@ -213,3 +218,29 @@ def test_what_cannot_be_used_is_found_before_anything_is_made(
 def test_the_gates_that_there_are_are_listed_for_another_name(place: Path) -> None:
     done = release(place, gates='"speed"', code=2)
     assert "accuracy, proof, budget, signature, license" in done.err
+
+
+@pytest.mark.parametrize(("rule", "refused"), [(errors.BUDGET, 1), ("", 0)])
+def test_a_target_named_like_the_budget_is_none(rule: str, refused: int) -> None:
+    finding = errors.Finding(severity=errors.Severity.WARNING, what="x", where="target max_library_bytes: m", rule=rule)
+    assert len(list(over_budget((finding,)))) == refused
+
+
+@pytest.mark.parametrize(
+    ("own", "given", "remedy"),
+    [
+        (None, None, 'name it, as in library = "android:1.29.0"'),
+        ("android:1.29.0", None, "`ort-mobile library get android:1.29.0`"),
+        (None, "android:1.29.0", "`ort-mobile library get android:1.29.0`"),
+    ],
+)
+def test_a_library_that_is_not_here_is_known_before_measuring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str | None, given: str | None, remedy: str
+) -> None:
+    for name in ("HOME", "XDG_CACHE_HOME", "ORT_MOBILE_CACHE", "GRADLE_USER_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    targets = (Target(name="a", platform=Platform.ANDROID, library=own), Target(name="i", platform=Platform.IOS))
+    config = SimpleNamespace(targets=targets, release=SimpleNamespace(gates=(Gate.PROOF,)))
+    (found,) = early_findings(cast("Any", config), given)
+    assert found.what == "the bundle cannot be shown to run in the library of a"
+    assert found.remedy.startswith(remedy)
