@@ -72,7 +72,6 @@ class _Args(msgspec.Struct, frozen=True):
 class _Event(msgspec.Struct, frozen=True):
     """A trace event; times are microseconds from the start of profiling."""
 
-    cat: str = ""
     name: str = ""
     ts: Microseconds = 0.0
     dur: Microseconds = 0.0

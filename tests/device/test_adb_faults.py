@@ -158,19 +158,22 @@ KINDS = {
 """What a fault on the way may make of a run."""
 
 
-def check_struck(result: RunResult, proxy: FaultProxy, fault: str) -> None:
-    """The fault was reached, and is a failure of its kind or did no harm."""
+def check_struck(device: AdbDevice, proxy: FaultProxy, fault: str, spec: RunSpec) -> None:
+    """A run reaches the fault, which is a failure of its kind or does no harm; the next one goes well."""
+    result = device.run(spec)
     assert proxy.hits[fault], "the fault was never reached"
-    if result.status is not Status.OK:
-        assert result.failure
-        assert result.failure.kind in KINDS[fault], result.failure
-        assert result.failure.remedy
+    output = None
+    if result.status is Status.OK:
+        output = Path(result.outputs[0].file).read_bytes()  # before the next run replaces it
+    else:
+        failure = present(result.failure)
+        assert failure.kind in KINDS[fault], failure
+        assert failure.remedy
         assert not result.outputs
-
-
-def bytes_of(result: RunResult) -> bytes | None:
-    """The output of a run that went well; the next run with its folder replaces it."""
-    return Path(result.outputs[0].file).read_bytes() if result.status is Status.OK else None
+    proxy.heal()
+    good = device.run(spec)
+    assert good.status is Status.OK, good.failure
+    assert output in (None, Path(good.outputs[0].file).read_bytes())
 
 
 @pytest.mark.parametrize("place", [100, 70_000, 3_000_000])
@@ -178,15 +181,8 @@ def bytes_of(result: RunResult) -> bytes | None:
 def test_a_push_gone_wrong_is_never_taken_for_a_good_one(
     through: AdbDevice, proxy: FaultProxy, models: Path, tmp_path: Path, fault: str, place: int
 ) -> None:
-    spec = quick(models, outputs_folder=str(tmp_path / "out"))
     proxy.upload(fault, place)
-    first = through.run(spec)
-    got = bytes_of(first)
-    proxy.heal()
-    check_struck(first, proxy, fault)
-    good = through.run(spec)
-    assert good.status is Status.OK, good.failure
-    assert got in (None, bytes_of(good))
+    check_struck(through, proxy, fault, quick(models, outputs_folder=str(tmp_path / "out")))
 
 
 @pytest.mark.parametrize("place", [5, 40, 200])
@@ -196,14 +192,7 @@ def test_an_answer_gone_wrong_is_a_typed_failure(
 ) -> None:
     assert through.run(quick(models)).status is Status.OK
     proxy.download(fault, place)
-    spec = quick(models, outputs_folder=str(tmp_path / "out"))
-    first = through.run(spec)
-    got = bytes_of(first)
-    proxy.heal()
-    check_struck(first, proxy, fault)
-    good = through.run(spec)
-    assert good.status is Status.OK, good.failure
-    assert got in (None, bytes_of(good))
+    check_struck(through, proxy, fault, quick(models, outputs_folder=str(tmp_path / "out")))
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["output_0.raw"]
 
 

@@ -1,6 +1,8 @@
-"""The probe on this computer with the real onnxruntime: numbers, outputs, and a typed failure for all that fails."""
+"""The probe on this computer with the real onnxruntime, as `local` and `linux-host`: numbers, outputs, failures."""
 
 import contextlib
+import importlib
+import inspect
 import itertools
 import os
 import stat
@@ -19,6 +21,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
+from device_runner import local
+from device_runner.device import OPENERS, no_waiting, open_device
 from device_runner.local import (
     PACKAGES,
     LocalDevice,
@@ -27,6 +31,7 @@ from device_runner.local import (
     host_conditions,
     host_facts,
     run_group,
+    wheel_library,
 )
 from device_runner.options import AFFINITY_KEY, MAPPED
 from device_runner.result import Conditions, FailureKind, Mark, RunResult, Status
@@ -503,3 +508,30 @@ def test_what_runs_in_other_threads_is_ended_and_gives_no_result(tmp_path: Path)
     assert ended == [KeyboardInterrupt]
     with pytest.raises(ProcessLookupError):
         os.killpg(int((tmp_path / "stdout").read_text()), 0)
+
+
+def test_the_folder_of_a_killed_process_goes_with_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "ort-mobile-linux-left0123").mkdir()
+    with open_device(f"linux-host:{wheel_library()}") as device:
+        assert device.facts().platform == "linux"
+        assert len(list(tmp_path.iterdir())) == 1
+        assert not (tmp_path / "ort-mobile-linux-left0123").exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_allocator_that_is_not_installed_is_an_error(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "find_allocator", lambda _: "")
+    spec = RunSpec(id="m", model=str(models / "null.onnx"), options=RunOptions(allocator=Allocator.JEMALLOC))
+    with open_device(f"linux-host:{wheel_library()}") as device:
+        result = device.run(spec)
+    assert result.failure
+    assert (result.failure.message, result.failure.remedy) == (
+        "jemalloc is not installed", "apt-get install libjemalloc2"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("text", OPENERS.values())
+def test_every_kind_of_device_can_be_opened_with_a_way_to_wait(text: str) -> None:
+    module, _, function = text.partition(":")
+    inspect.signature(getattr(importlib.import_module(module), function)).bind("rest", no_waiting)

@@ -50,25 +50,20 @@ def test_what_a_killed_process_left_is_removed_and_what_a_running_one_has_is_not
     assert not folder.exists()
 
 
-def test_links_and_files_of_that_name_are_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "work-link").symlink_to(tmp_path / "mine")
-    (tmp_path / "work-file").write_text("x")
+def test_links_files_and_longer_names_that_begin_alike_are_left_alone(tmp_path: Path) -> None:
+    kept = {"mine", "work-", "work-abcdefghi", "work-other-abcdefgh"}
+    for name in (*kept, "work-abcdefgh"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "work-symlinks").symlink_to(tmp_path / "mine")
+    (tmp_path / "work-filename").write_text("x")
     remove_abandoned("work-", tmp_path)
     remove_abandoned("work-", tmp_path / "not-there")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "work-file", "work-link"]
+    assert {path.name for path in tmp_path.iterdir()} == {*kept, "work-symlinks", "work-filename"}
 
 
 def test_an_error_of_the_block_is_not_taken_for_a_lock(tmp_path: Path) -> None:
     with pytest.raises(BlockingIOError), scratch_folder("work-", tmp_path):
         raise BlockingIOError
-
-
-def test_longer_names_that_begin_alike_are_left_alone(tmp_path: Path) -> None:
-    for name in ("work-abcdefgh", "work-other-abcdefgh", "work-abcdefghi", "work-"):
-        (tmp_path / name).mkdir()
-    remove_abandoned("work-", tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["work-", "work-abcdefghi", "work-other-abcdefgh"]
 
 
 STOPS = """

@@ -144,6 +144,12 @@ def _cached(home: Path, tool: str, digest: str) -> Path:
     return path
 
 
+def _digest(folder: Path) -> str:
+    """The SHA-1 of the file that `_cached` puts there."""
+    content = official_aar(folder / "same.aar", "9.8.7").read_bytes()
+    return hashlib.sha1(content, usedforsecurity=False).hexdigest()
+
+
 @pytest.mark.parametrize("tool", ["gradle", "maven"])
 def test_a_build_tools_file_is_held_against_its_checksum(own_caches: Path, tool: str) -> None:
     _cached(own_caches, tool, "1" * 40)
@@ -159,16 +165,14 @@ def test_a_build_tools_file_is_held_against_its_checksum(own_caches: Path, tool:
 
 def test_a_damaged_file_in_one_cache_does_not_stop_the_search(own_caches: Path, tmp_path: Path) -> None:
     _cached(own_caches, "gradle", "1" * 40)
-    digest = hashlib.sha1(official_aar(tmp_path / "same.aar", "9.8.7").read_bytes(), usedforsecurity=False).hexdigest()
-    sound = _cached(own_caches, "maven", digest)
+    sound = _cached(own_caches, "maven", _digest(tmp_path))
     assert find_archive("android:9.8.7") == sound
     assert get_library("android:9.8.7").source == str(sound)
 
 
 @pytest.mark.parametrize("tool", ["gradle", "maven"])
 def test_a_build_tools_file_with_its_checksum_is_taken(own_caches: Path, tmp_path: Path, tool: str) -> None:
-    digest = hashlib.sha1(official_aar(tmp_path / "same.aar", "9.8.7").read_bytes(), usedforsecurity=False).hexdigest()
-    path = _cached(own_caches, tool, digest.lstrip("0"))
+    path = _cached(own_caches, tool, _digest(tmp_path).lstrip("0"))
     assert get_library("9.8.7").source == str(path)
 
 
@@ -297,8 +301,7 @@ def test_a_known_release_must_be_the_released_file(repository: Path, monkeypatch
 def test_a_known_release_in_a_build_tools_cache_must_be_the_released_file(
     own_caches: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = official_aar(tmp_path / "same.aar", "9.8.7")
-    _cached(own_caches, "gradle", hashlib.sha1(path.read_bytes(), usedforsecurity=False).hexdigest())
+    _cached(own_caches, "gradle", _digest(tmp_path))
     monkeypatch.setitem(known_digests(), "onnxruntime-android-9.8.7.aar", "0" * 64)
     with pytest.raises(RunnerMissing, match="not the one that was released"):
         find_archive("android:9.8.7")
