@@ -140,6 +140,7 @@ FILES = (
 
 TARGET = '[[targets]]\nname = "phone"\nplatform = "android"\n'
 
+# What the reader of configs itself refuses is in tests/config; these are of all that a run asks of one.
 CONFIGS = tuple(
     Mistake(
         "run c.toml --convert-only --output o",
@@ -150,7 +151,6 @@ CONFIGS = tuple(
         never=("internal error", *NO_MODEL_BLAME),
     )
     for text, cause, remedy in (
-        ("pathh = 1", ("unknown key `pathh`", "c.toml:4"), ("did you mean `path`",)),
         ("zzz = 1", ("unknown key `zzz`",), ("docs/reference/config.md",)),
         ("test_data = 'nope'", ("test_data", "c.toml:4"), ("check the path",)),
         ("labels = 'nope.npz'", ("labels", "c.toml:4"), ("check the path",)),
@@ -161,18 +161,9 @@ CONFIGS = tuple(
         (f"{TARGET}ort_release = 1.29", ("ort_release",), ('"1.29"',)),
         (f"{TARGET}ort_release = 'v1.29'", ("v1.29",), ("1.29",)),
         (f"{TARGET}ort_release = '0.9'", ("0.9",), ("your app",)),
-        (f"{TARGET}abis = ['arm64']", ("arm64",), ("arm64-v8a",)),
         (f"{TARGET}library = 'nope.aar'", ("nope.aar",), ("check the path",)),
-        (f"{TARGET}min_os_version = '15'", ("min_os_version",), ("min_api_level",)),
-        (f"{TARGET}{TARGET}", ("phone",), ("name",)),
-        ("[[targets]]\nname = 'i'\nplatform = 'ios'\nmin_api_level = 27", ("min_api_level",), ("min_os_version",)),
-        ("[[targets]]\nname = 'i'\nplatform = 'andriod'", ("platform",), ("android",)),
-        ("[[runs]]\nprovider = 'nnpai'", ("nnpai",), ("nnapi",)),
         ("[[runs]]\nprovider = 'nnapi'\nflags = ['USE_FP61']", ("use_fp61",), ("use_fp16",)),
-        ("[[runs]]\nvariants = ['basik-*']", ("basik-*",), ("basic",)),
-        ("[variants]\nlevels = ['al']", ("levels",), ("all",)),
         ("[variants]\naware = ['nnpai']", ("nnpai",), ("nnapi",)),
-        ("[measure]\nrounds = 0", ("rounds",), ("remedy",)),
         ("[conditions]\nmax_thermal_status = 9", ("max_thermal_status",), ("remedy",)),
     )
 )
