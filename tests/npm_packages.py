@@ -23,16 +23,22 @@ from pipeline.library.fetch import MIT, get_library
 
 ACCEPT = "ORT_MOBILE_TEST_ACCEPT_LICENCES"
 
+missing: dict[tuple[str, str], str] = {}
+"""Libraries that could not be had, with the reason: Maven takes five seconds of a processor to say it again."""
+
 
 def library_entry(name: str, abi: str = "") -> NamedLibrary:
     """A library by name, as `library get` has it; skips where none can be had, or only under a licence to accept."""
     accepted = bool(os.environ.get(ACCEPT))
+    if (name, abi) in missing:
+        pytest.skip(f"no {name} here: {missing[name, abi]}")
     try:
         entry = get_library(name, accept_licence=accepted, abi=abi)
     except (UnavailableError, PipelineError) as error:
         if error.exit_code != ExitCode.MISSING:
             raise
-        pytest.skip(f"no {name} here: {error.why or error.what}")
+        missing[name, abi] = error.why or error.what
+        pytest.skip(f"no {name} here: {missing[name, abi]}")
     if not accepted and entry.licence not in ("", MIT):
         pytest.skip(f"no {name} here: {ACCEPT}=1 accepts its package's licence, the {entry.licence}")
     return entry

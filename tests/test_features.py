@@ -17,10 +17,13 @@ def imported_features(path: str) -> set[str]:
     """The features that a module imports anywhere in its text."""
     names: set[str] = set()
     for node in ast.walk(shape.sources()[path]):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pipeline.features"):
-            parts = (node.module or "").split(".")
-            names |= {parts[2]} if len(parts) > 2 else {alias.name for alias in node.names if alias.name in FEATURES}
-    return names
+        modules = []
+        if isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            modules = [f"{node.module}.{alias.name}" for alias in node.names]
+        names |= {module.split(".")[2] for module in modules if module.startswith("pipeline.features.")}
+    return names & set(FEATURES)
 
 
 def test_the_engine_imports_no_feature() -> None:

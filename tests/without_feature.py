@@ -1,6 +1,6 @@
 """What is left when a feature is taken out: its folder, its rows, those that may import it, and their tests.
 
-    python -m tests.without_feature works [FEATURE...]   # the rest imports, shows its help and type-checks
+    python -m tests.without_feature works [FEATURE...]   # the rest imports and shows its help
     python -m tests.without_feature tests [FEATURE...]   # the rest passes its own tests: minutes a feature
 
 Without FEATURE every one in turn. Exit code 1 names those whose rest fails.
@@ -37,7 +37,7 @@ def take_out(feature: str, folder: Path, *parts: str) -> set[str]:
     gone = {feature, *(name for name, uses in ALLOWED.items() if feature in uses)}
     for part in parts:
         if (ROOT / part).is_dir():
-            shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("*.pyc.*"))  # being written
         else:
             shutil.copy2(ROOT / part, folder / part)
     commands: set[str] = set()
@@ -65,11 +65,12 @@ assert "Usage: ort-mobile" in page.getvalue()
 
 
 def works(feature: str, folder: Path) -> bool:
-    """Whether every module that is left imports, the help is shown, and mypy finds nothing in the packages."""
+    """Whether every module that is left imports, and the help is shown.
+
+    Types of what is left depend on the feature by imports alone: tests/test_features.py finds them in functions, too.
+    """
     take_out(feature, folder, "pipeline", "device_runner", "pyproject.toml")
-    cache = ROOT / ".mypy_cache"  # what is left is mostly as it was
-    mypy = ["-m", "mypy", "--cache-dir", str(cache), "pipeline", "device_runner"]
-    return runs(folder, "-c", IMPORT_ALL) and runs(folder, *mypy)
+    return runs(folder, "-c", IMPORT_ALL)
 
 
 def runs(folder: Path, *arguments: str) -> bool:

@@ -126,7 +126,8 @@ def until_held(phone: Phone, job: subprocess.Popen[str]) -> None:
         time.sleep(0.02)
 
 
-LONG = ("--min-seconds", "30", "--rounds", "1")
+LONG = ("--min-seconds", "8", "--rounds", "1")
+"""The run in progress is finished: so long do two processors compute."""
 HELD = ("--stable", "--keep-screen-on")
 
 CAMPAIGN = f"""
