@@ -284,7 +284,7 @@ def device_tests(session: nox.Session) -> None:
 
     Schedules of faults take four minutes: `-- --schedule-seconds 20` for less, `-- --schedule-seconds 0` for all 1,000.
     """
-    pytest(session, "tests/device", *TWO_PROCESSES, "-m", "device", *session.posargs)
+    pytest(session, "tests/device", *TWO_PROCESSES, "-m", "device and not nightly", *session.posargs)
 
 
 @development_session

@@ -16,7 +16,6 @@ from tests.device.adb_farm import farm_in
 from tests.device.conftest import Count
 from tests.device.schedules import Lab, Outcome, follow, judge, missing, stored_runs
 
-KILLS = 20
 LABS = 2
 """Schedules that are followed at the same time, each with a server and phones of its own."""
 
@@ -37,12 +36,15 @@ def lab(tmp_path: Path, tools: Tools) -> Iterator[Lab]:
     yield from lab_in(tmp_path / "lab", 4, tools)
 
 
-def test_kill_9_at_twenty_points_of_a_campaign(lab: Lab, tmp_path: Path, record_property: Count) -> None:
+@pytest.mark.parametrize(("kills", "rounds"), [(8, 8), pytest.param(20, 16, marks=pytest.mark.nightly)])
+def test_kill_9_at_many_points_of_a_campaign(
+    lab: Lab, tmp_path: Path, record_property: Count, kills: int, rounds: int
+) -> None:
     """A killed process costs at most the run that each phone was in."""
     chance = random.Random(9)
-    ground = lab.ground(tmp_path / "campaign", lanes=4, rounds=16, values=2_000, seed=9)
+    ground = lab.ground(tmp_path / "campaign", lanes=4, rounds=rounds, values=2_000, seed=9)
     killed = 0
-    while killed < KILLS:
+    while killed < kills:
         with lab.living(ground) as process:
             until = stored_runs(ground) + chance.randint(0, 12)
             while stored_runs(ground) < until and process.is_alive():
@@ -55,9 +57,9 @@ def test_kill_9_at_twenty_points_of_a_campaign(lab: Lab, tmp_path: Path, record_
         process.join(120)
         assert process.exitcode == 0
     outcome = judge(ground, lab.phones, killed + 1, Counter(killed=killed))
-    record_property(f"{KILLS} kills of our process", str(outcome))
+    record_property(f"{kills} kills of our process", str(outcome))
     assert missing(ground) == set()
-    assert outcome.runs == 4 * 4 * 16
+    assert outcome.runs == 4 * 4 * rounds
     assert outcome.wrong == 0, outcome
 
 

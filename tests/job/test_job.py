@@ -230,8 +230,8 @@ def test_a_model_that_is_there_again_joins_the_campaign_and_the_others_are_not_m
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("number", "words"),
-    [(signal.SIGTERM, ("run",)), (signal.SIGHUP, ("run",)), (signal.SIGINT, ("release", "all"))],
-    ids=["SIGTERM", "SIGHUP", "release"],
+    [(signal.SIGTERM, ("run",)), (signal.SIGINT, ("release", "all"))],
+    ids=["SIGTERM", "release"],
 )
 def test_what_ci_and_terminals_send_ends_a_job_as_ctrl_c_does(
     tmp_path: Path, number: signal.Signals, words: tuple[str, ...]
