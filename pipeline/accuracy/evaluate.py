@@ -255,8 +255,7 @@ class AccuracyRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A model file (.onnx or .ort), its original, and the data that both are run on.
 
     `session_options` are config entries that the file needs. With a `chip` the model runs in the simulator of its NPU.
-    Where `calibration` is given, samples that it shares with
-    `data` are reported.
+    Where `calibration` is given, samples that it shares with `data` are reported.
     """
 
     model: str

@@ -64,14 +64,6 @@ def test_numbers_are_those_of_partition(path: Path) -> None:
             assert fit.copies == judged.copies
 
 
-def test_a_whole_model_fits_and_needs_no_help(tmp_path: Path) -> None:
-    onnx.save(SAMPLES["whole"], tmp_path / "m.onnx")
-    (answer,) = asked(tmp_path / "m.onnx").models
-    assert rows(answer)["nnapi"].as_is.verdict == rows(answer)["cpu"].as_is.verdict == "yes"
-    assert answer.helps == ()
-    assert answer.dynamic == ()
-
-
 def test_dimensions_are_guessed_where_nobody_gave_them(tmp_path: Path) -> None:
     onnx.save(SAMPLES["dynamic"], tmp_path / "m.onnx")
     document = asked(tmp_path / "m.onnx", "--dimension", "height=96")
@@ -161,6 +153,8 @@ def test_a_dynamically_quantized_model_is_for_the_cpu_and_the_advice_says_so(tmp
 def test_what_to_try_first_is_the_better_verdict_then_what_is_developed(tmp_path: Path) -> None:
     onnx.save(SAMPLES["whole"], tmp_path / "m.onnx")
     (answer,) = asked(tmp_path / "m.onnx").models
+    assert rows(answer)["nnapi"].as_is.verdict == rows(answer)["cpu"].as_is.verdict == "yes"
+    assert (answer.helps, answer.dynamic) == ((), ()), "it fits and needs no help"
     first = {choice.phones: choice for choice in answer.first}
     assert first["Android phones"].providers == ("webgpu", "nnapi")
     assert first["Android phones"].reason.startswith("every node has a kernel on the GPU")

@@ -13,7 +13,7 @@ from device_runner.result import FailureKind, RunResult
 from device_runner.spec import RunOptions, RunSpec
 from pipeline.campaign.measure import measure
 from pipeline.campaign.plan import PlannedRun, planned_id, run_of
-from pipeline.campaign.record import CandidateValues, Dropped, TunedClass, TuneOutcome
+from pipeline.campaign.record import CandidateValues, Dropped, TunedClass, TunedModel, TuneOutcome
 from pipeline.campaign.store import open_store
 from pipeline.config import Goal, TuneConfig
 from pipeline.features.tune.job import NO_ENERGY, DeviceSearch, ModelSearch, cover, found_by, goals_on
@@ -62,6 +62,11 @@ def run_search(folder: Path, one: ModelSearch, device: ScriptedDevice, seconds: 
     return left.get(device.name, "")
 
 
+def searched(folder: Path, one: ModelSearch, device: TimedDevice, seconds: float = 1e6) -> TunedModel:
+    """What a search found that had so much time."""
+    return found_by(one, "one", "m", run_search(folder, one, device, seconds=seconds))
+
+
 def stored(folder: Path) -> list[tuple[str, int]]:
     with open_store(f"sqlite:///{folder / 'results.sqlite'}") as store:
         return [(run.planned, run.round) for run in store.runs(CAMPAIGN.id)]
@@ -69,8 +74,7 @@ def stored(folder: Path) -> list[tuple[str, int]]:
 
 def test_it_finds_the_best_and_says_of_every_candidate_why_it_is_not(tmp_path: Path) -> None:
     one = search()
-    run_search(tmp_path, one, TimedDevice("one"))
-    found = found_by(one, "one", "m")
+    found = searched(tmp_path, one, TimedDevice("one"))
     assert found.outcome is TuneOutcome.DECIDED
     winner = next(each for each in found.candidates if each.id == found.winner)
     assert winner.run == "cpu+threads=4+memory_arena=off"
@@ -124,9 +128,7 @@ def test_a_device_that_vanishes_has_no_winner_and_loses_nothing(tmp_path: Path) 
 
 
 def test_where_every_candidate_fails_that_is_said_and_nothing_is_chosen(tmp_path: Path) -> None:
-    one = search()
-    run_search(tmp_path, one, TimedDevice("one", lambda _: FailureKind.MODEL_LOAD))
-    found = found_by(one, "one", "m")
+    found = searched(tmp_path, search(), TimedDevice("one", lambda _: FailureKind.MODEL_LOAD))
     assert (found.outcome, found.winner) == (TuneOutcome.ALL_FAILED, "")
     assert "as scripted" in found.reason
     assert len(stored(tmp_path)) == 1, "what failed with the same file and provider is not tried again"
@@ -144,17 +146,13 @@ def test_one_that_fails_costs_no_other(tmp_path: Path) -> None:
 
 
 def test_a_budget_too_small_to_compare_anything_is_said(tmp_path: Path) -> None:
-    one = search()
-    run_search(tmp_path, one, TimedDevice("one", seconds=0.05), seconds=0.06)
-    found = found_by(one, "one", "m")
+    found = searched(tmp_path, search(), TimedDevice("one", seconds=0.05), seconds=0.06)
     assert (found.outcome, found.winner) == (TuneOutcome.TOO_SMALL, "")
     assert "give at least" in found.reason
 
 
 def test_a_budget_ends_a_search_with_the_best_so_far(tmp_path: Path) -> None:
-    one = search()
-    run_search(tmp_path, one, TimedDevice("one", seconds=0.02), seconds=0.5)
-    found = found_by(one, "one", "m")
+    found = searched(tmp_path, search(), TimedDevice("one", seconds=0.02), seconds=0.5)
     assert found.outcome is TuneOutcome.BUDGET
     assert found.winner
     assert found.spent_seconds <= 0.5
@@ -191,9 +189,7 @@ def test_an_end_is_told_by_what_it_was_and_not_by_its_words(tmp_path: Path) -> N
 
 
 def test_constraints_rule_candidates_out_with_the_reason(tmp_path: Path) -> None:
-    one = search(max_memory_mb=25)
-    run_search(tmp_path, one, TimedDevice("one"))
-    found = found_by(one, "one", "m")
+    found = searched(tmp_path, search(max_memory_mb=25), TimedDevice("one"))
     assert next(each.run for each in found.candidates if each.id == found.winner) == "cpu+threads=4+memory_arena=off"
     heavy = [each for each in found.candidates if each.processes and "memory_arena" not in each.run]
     assert heavy
@@ -208,16 +204,13 @@ def test_what_a_device_does_not_measure_has_no_winner(tmp_path: Path, one: Model
         def run(self, spec: RunSpec) -> RunResult:
             return msgspec.structs.replace(super().run(spec), memory_peak_bytes=0)
 
-    run_search(tmp_path, one, Silent("one"))
-    found = found_by(one, "one", "m")
+    found = searched(tmp_path, one, Silent("one"))
     assert (found.outcome, found.winner) == (TuneOutcome.NONE_POSSIBLE, "")
     assert "memory" in found.reason
 
 
 def test_a_budget_that_failed_runs_used_up_names_their_failure(tmp_path: Path) -> None:
-    one = search()
-    run_search(tmp_path, one, TimedDevice("one", lambda _: FailureKind.TIMEOUT, seconds=0.05), seconds=0.01)
-    found = found_by(one, "one", "m")
+    found = searched(tmp_path, search(), TimedDevice("one", lambda _: FailureKind.TIMEOUT, seconds=0.05), seconds=0.01)
     assert (found.outcome, found.winner) == (TuneOutcome.TOO_SMALL, "")
     assert found.reason.startswith("1 run in ")
     assert "the last: as scripted" in found.reason
@@ -226,18 +219,14 @@ def test_a_budget_that_failed_runs_used_up_names_their_failure(tmp_path: Path) -
 
 
 def test_constraints_that_nothing_keeps_are_no_answer(tmp_path: Path) -> None:
-    one = search(max_latency_ms=0.1)
-    run_search(tmp_path, one, TimedDevice("one"))
-    found = found_by(one, "one", "m")
+    found = searched(tmp_path, search(max_latency_ms=0.1), TimedDevice("one"))
     assert (found.outcome, found.winner) == (TuneOutcome.NONE_POSSIBLE, "")
     assert "max_latency_ms = 0.1" in found.reason
     assert "that of least latency: latency is over max_latency_ms = 0.1: 1" in found.reason
 
 
 def test_several_goals_give_a_front(tmp_path: Path) -> None:
-    one = search(goals=(Goal.MEMORY, Goal.LATENCY))
-    run_search(tmp_path, one, TimedDevice("one"))
-    found = found_by(one, "one", "m")
+    found = searched(tmp_path, search(goals=(Goal.MEMORY, Goal.LATENCY)), TimedDevice("one"))
     best = next(each for each in found.candidates if each.id == found.winner)
     assert best.values.memory_bytes == 20e6
     assert found.front[0] == found.winner
