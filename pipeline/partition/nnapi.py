@@ -19,6 +19,7 @@ from pipeline.partition.rules import (
     first_refusal,
     given,
     listed,
+    no_axes,
     outputs,
     rank,
     refuse,
@@ -470,12 +471,7 @@ RESIZE_SINCE_18 = when(
     refuse(
         lambda case: case.attribute("antialias", 0) != 0, "attr", lambda _: "antialias = 1 is not taken", "set it to 0"
     ),
-    refuse(
-        lambda case: bool(case.attribute("axes")),
-        "attr",
-        lambda _: "attribute axes is not taken",
-        "give scales or sizes for all four dimensions",
-    ),
+    no_axes,
     refuse(
         lambda case: case.attribute("keep_aspect_ratio_policy", "stretch") != "stretch",
         "attr",

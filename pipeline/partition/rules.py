@@ -139,6 +139,15 @@ def refuse(
     return lambda case: Refusal(code, text(case), remedy, fatal) if condition(case) else None
 
 
+no_axes = refuse(
+    lambda case: bool(case.attribute("axes")),
+    "attr",
+    lambda _: "attribute axes is not taken",
+    "give scales or sizes for all four dimensions",
+)
+"""A Resize names no axes."""
+
+
 def listed(position: int) -> Callable[[Case], bool]:
     """Condition: the input is listed, even if left out by an empty name."""
     return lambda case: position < case.listed

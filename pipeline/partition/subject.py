@@ -4,7 +4,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -52,20 +52,17 @@ def scratch_folder(source: SourceModel) -> Iterator[Path]:
             ) from error
 
 
-@dataclass(slots=True)
 class Views:
     """The graphs of one model that providers judge: graphs are made once, however many providers are asked.
 
     `subject` is the path of an ORT format file, or a loaded ONNX model.
     """
 
-    source: SourceModel
-    subject: Path | LoadedModel
-    optimize: Optimize
-    folder: Path
-    warnings: list[str] = field(default_factory=list)
-    saved: LoadedModel | None = None
-    graphs: dict[int, tuple["ModelProto", Graph]] = field(default_factory=dict)
+    def __init__(self, source: SourceModel, subject: Path | LoadedModel, optimize: Optimize, folder: Path) -> None:
+        self.source, self.subject, self.optimize, self.folder = source, subject, optimize, folder
+        self.warnings: list[str] = []
+        self._saved: LoadedModel | None = None
+        self._graphs: dict[int, tuple[ModelProto, Graph]] = {}
 
     @property
     def loaded(self) -> LoadedModel | None:
@@ -75,7 +72,7 @@ class Views:
     @property
     def ships(self) -> LoadedModel | None:
         """The model that ships: behind level basic where that is judged."""
-        return self.saved if self.optimize is Optimize.BASIC else self.loaded
+        return self._saved if self.optimize is Optimize.BASIC else self.loaded
 
     def of(self, settings: Settings) -> "tuple[Graph, Graph, ModelProto | None]":
         """What a provider is shown; the graph of the file that ships, at level none the same; and its model.
@@ -105,14 +102,14 @@ class Views:
         """The same of the model with sizes, in another folder; of an ONNX model alone."""
         assert self.loaded, "only a loaded model has sizes to try"  # noqa: S101 - an invariant
         subject = resized(self.loaded, sizes, folder)
-        return Views(source=self.source, subject=subject, optimize=optimize, folder=folder)
+        return Views(self.source, subject, optimize, folder)
 
     def basic(self) -> LoadedModel:
         """The model at level basic, made once; ModelError when onnxruntime makes no session of it on the CPU."""
-        if self.saved is None:
+        if self._saved is None:
             assert self.loaded, "an ORT format file is never optimized"  # noqa: S101 - an invariant
-            self.saved = save_basic(self.loaded, self.folder)
-        return self.saved
+            self._saved = save_basic(self.loaded, self.folder)
+        return self._saved
 
     def later(self, model: "ModelProto") -> Graph:
         """The graph of the model that ships, after functions in it were inlined."""
@@ -127,14 +124,14 @@ class Views:
 
     def _graph(self, model: "ModelProto", weights: LoadedModel) -> Graph:
         """The graph of a model of which several providers are asked."""
-        if id(model) not in self.graphs:
-            self.graphs[id(model)] = model, unique_dq(self._view(model, weights))
-        return self.graphs[id(model)][1]
+        if id(model) not in self._graphs:
+            self._graphs[id(model)] = model, unique_dq(self._view(model, weights))
+        return self._graphs[id(model)][1]
 
 
 def open_views(source: SourceModel, optimize: Optimize, folder: Path, sizes: Mapping[str, int]) -> Views:
     """Load a model for judging, with sizes for its dynamic dimensions; errors as `open_subject`."""
-    return Views(source=source, subject=open_subject(source, folder, sizes), optimize=optimize, folder=folder)
+    return Views(source, open_subject(source, folder, sizes), optimize, folder)
 
 
 def write_model(model: LeanModel, target: Path, *, named: bool = False, external: bool = True) -> None:
