@@ -131,18 +131,15 @@ def encode_request(spec: RunSpec, *, watch_stdin: bool = False) -> bytes:
         "steps": spec.stream.steps if spec.stream else None,
         "capture": 1 if options.captures_graph else None,
         "device_tensors": 1 if options.device_tensors else None,
-        **(
-            {
-                "callers": spec.concurrent.callers,
-                "own_sessions": int(spec.concurrent.own_sessions),
-                "shared_arena": int(spec.concurrent.shared_arena),
-                "global_threads": int(spec.concurrent.global_threads),
-                "concurrent_ns": round(spec.concurrent.seconds * 1e9),
-            }
-            if spec.concurrent
-            else {}
-        ),
     }
+    if spec.concurrent:
+        settings |= {
+            "callers": spec.concurrent.callers,
+            "own_sessions": int(spec.concurrent.own_sessions),
+            "shared_arena": int(spec.concurrent.shared_arena),
+            "global_threads": int(spec.concurrent.global_threads),
+            "concurrent_ns": round(spec.concurrent.seconds * 1e9),
+        }
     triples = [("set", name, str(value)) for name, value in settings.items() if value is not None]
     triples += [("option", key, value) for key, value in options.provider_options.items()]
     triples += [("config", key, value) for key, value in options.session_config.items()]
