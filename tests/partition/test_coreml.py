@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from pipeline.partition.answer import Decision, LoadForecast, Settings
 from tests.onnx_samples import parsed_nodes
 from tests.partition_samples import answer, chain, claims, model, one, ones, value
 from tests.values import present
 
-F16, I64, BOOL = TensorProto.FLOAT16, TensorProto.INT64, TensorProto.BOOL
+F16, I32, I64, BOOL = TensorProto.FLOAT16, TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL
 
 
 def coreml(provider: str, release: tuple[int, int] = (1, 23), **options: Any) -> Settings:
@@ -249,3 +249,73 @@ def test_split_with_an_empty_second_input(settings: Settings, tmp_path: Path) ->
     node = helper.make_node("Split", ["x", ""], ["y", "z"], axis=0, num_outputs=2)
     found = load(model([node], [value("x", (4, 6))], ["y", "z"], opset=18), tmp_path, settings)
     assert "under an empty name" in (found.error or "")
+
+
+def batch_normalization(*, overridable: bool) -> onnx.ModelProto:
+    """A BatchNormalization whose scale is an initializer, perhaps listed as input too."""
+    constants = {name: ones(4) for name in ("s", "b", "m", "v")}
+    made = one("BatchNormalization", constants=constants)
+    if overridable:
+        made.graph.input.append(value("s", (4,)))
+    return made
+
+
+def test_batch_normalization_takes_overridable_parameters(tmp_path: Path) -> None:
+    for settings in (NN, MLP):
+        assert decision(batch_normalization(overridable=True), tmp_path, settings).claimed
+    made = batch_normalization(overridable=False)
+    del made.graph.initializer[3]
+    made.graph.input.append(value("v", (4,)))
+    refused = decision(made, tmp_path, NN)
+    assert (refused.claimed, refused.code) == (False, "const")
+    assert "variance 'v'" in (refused.reason or "")
+
+
+def test_a_constant_must_not_be_overridable(tmp_path: Path) -> None:
+    made = one("Conv", constants={"w": ones(2, 4, 3, 3)})
+    made.graph.input.append(value("w", (2, 4, 3, 3)))
+    refused = decision(made, tmp_path, NN)
+    assert refused.code == "const"
+    assert "callers could replace it" in (refused.reason or "")
+    assert decision(made, tmp_path, MLP).claimed
+
+
+def test_cast_needs_a_producer_until_release_1_27(tmp_path: Path) -> None:
+    alone, behind = one("Cast", to=I32), chain("Relu", "Cast")
+    behind.graph.node[1].attribute.append(helper.make_attribute("to", I32))
+    assert claims(alone, tmp_path, MLP) == []
+    assert claims(behind, tmp_path, MLP) == [{"y0", "y1"}]
+    newer = coreml("coreml-mlprogram", (1, 27))
+    refused = decision(alone, tmp_path, newer)
+    assert (refused.claimed, refused.code) == (False, "trivial")
+
+
+def reduce_with_axes(*, raw: bool) -> onnx.ModelProto:
+    """ReduceSum-13 with noop_with_empty_axes and axes stored in one way or the other."""
+    made = one("ReduceSum", inputs=["x", "axes"], noop_with_empty_axes=1)
+    axes = (
+        numpy_helper.from_array(np.array([1]), "axes")
+        if raw
+        else helper.make_tensor("axes", TensorProto.INT64, [1], [1])
+    )
+    made.graph.initializer.append(axes)
+    return made
+
+
+def test_axes_as_raw_bytes_are_empty_to_the_neural_network_builder(tmp_path: Path) -> None:
+    assert decision(reduce_with_axes(raw=True), tmp_path, NN).code == "noop"
+    assert decision(reduce_with_axes(raw=False), tmp_path, NN).claimed
+    assert decision(reduce_with_axes(raw=True), tmp_path, MLP).claimed
+
+
+def test_trivial_groups_are_dropped_since_release_1_27(tmp_path: Path) -> None:
+    made = chain("Transpose", "Erf", "Transpose", "Relu")
+    assert claims(made, tmp_path, NN) == [{"y0"}, {"y2", "y3"}]
+    newer = answer(made, tmp_path, coreml("coreml-nn", (1, 27)))
+    assert newer.partitions == (("y2", "y3"),)
+    assert newer.decisions[0].code == "trivial"
+
+
+def test_partitions_are_counted(tmp_path: Path) -> None:
+    found = load(chain("Relu", "Softsign", "Relu"), tmp_path, NN)
+    assert (found.partitions, found.rounds, found.error) == (2, (2,), None)
