@@ -337,9 +337,11 @@ def fresh_machine_tests(session: nox.Session) -> None:
 def extra_tests(session: nox.Session) -> None:
     """Tests that need PostgreSQL, scikit-learn, the NPU's compiler, or many seconds; none may be skipped."""
     session.install("-e", ".", *groups("test", "extra"))
+    keep_downloads(session)
     marks = ("postgresql", "example", "npu", "slow")
     # They wait for disks, servers and killed processes for half of their time: a third process fills two processors.
-    chosen = (*with_marks(*marks), "-n", "3", "-m", f"({' or '.join(marks)}) and not nightly", "--no-skips")
+    processes = ("-n", "3", *TWO_PROCESSES[2:])
+    chosen = (*with_marks(*marks), *processes, "-m", f"({' or '.join(marks)}) and not nightly", "--no-skips")
     session.run("python", "-m", "pytest", *chosen, *session.posargs)
 
 
