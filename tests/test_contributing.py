@@ -136,15 +136,12 @@ print(found.kind.value, found.cause)
 
 def test_the_example_of_a_column_works(copy: Path) -> None:
     (column,) = blocks("Add a column to the report")
-    edit(
-        copy / "pipeline/report/layout.py",
-        ")  # fmt: skip\n\n\ndef results",
-        column,
-    )
+    edit(copy / "pipeline/report/layout.py", "}\n\nWORDS = (", column)
     script = """
 from types import SimpleNamespace
 from pipeline.report.layout import COLUMNS
 from pipeline.report.model import Row
-print(COLUMNS[-1].title, COLUMNS[-1].text(SimpleNamespace(**dict.fromkeys(Row.__struct_fields__, 7))))
+head, text = list(COLUMNS.items())[-1]
+print(head, text(SimpleNamespace(**dict.fromkeys(Row.__struct_fields__, 7))))
 """
     assert python(copy, "-c", script).strip() == "Rounds 7"
