@@ -93,7 +93,7 @@ def plan_of(lanes: list[PlannedRun], rounds: int, conditions: ConditionsConfig =
         artifacts=Path("artifacts"),
         inputs={"m": Inputs(dimensions={})},
         libraries={},
-        judge=lambda *_: (),
+        check=lambda *_: (),
         pauses_seconds=(0.0, 0.0),
         quarantine_seconds=(),
     )

@@ -82,7 +82,7 @@ def test_there_are_few_concepts() -> None:
     ("needed", "most"),
     [
         ("pipeline.cli.main, pipeline.cli.bundle, pipeline.release.signature", 45),
-        ("pipeline.cli.main, pipeline.features.pairs.command, pipeline.features.pairs.measure", 112),
+        ("pipeline.cli.main, pipeline.features.pairs.command, pipeline.features.pairs.gating", 112),
         ("pipeline.cli.main, pipeline.cli.convert, pipeline.convert.many, pipeline.report.conversion", 115),
     ],
     ids=["verify", "gate", "convert"],

@@ -122,7 +122,7 @@ class Schedule(Protocol):
 class CampaignPlan:
     """What is to be measured. `libraries` are by device, `inputs` by the source of a run, for runs that name none.
 
-    `judge` compares a run's outputs; with None they are not kept.
+    `check` compares a run's outputs with the original's; with None they are not kept.
     """
 
     campaign: str
@@ -132,7 +132,7 @@ class CampaignPlan:
     """The folder in which the files lie that have no path of their own."""
     inputs: Mapping[str, Inputs] = field(default_factory=dict)
     libraries: Mapping[str, str | None] = field(default_factory=dict)
-    judge: Callable[[PlannedRun, RunResult], tuple[OutputCheck, ...]] | None = None
+    check: Callable[[PlannedRun, RunResult], tuple[OutputCheck, ...]] | None = None
     predictions: Mapping[str, Prediction] = field(default_factory=dict)
     """Planned run id to what is expected of it."""
     conditions: ConditionsConfig | None = field(default_factory=ConditionsConfig)
@@ -385,7 +385,7 @@ class _Worker:
             spec = self.plan.spec(planned, number)
             if self.plan.is_profiled(number):
                 spec = with_profiler(spec, folder)
-            elif self.plan.judge:
+            elif self.plan.check:
                 spec = msgspec.structs.replace(spec, outputs_folder=folder)
             # The first try that the way to the device did not spoil, else the last; with its times
             started, begun = utc_now(), time.monotonic_ns()
@@ -399,8 +399,8 @@ class _Worker:
                 result = self.device.run(spec)
             elapsed_ns = time.monotonic_ns() - begun
             result = msgspec.structs.replace(result, started_at=started, elapsed_ns=elapsed_ns, host=self.plan.host)
-            judged = result.status is Status.OK and spec.perf_test is None
-            checks = self.plan.judge(planned, result) if self.plan.judge and judged else ()
+            has_outputs = result.status is Status.OK and spec.perf_test is None
+            checks = self.plan.check(planned, result) if self.plan.check and has_outputs else ()
             if spec.profile:
                 result = with_profile(result, self.plan.profiles / f"{safe_name(planned.key)}.json.gz")
         name = planned_id(planned)

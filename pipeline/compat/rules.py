@@ -508,7 +508,7 @@ def read_artifacts(files: Mapping[str, Path]) -> ReadArtifacts:
     return read
 
 
-def judged(read: ReadArtifacts, name: str, runtime: Runtime, use: RunOptions) -> tuple[Finding, ...]:
+def findings_for(read: ReadArtifacts, name: str, runtime: Runtime, use: RunOptions) -> tuple[Finding, ...]:
     """All that speaks against running one artifact in this way; one that cannot be read has that as its error."""
     facts = read.get(name)
     if isinstance(facts, Finding):

@@ -15,7 +15,7 @@ from pipeline.check.compare import OutputCheck
 from pipeline.check.many import CheckedModel, check_all, gpu_losses, make_references
 from pipeline.compat.contexts import NpuContext
 from pipeline.compat.defects import Runtime
-from pipeline.compat.rules import DEFAULT_USE, judged, read_artifacts, use_of
+from pipeline.compat.rules import DEFAULT_USE, findings_for, read_artifacts, use_of
 from pipeline.config import BuildKind, CheckConfig
 from pipeline.convert import convert_model
 from pipeline.convert.precisions import (
@@ -487,7 +487,7 @@ def _preflight(
         **{name: msgspec.structs.replace(facts, name=name) for name, (facts, _, _) in needs.items()},
     }
     findings_of = {
-        (artifact.model, artifact.variant.name): judged(
+        (artifact.model, artifact.variant.name): findings_for(
             read, artifact.file, runtime, use_of(DEFAULT_USE, artifact.session_options)
         )
         for artifact in artifacts

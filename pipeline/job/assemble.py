@@ -30,7 +30,15 @@ from pipeline.campaign.record import (
 )
 from pipeline.campaign.store import Store
 from pipeline.check.compare import sound
-from pipeline.compat.rules import DEFAULT_USE, ReadArtifacts, first_error, judged, read_artifacts, runtime_on, use_of
+from pipeline.compat.rules import (
+    DEFAULT_USE,
+    ReadArtifacts,
+    findings_for,
+    first_error,
+    read_artifacts,
+    runtime_on,
+    use_of,
+)
 from pipeline.config import BuildKind, Config, MeasureMode, ModelConfig, Target
 from pipeline.core.errors import ExitCode, Finding, PipelineError, Severity, errors, warning
 from pipeline.core.features import Place
@@ -368,7 +376,7 @@ def check_against_targets(
         notes += (*library.findings, *custom_findings(config, target))
         for artifact in artifacts:
             name = f"{artifact.model}/{artifact.variant.name}"
-            findings = judged(read, artifact.file, library.runtime, use_of(DEFAULT_USE, artifact.session_options))
+            findings = findings_for(read, artifact.file, library.runtime, use_of(DEFAULT_USE, artifact.session_options))
             if errors(findings):
                 unloadable[target.name] = (*unloadable.get(target.name, ()), name)
             notes += _placed(target, artifact, findings)
@@ -392,7 +400,7 @@ def possible_runs(
     for planned in planned_runs:
         runtime = runtimes[planned.device]
         use = use_of(planned.options, planned.session_options)
-        reason = first_error(judged(read, planned.file, runtime, use)) if runtime else ""
+        reason = first_error(findings_for(read, planned.file, runtime, use)) if runtime else ""
         if reason:
             impossible.append(planned.skipped(reason))
         else:
@@ -416,7 +424,7 @@ def check_shipping(assembled: Assembled, folder: Path) -> tuple[Finding, ...]:
     for choice in choices:
         artifact, library = choice.artifact, libraries[choice.target.name]
         use = use_of(choice.options, artifact.session_options)
-        findings += _placed(choice.target, artifact, judged(read, artifact.file, library.runtime, use))
+        findings += _placed(choice.target, artifact, findings_for(read, artifact.file, library.runtime, use))
         if library.operators is not None:
             # What a reduced build of this computer lacks, by the proof of its operator config.
             file, providers = folder / ARTIFACTS / artifact.file, sorted({choice.options.provider} - {"cpu"})

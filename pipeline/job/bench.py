@@ -43,7 +43,7 @@ from pipeline.campaign.measure import Bench
 from pipeline.campaign.plan import ALL_FILES, Inputs, PlannedRun, denied_here, known_denied
 from pipeline.campaign.record import CampaignRecord, Host, JobRecord, Skipped
 from pipeline.campaign.store import Store, open_store
-from pipeline.compat.rules import first_error, judged, read_artifacts, runtime_on
+from pipeline.compat.rules import findings_for, first_error, read_artifacts, runtime_on
 from pipeline.config import ConditionsConfig, Config, MeasureConfig, Platform, Target, TuneConfig
 from pipeline.core.errors import Finding, MissingError, ModelError
 from pipeline.core.files import DATABASE, scratch
@@ -242,7 +242,7 @@ def open_bench(
         yield Bench(devices=devices, facts=facts, unusable=unusable, store=store, work=work, progress=progress)
 
 
-Judge: TypeAlias = Callable[[str, RunOptions], tuple[Finding, ...]]
+FindingsOf: TypeAlias = Callable[[str, RunOptions], tuple[Finding, ...]]
 """What speaks against running a file, by its name, with options."""
 
 
@@ -300,18 +300,18 @@ def inputs_of_files(order: PerfOrder, work: Path) -> dict[str, Inputs]:
     }
 
 
-def warnings(runs: Sequence[PlannedRun], judge: Judge) -> Iterator[Finding]:
+def warnings(runs: Sequence[PlannedRun], findings_of: FindingsOf) -> Iterator[Finding]:
     """What of the files and options has no effect in that library, once for each file."""
     placed = (
         msgspec.structs.replace(finding, where=run.variant)
         for run in runs
-        for finding in judge(run.variant, run.options)
+        for finding in findings_of(run.variant, run.options)
     )
     yield from dict.fromkeys(placed)
 
 
 def planned_files(
-    order: PerfOrder, device: str, facts: DeviceFacts, judge: Judge
+    order: PerfOrder, device: str, facts: DeviceFacts, findings_of: FindingsOf
 ) -> tuple[list[PlannedRun], list[Skipped]]:
     """Every file with every set of options, split in those to be run and those that cannot, with the reason."""
     entries = known_denied()
@@ -335,7 +335,7 @@ def planned_files(
         elif options.optimization_level is not OptimizationLevel.ALL and file.suffix.lower() == ".ort":
             reason = "levels have no effect on an ORT format file: its level was chosen when it was converted"
         else:
-            reason = first_error(judge(name, options))
+            reason = first_error(findings_of(name, options))
         if reason:
             remedy = failure.remedy if failure else ""
             skipped.append(msgspec.structs.replace(run.skipped(reason, remedy), model=""))
@@ -344,16 +344,16 @@ def planned_files(
     return planned, skipped
 
 
-def preflight(order: PerfOrder, device: Device) -> Judge:
+def preflight(order: PerfOrder, device: Device) -> FindingsOf:
     """What speaks against running a file (by its name) with options in the library that the device will load."""
     own_library = order.measure.perf_test and not order.library  # onnxruntime_perf_test brings a library of its own
     runtime = None if own_library else runtime_on(device, order.library, order.measure.plugins)
     read = read_artifacts({_name(file, order.files): file for file in order.files})
 
-    def judge(name: str, options: RunOptions) -> tuple[Finding, ...]:
-        return judged(read, name, runtime, options) if runtime else ()
+    def findings_of(name: str, options: RunOptions) -> tuple[Finding, ...]:
+        return findings_for(read, name, runtime, options) if runtime else ()
 
-    return judge
+    return findings_of
 
 
 def _name(file: Path, files: Sequence[Path]) -> str:

@@ -108,8 +108,8 @@ def _tensors(files: Sequence[TensorFile]) -> dict[str, Array]:
     return {tensor.name: read_tensor(tensor) for tensor in files}
 
 
-class OutputJudge:
-    """Judges the outputs of runs by the model in its precision; reads each reference once.
+class OutputChecker:
+    """Checks the outputs of runs by the model in its precision; reads each reference once.
 
     Accuracy is that of the device's own answers on the labelled set, compared with the float original's; it is
     computed for the first round of a planned run, and every round is checked for its agreement.
@@ -189,7 +189,7 @@ def campaign_plan(
         artifacts=folder / ARTIFACTS,
         inputs=inputs,
         libraries=libraries,
-        judge=OutputJudge(references, config.check, config.accuracy, folder / ARTIFACTS),
+        check=OutputChecker(references, config.check, config.accuracy, folder / ARTIFACTS),
         predictions=predictions,
         profiles=folder / PROFILES,
     )
@@ -346,7 +346,7 @@ class CampaignJob:
         libraries: Mapping[str, str | None],
         predictions: Mapping[str, Prediction],
     ) -> CampaignPlan:
-        """What is run of planned runs, with the inputs and the judge of their models."""
+        """What is run of planned runs, with the inputs of their models and the check of their outputs."""
         inputs = {
             name: inputs_of(model.reference, model.model.dimensions)
             for model in self.prepared

@@ -311,9 +311,9 @@ def claim_by_rules(
     if nothing is not None:
         return Claim(fatal=nothing) if nothing.fatal else Claim(refusals=dict.fromkeys(graph.nodes, nothing))
 
-    judged = units(graph, settings)
-    stops = [unit for unit in judged if stopped and unit.target.op_type in settings.stop_ops]
-    behind_stops = downstream(graph, judged, stops) if stops else frozenset()
+    in_order = units(graph, settings)
+    stops = [unit for unit in in_order if stopped and unit.target.op_type in settings.stop_ops]
+    behind_stops = downstream(graph, in_order, stops) if stops else frozenset()
     verdicts: dict[int, Refusal | None] = {}
 
     def accept(unit: Unit, group_outputs: Collection[str]) -> bool:
@@ -332,16 +332,16 @@ def claim_by_rules(
         return verdicts[index] is None
 
     if in_group is None:
-        for unit in judged:
+        for unit in in_order:
             accept(unit, ())
     if settings.rules.on_cpu:  # nothing is compiled: every node of a unit stands alone
-        groups = [[node] for unit in judged if accept(unit, ()) for node in unit.nodes]
+        groups = [[node] for unit in in_order if accept(unit, ()) for node in unit.nodes]
     else:
-        groups = group_by_waves(graph, judged, accept)
+        groups = group_by_waves(graph, in_order, accept)
 
     refusals = {
         node.index: verdict
-        for unit in judged
+        for unit in in_order
         if (verdict := verdicts.get(unit.target.index)) is not None
         for node in unit.nodes
     }

@@ -10,7 +10,7 @@ from device_runner.spec import RunOptions
 from pipeline.campaign.plan import options_name
 from pipeline.campaign.record import RecordedRun, TunedClass
 from pipeline.campaign.statistics.compare import Comparison, DecisionRule, Verdict, compare
-from pipeline.campaign.statistics.groups import RunGroup, describe, ranks
+from pipeline.campaign.statistics.groups import RunGroup, comparable, describe
 from pipeline.config import Target
 from pipeline.core.abis import abi_of
 from pipeline.core.variant import Artifact, Level, Style
@@ -78,7 +78,7 @@ def choose(
     there = [row for row in measured if suits(target, devices[row[0].device])]
     fastest: dict[str, RunGroup] = {}
     ways: dict[str, tuple[Artifact, RunOptions, dict[str, RunGroup]]] = {}
-    for run, artifact, group in (row for row in there if ranks(row[2]) and describe(row[2])):
+    for run, artifact, group in (row for row in there if comparable(row[2]) and describe(row[2])):
         fastest[run.device] = min(fastest.get(run.device, group), group, key=_median)
         name = f"{artifact.variant.name}/{options_name(run.options)}"
         ways.setdefault(name, (artifact, run.options, {}))[2][run.device] = group

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from device_runner.spec import RunOptions
 from pipeline.compat.defects import Runtime, overflowing, weight_reader
-from pipeline.compat.rules import judged, read_artifacts
+from pipeline.compat.rules import findings_for, read_artifacts
 from pipeline.core.errors import Severity
 from pipeline.core.releases import Release
 from pipeline.model.ort_format import OrtGraph, OrtModel, OrtNode, RuntimeOptimization, Tensor, read_ort
@@ -46,7 +46,8 @@ def found(model: onnx.ModelProto, folder: Path, *abis: str) -> list[tuple[Severi
     convert(model, target)
     read = read_artifacts({"m": target})
     return [
-        (one.severity, one.what) for one in judged(read, "m", Runtime(release=Release(1, 29), abis=abis), RunOptions())
+        (one.severity, one.what)
+        for one in findings_for(read, "m", Runtime(release=Release(1, 29), abis=abis), RunOptions())
     ]
 
 

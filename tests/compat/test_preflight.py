@@ -10,7 +10,7 @@ from device_runner.library import NamedLibrary, keep
 from device_runner.local import LocalDevice, wheel_library
 from device_runner.spec import RunOptions
 from pipeline.compat.defects import Runtime
-from pipeline.compat.rules import ArtifactFacts, first_error, judged, read_artifacts, runtime_on
+from pipeline.compat.rules import ArtifactFacts, findings_for, first_error, read_artifacts, runtime_on
 from pipeline.config import Config, ModelConfig, Platform, RunConfig, Target, VariantsConfig, read_config
 from pipeline.config.tables import AppleRelease, BuildConfig, BuildKind, ReleaseConfig
 from pipeline.core.errors import Severity, errors
@@ -201,12 +201,12 @@ def test_one_bad_artifact_costs_no_other(tmp_path: Path) -> None:
     assert facts["same"].name == "same"
     newest = Runtime(release=Release(1, 31))
     for name in ("bad", "gone"):
-        (finding,) = judged(read, name, newest, RunOptions())
+        (finding,) = findings_for(read, name, newest, RunOptions())
         assert finding.severity is Severity.ERROR
         assert finding.where == name
-    assert judged(read, "good", newest, RunOptions()) == ()
-    assert judged(read, "other", newest, RunOptions()) == ()
-    (finding,) = errors(judged(read, "good", Runtime(release=Release(1, 15)), RunOptions()))
+    assert findings_for(read, "good", newest, RunOptions()) == ()
+    assert findings_for(read, "other", newest, RunOptions()) == ()
+    (finding,) = errors(findings_for(read, "good", Runtime(release=Release(1, 15)), RunOptions()))
     assert first_error([finding]) == finding.text
     assert finding.text.startswith("ONNX Runtime 1.15 (full) does not load ORT format version 6")
 

@@ -114,7 +114,7 @@ def lanes_of(ground: Ground) -> list[PlannedRun]:
 
 
 @dataclass(frozen=True, slots=True)
-class Judge:
+class LaneCheck:
     """Whether the numbers are those of the lane."""
 
     ground: Ground
@@ -138,7 +138,7 @@ def plan_of(ground: Ground, lanes: Sequence[PlannedRun]) -> CampaignPlan:
         artifacts=Path(ground.folder),
         inputs={lane.source: Inputs(dimensions={}) for lane in lanes},
         libraries={},
-        judge=Judge(ground),
+        check=LaneCheck(ground),
         pauses_seconds=ground.wait_seconds,
         quarantine_seconds=(0.5,),
     )

@@ -9,7 +9,7 @@ import pytest
 from pipeline.campaign.store import open_store
 from pipeline.core.errors import ConfigError
 from pipeline.core.files import DATABASE, KEPT
-from pipeline.features.pairs.measure import read_side
+from pipeline.features.pairs.comparison import read_side
 from pipeline.job.bench import resume, stored_config
 from pipeline.job.stored import keep_campaign, kept_campaigns, list_campaigns, stored
 from tests.campaign.store.samples import ARTIFACT, CAMPAIGN

@@ -18,16 +18,16 @@ from pipeline.campaign.statistics.groups import (
     Caution,
     Floats,
     Interval,
-    Pairs,
+    PairedRatios,
     RunGroup,
     Statistics,
     cautions,
+    comparable,
     describe,
     detectable,
     noise,
     p_value,
     paired_log_ratios,
-    ranks,
     ratio_interval,
     rounds_needed,
 )
@@ -143,7 +143,7 @@ def judge(differs: bool, likely: Interval, rule: DecisionRule) -> Verdict:
     return Verdict.SAME if inside else Verdict.NOT_SHOWN
 
 
-def decide(sets: Sequence[Pairs], rule: DecisionRule) -> list[Judgement]:
+def decide(sets: Sequence[PairedRatios], rule: DecisionRule) -> list[Judgement]:
     """The decision on each of several comparisons with one baseline."""
     if not rule.looks:
         return _looked([logs for _, logs in sets], [Judgement()] * len(sets), rule, 1.0)
@@ -192,7 +192,7 @@ def compare_all(
 ) -> list[Comparison | None]:
     """Each group against the baseline, where p values are adjusted for their number."""
     sets = [
-        paired_log_ratios(group, baseline) if ranks(group) and ranks(baseline) else ((), np.empty(0))
+        paired_log_ratios(group, baseline) if comparable(group) and comparable(baseline) else ((), np.empty(0))
         for group in groups
     ]
     comparisons: list[Comparison | None] = []

@@ -344,11 +344,11 @@ def percentile_bounds(pooled: npt.NDArray[np.int64] | Floats, share: float, roun
     return pooled[math.floor(low * len(pooled))], pooled[top]
 
 
-Pairs = tuple[tuple[int, ...], Floats]
+PairedRatios = tuple[tuple[int, ...], Floats]
 """The numbers of the rounds that two groups both have, in order, and the logarithm of median / median in each."""
 
 
-def paired_log_ratios(group: RunGroup, baseline: RunGroup) -> Pairs:
+def paired_log_ratios(group: RunGroup, baseline: RunGroup) -> PairedRatios:
     """The logarithm of median / median for every round that both have, in order."""
     ours, others = group.timed, baseline.timed
     both = [number for number in ours if number in others]
@@ -362,7 +362,7 @@ def paired_log_ratios(group: RunGroup, baseline: RunGroup) -> Pairs:
 UNRANKED = frozenset({Mark.NOT_A_PHONE, Mark.EMULATED, Mark.SIMULATED, Mark.SOFTWARE_GPU})
 
 
-def ranks(group: RunGroup) -> bool:
+def comparable(group: RunGroup) -> bool:
     """Whether its times may be compared: those of another machine than the library's, or an emulator's, may not."""
     return UNRANKED.isdisjoint(group.marks)
 

@@ -156,7 +156,7 @@ class ModelOnDevice:
         return CampaignPlan(
             campaign=campaign, planned_runs=runs, measure=self.order.measure, conditions=self.order.conditions,
             artifacts=Path(), inputs={run.source: self.inputs for run in runs},
-            libraries={self.device.name: self.order.library}, judge=None,
+            libraries={self.device.name: self.order.library}, check=None,
         )  # fmt: skip
 
     def _made(self, remedy: Remedy, folder: Path) -> Path:
@@ -220,14 +220,14 @@ class ModelOnDevice:
                     files[remedy.file_key] = self._made(remedy, Path(tempfile.mkdtemp(dir=self.work)))
                 except PipelineError as error:
                     failed[remedy.file_key] = error.text
-        judge = preflight(replace(self.order, files=tuple(files.values()), options=()), self.device)
+        findings_of = preflight(replace(self.order, files=tuple(files.values()), options=()), self.device)
         shells = {remedy.name: self.setting(remedy) for remedy in remedies}
         planned_runs = {}
         for remedy in remedies:
             why = failed.get(remedy.file_key, "")
             if not why:
                 perf = replace(self.order, files=(files[remedy.file_key],), options=(remedy.options(self.start),))
-                planned, skipped = planned_files(perf, self.device.name, self.facts, judge)
+                planned, skipped = planned_files(perf, self.device.name, self.facts, findings_of)
                 if planned:
                     planned_runs[remedy.name] = planned[0]
                     continue
@@ -295,7 +295,7 @@ class ModelOnDevice:
                 return
             plan = self.plan(campaign, going)
             rounds = msgspec.structs.replace(plan.measure, rounds=self.number, profile=False)
-            plan = replace(plan, measure=rounds, judge=self._checks if self.number == 1 else None)
+            plan = replace(plan, measure=rounds, check=self._checks if self.number == 1 else None)
             left = measure(plan, {device.name: device}, self.store, self.work, show)
             if reason := left.get(device.name, ""):
                 self.reason = reason

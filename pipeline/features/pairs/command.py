@@ -50,10 +50,11 @@ def compare(a: str, b: str, run_a: str, run_b: str, outputs: Outputs) -> None:
     """
     from pipeline.campaign.store.tables import hidden
     from pipeline.features.pairs import comparison
-    from pipeline.features.pairs.measure import read_side
 
     sources = hidden(a), hidden(b)
-    compared = comparison.compare_sides(read_side(a), read_side(b), sources=sources, runs=(run_a, run_b))
+    compared = comparison.compare_sides(
+        comparison.read_side(a), comparison.read_side(b), sources=sources, runs=(run_a, run_b)
+    )
     code = compared.exit_code
     outputs.finish(
         compared, [comparison.listing(compared), *comparison.sections(compared)], code=code, title="Comparison",
@@ -61,20 +62,20 @@ def compare(a: str, b: str, run_a: str, run_b: str, outputs: Outputs) -> None:
     )  # fmt: skip
 
 
-def _order(paths: Sequence[Path], answers: dict[str, Any]) -> "PerfOrder":
+def _perf_order(paths: Sequence[Path], answers: dict[str, Any]) -> "PerfOrder":
     """How pairs are measured, and the model files among some paths."""
     from pipeline.config import MeasureConfig
-    from pipeline.features.pairs.measure import model_files
+    from pipeline.features.pairs.gating import model_files
     from pipeline.job.bench import PerfOrder
 
-    measure = MeasureConfig(rounds=answers["rounds"], min_runs=answers["min_runs"], min_seconds=answers["min_seconds"])
+    settings = MeasureConfig(rounds=answers["rounds"], min_runs=answers["min_runs"], min_seconds=answers["min_seconds"])
     return PerfOrder(
         files=model_files(paths),
         options=options_of(answers),
         device="",
         library=None,
         dimensions=answers["dimensions"],
-        measure=measure,
+        measure=settings,
         data=dataset_from(answers["test_data"], answers["input_values"]),
     )
 
@@ -161,8 +162,8 @@ def gate(
     from dataclasses import replace
 
     from pipeline.core.files import scratch, write_text
-    from pipeline.features.pairs import measure
-    from pipeline.features.pairs import report as text
+    from pipeline.features.pairs import report
+    from pipeline.features.pairs.gating import read_sources, run_gate
     from pipeline.features.pairs.history import history_svg, read_histories
     from pipeline.report.wording import Line
 
@@ -184,23 +185,25 @@ def gate(
     histories = read_histories(history) if history else None
     if paths:
         library = libraries[0] if libraries else None
-        order = _order(paths, answers)
+        order = _perf_order(paths, answers)
         with scratch() as work:
-            before, after = measure.read_sources(paths, order, work)
+            before, after = read_sources(paths, order, work)
             before, after = replace(before, library=base_library or library), replace(after, library=library)
-            report = measure.gate(
+            result = run_gate(
                 before, after, histories, order.measure, least=answers["least"] / 100,
                 folder=output or Path("output/gate"), devices=devices, progress=progress(), wait_seconds=lease_seconds,
             )  # fmt: skip
     else:
-        report = text.GateReport(least=answers["least"] / 100, confidence=1 - text.ALARMS, histories=histories or ())
+        result = report.GateReport(
+            least=answers["least"] / 100, confidence=1 - report.ALARMS, histories=histories or ()
+        )
     if svg_to:
-        write_text(svg_to, history_svg(report.histories))
-    headline = Line(text.headline(report), wrap=False)
-    code = report.exit_code
+        write_text(svg_to, history_svg(result.histories))
+    headline = Line(report.headline(result), wrap=False)
+    code = result.exit_code
     outputs.finish(
-        report, [*text.listings(report), *text.sections(report), headline], code=code,
-        failed=text.failed_lines(report) if code else (), ci=text.document(report),
+        result, [*report.listings(result), *report.sections(result), headline], code=code,
+        failed=report.failed_lines(result) if code else (), ci=report.document(result),
     )  # fmt: skip
 
 
@@ -214,16 +217,15 @@ def _bisect(
     answers: dict[str, Any],
 ) -> NoReturn:
     from pipeline.core.files import scratch
-    from pipeline.features.pairs import measure
-    from pipeline.features.pairs import report as text
-    from pipeline.features.pairs.measure import read_sources
+    from pipeline.features.pairs import report
+    from pipeline.features.pairs.gating import read_sources, run_bisection
 
-    order = _order(artifacts, answers)
+    order = _perf_order(artifacts, answers)
     with scratch() as work:
         sources = read_sources(artifacts, order, work)
-        report = measure.bisect(
+        result = run_bisection(
             sources, libraries or (None,), order.measure, least=answers["least"] / 100, device=device, folder=folder,
             progress=progress(), model=model,
         )  # fmt: skip
-    headline, code = text.bisection_headline(report), report.exit_code
-    outputs.finish(report, text.bisection_parts(report), code=code, failed=[headline] if code else (), title=headline)
+    headline, code = report.bisection_headline(result), result.exit_code
+    outputs.finish(result, report.bisection_parts(result), code=code, failed=[headline] if code else (), title=headline)

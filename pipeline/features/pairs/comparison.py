@@ -1,4 +1,4 @@
-"""Two campaigns beside each other: ratios with intervals, verdicts, and what changed between the two.
+"""Two stored campaigns beside each other: read, ratios with intervals, verdicts, and what changed between the two.
 
 Rounds of one campaign alternate between its variants, so they are compared in pairs. Those of two campaigns are not:
 then the interval is Welch's, which knows how much the rounds of each side scatter, and nothing of what differs between
@@ -7,25 +7,103 @@ the hours in which they were measured.
 
 import math
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
 import numpy as np
 
+from device_runner.files import read_regular
 from device_runner.result import Status, Struct
 from pipeline.campaign.plan import MADE_WITH, MAKERS, NAMES, ChangedFact, Facts, changes, facts_of_place
 from pipeline.campaign.record import place
-from pipeline.campaign.statistics.compare import DecisionRule, Verdict, judge
+from pipeline.campaign.statistics.compare import DEFAULT_MARGIN, DecisionRule, Verdict, judge
 from pipeline.campaign.statistics.groups import Doubt, Interval, ratio_interval, t_quantile
-from pipeline.core.errors import ConfigError, ExitCode
+from pipeline.core.errors import ConfigError, ExitCode, PipelineError
+from pipeline.core.files import DATABASE, RESULTS
 from pipeline.features.pairs.report import ALARMS, ComparedPair, change_text, pair_head
+from pipeline.job.stored import REPORT_BYTES, has_campaigns, own_campaign, stored
+from pipeline.release.manifest import MANIFEST_FILE, read_manifest
 from pipeline.report import wording
-from pipeline.report.model import CampaignReport, Row
+from pipeline.report.model import CampaignReport, Row, decode
 from pipeline.report.wording import Listing, ListingNote, Section, gathered, sections_of
 
 COMPARISON_VERSION: Final = 1
 FEWEST = 4
 """Rounds of each side: from fewer no interval is given."""
+
+SQLITE = b"SQLite format 3\0"
+PREVIOUS = "previous"
+"""What stands for the campaign before the newest, as in output/my#previous."""
+
+
+def read_side(text: str) -> CampaignReport:
+    """The campaign that `PATH`, `URL` or either with `#CAMPAIGN` names.
+
+    Raises ConfigError for what is nothing of these, and PipelineError for what is damaged or another release's.
+    """
+    place, _, campaign = text.partition("#") if not Path(text).exists() else (text, "", "")
+    path, is_url = Path(place), "://" in place
+    if not is_url and not path.exists():
+        raise ConfigError(
+            "there is nothing to compare", where=place, why="no file or folder has this name",
+            remedy="name results.json, results.sqlite, an output folder, a bundle of ort-mobile, or a database URL",
+        )  # fmt: skip
+    if is_url:
+        return _stored(None, place, campaign)
+    if path.is_dir():
+        if (path / MANIFEST_FILE).is_file():
+            return _of_bundle(path)
+        has_database = (path / DATABASE).is_file() or (campaign and has_campaigns(path))
+        return _stored(path, None, campaign) if has_database else _of_document(path / RESULTS)
+    try:
+        head = read_regular(path, REPORT_BYTES)[: len(SQLITE)]
+    except OSError as error:
+        raise ConfigError("the file cannot be read", where=str(path), why=str(error)) from error
+    folder = path.parent if path.name == DATABASE else None
+    return _stored(folder, f"sqlite:///{path}", campaign) if head == SQLITE else _of_document(path)
+
+
+def _of_document(path: Path) -> CampaignReport:
+    try:
+        content = read_regular(path, REPORT_BYTES)
+    except OSError as error:
+        raise ConfigError(
+            f"there is no {RESULTS} here", where=str(path), why=error.strerror or str(error),
+            remedy="name results.json, results.sqlite, an output folder or a bundle of ort-mobile",
+        ) from error  # fmt: skip
+    return decode(content, str(path))
+
+
+def _stored(folder: Path | None, database: str | None, campaign: str) -> CampaignReport:
+    if campaign == PREVIOUS:
+        # The last campaign before the newest that has its name; those of searches have no rounds
+        with own_campaign(folder, database) as (store, newest):
+            names = store.names()
+            earlier = list(names)[: list(names).index(newest.id)]
+            alike = (store.campaign(name) for name in reversed(earlier) if names[name] == newest.name)
+            rounds = (record for record in alike if not (record.document and record.document.searching))
+            if (before := next(rounds, None)) is None:
+                raise ConfigError(
+                    "no campaign is before the newest", where=store.where,
+                    remedy="`ort-mobile report --list` lists all",
+                )  # fmt: skip
+        campaign = before.id
+    return stored(folder, database, campaign or None).report
+
+
+def _of_bundle(folder: Path) -> CampaignReport:
+    """What a bundle keeps of its campaign."""
+    manifest = read_manifest(folder)
+    kept = {name: manifest.evidence.get(name) for name in ("campaign", "created_at", "host", "versions", "devices")}
+    document = {**kept, "name": manifest.content.name, "margin": DEFAULT_MARGIN}
+    try:
+        return msgspec.convert({**document, "rows": manifest.evidence.get("measured")}, CampaignReport)
+    except msgspec.ValidationError as error:
+        raise PipelineError(
+            "the bundle does not say what was measured", where=str(folder), why=str(error),
+            remedy="make it again: `ort-mobile bundle rebuild OUTPUT`",
+        ) from error  # fmt: skip
 
 
 class SideHead(Struct, frozen=True, kw_only=True):

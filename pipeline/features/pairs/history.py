@@ -14,14 +14,14 @@ from xml.sax.saxutils import escape
 
 from device_runner.result import Status, Struct
 from pipeline.campaign.plan import ENVIRONMENT, NOT_KNOWN, ChangedFact, changes, facts_of_place, facts_of_run
-from pipeline.campaign.statistics.groups import RunGroup, ranks
+from pipeline.campaign.statistics.groups import RunGroup, comparable
 from pipeline.config import MeasureMode
 from pipeline.core.errors import ConfigError
 from pipeline.core.groups import grouped
 from pipeline.report import wording
 from pipeline.report.wording import visible
 
-if TYPE_CHECKING:  # a history is also drawn and judged without a database
+if TYPE_CHECKING:  # a history is also drawn, and a suspicion raised, without a database
     from pipeline.campaign.record import CampaignRecord, JobRecord, RunRecord
     from pipeline.campaign.store import Store
 
@@ -242,7 +242,7 @@ def _measured(
         if not medians_ns:
             failures = (run.result.failure for run, _ in runs)
             yield key, next((failure.message for failure in failures if failure), "no round of it was run")
-        elif not ranks(RunGroup(key="", latencies_ns={}, marks=marks)):
+        elif not comparable(RunGroup(key="", latencies_ns={}, marks=marks)):
             yield key, "its times are not a phone's"
         else:
             middle = statistics.median(medians_ns)

@@ -419,8 +419,8 @@ def measure_files(
     with original_stream(order) as original, open_bench(opened, None, progress) as bench:
         ((name, device),) = bench.devices.items()
         campaign = new_campaign("perf")
-        judge = preflight(order, device)
-        possible, skipped = planned_files(order, name, bench.facts[name], judge)
+        findings_of = preflight(order, device)
+        possible, skipped = planned_files(order, name, bench.facts[name], findings_of)
         runs = in_modes(possible, order.measure)
         on_gpu = {
             run.file for run in possible if provider_named(run.options.provider).gpu and run.file.endswith(".onnx")
@@ -481,7 +481,7 @@ def measure_files(
             skipped=(*skipped, *left_out, *mode_skipped),
             failures=(*unfit, *failures, *mode_failures),
             modes=modes,
-            warnings=(*warnings(runs, judge), *losses),
+            warnings=(*warnings(runs, findings_of), *losses),
             profile_views=profile_views(profiled, medians(rows), {}),
         )
     return report, profiled, denied, others

@@ -219,7 +219,7 @@ def pilot(
             pairs.append((baseline, dataclasses.replace(baseline, variant=f"{baseline.variant}{AGAIN}")))
         campaign = new_campaign(config.name)
         plan = job.plan(campaign.id, [run for pair in pairs for run in pair], libraries, {})
-        records, left = bench.measure(campaign, dataclasses.replace(plan, judge=None))
+        records, left = bench.measure(campaign, dataclasses.replace(plan, check=None))
     answers, missing = [], []
     for (first, again), group in zip(pairs, places.values(), strict=True):
         twice = records.get(planned_id(first), []), records.get(planned_id(again), [])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.features.pairs.measure import next_step
+from pipeline.features.pairs.gating import next_step
 from pipeline.features.pairs.report import (
     BisectionEnd,
     BisectionReport,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.errors import PipelineError
-from pipeline.features.pairs.measure import read_side
+from pipeline.features.pairs.comparison import read_side
 from tests.command import ort_mobile
 from tests.configs import BASIC, DESK, short
 from tests.onnx_samples import linear, save

@@ -1,4 +1,4 @@
-"""Measuring in pairs: what paths name, which artifacts of both sides belong together, and their rounds."""
+"""Gate and bisection: what paths name, which artifacts belong together, their rounds in pairs, and the outcome."""
 
 import hashlib
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from device_runner.errors import RunnerError
-from device_runner.files import read_regular, sha256
+from device_runner.files import sha256
 from device_runner.result import utc_now
 from device_runner.spec import RunOptions, TensorFile
 from pipeline.campaign.measure import Bench, CampaignPlan, runs_left
@@ -28,11 +28,10 @@ from pipeline.campaign.plan import (
     run_of,
 )
 from pipeline.campaign.record import CampaignRecord, Host, RunRecord, rounds_of
-from pipeline.campaign.statistics.compare import DEFAULT_MARGIN
-from pipeline.campaign.statistics.groups import describe, paired_log_ratios, ranks, ratio_interval
+from pipeline.campaign.statistics.groups import comparable, describe, paired_log_ratios, ratio_interval
 from pipeline.config import ConditionsConfig, MeasureConfig, MeasureMode, Target
-from pipeline.core.errors import CheckFailed, ConfigError, PipelineError
-from pipeline.core.files import ARTIFACTS, BUNDLE, DATABASE, REFERENCES, RESULTS
+from pipeline.core.errors import CheckFailed, ConfigError
+from pipeline.core.files import ARTIFACTS, BUNDLE, REFERENCES
 from pipeline.core.progress import Progress
 from pipeline.core.variant import Artifact, in_precision
 from pipeline.features.pairs.history import History
@@ -54,84 +53,8 @@ from pipeline.job.bench import (
     opened,
     require_library,
 )
-from pipeline.job.stored import REPORT_BYTES, has_campaigns, own_campaign, stored
-from pipeline.release.manifest import MANIFEST_FILE, bundled_libraries, read_manifest, verify_bundle
-from pipeline.report import model
-from pipeline.report.model import CampaignReport
-
-SQLITE = b"SQLite format 3\0"
-PREVIOUS = "previous"
-"""What stands for the campaign before the newest, as in output/my#previous."""
-
-
-def read_side(text: str) -> CampaignReport:
-    """The campaign that `PATH`, `URL` or either with `#CAMPAIGN` names.
-
-    Raises ConfigError for what is nothing of these, and PipelineError for what is damaged or another release's.
-    """
-    place, _, campaign = text.partition("#") if not Path(text).exists() else (text, "", "")
-    path, is_url = Path(place), "://" in place
-    if not is_url and not path.exists():
-        raise ConfigError(
-            "there is nothing to compare", where=place, why="no file or folder has this name",
-            remedy="name results.json, results.sqlite, an output folder, a bundle of ort-mobile, or a database URL",
-        )  # fmt: skip
-    if is_url:
-        return _stored(None, place, campaign)
-    if path.is_dir():
-        if (path / MANIFEST_FILE).is_file():
-            return _of_bundle(path)
-        has_database = (path / DATABASE).is_file() or (campaign and has_campaigns(path))
-        return _stored(path, None, campaign) if has_database else _of_document(path / RESULTS)
-    try:
-        head = read_regular(path, REPORT_BYTES)[: len(SQLITE)]
-    except OSError as error:
-        raise ConfigError("the file cannot be read", where=str(path), why=str(error)) from error
-    folder = path.parent if path.name == DATABASE else None
-    return _stored(folder, f"sqlite:///{path}", campaign) if head == SQLITE else _of_document(path)
-
-
-def _of_document(path: Path) -> CampaignReport:
-    try:
-        content = read_regular(path, REPORT_BYTES)
-    except OSError as error:
-        raise ConfigError(
-            f"there is no {RESULTS} here", where=str(path), why=error.strerror or str(error),
-            remedy="name results.json, results.sqlite, an output folder or a bundle of ort-mobile",
-        ) from error  # fmt: skip
-    return model.decode(content, str(path))
-
-
-def _stored(folder: Path | None, database: str | None, campaign: str) -> CampaignReport:
-    if campaign == PREVIOUS:
-        # The last campaign before the newest that has its name; those of searches have no rounds
-        with own_campaign(folder, database) as (store, newest):
-            names = store.names()
-            earlier = list(names)[: list(names).index(newest.id)]
-            alike = (store.campaign(name) for name in reversed(earlier) if names[name] == newest.name)
-            rounds = (record for record in alike if not (record.document and record.document.searching))
-            if (before := next(rounds, None)) is None:
-                raise ConfigError(
-                    "no campaign is before the newest", where=store.where,
-                    remedy="`ort-mobile report --list` lists all",
-                )  # fmt: skip
-        campaign = before.id
-    return stored(folder, database, campaign or None).report
-
-
-def _of_bundle(folder: Path) -> CampaignReport:
-    """What a bundle keeps of its campaign."""
-    manifest = read_manifest(folder)
-    kept = {name: manifest.evidence.get(name) for name in ("campaign", "created_at", "host", "versions", "devices")}
-    document = {**kept, "name": manifest.content.name, "margin": DEFAULT_MARGIN}
-    try:
-        return msgspec.convert({**document, "rows": manifest.evidence.get("measured")}, CampaignReport)
-    except msgspec.ValidationError as error:
-        raise PipelineError(
-            "the bundle does not say what was measured", where=str(folder), why=str(error),
-            remedy="make it again: `ort-mobile bundle rebuild OUTPUT`",
-        ) from error  # fmt: skip
-
+from pipeline.job.stored import has_campaigns, stored
+from pipeline.release.manifest import MANIFEST_FILE, bundled_libraries, verify_bundle
 
 MODEL_FILES = (".ort", ".onnx")
 
@@ -189,7 +112,9 @@ def _source(path: Path, options: Sequence[RunOptions], inputs: Inputs | None) ->
     elif model_files([path]):
         digest = sha256(path)
         # Two files have no models or targets in common: their options are what pairs them.
-        runs = {("", options_name(way)): _run(path.name, path.stem, path, digest, way, inputs) for way in options}
+        runs = {
+            ("", options_name(way)): _planned_run(path.name, path.stem, path, digest, way, inputs) for way in options
+        }
         return PairSource(path=path, shipped=runs)
     raise ConfigError(
         "there is nothing to measure", where=str(path),
@@ -199,7 +124,9 @@ def _source(path: Path, options: Sequence[RunOptions], inputs: Inputs | None) ->
     )  # fmt: skip
 
 
-def _run(name: str, variant: str, file: Path, digest: str, options: RunOptions, inputs: Inputs | None) -> PlannedRun:
+def _planned_run(
+    name: str, variant: str, file: Path, digest: str, options: RunOptions, inputs: Inputs | None
+) -> PlannedRun:
     return PlannedRun(
         device="",
         model=name,
@@ -229,7 +156,7 @@ def _bundle_source(folder: Path) -> PairSource:
             for tensor in (kept.inputs if kept else ())
         )
         inputs = Inputs(tensors=tensors) if tensors else Inputs(dimensions=sizes.get(ships.model, {}))
-        runs[ships.model, ships.target] = _run(
+        runs[ships.model, ships.target] = _planned_run(
             ships.model, ships.variant.name, folder / ships.file, digests[ships.file],
             msgspec.structs.replace(ships.runs[0], custom_ops=libraries), inputs if inputs != Inputs() else None,
         )  # fmt: skip
@@ -255,17 +182,18 @@ def _folder_source(folder: Path) -> PairSource:
         )
         return replace(inputs_of(reference, {}), tensors=moved, labelled=None)
 
-    def run(artifact: Artifact, options: RunOptions) -> PlannedRun:
+    def planned_run(artifact: Artifact, options: RunOptions) -> PlannedRun:
         file = str((folder / ARTIFACTS / artifact.file).resolve())
         options = msgspec.structs.replace(options, custom_ops=libraries)
         return replace(run_of("", artifact, options), file=file, inputs=inputs(artifact.source))
 
     shipped = {
-        (choice.artifact.model, choice.target.name): run(choice.artifact, choice.options) for choice in campaign.choices
+        (choice.artifact.model, choice.target.name): planned_run(choice.artifact, choice.options)
+        for choice in campaign.choices
     }
     artifacts = {(artifact.model, artifact.variant.name): artifact for artifact in campaign.report.artifacts}
     runs = [
-        run(artifacts[planned.model, planned.variant], planned.options)
+        planned_run(artifacts[planned.model, planned.variant], planned.options)
         for planned in record.planned
         if (planned.model, planned.variant) in artifacts and planned.mode is MeasureMode.STEADY
     ]
@@ -317,11 +245,11 @@ PlannedPair = tuple[GatedRun, list[PlannedRun]]
 """The row of a pair on a device before any round, and its base and candidate; no runs where the row says all."""
 
 
-def gate(
+def run_gate(
     base: PairSource, candidate: PairSource, histories: Sequence[History] | None, settings: MeasureConfig, *,
     least: float, folder: Path, devices: Sequence[str], progress: Progress, wait_seconds: float = 0.0,
 ) -> GateReport:  # fmt: skip
-    """Measure in pairs what histories suspect, without them everything, and judge.
+    """Measure in pairs what histories suspect, without them everything; a row with its outcome for each pair.
 
     `least` is the share by which a candidate must be slower at least.
     Without devices on `local`, or with histories on those that they suspect. `folder` has the store of paired runs.
@@ -364,7 +292,7 @@ def gate(
     reasons = {skipped.device: skipped.text for skipped in bench.unusable}
     # A suspicion on a device that is not ready is neither confirmed nor refuted.
     away = tuple(
-        _unmeasured(device, pair, reasons.get(device, "the device was not asked for"))
+        _row_without_rounds(device, pair, reasons.get(device, "the device was not asked for"))
         for device, pair in placed
         if device not in bench.devices
     )
@@ -377,7 +305,10 @@ def gate(
     )
 
 
-def _unmeasured(device: str, pair: Pair, note: str = "", outcome: GateOutcome = GateOutcome.NOT_COMPARED) -> GatedRun:
+def _row_without_rounds(
+    device: str, pair: Pair, note: str = "", outcome: GateOutcome = GateOutcome.NOT_COMPARED
+) -> GatedRun:
+    """The row of a pair before its rounds, and for good where the pair is not run, for the reason in the note."""
     base, candidate = (run.run_name for run, _ in pair)
     return GatedRun(device=device, model=_model_of(pair), base=base, candidate=candidate, outcome=outcome, note=note)
 
@@ -403,11 +334,11 @@ def planned_pairs(pairs: Iterable[tuple[str, Pair]], bench: Bench) -> Iterator[P
         ]
         denied = [failure for run in runs if (failure := denied_here(run.options, facts, entries, run.sha256))]
         if _what_runs(runs[0]) == _what_runs(runs[1]):
-            yield _unmeasured(device, pair, "the same file, options and library", GateOutcome.UNCHANGED), []
+            yield _row_without_rounds(device, pair, "the same file, options and library", GateOutcome.UNCHANGED), []
         elif denied:
-            yield _unmeasured(device, pair, denied[0].message), []
+            yield _row_without_rounds(device, pair, denied[0].message), []
         else:
-            yield _unmeasured(device, pair), runs
+            yield _row_without_rounds(device, pair), runs
 
 
 def _what_runs(run: PlannedRun) -> tuple[str, RunOptions, str | None]:
@@ -462,7 +393,7 @@ def with_verdict(
     row: GatedRun, base: Sequence[RunRecord], candidate: Sequence[RunRecord], least: float, confidence: float
 ) -> GatedRun:
     """Slower where the interval of the ratio lies above 1 by more than `least`, over the rounds that both have; where
-    they are too few, or times are an emulator's (`ranks`), it is not compared.
+    they are too few, or times are an emulator's (`comparable`), it is not compared.
     """
     groups = [rounds_of(records) for records in (base, candidate)]
     statistics = [describe(group) for group in groups]
@@ -472,7 +403,7 @@ def with_verdict(
         candidate_median_ns=statistics[1].median_ns if statistics[1] else None,
         changes=changes(facts_of_run(base[0]), facts_of_run(candidate[0])) if base and candidate else (),
     )
-    if not all(map(ranks, groups)):
+    if not all(map(comparable, groups)):
         return msgspec.structs.replace(row, note="a phone's library ran on another machine: its times rank nothing")
     failures = (
         f"{role}: {record.result.failure.kind.value}: {record.result.failure.message}"
@@ -511,19 +442,19 @@ def next_step(standings: Mapping[int, PositionStanding], count: int) -> tuple[in
         measurable = standings[last] is not PositionStanding.SKIPPED
         end = BisectionEnd.NO_DIFFERENCE if measurable else BisectionEnd.NOT_MEASURABLE
         return 0, last, end
-    slower = min(place for place, standing in standings.items() if standing is PositionStanding.SLOWER)
-    goods = [0, *(place for place, standing in standings.items() if standing is PositionStanding.GOOD)]
+    slower = min(position for position, standing in standings.items() if standing is PositionStanding.SLOWER)
+    goods = [0, *(position for position, standing in standings.items() if standing is PositionStanding.GOOD)]
     if max(goods) > slower:
         return max(goods), slower, BisectionEnd.NOT_MONOTONE
     good = max(goods)
-    open_places = [place for place in range(good + 1, slower) if place not in standings]
-    if open_places:
+    open_positions = [position for position in range(good + 1, slower) if position not in standings]
+    if open_positions:
         middle = (good + slower) / 2
-        return good, slower, min(open_places, key=lambda at: abs(at - middle))
+        return good, slower, min(open_positions, key=lambda position: abs(position - middle))
     return good, slower, BisectionEnd.FOUND if slower == good + 1 else BisectionEnd.RANGE
 
 
-def bisect(
+def run_bisection(
     sources: Sequence[PairSource], libraries: Sequence[str | None], settings: MeasureConfig, *, least: float,
     device: str, folder: Path, progress: Progress, model: str = "",
 ) -> BisectionReport:  # fmt: skip
@@ -555,18 +486,18 @@ def bisect(
             pair = (runs[base], ways[base]), (runs[candidate], ways[candidate])
             return list(planned_pairs([(device, pair)], bench))
 
-        def is_stored(place: int) -> bool:
-            campaign = plan_pairs(plan(0, place), settings, bench)
+        def is_stored(position: int) -> bool:
+            campaign = plan_pairs(plan(0, position), settings, bench)
             return not campaign.planned_runs or not runs_left(campaign, bench.store).total()
 
         rows: dict[int, GatedRun] = {}
         standings: dict[int, PositionStanding] = {}
         good, slower, step = next_step(standings, len(ways))
         while not isinstance(step, BisectionEnd):
-            stored = [] if standings else [place for place in range(1, step) if is_stored(place)]
-            for place in dict.fromkeys([step, *stored]):
-                ((rows[place],), _, _) = measure_pairs(plan(0, place), settings, least, bench)
-                standings[place] = _standing(rows[place], rows[len(ways) - 1], least)
+            stored = [] if standings else [position for position in range(1, step) if is_stored(position)]
+            for position in dict.fromkeys([step, *stored]):
+                ((rows[position],), _, _) = measure_pairs(plan(0, position), settings, least, bench)
+                standings[position] = _standing(rows[position], rows[len(ways) - 1], least)
             good, slower, step = next_step(standings, len(ways))
         direct = rows.get(slower) if good == 0 else None
         if step is BisectionEnd.FOUND and good:
@@ -578,9 +509,9 @@ def bisect(
         good=names[good],
         slower=names[slower],
         rows=tuple(
-            BisectionRow(position=place, name=names[place], standing=standings[place], ratio=row.ratio, low=row.low,
-                         high=row.high, rounds=row.rounds, note=row.note)
-            for place, row in sorted(rows.items())
+            BisectionRow(position=position, name=names[position], standing=standings[position], ratio=row.ratio,
+                         low=row.low, high=row.high, rounds=row.rounds, note=row.note)
+            for position, row in sorted(rows.items())
         ),
         step=direct,
     )  # fmt: skip
