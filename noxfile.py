@@ -267,7 +267,7 @@ def lint(session: nox.Session) -> None:
 
 @development_session
 def typecheck(session: nox.Session) -> None:
-    """Check types (mypy --strict) of all; then what is left without each feature: imports, help."""
+    """Check types (mypy --strict) of all; then what is left without each feature: imports, help, types."""
     run_in("development", session, "mypy")
     run_in("development", session, "python", "-m", "tests.without_feature", "works")
 

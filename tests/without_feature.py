@@ -1,6 +1,6 @@
 """What is left when a feature is taken out: its folder, its rows, those that may import it, and their tests.
 
-    python -m tests.without_feature works [FEATURE...]   # the rest imports and shows its help
+    python -m tests.without_feature works [FEATURE...]   # the rest imports, shows its help and type-checks
     python -m tests.without_feature tests [FEATURE...]   # the rest passes its own tests: minutes a feature
 
 Without FEATURE every one in turn. Exit code 1 names those whose rest fails.
@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 
 from noxfile import FAST_TESTS
@@ -32,9 +33,9 @@ ABOUT_THE_WHOLE = ("test_project.py", "test_features.py", "test_contributing.py"
 """Tests of the repository as it stands: its texts name every feature."""
 
 
-def take_out(feature: str, folder: Path, *parts: str) -> set[str]:
-    """Copy parts of the project to `folder` without a feature and those that import it; returns their commands."""
-    gone = {feature, *(name for name, uses in ALLOWED.items() if feature in uses)}
+def take_out(features: Collection[str], folder: Path, *parts: str) -> set[str]:
+    """Copy parts of the project to `folder` without features and those that import them; returns their commands."""
+    gone = {*features, *(name for name, uses in ALLOWED.items() if not uses.isdisjoint(features))}
     for part in parts:
         if (ROOT / part).is_dir():
             shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("*.pyc.*"))  # being written
@@ -65,12 +66,20 @@ assert "Usage: ort-mobile" in page.getvalue()
 
 
 def works(feature: str, folder: Path) -> bool:
-    """Whether every module that is left imports, and the help is shown.
-
-    Types of what is left depend on the feature by imports alone: tests/test_features.py finds them in functions, too.
-    """
-    take_out(feature, folder, "pipeline", "device_runner", "pyproject.toml")
+    """Whether every module that is left imports, and the help is shown."""
+    take_out([feature], folder, "pipeline", "device_runner", "pyproject.toml")
     return runs(folder, "-c", IMPORT_ALL)
+
+
+def types_hold(folder: Path) -> bool:
+    """Whether mypy finds nothing in the engine without any feature.
+
+    With that, what is left without some of them type-checks where all does: types of a feature rest on the engine and
+    on what ALLOWED names, which goes with it; tests/test_features.py finds every import of another, in functions, too.
+    """
+    take_out(FEATURES, folder, "pipeline", "device_runner", "pyproject.toml")
+    cache = ROOT / ".mypy_cache"  # what is left is mostly as it was
+    return runs(folder, "-m", "mypy", "--cache-dir", str(cache), "pipeline", "device_runner")
 
 
 def runs(folder: Path, *arguments: str) -> bool:
@@ -82,7 +91,7 @@ def runs(folder: Path, *arguments: str) -> bool:
 def tests_pass(feature: str, folder: Path) -> bool:
     """Whether the tests pass that say nothing of the feature: those that name its commands or modules are its own."""
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    commands = take_out(feature, folder, *{name.partition("/")[0] for name in listed.splitlines()})
+    commands = take_out([feature], folder, *{name.partition("/")[0] for name in listed.splitlines()})
     words = "|".join(
         [
             f"features.{feature}",
@@ -101,6 +110,9 @@ def main(arguments: list[str]) -> int:
     """Take each feature out in turn; exit code 1 where the rest of one fails."""
     holds = {"works": works, "tests": tests_pass}[arguments[0]]
     failures = []
+    if holds is works:
+        with tempfile.TemporaryDirectory() as folder:
+            failures += [] if types_hold(Path(folder)) else ["all of them: types"]
     for feature in arguments[1:] or FEATURES:
         with tempfile.TemporaryDirectory() as folder:
             if not holds(feature, Path(folder)):
