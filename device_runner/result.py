@@ -9,7 +9,7 @@ from enum import StrEnum
 from itertools import accumulate, pairwise
 from statistics import median, median_high, median_low
 
-from msgspec import Struct as Struct
+from msgspec import Struct
 
 from device_runner.spec import ELEMENT_BYTES, HardwareType, RunSpec, TensorFile, tensor_bytes
 

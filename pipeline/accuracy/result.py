@@ -4,7 +4,6 @@ from enum import StrEnum
 
 import msgspec
 
-from device_runner.result import Struct
 from pipeline.core.errors import Finding
 
 
@@ -71,7 +70,7 @@ class AccuracyResult(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.not_finite) or (self.max_drop is not None and self.verdict is not DropVerdict.WITHIN)
 
 
-class ArtifactAccuracy(Struct, frozen=True, kw_only=True):
+class ArtifactAccuracy(msgspec.Struct, frozen=True, kw_only=True):
     """What an artifact in another precision than the model's own keeps of its accuracy, on the computer that made it.
 
     `why` says why it could not be measured: then there is no result.

@@ -36,7 +36,7 @@ from device_runner.options import (
     wrong_option,
 )
 from device_runner.providers import chip_of_phone, provider_named
-from device_runner.result import Failure, FailureKind, RunResult, Struct, utc_now
+from device_runner.result import Failure, FailureKind, RunResult, utc_now
 from device_runner.spec import (
     OUTPUTS_LIMIT_BYTES,
     Allocator,
@@ -683,7 +683,7 @@ Facts = dict[str, str]
 NOT_KNOWN = "not known"
 
 
-class ChangedFact(Struct, frozen=True, kw_only=True):
+class ChangedFact(msgspec.Struct, frozen=True, kw_only=True):
     """One fact that differs; "not known" for a side that was stored without it."""
 
     what: str

@@ -8,7 +8,7 @@ import msgspec
 
 from device_runner.device import DeviceFacts
 from device_runner.options import DeviceClass, class_of
-from device_runner.result import RunResult, Status, Struct
+from device_runner.result import RunResult, Status
 from device_runner.spec import RunOptions, RunSpec
 from pipeline.accuracy.result import ArtifactAccuracy
 from pipeline.campaign.statistics.groups import RunGroup
@@ -41,7 +41,7 @@ ANSWERED = (TuneOutcome.DECIDED, TuneOutcome.BUDGET)
 """Outcomes that have a winner."""
 
 
-class CandidateValues(Struct, frozen=True, kw_only=True):
+class CandidateValues(msgspec.Struct, frozen=True, kw_only=True):
     """What was measured of a candidate: medians over its processes; None where nothing was.
 
     `first_run_ns` is the first inference of a process, which no goal is about.
@@ -54,7 +54,7 @@ class CandidateValues(Struct, frozen=True, kw_only=True):
     size_bytes: float | None = None
 
 
-class Dropped(Struct, frozen=True, kw_only=True):
+class Dropped(msgspec.Struct, frozen=True, kw_only=True):
     """Why a candidate is not the winner: a reason that holds for many, and what is of this one alone.
 
     `above` is how much more than the leader it takes (0.01 is 1 %), at least and at most; None where nothing says that.
@@ -71,7 +71,7 @@ class Dropped(Struct, frozen=True, kw_only=True):
         return ": ".join(filter(None, (self.reason, above, self.detail)))
 
 
-class TunedCandidate(Struct, frozen=True, kw_only=True):
+class TunedCandidate(msgspec.Struct, frozen=True, kw_only=True):
     """One candidate of a search: what was measured of it in `processes`, and when and why it was dropped.
 
     `id` is that of its planned run, "" for what was left out before anything was measured; `dropped` is None for
@@ -86,7 +86,7 @@ class TunedCandidate(Struct, frozen=True, kw_only=True):
     dropped: Dropped | None = None
 
 
-class TunedModel(Struct, frozen=True, kw_only=True):
+class TunedModel(msgspec.Struct, frozen=True, kw_only=True):
     """The search for one model on one device.
 
     `winner`, `documented` (what ONNX Runtime's documentation advises) and `ort_default` (what an app gets that sets
@@ -129,7 +129,7 @@ class TunedClass(DeviceClass, frozen=True, kw_only=True):
         return ", ".join(part for part in (self.chip, api_level, self.abi) if part)
 
 
-class Gain(Struct, frozen=True, kw_only=True):
+class Gain(msgspec.Struct, frozen=True, kw_only=True):
     """How much less of a goal the winner takes than another: 0.8 is 20 % less, with its 95 % interval.
 
     From rounds that did not choose it, measured after the search; bounds are None for what is not measured (sizes).
@@ -145,7 +145,7 @@ class Gain(Struct, frozen=True, kw_only=True):
     rounds: int = 0
 
 
-class FrontPoint(Struct, frozen=True, kw_only=True):
+class FrontPoint(msgspec.Struct, frozen=True, kw_only=True):
     """A configuration that no other beats in all goals, with its values in the confirming rounds."""
 
     variant: str
@@ -153,7 +153,7 @@ class FrontPoint(Struct, frozen=True, kw_only=True):
     values: CandidateValues
 
 
-class TuneAnswer(Struct, frozen=True, kw_only=True):
+class TuneAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What a search on a device came to: the winner, confirmed, and all candidates."""
 
     search: TunedModel
@@ -165,7 +165,7 @@ class TuneAnswer(Struct, frozen=True, kw_only=True):
     front: tuple[FrontPoint, ...] = ()
 
 
-class ClassChoice(Struct, frozen=True, kw_only=True):
+class ClassChoice(msgspec.Struct, frozen=True, kw_only=True):
     """What classes of devices run of a model. `cost` is the most that any of the devices loses against its own winner
     (0.01 is 1 %), None where that was not measured.
     """
@@ -180,7 +180,7 @@ class ClassChoice(Struct, frozen=True, kw_only=True):
     cost: float | None = None
 
 
-class SharedCost(Struct, frozen=True, kw_only=True):
+class SharedCost(msgspec.Struct, frozen=True, kw_only=True):
     """What it costs a device to run another's winner, relative to its own, with the 95 % interval."""
 
     model: str
@@ -193,7 +193,7 @@ class SharedCost(Struct, frozen=True, kw_only=True):
     high: float | None = None
 
 
-class TuneReport(Struct, frozen=True, kw_only=True):
+class TuneReport(msgspec.Struct, frozen=True, kw_only=True):
     """tune.json: what searches found. Times are nanoseconds, sizes bytes, ratios below 1 are better."""
 
     version: Literal[1] = TUNE_VERSION
@@ -215,7 +215,7 @@ class TuneReport(Struct, frozen=True, kw_only=True):
         return any(answer.search.outcome is TuneOutcome.NONE_POSSIBLE for answer in self.answers)
 
 
-class Host(Struct, frozen=True, kw_only=True):
+class Host(msgspec.Struct, frozen=True, kw_only=True):
     """The computer that converted and measured (or drove the devices)."""
 
     system: str = ""
@@ -226,7 +226,7 @@ class Host(Struct, frozen=True, kw_only=True):
     python: str = ""
 
 
-class ModelFacts(Struct, frozen=True, kw_only=True):
+class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A model as it was given; `error` is why nothing could be made of it, "" where it could.
 
     `dimensions` are those that the config fixed, `guessed` those of them whose size nobody has confirmed.
@@ -249,7 +249,7 @@ def place(*parts: str) -> str:
     return " / ".join(part for part in parts if part)
 
 
-class RunKey(Struct, frozen=True, kw_only=True):
+class RunKey(msgspec.Struct, frozen=True, kw_only=True):
     """What was run where, by names: a variant of a model with run options on a device; "" is any or none of them."""
 
     device: str
@@ -302,7 +302,7 @@ class FailureRow(RunKey, frozen=True, kw_only=True):
     level: Level | None = None
 
 
-class RefusedNodes(Struct, frozen=True, kw_only=True):
+class RefusedNodes(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes of one operator that a provider's rules refuse for the same reason, by name; "" for those without one."""
 
     operator: str
@@ -310,7 +310,7 @@ class RefusedNodes(Struct, frozen=True, kw_only=True):
     nodes: tuple[str, ...]
 
 
-class Prediction(Struct, frozen=True, kw_only=True):
+class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     """What the rules of a provider say of a run before it is measured: nodes that it claims, in how many partitions.
 
     `estimate`: the partitions are estimated. `rules` is the release whose rules decided, "" where the library's own
@@ -332,7 +332,7 @@ class Prediction(Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, refused=())
 
 
-class PrecisionSearch(Struct, frozen=True, kw_only=True):
+class PrecisionSearch(msgspec.Struct, frozen=True, kw_only=True):
     """What a search found of a model: which types and layers stay float in a precision, and what each costs alone."""
 
     model: str
@@ -359,7 +359,7 @@ class RecordedRun(RunKey, frozen=True, kw_only=True):
     mapped: bool = False
 
 
-class JobRecord(Struct, frozen=True, kw_only=True):
+class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The plan of a campaign. `checks` are those of the artifacts on this computer, by model and variant name.
 
     `references` are by the name of a model in a precision (`Artifact.source`); their files lie in reference/NAME.
@@ -396,7 +396,7 @@ class JobRecord(Struct, frozen=True, kw_only=True):
         return self.checks.get(model, {}).get(variant, ())
 
 
-class CampaignRecord(Struct, frozen=True, kw_only=True):
+class CampaignRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A campaign as stored. Its document is None where it has none, or where `unreadable` says why it is not read."""
 
     id: str
@@ -424,7 +424,7 @@ class CampaignRecord(Struct, frozen=True, kw_only=True):
         return self.document
 
 
-class RunRecord(Struct, frozen=True, kw_only=True):
+class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A run as stored: `planned` is the id of its planned run; what was asked, what came, and how outputs differ.
 
     `variant` is the variant's name; `prediction` what was expected of the run before it was measured.

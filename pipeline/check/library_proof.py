@@ -7,7 +7,8 @@ library ran in a process of another machine than a phone.
 from enum import StrEnum
 from typing import Final, Literal
 
-from device_runner.result import Struct
+import msgspec
+
 from device_runner.spec import RunOptions
 from pipeline.check.compare import OutputCheck
 from pipeline.core.errors import Finding, Severity
@@ -45,7 +46,7 @@ class ProofFinding(Finding, frozen=True, kw_only=True):
     config_line: str = ""
 
 
-class ProofRow(Struct, frozen=True, kw_only=True):
+class ProofRow(msgspec.Struct, frozen=True, kw_only=True):
     """An artifact that was loaded and run in one way at one API level.
 
     `targets` are those that it ships to so; `chosen`: it is the way that the bundle advises; `failed`: it must not ship
@@ -87,7 +88,7 @@ class ProofRow(Struct, frozen=True, kw_only=True):
         return not (self.failed or self.broken or self.passed)
 
 
-class ProvenLibrary(Struct, frozen=True, kw_only=True):
+class ProvenLibrary(msgspec.Struct, frozen=True, kw_only=True):
     """The library that was run. `abis` are all that the archive has; the rows say which ran; `sha256` of the first."""
 
     file: str
@@ -101,7 +102,7 @@ PROOFS = "library_proofs"
 """The key of a bundle's evidence under which its proofs are."""
 
 
-class LibraryProof(Struct, frozen=True, kw_only=True):
+class LibraryProof(msgspec.Struct, frozen=True, kw_only=True):
     """What came of all rows, or why nothing was run for the `targets` that ship it (`not_run`, with its `remedy`).
 
     `bundle` is the content digest of the bundle; `left_out` names the targets of another platform than the library's.

@@ -8,8 +8,10 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
+
 from device_runner.files import visible
-from device_runner.result import Struct, host_name, utc_now
+from device_runner.result import host_name, utc_now
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -47,7 +49,7 @@ class Progress(Protocol):
         """A stage of so many steps, shown until the block ends."""
 
 
-class StageTime(Struct, frozen=True, kw_only=True):
+class StageTime(msgspec.Struct, frozen=True, kw_only=True):
     """A stage of a job as it was: on which computer, from when, for how long."""
 
     name: str

@@ -12,7 +12,8 @@ import html
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from device_runner.result import Struct
+import msgspec
+
 from pipeline.core.groups import counted
 from pipeline.core.providers import PROVIDER_RULES
 from pipeline.partition.answer import Decision, ModelAnswer, percent_of
@@ -24,14 +25,14 @@ MOST_JOINED = 600
 """Above so many boxes runs stay split where levels split them: to try each pair takes time by their square."""
 
 
-class ClaimReason(Struct, frozen=True, kw_only=True):
+class ClaimReason(msgspec.Struct, frozen=True, kw_only=True):
     """Why nodes are refused, and what would change that; "" for nothing known."""
 
     reason: str
     remedy: str = ""
 
 
-class PlacedNode(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PlacedNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A node by its name, or its first output where it has none; `partition` is the number of its partition, from 0.
 
     `reason` is the place of why it is refused in `Placement.reasons`; unset for claimed nodes. `inputs` are the places
@@ -45,7 +46,7 @@ class PlacedNode(Struct, frozen=True, kw_only=True, omit_defaults=True):
     inputs: tuple[int, ...] = ()
 
 
-class Placement(Struct, frozen=True, kw_only=True):
+class Placement(msgspec.Struct, frozen=True, kw_only=True):
     """Which nodes of a file a provider is predicted to claim on a device, by the rules of a release.
 
     `provider` is that of the rules: a name of `ort-mobile partition --ep`.

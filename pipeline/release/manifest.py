@@ -18,7 +18,6 @@ import msgspec
 from msgspec import Meta
 
 from device_runner.files import INVISIBLE, decode_json, read_regular
-from device_runner.result import Struct
 from device_runner.spec import ElementType, RunOptions
 from pipeline.check.compare import Tolerance
 from pipeline.check.library_proof import PROOFS, LibraryProof
@@ -48,7 +47,7 @@ MEASURED_FILE = "evidence/measured.md"
 """What was measured, for people."""
 
 
-class BundledFile(Struct, frozen=True, kw_only=True):
+class BundledFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file of the bundle by its path inside it."""
 
     path: Annotated[str, Meta(pattern=r"^(?!/)(?!.*(^|/)\.\.(/|$)).+$")]
@@ -57,7 +56,7 @@ class BundledFile(Struct, frozen=True, kw_only=True):
     sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
 
-class Shipped(Struct, frozen=True, kw_only=True):
+class Shipped(msgspec.Struct, frozen=True, kw_only=True):
     """What ships to one target for one model, how the app must open it, and why this one."""
 
     target: str
@@ -96,7 +95,7 @@ class Shipped(Struct, frozen=True, kw_only=True):
         return (self.file, self.weights) if self.weights else (self.file,)
 
 
-class SelectionRow(Struct, frozen=True, kw_only=True):
+class SelectionRow(msgspec.Struct, frozen=True, kw_only=True):
     """What devices of a class run of a model: `ships` is the index of it in the content's list.
 
     An app takes the first row of its target and model that fits: `soc` and `abi` are "" or its own, `min_api_level` is
@@ -111,7 +110,7 @@ class SelectionRow(Struct, frozen=True, kw_only=True):
     ships: Annotated[int, Meta(ge=0)]
 
 
-class ShippedContext(Struct, frozen=True, kw_only=True):
+class ShippedContext(msgspec.Struct, frozen=True, kw_only=True):
     """A model compiled for one chip's NPU, which phones with that chip open before what else ships of it.
 
     A phone that refuses it goes on with `selection`, or with the model's first in `ships`. `chip` is Android's
@@ -141,7 +140,7 @@ class ShippedContext(Struct, frozen=True, kw_only=True):
         return self.file, self.binary
 
 
-class ModelSignature(Struct, frozen=True, kw_only=True):
+class ModelSignature(msgspec.Struct, frozen=True, kw_only=True):
     """What the files of a model take and give. `dimensions` are those that the config fixed, by name, `guessed` those
     of them whose size nobody had confirmed.
 
@@ -163,7 +162,7 @@ class ModelSignature(Struct, frozen=True, kw_only=True):
     """As the config has it; "" where nobody said it."""
 
 
-class AppRule(Struct, frozen=True, kw_only=True):
+class AppRule(msgspec.Struct, frozen=True, kw_only=True):
     """What an app needs for what ships to a target: a newer bundle is for it only where all of this holds.
 
     The release of its ONNX Runtime is `lowest_release` or later and below `below_release`, reads `format_version` of
@@ -202,7 +201,7 @@ class KeptTensor(BundledFile, frozen=True, kw_only=True):
     shape: tuple[Annotated[int, Meta(ge=0)], ...]
 
 
-class KeptReference(Struct, frozen=True, kw_only=True):
+class KeptReference(msgspec.Struct, frozen=True, kw_only=True):
     """What the original of a model made of some inputs, and how far artifacts may be from that.
 
     Tensors that are large are not kept: `inputs` or `outputs` are then empty. `tolerance` has everything that decides
@@ -216,7 +215,7 @@ class KeptReference(Struct, frozen=True, kw_only=True):
     tolerance: Tolerance
 
 
-class Content(Struct, frozen=True, kw_only=True):
+class Content(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that the inputs decide."""
 
     name: str
@@ -254,7 +253,7 @@ INSTANT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z$"
 """As `utc_now` writes it: the order of the texts is that of the instants."""
 
 
-class Manifest(Struct, frozen=True, kw_only=True):
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """A bundle's manifest.json."""
 
     version: int = MANIFEST_VERSION

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 import msgspec
 
 from device_runner.files import decode_json, read_regular, visible
-from device_runner.result import Status, Struct
+from device_runner.result import Status
 from pipeline.accuracy.result import ArtifactAccuracy
 from pipeline.check.compare import OutputCheck
 from pipeline.check.library_proof import LibraryProof
@@ -61,7 +61,7 @@ HASHES = {"secp256r1": "SHA256", "secp384r1": "SHA384", "secp521r1": "SHA512"}
 """Curve to the hash that OpenSSF Model Signing v1.0 signs with."""
 
 
-class Envelope(Struct, frozen=True, kw_only=True):
+class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     """DSSE: what is signed in base64, its type, and the signatures.
 
     A signature is `sig`, in base64; `keyid` may name the key and is not trusted.
@@ -194,7 +194,7 @@ IGNORED = (".git", ".gitattributes", ".github", ".gitignore")
 """What the specification leaves out of a signature; a bundle has none of them."""
 
 
-class Resource(Struct, frozen=True, kw_only=True):
+class Resource(msgspec.Struct, frozen=True, kw_only=True):
     """A file of the signed folder."""
 
     name: str
@@ -202,14 +202,14 @@ class Resource(Struct, frozen=True, kw_only=True):
     algorithm: str
 
 
-class Predicate(Struct, frozen=True, kw_only=True):
+class Predicate(msgspec.Struct, frozen=True, kw_only=True):
     """What is said of the subject: its files, and how its folder was listed."""
 
     resources: tuple[Resource, ...]
     serialization: dict[str, Any]
 
 
-class Descriptor(Struct, frozen=True, kw_only=True):
+class Descriptor(msgspec.Struct, frozen=True, kw_only=True):
     """What a statement names: a bundle, a file of it or a library by its digests, a program by its package URL."""
 
     name: str
@@ -217,7 +217,7 @@ class Descriptor(Struct, frozen=True, kw_only=True):
     uri: str | msgspec.UnsetType = msgspec.UNSET
 
 
-class Statement(Struct, Generic[AnyPredicate], frozen=True, kw_only=True):
+class Statement(msgspec.Struct, Generic[AnyPredicate], frozen=True, kw_only=True):
     """An in-toto statement on its subjects.
 
     A signature's is the folder, whose digest is that of the files' digests in the order of their names; those of test
@@ -230,7 +230,7 @@ class Statement(Struct, Generic[AnyPredicate], frozen=True, kw_only=True):
     predicate: AnyPredicate
 
 
-class Material(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Material(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a verifier needs besides the key: the sha256 of it as PEM (`hint`), or certificates, the signer's first.
 
     A certificate is X.509 as DER in base64 (`rawBytes`).
@@ -241,7 +241,7 @@ class Material(Struct, frozen=True, kw_only=True, omit_defaults=True):
     tlog_entries: tuple[Any, ...] = msgspec.field(name="tlogEntries")
 
 
-class SignatureBundle(Struct, frozen=True, kw_only=True):
+class SignatureBundle(msgspec.Struct, frozen=True, kw_only=True):
     """The whole file."""
 
     media_type: str = msgspec.field(name="mediaType", default=MEDIA_TYPE)
@@ -362,7 +362,7 @@ TESTS_PREDICATE_TYPE = "https://in-toto.io/attestation/test-result/v0.1"
 Outcome = Literal["PASSED", "WARNED", "FAILED"]
 
 
-class AttestedTests(Struct, frozen=True, kw_only=True):
+class AttestedTests(msgspec.Struct, frozen=True, kw_only=True):
     """The predicate: names of tests by their outcome. A test that could decide nothing is among those that warn."""
 
     result: Outcome

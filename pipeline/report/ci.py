@@ -16,7 +16,6 @@ from xml.etree import ElementTree as ET
 
 import msgspec
 
-from device_runner.result import Struct
 from pipeline.core.errors import Finding, Severity
 from pipeline.report import wording
 from pipeline.report.wording import Line, Listing, ListingNote, Part, Section, visible
@@ -43,7 +42,7 @@ CiFinding: TypeAlias = tuple[Finding, str]
 """What speaks against something by a stable rule, where (device, model, …), and the file that has it, "" for none."""
 
 
-class CiDocument(Struct, frozen=True, kw_only=True):
+class CiDocument(msgspec.Struct, frozen=True, kw_only=True):
     """What a command has for a CI: `cases` are those of `junit_case`, `summary` is Markdown, "" for none."""
 
     name: str

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from device_runner.device import DeviceFacts
-from device_runner.result import Failure, FailureKind, Status, Struct
+from device_runner.result import Failure, FailureKind, Status
 from pipeline.accuracy.result import ArtifactAccuracy
 from pipeline.campaign.plan import facts_of_run
 from pipeline.campaign.record import (
@@ -51,7 +51,7 @@ from pipeline.report.profiles import Profiled, ProfileView
 DOCUMENT_VERSION: Final = 1
 
 
-class Shape(Struct, frozen=True, kw_only=True):
+class Shape(msgspec.Struct, frozen=True, kw_only=True):
     """For drawing only: latencies at 20 even shares (2.5 %, 7.5 % … 97.5 %), whatever the number of samples."""
 
     latencies_ns: tuple[int, ...] = ()
@@ -97,7 +97,7 @@ class ModeRow(RunKey, frozen=True, kw_only=True):
     mlperf: MlperfNumbers | None = None
 
 
-class ChoiceRow(Struct, frozen=True, kw_only=True):
+class ChoiceRow(msgspec.Struct, frozen=True, kw_only=True):
     """What ships to a target, and why it and not another.
 
     `fresh` compares it with `fresh.baseline` (VARIANT/RUN) in rounds that did not choose it. `device` is where it was
@@ -126,7 +126,7 @@ class SimulatedContext(msgspec.Struct, frozen=True, kw_only=True):
     checks: tuple[OutputCheck, ...] = ()
 
 
-class ArtifactCheck(Struct, frozen=True, kw_only=True):
+class ArtifactCheck(msgspec.Struct, frozen=True, kw_only=True):
     """The numeric check of one artifact on the CPU of the computer that made it; without checks none could be done."""
 
     model: str
@@ -134,7 +134,7 @@ class ArtifactCheck(Struct, frozen=True, kw_only=True):
     checks: tuple[OutputCheck, ...] = ()
 
 
-class Withheld(Struct, frozen=True, kw_only=True):
+class Withheld(msgspec.Struct, frozen=True, kw_only=True):
     """A model of which nothing ships to a target, and why."""
 
     target: str
@@ -142,7 +142,7 @@ class Withheld(Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class RequiredOperator(Struct, frozen=True, kw_only=True):
+class RequiredOperator(msgspec.Struct, frozen=True, kw_only=True):
     """An operator that a build for the bundle must contain, as `domain:op`, with the opsets of its nodes.
 
     `types` are those that its kernels must have, for each argument whose types a build can restrict; () where all stay.
@@ -155,7 +155,7 @@ class RequiredOperator(Struct, frozen=True, kw_only=True):
     adds_bytes: dict[str, int] = {}
 
 
-class CampaignReport(Struct, frozen=True, kw_only=True):
+class CampaignReport(msgspec.Struct, frozen=True, kw_only=True):
     """A whole campaign.
 
     `created_at` is UTC in ISO 8601; `margin` the share within which two are called the same, `least` the

@@ -11,7 +11,7 @@ from dataclasses import replace
 import msgspec
 
 from device_runner.profile import CPU, PARTITION, Coverage
-from device_runner.result import Profile, Struct
+from device_runner.result import Profile
 from pipeline.campaign.record import Prediction, RunKey
 from pipeline.core.groups import grouped
 from pipeline.report import wording
@@ -55,7 +55,7 @@ SUFFIXES = ("_nchwc", "_output_0")
 UNKNOWN_REASON = "added when the session was created, or refused by the driver: the rules do not refuse it"
 
 
-class OperatorChange(Struct, frozen=True, kw_only=True):
+class OperatorChange(msgspec.Struct, frozen=True, kw_only=True):
     """All nodes of an operator on a provider in both profiles: how many, and their time in one inference."""
 
     operator: str
@@ -66,7 +66,7 @@ class OperatorChange(Struct, frozen=True, kw_only=True):
     after_ns: float = 0.0
 
 
-class Fusion(Struct, frozen=True, kw_only=True):
+class Fusion(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes of an operator that the first profile does not have.
 
     `replaced` counts the operators of the nodes that their names are made from; empty where names do not say.
@@ -79,7 +79,7 @@ class Fusion(Struct, frozen=True, kw_only=True):
     examples: tuple[str, ...]
 
 
-class FallenBack(Struct, frozen=True, kw_only=True):
+class FallenBack(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes of one operator that ran on the CPU although another provider was asked for, and why.
 
     `share` is theirs of the time of all nodes.
@@ -92,7 +92,7 @@ class FallenBack(Struct, frozen=True, kw_only=True):
     examples: tuple[str, ...]
 
 
-class ProfileView(Struct, frozen=True, kw_only=True):
+class ProfileView(msgspec.Struct, frozen=True, kw_only=True):
     """One profile beside the one that it is compared with; both are named VARIANT/RUN.
 
     `operators` are slowest first, by the longer of both times. `vanished` counts the operators of nodes that are gone.

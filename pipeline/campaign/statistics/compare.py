@@ -12,7 +12,7 @@ from statistics import median
 import msgspec
 import numpy as np
 
-from device_runner.result import LatencyBin, RunResult, Status, Struct, SustainedRun
+from device_runner.result import LatencyBin, RunResult, Status, SustainedRun
 from pipeline.campaign.statistics.groups import (
     LEAST_ROUNDS,
     Caution,
@@ -81,7 +81,7 @@ class DecisionRule:
 DEFAULT_RULE = DecisionRule()
 
 
-class Comparison(Struct, frozen=True, kw_only=True):
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Latency relative to the baseline's: 0.5 is twice as fast.
 
     `ratio` is that of the medians of a round, over the rounds that both have: the geometric mean below 8 rounds, the
@@ -274,7 +274,7 @@ RISE_LIMIT = 7.0
 """What the cumulative sum of the rise must exceed, in standard deviations of a bin's median."""
 
 
-class ColdNumbers(Struct, frozen=True, kw_only=True):
+class ColdNumbers(msgspec.Struct, frozen=True, kw_only=True):
     """First starts of an app: medians over rounds, each a new process; `total_ns` is load and first run together.
 
     `cold_rounds` counts those of which the system confirmed that the model's file was not in memory; `library_rounds`
@@ -293,7 +293,7 @@ class ColdNumbers(Struct, frozen=True, kw_only=True):
     comparison: Comparison | None = None
 
 
-class SustainedNumbers(Struct, frozen=True, kw_only=True):
+class SustainedNumbers(msgspec.Struct, frozen=True, kw_only=True):
     """Latency under load for minutes. `ratio` is late over fresh; 1.2 is a fifth slower than at the beginning.
 
     `throttled_after_ns` is when latency began to rise for good, None where it did not. Clocks and temperatures are of
@@ -314,7 +314,7 @@ class SustainedNumbers(Struct, frozen=True, kw_only=True):
     """Of each stretch of the run when it began, and the median of its inferences, in nanoseconds."""
 
 
-class MlperfNumbers(Struct, frozen=True, kw_only=True):
+class MlperfNumbers(msgspec.Struct, frozen=True, kw_only=True):
     """p90 by the single-stream rule of MLPerf's LoadGen: its early stopping estimate, of every round by itself.
 
     `valid` where each round had the inferences and seconds that the rule wants; `queries` and `seconds` are the least.

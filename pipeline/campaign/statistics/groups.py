@@ -6,10 +6,11 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from device_runner.result import Mark, Struct
+from device_runner.result import Mark
 
 Floats = npt.NDArray[np.float64]
 
@@ -260,7 +261,7 @@ not: it is the least for a percentile of the sample, and says nothing of other p
 """
 
 
-class RunGroup(Struct, frozen=True, kw_only=True):
+class RunGroup(msgspec.Struct, frozen=True, kw_only=True):
     """All rounds of one artifact, run options and device, each a process; `key` is whatever tells the caller which.
 
     `latencies_ns` are by the number of a round, which counts from 0 and pairs it with those of other groups. `marks`
@@ -277,7 +278,7 @@ class RunGroup(Struct, frozen=True, kw_only=True):
         return {number: times for number, times in sorted(self.latencies_ns.items()) if times}
 
 
-class Statistics(Struct, frozen=True, kw_only=True):
+class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     """Of all latencies together. Percentiles are None where there are too few latencies for them.
 
     A percentile is the smallest latency that is not exceeded by that share of them (no interpolation). `p90_bounds_ns`
@@ -394,7 +395,7 @@ class Doubt(StrEnum):
     WRONG_SHAPE = "wrong_shape"
 
 
-class Caution(Struct, frozen=True, kw_only=True):
+class Caution(msgspec.Struct, frozen=True, kw_only=True):
     """A doubt with its reason in numbers and what to do about it."""
 
     doubt: Doubt

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from xml.sax.saxutils import escape
 
+import msgspec
+
 from device_runner.files import visible
-from device_runner.result import Struct
 from pipeline.core.files import scratch
 from pipeline.core.groups import counted, grouped
 from pipeline.core.variant import Level
@@ -311,7 +312,7 @@ their levels, none where none is known.
 """
 
 
-class GraphDiff(Struct, frozen=True, kw_only=True):
+class GraphDiff(msgspec.Struct, frozen=True, kw_only=True):
     """All that differs. `same` counts nodes that are equal; `recorded` are fusions that the second file leaves to the
     device, by optimizer and action. `changed` are nodes that both files have: their places, and what differs in them.
     """

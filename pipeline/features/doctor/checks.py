@@ -15,7 +15,7 @@ from device_runner.device import DeviceFacts
 from device_runner.local import PACKAGES, find_allocator, machine_abi
 from device_runner.options import AFFINITY_KEY, BLOCK_KEY
 from device_runner.providers import CPU, NNAPI, PROVIDERS, chip_of_phone
-from device_runner.result import RunResult, Struct
+from device_runner.result import RunResult
 from device_runner.spec import BIG_CORES, ExecutionMode, NnapiFlag, OptimizationLevel, RunOptions, cores_from_zero
 from pipeline.campaign.plan import PREPACKING_KEY, SPINNING_KEYS, changed
 from pipeline.campaign.statistics.compare import Comparison, Verdict
@@ -42,7 +42,7 @@ QUANTIZED = frozenset({
 })  # fmt: skip
 
 
-class Remedy(Struct, frozen=True, kw_only=True):
+class Remedy(msgspec.Struct, frozen=True, kw_only=True):
     """What is changed to see whether it helps.
 
     `settings` are keys of [[runs]] with their values; `level` is the optimization level of an .onnx file; `without` are
@@ -227,7 +227,7 @@ class Outcome(StrEnum):
     NOT_APPLICABLE = "does not apply"
 
 
-class MeasuredRemedy(Struct, frozen=True, kw_only=True):
+class MeasuredRemedy(msgspec.Struct, frozen=True, kw_only=True):
     """A remedy with what it gave over all rounds, each compared with the start of the same round.
 
     `run` names the run options. `why` says why there is no number, or why a number does not count: the run failed,
@@ -266,7 +266,7 @@ class MeasuredRemedy(Struct, frozen=True, kw_only=True):
         return self.latency.ratio if self.latency else 1.0
 
 
-class DoctorFinding(Struct, frozen=True, kw_only=True):
+class DoctorFinding(msgspec.Struct, frozen=True, kw_only=True):
     """What one check found. `source` is the page below onnxruntime.ai/docs/ that gives the advice.
 
     `text` says what was found or why it does not apply, `advice` what to do that is no setting, `share` the share of

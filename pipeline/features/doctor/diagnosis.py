@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from device_runner.device import DeviceFacts
-from device_runner.result import RunResult, Status, Struct
+from device_runner.result import RunResult, Status
 from device_runner.spec import RunOptions
 from pipeline.campaign.plan import options_name
 from pipeline.campaign.record import Host, RunRecord, rounds_of
@@ -22,14 +22,14 @@ from pipeline.report.wording import Line, Listing, ListingNote, Part, Section, g
 DIAGNOSIS_VERSION: Final = 1
 
 
-class RemediesTogether(Struct, frozen=True, kw_only=True):
+class RemediesTogether(msgspec.Struct, frozen=True, kw_only=True):
     """The winning remedies together, and the best of them alone, in rounds that did not choose them."""
 
     together: MeasuredRemedy
     alone: MeasuredRemedy | None = None
 
 
-class Start(Struct, frozen=True, kw_only=True):
+class Start(msgspec.Struct, frozen=True, kw_only=True):
     """The run that everything is compared with: medians over rounds."""
 
     run: str
@@ -40,7 +40,7 @@ class Start(Struct, frozen=True, kw_only=True):
     memory_bytes: int = 0
 
 
-class Diagnosis(Struct, frozen=True, kw_only=True):
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """One model on one device. With `failure` the start could not be measured: the message, cause and remedy."""
 
     model: str
@@ -54,7 +54,7 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
     failure: tuple[str, ...] = ()
 
 
-class DoctorReport(Struct, frozen=True, kw_only=True):
+class DoctorReport(msgspec.Struct, frozen=True, kw_only=True):
     """The JSON document: one diagnosis for each model. `margin` is the share within which two runs are the same."""
 
     version: Literal[1] = DIAGNOSIS_VERSION

@@ -17,7 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from device_runner.result import Struct
+import msgspec
+
 from pipeline.check.compare import OutputCheck, OutputPrecision, compare_outputs, usual_tolerance
 from pipeline.check.reference import precision_of
 from pipeline.core.errors import CheckFailed, ConfigError, MissingError, ModelError, install_extra
@@ -400,7 +401,7 @@ GROWN = ((1, 1), (2, 1))
 TIME_LIMIT = 1800.0
 
 
-class ComparedInputs(Struct, frozen=True, kw_only=True):
+class ComparedInputs(msgspec.Struct, frozen=True, kw_only=True):
     """Inputs on which both were run. `sizes` has dynamic dimensions where they are not the example's; `refused` is why
     the framework itself does not take these.
     """
@@ -411,7 +412,7 @@ class ComparedInputs(Struct, frozen=True, kw_only=True):
     refused: str = ""
 
 
-class ImportReport(Struct, frozen=True, kw_only=True):
+class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
     """What was imported. `inputs` and `outputs` are as the ONNX model has them, in text."""
 
     source: str

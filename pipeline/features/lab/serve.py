@@ -30,7 +30,7 @@ import sqlalchemy as sa
 
 from device_runner.errors import RunnerError
 from device_runner.files import read_regular
-from device_runner.result import Status, Struct
+from device_runner.result import Status
 from pipeline import __version__
 from pipeline.campaign.record import CampaignRecord
 from pipeline.campaign.store import Store, open_reading
@@ -72,7 +72,7 @@ class NotServedError(ConfigError):
     """There is no such campaign, or no such page."""
 
 
-class ServedCampaign(Struct, frozen=True, kw_only=True):
+class ServedCampaign(msgspec.Struct, frozen=True, kw_only=True):
     """A campaign of the list."""
 
     id: str
@@ -80,7 +80,7 @@ class ServedCampaign(Struct, frozen=True, kw_only=True):
     created_at: str
 
 
-class ServedCampaigns(Struct, frozen=True, kw_only=True):
+class ServedCampaigns(msgspec.Struct, frozen=True, kw_only=True):
     """Campaigns, the newest first; `total` counts those that are not listed, too."""
 
     version: int = 1
@@ -88,7 +88,7 @@ class ServedCampaigns(Struct, frozen=True, kw_only=True):
     campaigns: tuple[ServedCampaign, ...]
 
 
-class DeviceProgress(Struct, frozen=True, kw_only=True):
+class DeviceProgress(msgspec.Struct, frozen=True, kw_only=True):
     """Runs of a device that are stored, and of these failed; its state in the queue of a lab, "" elsewhere."""
 
     device: str
@@ -97,7 +97,7 @@ class DeviceProgress(Struct, frozen=True, kw_only=True):
     state: str = ""
 
 
-class CampaignProgress(Struct, frozen=True, kw_only=True):
+class CampaignProgress(msgspec.Struct, frozen=True, kw_only=True):
     """How far a campaign is; `at_most` counts the timed rounds that were planned: a campaign may end earlier."""
 
     version: int = 1
@@ -110,7 +110,7 @@ class CampaignProgress(Struct, frozen=True, kw_only=True):
     devices: tuple[DeviceProgress, ...]
 
 
-class ServedError(Struct, frozen=True, kw_only=True):
+class ServedError(msgspec.Struct, frozen=True, kw_only=True):
     """What went wrong, why, and what to do."""
 
     error: str

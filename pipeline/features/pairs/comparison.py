@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from device_runner.files import read_regular
-from device_runner.result import Status, Struct
+from device_runner.result import Status
 from pipeline.campaign.plan import MADE_WITH, MAKERS, NAMES, ChangedFact, Facts, changes, facts_of_place
 from pipeline.campaign.record import place
 from pipeline.campaign.statistics.compare import DEFAULT_MARGIN, DecisionRule, Verdict, judge
@@ -106,7 +106,7 @@ def _of_bundle(folder: Path) -> CampaignReport:
         ) from error  # fmt: skip
 
 
-class SideHead(Struct, frozen=True, kw_only=True):
+class SideHead(msgspec.Struct, frozen=True, kw_only=True):
     """One side: as the user named it, and the campaign that is there."""
 
     source: str
@@ -132,7 +132,7 @@ class ComparedRun(ComparedPair, frozen=True, kw_only=True):
     verdict: Verdict = Verdict.NOT_SHOWN
 
 
-class SideComparison(Struct, frozen=True, kw_only=True):
+class SideComparison(msgspec.Struct, frozen=True, kw_only=True):
     """Two campaigns compared; `margin` is the share within which two are the same.
 
     `only_a` and `only_b` name what one of them alone measured.

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
-from device_runner.result import Status, Struct
+import msgspec
+
+from device_runner.result import Status
 from pipeline.campaign.plan import ENVIRONMENT, NOT_KNOWN, ChangedFact, changes, facts_of_place, facts_of_run
 from pipeline.campaign.statistics.groups import RunGroup, comparable
 from pipeline.config import MeasureMode
@@ -35,7 +37,7 @@ DEVIATIONS, LEAST_RISE = 3.0, 0.02
 """How far over the median they must be: so many median absolute deviations, and at least this share."""
 
 
-class HistoryPoint(Struct, frozen=True, kw_only=True):
+class HistoryPoint(msgspec.Struct, frozen=True, kw_only=True):
     """What one campaign measured: the median of the medians of rounds in nanoseconds, and what it was measured with.
 
     `sd` is the standard deviation of the rounds as a share of that.
@@ -49,14 +51,14 @@ class HistoryPoint(Struct, frozen=True, kw_only=True):
     facts: dict[str, str] = {}
 
 
-class Restart(Struct, frozen=True, kw_only=True):
+class Restart(msgspec.Struct, frozen=True, kw_only=True):
     """The point by its place from which on the environment is another: what was measured before is not comparable."""
 
     place: int
     changes: tuple[ChangedFact, ...]
 
 
-class Suspicion(Struct, frozen=True, kw_only=True):
+class Suspicion(msgspec.Struct, frozen=True, kw_only=True):
     """The newest points all lie over `limit_ns`: `first` was the first campaign to do so, `before` the one before it.
 
     `ratio` is their median to the usual one. `changes` is what differs between the two campaigns.
@@ -69,14 +71,14 @@ class Suspicion(Struct, frozen=True, kw_only=True):
     changes: tuple[ChangedFact, ...] = ()
 
 
-class MissingPoint(Struct, frozen=True, kw_only=True):
+class MissingPoint(msgspec.Struct, frozen=True, kw_only=True):
     """A campaign without a point, and why."""
 
     campaign: str
     reason: str
 
 
-class History(Struct, frozen=True, kw_only=True):
+class History(msgspec.Struct, frozen=True, kw_only=True):
     """One artifact with one set of run options on one device over campaigns of one name, the oldest first.
 
     `note` says why nothing can be suspected, where that is so.

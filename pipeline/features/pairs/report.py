@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import Final, Literal
 
-from device_runner.result import Struct
+import msgspec
+
 from pipeline.campaign.plan import ARTIFACT, ChangedFact
 from pipeline.campaign.record import place
 from pipeline.core.errors import ExitCode, Finding, Severity
@@ -27,7 +28,7 @@ def ratio_cells(ratio: float | None, low: float | None, high: float | None) -> t
     return f"{ratio:.3f}" if ratio else wording.DASH, interval
 
 
-class ComparedPair(Struct, frozen=True, kw_only=True):
+class ComparedPair(msgspec.Struct, frozen=True, kw_only=True):
     """Two runs of a model on a device, the second's latency relative to the first's, and what differs between them.
 
     0.5 is twice as fast; None where `note` says why there is none.
@@ -95,7 +96,7 @@ class GatedRun(ComparedPair, frozen=True, kw_only=True):
     rounds: int = 0
 
 
-class GateReport(Struct, frozen=True, kw_only=True):
+class GateReport(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a gate found. `least` is the share by which a candidate must be slower at least.
 
     `histories` are those that decided what was measured; () where everything was. `measured_at` is the instant in which
@@ -281,7 +282,7 @@ class BisectionEnd(StrEnum):
     """The last position could not be compared with the first."""
 
 
-class BisectionRow(Struct, frozen=True, kw_only=True):
+class BisectionRow(msgspec.Struct, frozen=True, kw_only=True):
     """A position compared with the first; `standing` is good, slower, undecided or skipped, with why in `note`."""
 
     ratio: float | None = None
@@ -294,7 +295,7 @@ class BisectionRow(Struct, frozen=True, kw_only=True):
     rounds: int = 0
 
 
-class BisectionReport(Struct, frozen=True, kw_only=True):
+class BisectionReport(msgspec.Struct, frozen=True, kw_only=True):
     """`good` is the last position known as fast as the first, `slower` the first known as slower.
 
     `step` compares those two directly, where the bisection found them next to each other.

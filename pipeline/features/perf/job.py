@@ -17,7 +17,7 @@ import msgspec
 
 from device_runner.options import Denied
 from device_runner.providers import provider_named
-from device_runner.result import Caller, Failure, RunResult, Struct
+from device_runner.result import Caller, Failure, RunResult
 from device_runner.spec import Concurrency, Stream, TensorFile
 from pipeline.campaign.measure import Bench, CampaignPlan
 from pipeline.campaign.plan import Inputs, PlannedRun, decision_rule, distinct, in_modes, options_name, recorded
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from pipeline.report.wording import ListingNote, Part
 
 
-class StreamRow(Struct, frozen=True, kw_only=True):
+class StreamRow(msgspec.Struct, frozen=True, kw_only=True):
     """A file's stream: times of a step, and how its outputs compare with the original's.
 
     Of those in `tracked` each step was compared, of others the last one.
@@ -212,7 +212,7 @@ GAIN = 1.05
 """A larger batch pays when it gives at least so many times the samples a second of the best smaller one."""
 
 
-class CallersRow(Struct, frozen=True, kw_only=True):
+class CallersRow(msgspec.Struct, frozen=True, kw_only=True):
     """One way to call a file. `throughput` is samples a second of all callers of the file, with bounds at 95 %.
 
     `median_ns` and `high_ns` (which 19 of 20 keep) are of one call. `beside` has the medians of other models that

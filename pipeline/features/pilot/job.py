@@ -11,7 +11,7 @@ from statistics import median
 
 import msgspec
 
-from device_runner.result import RunResult, Struct
+from device_runner.result import RunResult
 from pipeline.campaign.plan import (
     baseline_of,
     check_runs,
@@ -43,7 +43,7 @@ PERCENTS = (1.0, 2.0, 3.0, 5.0, 10.0)
 PAIR_SECONDS = 60.0
 
 
-class NeededRounds(Struct, frozen=True, kw_only=True):
+class NeededRounds(msgspec.Struct, frozen=True, kw_only=True):
     """What finds a difference in 95 of 100 pilots with their campaigns; None where 10,000 rounds do not.
 
     `pair_seconds` is the time for two runs a round, `campaign_seconds` for all that the config plans there.

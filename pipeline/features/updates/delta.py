@@ -25,7 +25,6 @@ import numpy as np
 import numpy.typing as npt
 
 from device_runner.files import ZIP_ERRORS, read_regular, restore_place, staging_folder, take_place
-from device_runner.result import Struct
 from pipeline.core.documents import decode_document
 from pipeline.core.errors import CheckFailed, ConfigError, ModelError, missing_extra
 from pipeline.core.files import (
@@ -65,7 +64,7 @@ ONNX_KINDS: dict[int, Kind] = {
 """By ONNX's code of an element type; any other, such as two 4-bit numbers in a byte, are taken as bytes."""
 
 
-class Region(Struct, frozen=True, array_like=True):
+class Region(msgspec.Struct, frozen=True, array_like=True):
     """Bytes of the new file that are the old file's with a difference: where they begin in each, and how many."""
 
     old: int
@@ -242,7 +241,7 @@ class DeltaFile(BundledFile, frozen=True, kw_only=True):
     rest: str = ""
 
 
-class Delta(Struct, frozen=True, kw_only=True):
+class Delta(msgspec.Struct, frozen=True, kw_only=True):
     """`delta.json`. Both bundles are named by the sha256 of their manifest.json, which covers every byte of them."""
 
     version: int = DELTA_VERSION
