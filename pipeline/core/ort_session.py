@@ -93,10 +93,12 @@ def make_exact_session(
 def load_session(model: bytes, options: Any) -> Any:
     """A session that is loaded and not initialized: it knows types and shapes, and can be told providers.
 
-    onnxruntime's low-level class; the public one answers a failure by trying the same again. Raises as `make_session`.
+    onnxruntime's low-level class; the public one answers a failure by trying the same again. The caller's thread does
+    all, whatever `options` say: no others are started. Raises as `make_session`.
     """
     from onnxruntime.capi import _pybind_state as ort
 
+    options.intra_op_num_threads = 1
     return ort.InferenceSession(options, model, False, False)
 
 

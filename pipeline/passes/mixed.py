@@ -107,8 +107,8 @@ class Evaluator:
 
     def outputs(self, model: Model) -> list[list[Any]]:
         """What a model gives for each sample."""
-        message = loadable(model).SerializeToString()
         try:
+            message = loadable(model).SerializeToString()
             session = make_exact_session(message, Level.ALL, weights=model.folder, config=PREPACKING)
             return [list(session.run(None, dict(sample))) for sample in self.feeds]
         except Exception as error:

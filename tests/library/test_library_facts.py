@@ -13,6 +13,7 @@ from device_runner.errors import UnavailableError
 from device_runner.files import cache_folder, note_digests
 from device_runner.library import (
     MINIMAL_TEXT,
+    archive_abis,
     find_archive,
     library_folder,
     read_facts,
@@ -147,6 +148,7 @@ def test_entries_that_escape_are_not_taken(tmp_path: Path, name: str) -> None:
     path.parent.mkdir()
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(name, library("x86_64"))
+    assert archive_abis(path) == []
     with pytest.raises(UnavailableError, match=r"no libonnxruntime.so for x86_64"):
         resolve(str(path), "x86_64")
     files = {file.name for file in tmp_path.rglob("*") if file.is_file()}

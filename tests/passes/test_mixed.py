@@ -248,6 +248,21 @@ def test_layers_that_cut_the_providers_graph_come_later(tmp_path: Path, monkeypa
     assert found.start.partitions == 1
 
 
+def test_a_model_that_makes_no_message_is_an_error_with_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_large(_model: Model) -> onnx.ModelProto:
+        raise ValueError("exceeds the maximum of 2 GiB")
+
+    model = net(tmp_path, layers=1)
+    monkeypatch.setattr(mixed, "loadable", too_large)
+    bench = object.__new__(Evaluator)
+    bench.where = "m.onnx"
+    with pytest.raises(ModelError, match="does not run here") as caught:
+        bench.outputs(model)
+    assert (caught.value.where, caught.value.why) == ("m.onnx", "exceeds the maximum of 2 GiB")
+
+
 def test_partitions_are_counted_for_a_phone() -> None:
     settings = present(provider_settings("nnapi", 29, ""))
     assert (settings.abi, settings.android, settings.api_level) == ("arm64-v8a", True, 29)
