@@ -1,4 +1,4 @@
-"""Open devices run a campaign, round by round, wait until they are fit, and every result is stored as it comes.
+"""Runs a campaign on open devices, round by round, waits until they are fit, and stores every result as it comes.
 
 One worker a device. What was stored is not run again, so a campaign that was interrupted goes on where it stopped.
 With `rounds = "auto"` rounds end when every comparison is decided: what is decided at a look is not run any more. That

@@ -451,5 +451,5 @@ def rounds_of(
     return RunGroup(
         key=key,
         latencies_ns={record.round: latencies_ns(record.result) for record in passed},
-        marks=tuple(mark for record in passed for mark in record.result.marks),
+        marks=tuple(mark for record in passed for mark in dict.fromkeys(record.result.marks)),
     )

@@ -281,7 +281,7 @@ def _choices(
         if reason := NO_ANSWERS if record.tuned and not tuned else no_answer:
             withheld.append(Withheld(target=target.name, model=model.name, reason=reason))
             continue
-        ran = [row for row in candidates if row[1] in allowed and not record.tuned]
+        ran = [] if record.tuned else [(run, file, group) for run, file, group in candidates if file in allowed]
         others = [row for row in artifacts.values() if row.model == model.name and row not in allowed]
         rejected = [_rejected(record, artifact, over, target) for artifact in others]
         failures = {row.variant: row for row in record.failures if row.model == model.name and row.variant}

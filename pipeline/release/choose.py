@@ -1,7 +1,7 @@
 """Chooses what ships to each target: the fastest that was measured there and checked, or what is advised."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from device_runner.device import DeviceFacts
@@ -56,14 +56,14 @@ class Rejected:
     error: float | None = None
 
 
-MeasuredRun = tuple[RecordedRun, Artifact, RunGroup]
+Contender = tuple[RecordedRun, Artifact, RunGroup]
 """What was run on a device, its artifact and its rounds; those that failed a run or check are not handed in."""
 
 
 def choose(
     target: Target,
     artifacts: Sequence[Artifact],
-    measured: Sequence[MeasuredRun],
+    measured: Sequence[Contender],
     devices: Mapping[str, DeviceFacts],
     rule: DecisionRule,
     rejected: Sequence[Rejected] = (),
@@ -75,10 +75,9 @@ def choose(
     than it, and everywhere within the margin of its median, the simplest ships (see `plainness`). Nothing measured
     there: the most optimized one, on the CPU. `rejected` are the model's other variants, for the reason.
     """
-    there = [row for row in measured if suits(target, devices[row[0].device])]
     fastest: dict[str, RunGroup] = {}
     ways: dict[str, tuple[Artifact, RunOptions, dict[str, RunGroup]]] = {}
-    for run, artifact, group in (row for row in there if comparable(row[2]) and describe(row[2])):
+    for run, artifact, group in _contenders(target, measured, devices):
         fastest[run.device] = min(fastest.get(run.device, group), group, key=_median)
         name = f"{artifact.variant.name}/{options_name(run.options)}"
         ways.setdefault(name, (artifact, run.options, {}))[2][run.device] = group
@@ -150,6 +149,15 @@ def plainness(artifact: Artifact, options: RunOptions) -> tuple[int, int, int, s
     """Orders what is equally fast: fewer settings in the app, fewer bytes, then by name, so that choices are stable."""
     settings = len(artifact.session_options) + len(options.session_config) + len(options.provider_options)
     return settings + (options.provider != "cpu"), artifact.total_bytes, len(options.flags), artifact.variant.name
+
+
+def _contenders(
+    target: Target, measured: Iterable[Contender], devices: Mapping[str, DeviceFacts]
+) -> Iterator[Contender]:
+    """Those from devices like the target whose times may be compared."""
+    for run, artifact, group in measured:
+        if suits(target, devices[run.device]) and comparable(group) and describe(group):
+            yield run, artifact, group
 
 
 def _median(group: RunGroup) -> float:

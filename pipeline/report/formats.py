@@ -213,13 +213,13 @@ def of_campaign(report: CampaignReport, more: Iterable[Finding] = ()) -> CiDocum
         _case((skipped.device, skipped.model, skipped.variant, skipped.run), "skipped", "skipped", skipped.text)
         for skipped in report.skipped
     ]
-    verdict = banner(report)
+    _, headline, _ = banner(report) or (None, "", ())
     return CiDocument(
         name=f"ort-mobile {report.name}",
         cases=tuple(cases),
         findings=tuple(_findings(report, more)),
         summary=bounded(
-            f"{report.name}: {verdict[1]}" if verdict else report.name,
+            f"{report.name}: {headline}" if headline else report.name,
             [choices(report), *result_tables(report), *sections(report)], "report.html",
         ),
     )  # fmt: skip

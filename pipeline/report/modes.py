@@ -56,7 +56,8 @@ def mode_rows(
         bases = []
         compared: dict[tuple[str, str, str], Comparison | None] = {}
         ran = ((row, timed) for row, timed in measured if not row.same_as)
-        for group in grouped(((row.device, row.model), (row, timed)) for row, timed in ran).values():
+        groups = grouped(((row.device, row.model), (row, timed)) for row, timed in ran)
+        for (device, model), group in groups.items():
             base = baseline_of_runs(group)
             bases.append(base)
             if mode is MeasureMode.COLD:
@@ -66,7 +67,7 @@ def mode_rows(
                     for row, timed in group
                 ]
                 for key, (_, comparison, _) in summarize(cold_groups, base.way if base else None, rule).items():
-                    compared[group[0][0].device, group[0][0].model, key] = comparison
+                    compared[device, model, key] = comparison
         for row, timed in measured:
             results = [record.result for record in timed if record.result.status is Status.OK]
             empty = ModeRow(

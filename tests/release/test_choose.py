@@ -8,7 +8,7 @@ from pipeline.campaign.statistics.compare import DecisionRule, Verdict
 from pipeline.campaign.statistics.groups import RunGroup
 from pipeline.config import Platform, Target
 from pipeline.core.variant import Artifact, Level, Style, Variant
-from pipeline.release.choose import MeasuredRun, Rejected, choose, suits
+from pipeline.release.choose import Contender, Rejected, choose, suits
 from tests.values import present
 
 PHONE = DeviceFacts(name="adb:1", platform="android", abis=("arm64-v8a", "armeabi-v7a"), api_level=33)
@@ -32,7 +32,7 @@ def artifact(
 
 def measured(
     of: Artifact, ms: float, device: str = "adb:1", provider: str = "cpu", marks: tuple[Mark, ...] = ()
-) -> MeasuredRun:
+) -> Contender:
     times = {n: tuple(int(ms * 1e6) + 100 * k + n for k in range(20)) for n in range(6)}
     name, options = of.variant.name, RunOptions(provider=provider)
     run = RecordedRun(id="1", device=device, model="m", variant=name, run=provider, options=options)
@@ -60,7 +60,7 @@ def test_of_equals_the_plainest_ships() -> None:
     assert choice.undecided == ()
 
 
-def noisy(of: Artifact, ms: float, spread: float) -> MeasuredRun:
+def noisy(of: Artifact, ms: float, spread: float) -> Contender:
     """Rounds that scatter so much that nothing is shown about them."""
     run, _, group = measured(of, ms)
     times = {n: tuple(int(t * (1 + spread * (-1) ** n)) for t in each) for n, each in group.latencies_ns.items()}

@@ -96,6 +96,12 @@ def test_what_follows_a_failed_baseline_is_compared_with_the_next_of_its_options
     assert {row.comparison.baseline for row in made if row.comparison} == {"basic/cpu"}
 
 
+def test_a_mark_that_a_host_stored_twice_counts_once_for_its_round() -> None:
+    marked = (record(number, (2_000_000,), marks=(Mark.THROTTLED, Mark.THROTTLED)) for number in range(2))
+    reasons = " ".join(caution.reason for caution in only(lane(*marked)).cautions)
+    assert "in 2 of 2 rounds" in reasons
+
+
 def test_numbers_of_a_row() -> None:
     row = only(lane(record(0, (10, 20)), record(1, (30,), marks=(Mark.THROTTLED,)), record(2, (), REFUSED)))
     assert (row.rounds, row.failed_rounds, row.load_ns, row.first_run_ns) == (2, 1, 3_000_000, 900_000)

@@ -65,6 +65,7 @@ def android(
         telemetry=Telemetry(telemetry), runtime=runtime, ai_pack=str(pack_folder) if pack_folder else None,
     )  # fmt: skip
     library = android_library(bundle, manifest, table, version)
+    warnings = library.warnings  # raises for a library of the runtime that cannot be read: before anything is written
     new = library.write(output)
     named, classes, beside = library.named, library.classes, library.beside
     document = {
@@ -89,5 +90,5 @@ def android(
     if beside:
         lines += CONFLICT.format(release=library.release, runtime=beside.notation).split("\n")
     outputs.show_lines(document, lines)
-    for warning in library.warnings:
+    for warning in warnings:
         click.echo(f"warning: {warning}", err=True)

@@ -117,6 +117,15 @@ def runtime_libraries(text: str, releases: Sequence[str], needed: Collection[str
     return libraries
 
 
+def runtime_warnings(libraries: Sequence[Library]) -> Iterator[str]:
+    """What keeps the AAR that has these libraries from some phones; raises as `small_pages`."""
+    if small := small_pages(libraries[0].archive):
+        yield f"{', '.join(small)} cannot be loaded on phones with 16 KB pages: segments are aligned to less"
+    abis = [library.abi for library in libraries]
+    if not {*abis} & {"arm64-v8a", "armeabi-v7a"}:
+        yield f"there is no library for phones in it: it has {', '.join(abis)}"
+
+
 def _members(archive: Path) -> frozenset[str]:
     if not is_archive(archive):
         raise _no_runtime(archive, f"it is no AAR; {LIBRARY} alone lacks the Java classes and {JNI_LIBRARY}")
@@ -503,13 +512,7 @@ class AndroidLibrary:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What to know of the ONNX Runtime that apps get with the models."""
-        release, abis, texts = self.release, [library.abi for library in self.runtime], []
-        if self.runtime and (small := small_pages(self.runtime[0].archive)):
-            texts.append(
-                f"{', '.join(small)} cannot be loaded on phones with 16 KB pages: segments are aligned to less"
-            )
-        if self.runtime and not {*abis} & {"arm64-v8a", "armeabi-v7a"}:
-            texts.append(f"there is no library for phones in it: it has {', '.join(abis)}")
+        release, texts = self.release, list(runtime_warnings(self.runtime)) if self.runtime else []
         if not self.runtime and release.count(".") == 1:
             texts.append(
                 f"apps get the newest patch of ONNX Runtime {release} that their build finds "
@@ -658,7 +661,9 @@ def check_config(config: Config) -> None:
     if table.ai_pack:
         pack_name(Path(table.ai_pack))
     if table.runtime:
-        runtime_libraries(table.runtime, [release_for(target)], abis_of_target(target.platform, target.abis))
+        abis = abis_of_target(target.platform, target.abis)
+        libraries = runtime_libraries(table.runtime, [release_for(target)], abis)
+        tuple(runtime_warnings(libraries))  # which reads all libraries of the archive
     java_compiler()
 
 

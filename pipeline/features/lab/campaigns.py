@@ -205,9 +205,10 @@ def fetched(
         by_name[name] = folder / place
     for name in record.references:
         file_in(folder, f"{REFERENCES}/{name}/any")
-    paths = [(file, file_in(folder, file[0])) for file in files_of(store, campaign.id)]
-    for file, path in paths:
-        fetch_file(store, file, by_name.get(file[0], path), ended)
+    files = files_of(store, campaign.id)
+    paths = [by_name.get(name, file_in(folder, name)) for name, _, _ in files]
+    for file, path in zip(files, paths, strict=True):
+        fetch_file(store, file, path, ended)
     return Carried(campaign=campaign, record=record, artifacts=artifacts, folder=folder)
 
 

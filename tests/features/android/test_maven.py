@@ -16,6 +16,8 @@ from pipeline.features.android import library
 from pipeline.features.android.library import MARK, release_range
 from tests.command import Done, ort_mobile
 from tests.features.android.samples import bundle, needs_java, shipped, signature, two_classes
+from tests.library.library_files import library as elf_library
+from tests.library.library_files import texts
 from tests.values import files_of
 
 NAMED = ("--group", "com.example", "--version", "1.0")
@@ -263,4 +265,20 @@ def test_what_is_no_whole_runtime_is_refused(tmp_path: Path, members: dict[str, 
                 archive.writestr(name, text)
     result = released(tmp_path, "--runtime", str(given), code=2)
     assert why in result.err
+    assert not (tmp_path / "repo").exists()
+
+
+@pytest.mark.usefixtures("java")
+def test_a_runtime_with_a_library_that_cannot_be_read_is_refused_first(tmp_path: Path) -> None:
+    bundle(tmp_path, ships=(shipped(abis=("arm64-v8a",)),))
+    whole = elf_library("arm64-v8a", extra=texts("1.28.0"))
+    given = tmp_path / "given.aar"
+    with zipfile.ZipFile(given, "w") as archive:
+        for name in (*PARTS, f"jni/arm64-v8a/{JNI}", "jni/arm64-v8a/libother.so"):
+            archive.writestr(name, whole if name.startswith("jni") else PARTS[name])
+    content = bytearray(given.read_bytes())
+    content[content.rindex(b"PK\x01\x02") + 8] |= 1  # the last one is encrypted
+    given.write_bytes(content)
+    result = released(tmp_path, "--runtime", str(given), code=3)
+    assert "this archive cannot be unpacked" in result.err
     assert not (tmp_path / "repo").exists()
