@@ -56,6 +56,7 @@ from pipeline.partition.rules import Claim, claim
 from pipeline.partition.shown import (
     CLAIMS,
     CLAIMS_PROVIDER,
+    View,
     add_copies,
     before_partitioning,
     claims_devices,
@@ -133,9 +134,9 @@ def choose_reference(
     return AwareSpec(by=AwareBy(way=Way.INSTALLED), optional=True)
 
 
-def library_of(wish: AwareSpec) -> LibraryFacts:
-    """The Android library of a wish that has one, for its ABI; raises as `resolve`."""
-    return resolve(wish.library, wish.by.abi or X86_64).android()
+def library_of(aware: AwareSpec) -> LibraryFacts:
+    """The Android library of what is asked, where it has one, for its ABI; raises as `resolve`."""
+    return resolve(aware.library, aware.by.abi or X86_64).android()
 
 
 def _of(facts: LibraryFacts, *, optional: bool) -> AwareSpec:
@@ -153,8 +154,6 @@ def _cached(release: str) -> list[str]:
     return [f"android:{version}" for version in fitting]
 
 
-Look = Callable[["ModelProto"], Graph]
-
 MOST_NAMED = 5
 PRODUCTS = frozenset({"MatMul", "Gemm"})
 SAVE = SessionSettings(level=Level.NONE, keep_shared_dq=True)
@@ -165,11 +164,12 @@ file runs on every core; one with it leaves nodes that the others have no kernel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WholeGraph:
-    """A model with its view. Nodes go by their first output (`first_output`).
+class ShownModel:
+    """A model as its providers were shown it, after level basic, with its view and what they claim of it.
 
-    `kept` are the nodes that stay as they are; `claimed` counts them by provider. `claims` are all of them, in bodies
-    too, as the claims provider knows nodes (`node_key`). `notes` are warnings.
+    Nodes go by their first output (`first_output`). `kept` are the nodes that stay as they are; `claimed` counts them
+    by provider. `claims` are all of them, in bodies too, as the claims provider knows nodes (`node_key`). `notes` are
+    warnings.
     """
 
     model: LeanModel
@@ -180,46 +180,47 @@ class WholeGraph:
     notes: tuple[str, ...] = ()
 
 
-def aware_parts(optimizer: "Optimizer", settings: SessionSettings, wish: AwareSpec) -> OrtParts:
-    """The optimized model with the claims of a wish kept: a provider-aware file.
+def aware_parts(optimizer: "Optimizer", settings: SessionSettings, aware: AwareSpec) -> OrtParts:
+    """The optimized model with the claims kept that are asked for: a provider-aware file.
 
     ModelError when onnxruntime refuses the model, or the phone would when it asks a provider.
     """
-    model, shop = optimizer.model, optimizer.shop
-    if wish not in optimizer.claims:  # the same at every level
-        optimizer.claims[wish] = find_claims(model, optimizer.basic, wish, shop.folder)
-    whole = optimizer.claims[wish]
+    model, context = optimizer.model, optimizer.context
+    if aware not in optimizer.claims:  # the same at every level
+        optimizer.claims[aware] = find_claims(model, optimizer.basic, aware, context.folder)
+    shown = optimizer.claims[aware]
 
     # A session that has the provider saves the file where there is one, an Android library's before the installed one.
     refused: tuple[str, ...] = ()
     try:
-        if wish.way is Way.INSTALLED:
-            return installed_parts(model, whole, settings, wish, shop)
-        if wish.way is Way.LIBRARY:
-            parts = genuine_parts(model, whole, settings, wish, shop)
-            if wish not in optimizer.differences:
-                optimizer.differences[wish] = tuple(library_differences(whole, wish, shop))
-            return replace(parts, notes=(*parts.notes, *optimizer.differences[wish]))
+        if aware.way is Way.INSTALLED:
+            return installed_parts(model, shown, settings, aware, context)
+        if aware.way is Way.LIBRARY:
+            parts = genuine_parts(model, shown, settings, aware, context)
+            if aware not in optimizer.differences:
+                optimizer.differences[aware] = tuple(library_differences(shown, aware, context))
+            return replace(parts, notes=(*parts.notes, *optimizer.differences[aware]))
     except RunnerError as error:
-        if not wish.optional or isinstance(error, DiskError):
+        if not aware.optional or isinstance(error, DiskError):
             raise
         refused = (f"our rules decided, because {error.what}: {error.why}",)
 
     # Else the installed onnxruntime does, with a provider that claims what our rules say.
     plain = msgspec.structs.replace(settings, aware=None)
-    notes, start = whole.notes, model
-    same = _texts(whole.model) == _texts(optimizer.basic)  # so the CPU's session did nothing beyond level basic
-    gpu = next((provider for provider in wish.providers if provider.rules.copies), None)
+    notes, start = shown.notes, model
+    # Whether the CPU's session did nothing beyond level basic
+    same = _node_bytes(shown.model) == _node_bytes(optimizer.basic)
+    gpu = next((provider for provider in aware.providers if provider.rules.copies), None)
     title = gpu.rules.run.ort_name if gpu else CLAIMS_PROVIDER
 
     def with_copies(parts: OrtParts, before: LeanModel) -> OrtParts:
-        if not gpu or not whole.claims:
+        if not gpu or not shown.claims:
             return parts
-        saved = as_onnx(parts, before, shop)
-        copying = for_gpu(saved, gpu, look_at(saved, shop.folder))
-        return parts if copying is saved else to_parts(copying, SAVE, shop)
+        saved = as_onnx(parts, before, context)
+        copying = for_gpu(saved, gpu, viewer(saved, context.folder))
+        return parts if copying is saved else to_parts(copying, SAVE, context)
 
-    if not wish.safe and (not whole.claims or (same and settings.level is Level.BASIC)):
+    if not aware.safe and (not shown.claims or (same and settings.level is Level.BASIC)):
         parts = optimizer.parts(plain)
     else:
         try:
@@ -231,26 +232,158 @@ def aware_parts(optimizer: "Optimizer", settings: SessionSettings, wish: AwareSp
         again = same and bool(model.weights) and optimizer.is_settled
         start = optimizer.basic if again else model
         chosen = msgspec.structs.replace(plain, keep_constants=again)
-        parts, lost = save_with_claims(start, whole, chosen, shop, title)
+        parts, lost = save_with_claims(start, shown, chosen, context, title)
         notes += lost
-        if wish.safe:  # the phone partitions the file again: it must not find what it cannot build
-            closed = as_onnx(parts, start, shop)
-            look = look_at(closed, shop.folder)
-            notes += tuple(note for provider in wish.providers for note in close_off(closed, provider, look))
-            parts = to_parts(closed, SAVE, shop)
-    borrowed = [provider.ort_release for provider in wish.providers if not has_rules(provider.ort_release)]
+        if aware.safe:  # the phone partitions the file again: it must not find what it cannot build
+            closed = as_onnx(parts, start, context)
+            viewed = viewer(closed, context.folder)
+            notes += tuple(note for provider in aware.providers for note in close_off(closed, provider, viewed))
+            parts = to_parts(closed, SAVE, context)
+    borrowed = [provider.ort_release for provider in aware.providers if not has_rules(provider.ort_release)]
     aware_by = AwareBy(way=Way.PLUGIN, rules=str(rules_of(borrowed[0])) if borrowed else "")
-    return replace(with_copies(parts, start), claimed=whole.claimed, notes=(*notes, *refused), aware_by=aware_by)
+    return replace(with_copies(parts, start), claimed=shown.claimed, notes=(*notes, *refused), aware_by=aware_by)
 
 
-def _texts(model: LeanModel) -> list[bytes]:
+def _node_bytes(model: LeanModel) -> list[bytes]:
     return [node.SerializeToString(deterministic=True) for node in model.proto.graph.node]
 
 
+MOST_ROUNDS = 64
+MOST_LISTED = 4
+MOST_LEFT_OUT = 1000
+"""Nodes that `safe` leaves to the CPU before the provider is given up."""
+
+
+def find_claims(source: LeanModel, basic: LeanModel, aware: AwareSpec, folder: Path) -> ShownModel:
+    """The graph that the providers are shown of `basic` (which is `source` after level basic), and their claims.
+
+    What the session for the CPU did beyond level basic is undone (ep_rules H.4.2 and H.4.3); functions that are neither
+    claimed nor known to the CPU are inlined as the real session would, and the providers asked again about their nodes.
+    ModelError when asking a provider would end the session on the phone too.
+    """
+    before = source.proto
+    for settings in aware.providers:
+        before = before_partitioning(before, viewer(source, folder), settings)
+    model = undone_for_provider(basic.proto, before) or basic.proto
+    viewed = viewer(basic, folder)
+    graph = unique_dq(viewed(model))
+    # As in the view: Constant nodes are initializers, shared DequantizeLinear nodes copied.
+    shown = model = copied(model)
+    lift_constants(model.graph)
+    add_copies(model.graph, graph)
+    asked = [_Asked(settings, aware.safe) for settings in aware.providers]
+    for provider in asked:
+        provider.ask(graph)
+    for _ in range(MOST_ROUNDS):
+        changed = without_functions(model, graph, {name for provider in asked for name in provider.names})
+        if changed is model:
+            break
+        graph, fresh = inlined_view(graph, viewed(changed))
+        model = changed
+        for provider in asked:
+            provider.ask(graph, fresh)
+    # Every reader of a DequantizeLinear gets a copy of its own before functions are inlined, and none afterwards. Where
+    # nodes inside an inlined body share one, a session that was given the body would make copies: then all functions
+    # are left for the sessions to inline.
+    remaining = {(node.op_type, first_output(node)) for node in model.graph.node}
+    shared = {
+        node.first_output
+        for node in graph.nodes.values()
+        if node.op_type == "DequantizeLinear" and len(graph.out_edges[node.index]) > 1
+    }
+    calls = [node for node in shown.graph.node if (node.op_type, first_output(node)) not in remaining]
+    if any(not shared.isdisjoint(call.input) for call in calls):
+        model = shown
+    for provider in asked:
+        if not provider.names and (
+            lost := lost_to_dimensions(provider.settings.provider, dynamic_names(source.proto), provider.codes)
+        ):
+            provider.notes.append(lost)
+    # The model as providers were shown it, and the nodes of their claims that the file can still keep
+    proto = copied(model)
+    del proto.graph.value_info[:]
+    lift_constants(proto.graph)
+    names = {tensor.name for tensor in proto.graph.initializer if tensor.data_location == tensor.EXTERNAL}
+    weights = {name: place for name, place in {**source.weights, **basic.weights}.items() if name in names}
+    same = {(node.op_type, first_output(node)) for node in proto.graph.node}
+    operators = {node.first_output: node.op_type for node in graph.nodes.values()}
+    return ShownModel(
+        model=LeanModel(proto=proto, folder=basic.folder, weights=weights),
+        graph=graph,
+        kept=frozenset(name for provider in asked for name in provider.names if (operators[name], name) in same),
+        claimed={provider.settings.provider: len(provider.names) for provider in asked},
+        notes=tuple(dict.fromkeys(note for provider in asked for note in provider.notes)),
+        claims=frozenset(name for provider in asked for name in provider.claims),
+    )
+
+
+def viewer(model: LeanModel, folder: Path) -> View:
+    """How messages of a model, or of what came of it, are viewed; `folder` is for what is found out on the way."""
+    read = tensor_reader(model)
+    return lambda proto: view(proto, read=read, saved=lambda: body_types(proto, folder), outside=model.outside)
+
+
+class _Asked:
+    """One provider and what it has claimed so far, by first output."""
+
+    def __init__(self, settings: Settings, safe: bool) -> None:
+        self.settings = settings
+        self.safe = safe
+        self.names: set[str] = set()
+        self.claims: set[str] = set()
+        self.notes: list[str] = []
+        self.codes: list[str] = []
+
+    def ask(self, graph: Graph, fresh: frozenset[int] | None = None) -> None:
+        """Ask about a whole graph, or (saving asks for both) about fresh nodes and those claimed before."""
+        only = None
+        if fresh is not None:
+            only = fresh | {index for index, node in graph.nodes.items() if node.first_output in self.names}
+        claimed = self._buildable(graph, only) if self.safe else self._claim(graph, only)
+        if not self.safe and (refusal := problem(graph, claimed.groups, self.settings)) is not None:
+            remedy = f"{refusal.remedy[0].upper()}{refusal.remedy[1:]}; " if refusal.remedy else ""
+            self.notes.append(f"{self.settings.provider}: {refusal.text}. {remedy}--safe leaves such nodes to the CPU")
+        nodes = [node for group in claimed.groups for node in group]
+        self.names |= {node.first_output for node in nodes}
+        self.claims |= {node_key(node) for node in nodes}
+        self.codes += [refusal.code for refusal in claimed.refusals.values()]
+        if fresh is None:
+            for _, body in bodies(graph):
+                nodes = [node for group in claim(body, self.settings).groups for node in group]
+                self.claims |= {node_key(node) for node in nodes}
+
+    def _claim(self, graph: Graph, only: frozenset[int] | None) -> Claim:
+        claimed = claim(graph, self.settings, only)
+        if claimed.fatal is not None:
+            raise ModelError(
+                f"{self.settings.provider} cannot be asked about this model",
+                why=claimed.fatal.text,
+                remedy=claimed.fatal.remedy or "change the model, or convert without this provider",
+            )
+        return claimed
+
+    def _buildable(self, graph: Graph, only: frozenset[int] | None) -> Claim:
+        """The claim without the nodes on which building the provider's model would fail; the rest is grouped anew."""
+        free = frozenset(graph.nodes) if only is None else only
+        left_out: list[str] = []
+        for _ in range(MOST_LEFT_OUT):
+            claimed = self._claim(graph, free if left_out else only)
+            unit = culprits(graph, claimed, self.settings)
+            if not unit:
+                if left_out:
+                    names = ", ".join(left_out[:MOST_LISTED])
+                    more = f" and {len(left_out) - MOST_LISTED} more" if len(left_out) > MOST_LISTED else ""
+                    self.notes.append(f"{self.settings.provider}: left to the CPU: {names}{more}")
+                return claimed
+            free -= {node.index for node in unit}
+            left_out.append(f"{unit[0].op_type} '{unit[0].name or unit[0].first_output}'")
+        return Claim()
+
+
 def save_with_claims(
-    model: LeanModel, whole: WholeGraph, settings: SessionSettings, shop: PassContext, title: str = CLAIMS_PROVIDER
+    model: LeanModel, shown: ShownModel, settings: SessionSettings, context: PassContext, title: str = CLAIMS_PROVIDER
 ) -> tuple[OrtParts, tuple[str, ...]]:
-    """The ORT format file of a model at a level with the claims of `whole` kept, and a warning where one could not be.
+    """The ORT format file of a model at a level with the claims of `shown` kept, and a warning where one could not be.
 
     Saving looks up a kernel of this computer's CPU for every node, and inserts no Casts around what a provider claims:
     a claimed node without one is left to the CPU (ep_rules H.4.13). ModelError when onnxruntime refuses the model.
@@ -259,18 +392,18 @@ def save_with_claims(
     @functools.cache
     def intact() -> frozenset[str]:
         """Weights that the optimizations for the CPU leave as they are, even where they may fuse every node."""
-        optimized = optimize(model, settings, shop)
+        optimized = optimize(model, settings, context)
         return frozenset(name for name, place in optimized.weights.items() if model.weights.get(name) == place)
 
     def save(claims: Collection[str]) -> OrtParts:
         """ModelError when onnxruntime refuses the model or the claims."""
-        lean, weights = weights_to_inputs(model, model.weights.keys() - _unseen(model, whole, claims, intact))
-        listed = shop.new_file(".claims")
+        lean, weights = weights_to_inputs(model, model.weights.keys() - _unseen(model, shown, claims, intact))
+        listed = context.new_file(".claims")
         listed.write_bytes(claims_file(claims))
         extra = {WEIGHTS_FOLDER: str(lean.folder), CLAIMS: str(listed)}
         message, device = loadable(lean).SerializeToString(), claims_devices()[title]
         try:
-            return OrtParts(skeleton=save_ort(message, settings, extra, shop, device), weights=weights)
+            return OrtParts(skeleton=save_ort(message, settings, extra, context, device), weights=weights)
         finally:
             listed.unlink()
 
@@ -287,11 +420,11 @@ def save_with_claims(
         return []
 
     with suppress(ModelError):
-        return save(whole.claims), ()
+        return save(shown.claims), ()
     save(frozenset())  # raises where the claims are not the cause
-    for node in whole.graph.nodes.values():
-        if node_key(node) in whole.claims:
-            types = tuple(whole.graph.value(name).dtype for name in (*node.inputs, *node.outputs) if name)
+    for node in shown.graph.nodes.values():
+        if node_key(node) in shown.claims:
+            types = tuple(shown.graph.value(name).dtype for name in (*node.inputs, *node.outputs) if name)
             kinds.setdefault((node.domain, node.op_type, node.since_version, types), []).append(node)
     lost = [node for kind in refused(list(kinds)) for node in kinds[kind]]
     names = ", ".join(f"{node.op_type} '{node.name or node.first_output}'" for node in lost[:MOST_NAMED])
@@ -299,19 +432,19 @@ def save_with_claims(
         f"{len(lost)} claimed nodes have no kernel on this computer's CPU and are stored otherwise "
         f"({names}{' …' * (len(lost) > MOST_NAMED)}): the phone's provider may claim less"
     )
-    return save(whole.claims - {node_key(node) for node in lost}), (note,)
+    return save(shown.claims - {node_key(node) for node in lost}), (note,)
 
 
 def _unseen(
-    model: LeanModel, whole: WholeGraph, claims: Collection[str], intact: Callable[[], frozenset[str]]
+    model: LeanModel, shown: ShownModel, claims: Collection[str], intact: Callable[[], frozenset[str]]
 ) -> set[str]:
     """Large weights whose numbers no optimizer wants; onnxruntime holds what it saves in ORT format up to twice.
 
     Claimed nodes alone read them, or they are the second factors of products, which fusions keep or rewrite.
     """
-    shown = whole.graph.nodes.values()
-    inputs_of = {(node.op_type, node.first_output): node.inputs for node in shown if node_key(node) in claims}
-    graph, places = model.proto.graph, whole.model.weights
+    nodes = shown.graph.nodes.values()
+    inputs_of = {(node.op_type, node.first_output): node.inputs for node in nodes if node_key(node) in claims}
+    graph, places = model.proto.graph, shown.model.weights
     names = {name for name, place in model.weights.items() if places.get(name) == place}
     names -= {value.name for value in chain(graph.input, *(body.output for body in subgraphs(graph)))}
     for body in subgraphs(graph) if names else ():
@@ -326,7 +459,7 @@ def _unseen(
 
 
 def installed_parts(
-    model: LeanModel, whole: WholeGraph, settings: SessionSettings, wish: AwareSpec, shop: PassContext
+    model: LeanModel, shown: ShownModel, settings: SessionSettings, aware: AwareSpec, context: PassContext
 ) -> OrtParts:
     """The file that the installed onnxruntime saves at the wanted level; notes where its claims are not our rules'.
 
@@ -334,8 +467,8 @@ def installed_parts(
     """
     import onnxruntime
 
-    asked = wish.providers[0]
-    if len(wish.providers) > 1 or wish.safe or asked.nnapi_flags:
+    asked = aware.providers[0]
+    if len(aware.providers) > 1 or aware.safe or asked.nnapi_flags:
         raise ConfigError(
             "the installed onnxruntime makes models aware of one provider as it is",
             why="Python cannot hand it NNAPI flags, and it decides by itself what is claimed",
@@ -356,25 +489,25 @@ def installed_parts(
 
     def save(proto: "ModelProto", lean: LeanModel, chosen: SessionSettings) -> tuple[bytes, frozenset[str] | None]:
         """The file that a session saves of a message with its weights where the model has them, and what it claimed."""
-        target = shop.new_file(".ort")
+        target = context.new_file(".ort")
         taken = save_optimized(
             proto.SerializeToString(), chosen, target, {WEIGHTS_FOLDER: str(lean.folder), **config},
-            ort_format=True, where=shop.where, provider=provider,
+            ort_format=True, where=context.where, provider=provider,
         )  # fmt: skip
         content = target.read_bytes()
         target.unlink()
         return content, taken
 
     skeleton, _ = save(loadable(model), model, settings)
-    named = copied(loadable(whole.model))
+    named = copied(loadable(shown.model))
     name_nodes(named)
-    _, taken = save(named, whole.model, PLAIN)
-    notes = whole.notes
+    _, taken = save(named, shown.model, PLAIN)
+    notes = shown.notes
     if taken is None:
         notes += ("the installed onnxruntime does not tell its claims (that came with 1.24): they were not compared",)
     elif "" not in taken:  # nodes of inlined functions have no names
-        differing = [f"{name} (theirs)" for name in sorted(taken - whole.kept)]
-        differing += [f"{name} (ours)" for name in sorted(whole.kept - taken)]
+        differing = [f"{name} (theirs)" for name in sorted(taken - shown.kept)]
+        differing += [f"{name} (ours)" for name in sorted(shown.kept - taken)]
         if differing:
             names = ", ".join(differing[:MOST_NAMED])
             notes += (
@@ -382,58 +515,58 @@ def installed_parts(
             )
     return OrtParts(
         skeleton=skeleton,
-        claimed={asked.provider: len(whole.kept if taken is None else taken)},
+        claimed={asked.provider: len(shown.kept if taken is None else taken)},
         notes=notes,
         aware_by=AwareBy(way=Way.INSTALLED, release=onnxruntime.__version__),
     )
 
 
 def genuine_parts(
-    model: LeanModel, whole: WholeGraph, settings: SessionSettings, wish: AwareSpec, shop: PassContext
+    model: LeanModel, shown: ShownModel, settings: SessionSettings, aware: AwareSpec, context: PassContext
 ) -> OrtParts:
     """The file that an Android library saves at the wanted level.
 
     ConfigError for other providers than NNAPI alone, which is the one that Android's libraries have; ModelError when
     the library refuses the model or crashes on it.
     """
-    if not wish.library_serves:
+    if not aware.library_serves:
         raise only_nnapi()
-    library = library_of(wish)
-    path, target = shop.new_file(".onnx"), shop.new_file(".ort")
+    library = library_of(aware)
+    path, target = context.new_file(".onnx"), context.new_file(".ort")
     write_model(model, path)
     entries = {"session.qdqisint8allowed": "1" if settings.int8_allowed else "0"}
     reference_aware(
-        path, target, library, wish.providers[0], OptimizationLevel(settings.level.value),
+        path, target, library, aware.providers[0], OptimizationLevel(settings.level.value),
         cpu="" if library.abi == default_abi() else PLAIN_CPU, config=entries,
     )  # fmt: skip
-    parts = OrtParts(skeleton=target.read_bytes(), claimed=whole.claimed, aware_by=wish.by)
+    parts = OrtParts(skeleton=target.read_bytes(), claimed=shown.claimed, aware_by=aware.by)
     remove_model(path)
     target.unlink()
     # Inputs may have other names: level basic merges equal constants, and which name stays is the library's choice.
     saved = parts.read().graph.nodes
     there = {(node.op_type, plain_name(next((name for name in node.outputs if name), ""))) for node in saved}
-    kept = [node for node in whole.model.proto.graph.node if first_output(node) in whole.kept]
+    kept = [node for node in shown.model.proto.graph.node if first_output(node) in shown.kept]
     gone = [f"{n.op_type} '{first_output(n)}'" for n in kept if (n.op_type, plain_name(first_output(n))) not in there]
-    notes = whole.notes
+    notes = shown.notes
     if gone:
         names = ", ".join(gone[:MOST_NAMED])
         notes += (f"{len(gone)} nodes that our rules claim are not in the library's file: {names}",)
     return replace(parts, notes=notes)
 
 
-def library_differences(whole: WholeGraph, wish: AwareSpec, shop: PassContext) -> Iterator[str]:
-    """What the library claims otherwise than our rules of the whole's graph.
+def library_differences(shown: ShownModel, aware: AwareSpec, context: PassContext) -> Iterator[str]:
+    """What the library claims otherwise than our rules of the shown model.
 
     It is asked about that graph as it stands: after its own level basic, nodes would have other names.
     """
-    path = shop.new_file(".onnx")
-    write_model(whole.model, path, named=True)
-    (answer,) = claims_of_named([path], library_of(wish), wish.providers[0])
+    path = context.new_file(".onnx")
+    write_model(shown.model, path, named=True)
+    (answer,) = claims_of_named([path], library_of(aware), aware.providers[0])
     remove_model(path)
     if answer.error is not None:
         yield f"the library's claims cannot be compared: {answer.error}"
         return
-    differences = differing(answer, whole.kept)
+    differences = differing(answer, shown.kept)
     if differences:
         names = ", ".join(
             f"{name} ({'ours' if ours else 'theirs'})" for name, ours in list(differences.items())[:MOST_NAMED]
@@ -447,7 +580,7 @@ MOST_CLOSED = 200
 
 def problem(graph: Graph, groups: Iterable[tuple[Node, ...]], settings: Settings) -> Refusal | None:
     """The first reason why one of the provider's models cannot be built on the phone."""
-    module = importlib.import_module(settings.rules.load)
+    module = importlib.import_module(settings.rules.load_module)
     refusal: Refusal | None = module.build_refusal(graph, groups, settings)
     return refusal
 
@@ -471,7 +604,7 @@ def culprits(graph: Graph, claimed: Claim, settings: Settings) -> Sequence[Node]
     return ()
 
 
-def close_off(model: LeanModel, settings: Settings, look: Look) -> Iterator[str]:
+def close_off(model: LeanModel, settings: Settings, viewed: View) -> Iterator[str]:
     """Keep a provider from the nodes of a finished model that it would claim and not build; gives warnings.
 
     The phone partitions the file again. Every rule that asks for a constant refuses what an Identity makes of one, and
@@ -480,7 +613,7 @@ def close_off(model: LeanModel, settings: Settings, look: Look) -> Iterator[str]
     """
     fresh, tried = FreshNames(), set[tuple[str, str]]()
     for _ in range(MOST_CLOSED):
-        graph = look(model.proto)
+        graph = viewed(model.proto)
         claimed = claim(graph, settings)
         refusal = claimed.fatal or problem(graph, claimed.groups, settings)
         if refusal is None:
@@ -509,7 +642,7 @@ def close_off(model: LeanModel, settings: Settings, look: Look) -> Iterator[str]
 FUSED_CONV = "FusedConv"
 
 
-def for_gpu(model: LeanModel, settings: Settings, look: Look) -> LeanModel:
+def for_gpu(model: LeanModel, settings: Settings, viewed: View) -> LeanModel:
     """A finished model with copies between the memories of GPU and CPU, which ONNX Runtime inserts in ONNX files alone.
 
     The same model where none are needed. A constant that both sides read is there twice. The layout decides what of the
@@ -517,7 +650,7 @@ def for_gpu(model: LeanModel, settings: Settings, look: Look) -> LeanModel:
     """
     from pipeline.partition.webgpu import COPIES, crossing, memories, shared_constants  # a table that few need
 
-    graph = look(model.proto)
+    graph = viewed(model.proto)
     parts = (graph, *(body for _, body in bodies(graph)))
     fused = any(node.op_type == FUSED_CONV for part in parts for node in part.nodes.values())
     options = msgspec.structs.replace(settings.webgpu, layout="NCHW" if fused else settings.webgpu.layout)
@@ -595,135 +728,3 @@ def _tensor(node: "NodeProto") -> "TensorProto":
     kind = onnx.TensorProto.FLOAT if "float" in attribute.name else onnx.TensorProto.INT64
     many = isinstance(content, (list, tuple))
     return onnx.helper.make_tensor(node.output[0], kind, [len(content)] if many else [], content if many else [content])
-
-
-MOST_ROUNDS = 64
-MOST_LISTED = 4
-MOST_LEFT_OUT = 1000
-"""Nodes that `safe` leaves to the CPU before the provider is given up."""
-
-
-def find_claims(source: LeanModel, basic: LeanModel, wish: AwareSpec, folder: Path) -> WholeGraph:
-    """The graph that the providers are shown of `basic` (which is `source` after level basic), and their claims.
-
-    What the session for the CPU did beyond level basic is undone (ep_rules H.4.2 and H.4.3); functions that are neither
-    claimed nor known to the CPU are inlined as the real session would, and the providers asked again about their nodes.
-    ModelError when asking a provider would end the session on the phone too.
-    """
-    before = source.proto
-    for settings in wish.providers:
-        before = before_partitioning(before, look_at(source, folder), settings)
-    model = undone_for_provider(basic.proto, before) or basic.proto
-    look = look_at(basic, folder)
-    graph = unique_dq(look(model))
-    # As in the view: Constant nodes are initializers, shared DequantizeLinear nodes copied.
-    shown = model = copied(model)
-    lift_constants(model.graph)
-    add_copies(model.graph, graph)
-    asked = [_Asked(settings, wish.safe) for settings in wish.providers]
-    for provider in asked:
-        provider.ask(graph)
-    for _ in range(MOST_ROUNDS):
-        changed = without_functions(model, graph, {name for provider in asked for name in provider.names})
-        if changed is model:
-            break
-        graph, fresh = inlined_view(graph, look(changed))
-        model = changed
-        for provider in asked:
-            provider.ask(graph, fresh)
-    # Every reader of a DequantizeLinear gets a copy of its own before functions are inlined, and none afterwards. Where
-    # nodes inside an inlined body share one, a session that was given the body would make copies: then all functions
-    # are left for the sessions to inline.
-    remaining = {(node.op_type, first_output(node)) for node in model.graph.node}
-    shared = {
-        node.first_output
-        for node in graph.nodes.values()
-        if node.op_type == "DequantizeLinear" and len(graph.out_edges[node.index]) > 1
-    }
-    calls = [node for node in shown.graph.node if (node.op_type, first_output(node)) not in remaining]
-    if any(not shared.isdisjoint(call.input) for call in calls):
-        model = shown
-    for provider in asked:
-        if not provider.names and (
-            lost := lost_to_dimensions(provider.settings.provider, dynamic_names(source.proto), provider.codes)
-        ):
-            provider.notes.append(lost)
-    # The model as providers were shown it, and the nodes of their claims that the file can still keep
-    proto = copied(model)
-    del proto.graph.value_info[:]
-    lift_constants(proto.graph)
-    names = {tensor.name for tensor in proto.graph.initializer if tensor.data_location == tensor.EXTERNAL}
-    weights = {name: place for name, place in {**source.weights, **basic.weights}.items() if name in names}
-    same = {(node.op_type, first_output(node)) for node in proto.graph.node}
-    operators = {node.first_output: node.op_type for node in graph.nodes.values()}
-    return WholeGraph(
-        model=LeanModel(proto=proto, folder=basic.folder, weights=weights),
-        graph=graph,
-        kept=frozenset(name for provider in asked for name in provider.names if (operators[name], name) in same),
-        claimed={provider.settings.provider: len(provider.names) for provider in asked},
-        notes=tuple(dict.fromkeys(note for provider in asked for note in provider.notes)),
-        claims=frozenset(name for provider in asked for name in provider.claims),
-    )
-
-
-def look_at(model: LeanModel, folder: Path) -> Look:
-    """How messages of a model, or of what came of it, are viewed; `folder` is for what is found out on the way."""
-    read = tensor_reader(model)
-    return lambda proto: view(proto, read=read, saved=lambda: body_types(proto, folder), outside=model.outside)
-
-
-class _Asked:
-    """One provider and what it has claimed so far, by first output."""
-
-    def __init__(self, settings: Settings, safe: bool) -> None:
-        self.settings = settings
-        self.safe = safe
-        self.names: set[str] = set()
-        self.claims: set[str] = set()
-        self.notes: list[str] = []
-        self.codes: list[str] = []
-
-    def ask(self, graph: Graph, fresh: frozenset[int] | None = None) -> None:
-        """Ask about a whole graph, or (saving asks for both) about fresh nodes and those claimed before."""
-        only = None
-        if fresh is not None:
-            only = fresh | {index for index, node in graph.nodes.items() if node.first_output in self.names}
-        claimed = self._buildable(graph, only) if self.safe else self._claim(graph, only)
-        if not self.safe and (refusal := problem(graph, claimed.groups, self.settings)) is not None:
-            remedy = f"{refusal.remedy[0].upper()}{refusal.remedy[1:]}; " if refusal.remedy else ""
-            self.notes.append(f"{self.settings.provider}: {refusal.text}. {remedy}--safe leaves such nodes to the CPU")
-        nodes = [node for group in claimed.groups for node in group]
-        self.names |= {node.first_output for node in nodes}
-        self.claims |= {node_key(node) for node in nodes}
-        self.codes += [refusal.code for refusal in claimed.refusals.values()]
-        if fresh is None:
-            for _, body in bodies(graph):
-                nodes = [node for group in claim(body, self.settings).groups for node in group]
-                self.claims |= {node_key(node) for node in nodes}
-
-    def _claim(self, graph: Graph, only: frozenset[int] | None) -> Claim:
-        claimed = claim(graph, self.settings, only)
-        if claimed.fatal is not None:
-            raise ModelError(
-                f"{self.settings.provider} cannot be asked about this model",
-                why=claimed.fatal.text,
-                remedy=claimed.fatal.remedy or "change the model, or convert without this provider",
-            )
-        return claimed
-
-    def _buildable(self, graph: Graph, only: frozenset[int] | None) -> Claim:
-        """The claim without the nodes on which building the provider's model would fail; the rest is grouped anew."""
-        free = frozenset(graph.nodes) if only is None else only
-        left_out: list[str] = []
-        for _ in range(MOST_LEFT_OUT):
-            claimed = self._claim(graph, free if left_out else only)
-            unit = culprits(graph, claimed, self.settings)
-            if not unit:
-                if left_out:
-                    names = ", ".join(left_out[:MOST_LISTED])
-                    more = f" and {len(left_out) - MOST_LISTED} more" if len(left_out) > MOST_LISTED else ""
-                    self.notes.append(f"{self.settings.provider}: left to the CPU: {names}{more}")
-                return claimed
-            free -= {node.index for node in unit}
-            left_out.append(f"{unit[0].op_type} '{unit[0].name or unit[0].first_output}'")
-        return Claim()

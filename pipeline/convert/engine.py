@@ -73,7 +73,7 @@ from pipeline.passes.optimize import for_processors, loads_where
 from pipeline.required_ops.value import replays
 
 if TYPE_CHECKING:
-    from pipeline.convert.aware import WholeGraph
+    from pipeline.convert.aware import ShownModel
 
 BASIC = SessionSettings(level=Level.BASIC)
 BASIC_AGAIN = SessionSettings(level=Level.BASIC, keep_constants=True)
@@ -82,10 +82,10 @@ BASIC_AGAIN = SessionSettings(level=Level.BASIC, keep_constants=True)
 class Optimizer:
     """Gives the parts of the ORT format file for each optimization of one model."""
 
-    def __init__(self, model: LeanModel, shop: PassContext) -> None:
+    def __init__(self, model: LeanModel, context: PassContext) -> None:
         self.model = model
-        self.shop = shop
-        self.claims: dict[AwareSpec, WholeGraph] = {}
+        self.context = context
+        self.claims: dict[AwareSpec, ShownModel] = {}
         self.differences: dict[AwareSpec, tuple[str, ...]] = {}
         """What a library claims otherwise than our rules."""
         self.unrecorded: OrtParts | None = None
@@ -107,7 +107,7 @@ class Optimizer:
         if not self.model.weights:
             if settings == BASIC and self.unrecorded:
                 return self.unrecorded
-            return OrtParts(skeleton=save_ort(self._message, settings, {}, self.shop))
+            return OrtParts(skeleton=save_ort(self._message, settings, {}, self.context))
         if settings.level is Level.BASIC:
             return self._basic_parts
         if settings.save_records:
@@ -115,24 +115,24 @@ class Optimizer:
             # level: where that changes it, or half precision Casts are about, the whole way from the model is taken.
             if not _has_half(self.model):
                 again = msgspec.structs.replace(settings, keep_constants=True)
-                parts = to_parts(self.basic, again, self.shop)
+                parts = to_parts(self.basic, again, self.context)
                 if self._graph_digest(parts) == self._graph_digest(self._basic_parts):
                     return parts
-            message = loadable(self.model).SerializeToString()
-            return OrtParts(skeleton=save_ort(message, settings, {WEIGHTS_FOLDER: str(self.model.folder)}, self.shop))
+            message, extra = loadable(self.model).SerializeToString(), {WEIGHTS_FOLDER: str(self.model.folder)}
+            return OrtParts(skeleton=save_ort(message, settings, extra, self.context))
         start = self._start
         again = msgspec.structs.replace(settings, keep_constants=start is not self.model)
-        return to_parts(optimize(start, again, self.shop), PLAIN, self.shop)
+        return to_parts(optimize(start, again, self.context), PLAIN, self.context)
 
     def check(self) -> None:
         """ModelError for what would keep onnxruntime busy without end, or no ORT file can hold (see guards)."""
-        check_tensor_types(self.model.proto, self.shop.where)
-        check_structure(self.model.proto, self.shop.where)
-        refuse_context((node.op_type for node in self.model.proto.graph.node), self.shop.where)
+        check_tensor_types(self.model.proto, self.context.where)
+        check_structure(self.model.proto, self.context.where)
+        refuse_context((node.op_type for node in self.model.proto.graph.node), self.context.where)
         computed = computed_constants(self.model.proto.graph)
         if computed:
             typed = self._plain.read(inner_types=True).graph.node_args
-            check_constants(computed, lambda name: stored_bytes(typed.get(name)), self.shop.where)
+            check_constants(computed, lambda name: stored_bytes(typed.get(name)), self.context.where)
 
     def digests(self, weights: Mapping[str, ByteRange]) -> dict[str, str]:
         """sha256 of the bytes of weights, by name; each range is read once, those of the model from the start on."""
@@ -153,17 +153,17 @@ class Optimizer:
     @cached_property
     def _plain(self) -> OrtParts:
         if self.model.weights:
-            return to_parts(self.model, PLAIN, self.shop)
-        return OrtParts(skeleton=save_ort(self._message, PLAIN, {}, self.shop))
+            return to_parts(self.model, PLAIN, self.context)
+        return OrtParts(skeleton=save_ort(self._message, PLAIN, {}, self.context))
 
     @cached_property
     def basic(self) -> LeanModel:
         """The model after level basic."""
-        return optimize(self.model, BASIC, self.shop)
+        return optimize(self.model, BASIC, self.context)
 
     @cached_property
     def _basic_parts(self) -> OrtParts:
-        return to_parts(self.basic, PLAIN, self.shop)
+        return to_parts(self.basic, PLAIN, self.context)
 
     @cached_property
     def _start(self) -> LeanModel:
@@ -180,7 +180,7 @@ class Optimizer:
         """Whether the basic result can be begun with: optimizing it at level basic again changes nothing."""
         if _has_half(self.model):
             return False
-        again = to_parts(optimize(self.basic, BASIC_AGAIN, self.shop), PLAIN, self.shop)
+        again = to_parts(optimize(self.basic, BASIC_AGAIN, self.context), PLAIN, self.context)
         return self._graph_digest(again) == self._graph_digest(self._basic_parts)
 
     def _graph_digest(self, parts: OrtParts) -> str:
@@ -236,7 +236,7 @@ def convert_model(request: ConvertRequest) -> ConvertResult:
                 variant=variant, what=f"{variant.name} is left out", where=where, why=why, remedy=remedy, skipped=True
             )
         else:
-            settings = session_settings(variant, request.platform, request.wish(variant, maker.target))
+            settings = session_settings(variant, request.platform, request.aware_spec(variant, maker.target))
             by_settings.setdefault(settings, []).append(variant)
 
     files: dict[Variant, ConvertedFile] = {}
@@ -348,9 +348,9 @@ class _Maker:
 
     def make(self, settings: SessionSettings) -> tuple[ConvertedFile, Path]:
         """The file of an optimization, somewhere on this disk. ModelError when onnxruntime refuses the model."""
-        wish = settings.aware
+        aware = settings.aware
         # A library is known by its digest; a build of onnxruntime in this Python is not.
-        repeatable = wish is None or wish.way is not Way.INSTALLED
+        repeatable = aware is None or aware.way is not Way.INSTALLED
         cache = self.cache if repeatable else None
         key = cache_key(self.content, settings, self.wheel) if cache else ""
         with self.clock("cache"):
@@ -371,8 +371,8 @@ class _Maker:
             file, path = self._as_onnx(file, parts, settings.level)
         # Why a library gave up, or there is no compiler, is not for ever: such files are made again.
         by = file.aware_by
-        as_wished = wish is None or (by is not None and (wish.way is not Way.LIBRARY or by.way is Way.LIBRARY))
-        if cache and as_wished:
+        as_asked = aware is None or (by is not None and (aware.way is not Way.LIBRARY or by.way is Way.LIBRARY))
+        if cache and as_asked:
             with self.clock("cache"), suppress(PipelineError):  # a cache that is full or read-only costs time only
                 file, path = self._with_needs(*cache.keep(key, file, path))
         return file, path
@@ -390,7 +390,7 @@ class _Maker:
         plan = plan_file(parts.skeleton, parts.weights)
         identity = _identity(plan, weight_digests)
         if identity not in self.written:
-            path = self.optimizer.shop.new_file(".ort")
+            path = self.optimizer.context.new_file(".ort")
             with self.clock("write"), storage_errors(path):
                 digest = write_file(plan, path, "" if parts.weights else identity)
             with self.clock("digest"):
@@ -420,9 +420,9 @@ class _Maker:
         What was checked of the ORT format file holds for it. At level none it is the model itself: a session would put
         Casts for this computer's CPU into it.
         """
-        path = self.optimizer.shop.new_file(".onnx")
+        path = self.optimizer.context.new_file(".onnx")
         before = self.optimizer.model
-        model = with_types(before if level is Level.NONE else as_onnx(parts, before, self.optimizer.shop))
+        model = with_types(before if level is Level.NONE else as_onnx(parts, before, self.optimizer.context))
         drop_unused_domains(model.proto)
         model.proto.graph.name = before.proto.graph.name or "main"  # the ORT format has no place for these
         model.proto.model_version = before.proto.model_version
@@ -455,7 +455,7 @@ class _Maker:
 
     def _place(self, path: Path) -> Path:
         """Equal files of an output folder are one file; the cache's is another, which nobody changes by an edit."""
-        temporary = self.optimizer.shop.new_file(".part")
+        temporary = self.optimizer.context.new_file(".part")
         if path in self.placed:
             share_file(self.placed[path], temporary)  # a file that is on the disk already
         elif self.cache:

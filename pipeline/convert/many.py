@@ -277,28 +277,28 @@ def share_weights(artifacts: tuple[Artifact, ...], name: str, output_folder: str
 
 
 def _joined(
-    group: Conversion,
+    conversion: Conversion,
     outcomes: Mapping[str, TaskOutcome[ConvertResult]],
     variants: Callable[[str], tuple[Variant, ...]],
 ) -> Conversion:
     """The results of a model's precisions as one; one that has none costs its variants, and all of them the model."""
-    asked = tuple(variant for form in group.models for variant in variants(form.precision))
+    asked = tuple(variant for form in conversion.models for variant in variants(form.precision))
     results: list[ConvertResult] = []
     lost: list[tuple[ModelInPrecision, PipelineError]] = []
-    for form in group.models:
+    for form in conversion.models:
         outcome = outcomes.get(form.name)
         error = form.error or (outcome.error if outcome else None)
         if outcome and outcome.value:
-            results.append(_named(outcome.value, group.model, form))
+            results.append(_named(outcome.value, conversion.model, form))
         elif error:
             lost.append((form, error))
     if not results:
-        return replace(group, variants=asked, error=lost[0][1] if lost else None)
+        return replace(conversion, variants=asked, error=lost[0][1] if lost else None)
     failures = [
         VariantFailure(
             variant=variant,
             what=f"there is no {variant.name}",
-            where=group.model.source.name,
+            where=conversion.model.source.name,
             why=f"{error.what}: {error.why}" if error.why else error.what,
             remedy=error.remedy,
             skipped=error is form.error,
@@ -314,7 +314,7 @@ def _joined(
         needs={name: needs for result in results for name, needs in result.needs.items()},
         timings_ns=dict(sum((Counter(result.timings_ns) for result in results), Counter())),
     )
-    return replace(group, variants=asked, result=whole)
+    return replace(conversion, variants=asked, result=whole)
 
 
 def _named(result: ConvertResult, model: NamedModel, form: ModelInPrecision) -> ConvertResult:
@@ -442,7 +442,7 @@ def convert_paths(paths: Sequence[str], job: ConversionJob, progress: Progress |
     progress = progress or NoProgress()
     sources = find_models(paths)
     models = name_models(sources, [None] * len(sources), [job.dimensions] * len(sources))
-    orders = [
+    conversions = [
         Conversion(
             model=model, base=ModelInPrecision(model=model), precisions=job.precisions, data=job.data,
             api_level=job.api_level, keep_float=job.keep_float,
@@ -453,7 +453,7 @@ def convert_paths(paths: Sequence[str], job: ConversionJob, progress: Progress |
     require_compiler(job.chips)
     with scratch(job.output) as work:
         converted = convert_models(
-            make_precisions(orders, job.auto_providers(), work, cache, progress),
+            make_precisions(conversions, job.auto_providers(), work, cache, progress),
             job.variants,
             output=job.output,
             cache=job.cache,

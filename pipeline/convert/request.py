@@ -52,7 +52,7 @@ class AwareSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def library_serves(self) -> bool:
-        """Whether an Android library can be told all that is wished for."""
+        """Whether an Android library can be told all that is asked."""
         (settings, *others) = self.providers
         return not others and not self.safe and settings.provider == NNAPI
 
@@ -176,7 +176,7 @@ class ConvertRequest(msgspec.Struct, frozen=True, kw_only=True):
     preflight: bool = False
     """Whether the result says what each file needs of the ONNX Runtime that will run it."""
 
-    def wish(self, variant: Variant, release: tuple[int, int]) -> AwareSpec | None:
+    def aware_spec(self, variant: Variant, release: tuple[int, int]) -> AwareSpec | None:
         """Whose claims a variant keeps; None for one that is aware of no provider. ValueError for an unknown one."""
         given = {settings.provider: settings for settings in self.aware.providers}
         providers = tuple(given.get(name) or Settings(provider=name, ort_release=release) for name in variant.providers)

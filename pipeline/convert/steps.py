@@ -168,24 +168,24 @@ class OrtParts:
         return msgspec.structs.replace(model, graph=graph)
 
 
-def optimize(model: LeanModel, settings: SessionSettings, shop: PassContext) -> LeanModel:
+def optimize(model: LeanModel, settings: SessionSettings, context: PassContext) -> LeanModel:
     """Optimize a model and read the result back, weights left where they lie.
 
     Where the optimizer is likely to change large weights (batch normalization folded into convolutions), it writes all
     of them to a file of its own: that costs a copy, but ONNX saved with weights in the message costs three in memory.
     """
-    target = shop.new_file(".onnx")
+    target = context.new_file(".onnx")
     extra = {WEIGHTS_FOLDER: str(model.folder)}
     if changes_large_weights(model):
         extra |= _own_weights(target)
-    save_optimized(loadable(model).SerializeToString(), settings, target, extra, ort_format=False, where=shop.where)
+    save_optimized(loadable(model).SerializeToString(), settings, target, extra, ort_format=False, where=context.where)
     return _read_optimized(target, model)
 
 
-def as_onnx(parts: OrtParts, before: LeanModel, shop: PassContext) -> LeanModel:
+def as_onnx(parts: OrtParts, before: LeanModel, context: PassContext) -> LeanModel:
     """The ONNX model of a file that a session saved of `before`, node for node."""
-    target = shop.new_file(".onnx")
-    save_optimized(bytes(parts.skeleton), PLAIN, target, _own_weights(target), ort_format=False, where=shop.where)
+    target = context.new_file(".onnx")
+    save_optimized(bytes(parts.skeleton), PLAIN, target, _own_weights(target), ort_format=False, where=context.where)
     optimized = _read_optimized(target, before)
     for number, body in enumerate(subgraphs(optimized.proto.graph)):  # ORT format keeps no names, ONNX wants some
         body.name = body.name or f"graph {number}"
@@ -285,7 +285,7 @@ def _read_optimized(path: Path, before: LeanModel) -> LeanModel:
     return LeanModel(proto=proto, folder=path.parent if all_own else folder, weights=weights)
 
 
-def to_parts(model: LeanModel, settings: SessionSettings, shop: PassContext) -> OrtParts:
+def to_parts(model: LeanModel, settings: SessionSettings, context: PassContext) -> OrtParts:
     """Save a model in ORT format with its large weights left where they are.
 
     With level none this only changes the container. Further levels are right for models without large weights, and
@@ -300,16 +300,16 @@ def to_parts(model: LeanModel, settings: SessionSettings, shop: PassContext) -> 
     for tensor in lean.proto.graph.initializer:
         if tensor.name in lean.weights:
             read_in(tensor, lean.weights[tensor.name])
-    return OrtParts(skeleton=save_ort(lean.proto.SerializeToString(), settings, {}, shop), weights=weights)
+    return OrtParts(skeleton=save_ort(lean.proto.SerializeToString(), settings, {}, context), weights=weights)
 
 
 def save_ort(
-    model: bytes, settings: SessionSettings, extra: Mapping[str, str], shop: PassContext, device: Any = None
+    model: bytes, settings: SessionSettings, extra: Mapping[str, str], context: PassContext, device: Any = None
 ) -> Buffer:
     """Optimize a serialized model and save it in ORT format: the file, mapped, as it may have weights too."""
-    target = shop.new_file(".ort")
+    target = context.new_file(".ort")
     try:
-        save_optimized(model, settings, target, extra, ort_format=True, where=shop.where, device=device)
+        save_optimized(model, settings, target, extra, ort_format=True, where=context.where, device=device)
         with target.open("rb") as file:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     finally:

@@ -23,23 +23,23 @@ WEBGPU: Final = "webgpu"
 class ProviderRules:
     """An execution provider, in one model format, whose claims are known: by rules, or from its own compiler.
 
-    `provider` and `options` are how a run asks for it. `rules` is the dotted name of the module that exports
-    `claim(graph, settings, only)` and `TABLE`, `load` of the one with `forecast(rounds, settings)` and
+    `provider` and `options` are how a run asks for it. `rules_module` is the dotted name of the module that exports
+    `claim(graph, settings, only)` and `TABLE`, `load_module` of the one with `forecast(rounds, settings)` and
     `build_refusal(graph, groups, settings)`, which may be the same. Both are imported when they are needed.
     `qdq_units`: it takes quantized operators with their DequantizeLinear and QuantizeLinear nodes as one.
     `on_cpu`: its kernels compute on the CPU, so that borders cost nothing and partitions are not counted.
     `copies`: it takes nodes one by one, and what its borders cost is counted in copies for each inference, by the
-    function `copies(graph, settings, claimed)` of `rules`; `estimated`, with the same arguments, says that ONNX Runtime
-    may insert others.
+    function `copies(graph, settings, claimed)` of `rules_module`; `estimated`, with the same arguments, says that ONNX
+    Runtime may insert others.
     `aware`: variants can be aware of it. `by_chip`: its claims depend on the chip, and the compiler of the chips gives
-    them: `rules` is the module that asks it, with `of_chip`.
+    them: `rules_module` is the module that asks it, with `of_chip`.
     """
 
     name: str
     provider: str
     title: str
-    rules: str
-    load: str
+    rules_module: str
+    load_module: str
     options: Mapping[str, str] = field(default_factory=dict)
     qdq_units: bool = False
     on_cpu: bool = False
@@ -61,27 +61,27 @@ class ProviderRules:
 _RULES = (
     ProviderRules(
         name=NNAPI, provider="nnapi", title="NNAPI", qdq_units=True,
-        rules="pipeline.partition.nnapi", load="pipeline.partition.nnapi_load",
+        rules_module="pipeline.partition.nnapi", load_module="pipeline.partition.nnapi_load",
     ),
     ProviderRules(
         name=COREML_NN, provider="coreml", title="CoreML NeuralNetwork", options={"ModelFormat": "NeuralNetwork"},
-        rules="pipeline.partition.coreml", load="pipeline.partition.coreml",
+        rules_module="pipeline.partition.coreml", load_module="pipeline.partition.coreml",
     ),
     ProviderRules(
         name=COREML_MLPROGRAM, provider="coreml", title="CoreML MLProgram", options={"ModelFormat": "MLProgram"},
-        rules="pipeline.partition.coreml", load="pipeline.partition.coreml",
+        rules_module="pipeline.partition.coreml", load_module="pipeline.partition.coreml",
     ),
     ProviderRules(
         name=XNNPACK, provider="xnnpack", title="XNNPACK", on_cpu=True, aware=False,
-        rules="pipeline.partition.xnnpack", load="pipeline.partition.xnnpack",
+        rules_module="pipeline.partition.xnnpack", load_module="pipeline.partition.xnnpack",
     ),
     ProviderRules(
         name=WEBGPU, provider="webgpu", title="WebGPU", copies=True,
-        rules="pipeline.partition.webgpu", load="pipeline.partition.webgpu",
+        rules_module="pipeline.partition.webgpu", load_module="pipeline.partition.webgpu",
     ),
     ProviderRules(
         name=QNN, provider="qnn", title="QNN", qdq_units=True, aware=False, by_chip=True,
-        rules="pipeline.partition.qnn.claims", load="pipeline.partition.qnn.claims",
+        rules_module="pipeline.partition.qnn.claims", load_module="pipeline.partition.qnn.claims",
     ),
 )  # fmt: skip
 

@@ -259,7 +259,7 @@ def claim(graph: Graph, settings: Settings, only: Container[int] | None = None) 
 
     Those are given when it is asked again after functions were inlined (A.2).
     """
-    module = importlib.import_module(settings.rules.rules)
+    module = importlib.import_module(settings.rules.rules_module)
     provider_claim: Claim = module.claim(graph, settings, only)
     return provider_claim
 
@@ -271,7 +271,7 @@ def copies_of(graph: Graph, settings: Settings, claimed: Container[int], inside:
     """
     if not settings.rules.copies:
         return None
-    module = importlib.import_module(settings.rules.rules)
+    module = importlib.import_module(settings.rules.rules_module)
     count: int = module.copies(graph, settings, claimed)
     return count + inside
 
@@ -280,7 +280,7 @@ def copies_estimated(graph: Graph, settings: Settings, claimed: Container[int]) 
     """Whether `copies_of` may differ from what ONNX Runtime does."""
     if not settings.rules.copies:
         return False
-    module = importlib.import_module(settings.rules.rules)
+    module = importlib.import_module(settings.rules.rules_module)
     about: bool = module.estimated(graph, settings, claimed)
     return about
 

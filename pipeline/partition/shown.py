@@ -103,7 +103,7 @@ def before_partitioning(model: "ModelProto", view: View, settings: Settings) -> 
     """
     if not model.functions:
         return model
-    table = importlib.import_module(settings.rules.rules).TABLE
+    table = importlib.import_module(settings.rules.rules_module).TABLE
     protected: Collection[str] = ()
     if any(function.name in table for function in model.functions):
         protected = _claimed_outputs(view(model), settings)
@@ -403,7 +403,7 @@ def predict_load(asked: Iterable[Round], settings: Settings) -> LoadForecast:
     first = next(remaining)
     if first[1].fatal is not None:
         return LoadForecast.failing(first[1].fatal)
-    forecast: Callable[..., LoadForecast] = importlib.import_module(settings.rules.load).forecast
+    forecast: Callable[..., LoadForecast] = importlib.import_module(settings.rules.load_module).forecast
     return forecast(chain([first], remaining), settings)
 
 

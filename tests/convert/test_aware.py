@@ -198,7 +198,7 @@ def test_nothing_claimed_is_the_stock_result(
     optimizer = Optimizer(model, PassContext(folder=tmp_path, where="model"))
     found = find_claims(model, optimizer.basic, AwareSpec(providers=(NNAPI,)), tmp_path)
     settings = SessionSettings(level=level)
-    ours, notes = save_with_claims(model, replace(found, claims=frozenset()), settings, optimizer.shop)
+    ours, notes = save_with_claims(model, replace(found, claims=frozenset()), settings, optimizer.context)
     count = [Counter(node.operator for node in parts.read().graph.nodes) for parts in (ours, optimizer.parts(settings))]
     assert (count[0], notes) == (count[1], ())
 

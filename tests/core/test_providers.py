@@ -31,7 +31,7 @@ PROVIDERS["tpu"] = ExecutionProvider(
 )
 PROVIDER_RULES["quick-tpu"] = ProviderRules(
     name="quick-tpu", provider="tpu", title="TPU (quick)", options={"mode": "quick"},
-    rules="tpu_rules", load="tpu_rules",
+    rules_module="tpu_rules", load_module="tpu_rules",
 )
 BUILD_PROVIDERS["tpu"] = BuildProvider(flag="--use_tpu", platforms=frozenset({"android"}), since=Release(1, 20))
 """
