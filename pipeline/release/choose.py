@@ -80,7 +80,8 @@ def choose(
     for run, artifact, group in _contenders(target, measured, devices):
         fastest[run.device] = min(fastest.get(run.device, group), group, key=_median)
         name = f"{artifact.variant.name}/{options_name(run.options)}"
-        ways.setdefault(name, (artifact, run.options, {}))[2][run.device] = group
+        _, _, groups = ways.setdefault(name, (artifact, run.options, {}))
+        groups[run.device] = group
     if ways:
         # The candidate whose worst ratio to the fastest of a device is smallest, the simplest where several are tied
         candidates = [_Candidate(name, *way, fastest) for name, way in ways.items()]

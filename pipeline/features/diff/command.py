@@ -77,7 +77,8 @@ def diff_parts(a: str, b: str, before: "FileGraph", after: "FileGraph", change_s
     """The change in a line, regions that are alike in one row, and nodes that have other attributes or constants."""
     from pipeline.report.wording import Line, Listing
 
-    lost, added = (sum(len(region[side]) for region in change_set.regions) for side in (0, 1))
+    lost = sum(len(gone) for gone, _, _ in change_set.regions)
+    added = sum(len(new) for _, new, _ in change_set.regions)
     yield Line(
         f"{a} → {b}: {len(before.nodes)} → {len(after.nodes)} nodes: {lost} gone, {added} new, "
         f"{len(change_set.changed)} changed, {change_set.same} the same"
