@@ -1,5 +1,6 @@
 """The whole job as a user runs it, on the example and on models that go wrong."""
 
+import contextlib
 import json
 import os
 import re
@@ -7,6 +8,7 @@ import shlex
 import shutil
 import signal
 import sqlite3
+import struct
 import subprocess
 import time
 from collections.abc import Callable
@@ -75,6 +77,27 @@ def test_every_run_is_compared_with_the_original_model(done: Path) -> None:
         assert check["max_rel_error"] < 1e-5
         assert check["top1_agreement"] == 1.0
         assert row["statistics"]["samples"] >= 6
+
+
+def test_percentiles_are_those_of_the_latencies_that_are_kept(done: Path) -> None:
+    """The smallest latency that so many in a hundred do not exceed, counted here from the database's own columns."""
+    with contextlib.closing(sqlite3.connect(done / "results.sqlite")) as database:
+        kept = database.execute(
+            "SELECT planned, samples, nanoseconds FROM runs JOIN latencies ON run_id = runs.id"
+        ).fetchall()
+    rounds: dict[str, list[int]] = {}
+    for planned, samples, packed in kept:
+        rounds.setdefault(planned, []).extend(struct.unpack(f"<{samples}q", packed))
+    counted = []
+    for latencies in map(sorted, rounds.values()):
+        row = {
+            f"p{share}_ns": latencies[-(-share * len(latencies) // 100) - 1] if len(latencies) >= least else None
+            for share, least in ((90, 64), (95, 130), (99, 662))
+        }
+        counted.append({"samples": len(latencies), "min_ns": latencies[0], "max_ns": latencies[-1], **row})
+    told = [row["statistics"] for row in json.loads((done / "results.json").read_text())["rows"] if not row["same_as"]]
+    assert len(told) == 4
+    assert all({key: row[key] for key in counted[0]} in counted for row in told)
 
 
 def test_the_documentations_figures_for_mnist(done: Path) -> None:
