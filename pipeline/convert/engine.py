@@ -208,7 +208,7 @@ A full disk is none of them: it costs all.
 
 
 def convert_model(request: ConvertRequest) -> ConvertResult:
-    """See `pipeline.convert.convert_model`."""
+    """See `request.convert_model`."""
     work, where = Path(request.work_folder), request.source.name
     for folder in (work, Path(request.output_folder)):
         make_folder(folder)

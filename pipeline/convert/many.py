@@ -17,7 +17,6 @@ from pipeline.compat.contexts import NpuContext
 from pipeline.compat.defects import Runtime
 from pipeline.compat.rules import DEFAULT_USE, findings_for, read_artifacts, use_of
 from pipeline.config import BuildKind, CheckConfig
-from pipeline.convert import convert_model
 from pipeline.convert.precisions import (
     AutoProviders,
     Conversion,
@@ -32,6 +31,7 @@ from pipeline.convert.request import (
     FileNeeds,
     OptimizerPlatform,
     VariantFailure,
+    convert_model,
 )
 from pipeline.core.errors import ConfigError, ExitCode, Finding, PipelineError, Severity, common_exit_code, errors
 from pipeline.core.files import (
