@@ -161,7 +161,7 @@ def test_a_plugin_comes_with_the_campaign_and_reaches_a_phone(
             shutil.rmtree(here)
             until(all_in(store, DONE, FAILED))
     assert [(job.state, job.reason) for job in jobs_of(store)] == [(DONE, "")]
-    (run,) = store.runs(jobs_of(store)[0].campaign)
+    (run,) = store.runs(jobs_of(store)[0].campaign_id)
     assert run.result.failure is None
     assert run.result.device == f"adb:{phone.serial}@{host_name()}"
     assert run.spec.plugin
