@@ -347,7 +347,7 @@ def extra_tests(session: nox.Session) -> None:
 
 @nox.session
 def nightly_tests(session: nox.Session) -> None:
-    """More of what other tests show in each run: a thousand schedules of faults, the example with all digits."""
+    """More of what other tests show: a thousand schedules of faults, claims of 500 odd graphs, all digits."""
     session.install("-e", ".", *groups("test", "extra"))
     session.run("python", "-m", "pytest", *with_marks("nightly"), *TWO_PROCESSES, "-m", "nightly", *session.posargs)
 
@@ -381,14 +381,6 @@ def npu_operators(session: nox.Session) -> None:
     """The 5,388 one-operator models on seven Snapdragons, beside what is recorded, for hours; `-- conv/`: some."""
     session.install("-e", ".[qnn]", *groups("test"))
     session.run("python", "-m", "tests.npu_operators", *session.posargs)
-
-
-@nox.session
-def npu_measured(session: nox.Session) -> None:
-    """Claims for an NPU beside 2,000 rows that winml-cli measured on one: tables by operator and type."""
-    session.install("-e", ".[qnn]", *groups("test"), "pyarrow", "pandas", "colorama")
-    session.install("--no-deps", "winml-cli==0.4.0")
-    session.run("python", "-m", "tests.npu_measured", *(session.posargs or ("build/npu_measured.jsonl",)))
 
 
 @nox.session
@@ -512,24 +504,6 @@ def releases_watch(session: nox.Session) -> None:
 
 
 @development_session
-def processors_table(session: nox.Session) -> None:
-    """What runs on which processor in each Android release (arguments: others), as a table; needs qemu-user and npm."""
-    run_in("development", session, "python", "-m", "tests.processors_table", *session.posargs)
-
-
-@development_session
-def packages_table(session: nox.Session) -> None:
-    """Packages of npm and PyPI as `app` reads them and as readelf, llvm-objdump and zipinfo do (arguments: some)."""
-    run_in("development", session, "python", "-m", "tests.packages_table", *session.posargs)
-
-
-@development_session
-def claims_fuzz(session: nox.Session) -> None:
-    """Claims of thousands of graphs with odd quantization (--graphs N), beside a library with --library NAME."""
-    run_in("development", session, "python", "-m", "tests.claims_fuzz", *session.posargs)
-
-
-@development_session
 def precisions(session: nox.Session) -> None:
     """Whether docs/reference/precisions.md is what the rules say: real models in every precision, for minutes."""
     run_in("development", session, "python", "docs/make_precisions.py", "--check", *session.posargs)
@@ -540,8 +514,6 @@ def arm64_claims(session: nox.Session) -> None:
     """Claims for ARM, and files that keep them, against the arm64 library, on all models; needs qemu-user."""
     session.install("-e", ".[android]", "onnxruntime==1.29.0", *groups("test"))
     session.run("python", "-m", "tests.arm64_agreement", *session.posargs)
-    if not session.posargs:  # they choose claims
-        session.run("python", "-m", "tests.arm64_aware")
 
 
 @development_session

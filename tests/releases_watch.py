@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -26,8 +27,10 @@ from pipeline.library.difference import CONFIG_KEY
 from pipeline.library.fetch import get_library, known_libraries
 from tests.arm64_agreement import ARCHIVES, SETTINGS, compare, members
 from tests.command import ROOT
+from tests.partition.fuzzing import differing
 
 EXAMPLE = ROOT / "build_configs" / "examples" / "mnist"
+ODD_GRAPHS = 200
 
 
 class WatchRow(NamedTuple):
@@ -70,13 +73,17 @@ def wheel_tables() -> Iterator[WatchRow]:
 
 
 def claims(library: LibraryFacts, every: int) -> Iterator[WatchRow]:
-    """Claims of the ground truth's models, each so-many-th of an archive, by our rules and by the library."""
+    """Claims of each so-many-th model of the ground truth, and of odd graphs, by our rules and by the library."""
     for archive in ARCHIVES:
         for provider, level in SETTINGS:
-            counts, different = compare(library, members(archive, every), provider, level)
-            answers = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
-            what = f"claims of {provider} {level}, {archive}"
-            yield WatchRow(what, "all the same", answers, "; ".join(different[:3])[:300])
+            compared = compare(library, members(archive, every), provider, level)
+            yield _claims_row(f"claims of {provider} {level}, {archive}", *compared)
+    yield _claims_row("claims of odd graphs", *differing(library, range(ODD_GRAPHS)))
+
+
+def _claims_row(what: str, counts: Counter[str], different: list[str]) -> WatchRow:
+    answers = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
+    return WatchRow(what, "all the same", answers, "; ".join(different[:3])[:300])
 
 
 def pipeline(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:

@@ -7,8 +7,7 @@ import pytest
 from device_runner.library import LibraryFacts
 from pipeline.core.variant import Level
 from tests.android_host.conftest import fetch
-from tests.arm64_agreement import SETTINGS, compare, members
-from tests.arm64_aware import LEVELS, compare_files
+from tests.arm64_agreement import LEVELS, SETTINGS, compare, compare_files, members
 
 pytestmark = pytest.mark.android_host
 

@@ -1,16 +1,22 @@
-"""A sample of what `nox -s claims_fuzz` asks by the thousand."""
+"""Claims of graphs with odd quantization: all providers answer. `nox -s releases_watch` asks a genuine library, too."""
 
 import pytest
 
 from tests.partition.fuzzing import Batch, answer_all
 from tests.random_graphs import odd_quantization
 
-SAMPLE = 50
+NIGHTLY = (pytest.mark.slow, pytest.mark.nightly)
 
 
-@pytest.mark.parametrize("part", range(5))
-def test_odd_quantization_never_ends_in_an_internal_error(part: int) -> None:
-    verdict = answer_all(Batch(seeds=tuple(range(part, SAMPLE, 5)), settings=5))
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        *(range(part, 50, 5) for part in range(5)),
+        *(pytest.param(range(first, first + 25), marks=NIGHTLY) for first in range(50, 550, 25)),
+    ],
+)
+def test_odd_quantization_never_ends_in_an_internal_error(seeds: range) -> None:
+    verdict = answer_all(Batch(seeds=tuple(seeds), settings=5))
     assert verdict.wrong == ()
     assert verdict.claims > verdict.answers / 4
 
