@@ -363,20 +363,6 @@ def framework_tests(session: nox.Session) -> None:
 
 
 @nox.session
-def npu_models(session: nox.Session) -> None:
-    """Every real model on six Snapdragons: a table of answers beside sessions made by hand, for half an hour."""
-    session.install("-e", ".[qnn]", *groups("test"))
-    session.run("python", "-m", "tests.npu_models", *(session.posargs or ("build/npu_models.md",)))
-
-
-@nox.session
-def npu_accuracy(session: nox.Session) -> None:
-    """Trained models of PyPI as an NPU computes them, within their budgets: an hour; -- TABLE.md NudeNet for less."""
-    session.install("-e", ".[qnn]", *groups("test"))
-    session.run("python", "-m", "tests.npu_accuracy", *(session.posargs or ("build/npu_accuracy.md",)))
-
-
-@nox.session
 def npu_operators(session: nox.Session) -> None:
     """The 5,388 one-operator models on seven Snapdragons, beside what is recorded, for hours; `-- conv/`: some."""
     session.install("-e", ".[qnn]", *groups("test"))
@@ -390,12 +376,6 @@ def gpu_claims(session: nox.Session) -> None:
     session.install("-e", ".", *groups("test"), "onnxruntime-ep-webgpu")
     session.run("python", "-m", "tests.webgpu.labels", *session.posargs)
     session.run("python", "-m", "tests.webgpu.registry")
-
-
-@development_session
-def gpu_models(session: nox.Session) -> None:
-    """Every real model in the forms for GPUs, in Android's library on lavapipe: a table, in hours; `-- mnist`: some."""
-    run_in("development", session, "python", "-m", "tests.gpu_models", "build/gpu_models.md", *session.posargs)
 
 
 @development_session

@@ -1,17 +1,10 @@
-"""Every real model on six Snapdragons, beside sessions made without any of our code.
-
-`python -m tests.npu_models TABLE.md [WORD…]` (`nox -s npu_models`) writes the table of models and generations; words
-are parts of names. It ends with 1 where an answer differs from the session by hand.
-"""
+"""Models on a Snapdragon beside sessions made without any of our code."""
 
 import json
-import re
 import subprocess
 import sys
-import tempfile
 import zipfile
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +15,6 @@ from pipeline.partition.judge import PartitionRequest, judge
 from pipeline.partition.qnn.claims import PROVIDER
 
 REAL, OPERATORS = Path("tests/ground_truth/real.zip"), Path("tests/ground_truth/ops.zip")
-GENERATIONS = ("SM8350", "SM8450", "SM8550", "SM8635", "SM8650", "SM8750")
-PROCESSES = 2
 HAND_SECONDS = 600.0
 
 BY_HAND = """
@@ -105,45 +96,3 @@ def cell(row: ModelAnswer) -> str:
         return f"fails ({row.load.code})"
     claimed = sum(decision.claimed for decision in row.decisions)
     return f"{len(row.partitions)} ({claimed}/{len(row.decisions)})"
-
-
-def _answered(name: str, chip: str) -> tuple[str, str, str, str]:
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            row, differing = asked_twice(REAL, name, chip, Path(folder))
-        except subprocess.TimeoutExpired:
-            return name, chip, "hangs by hand", "a session by hand hangs"
-    return name, chip, cell(row), differing
-
-
-def main(target: str, *words: str) -> int:
-    """Write the table; small models come first, so that what is stopped has most of it."""
-    with zipfile.ZipFile(REAL) as opened:
-        sizes = {info.filename: info.file_size for info in opened.infolist() if info.filename.endswith(".onnx")}
-    chosen = [name for name in sorted(sizes, key=sizes.__getitem__) if not words or re.search("|".join(words), name)]
-    Path(target).parent.mkdir(parents=True, exist_ok=True)
-    cells: dict[str, dict[str, str]] = {}
-    differing = []
-    with ProcessPoolExecutor(PROCESSES) as pool:
-        futures = [pool.submit(_answered, name, chip) for name in chosen for chip in GENERATIONS]
-        for future in futures:
-            name, chip, text, wrong = future.result()
-            cells.setdefault(name, {})[chip] = text
-            differing += [f"{name} on {chip}: {wrong}"] if wrong else []
-            Path(target).write_text(table(cells), encoding="utf-8")
-    print("\n".join(differing) or f"{len(futures)} answers as by hand")
-    return 1 if differing else 0
-
-
-def table(cells: dict[str, dict[str, str]]) -> str:
-    """Partitions with nodes taken of all, a row for a model and a column for a generation."""
-    heads = [f"V{CHIPS[chip].htp_arch} ({chip})" for chip in GENERATIONS]
-    lines = [f"| model | {' | '.join(heads)} |", "|---|" + "---|" * len(heads)]
-    for name in sorted(cells):
-        row = " | ".join(cells[name].get(chip, "") for chip in GENERATIONS)
-        lines.append(f"| {name.removesuffix('.onnx')} | {row} |")
-    return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))

@@ -28,13 +28,14 @@ from device_runner.providers import CHIPS
 from pipeline.partition.answer import ModelAnswer
 from pipeline.partition.qnn.claims import CompilerAnswer
 from tests.ground_truth import ORACLE
-from tests.npu_models import OPERATORS, PROCESSES, answered, by_hand, cell, difference, model_names
+from tests.npu_models import OPERATORS, answered, by_hand, cell, difference, model_names
 
 PATH = ORACLE / "ops.npu.jsonl.xz"
 ASKED = ("SM8650", "SM8350", "SM8450", "SM8550", "SM8635", "SM8750", "SM8850")
 """A chip of each generation from V68 to V81, and SM8635, whose V73 computes no floats."""
 
 NO_ANSWER = "refused by ONNX Runtime"
+PROCESSES = 2
 
 BATCH = 200
 """Models between two times that answers are written."""

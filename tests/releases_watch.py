@@ -42,11 +42,11 @@ class WatchRow(NamedTuple):
     differs: str = ""
 
 
-def newest_library(say: bool = True) -> LibraryFacts:
+def newest_library() -> LibraryFacts:
     """The newest Android library that is here or that a registry carries under its own licence."""
     names = {row.name for row in known_libraries() if row.name.startswith("android:") and row.licence in ("", "MIT")}
     name = max(names, key=lambda text: tuple(map(int, text.partition(":")[2].split("."))))
-    file = get_library(name, say=print if say else lambda _: None).file
+    file = get_library(name, say=print).file
     return resolve(file, X86_64).android()
 
 

@@ -167,7 +167,7 @@ WRONG_IN_HALF = ("mobilenet_v1.fp16",)
 def test_real_models_in_half_precision_that_a_gpu_computed_wrong_are_told(
     oracle: Path, tmp_path: Path, name: str
 ) -> None:
-    """As `nox -s gpu_models` had it of the genuine library: docs/gpu.md."""
+    """As the genuine library computed them: docs/gpu.md."""
     with zipfile.ZipFile(oracle / "real.zip") as packed:
         model = load_model(SourceModel(path=packed.extract(f"{name}.onnx", tmp_path)), tmp_path)
     assert bool(gpu_loss(model, referred(model, tmp_path), name)) == (name in WRONG_IN_HALF)
