@@ -98,7 +98,8 @@ def oracle() -> Path:
     return ORACLE
 
 
-@pytest.fixture(name="compiler", scope="session")
-def _compiler() -> None:
-    if importlib.util.find_spec("onnxruntime_qnn") is None:
+@pytest.fixture(autouse=True)
+def compiler_of_the_npu(request: pytest.FixtureRequest) -> None:
+    """Tests for an NPU need its compiler."""
+    if request.node.get_closest_marker("npu") and importlib.util.find_spec("onnxruntime_qnn") is None:
         pytest.skip("the package onnxruntime-qnn is not installed")

@@ -50,16 +50,6 @@ def test_every_data_file_has_its_stored_digest() -> None:
                for path in files)  # fmt: skip
 
 
-def test_topology_is_that_of_mnist_8() -> None:
-    model = onnx.load(EXAMPLE / "mnist.onnx")
-    onnx.checker.check_model(model, full_check=True)
-    kinds = [node.op_type for node in model.graph.node]
-    assert kinds == ["Reshape", "Conv", "Add", "Relu", "MaxPool", "Conv", "Add", "Relu", "MaxPool", "Reshape",
-                     "MatMul", "Add"]  # fmt: skip
-    assert [len(node.input) for node in model.graph.node if node.op_type == "Conv"] == [2, 2]
-    assert (EXAMPLE / "mnist.onnx").stat().st_size < 32_000
-
-
 LEVELS = onnxruntime.GraphOptimizationLevel
 
 
@@ -89,34 +79,6 @@ def test_gives_the_stored_outputs_and_the_stored_labels(tmp_path: Path) -> None:
     assert images.dtype == labels.dtype == np.uint8
     answers = [run(["logits"], {"image": image[None].astype(np.float32)})[0].argmax() for image in images]
     assert (np.array(answers) == labels).mean() > 0.95
-
-
-@pytest.mark.example
-def test_held_out_part_is_what_the_script_holds_out(make: ModuleType) -> None:
-    training, evaluation = make.split(make.load_digits())
-    stored = np.load(EXAMPLE / "evaluation.npz", allow_pickle=False)
-    np.testing.assert_array_equal(evaluation.images, stored["inputs"])
-    np.testing.assert_array_equal(evaluation.labels, stored["labels"])
-    assert len(training.labels) + len(evaluation.labels) == 1797
-
-
-@pytest.mark.example
-def test_gradient_is_that_of_the_loss(make: ModuleType) -> None:
-    digits, weights = make.split(make.load_digits())[0].take(np.arange(4)), make.Weights.initial()
-    images = make.as_floats(digits.images)
-
-    def loss(moved: object) -> float:
-        logits = make.forward(moved, images, rounding=np.positive).logits
-        shifted = logits - logits.max(-1, keepdims=True)
-        chosen = shifted[np.arange(4), digits.labels] - np.log(np.exp(shifted).sum(-1))
-        return float(-chosen.sum())
-
-    gradient = make.backward(weights, make.forward(weights, images), digits.labels)
-    squared = sum(float((getattr(gradient, name) ** 2).sum()) for name in gradient.__slots__)
-    step = 1e-3 / squared**0.5
-    ahead = make.Weights(**{n: getattr(weights, n) + step * getattr(gradient, n) for n in gradient.__slots__})
-    back = make.Weights(**{n: getattr(weights, n) - step * getattr(gradient, n) for n in gradient.__slots__})
-    assert (loss(ahead) - loss(back)) / (2 * step) == pytest.approx(squared, rel=0.01)
 
 
 OF_64_DIGITS = "f5ae547de6cc7d3b5627d7891b6a21a3383750274675c046d023dab953b132b5"

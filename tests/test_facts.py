@@ -3,8 +3,6 @@
 import re
 from pathlib import Path
 
-import pytest
-
 from tests.ground_truth import ORACLE
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -47,12 +45,6 @@ def test_every_document_is_listed() -> None:
     assert [
         path.name for path in FACTS.glob("*.md") if path.name != "README.md" and f"]({path.name})" not in listed
     ] == []
-
-
-@pytest.mark.parametrize("archive", ["ops", "dags", "real"])
-def test_the_ground_truth_is_in_the_repository(archive: str) -> None:
-    assert (ORACLE / f"{archive}.zip").is_file()
-    assert (ORACLE / f"{archive}.labels.jsonl.gz").is_file()
 
 
 def test_the_ground_truth_is_small() -> None:

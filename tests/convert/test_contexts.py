@@ -108,7 +108,6 @@ def test_a_chip_that_there_is_not_is_refused(tmp_path: Path) -> None:
 
 
 @npu
-@pytest.mark.usefixtures("compiler")
 def test_contexts_have_the_same_bytes_in_two_folders(tmp_path: Path) -> None:
     copy = tmp_path / "elsewhere" / MNIST.name
     copy.parent.mkdir()
@@ -123,7 +122,6 @@ def test_contexts_have_the_same_bytes_in_two_folders(tmp_path: Path) -> None:
 
 @npu
 @pytest.mark.long
-@pytest.mark.usefixtures("compiler")
 def test_contexts_of_chips_and_precisions_compute_what_the_model_does(tmp_path: Path) -> None:
     more = ("--precision", "float,qnn", "--test-data", EVALUATION, "--check", "--json", tmp_path / "answer.json")
     done = contexts(tmp_path / "out", MNIST, *more, chips="SM8650,SM8635")
@@ -153,7 +151,6 @@ def unknown_to_it() -> onnx.ModelProto:
 
 
 @npu
-@pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize(
     ("sample", "chip", "what"),
     [
@@ -172,7 +169,6 @@ def test_a_model_that_a_chip_cannot_have_is_told_why(tmp_path: Path, sample: obj
 
 @npu
 @pytest.mark.long
-@pytest.mark.usefixtures("compiler")
 def test_a_harmed_binary_is_one_error_of_the_run(tmp_path: Path) -> None:
     contexts(tmp_path, MNIST, "--precision", "float,qnn", "--test-data", EVALUATION)
     binary = tmp_path / "mnist.qnn-SM8650_qnn.bin"
@@ -196,7 +192,6 @@ def test_a_harmed_binary_is_one_error_of_the_run(tmp_path: Path) -> None:
 
 
 @npu
-@pytest.mark.usefixtures("compiler")
 def test_a_context_without_its_provider_says_so(tmp_path: Path) -> None:
     contexts(tmp_path, MNIST)
     assert "only the provider runs" in " ".join(perf(tmp_path / "mnist.qnn-SM8650.onnx").text.split())
@@ -219,7 +214,6 @@ def compiled(folder: Path) -> bytes:
 
 
 @npu
-@pytest.mark.usefixtures("compiler")
 def test_a_context_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = compiled(tmp_path / "a")
     (entry,) = cache_folder().joinpath("npu").glob("*.bin")
@@ -232,7 +226,6 @@ def test_a_context_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @npu
-@pytest.mark.usefixtures("compiler")
 def test_a_compiler_that_does_not_end_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(making, "time_limit", lambda _sizes: 0.01)
     with pytest.raises(ModelError, match="compiler does not end"):
@@ -250,7 +243,6 @@ def sizes_of_one_model(folder: Path) -> list[Path]:
 
 
 @npu
-@pytest.mark.usefixtures("compiler")
 def test_sizes_of_one_model_share_their_weights_in_one_binary(tmp_path: Path) -> None:
     """Made twice to the same bytes, smaller than two, and never run here, where the library would crash."""
     words = ("--context", "SM8650", "--share-weights", "--check", "--level", "basic", "--style", "fixed", "--no-config")
@@ -272,7 +264,6 @@ def test_sizes_of_one_model_share_their_weights_in_one_binary(tmp_path: Path) ->
 
 
 @npu
-@pytest.mark.usefixtures("compiler")
 def test_a_model_without_a_context_names_the_one_that_it_would_share_a_binary_with(tmp_path: Path) -> None:
     (tmp_path / "a.onnx").write_text("no model")
     error = contexts(tmp_path / "out", MNIST, tmp_path / "a.onnx", "--share-weights", code=1).err
@@ -280,7 +271,6 @@ def test_a_model_without_a_context_names_the_one_that_it_would_share_a_binary_wi
 
 
 @npu
-@pytest.mark.usefixtures("compiler")
 def test_a_context_for_several_chips_is_not_given_to_the_simulator(tmp_path: Path) -> None:
     contexts(tmp_path, MNIST)
     path = tmp_path / "mnist.qnn-SM8650.onnx"
@@ -293,7 +283,6 @@ def test_a_context_for_several_chips_is_not_given_to_the_simulator(tmp_path: Pat
 
 
 @npu
-@pytest.mark.usefixtures("compiler")
 def test_a_context_is_not_run_as_a_chip_whose_loader_refuses_it(tmp_path: Path) -> None:
     """The simulator would compute it as the chip that it is for, and say nothing."""
     contexts(tmp_path, MNIST)

@@ -32,9 +32,6 @@ CHIP = {"soc_model": "57", "htp_arch": "75"}
 QNN = RunOptions(provider="qnn", provider_options=CHIP)
 CLAIMS = "OrtMobileClaims"
 
-needs_qnn = pytest.mark.skipif(
-    not importlib.util.find_spec("onnxruntime_qnn"), reason="onnxruntime-qnn is not installed"
-)
 needs_recording = pytest.mark.skipif(
     tuple(map(int, version("onnxruntime").split(".")[:2])) < (1, 24),
     reason=f"onnxruntime {version('onnxruntime')} does not tell its claims",
@@ -192,7 +189,6 @@ def values_of(result: RunResult) -> np.ndarray:
 
 
 @pytest.mark.npu
-@needs_qnn
 def test_an_android_library_and_this_computers_compute_the_same_on_the_npu(device: LocalDevice, tmp_path: Path) -> None:
     here = classified(device, tmp_path)
     assert [row.provider for row in here.ep_shares] == ["QNNExecutionProvider"]
@@ -209,7 +205,6 @@ def test_an_android_library_and_this_computers_compute_the_same_on_the_npu(devic
 
 
 @pytest.mark.npu
-@needs_qnn
 def test_of_an_ort_format_file_nothing_is_recorded(device: LocalDevice, tmp_path: Path) -> None:
     result = classified(device, tmp_path, convert(MNIST, tmp_path / "m.ort"))
     loaded = values_of(result)
@@ -219,7 +214,6 @@ def test_of_an_ort_format_file_nothing_is_recorded(device: LocalDevice, tmp_path
 
 
 @pytest.mark.npu
-@needs_qnn
 @pytest.mark.parametrize(
     ("options", "kind", "said"),
     [
@@ -239,7 +233,6 @@ def test_what_would_silently_be_another_computation_fails(
 
 
 @pytest.mark.npu
-@needs_qnn
 def test_a_chip_may_be_named(device: LocalDevice, tmp_path: Path) -> None:
     named = RunOptions(provider="qnn", provider_options={"soc_model": "SM8650"})
     result = classified(device, tmp_path, options=named)

@@ -46,7 +46,6 @@ library = "android:1.29.0"
 
 @pytest.mark.npu
 @pytest.mark.long
-@pytest.mark.usefixtures("compiler")
 def test_contexts_are_measured_beside_the_cpu(tmp_path: Path) -> None:
     example = ROOT / "build_configs/examples/mnist"
     (tmp_path / "npu.toml").write_text(
@@ -77,7 +76,6 @@ FILES = ["m-16.qnn-SM8650.onnx", "m-16.qnn-SM8650_qnn.bin", "m-32.qnn-SM8650.onn
 
 @pytest.mark.npu
 @pytest.mark.long
-@pytest.mark.usefixtures("compiler")
 def test_sizes_of_a_model_ship_with_one_binary_that_was_made_and_not_run(tmp_path: Path) -> None:
     """In the bundle, and once in the AAR and in each chip's part of an AI pack; the open model has no context."""
     needs_java()

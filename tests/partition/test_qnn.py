@@ -46,7 +46,6 @@ def groups(graph: Graph, *subgraphs: Subgraph) -> tuple[tuple[str, ...], ...]:
 
 
 @npu
-@pytest.mark.usefixtures("compiler")
 def test_a_context_is_nothing_to_ask_about(tmp_path: Path) -> None:
     """Its .bin is not beside the copy that a question is asked with: the answer would be that it does not load."""
     node = helper.make_node("EPContext", ["x"], ["y"], domain="com.microsoft", ep_cache_context="m.bin", embed_mode=0)
@@ -227,7 +226,6 @@ def answers(tmp_path: Path, *arguments: str) -> list[dict[str, object]]:
 
 
 @npu
-@pytest.mark.usefixtures("compiler")
 def test_floats_are_taken_where_the_chip_has_them(tmp_path: Path) -> None:
     taken, refused = answers(tmp_path, MNIST, "--ep", "qnn", "--chip", "SM8650,SM8635")
     assert (taken["chip"], taken["claimed"], taken["nodes"]) == ("SM8650", 12, 12)
@@ -236,7 +234,6 @@ def test_floats_are_taken_where_the_chip_has_them(tmp_path: Path) -> None:
 
 
 @npu
-@pytest.mark.usefixtures("compiler")
 def test_an_operator_that_the_provider_has_not_is_named(tmp_path: Path) -> None:
     onnx.save(chain("Relu", "Acos", "Tanh"), tmp_path / "m.onnx")
     (row,) = answers(tmp_path, str(tmp_path / "m.onnx"), "--ep", "qnn", "--chip", "SM8650")
@@ -257,7 +254,6 @@ def test_a_function_is_taken_where_all_its_parts_are() -> None:
 
 
 @npu
-@pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize(("name", "partitions"), [("mish/opset22", 1), ("mish/between", 3)])
 def test_a_function_is_taken_as_in_a_session_by_hand(name: str, partitions: int, tmp_path: Path) -> None:
     row, differing = asked_twice(OPERATORS, f"{name}.onnx", "SM8650", tmp_path)
@@ -273,7 +269,6 @@ def wide(rank: int) -> onnx.ModelProto:
 
 
 @npu
-@pytest.mark.usefixtures("compiler")
 def test_the_backends_own_validation_gives_the_reason(tmp_path: Path) -> None:
     onnx.save(wide(6), tmp_path / "m.onnx")
     (row,) = answers(tmp_path, str(tmp_path / "m.onnx"), "--ep", "qnn", "--chip", "SM8650")
@@ -291,7 +286,6 @@ def unnamed_bias() -> onnx.ModelProto:
 
 
 @npu
-@pytest.mark.usefixtures("compiler")
 def test_a_crash_costs_one_answer(tmp_path: Path) -> None:
     onnx.save(unnamed_bias(), tmp_path / "a.onnx")
     onnx.save(chain("Relu"), tmp_path / "b.onnx")
@@ -304,7 +298,6 @@ def test_a_crash_costs_one_answer(tmp_path: Path) -> None:
 
 
 @npu
-@pytest.mark.usefixtures("compiler")
 def test_the_second_question_is_answered_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings(provider="qnn", chip="SM8650")
     first = answer(chain("Relu", "Acos"), tmp_path, settings)
@@ -357,7 +350,6 @@ def test_the_extra_changes_nothing_where_no_chip_is_named(
 
 
 @npu
-@pytest.mark.usefixtures("compiler")
 def test_the_cache_is_asked_before_anything_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chip = ("--ep", "qnn", "--chip", "SM8650")
     first = partition(MNIST, *chip)
@@ -377,7 +369,6 @@ def _never(*_: object) -> CompilerAnswer:
 
 
 @npu
-@pytest.mark.usefixtures("compiler")
 def test_fixes_are_tried_and_claimed_again(tmp_path: Path) -> None:
     onnx.save(chain("Relu", "Tanh", dims=("batch", 4)), tmp_path / "m.onnx")
     done = partition(str(tmp_path / "m.onnx"), "--ep", "qnn", "--chip", "SM8650", "--advise")
@@ -385,7 +376,6 @@ def test_fixes_are_tried_and_claimed_again(tmp_path: Path) -> None:
 
 
 @npu
-@pytest.mark.usefixtures("compiler")
 def test_a_chip_without_floats_gets_a_quantized_form(tmp_path: Path) -> None:
     data = ("--test-data", "build_configs/examples/mnist/evaluation.npz")
     (row,) = answers(tmp_path, MNIST, "--ep", "qnn", "--chip", "SM8635", "--advise", "--simulate", *data)
@@ -401,7 +391,6 @@ SAMPLE = ("mnist.base.onnx", "mobilenet_v2.qdq_u8s8pc.onnx", "mobilenet_v2.qop.o
 
 
 @npu
-@pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize(
     ("name", "chip"),
     [(name, chip) for name in SAMPLE for chip in ("SM8650", "SM8635")],
@@ -411,7 +400,6 @@ def test_partitions_are_those_of_a_session_by_hand(name: str, chip: str, tmp_pat
 
 
 @npu
-@pytest.mark.usefixtures("compiler")
 def test_an_ort_format_file_cannot_be_asked_about(tmp_path: Path) -> None:
     ort_mobile("convert", MNIST, "--output", str(tmp_path / "out"))
     (path, *_) = sorted((tmp_path / "out").rglob("*.ort"))

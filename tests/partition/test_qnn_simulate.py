@@ -96,7 +96,6 @@ def test_every_rewrite_for_the_npu_alone_has_a_case() -> None:
 
 
 @npu
-@pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_claimed_and_computed_otherwise_is_found_and_fixed(name: str, tmp_path: Path) -> None:
     made, op_type, fix = WRONG[name]
@@ -115,7 +114,6 @@ def test_what_is_claimed_and_computed_otherwise_is_found_and_fixed(name: str, tm
 
 
 @npu
-@pytest.mark.usefixtures("compiler")
 def test_a_crash_of_the_simulator_is_an_answer_that_names_the_node(tmp_path: Path) -> None:
     nodes = parsed_nodes("""
         a = Relu (x)  b = AveragePool <auto_pad = "SAME_UPPER", kernel_shape = [2, 2]> (a)  y = Add (a, b)""")
@@ -134,7 +132,6 @@ def of_negatives(op_type: str, power: float = 0.5, before: str = "") -> onnx.Mod
 
 
 @npu
-@pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("op_type", ["Sqrt", "Log", "Pow"])
 def test_numbers_in_the_place_of_nan_are_found(op_type: str, tmp_path: Path) -> None:
     """Of random inputs it stays open whether the model is ever given such numbers; of test data it is wrong."""
@@ -148,7 +145,6 @@ def test_numbers_in_the_place_of_nan_are_found(op_type: str, tmp_path: Path) -> 
 
 
 @npu
-@pytest.mark.usefixtures("compiler")
 def test_resizes_of_old_opsets_are_found_and_fixed(tmp_path: Path) -> None:
     onnx.save(old_resize(), tmp_path / "m.onnx")
     answer = simulated(str(tmp_path / "m.onnx"), tmp_path, "--input", "x=-5:5", "--advise")
@@ -179,7 +175,6 @@ def test_less_noise_on_the_chip_is_a_gain() -> None:
 
 
 @npu
-@pytest.mark.usefixtures("compiler")
 def test_a_quantized_node_that_departs_is_named_by_its_own_name(tmp_path: Path) -> None:
     """Of 16-bit values a channel with nearly no weight is garbage, which no form of ours has."""
     text = """
@@ -211,7 +206,6 @@ def branched(chosen: str) -> onnx.ModelProto:
 
 
 @npu
-@pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize(("chosen", "passed"), [("If", False), ("Where", True)])
 def test_a_convolution_in_a_branch_is_found(chosen: str, passed: bool, tmp_path: Path) -> None:
     """In a branch layouts are not changed: the NPU takes channels for the width there."""
@@ -260,7 +254,6 @@ def test_nothing_is_said_of_what_is_right(name: str) -> None:
 
 
 @npu
-@pytest.mark.usefixtures("compiler")
 def test_a_doubt_is_said_until_the_simulator_is_asked(tmp_path: Path) -> None:
     onnx.save(old_clip(), tmp_path / "m.onnx")
     for command in (("partition", "--ep", "qnn"), ("check",)):
@@ -276,7 +269,6 @@ UNEVEN_SCALES = {
 
 
 @npu
-@pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("op_type", UNEVEN_SCALES)
 def test_scales_far_apart_of_16_bit_values_are_found(op_type: str, tmp_path: Path) -> None:
     """A Reciprocal, and a Max with a zero whose scale is 1, as stock quantizers write them."""
@@ -293,13 +285,11 @@ def test_scales_far_apart_of_16_bit_values_are_found(op_type: str, tmp_path: Pat
 
 
 @npu
-@pytest.mark.usefixtures("compiler")
 def test_right_numbers_pass(tmp_path: Path) -> None:
     assert simulated(MNIST, tmp_path)["simulated"]["passed"] is True
 
 
 @npu
-@pytest.mark.usefixtures("compiler")
 def test_numbers_beyond_half_precision_are_named(tmp_path: Path) -> None:
     onnx.save(large_norm(), tmp_path / "m.onnx")
     answer = simulated(str(tmp_path / "m.onnx"), tmp_path, "--input", "x=-50:50")
@@ -307,7 +297,6 @@ def test_numbers_beyond_half_precision_are_named(tmp_path: Path) -> None:
 
 
 @npu
-@pytest.mark.usefixtures("compiler")
 def test_a_form_with_more_noise_than_signal_gives_way_to_a_more_exact_one(tmp_path: Path) -> None:
     """A step of 8 bits from 0 to 3000 is larger than all that the model gives."""
     nodes = [helper.make_node("Add", ["x", "far"], ["a"]), helper.make_node("Sub", ["a", "far"], ["y"])]
@@ -327,7 +316,6 @@ def accuracy(*arguments: str, code: int = 0) -> Any:
 
 
 @npu
-@pytest.mark.usefixtures("compiler")
 def test_accuracy_as_the_chip_computes_says_that_it_is_simulated() -> None:
     chip = ("--ep", "qnn", "--chip", "SM8650", "--samples", "24")
     text = accuracy(*chip, "--max-drop", "0.9").text
@@ -339,7 +327,6 @@ def test_accuracy_as_the_chip_computes_says_that_it_is_simulated() -> None:
 
 
 @npu
-@pytest.mark.usefixtures("compiler")
 def test_there_is_no_accuracy_where_the_chip_makes_no_session() -> None:
     assert (
         "computes floats, and the NPU of Snapdragon 8s Gen 3 has none"

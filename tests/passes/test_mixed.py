@@ -1,6 +1,5 @@
 """The search for what must stay float, on models of which the cause of the loss is known."""
 
-import importlib.util
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
@@ -301,8 +300,6 @@ def test_a_provider_whose_claims_depend_on_the_chip_is_refused(tmp_path: Path) -
 
 @pytest.mark.npu
 def test_a_choice_for_an_npu_counts_the_partitions_of_its_compiler(tmp_path: Path) -> None:
-    if importlib.util.find_spec("onnxruntime_qnn") is None:
-        pytest.skip("the package onnxruntime-qnn is not installed")
     options = MixedOptions(provider="qnn", chip="SM8635", every_type=True, goal_db=90, evaluations=6)
     found = searched(net(tmp_path), tmp_path, options)
     assert (found.start.partitions, found.start.load_error) == (1, "")

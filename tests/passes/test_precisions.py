@@ -25,12 +25,6 @@ from pipeline.passes.registry import options_of
 PROVIDERS = {"cpu", *PROVIDER_RULES}
 
 
-@pytest.mark.parametrize("name", PRECISIONS)
-def test_every_step_is_one_that_its_pass_accepts(name: str) -> None:
-    for step in PRECISIONS[name].steps:
-        options_of(step)
-
-
 def test_names_stand_in_names_of_variants() -> None:
     words = {
         "none",

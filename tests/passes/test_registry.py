@@ -74,23 +74,6 @@ def python(folder: Path, *arguments: str, code: int = 0) -> str:
     return done.err if code else done.out
 
 
-def test_the_command_line_lists_and_runs_it(folder: Path) -> None:
-    transform = ("-m", "pipeline", "transform")
-    assert "label                    Put a label on it.\n" in python(folder, *transform, "--list")
-    assert "Put a label on it.\n    label " in python(folder, *transform, "--options", "label")
-    words = ("model.onnx", "out.onnx", "--do", "label:label=ab:times=2", "--json", "-")
-    answer = json.loads(python(folder, *transform, *words))
-    assert [step["text"] for step in answer["steps"]] == ["label:label=ab:times=2"]
-    assert onnx.load(folder / "out.onnx").producer_name == "abab"
-
-
-def test_its_options_and_its_precondition_are_checked(folder: Path) -> None:
-    transform = ("-m", "pipeline", "transform", "model.onnx", "out.onnx", "--do")
-    assert "options: label, times" in python(folder, *transform, "label:colour=red", code=2)
-    assert "did you mean 'label'?" in python(folder, *transform, "labels:label=x", code=2)
-    assert "it has this label" in python(folder, *transform, "label:label=x", "--do", "label:label=x", code=1)
-
-
 def test_the_docs_and_the_schema_of_configs_have_it(folder: Path) -> None:
     pages: dict[str, str] = json.loads(python(folder, "-c", PAGES, str(ROOT / "docs")))
     assert "## `label`\n\nPut a label on it. Outputs: exact.\n" in pages["passes.md"]
