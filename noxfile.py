@@ -497,13 +497,6 @@ def arm64_claims(session: nox.Session) -> None:
 
 
 @development_session
-def op_config_proofs(session: nox.Session) -> None:
-    """Operator configs proven both ways: all of tests/ground_truth and 10,000 generated models (--generated N)."""
-    pytest(session, "tests/required_ops", "-n", "2", "--hypothesis-profile", "nightly")
-    run_in("development", session, "python", "-m", "tests.op_config_proofs", *session.posargs)
-
-
-@development_session
 def bench(session: nox.Session) -> None:
     """Side-by-side measurements with what users have today: ratios, medians, and this machine's noise."""
     run_in("development", session, "python", "-m", "benchmarks", *session.posargs)

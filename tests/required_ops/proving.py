@@ -1,22 +1,18 @@
 """The proof of a model's operator config both ways, and ONNX Runtime's own parser as the judge of what is rendered."""
 
-import tempfile
-import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
+import onnx
 
 from pipeline.convert import ConvertRequest, convert_model
-from pipeline.core.errors import ModelError
 from pipeline.core.variant import Level, Variant
 from pipeline.model.ort_format import OrtModel, read_ort
 from pipeline.model.sources import SourceModel
 from pipeline.required_ops import RequiredOps, covers, from_needs, needs_of, parse, render
 from tests.ort_models import ORT_STYLES
-from tests.random_graphs import random_graph
 from tests.required_ops.required_ops_strategies import is_kept_anyway
 
 EIGHT = tuple(Variant(level=level, style=style) for level in Level if level is not Level.LAYOUT for style in ORT_STYLES)
@@ -90,86 +86,24 @@ def in_stock_terms(required: RequiredOps) -> tuple[Any, Any]:
     return operators, sorted(lines)
 
 
-class Subject(msgspec.Struct, frozen=True, kw_only=True):
-    """Models to prove in one go: members of an archive, or generated ones by seed."""
+def prove_converted(model: onnx.ModelProto, folder: Path) -> list[int]:
+    """Convert a model at all levels in both styles, and prove the config of every artifact and kind of build.
 
-    archive: str = ""
-    members: tuple[str, ...] = ()
-    seeds: tuple[int, ...] = ()
-
-
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it: `unconverted` models gave no artifact at all (they are no models, or the CPU lacks kernels)."""
-
-    models: int = 0
-    unconverted: int = 0
-    artifacts: int = 0
-    left_out: int = 0
-    operators: tuple[str, ...] = ()
-    counterexamples: tuple[str, ...] = ()
-    crashes: tuple[str, ...] = ()
-
-
-def prove_models(subject: Subject) -> Verdict:
-    """Convert each model at all levels in both styles, and prove the config of every artifact and kind of build."""
-    with tempfile.TemporaryDirectory(prefix="ort-mobile-proofs-") as name:
-        folder = Path(name)
-        return joined([_prove_model(label, path, folder) for label, path in _models(subject, folder)])
-
-
-def joined(verdicts: list[Verdict]) -> Verdict:
-    """The sum of verdicts."""
-    return Verdict(
-        models=sum(one.models for one in verdicts),
-        unconverted=sum(one.unconverted for one in verdicts),
-        artifacts=sum(one.artifacts for one in verdicts),
-        left_out=sum(one.left_out for one in verdicts),
-        operators=tuple(sorted({name for one in verdicts for name in one.operators})),
-        counterexamples=tuple(text for one in verdicts for text in one.counterexamples),
-        crashes=tuple(text for one in verdicts for text in one.crashes),
-    )
-
-
-def _models(subject: Subject, folder: Path) -> Iterator[tuple[str, Path]]:
-    path = folder / "model.onnx"
-    for seed in subject.seeds:
-        path.write_bytes(random_graph(seed).SerializeToString())
-        yield f"seed {seed}", path
-    if subject.members:
-        with zipfile.ZipFile(subject.archive) as archive:
-            for member in subject.members:
-                path.write_bytes(archive.read(member))
-                yield member, path
-
-
-def _prove_model(label: str, path: Path, folder: Path) -> Verdict:
-    output = folder / "out"
+    -> how many lines and types were left out in turn, of each artifact.
+    """
+    path, output = folder / "model.onnx", folder / "out"
+    onnx.save(model, path)
     request = ConvertRequest(
         source=SourceModel(path=str(path)), variants=EIGHT, stem="m", output_folder=str(output),
         work_folder=str(folder / "work"),
     )  # fmt: skip
-    try:
-        artifacts = convert_model(request).artifacts
-    except ModelError:
-        return Verdict(models=1, unconverted=1)
-    found = [_prove_artifact(f"{label} {a.variant.name}", output / a.file, folder) for a in artifacts]
-    return msgspec.structs.replace(joined(found), models=1, unconverted=0 if found else 1)
+    artifacts = [read_ort(output / artifact.file) for artifact in convert_model(request).artifacts]
+    return [sum(_prove_both_kinds(artifact, folder / "required.config")) for artifact in artifacts]
 
 
-def _prove_artifact(label: str, file: Path, folder: Path) -> Verdict:
-    model = read_ort(file)
-    tried, wrong = 0, []
+def _prove_both_kinds(model: OrtModel, config: Path) -> Iterator[int]:
     for extended in (False, True):
-        try:
-            tried += prove(model, extended=extended)
-            _judge_by_stock_parser(model, folder / "required.config", extended=extended)
-        except AssertionError as error:
-            wrong.append(f"{label}: {error}")
-    operators = {f"{need.domain}:{need.op}" for need in needs_of(model)}
-    return Verdict(artifacts=1, left_out=tried, operators=tuple(sorted(operators)), counterexamples=tuple(wrong))
-
-
-def _judge_by_stock_parser(model: OrtModel, path: Path, *, extended: bool) -> None:
-    required = from_needs(needs_of(model, extended=extended), types=True)
-    path.write_text(render(required), encoding="utf-8")
-    assert stock(path) == in_stock_terms(required), "the stock parser reads another config"
+        required = from_needs(needs_of(model, extended=extended), types=True)
+        config.write_text(render(required), encoding="utf-8")
+        assert stock(config) == in_stock_terms(required), "the stock parser reads another config"
+        yield prove(model, extended=extended)

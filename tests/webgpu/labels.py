@@ -10,7 +10,6 @@ import gzip
 import sys
 import tempfile
 import zipfile
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import metadata
@@ -127,8 +126,8 @@ def wrong(label: Label, decisions: Iterable[Decision]) -> Iterator[str]:
             yield f"{row.op_type}-{row.since_version} '{first}': {'claimed' if row.claimed else row.reason}"
 
 
-def wrong_in_bodies(label: Label, path: Path, settings: Settings, table: "Table") -> Iterator[str]:
-    """As `wrong`, of the bodies of If, Loop and Scan, which a provider is asked about one by one; counts them, too.
+def wrong_in_bodies(label: Label, path: Path, settings: Settings) -> Iterator[str]:
+    """As `wrong`, of the bodies of If, Loop and Scan, which a provider is asked about one by one.
 
     Where no session is made, here neither, types inside are not known.
     """
@@ -143,8 +142,6 @@ def wrong_in_bodies(label: Label, path: Path, settings: Settings, table: "Table"
                 names = filter(None, (*node.inputs, *node.outputs))
                 if label.error and any(body.value(name).dtype is None for name in names):
                     continue
-                table["nodes"][node.op_type] += 1
-                table["claimed"][node.op_type] += index in taken
                 truth = claimed(label, node.name, node.first_output)
                 if truth != (index in taken) and not (label.error and truth):
                     yield f"{node.op_type}-{node.since_version} '{node.name}': {'claimed' if index in taken else 'not'}"
@@ -184,10 +181,9 @@ def main() -> int:
     parser.add_argument("--graphs", type=int, default=400, help="how many new random graphs")
     parser.add_argument("--first", type=int, default=70_000, help="the first seed of these")
     parser.add_argument("--record", action="store_true", help="write the labels")
-    parser.add_argument("--table", type=Path, help="write a table by operators to this file")
     chosen = parser.parse_args()
     rows: dict[str, list[Row]] = {}
-    tables: dict[str, Table] = {}
+    bad = 0
     for source in chosen.sources or [PLUGIN]:
         library = None if source == PLUGIN else resolve(source, X86_64).android()
         if library is None:
@@ -200,28 +196,16 @@ def main() -> int:
                     labels = dict(zip(listed, asked(library, list(listed.values()), settings), strict=True))
                     answers = {name: _judged(path, settings) for name, path in listed.items()}
                     rows.setdefault(source, []).extend(Row(archive, setting, *pair) for pair in labels.items())
-                    table = tables.setdefault(f"{source} {setting}", Table())
-                    before = table["nodes"].total()
-                    bad = {
-                        name: list(wrong_in_bodies(labels[name], listed[name], settings, table))
+                    inside = {
+                        name: list(wrong_in_bodies(labels[name], listed[name], settings))
                         for name, answer in answers.items()
                         if any(row.op_type in ("If", "Loop", "Scan") for row in answer.decisions)
                     }
-                    print(f"in bodies of {len(bad)} models: {table['nodes'].total() - before} nodes")
-                    _report(f"{source} {archive} {setting}", labels, answers, table, bad)
+                    bad += _report(f"{source} {archive} {setting}", labels, answers, inside)
     if chosen.record:
         for source, made in rows.items():
             _record(source, [row for row in made if row.archive in ARCHIVES])
-    if chosen.table:
-        chosen.table.write_text("".join(_table(tables)), "utf-8")
-    return min(sum(table["wrong"].total() for table in tables.values()), 1)
-
-
-class Table(defaultdict[str, Counter[str]]):
-    """How many nodes of each operator a source was asked about (`nodes`), takes (`claimed`), and takes otherwise."""
-
-    def __init__(self) -> None:
-        super().__init__(Counter)
+    return min(bad, 1)
 
 
 def _record(source: str, rows: Iterable[Row]) -> None:
@@ -241,17 +225,15 @@ def _judged(path: Path, settings: Settings) -> ModelAnswer:
     return judge(PartitionRequest(source=SourceModel(path=str(path)), settings=settings))
 
 
-def _report(title: str, labels: Mapping[str, Label], answers: Mapping[str, ModelAnswer], table: Table,
-            inside: Mapping[str, Sequence[str]]) -> None:  # fmt: skip
-    """Print what differs in one setting, in graphs and `inside` their bodies, and add it up."""
+def _report(
+    title: str, labels: Mapping[str, Label], answers: Mapping[str, ModelAnswer], inside: Mapping[str, Sequence[str]]
+) -> int:
+    """Print what differs in one setting, in graphs and `inside` their bodies; how many models do."""
     good = {name: answer for name, answer in answers.items() if not answer.error}
     differing = {name: [*wrong(labels[name], row.decisions), *inside.get(name, ())] for name, row in good.items()}
     bad = {name: texts for name, texts in differing.items() if texts}
     refused = answers.keys() - good.keys()
     bad |= {name: [f"no answer: {answers[name].error}"] for name in refused if not labels[name].error}
-    for answer in good.values():
-        table["nodes"].update(row.op_type for row in answer.decisions)
-        table["claimed"].update(row.op_type for row in answer.decisions if row.claimed)
     sessions = [name for name in good if not labels[name].error]
     counted = ""
     if any(row.copies for row in labels.values()):  # libraries do not say
@@ -262,7 +244,6 @@ def _report(title: str, labels: Mapping[str, Label], answers: Mapping[str, Model
             f"; copies equal in {len(same)} of {len(sessions)} sessions, "
             f"in {len(sure & same)} of {len(sure)} of which we are sure"
         )
-    table["wrong"].update(text.partition("-")[0] for texts in bad.values() for text in texts)
     print(
         f"{title}: {len(answers)} models, {len(answers) - len(sessions)} of which none makes a session, "
         f"{sum(answer.nodes for answer in good.values())} nodes, {len(bad)} models wrong{counted}",
@@ -270,14 +251,7 @@ def _report(title: str, labels: Mapping[str, Label], answers: Mapping[str, Model
     )
     for name, texts in bad.items():
         print(f"  {name}: {'; '.join(texts[:3])}", flush=True)
-
-
-def _table(tables: Mapping[str, Table]) -> Iterator[str]:
-    """Markdown: of each operator what our rules take of how many nodes, with the number that is wrong."""
-    yield "| operator | " + " | ".join(tables) + " |\n|---|" + "---|" * len(tables) + "\n"
-    for operator in sorted({name for table in tables.values() for name in table["nodes"]}):
-        counts = [[table[kind][operator] for kind in ("claimed", "nodes", "wrong")] for table in tables.values()]
-        yield f"| {operator} | " + " | ".join(f"{c} of {n}, {w} wrong" for c, n, w in counts) + " |\n"
+    return len(bad)
 
 
 if __name__ == "__main__":
