@@ -1,6 +1,5 @@
 """Accuracy of real files beside their original: the example's digits, in float, half and 8 bits, and wrong data."""
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -112,16 +111,6 @@ def test_half_precision_inputs_are_converted(tmp_path: Path) -> None:
         node.input[:] = ["wide" if name == "image" else name for name in node.input]
     onnx.save(model, str(tmp_path / "half.onnx"))
     assert result(request(tmp_path / "half.onnx")).value == FLOAT_RIGHT / 360
-
-
-def test_an_ort_format_file(tmp_path: Path) -> None:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.optimized_model_filepath = str(tmp_path / "m.ort")
-    options.add_session_config_entry("session.save_model_format", "ORT")
-    onnxruntime.InferenceSession(str(MODEL), options, providers=["CPUExecutionProvider"])
-    assert result(request(tmp_path / "m.ort")).value == FLOAT_RIGHT / 360
 
 
 @pytest.mark.long
@@ -303,14 +292,6 @@ def test_outputs_of_other_samples_are_refused(tmp_path: Path) -> None:
     empty = TensorFile(name="logits", dtype=ElementType.FLOAT32, shape=(9, 4), file=outputs[0].file)
     with pytest.raises(ModelError, match="bytes"):
         measure_outputs("m", [empty], expected)
-
-
-def test_the_example_is_left_as_it_was(tmp_path: Path) -> None:
-    """Nothing is written beside the user's files."""
-    shutil.copytree(EXAMPLE, tmp_path / "e")
-    before = sorted(path.name for path in (tmp_path / "e").rglob("*"))
-    result(request(tmp_path / "e" / "mnist.onnx", data=Dataset(test_data=str(tmp_path / "e" / "evaluation.npz"))))
-    assert sorted(path.name for path in (tmp_path / "e").rglob("*")) == before
 
 
 @pytest.mark.long

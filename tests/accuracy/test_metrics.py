@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.accuracy.evaluate import score
-from pipeline.accuracy.metrics import METRICS, Metric, Needs, decoded, find_metric, overlap_of
+from pipeline.accuracy.metrics import METRICS, Metric, Needs, decoded, find_metric
 from pipeline.config import AccuracyConfig, MetricName
 from pipeline.core.errors import ConfigError, MissingError
 from pipeline.dataset import Sample
@@ -90,18 +90,6 @@ def test_macro_f1_by_hand() -> None:
     assert value(METRICS[MetricName.F1], pairs) == pytest.approx((0.8 + 2 / 3) / 2)
     # the third sample twice: class 0 has 2 of 4, 2 of 2 (2/3), class 1 has 1 of 1, 1 of 3 (1/2)
     assert value(METRICS[MetricName.F1], pairs, [1, 1, 2, 1]) == pytest.approx((2 / 3 + 1 / 2) / 2)
-
-
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=30))
-def test_macro_f1_by_its_definition(pairs: list[tuple[int, int]]) -> None:
-    wanted = []
-    for number in range(4):
-        right = sum(a == b == number for a, b in pairs)
-        given_, labels = sum(a == number for a, _ in pairs), sum(b == number for _, b in pairs)
-        if given_ + labels:
-            wanted.append(2 * right / (given_ + labels))
-    found = value(METRICS[MetricName.F1], [(one_hot(a, 4), b) for a, b in pairs])
-    assert found == pytest.approx(sum(wanted) / len(wanted))
 
 
 def test_mean_iou_by_hand_with_pixels_of_no_class() -> None:
@@ -196,20 +184,6 @@ def test_without_jiwer_the_remedy_installs_it(monkeypatch: pytest.MonkeyPatch) -
 
 
 # --- detections -------------------------------------------------------------------------------------------------------
-
-
-def test_overlaps_of_boxes() -> None:
-    found = overlap_of(np.array([[0.0, 0, 2, 2]]), np.array([[1.0, 1, 3, 3], [0, 0, 2, 2], [5, 5, 6, 6], [1, 1, 1, 1]]))
-    assert found.tolist() == [[pytest.approx(1 / 7), 1, 0, 0]]
-
-
-def test_average_precision_by_hand() -> None:
-    """Two labels of class 0; the best detection is right, the second wrong, the third right: the precision is 1 up to
-    recall 1/2 and 2/3 beyond, so 51 of the 101 recall levels have 1 and 50 have 2/3.
-    """
-    label = np.array([[0, 0, 0, 10, 10], [0, 20, 20, 30, 30]])
-    rows = np.array([[[0, 0, 10, 10, 0.9, 0], [50, 50, 60, 60, 0.8, 0], [20, 20, 30, 30, 0.7, 0]]], np.float32)
-    assert value(METRICS[MetricName.MAP], [(rows, label)]) == pytest.approx((51 + 50 * 2 / 3) / 101)
 
 
 def random_detections(generator: np.random.Generator) -> tuple[Any, Any]:

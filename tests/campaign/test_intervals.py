@@ -16,7 +16,6 @@ from pipeline.campaign.statistics.groups import (
     noise,
     p_value,
     rank_bound,
-    rank_sums,
     ratio_interval,
     rounds_needed,
     share_bounds,
@@ -38,13 +37,6 @@ logs = st.lists(st.integers(-1_000_000, 1_000_000).map(lambda x: x / 1e6), min_s
 def test_quantiles_of_t_are_those_of_published_tables(share: float, freedom: int, expected: float) -> None:
     assert t_quantile(share, freedom) == pytest.approx(expected, rel=2e-6)
     assert t_quantile(1 - share, freedom) == pytest.approx(-expected, rel=2e-6)
-
-
-@pytest.mark.parametrize("freedom", [1, 2])
-def test_t_against_its_closed_forms(freedom: int) -> None:
-    for t in (0.01, 0.5, 3.0, 40.0, 1e4):
-        inside = 2 / math.pi * math.atan(t) if freedom == 1 else t / math.sqrt(2 + t * t)
-        assert t_tail(t, freedom) == pytest.approx(1 - inside, rel=1e-6)
 
 
 @given(st.floats(0.5001, 0.99999), st.integers(1, 20_000))
@@ -71,14 +63,6 @@ def test_bounds_of_a_share_are_those_of_published_tables(
     share: float, count: int, expected: tuple[float, float]
 ) -> None:
     assert share_bounds(share, count) == pytest.approx(expected, abs=5e-5)
-
-
-@pytest.mark.parametrize("count", [1, 4, 8, 11])
-def test_rank_sums_are_those_of_all_signs(count: int) -> None:
-    sums = [sum(rank for rank, positive in enumerate(signs, 1) if positive)
-            for signs in itertools.product((False, True), repeat=count)]  # fmt: skip
-    expected = [np.mean(np.array(sums) <= s) for s in range(count * (count + 1) // 2 + 1)]
-    assert rank_sums(count) == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -137,15 +121,6 @@ def test_p_values_are_small_exactly_where_the_interval_excludes_1(
 def test_where_all_rounds_agree_small_levels_can_be_reached() -> None:
     assert p_value(np.array([0.3, 0.31, 0.3, 0.29, 0.3, 0.32, 0.28, 0.3])) < 1e-6
     assert p_value(np.array([0.3, 0.31, 0.3, 0.29, 0.3, 0.32, 0.28, -0.01])) == 4 / 256
-
-
-@pytest.mark.parametrize(("rounds", "sd"), [(5, 0.01), (7, 0.2), (8, 0.01), (20, 0.05)])
-def test_the_interval_holds_the_true_ratio_as_often_as_it_says(rounds: int, sd: float) -> None:
-    random, held, trials = np.random.default_rng(11), 0, 2000
-    for _ in range(trials):
-        found = present(ratio_interval(random.normal(0.3, sd, rounds)))
-        held += found.low <= math.exp(0.3) <= found.high
-    assert 0.935 < held / trials < 0.98
 
 
 def test_many_rounds_cost_no_more_than_their_mean() -> None:

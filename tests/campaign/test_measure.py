@@ -28,15 +28,6 @@ def wanted(plan: CampaignPlan) -> set[tuple[str, int]]:
     return {(planned_id(lane), number) for lane in plan.planned_runs for number in range(plan.measure.timed_rounds)}
 
 
-def test_every_device_runs_its_own_lanes_and_no_other(tmp_path: Path) -> None:
-    plan = plan_of(lanes_of(NAMES, 2), ROUNDS)
-    with opened(tmp_path) as store:
-        assert measure(plan, {name: ScriptedDevice(name) for name in NAMES}, store, tmp_path) == {}
-        assert store.finished(CAMPAIGN.id) == wanted(plan)
-        assert len(store.runs(CAMPAIGN.id)) == len(NAMES) * 2 * ROUNDS
-        check_attribution(store)
-
-
 def test_runs_say_where_they_were_and_from_when_until_when(tmp_path: Path) -> None:
     device = ScriptedDevice("d", seconds=0.01)
     plan = plan_of(lanes_of(["d"], 1), rounds=2)

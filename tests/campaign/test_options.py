@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from device_runner.device import DeviceFacts
 from device_runner.options import AFFINITY_KEY, BLOCK_KEY, FALLBACK_KEY
 from device_runner.spec import ExecutionMode, NnapiFlag, OptimizationLevel, RunOptions
-from pipeline.campaign.plan import MOST_RUNS, options_name, plan_runs, run_options
+from pipeline.campaign.plan import options_name, plan_runs, run_options
 from pipeline.config import RunConfig
 from pipeline.core.errors import ConfigError
 from tests.scripted_devices import ARTIFACT
@@ -147,8 +147,3 @@ def test_one_entry_more_is_another_name(options: RunOptions, field: str, key: st
     )
     assert (options_name(other) == options_name(options)) == (entries.get(key) == value)
     assert (options_name(swapped) == options_name(options)) == (options.session_config == options.provider_options)
-
-
-def test_the_largest_matrix_is_quick() -> None:
-    run = RunConfig(provider="nnapi", flags="all", threads=tuple(range(MOST_RUNS // 16)))
-    assert len({options_name(options) for options in run_options(run)}) == MOST_RUNS

@@ -10,7 +10,6 @@ from pipeline.check.compare import read_tensor
 from pipeline.check.reference import make_reference
 from pipeline.check.result import Reference
 from pipeline.config import ModelConfig
-from pipeline.core.errors import ConfigError
 from pipeline.dataset import Dataset, labelled_data
 from pipeline.model.sources import SourceModel
 from tests.passes.quantized_models import EXAMPLE, write_arrays
@@ -77,11 +76,3 @@ def test_labels_that_are_texts_are_kept_and_arrays_are_not(tmp_path: Path) -> No
     made = answered(labelled=Dataset(test_data=str(tmp_path / "map.npz")))
     assert made.labelled is None
     assert "no label that is a number or a text" in made.notes[0]
-
-
-def test_a_wrong_sample_stops_before_anything_is_measured(tmp_path: Path) -> None:
-    folder = write_arrays(tmp_path / "d", 40, wrong=37)
-    table = ModelConfig(path=str(MODEL), test_data=str(folder), labels=str(tmp_path / "labels.csv"))
-    with pytest.raises(ConfigError) as caught:
-        reference(tmp_path, table)
-    assert caught.value.where.endswith("37.npy")

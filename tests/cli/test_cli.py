@@ -40,11 +40,6 @@ def test_a_history_is_read_without_what_converts_measures_or_draws() -> None:
     python("-c", code)
 
 
-def test_a_misspelt_command_is_a_usage_error_with_a_suggestion() -> None:
-    done = ort_mobile("cnvert", code=2)
-    assert "Did you mean 'convert'?" in done.err
-
-
 def test_errors_show_their_four_parts_and_no_traceback(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text('name = "a"\n[[models]]\npaht = "m.onnx"\n')
     done = ort_mobile("run", "c.toml", folder=tmp_path, code=2)

@@ -50,12 +50,6 @@ def test_without_a_phone_it_says_how_to_connect_one(monkeypatch: pytest.MonkeyPa
     assert "turn on USB debugging" in done.err
 
 
-def test_names_of_devices_cannot_act_on_the_terminal() -> None:
-    console = Console(record=True, width=200, force_terminal=True, color_system=None)
-    show([device_listing([DeviceFacts(name="adb:\x1b[2J\x1b[Hforged\nready", platform="android")])], console)
-    assert r"adb:\x1b[2J\x1b[Hforged\nready" in console.export_text()
-
-
 def test_the_table_says_what_is_the_matter() -> None:
     console = Console(record=True, width=200)
     phone = DeviceFacts(name="adb:1", platform="android", model="One [bold]", api_level=26, thermal_status=3)

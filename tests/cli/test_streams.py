@@ -48,11 +48,6 @@ def test_tables_are_aligned_without_borders_or_trailing_blanks() -> None:
     ]
 
 
-def test_values_are_whole_however_long() -> None:
-    table = Listing(title="", head=(LONG, "b"), rows=((LONG, LONG),))
-    assert list(plain_lines(table)) == [f"{LONG}  b", f"{LONG}  {LONG}"]
-
-
 def test_a_pipe_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
         monkeypatch.delenv(name, raising=False)

@@ -19,7 +19,7 @@ from pipeline.core.variant import Style
 from pipeline.job.assemble import possible_runs
 from pipeline.job.prepare import oldest_release
 from pipeline.release.shipped import budget_findings, library_release, planned_runtime, shipped_library
-from tests.library.library_files import library, official_aar, official_jar, texts
+from tests.library.library_files import library, official_aar, official_jar
 from tests.onnx_samples import linear
 from tests.ort_models import convert
 from tests.scripted_devices import lanes_of
@@ -117,12 +117,6 @@ def test_damaged_libraries_are_errors_and_absent_ones_warnings(tmp_path: Path) -
     assert [severity for severity, _ in findings_of(phone(cut))] == ["error"]
     assert [severity for severity, _ in findings_of(phone(tmp_path / "none.aar"))] == ["warning"]
     assert [severity for severity, _ in findings_of(phone("android:9.8.7"))] == ["warning"]
-
-
-def test_small_pages_are_a_warning(tmp_path: Path) -> None:
-    path = tmp_path / "l.so"
-    path.write_bytes(library("arm64-v8a", extra=texts("1.28.0"), alignment=4096))
-    assert findings_of(phone(path, "arm64-v8a")) == [("warning", "l.so cannot be loaded on phones with 16 KB pages")]
 
 
 def test_small_pages_of_any_library_in_the_package_are_a_warning(tmp_path: Path) -> None:

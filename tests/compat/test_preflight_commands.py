@@ -13,8 +13,6 @@ from tests.library.library_files import MINIMAL, library, official_aar
 from tests.onnx_samples import conv_bn, linear, save
 from tests.ort_models import convert
 
-ROOT = Path(__file__).resolve().parents[2]
-
 
 @pytest.mark.long
 def test_convert_tells_what_a_release_cannot_load_and_does_the_others(tmp_path: Path) -> None:

@@ -32,7 +32,6 @@ from tests.onnx_samples import parsed_nodes
 
 HERE = line_of(version("onnxruntime"))
 RELEASES = st.integers(7, NEWEST_KNOWN.minor).map(lambda minor: Release(1, minor))
-KINDS = st.sampled_from([BuildKind.FULL, BuildKind.EXTENDED, BuildKind.MINIMAL])
 
 
 def artifact(
@@ -57,15 +56,6 @@ def test_the_measured_load_matrix(release: tuple[int, int], loaded: str, format_
     found = errors(check_artifact(artifact(format_version), Runtime(release=Release(*release))))
     assert bool(found) is (format_version not in loaded)
     assert all("does not load ORT format version" in finding.what and finding.remedy for finding in found)
-
-
-@given(release=RELEASES, kind=KINDS, format_version=st.integers(1, 6))
-def test_a_minimal_build_loads_no_more_than_a_full_one(release: Release, kind: BuildKind, format_version: int) -> None:
-    subject = artifact(str(format_version))
-    if not errors(check_artifact(subject, Runtime(release=release, kind=kind))):
-        assert not errors(check_artifact(subject, Runtime(release=release)))
-    if kind is not BuildKind.FULL and release >= Release(1, 16):
-        assert bool(errors(check_artifact(subject, Runtime(release=release, kind=kind)))) is (format_version < 5)
 
 
 def test_the_releases_that_load_a_version() -> None:
@@ -176,12 +166,6 @@ def test_misspelt_keys_and_wrong_values_are_named() -> None:
     (finding,) = check_use(RunOptions(session_config={"session.disable_prepacking": "yes"}), runtime)
     assert finding.remedy == "it takes 0 or 1"
     assert check_use(RunOptions(session_config={"my.own": "x"}), runtime) == ()
-
-
-@given(key=st.text(), value=st.text(), release=RELEASES)
-def test_any_key_and_value_is_answered(key: str, value: str, release: Release) -> None:
-    found = check_use(RunOptions(session_config={key: value}), Runtime(release=release))
-    assert all(finding.severity is Severity.WARNING for finding in found)
 
 
 def test_every_key_has_values_that_fit_its_pattern() -> None:

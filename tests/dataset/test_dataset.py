@@ -5,7 +5,6 @@ import wave
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import onnx
 import pytest
@@ -336,14 +335,6 @@ def test_files_of_one_tensor_want_to_know_for_which_input(tmp_path: Path) -> Non
     with pytest.raises(ConfigError) as caught:
         check_data(Dataset(test_data=str(tmp_path / "sample.npy")), [X, RATE])
     assert "inputs.NAME" in caught.value.remedy
-
-
-def test_a_dataset_travels_as_json() -> None:
-    data = Dataset(
-        test_data="a", inputs={"sr": 16000, "t": Range(low=0, high=178), "v": (1, 2), "s": 1.0, "b": True},
-        preprocess=PreprocessConfig(resize=(224, 224), mean=(1.0, 2.0, 3.0), scale=0.5), sizes={"n": 3},
-    )  # fmt: skip
-    assert msgspec.json.decode(msgspec.json.encode(data), type=Dataset) == data
 
 
 @pytest.mark.parametrize(("count", "apart"), [(19, False), (40, True)])

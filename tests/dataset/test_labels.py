@@ -174,17 +174,6 @@ def test_one_line_for_two_files_of_a_name_is_refused(tmp_path: Path) -> None:
         check_data(data, [X])
 
 
-def test_the_first_wrong_sample_is_named_after_those_before_it(tmp_path: Path) -> None:
-    folder_of(tmp_path, 40)
-    np.save(tmp_path / "s37.npy", np.zeros((1, 4), np.float32))
-    seen: list[str] = []
-    with pytest.raises(ConfigError) as caught:
-        seen.extend(sample.name for sample in samples(Dataset(test_data=str(tmp_path)), [X]))
-    assert len(seen) == 37
-    assert caught.value.where.endswith("s37.npy")
-    assert "[1, 4]" in caught.value.why
-
-
 @given(st.sets(st.integers(0, 10_000), min_size=1, max_size=60))
 def test_parts_are_disjoint_whole_and_a_matter_of_content_alone(numbers: set[int]) -> None:
     with tempfile.TemporaryDirectory() as name:

@@ -120,16 +120,6 @@ def test_the_report_names_opsets_and_types_of_what_a_reduced_build_needs(done: P
     assert "<td>input 0: float</td>" in (done / "report.html").read_text()
 
 
-def test_the_bundle_is_proven_and_a_changed_byte_is_found(done: Path, tmp_path: Path) -> None:
-    ort_mobile("bundle", "verify", done / "bundle")
-    copy = tmp_path / "bundle"
-    shutil.copytree(done / "bundle", copy)
-    model = next(copy.glob("models/*.ort"))
-    model.write_bytes(model.read_bytes()[:-1] + b"\x55")
-    ended = ort_mobile("bundle", "verify", copy, code=4)
-    assert f"changed: models/{model.name}" in ended.err
-
-
 @pytest.mark.long
 def test_reports_and_bundle_can_be_made_again_from_what_is_stored(done: Path) -> None:
     before = (done / "results.json").read_bytes()
@@ -177,20 +167,6 @@ def test_a_broken_model_costs_no_other(tmp_path: Path) -> None:
     assert "broken" in ended.out
     assert "cut off or damaged" in ended.out
     assert [p.name for p in (tmp_path / "out" / "bundle" / "models").iterdir()] == ["good.all-fixed.ort"]
-
-
-def test_test_data_that_does_not_fit_is_told(tmp_path: Path) -> None:
-    import numpy as np
-    from onnx import numpy_helper
-
-    data = tmp_path / "test_data_set_0"
-    data.mkdir()
-    tensor = numpy_helper.from_array(np.zeros((1, 3), np.float32), "image")
-    (data / "input_0.pb").write_bytes(tensor.SerializeToString())
-    text = f'name = "a"\n[[models]]\npath = "{EXAMPLE / "mnist.onnx"}"\ntest_data = "{tmp_path}"\n'
-    ended = ort_mobile("run", write_config(tmp_path, text), "--output", tmp_path / "out", "--convert-only", code=2)
-    assert "does not fit the input 'image'" in " ".join(ended.err.split())
-    assert not (tmp_path / "out" / "bundle").exists()
 
 
 @pytest.mark.long
@@ -334,10 +310,3 @@ def interrupted(folder: Path, number: signal.Signals, words: tuple[str, ...] = (
     assert told == f"interrupted: {kept} of 8 runs are kept; no report and no bundle were written"
     assert not [path for path in (folder / "out").rglob("*") if path.name.startswith(".work")]
     return kept, shlex.split(command.removeprefix("continue with: "))
-
-
-def test_runs_that_make_no_sense_are_told_before_anything_is_converted(tmp_path: Path) -> None:
-    text = CONFIG.replace('provider = "nnapi"', 'provider = "nnapi"\nflags = [["USE_FP17"]]')
-    ended = ort_mobile("run", write_config(tmp_path, text), "--output", tmp_path / "out", code=2)
-    assert "unknown NNAPI flag 'USE_FP17'" in ended.err
-    assert not (tmp_path / "out").exists()

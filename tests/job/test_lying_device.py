@@ -18,8 +18,6 @@ from pipeline.release.manifest import verify_bundle
 from tests.configs import BASIC, DESK, EVERY, MNIST, short
 from tests.lying_adb import Document, Lie, LyingAdb, document
 
-ROOT = Path(__file__).resolve().parents[2]
-EXAMPLE = ROOT / "build_configs" / "examples" / "mnist"
 CONFIG = f"""
 name = "one"
 {MNIST}{DESK}{BASIC}{EVERY}{short()}

@@ -61,12 +61,6 @@ def test_a_plan_says_what_rounds_find(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"modes.toml", "plan.json"}
 
 
-def test_a_mode_that_there_is_not_is_named(tmp_path: Path) -> None:
-    (tmp_path / "modes.toml").write_text(CONFIG.replace('"cold", ', '"warm", '))
-    ended = ort_mobile("run", tmp_path / "modes.toml", "--plan", code=2)
-    assert "measure.mode" in ended.err
-
-
 PERF_TEST = f"""
 name = "tool"
 {MNIST}

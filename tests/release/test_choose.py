@@ -177,10 +177,6 @@ def test_of_levels_that_fuse_alike_a_much_larger_file_is_not_advised() -> None:
     assert present(choice).artifact.variant.level is Level.ALL
 
 
-def test_nothing_to_ship_is_no_choice() -> None:
-    assert choose(ANDROID, [], [], DEVICES, DecisionRule()) is None
-
-
 def test_a_device_suits_by_platform_abi_and_api_level() -> None:
     assert suits(ANDROID, PHONE)
     assert not suits(ANDROID, HERE)

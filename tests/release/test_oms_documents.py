@@ -146,11 +146,6 @@ def test_broken_documents_are_refused_with_the_reason(place: Path, fault: str) -
         signed_statement(json.dumps(make(place)).encode(), read_public_key(place / "key.pub"))
 
 
-def test_an_empty_file_is_refused(place: Path) -> None:
-    with pytest.raises(ValueError, match="cannot be read"):
-        signed_statement(b"", read_public_key(place / "key.pub"))
-
-
 @pytest.fixture(scope="module")
 def published() -> Path:
     """The published signatures, a folder each with the files that they are of, and `keys`; fetched once."""

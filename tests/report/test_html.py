@@ -11,11 +11,8 @@ from html.parser import HTMLParser
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from device_runner.result import Conditions, Status
-from pipeline.campaign.record import Host
 from pipeline.report import drawing, html
 from pipeline.report.decision import MOST_CARDS
 from pipeline.report.model import CampaignReport, make_rows
@@ -258,15 +255,6 @@ def test_hostile_text_is_only_text() -> None:
     assert hostile.tags == Page(html.render(make_report())).tags
     assert visible(HOSTILE) in hostile.texts
     assert not set("".join(hostile.texts)) & {"\x1b", "\u202e"}
-
-
-@given(st.text())
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_any_name(text: str) -> None:
-    name = visible(text)
-    found = Page(html.render(CampaignReport(name=text, campaign="c", created_at="", margin=0.1, host=Host(),
-                                            versions={text: text})))  # fmt: skip
-    assert "".join(found.texts).count(name) >= 3
 
 
 def test_drawings_stay_inside(report: CampaignReport) -> None:

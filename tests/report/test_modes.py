@@ -100,11 +100,6 @@ def test_the_pages_and_the_document_have_all_of_it(report: CampaignReport) -> No
     assert decode(encode(report)) == report
 
 
-def test_a_report_of_the_steady_state_has_no_modes() -> None:
-    assert mode_listings(make_report()) == ()
-    assert b'"modes": [],' in encode(make_report())
-
-
 def test_a_mode_that_failed_says_so_under_its_name() -> None:
     one = recorded(COLD, "a")
     failed = run(one, 0)

@@ -10,7 +10,7 @@ from pipeline.campaign.record import Host
 from pipeline.check.compare import OutputCheck
 from pipeline.check.library_proof import FindingKind, LibraryProof, ProofFinding, ProofRow, ProvenLibrary
 from pipeline.core.errors import Severity
-from pipeline.report import formats, html, layout, model
+from pipeline.report import formats, html, layout
 from pipeline.report.model import CampaignReport
 from pipeline.report.show import show
 
@@ -117,8 +117,3 @@ def test_nothing_acts_in_any_format() -> None:
         assert "ai.onnx;13;Erf" in report
         assert "not proven in other.aar: no C compiler" in report
         assert "ONNX Runtime 1.29.0, commit 2e2543fbe9" in report
-
-
-def test_the_document_has_it_and_reads_back() -> None:
-    read = msgspec.json.decode(model.encode(REPORT), type=CampaignReport)
-    assert read.proofs == (PROOF, NOT_RUN)

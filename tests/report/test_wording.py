@@ -27,13 +27,6 @@ def test_durations(nanoseconds: float | None, text: str) -> None:
     assert wording.duration(nanoseconds) == text
 
 
-@given(st.floats(1, 1e13))
-def test_durations_are_right_to_half_a_percent(nanoseconds: float) -> None:
-    number, unit = wording.duration(nanoseconds).split(" ")
-    scale = {"ns": 1, "µs": 1e3, "ms": 1e6, "s": 1e9}[unit]
-    assert float(number) * scale == pytest.approx(nanoseconds, rel=0.0051, abs=0.51)
-
-
 @pytest.mark.parametrize(
     ("count", "text"), [(0, "-"), (1023, "1023 B"), (1024, "1.0 KiB"), (26_000, "25.4 KiB"), (3 << 30, "3.0 GiB")]
 )
@@ -48,11 +41,6 @@ def test_visible_text_has_no_control_and_no_format_characters_that_hide(text: st
     assert not any(unicodedata.bidirectional(char) in {"RLO", "LRO", "RLE", "LRE", "PDF", "RLI", "LRI", "FSI", "PDI"}
                    for char in shown)  # fmt: skip
     shown.encode("utf-8")
-
-
-@given(st.text(st.characters(codec="ascii", exclude_categories=["Cc"])))
-def test_ordinary_text_stays(text: str) -> None:
-    assert visible(text) == text
 
 
 @pytest.mark.parametrize(

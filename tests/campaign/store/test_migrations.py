@@ -28,7 +28,6 @@ from pipeline.job.assemble import assemble
 from tests.campaign.store.samples import ARTIFACT, CAMPAIGN, DOCUMENT, SECOND, add_second_migration, run_record
 
 ROOT = Path(__file__).resolve().parents[3]
-DATA = Path(__file__).with_name("data")
 
 
 def engine_of(url: str) -> sa.Engine:

@@ -152,17 +152,6 @@ def test_read_only_file(tmp_path: Path) -> None:
             store.start(CAMPAIGN)
 
 
-def test_a_value_that_something_else_changed(tmp_path: Path) -> None:
-    path = tmp_path / "results.sqlite"
-    with open_store(f"sqlite:///{path}") as store:
-        store.start(CAMPAIGN)
-        with sqlite3.connect(path) as other:
-            other.execute("UPDATE campaigns SET document = '[1, 2'")
-        other.close()
-        with pytest.raises(PipelineError, match="the campaign c1 is not as it was stored"):
-            store.campaigns()
-
-
 @pytest.mark.parametrize(
     ("url", "shown"),
     [

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from sqlalchemy import event
 
 from device_runner.device import DeviceFacts
@@ -143,14 +141,6 @@ def test_hostile_text_is_only_text(store: Store) -> None:
     record = msgspec.structs.replace(run_record(), model=name, prediction=Prediction(error="\x00" + name))
     assert store.add_run(record)
     assert store.runs("c1") == (record,)
-
-
-@given(latencies_ns=st.lists(st.integers(0, 2**63 - 1), max_size=50).map(tuple), number=st.integers(0, 2_000_000))
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_raw_latencies_come_back(store: Store, latencies_ns: tuple[int, ...], number: int) -> None:
-    spec = f"s{time.monotonic_ns()}"
-    assert store.add_run(run_record(spec, number, latencies_ns))
-    assert store.runs("c1")[-1].result.latencies_ns == latencies_ns
 
 
 # --- more than one process --------------------------------------------------------------------------------------------

@@ -6,12 +6,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from device_runner.spec import ElementType, RunOptions
 from pipeline.core.errors import ConfigError
-from pipeline.features.android.package import JAVA_WORDS, SIGNATURES, java_class, java_sources
+from pipeline.features.android.package import SIGNATURES, java_class, java_sources
 from pipeline.release.app_code import BUFFERS
 from pipeline.release.manifest import Manifest, ModelSignature, SelectionRow
 from tests.features.android.samples import CPU, JAVAC, NNAPI, WEBGPU, manifest, needs_java, shipped, signature, tensor
@@ -68,8 +66,10 @@ def test_classes_are_named_after_models(model: str, name: str) -> None:
     assert java_class(model) == name
 
 
-def test_every_type_and_shape_compiles_without_a_warning(tmp_path: Path) -> None:
+def test_every_type_shape_and_way_to_run_compiles_without_a_warning(tmp_path: Path) -> None:
     needs_java()
+    options = {"a": HOSTILE, "b": "2"}
+    ways = [RunOptions(provider=name, provider_options=options) for name in ("xnnpack", "qnn", "webgpu")]
     kinds = [one for one in ElementType if one not in ("string", "uint16", "uint32", "uint64")]
     tensors = tuple(tensor(f"{kind}-in", 1, "n", dtype=kind) for kind in kinds)
     odd = (
@@ -85,20 +85,11 @@ def test_every_type_and_shape_compiles_without_a_warning(tmp_path: Path) -> None
         signature("odd", inputs=odd, outputs=odd),
         signature("untyped", inputs=(tensor("s", dtype=None),), outputs=(tensor("t", dtype=ElementType.UINT16),)),
         signature(HOSTILE, inputs=(tensor(HOSTILE, HOSTILE),), outputs=(tensor(HOSTILE, HOSTILE),)),
+        runs=(*ways, RunOptions(session_config={HOSTILE: HOSTILE}), RunOptions(provider="nnapi")),
     )
     assert compiled(found, tmp_path) == ""
     assert "public Result run(" not in found["Untyped.java"]
     assert "@NonNull ShortBuffer float16In, @NonNull long[] float16InShape" in found["All.java"]
-
-
-def test_every_way_to_run_compiles(tmp_path: Path) -> None:
-    needs_java()
-    names = ("xnnpack", "qnn", "webgpu")
-    ways = tuple(RunOptions(provider=name, provider_options={"a": HOSTILE, "b": "2"}) for name in names)
-    found = sources(
-        signature(), runs=(*ways, RunOptions(session_config={HOSTILE: HOSTILE}), RunOptions(provider="nnapi"))
-    )
-    assert compiled(found, tmp_path) == ""
 
 
 @pytest.mark.parametrize("rows", [False, True], ids=["one file", "rows"])
@@ -191,14 +182,3 @@ def test_a_model_is_loaded_as_it_was_measured(loading: str, mapped: str) -> None
 def test_a_provider_without_a_java_call_is_refused() -> None:
     with pytest.raises(ConfigError, match="no call for the provider zeta"):
         sources(signature(), runs=(RunOptions(provider="zeta"),))
-
-
-@given(st.lists(st.text(max_size=12), min_size=1, max_size=8))
-def test_parameters_are_distinct_names_that_java_allows(names: list[str]) -> None:
-    inputs = tuple(tensor(name, None, 2) for name in names)
-    found = sources(signature(inputs=inputs))["M.java"]
-    listed = re.search(r"Result run\(([^)]*)\)", found)
-    assert listed
-    parameters = re.findall(r"(?:FloatBuffer|long\[\]) (\S+?)(?:,|$)", listed[1])
-    assert len(set(parameters)) == 2 * len(names)
-    assert all(re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) and name not in JAVA_WORDS for name in parameters)

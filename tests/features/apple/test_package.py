@@ -12,8 +12,6 @@ from pathlib import Path
 import pytest
 
 from device_runner.spec import ElementType, ExecutionMode, RunOptions
-from pipeline.core.errors import PipelineError
-from pipeline.features.apple.package import MANIFEST, SwiftPackage, write_package
 from pipeline.release.manifest import Shipped
 from tests.command import Done, ort_mobile
 from tests.features.android.samples import WEBGPU, bundle, shipped, signature, tensor
@@ -146,13 +144,6 @@ def test_a_package_of_ours_is_replaced_and_nothing_else_is(tmp_path: Path) -> No
     result = released(tmp_path, code=2)
     assert "no Swift package of ours" in result.err
     assert (tmp_path / "package/.git").is_dir()
-
-
-def test_a_folder_that_the_system_refuses_is_an_error_of_ours(tmp_path: Path) -> None:
-    package = SwiftPackage(name="M", files={MANIFEST: ""}, classes=(), warnings=(), requirement="1.24.2")
-    with pytest.raises(PipelineError) as caught:
-        write_package(package, tmp_path / ("m" * 300))
-    assert caught.value.where == str(tmp_path / ("m" * 300))
 
 
 def test_what_the_api_cannot_set_is_reported(tmp_path: Path) -> None:

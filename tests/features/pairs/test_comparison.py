@@ -179,10 +179,6 @@ def test_unpaired_intervals_hold_the_truth() -> None:
     assert 0.94 <= inside / 5000 <= 0.97
 
 
-def test_rounds_without_any_scatter_are_compared() -> None:
-    assert unpaired_interval([2.0] * 5, [4.0] * 5) == pytest.approx((2.0, 2.0, 2.0))
-
-
 def test_documents_keep_to_the_schema_and_hostile_names_do_nothing() -> None:
     report = make_report(model="m|<script>@all`", device="adb:\x1b[2J")
     found = compare_sides(report, report)

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sqlite3
 from pathlib import Path
 
 import pytest
@@ -60,16 +59,6 @@ def test_the_campaign_before_the_newest_and_one_by_its_id(folder: Path) -> None:
     (folder / "phone.json").write_text((out / "results.json").read_text().replace('"local"', '"adb:1"'))
     nothing = ort_mobile("compare", out, "phone.json", cwd=folder, code=1)
     assert "nothing was compared" in nothing.out
-
-
-def test_a_damaged_database_is_an_error_with_its_place(folder: Path, tmp_path: Path) -> None:
-    broken = tmp_path / "results.sqlite"
-    shutil.copy(folder / "output/my/results.sqlite", broken)
-    with sqlite3.connect(broken) as connection:
-        connection.execute("UPDATE latencies SET nanoseconds = x'00'")
-    connection.close()
-    done = ort_mobile("compare", broken, broken, cwd=tmp_path, code=1)
-    assert "damaged" in done.err
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,7 @@
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from device_runner.spec import RunOptions
 from pipeline.core.errors import CheckFailed, ConfigError
 from pipeline.features.prove.plan import ProofOrder, levels_of, trials_of, wanted_targets
 from tests.features.android.samples import CPU, NNAPI, manifest, shipped
@@ -18,16 +15,6 @@ DESK = shipped(target="desk", platform="linux")
 )
 def test_the_lowest_level_of_a_target_and_the_newest(lowest: int | None, levels: tuple[int, ...]) -> None:
     assert levels_of(shipped(min_api_level=lowest)) == levels
-
-
-@given(levels=st.lists(st.integers(21, 99), max_size=4, unique=True), runs=st.sampled_from([(CPU,), (NNAPI, CPU)]))
-def test_every_way_at_every_level_once(levels: list[int], runs: tuple[RunOptions, ...]) -> None:
-    one = shipped(runs=runs)
-    order = ProofOrder(library="x", api_levels=tuple(levels))
-    trials = trials_of([one, one], order)
-    keys = [(trial.options, trial.api_level) for trial in trials]
-    assert len(keys) == len(set(map(str, keys))) == len(runs) * len(levels or levels_of(one))
-    assert [trial.api_level for trial in trials] == sorted(trial.api_level for trial in trials)
 
 
 def test_what_two_targets_share_is_run_once_for_both() -> None:

@@ -1,8 +1,5 @@
 """Why candidates of a search were dropped, as one reads it: single numbers of many become spans."""
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from pipeline.campaign.record import Dropped, TunedCandidate
 from pipeline.features.tune.report import counted_reasons
 
@@ -33,8 +30,3 @@ def test_equal_reasons_are_counted_and_their_shares_become_spans_whatever_the_wo
         ("failed: +2.0% in round 3 of the race: x; counts as y", 1),
         ("not measured: +3.0%", 1),
     ]
-
-
-@given(st.lists(st.sampled_from([LEFT_OUT, Dropped(reason="", above=(0.01, 0.02)), Dropped(reason=""), None])))
-def test_no_candidate_is_lost(reasons: list[Dropped | None]) -> None:
-    assert sum(number for _, number in counted_reasons(candidates(*reasons))) == len(reasons)

@@ -209,8 +209,3 @@ def test_without_optuna_its_sampler_names_the_extra(middle: Table, monkeypatch: 
     with pytest.raises(MissingError) as caught:
         Search(middle.space, [first], TuneConfig(strategy=TuneStrategy.OPTUNA)).propose()
     assert " 'optuna>=" in caught.value.remedy
-
-
-def test_another_seed_draws_other_candidates(middle: Table) -> None:
-    first, second = (Search(middle.space, [], TuneConfig(seed=seed)).propose().candidates for seed in (0, 1))
-    assert first != second

@@ -13,7 +13,7 @@ from pipeline.campaign.record import Skipped
 from pipeline.config import RunConfig, TuneConfig
 from pipeline.core.errors import ConfigError
 from pipeline.core.variant import Artifact, Level, Style, Variant
-from pipeline.features.tune.search import Lap, compare_arms, drift_columns, forecast, next_round, run_race
+from pipeline.features.tune.search import Lap, forecast, next_round, run_race
 from pipeline.features.tune.space import ORT_DEFAULTS, factors, searched_runs, space_of
 from tests.features.tune.simulated import simulated_table
 from tests.values import present
@@ -134,13 +134,6 @@ def test_the_model_predicts_what_was_not_measured_through_drift_and_outliers() -
     assert 0.9 < within.mean() < 0.995
 
 
-def test_the_level_of_the_device_is_one_line_of_steps() -> None:
-    columns = drift_columns([0, 5, 10, 7])
-    assert columns.shape[0] == 4
-    assert columns[2].sum() == 2.0
-    assert columns[3].sum() == pytest.approx(1.4)
-
-
 def laps(values: dict[int, float], rounds: int, seed: int = 0) -> list[Lap]:
     random = np.random.default_rng(seed)
     order = [arm for _ in range(rounds) for arm in random.permutation(list(values)).tolist()]
@@ -159,22 +152,6 @@ def test_a_race_before_its_first_look_knows_nothing() -> None:
     run = laps({1: 0.0, 2: 0.2}, 2)
     assert race([1, 2], run, {}) is None
     assert next_round([1, 2], None, run[:3], set()) == [run[3][0]]
-
-
-def test_an_arm_that_fails_leaves_the_race() -> None:
-    run = laps({1: 0.0, 2: 0.2}, 6)
-    early = [lap for number, lap in enumerate(run) if lap[0] == 2 or number < 2]
-    standing = present(race([1, 2], early, {1: 2}))
-    assert standing.leader == 2
-    assert 1 not in standing.bounds
-
-
-def test_intervals_of_a_race_hold_the_truth() -> None:
-    missed = 0
-    for seed in range(60):
-        found = compare_arms([1, 2], laps({1: 0.0, 2: 0.03}, 8, seed), 0.05)
-        missed += 1 in found and 2 in found and not found[2].low <= np.exp(0.03) <= found[2].high
-    assert missed <= 7
 
 
 def test_a_gpu_is_searched_by_the_options_that_change_its_times() -> None:

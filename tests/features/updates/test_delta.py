@@ -20,13 +20,6 @@ from device_runner.files import staging_folder
 from pipeline.features.updates import delta
 from pipeline.features.updates.delta import (
     DELTA_FILE,
-    ONNX_KINDS,
-    Region,
-    filled,
-    from_words,
-    gaps_of,
-    refuse_outside,
-    words_of,
     write_delta,
 )
 from pipeline.release.bundle import make_bundle
@@ -38,9 +31,6 @@ from tests.release.test_signature import write_keys
 from tests.values import files_of
 
 WEIGHTS = np.random.default_rng(0).normal(0, 0.05, 100_000).astype(np.float32)
-
-
-KINDS = sorted(set(ONNX_KINDS.values()))
 
 
 def bundle(folder: Path, model: bytes, name: str = "bundle", **more: Any) -> Path:
@@ -483,19 +473,3 @@ def test_an_update_that_is_stopped_as_it_swaps_leaves_one_of_the_bundles(made: P
 @pytest.mark.parametrize("calls", ["rename", "mkdir", "rmdir,unlink,unlinkat", "fsync", "flock"])
 def test_an_update_that_is_stopped_at_any_call_leaves_one_of_the_bundles(made: Path, calls: str, fault: str) -> None:
     assert stopped_at_each(made, calls, fault) > 0
-
-
-@given(st.data())
-def test_words_are_undone(data: st.DataObject) -> None:
-    before, content = data.draw(st.binary(max_size=60)), data.draw(st.binary(max_size=60))
-    regions: list[Region] = []
-    end = 0
-    while end < len(content) and data.draw(st.booleans()):
-        new, old = data.draw(st.integers(end, len(content))), data.draw(st.integers(0, len(before)))
-        length = data.draw(st.integers(0, min(len(content) - new, len(before) - old)))
-        regions.append(Region(old=old, new=new, length=length, kind=data.draw(st.sampled_from(KINDS))))
-        end = new + length
-    refuse_outside(regions, len(before), len(content))
-    inside = from_words(before, words_of(before, content, regions), regions)
-    gaps = gaps_of(content, [(one.new, one.length) for one in regions])
-    assert filled(len(content), regions, inside, gaps) == content
