@@ -43,6 +43,8 @@ LEAN = {
 SMALL_BYTES = 16 << 20
 """Artifacts that one thread runs: starting more takes longer than they save."""
 
+GIVE_TENSORS = "export the model with tensors as outputs (skl2onnx: options={'zipmap': False})"
+
 
 Result = TypeVar("Result")
 Key = TypeVar("Key")
@@ -62,8 +64,9 @@ def check_artifact(
 ) -> tuple[OutputCheck, ...]:
     """Run an artifact once on the reference's inputs, and check each output; ModelError when it does not load or run.
 
-    Where the model has a stream, the outputs of its steps are checked as well. What this computer's processor
-    computes less exactly than phones is not held against a file.
+    Where the model has a stream, the outputs of its steps are checked as well. Sequences and maps are not compared:
+    they are unknown, and ModelError where there is nothing else. What this computer's processor computes less exactly
+    than phones is not held against a file.
     """
     feeds = {tensor.name: read_tensor(tensor) for tensor in reference.inputs}
     expected = {tensor.name: read_tensor(tensor) for tensor in reference.outputs}
@@ -75,6 +78,17 @@ def check_artifact(
         raise _refused(file, error) from error
     outputs = dict(zip((output.name for output in session.get_outputs()), values, strict=True))
     checks = list(compare_outputs(expected, outputs, tolerance, original))
+    no_tensors = [name for name, value in outputs.items() if not hasattr(value, "dtype")]
+    if no_tensors and not checks:
+        why = f"only tensors are compared, and these are sequences, maps or nothing: {', '.join(no_tensors)}"
+        raise ModelError("no output can be compared with the original's", where=file, why=why, remedy=GIVE_TENSORS)
+    checks += [
+        OutputCheck(
+            output=name, passed=False, unknown=True, random_inputs=tolerance.random_inputs,
+            reason="it is no tensor, and only tensors are compared", remedy=GIVE_TENSORS,
+        )
+        for name in no_tensors
+    ]  # fmt: skip
     if streamed := reference.stream:
         try:
             outputs, _ = run_steps(session, feeds, streamed.stream)

@@ -43,6 +43,7 @@ PASSING = frozenset({"Cast", "Identity", "Unsqueeze", "Squeeze", "Reshape", "Fla
 STATE = re.compile(r"state|hidden|cell|cache|past|(^|[^a-z])[hc](_?[0n0-9]+)?($|[^a-z])", re.IGNORECASE)
 RATE = re.compile(r"^sr$|sampl\w*_rate", re.IGNORECASE)
 MASK = re.compile(r"mask", re.IGNORECASE)
+BATCH = re.compile(r"batch|^(n|b|bs)$", re.IGNORECASE)
 
 
 class Reads:
@@ -280,7 +281,8 @@ def kind_of(info: TensorInfo, axis: int, symbol: str) -> str:
     """What an axis counts, from its name, its place and the axes beside it."""
     shape, text = info.shape or (), symbol.lower()
     integer = bool(info.dtype) and str(info.dtype).startswith(("int", "uint", "bool"))
-    if re.search(r"batch|^(n|b|bs)$", text):
+    batched = axis and isinstance(shape[0], str) and BATCH.search(shape[0])  # then N, behind it, is another size
+    if BATCH.search(text) and not batched:
         return "batch"
     if re.search(r"past|cache", f"{info.name} {text}".lower()) and len(shape) >= 3 and axis:
         return "past"
@@ -307,9 +309,9 @@ def kind_of(info: TensorInfo, axis: int, symbol: str) -> str:
 
 
 def _in_time(shape: Sequence[int | str | None], axis: int) -> str:
-    """Samples of a signal where nothing else has a size, else frames of features."""
+    """Samples of a signal where nothing else may have many elements, else frames of features."""
     others = [size for place, size in enumerate(shape) if place not in (0, axis)]
-    features = any(isinstance(size, int) and size > 2 for size in others)
+    features = any(not isinstance(size, int) or size > 2 for size in others)
     return "frames" if features or (axis == 0 and len(shape) > 1) else "signal"
 
 

@@ -47,9 +47,9 @@ def require_model_file(path: Path) -> None:
 def find_models(paths: Iterable[str | Path], suffixes: tuple[str, ...] = (".onnx",)) -> list[SourceModel]:
     """The models under files, folders (recursive, in sorted order) and zip archives; each file once.
 
-    A path that is named is taken whatever its suffix, members and files in folders by `suffixes` (any case). Other
-    members of an archive are passed over. ConfigError for a path that does not exist, a folder or archive without
-    models, an archive that cannot be read.
+    A path that is named is taken whatever its suffix, members and files in folders by `suffixes` (any case). A path may
+    name one member, as `SourceModel.name` does. Other members of an archive are passed over. ConfigError for a path
+    that does not exist, a folder or archive without models, an archive that cannot be read.
     """
     models: dict[SourceModel, None] = {}
     for path in paths:
@@ -59,6 +59,10 @@ def find_models(paths: Iterable[str | Path], suffixes: tuple[str, ...] = (".onnx
 
 def _models_of(path: Path, suffixes: tuple[str, ...]) -> list[SourceModel]:
     if not path.exists():
+        archive = next((folder for folder in path.parents if folder.is_file()), None)
+        members = [model for model in _models_of(archive, suffixes) if Path(model.name) == path] if archive else []
+        if members:
+            return members
         raise ConfigError("no such file or folder", where=str(path), remedy="check the path")
     if not path.is_file() and not path.is_dir():
         raise ConfigError("this is no regular file", where=str(path), remedy="name a model, a folder or a zip archive")

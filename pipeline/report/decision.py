@@ -78,10 +78,12 @@ def _cautions(report: CampaignReport) -> Iterator[str]:
     if differing:
         yield f"outputs differ in {len(differing)} of {len(report.rows)} rows measured on devices"
     yield from _accuracy_cautions(report, shipped)
-    unknown = [of_file for key, of_file in checks.items() if key in shipped and any(check.unknown for check in of_file)]
-    if number := len(unknown):
-        random = any(check.random_inputs for of_file in unknown for check in of_file)
-        advice = "on random inputs: give test data" if random else "on this test data"
+    unknown = {key: [c for c in of_file if c.unknown] for key, of_file in checks.items() if key in shipped}
+    if number := sum(map(bool, unknown.values())):
+        of_data = [check for of_file in unknown.values() for check in of_file if not check.remedy]
+        advice = "on this test data" if of_data else "here, whatever the data"
+        if any(check.random_inputs for check in of_data):
+            advice = "on random inputs: give test data"
         yield f"outputs of {counted(number, 'variant')} that {_ship(number)} cannot be judged {advice}"
     for model in report.models:
         if model.guessed and model.name in {name for name, _ in shipped}:

@@ -203,7 +203,9 @@ def _helps(model: "ModelFit") -> Iterator[str]:
                 yield f"     {visible(f'{mark}{PROVIDER_RULES[ep].title}: {change}')}"
         if remedy.reason:
             yield f"     {visible(f'because {remedy.reason}' + (f'; {remedy.remedy}' if remedy.remedy else ''))}"
-    if best := next((ep for remedy in model.helps for ep in remedy.gains), None):
+    if model.path.lower().endswith(".ort"):
+        yield "  An ORT format file cannot be changed: ask about the ONNX model that it was made from"
+    elif best := next((ep for remedy in model.helps for ep in remedy.gains), None):
         yield f"  Try what can be done automatically: {_command(model, best)} --advise"
     yield ""
 

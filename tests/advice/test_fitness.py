@@ -1,6 +1,9 @@
 """`ort-mobile check`: every provider beside the others, the same numbers as `partition`, and what would help."""
 
 import json
+import re
+import shlex
+import zipfile
 from pathlib import Path
 
 import msgspec
@@ -194,6 +197,20 @@ def test_the_terminal_has_the_table_and_the_next_command(tmp_path: Path) -> None
     assert "guessed: batch, height, width" in result.text
     assert f"ort-mobile partition '{tmp_path}/my model.onnx' --optimize basic --dimension batch=1" in result.text
     assert "usability checker" in result.text
+
+
+def test_what_is_advised_works_for_members_of_archives_and_is_left_out_for_ort_files(tmp_path: Path) -> None:
+    onnx.save(SAMPLES["dynamic"], tmp_path / "m.onnx")
+    with zipfile.ZipFile(tmp_path / "models.zip", "w") as archive:
+        archive.write(tmp_path / "m.onnx", "a b/m.onnx")
+    (line,) = re.findall(r"automatically: ort-mobile (.*--advise)", call(tmp_path / "models.zip").out)
+    assert "no advice" not in ort_mobile(*shlex.split(line)).out
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "m.ort")
+    onnxruntime.InferenceSession(str(tmp_path / "m.onnx"), options, providers=["CPUExecutionProvider"])
+    text = call(tmp_path / "m.ort").out
+    assert "--advise" not in text
+    assert "ask about the ONNX model that it was made from" in text
 
 
 def test_a_broken_model_costs_no_other(tmp_path: Path) -> None:

@@ -105,6 +105,13 @@ GUESSES: dict[str, tuple[onnx.ModelProto, dict[str, int], dict[str, object]]] = 
     "states begin with zeros and single numbers are one": (
         state_and_speed(), {"state[1]": 1}, {"state": 0.0, "speed": 1.0}
     ),
+    "N behind a batch is the length of a signal": (
+        model(parsed_nodes("y = Relu (waveforms)"), {"waveforms": (1, ["batch_size", "N"])}),
+        {"batch_size": 1, "N": 16000}, {},
+    ),
+    "of two open axes none is a whole signal": (
+        model(parsed_nodes("y = Relu (x)"), {"x": (1, ["a", "rows", None])}), {"a": 1, "rows": 100, "x[2]": 100}, {}
+    ),
 }  # fmt: skip
 
 

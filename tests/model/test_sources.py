@@ -40,6 +40,10 @@ def test_members_of_archives_are_models_and_others_are_passed_over(tmp_path: Pat
     found = find_models([archive])
     assert [m.member for m in found] == ["b.onnx", "in/a.onnx"]
     assert found[0].name == f"{archive}/b.onnx"
+    assert find_models([found[1].name, f"{archive}//in/a.onnx"]) == [found[1]]
+    for name in ("in", "read.me", "b.onnx/c.onnx", "none.onnx"):
+        with pytest.raises(ConfigError, match="no such file or folder"):
+            find_models([archive / name])
 
 
 @pytest.mark.parametrize("name", ["missing.onnx", "empty", "empty.zip", "broken.zip"])

@@ -147,7 +147,6 @@ class ModelOnDevice:
         self.expected: dict[str, Array] = {}
         self.of_base: list[RunRecord] = []
         self.reason = ""
-        self.number = 0
         self.seconds_needed = 0.0
         self.seconds_stored = 0.0
 
@@ -288,21 +287,20 @@ class ModelOnDevice:
             if number < FEWEST:
                 stage.done()
 
-        for self.number in range(1, MOST + 1):
+        for number in range(1, MOST + 1):
             began = time.monotonic()
-            if self.number > least and began + seconds > until:
-                self.number -= 1
+            if number > least and began + seconds > until:
                 return
             plan = self.plan(campaign, going)
-            rounds = msgspec.structs.replace(plan.measure, rounds=self.number, profile=False)
-            plan = replace(plan, measure=rounds, check=self._checks if self.number == 1 else None)
+            rounds = msgspec.structs.replace(plan.measure, rounds=number, profile=False)
+            plan = replace(plan, measure=rounds, check=self._checks if number == 1 else None)
             left = measure(plan, {device.name: device}, self.store, self.work, show)
             if reason := left.get(device.name, ""):
                 self.reason = reason
                 return
             self.reason = ""
-            seconds = max(time.monotonic() - began, seconds_of(self.store.runs(campaign, number=self.number - 1)))
-            if self.number == 1:
+            seconds = max(time.monotonic() - began, seconds_of(self.store.runs(campaign, number=number - 1)))
+            if number == 1:
                 self.seconds_needed = FEWEST * seconds
                 if least < FEWEST:
                     # The start and as many of the fastest as FEWEST rounds have time for; always one
@@ -311,7 +309,7 @@ class ModelOnDevice:
                     first = {run.planned: run.result.median_ns for run in self.store.runs(campaign, number=0)}
                     fastest = sorted(going[1:], key=lambda run: first.get(planned_id(run)) or math.inf)[: count - 1]
                     going = [run for run in going if run is going[0] or run in fastest]
-            if self.number in rule.looks:
+            if number in rule.looks:
                 # Without the remedies of which it is known whether they are faster
                 records = self._records(campaign)
                 groups = [rounds_of(records.get(name, []), name) for name in map(planned_id, going)]
@@ -447,7 +445,7 @@ def _diagnosed(order: PerfOrder, bench: Bench, work: Path, seconds: float, *, re
         for (check, propose), proposal in zip(CHECKS, proposals, strict=True)
     )
     note = f"the device was left: {subject.reason}" if subject.reason else ""
-    if not note and subject.number < FEWEST:
+    if not note and len(subject.of_base) < FEWEST:  # with those of the run that is resumed
         needed = (seconds_before + subject.seconds_needed) / FOR_CHECKS
         note = f"the time was too short for {FEWEST} rounds: give --minutes {math.ceil(needed / 60)} or more"
 

@@ -86,7 +86,7 @@ def _stored(folder: Path | None, database: str | None, campaign: str) -> Campaig
             if (before := next(rounds, None)) is None:
                 raise ConfigError(
                     "no campaign is before the newest", where=store.where,
-                    remedy="`ort-mobile report --list` lists all",
+                    remedy="`ort-mobile report FOLDER --list` lists all",
                 )  # fmt: skip
         campaign = before.id
     return stored(folder, database, campaign or None).report

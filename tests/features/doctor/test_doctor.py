@@ -196,6 +196,7 @@ def test_a_killed_diagnosis_goes_on(tmp_path: Path) -> None:
     assert kept.items() <= now.items(), "what was measured is kept, and not measured again"
     (one,) = json.loads(done.out)["diagnoses"]
     assert one["start"]["rounds"] >= max(number for _, _, number in kept)
+    assert (one["start"]["rounds"] < 5) == any("too short" in note for note in one["notes"])
     assert len({campaign for campaign, *_ in kept}) == 1
     ort_mobile("doctor", str(model), "--output", str(out), "--minutes", "0.01", "--json", "-")
     assert len({campaign for campaign, *_ in stored_rounds(out)}) > len({campaign for campaign, *_ in now})
