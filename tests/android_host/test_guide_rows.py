@@ -18,7 +18,7 @@ from tests.android_host.conftest import OLDEST, fetch
 from tests.android_host.runs import failure, run
 from tests.android_host.test_webgpu import CAPTURE
 from tests.command import ort_mobile
-from tests.compat.test_capture import BRANCHES, COUNTS
+from tests.compat.test_gpu import BRANCHES, COUNTS
 from tests.ort_models import convert, parsed
 
 pytestmark = pytest.mark.android_host

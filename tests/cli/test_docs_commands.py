@@ -43,7 +43,7 @@ ELSEWHERE = {
     r"--provider qnn": "needs the package onnxruntime-qnn: tests/device_runner/test_plugins.py",
     r"library get|library show|library diff": "needs the network or a package: tests/library",
     r"ort-mobile app ": "needs an app: tests/features/app",
-    r"#previous|--run-a": "compares campaigns that measured: tests/features/pairs/test_sides.py",
+    r"#previous|--run-a": "compares campaigns that measured: tests/features/pairs/test_comparison.py",
     r"ort-mobile run my\.toml$": "runs a whole job: tests/job/test_job.py",
     r"ort-mobile doctor my": "measures for minutes: tests/features/doctor/test_doctor.py",
     r"ort-mobile gate base/bundle": "measures two versions in turn: tests/features/pairs/test_gate_command.py",

@@ -1,13 +1,26 @@
-"""Signatures of bundles: deterministic, read by others, and refused for every change, other keys and damaged files."""
+"""Signatures as OpenSSF Model Signing v1.0 has them: the same each time, read by others and of others; no fault passes.
 
+The published ones are those of the `model_signing` program, one of each method by each of its releases, with the files
+that they sign and the keys. The specification's valid vectors are of the same files and keys, and its invalid ones are
+valid ones with a fault; every fault of `BROKEN` is put into the published ones, too.
+"""
+
+import base64
+import datetime as dt
+import hashlib
 import json
+import re
 import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
@@ -16,14 +29,25 @@ from cryptography.hazmat.primitives.serialization import (
     NoEncryption,
     PrivateFormat,
     PublicFormat,
+    load_pem_private_key,
 )
+from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
+from device_runner.files import cache_folder, scratch_folder
 from pipeline.core.errors import CheckFailed
+from pipeline.core.files import sha256_of
 from pipeline.release.manifest import SIGNATURE_FILE, verify_bundle
-from pipeline.release.signature import read_private_key, read_public_key, verify_signature
+from pipeline.release.signature import (
+    read_private_key,
+    read_public_key,
+    sealed_envelope,
+    signed_statement,
+    verify_signature,
+)
 from tests.command import ort_mobile
+from tests.python_packages import download
 from tests.release.test_bundle import bundle_in
 
 CURVES = {"P-256": ec.SECP256R1(), "P-384": ec.SECP384R1(), "P-521": ec.SECP521R1()}
@@ -208,3 +232,185 @@ def test_a_private_key_that_others_can_read_is_warned_of(
     key.chmod(mode)
     read_private_key(key, None)
     assert ("can read the private key" in caplog.text) == warned
+
+
+PUBLISHED = "rh-model-signing==1.0.5"
+"""A distribution of `model_signing` whose source archive has the program's own tests (Apache-2.0)."""
+PUBLISHED_SHA256 = "3acb7b250935f0935069b2b35ca5722ffa1e52a07682cdcc6a5510685349b268"
+KEYS = "keys/certificate"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a signed bundle and its keys; tests must not change it."""
+    folder = tmp_path_factory.mktemp("signed")
+    bundle_in(folder)
+    ort_mobile("bundle", "sign", folder / "bundle", "--key", write_keys(folder))
+    return folder
+
+
+def document(place: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((place / "bundle" / SIGNATURE_FILE).read_bytes())
+    return found
+
+
+def certificate(key: Path) -> str:
+    """A certificate for the owner of a key, signed by themselves, as DER in base64."""
+    private = load_pem_private_key(key.read_bytes(), None)
+    assert isinstance(private, ec.EllipticCurvePrivateKey)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a maker of models")])
+    start = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+    made = (
+        x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(private.public_key())
+        .serial_number(1).not_valid_before(start).not_valid_after(start + dt.timedelta(days=3650))
+        .sign(private, hashes.SHA256())
+    )  # fmt: skip
+    return base64.b64encode(made.public_bytes(Encoding.DER)).decode()
+
+
+def certified(place: Path, key: str = "key.pem") -> dict[str, Any]:
+    chain = {"certificates": [{"rawBytes": certificate(place / key)}]}
+    return {**document(place), "verificationMaterial": {"x509CertificateChain": chain, "tlogEntries": []}}
+
+
+def test_other_writers_order_and_indent_differently(place: Path) -> None:
+    text = json.dumps(document(place), indent=4, sort_keys=False).encode()
+    assert signed_statement(text, read_public_key(place / "key.pub")).predicate.resources
+
+
+def test_a_certificate_names_the_key(place: Path) -> None:
+    said = signed_statement(json.dumps(certified(place)).encode(), read_public_key(place / "key.pub"))
+    assert said.subject[0].name == "demo"
+
+
+def without(*keys: str) -> Callable[[Path], dict[str, Any]]:
+    def made(place: Path) -> dict[str, Any]:
+        found = document(place)
+        inner = found
+        for key in keys[:-1]:
+            inner = inner[key]
+        del inner[keys[-1]]
+        return found
+
+    return made
+
+
+def of_another(place: Path) -> dict[str, Any]:
+    write_keys(place, "other")
+    return certified(place, "other.pem")
+
+
+def no_certificate(place: Path) -> dict[str, Any]:
+    found = certified(place)
+    found["verificationMaterial"]["x509CertificateChain"]["certificates"] = [{"rawBytes": "bm90IG9uZQ=="}]
+    return found
+
+
+def with_material(material: dict[str, Any]) -> Callable[[Path], dict[str, Any]]:
+    return lambda place: {**document(place), "verificationMaterial": {**material, "tlogEntries": []}}
+
+
+def another_predicate(place: Path) -> dict[str, Any]:
+    """A statement of another kind, signed as it should be."""
+    found = document(place)
+    payload = json.loads(base64.b64decode(found["dsseEnvelope"]["payload"]))
+    content = json.dumps({**payload, "predicateType": "https://example.com/another/v1"}).encode()
+    envelope = sealed_envelope(content, read_private_key(place / "key.pem", None), named=False)
+    return {**found, "dsseEnvelope": {**found["dsseEnvelope"], "payload": envelope.payload,
+                                      "signatures": [{"sig": envelope.signatures[0]["sig"]}]}}  # fmt: skip
+
+
+def another_type(place: Path) -> dict[str, Any]:
+    found = document(place)
+    found["dsseEnvelope"]["payloadType"] = "text/plain"
+    return found
+
+
+BROKEN: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
+    "no envelope": (without("dsseEnvelope"), "dsseEnvelope"),
+    "no material": (without("verificationMaterial"), "verificationMaterial"),
+    "no log entries": (without("verificationMaterial", "tlogEntries"), "tlogEntries"),
+    "no resources": (lambda place: {**document(place), "dsseEnvelope": {}}, "payload"),
+    "another media type": (lambda place: {**document(place), "mediaType": "text/plain"}, "the file is no application"),
+    "another predicate": (another_predicate, "what was signed is https://example.com/another/v1"),
+    "another payload type": (another_type, "no in-toto statement"),
+    "a certificate for another key": (of_another, "it names the key"),
+    "a certificate that is none": (no_certificate, "its certificate cannot be read"),
+    "an identity": (with_material({"certificate": {"rawBytes": ""}}), "identities of Sigstore are not supported"),
+    "no certificates": (with_material({"x509CertificateChain": {"certificates": []}}), "neither a key nor"),
+}
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_broken_documents_are_refused_with_the_reason(place: Path, fault: str) -> None:
+    make, reason = BROKEN[fault]
+    with pytest.raises(ValueError, match=reason):
+        signed_statement(json.dumps(make(place)).encode(), read_public_key(place / "key.pub"))
+
+
+@pytest.fixture(scope="module")
+def published() -> Path:
+    """The published signatures, a folder each with the files that they are of, and `keys`; fetched once."""
+    folder = cache_folder() / "packages"
+    archive = download(PUBLISHED, folder, source=True)
+    assert hashlib.sha256(archive.read_bytes()).hexdigest() == PUBLISHED_SHA256
+    unpacked = archive.with_name(archive.name.removesuffix(".tar.gz"))
+    if not unpacked.is_dir():
+        with tarfile.open(archive) as members, scratch_folder(f".{unpacked.name}.", folder) as work:
+            members.extractall(work, filter="data")
+            (work / unpacked.name).rename(unpacked)
+    return unpacked / "scripts/tests"
+
+
+ACCEPTED = ("v1.1.0-certificate", "v1.1.0-elliptic-key")
+EARLIER = "tlogEntries|hint"
+"""Fields that the specification demands (two of its invalid vectors lack one), and releases before it did not write."""
+OUTCOMES = {
+    **dict.fromkeys(ACCEPTED, ""),
+    **{f"v{release}-certificate": EARLIER for release in ("0.2.0", "0.3.1", "1.0.0", "1.0.1")},
+    **{f"v{release}-elliptic-key": EARLIER for release in ("0.3.1", "1.0.0", "1.0.1")},
+    **{f"v{release}-sigstore": "identities of Sigstore" for release in ("0.3.1", "1.0.0", "1.0.1", "1.1.0")},
+}
+"""Each published signature and why it is refused; "" for those that hold."""
+
+
+@pytest.mark.network
+def test_every_published_signature_holds_or_is_refused_with_the_reason(published: Path, tmp_path: Path) -> None:
+    key = read_public_key(published / KEYS / "signing-key-pub.pem")
+    write_keys(tmp_path)
+    other = read_public_key(tmp_path / "key.pub")
+    assert {file.parent.name for file in published.glob("*/model.sig")} == set(OUTCOMES)
+    for name, reason in OUTCOMES.items():
+        content = (published / name / "model.sig").read_bytes()
+        if reason:
+            with pytest.raises(ValueError, match=reason):
+                signed_statement(content, key)
+            continue
+        said = signed_statement(content, key)
+        digests = {one.name: one.digest for one in said.predicate.resources}
+        assert digests == {file: sha256_of(published / name / file) for file in ("signme-1", "signme-2")}
+        root = hashlib.sha256(b"".join(bytes.fromhex(digests[file]) for file in sorted(digests))).hexdigest()
+        assert [one.digest for one in said.subject] == [{"sha256": root}]
+        with pytest.raises(ValueError, match="it names the key"):
+            signed_statement(content, other)
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_a_published_signature_with_any_fault_is_refused(published: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / "bundle").mkdir()
+    shutil.copy(published / name / "model.sig", tmp_path / "bundle" / SIGNATURE_FILE)
+    for file, own in (("signing-key.pem", "key.pem"), ("signing-key-pub.pem", "key.pub")):
+        shutil.copy(published / KEYS / file, tmp_path / own)
+    key = read_public_key(tmp_path / "key.pub")
+    for make, reason in BROKEN.values():
+        with pytest.raises(ValueError, match=reason):
+            signed_statement(json.dumps(make(tmp_path)).encode(), key)
+    for part in ("payload", "sig"):
+        text = (tmp_path / "bundle" / SIGNATURE_FILE).read_text()
+        found = re.search(rf'"{part}": ?"([^"]{{40}})', text)
+        assert found
+        place = found.end(1) - 1
+        changed = text[:place] + ("A" if text[place] != "A" else "B") + text[place + 1 :]
+        with pytest.raises(ValueError, match=r"\w"):
+            signed_statement(changed.encode(), key)

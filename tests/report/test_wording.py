@@ -1,17 +1,23 @@
-"""Units, failures in words, and text that cannot act."""
+"""Units, accuracy and failures in words, text that cannot act, and results.json, which keeps to its schema."""
 
+import json
 import unicodedata
+from pathlib import Path
 
+import jsonschema
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.campaign.record import FailureRow
+from pipeline.accuracy.result import AccuracyResult, DropVerdict
+from pipeline.campaign.record import FailureRow, Host
 from pipeline.check.compare import OutputCheck
-from pipeline.report import wording
-from pipeline.report.layout import sections
-from pipeline.report.wording import visible
+from pipeline.core.errors import PipelineError
+from pipeline.report import model, wording
+from pipeline.report.layout import REPORT_HEAD, accuracy_parts, report_cells, sections
+from pipeline.report.model import CampaignReport
+from pipeline.report.wording import Listing, visible
 from tests.report_samples import make_report
 
 
@@ -92,3 +98,88 @@ def test_a_cause_is_said_once(message: str, cause: str, text: str) -> None:
     row = FailureRow(kind="missing", message=message, cause=cause)
     report = msgspec.structs.replace(make_report(), failures=(row,))
     assert text in [note.text for section in sections(report) for note in section.notes]
+
+
+RESULT = AccuracyResult(
+    model="m.ort", metric="top-1", labelled=True, samples=360, data="digits", value=0.975, reference_value=0.98,
+    drop=0.005, drop_low=-0.001, drop_high=0.011, max_drop=0.01, verdict=DropVerdict.CANNOT_TELL, samples_needed=700,
+)  # fmt: skip
+
+
+def on_devices(*values: float) -> list[str]:
+    (row, *_) = make_report().rows
+    check = OutputCheck(output="y", passed=True, metric="top-1")
+    rows = [msgspec.structs.replace(row, checks=(msgspec.structs.replace(check, value=one),)) for one in values]
+    return [
+        dict(zip(REPORT_HEAD, report_cells(result, "", rows), strict=True))["On devices"]
+        for result in (RESULT, msgspec.structs.replace(RESULT, metric="cer"))
+    ]
+
+
+def test_the_command_and_the_report_say_the_same() -> None:
+    cells = dict(zip(REPORT_HEAD, report_cells(RESULT, "", ()), strict=True))
+    assert list(cells.values()) == [
+        "top-1", "98.00 %", "97.50 %", "-", "0.50 pp", "-0.10 to 1.10 pp", "cannot tell: about 700 samples would",
+        "360",
+    ]  # fmt: skip
+    (table, *_) = (part for part in accuracy_parts([RESULT]) if isinstance(part, Listing))
+    (row,) = table.rows
+    assert set(row[1:]) < set(cells.values())
+
+
+def test_of_several_devices_the_worst_is_shown() -> None:
+    assert on_devices(0.9, 0.97) == ["90.00 %", "97.00 %"], "a share of errors is worse the larger it is"
+
+
+def test_what_was_not_measured_has_the_reason() -> None:
+    cells = report_cells(None, "no data", ())
+    assert len(cells) == len(REPORT_HEAD)
+    assert cells[0] == "not measured: no data"
+
+
+SCHEMA = Path(__file__).resolve().parents[2] / "docs" / "results.schema.json"
+
+
+@pytest.fixture(name="validator", scope="module")
+def _validator() -> jsonschema.Draft202012Validator:
+    """Made once: to check the schema itself takes a fifth of a second."""
+    validator = jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text(encoding="utf-8")))
+    validator.check_schema(validator.schema)
+    return validator
+
+
+def test_documents_keep_to_the_schema(report: CampaignReport, validator: jsonschema.Draft202012Validator) -> None:
+    smallest = CampaignReport(name="n", campaign="c", created_at="t", margin=0.05, host=Host(), versions={})
+    for one in (report, smallest, make_report(text="\x00\x1b\u202e{}")):
+        validator.validate(json.loads(model.encode(one)))
+
+
+@pytest.mark.parametrize("change", [{"version": 3}, {"rows": [{}]}, {"margin": "five"}, {"name": None}])
+def test_the_schema_refuses_other_documents(
+    report: CampaignReport, validator: jsonschema.Draft202012Validator, change: dict[str, object]
+) -> None:
+    assert not validator.is_valid(json.loads(model.encode(report)) | change)
+
+
+def test_schema_in_docs_is_current() -> None:
+    assert json.loads(SCHEMA.read_text(encoding="utf-8")) == model.schema()
+
+
+def test_another_version_is_refused(report: CampaignReport) -> None:
+    newer = model.encode(report).replace(b'"version": 1,', b'"version": 2,', 1)
+    with pytest.raises(PipelineError, match="version 2") as caught:
+        model.decode(newer)
+    assert "reads version 1" in caught.value.why
+    assert "update ort-mobile" in caught.value.remedy
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b'{"version": 1}', b"\xff\xfe", b'{"version": "1"}'])
+def test_what_is_no_document_is_refused(content: bytes) -> None:
+    with pytest.raises(PipelineError, match="no results") as caught:
+        model.decode(content, "somewhere.json")
+    assert caught.value.where == "somewhere.json"
+
+
+def test_a_newer_minor_addition_is_read(report: CampaignReport) -> None:
+    added = msgspec.json.decode(model.encode(report)) | {"something_new": 1}
+    assert model.decode(msgspec.json.encode(added)) == report
