@@ -3,6 +3,7 @@
 import json
 import shutil
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from device_runner import device
 from device_runner.adb import device as adb_device
+from device_runner.build import build_library
 from device_runner.device import DeviceFacts, identity
 from device_runner.local import machine_abi
 from device_runner.plugins import installed_plugin
@@ -34,6 +36,7 @@ from pipeline.features.lab.queue import (
     keep_files,
     lab_hosts,
 )
+from pipeline.partition import shown
 from tests.command import ort_mobile
 from tests.custom_ops.samples import library as custom_operator_library
 from tests.custom_ops.samples import model as custom_operator_model
@@ -132,24 +135,47 @@ devices = ["adb:*"]
 models = [{{ path = "{example}/mnist.onnx", test_data = "{example}" }}]
 targets = [{{ name = "linux", platform = "linux" }}]
 variants = {{ levels = ["basic"], styles = ["fixed"] }}
-runs = [{{ provider = "qnn", options = {{ soc_model = "57", htp_arch = "75" }} }}]
-measure = {{ rounds = 1, min_runs = 2, min_seconds = 0.001, plugins = {{ qnn = {plugin} }} }}
+runs = [{{ provider = "{provider}", options = {options} }}]
+measure = {{ rounds = 1, min_runs = 2, min_seconds = 0.001, plugins = {{ {provider} = {plugin} }} }}
 """
 
 
-@pytest.mark.npu
-@pytest.mark.device
-def test_a_plugin_comes_with_the_campaign_and_reaches_a_phone(
-    url: str, store: Store, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The submitter has it elsewhere than the host, whose phone gets all of its files in one folder."""
+def claims_plugin(folder: Path) -> list[str]:
+    """The plugin that claims what a list says, which no run here has, and a file that it brings along."""
+    library = build_library(Path(shown.__file__).with_name("plugin"), shown.LIBRARY)
+    (folder / "beside.so").write_bytes(library.read_bytes())
+    return [str(library), str(folder / "beside.so")]
+
+
+def npu_plugin(_folder: Path) -> list[str]:
+    """Qualcomm's: 250 MB."""
     plugin = installed_plugin("qnn")
     if isinstance(plugin, Failure):
         pytest.skip("the package onnxruntime-qnn is not installed")
+    return plugin_files(plugin)
+
+
+@pytest.mark.device
+@pytest.mark.parametrize(
+    ("provider", "options", "plugin", "failure"),
+    [
+        (shown.CLAIMS_PROVIDER, "{}", claims_plugin, f"'{shown.CLAIMS}' was not found"),
+        pytest.param(
+            "qnn", '{ soc_model = "57", htp_arch = "75" }', npu_plugin, "",
+            marks=(pytest.mark.npu, pytest.mark.nightly),
+        ),
+    ],
+)  # fmt: skip
+def test_a_plugin_comes_with_the_campaign_and_reaches_a_phone(
+    url: str, store: Store, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch,
+    provider: str, options: str, plugin: Callable[[Path], list[str]], failure: str,
+) -> None:  # fmt: skip
+    """The submitter has it elsewhere than the host, whose phone gets all of its files in one folder and loads it."""
     here = tmp_path / "submitter"
     here.mkdir()
-    files = [shutil.copy(file, here) for file in plugin_files(plugin)]
-    (here / "npu.toml").write_text(NPU.format(example=EXAMPLE, plugin=json.dumps([Path(file).name for file in files])))
+    files = [shutil.copy(file, here) for file in plugin(tmp_path)]
+    names = json.dumps([Path(file).name for file in files])
+    (here / "npu.toml").write_text(NPU.format(example=EXAMPLE, provider=provider, options=options, plugin=names))
     monkeypatch.setattr(adb_device, "AdbDevice", adb_device.AdbDevice)
     with farm_in(tmp_path_factory.mktemp("farm")) as farm:
         phone = farm.phone()
@@ -162,7 +188,8 @@ def test_a_plugin_comes_with_the_campaign_and_reaches_a_phone(
             until(all_in(store, DONE, FAILED))
     assert [(job.state, job.reason) for job in jobs_of(store)] == [(DONE, "")]
     (run,) = store.runs(jobs_of(store)[0].campaign_id)
-    assert run.result.failure is None
+    assert failure in (run.result.failure.message if run.result.failure else "")
+    assert bool(run.result.failure) == bool(failure)
     assert run.result.device == f"adb:{phone.serial}@{host_name()}"
     assert run.spec.plugin
     assert [Path(file).name for file in run.spec.plugin.files] == [Path(file).name for file in files[1:]]

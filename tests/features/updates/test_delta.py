@@ -274,7 +274,7 @@ def test_a_killed_update_leaves_the_old_or_the_new_bundle(made: Path) -> None:
     assert (count, neither) == (15, 0)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_hundred_killed_updates(made: Path) -> None:
     count, old, _, neither = killed(made, 200)
     assert (count, neither) == (200, 0)
