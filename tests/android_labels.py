@@ -2,7 +2,8 @@
 
 As a program: `python -m tests.android_labels [--library android:1.26.0] [ARCHIVE...]` asks the x86_64 library and
 writes `tests/ground_truth/ARCHIVE.android-LINE.jsonl.gz`: first a line that says what was asked of which library, then
-the labels that differ from those of `BASE`, with `error` where the library makes no session. A library before 1.24
+the labels that differ from those of `BASE`, with `error` where the library makes no session. Real models and random
+graphs are asked about in all of `SETTINGS`, the 5,200 models of one operator in `USUAL`. A library before 1.24
 says nothing of XNNPACK, and of NNAPI which `nodes` it claims, not in which groups. Where functions are
 inlined (`inlined`), `claim` has the library's second answer behind the first (pipeline.partition.reference).
 """
@@ -24,7 +25,12 @@ from tests.arm64_agreement import unpacked
 from tests.ground_truth import ORACLE
 from tests.oracle_agreement import labels
 
-SETTINGS = ("nnapi27", "nnapi30", "xnnpack")
+USUAL = ("nnapi27", "nnapi30", "xnnpack")
+SETTINGS = (*USUAL, "nnapi28", "nnapi29", "nnapi31", "nnapi28-nchw", "nnapi30-nchw")
+NEAREST = {
+    "nnapi28": "nnapi30", "nnapi29": "nnapi30", "nnapi31": "nnapi30", "nnapi28-nchw": "nnapi30-nchw",
+}  # fmt: skip
+"""Where the base has no labels of a setting, as of real models, those of this setting are read below."""
 BASE = "1.28"
 """The release whose labels are read below those that differ: the nearest with labels of its own."""
 ARCHIVES = ("real", "dags", "ops")
@@ -42,27 +48,43 @@ def claimed(row: dict[str, Any]) -> list[list[str]]:
 
 def android_settings(setting: str, line: str) -> Settings:
     """What a setting's name stands for in the x86_64 library for Android."""
-    provider, level = ("nnapi", int(setting[5:])) if setting.startswith("nnapi") else (setting, 31)
-    return make_settings(provider, release=str(rules_of(line_of(line))), abi=X86_64, android=True, api_level=level)
+    name, _, layout = setting.partition("-")
+    provider, level = ("nnapi", int(name[5:])) if name.startswith("nnapi") else (name, 31)
+    return make_settings(
+        provider, release=str(rules_of(line_of(line))), abi=X86_64, android=True, api_level=level,
+        nnapi_flags=("USE_NCHW",) if layout == "nchw" else (),
+    )  # fmt: skip
+
+
+def base_labels(archive: str, base: str, setting: str) -> dict[str, dict[str, Any]]:
+    """Labels of the base by model, in a setting or the nearest one that it has."""
+    rows = labels(ORACLE, archive, base)
+    recorded = setting if any(name == setting for name, _ in rows) else NEAREST[setting]
+    return {model: row for (name, model), row in rows.items() if name == recorded}
 
 
 def android_labels(archive: str, line: str) -> dict[tuple[str, str], dict[str, Any]]:
     """All labels of the settings that were asked, by (setting, id): those that differ before the others."""
     with gzip.open(file_of(archive, line), "rt") as lines:
         head, *differ = map(json.loads, lines)
-    shared = {key: row for key, row in labels(ORACLE, archive, head["base"]).items() if key[0] in head["settings"]}
+    shared = {
+        (setting, model): row
+        for setting in head["settings"]
+        for model, row in base_labels(archive, head["base"], setting).items()
+    }
     return shared | {(row["set"], row["id"]): row for row in differ}
 
 
-def settings_of(library: LibraryFacts) -> tuple[str, ...]:
-    """What a library can be asked about."""
-    return SETTINGS if tells_claims(library) else tuple(name for name in SETTINGS if name.startswith("nnapi"))
+def settings_of(archive: str, library: LibraryFacts) -> tuple[str, ...]:
+    """What a library is asked about an archive's models."""
+    settings = USUAL if archive == "ops" else SETTINGS
+    return settings if tells_claims(library) else tuple(name for name in settings if name.startswith("nnapi"))
 
 
 def asked(archive: str, library: LibraryFacts) -> Iterator[dict[str, Any]]:
     """Labels by a library that differ from the base's."""
-    for setting in settings_of(library):
-        base = {name: row for (other, name), row in labels(ORACLE, archive, BASE).items() if other == setting}
+    for setting in settings_of(archive, library):
+        base = base_labels(archive, BASE, setting)
         settings = android_settings(setting, str(line_of(library.release)))
         with tempfile.TemporaryDirectory() as folder:
             paths = list(unpacked([(archive, f"{name}.onnx") for name in base], Path(folder)))
@@ -90,7 +112,7 @@ def main() -> None:
     line = str(line_of(library.release))
     for archive in chosen.archives:
         head = {"library": f"android:{library.release}", "sha256": library.sha256, "base": BASE,
-                "settings": settings_of(library)}  # fmt: skip
+                "settings": settings_of(archive, library)}  # fmt: skip
         rows = [head, *asked(archive, library)]
         content = "".join(json.dumps(row) + "\n" for row in rows).encode()
         file_of(archive, line).write_bytes(gzip.compress(content, mtime=0))

@@ -16,29 +16,32 @@ from pathlib import Path
 import pytest
 
 from device_runner.errors import UnavailableError
-from device_runner.files import cache_folder
+from device_runner.files import cache_folder, taking_turns
 from device_runner.library import NamedLibrary
 from pipeline.core.errors import ExitCode, PipelineError
 from pipeline.library.fetch import MIT, get_library
+from tests.own_home import FOLDER_VARIABLE
 
 ACCEPT = "ORT_MOBILE_TEST_ACCEPT_LICENCES"
 
-missing: dict[tuple[str, str], str] = {}
-"""Libraries that could not be had, with the reason: Maven takes five seconds of a processor to say it again."""
-
 
 def library_entry(name: str, abi: str = "") -> NamedLibrary:
-    """A library by name, as `library get` has it; skips where none can be had, or only under a licence to accept."""
+    """A library by name, as `library get` has it; skips where none can be had, or only under a licence to accept.
+
+    That none can be had is noted for all processes of a run: Maven takes five seconds of a processor to say it again.
+    """
     accepted = bool(os.environ.get(ACCEPT))
-    if (name, abi) in missing:
-        pytest.skip(f"no {name} here: {missing[name, abi]}")
-    try:
-        entry = get_library(name, accept_licence=accepted, abi=abi)
-    except (UnavailableError, PipelineError) as error:
-        if error.exit_code != ExitCode.MISSING:
-            raise
-        missing[name, abi] = error.why or error.what
-        pytest.skip(f"no {name} here: {missing[name, abi]}")
+    missing = Path(os.environ[FOLDER_VARIABLE]) / "missing" / f"{name}-{abi}"
+    with taking_turns(missing.with_name(f"{missing.name}.lock")):
+        if missing.is_file():
+            pytest.skip(f"no {name} here: {missing.read_text()}")
+        try:
+            entry = get_library(name, accept_licence=accepted, abi=abi)
+        except (UnavailableError, PipelineError) as error:
+            if error.exit_code != ExitCode.MISSING:
+                raise
+            missing.write_text(error.why or error.what)
+            pytest.skip(f"no {name} here: {error.why or error.what}")
     if not accepted and entry.licence not in ("", MIT):
         pytest.skip(f"no {name} here: {ACCEPT}=1 accepts its package's licence, the {entry.licence}")
     return entry

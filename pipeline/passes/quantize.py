@@ -287,8 +287,13 @@ def _keep_between(graph: "onnx.GraphProto", before: set[str]) -> None:
     """Let nodes that stay in 32 bits read each other directly, in place.
 
     The converter casts what such a node gives to 16 bits and, for the next such node, back: what is too large for 16
-    bits would be infinite all the same. `before` names the nodes that it did not insert.
+    bits would be infinite all the same. Where several such nodes read a value, that of wheels before 1.32 casts it
+    for each, by the same name. `before` names the nodes that it did not insert.
     """
+    added = [n.output[0] if n.op_type == "Cast" and n.name not in before else "" for n in graph.node]
+    for place in reversed(range(len(added))):
+        if added[place] and added[place] in added[:place]:
+            del graph.node[place]
     casts = {n.output[0]: n for n in graph.node if n.op_type == "Cast" and n.name not in before}
     to = {name: next(int(row.i) for row in cast.attribute if row.name == "to") for name, cast in casts.items()}
     direct = {

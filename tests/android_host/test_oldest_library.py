@@ -1,7 +1,7 @@
 """The oldest library that can be had (1.17.1) beside our rules for the oldest release that we know (1.19).
 
 The rules were never said to hold for it: this shows how far back they do, and what changed on the way to 1.19. What is
-named here stands in docs/android-host.md.
+named here stands in docs/android-host.md. In each run recorded labels show it: tests/partition/test_android_labels.py.
 """
 
 import re
@@ -16,7 +16,7 @@ from pipeline.partition.many import judge_paths
 from pipeline.partition.reference import LibraryClaims, claims_of_many, differing
 from tests.android_host.conftest import OLDEST, fetch
 
-pytestmark = pytest.mark.android_host
+pytestmark = [pytest.mark.android_host, pytest.mark.sweep]
 
 Side = dict[str, bool]
 """Nodes that one side alone claims: True for ours."""
@@ -72,7 +72,7 @@ def compared(models: Iterable[Path], level: int) -> Iterator[tuple[Path, ModelAn
             yield path, answer, theirs, dict(differing(theirs, ours))
 
 
-@pytest.mark.parametrize("level", [pytest.param(27, marks=pytest.mark.sweep), 30])
+@pytest.mark.parametrize("level", [27, 30])
 def test_its_claims_on_real_models_are_those_of_our_oldest_rules_but_for_four(
     real_models: list[Path], level: int
 ) -> None:
@@ -92,7 +92,6 @@ def test_its_claims_on_real_models_are_those_of_our_oldest_rules_but_for_four(
     }
 
 
-@pytest.mark.sweep
 def test_what_differs_on_one_operator_models_has_a_name(op_models: Path) -> None:
     fetch(OLDEST)
     unnamed, answered, different = [], 0, 0

@@ -27,7 +27,7 @@ def in_every_precision(oracle: Path, tmp_path_factory: pytest.TempPathFactory) -
     for name in MODELS:
         with zipfile.ZipFile(oracle / "real.zip") as archive:
             model = load(Path(archive.extract(f"{name}.base.onnx", scratch)), scratch)
-        data = samples(model, 8)
+        data = samples(model, 2)
         for precision, row in PRECISIONS.items():
             if not row.by_search:
                 try:

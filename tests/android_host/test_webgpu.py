@@ -3,7 +3,6 @@
 import ctypes.util
 import json
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -65,10 +64,17 @@ CAPTURING = RunOptions(provider="webgpu", session_config=CAPTURE)
 ON_DEVICE = RunOptions(provider="webgpu", device_tensors=True)
 
 
-def test_a_captured_graph_computes_the_same(gpu: Device, mnist: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """A model of two kernels: a driver that plays a GPU compiles those of the example for two seconds a session."""
+    onnx.save(parsed("g (float[1, 8] x) => (float[1, 8] y) { a = Relu (x)  y = Exp (a) }"), tmp_path / "small.onnx")
+    return tmp_path / "small.onnx"
+
+
+def test_a_captured_graph_computes_the_same(gpu: Device, small: Path, tmp_path: Path) -> None:
     """The probe clears outputs before the capture, so that they come out of a replay."""
-    plain = run(gpu, mnist, tmp_path / "plain", provider="webgpu")
-    captured = run(gpu, mnist, tmp_path / "captured", provider="webgpu", session_config=CAPTURE)
+    plain = run(gpu, small, tmp_path / "plain", provider="webgpu")
+    captured = run(gpu, small, tmp_path / "captured", provider="webgpu", session_config=CAPTURE)
     assert distance(outputs(captured), outputs(plain)) == 0
 
 
@@ -86,11 +92,11 @@ def on_device(device: Device, model: Path, folder: Path, samples: np.ndarray | N
     )  # fmt: skip
 
 
-def test_device_tensors_come_back_to_be_compared(gpu: Device, mnist: Path, tmp_path: Path) -> None:
+def test_device_tensors_come_back_to_be_compared(gpu: Device, small: Path, tmp_path: Path) -> None:
     """Outputs are cleared before, as above; samples are written to the device, and their answers read from there."""
-    plain = run(gpu, mnist, tmp_path / "plain", provider="webgpu")
-    samples = np.random.default_rng(3).random((3, 1, 1, 28, 28), np.float32)
-    stayed = on_device(gpu, mnist, tmp_path, samples)
+    plain = run(gpu, small, tmp_path / "plain", provider="webgpu")
+    samples = np.random.default_rng(3).random((3, 1, 8), np.float32)
+    stayed = on_device(gpu, small, tmp_path, samples)
     assert distance(outputs(stayed), outputs(plain)) == 0
     answers = present(stayed.labelled_outputs)
     rows = np.fromfile(answers.file, np.float32).reshape(answers.shape)
@@ -180,9 +186,9 @@ def test_a_graph_with_a_node_on_the_cpu_is_not_captured(gpu: Device, tmp_path: P
 
 @pytest.mark.parametrize("options", [CAPTURING, ON_DEVICE])
 @pytest.mark.parametrize("own_sessions", [False, True])
-def test_several_callers_share_no_device(gpu: Device, mnist: Path, options: RunOptions, *, own_sessions: bool) -> None:
+def test_several_callers_share_no_device(gpu: Device, small: Path, options: RunOptions, *, own_sessions: bool) -> None:
     callers = Concurrency(callers=2, seconds=0.1, own_sessions=own_sessions)
-    spec = RunSpec(id="m", model=str(mnist), options=options, min_runs=1, min_seconds=0.0, concurrent=callers)
+    spec = RunSpec(id="m", model=str(small), options=options, min_runs=1, min_seconds=0.0, concurrent=callers)
     refused = failure(gpu.run(spec))
     assert refused.kind is FailureKind.BAD_OPTIONS
     assert "leave enableGraphCapture out" in refused.remedy
@@ -200,10 +206,16 @@ def test_functions_of_half_precision_compute(
 
 
 def test_half_precision_that_a_gpu_computes_wrong_is_made_right(
-    library: LibraryFacts, lavapipe: str, real_model: Callable[[str], Path], tmp_path: Path
+    library: LibraryFacts, lavapipe: str, tmp_path: Path
 ) -> None:
-    model = real_model("mobilenet_v1.base")
-    distances = {}
+    """As MobileNet's, in one convolution: 512 products of a sign, of which the mean is then taken."""
+    weights = np.random.default_rng(0).normal(0.5, 0.01, (64, 512, 1, 1)).astype(np.float32)
+    model, distances = tmp_path / "m.onnx", {}
+    graph = (
+        "g (float[1, 512, 2, 2] x) => (float[1, 8, 2, 2] y) "
+        "{ a = Abs (x)  s = Conv (a, w)  m = ReduceMean <axes = [1]> (s)  d = Sub (s, m)  y = Conv (d, v) }"
+    )
+    onnx.save(parsed(graph, w=weights, v=np.eye(8, 64, dtype=np.float32)[:, :, None, None]), model)
     with AndroidHost("android-host", library, Phone(vulkan=lavapipe)) as phone:
         wanted = outputs(run(phone, model, tmp_path / "cpu"))
         for step in ("fp16", "fp16-gpu"):
@@ -376,14 +388,19 @@ def test_kernels_are_those_of_the_library(
 
 
 def test_a_profile_names_what_is_copied_between_cpu_and_gpu(
-    library: LibraryFacts, vulkan: str, mnist: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    library: LibraryFacts, vulkan: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, vulkan)
-    words = ("--provider", "webgpu", "--provider-option", "forceCpuNodeNames=pool1", "--rounds", "1", "--min-runs", "1")
+    model = parsed(
+        "g (float[1, 8, 4, 4] x) => (float[1, 8, 2, 2] y) "
+        "{ a = Relu (x)  [pool] b = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (a)  y = Exp (b) }"
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    words = ("--provider", "webgpu", "--provider-option", "forceCpuNodeNames=pool", "--rounds", "1", "--min-runs", "1")
     device = ("--device", f"android-host:{library.path}", "--min-seconds", "0.001")
-    done = ort_mobile("perf", mnist, *device, *words, "--profile", tmp_path / "profiles")
+    done = ort_mobile("perf", tmp_path / "m.onnx", *device, *words, "--profile", tmp_path / "profiles")
     (row,) = json.loads((tmp_path / "profiles/profiles.json").read_text())
     copies = {copy["value"]: (copy["to_host"], copy["size_bytes"]) for copy in row["profile"]["copies"]}
-    assert copies == {"relu1": (True, 8 * 28 * 28 * 4), "pool1": (False, 8 * 14 * 14 * 4)}
+    assert copies == {"a": (True, 8 * 4 * 4 * 4), "b": (False, 8 * 2 * 2 * 4)}
     assert all(copy["nanoseconds"] > 0 for copy in row["profile"]["copies"])
     assert "webgpu → cpu, after waiting for it" in done.out

@@ -56,6 +56,10 @@ SCRIPTS = {
     "dumpsys": '[ -f "$PHONE/dumpsys/$1" ] && cat "$PHONE/dumpsys/$1" || echo "Can\'t find service: $1" >&2\n',
     "logcat": '[ "$1" = -c ] && : > "$PHONE/log" || cat "$PHONE/log"\n',
 }
+HASHING = """line=$(openssl sha256 -r "$1") || exit 1
+echo "${line%% *}  $1"
+"""
+"""sha256sum where this computer has openssl: coreutils' takes four times as long, 0.1 seconds for each library."""
 
 
 ENDS_WITH_US = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
@@ -104,7 +108,8 @@ class Phone:
             "ORT_MOBILE_NNAPI_RECORD": f"{folder}/system/calls.jsonl",
         }
         """Where its system libraries are, and what those of Android that stand in for a phone's read."""
-        for name, text in SCRIPTS.items():
+        scripts = SCRIPTS | ({"sha256sum": HASHING} if shutil.which("openssl") else {})
+        for name, text in scripts.items():
             self.write(f"bin/{name}", f"#!/bin/sh\n{text}").chmod(0o755)
         for key, value in properties.items():
             self.write(f"prop/{key}", f"{value}\n")

@@ -126,8 +126,8 @@ def until_held(phone: Phone, job: subprocess.Popen[str]) -> None:
         time.sleep(0.02)
 
 
-LONG = ("--min-seconds", "8", "--rounds", "1")
-"""The run in progress is finished: so long do two processors compute."""
+LONG = ("--min-seconds", "1", "--rounds", "50", "--threads", "1")
+"""The run in progress is finished, of which a processor computes this long; the others are left."""
 HELD = ("--stable", "--keep-screen-on")
 
 CAMPAIGN = f"""

@@ -19,7 +19,7 @@ from device_runner.adb.device import Tools
 from device_runner.adb.link import Link, LinkLost, server_at
 from device_runner.adb.store import PIECES_VARIABLE, RESERVE_BYTES, DeviceStore, NoSpace
 from device_runner.result import Status
-from device_runner.spec import RunSpec
+from device_runner.spec import RunOptions, RunSpec
 from pipeline.model.ort_format import read_ort
 from tests.device.adb_farm import Farm, Open, Phone
 
@@ -73,7 +73,7 @@ def store_of(farm: Farm, phone: Phone, joiner: Path | None) -> DeviceStore:
 def campaign(opened: Open, phone: Phone, models: Path, paths: list[Path]) -> int:
     """Run each once; the bytes that were pushed, without library and probe."""
     device = opened(phone)
-    quick = {"min_runs": 1, "min_seconds": 0.0, "warmup": 0}
+    quick = {"min_runs": 1, "min_seconds": 0.0, "warmup": 0, "options": RunOptions(intra_op_threads=1)}
     assert device.run(RunSpec(id="null", model=str(models / "null.onnx"), **quick)).status is Status.OK  # type: ignore[arg-type]  # by name
     before = device.store.pushed_bytes
     for path in paths:

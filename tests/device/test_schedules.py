@@ -48,7 +48,7 @@ def test_kill_9_at_many_points_of_a_campaign(
         with lab.living(ground) as process:
             until = stored_runs(ground) + chance.randint(0, 12)
             while stored_runs(ground) < until and process.is_alive():
-                time.sleep(0.002)
+                time.sleep(0.01)
             process.join(chance.uniform(0, 0.3))
             assert process.is_alive(), "the campaign was over before it was killed so often"
             process.kill()

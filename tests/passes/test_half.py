@@ -116,6 +116,20 @@ def test_without_data_it_is_measured_on_what_checks_run(tmp_path: Path) -> None:
     assert asked == [1]
 
 
+def test_several_nodes_that_stay_float_read_a_value_of_half_precision(tmp_path: Path) -> None:
+    """The converter of wheels before 1.32 casts it for each of them, by one name, which no session takes."""
+    graph = (
+        "g (float[1, 8] x) => (float[1, 8] y) "
+        "{ a = MatMul (x, w)  b = Tanh (a)  [left] c = Exp (b)  [right] d = Sin (b)  y = Add (c, d) }"
+    )
+    model = saved(parsed(graph, w=np.eye(8, dtype=np.float32)), tmp_path)
+    made = fp16(model, HalfOptions(exclude=("left", "right")), context(tmp_path))
+    assert [node.op_type for node in made.proto.graph.node if "cast_to_fp32" in node.name] == ["Cast"]
+    samples = feeds(model, 1)
+    (wanted,), (given,) = run(model, samples[0]), run(made, samples[0])
+    assert np.abs(wanted - given).max() < 0.02 * np.abs(wanted).max()
+
+
 def test_nodes_that_stay_float_are_not_rounded(tmp_path: Path) -> None:
     from pipeline.partition.graph import infer
 
