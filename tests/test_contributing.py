@@ -76,16 +76,47 @@ def test_the_example_of_a_provider_works(copy: Path) -> None:
     assert "mynpu" in python(copy, "-m", "pipeline", "help", "session-options")
 
 
-def test_the_example_of_a_pass_works(copy: Path) -> None:
+@pytest.fixture
+def with_pass(copy: Path) -> Path:
+    """The copy with the pass of the example."""
     (module,) = blocks("Add a pass")
     (copy / "pipeline/passes/drop_identity.py").write_text(module)
     registry = copy / "pipeline/passes/registry.py"
     edit(registry, "from pipeline.passes.base import", "from pipeline.passes import drop_identity\n")
     edit(registry, "\n\nPASSES: dict", "\nSURGERY = (*SURGERY, drop_identity.PASS)")
+    return copy
+
+
+PAGES = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+import make_reference
+print(json.dumps({path.name: text for path, text in make_reference.pages().items()}))
+"""
+
+
+def test_the_example_of_a_pass_works(with_pass: Path) -> None:
+    copy = with_pass
     assert "drop-identity" in python(copy, "-m", "pipeline", "transform", "--list")
     transform = ("-m", "pipeline", "transform", "model.onnx", "out.onnx", "--do", "drop-identity:most=3")
     assert "drop-identity:most=3" in python(copy, *transform)
     assert [node.op_type for node in onnx.load(copy / "out.onnx").graph.node] == ["Relu", "Abs", "Relu"]
+    pages: dict[str, str] = json.loads(python(copy, "-c", PAGES, str(ROOT / "docs")))
+    assert "## `drop-identity`\n\nTake Identity nodes out. Outputs: exact.\n" in pages["passes.md"]
+    assert "| `most=1000` | At most so many nodes. |" in pages["passes.md"]
+    assert "drop-identity" in json.loads(pages["config.schema.json"])["$defs"]["Step"]["properties"]["do"]["enum"]
+
+
+@pytest.mark.long
+def test_a_job_plans_a_new_pass_and_reports_where_its_model_comes_from(with_pass: Path) -> None:
+    (with_pass / "config.toml").write_text(
+        'name = "shorter"\n[[models]]\npath = "model.onnx"\n[[models.transforms]]\ndo = "drop-identity"\n'
+        'options = { most = 3 }\n[[targets]]\nname = "phone"\nplatform = "android"\n'
+    )
+    python(with_pass, "-m", "pipeline", "run", "config.toml", "--convert-only", "--output", "out")
+    (manifest,) = (with_pass / "out").rglob("manifest.json")
+    for path in (with_pass / "out/results.json", with_pass / "out/report.md", manifest):
+        assert "drop-identity:most=3" in path.read_text(), path
 
 
 def test_the_example_of_a_feature_works(copy: Path) -> None:
