@@ -1,6 +1,5 @@
 """The run of the tests itself: homes of its own, skips by the table only."""
 
-import json
 import os
 import re
 import socket
@@ -50,32 +49,6 @@ def test_no_adb_server_of_the_user_is_asked() -> None:
     assert port != 5037
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), 5).close()
-
-
-def test_where_packages_come_from_stays_as_the_user_configured_it(tmp_path: Path) -> None:
-    """In a home with a pip.conf: the new home is empty, and pip reads that file all the same."""
-    (tmp_path / ".config/pip").mkdir(parents=True)
-    (tmp_path / ".config/pip/pip.conf").write_text("[global]\nindex-url = https://index.example/simple\n")
-    code = """
-import json, os, shutil, subprocess, sys
-from tests import own_home
-folder = own_home.start()
-asked = [sys.base_prefix + "/bin/python3", "-m", "pip", "config", "get", "global.index-url"]
-said = subprocess.run(asked, capture_output=True, text=True)
-print(json.dumps([os.environ["HOME"], os.environ["PIP_CONFIG_FILE"], said.stdout.strip()]))
-shutil.rmtree(folder)
-"""
-    unset = {own_home.FOLDER_VARIABLE, *own_home.USER_FILES}
-    environment = {name: value for name, value in os.environ.items() if name not in unset}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, env={**environment, "HOME": str(tmp_path)},
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    home, file, index = json.loads(done.stdout)
-    assert not Path(home).exists()
-    assert Path(file) == tmp_path / ".config/pip/pip.conf"
-    if index:  # not every Python has pip
-        assert index == "https://index.example/simple"
 
 
 SUITE = """

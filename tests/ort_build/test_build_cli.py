@@ -119,10 +119,10 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("tools")
 def test_a_cancelled_job_ends_what_the_build_started(operators: Path, tmp_path: Path) -> None:
-    sleeping = (
-        BUILD_PY + "import os, time; pathlib.Path(a.build_dir, 'child').write_text(str(os.getpid())); time.sleep(600)\n"
-    )
-    source = write_source(tmp_path / "src", sleeping)
+    """A child of the build writes its id and sleeps."""
+    child = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(600)"
+    waits = f"import subprocess; subprocess.run([sys.executable, '-c', {child!r}, a.build_dir + '/child'])\n"
+    source = write_source(tmp_path / "src", BUILD_PY + waits)
     command = ["build", "run", "--target", "linux-x86_64", "--source", source, "--op-config", operators]
     process = subprocess.Popen(
         [sys.executable, "-m", "pipeline", *map(str, command), "--cache", str(tmp_path / "cache")],

@@ -26,13 +26,6 @@ RELEASES = ("1.19", "1.23", "1.26", "1.32")
 COMPARED = (("nnapi", 27, ()), ("nnapi", 28, ()), ("nnapi", 30, ("USE_NCHW",)), ("nnapi", 31, ()), ("xnnpack", 31, ()))
 
 
-class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """Graphs of these seeds; of the settings, `settings` for each graph in turn (0: all)."""
-
-    seeds: tuple[int, ...]
-    settings: int = 0
-
-
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """How many answers there were, of them with a claim or an error, and what must not be."""
 
@@ -55,13 +48,12 @@ def settings(seed: int) -> Iterator[Settings]:
     yield from (make_settings("xnnpack", release=release, abi=abi) for abi in (X86_64, ARM64))
 
 
-def answer_all(batch: Batch) -> Verdict:
-    """Judge graphs for all settings; `wrong` has what is neither an answer nor a reason."""
+def answer_all(seeds: Sequence[int], count: int) -> Verdict:
+    """Judge the graph of each seed for so many of all settings; `wrong` has what is neither an answer nor a reason."""
     answers = claims = errors = 0
     wrong: list[str] = []
-    for seed in batch.seeds:
-        rows = list(settings(seed))
-        asked = random.Random(seed).sample(rows, batch.settings or len(rows))
+    for seed in seeds:
+        asked = random.Random(seed).sample(list(settings(seed)), count)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model.onnx"
             onnx.save(odd_quantization(seed), path)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.partition.fuzzing import Batch, answer_all
+from tests.partition.fuzzing import answer_all
 from tests.random_graphs import odd_quantization
 
 NIGHTLY = (pytest.mark.slow, pytest.mark.nightly)
@@ -16,7 +16,7 @@ NIGHTLY = (pytest.mark.slow, pytest.mark.nightly)
     ],
 )
 def test_odd_quantization_never_ends_in_an_internal_error(seeds: range) -> None:
-    verdict = answer_all(Batch(seeds=tuple(seeds), settings=5))
+    verdict = answer_all(seeds, 5)
     assert verdict.wrong == ()
     assert verdict.claims > verdict.answers / 4
 

@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from pipeline.partition.answer import Decision, LoadForecast, Settings
+from pipeline.partition.answer import Decision, Settings
 from tests.onnx_samples import parsed_nodes
 from tests.partition_samples import answer, chain, claims, model, one, ones, value
 from tests.values import present
@@ -33,9 +33,17 @@ def decision(made: onnx.ModelProto, folder: Path, settings: Settings) -> Decisio
     return given.decisions[-1]
 
 
+def resize(mode: str, *scales: float) -> onnx.ModelProto:
+    constants = {"scales": np.array([1, 1, *scales], np.float32)}
+    return one("Resize", inputs=["x", "", "scales"], constants=constants, mode=mode)
+
+
 @pytest.mark.parametrize(
     ("made", "claimed"),
     [
+        (resize("linear", 0.5, 0.5), ONLY_MLP),
+        (resize("linear", 0.5, 2), NEITHER),
+        (resize("cubic", 2, 2), NEITHER),
         (one("Gemm", (4, 3), constants={"b": ones(4, 5)}, transA=1), NEITHER),
         (one("Split", (4, 6), outputs=["y"], axis=0, num_outputs=1, opset=18), NEITHER),
         (one("Split", (4, 6), outputs=["y", "z"], axis=0), BOTH),
@@ -46,17 +54,6 @@ def test_what_no_recorded_graph_has(made: onnx.ModelProto, claimed: tuple[bool, 
     assert (found[0].claimed, found[1].claimed) == claimed, found
     for given in found:
         assert given.claimed or (given.code and given.reason and given.remedy)
-
-
-@pytest.mark.parametrize(
-    ("mode", "scales", "claimed"),
-    [("linear", [0.5, 0.5], ONLY_MLP), ("linear", [0.5, 2], NEITHER), ("cubic", [2, 2], NEITHER)],
-)
-def test_resize(mode: str, scales: list[float], claimed: tuple[bool, bool], tmp_path: Path) -> None:
-    made = one(
-        "Resize", inputs=["x", "", "scales"], constants={"scales": np.array([1, 1, *scales], np.float32)}, mode=mode
-    )
-    assert (decision(made, tmp_path, NN).claimed, decision(made, tmp_path, MLP).claimed) == claimed
 
 
 def test_types_of_mlprogram_by_release(tmp_path: Path) -> None:
@@ -159,23 +156,6 @@ def test_core_ml_version_gates(tmp_path: Path) -> None:
     assert claims(one("Flatten"), tmp_path, coreml("coreml-mlprogram", (1, 21), coreml_version=4)) == [{"y"}]
 
 
-@pytest.mark.parametrize(
-    ("made", "words"),
-    [
-        (one("Shape", (2, 3), end=2, opset=15), "end = 2"),
-        (one("Shape", ()), "rank 0"),
-        (one("ConvTranspose", constants={"w": ones(4, 2, 3, 3)}), "no attribute pads"),
-        (one("Unsqueeze", (2, 3), constants={"a": np.array(0)}), "single number"),
-    ],
-)
-def test_what_ends_the_session_is_foreseen(made: onnx.ModelProto, words: str, tmp_path: Path) -> None:
-    given = answer(made, tmp_path, MLP)
-    assert given.load is not None
-    assert words in (given.load.error or "")
-    assert given.load.remedy
-    assert given.partitions == ()
-
-
 def test_pad_with_axes_under_an_empty_name(tmp_path: Path) -> None:
     constants = {"p": np.array([0, 0, 1, 1, 0, 0, 1, 1]), "v": np.float32(0)}
     made = one("Pad", (1, 1, 4, 4), inputs=["x", "p", "v", ""], constants=constants, opset=18)
@@ -196,59 +176,60 @@ def test_integer_clip_is_supported_without_bounds(tmp_path: Path) -> None:
     assert not decision(free, tmp_path, coreml("coreml-nn", (1, 24))).claimed
 
 
-def load(made: onnx.ModelProto, folder: Path, settings: Settings) -> LoadForecast:
-    """The forecast of a model that can be judged."""
-    given = answer(made, folder, settings)
+UNKNOWN_RANK = model(parsed_nodes("y = Squeeze (x)"), [value("x", (1, None))], ["y"])
+EMPTY_NAME = helper.make_node("Split", ["x", ""], ["y", "z"], axis=0, num_outputs=2)
+EMPTY_SPLIT = model([EMPTY_NAME], [value("x", (4, 6))], ["y", "z"], opset=18)
+DOUBLES = [value("x", (1, 2, 4, 4)), value("grid", (1, 3, 3, 2), TensorProto.DOUBLE)]
+GRID_OF_DOUBLES = model(parsed_nodes("y = GridSample (x, grid)"), DOUBLES, ["y"], opset=16)
+"""GridSample checks the type of its first input only."""
+
+
+@pytest.mark.parametrize(
+    ("made", "settings", "claimed", "words"),
+    [
+        (one("Shape", (2, 3), end=2, opset=15), MLP, False, "end = 2"),
+        (one("Shape", ()), MLP, False, "rank 0"),
+        (one("ConvTranspose", constants={"w": ones(4, 2, 3, 3)}), MLP, False, "no attribute pads"),
+        (one("Unsqueeze", (2, 3), constants={"a": np.array(0)}), MLP, False, "single number"),
+        (UNKNOWN_RANK, NN, True, "'y' leaves the Core ML model, and its rank is not known"),
+        (UNKNOWN_RANK, MLP, True, "'y' leaves the Core ML model, and its rank is not known"),
+        (EMPTY_SPLIT, NN, True, "under an empty name"),
+        (EMPTY_SPLIT, MLP, True, "under an empty name"),
+        (GRID_OF_DOUBLES, MLP, True, "'grid' goes between ONNX Runtime and the Core ML model"),
+        (GRID_OF_DOUBLES, MLP, True, "is of type f64"),
+    ],
+)
+def test_what_ends_the_session_is_foreseen(
+    made: onnx.ModelProto, settings: Settings, claimed: bool, words: str, tmp_path: Path
+) -> None:
+    """Before anything is claimed, or where what is claimed is built."""
+    given = answer(made, tmp_path, settings)
     assert given.error is None, given.error
-    assert given.load is not None
-    return given.load
+    assert words in (present(given.load).error or "")
+    assert present(given.load).remedy
+    assert bool(given.partitions) is claimed
 
 
-def test_inlined_functions_are_asked_about_in_a_round_of_their_own(tmp_path: Path) -> None:
-    """HardSwish has no CPU kernel: its Mul is compiled alone, beside what the first round compiled."""
-    found = load(chain("Relu", "HardSwish", "Relu"), tmp_path, NN)
-    assert (found.partitions, found.rounds) == (1, (2, 1))
+IN_HALF = parsed_nodes("h = Cast <to = 10> (x)  y = Softmax (h)")
+BOOL_READ = parsed_nodes("r = Relu (x)  b = Cast <to = 9> (r)  y = Not (b)")
 
 
-def test_functions_that_f16_brings(tmp_path: Path) -> None:
-    """Softmax-13 in f16 has no CPU kernel and is inlined, although Sub changed between opsets 13 and 17."""
-    nodes = parsed_nodes("h = Cast <to = 10> (x)  y = Softmax (h)")
-    found = load(model(nodes, [value("x", (2, 3))], ["y"]), tmp_path, MLP)
-    assert len(found.rounds) == 2
-
-
-def test_output_of_unknown_rank_cannot_leave(tmp_path: Path) -> None:
-    made = model(parsed_nodes("y = Squeeze (x)"), [value("x", (1, None))], ["y"])
-    for settings in (NN, MLP):
-        found = load(made, tmp_path, settings)
-        assert "'y' leaves the Core ML model, and its rank is not known" in (found.error or "")
-        assert found.remedy
-
-
-def grid_of_doubles() -> onnx.ModelProto:
-    """GridSample checks the type of its first input only."""
-    inputs = [value("x", (1, 2, 4, 4)), value("grid", (1, 3, 3, 2), TensorProto.DOUBLE)]
-    return model(parsed_nodes("y = GridSample (x, grid)"), inputs, ["y"], opset=16)
-
-
-def bool_behind_cast() -> onnx.ModelProto:
-    """A Cast to bool whose result the CPU reads."""
-    nodes = parsed_nodes("r = Relu (x)  b = Cast <to = 9> (r)  y = Not (b)")
-    return model(nodes, [value("x", (2, 3))], ["y"])
-
-
-def test_types_between_the_models(tmp_path: Path) -> None:
-    found = load(grid_of_doubles(), tmp_path, MLP)
-    assert "'grid'" in (found.error or "")
-    assert "f64" in (found.error or "")
-    assert load(bool_behind_cast(), tmp_path, coreml("coreml-mlprogram", (1, 27))).error is None
-
-
-@pytest.mark.parametrize("settings", [NN, MLP])
-def test_split_with_an_empty_second_input(settings: Settings, tmp_path: Path) -> None:
-    node = helper.make_node("Split", ["x", ""], ["y", "z"], axis=0, num_outputs=2)
-    found = load(model([node], [value("x", (4, 6))], ["y", "z"], opset=18), tmp_path, settings)
-    assert "under an empty name" in (found.error or "")
+@pytest.mark.parametrize(
+    ("made", "settings", "rounds"),
+    [
+        (chain("Relu", "Softsign", "Relu"), NN, (2,)),
+        # A function is inlined, and asked about in a round of its own: HardSwish has no CPU kernel, its Mul is compiled
+        # alone. Softmax-13 has none in f16, although Sub changed between opsets 13 and 17.
+        (chain("Relu", "HardSwish", "Relu"), NN, (2, 1)),
+        (model(IN_HALF, [value("x", (2, 3))], ["y"]), MLP, (0, 0)),
+        (model(BOOL_READ, [value("x", (2, 3))], ["y"]), coreml("coreml-mlprogram", (1, 27)), (1,)),
+    ],
+)
+def test_partitions_are_counted_by_round(
+    made: onnx.ModelProto, settings: Settings, rounds: tuple[int, ...], tmp_path: Path
+) -> None:
+    found = present(answer(made, tmp_path, settings).load)
+    assert (found.rounds, found.partitions, found.error) == (rounds, rounds[-1], None)
 
 
 def batch_normalization(*, overridable: bool) -> onnx.ModelProto:
@@ -314,8 +295,3 @@ def test_trivial_groups_are_dropped_since_release_1_27(tmp_path: Path) -> None:
     newer = answer(made, tmp_path, coreml("coreml-nn", (1, 27)))
     assert newer.partitions == (("y2", "y3"),)
     assert newer.decisions[0].code == "trivial"
-
-
-def test_partitions_are_counted(tmp_path: Path) -> None:
-    found = load(chain("Relu", "Softsign", "Relu"), tmp_path, NN)
-    assert (found.partitions, found.rounds, found.error) == (2, (2,), None)
