@@ -60,12 +60,3 @@ def test_a_file_system_that_cannot_write_directly_is_written_to_all_the_same(
         out.finish()
     assert refused
     assert (tmp_path / "f").read_bytes() == b"abc" * 2_000_000
-
-
-def test_what_the_disk_says_is_raised(tmp_path: Path) -> None:
-    if not Path("/dev/full").exists():
-        pytest.skip("no /dev/full on this system")
-    with HashingFile(Path("/dev/full"), 10) as out:
-        out.write(b"0123456789")
-        with pytest.raises(OSError, match="No space left"):
-            out.finish()

@@ -21,12 +21,11 @@ from pipeline.required_ops import (
     parse,
     parse_merged,
     render,
-    union_of,
 )
 from pipeline.required_ops.value import TYPE_SLOTS
 from tests.ort_models import LEVELS, convert
-from tests.random_graphs import random_graph
-from tests.required_ops.proving import from_model, prove, prove_converted
+from tests.random_graphs import odd_quantization
+from tests.required_ops.proving import prove, prove_converted
 from tests.required_ops.required_ops_strategies import few, random_model, required_ops
 
 IN0 = ("inputs", 0)
@@ -47,11 +46,11 @@ def test_generated_models_with_providers(seed: int, provider: str) -> None:
 def test_generated_graphs_of_real_operators(tmp_path: Path) -> None:
     """A few through real conversion at all levels in both styles; 10,000 were proven (docs/operator-configs.md)."""
     left_out: list[int] = []
-    for seed in range(12):
+    for seed in range(24):
         with contextlib.suppress(ModelError):  # not all of them have kernels on the CPU
-            left_out += prove_converted(random_graph(seed), tmp_path)
-    assert len(left_out) > 60
-    assert sum(left_out) > 1000
+            left_out += prove_converted(odd_quantization(seed), tmp_path)
+    assert len(left_out) > 100
+    assert sum(left_out) > 5000
 
 
 @pytest.mark.parametrize("group", ["real", "dags", "ops"])
@@ -72,14 +71,6 @@ def test_models_of_the_oracle(oracle: Path, tmp_path: Path, group: str) -> None:
                 if target.exists():
                     tried += prove(read_ort(target))
     assert tried > 50
-
-
-@few
-@given(st.lists(st.integers(0, 2**32), min_size=1, max_size=4), st.booleans())
-def test_a_union_covers_all_of_its_models(seeds: list[int], types: bool) -> None:
-    models = [random_model(seed) for seed in seeds]
-    union = union_of(from_model(model, types=types) for model in models)
-    assert all(covers(union, needs_of(model)) == () for model in models)
 
 
 @few

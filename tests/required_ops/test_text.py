@@ -39,14 +39,6 @@ def test_the_stock_parser_reads_the_same(tmp_path: Path, required: RequiredOps) 
     assert stock(path, types=False)[0] == in_stock_terms(required)[0]
 
 
-@settings(few, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(a=required_ops("typed"), b=required_ops("typed"))
-def test_the_stock_parser_reads_unions_without_loss(tmp_path: Path, a: RequiredOps, b: RequiredOps) -> None:
-    path = tmp_path / "required.config"
-    path.write_text(render(a.union(b)), encoding="utf-8")
-    assert stock(path) == in_stock_terms(a.union(b))
-
-
 def test_everything_is_everything_to_the_stock_parser(tmp_path: Path) -> None:
     path = tmp_path / "required.config"
     path.write_text(render(RequiredOps(everything=True)), encoding="utf-8")

@@ -29,6 +29,7 @@ from pipeline.partition.reference import claims_of_named
 from pipeline.partition.rules import claim
 from pipeline.partition.subject import open_views, scratch_folder
 from tests.ground_truth import ORACLE
+from tests.random_graphs import odd_quantization
 from tests.webgpu.plugin import EVERY, Label, ask, named
 from tests.webgpu.registry import one_node_models
 
@@ -149,12 +150,10 @@ def wrong_in_bodies(label: Label, path: Path, settings: Settings) -> Iterator[st
 
 def random_graphs(folder: Path, count: int, first: int) -> list[Path]:
     """Graphs that no label was made of."""
-    from tests.random_graphs import random_graph
-
     paths = []
     for seed in range(first, first + count):
         path = folder / f"random_{seed}.onnx"
-        path.write_bytes(random_graph(seed).SerializeToString())
+        path.write_bytes(odd_quantization(seed).SerializeToString())
         paths.append(path)
     return paths
 
