@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -49,3 +50,16 @@ def not_shared() -> Iterator[None]:
         idle.pop().end()
     with mock.patch.object(workers, "_idle_child", IDLE), mock.patch.object(workers._Shared, "idle", None):
         yield
+
+
+def ends_soon(pid: int) -> bool:
+    """Whether a process is gone, or waits for its parent only, within a minute."""
+    for _ in range(3000):
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.02)
+    return False

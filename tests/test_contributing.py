@@ -64,16 +64,89 @@ def python(copy: Path, *arguments: str) -> str:
     return command.python(*arguments, cwd=copy, path=copy, PYTHONSAFEPATH="1").out
 
 
-def test_the_example_of_a_provider_works(copy: Path) -> None:
-    run, rules, module = blocks("Add an execution provider")
+def add_provider(copy: Path, run: str, rules: str, module: str) -> None:
     edit(copy / "device_runner/providers.py", ")  # fmt: skip\n\nPROVIDERS: dict", run)
     edit(copy / "pipeline/core/providers.py", ")  # fmt: skip\n\nPROVIDER_RULES: dict", rules)
     (copy / "pipeline/partition/mynpu.py").write_text(module)
+
+
+CODE = """
+from device_runner.spec import RunOptions
+from pipeline.release.app_code import code_for
+
+options = RunOptions(provider="mynpu", provider_options={"mode": "quick"})
+print("\\0".join("\\n".join(lines) for lines in code_for("android", options, "m.ort").values()))
+"""
+
+
+def test_the_example_of_a_provider_works(copy: Path) -> None:
+    add_provider(copy, *blocks("Add an execution provider"))
     answer = json.loads(python(copy, "-m", "pipeline", "partition", "model.onnx", "--ep", "mynpu", "--json", "-"))
     (model,) = answer["models"]
     assert (model["claimed"], model["nodes"], model["load"]["partitions"]) == (2, 4, 2)
     assert "Identity is not supported by MyNPU" in {one["reason"] for one in model["decisions"]}
     assert "mynpu" in python(copy, "-m", "pipeline", "help", "session-options")
+    assert "mynpu" in python(copy, "-m", "pipeline", "partition", "--help")
+    rows = python(copy, "-m", "pipeline", "check", "model.onnx").splitlines()
+    assert [line.split() for line in rows if line.startswith("MyNPU ")] == [["MyNPU", "2/3", "2", "no"]]
+    *_, cpp = python(copy, "-c", CODE).split("\0")
+    assert 'options.AppendExecutionProvider("MyNPU", {{"mode", "quick"}});' in cpp
+
+
+CONFIG = """
+name = "quick"
+compare = ["mynpu"]
+[[models]]
+path = "model.onnx"
+[[targets]]
+name = "phone"
+platform = "android"
+"""
+
+PLAN = """
+import json
+from pathlib import Path
+from device_runner.device import DeviceFacts
+from pipeline.campaign.plan import plan_runs
+from pipeline.config import read_config
+from pipeline.config.read import wanted_variants
+from pipeline.core.variant import Artifact
+
+config = read_config(Path("config.toml"))
+artifacts = [
+    Artifact(model="m", variant=one, file=one.name, size_bytes=1, sha256="0" * 64, semantic_digest="1" * 64,
+             operators={}, source_operators={})
+    for one in wanted_variants(config.variants)
+]
+phones = [DeviceFacts(name=f"adb:{level}", platform="android", api_level=level) for level in (32, 33)]
+lanes, skipped = plan_runs(config.runs, artifacts, phones)
+print(json.dumps({
+    "runs": [f"{lane.device} {lane.run_name}" for lane in lanes],
+    "skipped": [f"{one.device}: {one.text}" for one in skipped if one.run.startswith("mynpu")],
+}))
+"""
+
+
+@pytest.mark.long
+def test_jobs_take_a_new_provider_with_files_that_are_aware_of_it(copy: Path) -> None:
+    run, rules, module = blocks("Add an execution provider")
+    add_provider(
+        copy,
+        run.replace("nhwc=False", 'nhwc=False, java="addMyNpu", min_api_level=33'),
+        rules.replace(" aware=False,", ""),
+        module,
+    )
+    assert 'options.addMyNpu(mapOf("mode" to "quick"))' in python(copy, "-c", CODE)
+    schema = json.loads(python(copy, "-m", "pipeline", "schema"))
+    assert "mynpu" in schema["$defs"]["Accelerator"]["enum"]
+    (copy / "config.toml").write_text(CONFIG)
+    plan = json.loads(python(copy, "-c", PLAN))
+    assert {"adb:33 basic-fixed/mynpu", "adb:33 extended-fixed-mynpu/mynpu"} <= set(plan["runs"])
+    remedy = "use a device with API level 33 or higher, or leave mynpu out"
+    assert set(plan["skipped"]) == {f"adb:32: API 32: MyNPU needs 33; {remedy}"}
+    python(copy, "-m", "pipeline", "run", "config.toml", "--convert-only", "--output", "out")
+    assert (copy / "out" / "artifacts" / "model.extended-fixed-mynpu.ort").is_file()
+    assert "| model | extended-fixed-mynpu |" in (copy / "out" / "report.md").read_text()
 
 
 @pytest.fixture

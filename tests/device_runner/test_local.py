@@ -50,6 +50,7 @@ from device_runner.spec import (
     TensorFile,
     cores_from_zero,
 )
+from tests.children import ends_soon
 from tests.debian_packages import unpacked
 from tests.onnx_samples import parsed_nodes
 from tests.ort_models import convert
@@ -391,13 +392,7 @@ def test_a_probe_that_hangs_dies_with_its_children(
     device = fake_probe(tmp_path, f"sleep 1000 & echo $! > {tmp_path}/pid; wait")
     result = device.run(spec_of(models, timeout_seconds=0.4))
     assert present(result.failure).kind is FailureKind.TIMEOUT
-    child = int((tmp_path / "pid").read_text())
-    for _ in range(100):
-        if not Path(f"/proc/{child}").exists() or "State:\tZ" in Path(f"/proc/{child}/status").read_text():
-            return
-        time.sleep(0.02)
-    os.kill(child, 9)
-    pytest.fail("the child of the probe is still there")
+    assert ends_soon(int((tmp_path / "pid").read_text()))
 
 
 def test_the_work_folder_goes(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

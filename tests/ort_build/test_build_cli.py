@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.ort_build.request import read_build_file
+from tests.children import ends_soon
 from tests.command import Done, ort_mobile
 from tests.ort_build.test_build_run import BUILD_PY
 
@@ -137,7 +138,7 @@ def test_a_cancelled_job_ends_what_the_build_started(operators: Path, tmp_path: 
     process.terminate()
     _, shown = process.communicate(timeout=60)
     assert process.returncode == 130, shown
-    assert not Path(f"/proc/{pids[0].read_text()}").exists()
+    assert ends_soon(int(pids[0].read_text()))
 
 
 @pytest.mark.usefixtures("tools")
