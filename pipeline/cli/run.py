@@ -1,9 +1,10 @@
 """`ort-mobile init` and `ort-mobile run`: a config to start from, and the whole job with what it shows at its end."""
 
+import contextlib
 import functools
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -334,23 +335,22 @@ def config_of_model(model: Path, data: "Dataset", dimensions: dict[str, int]) ->
 NOTHING_MEASURED = "no report and no bundle were written; what was converted is kept"
 
 
-def completed_job(
-    ctx: click.Context,
-    settings: "Config",
-    options: "job.JobOptions",
-    measure: "job.Measure | None" = None,
-    nothing: str = NOTHING_MEASURED,
-) -> "Assembled":
-    """Do a job; one that is interrupted ends the command with what is kept (`nothing` measured yet) and how to go on.
+def completed_job(ctx: click.Context, settings: "Config", options: "job.JobOptions") -> "Assembled":
+    """Do a job whose campaign is measured in rounds."""
+    from pipeline.job.run import run_job
 
-    `measure` is how its campaign is measured: by default in rounds.
-    """
+    with resumable(ctx):
+        return run_job(settings, options, progress())
+
+
+@contextlib.contextmanager
+def resumable(ctx: click.Context, nothing: str = NOTHING_MEASURED) -> Iterator[None]:
+    """End a command that is interrupted with what is kept, by default `nothing` that was measured, and how to go on."""
     from pipeline.campaign.store.tables import hidden
     from pipeline.core.errors import ExitCode
-    from pipeline.job.run import CampaignJob, run_job
 
     try:
-        return run_job(settings, options, progress(), measure or CampaignJob.measure)
+        yield
     except KeyboardInterrupt as error:
         click.echo(f"interrupted: {str(error) or nothing}", err=True)
         given = [hidden(word) for word in sys.argv[1:]]  # as it was given but for passwords

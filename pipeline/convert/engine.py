@@ -1,6 +1,5 @@
 """One model to all its artifacts: load once, optimize each distinct way once, write each distinct file once."""
 
-import hashlib
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -66,7 +65,7 @@ from pipeline.model.onnx_model import (
     range_digests,
 )
 from pipeline.model.ort_format import OrtModel, read_artifact
-from pipeline.model.ort_writer import FilePlan, plan_file, write_file
+from pipeline.model.ort_writer import FilePlan
 from pipeline.model.types import BFLOAT16, FLOAT16
 from pipeline.passes.base import PassContext
 from pipeline.passes.optimize import for_processors, loads_where
@@ -334,7 +333,8 @@ class _Maker:
         self.cache = Cache(Path(request.cache_folder)) if request.cache_folder else None
         self.written: dict[str, tuple[ConvertedFile, Path]] = {}
         self.placing: list[tuple[Path, Future[Path]]] = []
-        self.placed: dict[Path, Path] = {}
+        self.on_disk: dict[Path, Path] = {}
+        """By files that were made, the copy of each for the output folder."""
         self.needs: dict[str, FileNeeds] = {}
         self.tensors: dict[str, tuple[bytes, bytes]] = {}
         """The last bytes of each constant with their digest: most are the same in every file."""
@@ -387,12 +387,12 @@ class _Maker:
     def _write(self, parts: OrtParts, *, recorded: bool) -> tuple[ConvertedFile, Path]:
         with self.clock("digest"):
             weight_digests = self.optimizer.known(parts)
-        plan = plan_file(parts.skeleton, parts.weights)
-        identity = _identity(plan, weight_digests)
+        plan = FilePlan(parts.skeleton, parts.weights)
+        identity = plan.identity(weight_digests)
         if identity not in self.written:
             path = self.optimizer.context.new_file(".ort")
             with self.clock("write"), storage_errors(path):
-                digest = write_file(plan, path, "" if parts.weights else identity)
+                digest = plan.write(path, "" if parts.weights else identity)
             with self.clock("digest"):
                 model = parts.read(inner_types=self.request.preflight)
                 if recorded and not self.optimizer.model.weights and not replays(model):
@@ -456,27 +456,17 @@ class _Maker:
     def _place(self, path: Path) -> Path:
         """Equal files of an output folder are one file; the cache's is another, which nobody changes by an edit."""
         temporary = self.optimizer.context.new_file(".part")
-        if path in self.placed:
-            share_file(self.placed[path], temporary)  # a file that is on the disk already
+        if path in self.on_disk:
+            share_file(self.on_disk[path], temporary)
         elif self.cache:
             copy_file(path, temporary)
         else:
             share_file(path, temporary)
             with storage_errors(temporary):
                 sync(temporary)
-        self.placed.setdefault(path, temporary)
+        self.on_disk.setdefault(path, temporary)
         return temporary
 
     def file_name(self, variant: Variant) -> str:
         """The name of a variant's file in the output folder."""
         return f"{self.request.stem}.{variant.name}{variant.style.suffix}"
-
-
-def _identity(plan: FilePlan, digests: dict[str, str]) -> str:
-    """Equal for plans that would write the same bytes; the sha256 of a file without weights behind its body."""
-    head, body, blobs = plan
-    digest = hashlib.sha256(head)
-    digest.update(body)
-    for start, (tensor, _) in blobs:
-        digest.update(f"{start} {digests[tensor.name]} ".encode())
-    return digest.hexdigest()

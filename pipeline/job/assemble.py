@@ -379,7 +379,7 @@ def check_against_targets(
             findings = findings_for(read, artifact.file, library.runtime, use_of(DEFAULT_USE, artifact.session_options))
             if errors(findings):
                 unloadable[target.name] = (*unloadable.get(target.name, ()), name)
-            notes += _placed(target, artifact, findings)
+            notes += _at_target(target, artifact, findings)
     return read, unloadable, tuple(dict.fromkeys(notes))
 
 
@@ -408,7 +408,7 @@ def possible_runs(
     return possible, impossible
 
 
-def _placed(target: Target, artifact: Artifact, findings: Iterable[Finding]) -> Iterator[Finding]:
+def _at_target(target: Target, artifact: Artifact, findings: Iterable[Finding]) -> Iterator[Finding]:
     where = f"target {target.name}: {artifact.model} {artifact.variant.name}"
     return (msgspec.structs.replace(finding, where=where) for finding in findings)
 
@@ -424,14 +424,14 @@ def check_shipping(assembled: Assembled, folder: Path) -> tuple[Finding, ...]:
     for choice in choices:
         artifact, library = choice.artifact, libraries[choice.target.name]
         use = use_of(choice.options, artifact.session_options)
-        findings += _placed(choice.target, artifact, findings_for(read, artifact.file, library.runtime, use))
+        findings += _at_target(choice.target, artifact, findings_for(read, artifact.file, library.runtime, use))
         if library.operators is not None:
             # What a reduced build of this computer lacks, by the proof of its operator config.
             file, providers = folder / ARTIFACTS / artifact.file, sorted({choice.options.provider} - {"cpu"})
             extended = library.runtime.kind is not BuildKind.MINIMAL
             needs, failed = needs_of_artifacts([file], providers=providers, extended=extended)
             missing = () if failed else covers(library.operators, next(iter(needs.values())))  # failed: said already
-            findings += _placed(choice.target, artifact, (
+            findings += _at_target(choice.target, artifact, (
                 Finding(
                     severity=Severity.ERROR,
                     what=f"the library that ships was built without {row.domain}:{row.op}",

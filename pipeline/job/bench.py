@@ -302,12 +302,12 @@ def inputs_of_files(order: PerfOrder, work: Path) -> dict[str, Inputs]:
 
 def warnings(runs: Sequence[PlannedRun], findings_of: FindingsOf) -> Iterator[Finding]:
     """What of the files and options has no effect in that library, once for each file."""
-    placed = (
+    findings = (
         msgspec.structs.replace(finding, where=run.variant)
         for run in runs
         for finding in findings_of(run.variant, run.options)
     )
-    yield from dict.fromkeys(placed)
+    yield from dict.fromkeys(findings)
 
 
 def planned_files(

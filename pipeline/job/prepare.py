@@ -447,7 +447,7 @@ def predict(
             key = f"{planned.sha256} {settings}"
             asked.setdefault(key, (request, planned.size_bytes, []))[2].append(planned)
     predictions: dict[str, Prediction] = {}
-    placed: dict[tuple[str, str], Placement] = {}
+    most_claimed: dict[tuple[str, str], Placement] = {}
     if not asked:
         return predictions, ()
 
@@ -467,10 +467,10 @@ def predict(
             predictions |= {planned_id(planned): prediction for planned in runs}
             if answer and answer.decisions:
                 placement = placement_of(answer, model=runs[0].model, variant=runs[0].variant, device=runs[0].device)
-                place = placement.model, placement.provider
-                placed[place] = min(placement, placed.get(place, placement), key=rank)
+                graph = placement.model, placement.provider
+                most_claimed[graph] = min(placement, most_claimed.get(graph, placement), key=rank)
             stage.done()
-    return predictions, tuple(placed[place] for place in sorted(placed))
+    return predictions, tuple(most_claimed[graph] for graph in sorted(most_claimed))
 
 
 def settings_of(options: RunOptions, facts: DeviceFacts, release: str) -> Settings | None:

@@ -14,7 +14,7 @@ import mmap
 import os
 import struct
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeAlias
@@ -158,10 +158,6 @@ The skeleton has it as a graph input.
 """
 
 
-FilePlan: TypeAlias = "tuple[bytes, memoryview, tuple[tuple[int, Weight], ...]]"
-"""A file about to be written: head and body, which are its first bytes, and its weights with where they go."""
-
-
 class _Tail(int):
     """Something behind the head, by its distance from the head's end; a plain int is something inside the head."""
 
@@ -227,86 +223,6 @@ class _Skeleton:
         return None if position is None else self.tail(position)
 
 
-def plan_file(skeleton: Buffer, weights: "Sequence[Weight]" = ()) -> FilePlan:
-    """Lay out the file that `skeleton` becomes when the `weights` among its graph inputs are made initializers.
-
-    Without weights it is the canonical form of the skeleton. ModelError when the result would pass 2 GiB.
-    """
-    parts = _Skeleton(skeleton)
-    reader, body = parts.reader, memoryview(skeleton)[parts.cut :]
-    blobs: list[tuple[int, Weight]] = []
-    end = parts.padding + len(body)
-    for tensor, place in weights:  # the length of a vector, then its bytes, aligned
-        start = (end + 4 + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT - 4
-        blobs.append((start, (tensor, place)))
-        end = start + 4 + place.length
-    builder = _Builder(4096)
-    builder.minalign = ALIGNMENT
-
-    def keyed(key: str, values: Sequence[int]) -> int:
-        listed, name = builder.refs(values), int(builder.CreateString(key))
-        builder.StartObject(2)
-        builder.ref_slot(0, name)
-        builder.ref_slot(1, listed)
-        return int(builder.EndObject())
-
-    # The kernel type resolver in the order of its keys, which is also what its schema asks for
-    entries = []
-    for op_id, parameters in sorted(resolver_of(reader).items(), key=lambda item: item[0].encode()):
-        kinds = []
-        for name in sorted(parameters):
-            arguments = []
-            for is_output, index in parameters[name]:
-                builder.StartObject(2)
-                builder.PrependInt8Slot(0, int(is_output), 0)
-                builder.PrependUint32Slot(1, index, 0)
-                arguments.append(int(builder.EndObject()))
-            kinds.append(keyed(name, arguments))
-        entries.append(keyed(op_id, kinds))
-    vector = builder.refs(entries)
-    builder.StartObject(1)
-    builder.ref_slot(0, vector)
-    resolver = int(builder.EndObject())
-
-    # The main graph: weights go from its inputs to its initializers
-    at, slots = parts.graph, parts.graph_slots
-    refs: dict[int, int | None] = {
-        slot: parts.child(at, slots, slot) for slot in range(GRAPH_SLOTS) if slot != GRAPH_MAX_NODE_INDEX
-    }
-    if blobs:
-        inputs = {reader.text_at(place): parts.tail(place) for place in reader.tables(at, slots, GRAPH_INPUTS)}
-        tensors: list[int] = [parts.tail(place) for place in reader.tables(at, slots, GRAPH_INITIALIZERS)]
-        tensors += [_tensor(builder, inputs.pop(tensor.name), start, tensor) for start, (tensor, _) in blobs]
-        refs[GRAPH_INITIALIZERS] = builder.refs(tensors)
-        refs[GRAPH_INPUTS] = builder.refs([*inputs.values()])
-    builder.StartObject(GRAPH_SLOTS)
-    builder.PrependUint32Slot(GRAPH_MAX_NODE_INDEX, reader.scalar(at, slots, GRAPH_MAX_NODE_INDEX, "I"), 0)
-    for slot, ref in refs.items():
-        builder.ref_slot(slot, ref)
-    graph = int(builder.EndObject())
-
-    at, slots = parts.model, parts.model_slots
-    builder.StartObject(MODEL_SLOTS)
-    for slot in (MODEL_IR_VERSION, MODEL_VERSION):
-        builder.PrependInt64Slot(slot, reader.scalar(at, slots, slot, "q"), 0)
-    for slot in range(MODEL_SLOTS):
-        if slot not in {MODEL_IR_VERSION, MODEL_VERSION, MODEL_GRAPH}:
-            builder.ref_slot(slot, parts.child(at, slots, slot))
-    builder.ref_slot(MODEL_GRAPH, graph)
-    model = int(builder.EndObject())
-
-    builder.StartObject(4)
-    builder.ref_slot(ROOT_VERSION, parts.child(parts.root, parts.root_slots, ROOT_VERSION))
-    builder.ref_slot(ROOT_MODEL, model)
-    builder.ref_slot(ROOT_RESOLVER, resolver)
-    builder.Finish(builder.EndObject(), IDENTIFIER)
-    head = bytes(builder.Output())
-    if len(head) + end > MAX_FILE_BYTES:
-        raise ModelError("the model is too large for the ORT format", why=f"{len(head) + end} bytes are over 2 GiB",
-                         remedy="quantize the model, or split it")  # fmt: skip
-    return head + bytes(parts.padding), body, tuple((len(head) + start, weight) for start, weight in blobs)
-
-
 def _tensor(builder: _Builder, name: _Tail, start: int, tensor: "TensorProto") -> int:
     builder.StartVector(8, len(tensor.dims), 8)
     for size in reversed(tensor.dims):
@@ -322,29 +238,126 @@ def _tensor(builder: _Builder, name: _Tail, start: int, tensor: "TensorProto") -
     return int(builder.EndObject())
 
 
-def write_file(plan: FilePlan, path: Path, digest: str = "") -> str:
-    """Write the planned file and give its sha256; weights pass through a small buffer, so memory does not grow.
+class FilePlan:
+    """The file that `skeleton` becomes when the `weights` among its graph inputs are made initializers.
 
-    `digest` is that sha256 where the caller knows it: a small file is not read again for it.
-    Raises OSError as the disk gives it, ModelError when a weight's file has become shorter.
+    `head` and `body` are its first bytes, `weights` are by their offsets in it: there stands the number of a weight's
+    bytes, and these behind it. Without weights it is the canonical form of the skeleton. ModelError when it would pass
+    2 GiB.
     """
-    head, body, blobs = plan
-    size_bytes = len(head) + len(body)
-    if not blobs and size_bytes < DIRECT_MINIMUM_BYTES:  # in memory whole: no thread is worth its start
-        with path.open("wb") as file:
-            file.writelines((head, body))
-        return digest or hashlib.sha256(head + body).hexdigest()
-    with HashingFile(path, size_bytes + sum(place.length for _, (_, place) in blobs)) as out:
-        out.write(head)
-        out.write(body)
-        for start, (_, place) in blobs:
-            out.write(bytes(start - out.size_bytes) + struct.pack("<I", place.length))
-            descriptor = os.open(place.file, os.O_RDONLY)
-            try:
-                copied = out.copy(descriptor, place.offset, place.length)
-            finally:
-                os.close(descriptor)
-            if copied < place.length:
-                raise ModelError("a weight's bytes are gone", where=str(place.file), why="the file became shorter",
-                                 remedy="leave the model alone while it is converted")  # fmt: skip
-        return out.finish()
+
+    def __init__(self, skeleton: Buffer, weights: "Sequence[Weight]" = ()) -> None:
+        parts = _Skeleton(skeleton)
+        reader, body = parts.reader, memoryview(skeleton)[parts.cut :]
+        # From the end of the head, which is not known yet
+        weight_at: dict[int, Weight] = {}
+        end = parts.padding + len(body)
+        for tensor, place in weights:  # the length of a vector, then its bytes, aligned
+            start = (end + 4 + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT - 4
+            weight_at[start] = tensor, place
+            end = start + 4 + place.length
+        builder = _Builder(4096)
+        builder.minalign = ALIGNMENT
+
+        def keyed(key: str, values: Sequence[int]) -> int:
+            listed, name = builder.refs(values), int(builder.CreateString(key))
+            builder.StartObject(2)
+            builder.ref_slot(0, name)
+            builder.ref_slot(1, listed)
+            return int(builder.EndObject())
+
+        # The kernel type resolver in the order of its keys, which is also what its schema asks for
+        entries = []
+        for op_id, parameters in sorted(resolver_of(reader).items(), key=lambda item: item[0].encode()):
+            kinds = []
+            for name in sorted(parameters):
+                arguments = []
+                for is_output, index in parameters[name]:
+                    builder.StartObject(2)
+                    builder.PrependInt8Slot(0, int(is_output), 0)
+                    builder.PrependUint32Slot(1, index, 0)
+                    arguments.append(int(builder.EndObject()))
+                kinds.append(keyed(name, arguments))
+            entries.append(keyed(op_id, kinds))
+        vector = builder.refs(entries)
+        builder.StartObject(1)
+        builder.ref_slot(0, vector)
+        resolver = int(builder.EndObject())
+
+        # The main graph: weights go from its inputs to its initializers
+        at, slots = parts.graph, parts.graph_slots
+        refs: dict[int, int | None] = {
+            slot: parts.child(at, slots, slot) for slot in range(GRAPH_SLOTS) if slot != GRAPH_MAX_NODE_INDEX
+        }
+        if weights:
+            inputs = {reader.text_at(place): parts.tail(place) for place in reader.tables(at, slots, GRAPH_INPUTS)}
+            tensors: list[int] = [parts.tail(place) for place in reader.tables(at, slots, GRAPH_INITIALIZERS)]
+            tensors += [
+                _tensor(builder, inputs.pop(tensor.name), start, tensor) for start, (tensor, _) in weight_at.items()
+            ]
+            refs[GRAPH_INITIALIZERS] = builder.refs(tensors)
+            refs[GRAPH_INPUTS] = builder.refs([*inputs.values()])
+        builder.StartObject(GRAPH_SLOTS)
+        builder.PrependUint32Slot(GRAPH_MAX_NODE_INDEX, reader.scalar(at, slots, GRAPH_MAX_NODE_INDEX, "I"), 0)
+        for slot, ref in refs.items():
+            builder.ref_slot(slot, ref)
+        graph = int(builder.EndObject())
+
+        at, slots = parts.model, parts.model_slots
+        builder.StartObject(MODEL_SLOTS)
+        for slot in (MODEL_IR_VERSION, MODEL_VERSION):
+            builder.PrependInt64Slot(slot, reader.scalar(at, slots, slot, "q"), 0)
+        for slot in range(MODEL_SLOTS):
+            if slot not in {MODEL_IR_VERSION, MODEL_VERSION, MODEL_GRAPH}:
+                builder.ref_slot(slot, parts.child(at, slots, slot))
+        builder.ref_slot(MODEL_GRAPH, graph)
+        model = int(builder.EndObject())
+
+        builder.StartObject(4)
+        builder.ref_slot(ROOT_VERSION, parts.child(parts.root, parts.root_slots, ROOT_VERSION))
+        builder.ref_slot(ROOT_MODEL, model)
+        builder.ref_slot(ROOT_RESOLVER, resolver)
+        builder.Finish(builder.EndObject(), IDENTIFIER)
+        head = bytes(builder.Output())
+        if len(head) + end > MAX_FILE_BYTES:
+            raise ModelError("the model is too large for the ORT format", why=f"{len(head) + end} bytes are over 2 GiB",
+                             remedy="quantize the model, or split it")  # fmt: skip
+        self.head, self.body = head + bytes(parts.padding), body
+        self.weights = {len(head) + start: weight for start, weight in weight_at.items()}
+
+    def identity(self, digests: Mapping[str, str]) -> str:
+        """Equal for plans that would write the same bytes; the sha256 of a file without weights behind its body.
+
+        `digests` are those of the weights' bytes, by name.
+        """
+        digest = hashlib.sha256(self.head)
+        digest.update(self.body)
+        for start, (tensor, _) in self.weights.items():
+            digest.update(f"{start} {digests[tensor.name]} ".encode())
+        return digest.hexdigest()
+
+    def write(self, path: Path, digest: str = "") -> str:
+        """Write the file and give its sha256; weights pass through a small buffer, so memory does not grow.
+
+        `digest` is that sha256 where the caller knows it: a small file is not read again for it.
+        Raises OSError as the disk gives it, ModelError when a weight's file has become shorter.
+        """
+        size_bytes = len(self.head) + len(self.body)
+        if not self.weights and size_bytes < DIRECT_MINIMUM_BYTES:  # in memory whole: no thread is worth its start
+            with path.open("wb") as file:
+                file.writelines((self.head, self.body))
+            return digest or hashlib.sha256(self.head + self.body).hexdigest()
+        with HashingFile(path, size_bytes + sum(place.length for _, place in self.weights.values())) as out:
+            out.write(self.head)
+            out.write(self.body)
+            for start, (_, place) in self.weights.items():
+                out.write(bytes(start - out.size_bytes) + struct.pack("<I", place.length))
+                descriptor = os.open(place.file, os.O_RDONLY)
+                try:
+                    copied = out.copy(descriptor, place.offset, place.length)
+                finally:
+                    os.close(descriptor)
+                if copied < place.length:
+                    raise ModelError("a weight's bytes are gone", where=str(place.file), why="the file became shorter",
+                                     remedy="leave the model alone while it is converted")  # fmt: skip
+            return out.finish()

@@ -344,8 +344,8 @@ def matmul(node: "NodeProto", walk: Walk) -> Found:
     both = walk.of(node, 0) is not None and walk.of(node, 1) is not None
     if len(places) != 1:
         return None
-    (placed,) = places
-    return None if (both and placed.axis >= rank - 2) else placed
+    (common,) = places
+    return None if (both and common.axis >= rank - 2) else common
 
 
 def gemm(node: "NodeProto", walk: Walk) -> Found:

@@ -526,8 +526,8 @@ def _cut(text: str) -> tuple[str, str]:
 
 def _alike(places: Sequence[int], placement: Placement, named: float) -> Iterator[dict[str, Any]]:
     """The nodes of a box by operator and reason, in the order of the first; at least one of each is named."""
-    placed = (placement.nodes[place] for place in places)
-    for (operator, reason), nodes in grouped(((node.operator, node.reason), node) for node in placed).items():
+    members = (placement.nodes[place] for place in places)
+    for (operator, reason), nodes in grouped(((node.operator, node.reason), node) for node in members).items():
         shown = nodes[: max(1, int(named * len(nodes)))]
         why = ClaimReason(reason="") if reason is None else placement.reasons[reason]
         yield {

@@ -14,7 +14,7 @@ from pipeline.core.errors import ModelError
 from pipeline.core.variant import Level
 from pipeline.model.onnx_model import ByteRange
 from pipeline.model.ort_format import Reader, parse_ort, read_ort, resolver_of
-from pipeline.model.ort_writer import ALIGNMENT, Weight, plan_file, write_file
+from pipeline.model.ort_writer import ALIGNMENT, FilePlan, Weight
 from tests.onnx_samples import conv_bn, linear, quantized
 
 SAMPLES = {"linear": linear(), "conv_bn": conv_bn(), "quantized": quantized()}
@@ -36,7 +36,7 @@ def contents(data: bytes) -> dict[str, bytes]:
 @pytest.mark.parametrize("level", [Level.NONE, Level.EXTENDED, Level.ALL])
 def test_the_canonical_form_says_the_same(name: str, level: Level, tmp_path: Path) -> None:
     stock = saved(SAMPLES[name], tmp_path, level)
-    digest = write_file(plan_file(stock), tmp_path / "m.ort")
+    digest = FilePlan(stock).write(tmp_path / "m.ort")
     ours = (tmp_path / "m.ort").read_bytes()
     assert hashlib.sha256(ours).hexdigest() == digest
     before, after = parse_ort(stock, "stock"), parse_ort(ours, "ours")
@@ -51,7 +51,7 @@ def test_the_canonical_form_says_the_same(name: str, level: Level, tmp_path: Pat
 
 def test_ten_conversions_give_the_same_bytes(tmp_path: Path) -> None:
     stock = [saved(SAMPLES["quantized"], tmp_path) for _ in range(10)]
-    ours = {write_file(plan_file(data), tmp_path / "m.ort") for data in stock}
+    ours = {FilePlan(data).write(tmp_path / "m.ort") for data in stock}
     assert len(ours) == 1
 
 
@@ -70,7 +70,7 @@ def test_a_weight_is_put_behind_and_its_input_goes(tmp_path: Path) -> None:
     import onnxruntime
 
     skeleton, weight = with_weight_behind(tmp_path)
-    write_file(plan_file(skeleton, [weight]), tmp_path / "m.ort")
+    FilePlan(skeleton, [weight]).write(tmp_path / "m.ort")
     model = read_ort(tmp_path / "m.ort")
     assert model.graph.inputs == ("x",)
     tensor = model.graph.initializers["w"]
@@ -83,10 +83,10 @@ def test_a_weight_is_put_behind_and_its_input_goes(tmp_path: Path) -> None:
 
 def test_a_weight_that_became_shorter_is_an_error(tmp_path: Path) -> None:
     skeleton, weight = with_weight_behind(tmp_path)
-    plan = plan_file(skeleton, [weight])
+    plan = FilePlan(skeleton, [weight])
     (tmp_path / "w.bin").write_bytes(b"short")
     with pytest.raises(ModelError, match="bytes are gone"):
-        write_file(plan, tmp_path / "m.ort")
+        plan.write(tmp_path / "m.ort")
 
 
 def test_a_file_over_two_gigabytes_is_refused_before_it_is_written(tmp_path: Path) -> None:
@@ -94,4 +94,4 @@ def test_a_file_over_two_gigabytes_is_refused_before_it_is_written(tmp_path: Pat
     place = ByteRange(file=tmp_path / "w.bin", offset=0, length=(2 << 30) - 100)
     large = (onnx.TensorProto(name="w", data_type=1, dims=(1,)), place)
     with pytest.raises(ModelError, match="too large"):
-        plan_file(skeleton, [large])
+        FilePlan(skeleton, [large])

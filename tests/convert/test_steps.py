@@ -17,7 +17,7 @@ from pipeline.convert.steps import OrtParts, changes_large_weights, optimize, sa
 from pipeline.core.variant import Level, Style, Variant
 from pipeline.model.onnx_model import ByteRange, LeanModel, LoadedModel, load_model, prepare_model
 from pipeline.model.ort_format import OrtGraph, OrtModel, Reader, Tensor, read_ort, resolver_of
-from pipeline.model.ort_writer import plan_file, write_file
+from pipeline.model.ort_writer import FilePlan
 from pipeline.model.sources import SourceModel
 from pipeline.passes.base import PassContext
 from tests.onnx_samples import conv_bn, linear, quantized, save
@@ -84,7 +84,7 @@ def assert_all_say_the_same(path: Path, folder: Path) -> list[OrtParts]:
     parts = []
     for variant in VARIANTS:
         part = optimizer.parts(session_settings(variant, OptimizerPlatform.UNSPECIFIED))
-        write_file(plan_file(part.skeleton, part.weights), folder / "ours.ort")
+        FilePlan(part.skeleton, part.weights).write(folder / "ours.ort")
         beyond = variant.level not in {Level.NONE, Level.BASIC}
         settings = SessionSettings(level=variant.level, save_records=beyond and variant.style is Style.RUNTIME)
         extra = {"session.model_external_initializers_file_folder_path": str(model.folder)}

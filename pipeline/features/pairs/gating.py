@@ -206,23 +206,23 @@ def paired(base: PairSource, candidate: PairSource) -> tuple[list[Pair], tuple[s
     only the base, and only the candidate has. Raises ConfigError where they have nothing in common.
     """
     ships = bool(base.shipped and candidate.shipped)
-    before, after = (source.shipped if ships else source.by_run for source in (base, candidate))
+    of_base, of_candidate = (source.shipped if ships else source.by_run for source in (base, candidate))
     pairs: dict[object, Pair] = {}
-    for key in before.keys() & after.keys():
-        pair = (before[key], base), (after[key], candidate)
+    for key in of_base.keys() & of_candidate.keys():
+        pair = (of_base[key], base), (of_candidate[key], candidate)
         runs_what = [(run.sha256, msgspec.json.encode(run.run_options, order="sorted")) for run, _ in pair]
         pairs.setdefault((_model_of(pair), *runs_what), pair)
     if not pairs:
-        before_names, after_names = (", ".join(map(_name, list(runs)[:5])) or "nothing" for runs in (before, after))
+        names, others = (", ".join(map(_name, list(runs)[:5])) or "nothing" for runs in (of_base, of_candidate))
         raise ConfigError(
             "the two have nothing in common", where=f"{base.path}, {candidate.path}",
-            why=f"one has {before_names}, the other {after_names}",
+            why=f"one has {names}, the other {others}",
             remedy="name two files, bundles or output folders of the same models and targets",
         )  # fmt: skip
     return (
         sorted(pairs.values(), key=lambda pair: (_model_of(pair), pair[1][0].run_name)),
-        tuple(_name(key) for key in before if key not in after),
-        tuple(_name(key) for key in after if key not in before),
+        tuple(_name(key) for key in of_base if key not in of_candidate),
+        tuple(_name(key) for key in of_candidate if key not in of_base),
     )
 
 
@@ -261,17 +261,17 @@ def run_gate(
     )  # fmt: skip
     if histories is None:
         pairs, only_base, only_candidate = paired(base, candidate)
-        placed, devices = [("", pair) for pair in pairs], devices or ("local",)
+        by_device, devices = [("", pair) for pair in pairs], devices or ("local",)
     else:
-        placed, only_base, only_candidate = [], (), ()
+        by_device, only_base, only_candidate = [], (), ()
         for row in (row for row in histories if row.suspicion):
-            before, after = (source.by_run.get((row.model, row.run)) for source in (base, candidate))
-            if before and after:
-                placed.append((row.device, ((before, base), (after, candidate))))
+            base_run, candidate_run = (source.by_run.get((row.model, row.run)) for source in (base, candidate))
+            if base_run and candidate_run:
+                by_device.append((row.device, ((base_run, base), (candidate_run, candidate))))
             name = f"{row.device} / {row.model} / {row.run}"
-            only_base += () if after else (name,)
-            only_candidate += () if before else (name,)
-        devices = devices or tuple(dict.fromkeys(device for device, _ in placed))
+            only_base += () if candidate_run else (name,)
+            only_candidate += () if base_run else (name,)
+        devices = devices or tuple(dict.fromkeys(device for device, _ in by_device))
     not_suspected = tuple(
         GatedRun(
             device=row.device, model=row.model, base=row.run, candidate=row.run, outcome=GateOutcome.NOT_SUSPECTED,
@@ -281,19 +281,19 @@ def run_gate(
         if not row.suspicion
     )  # fmt: skip
     report = msgspec.structs.replace(report, rows=not_suspected, only_base=only_base, only_candidate=only_candidate)
-    if not placed:
+    if not by_device:
         return report
-    require_unchanged(run for _, pair in placed for run, _ in pair)
+    require_unchanged(run for _, pair in by_device for run, _ in pair)
     with open_bench(opened(devices, wait_seconds), folder, progress) as bench:
         # A pair of no device is meant for each.
-        placed = [(name, pair) for device, pair in placed for name in ([device] if device else bench.devices)]
-        ready = [(device, pair) for device, pair in placed if device in bench.devices]
+        by_device = [(name, pair) for device, pair in by_device for name in ([device] if device else bench.devices)]
+        ready = [(device, pair) for device, pair in by_device if device in bench.devices]
         rows, measured_at, left = measure_pairs(list(planned_pairs(ready, bench)), settings, least, bench)
     reasons = {skipped.device: skipped.text for skipped in bench.unusable}
     # A suspicion on a device that is not ready is neither confirmed nor refuted.
     away = tuple(
         _row_without_rounds(device, pair, reasons.get(device, "the device was not asked for"))
-        for device, pair in placed
+        for device, pair in by_device
         if device not in bench.devices
     )
     warnings = (

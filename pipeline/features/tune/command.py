@@ -15,11 +15,12 @@ from pipeline.cli.options import (
     library_option,
     output_option,
     precision_option,
+    progress,
     wait_option,
     with_given,
 )
 from pipeline.cli.outputs import Outputs, ci_options, json_option
-from pipeline.cli.run import completed_job, config_of_model, finish_job, with_overrides
+from pipeline.cli.run import config_of_model, finish_job, resumable, with_overrides
 from pipeline.config import TuneConfig
 
 LIMITS = ("max_latency_ms", "max_p90_ms", "max_memory_mb", "max_size_mb")
@@ -79,8 +80,9 @@ def tune(
         raise click.UsageError("give either a config file or --model MODEL.onnx", ctx)
     import msgspec
 
-    from pipeline.config import read_config
-    from pipeline.job.run import JobOptions
+    from pipeline.config.read import read_config
+    from pipeline.features.tune.job import tune as search
+    from pipeline.job.run import JobOptions, run_job
 
     data = dataset_from(test_data, input_values)
     if (data.given or dimensions) and not model:
@@ -96,7 +98,6 @@ def tune(
         blame=blame,
         wait_seconds=lease_seconds,
     )  # fmt: skip
-    from pipeline.features.tune.job import tune as search
-
-    result = completed_job(ctx, whole, options, search, "nothing was measured; what was converted is kept")
+    with resumable(ctx, "nothing was measured; what was converted is kept"):
+        result = run_job(whole, options, progress(), measure=search)
     finish_job(ctx, result, outputs, tuned=result.report.tuned)

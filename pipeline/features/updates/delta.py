@@ -257,17 +257,17 @@ def write_delta(old: Path, new: Path, output: Path) -> Delta:
     zstandard = _zstandard("bundle delta")
     for bundle in (old, new):
         refuse_inside(bundle, output, "--output")
-    before, after = verify_bundle(old), verify_bundle(new)
-    places = {digest: path for path, digest in _digests(old, before).items()}
-    models = {row.model: row.files for row in before.content.ships}
+    old_manifest, new_manifest = verify_bundle(old), verify_bundle(new)
+    places = {digest: path for path, digest in _digests(old, old_manifest).items()}
+    models = {row.model: row.files for row in old_manifest.content.ships}
     alike: dict[str, str] = {}
-    for row in reversed(after.content.ships):
+    for row in reversed(new_manifest.content.ships):
         alike |= dict(zip(row.files, models.get(row.model, ()), strict=False))
-    refuse_unproven(new, after)
+    refuse_unproven(new, new_manifest)
     with storage_errors(output), staging_folder(output) as work:
         files: list[DeltaFile] = []
         members: dict[str, Path | bytes] = {}
-        for number, (path, digest) in enumerate(sorted(_digests(new, after).items())):
+        for number, (path, digest) in enumerate(sorted(_digests(new, new_manifest).items())):
             base = places.get(digest, "")
             parts: Parts = {}
             regions: tuple[Region, ...] = ()
@@ -295,8 +295,8 @@ def write_delta(old: Path, new: Path, output: Path) -> Delta:
         delta = Delta(
             old_manifest_sha256=manifest_digest(old),
             new_manifest_sha256=manifest_digest(new),
-            old_digest=before.content_sha256,
-            new_digest=after.content_sha256,
+            old_digest=old_manifest.content_sha256,
+            new_digest=new_manifest.content_sha256,
             files=tuple(files),
         )
         write_zip(output, {**members, DELTA_FILE: msgspec.json.encode(delta, order="sorted")})
@@ -358,8 +358,8 @@ def apply_delta(
                 make = partial(_make, archive, bundle, digests, new)
                 manifest = _manifest(make, delta, new, path)
                 _refuse_unsafe(bundle, old, new, manifest, key, path, allow)
-                before = sum((bundle / name).stat().st_size for name in digests)
-                honest = UNSIGNED_GROWTH * (before + path.stat().st_size) + UNSIGNED_BYTES
+                old_bytes = sum((bundle / name).stat().st_size for name in digests)
+                honest = UNSIGNED_GROWTH * (old_bytes + path.stat().st_size) + UNSIGNED_BYTES
                 _make_rest(make, delta, manifest, bundle, new, None if key else honest)
         except (*ZIP_ERRORS, zstandard.ZstdError, msgspec.DecodeError, KeyError) as error:
             if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # zipfile seeks to odd places
