@@ -16,20 +16,12 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from device_runner import perf_test
 from device_runner.build import build_probe
 from device_runner.device import GRACE_SECONDS, DeviceFacts, Waiting, no_waiting, read_options, zones_celsius
 from device_runner.errors import SpecError, UnavailableError, pip_install
 from device_runner.failures import explain
 from device_runner.library import Library, LibraryFacts, resolve
-from device_runner.perf_test import (
-    OUTPUT_TAIL_BYTES,
-    PROFILE_PREFIX,
-    RESULT_FILE,
-    Ended,
-    Execute,
-    input_files,
-    model_name,
-)
 from device_runner.plugins import with_plugin
 from device_runner.probe.protocol import ProbeAnswer, decode_answer
 from device_runner.providers import PROVIDERS, provider_named
@@ -304,19 +296,21 @@ class LocalDevice(ProbeDevice):
             (place / "room").write_bytes(bytes(4096))  # on a full disk the probe cannot write its answer
         return answer
 
-    def _prepare_tool(self, spec: RunSpec, library: Path, folder: str, program: Path, library_name: str) -> Execute:
+    def _prepare_tool(
+        self, spec: RunSpec, library: Path, folder: str, program: Path, library_name: str
+    ) -> perf_test.Execute:
         """Without a library in the spec, that beside the program goes before the device's."""
         place = Path(folder)
-        (place / model_name(spec)).symlink_to(Path(spec.model).absolute())
+        (place / perf_test.model_name(spec)).symlink_to(Path(spec.model).absolute())
         if library_name:
             beside = program.parent / library_name
             (place / library_name).symlink_to((beside if not spec.library and beside.is_file() else library).absolute())
-        for name, data in input_files(spec):
+        for name, data in perf_test.input_files(spec):
             (place / name).parent.mkdir(exist_ok=True)
             (place / name).write_bytes(data)
 
-        def execute(arguments: list[str]) -> Ended:
-            csv = place / RESULT_FILE
+        def execute(arguments: list[str]) -> perf_test.Ended:
+            csv = place / perf_test.RESULT_FILE
             csv.unlink(missing_ok=True)
             variables = {**os.environ, **self._environment}
             paths = ":".join(filter(None, (folder, variables.get("LD_LIBRARY_PATH"))))
@@ -324,8 +318,8 @@ class LocalDevice(ProbeDevice):
             code = run_group([str(program), *arguments], place, spec.timeout_seconds, variables, inside=True)
             if code is None:
                 raise subprocess.TimeoutExpired(arguments, spec.timeout_seconds)
-            profiles = sorted(path.name for path in place.glob(f"{PROFILE_PREFIX}_*.json"))
-            texts = (tail(place / name, OUTPUT_TAIL_BYTES) for name in ("stdout", "stderr"))
+            profiles = sorted(path.name for path in place.glob(f"{perf_test.PROFILE_PREFIX}_*.json"))
+            texts = (tail(place / name, perf_test.OUTPUT_TAIL_BYTES) for name in ("stdout", "stderr"))
             table = csv.read_text("utf-8", "replace") if csv.is_file() else ""
             return subprocess.CompletedProcess(arguments, code, *texts), table, profiles[-1] if profiles else None
 

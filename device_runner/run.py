@@ -19,14 +19,7 @@ from device_runner.errors import RunnerError
 from device_runner.failures import failure_of
 from device_runner.files import PROFILE_LIMIT_BYTES, RUN_PREFIX, scratch_folder, sha256
 from device_runner.perf_test import Execute, measured_with
-from device_runner.probe.protocol import (
-    ANSWER_BYTES,
-    ProbeAnswer,
-    answer_limit,
-    encode_inspection,
-    encode_request,
-    to_result,
-)
+from device_runner.probe import protocol
 from device_runner.result import (
     Conditions,
     Failure,
@@ -66,12 +59,12 @@ class ProbeDevice(Device):
                     result = measured_with(spec, self.name, partial(self._prepare_tool, spec, library, folder))
                 else:
                     placed = self._placed(spec, library, folder)
-                    request = encode_request(placed, watch_stdin=self.watch_stdin)
-                    answer = self._ask(request, folder, spec.timeout_seconds, answer_limit(spec))
+                    request = protocol.encode_request(placed, watch_stdin=self.watch_stdin)
+                    answer = self._ask(request, folder, spec.timeout_seconds, protocol.answer_limit(spec))
                     if isinstance(answer, Failure):
                         result = without_measurement(spec, self.name, answer)
                     else:
-                        result = to_result(spec, self.name, answer)
+                        result = protocol.to_result(spec, self.name, answer)
                 result = self._looked_into(keep_files(spec, result, self._fetch_from(folder, result)), before)
                 return replace(
                     result,
@@ -83,12 +76,12 @@ class ProbeDevice(Device):
         except (RunnerError, OSError) as error:
             return without_measurement(spec, self.name, self._failed(error))
 
-    def inspect(self, asked: Iterable[tuple[str, str, str]], limit_seconds: float) -> ProbeAnswer | Failure:
+    def inspect(self, asked: Iterable[tuple[str, str, str]], limit_seconds: float) -> protocol.ProbeAnswer | Failure:
         """What NNAPI there says to these questions (probe/inspect.h), or why nothing came of it."""
-        request = encode_inspection(asked, limit_seconds=limit_seconds, watch_stdin=self.watch_stdin)
+        request = protocol.encode_inspection(asked, limit_seconds=limit_seconds, watch_stdin=self.watch_stdin)
         try:
             with self._run_folder() as folder:
-                return self._ask(request, folder, limit_seconds, ANSWER_BYTES)
+                return self._ask(request, folder, limit_seconds, protocol.ANSWER_BYTES)
         except (RunnerError, OSError) as error:
             return self._failed(error)
 
@@ -153,7 +146,9 @@ class ProbeDevice(Device):
         )
 
     @abstractmethod
-    def _ask(self, request: bytes, folder: str, limit_seconds: float, limit_bytes: int) -> ProbeAnswer | Failure:
+    def _ask(
+        self, request: bytes, folder: str, limit_seconds: float, limit_bytes: int
+    ) -> protocol.ProbeAnswer | Failure:
         """The document of the probe in a process of its own. Raises RunnerError, OSError."""
 
     @abstractmethod

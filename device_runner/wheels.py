@@ -21,16 +21,8 @@ from http.client import HTTPException
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from device_runner import files
 from device_runner.errors import UnavailableError
-from device_runner.files import (
-    ZIP_ERRORS,
-    are_sound,
-    check_unpacked,
-    keep_noted,
-    own_folder_errors,
-    public_address,
-    scratch_folder,
-)
 from device_runner.library import LIBRARY, MACHINES, MAX_BYTES, known_digests, wheel_folder
 
 log = logging.getLogger(__name__)
@@ -66,9 +58,9 @@ def foreign_library(abi: str, version: str = "") -> Path:
             f"there is no onnxruntime wheel for {abi}", remedy="name a library for it with --library"
         )
     target = wheel_folder() / f"{release}-{machine}" / LIBRARY
-    if are_sound(target.parent, [target.name]):
+    if files.are_sound(target.parent, [target.name]):
         return target
-    with own_folder_errors(target):
+    with files.own_folder_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
     # The pip of this environment, else that on PATH: environments of uv and `venv --without-pip` have none.
     program = None if importlib.util.find_spec("pip") else shutil.which("pip3") or shutil.which("pip")
@@ -86,7 +78,7 @@ def foreign_library(abi: str, version: str = "") -> Path:
     indexes = [*(settings["index-url"].split() or [INDEX]), *settings["extra-index-url"].split()]
     if settings["no-index"].split() not in ([], ["0"], ["false"], ["no"], ["off"]):
         indexes = []
-    asked = ", ".join(public_address(place) for place in (*folders, *indexes))
+    asked = ", ".join(files.public_address(place) for place in (*folders, *indexes))
 
     def unfetched(why: str) -> UnavailableError:
         return UnavailableError(
@@ -103,7 +95,7 @@ def foreign_library(abi: str, version: str = "") -> Path:
             try:
                 page = _page(f"{index.rstrip('/')}/onnxruntime/", certificates)
             except (OSError, HTTPException, ValueError) as error:
-                raise unfetched(f"{public_address(index)}: {error}") from error
+                raise unfetched(f"{files.public_address(index)}: {error}") from error
             digests += [digest for name, digest in STATED.findall(html.unescape(page)) if wheel.fullmatch(name)]
         if not digests:
             raise unfetched(
@@ -115,7 +107,7 @@ def foreign_library(abi: str, version: str = "") -> Path:
             release,
             asked,
         )
-    with scratch_folder(parent=target.parent) as folder:
+    with files.scratch_folder(parent=target.parent) as folder:
         requirement = folder / "requirement.txt"
         requirement.write_text(
             " ".join([f"onnxruntime=={release}", *(f"--hash=sha256:{digest}" for digest in digests)])
@@ -134,9 +126,9 @@ def foreign_library(abi: str, version: str = "") -> Path:
             last = [line.strip()[:300] for line in done.stderr.splitlines() if line.strip()][-2:]
             raise unfetched("; ".join(last) or "no wheel")
         content = _library_in(wheels[0])
-    with own_folder_errors(target):
+    with files.own_folder_errors(target):
         (target.parent / SOURCE).write_text(asked, encoding="utf-8")  # without passwords
-    keep_noted(target, content)
+    files.keep_noted(target, content)
     return target
 
 
@@ -153,7 +145,7 @@ def _page(address: str, certificates: str) -> str:
     parts = urlsplit(address)
     if parts.scheme not in ("https", "http"):
         raise ValueError("it is no address of an index")
-    request = urllib.request.Request(public_address(address), headers={"Accept": PAGE_TYPES})  # noqa: S310 - https or http
+    request = urllib.request.Request(files.public_address(address), headers={"Accept": PAGE_TYPES})  # noqa: S310 - https or http
     if parts.username:  # urllib does not read it out of an address
         login = f"{parts.username}:{parts.password or ''}".encode()
         request.add_header("Authorization", f"Basic {base64.b64encode(login).decode()}")
@@ -169,9 +161,9 @@ def _library_in(wheel: Path) -> bytes:
         with zipfile.ZipFile(wheel) as archive:
             names = [name for name in archive.namelist() if WHEEL_LIBRARY.fullmatch(name)]
             for name in names[:1]:
-                check_unpacked(archive.getinfo(name), MAX_BYTES)
+                files.check_unpacked(archive.getinfo(name), MAX_BYTES)
             content = archive.read(names[0]) if names else b""
-    except ZIP_ERRORS as error:
+    except files.ZIP_ERRORS as error:
         raise UnavailableError(
             "this wheel cannot be unpacked", where=wheel.name, why=str(error), remedy="fetch it again"
         ) from error

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from device_runner import NO_TELEMETRY
+from device_runner import NO_TELEMETRY, perf_test
 from device_runner.adb.link import (
     Link,
     LinkError,
@@ -60,15 +60,6 @@ from device_runner.library import Library, resolve
 from device_runner.library import read_facts as read_facts_of
 from device_runner.local import wheel_library
 from device_runner.options import impossible_here
-from device_runner.perf_test import (
-    OUTPUT_TAIL_BYTES,
-    RESULT_FILE,
-    SIGNALS,
-    Ended,
-    Execute,
-    input_files,
-    model_name,
-)
 from device_runner.plugins import refused, with_files
 from device_runner.probe.elf import NotElf, read_header
 from device_runner.probe.protocol import ProbeAnswer, decode_answer
@@ -439,24 +430,26 @@ class AdbDevice(ProbeDevice):
             return answer
         # What the end of a probe without a document means
         stderr = output.stderr[-1000:].decode("utf-8", "replace").strip()
-        signal = SIGNALS.get(output.returncode - 128)
+        signal = perf_test.SIGNALS.get(output.returncode - 128)
         crash = (FailureKind.CRASH, f"the probe ended by {signal}") if signal else None
         kind, text = ENDS.get(output.returncode) or crash or (answer.kind, answer.message)
         text = f"{text} (exit code {output.returncode})"
         return explain(Failure(kind=kind, message=f"{text}: {stderr}" if stderr else text, signal=signal))
 
-    def _prepare_tool(self, spec: RunSpec, library: Path, folder: str, program: Path, library_name: str) -> Execute:
-        links = [(self._put(Path(spec.model), Path(spec.model).suffix.lower()), model_name(spec))]
+    def _prepare_tool(
+        self, spec: RunSpec, library: Path, folder: str, program: Path, library_name: str
+    ) -> perf_test.Execute:
+        links = [(self._put(Path(spec.model), Path(spec.model).suffix.lower()), perf_test.model_name(spec))]
         if library_name:
             links.append((self._put(library, ".so"), library_name))
         with scratch_folder(RUN_PREFIX) as scratch:
-            for name, data in input_files(spec):
+            for name, data in perf_test.input_files(spec):
                 path = scratch / Path(name).name
                 path.write_bytes(data)
                 links.append((self._put(path), name))
         there = self._put(program)
 
-        def execute(arguments: list[str]) -> Ended:
+        def execute(arguments: list[str]) -> perf_test.Ended:
             command = script(PERF_TEST_RUN, folder, *itertools.chain(*links), "--", there, *arguments)
             try:
                 output = self.link.shell(command, seconds=spec.timeout_seconds, limit_bytes=OUTPUT_LIMIT_BYTES)
@@ -467,13 +460,13 @@ class AdbDevice(ProbeDevice):
             if output.returncode == 0:
                 limit_bytes = max(CSV_LIMIT_BYTES, CSV_LINE_BYTES * spec.min_runs)
                 with scratch_folder(RUN_PREFIX) as scratch:
-                    file = scratch / RESULT_FILE
-                    self.link.pull(f"{folder}/{RESULT_FILE}", file, seconds=60.0, limit_bytes=limit_bytes)
+                    file = scratch / perf_test.RESULT_FILE
+                    self.link.pull(f"{folder}/{perf_test.RESULT_FILE}", file, seconds=60.0, limit_bytes=limit_bytes)
                     csv = file.read_text("utf-8", "replace")
-            text = output.stdout[-OUTPUT_TAIL_BYTES:].decode("utf-8", "replace")
+            text = output.stdout[-perf_test.OUTPUT_TAIL_BYTES :].decode("utf-8", "replace")
             profiles = re.findall(r"^profile file: (profile[\w.-]{1,100})$", text, re.MULTILINE)
             code = 128 - output.returncode if 128 < output.returncode < 160 else output.returncode
-            stderr = output.stderr[-OUTPUT_TAIL_BYTES:].decode("utf-8", "replace")
+            stderr = output.stderr[-perf_test.OUTPUT_TAIL_BYTES :].decode("utf-8", "replace")
             ended = subprocess.CompletedProcess(arguments, code, text, stderr)
             return ended, csv, profiles[-1] if profiles else None
 

@@ -47,17 +47,11 @@ from pipeline.partition.graph import tensor_reader, view
 from pipeline.partition.judge import PartitionRequest, judge
 from pipeline.partition.subject import open_subject
 from pipeline.partition.subject import write_model as write_lean
+from pipeline.passes import surgery
 from pipeline.passes.base import Effect, Feeds, Model, NotApplicable, Options, Pass, PassContext
 from pipeline.passes.edit import IR_OF_CONSTANTS, GraphFacts, write_model
 from pipeline.passes.precisions import PRECISIONS, RECIPES, Recipe
 from pipeline.passes.registry import REWRITES, run_passes
-from pipeline.passes.surgery import (
-    CONSTANT_INITIALIZERS,
-    FIXED_DIMENSIONS,
-    OPSET,
-    DimensionOptions,
-    converted,
-)
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -114,7 +108,7 @@ def _fix(row: Pass, title: str, options: Callable[[GraphFacts], Options], absent
     return replace(row, title=title, effect=Effect.EXACT, edit=edit, absent=absent)
 
 
-def _opset(version: int, helps: frozenset[str] = OPSET.helps) -> Pass:
+def _opset(version: int, helps: frozenset[str] = surgery.OPSET.helps) -> Pass:
     """The fix that is another opset, older ones too: the trial shows whether ONNX's converter can.
 
     Softmax of opset 11 and before may have any rank and axis for NNAPI (ep_rules D.4); 13 is the first whose Split
@@ -123,19 +117,19 @@ def _opset(version: int, helps: frozenset[str] = OPSET.helps) -> Pass:
     """
 
     def edit(model: "ModelProto", facts: GraphFacts) -> "ModelProto | None":
-        return None if facts.opset == version else converted(model, version)
+        return None if facts.opset == version else surgery.converted(model, version)
 
     return replace(
-        OPSET, name=f"opset-{version}", title=f"Convert to opset {version}.", edit=edit, helps=helps,
+        surgery.OPSET, name=f"opset-{version}", title=f"Convert to opset {version}.", edit=edit, helps=helps,
         absent=f"it is opset {version}",
     )  # fmt: skip
 
 
 MODEL_FIXES = (
-    _fix(FIXED_DIMENSIONS, "Fix open dimensions of the inputs.",
-         lambda facts: DimensionOptions(sizes=dict(facts.sizes), rest=1), "every input dimension has a size"),
+    _fix(surgery.FIXED_DIMENSIONS, "Fix open dimensions of the inputs.",
+         lambda facts: surgery.DimensionOptions(sizes=dict(facts.sizes), rest=1), "every input dimension has a size"),
     # Before IR version 4 every initializer is listed as an input, and is a constant to providers all the same.
-    _fix(CONSTANT_INITIALIZERS, "Take initializers out of the graph's inputs.", lambda _: Options(),
+    _fix(surgery.CONSTANT_INITIALIZERS, "Take initializers out of the graph's inputs.", lambda _: Options(),
          "no initializer can be overridden as an input", since_ir=IR_OF_CONSTANTS),
     *REWRITES,
     _opset(11, NNAPI),

@@ -31,14 +31,8 @@ from pipeline.config.tables import BuildKind
 from pipeline.core.errors import Finding, ModelError, Severity, errors, finding_of
 from pipeline.core.providers import BUILD_PROVIDERS
 from pipeline.core.releases import NEWEST_KNOWN, OLDEST_RULES, Release, at_release, line_of
+from pipeline.model import ort_format
 from pipeline.model.onnx_model import ONNX_FORMAT
-from pipeline.model.ort_format import (
-    DEFAULT_DOMAIN,
-    OrtGraph,
-    OrtModel,
-    SequenceType,
-    TensorType,
-)
 from pipeline.model.types import ORT_NAMES
 
 FULL_FORMATS: tuple[tuple[Release, frozenset[int]], ...] = (
@@ -208,16 +202,16 @@ def runtime_on(device: Device, library: str | None, plugins: Collection[str] = (
         return None
 
 
-def facts_of(model: OrtModel, name: str, read: ReadWeight | None = None) -> ArtifactFacts:
+def facts_of(model: ort_format.OrtModel, name: str, read: ReadWeight | None = None) -> ArtifactFacts:
     """What of a parsed artifact depends on the release; without `read`, its int8 weights are not looked at."""
     graphs = list(model.graph.walk())
-    nodes = [node for graph in graphs for node in graph.nodes if node.domain in ("", DEFAULT_DOMAIN)]
+    nodes = [node for graph in graphs for node in graph.nodes if node.domain in ("", ort_format.DEFAULT_DOMAIN)]
     newest = max(nodes, key=lambda node: node.since_version, default=None)
     imports = model.opset_import
     return ArtifactFacts(
         name=name,
         format_version=model.format_version,
-        opset=imports.get("", imports.get(DEFAULT_DOMAIN, 1)),
+        opset=imports.get("", imports.get(ort_format.DEFAULT_DOMAIN, 1)),
         newest_since=newest.since_version if newest else 1,
         newest_operator=newest.op_type if newest else "",
         element_types=frozenset(code for graph in graphs for code in _codes(graph)),
@@ -263,12 +257,12 @@ def loadable_by(format_version: int, kind: BuildKind) -> tuple[str, ...]:
     return tuple(spans)
 
 
-def _codes(graph: OrtGraph) -> Iterator[int]:
+def _codes(graph: ort_format.OrtGraph) -> Iterator[int]:
     yield from (tensor.data_type for tensor in graph.initializers.values())
     for info in graph.node_args.values():
-        while isinstance(info, SequenceType):
+        while isinstance(info, ort_format.SequenceType):
             info = info.element
-        if isinstance(info, TensorType) and info.elem_type:
+        if isinstance(info, ort_format.TensorType) and info.elem_type:
             yield info.elem_type
 
 

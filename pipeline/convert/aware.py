@@ -18,18 +18,8 @@ from device_runner.errors import RunnerError
 from device_runner.host_device import default_abi, find_processor
 from device_runner.library import LibraryFacts, resolve
 from device_runner.spec import OptimizationLevel
+from pipeline.convert import steps
 from pipeline.convert.request import AwareSpec, SessionSettings, has_installed
-from pipeline.convert.steps import (
-    PLAIN,
-    QUANTIZERS,
-    OrtParts,
-    as_onnx,
-    optimize,
-    save_optimized,
-    save_ort,
-    to_parts,
-    weights_to_inputs,
-)
 from pipeline.core.abis import ARM64, X86_64
 from pipeline.core.errors import ConfigError, DiskError, ModelError
 from pipeline.core.ort_session import WEIGHTS_FOLDER
@@ -180,7 +170,7 @@ class ShownModel:
     notes: tuple[str, ...] = ()
 
 
-def aware_parts(optimizer: "Optimizer", settings: SessionSettings, aware: AwareSpec) -> OrtParts:
+def aware_parts(optimizer: "Optimizer", settings: SessionSettings, aware: AwareSpec) -> steps.OrtParts:
     """The optimized model with the claims kept that are asked for: a provider-aware file.
 
     ModelError when onnxruntime refuses the model, or the phone would when it asks a provider.
@@ -213,12 +203,12 @@ def aware_parts(optimizer: "Optimizer", settings: SessionSettings, aware: AwareS
     gpu = next((provider for provider in aware.providers if provider.rules.copies), None)
     title = gpu.rules.run.ort_name if gpu else CLAIMS_PROVIDER
 
-    def with_copies(parts: OrtParts, before: LeanModel) -> OrtParts:
+    def with_copies(parts: steps.OrtParts, before: LeanModel) -> steps.OrtParts:
         if not gpu or not shown.claims:
             return parts
-        saved = as_onnx(parts, before, context)
+        saved = steps.as_onnx(parts, before, context)
         copying = for_gpu(saved, gpu, viewer(saved, context.folder))
-        return parts if copying is saved else to_parts(copying, SAVE, context)
+        return parts if copying is saved else steps.to_parts(copying, SAVE, context)
 
     if not aware.safe and (not shown.claims or (same and settings.level is Level.BASIC)):
         parts = optimizer.parts(plain)
@@ -235,10 +225,10 @@ def aware_parts(optimizer: "Optimizer", settings: SessionSettings, aware: AwareS
         parts, lost = save_with_claims(start, shown, chosen, context, title)
         notes += lost
         if aware.safe:  # the phone partitions the file again: it must not find what it cannot build
-            closed = as_onnx(parts, start, context)
+            closed = steps.as_onnx(parts, start, context)
             viewed = viewer(closed, context.folder)
             notes += tuple(note for provider in aware.providers for note in close_off(closed, provider, viewed))
-            parts = to_parts(closed, SAVE, context)
+            parts = steps.to_parts(closed, SAVE, context)
     borrowed = [provider.ort_release for provider in aware.providers if not has_rules(provider.ort_release)]
     aware_by = AwareBy(way=Way.PLUGIN, rules=str(rules_of(borrowed[0])) if borrowed else "")
     return replace(with_copies(parts, start), claimed=shown.claimed, notes=(*notes, *refused), aware_by=aware_by)
@@ -382,7 +372,7 @@ class _Asked:
 
 def save_with_claims(
     model: LeanModel, shown: ShownModel, settings: SessionSettings, context: PassContext, title: str = CLAIMS_PROVIDER
-) -> tuple[OrtParts, tuple[str, ...]]:
+) -> tuple[steps.OrtParts, tuple[str, ...]]:
     """The ORT format file of a model at a level with the claims of `shown` kept, and a warning where one could not be.
 
     Saving looks up a kernel of this computer's CPU for every node, and inserts no Casts around what a provider claims:
@@ -392,18 +382,18 @@ def save_with_claims(
     @functools.cache
     def intact() -> frozenset[str]:
         """Weights that the optimizations for the CPU leave as they are, even where they may fuse every node."""
-        optimized = optimize(model, settings, context)
+        optimized = steps.optimize(model, settings, context)
         return frozenset(name for name, place in optimized.weights.items() if model.weights.get(name) == place)
 
-    def save(claims: Collection[str]) -> OrtParts:
+    def save(claims: Collection[str]) -> steps.OrtParts:
         """ModelError when onnxruntime refuses the model or the claims."""
-        lean, weights = weights_to_inputs(model, model.weights.keys() - _unseen(model, shown, claims, intact))
+        lean, weights = steps.weights_to_inputs(model, model.weights.keys() - _unseen(model, shown, claims, intact))
         listed = context.new_file(".claims")
         listed.write_bytes(claims_file(claims))
         extra = {WEIGHTS_FOLDER: str(lean.folder), CLAIMS: str(listed)}
         message, device = loadable(lean).SerializeToString(), claims_devices()[title]
         try:
-            return OrtParts(skeleton=save_ort(message, settings, extra, context, device), weights=weights)
+            return steps.OrtParts(skeleton=steps.save_ort(message, settings, extra, context, device), weights=weights)
         finally:
             listed.unlink()
 
@@ -449,7 +439,7 @@ def _unseen(
     names -= {value.name for value in chain(graph.input, *(body.output for body in subgraphs(graph)))}
     for body in subgraphs(graph) if names else ():
         for node in body.node:
-            outside = body is not graph or node.op_type in QUANTIZERS
+            outside = body is not graph or node.op_type in steps.QUANTIZERS
             inputs = () if outside else inputs_of.get((node.op_type, first_output(node)), ())
             for slot, name in enumerate(node.input):
                 if name in names and (slot >= len(inputs) or inputs[slot] != name):
@@ -460,7 +450,7 @@ def _unseen(
 
 def installed_parts(
     model: LeanModel, shown: ShownModel, settings: SessionSettings, aware: AwareSpec, context: PassContext
-) -> OrtParts:
+) -> steps.OrtParts:
     """The file that the installed onnxruntime saves at the wanted level; notes where its claims are not our rules'.
 
     ConfigError where it does not have the provider, or cannot be told what is asked; ModelError when it refuses.
@@ -490,7 +480,7 @@ def installed_parts(
     def save(proto: "ModelProto", lean: LeanModel, chosen: SessionSettings) -> tuple[bytes, frozenset[str] | None]:
         """The file that a session saves of a message with its weights where the model has them, and what it claimed."""
         target = context.new_file(".ort")
-        taken = save_optimized(
+        taken = steps.save_optimized(
             proto.SerializeToString(), chosen, target, {WEIGHTS_FOLDER: str(lean.folder), **config},
             ort_format=True, where=context.where, provider=provider,
         )  # fmt: skip
@@ -501,7 +491,7 @@ def installed_parts(
     skeleton, _ = save(loadable(model), model, settings)
     named = copied(loadable(shown.model))
     name_nodes(named)
-    _, taken = save(named, shown.model, PLAIN)
+    _, taken = save(named, shown.model, steps.PLAIN)
     notes = shown.notes
     if taken is None:
         notes += ("the installed onnxruntime does not tell its claims (that came with 1.24): they were not compared",)
@@ -513,7 +503,7 @@ def installed_parts(
             notes += (
                 f"{len(differing)} nodes are claimed by the installed onnxruntime or by our rules alone: {names}",
             )
-    return OrtParts(
+    return steps.OrtParts(
         skeleton=skeleton,
         claimed={asked.provider: len(shown.kept if taken is None else taken)},
         notes=notes,
@@ -523,7 +513,7 @@ def installed_parts(
 
 def genuine_parts(
     model: LeanModel, shown: ShownModel, settings: SessionSettings, aware: AwareSpec, context: PassContext
-) -> OrtParts:
+) -> steps.OrtParts:
     """The file that an Android library saves at the wanted level.
 
     ConfigError for other providers than NNAPI alone, which is the one that Android's libraries have; ModelError when
@@ -539,7 +529,7 @@ def genuine_parts(
         path, target, library, aware.providers[0], OptimizationLevel(settings.level.value),
         cpu="" if library.abi == default_abi() else PLAIN_CPU, config=entries,
     )  # fmt: skip
-    parts = OrtParts(skeleton=target.read_bytes(), claimed=shown.claimed, aware_by=aware.by)
+    parts = steps.OrtParts(skeleton=target.read_bytes(), claimed=shown.claimed, aware_by=aware.by)
     remove_model(path)
     target.unlink()
     # Inputs may have other names: level basic merges equal constants, and which name stays is the library's choice.

@@ -14,6 +14,7 @@ import msgspec
 from device_runner.errors import RunnerError, SpecError, UnavailableError
 from device_runner.files import sha256, sync
 from pipeline.compat.defects import REPLAY_NEEDS_KEY_SINCE, unreplayable, weight_reader
+from pipeline.convert import steps
 from pipeline.convert.cache import Cache, cache_key, semantic_digest
 from pipeline.convert.request import (
     AwareSpec,
@@ -27,33 +28,14 @@ from pipeline.convert.request import (
     run_time_options,
     session_settings,
 )
-from pipeline.convert.steps import (
-    PLAIN,
-    OrtParts,
-    as_onnx,
-    changes_large_weights,
-    optimize,
-    return_freed_memory,
-    save_ort,
-    to_parts,
-    with_types,
-    write_whole,
-)
 from pipeline.core.errors import ConfigError, DiskError, ModelError, PipelineError
 from pipeline.core.files import copy_file, make_folder, share_file, storage_errors
 from pipeline.core.ort_session import WEIGHTS_FOLDER
 from pipeline.core.releases import line_of
 from pipeline.core.variant import Artifact, ConvertedFile, Level, Style, Variant, Way
 from pipeline.dataset.guess import blame_optimization
+from pipeline.model import guards
 from pipeline.model.edit import drop_unused_domains
-from pipeline.model.guards import (
-    check_constants,
-    check_structure,
-    check_tensor_types,
-    computed_constants,
-    refuse_context,
-    stored_bytes,
-)
 from pipeline.model.onnx_model import (
     ONNX_FORMAT,
     ByteRange,
@@ -87,14 +69,14 @@ class Optimizer:
         self.claims: dict[AwareSpec, ShownModel] = {}
         self.differences: dict[AwareSpec, tuple[str, ...]] = {}
         """What a library claims otherwise than our rules."""
-        self.unrecorded: OrtParts | None = None
+        self.unrecorded: steps.OrtParts | None = None
         """A small model's basic graph, where it was asked for fusions to be recorded and there are none."""
         self._digests: dict[ByteRange, str] = {}
         hasher = ThreadPoolExecutor(1)
         self._first = hasher.submit(range_digests, set(model.weights.values()))  # while onnxruntime optimizes
         hasher.shutdown(wait=False)
 
-    def parts(self, settings: SessionSettings) -> OrtParts:
+    def parts(self, settings: SessionSettings) -> steps.OrtParts:
         """The optimized model, ready to be written. ModelError when onnxruntime refuses it."""
         if settings.aware:
             # The rules of providers are a third of all that this process would import.
@@ -106,7 +88,7 @@ class Optimizer:
         if not self.model.weights:
             if settings == BASIC and self.unrecorded:
                 return self.unrecorded
-            return OrtParts(skeleton=save_ort(self._message, settings, {}, self.context))
+            return steps.OrtParts(skeleton=steps.save_ort(self._message, settings, {}, self.context))
         if settings.level is Level.BASIC:
             return self._basic_parts
         if settings.save_records:
@@ -114,24 +96,24 @@ class Optimizer:
             # level: where that changes it, or half precision Casts are about, the whole way from the model is taken.
             if not _has_half(self.model):
                 again = msgspec.structs.replace(settings, keep_constants=True)
-                parts = to_parts(self.basic, again, self.context)
+                parts = steps.to_parts(self.basic, again, self.context)
                 if self._graph_digest(parts) == self._graph_digest(self._basic_parts):
                     return parts
             message, extra = loadable(self.model).SerializeToString(), {WEIGHTS_FOLDER: str(self.model.folder)}
-            return OrtParts(skeleton=save_ort(message, settings, extra, self.context))
+            return steps.OrtParts(skeleton=steps.save_ort(message, settings, extra, self.context))
         start = self._start
         again = msgspec.structs.replace(settings, keep_constants=start is not self.model)
-        return to_parts(optimize(start, again, self.context), PLAIN, self.context)
+        return steps.to_parts(steps.optimize(start, again, self.context), steps.PLAIN, self.context)
 
     def check(self) -> None:
         """ModelError for what would keep onnxruntime busy without end, or no ORT file can hold (see guards)."""
-        check_tensor_types(self.model.proto, self.context.where)
-        check_structure(self.model.proto, self.context.where)
-        refuse_context((node.op_type for node in self.model.proto.graph.node), self.context.where)
-        computed = computed_constants(self.model.proto.graph)
+        guards.check_tensor_types(self.model.proto, self.context.where)
+        guards.check_structure(self.model.proto, self.context.where)
+        guards.refuse_context((node.op_type for node in self.model.proto.graph.node), self.context.where)
+        computed = guards.computed_constants(self.model.proto.graph)
         if computed:
             typed = self._plain.read(inner_types=True).graph.node_args
-            check_constants(computed, lambda name: stored_bytes(typed.get(name)), self.context.where)
+            guards.check_constants(computed, lambda name: guards.stored_bytes(typed.get(name)), self.context.where)
 
     def digests(self, weights: Mapping[str, ByteRange]) -> dict[str, str]:
         """sha256 of the bytes of weights, by name; each range is read once, those of the model from the start on."""
@@ -139,7 +121,7 @@ class Optimizer:
         self._digests |= range_digests(set(weights.values()) - self._digests.keys())
         return {name: self._digests[place] for name, place in weights.items()}
 
-    def known(self, parts: OrtParts) -> dict[str, str]:
+    def known(self, parts: steps.OrtParts) -> dict[str, str]:
         """Digests of the weights behind a skeleton, by name."""
         return self.digests({tensor.name: place for tensor, place in parts.weights})
 
@@ -150,19 +132,19 @@ class Optimizer:
         return message
 
     @cached_property
-    def _plain(self) -> OrtParts:
+    def _plain(self) -> steps.OrtParts:
         if self.model.weights:
-            return to_parts(self.model, PLAIN, self.context)
-        return OrtParts(skeleton=save_ort(self._message, PLAIN, {}, self.context))
+            return steps.to_parts(self.model, steps.PLAIN, self.context)
+        return steps.OrtParts(skeleton=steps.save_ort(self._message, steps.PLAIN, {}, self.context))
 
     @cached_property
     def basic(self) -> LeanModel:
         """The model after level basic."""
-        return optimize(self.model, BASIC, self.context)
+        return steps.optimize(self.model, BASIC, self.context)
 
     @cached_property
-    def _basic_parts(self) -> OrtParts:
-        return to_parts(self.basic, PLAIN, self.context)
+    def _basic_parts(self) -> steps.OrtParts:
+        return steps.to_parts(self.basic, steps.PLAIN, self.context)
 
     @cached_property
     def _start(self) -> LeanModel:
@@ -172,17 +154,17 @@ class Optimizer:
         optimization finds nothing to do, and when saving added nothing: for half precision types onnxruntime inserts
         Casts at the very end, which a second pass would take for the model's own.
         """
-        return self.basic if changes_large_weights(self.model) and self.is_settled else self.model
+        return self.basic if steps.changes_large_weights(self.model) and self.is_settled else self.model
 
     @cached_property
     def is_settled(self) -> bool:
         """Whether the basic result can be begun with: optimizing it at level basic again changes nothing."""
         if _has_half(self.model):
             return False
-        again = to_parts(optimize(self.basic, BASIC_AGAIN, self.context), PLAIN, self.context)
+        again = steps.to_parts(steps.optimize(self.basic, BASIC_AGAIN, self.context), steps.PLAIN, self.context)
         return self._graph_digest(again) == self._graph_digest(self._basic_parts)
 
-    def _graph_digest(self, parts: OrtParts) -> str:
+    def _graph_digest(self, parts: steps.OrtParts) -> str:
         """The semantic digest without records."""
         model = parts.read()
         graph = msgspec.structs.replace(model.graph, runtime_optimizations=())
@@ -216,7 +198,7 @@ def convert_model(request: ConvertRequest) -> ConvertResult:
         loaded = load_model(request.source, work / "source")
         model = prepare_model(loaded, request.fixed_dimensions)
     if model.weights:
-        return_freed_memory()
+        steps.return_freed_memory()
     optimizer = Optimizer(model, PassContext(folder=work, where=model.source.name))
     with clock("check"):
         try:
@@ -384,7 +366,7 @@ class _Maker:
                 self.needs[file.sha256] = needs_of_file(read_artifact(path), weight_reader(path))
         return file, path
 
-    def _write(self, parts: OrtParts, *, recorded: bool) -> tuple[ConvertedFile, Path]:
+    def _write(self, parts: steps.OrtParts, *, recorded: bool) -> tuple[ConvertedFile, Path]:
         with self.clock("digest"):
             weight_digests = self.optimizer.known(parts)
         plan = FilePlan(parts.skeleton, parts.weights)
@@ -414,7 +396,7 @@ class _Maker:
         notes = (*parts.notes, *for_processors(file.operators))
         return msgspec.structs.replace(file, claimed=dict(parts.claimed), notes=notes, aware_by=parts.aware_by), path
 
-    def _as_onnx(self, file: ConvertedFile, parts: OrtParts, level: Level) -> tuple[ConvertedFile, Path]:
+    def _as_onnx(self, file: ConvertedFile, parts: steps.OrtParts, level: Level) -> tuple[ConvertedFile, Path]:
         """The same graph as an ONNX file with its weights in it; its notes say which other tools load it.
 
         What was checked of the ORT format file holds for it. At level none it is the model itself: a session would put
@@ -422,12 +404,14 @@ class _Maker:
         """
         path = self.optimizer.context.new_file(".onnx")
         before = self.optimizer.model
-        model = with_types(before if level is Level.NONE else as_onnx(parts, before, self.optimizer.context))
+        model = steps.with_types(
+            before if level is Level.NONE else steps.as_onnx(parts, before, self.optimizer.context)
+        )
         drop_unused_domains(model.proto)
         model.proto.graph.name = before.proto.graph.name or "main"  # the ORT format has no place for these
         model.proto.model_version = before.proto.model_version
         with self.clock("write"):
-            write_whole(model, path)
+            steps.write_whole(model, path)
         with self.clock("digest"):
             digest = sha256(path)
         if file.sha256 in self.needs:

@@ -30,15 +30,7 @@ from pipeline.campaign.record import (
 )
 from pipeline.campaign.store import Store
 from pipeline.check.compare import sound
-from pipeline.compat.rules import (
-    DEFAULT_USE,
-    ReadArtifacts,
-    findings_for,
-    first_error,
-    read_artifacts,
-    runtime_on,
-    use_of,
-)
+from pipeline.compat import rules
 from pipeline.config import BuildKind, Config, MeasureMode, ModelConfig, Target
 from pipeline.core.errors import ExitCode, Finding, PipelineError, Severity, errors, warning
 from pipeline.core.features import Place
@@ -362,12 +354,12 @@ def compared_runs(record: JobRecord, choice: Choice, rows: Sequence[Row]) -> tup
 
 def check_against_targets(
     config: Config, artifacts: Sequence[Artifact], folder: Path
-) -> tuple[ReadArtifacts, dict[str, tuple[str, ...]], tuple[Finding, ...]]:
+) -> tuple[rules.ReadArtifacts, dict[str, tuple[str, ...]], tuple[Finding, ...]]:
     """Every artifact against the library of every target, run on the CPU with the session options that it needs.
 
     What was read of the artifacts; by target those that its library refuses, as MODEL/VARIANT; notes for the report.
     """
-    read = read_artifacts({artifact.file: folder / ARTIFACTS / artifact.file for artifact in artifacts})
+    read = rules.read_artifacts({artifact.file: folder / ARTIFACTS / artifact.file for artifact in artifacts})
     installed = version("onnxruntime")
     unloadable: dict[str, tuple[str, ...]] = {}
     notes: list[Finding] = []
@@ -376,7 +368,9 @@ def check_against_targets(
         notes += (*library.findings, *custom_findings(config, target))
         for artifact in artifacts:
             name = f"{artifact.model}/{artifact.variant.name}"
-            findings = findings_for(read, artifact.file, library.runtime, use_of(DEFAULT_USE, artifact.session_options))
+            findings = rules.findings_for(
+                read, artifact.file, library.runtime, rules.use_of(rules.DEFAULT_USE, artifact.session_options)
+            )
             if errors(findings):
                 unloadable[target.name] = (*unloadable.get(target.name, ()), name)
             notes += _at_target(target, artifact, findings)
@@ -385,7 +379,7 @@ def check_against_targets(
 
 def possible_runs(
     planned_runs: Sequence[PlannedRun],
-    read: ReadArtifacts,
+    read: rules.ReadArtifacts,
     devices: Mapping[str, Device],
     libraries: Mapping[str, str | None],
     plugins: Collection[str] = (),
@@ -394,13 +388,13 @@ def possible_runs(
     possible: list[PlannedRun] = []
     impossible: list[Skipped] = []
     runtimes = {
-        name: runtime_on(devices[name], libraries.get(name), plugins)
+        name: rules.runtime_on(devices[name], libraries.get(name), plugins)
         for name in {planned.device for planned in planned_runs}
     }
     for planned in planned_runs:
         runtime = runtimes[planned.device]
-        use = use_of(planned.options, planned.session_options)
-        reason = first_error(findings_for(read, planned.file, runtime, use)) if runtime else ""
+        use = rules.use_of(planned.options, planned.session_options)
+        reason = rules.first_error(rules.findings_for(read, planned.file, runtime, use)) if runtime else ""
         if reason:
             impossible.append(planned.skipped(reason))
         else:
@@ -418,13 +412,13 @@ def check_shipping(assembled: Assembled, folder: Path) -> tuple[Finding, ...]:
     config, choices = assembled.record.config, assembled.choices
     installed = assembled.report.versions["onnxruntime"]
     libraries = {target.name: shipped_library(target, config, installed) for target in config.targets}
-    read = read_artifacts({choice.artifact.file: folder / ARTIFACTS / choice.artifact.file for choice in choices})
+    read = rules.read_artifacts({choice.artifact.file: folder / ARTIFACTS / choice.artifact.file for choice in choices})
     findings = [finding for library in libraries.values() for finding in library.findings]
     findings += budget_findings(libraries.values(), config)
     for choice in choices:
         artifact, library = choice.artifact, libraries[choice.target.name]
-        use = use_of(choice.options, artifact.session_options)
-        findings += _at_target(choice.target, artifact, findings_for(read, artifact.file, library.runtime, use))
+        use = rules.use_of(choice.options, artifact.session_options)
+        findings += _at_target(choice.target, artifact, rules.findings_for(read, artifact.file, library.runtime, use))
         if library.operators is not None:
             # What a reduced build of this computer lacks, by the proof of its operator config.
             file, providers = folder / ARTIFACTS / artifact.file, sorted({choice.options.provider} - {"cpu"})

@@ -18,27 +18,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from device_runner.files import PART, RUN_PREFIX, decode_json, read_regular, remove_abandoned, restore_place
+from pipeline.core import files
 from pipeline.core.errors import ConfigError
-from pipeline.core.files import (
-    ARTIFACTS,
-    BUNDLE,
-    DATABASE,
-    KEPT,
-    PAGE,
-    PROFILES,
-    REFERENCES,
-    REPORT,
-    RESULTS,
-    REVISION,
-    TRACE,
-    TUNING,
-    WORK_PREFIX,
-    WRITTEN,
-    make_folder,
-    storage_errors,
-    write_bytes,
-    write_text,
-)
 
 if TYPE_CHECKING:  # all imported late: `report --list` waits for none of them, a history not for the writers
     from pipeline.campaign.record import CampaignRecord
@@ -46,7 +27,7 @@ if TYPE_CHECKING:  # all imported late: `report --list` waits for none of them, 
     from pipeline.job.assemble import Assembled
 
 LOCK = ".lock"
-MARKS = (LOCK, DATABASE)
+MARKS = (LOCK, files.DATABASE)
 """A folder with one of these is a job's; what else it has was written by jobs before."""
 
 
@@ -59,7 +40,7 @@ def locked(folder: Path) -> Iterator[None]:
     from pipeline.model.ort_format import parse_each_once
     from pipeline.release.manifest import refuse_foreign
 
-    for name in () if any(_is_file(folder / mark) for mark in MARKS) else WRITTEN:
+    for name in () if any(_is_file(folder / mark) for mark in MARKS) else files.WRITTEN:
         path = folder / name
         if os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir())):
             raise ConfigError(
@@ -68,8 +49,8 @@ def locked(folder: Path) -> Iterator[None]:
                 why="the folder has no results of ort-mobile",
                 remedy="move it away, or choose another folder with --output",
             )
-    refuse_foreign(folder / BUNDLE)
-    make_folder(folder)
+    refuse_foreign(folder / files.BUNDLE)
+    files.make_folder(folder)
     with _lock(folder / LOCK), parse_each_once():
         _clean(folder)
         yield
@@ -85,7 +66,7 @@ def _is_file(path: Path) -> bool:
 def _lock(path: Path) -> Iterator[None]:
     """Hold the lock; it is never followed elsewhere nor truncated, since a folder may come from anywhere."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-    with storage_errors(path):
+    with files.storage_errors(path):
         try:
             descriptor = os.open(path, flags, 0o666)
         except OSError as error:
@@ -111,11 +92,16 @@ def _lock(path: Path) -> Iterator[None]:
 
 def _clean(folder: Path) -> None:
     """Remove what jobs that were killed left: who has the lock is the only one to write here."""
-    restore_place(folder / BUNDLE)
+    restore_place(folder / files.BUNDLE)
     remove_abandoned(RUN_PREFIX)
-    for place in (folder, folder / ARTIFACTS):
-        remove_abandoned(WORK_PREFIX, place)
-    for pattern in (f"*{PART}", f"{ARTIFACTS}/*{PART}", f"{REFERENCES}/**/*{PART}", f"{PROFILES}/*{PART}"):
+    for place in (folder, folder / files.ARTIFACTS):
+        remove_abandoned(files.WORK_PREFIX, place)
+    for pattern in (
+        f"*{PART}",
+        f"{files.ARTIFACTS}/*{PART}",
+        f"{files.REFERENCES}/**/*{PART}",
+        f"{files.PROFILES}/*{PART}",
+    ):
         for path in folder.glob(pattern):
             if _is_file(path):
                 path.unlink(missing_ok=True)
@@ -142,12 +128,14 @@ def keep_campaign(folder: Path, campaign: str, database: str | None) -> None:
     url = lasting(database) if database else None
     kept = kept_campaigns(folder)
     earlier = [name for name in kept.campaigns if name != campaign] if kept.database == url else []
-    write_bytes(folder / KEPT, msgspec.json.encode(KeptCampaigns(database=url, campaigns=(*earlier, campaign))))
+    files.write_bytes(
+        folder / files.KEPT, msgspec.json.encode(KeptCampaigns(database=url, campaigns=(*earlier, campaign)))
+    )
 
 
 def kept_campaigns(folder: Path) -> KeptCampaigns:
     """What a folder keeps of its campaigns, if anything. Raises ConfigError for a bad file."""
-    path = folder / KEPT
+    path = folder / files.KEPT
     try:
         return decode_json(read_regular(path), KeptCampaigns)
     except FileNotFoundError:
@@ -161,7 +149,7 @@ def kept_campaigns(folder: Path) -> KeptCampaigns:
 
 def has_campaigns(folder: Path) -> bool:
     """Whether a folder has results, in a file of its own or in a database that it keeps."""
-    return (folder / DATABASE).is_file() or (folder / KEPT).is_file()
+    return (folder / files.DATABASE).is_file() or (folder / files.KEPT).is_file()
 
 
 def list_campaigns(folder: Path, database: str | None) -> dict[str, str]:
@@ -169,12 +157,12 @@ def list_campaigns(folder: Path, database: str | None) -> dict[str, str]:
 
     They are a lab's where the database is one: also those of other folders.
     """
-    url, file = _url(folder, database), folder / DATABASE
+    url, file = _url(folder, database), folder / files.DATABASE
     if url == f"sqlite:///{file}":
         # As `Store.names`, without the 0.3 s that importing SQLAlchemy takes. Any file that is not in order the store
         # upgrades, or says what is wrong.
         with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(file)) as connection:
-            if connection.execute("SELECT version_num FROM alembic_version").fetchall() == [(REVISION,)]:
+            if connection.execute("SELECT version_num FROM alembic_version").fetchall() == [(files.REVISION,)]:
                 return dict(connection.execute("SELECT id, name FROM campaigns ORDER BY sequence"))
     from pipeline.campaign.store import open_store
 
@@ -239,7 +227,7 @@ def _own(store: "Store", folder: Path | None, database: str | None, names: Seque
     kept = kept_campaigns(folder)
     names_here = [name for name in kept.campaigns if name in names]
     url = database or kept.database
-    if url is None or lasting(url) == lasting(f"sqlite:///{folder / DATABASE}"):
+    if url is None or lasting(url) == lasting(f"sqlite:///{folder / files.DATABASE}"):
         return [*(name for name in names if name not in kept.campaigns), *names_here] if kept.campaigns else names
     if names_here:
         return names_here
@@ -262,12 +250,12 @@ def _url(folder: Path | None, database: str | None) -> str:
         return database or ""
     if kept := kept_campaigns(folder).database:
         return kept
-    file = folder / DATABASE
+    file = folder / files.DATABASE
     if not file.is_file():
         raise ConfigError(
             "no results here",
             where=str(folder),
-            why=f"it has no {DATABASE}",
+            why=f"it has no {files.DATABASE}",
             remedy="name the output folder of `ort-mobile run`, or a --database",
         )
     return f"sqlite:///{file}"
@@ -279,10 +267,10 @@ def write_reports(assembled: "Assembled", folder: Path) -> None:
 
     report = assembled.report
     timeline = formats.encode_trace(report.name, report.campaign, assembled.runs, assembled.record.stages)
-    write_bytes(folder / TRACE, timeline)
-    write_bytes(folder / RESULTS, model.encode(report))
-    write_text(folder / REPORT, formats.markdown_page(report))
-    write_text(folder / PAGE, html.render(report, assembled.measured, assembled.earlier))
+    files.write_bytes(folder / files.TRACE, timeline)
+    files.write_bytes(folder / files.RESULTS, model.encode(report))
+    files.write_text(folder / files.REPORT, formats.markdown_page(report))
+    files.write_text(folder / files.PAGE, html.render(report, assembled.measured, assembled.earlier))
     if report.tuned:
         tuned = msgspec.json.encode(report.tuned, order="deterministic")
-        write_bytes(folder / TUNING, msgspec.json.format(tuned, indent=2) + b"\n")
+        files.write_bytes(folder / files.TUNING, msgspec.json.format(tuned, indent=2) + b"\n")

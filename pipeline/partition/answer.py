@@ -17,18 +17,10 @@ from device_runner.providers import (
     accepted_values,
 )
 from device_runner.spec import NnapiFlag
+from pipeline.core import releases
 from pipeline.core.abis import X86_64, read_abi
 from pipeline.core.errors import ConfigError, ExitCode
 from pipeline.core.providers import COREML_MLPROGRAM, NNAPI, PROVIDER_RULES, WEBGPU, ProviderRules
-from pipeline.core.releases import (
-    DEFAULT_RELEASE,
-    OLDEST_RULES,
-    Release,
-    at_release,
-    by_rules,
-    installed_release,
-    line_of,
-)
 
 SUFFIXES = (".onnx", ".ort")
 """Files that can be judged."""
@@ -89,7 +81,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     provider: str
-    ort_release: tuple[int, int] = DEFAULT_RELEASE
+    ort_release: tuple[int, int] = releases.DEFAULT_RELEASE
     abi: str = X86_64
     android: bool = False
     api_level: int = 31
@@ -113,11 +105,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 f"what {self.rules.title} takes depends on the chip, and none is named",
                 remedy="name one with --chip, such as SM8650; several with commas between",
             )
-        if self.ort_release < OLDEST_RULES:
+        if self.ort_release < releases.OLDEST_RULES:
             raise ConfigError(
-                f"no rules for ONNX Runtime {Release(*self.ort_release)}",
-                why=f"the tables begin with release {OLDEST_RULES}",
-                remedy=f"give --ort-release {OLDEST_RULES} or later",
+                f"no rules for ONNX Runtime {releases.Release(*self.ort_release)}",
+                why=f"the tables begin with release {releases.OLDEST_RULES}",
+                remedy=f"give --ort-release {releases.OLDEST_RULES} or later",
             )
         for flag in self.nnapi_flags:
             if flag not in NNAPI_FLAGS:
@@ -373,7 +365,7 @@ class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def release_text(self) -> str:
         """The release, and whose rules decided where it has none of its own."""
-        return by_rules(line_of(self.ort_release)) if self.rules_release else self.ort_release
+        return releases.by_rules(releases.line_of(self.ort_release)) if self.rules_release else self.ort_release
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
@@ -461,7 +453,7 @@ LOWEST_LAYOUT_OPSET = 7
 
 def layout_window(opset: int | None, release: tuple[int, int]) -> str | None:
     """Why the layout transformation of a release does not know a model's opset; None when it does."""
-    highest = at_release(LAYOUT_OPSETS, release)
+    highest = releases.at_release(LAYOUT_OPSETS, release)
     if opset is not None and LOWEST_LAYOUT_OPSET <= opset <= highest:
         return None
     window = f"{LOWEST_LAYOUT_OPSET} to {highest}"
@@ -538,7 +530,7 @@ def make_settings(
         raise ConfigError(f"ModelFormat={asked} contradicts --ep {provider}", remedy="leave ModelFormat out")
     return Settings(
         provider=provider,
-        ort_release=line_of(release) if release else installed_release(),
+        ort_release=releases.line_of(release) if release else releases.installed_release(),
         abi=read_abi(abi, "--abi") if abi else defaults.abi,
         android=android,
         api_level=defaults.api_level if api_level is None else api_level,

@@ -22,22 +22,9 @@ from pipeline.campaign.statistics.compare import Verdict
 from pipeline.core.features import Place
 from pipeline.core.groups import grouped
 from pipeline.partition.answer import ModelAnswer
-from pipeline.report import drawing, profiles, wording
+from pipeline.report import drawing, layout, profiles, wording
 from pipeline.report.decision import banner, decisions, not_a_phone, overview
 from pipeline.report.drawing import BOX_HEIGHT, draw_answers, graphs
-from pipeline.report.layout import (
-    COLUMNS,
-    WORDS,
-    Columns,
-    accuracies,
-    drivers,
-    inventory,
-    offered,
-    proof_listing,
-    results,
-    searches,
-    sections,
-)
 from pipeline.report.model import CampaignReport, MeasuredRun, Row
 from pipeline.report.modes import BAR, mode_listings, needed_operators, time_tables
 from pipeline.report.wording import Listing, visible
@@ -73,7 +60,7 @@ def render(
     `measured` are the runs with their raw latencies, for what is drawn and downloaded; `earlier` is the campaign that
     this one is compared with: of the same name, before it.
     """
-    tables = results(report)
+    tables = layout.results(report)
     places = {(choice.model, choice.device) for choice in report.choices}
     some = [(place, rows) for place, rows in tables.items() if place in places][:MOST_DRAWN]
     drawn = dict(some) if len(report.rows) > MOST_ROWS else tables
@@ -81,7 +68,7 @@ def render(
     if sum(map(len, drawn.values())) != len(report.rows):
         ok = all(wording.status(row) == Status.OK for row in report.rows)
         at_head = {"Variant", "Run"} | ({"Status"} if ok else set())
-        shown = {head: text for head, text in _filled(COLUMNS, report.rows).items() if head not in at_head}
+        shown = {head: text for head, text in _filled(layout.COLUMNS, report.rows).items() if head not in at_head}
         compact = Listing(
             title="All rows",
             head=("Device", "Model", "Variant and run", *shown),
@@ -104,28 +91,28 @@ def render(
             for choice in report.choices
             if choice.classes or choice.device
         },
-        tuned=offered(report),
+        tuned=layout.offered(report),
         tables=drawn,
         raw=latencies(measured),
         modes=mode_listings(report),
         curves=drawing.curves(report),
-        accuracy=accuracies(report),
+        accuracy=layout.accuracies(report),
         fronts=drawing.fronts(report),
-        searches=tuple(zip(drawing.loss_bars(report), searches(report), strict=True)),
-        proofs=tuple(listing for listing in map(proof_listing, report.proofs) if listing.rows),
-        sections={section.title: section for section in sections(report)},
+        searches=tuple(zip(drawing.loss_bars(report), layout.searches(report), strict=True)),
+        proofs=tuple(listing for listing in map(layout.proof_listing, report.proofs) if listing.rows),
+        sections={section.title: section for section in layout.sections(report)},
         views=report.profile_views,
         times=time_tables(report.profiles),
         profiles=[profiles.summary(report.profiles), *map(profiles.copies, report.profiles)] if report.profiles else [],
         needed=needed_operators(report),
         graphs=graphs(report),
-        drivers=drivers(measured),
-        inventory=inventory(report),
+        drivers=layout.drivers(measured),
+        inventory=layout.inventory(report),
         legend=wording.legend(report),
     )
 
 
-def _filled(columns: Columns, rows: Sequence[Row]) -> Columns:
+def _filled(columns: layout.Columns, rows: Sequence[Row]) -> layout.Columns:
     """Those that say something of any row."""
     return {head: text for head, text in columns.items() if any(text(row) != wording.DASH for row in rows)}
 
@@ -140,7 +127,7 @@ def outputs(row: Row) -> str:
 
 PAGE_COLUMNS = {
     head: outputs if head == "Outputs" else text
-    for head, text in COLUMNS.items()
+    for head, text in layout.COLUMNS.items()
     if head not in {"Variant", "Run", "Status", "Interval"}
 }
 """The columns of the page: variant, run and status stand at the head of a row, the interval under the ratio."""
@@ -319,7 +306,7 @@ def _template(name: str) -> jinja2.Template:
         classes=_classes,
         not_a_phone=not_a_phone,
         page_columns=lambda rows: _filled(PAGE_COLUMNS, rows),
-        words=WORDS,
+        words=layout.WORDS,
         box_height=BOX_HEIGHT,
         bar_width=BAR,
         most_places=MOST_PLACES,

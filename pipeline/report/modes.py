@@ -9,14 +9,7 @@ import msgspec
 from device_runner.profile import CPU
 from device_runner.result import Status
 from pipeline.campaign.record import FailureRow, RecordedRun, RunRecord, Skipped, rounds_of
-from pipeline.campaign.statistics.compare import (
-    Comparison,
-    DecisionRule,
-    cold_numbers,
-    mlperf_numbers,
-    summarize,
-    sustained_numbers,
-)
+from pipeline.campaign.statistics import compare
 from pipeline.config import MeasureConfig, MeasureMode, MeasureRule
 from pipeline.core.groups import grouped
 from pipeline.report import wording
@@ -41,7 +34,7 @@ def mode_rows(
     planned: Sequence[RecordedRun],
     runs: Sequence[RunRecord],
     measure: MeasureConfig,
-    rule: DecisionRule,
+    rule: compare.DecisionRule,
 ) -> tuple[tuple[ModeRow, ...], tuple[FailureRow, ...], tuple[Skipped, ...]]:
     """Rows of cold and sustained runs, and of the steady state by MLPerf's rule where the config asks for that.
 
@@ -54,7 +47,7 @@ def mode_rows(
         measured = measured_runs(planned, runs, mode)
         by_mlperf = mode is MeasureMode.STEADY and measure.rule is MeasureRule.MLPERF
         bases = []
-        compared: dict[tuple[str, str, str], Comparison | None] = {}
+        compared: dict[tuple[str, str, str], compare.Comparison | None] = {}
         ran = ((row, timed) for row, timed in measured if not row.same_as)
         groups = grouped(((row.device, row.model), (row, timed)) for row, timed in ran)
         for (device, model), group in groups.items():
@@ -66,7 +59,7 @@ def mode_rows(
                     rounds_of(timed, row.way, lambda result: (result.load_ns + result.first_run_ns,))
                     for row, timed in group
                 ]
-                for key, (_, comparison, _) in summarize(cold_groups, base.way if base else None, rule).items():
+                for key, (_, comparison, _) in compare.summarize(cold_groups, base.way if base else None, rule).items():
                     compared[device, model, key] = comparison
         for row, timed in measured:
             results = [record.result for record in timed if record.result.status is Status.OK]
@@ -74,12 +67,12 @@ def mode_rows(
                 device=row.device, model=row.model, variant=row.variant, run=row.run, baseline=row in bases
             )  # fmt: skip
             place = row.device, row.model, row.way
-            if mode is MeasureMode.COLD and (cold := cold_numbers(results, compared.get(place))):
+            if mode is MeasureMode.COLD and (cold := compare.cold_numbers(results, compared.get(place))):
                 rows.append(msgspec.structs.replace(empty, cold=cold))
             if mode is MeasureMode.SUSTAINED:
-                lasting = (sustained_numbers(result.sustained) for result in results if result.sustained)
+                lasting = (compare.sustained_numbers(result.sustained) for result in results if result.sustained)
                 rows += [msgspec.structs.replace(empty, sustained=numbers) for numbers in lasting if numbers]
-            if by_mlperf and (by_rule := mlperf_numbers(results)):
+            if by_mlperf and (by_rule := compare.mlperf_numbers(results)):
                 rows.append(msgspec.structs.replace(empty, mlperf=by_rule))
         if mode is not MeasureMode.STEADY:
             failed, left_out = ends_of(measured)

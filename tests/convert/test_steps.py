@@ -147,7 +147,6 @@ def test_a_weight_that_is_an_output_stays_one(tmp_path: Path) -> None:
 def test_a_guess_that_is_wrong_costs_nothing_but_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for guess in (True, False):
         monkeypatch.setattr("pipeline.convert.steps.changes_large_weights", lambda _, guess=guess: guess)
-        monkeypatch.setattr("pipeline.convert.engine.changes_large_weights", lambda _, guess=guess: guess)
         for name, make in SAMPLES.items():
             folder = tmp_path / f"{name}-{guess}"
             folder.mkdir()

@@ -34,18 +34,8 @@ from pipeline.core.releases import installed_release
 from pipeline.core.workers import Task, run_tasks
 from pipeline.dataset.dataset import dataset_of
 from pipeline.dataset.guess import no_size
+from pipeline.features.doctor import diagnosis
 from pipeline.features.doctor.checks import CHECKS, ExaminedModel, MeasuredRemedy, Remedy, examine, together
-from pipeline.features.doctor.diagnosis import (
-    Diagnosis,
-    DoctorReport,
-    RemediesTogether,
-    finding_of_check,
-    latency_comparisons,
-    measured,
-    start_of,
-    typical,
-    winners,
-)
 from pipeline.job.bench import (
     PerfOrder,
     host,
@@ -251,10 +241,10 @@ class ModelOnDevice:
         records = self._records(campaign)
         self.of_base = records.get(planned_id(self.base), [])
         others = {key: records.get(planned_id(run), []) for key, run in planned_runs.items()}
-        compared = latency_comparisons(self.of_base, others, rule)
+        compared = diagnosis.latency_comparisons(self.of_base, others, rule)
         results = {}
         for key, shell in shells.items():
-            remedy = measured(shell, self.of_base, others.get(key, []), compared.get(key), rule)
+            remedy = diagnosis.measured(shell, self.of_base, others.get(key, []), compared.get(key), rule)
             few = self.reason or f"the time was over before {FEWEST} rounds"
             why = few if remedy.rounds < FEWEST else "" if remedy.latency else NO_RANKS
             results[key] = msgspec.structs.replace(remedy, why=remedy.why or why)
@@ -351,7 +341,7 @@ def diagnose(
     minutes: float = 5.0,
     folder: Path | None = None,
     resume: bool = False,
-) -> DoctorReport:
+) -> diagnosis.DoctorReport:
     """Diagnose every model, each an order with one file and one set of options, all on the device of the first.
 
     One that fails costs no other. `minutes` are for all together; `folder` is where runs are stored, None keeps none;
@@ -360,14 +350,14 @@ def diagnose(
     raises.
     """
     ready: list[PerfOrder] = []
-    failed: list[Diagnosis] = []
+    failed: list[diagnosis.Diagnosis] = []
     errors: list[PipelineError] = []
     for order in orders:
         try:
             ready.append(checked(order))
         except PipelineError as error:
             errors.append(error)
-            failed.append(Diagnosis(model=str(order.files[0]), device="", failure=(error.text,)))
+            failed.append(diagnosis.Diagnosis(model=str(order.files[0]), device="", failure=(error.text,)))
     if errors and not ready:
         raise errors[0]
     of_all = orders[0]
@@ -388,8 +378,10 @@ def diagnose(
             except RunnerError as error:
                 if len(orders) == 1:
                     raise
-                diagnoses.append(Diagnosis(model=str(order.files[0]), device=order.device, failure=(error.text,)))
-    return DoctorReport(
+                diagnoses.append(
+                    diagnosis.Diagnosis(model=str(order.files[0]), device=order.device, failure=(error.text,))
+                )
+    return diagnosis.DoctorReport(
         host=host(),
         device=facts,
         margin=of_all.measure.margin_percent / 100,
@@ -398,20 +390,20 @@ def diagnose(
     )
 
 
-def _diagnosed(order: PerfOrder, bench: Bench, work: Path, seconds: float, *, resume: bool) -> Diagnosis:
+def _diagnosed(order: PerfOrder, bench: Bench, work: Path, seconds: float, *, resume: bool) -> diagnosis.Diagnosis:
     began = time.monotonic()
     path, ((name, device),) = str(order.files[0]), bench.devices.items()
     inputs = inputs_of_files(order, work)[path]
     runs, skipped = planned_files(order, name, bench.facts[name], preflight(order, device))
     if not runs:
-        return Diagnosis(model=path, device=name, failure=(skipped[0].what,))
+        return diagnosis.Diagnosis(model=path, device=name, failure=(skipped[0].what,))
     subject = ModelOnDevice(order, bench, work, inputs, runs[0], resume=resume)
 
     # The start once as it is and once with the profiler, and the model's graph: what checks decide by
     usual = device.run(subject.plan("first", runs[:1]).spec(runs[0], 0))
     if usual.failure:
         texts = (usual.failure.message, usual.failure.cause, usual.failure.remedy)
-        return Diagnosis(model=path, device=name, failure=tuple(text for text in texts if text))
+        return diagnosis.Diagnosis(model=path, device=name, failure=tuple(text for text in texts if text))
     with tempfile.TemporaryDirectory(dir=work) as folder:
         spec = with_profiler(subject.plan("profile", runs[:1]).spec(runs[0], 0), folder)
         profiled = with_profile(device.run(spec), work / "profile.json.gz")
@@ -436,12 +428,12 @@ def _diagnosed(order: PerfOrder, bench: Bench, work: Path, seconds: float, *, re
     rule = replace(subject.rule, looks=LOOKS)
     seconds_before = time.monotonic() - began
     results = subject.measured(tried, began + FOR_CHECKS * seconds, "checks", rule, least=1)
-    start = start_of(subject.start, subject.of_base)
-    whole = replace(model, usual=typical(model.usual, start))  # of all rounds, where the first look had one
+    start = diagnosis.start_of(subject.start, subject.of_base)
+    whole = replace(model, usual=diagnosis.typical(model.usual, start))  # of all rounds, where the first look had one
     findings = tuple(
-        finding_of_check(proposal, [results[proposed.remedy.name] for proposed in proposal.measured])
+        diagnosis.finding_of_check(proposal, [results[proposed.remedy.name] for proposed in proposal.measured])
         if proposal.measured
-        else finding_of_check(propose(check, whole), [])
+        else diagnosis.finding_of_check(propose(check, whole), [])
         for (check, propose), proposal in zip(CHECKS, proposals, strict=True)
     )
     note = f"the device was left: {subject.reason}" if subject.reason else ""
@@ -451,12 +443,14 @@ def _diagnosed(order: PerfOrder, bench: Bench, work: Path, seconds: float, *, re
 
     # The winners together, and the best alone, in fresh rounds
     trial = None
-    if best := [] if subject.reason else winners(findings):
+    if best := [] if subject.reason else diagnosis.winners(findings):
         alone, both = best[-1].remedy, together([winner.remedy for winner in best])
         shells = subject.tried([both] if len(best) == 1 else [both, alone])
         again = subject.measured(shells, began + seconds, "together", subject.rule, least=FEWEST)
-        trial = RemediesTogether(together=again[both.name], alone=again[alone.name] if len(best) > 1 else None)
-    return Diagnosis(
+        trial = diagnosis.RemediesTogether(
+            together=again[both.name], alone=again[alone.name] if len(best) > 1 else None
+        )
+    return diagnosis.Diagnosis(
         model=path,
         device=name,
         release=usual.ort_version,

@@ -26,36 +26,7 @@ from pipeline.campaign.measure import measure, with_looks
 from pipeline.campaign.plan import planned_id
 from pipeline.campaign.store import Store, StoreError, open_store
 from pipeline.core.errors import ConfigError
-from pipeline.features.lab.campaigns import (
-    Carried,
-    carried_campaigns,
-    carried_folder,
-    fetched,
-    lab_versions,
-    other_versions,
-    plan_here,
-    planned_here,
-)
-from pipeline.features.lab.queue import (
-    DONE,
-    FAILED,
-    FRESH,
-    MEASURED,
-    MOST_ATTEMPTS,
-    OPEN,
-    RUNNING,
-    WAITING,
-    LabJob,
-    LabSession,
-    SessionLost,
-    again_of,
-    change_job,
-    end_stage,
-    ended_campaigns,
-    jobs_of,
-    open_jobs,
-    stages_to_end,
-)
+from pipeline.features.lab import campaigns, queue
 from pipeline.job.bench import opened
 from pipeline.job.run import fresh_plan, to_confirm
 
@@ -184,21 +155,21 @@ class Agent:
     working: dict[str, str] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     resting: dict[str, float] = field(default_factory=dict)
-    carried: dict[str, Carried] = field(default_factory=dict)
+    carried: dict[str, campaigns.Carried] = field(default_factory=dict)
     fetching: threading.Lock = field(default_factory=threading.Lock)
     tidied: float = float("-inf")
     key: str = field(default_factory=lambda: secrets.token_hex(8))
     """What tells this agent from another of the same host's name."""
 
 
-def sessions_of(agent: Agent) -> Generator[LabSession]:
+def sessions_of(agent: Agent) -> Generator[queue.LabSession]:
     """Sessions with the database, the next when one was lost, until the agent stops; what hinders the first raises."""
     begun, opened, hindered = time.monotonic(), False, ""
     while not agent.stop.is_set():
         try:
             session = _opened(agent)
-        except (RunnerError, SessionLost) as error:
-            waits = isinstance(error, SessionLost) or (
+        except (RunnerError, queue.SessionLost) as error:
+            waits = isinstance(error, queue.SessionLost) or (
                 isinstance(error, HostTakenError) and time.monotonic() - begun < NAME_SECONDS
             )
             if not opened and not waits:
@@ -217,9 +188,9 @@ def sessions_of(agent: Agent) -> Generator[LabSession]:
         agent.stop.wait(PAUSE_SECONDS)
 
 
-def _opened(agent: Agent) -> LabSession:
+def _opened(agent: Agent) -> queue.LabSession:
     """A session that has this host's name: rows of hosts and devices are by that name."""
-    session = LabSession(agent.store.engine, agent.host, agent.key)
+    session = queue.LabSession(agent.store.engine, agent.host, agent.key)
     if session.has_name:
         return session
     session.close()
@@ -231,10 +202,10 @@ def _opened(agent: Agent) -> LabSession:
 
 
 @contextmanager
-def alive(agent: Agent, session: LabSession) -> Iterator[None]:
+def alive(agent: Agent, session: queue.LabSession) -> Iterator[None]:
     """Signs of life beside what is done meanwhile; then what is attached is withdrawn, so that nobody counts on it."""
     over = threading.Event()
-    versions = msgspec.json.encode(lab_versions()).decode()
+    versions = msgspec.json.encode(campaigns.lab_versions()).decode()
 
     def live() -> None:
         """Give signs of life, and say what is attached, until the session is over or lost."""
@@ -247,7 +218,7 @@ def alive(agent: Agent, session: LabSession) -> Iterator[None]:
                 session.sign_of_life(versions, note, documents)
                 if over.wait(SIGN_SECONDS):
                     return
-        except SessionLost as error:
+        except queue.SessionLost as error:
             log.info("signs of life end: %s", error)
 
     signs = threading.Thread(target=live, daemon=True, name="signs")
@@ -257,7 +228,7 @@ def alive(agent: Agent, session: LabSession) -> Iterator[None]:
     finally:
         over.set()
         signs.join()
-        with suppress(SessionLost):
+        with suppress(queue.SessionLost):
             session.end()
 
 
@@ -333,7 +304,7 @@ def work(
                 stop.set()
 
 
-def _until_lost(agent: Agent, session: LabSession, pool: ThreadPoolExecutor, *, once: bool) -> bool:
+def _until_lost(agent: Agent, session: queue.LabSession, pool: ThreadPoolExecutor, *, once: bool) -> bool:
     """Take jobs until the session is lost, or the agent is to stop; True at the end of all work with `once`.
 
     An agent that stops keeps its leases until the runs that its devices are in have ended.
@@ -345,10 +316,10 @@ def _until_lost(agent: Agent, session: LabSession, pool: ThreadPoolExecutor, *, 
                 if (error := agent.busy.pop(name).exception()) is not None:
                     log.error("%s: %s", name, error)
             session.keep(agent.busy)
-            jobs = session.ask(lambda connection: open_jobs(connection, list(agent.attached.facts)))
+            jobs = session.ask(lambda connection: queue.open_jobs(connection, list(agent.attached.facts)))
             for job in jobs:
                 _take(agent, session, pool, job)
-            for campaign in session.ask(stages_to_end):
+            for campaign in session.ask(queue.stages_to_end):
                 lease = f"campaign {campaign}"
                 if lease not in agent.busy and session.take(lease):
                     agent.busy[lease] = pool.submit(_confirm, agent, session, campaign)
@@ -357,22 +328,22 @@ def _until_lost(agent: Agent, session: LabSession, pool: ThreadPoolExecutor, *, 
                 # Forget campaigns that have ended, and remove their files, also those of an agent that was here before
                 agent.tidied = time.monotonic()
                 with suppress(OSError):  # a folder that cannot be read
-                    ended = session.ask(partial(ended_campaigns, names=carried_campaigns()))
+                    ended = session.ask(partial(queue.ended_campaigns, names=campaigns.carried_campaigns()))
                     for campaign in ended - set(agent.working.values()):
                         agent.carried.pop(campaign, None)
                         agent.refused.pop(campaign, None)
-                        shutil.rmtree(carried_folder(campaign), ignore_errors=True)
+                        shutil.rmtree(campaigns.carried_folder(campaign), ignore_errors=True)
             if over:
                 return True
         if agent.busy:
             agent.say(f"stops when runs in progress have ended: {', '.join(sorted(agent.busy)[:MOST_NAMES])}")
         wait(agent.busy.values())
-    except SessionLost as error:
+    except queue.SessionLost as error:
         log.warning("the session with the database was lost: %s", error)
     return False
 
 
-def _take(agent: Agent, session: LabSession, pool: ThreadPoolExecutor, job: LabJob) -> None:
+def _take(agent: Agent, session: queue.LabSession, pool: ThreadPoolExecutor, job: queue.LabJob) -> None:
     rests = agent.resting.get(job.device, 0.0) > time.monotonic()
     if job.device in agent.busy or job.campaign_id in agent.refused or rests or len(agent.busy) >= MOST_DEVICES:
         return
@@ -382,43 +353,43 @@ def _take(agent: Agent, session: LabSession, pool: ThreadPoolExecutor, job: LabJ
         agent.busy[job.device] = pool.submit(_work_on, agent, session, job, name)
 
 
-def _work_on(agent: Agent, session: LabSession, job: LabJob, name: str) -> None:
+def _work_on(agent: Agent, session: queue.LabSession, job: queue.LabJob, name: str) -> None:
     """Measure one device of a campaign, whose lease this host has and which it opens by `name`."""
     try:
-        if session.state_of(job.campaign_id, job.device) not in OPEN:
+        if session.state_of(job.campaign_id, job.device) not in queue.OPEN:
             return  # it ended between being listed and being leased
         reason = ""
         try:
             with agent.fetching:  # once for all devices of this host
                 if job.campaign_id not in agent.carried:
                     campaign, ended = agent.store.campaign(job.campaign_id), partial(_stopped, agent, session, job)
-                    agent.carried[job.campaign_id] = fetched(agent.store, campaign, ended=ended)
+                    agent.carried[job.campaign_id] = campaigns.fetched(agent.store, campaign, ended=ended)
                 carried = agent.carried[job.campaign_id]
-            refusal = other_versions(carried.record)
+            refusal = campaigns.other_versions(carried.record)
             if refusal:
                 agent.refused[job.campaign_id] = f"{job.campaign_id} is refused: {refusal}"
                 log.warning("%s", agent.refused[job.campaign_id])
-                change_job(session, job, WAITING, f"{agent.host} is refused: {refusal}")
+                queue.change_job(session, job, queue.WAITING, f"{agent.host} is refused: {refusal}")
                 return
-            change_job(session, job, RUNNING, job.reason)
-            agent.say(f"{job.campaign_id}: {job.device}: begins{' fresh rounds' if job.stage == FRESH else ''}")
+            queue.change_job(session, job, queue.RUNNING, job.reason)
+            agent.say(f"{job.campaign_id}: {job.device}: begins{' fresh rounds' if job.stage == queue.FRESH else ''}")
             with opened([name], OPEN_SECONDS) as (devices, facts_now, _), scratch_folder(WORK_PREFIX) as work:
                 device, now = next(iter(devices.values())), next(iter(facts_now.values()))
                 device.name = job.device  # as results of all hosts call it
                 facts = msgspec.structs.replace(now, name=job.device, host=agent.host)
-                planned = planned_here(carried, facts)
+                planned = campaigns.planned_here(carried, facts)
                 plan = replace(
-                    plan_here(carried, planned, facts), host=agent.host,
+                    campaigns.plan_here(carried, planned, facts), host=agent.host,
                     fence=lambda _device: _stopped(agent, session, job),
                 )  # fmt: skip
-                if job.stage == FRESH:
-                    again = again_of(agent.store, job)
+                if job.stage == queue.FRESH:
+                    again = queue.again_of(agent.store, job)
                     plan = fresh_plan(plan, [run for run in plan.planned_runs if planned_id(run) in again], agent.store)
                 else:
                     plan = with_looks(plan, planned, agent.store)
                 # Run what is left; why it was left before the end
                 reason = measure(plan, {job.device: device}, agent.store, work).get(job.device, "")
-        except SessionLost:
+        except queue.SessionLost:
             raise
         except (RunnerError, OSError) as error:
             reason = str(error)
@@ -426,39 +397,39 @@ def _work_on(agent: Agent, session: LabSession, job: LabJob, name: str) -> None:
             log.debug("%s", job.device, exc_info=True)
             reason = f"internal error: {type(error).__name__}: {error}"
         # Say in the queue how it ended, or why it was left: by a host whose lease still holds, and nobody else
-        if session.state_of(job.campaign_id, job.device) not in OPEN:
+        if session.state_of(job.campaign_id, job.device) not in queue.OPEN:
             return
         if not reason:
-            state = DONE if job.stage == FRESH else MEASURED
-            change_job(session, job, state)
+            state = queue.DONE if job.stage == queue.FRESH else queue.MEASURED
+            queue.change_job(session, job, state)
             agent.say(f"{job.campaign_id}: {job.device}: {state}")
         elif agent.stop.is_set():
-            change_job(session, job, WAITING)
+            queue.change_job(session, job, queue.WAITING)
         else:
             log.warning("%s: left: %s", job.device, reason)
             attempts = job.attempts + 1
             agent.resting[job.device] = time.monotonic() + REST_SECONDS
-            state = FAILED if attempts >= MOST_ATTEMPTS else WAITING
-            change_job(session, job, state, f"{agent.host}: {reason}", attempts)
-    except SessionLost as error:
+            state = queue.FAILED if attempts >= queue.MOST_ATTEMPTS else queue.WAITING
+            queue.change_job(session, job, state, f"{agent.host}: {reason}", attempts)
+    except queue.SessionLost as error:
         log.warning("%s: left for now: %s", job.device, error)
 
 
-def _stopped(agent: Agent, session: LabSession, job: LabJob) -> str:
+def _stopped(agent: Agent, session: queue.LabSession, job: queue.LabJob) -> str:
     """Why a device may not go on with its job, or ""."""
     if agent.stop.is_set():
         return "interrupted"
     try:
         state = session.state_of(job.campaign_id, job.device)
-    except SessionLost as error:
+    except queue.SessionLost as error:
         return f"the lease was lost: {error}"
-    return "" if state in OPEN else f"the job is {state or 'gone'}"
+    return "" if state in queue.OPEN else f"the job is {state or 'gone'}"
 
 
-def _confirm(agent: Agent, session: LabSession, campaign: str) -> None:
+def _confirm(agent: Agent, session: queue.LabSession, campaign: str) -> None:
     """After the rounds of all devices: choose, and enter the fresh rounds of what was chosen. One host does it."""
-    jobs = jobs_of(agent.store, campaign)
-    if any(job.state in OPEN for job in jobs) or not any(job.state == MEASURED for job in jobs):
+    jobs = queue.jobs_of(agent.store, campaign)
+    if any(job.state in queue.OPEN for job in jobs) or not any(job.state == queue.MEASURED for job in jobs):
         return
     chosen, reason = {}, ""
     try:
@@ -467,10 +438,10 @@ def _confirm(agent: Agent, session: LabSession, campaign: str) -> None:
         reason = f"{agent.host}: nothing can be chosen for fresh rounds: {type(error).__name__}: {error}"
         log.error("%s: %s", campaign, reason)  # noqa: TRY400 # one line, as everywhere
     try:
-        end_stage(session, campaign, chosen, reason)
-    except SessionLost as error:
+        queue.end_stage(session, campaign, chosen, reason)
+    except queue.SessionLost as error:
         log.warning("%s: the choice is left for another: %s", campaign, error)
         return
     for job in jobs:
-        if job.state == MEASURED and job.device not in chosen.values():
-            agent.say(f"{campaign}: {job.device}: {FAILED if reason else DONE}")
+        if job.state == queue.MEASURED and job.device not in chosen.values():
+            agent.say(f"{campaign}: {job.device}: {queue.FAILED if reason else queue.DONE}")

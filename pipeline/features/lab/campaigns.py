@@ -30,23 +30,7 @@ from pipeline.core.errors import ConfigError, MissingError
 from pipeline.core.files import ARTIFACTS, REFERENCES, safe_name
 from pipeline.core.progress import NoProgress, Progress, StageLog, duration_text
 from pipeline.core.variant import Artifact
-from pipeline.features.lab.queue import (
-    ENDED,
-    MEASURED,
-    OPEN,
-    SILENT_SECONDS,
-    attached_devices,
-    checked_id,
-    fetch_file,
-    file_in,
-    files_of,
-    jobs_of,
-    keep_files,
-    lab_hosts,
-    refuse_other_database,
-    remove_old_files,
-    submit_jobs,
-)
+from pipeline.features.lab import queue
 from pipeline.job.assemble import Assembled, close_job
 from pipeline.job.bench import libraries_by_device, versions
 from pipeline.job.prepare import oldest_release, predict
@@ -177,7 +161,7 @@ class Carried:
 
 def carried_folder(campaign: str) -> Path:
     """Where this host has the files of a campaign; raises StoreError for an id that could lead elsewhere."""
-    return cache_folder() / "lab" / checked_id(campaign).replace(":", "=")  # no id has =, no Windows path has :
+    return cache_folder() / "lab" / queue.checked_id(campaign).replace(":", "=")  # no id has =, no Windows path has :
 
 
 def carried_campaigns() -> list[str]:
@@ -198,17 +182,17 @@ def fetched(
     record, artifacts = campaign.job(), store.artifacts(campaign.id)
     by_chip = (name for context in record.contexts for name in (context.file, context.binary))
     for name in (*(name for artifact in artifacts for name in artifact.files), *by_chip):
-        file_in(folder, f"{ARTIFACTS}/{name}")
+        queue.file_in(folder, f"{ARTIFACTS}/{name}")
     by_name = {}
     for name, _, place in _libraries(record.config):
-        file_in(folder, f"{REFERENCES}/{place.partition('/')[2]}")  # as strict about folder and name
+        queue.file_in(folder, f"{REFERENCES}/{place.partition('/')[2]}")  # as strict about folder and name
         by_name[name] = folder / place
     for name in record.references:
-        file_in(folder, f"{REFERENCES}/{name}/any")
-    files = files_of(store, campaign.id)
-    paths = [by_name.get(name, file_in(folder, name)) for name, _, _ in files]
+        queue.file_in(folder, f"{REFERENCES}/{name}/any")
+    files = queue.files_of(store, campaign.id)
+    paths = [by_name.get(name, queue.file_in(folder, name)) for name, _, _ in files]
     for file, path in zip(files, paths, strict=True):
-        fetch_file(store, file, path, ended)
+        queue.fetch_file(store, file, path, ended)
     return Carried(campaign=campaign, record=record, artifacts=artifacts, folder=folder)
 
 
@@ -306,8 +290,8 @@ def submit(config: Config, options: JobOptions, progress: Progress) -> dict[str,
                 "lab have the files of a plugin in one folder", remedy="rename one of them",
             )  # fmt: skip
     with open_store(config.output.database) as store:
-        refuse_other_database(store.engine)
-        facts = chosen_devices(options.devices or config.devices, attached_devices(store))
+        queue.refuse_other_database(store.engine)
+        facts = chosen_devices(options.devices or config.devices, queue.attached_devices(store))
     with prepared_job(config, replace(options, convert_only=True), progress) as (job, _):
         measurable = [a for prepared in job.prepared for a in prepared.artifacts if a.source in prepared.references]
         legal, skipped = plan_runs(job.config.runs, measurable, list(facts.values()), known_denied(), job.contexts)
@@ -315,10 +299,10 @@ def submit(config: Config, options: JobOptions, progress: Progress) -> dict[str,
         _, placements = predict(planned, facts, oldest_release(job.config), job.folder / ARTIFACTS, progress)
         campaign = job.enter(facts, planned, skipped, versions=lab_versions(), placements=placements)
         references = campaign.job().references
-        remove_old_files(job.store)
+        queue.remove_old_files(job.store)
         carried = carried_files(job.folder, measurable, references, job.config, campaign.job().contexts)
-        files = keep_files(job.store, carried)
-        submit_jobs(job.store, campaign.id, most_runs(campaign.job(), facts), files)
+        files = queue.keep_files(job.store, carried)
+        queue.submit_jobs(job.store, campaign.id, most_runs(campaign.job(), facts), files)
     return {
         "campaign": campaign.id, "devices": tuple(facts), "runs": len(planned) * config.measure.timed_rounds,
         "files": len(files), "bytes": sum(size for _, _, size in files),
@@ -338,7 +322,7 @@ def most_runs(record: JobRecord, devices: Iterable[str]) -> dict[str, int]:
 
 def found_campaign(store: Store, asked: str | None) -> CampaignRecord:
     """The lab's campaign of that id or name, the newest by default; raises ConfigError for none."""
-    submitted = {job.campaign_id for job in jobs_of(store)}
+    submitted = {job.campaign_id for job in queue.jobs_of(store)}
     titles = {name: title for name, title in store.names().items() if name in submitted}
     fitting = [name for name, title in titles.items() if asked in (None, name, title)]
     if not fitting:
@@ -356,8 +340,8 @@ def close(database: str, asked: str | None, output: Path | None, progress: Progr
     """
     with open_store(database) as store:
         campaign = found_campaign(store, asked)
-        jobs = jobs_of(store, campaign.id)
-        if working := [job.device for job in jobs if job.state in (*OPEN, MEASURED)]:
+        jobs = queue.jobs_of(store, campaign.id)
+        if working := [job.device for job in jobs if job.state in (*queue.OPEN, queue.MEASURED)]:
             raise ConfigError(
                 f"{len(working)} of {len(jobs)} devices are not done", where=campaign.id,
                 why=f"left are {', '.join(working[:5])}{' and more' if len(working) > 5 else ''}",
@@ -370,7 +354,7 @@ def close(database: str, asked: str | None, output: Path | None, progress: Progr
             carried = fetched(store, campaign, folder)
             document = msgspec.structs.replace(carried.record, config=carried.config)
             campaign = msgspec.structs.replace(campaign, document=document)
-            left = {job.device: job.reason for job in jobs if job.state in ENDED and job.reason}
+            left = {job.device: job.reason for job in jobs if job.state in queue.ENDED and job.reason}
             return close_job(store, folder, (campaign, left, ()), None, StageLog(progress), only_reads=True)
 
 
@@ -386,20 +370,22 @@ def lab_status(database: str, campaign: str | None = None) -> dict[str, Any]:
 
 def state_of(store: Store, campaign: str | None = None) -> dict[str, Any]:
     """Hosts, devices and campaigns of a lab; with `campaign` that campaign alone. Times are the database's."""
-    names = [found_campaign(store, campaign).id] if campaign else sorted({job.campaign_id for job in jobs_of(store)})
+    names = (
+        [found_campaign(store, campaign).id] if campaign else sorted({job.campaign_id for job in queue.jobs_of(store)})
+    )
     titles, hosts, devices, campaigns = store.names(), [], [], []
-    for row in lab_hosts(store):
+    for row in queue.lab_hosts(store):
         versions: dict[str, str] = {}
         with suppress(msgspec.DecodeError):  # what a host wrote that is none of ours
             versions = decode_json(row["versions"], dict[str, str])
-        state = "silent" if row["silent_seconds"] > SILENT_SECONDS else "working"
+        state = "silent" if row["silent_seconds"] > queue.SILENT_SECONDS else "working"
         hosts.append({**row, "versions": versions, "state": state})
-    for name, facts in attached_devices(store).items():
+    for name, facts in queue.attached_devices(store).items():
         chip = chip_of_phone(facts.soc.rpartition(" ")[2])
         title = f"{chip.name} ({chip.title})" if chip else ""
         devices.append({"name": name, "host": facts.host, "model": facts.model, "soc": facts.soc, "chip": title})
     for name in names:
-        jobs = jobs_of(store, name)
+        jobs = queue.jobs_of(store, name)
         campaigns.append(
             {
                 "campaign": name,

@@ -27,7 +27,7 @@ from pipeline.campaign.plan import (
     planned_id,
     run_of,
 )
-from pipeline.campaign.record import CampaignRecord, Host, RunRecord, rounds_of
+from pipeline.campaign.record import CampaignRecord, Host, RunRecord, place, rounds_of
 from pipeline.campaign.statistics.groups import comparable, describe, paired_log_ratios, ratio_interval
 from pipeline.config import ConditionsConfig, MeasureConfig, MeasureMode, Target
 from pipeline.core.errors import CheckFailed, ConfigError
@@ -213,7 +213,9 @@ def paired(base: PairSource, candidate: PairSource) -> tuple[list[Pair], tuple[s
         runs_what = [(run.sha256, msgspec.json.encode(run.run_options, order="sorted")) for run, _ in pair]
         pairs.setdefault((_model_of(pair), *runs_what), pair)
     if not pairs:
-        names, others = (", ".join(map(_name, list(runs)[:5])) or "nothing" for runs in (of_base, of_candidate))
+        names, others = (
+            ", ".join(place(*key) for key in list(runs)[:5]) or "nothing" for runs in (of_base, of_candidate)
+        )
         raise ConfigError(
             "the two have nothing in common", where=f"{base.path}, {candidate.path}",
             why=f"one has {names}, the other {others}",
@@ -221,13 +223,9 @@ def paired(base: PairSource, candidate: PairSource) -> tuple[list[Pair], tuple[s
         )  # fmt: skip
     return (
         sorted(pairs.values(), key=lambda pair: (_model_of(pair), pair[1][0].run_name)),
-        tuple(_name(key) for key in of_base if key not in of_candidate),
-        tuple(_name(key) for key in of_candidate if key not in of_base),
+        tuple(place(*key) for key in of_base if key not in of_candidate),
+        tuple(place(*key) for key in of_candidate if key not in of_base),
     )
-
-
-def _name(key: tuple[str, str]) -> str:
-    return " / ".join(part for part in key if part)
 
 
 def require_unchanged(runs: Iterable[PlannedRun]) -> None:

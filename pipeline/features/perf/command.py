@@ -5,19 +5,8 @@ from typing import Any
 
 import click
 
+from pipeline.cli import options
 from pipeline.cli.command import Command
-from pipeline.cli.options import (
-    custom_ops_option,
-    data_options,
-    dataset_from,
-    dimension_option,
-    library_option,
-    perf_test_option,
-    plugin_option,
-    progress,
-    wait_option,
-    with_given,
-)
 from pipeline.cli.outputs import Condition, Outputs, Watched, end, fail_on_option, json_option, write_result
 from pipeline.cli.run import conditions_of, measure_options, options_of, run_conditions, run_settings, show_denied
 
@@ -36,11 +25,11 @@ def counts(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[int
     "--device", default="local", show_default=True,
     help="local, adb:SERIAL, android-host:LIBRARY or linux-host:LIBRARY.",
 )  # fmt: skip
-@wait_option
-@library_option
+@options.wait_option
+@options.library_option
 @run_settings
-@dimension_option
-@data_options
+@options.dimension_option
+@options.data_options
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="New processes per file.")
 @click.option(
     "--min-runs", type=click.IntRange(min=1), default=20, show_default=True, help="Minimum inferences per process."
@@ -76,9 +65,9 @@ def counts(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[int
     help="ONNX model whose outputs after --stream must be the same.  [default: the first file]",
 )  # fmt: skip
 @run_conditions
-@perf_test_option
-@custom_ops_option
-@plugin_option
+@options.perf_test_option
+@options.custom_ops_option
+@options.plugin_option
 @fail_on_option(("memory",))
 @json_option
 @click.pass_context
@@ -132,8 +121,8 @@ def perf(
         device=device,
         library=library,
         dimensions=dimensions,
-        data=dataset_from(test_data, input_values),
-        measure=with_given(
+        data=options.dataset_from(test_data, input_values),
+        measure=options.with_given(
             MeasureConfig(
                 rounds=rounds, min_runs=min_runs, min_seconds=min_seconds, perf_test=perf_test, plugins=plugins
             ),
@@ -154,7 +143,7 @@ def perf(
         job.parse_concurrent(concurrent, files)  # what is wrong is said before anything runs
     for file in files if batches else ():
         job.open_batch(file)
-    report, profiled, denied, others = job.measure_files(order, progress())
+    report, profiled, denied, others = job.measure_files(order, options.progress())
     if profiles:
         write_result(msgspec.json.encode(profiled), str(profiles / "profiles.json"))
     callers = [row for row in others if isinstance(row, job.CallersRow)]

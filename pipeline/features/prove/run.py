@@ -53,19 +53,7 @@ from pipeline.core.errors import ConfigError, MissingError, ModelError, Severity
 from pipeline.core.progress import Progress
 from pipeline.core.providers import QNN
 from pipeline.core.variant import in_precision
-from pipeline.features.prove.plan import (
-    ANDROID,
-    NO_LEVEL,
-    ProofOrder,
-    explain_run,
-    library_abis,
-    loaded,
-    not_compared,
-    on_gpu,
-    places_of,
-    tensor_files,
-    wanted_targets,
-)
+from pipeline.features.prove import plan
 from pipeline.library.kernels import read_arm_code
 from pipeline.model.ort_format import read_artifact
 from pipeline.release.manifest import Manifest, Shipped, ShippedContext, verify_bundle
@@ -73,7 +61,7 @@ from pipeline.release.shipped import CHIP_API_LEVEL
 
 
 def contexts_to_run(
-    manifest: Manifest, order: ProofOrder, targets: Sequence[str]
+    manifest: Manifest, order: plan.ProofOrder, targets: Sequence[str]
 ) -> tuple[list[ShippedContext], list[str]]:
     """The contexts of some targets that can be run here, and in words why others are not.
 
@@ -106,7 +94,7 @@ def _problem(contexts: Sequence[ShippedContext], library: str) -> MissingError |
     plugin = installed_plugin(QNN)
     if isinstance(plugin, Failure):
         return MissingError(plugin.message, why=plugin.cause, remedy=plugin.remedy)
-    if X86_64 not in library_abis(library):
+    if X86_64 not in plan.library_abis(library):
         return MissingError(
             "the simulator runs in a library for x86_64 only", where=library, why="this one has none for it",
             remedy="give the AAR with all ABIs, as ONNX Runtime publishes it",
@@ -128,7 +116,7 @@ def context_rows(
     manifest: Manifest,
     contexts: Sequence[ShippedContext],
     library: LibraryFacts,
-    order: ProofOrder,
+    order: plan.ProofOrder,
     work: Path,
 ) -> Iterator[ProofRow]:
     """A row for each context: opened and run by an Android library, its outputs compared with the original's."""
@@ -138,18 +126,18 @@ def context_rows(
             reference = next((row for row in manifest.references if row.model == name), None)
             options = RunOptions(provider=QNN, provider_options={"soc_model": str(CHIPS[context.chip].soc_model)})
             file = bundle / context.file
-            inputs = tensor_files(bundle, reference.inputs) if reference else ()
+            inputs = plan.tensor_files(bundle, reference.inputs) if reference else ()
             seconds = max(order.timeout_seconds, SIMULATED_SECONDS)
             result, actual = run_once(device, file, options, inputs, seconds, work)
             checks: tuple[OutputCheck, ...] = ()
             findings: list[ProofFinding] = []
             if reference and reference.outputs and not result.failure:
-                expected = {tensor.name: read_tensor(tensor) for tensor in tensor_files(bundle, reference.outputs)}
+                expected = {tensor.name: read_tensor(tensor) for tensor in plan.tensor_files(bundle, reference.outputs)}
                 checks = tuple(compare_outputs(expected, actual, simulated_tolerance(reference.tolerance)))
             elif not result.failure:
-                findings.append(not_compared("the model cannot be run on a CPU here in its place"))
+                findings.append(plan.not_compared("the model cannot be run on a CPU here in its place"))
             stock = name_of(order.library) is not None
-            findings += explain_run(result.failure, checks, file, options, (library, ""), stock=stock, origin="")
+            findings += plan.explain_run(result.failure, checks, file, options, (library, ""), stock=stock, origin="")
             yield ProofRow(
                 targets=tuple(
                     dict.fromkeys(row.target for row in manifest.content.contexts if row.file == context.file)
@@ -217,9 +205,9 @@ def expected_of(
     """What a bundle's artifact must give. `work` is a folder for raw tensors of this computer's own run."""
     name = in_precision(shipped.model, shipped.variant.precision)
     kept = next((row for row in manifest.references if row.model == name), None)
-    inputs = tensor_files(bundle, kept.inputs) if kept else ()
+    inputs = plan.tensor_files(bundle, kept.inputs) if kept else ()
     if kept and kept.outputs:
-        outputs = {tensor.name: read_tensor(tensor) for tensor in tensor_files(bundle, kept.outputs)}
+        outputs = {tensor.name: read_tensor(tensor) for tensor in plan.tensor_files(bundle, kept.outputs)}
         return ExpectedOutputs(inputs=inputs, outputs=outputs, tolerance=kept.tolerance)
     tolerance = kept.tolerance if kept else usual_tolerance(_precision(bundle / shipped.file))
     if not inputs:
@@ -228,7 +216,7 @@ def expected_of(
     options = RunOptions(
         optimization_level=OptimizationLevel.NONE,
         session_config=shipped.runs[0].session_config,
-        custom_ops=loaded(shipped, shipped.runs[0], bundle).custom_ops,
+        custom_ops=plan.loaded(shipped, shipped.runs[0], bundle).custom_ops,
     )
     try:
         with open_device("local") as device:
@@ -333,7 +321,7 @@ ProofRun = tuple[Failure | None, tuple[OutputCheck, ...], CallSummary | None]
 """How one run failed, its outputs checked against what they must be, and what it asked of NNAPI."""
 
 
-def prove_bundle(bundle: Path, order: ProofOrder, progress: Progress) -> LibraryProof:
+def prove_bundle(bundle: Path, order: plan.ProofOrder, progress: Progress) -> LibraryProof:
     """Load and run every artifact in every way that ships, at every API level that is asked for.
 
     Raises CheckFailed for a bundle that was changed, ConfigError for one with nothing for the library's system,
@@ -343,10 +331,10 @@ def prove_bundle(bundle: Path, order: ProofOrder, progress: Progress) -> Library
     check_host()
     archive = find_archive(order.library)  # which is not unpacked to see what system it is for
     system = archive_system(archive) if is_archive(archive) else read_facts(archive).system
-    ships, left_out = wanted_targets(manifest.content, order, system)
-    places, notes = places_of(ships, order)
+    ships, left_out = plan.wanted_targets(manifest.content, order, system)
+    places, notes = plan.places_of(ships, order)
     libraries = {abi: resolve(order.library, abi) for abi, _, _ in places}
-    linux = ships[0].platform != ANDROID
+    linux = ships[0].platform != plan.ANDROID
     facts = {abi: library.linux() if linux else library.android() for abi, library in libraries.items()}
     contexts, not_simulated = contexts_to_run(manifest, order, [shipped.target for shipped in ships])
     expected: dict[str, ExpectedOutputs] = {}
@@ -436,7 +424,7 @@ class _Prover:
         manifest: Manifest,
         library: LibraryFacts,
         deciding: frozenset[str],
-        order: ProofOrder,
+        order: plan.ProofOrder,
         work: Path,
         expected: dict[str, ExpectedOutputs],
     ) -> None:
@@ -458,7 +446,7 @@ class _Prover:
             phone = self.order.phone(level, cpu, calls)
             device = (
                 AndroidHost("android-host", self.library, phone)
-                if self.library.system == ANDROID
+                if self.library.system == plan.ANDROID
                 else LinuxHost("linux-host", self.library, phone.cpu, phone.vulkan)
             )
             with device:
@@ -469,7 +457,7 @@ class _Prover:
         observed = self._observe(device, trial, trial.options, calls)
         findings = list(self._findings(device, trial, observed, calls))
         # What a GPU computes does not depend on the processor beside it: this computer's first look decides.
-        first_look = self.deciding.isdisjoint(trial.targets) and not on_gpu(trial)
+        first_look = self.deciding.isdisjoint(trial.targets) and not plan.on_gpu(trial)
         for place, finding in enumerate(findings):
             if finding.severity is Severity.ERROR and (first_look or not trial.chosen):
                 # A way to run that the bundle does not advise keeps nothing from shipping.
@@ -500,9 +488,9 @@ class _Prover:
             )
             return
         if expected.outputs is None and not failure:
-            yield not_compared(expected.origin)
-        yield from explain_run(
-            failure, checks, self.bundle / trial.file, loaded(shipped, options, self.bundle),
+            yield plan.not_compared(expected.origin)
+        yield from plan.explain_run(
+            failure, checks, self.bundle / trial.file, plan.loaded(shipped, options, self.bundle),
             (self.library, trial.cpu), stock=self.stock, origin=expected.origin,
         )  # fmt: skip
         if failure or options.provider != NNAPI:
@@ -518,12 +506,15 @@ class _Prover:
                 yield from effect(flag, phone, summary, without)
 
     def _observe(self, device: Device, trial: ProofRow, options: RunOptions, calls: Path) -> ProofRun:
-        shipped, level = self.ships[trial.file, trial.targets[0]], NO_LEVEL if on_gpu(trial) else trial.api_level
+        shipped, level = (
+            self.ships[trial.file, trial.targets[0]],
+            plan.NO_LEVEL if plan.on_gpu(trial) else trial.api_level,
+        )
         key = (shipped.file, msgspec.json.encode(options, order="sorted"), level)
         if key not in self.seen:
             expected, file = self._expected(shipped), self.bundle / shipped.file
             calls.unlink(missing_ok=True)
-            with_ops = loaded(shipped, options, self.bundle)
+            with_ops = plan.loaded(shipped, options, self.bundle)
             seconds = self.order.timeout_seconds
             result, actual = run_once(device, file, with_ops, expected.inputs, seconds, self.work)
             if result.failure:
@@ -549,7 +540,7 @@ def attested(libraries: Mapping[str, tuple[str, ...]], progress: Progress, bundl
     proofs = []
     for library, targets in libraries.items():
         try:
-            proofs.append(prove_bundle(bundle, ProofOrder(library=library, targets=targets), progress))
+            proofs.append(prove_bundle(bundle, plan.ProofOrder(library=library, targets=targets), progress))
         except RunnerError as error:
             file = ProvenLibrary(file=Path(library).name)
             proofs.append(

@@ -41,7 +41,7 @@ def test_a_simulator_of_another_qairt_than_the_contexts_is_named() -> None:
     here = "pipeline.features.prove.run"
     with (
         patch(f"{here}.installed_plugin"),
-        patch(f"{here}.library_abis", lambda _library: ["x86_64"]),
+        patch("pipeline.features.prove.plan.library_abis", lambda _library: ["x86_64"]),
         patch(f"{here}.installed_qairt", lambda: "2.49.0"),
         pytest.raises(MissingError) as caught,
     ):
