@@ -6,6 +6,7 @@ tenth of a second. Every offset and length is checked, and the work is bounded b
 file costs an error and no more. Slot numbers: ONNX Runtime's schema `ort.fbs`, the same from format version 3 to 6.
 """
 
+import math
 import mmap
 import re
 import struct
@@ -20,6 +21,7 @@ import msgspec
 
 from device_runner.files import open_regular
 from pipeline.core.errors import ModelError
+from pipeline.model.types import BY_CODE
 
 Buffer: TypeAlias = bytes | bytearray | memoryview | mmap.mmap
 
@@ -576,14 +578,13 @@ def _attribute_value(reader: Reader, at: int, slots: Slots, code: int, depth: in
 def _tensor(reader: Reader, at: int) -> Tensor:
     slots = reader.table(at)
     offset, length = reader.span(at, slots, 4, 1)
+    dims, data_type = reader.numbers(at, slots, 2, "q"), reader.scalar(at, slots, 3, "i")
+    external_offset = reader.scalar(at, slots, 6, "q", -1)
+    bits = BY_CODE[data_type].bits if data_type in BY_CODE else 0
+    if bits and external_offset < 0 and (min(dims, default=0) < 0 or -(-math.prod(dims) * bits // 8) != length):
+        raise BrokenError(f"a constant of shape {list(dims[:6])} cannot have {length} bytes")
     return Tensor(
-        reader.text(at, slots, 0),
-        reader.numbers(at, slots, 2, "q"),
-        reader.scalar(at, slots, 3, "i"),
-        offset,
-        length,
-        reader.texts(at, slots, 5),
-        reader.scalar(at, slots, 6, "q", -1),
+        reader.text(at, slots, 0), dims, data_type, offset, length, reader.texts(at, slots, 5), external_offset
     )
 
 

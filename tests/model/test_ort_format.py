@@ -307,6 +307,17 @@ def test_an_offset_beside_a_text_is_refused_not_read_from_its_second_letter(dono
     assert outcome(bytes(data)) is None
 
 
+@pytest.mark.parametrize("dim", [0, -1, 2**62])
+def test_a_constant_whose_bytes_do_not_fit_its_shape_is_refused(donors: list[bytes], dim: int) -> None:
+    data = bytearray(donors[0])
+    model = parse_ort(bytes(data), "a donor")
+    dims = next(tensor.dims for tensor in model.graph.initializers.values() if len(tensor.dims) > 1)
+    place = data.index(struct.pack(f"<I{len(dims)}q", len(dims), *dims))
+    struct.pack_into("<q", data, place + 4, dim)
+    with pytest.raises(ModelError, match=rf"a constant of shape \[{dim}, .* bytes"):
+        parse_ort(bytes(data), "a donor")
+
+
 @settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_damaged_models_give_a_value_or_a_model_error(donors: list[bytes], data: st.DataObject) -> None:
