@@ -12,7 +12,7 @@ import hashlib
 import mmap
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -40,6 +40,7 @@ from pipeline.model.sources import SourceModel, Spool
 
 if TYPE_CHECKING:
     import onnx
+    from google.protobuf.message import Message
 
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 MODEL_GRAPH = 7
@@ -244,13 +245,9 @@ def load_model(source: SourceModel, work_folder: Path) -> LoadedModel:
 
 def _load(source: SourceModel, path: Path, spool: Spool | None) -> LoadedModel:
     data = _frame(source, path)
-    import onnx
-    from google.protobuf.message import DecodeError
-
     try:
-        proto = onnx.ModelProto()
-        proto.ParseFromString(data)
-    except (DecodeError, ValueError, RecursionError) as error:
+        proto = _parsed(data)
+    except ValueError as error:
         raise _not_onnx(source, f"it is no protobuf message of a model: {error}") from error
 
     if not proto.HasField("graph"):
@@ -275,6 +272,34 @@ def _load(source: SourceModel, path: Path, spool: Spool | None) -> LoadedModel:
     return LoadedModel(
         source=source, path=path, folder=path.parent.resolve(), proto=proto, weights=weights, outside=outside
     )
+
+
+def _parsed(data: bytes) -> "onnx.ModelProto":
+    """The message of a model. ValueError for what is none, or has names that are no text."""
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except (DecodeError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+    # A string that is not UTF-8 is given as bytes
+    strange = next((text for text in _texts(proto) if isinstance(text, bytes)), None)
+    if strange is not None:
+        raise ValueError(f"a name in it is not UTF-8: {strange[:80]!r}")
+    return proto
+
+
+def _texts(message: "Message") -> Iterator[str | bytes]:
+    """All strings of a message, but for comments, which nothing reads."""
+    for field, value in message.ListFields():
+        values = value if field.is_repeated else (value,)
+        if field.type == field.TYPE_MESSAGE:
+            for part in values:
+                yield from _texts(part)
+        elif field.type == field.TYPE_STRING and field.name != "doc_string":
+            yield from values
 
 
 def _not_onnx(source: SourceModel, why: str, remedy: str = "") -> ModelError:
@@ -333,9 +358,9 @@ def scan_message(path: Path) -> "onnx.ModelProto":
 
 
 def external_entries(tensor: "onnx.TensorProto") -> tuple[str, int, int]:
-    """Location, offset and length of an external tensor that has all three."""
+    """Location, offset and length of an external tensor, 0 where not given. ValueError for what is no number."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
-    return entries["location"], int(entries["offset"]), int(entries["length"])
+    return entries.get("location", ""), int(entries.get("offset") or 0), int(entries.get("length") or 0)
 
 
 def _resolve_external(
@@ -540,25 +565,25 @@ TENSOR = 4
 
 def read_onnx(path: Path) -> OrtModel:
     """Read an ONNX file without its weights, which stay where they lie. ModelError for what is no ONNX model."""
-    import onnx
-    from google.protobuf.message import DecodeError
-
     remedy = "convert the model again, or export it again"
     try:
-        with open_regular(path) as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            proto = onnx.ModelProto()
-            with memoryview(data) as view:
-                proto.ParseFromString(lean_model(view, path.name, 1))
-    except (OSError, ValueError, DecodeError) as error:
+        with (
+            open_regular(path) as opened,
+            mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data,
+            memoryview(data) as view,
+        ):
+            proto = _parsed(lean_model(view, path.name, 1))
+        imports = {plain_domain(entry.domain): entry.version for entry in proto.opset_import}
+        graph = _graph(proto.graph, imports, path.name)
+    except (OSError, ValueError) as error:
         raise ModelError("this is no ONNX model", where=str(path), why=str(error), remedy=remedy) from error
     if not proto.HasField("graph"):
         raise ModelError("this is no ONNX model", where=str(path), why="it has no graph", remedy=remedy)
-    imports = {plain_domain(entry.domain): entry.version for entry in proto.opset_import}
     return OrtModel(
         format_version=ONNX_FORMAT,
         ir_version=proto.ir_version,
         opset_import=imports,
-        graph=_graph(proto.graph, imports, path.name),
+        graph=graph,
         producer_name=proto.producer_name,
         producer_version=proto.producer_version,
     )
@@ -624,6 +649,8 @@ def _value(proto: "onnx.AttributeProto", imports: dict[str, int], file: str) -> 
         return value.decode("utf-8", "backslashreplace")
     if isinstance(value, (int, float)):
         return value
+    if not isinstance(value, Sequence):  # a type, a sparse tensor, or none
+        return None
     words = [each.decode("utf-8", "backslashreplace") if isinstance(each, bytes) else each for each in value]
     return tuple(each for each in words if isinstance(each, (int, float, str)))
 

@@ -588,7 +588,11 @@ def view_of_file(path: Path) -> Graph:
     # ModelError for an operator that neither ONNX nor ONNX Runtime defines in a domain of theirs
     from onnx import defs
 
-    asked = {(node.domain, node.op_type) for part in model.graph.walk() for node in part.nodes}
+    nodes = [node for part in model.graph.walk() for node in part.nodes]
+    if silent := next((node for node in nodes if not node.outputs), None):
+        raise ModelError("a node has no outputs", where=str(path), why=f"{silent.op_type[:60]!r} {silent.name[:60]!r}",
+                         remedy="the file is damaged: convert the model again")  # fmt: skip
+    asked = {(node.domain, node.op_type) for node in nodes}
     strange = {
         (domain, op)
         for domain, op in asked

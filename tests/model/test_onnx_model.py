@@ -11,7 +11,15 @@ from onnx import TensorProto, helper
 
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.model.guards import tensor_bytes
-from pipeline.model.onnx_model import LeanModel, LoadedModel, content_digest, load_model, prepare_model, range_digests
+from pipeline.model.onnx_model import (
+    LeanModel,
+    LoadedModel,
+    content_digest,
+    load_model,
+    prepare_model,
+    range_digests,
+    read_onnx,
+)
 from pipeline.model.sources import SourceModel
 from tests.onnx_samples import linear, make, parsed_nodes, save, save_external, value, weight
 
@@ -75,6 +83,7 @@ BAD_FILES = {
     "damaged": (b"\x08\x08" + b"just some text in a file", "cut off or damaged"),
     "no graph": (onnx.ModelProto(ir_version=8).SerializeToString(), "no graph"),
     "graph of garbage": (b"\x08\x08\x3a\x03\x0a\x01\x0f", "no protobuf message"),
+    "a name of bytes": (linear(8).SerializeToString().replace(b"MatMul", b"Mat\xffMu"), "UTF-8: b'Mat\\xffMu'"),
 }
 
 
@@ -92,6 +101,16 @@ def test_a_missing_file_and_a_folder_are_no_models(tmp_path: Path) -> None:
     for path in (tmp_path / "missing.onnx", tmp_path):
         with pytest.raises(ModelError, match="no such model file"):
             load(path)
+
+
+def test_a_comment_that_is_no_text_does_no_harm(tmp_path: Path) -> None:
+    model = linear(8)
+    model.graph.node[0].doc_string = "Gr\u00f6\u00dfe"
+    path = tmp_path / "m.onnx"
+    path.write_bytes(
+        model.SerializeToString().replace("\u00f6\u00df".encode(), "\u00f6\u00df\u00f6\u00df".encode("latin-1"))
+    )
+    assert len(load(path).proto.graph.node) == 3
 
 
 def external(**entries: str) -> onnx.ModelProto:
@@ -123,6 +142,26 @@ def test_external_data_has_to_lie_whole_inside_the_models_folder(tmp_path: Path,
         load(save(external(**entries), folder / "m.onnx"))
     assert "external data of 'w'" in caught.value.what
     assert caught.value.why
+
+
+def test_weights_outside_need_not_say_where_they_begin_to_be_read_as_an_artifact(tmp_path: Path) -> None:
+    model = read_onnx(save(external(location="w.bin"), tmp_path / "m.onnx"))
+    assert [(tensor.offset, tensor.length) for tensor in model.graph.initializers.values()] == [(0, 0)]
+
+
+@pytest.mark.parametrize("kind", ["TYPE_PROTO", "UNDEFINED"])
+def test_an_attribute_that_is_no_number_or_text_is_read_as_nothing(tmp_path: Path, kind: str) -> None:
+    model = make(parsed_nodes("y = Softmax <axis = 1> (x)"), [value("x", [1, 2])], [value("y", [1, 2])], [])
+    model.graph.node[0].attribute[0].type = onnx.AttributeProto.AttributeType.Value(kind)
+    (node,) = read_onnx(save(model, tmp_path / "m.onnx")).graph.nodes
+    assert node.attributes["axis"].value is None
+
+
+def test_an_artifact_that_refers_to_an_attribute_outside_of_functions_is_refused(tmp_path: Path) -> None:
+    model = make(parsed_nodes("y = Softmax <axis = 1> (x)"), [value("x", [1, 2])], [value("y", [1, 2])], [])
+    model.graph.node[0].attribute[0].ref_attr_name = "outer"
+    with pytest.raises(ModelError, match=r"(?s)no ONNX model.*axis"):
+        read_onnx(save(model, tmp_path / "m.onnx"))
 
 
 def test_external_data_below_the_folder_is_read(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import struct
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
+from pipeline.model.ort_format import Reader, present
 from tests.command import Done, ort_mobile
 from tests.ort_models import parsed
 from tests.partition_samples import chain
@@ -196,6 +198,20 @@ def test_names_that_are_not_utf8_are_an_error_of_the_model(tmp_path: Path) -> No
     assert result.code == 1
     assert "UTF-8" in result.err
     assert "UnicodeDecodeError" not in result.err
+
+
+def test_a_node_without_outputs_is_an_error_of_the_model(tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(chain("Relu", "Tanh").SerializeToString())
+    ort_mobile("convert", tmp_path / "m.onnx", "--output", tmp_path, "--level", "none", "--style", "fixed")
+    data = bytearray((tmp_path / "m.none-fixed.ort").read_bytes())
+    reader = Reader(bytes(data))
+    graph, slots = reader.path((1, "model"), (7, "graph"))
+    outputs = [reader.child(node, reader.table(node), 9) for node in reader.tables(graph, slots, 2)]
+    struct.pack_into("<I", data, present(outputs[0], "outputs"), 0)
+    (tmp_path / "m.ort").write_bytes(data)
+    result = call(str(tmp_path / "m.ort"), "--ep", "nnapi")
+    assert result.code == 1
+    assert "a node has no outputs" in result.err
 
 
 def test_bytes_that_go_into_partitions_and_out_of_them_are_counted(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from xml.sax.saxutils import escape
 import msgspec
 
 from device_runner.files import visible
+from pipeline.core.errors import ModelError
 from pipeline.core.files import scratch
 from pipeline.core.groups import counted, grouped
 from pipeline.core.variant import Level
@@ -100,7 +101,12 @@ def read_graph(source: SourceModel) -> FileGraph:
                 for tensor in subject.proto.graph.initializer
                 if tensor.name in subject.weights
             }
-            return _flat(_of_onnx(subject.proto.graph, large))
+            try:
+                return _flat(_of_onnx(subject.proto.graph, large))
+            except ValueError as error:  # of onnx, for an attribute that is none
+                raise ModelError(
+                    "not a usable ONNX model", where=source.name, why=str(error), remedy="export the model again"
+                ) from error
         graph = ort_format.read_artifact(subject).graph
         records = tuple(
             f"{record.optimizer} {record.action}"
@@ -118,7 +124,7 @@ def _flat(body: FileGraph, recorded: tuple[str, ...] = ()) -> FileGraph:
     def add(body: FileGraph, outer: Mapping[str, str], prefix: str) -> None:
         defined = {name for node in body.nodes for name in node.outputs} | {*body.constants, *body.inputs}
         names = {**outer, **{name: prefix + name for name in defined if name}}
-        constants.update((names[name], text) for name, text in body.constants.items())
+        constants.update((names[name], text) for name, text in body.constants.items() if name)
         for node in body.nodes:
             inputs, outputs = (tuple(names.get(name, name) for name in side) for side in (node.inputs, node.outputs))
             nodes.append(node._replace(inputs=inputs, outputs=outputs, bodies=()))

@@ -169,9 +169,16 @@ def test_a_large_graph_has_a_box_for_each_run_without_change(tmp_path: Path) -> 
     assert "b&lt;&amp;&gt;" in picture
 
 
-@pytest.mark.parametrize(("wrong", "why"), [("no.onnx", "no such"), ("text.onnx", "text file"), ("many", "one model")])
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [("no.onnx", "no such"), ("text.onnx", "text file"), ("many", "one model"), ("refers.onnx", "axis")],
+)
 def test_what_is_no_model_is_an_error_and_leaves_no_picture(wrong: str, why: str, tmp_path: Path) -> None:
     (tmp_path / "text.onnx").write_text("nothing of the kind")
+    ends = [onnx_samples.value("x", [1, 2])], [onnx_samples.value("y", [1, 2])]
+    refers = onnx_samples.make(parsed_nodes("y = Softmax <axis = 1> (x)"), *ends, [])
+    refers.graph.node[0].attribute[0].ref_attr_name = "outer"
+    onnx_samples.save(refers, tmp_path / "refers.onnx")
     (tmp_path / "many").mkdir()
     for name in ("a.onnx", "b.onnx"):
         (tmp_path / "many" / name).write_bytes(MNIST.read_bytes())
@@ -180,6 +187,13 @@ def test_what_is_no_model_is_an_error_and_leaves_no_picture(wrong: str, why: str
     assert done.code in (1, 2)
     assert why in done.err
     assert not picture.exists()
+
+
+def test_a_constant_without_a_name_is_none(tmp_path: Path) -> None:
+    ends = [onnx_samples.value("x", [1, 2])], [onnx_samples.value("y", [1, 2])]
+    model = onnx_samples.make(parsed_nodes("y = Relu (x)"), *ends, [onnx_samples.weight("", 2)])
+    path = onnx_samples.save(model, tmp_path / "m.onnx")
+    assert not read_graph(SourceModel(path=str(path))).constants
 
 
 def test_the_document_has_a_version(tmp_path: Path) -> None:
