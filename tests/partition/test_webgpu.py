@@ -3,20 +3,20 @@
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
 from pipeline.core.errors import ConfigError
-from pipeline.model.sources import SourceModel
 from pipeline.partition import webgpu
 from pipeline.partition.answer import ModelAnswer, Settings, make_settings
 from pipeline.partition.graph import Graph
-from pipeline.partition.judge import PartitionRequest, judge
 from pipeline.partition.rules import claim, copies_estimated, copies_of
 from pipeline.partition.webgpu import kernels
 from tests.command import ort_mobile
 from tests.onnx_samples import parsed_nodes
+from tests.partition_samples import answer, model, one, ones, value
 from tests.recorded_graphs import record, unpack
 from tests.values import present
 from tests.webgpu.labels import claimed, recorded, settings_of
@@ -27,23 +27,19 @@ LABELS = {"ops": 5_000, "dags": 240, "real": 65}
 SAMPLE = 9
 
 
-def value(name: str, shape: tuple[int | str, ...], kind: int = TensorProto.FLOAT) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, kind, shape)
+def answer_of(made: onnx.ModelProto, folder: Path, *options: str, release: str = "1.29") -> ModelAnswer:
+    given = answer(made, folder, make_settings("webgpu", release=release, webgpu_options=options))
+    assert not given.error, given.error
+    return given
 
 
-def saved(tmp_path: Path, nodes: list[onnx.NodeProto], inputs: list[onnx.ValueInfoProto], output: str = "y",
-          opset: int = 17, kind: int = TensorProto.FLOAT) -> Path:  # fmt: skip
-    graph = helper.make_graph(nodes, "g", inputs, [helper.make_tensor_value_info(output, kind, None)])
-    path = tmp_path / "m.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8), path)
-    return path
-
-
-def answer_of(path: Path, *options: str, release: str = "1.29") -> ModelAnswer:
-    settings = make_settings("webgpu", release=release, webgpu_options=options)
-    answer = judge(PartitionRequest(source=SourceModel(path=str(path)), settings=settings))
-    assert not answer.error, answer.error
-    return answer
+def branching(then_branch: str, else_branch: str) -> onnx.NodeProto:
+    """An If on `c` with the output y, whose branches give z."""
+    bodies = {
+        name: helper.make_graph(parsed_nodes(text), name, [], [value("z", (1, 4))])
+        for name, text in (("then_branch", then_branch), ("else_branch", else_branch))
+    }
+    return helper.make_node("If", ["c"], ["y"], **bodies)
 
 
 def shown(archive: str) -> dict[str, Graph]:
@@ -96,30 +92,24 @@ def test_claims_are_those_of_android_libraries(library: str, count: int) -> None
 def test_an_input_that_is_left_out_keeps_a_node_on_the_gpu(tmp_path: Path) -> None:
     """As in the libraries; the plugin skips it."""
     nodes = parsed_nodes("""s = Shape (x)  c = ConstantOfShape (s)  y = Resize (c, "", sizes)""")
-    path = saved(tmp_path, nodes, [value("x", (1, 1, 4, 4))])
-    model = onnx.load(path)
-    model.graph.initializer.append(helper.make_tensor("sizes", TensorProto.FLOAT, [4], [1, 1, 2, 2]))
-    onnx.save(model, path)
-    source = SourceModel(path=str(path))
+    made = model(nodes, [value("x", (1, 1, 4, 4))], ["y"], {"sizes": np.array([1, 1, 2, 2], np.float32)})
     taken = {}
     for plugin in (False, True):
         settings = make_settings("webgpu", release="1.29", webgpu_options=["preferredLayout=NCHW"], plugin=plugin)
-        answer = judge(PartitionRequest(source=source, settings=settings))
-        taken[plugin] = [row.op_type for row in answer.decisions if row.claimed]
+        taken[plugin] = [row.op_type for row in answer(made, tmp_path, settings).decisions if row.claimed]
     assert taken == {False: ["Shape", "Resize"], True: ["Shape"]}
 
 
 def test_a_type_that_an_option_adds_names_it(tmp_path: Path) -> None:
     node = helper.make_node("Gather", ["x", "i"], ["y"])
     inputs = [value("x", (8,), TensorProto.INT64), value("i", (2,), TensorProto.INT64)]
-    path = saved(tmp_path, [node], inputs, opset=13, kind=TensorProto.INT64)
-    answer = answer_of(path, release="1.30")
-    assert answer.decisions[0].reason == "no kernel for Gather of i64 at opset 13; enableInt64 adds it"
-    assert answer.decisions[0].remedy is not None
-    assert "enableInt64=1" in answer.decisions[0].remedy
-    assert answer_of(path, "enableInt64=1", release="1.30").claimed == 1
-    assert answer_of(path, "enableGraphCapture=1", release="1.30").claimed == 1
-    (older,) = answer_of(path, "enableInt64=1", release="1.29").decisions
+    made = model([node], inputs, ["y"], opset=13)
+    (decision,) = answer_of(made, tmp_path, release="1.30").decisions
+    assert decision.reason == "no kernel for Gather of i64 at opset 13; enableInt64 adds it"
+    assert "enableInt64=1" in (decision.remedy or "")
+    assert answer_of(made, tmp_path, "enableInt64=1", release="1.30").claimed == 1
+    assert answer_of(made, tmp_path, "enableGraphCapture=1", release="1.30").claimed == 1
+    (older,) = answer_of(made, tmp_path, "enableInt64=1", release="1.29").decisions
     assert older.reason == "no kernel for Gather of i64 at opset 13; enableInt64 adds it from ONNX Runtime 1.30 on"
     assert (older.remedy or "").startswith("ship 1.30 or later, and set enableInt64=1")
 
@@ -134,58 +124,45 @@ def test_a_type_that_an_option_adds_names_it(tmp_path: Path) -> None:
     ],
 )
 def test_reasons_name_the_nearest_kernel(op_type: str, opset: int, reason: str, tmp_path: Path) -> None:
-    path = saved(tmp_path, [helper.make_node(op_type, ["x"], ["y"])], [value("x", (1, 4))], opset=opset)
-    answer = answer_of(path, "preferredLayout=NCHW", release="1.28")
-    assert (answer.decisions[0].reason or "") == reason
-    assert answer.claimed == (not reason)
+    given = answer_of(one(op_type, (1, 4), opset=opset), tmp_path, "preferredLayout=NCHW", release="1.28")
+    assert (given.decisions[0].reason or "") == reason
+    assert given.claimed == (not reason)
 
 
 def test_named_nodes_stay_on_the_cpu_and_cost_copies(tmp_path: Path) -> None:
     nodes = parsed_nodes("[first] a = Relu (x)  [second] b = Sigmoid (a)  [third] y = Tanh (b)")
-    path = saved(tmp_path, nodes, [value("x", (1, 4))])
-    assert (answer_of(path).claimed, answer_of(path).copies) == (3, 0)
-    answer = answer_of(path, "forceCpuNodeNames=second")
-    assert (answer.claimed, answer.copies) == (2, 2)
-    assert [(cut.op_type, cut.copies) for cut in answer.cuts] == [("Sigmoid", 0)]
-    captured = answer_of(path, "forceCpuNodeNames=second", "enableGraphCapture=1")
+    made = model(nodes, [value("x", (1, 4))], ["y"])
+    free = answer_of(made, tmp_path)
+    assert (free.claimed, free.copies) == (3, 0)
+    forced = answer_of(made, tmp_path, "forceCpuNodeNames=second")
+    assert (forced.claimed, forced.copies) == (2, 2)
+    assert [(cut.op_type, cut.copies) for cut in forced.cuts] == [("Sigmoid", 0)]
+    captured = answer_of(made, tmp_path, "forceCpuNodeNames=second", "enableGraphCapture=1")
     assert present(captured.load).code == "capture"
 
 
 def test_copies_in_bodies_count_and_what_they_read_does_not(tmp_path: Path) -> None:
     """As the plugin counts: Softsign's output, and x, which both sides of the body read."""
-    branches = {
-        "then_branch": "s = Softsign (x)  t = Add (s, x)  z = Add (t, r)", "else_branch": "z = Identity (r)",
-    }  # fmt: skip
-    bodies = {
-        name: helper.make_graph(parsed_nodes(text), name, [], [value("z", (1, 4))]) for name, text in branches.items()
-    }
-    nodes = [*parsed_nodes("r = Relu (x)"), helper.make_node("If", ["c"], ["y"], **bodies)]
-    path = saved(tmp_path, nodes, [value("x", (1, 4)), value("c", (), TensorProto.BOOL)])
-    answer = answer_of(path)
-    assert (answer.copies, answer.copies_estimated) == (2, False)
+    inner = branching("s = Softsign (x)  t = Add (s, x)  z = Add (t, r)", "z = Identity (r)")
+    nodes = [*parsed_nodes("r = Relu (x)"), inner]
+    given = answer_of(model(nodes, [value("x", (1, 4)), value("c", (), TensorProto.BOOL)], ["y"]), tmp_path)
+    assert (given.copies, given.copies_estimated) == (2, False)
 
 
 def test_half_precision_behind_a_cast_in_a_body_is_claimed(tmp_path: Path) -> None:
     """A session on the CPU computes it in float between Casts of its own."""
-    branches = {
-        "then_branch": "i = Neg (x)  h = Cast <to = 10> (i)  t = Exp (h)  z = Cast <to = 1> (t)",
-        "else_branch": "z = Cast <to = 1> (x)",
-    }
-    bodies = {
-        name: helper.make_graph(parsed_nodes(text), name, [], [value("z", (1, 4))]) for name, text in branches.items()
-    }
-    node = helper.make_node("If", ["c"], ["y"], **bodies)
+    node = branching("i = Neg (x)  h = Cast <to = 10> (i)  t = Exp (h)  z = Cast <to = 1> (t)", "z = Cast <to = 1> (x)")
     inputs = [value("x", (1, 4), TensorProto.INT64), value("c", (), TensorProto.BOOL)]
-    answer = answer_of(saved(tmp_path, [node], inputs))
-    assert [body.partitions for body in answer.subgraphs] == [(("t",), ("z",))]
+    given = answer_of(model([node], inputs, ["y"]), tmp_path)
+    assert [body.partitions for body in given.subgraphs] == [(("t",), ("z",))]
 
 
 def test_copies_are_estimated_where_layouts_change(tmp_path: Path) -> None:
     nodes = parsed_nodes("a = GlobalAveragePool (x)  b = Softsign (a)  y = Relu (b)")
-    path = saved(tmp_path, nodes, [value("x", (1, 4, 8, 8))])
-    assert answer_of(path).copies_estimated
-    assert not answer_of(path, "preferredLayout=NCHW").copies_estimated
-    shown = ort_mobile("partition", path, "--ep", "webgpu", "--ort-release", "1.29", code=0).out
+    made = model(nodes, [value("x", (1, 4, 8, 8))], ["y"])
+    assert answer_of(made, tmp_path).copies_estimated
+    assert not answer_of(made, tmp_path, "preferredLayout=NCHW").copies_estimated
+    shown = ort_mobile("partition", tmp_path / "model.onnx", "--ep", "webgpu", "--ort-release", "1.29", code=0).out
     assert "about 2 copies between GPU and CPU per inference" in shown
 
 
@@ -201,7 +178,7 @@ def test_copies_are_estimated_where_functions_are_inlined_and_quantization_moves
     inputs = [
         value("x", (1, 4)), value("i", (1, 4), TensorProto.INT64), value("q", (1, 4), TensorProto.UINT8), value("s", ())
     ]  # fmt: skip
-    assert answer_of(saved(tmp_path, parsed_nodes(text), inputs, opset=18)).copies_estimated
+    assert answer_of(model(parsed_nodes(text), inputs, ["y"], opset=18), tmp_path).copies_estimated
 
 
 @pytest.mark.parametrize(("names", "claimed"), [("first\nsecond", 1), ("third node", 2)])
@@ -210,17 +187,14 @@ def test_names_of_nodes_are_lines_as_names_may_have_spaces(tmp_path: Path, names
         *parsed_nodes("[first] a = Relu (x)  [second] b = Sigmoid (a)"),
         helper.make_node("Tanh", ["b"], ["y"], name="third node"),
     ]
-    path = saved(tmp_path, nodes, [value("x", (1, 4))])
-    assert answer_of(path, f"forceCpuNodeNames={names}").claimed == claimed
+    made = model(nodes, [value("x", (1, 4))], ["y"])
+    assert answer_of(made, tmp_path, f"forceCpuNodeNames={names}").claimed == claimed
 
 
 def test_a_bias_without_a_name_ends_the_process(tmp_path: Path) -> None:
-    weights = helper.make_tensor("w", TensorProto.FLOAT, [1, 1, 1, 1], [1.0])
-    path = saved(tmp_path, parsed_nodes("""y = ConvTranspose (x, w, "")"""), [value("x", (1, 1, 4, 4))])
-    model = onnx.load(path)
-    model.graph.initializer.append(weights)
-    onnx.save(model, path)
-    load = present(answer_of(path).load)
+    node = parsed_nodes("""y = ConvTranspose (x, w, "")""")
+    made = model(node, [value("x", (1, 1, 4, 4))], ["y"], {"w": ones(1, 1, 1, 1)})
+    load = present(answer_of(made, tmp_path).load)
     assert load.code == "crash"
     assert "drop-empty-inputs" in (load.remedy or "")
 
@@ -233,8 +207,10 @@ def test_options_that_the_provider_would_ignore_are_errors() -> None:
 
 
 def test_an_android_library_for_arm_is_not_asked(tmp_path: Path) -> None:
-    path = saved(tmp_path, parsed_nodes("y = Relu (x)"), [value("x", (1, 4))])
-    result = ort_mobile("partition", path, "--ep", "webgpu", "--reference", "android:1.29.0", "--abi", "arm64", code=2)
+    onnx.save(one("Relu", (1, 4)), tmp_path / "m.onnx")
+    result = ort_mobile(
+        "partition", tmp_path / "m.onnx", "--ep", "webgpu", "--reference", "android:1.29.0", "--abi", "arm64", code=2
+    )
     assert "no GPU" in result.text
 
 
