@@ -39,11 +39,7 @@ def make(
 
 def linear(width: int = 128, *, seed: int = 0) -> onnx.ModelProto:
     """y = relu(x W + b): one large weight, one small one."""
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["m"]),
-        helper.make_node("Add", ["m", "b"], ["a"]),
-        helper.make_node("Relu", ["a"], ["y"]),
-    ]
+    nodes = parsed_nodes("m = MatMul (x, w)  a = Add (m, b)  y = Relu (a)")
     weights = [weight("w", width, width, seed=seed), weight("b", width, seed=seed + 1)]
     return make(nodes, [value("x", ["batch", width])], [value("y", ["batch", width])], weights)
 
@@ -78,16 +74,10 @@ def quiet_map(bias: float = -12.0, *, gain: float = 3000.0) -> onnx.ModelProto:
         "folded": kernel * scale.reshape(8, 1, 1, 1), "gain": np.full((1, 8, 1, 1), gain / 8),
         "signal": random.standard_normal((1, 3, 3, 3)) / 5, "bias": np.full(1, bias),
     }  # fmt: skip
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),
-        helper.make_node("BatchNormalization", ["c", "scale", "zero", "zero", "one"], ["n"], epsilon=0.0),
-        helper.make_node("Conv", ["x", "folded"], ["f"], pads=[1, 1, 1, 1]),
-        helper.make_node("Sub", ["n", "f"], ["d"]),
-        helper.make_node("Conv", ["d", "gain"], ["g"]),
-        helper.make_node("Conv", ["x", "signal", "bias"], ["s"], pads=[1, 1, 1, 1]),
-        helper.make_node("Add", ["g", "s"], ["logits"]),
-        helper.make_node("Sigmoid", ["logits"], ["y"]),
-    ]
+    nodes = parsed_nodes("""
+        c = Conv <pads = [1, 1, 1, 1]> (x, w)  n = BatchNormalization <epsilon = 0.0> (c, scale, zero, zero, one)
+        f = Conv <pads = [1, 1, 1, 1]> (x, folded)  d = Sub (n, f)  g = Conv (d, gain)
+        s = Conv <pads = [1, 1, 1, 1]> (x, signal, bias)  logits = Add (g, s)  y = Sigmoid (logits)""")
     weights = [numpy_helper.from_array(array.astype(np.float32), name) for name, array in arrays.items()]
     return make(nodes, [value("x", [1, 3, 32, 32])], [value("y", [1, 1, 32, 32])], weights)
 
@@ -99,14 +89,9 @@ def loud_spectrum(gain: float = 300.0) -> onnx.ModelProto:
     kernels of halves: here to move values.
     """
     bank = numpy_helper.to_array(weight("bank", 16, 16)) * np.float32(gain)
-    nodes = [
-        helper.make_node("MatMul", ["x", "bank"], ["heard"], name="Filter"),
-        helper.make_node("Pow", ["heard", "two"], ["powers"], name="Power"),
-        helper.make_node("Transpose", ["powers"], ["turned"], name="Turn"),
-        helper.make_node("Flatten", ["turned"], ["flat"], name="Flat"),
-        helper.make_node("Add", ["flat", "one"], ["floored"], name="Floor"),
-        helper.make_node("Log", ["floored"], ["y"], name="Loudness"),
-    ]
+    nodes = parsed_nodes("""
+        [Filter] heard = MatMul (x, bank)  [Power] powers = Pow (heard, two)  [Turn] turned = Transpose (powers)
+        [Flat] flat = Flatten (turned)  [Floor] floored = Add (flat, one)  [Loudness] y = Log (floored)""")
     weights = [
         numpy_helper.from_array(bank, "bank"),
         numpy_helper.from_array(np.array(2, np.float32), "two"),
@@ -121,14 +106,10 @@ def quantized(channels: int = 64) -> onnx.ModelProto:
     scale = numpy_helper.from_array(np.array(0.05, np.float32), "scale")
     random = np.random.default_rng(3)
     kernel = random.integers(0, 255, (channels, 16, 5, 5)).astype(np.uint8)
-    nodes = [
-        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["xq"]),
-        helper.make_node("DequantizeLinear", ["xq", "scale", "zero"], ["xd"]),
-        helper.make_node("DequantizeLinear", ["kernel", "scale", "zero"], ["kd"]),
-        helper.make_node("Conv", ["xd", "kd"], ["c"]),
-        helper.make_node("QuantizeLinear", ["c", "scale", "zero"], ["cq"]),
-        helper.make_node("DequantizeLinear", ["cq", "scale", "zero"], ["y"]),
-    ]
+    nodes = parsed_nodes("""
+        xq = QuantizeLinear (x, scale, zero)  xd = DequantizeLinear (xq, scale, zero)
+        kd = DequantizeLinear (kernel, scale, zero)  c = Conv (xd, kd)  cq = QuantizeLinear (c, scale, zero)
+        y = DequantizeLinear (cq, scale, zero)""")
     weights = [zero, scale, numpy_helper.from_array(kernel, "kernel")]
     return make(nodes, [value("x", [1, 16, 8, 8])], [value("y", [1, channels, 4, 4])], weights)
 
