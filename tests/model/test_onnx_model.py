@@ -249,14 +249,9 @@ def test_sizes_that_cannot_be_have_no_bytes() -> None:
 
 def test_only_data_in_other_files_counts_as_outside(tmp_path: Path) -> None:
     """Providers up to 1.22 refuse external data; a lean model's weights, which lie in its own file, are none."""
-    import numpy as np
-    import onnx
-    from onnx import TensorProto, helper, numpy_helper
-
-    weights = [numpy_helper.from_array(np.ones((1200, 1200), np.float32), name) for name in ("inside", "outside")]
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1200, 1200]) for name in ("x", "y")]
     nodes = parsed_nodes("m = MatMul (x, inside)  y = MatMul (m, outside)")
-    model = helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:], weights))
+    x, y = (value(name, [1200, 1200]) for name in "xy")
+    model = make(nodes, [x], [y], [weight(name, 1200, 1200) for name in ("inside", "outside")])
     onnx.external_data_helper.set_external_data(model.graph.initializer[1], "w.bin")
     onnx.save(model, tmp_path / "m.onnx")
     loaded = load_model(SourceModel(path=str(tmp_path / "m.onnx")), tmp_path / "work")

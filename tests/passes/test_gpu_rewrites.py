@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
 
 from pipeline.passes.base import NotApplicable
 from tests.onnx_samples import parsed_nodes
+from tests.partition_samples import model, value
 from tests.passes.real_models import assert_same, extract, run
 
 
@@ -27,15 +28,9 @@ def test_a_float_model_has_nothing_to_undo(tmp_path: Path) -> None:
 
 def test_empty_inputs_at_the_end_go_and_others_stay(tmp_path: Path) -> None:
     nodes = parsed_nodes("""c = ConvTranspose (x, w, "")  y = Clip (c, "", high)""")
-    tensors = [
-        helper.make_tensor("w", TensorProto.FLOAT, [1, 1, 1, 1], [2.0]),
-        helper.make_tensor("high", TensorProto.FLOAT, [], [1.0]),
-    ]
-    shown = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1, 2, 2])
-    given = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1, 2, 2])
-    graph = helper.make_graph(nodes, "g", [shown], [given], tensors)
+    constants = {"w": np.full((1, 1, 1, 1), 2, np.float32), "high": np.float32(1)}
     path = tmp_path / "m.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    onnx.save(model(nodes, [value("x", (1, 1, 2, 2))], ["y"], constants), path)
     result = run(path, tmp_path, "drop-empty-inputs")
     assert [list(node.input) for node in result.model.proto.graph.node] == [["x", "w"], ["c", "", "high"]]
     assert_same(path, result, tmp_path)

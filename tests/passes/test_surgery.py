@@ -1,15 +1,17 @@
 """Surgery passes on real models: what they change, that outputs stay, what they refuse."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
-from pipeline.core.errors import ConfigError, ModelError
+from pipeline.core.errors import ConfigError, MissingError, ModelError
 from pipeline.passes.base import NotApplicable
+from tests.partition_samples import model, value
 from tests.passes.real_models import assert_same, extract, loaded, run
 
 PRUNED = {
@@ -75,16 +77,16 @@ def test_weights_go_to_a_file_and_back(name: str, tmp_path: Path) -> None:
 
 def test_weights_in_constant_nodes_go_to_the_file(tmp_path: Path) -> None:
     path = extract("mnist.op7", tmp_path)
-    model = onnx.load(path)
-    for tensor in model.graph.initializer:
-        node = onnx.helper.make_node("Constant", [], [tensor.name], value=tensor)
-        model.graph.node.insert(0, node)
-    del model.graph.initializer[:]
-    kept = [value for value in model.graph.input if value.name == "Input3"]
-    del model.graph.input[:]
-    model.graph.input.extend(kept)
+    proto = onnx.load(path)
+    for tensor in proto.graph.initializer:
+        node = helper.make_node("Constant", [], [tensor.name], value=tensor)
+        proto.graph.node.insert(0, node)
+    del proto.graph.initializer[:]
+    kept = [value for value in proto.graph.input if value.name == "Input3"]
+    del proto.graph.input[:]
+    proto.graph.input.extend(kept)
     made = tmp_path / "constants.onnx"
-    onnx.save(model, made)
+    onnx.save(proto, made)
     result = run(made, tmp_path, "external-data")
     assert_same(made, result, tmp_path)
     assert (tmp_path / "result.onnx.data").stat().st_size > 20_000
@@ -114,14 +116,10 @@ def test_models_become_newer_opsets(name: str, tmp_path: Path) -> None:
 def test_what_old_resizes_count_from_stays(op_type: str, scale: float, mode: str, tmp_path: Path) -> None:
     """ONNX's converter makes half_pixel of it: other pixels."""
     node = helper.make_node(op_type, ["x", "s"], ["y"], mode=mode)
-    graph = helper.make_graph(
-        [node], "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2, 10, 10])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 2, int(10 * scale), int(10 * scale)])],
-        [numpy_helper.from_array(np.array([1, 1, scale, scale], np.float32), "s")],
-    )  # fmt: skip
+    scales = {"s": np.array([1, 1, scale, scale], np.float32)}
+    made = model([node], [value("x", (1, 2, 10, 10))], ["y"], scales, opset=10 if op_type == "Resize" else 9)
     path = tmp_path / "old.onnx"
-    opset = helper.make_opsetid("", 10 if op_type == "Resize" else 9)
-    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=8), path)
+    onnx.save(made, path)
     assert_same(path, run(path, tmp_path, "opset:version=17"), tmp_path)
 
 
@@ -198,10 +196,6 @@ def test_what_cannot_be_done_is_refused_with_the_reason(
 
 
 def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
-    from pipeline.core.errors import MissingError
-
     path = extract("mnist.base", tmp_path)
     monkeypatch.setitem(sys.modules, "onnxslim", None)
     with pytest.raises(MissingError) as caught:
