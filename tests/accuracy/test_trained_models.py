@@ -26,6 +26,7 @@ from pipeline.passes.run import transform_file
 from pipeline.passes.static import StaticOptions, static_qdq
 from tests.dataset.test_first_hour import take
 from tests.python_packages import download
+from tests.values import present
 
 pytestmark = pytest.mark.trained
 
@@ -123,8 +124,7 @@ def searched(
     kept = cache(samples)
     context = PassContext(folder=folder, where="model", samples=lambda: iter(kept()))
     made = mixed_precision(model, options, context)
-    found = search_of(made.proto)
-    assert found is not None
+    found = present(search_of(made.proto))
     assert found.evaluations <= 60
     print(found.text)
     return made, found, context

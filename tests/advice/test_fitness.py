@@ -249,14 +249,6 @@ def test_ort_files_that_onnxruntime_does_not_load_are_no_on_the_cpu(tmp_path: Pa
         assert rows(answer)["cpu"].as_is.verdict == verdict
 
 
-def test_dimensions_that_no_model_has_are_refused_with_a_suggestion(tmp_path: Path) -> None:
-    onnx.save(SAMPLES["dynamic"], tmp_path / "m.onnx")
-    (answer,) = asked(tmp_path / "m.onnx", "--dimension", "heigth=96", code=1).models
-    assert answer.error
-    assert "'heigth'" in answer.error
-    assert "height" in str(answer.remedy)
-
-
 def test_a_release_that_is_not_known_yet_is_judged_by_the_newest_rules(path: Path) -> None:
     later, known = (asked(path, "--ort-release", release) for release in ("1.99", str(NEWEST_RULES)))
     assert (later.ort_release, later.rules_release) == ("1.99", known.rules_release)

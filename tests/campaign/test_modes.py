@@ -86,8 +86,9 @@ def cold_result(load_ns: int, *, cold: bool = True, library: int | None = 0) -> 
 
 def test_cold_starts_are_load_and_first_run_and_say_which_were_cold() -> None:
     failed = RunResult(spec_id="x", device="d", status=Status.FAILED)
-    numbers = cold_numbers([cold_result(100), failed, cold_result(300, cold=False, library=None), cold_result(200)])
-    assert numbers is not None
+    numbers = present(
+        cold_numbers([cold_result(100), failed, cold_result(300, cold=False, library=None), cold_result(200)])
+    )
     assert (numbers.rounds, numbers.cold_rounds, numbers.library_rounds) == (3, 2, 2)
     assert (numbers.load_ns, numbers.total_ns, numbers.totals_ns) == (200, 210, (110, 310, 210))
     assert numbers.why == "5 of 9 bytes stayed"

@@ -17,6 +17,7 @@ from device_runner.spec import ElementType
 from pipeline.config import ModelConfig, PartConfig, PreprocessConfig
 from pipeline.core.errors import ConfigError
 from pipeline.dataset import Dataset, Part, Sample, TensorInfo, check_data, overlap, part_of, preprocess_of, samples
+from tests.values import present
 
 X = TensorInfo(name="x", dtype=ElementType.FLOAT32, shape=(1, 3))
 
@@ -224,8 +225,7 @@ def test_what_a_models_table_means() -> None:
 def test_samples_in_both_are_reported(tmp_path: Path) -> None:
     first = Dataset(test_data=str(folder_of(tmp_path / "a", 5)))
     second = Dataset(test_data=str(folder_of(tmp_path / "b", 5, start=3)))
-    found = overlap(first, second, [X])
-    assert found is not None
+    found = present(overlap(first, second, [X]))
     assert found.what.startswith("2 samples")
     assert "b/s3.npy" in found.why
     assert overlap(first, Dataset(test_data=str(folder_of(tmp_path / "c", 5, start=5))), [X]) is None

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.command import ort_mobile
-from tests.configs import BASIC, EVERY, MNIST
+from tests.configs import BASIC, EVERY, MNIST, short
 from tests.job.test_job import EXAMPLE
 from tests.perf_tests import stand_in
 
@@ -18,12 +18,9 @@ name = "modes"
 path = "{EXAMPLE / "mnist.onnx"}"
 {BASIC}{EVERY}
 threads = [1, 2]
-[measure]
+{short(4, 12)}
 mode = ["steady", "cold", "sustained"]
 sustained_seconds = 1
-rounds = 4
-min_runs = 12
-min_seconds = 0.001
 """
 
 

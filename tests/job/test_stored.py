@@ -22,6 +22,7 @@ from tests.campaign.store.samples import ARTIFACT, CAMPAIGN
 from tests.command import ort_mobile
 from tests.configs import BASIC
 from tests.onnx_samples import linear, save
+from tests.values import present
 
 CONFIG = (
     """
@@ -137,8 +138,7 @@ def test_a_campaign_goes_on_under_another_address_of_its_database(tmp_path: Path
     config = stored_config(msgspec.structs.replace(before.config, output=output))
     with open_store(f"sqlite:///{tmp_path / DATABASE}") as store:
         store.start(CAMPAIGN)
-        known = resume(store, msgspec.structs.replace(before, config=config), [], {})
-        assert known is not None
+        known = present(resume(store, msgspec.structs.replace(before, config=config), [], {}))
         assert known.id == CAMPAIGN.id
 
 

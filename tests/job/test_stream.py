@@ -8,22 +8,17 @@ import pytest
 
 from tests import onnx_samples
 from tests.command import Done, ort_mobile
+from tests.configs import BASIC, short
 from tests.features.perf.test_stream import lstm
 
-CONFIG = """
+CONFIG = f"""
 name = "stream"
 [[models]]
 path = "lstm.onnx"
-state = { h1 = "h0", c1 = "c0" }
+state = {{ h1 = "h0", c1 = "c0" }}
 stream_steps = 40
-[variants]
-levels = ["basic"]
-styles = ["fixed"]
-[measure]
+{BASIC}{short(min_runs=2)}
 mode = ["steady", "cold"]
-rounds = 1
-min_runs = 2
-min_seconds = 0.001
 """
 
 

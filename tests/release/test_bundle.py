@@ -17,7 +17,7 @@ import pytest
 from device_runner.spec import ElementType, RunOptions
 from pipeline.check.compare import Tolerance
 from pipeline.check.library_proof import PROOFS, FindingKind, LibraryProof, ProofFinding, ProofRow, ProvenLibrary
-from pipeline.core.errors import CheckFailed, ConfigError, PipelineError, Severity
+from pipeline.core.errors import CheckFailed, ConfigError, Severity
 from pipeline.core.files import sha256_of
 from pipeline.release.bundle import make_bundle
 from pipeline.release.manifest import (
@@ -235,14 +235,6 @@ def test_what_cannot_be_looked_at_is_named_and_never_ok(tmp_path: Path, hidden: 
     assert place.name in done.stderr
     assert "Permission denied" in done.stderr
     assert done.stdout == ""
-
-
-def test_a_folder_with_other_things_is_never_replaced(tmp_path: Path) -> None:
-    (tmp_path / "bundle").mkdir()
-    (tmp_path / "bundle" / "thesis.txt").write_text("years of work")
-    with pytest.raises(PipelineError, match="no bundle of ours"):
-        bundle_in(tmp_path)
-    assert (tmp_path / "bundle" / "thesis.txt").read_text() == "years of work"
 
 
 @pytest.mark.parametrize("version", [0, 2, 5])

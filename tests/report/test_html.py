@@ -18,6 +18,7 @@ from pipeline.report.decision import MOST_CARDS
 from pipeline.report.model import CampaignReport, make_rows
 from pipeline.report.wording import visible
 from tests.report_samples import make_report, measured, with_times
+from tests.values import present
 
 UPLOT = {
     "uplot.js": "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
@@ -88,8 +89,7 @@ def test_nothing_is_fetched_and_nothing_runs() -> None:
 def test_what_runs_is_known_by_its_digest() -> None:
     """The policy names the digests of every script and style in the page, and allows nothing else."""
     for text in (html.render(make_report()), html.render(make_report(), measured("mnist", "local"))):
-        policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
-        assert policy is not None
+        policy = present(re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text))
         allowed = unescape(policy[1])
         assert allowed.startswith("default-src 'none'; base-uri 'none'; form-action 'none'; script-src 'sha256-")
         assert "unsafe" not in allowed
@@ -135,8 +135,7 @@ def test_a_large_campaign_has_every_row_in_one_table_without_a_script(monkeypatc
     monkeypatch.setattr(html, "MOST_ROWS", 3)
     monkeypatch.setattr(html, "MOST_DRAWN", 1)
     report = make_report()
-    plain = re.search(r"<noscript>(.*?)</noscript>", html.render(report), re.DOTALL)
-    assert plain is not None
+    plain = present(re.search(r"<noscript>(.*?)</noscript>", html.render(report), re.DOTALL))
     rows = Page(plain[1]).rows
     assert rows[0][:5] == ["Device", "Model", "Variant and run", "Status", "Median"]
     assert [row[:3] for row in rows[1:]] == [[row.device, row.model, f"{row.variant} {row.run}"] for row in report.rows]
@@ -260,9 +259,7 @@ def test_hostile_text_is_only_text() -> None:
 def test_drawings_stay_inside(report: CampaignReport) -> None:
     rows = report.rows[:7]
     for row in rows[:-1]:
-        strip, line = drawing.strip(row, rows), drawing.rounds_line(row)
-        assert strip is not None
-        assert line is not None
+        strip, line = present(drawing.strip(row, rows)), present(drawing.rounds_line(row))
         assert [dot["x"] for dot in strip.marks] == sorted(dot["x"] for dot in strip.marks)
         assert all(0 < dot["x"] < drawing.STRIP_WIDTH and 0 < dot["y"] < drawing.STRIP_HEIGHT for dot in strip.marks)
         assert strip.marks[0]["x"] <= strip.x_ticks[0][0] <= strip.marks[-1]["x"]

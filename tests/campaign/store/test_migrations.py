@@ -1,9 +1,10 @@
 """Databases of earlier releases, upgraded when they are opened with all that they have; of later ones; and damage."""
 
+import contextlib
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,15 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def engine_of(url: str) -> sa.Engine:
     return sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+
+
+@contextlib.contextmanager
+def changing(url: str) -> Iterator[sa.Connection]:
+    """A connection that changes a database behind the store's back."""
+    engine = engine_of(url)
+    with engine.begin() as connection:
+        yield connection
+    engine.dispose()
 
 
 @pytest.fixture
@@ -76,13 +86,11 @@ def test_an_upgraded_database_can_be_reported_and_written_to(first: str, later: 
 
 
 def test_a_campaign_whose_plan_cannot_be_read_costs_no_other(store: Store) -> None:
-    engine = engine_of(store.where)
-    with engine.begin() as connection:
+    with changing(store.where) as connection:
         row = dict(connection.execute(sa.select(campaigns)).mappings().one())
         row |= {"id": "c0", "sequence": 2, "document": '{"config":{"models":3}}'}
         row["digest"] = row_digest("campaigns", row)
         connection.execute(campaigns.insert().values(row))
-    engine.dispose()
     known, strange = store.campaigns()
     assert (known, strange.id, strange.document) == (CAMPAIGN, "c0", None)
     with pytest.raises(PipelineError, match="stored by another release") as caught:
@@ -114,10 +122,8 @@ def test_the_migrations_lead_to_the_tables_that_the_code_has(url: str) -> None:
 
 @pytest.mark.parametrize("revision", ["v0099", "0008"], ids=["later", "of before 1.0"])
 def test_a_database_that_this_release_does_not_know_is_refused(revision: str, first: str) -> None:
-    engine = engine_of(first)
-    with engine.begin() as connection:
+    with changing(first) as connection:
         connection.execute(sa.text(f"UPDATE alembic_version SET version_num = '{revision}'"))
-    engine.dispose()
     with pytest.raises(PipelineError, match=f"the schema {revision}, which this release") as caught:
         open_store(first)
     assert REVISION in caught.value.why
@@ -125,11 +131,9 @@ def test_a_database_that_this_release_does_not_know_is_refused(revision: str, fi
 
 
 def test_a_database_from_before_migrations_is_refused(url: str) -> None:
-    engine = engine_of(url)
-    with engine.begin() as connection:
+    with changing(url) as connection:
         connection.execute(sa.text("CREATE TABLE schema_version (version int)"))
         connection.execute(sa.text("CREATE TABLE campaigns (id text, name text, created_at text, document text)"))
-    engine.dispose()
     with pytest.raises(PipelineError, match="the database is not one of this pipeline") as caught:
         open_store(url)
     assert "give another one" in caught.value.remedy
@@ -248,10 +252,8 @@ def filled(file_url: str) -> str:
 @pytest.mark.parametrize("name", DAMAGES)
 def test_a_row_that_is_not_as_it_was_stored_is_named(name: str, filled: str) -> None:
     table, change = DAMAGES[name]
-    engine = engine_of(filled)
-    with engine.begin() as connection:
+    with changing(filled) as connection:
         assert connection.exec_driver_sql(change).rowcount == 1
-    engine.dispose()
     with open_store(filled) as store:
         with pytest.raises(StoreError, match="the database is damaged") as caught:
             READS[table](store)

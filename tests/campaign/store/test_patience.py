@@ -16,6 +16,7 @@ from tests.campaign.store.samples import CAMPAIGN, run_record
 from tests.postgres import PostgresServer, own_server
 from tests.scripted_devices import CAMPAIGN as SCRIPTED
 from tests.scripted_devices import ScriptedDevice, check_attribution, lanes_of, plan_of
+from tests.values import present
 
 pytestmark = pytest.mark.postgresql
 
@@ -79,8 +80,7 @@ def test_spool_without_room_says_so_and_goes_on(tmp_path: Path, caplog: pytest.L
 
 
 def test_spooled_file_that_was_changed_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = keep_waiting(run_record(), tmp_path)
-    assert path is not None
+    path = present(keep_waiting(run_record(), tmp_path))
     assert [run for _, run in waiting_runs(tmp_path)] == [run_record()]
     path.write_bytes(path.read_bytes().replace(b"[5,7,6]", b"[5,7,1]"))
     (tmp_path / "half.json").write_text("{")

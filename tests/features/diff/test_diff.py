@@ -1,6 +1,5 @@
 """`ort-mobile diff` on files that ONNX Runtime optimized: regions, who made them, and the pictures of the docs."""
 
-import json
 from itertools import pairwise
 from pathlib import Path
 
@@ -194,8 +193,3 @@ def test_a_constant_without_a_name_is_none(tmp_path: Path) -> None:
     model = onnx_samples.make(parsed_nodes("y = Relu (x)"), *ends, [onnx_samples.weight("", 2)])
     path = onnx_samples.save(model, tmp_path / "m.onnx")
     assert not read_graph(SourceModel(path=str(path))).constants
-
-
-def test_the_document_has_a_version(tmp_path: Path) -> None:
-    ort_mobile("diff", MNIST, MNIST, "--json", tmp_path / "diff.json")
-    assert json.loads((tmp_path / "diff.json").read_text())["version"] == 1

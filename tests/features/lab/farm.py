@@ -43,11 +43,6 @@ def rigs(count: int) -> tuple[str, ...]:
     return tuple(f"{SCHEME}:{number}" for number in range(count))
 
 
-def in_lab(names: Sequence[str]) -> list[str]:
-    """Their names among all hosts."""
-    return list(names)
-
-
 def shared_identity(facts: DeviceFacts) -> str:
     """A rig keeps its name at every host, as a phone on the network does."""
     return facts.name if facts.name.startswith(f"{SCHEME}:") else identity(facts)
@@ -85,12 +80,12 @@ def entered(
 
 def submitted(store: Store, folder: Path, names: Sequence[str], rounds: int, name: str = "c1") -> CampaignRecord:
     """A campaign in the queue for these rigs; its file is removed where it was submitted."""
-    campaign = entered(store, in_lab(names), rounds, name)
+    campaign = entered(store, names, rounds, name)
     file = folder / "m.ort"
     file.write_bytes(FILE)
     kept = keep_files(store, {"artifacts/m.ort": file})
     file.unlink()
-    submit_jobs(store, name, most_runs(campaign.job(), in_lab(names)), kept)
+    submit_jobs(store, name, most_runs(campaign.job(), names), kept)
     return campaign
 
 

@@ -16,7 +16,6 @@ from tests.features.lab.farm import (
     all_in,
     check_stored,
     faults,
-    in_lab,
     rigs,
     submitted,
     until,
@@ -66,7 +65,7 @@ def test_a_thousand_devices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         until(all_in(store, DONE), 3600)
         check_stored(store, campaign, rounds)
         runs = store.runs(campaign.id)
-        killed = set(in_lab(rigs(count // HOSTS)))
+        killed = set(rigs(count // HOSTS))
         share, others = busy_share(runs), busy_share([run for run in runs if run.result.device not in killed])
     with capsys.disabled():
         print(f"\nlab: {count} devices, {count * 2 * rounds} runs stored once, {share:.1%} of device time in runs")

@@ -38,7 +38,6 @@ from tests.features.lab.farm import (
     all_in,
     check_stored,
     host_session,
-    in_lab,
     rigs,
     silent,
     submitted,
@@ -116,7 +115,7 @@ def test_files_that_are_removed_while_they_are_submitted_again_are_missed(
     kept = keep_files(store, {"artifacts/m.ort": file})
     assert remove_old_files(store) > 0
     with pytest.raises(StoreError, match="files of the campaign are gone"):
-        submit_jobs(store, "c2", dict.fromkeys(in_lab(rigs(1)), 9), kept)
+        submit_jobs(store, "c2", dict.fromkeys(rigs(1), 9), kept)
 
 
 def test_host_that_lost_its_lease_begins_nothing_until_it_has_it_again(
@@ -178,7 +177,7 @@ def test_second_agent_of_a_host_is_refused(
         with pytest.raises(lab_agent.HostTakenError, match="another agent of this host's name") as refused:
             lab_work.work(url, rigs(3), threading.Event(), host="h1")
         assert "name of its own" in refused.value.remedy
-        assert set(attached_devices(store)) == set(in_lab(names))
+        assert set(attached_devices(store)) == set(names)
         until(all_in(store, DONE))
     check_stored(store, campaign, rounds)
 
@@ -201,7 +200,7 @@ def test_agent_that_stops_ends_its_run_before_others_may_have_its_devices(
     journal = tmp_path / "journal"
     monkeypatch.setenv(JOURNAL, str(journal))
     monkeypatch.setenv(SECONDS, "1.0")
-    (device,) = in_lab(rigs(1))
+    (device,) = rigs(1)
     campaign, other = submitted(store, tmp_path, rigs(1), 9), host_session(store, "other", rigs(1))
     with agent(url, "h1", rigs(1)) as stop:
         until(journal.is_file)

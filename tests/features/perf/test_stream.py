@@ -29,10 +29,8 @@ STATES = ("--state", "h1=h0", "--state", "c1=c0")
 def lstm(scale: float = 1.0) -> onnx.ModelProto:
     """One step of an LSTM of 8 numbers with its two states, and a projection of what it gives."""
     weights = [onnx_samples.weight("w", 1, 32, 4), onnx_samples.weight("r", 1, 32, 8, seed=1)]
-    projection = onnx_samples.weight("p", 8, 3, seed=2)
-    for value in (projection,):
-        numbers = onnx.numpy_helper.to_array(value) * scale
-        value.CopyFrom(onnx.numpy_helper.from_array(numbers.astype("float32"), "p"))
+    numbers = onnx.numpy_helper.to_array(onnx_samples.weight("p", 8, 3, seed=2)) * scale
+    projection = onnx.numpy_helper.from_array(numbers.astype("float32"), "p")
     nodes = parsed_nodes(""""", h1, c1 = LSTM <hidden_size = 8> (x, w, r, "", "", h0, c0)  y = MatMul (h1, p)""")
     takes = [onnx_samples.value("x", [1, 1, 4]), *(onnx_samples.value(name, [1, 1, 8]) for name in ("h0", "c0"))]
     gives = [onnx_samples.value("y", [1, 1, 3]), *(onnx_samples.value(name, [1, 1, 8]) for name in ("h1", "c1"))]

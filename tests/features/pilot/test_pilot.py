@@ -78,9 +78,7 @@ def compared(logs: Floats) -> Verdict:
 
 
 def test_rounds_with_looks_find_less_and_are_planned_so() -> None:
-    plain, looking = answer(0.02), answer(0.02, rule=DecisionRule(looks=LOOKS))
-    assert plain is not None
-    assert looking is not None
+    plain, looking = present(answer(0.02)), present(answer(0.02, rule=DecisionRule(looks=LOOKS)))
     assert all((b.rounds or 10**6) >= (a.rounds or 0) for a, b in zip(plain.needed, looking.needed, strict=True))
     assert (looking.minute_percent or 0) > (plain.minute_percent or 0)
 

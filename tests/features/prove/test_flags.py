@@ -9,6 +9,7 @@ from device_runner.spec import NnapiFlag
 from pipeline.check.library_proof import FindingKind
 from pipeline.core.errors import Severity
 from pipeline.features.prove.run import NEEDS, claims_nothing, effect
+from tests.values import present
 
 WHOLE = CallSummary(partitions=(("TRANSPOSE", "CONV_2D", "TRANSPOSE", "RELU"),), nchw=False, compiled_for=0)
 PLAIN = CallSummary(partitions=(("CONV_2D", "RELU"),), nchw=True, compiled_for=0)
@@ -70,7 +71,6 @@ def test_operations_that_a_flag_costs_are_counted() -> None:
 @pytest.mark.parametrize(("level", "told"), [(24, "begins at API level 27"), (30, "everything ran on the CPU")])
 def test_nothing_claimed_says_why(level: int, told: str) -> None:
     for summary in (None, CallSummary()):
-        found = claims_nothing(summary, level)
-        assert found is not None
+        found = present(claims_nothing(summary, level))
         assert told in found.why
     assert claims_nothing(LESS, level) is None
