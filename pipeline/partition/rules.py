@@ -303,8 +303,7 @@ def claim_by_rules(
     `whole` refuses a graph before its nodes are looked at. `units` divides it into what is judged as one. `taken` is
     the refusal of a unit that somebody has already, `stopped` that of one that is or comes behind an operator of
     `Settings.stop_ops` (None: the provider has none). `operator` judges one unit, `in_group` with what the open group
-    gives already: then units are judged when grouping comes to them, else all of them first. `veto` drops a group that
-    is finished.
+    gives already when grouping comes to it. `veto` drops a group that is finished.
     """
     # The release, the system's version, the opset, being a body of If or Loop: for all nodes alike.
     nothing = whole(graph, settings)
@@ -331,9 +330,6 @@ def claim_by_rules(
                 verdicts[index] = operator(case) or (in_group(case, group_outputs) if in_group else None)
         return verdicts[index] is None
 
-    if in_group is None:
-        for unit in in_order:
-            accept(unit, ())
     if settings.rules.on_cpu:  # nothing is compiled: every node of a unit stands alone
         groups = [[node] for unit in in_order if accept(unit, ()) for node in unit.nodes]
     else:

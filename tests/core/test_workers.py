@@ -25,7 +25,8 @@ from pipeline.core.errors import (
 from pipeline.core.workers import Task, memory_limit, note, run_tasks, shared_children, still_at_work
 from tests.values import present
 
-pytestmark = pytest.mark.usefixtures("own_workers")
+starts_and_ends = pytest.mark.usefixtures("own_workers")
+"""Of tests about when workers start and end, and of what ends one: the others take those of all tests."""
 
 SPAN_NS = 300_000_000
 
@@ -59,7 +60,7 @@ def tire(order: Order) -> int:
 
 def allocate(order: Order) -> int:
     """Have so many bytes."""
-    return len(bytearray(order.number))
+    return len(bytes(order.number))  # which the system need not fill
 
 
 def repeated(order: Order, word: str, *, times: int = 2, apart: bool = False) -> list[str]:
@@ -122,6 +123,7 @@ def test_every_task_gets_its_own_answer() -> None:
     assert {o.task.call.args[0].number: o.value for o in outcomes} == {n: 2 * n for n in range(40)}
 
 
+@starts_and_ends
 @pytest.mark.parametrize(
     ("deed", "why"),
     [
@@ -167,6 +169,7 @@ def test_the_exit_code_that_all_errors_share() -> None:
     assert common_exit_code([]) == 1
 
 
+@starts_and_ends
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits what a process allocates")
 def test_a_task_may_allocate_what_follows_from_what_it_needs() -> None:
     order = Order("allocate", memory_limit(1) + 1)
@@ -184,6 +187,7 @@ def test_only_silence_is_limited() -> None:
     assert outcome.value == 6
 
 
+@starts_and_ends
 def test_tasks_run_side_by_side_only_within_the_memory_budget() -> None:
     def most_at_once(memory_bytes: int) -> int:
         given = [Task(label="big", call=partial(obey, Order("span")), memory_bytes=6) for _ in range(8)]
@@ -194,6 +198,7 @@ def test_tasks_run_side_by_side_only_within_the_memory_budget() -> None:
     assert most_at_once(memory_bytes=10) == 1
 
 
+@starts_and_ends
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
 def test_a_killed_parent_takes_its_children_along() -> None:
     code = (
@@ -229,6 +234,7 @@ def workers_of_this_process() -> set[str]:
     return {pid for pid in mine if b"pipeline.core.workers" in Path(f"/proc/{pid}/cmdline").read_bytes()}
 
 
+@starts_and_ends
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="this system has no /proc to see processes in")
 def test_stopping_early_leaves_no_child_behind() -> None:
     running = run_tasks(tasks(Order("double", 1), Order("hang")), processes=2)
@@ -238,6 +244,7 @@ def test_stopping_early_leaves_no_child_behind() -> None:
     assert not workers_of_this_process()
 
 
+@starts_and_ends
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="this system has no /proc to see processes in")
 def test_calls_share_children_and_leave_none_behind() -> None:
     with shared_children("json"):
