@@ -31,13 +31,15 @@ def t_quantile(share: float, freedom: float) -> float:
     if share < 0.5:
         return -t_quantile(1 - share, freedom)
     outside = 2 * (1 - share)
-    high = 1.0
-    while t_tail(high, freedom) > outside:
-        high *= 2
-    low = 0.0
-    while low < (middle := (low + high) / 2) < high:
-        low, high = (middle, high) if t_tail(middle, freedom) > outside else (low, middle)
-    return high
+    power = (freedom + 1) / 2
+    middle_density = math.exp(math.lgamma(power) - math.lgamma(freedom / 2)) / math.sqrt(freedom * math.pi)
+    # Newton's method: the tail is convex, so that no step from 0 on passes the value, and the last ones are rounding.
+    value, further = -1.0, 0.0
+    while further > value:
+        value = further
+        density = middle_density * (1 + value * value / freedom) ** -power
+        further = value + (t_tail(value, freedom) - outside) / (2 * density)
+    return value
 
 
 def beta_share(x: float, a: float, b: float) -> float:
@@ -136,7 +138,8 @@ def ratio_interval(log_ratios: Floats, confidence: float = 0.95) -> Interval | N
         logs = (middle, middle - reach, middle + reach)
     else:
         means = walsh_means(log_ratios)
-        logs = (float(np.median(means)), float(means[bound]), float(means[-1 - bound]))
+        median = float(means[(len(means) - 1) // 2] + means[len(means) // 2]) / 2
+        logs = (median, float(means[bound]), float(means[-1 - bound]))
     return Interval(*map(math.exp, logs))
 
 
