@@ -1,8 +1,10 @@
 """xcframeworks of the library of samples.py, compiled for Apple's systems by ziglang."""
 
+import functools
 import plistlib
 import subprocess
 import sys
+import tempfile
 import zipfile
 from pathlib import Path
 
@@ -14,19 +16,27 @@ SLICES = {"aarch64-ios": ("ios", ""), "aarch64-ios-simulator": ("ios", "simulato
 
 def compiled(folder: Path, target: str, lowest: str = "15.0") -> Path:
     """A static archive for phones and simulators, a .dylib for macOS."""
+    product = folder / target / ("libtwice.dylib" if target.endswith("macos") else "libtwice.a")
+    product.parent.mkdir(parents=True)
+    product.write_bytes(_library(target, lowest))
+    return product
+
+
+@functools.cache
+def _library(target: str, lowest: str) -> bytes:
     zig = pytest.importorskip("ziglang", reason="ziglang is not installed")
     headers = Path(zig.__file__).parent / "lib/libc/include/any-darwin-any"
     system = target.replace("-ios", f"-ios.{lowest}").replace("-macos", f"-macos.{lowest}")
     line = ["cc", "-target", system, "-O2", "-isystem", str(headers), str(Path(__file__).with_name("twice.c"))]
-    dynamic = target.endswith("macos")
-    product = folder / target / ("libtwice.dylib" if dynamic else "libtwice.a")
-    product.parent.mkdir(parents=True)
-    code = product if dynamic else product.with_name("twice.o")
-    _zig(*line, "-shared" if dynamic else "-c", "-o", str(code))
-    if not dynamic:
-        _zig("ar", "rc", str(product), str(code))
-        code.unlink()
-    return product
+    with tempfile.TemporaryDirectory() as folder:
+        if target.endswith("macos"):
+            product = Path(folder, "libtwice.dylib")
+            _zig(*line, "-shared", "-o", str(product))
+        else:
+            code, product = Path(folder, "twice.o"), Path(folder, "libtwice.a")
+            _zig(*line, "-c", "-o", str(code))
+            _zig("ar", "rc", str(product), str(code))
+        return product.read_bytes()
 
 
 def _zig(*words: str) -> None:
