@@ -41,7 +41,6 @@ def errors(outcome: TaskOutcome[ConvertResult]) -> list[msgspec.Struct | Pipelin
     return [outcome.error] if outcome.error else list(outcome.value.failures) if outcome.value else []
 
 
-@pytest.mark.long
 def test_every_file_gets_the_answer_or_error_that_it_should(
     outcomes: dict[str, TaskOutcome[ConvertResult]], oracle: Path
 ) -> None:
