@@ -1,8 +1,9 @@
 """A home of its own for a run of the tests and for each test: nothing reads or writes the user's folders.
 
-What takes long to build or to fetch lies once in the run's own cache and is linked into each test's: builds of the
-probe and of the shims (their names are digests of all that they depend on), and, for tests that may fetch, downloads.
-The compiler's own cache, by content as well, lies with the downloads: its parts of a C library take seconds an ABI.
+What takes long to build or to fetch lies once with the downloads of all runs and is linked into each test's cache:
+builds of the probe and of the shims (their names are digests of all that they depend on), and, for tests that may
+fetch, downloads. The compiler's own cache, by content as well, lies there, too: its parts of a C library take seconds
+an ABI.
 Compiled modules too, where Python was told to leave none beside the sources: the tests start a thousand commands, and
 compiling takes half of the time of each.
 """
@@ -19,7 +20,7 @@ FOLDER_VARIABLE = "ORT_MOBILE_TEST_FOLDER"
 """Where a run of the tests keeps its homes; set by the first process of a run, read by its workers."""
 
 DOWNLOADS_VARIABLE = "ORT_MOBILE_TEST_DOWNLOADS"
-"""A folder that keeps downloads of one run for the next; without it they end with the run."""
+"""A folder that keeps downloads and builds of one run for the next; without it they end with the run."""
 
 USER_FILES = {
     "PIP_CONFIG_FILE": (".config/pip/pip.conf", ".pip/pip.conf"),
@@ -73,9 +74,8 @@ def start() -> Path | None:
         }
     )
     shared = folder / "shared"
-    for name in BUILT:
-        (shared / name).mkdir(parents=True)
-    for name in FETCHED:
+    shared.mkdir()
+    for name in (*BUILT, *FETCHED):
         (downloads / name).mkdir(parents=True, exist_ok=True)
         (shared / name).symlink_to(downloads / name)
     link(home / CACHE, (*BUILT, *FETCHED))
@@ -133,7 +133,7 @@ def _modes(folder: Path) -> dict[Path, int]:
 
 
 def link(cache: Path, names: tuple[str, ...] = BUILT) -> None:
-    """Make a cache that has what the run built, or more of its own."""
+    """Make a cache that has what was built, or more of the run's own."""
     cache.mkdir(parents=True)
     for name in names:
         (cache / name).symlink_to(Path(os.environ[FOLDER_VARIABLE]) / "shared" / name)
