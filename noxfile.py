@@ -28,6 +28,9 @@ OWN_SESSIONS = (
 )
 """Marks of tests that need more than the development environment, or long."""
 
+AT_NIGHT = "nightly or (npu and consumer)"
+"""Tests of the night: of apps that open a context for an NPU, Java's are in each run, Kotlin's take ten times more."""
+
 TWO_PROCESSES = ("-n", "2", "--dist", "worksteal")
 """Each begins with half of the tests, in their order: what the tests of a module share is made in one of them."""
 
@@ -349,7 +352,8 @@ def extra_tests(session: nox.Session) -> None:
     keep_downloads(session)
     session.env.update(QUICK_JVM)
     marks = ("postgresql", "example", "npu", "slow")
-    chosen = (*with_marks(*marks), *TWO_PROCESSES, "-m", f"({' or '.join(marks)}) and not nightly", "--no-skips")
+    asked = f"({' or '.join(marks)}) and not ({AT_NIGHT})"
+    chosen = (*with_marks(*marks), *TWO_PROCESSES, "-m", asked, "--no-skips")
     session.run("python", "-m", "pytest", *chosen, *session.posargs)
 
 
@@ -357,7 +361,8 @@ def extra_tests(session: nox.Session) -> None:
 def nightly_tests(session: nox.Session) -> None:
     """More of what other tests show: a thousand schedules of faults, claims of 500 odd graphs, all digits."""
     session.install("-e", ".", *groups("test", "extra"))
-    session.run("python", "-m", "pytest", *with_marks("nightly"), *TWO_PROCESSES, "-m", "nightly", *session.posargs)
+    files = with_marks("nightly", "npu")
+    session.run("python", "-m", "pytest", *files, *TWO_PROCESSES, "-m", AT_NIGHT, *session.posargs)
 
 
 @nox.session
@@ -446,6 +451,7 @@ def android_host_tests(session: nox.Session, onnxruntime: str) -> None:
     session.install("-e", ".[android,webgpu]", f"onnxruntime=={onnxruntime}", *groups("test"))
     keep_downloads(session)
     newest = onnxruntime == "1.29.0"
+    session.env.update(QUICK_JVM)
     marks = "android_host and not sweep" if newest and has_passed(session, "sweep") else "android_host"
     chosen = ("tests/android_host", *TWO_PROCESSES, "-m", marks, *pytest_words(session))
     passed = session.run("python", "-m", "pytest", *chosen)  # None where nox only installs

@@ -479,7 +479,8 @@ def _from_npm(name: NamedLibrary, say: Say, *, accept_licence: bool) -> NamedLib
 
 
 def _member(archive: tarfile.TarFile, name: str) -> bytes:
-    file = archive.extractfile(name)
+    """A file of a package, read where it comes: to find it by its name, all is decompressed once more before."""
+    file = next((archive.extractfile(member) for member in archive if member.name == name), None)
     if file is None:
         raise MissingError(f"the package has no file {name}")
     return file.read()

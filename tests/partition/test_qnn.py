@@ -393,7 +393,11 @@ SAMPLE = ("mnist.base.onnx", "mobilenet_v2.qdq_u8s8pc.onnx", "mobilenet_v2.qop.o
 @npu
 @pytest.mark.parametrize(
     ("name", "chip"),
-    [(name, chip) for name in SAMPLE for chip in ("SM8650", "SM8635")],
+    [
+        *((name, "SM8650") for name in SAMPLE),
+        *((name, "SM8635") for name in SAMPLE[:2]),
+        *(pytest.param(name, "SM8635", marks=pytest.mark.nightly) for name in SAMPLE[2:]),
+    ],
 )
 def test_partitions_are_those_of_a_session_by_hand(name: str, chip: str, tmp_path: Path) -> None:
     assert not asked_twice(REAL, name, chip, tmp_path)[1]

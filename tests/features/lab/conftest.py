@@ -14,7 +14,7 @@ from tests.features.lab.farm import SCHEME, shared_identity
 from tests.postgres import PostgresServer, own_server
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def server() -> Iterator[PostgresServer]:
     with own_server() as found:
         yield found
