@@ -302,25 +302,26 @@ def list_serials(server: Server, seconds: float = 10.0) -> list[tuple[str, str]]
 
 LIST_POLL_SECONDS = 0.05
 LEAVING_SECONDS = 2.0
+JOINING_SECONDS = 10.0
 
 
-def reconnect(server: Server, serial: str, seconds: float = 10.0) -> str:
+def reconnect(server: Server, serial: str) -> str:
     """Join a device on the network again: the server keeps a lost one as offline until it is disconnected.
 
     What the server says of it, in one line; nothing is raised. It answers before it has done either: a device is
     listed for a while after it was disconnected, when connecting finds the old connection and makes none, and it is
     offline until it has answered a new one. Both are waited for.
     """
-    answer, end = "", time.monotonic() + seconds
+    answer, end = "", time.monotonic() + JOINING_SECONDS
     for service, passing, limit in (
         ("host:disconnect", ("offline", "device"), time.monotonic() + LEAVING_SECONDS),
         ("host:connect", ("offline",), end),
     ):
         try:
-            answer = " ".join(_answer(server, f"{service}:{serial}", seconds).split())
+            answer = " ".join(_answer(server, f"{service}:{serial}", JOINING_SECONDS).split())
         except (LinkError, NoServer) as error:
             answer = str(error)
         with contextlib.suppress(NoServer):
-            while dict(list_serials(server, seconds)).get(serial) in passing and time.monotonic() < limit:
+            while dict(list_serials(server, JOINING_SECONDS)).get(serial) in passing and time.monotonic() < limit:
                 time.sleep(LIST_POLL_SECONDS)
     return answer

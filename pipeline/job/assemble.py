@@ -41,6 +41,7 @@ from pipeline.core.variant import Artifact, Level
 from pipeline.job.prepare import profiled, sizes_of, unexpected
 from pipeline.job.stored import write_reports
 from pipeline.ort_build.run import added_by_operator
+from pipeline.release import shipped
 from pipeline.release.bundle import make_bundle
 from pipeline.release.choose import Choice, Rejected, choose, rejections, suits
 from pipeline.release.manifest import (
@@ -51,25 +52,6 @@ from pipeline.release.manifest import (
     Shipped,
     ShippedContext,
     read_manifest,
-)
-from pipeline.release.shipped import (
-    budget_findings,
-    chosen_contexts,
-    context_findings,
-    custom_findings,
-    custom_libraries,
-    keep_reference,
-    libraries_of,
-    library_licenses,
-    library_name,
-    library_release,
-    operator_configs,
-    requirements,
-    runs_of,
-    shipped_context,
-    shipped_library,
-    signature_of,
-    takes_contexts,
 )
 from pipeline.report.formats import measured_text
 from pipeline.report.model import (
@@ -364,8 +346,8 @@ def check_against_targets(
     unloadable: dict[str, tuple[str, ...]] = {}
     notes: list[Finding] = []
     for target in config.targets:
-        library = shipped_library(target, config, installed)
-        notes += (*library.findings, *custom_findings(config, target))
+        library = shipped.shipped_library(target, config, installed)
+        notes += (*library.findings, *shipped.custom_findings(config, target))
         for artifact in artifacts:
             name = f"{artifact.model}/{artifact.variant.name}"
             findings = rules.findings_for(
@@ -411,10 +393,10 @@ def check_shipping(assembled: Assembled, folder: Path) -> tuple[Finding, ...]:
     """Everything that speaks against the choices of a campaign; with an error among it no bundle may be made."""
     config, choices = assembled.record.config, assembled.choices
     installed = assembled.report.versions["onnxruntime"]
-    libraries = {target.name: shipped_library(target, config, installed) for target in config.targets}
+    libraries = {target.name: shipped.shipped_library(target, config, installed) for target in config.targets}
     read = rules.read_artifacts({choice.artifact.file: folder / ARTIFACTS / choice.artifact.file for choice in choices})
     findings = [finding for library in libraries.values() for finding in library.findings]
-    findings += budget_findings(libraries.values(), config)
+    findings += shipped.budget_findings(libraries.values(), config)
     for choice in choices:
         artifact, library = choice.artifact, libraries[choice.target.name]
         use = rules.use_of(choice.options, artifact.session_options)
@@ -434,10 +416,10 @@ def check_shipping(assembled: Assembled, folder: Path) -> tuple[Finding, ...]:
                 )
                 for row in missing
             ))  # fmt: skip
-    contexts = chosen_contexts(assembled.record.contexts, assembled.record.checks)
+    contexts = shipped.chosen_contexts(assembled.record.contexts, assembled.record.checks)
     for target in config.targets:
         kind, release = libraries[target.name].runtime.kind, _release_of(target, installed)
-        findings += context_findings(contexts, target, kind, release)
+        findings += shipped.context_findings(contexts, target, kind, release)
     # A target that gets fewer models than another gets nothing for them: said, so that nobody finds out late.
     chosen = {(choice.target.name, choice.artifact.model): None for choice in choices}
     for target, model in itertools.product(config.targets, dict.fromkeys(model for _, model in chosen)):
@@ -454,7 +436,7 @@ def check_shipping(assembled: Assembled, folder: Path) -> tuple[Finding, ...]:
 
 def _release_of(target: Target, installed: str) -> str:
     """The release of ONNX Runtime that a target ships."""
-    return target.ort_release or library_release(target) or ".".join(installed.split(".")[:2])
+    return target.ort_release or shipped.library_release(target) or ".".join(installed.split(".")[:2])
 
 
 def _check_unchanged(path: Path, sha256: str) -> None:
@@ -497,19 +479,19 @@ def ship(
     sizes = sizes_of(tables)
     # Inputs and outputs as each model's file declares them, with what the config says of them.
     models = tuple(
-        signature_of(model, file, tables.get(model) or ModelConfig(path=""), size_of=sizes.get(model, ""))
+        shipped.signature_of(model, file, tables.get(model) or ModelConfig(path=""), size_of=sizes.get(model, ""))
         for model, file in {row.artifact.model: folder / ARTIFACTS / row.artifact.file for row in choices}.items()
     )
-    files = {shipped.file: folder / ARTIFACTS / shipped.file.removeprefix(MODELS) for shipped in ships}
-    operators = operator_configs(assembled.record.config, list(files.values()))
+    files = {row.file: folder / ARTIFACTS / row.file.removeprefix(MODELS) for row in ships}
+    operators = shipped.operator_configs(assembled.record.config, list(files.values()))
     sources: dict[str, Path | bytes] = {**files, **context_files}
     sources |= {MODELS + name: folder / ARTIFACTS / name for name in weights}
     sources |= {f"operators/{name}": text.encode() for name, text in operators.items()}
-    custom = (row for choice in choices for row in custom_libraries(assembled.record.config, choice.target))
+    custom = (row for choice in choices for row in shipped.custom_libraries(assembled.record.config, choice.target))
     sources |= {f"{CUSTOM_OPS}{row.system}/{row.abi}/{row.path.name}": row.path for row in custom}
     report = assembled.report
     references, tensors = kept_references(assembled, folder)
-    libraries = libraries_of((choice.target for choice in choices), library)
+    libraries = shipped.libraries_of((choice.target for choice in choices), library)
 
     def attested(bundle: Path) -> dict[str, Any]:
         proofs = [prove(libraries, progress or NoProgress(), bundle) for prove in PROOFS]
@@ -525,7 +507,9 @@ def ship(
         models=models,
         contexts=contexts,
         requires=tuple(
-            requirements(ships, models, files, operators, library_licenses(assembled.record.config.targets))
+            shipped.requirements(
+                ships, models, files, operators, shipped.library_licenses(assembled.record.config.targets)
+            )
         ),
         classes=[choice.classes for choice in choices],
         reports={MEASURED_FILE: measured_text(report, choices, assembled.record.checks).encode()},
@@ -559,13 +543,13 @@ def kept_references(assembled: Assembled, folder: Path) -> tuple[tuple[KeptRefer
     """
     kept: list[KeptReference] = []
     files: dict[str, Path] = {}
-    contexts = chosen_contexts(assembled.record.contexts, assembled.record.checks)
+    contexts = shipped.chosen_contexts(assembled.record.contexts, assembled.record.checks)
     sources = [choice.artifact.source for choice in assembled.choices] + [context.source for context in contexts]
     for model in dict.fromkeys(sources):
         reference = assembled.record.references.get(model)
         if reference:
             references = folder / REFERENCES / model
-            reference_kept = keep_reference(model, reference, references, assembled.record.config.check)
+            reference_kept = shipped.keep_reference(model, reference, references, assembled.record.config.check)
             kept.append(reference_kept)
             files |= {
                 tensor.path: references / Path(tensor.path).name
@@ -580,11 +564,11 @@ def _contexts(assembled: Assembled, folder: Path) -> tuple[tuple[ShippedContext,
     digests = {model.name: model.sha256 for model in assembled.report.models}
     installed = assembled.report.versions["onnxruntime"]
     targets = {(choice.target.name, choice.artifact.model): choice.target for choice in assembled.choices}
-    for context in chosen_contexts(assembled.record.contexts, assembled.record.checks):
+    for context in shipped.chosen_contexts(assembled.record.contexts, assembled.record.checks):
         for target in (target for (_, model), target in targets.items() if model == context.model):
-            if takes_contexts(target):
+            if shipped.takes_contexts(target):
                 release = _release_of(target, installed)
-                ships.append(shipped_context(context, target, digests[context.model], MODELS, release))
+                ships.append(shipped.shipped_context(context, target, digests[context.model], MODELS, release))
                 for name, sha256 in ((context.file, context.sha256), (context.binary, context.binary_sha256)):
                     files[MODELS + name] = folder / ARTIFACTS / name
                     _check_unchanged(files[MODELS + name], sha256)
@@ -614,13 +598,13 @@ def _shipped(assembled: Assembled, choice: Choice) -> Shipped:
         semantic_digest=artifact.semantic_digest,
         aware_by=artifact.aware_by,
         steps=artifact.steps,
-        runs=runs_of(record.config, choice),
+        runs=shipped.runs_of(record.config, choice),
         ort_release=_release_of(target, installed),
         min_api_level=target.min_api_level,
         min_os_version=target.min_os_version,
         abis=target.abis,
-        library=library_name(target),
-        library_kind=shipped_library(target, record.config, installed).runtime.kind.value,
+        library=shipped.library_name(target),
+        library_kind=shipped.shipped_library(target, record.config, installed).runtime.kind.value,
         loading=("mapped" if mapped and record.config.measure.perf_test is None else "path")
         if choice.measured
         else None,
@@ -631,8 +615,8 @@ def _shipped(assembled: Assembled, choice: Choice) -> Shipped:
 def _evidence(assembled: Assembled) -> dict[str, object]:
     """What was measured of the artifacts that ship, on what, and why they were chosen."""
     report, record = assembled.report, assembled.record
-    shipped = {(choice.artifact.model, choice.artifact.variant.name) for choice in assembled.choices}
-    accuracy = msgspec.to_builtins([row for row in report.accuracy if (row.model, row.variant) in shipped])
+    chosen = {(choice.artifact.model, choice.artifact.variant.name) for choice in assembled.choices}
+    accuracy = msgspec.to_builtins([row for row in report.accuracy if (row.model, row.variant) in chosen])
     data = [
         (model, use, path)
         for model, table in sorted(record.tables.items())
@@ -650,10 +634,10 @@ def _evidence(assembled: Assembled) -> dict[str, object]:
         "versions": report.versions,
         "devices": msgspec.to_builtins(report.devices),
         "choices": msgspec.to_builtins(report.choices),
-        "checks": {f"{key[0]}/{key[1]}": msgspec.to_builtins(record.checks_of(*key)) for key in sorted(shipped)},
-        "measured": msgspec.to_builtins([row for row in report.rows if (row.model, row.variant) in shipped]),
+        "checks": {f"{key[0]}/{key[1]}": msgspec.to_builtins(record.checks_of(*key)) for key in sorted(chosen)},
+        "measured": msgspec.to_builtins([row for row in report.rows if (row.model, row.variant) in chosen]),
         "datasets": [{"model": model, "use": use, "name": Path(path).name} for model, use, path in data if path],
-        "contexts": msgspec.to_builtins(chosen_contexts(record.contexts, record.checks)),
+        "contexts": msgspec.to_builtins(shipped.chosen_contexts(record.contexts, record.checks)),
     } | ({"accuracy": accuracy} if accuracy else {})
 
 

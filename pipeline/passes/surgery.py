@@ -22,20 +22,8 @@ from pipeline.model.guards import check_constants, check_structure, computed_con
 from pipeline.model.onnx_model import fix_dimensions
 from pipeline.model.signature import open_axes, own_inputs
 from pipeline.model.types import CODES
+from pipeline.passes import edit
 from pipeline.passes.base import Effect, Model, NotApplicable, Options, Pass, PassContext
-from pipeline.passes.edit import (
-    IR_OF_CONSTANTS,
-    changed,
-    declare,
-    fill_output_shapes,
-    lean,
-    library_call,
-    make_constant,
-    model_bytes,
-    refuse_overridable,
-    value_types,
-    whole,
-)
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
@@ -49,7 +37,7 @@ def take_initializers_out(model: Model, _options: Options, _context: PassContext
         raise NotApplicable("nothing to do", why="no initializer is an input")
     proto = copied(model.proto)
     keep_only(proto.graph.input, lambda value: value.name not in constants)
-    proto.ir_version = max(proto.ir_version, IR_OF_CONSTANTS)
+    proto.ir_version = max(proto.ir_version, edit.IR_OF_CONSTANTS)
     return replace(model, proto=proto)
 
 
@@ -141,14 +129,14 @@ def prune_outputs(model: Model, options: PruneOptions, context: PassContext) -> 
     keep_only(graph.sparse_initializer, lambda sparse: sparse.values.name in needed)
     keep_only(graph.value_info, lambda value: value.name in needed and value.name in given)
     keep_only(graph.quantization_annotation, lambda note: note.tensor_name in needed)
-    return changed(model, proto)
+    return edit.changed(model, proto)
 
 
 def expose(model: Model, names: tuple[str, ...]) -> Model:
     """The model with more outputs: values of its main graph that nodes give."""
     proto = copied(model.proto)
     _set_outputs(proto, (*(value.name for value in proto.graph.output), *names))
-    return changed(model, proto)
+    return edit.changed(model, proto)
 
 
 def _set_outputs(proto: "ModelProto", names: tuple[str, ...]) -> None:
@@ -157,14 +145,14 @@ def _set_outputs(proto: "ModelProto", names: tuple[str, ...]) -> None:
 
     graph = proto.graph
     declared = {value.name: value for value in graph.output}
-    types = value_types(proto) if any(name not in declared for name in names) else {}
+    types = edit.value_types(proto) if any(name not in declared for name in names) else {}
     outputs = []
     for name in names:
         value = onnx.ValueInfoProto(name=name)
         if name in declared:
             value.CopyFrom(declared[name])
         elif (value_type := types.get(name)) and value_type.dtype:
-            declare(value, value_type)
+            edit.declare(value, value_type)
         outputs.append(value)
     del graph.output[:]
     graph.output.extend(outputs)
@@ -221,11 +209,11 @@ def to_external(model: Model, options: ExternalOptions, context: PassContext) ->
                 added.name = node.output[0]
                 moved.add(node.output[0])
     keep_only(proto.graph.node, lambda node: not (node.op_type == "Constant" and moved & set(node.output)))
-    make_constant(proto)
+    edit.make_constant(proto)
     names = {tensor.name for tensor in proto.graph.initializer if large(tensor)}
     if not names or (names <= model.outside and not options.file):
         raise NotApplicable("nothing to do", why=f"no weight in the model has {options.min_bytes} bytes or more")
-    return replace(changed(model, proto), outside=frozenset(model.outside | names))
+    return replace(edit.changed(model, proto), outside=frozenset(model.outside | names))
 
 
 def to_inline(model: Model, _options: Options, _context: PassContext) -> Model:
@@ -278,7 +266,7 @@ def convert_opset(model: Model, options: OpsetOptions, context: PassContext) -> 
             why="ONNX's version converter lacks most adapters to older opsets: 1 of 12 models could be converted down",
             remedy="export the model again with that opset",
         )
-    return changed(model, converted(model.proto, options.version))
+    return edit.changed(model, converted(model.proto, options.version))
 
 
 def raise_opset(model: Model, least: int, where: str) -> Model:
@@ -286,7 +274,7 @@ def raise_opset(model: Model, least: int, where: str) -> Model:
     if onnx_opset(model.proto) >= least:
         return model
     try:
-        return changed(model, converted(model.proto, least))
+        return edit.changed(model, converted(model.proto, least))
     except ModelError as error:
         raise ModelError(
             f"ONNX cannot convert the model to opset {least}", where=where, why=error.why or error.what,
@@ -371,16 +359,16 @@ def fold_shapes(model: Model, _options: Options, context: PassContext) -> Model:
 
     MissingError without onnxslim, ModelError where it fails, NotApplicable where no node goes.
     """
-    refuse_overridable(model)
-    proto = whole(model)
+    edit.refuse_overridable(model)
+    proto = edit.whole(model)
     check_structure(proto, context.where)
-    check_folding(proto, model_bytes(model), context.where)
-    fill_output_shapes(proto)
+    check_folding(proto, edit.model_bytes(model), context.where)
+    edit.fill_output_shapes(proto)
     try:
         import onnxslim
     except ImportError as error:
         raise missing_extra(EXTRA, "onnxslim", context.where, error) from error
-    with library_call(
+    with edit.library_call(
         "onnxslim cannot fold this model",
         context.where,
         "leave fold-shapes out: ONNX Runtime folds constants itself from level basic on",
@@ -392,8 +380,8 @@ def fold_shapes(model: Model, _options: Options, context: PassContext) -> Model:
 
     if len(folded.graph.node) >= len(model.proto.graph.node):
         raise NotApplicable("nothing to do", why="no node computes constants or the sizes of known dimensions")
-    make_constant(folded)
-    return lean(folded, model, context)
+    edit.make_constant(folded)
+    return edit.lean(folded, model, context)
 
 
 def check_folding(proto: "ModelProto", size_bytes: int, where: str) -> None:
@@ -402,7 +390,7 @@ def check_folding(proto: "ModelProto", size_bytes: int, where: str) -> None:
     A hundred bytes can ask for any amount of memory.
     """
     computed = computed_constants(proto.graph)
-    types = value_types(proto)
+    types = edit.value_types(proto)
 
     def size_of(name: str) -> int:
         value = types.get(name)
@@ -442,11 +430,11 @@ def fuse_transformer(model: Model, options: FusionOptions, context: PassContext)
 
     NotApplicable where nothing is fused, ModelError where the optimizer fails.
     """
-    refuse_overridable(model)
-    proto = whole(model)
-    fill_output_shapes(proto)
+    edit.refuse_overridable(model)
+    proto = edit.whole(model)
+    edit.fill_output_shapes(proto)
     before = _contrib(proto)
-    with library_call(
+    with edit.library_call(
         "onnxruntime.transformers cannot fuse this model", context.where, "leave transformer-fusions out", 300
     ):
         from onnxruntime.transformers.optimizer import optimize_model
@@ -469,10 +457,10 @@ def fuse_transformer(model: Model, options: FusionOptions, context: PassContext)
             f"LayerNormalization needs opset {LAYER_NORM_OPSET}", why=f"the model is opset {opset}",
             remedy=f"do opset:version={LAYER_NORM_OPSET} first",
         )  # fmt: skip
-    make_constant(fused)
+    edit.make_constant(fused)
     if not any(entry.domain == CONTRIB for entry in fused.opset_import):
         fused.opset_import.add(domain=CONTRIB, version=1)
-    return lean(fused, model, context)
+    return edit.lean(fused, model, context)
 
 
 def _contrib(proto: "ModelProto") -> int:

@@ -82,9 +82,9 @@ def rank_bound(count: int, outside: float) -> int | None:
 
 
 @lru_cache(maxsize=1024)
-def share_bounds(share: float, count: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Clopper and Pearson's exact bounds of a share that was seen in so many draws; a part of a hit counts as such."""
-    hits, outside = share * count, (1 - confidence) / 2
+def share_bounds(share: float, count: int) -> tuple[float, float]:
+    """Clopper and Pearson's exact 95 % bounds of a share of so many draws; a part of a hit counts as such."""
+    hits, outside = share * count, 0.025  # of the probability, on each side
     return (
         _where(lambda x: beta_share(x, hits, count - hits + 1), outside),
         _where(lambda x: beta_share(x, hits + 1, count - hits), 1 - outside),
