@@ -451,10 +451,6 @@ def predict(
     if not asked:
         return predictions, ()
 
-    def rank(row: Placement) -> tuple[float, int, str, str]:
-        """Most nodes by share, then fewest partitions, then the first by name: tasks end in any order."""
-        return -row.claimed / len(row.nodes), row.partitions, row.variant, row.device
-
     tasks = [
         Task(label=key, call=partial(judge, request), memory_bytes=needed_bytes(size))
         for key, (request, size, _) in asked.items()
@@ -468,7 +464,12 @@ def predict(
             if answer and answer.decisions:
                 placement = placement_of(answer, model=runs[0].model, variant=runs[0].variant, device=runs[0].device)
                 graph = placement.model, placement.provider
-                most_claimed[graph] = min(placement, most_claimed.get(graph, placement), key=rank)
+                # Most nodes by share, then fewest partitions, then the first by name: tasks end in any order
+                most_claimed[graph] = min(
+                    placement,
+                    most_claimed.get(graph, placement),
+                    key=lambda row: (-row.claimed / len(row.nodes), row.partitions, row.variant, row.device),
+                )
             stage.done()
     return predictions, tuple(most_claimed[graph] for graph in sorted(most_claimed))
 
