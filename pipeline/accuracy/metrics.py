@@ -403,10 +403,6 @@ def _psnr(powers: Floats, weights: Counts) -> float:
     return _decibel(span**2, float(weights @ powers[:, 3]) / float(weights @ powers[:, 7]))
 
 
-def _largest_error(powers: Floats, weights: Counts) -> float:
-    return float(powers[weights > 0, 4].max())
-
-
 def _labelled(name: MetricName, measure: Callable[[Outputs, Any], Any], value: Callable[[Any, Counts], float],
               **rest: Any) -> Metric:  # fmt: skip
     return Metric(name=name.value, needs=Needs.LABELS, measure=measure, value=value, **rest)
@@ -550,7 +546,12 @@ METRICS: dict[MetricName, Metric] = {
         _compared(MetricName.COSINE, _cosine, perfect=1.0),
         _compared(MetricName.PSNR, _psnr, share=False),
         _compared(MetricName.SQNR, _sqnr, share=False),
-        _compared(MetricName.MAX_ERROR, _largest_error, share=False, higher_is_better=False),
+        _compared(
+            MetricName.MAX_ERROR,
+            lambda powers, weights: float(powers[weights > 0, 4].max()),
+            share=False,
+            higher_is_better=False,
+        ),
     )
 }
 """Every metric that has a name."""

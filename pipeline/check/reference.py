@@ -30,7 +30,7 @@ from pipeline.check.compare import (
     usual_tolerance,
 )
 from pipeline.check.result import LabelledSet, Reference, StreamReference
-from pipeline.core.errors import ConfigError, Finding, ModelError, PipelineError, Severity
+from pipeline.core.errors import ConfigError, ModelError, PipelineError
 from pipeline.core.files import make_folder
 from pipeline.core.ort_session import first_line, ort_errors
 from pipeline.core.workers import still_at_work
@@ -603,15 +603,4 @@ def excused(checks: Iterable[OutputCheck], file: Path, cpu: str = "") -> tuple[O
         if check.failed and check.max_abs_error is not None
         else check
         for check in checks
-    )
-
-
-def saturation_finding(file: Path) -> Finding:
-    """A warning about figures of a file that saturates here."""
-    return Finding(
-        severity=Severity.WARNING,
-        what="8-bit sums saturate on this computer's processor, which has no VNNI",
-        where=str(file),
-        why="phones and newer processors compute the file exactly, so its accuracy there may be better",
-        remedy="measure on a phone, on a computer with VNNI, or the .onnx file that it was made from",
     )
