@@ -36,8 +36,6 @@ from pipeline.campaign.statistics.groups import (
 from pipeline.config import MeasureConfig
 from tests.values import present
 
-latencies = st.integers(1, 10**11)
-
 
 def group(*rounds: list[int], key: str = "a", marks: tuple[Mark, ...] = ()) -> RunGroup:
     return RunGroup(key=key, latencies_ns=dict(enumerate(map(tuple, rounds))), marks=marks * len(rounds))

@@ -178,7 +178,7 @@ def quantized(precision: str, size_bytes: int) -> tuple[str, object]:
     return variant.name, msgspec.structs.replace(artifact("mnist", variant), size_bytes=size_bytes)
 
 
-def report() -> CampaignReport:
+def searched_report() -> CampaignReport:
     """Float, a quantized artifact that is smaller and worse, and one that is neither smaller nor better than that."""
     good, good_artifact = quantized("u8s8pc", 7_000)
     beaten, beaten_artifact = quantized("u8u8", 8_000)
@@ -195,7 +195,7 @@ def report() -> CampaignReport:
 
 
 def test_only_what_nothing_beats_is_on_the_front() -> None:
-    (front,) = drawing.fronts(report())
+    (front,) = drawing.fronts(searched_report())
     best = {point["label"].partition(":")[0] for point in front.marks if point["number"]}
     assert "basic-fixed-u8s8pc" in best
     assert "basic-fixed-u8u8" not in best
@@ -213,7 +213,7 @@ def test_where_less_is_better_the_least_is_on_top() -> None:
         assert one.result
         result = msgspec.structs.replace(one.result, metric="cer", reference_value=0.04)
         found.append(msgspec.structs.replace(one, result=result))
-    (front,) = drawing.fronts(msgspec.structs.replace(report(), accuracy=tuple(found)))
+    (front,) = drawing.fronts(msgspec.structs.replace(searched_report(), accuracy=tuple(found)))
     places = {point["label"].partition(":")[0]: point for point in front.marks}
     assert places["basic-fixed-u8u8"]["y"] > places["basic-fixed-u8s8pc"]["y"]
     assert not places["basic-fixed-u8u8"]["number"]
@@ -221,7 +221,7 @@ def test_where_less_is_better_the_least_is_on_top() -> None:
 
 
 def test_bars_are_worst_first_and_mark_what_stays_float() -> None:
-    (bars,) = drawing.loss_bars(report())
+    (bars,) = drawing.loss_bars(searched_report())
     assert [bar["number"] for bar in bars.marks] == [1, 0, 0]
     heights = [drawing.BARS_HEIGHT - bar["y"] for bar in bars.marks]
     assert heights == sorted(heights, reverse=True)
@@ -229,7 +229,7 @@ def test_bars_are_worst_first_and_mark_what_stays_float() -> None:
 
 
 def test_the_page_has_both_drawings_and_hostile_names_do_nothing() -> None:
-    page = Page(html.render(report()))
+    page = Page(html.render(searched_report()))
     assert page.tags["rect"] == 3
     assert page.tags["script"] == 1, "the own one of the page"
     assert page.tags["figure"] == 2
@@ -237,7 +237,7 @@ def test_the_page_has_both_drawings_and_hostile_names_do_nothing() -> None:
 
 
 def test_markdown_lists_the_layers() -> None:
-    text = formats.markdown_page(report())
+    text = formats.markdown_page(searched_report())
     assert re.search(r"stem \| Conv \| 1 \| 12.5 dB \| yes", text.replace("&#45;", "-"))
 
 

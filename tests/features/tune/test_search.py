@@ -121,11 +121,14 @@ def test_the_usual_search_takes_less_than_the_grid_and_is_within_two_percent() -
     assert ended.seconds <= 0.3 * ended.grid_seconds
 
 
-def test_reference_runs_come_every_seventh(middle: Table) -> None:
-    _, seen = run(middle, TUNE, true_value(middle))
+def test_reference_runs_come_every_seventh_and_dropped_arms_say_when_and_by_how_much(middle: Table) -> None:
+    proposal, seen = run(middle, TUNE, true_value(middle))
     default = middle.space.default
     at = [one.order for one in seen if one.candidate == default]
     assert max(later - one for one, later in itertools.pairwise(at)) <= REFERENCE_EVERY
+    raced = [why for why in proposal.dropped.values() if "in round" in why.detail]
+    assert raced
+    assert all(why.above and why.above[0] > 0 for why in raced)
 
 
 def test_what_failed_is_not_tried_again_nor_what_has_its_file_and_flags(middle: Table) -> None:
@@ -187,13 +190,6 @@ def test_a_device_that_is_gone_leaves_what_was_shown(middle: Table) -> None:
 def test_an_observation_of_another_space_is_refused(middle: Table) -> None:
     with pytest.raises(ValueError, match="none with number 120"):
         Search(middle.space, [Observation(candidate=120, order=0, value=1.0)], TUNE).propose()
-
-
-def test_every_arm_that_the_race_dropped_says_when_and_by_how_much(middle: Table) -> None:
-    proposal, _ = run(middle, TUNE, true_value(middle))
-    raced = [why for why in proposal.dropped.values() if "in round" in why.detail]
-    assert raced
-    assert all(why.above and why.above[0] > 0 for why in raced)
 
 
 @pytest.mark.long
