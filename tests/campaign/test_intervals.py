@@ -16,6 +16,7 @@ from pipeline.campaign.statistics.groups import (
     noise,
     p_value,
     rank_bound,
+    rank_sums,
     ratio_interval,
     rounds_needed,
     share_bounds,
@@ -63,6 +64,14 @@ def test_bounds_of_a_share_are_those_of_published_tables(
     share: float, count: int, expected: tuple[float, float]
 ) -> None:
     assert share_bounds(share, count) == pytest.approx(expected, abs=5e-5)
+
+
+@pytest.mark.parametrize("count", [1, 4, 8, 11])
+def test_rank_sums_are_those_of_all_signs(count: int) -> None:
+    sums = [sum(rank for rank, positive in enumerate(signs, 1) if positive)
+            for signs in itertools.product((False, True), repeat=count)]  # fmt: skip
+    expected = [np.mean(np.array(sums) <= s) for s in range(count * (count + 1) // 2 + 1)]
+    assert rank_sums(count) == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize(

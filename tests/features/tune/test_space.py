@@ -13,7 +13,7 @@ from pipeline.campaign.record import Skipped
 from pipeline.config import RunConfig, TuneConfig
 from pipeline.core.errors import ConfigError
 from pipeline.core.variant import Artifact, Level, Style, Variant
-from pipeline.features.tune.search import Lap, forecast, next_round, run_race
+from pipeline.features.tune.search import Lap, drift_columns, forecast, next_round, run_race
 from pipeline.features.tune.space import ORT_DEFAULTS, factors, searched_runs, space_of
 from tests.features.tune.simulated import simulated_table
 from tests.values import present
@@ -138,6 +138,13 @@ def laps(values: dict[int, float], rounds: int, seed: int = 0) -> list[Lap]:
     random = np.random.default_rng(seed)
     order = [arm for _ in range(rounds) for arm in random.permutation(list(values)).tolist()]
     return [(arm, values[arm] + random.normal(0, 0.01), number) for number, arm in enumerate(order)]
+
+
+def test_the_level_of_the_device_is_one_line_of_steps() -> None:
+    columns = drift_columns([0, 5, 10, 7])
+    assert columns.shape[0] == 4
+    assert columns[2].sum() == 2.0
+    assert columns[3].sum() == pytest.approx(1.4)
 
 
 def test_a_race_drops_what_is_slower_and_ends_when_nothing_can_be_better() -> None:
