@@ -491,8 +491,10 @@ def _refusal(session: Any, takes: Sequence[TensorInfo], sizes: Mapping[str, int]
     try:
         feeds = first_sample(msgspec.structs.replace(data, sizes=dict(sizes)), takes).inputs
         outputs = run_session(session, feeds, "")
-    except (ModelError, ConfigError) as error:
+    except ModelError as error:
         return error.why or error.what
+    except ConfigError as error:  # no size helps where an input lacks its text
+        return error.text
     empty = [name for name, array in outputs.items() if array.size == 0]
     return f"the output {empty[0]} is empty" if outputs and len(empty) == len(outputs) else ""
 

@@ -73,7 +73,7 @@ def _shape(value: "onnx.ValueInfoProto") -> tuple[int | str | None, ...] | None:
     )
 
 
-PLACEHOLDER = re.compile(r"[\W_]*|-?[0-9]+|None", re.ASCII)
+PLACEHOLDER = re.compile(r"[\W_]*|-?[0-9]+|None")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -113,6 +113,15 @@ def test_the_page_is_no_wider_than_its_window(open_page: Open, text: str, width:
         cells = opened.page.locator("#changed ~ .scroll td", has_text="2.07 ms").all()
         assert len(cells) == (4 if given is text else 0)
         assert all(each.evaluate("(cell) => cell.clientWidth") >= 35 for each in cells)  # not a digit on each line
+        assert max(opened.page.locator("td.word").evaluate_all(LINES)) == 1  # 0 where it is out of sight
+
+
+LINES = """(cells) => cells.map((cell) => {
+  const text = document.createRange();
+  text.selectNodeContents(cell);
+  return text.getClientRects().length;
+})"""
+"""On how many lines the text of each cell stands: no laten|cy."""
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 390)])

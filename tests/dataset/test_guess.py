@@ -111,6 +111,10 @@ GUESSES: dict[str, tuple[onnx.ModelProto, dict[str, int], dict[str, object]]] = 
         model(parsed_nodes("y = Relu (waveforms)"), {"waveforms": (1, ["batch_size", "N"])}),
         {"batch_size": 1, "N": 16000}, {},
     ),
+    "names in any script are names": (
+        model(parsed_nodes("y = Add (x, z)"), {name: (1, [None, "幅"]) for name in ("x", "z")}),
+        {"x[0]": 1, "z[0]": 1, "幅": 16000}, {},
+    ),
     "of two open axes none is a whole signal": (
         model(parsed_nodes("y = Relu (x)"), {"x": (1, ["a", "rows", None])}), {"a": 1, "rows": 100, "x[2]": 100}, {}
     ),
@@ -283,3 +287,10 @@ def test_conversion_names_dimensions_as_the_cause(tmp_path: Path) -> None:
     assert result.code
     assert "sizes given for its dimensions" in result.text
     assert "check_model" not in result.text
+
+
+def test_an_input_of_strings_needs_a_text_and_no_size(tmp_path: Path) -> None:
+    label = helper.make_node("StringNormalizer", ["s"], ["y"], locale="C")
+    found = guess(tmp_path, model([label], {"s": (TensorProto.STRING, [None])}))
+    assert found.missing == ("s[0]",)
+    assert "give a text: --input 's=" in found.why

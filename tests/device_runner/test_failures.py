@@ -27,6 +27,8 @@ SAID = [
     (K.MODEL_LOAD, "std::bad_alloc", K.OUT_OF_MEMORY, "memory"),
     (K.MODEL_LOAD, "Failed to compose Qnn graph.", K.MODEL_LOAD, "no implementation"),
     (K.MODEL_LOAD, "Unsupported model IR version: 14, max supported IR version: 13", K.MODEL_LOAD, "IR version"),
+    (K.MODEL_LOAD, "This is an invalid model. Error: two nodes with same node name (n).", K.MODEL_LOAD, "the name n"),
+    (K.MODEL_LOAD, "Failed to construct locale with name:en_US.UTF-8:locale::facet", K.MODEL_LOAD, "locale en_US"),
     (K.MODEL_LOAD, "Fatal error: my:Op(-1) is not a registered function/op", K.MODEL_LOAD, "custom domain"),
     (K.PROVIDER_REFUSED, "XNNPACK execution provider is not supported in this build. ", K.PROVIDER_MISSING, "without"),
     (K.PROVIDER_REFUSED, "Unknown provider name 'x'. Currently supported values are", K.PROVIDER_MISSING, "name"),

@@ -209,8 +209,10 @@ def _rows(side: CampaignReport, source: str, run: str, *, named: bool) -> dict[t
     if run and not rows:
         names = ", ".join(dict.fromkeys(row.way for row in side.rows))
         raise ConfigError(
-            f"no run {run!r} here", where=source, why=f"measured are: {names or 'none'}",
-            remedy="name one of these",
+            f"no run {run!r} here", where=source,
+            why=f"measured are: {names}" if names else f"campaign {side.campaign} measured nothing",
+            remedy="name one of these" if names
+            else "name another campaign, as in FOLDER#previous; `ort-mobile report FOLDER --list` lists all",
         )  # fmt: skip
     return rows
 

@@ -136,6 +136,12 @@ def test_a_run_that_is_not_one_is_refused(run: str, what: str) -> None:
         compare_sides(report, other, runs=(run, "z"))
 
 
+def test_a_campaign_that_measured_nothing_is_no_list_of_runs_to_choose_from() -> None:
+    with pytest.raises(ConfigError, match="measured nothing") as refused:
+        compare_sides(campaign("1"), campaign("2", row(1, 1, "z")), runs=("z", "z"))
+    assert "#previous" in refused.value.remedy
+
+
 def test_a_run_that_is_named_for_one_side_is_meant_on_both() -> None:
     first, second = (campaign(name, row(1, 1, "x"), row(1, 2, "y")) for name in ("1", "2"))
     for named in (("x", ""), ("", "x/cpu")):
