@@ -101,9 +101,14 @@ def _required(models: list[SourceModel], path: Path, suffixes: tuple[str, ...]) 
                       remedy="name the folder or archive that holds the models")  # fmt: skip
 
 
+def _archive(path: str) -> zipfile.ZipFile:
+    """An archive, kept open for its next member: reading the directory of thousands costs more than most models."""
+    status = Path(path).stat()
+    return _open_archive(path, status.st_mtime_ns, status.st_size)
+
+
 @lru_cache(maxsize=1)
 def _open_archive(path: str, _mtime_ns: int, _size: int) -> zipfile.ZipFile:
-    """An archive kept open for its next member: reading the directory of thousands costs more than most models."""
     return zipfile.ZipFile(path)
 
 
@@ -113,7 +118,8 @@ class Spool:
     def __init__(self, source: SourceModel, folder: Path) -> None:
         self.source = source
         self.folder = folder
-        self.path = folder / "model.onnx"
+        suffix = PurePosixPath(source.member).suffix.lower()  # by it the formats are told
+        self.path = folder / ("model.ort" if suffix == ".ort" else "model.onnx")
         self.spooled_bytes = 0
 
     def fetch_model(self) -> Path:
@@ -125,17 +131,13 @@ class Spool:
         """The first bytes of the model, without extracting it; ModelError as for `fetch_model`."""
         where = self.source.name
         try:
-            with self._archive().open(self.source.member) as packed:
+            with _archive(self.source.path).open(self.source.member) as packed:
                 return packed.read(count)
         except KeyError as error:
             raise ModelError("no such member in the archive", where=where, remedy="list the archive") from error
         except ZIP_ERRORS as error:
             raise ModelError("the archive's member cannot be extracted", where=where, why=str(error),
                              remedy="make the archive anew, without a password") from error  # fmt: skip
-
-    def _archive(self) -> zipfile.ZipFile:
-        status = Path(self.source.path).stat()
-        return _open_archive(self.source.path, status.st_mtime_ns, status.st_size)
 
     def fetch_beside(self, location: str) -> None:
         """Extract the file that the model names as external data, to the same place relative to the model.
@@ -153,7 +155,7 @@ class Spool:
             raise ModelError("the archive's entry lies outside its root", where=where, why=member,
                              remedy="make the archive anew with relative names")  # fmt: skip
         try:
-            archive = self._archive()
+            archive = _archive(self.source.path)
             if optional and member not in archive.NameToInfo:
                 return
             self._extract(archive, archive.getinfo(member), target)
@@ -232,8 +234,7 @@ def source_bytes(source: SourceModel) -> int:
     """Bytes of a model with the data files that exporters usually put beside it; 0 where they cannot be had."""
     with contextlib.suppress(*ZIP_ERRORS, KeyError):
         if source.member:
-            with zipfile.ZipFile(source.path) as archive:
-                return archive.getinfo(source.member).file_size
+            return _archive(source.path).getinfo(source.member).file_size
         path = Path(source.path)
         usual = {path.name, *(f"{path.name}{end}" for end in DATA_ENDINGS), f"{path.stem}.data", "weights.pb"}
         return sum(file.stat().st_size for name in usual if (file := path.with_name(name)).is_file())

@@ -17,6 +17,7 @@ from pipeline.model.onnx_model import load_model
 from pipeline.model.sources import SourceModel, find_models
 from tests.command import ort_mobile
 from tests.onnx_samples import linear, parsed_nodes, save
+from tests.ort_models import convert
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "build_configs" / "examples" / "mnist" / "mnist.onnx"
@@ -125,6 +126,15 @@ def test_an_archive_that_would_fill_the_disk_is_refused_before_it_is_unpacked(
         load_model(source, tmp_path / "work")
     assert "times what it has packed" in caught.value.why
     assert not (tmp_path / "work").exists() or not any((tmp_path / "work").rglob("*.onnx"))
+
+
+@pytest.mark.parametrize("command", [("check",), ("partition", "--ep", "nnapi")], ids=" ".join)
+def test_an_ort_file_is_judged_in_an_archive_as_beside_it(tmp_path: Path, command: tuple[str, ...]) -> None:
+    path = convert(linear(), tmp_path / "m.ort")
+    with zipfile.ZipFile(tmp_path / "models.zip", "w") as archive:
+        archive.write(path, "m.ORT")
+    beside, packed = (ort_mobile(*command, name, "--json", "-", cwd=tmp_path) for name in (path, "models.zip"))
+    assert packed.out.replace("models.zip/m.ORT", str(path)) == beside.out
 
 
 def test_a_name_that_is_twice_in_an_archive_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
