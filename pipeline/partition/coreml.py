@@ -6,13 +6,12 @@ Which rows MLProgram had before release 1.21 is read off the lists of operators 
 
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
-from functools import lru_cache
 
 from pipeline.core.releases import at_release
 from pipeline.partition import coreml_checks as check
 from pipeline.partition.answer import MAX_VERSION, LoadForecast, Refusal, Settings
 from pipeline.partition.coreml_checks import MAX_RANK, mlprogram, neural_network
-from pipeline.partition.graph import Graph, Node, Shape, bodies, given_outside
+from pipeline.partition.graph import Graph, Node, bodies, given_outside
 from pipeline.partition.rules import (
     Check,
     Claim,
@@ -516,12 +515,6 @@ TABLE: Table = {
 }
 
 
-@lru_cache(maxsize=1024)
-def _usual(shape: Shape) -> bool:
-    """Whether no check of shapes that is for all operators looks twice at a shape."""
-    return not ({None, 0} & set(shape)) and len(shape) <= check.MAX_RANK and not check.too_long(shape)
-
-
 def refusal(case: Case) -> Refusal | None:
     """The checks that every node passes through, in the order of ep_rules E.2."""
     rule = rule_of(TABLE, case.node.op_type, case.settings)
@@ -548,14 +541,14 @@ def refusal(case: Case) -> Refusal | None:
     if problem is not None:
         return problem
     # Every input that exists counts, small ones like axes too (E.2.5).
-    for position, unit_value in enumerate(case.unit.inputs):
-        value = case.graph.value(unit_value.name)
+    for position in filter(case.exists, range(case.listed)):
+        value = case.value(position)
         shape = value.shape
-        if not unit_value.name or (shape is not None and _usual(shape)):
-            continue  # nearly all: no text is made
         if shape is None:
             remedy = "export the model with its shapes"
             return Refusal("shape", f"the shape of {show(case, position)} is not known", remedy)
+        if value.static and 0 not in shape and len(shape) <= check.MAX_RANK and not check.too_long(shape):
+            continue  # nearly all: no text is made
         name = f"input {show(case, position)} {show_shape(shape)}"
         if settings.require_static_input_shapes and not value.static:
             return Refusal("dynamic", f"{name} is not static, as RequireStaticInputShapes asks", FIX)

@@ -208,9 +208,8 @@ def selection_crash(graph: Graph, settings: Settings) -> Refusal | None:
     """A Pad without DequantizeLinear before a QuantizeLinear: releases up to 1.27 read out of range (C.2)."""
     if settings.ort_release >= (1, 28):
         return None
-    pads = [node for node in graph.nodes.values() if node.op_type == "Pad"]
-    for node in sorted(pads, key=lambda node: graph.order.index(node.index)):
-        unit = _candidate(graph, node, settings)
+    for node in (graph.nodes[index] for index in graph.order):
+        unit = _candidate(graph, node, settings) if node.op_type == "Pad" else None
         if unit is None or unit.dqs or not _complete(Case(graph, unit, settings), 0):
             continue
         return Refusal(
