@@ -1,6 +1,7 @@
 """The simulator of a Snapdragon's NPU: what it computes otherwise than the CPU is found, with the node at fault."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -90,13 +91,18 @@ WRONG = {
 """Models that the NPU computes otherwise: the operator at fault, and the fix after which it is right."""
 
 
+def some(names: Iterable[str], *chosen: str) -> list[Any]:
+    """Parameters of which those that are not chosen are for the night: each asks the compiler for seconds."""
+    return [pytest.param(name, marks=[] if name in chosen else pytest.mark.nightly) for name in names]
+
+
 def test_every_rewrite_for_the_npu_alone_has_a_case() -> None:
     only = {fix.name for fix in MODEL_FIXES if not fix.helps & set(on_any_chip())}
     assert only <= {fix for _, _, fix in WRONG.values()}
 
 
 @npu
-@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("name", some(WRONG, "resize", "counted", "norm"))
 def test_what_is_claimed_and_computed_otherwise_is_found_and_fixed(name: str, tmp_path: Path) -> None:
     made, op_type, fix = WRONG[name]
     onnx.save(made, tmp_path / "m.onnx")
@@ -132,7 +138,7 @@ def of_negatives(op_type: str, power: float = 0.5, before: str = "") -> onnx.Mod
 
 
 @npu
-@pytest.mark.parametrize("op_type", ["Sqrt", "Log", "Pow"])
+@pytest.mark.parametrize("op_type", some(["Sqrt", "Log", "Pow"], "Log"))
 def test_numbers_in_the_place_of_nan_are_found(op_type: str, tmp_path: Path) -> None:
     """Of random inputs it stays open whether the model is ever given such numbers; of test data it is wrong."""
     onnx.save(of_negatives(op_type), tmp_path / "m.onnx")
