@@ -290,10 +290,14 @@ def _keep_between(graph: "onnx.GraphProto", before: set[str]) -> None:
     bits would be infinite all the same. Where several such nodes read a value, that of wheels before 1.32 casts it
     for each, by the same name. `before` names the nodes that it did not insert.
     """
-    added = [n.output[0] if n.op_type == "Cast" and n.name not in before else "" for n in graph.node]
-    for place in reversed(range(len(added))):
-        if added[place] and added[place] in added[:place]:
-            del graph.node[place]
+    repeated, outputs = [], set()
+    for position, node in enumerate(graph.node):
+        if node.op_type == "Cast" and node.name not in before:
+            if node.output[0] in outputs:
+                repeated.append(position)
+            outputs.add(node.output[0])
+    for position in reversed(repeated):
+        del graph.node[position]
     casts = {n.output[0]: n for n in graph.node if n.op_type == "Cast" and n.name not in before}
     to = {name: next(int(row.i) for row in cast.attribute if row.name == "to") for name, cast in casts.items()}
     direct = {
