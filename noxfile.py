@@ -206,7 +206,7 @@ def tests(session: nox.Session) -> None:
 @development_session
 def long_tests(session: nox.Session) -> None:
     """Whole jobs, builds of the probe and others that take more than two seconds each: what `tests` leaves out."""
-    chosen = (*with_marks("long"), *TWO_PROCESSES, "-m", f"long and not ({OWN_SESSIONS})")
+    chosen = (*with_marks("long"), *TWO_PROCESSES, "-m", f"long and not ({OWN_SESSIONS} or {AT_NIGHT})")
     pytest(session, *(session.posargs or chosen))
 
 

@@ -1,5 +1,6 @@
 """Folders of our own: where they are, what is moved into them, and what is not used from them."""
 
+import shutil
 import stat
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from device_runner.adb.phone import take_lease
 from device_runner.build import build_probe
 from device_runner.errors import UnavailableError
 from device_runner.files import are_sound, cache_folder, note_digests, own_folder_errors, state_folder
+from tests import own_home
 
 
 @pytest.fixture(autouse=True)
@@ -68,8 +70,15 @@ def test_a_file_that_is_not_what_was_noted_is_not_sound(tmp_path: Path, damage: 
 
 @pytest.mark.long
 def test_a_damaged_probe_is_built_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ORT_MOBILE_CACHE", str(tmp_path / "cache"))
+    """A copy of the one that all tests use: to build it takes two seconds."""
+    shared, cache = tmp_path / "shared", tmp_path / "cache"
+    own_home.link(shared)
+    monkeypatch.setenv("ORT_MOBILE_CACHE", str(shared))
+    folder = build_probe().parent
+    shutil.copytree(folder, cache / folder.relative_to(shared))
+    monkeypatch.setenv("ORT_MOBILE_CACHE", str(cache))
     probe = build_probe()
+    assert probe.is_relative_to(cache)
     whole, built = probe.read_bytes(), probe.stat().st_mtime_ns
     assert build_probe().stat().st_mtime_ns == built, "a sound one is used as it is"
     probe.write_bytes(whole[:2000] + bytes([whole[2000] ^ 1]) + whole[2001:])

@@ -30,7 +30,7 @@ KINDS = tuple(noises(1, 0))
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("count", [20, 150, 5000])
+@pytest.mark.parametrize("count", [20, 150, 1000, pytest.param(5000, marks=pytest.mark.nightly)])
 def test_noise_alone_has_no_warmup(count: int) -> None:
     found: dict[str, list[int]] = {kind: [] for kind in KINDS}
     for seed in range(200):
@@ -42,7 +42,10 @@ def test_noise_alone_has_no_warmup(count: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("count", "slow", "ratio"), [(60, 10, 1.3), (150, 30, 1.25), (5000, 1000, 1.1)])
+@pytest.mark.parametrize(
+    ("count", "slow", "ratio"),
+    [(60, 10, 1.3), (150, 30, 1.25), (1000, 200, 1.15), pytest.param(5000, 1000, 1.1, marks=pytest.mark.nightly)],
+)
 def test_a_known_change_is_found(count: int, slow: int, ratio: float) -> None:
     near = dict.fromkeys(KINDS, 0)
     for seed in range(100):

@@ -102,7 +102,7 @@ def growing() -> onnx.ModelProto:
     return _model([*nodes, helper.make_node("ReduceMax", ["long"], ["y"])])
 
 
-HOSTILE: dict[str, Callable[[], onnx.ModelProto]] = {
+HOSTILE: dict[str, Callable[..., onnx.ModelProto]] = {
     one.__name__: one
     for one in (
         random_values, doubling, endless, many_nodes, many_inputs, many_weights, large_constant, large_value, growing,

@@ -176,7 +176,8 @@ WRONG_IN_HALF = ("mobilenet_v1.fp16",)
 @pytest.mark.long
 @pytest.mark.parametrize("name", [
     "conformer_block.fp16_op17", "face_embedding.fp16", "mlp_tabular.fp16", "mnist.fp16", "mobilenet_v1.fp16",
-    "mobilenet_v2.fp16", "mobilenet_v2.fp16io", "unet.fp16", "yolov8n.fp16",
+    "mobilenet_v2.fp16io",
+    *(pytest.param(f"{name}.fp16", marks=pytest.mark.nightly) for name in ("mobilenet_v2", "unet", "yolov8n")),
 ])  # fmt: skip
 def test_real_models_in_half_precision_that_a_gpu_computed_wrong_are_told(
     oracle: Path, tmp_path: Path, name: str

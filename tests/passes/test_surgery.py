@@ -133,7 +133,7 @@ def test_weights_stay_external_while_the_opset_changes(tmp_path: Path) -> None:
 FOLDED = ["bert_base.base", "vit_tiny.batch", "lstm_classifier.batch", "swin_slice.base", "mnist.base", "yolov8n.fp16"]
 
 
-@pytest.mark.parametrize("name", [pytest.param(FOLDED[0], marks=pytest.mark.long), *FOLDED[1:]])
+@pytest.mark.parametrize("name", [pytest.param(FOLDED[0], marks=(pytest.mark.long, pytest.mark.nightly)), *FOLDED[1:]])
 def test_computed_shapes_become_constants(name: str, tmp_path: Path) -> None:
     path = extract(name, tmp_path)
     steps = ["fixed-dimensions:rest=2"] if name.endswith(".batch") else []

@@ -43,7 +43,7 @@ def tracer(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("convert", MNIST, "--output", "out", "--level", "none,basic,extended,all", "--check"),
         ("partition", MNIST, "--ep", "nnapi", "--optimize", "basic", "--advise"),
         ("run", "mnist.toml", "--output", "out"),
-        ("perf", MNIST, "--device", "local"),
+        ("perf", MNIST, "--device", "local", "--rounds", "2", "--min-seconds", "0.01"),
     ],
     ids=lambda arguments: str(arguments[0]),
 )

@@ -458,11 +458,15 @@ def test_what_the_system_refuses_is_no_damage(
 
 
 FAULTS = ("signal=SIGKILL", "signal=SIGTERM", "signal=SIGINT", "signal=SIGHUP", "error=EIO", "error=ENOSPC")
+OF_EACH_KIND = ("signal=SIGKILL", "signal=SIGTERM", "error=ENOSPC")
+"""What nothing can hear, what is heard, and what the system refuses: in each run."""
 
 
 @pytest.mark.long
 @pytest.mark.skipif(not STRACE, reason="strace is not installed")
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault", [pytest.param(fault, marks=[pytest.mark.nightly] * (fault not in OF_EACH_KIND)) for fault in FAULTS]
+)
 def test_an_update_that_is_stopped_as_it_swaps_leaves_one_of_the_bundles(made: Path, fault: str) -> None:
     assert stopped_at_each(made, "renameat2", fault) == 1
 
