@@ -20,7 +20,15 @@ from pipeline.config.tables import is_function
 from pipeline.core.errors import ConfigError, Finding, Severity
 from pipeline.core.files import write_bytes
 from pipeline.dataset.dataset import CALIBRATION_SHARE, Dataset, Part, Sample
-from pipeline.dataset.values import check_padding, function_samples, image_tensor, plain_dtype, value_array, wav_tensor
+from pipeline.dataset.values import (
+    check_padding,
+    full_lengths,
+    function_samples,
+    image_tensor,
+    plain_dtype,
+    value_array,
+    wav_tensor,
+)
 from pipeline.model.signature import Array, TensorInfo, open_axes, own_inputs, resolve_dimensions
 
 if TYPE_CHECKING:
@@ -113,7 +121,7 @@ def _every(data: Dataset, takes: Takes) -> Iterator[Sample]:
 
 
 def _complete(data: Dataset, takes: Takes, given: Mapping[str, Array], number: int, where: str) -> dict[str, Array]:
-    """Every input of the model: declared values before given arrays before random numbers."""
+    """Every input of the model: declared values before given arrays before full lengths and random numbers."""
     import numpy as np
 
     generator = np.random.Generator(np.random.PCG64(data.seed + number))
@@ -139,6 +147,9 @@ def _complete(data: Dataset, takes: Takes, given: Mapping[str, Array], number: i
                 why=f"it is {array.dtype} {list(array.shape)}, the model takes {info}",
                 remedy="make the test data again for this model, or change `dimensions`",
             )  # fmt: skip
+    for name, length in full_lengths(takes, arrays).items():
+        if name not in given and name not in data.inputs:
+            arrays[name] = np.full_like(arrays[name], length)
     return arrays
 
 

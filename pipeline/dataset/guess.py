@@ -28,9 +28,10 @@ from pipeline.core.ort_session import (
 from pipeline.core.variant import Level
 from pipeline.dataset import Array, Dataset, TensorInfo, check_data, first_sample, samples, sizes_in
 from pipeline.dataset.files import write_tensor
+from pipeline.dataset.values import full_lengths
 from pipeline.model.guards import check_structure
 from pipeline.model.onnx_model import LoadedModel, load_model, prepare_model
-from pipeline.model.ort_format import TensorType, read_ort
+from pipeline.model.ort_format import TensorType, read_artifact
 from pipeline.model.signature import OpenAxis, check_states, names_of, open_axes, own_inputs, resolve_dimensions
 from pipeline.model.sources import SourceModel
 
@@ -341,22 +342,15 @@ def make_feeds(
 ) -> tuple[TensorFile, ...]:
     """The inputs of one model as raw files in `work_folder`, of the sizes and data that are given.
 
-    Open dimensions of .onnx files that nobody sizes get likely sizes.
+    Open dimensions that nobody sizes get likely sizes.
 
-    ConfigError for names, sizes and data that do not fit, and for open dimensions of .ort files without a size.
+    ConfigError for names, sizes and data that do not fit, and for open dimensions that run with no likely size.
     """
     path, folder = Path(source.path), Path(work_folder)
     if path.suffix.lower() == ".ort":
-        takes = ort_inputs(path)
+        takes = inputs_of_file(path)
         sizes = resolve_dimensions(takes, dimensions, path.name)
-        missing = [axis for axis in open_axes(takes) if axis.key not in sizes and axis.input not in data.inputs]
-        if missing and not data.test_data:
-            names = list(names_of(missing))
-            raise ConfigError(
-                f"no size is given for {', '.join(names)}", where=str(path),
-                remedy=f"give --dimension {names[0]}=N …, or --test-data",
-            )  # fmt: skip
-        data = msgspec.structs.replace(data, sizes=sizes)
+        data = _complete_ort_data(path, takes, sizes, data)
     else:
         loaded = load_model(source, folder)
         takes = own_inputs(loaded.proto)
@@ -369,9 +363,32 @@ def make_feeds(
     )
 
 
-def ort_inputs(path: Path) -> tuple[TensorInfo, ...]:
-    """The inputs of an ORT format file that are no initializers."""
-    graph = read_ort(path).graph
+def _complete_ort_data(path: Path, takes: Sequence[TensorInfo], sizes: Mapping[str, int], data: Dataset) -> Dataset:
+    """As `complete_data`, of an ORT format file, with `sizes` by `input[axis]`: names and shapes alone say what is
+    likely.
+    """
+    from onnx import ModelProto
+
+    data = msgspec.structs.replace(data, sizes={**data.sizes, **sizes})
+    unsized = (axis for axis in open_axes(takes) if axis.key not in sizes)
+    axes = [axis for axis in unsized if not isinstance(data.inputs.get(axis.input), tuple)]
+    if data.test_data or not axes:
+        return data
+    try:
+        session = make_session(path, session_options(brief=True))
+    except ort_errors() as error:
+        raise _refused(error, path.name) from error
+    whole = _with_values(ModelProto(), takes, data)
+    sized, why = _first_that_runs(session, ModelProto(), takes, axes, whole, path.name)
+    if not sized:
+        raise no_size(path.name, list(names_of(axes)), why)
+    guessed = resolve_dimensions(takes, {name: size for name, (size, _) in sized.items()}, path.name)
+    return msgspec.structs.replace(whole, sizes=guessed | whole.sizes)
+
+
+def inputs_of_file(path: Path) -> tuple[TensorInfo, ...]:
+    """The inputs of a file in either format that are no initializers; ModelError when it cannot be read."""
+    graph = read_artifact(path).graph
     inputs = []
     for name in graph.inputs:
         kind = graph.node_args.get(name)
@@ -453,7 +470,7 @@ def guess_inputs(source: SourceModel, dimensions: dict[str, int], data: Dataset,
     guess = msgspec.structs.replace(guess, values=values, reasons=reasons)
     if not axes:
         return guess
-    sized, why = _first_that_runs(loaded, dimensions, takes, axes, data)
+    sized, why = _first_that_runs(open_session(prepared, brief=True), prepared.proto, takes, axes, data, source.name)
     if not sized:
         names = tuple(n for group, choices in units(prepared.proto, takes, axes) for n in group if choices[0][1] != ONE)
         return msgspec.structs.replace(guess, missing=names or tuple(names_of(axes)), why=why)
@@ -465,22 +482,27 @@ def guess_inputs(source: SourceModel, dimensions: dict[str, int], data: Dataset,
     except ModelError:
         fixable = False
     reasons |= {name: reason for name, (_, reason) in sized.items()}
-    return msgspec.structs.replace(guess, dimensions=sizes, reasons=reasons, fixable=fixable)
+    # Lengths are filled in by themselves too, but which axis they are of is plain only while it is open
+    by_axis = resolve_dimensions(guess.inputs, sizes, source.name)
+    arrays = first_sample(msgspec.structs.replace(data, sizes=by_axis), guess.inputs).inputs
+    lengths = {name: size for name, size in full_lengths(guess.inputs, arrays).items() if name not in data.inputs}
+    reasons |= dict.fromkeys(lengths, "the full length")
+    values |= lengths
+    return msgspec.structs.replace(guess, dimensions=sizes, values=values, reasons=reasons, fixable=fixable)
 
 
 def _first_that_runs(
-    loaded: LoadedModel, given: Mapping[str, int], takes: Sequence[TensorInfo], axes: Sequence[OpenAxis], data: Dataset
-) -> tuple[dict[str, tuple[int, str]], str]:
+    session: Any, model: "onnx.ModelProto", takes: Sequence[TensorInfo], axes: Sequence[OpenAxis], data: Dataset,
+    where: str,
+) -> tuple[dict[str, tuple[int, str]], str]:  # fmt: skip
     """The likeliest sizes that the model runs with, by name with the reason; or none, and why not."""
-    prepared = prepare_model(loaded, given)
-    session = open_session(prepared, brief=True)
     deadline = time.monotonic() + PATIENCE_SECONDS
     why = ""
-    for number, sizes in enumerate(assignments(units(prepared.proto, takes, axes))):
+    for number, sizes in enumerate(assignments(units(model, takes, axes))):
         if number >= MOST_TRIALS or time.monotonic() > deadline:
             break
         whole = with_sums({name: size for name, (size, _) in sizes.items()}, list(names_of(axes)))
-        why = _refusal(session, takes, resolve_dimensions(takes, whole, loaded.source.name), data)
+        why = _refusal(session, takes, resolve_dimensions(takes, whole, where), data)
         if not why:
             return {name: sizes.get(name, (size, "a sum")) for name, size in whole.items()}, ""
     return {}, why
@@ -489,7 +511,7 @@ def _first_that_runs(
 def _refusal(session: Any, takes: Sequence[TensorInfo], sizes: Mapping[str, int], data: Dataset) -> str:
     """Why the model does not run with inputs of these sizes; "" when it does and gives numbers."""
     try:
-        feeds = first_sample(msgspec.structs.replace(data, sizes=dict(sizes)), takes).inputs
+        feeds = first_sample(msgspec.structs.replace(data, sizes={**data.sizes, **sizes}), takes).inputs
         outputs = run_session(session, feeds, "")
     except ModelError as error:
         return error.why or error.what
@@ -514,7 +536,8 @@ def complete_data(loaded: LoadedModel, dimensions: Mapping[str, int], data: Data
     of_data = resolve_dimensions(takes, of_data, loaded.source.name)
     if all(axis.key in of_data for axis in axes):
         return msgspec.structs.replace(whole, sizes=data.sizes | of_data)
-    sized, why = _first_that_runs(loaded, dimensions, takes, axes, whole)
+    session, where = open_session(prepared, brief=True), loaded.source.name
+    sized, why = _first_that_runs(session, prepared.proto, takes, axes, whole, where)
     if not sized:
         error = no_size(loaded.source.name, list(names_of(axes)), why)
         raise blame_dimensions(loaded, dimensions, data, error) from error
@@ -563,7 +586,8 @@ def blame_dimensions(
             sizes = sizes_in(data, takes)
         else:
             whole = _with_values(prepared.proto, takes, data)
-            sized, _ = _first_that_runs(loaded, {}, takes, open_axes(takes), whole)
+            session, axes = open_session(prepared, brief=True), open_axes(takes)
+            sized, _ = _first_that_runs(session, prepared.proto, takes, axes, whole, loaded.source.name)
             sizes = {name: size for name, (size, _) in sized.items()}
     except (ModelError, ConfigError):
         return error

@@ -9,6 +9,7 @@ import logging
 import os
 import platform
 import secrets
+import shlex
 import sys
 import threading
 import time
@@ -45,14 +46,15 @@ from pipeline.campaign.record import CampaignRecord, Host, JobRecord, Skipped
 from pipeline.campaign.store import Store, open_store
 from pipeline.compat.rules import findings_for, first_error, read_artifacts, runtime_on
 from pipeline.config import ConditionsConfig, Config, MeasureConfig, Platform, Target, TuneConfig
-from pipeline.core.errors import Finding, MissingError, ModelError
+from pipeline.core.errors import Finding, MissingError, ModelError, Severity
 from pipeline.core.files import DATABASE, scratch
 from pipeline.core.progress import Progress, duration_text
 from pipeline.core.variant import Artifact
 from pipeline.core.workers import Task, run_tasks
-from pipeline.dataset import Dataset
-from pipeline.dataset.guess import make_feeds
+from pipeline.dataset import Dataset, TensorInfo
+from pipeline.dataset.guess import inputs_of_file, make_feeds
 from pipeline.job.stored import locked
+from pipeline.model.signature import names_of, open_axes, resolve_dimensions
 from pipeline.model.sources import SourceModel
 
 log = logging.getLogger(__name__)
@@ -277,14 +279,19 @@ class PerfOrder:
 
 
 def inputs_of_files(order: PerfOrder, work: Path) -> dict[str, Inputs]:
-    """What each file is given, by its path: the probe's own random numbers, or, where sizes or data are given, what is
-    made in `work` in processes of their own; raises what is wrong with these.
+    """What each file is given, by its path: the probe's own random numbers, or, where sizes or data are given or
+    dimensions are open, what is made in `work` in processes of their own; raises what is wrong with these.
 
     A file that cannot be read gets none: its own run says why.
     """
     feeds: dict[Path, tuple[TensorFile, ...]] = {}
     tasks = []
-    for number, file in enumerate(order.files if order.dimensions or order.data.given else ()):
+    for number, file in enumerate(order.files):
+        takes: tuple[TensorInfo, ...] = ()
+        with contextlib.suppress(ModelError, OSError):
+            takes = inputs_of_file(file)
+        if not (order.dimensions or order.data.given or open_axes(takes)):
+            continue
         folder = work / f"inputs-{number}"
         folder.mkdir()
         call = partial(make_feeds, SourceModel(path=str(file)), order.dimensions, order.data, str(folder))
@@ -298,6 +305,33 @@ def inputs_of_files(order: PerfOrder, work: Path) -> dict[str, Inputs]:
         str(file): Inputs(tensors=feeds.get(file, ()), dimensions={} if file in feeds else order.dimensions)
         for file in order.files
     }
+
+
+def guessed_sizes(order: PerfOrder, inputs: Mapping[str, Inputs]) -> dict[Path, dict[str, int]]:
+    """By file, the sizes of open dimensions that neither the order nor its data give, as they are in the inputs."""
+    guessed: dict[Path, dict[str, int]] = {}
+    for file in order.files if not order.data.test_data else ():
+        shapes = {tensor.name: tensor.shape for tensor in inputs[str(file)].tensors}
+        takes = inputs_of_file(file) if shapes else ()
+        given = resolve_dimensions(takes, order.dimensions, str(file))
+        guessed[file] = {
+            name: shapes[axes[0].input][axes[0].axis]
+            for name, axes in names_of(open_axes(takes)).items()
+            if axes[0].key not in given and not isinstance(order.data.inputs.get(axes[0].input), tuple)
+        }
+    return guessed
+
+
+def guess_warnings(guessed: Mapping[Path, Mapping[str, int]]) -> Iterator[Finding]:
+    """The guessed sizes of each file as what one may want otherwise."""
+    for file, sizes in guessed.items():
+        if sizes:
+            options = " ".join(f"--dimension {shlex.quote(f'{name}={size}')}" for name, size in sizes.items())
+            yield Finding(
+                severity=Severity.WARNING, where=_name(file, list(guessed)),
+                what=f"sizes were guessed: {', '.join(f'{name} = {size}' for name, size in sizes.items())}",
+                remedy=f"give those that your app uses: {options}",
+            )  # fmt: skip
 
 
 def warnings(runs: Sequence[PlannedRun], findings_of: FindingsOf) -> Iterator[Finding]:

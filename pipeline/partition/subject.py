@@ -3,7 +3,7 @@
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from device_runner.files import open_regular
-from pipeline.core.errors import ConfigError, ModelError
+from pipeline.check.many import LARGEST_RUN_BYTES
+from pipeline.core.errors import ConfigError, ModelError, PipelineError
 from pipeline.core.files import share_file, storage_errors
-from pipeline.dataset.guess import assignments, units, with_sums
+from pipeline.dataset import Dataset
+from pipeline.dataset.guess import assignments, complete_data, units, with_sums
 from pipeline.model.edit import copied
 from pipeline.model.guards import check_constants, check_structure, computed_constants, shaped_bytes
 from pipeline.model.onnx_model import LeanModel, LoadedModel, fix_dimensions, load_model, read_in
 from pipeline.model.signature import names_of, open_axes, own_inputs, resolve_dimensions
-from pipeline.model.sources import SourceModel, Spool
+from pipeline.model.sources import SourceModel, Spool, source_bytes
 from pipeline.model.types import CODES
 from pipeline.partition.answer import NO_SIZES, Optimize, Settings
 from pipeline.partition.graph import Graph, body_types, infer, slim_copy, tensor_reader, view, view_of_file
@@ -265,16 +267,29 @@ def unnamed(model: "ModelProto", sizes: Mapping[str, int]) -> tuple[str, ...]:
 def likely_sizes(loaded: LoadedModel, given: Mapping[str, int]) -> Iterator[dict[str, int]]:
     """Sizes for all dynamic dimensions that ONNX Runtime's shape inference accepts, the likeliest first.
 
-    Nothing is run: claims hardly depend on which size it is, as long as it is one. ConfigError when a size is given for
-    a dimension that the model does not have.
+    They are those with which the model runs here, as every command guesses them. Of a model that is too large to be
+    tried, or does not run on this computer's CPU, inference alone decides: claims hardly depend on which size it is.
+    ConfigError when a size is given for a dimension that the model does not have.
     """
     takes = own_inputs(loaded.proto)
     names = names_of(open_axes(takes))
     by_axis = resolve_dimensions(takes, given, loaded.source.name)
     asked = {name: by_axis[axes[0].key] for name, axes in names.items() if axes[0].key in by_axis}
     left = tuple(axis for axis in open_axes(takes) if axis.key not in by_axis)
-    for assignment in islice(assignments(units(loaded.proto, takes, left)), MOST_TRIALS):
-        sizes = with_sums(asked | {name: size for name, (size, _) in assignment.items()}, list(names))
+    running: dict[str, int] = {}
+    if left and source_bytes(loaded.source) <= LARGEST_RUN_BYTES:
+        with suppress(PipelineError):
+            running = complete_data(loaded, dict(given), Dataset()).sizes
+    candidates = (
+        [{name: running[axes[0].key] for name, axes in names_of(left).items()}]
+        if running
+        else (
+            {name: size for name, (size, _) in assignment.items()}
+            for assignment in islice(assignments(units(loaded.proto, takes, left)), MOST_TRIALS)
+        )
+    )
+    for candidate in candidates:
+        sizes = with_sums(asked | candidate, list(names))
         model = slim_copy(loaded.proto)
         fix_dimensions(model, sizes, loaded.source.name)
         try:

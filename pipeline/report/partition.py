@@ -118,7 +118,7 @@ def _lines(model: "ModelFit", judged_for: Sequence[str]) -> Iterator[str]:
     nodes = counted(model.nodes, "node")
     yield f"{click.style(visible(model.path), bold=True)}: {nodes}{opset}, ONNX Runtime {', '.join(judged_for)}"
     if model.dynamic:
-        guessed = f"; guessed: {_named(model.guessed)}" if model.guessed else ""
+        guessed = f"; guessed: {_named(model.guessed)}" if model.guessed and model.sizes else ""
         yield f"dynamic dimensions: {_named(model.dynamic)}{guessed}"
     yield ""
     yield from _table(model)

@@ -9,11 +9,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from device_runner.spec import ElementType
 from pipeline.check.reference import make_reference
 from pipeline.config import Range
 from pipeline.core.errors import ConfigError
-from pipeline.dataset import Dataset
-from pipeline.dataset.guess import Guess, guess_inputs, make_feeds, ort_inputs, with_sums
+from pipeline.dataset import Dataset, TensorInfo, first_sample
+from pipeline.dataset.guess import Guess, guess_inputs, inputs_of_file, make_feeds, with_sums
 from pipeline.model.sources import SourceModel
 from tests.command import Done, ort_mobile
 from tests.onnx_samples import parsed_nodes
@@ -91,6 +92,12 @@ def state_and_speed() -> onnx.ModelProto:
     return model(parsed_nodes("y = Mul (state, speed)"), {"state": (1, [2, None, 8]), "speed": (1, [1])})
 
 
+def heard(dims: Dims) -> onnx.ModelProto:
+    """Takes signals of several lengths, which it compares with those of all."""
+    nodes = parsed_nodes("sum = ReduceSum (waveforms)  floats = Cast <to = 1> (waveforms_lens)  y = Add (sum, floats)")
+    return model(nodes, {"waveforms": (1, dims), "waveforms_lens": (TensorProto.INT64, ["N"])})
+
+
 GUESSES: dict[str, tuple[onnx.ModelProto, dict[str, int], dict[str, object]]] = {
     "an image has the size that the layers behind it demand": (
         flattened(3 * 96 * 96, ["batch", 3, "height", "width"]), {"batch": 1, "height": 96, "width": 96}, {}
@@ -111,6 +118,10 @@ GUESSES: dict[str, tuple[onnx.ModelProto, dict[str, int], dict[str, object]]] = 
         model(parsed_nodes("y = Relu (waveforms)"), {"waveforms": (1, ["batch_size", "N"])}),
         {"batch_size": 1, "N": 16000}, {},
     ),
+    "a length is all of the axis it speaks of": (
+        heard(["N", "T"]), {"N": 1, "T": 16000}, {"waveforms_lens": 16000}
+    ),
+    "a length is no number of features": (heard(["N", "T", 80]), {"N": 1, "T": 100}, {"waveforms_lens": 100}),
     "names in any script are names": (
         model(parsed_nodes("y = Add (x, z)"), {name: (1, [None, "幅"]) for name in ("x", "z")}),
         {"x[0]": 1, "z[0]": 1, "幅": 16000}, {},
@@ -218,7 +229,7 @@ def test_conversion_and_measuring_take_the_same_names(tmp_path: Path) -> None:
 def test_a_file_in_the_ort_format_says_its_inputs(tmp_path: Path) -> None:
     paddle(tmp_path)
     converted(tmp_path)
-    (info,) = ort_inputs(tmp_path / "out" / "m.basic-fixed.ort")
+    (info,) = inputs_of_file(tmp_path / "out" / "m.basic-fixed.ort")
     assert (info.name, len(info.shape or ()), (info.shape or ())[1]) == ("x", 4, 3)
 
 
@@ -235,6 +246,43 @@ def test_a_file_in_the_ort_format_wants_sizes_by_name(tmp_path: Path) -> None:
     converted(tmp_path)
     result = measured(tmp_path / "out" / "m.basic-fixed.ort", tmp_path, "--dimension", "x[2]=4", code=2)
     assert "x[3]" in result.err
+
+
+def test_what_nobody_sizes_is_measured_on_likely_sizes(tmp_path: Path) -> None:
+    path = paddle(tmp_path)
+    converted(tmp_path)
+    done = measured(path, tmp_path, tmp_path / "out" / "m.basic-fixed.ort")
+    document = json.loads((tmp_path / "p.json").read_text())
+    assert [row["status"] for row in document["rows"]] == ["ok", "ok"]
+    assert [row["what"] for row in document["warnings"]] == 2 * ["sizes were guessed: x[0] = 1, x[2] = 28, x[3] = 28"]
+    assert "--dimension 'x[0]=1' --dimension 'x[2]=28'" in done.out
+
+
+def test_what_no_size_suits_is_not_measured(tmp_path: Path) -> None:
+    onnx.save(impossible(), tmp_path / "m.onnx")
+    done = measured(tmp_path / "m.onnx", tmp_path, code=2)
+    assert "the sizes of batch, width_of_it are not known" in done.err
+    assert "--dimension" in done.err.partition("remedy:")[2]
+
+
+@pytest.mark.parametrize(
+    ("names", "shape", "lengths"),
+    [
+        (("x", "x_lens"), (1, 100, 80), [80]),  # either axis may be meant: the shorter is within both
+        (("audio_signal", "length"), ("b", 80, "frames"), [7]),
+        (("x", "strength"), ("b", "n"), [0]),
+        (("x", "y_lens"), ("b", "n"), [9]),
+    ],
+)
+def test_lengths_are_full_where_names_and_shapes_say_of_what(
+    names: tuple[str, str], shape: tuple[int | str, ...], lengths: list[int]
+) -> None:
+    takes = (
+        TensorInfo(name=names[0], dtype=ElementType.FLOAT32, shape=shape),
+        TensorInfo(name=names[1], dtype=ElementType.INT64, shape=("b",)),
+    )
+    data = Dataset(sizes={"b": 1, "n": 9, "frames": 7}, seed=1)
+    assert first_sample(data, takes).inputs[names[1]].tolist() == lengths
 
 
 def test_what_is_measured_is_the_test_data(tmp_path: Path) -> None:

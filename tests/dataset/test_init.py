@@ -195,6 +195,15 @@ def test_a_custom_domain_is_refused_at_once_in_the_words_of_convert(tmp_path: Pa
     assert f"remedy: {answer.remedy}\n" in result.err
 
 
+def test_a_check_guesses_the_same_sizes_although_its_inference_takes_others(tmp_path: Path) -> None:
+    nodes = parsed_nodes("same = Equal (count, only)  shape = Concat <axis = 0> (one, count)  y = Reshape (x, shape)")
+    tensors = {"only": np.array([256]), "one": np.array([1])}
+    write(tmp_path, model(nodes, {"x": (1, ["batch", "samples"]), "count": (onnx.TensorProto.INT64, [1])}, tensors))
+    assert '"samples" = 256' in (tmp_path / "m.toml").read_text()
+    (answer,) = check_models([tmp_path / "m.onnx"], (make_settings("nnapi"),), {}).models
+    assert answer.sizes == {"batch": 1, "samples": 256}
+
+
 def test_a_name_that_is_not_the_files_is_shown(tmp_path: Path) -> None:
     onnx.save(embedded(178), tmp_path / "mein Modell ä.onnx")
     result = ort_mobile("init", tmp_path / "mein Modell ä.onnx", "--output", tmp_path / "m.toml")

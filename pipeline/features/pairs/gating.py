@@ -1,6 +1,7 @@
 """Gate and bisection: what paths name, which artifacts belong together, their rounds in pairs, and the outcome."""
 
 import hashlib
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -47,6 +48,8 @@ from pipeline.features.pairs.report import (
 )
 from pipeline.job.bench import (
     PerfOrder,
+    guess_warnings,
+    guessed_sizes,
     inputs_of_files,
     libraries_by_device,
     open_bench,
@@ -55,6 +58,8 @@ from pipeline.job.bench import (
 )
 from pipeline.job.stored import has_campaigns, stored
 from pipeline.release.manifest import MANIFEST_FILE, bundled_libraries, verify_bundle
+
+log = logging.getLogger(__name__)
 
 MODEL_FILES = (".ort", ".onnx")
 
@@ -95,11 +100,14 @@ def model_files(paths: Iterable[Path]) -> tuple[Path, ...]:
 
 def read_sources(paths: Sequence[Path], order: PerfOrder, work: Path) -> tuple[PairSource, ...]:
     """Each path as what can be measured: a bundle or an output folder with its own options and inputs, a model file
-    with those of the order, made in `work`, which must stay while they are run.
+    with those of the order, made in `work`, which must stay while they are run. Guessed sizes of inputs are logged.
 
     Raises ConfigError for what cannot be measured, CheckFailed for a bundle that was changed.
     """
-    inputs = inputs_of_files(order, work) if order.dimensions or order.data.given else {}
+    inputs = inputs_of_files(order, work)
+    for finding in guess_warnings(guessed_sizes(order, inputs)):
+        log.warning("%s: %s", finding.where, finding.text)
+    inputs = {name: given for name, given in inputs.items() if given != Inputs()}
     return tuple(_source(path, order.options, inputs.get(str(path))) for path in paths)
 
 

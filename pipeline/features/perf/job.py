@@ -41,9 +41,11 @@ from pipeline.core.progress import Progress
 from pipeline.core.workers import Task, run_tasks
 from pipeline.dataset import Dataset
 from pipeline.dataset.files import write_tensor
-from pipeline.dataset.guess import make_feeds, ort_inputs
+from pipeline.dataset.guess import inputs_of_file, make_feeds
 from pipeline.job.bench import (
     PerfOrder,
+    guess_warnings,
+    guessed_sizes,
     host,
     inputs_of_files,
     new_campaign,
@@ -55,9 +57,8 @@ from pipeline.job.bench import (
     warnings,
 )
 from pipeline.job.prepare import profile_run
-from pipeline.model.onnx_model import load_model
-from pipeline.model.ort_format import read_ort
-from pipeline.model.signature import check_states, own_inputs
+from pipeline.model.ort_format import read_artifact
+from pipeline.model.signature import check_states
 from pipeline.model.sources import SourceModel, require_model_file
 from pipeline.report.model import CampaignReport, ends_of, make_rows, measured_runs, medians
 from pipeline.report.modes import mode_rows
@@ -134,7 +135,9 @@ def _original(
 ) -> Original:
     for file in dict.fromkeys((model, *files)):
         with suppress(ModelError):  # its own run says what is wrong with a file
-            check_states(stream.states, *_names(Path(file), Path(folder)), file)
+            graph = read_artifact(Path(file)).graph
+            inputs = [each.name for each in inputs_of_file(Path(file))]
+            check_states(stream.states, inputs, graph.outputs, file)
     tensors = make_feeds(SourceModel(path=model), dimensions, data, folder)
     feeds = zero_states({tensor.name: read_tensor(tensor).copy() for tensor in tensors}, stream.states, data.inputs)
     try:
@@ -144,14 +147,6 @@ def _original(
                          remedy="check --state, and give sizes with --dimension") from error  # fmt: skip
     first = (write_tensor(Path(folder) / f"first_{number}.bin", *row) for number, row in enumerate(feeds.items()))
     return tuple(first), reference
-
-
-def _names(path: Path, folder: Path) -> tuple[Sequence[str], Sequence[str]]:
-    """The inputs and outputs of a file."""
-    if path.suffix.lower() == ".ort":
-        return [each.name for each in ort_inputs(path)], read_ort(path).graph.outputs
-    model = load_model(SourceModel(path=str(path)), folder).proto
-    return [each.name for each in own_inputs(model)], [each.name for each in model.graph.output]
 
 
 def measure_streams(
@@ -296,12 +291,7 @@ def measure_callers(
 
 def open_batch(file: Path) -> set[str]:
     """The name of the first axis of the inputs, where it has no size; ConfigError where there is none."""
-    with scratch() as work:
-        takes = (
-            ort_inputs(file)
-            if file.suffix.lower() == ".ort"
-            else own_inputs(load_model(SourceModel(path=str(file)), work).proto)
-        )
+    takes = inputs_of_file(file)
     names = {info.shape[0] for info in takes if info.shape and isinstance(info.shape[0], str) and info.shape[0]}
     if not names:
         raise ConfigError(
@@ -426,12 +416,14 @@ def measure_files(
             run.file for run in possible if provider_named(run.options.provider).gpu and run.file.endswith(".onnx")
         }
         losses = gpu_losses_of_files(sorted(map(Path, on_gpu)), order.dimensions, order.data)
+        inputs = inputs_of_files(order, bench.work)
+        guessed = guessed_sizes(order, inputs)
         plan = CampaignPlan(
             campaign=campaign.id,
             planned_runs=distinct(runs),
             measure=order.measure,
             conditions=order.conditions,
-            inputs=inputs_of_files(order, bench.work),
+            inputs=inputs,
             libraries={name: order.library},
         )
         stored, left = bench.measure(campaign, plan)
@@ -440,7 +432,8 @@ def measure_files(
         if original:
             others += measure_streams(original, distinct(possible), plan, bench)
         asked = parse_concurrent(order.concurrent or "1", order.files) if order.concurrent or order.batches else []
-        others += measure_callers(asked, order.batches, distinct(possible), plan, bench, order.dimensions)
+        sizes = {name: size for of_file in (*guessed.values(), order.dimensions) for name, size in of_file.items()}
+        others += measure_callers(asked, order.batches, distinct(possible), plan, bench, sizes)
         profiles = []
         if order.profiles:  # each once more with the profiler on: what it costs is not in the times that are compared
             with bench.progress.stage("profile", len(distinct(possible))) as stage:
@@ -453,10 +446,10 @@ def measure_files(
         # The first file is what all others are compared with.
         planned = list(recorded(runs, runs[0].run_name if runs else None))
         records = [record for rounds in stored.values() for record in rounds]
-        sizes = {(run.model, run.variant): run.size_bytes for run in runs}
+        sizes_bytes = {(run.model, run.variant): run.size_bytes for run in runs}
         rule = decision_rule(order.measure)
         measured = measured_runs(planned, records)
-        rows, (failures, left_out) = make_rows(measured, sizes, rule), ends_of(measured)
+        rows, (failures, left_out) = make_rows(measured, sizes_bytes, rule), ends_of(measured)
         modes, mode_failures, mode_skipped = mode_rows(planned, records, order.measure, rule)
         # A device that did not become fit for a run: no run's own failure.
         messages = {failure.message for failure in (*failures, *mode_failures)}
@@ -481,7 +474,7 @@ def measure_files(
             skipped=(*skipped, *left_out, *mode_skipped),
             failures=(*unfit, *failures, *mode_failures),
             modes=modes,
-            warnings=(*warnings(runs, findings_of), *losses),
+            warnings=(*guess_warnings(guessed), *warnings(runs, findings_of), *losses),
             profile_views=profile_views(profiled, medians(rows), {}),
         )
     return report, profiled, denied, others
