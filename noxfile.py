@@ -34,7 +34,7 @@ AT_NIGHT = "nightly or (npu and consumer)"
 TWO_PROCESSES = ("-n", "2", "--dist", "worksteal")
 """Each begins with half of the tests, in their order: what the tests of a module share is made in one of them."""
 
-FAST_TESTS = ("-n", "3", *TWO_PROCESSES[2:], "-m", f"not ({OWN_SESSIONS} or long)")
+FAST_TESTS = ("-n", "3", *TWO_PROCESSES[2:], "-m", f"not ({OWN_SESSIONS} or long or nightly)")
 """A third process fills two processors while others wait for what is killed, hangs or is silent."""
 
 RELEASE_TESTS = (

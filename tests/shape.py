@@ -38,25 +38,26 @@ def sources() -> dict[str, ast.Module]:
     return {str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
 
 
+@cache
+def nodes(path: str) -> tuple[ast.AST, ...]:
+    """All nodes of a module: to walk over all modules takes a second."""
+    return tuple(ast.walk(sources()[path]))
+
+
 def lines(path: str) -> int:
     """Lines of a module."""
     return len((ROOT / path).read_text(encoding="utf-8").splitlines())
 
 
-def functions(module: ast.Module) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Every function and method, nested ones too."""
-    return [node for node in ast.walk(module) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+def functions(path: str) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Every function and method of a module, nested ones too."""
+    return [node for node in nodes(path) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
 
 
 @cache
 def data_classes() -> dict[str, list[str]]:
     """The classes of each module that hold fields (Struct, NamedTuple, dataclass), heirs of such classes too."""
-    classes = {
-        (path, node.name): node
-        for path, module in sources().items()
-        for node in ast.walk(module)
-        if isinstance(node, ast.ClassDef)
-    }
+    classes = {(path, node.name): node for path in sources() for node in nodes(path) if isinstance(node, ast.ClassDef)}
     bases = {"Struct", "NamedTuple", "TypedDict"}
     count = -1
     while count != len(bases):
@@ -77,19 +78,19 @@ def _bases(node: ast.ClassDef) -> Iterator[str]:
             yield name
 
 
-def filler_names(module: ast.Module) -> list[str]:
-    """Variables and parameters that are called by a filler, one entry for each place that binds one."""
-    bound = [node.arg for node in ast.walk(module) if isinstance(node, ast.arg)]
-    bound += [node.id for node in ast.walk(module) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+def filler_names(path: str) -> list[str]:
+    """Variables and parameters of a module that are called by a filler, one entry for each place that binds one."""
+    bound = [node.arg for node in nodes(path) if isinstance(node, ast.arg)]
+    bound += [node.id for node in nodes(path) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
     return [name for name in bound if name in FILLERS]
 
 
 def totals() -> dict[str, Shape]:
     """The shape of each package, and of all under "total"."""
     rows: dict[str, Shape] = {}
-    for path, module in sources().items():
+    for path in sources():
         parts = Path(path).parts
-        values = Shape(lines(path), 1, len(data_classes()[path]), len(functions(module)), len(filler_names(module)))
+        values = Shape(lines(path), 1, len(data_classes()[path]), len(functions(path)), len(filler_names(path)))
         for name in ("/".join(parts[:2]) if len(parts) > 2 else parts[0], "total"):
             rows[name] = Shape(*map(sum, zip(rows.get(name, Shape()), values, strict=True)))
     return {**{name: row for name, row in rows.items() if name != "total"}, "total": rows["total"]}

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 def imported_features(path: str) -> set[str]:
     """The features that a module imports anywhere in its text."""
     names: set[str] = set()
-    for node in ast.walk(shape.sources()[path]):
+    for node in shape.nodes(path):
         modules = []
         if isinstance(node, ast.Import):
             modules = [alias.name for alias in node.names]

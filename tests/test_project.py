@@ -61,8 +61,8 @@ def test_few_dependencies_each_with_a_lower_bound() -> None:
 def test_functions_and_modules_fit_a_readers_memory() -> None:
     long = {
         f"{path}:{node.name}": length
-        for path, module in shape.sources().items()
-        for node in shape.functions(module)
+        for path in shape.sources()
+        for node in shape.functions(path)
         if (length := (node.end_lineno or node.lineno) - node.lineno + 1) > 100
     }
     assert long == {}
@@ -111,8 +111,8 @@ def test_the_packages_can_be_drawn_on_one_page() -> None:
 
 def test_a_public_class_name_has_one_meaning() -> None:
     places: dict[str, list[str]] = {}
-    for path, module in shape.sources().items():
-        for node in ast.walk(module):
+    for path in shape.sources():
+        for node in shape.nodes(path):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append(path)
     assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
@@ -135,9 +135,9 @@ def test_no_import_leads_back_to_where_it_began() -> None:
     assert len(list(TopologicalSorter(graph).static_order())) == len(modules)  # raises CycleError with the modules
 
 
-def names_in(module: ast.Module) -> set[str]:
+def names_in(path: str) -> set[str]:
     """Every module that the source names: imports anywhere, and in tables (of a feature its commands)."""
-    nodes = list(ast.walk(module))
+    nodes = shape.nodes(path)
     imports = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
     named = {f"{node.module}.{alias.name}" for node in imports for alias in node.names}
     named |= {node.module or "" for node in imports}
@@ -153,8 +153,7 @@ def test_the_modules_that_a_reader_opens_lead_to_each_other() -> None:
     (counts,) = re.findall(r"^\| modules that a reader opens: [^|]*\| ([\d, ]+) \|", page, re.MULTILINE)
     assert ", ".join(str(len(path)) for path in paths) == counts
     modules = {
-        path.removesuffix(".py").replace("/", ".").removesuffix(".__init__"): names_in(module)
-        for path, module in shape.sources().items()
+        path.removesuffix(".py").replace("/", ".").removesuffix(".__init__"): names_in(path) for path in shape.sources()
     }
     for path in paths:
         for place, name in enumerate(path):

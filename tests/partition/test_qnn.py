@@ -322,7 +322,7 @@ sys.addaudithook(lambda event, given: event == "import" and print(given[0], file
 """
 
 
-@pytest.mark.parametrize("command", ["partition", "check", "convert"])
+@pytest.mark.parametrize("command", [pytest.param("partition", marks=pytest.mark.nightly), "check", "convert"])
 def test_the_extra_changes_nothing_where_no_chip_is_named(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,8 @@ from tests.passes.real_models import assert_same, extract, run
 
 REAL = [
     "mnist.op7", "blazeface.base", "conformer_block.base", "convnext_tiny_slice.op20", "einsum_attention.base",
-    "face_embedding.qdq_u8s8pc", "vit_tiny.base", "mlp_tabular.ir3", "yolov8n.fp16", "unet.hw",
+    "face_embedding.qdq_u8s8pc", "vit_tiny.base", "mlp_tabular.ir3", "yolov8n.fp16",
+    pytest.param("unet.hw", marks=pytest.mark.nightly),
 ]  # fmt: skip
 
 

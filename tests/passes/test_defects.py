@@ -135,7 +135,7 @@ def test_memory_does_not_grow_with_the_samples(tmp_path: Path, method: Method) -
 
     calibrate(ready, samples(2), method)
     peaks = []
-    for count in (2, 12):
+    for count in (2, 6):
         tracemalloc.start()
         calibrate(ready, samples(count), method)
         peaks.append(tracemalloc.get_traced_memory()[1])

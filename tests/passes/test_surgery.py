@@ -55,7 +55,7 @@ def test_pruning_takes_inputs_that_nothing_reads_along(tmp_path: Path) -> None:
     assert_same(path, result, tmp_path)
 
 
-EXTERNAL = ["mobilenet_v1.base", "vit_tiny.base", "mnist.op7", "yolov8n.qdq_u8s8pc", "unet.fp16"]
+EXTERNAL = ["mobilenet_v1.base", "vit_tiny.base", "mnist.op7", "face_embedding.qdq_u8s8pc", "face_embedding.fp16"]
 
 
 @pytest.mark.parametrize("name", EXTERNAL)
@@ -130,10 +130,14 @@ def test_weights_stay_external_while_the_opset_changes(tmp_path: Path) -> None:
     assert result.model.proto.ByteSize() < 1 << 20
 
 
-FOLDED = ["bert_base.base", "vit_tiny.batch", "lstm_classifier.batch", "swin_slice.base", "mnist.base", "yolov8n.fp16"]
-
-
-@pytest.mark.parametrize("name", [pytest.param(FOLDED[0], marks=(pytest.mark.long, pytest.mark.nightly)), *FOLDED[1:]])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("bert_base.base", marks=(pytest.mark.long, pytest.mark.nightly)),
+        pytest.param("swin_slice.base", marks=pytest.mark.nightly),
+        "vit_tiny.batch", "lstm_classifier.batch", "mnist.base", "yolov8n.fp16",
+    ],
+)  # fmt: skip
 def test_computed_shapes_become_constants(name: str, tmp_path: Path) -> None:
     path = extract(name, tmp_path)
     steps = ["fixed-dimensions:rest=2"] if name.endswith(".batch") else []
@@ -152,7 +156,10 @@ FUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", FUSED)
+@pytest.mark.parametrize(
+    "name", ["distilbert.base", "vit_tiny.base", "conformer_block.base", "convnext_tiny_slice.base",
+             pytest.param("swin_slice.base", marks=pytest.mark.nightly)],
+)  # fmt: skip
 def test_parts_of_transformers_are_fused(name: str, tmp_path: Path) -> None:
     path = extract(name, tmp_path)
     newer = ["opset:version=17"] if onnx.load(path).opset_import[0].version < 17 else []

@@ -21,7 +21,7 @@ from pipeline.model.types import CPP_TYPES
 from pipeline.required_ops import TYPE_NAMES, RequiredOps
 from pipeline.required_ops.value import ALWAYS_KEPT, INPUTS, TRIPLE, TYPE_SLOTS, OpTypes
 
-few = settings(max_examples=settings().max_examples // 4)
+few = settings(max_examples=settings().max_examples // 2)
 """25 examples of each property, 500 with `--hypothesis-profile nightly`."""
 
 OPERATORS = (
