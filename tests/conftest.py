@@ -76,10 +76,33 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(50_000, 20, 20)
 
 
+def pytest_sessionfinish() -> None:
+    """As above, for the five collections with which pytest ends: they look for what was left since this one."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def shared_workers() -> Iterator[None]:
     """Workers that outlive their test; `own_workers` for tests of when they start and end."""
     with children.shared():
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def copied_databases() -> Iterator[None]:
+    """Tables of new databases that are copied; tests of the migrations run them."""
+    from tests import new_databases  # where tests run: the process that only hands them out needs no database
+
+    with new_databases.copied():
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """Files of a test need not outlive a computer that loses its power: each would be waited for for 5 ms."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.fsync", lambda _: None)
         yield
 
 

@@ -26,9 +26,16 @@ from pipeline.core.files import REVISION
 from pipeline.core.variant import Level
 from pipeline.features.lab.queue import TABLES
 from pipeline.job.assemble import assemble
+from tests import new_databases
 from tests.campaign.store.samples import ARTIFACT, CAMPAIGN, DOCUMENT, SECOND, add_second_migration, run_record
 
 ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(autouse=True)
+def _migrated() -> Iterator[None]:
+    with new_databases.migrated():
+        yield
 
 
 def engine_of(url: str) -> sa.Engine:

@@ -60,7 +60,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     kept = stored_runs(folder)
     early = ort_mobile("report", folder / "out", code=2)
     assert "the search here has not ended" in early.err
-    ended = ort_mobile("tune", config, "--output", folder / "out", "--minutes", "0.1", "--resume")
+    ended = ort_mobile("tune", config, "--output", folder / "out", "--minutes", "0.05", "--resume")
     assert "Best configuration" in ended.out
     assert "Pareto front" in ended.out
     return folder, kept
