@@ -127,9 +127,18 @@ def home(*, may_fetch: bool) -> Iterator[Path]:
             shutil.rmtree(own, ignore_errors=True)
 
 
-def _modes(folder: Path) -> dict[Path, int]:
+def _modes(folder: Path) -> dict[str, int]:
     """Kind and permissions of a folder and of all in it; links are not followed."""
-    return {path: path.lstat().st_mode for path in (folder, *folder.rglob("*"))} if folder.is_dir() else {}
+    modes, folders = {}, [str(folder)] if folder.is_dir() else []
+    while folders:
+        place = folders.pop()
+        modes[place] = os.lstat(place).st_mode
+        for entry in os.scandir(place):
+            if entry.is_dir(follow_symlinks=False):
+                folders.append(entry.path)
+            else:
+                modes[entry.path] = entry.stat(follow_symlinks=False).st_mode
+    return modes
 
 
 def link(cache: Path, names: tuple[str, ...] = BUILT) -> None:

@@ -20,7 +20,7 @@ except UnavailableError as missing:
 Array = NDArray[Any]
 RNG = np.random.default_rng(5)
 IMAGE = RNG.standard_normal((2, 5, 6, 4)).astype(np.float32)
-SMALL = settings(max_examples=40, deadline=None)
+SMALL = settings(max_examples=15, deadline=None)
 
 
 def floats(*shape: int) -> Array:

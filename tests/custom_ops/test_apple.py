@@ -52,6 +52,14 @@ def job(work: Path, *libraries: Path | str, platform: str = "ios", lowest: str =
     return ort_mobile("run", "twice.toml", "--convert-only", cwd=work, code=code).text
 
 
+@pytest.fixture(scope="module")
+def phones(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder after a job with a framework for phones."""
+    folder = tmp_path_factory.mktemp("phones")
+    job(folder, framework(folder, PHONE))
+    return folder
+
+
 def package(work: Path) -> dict[str, str]:
     ort_mobile("release", "apple", "output/twice/bundle", "--output", "package", cwd=work)
     return {name: content.decode(errors="replace") for name, content in files_of(work / "package").items()}
@@ -84,9 +92,9 @@ def test_a_bundle_for_phones_has_the_framework_and_its_package_links_it(tmp_path
     assert ort_mobile("release", "apple", bundle, "--output", "package", cwd=tmp_path).out.startswith("unchanged")
 
 
-def test_a_folder_in_the_place_of_the_library_writes_no_ruby_of_its_own(tmp_path: Path) -> None:
+def test_a_folder_in_the_place_of_the_library_writes_no_ruby_of_its_own(phones: Path, tmp_path: Path) -> None:
     """CocoaPods runs what a podspec says: only names out of a ZIP are plain."""
-    job(tmp_path, framework(tmp_path, PHONE))
+    shutil.copytree(phones, tmp_path, dirs_exist_ok=True)
     bundle, name = tmp_path / "output/twice/bundle", "a'.chop;#.xcframework"
     library = bundle / "custom_ops/ios/all/twice.xcframework.zip"
     with zipfile.ZipFile(library) as archive:
@@ -112,10 +120,9 @@ def test_a_mac_links_a_dylib_in_a_framework(tmp_path: Path) -> None:
     assert f"twice.xcframework/{MAC}/libtwice.dylib" in package(tmp_path)
 
 
-def test_react_native_is_told_that_it_lacks_them(tmp_path: Path) -> None:
-    job(tmp_path, framework(tmp_path, PHONE))
+def test_react_native_is_told_that_it_lacks_them(phones: Path) -> None:
     for language in ("react-native", "maui"):
-        done = ort_mobile("release", "snippet", "output/twice/bundle", "--for", language, cwd=tmp_path)
+        done = ort_mobile("release", "snippet", "output/twice/bundle", "--for", language, cwd=phones)
         assert "without custom operators" in done.err
         assert "xcframework.zip" not in done.out
 

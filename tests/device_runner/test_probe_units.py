@@ -60,7 +60,7 @@ def call(units: Path, part: str, content: bytes) -> list[bytes]:
     return done.stdout.split(b"\n")[:-1]
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(texts=TEXTS)
 def test_any_bytes_become_a_valid_json_string(units: Path, texts: list[bytes]) -> None:
     lines = call(units, "string", b"".join(text + b"\0" for text in texts))
@@ -75,7 +75,7 @@ def test_any_bytes_become_a_valid_json_string(units: Path, texts: list[bytes]) -
         assert (full == b"1") == (len(quoted) > 15)
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(sizes=NUMBERS, texts=TEXTS)
 def test_sizes_are_read_back_and_nothing_else_passes(units: Path, sizes: list[int], texts: list[bytes]) -> None:
     written = ",".join(map(str, sizes)).encode()
@@ -100,7 +100,7 @@ def test_a_request_is_read(units: Path) -> None:
     assert line.startswith(b"ok ")
 
 
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_a_changed_request_is_refused(units: Path, data: st.DataObject) -> None:
     request = bytearray(encode_inspection([("question", "a", ""), ("operand", "3", "1,2")], limit_seconds=1.0))
@@ -114,7 +114,7 @@ def test_a_changed_request_is_refused(units: Path, data: st.DataObject) -> None:
 LATENCIES = st.lists(st.tuples(st.integers(0, 400), st.integers(1, 10**9)), min_size=1, max_size=400)
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(pairs=LATENCIES)
 def test_bins_hold_every_inference_by_when_it_began(units: Path, pairs: list[tuple[int, int]]) -> None:
     begun = accumulate(gap for gap, _ in pairs)

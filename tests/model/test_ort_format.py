@@ -318,7 +318,7 @@ def test_a_constant_whose_bytes_do_not_fit_its_shape_is_refused(donors: list[byt
         parse_ort(bytes(data), "a donor")
 
 
-@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_damaged_models_give_a_value_or_a_model_error(donors: list[bytes], data: st.DataObject) -> None:
     damaged = bytearray(data.draw(st.sampled_from(donors)))
@@ -328,7 +328,7 @@ def test_damaged_models_give_a_value_or_a_model_error(donors: list[bytes], data:
     outcome(bytes(damaged))
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_wild_offsets_give_a_value_or_a_model_error(donors: list[bytes], data: st.DataObject) -> None:
     """Offsets of four bytes that point anywhere: into the middle of things, at each other, in circles."""

@@ -11,7 +11,7 @@ from device_runner.spec import ElementType, RunOptions
 from pipeline.core.errors import ConfigError
 from pipeline.features.android.package import SIGNATURES, java_class, java_sources
 from pipeline.release.app_code import BUFFERS
-from pipeline.release.manifest import Manifest, ModelSignature, SelectionRow
+from pipeline.release.manifest import Manifest, ModelSignature, SelectionRow, Shipped
 from tests.features.android.samples import CPU, JAVAC, NNAPI, WEBGPU, manifest, needs_java, shipped, signature, tensor
 
 ROOT = Path(__file__).parents[3]
@@ -41,8 +41,9 @@ def sources(*models: ModelSignature, **more: object) -> dict[str, str]:
 
 
 def compiled(found: dict[str, str], folder: Path) -> str:
-    """What the compiler says, with every warning on; "" for nothing."""
+    """What the compiler says of files by their names, with every warning on; "" for nothing."""
     for name, text in found.items():
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text, "utf-8")
     command = [*JAVAC, "--release", "8", "-Xlint:all,-options,-serial", "-encoding", "UTF-8", "-implicit:none"]
     files = [str(folder / name) for name in found]
@@ -92,17 +93,27 @@ def test_every_type_shape_and_way_to_run_compiles_without_a_warning(tmp_path: Pa
     assert "@NonNull ShortBuffer float16In, @NonNull long[] float16InShape" in found["All.java"]
 
 
-@pytest.mark.parametrize("rows", [False, True], ids=["one file", "rows"])
-def test_a_model_for_the_gpu_compiles_and_warms_up(tmp_path: Path, rows: bool) -> None:
+def in_package(package: str, table: Manifest, ships: tuple[Shipped, ...]) -> dict[str, str]:
+    """The sources of a manifest that ships these, in a folder and package of their own."""
+    content = msgspec.structs.replace(table.content, ships=ships)
+    found = java_sources(msgspec.structs.replace(table, content=content), "phone", f"com.example.{package}")
+    return {f"{package}/{name}": text for name, text in found.items()}
+
+
+def test_models_for_the_gpu_compile_and_warm_up(tmp_path: Path) -> None:
+    """Of one file each, and of rows, in a package each: a compiler takes a second to start."""
     needs_java()
     odd = tuple(tensor(name, "n") for name in ("error", "firstRun", "skipped", "thread"))
     models = (signature(), signature("odd", inputs=odd), signature("untyped", inputs=(tensor("s", dtype=None),)))
-    table = selecting(*models) if rows else manifest([shipped(one.model) for one in models], models)
-    ships = tuple(msgspec.structs.replace(one, runs=(WEBGPU, CPU)) for one in table.content.ships)
-    content = msgspec.structs.replace(table.content, ships=ships)
-    found = java_sources(msgspec.structs.replace(table, content=content), "phone", "com.example.models")
+    tables = {"rows": selecting(*models), "files": manifest([shipped(one.model) for one in models], models)}
+    found: dict[str, str] = {}
+    for package, table in tables.items():
+        ships = tuple(msgspec.structs.replace(one, runs=(WEBGPU, CPU)) for one in table.content.ships)
+        found |= in_package(package, table, ships)
     assert compiled(found, tmp_path) == ""
-    assert ["Thread warmUp(" in found[f"{name}.java"] for name in ("M", "Odd", "Untyped")] == [True, True, False]
+    for package in tables:
+        warm = ["Thread warmUp(" in found[f"{package}/{name}.java"] for name in ("M", "Odd", "Untyped")]
+        assert warm == [True, True, False]
     assert "warmUp" not in sources(signature())["M.java"]
 
 
@@ -129,15 +140,16 @@ def test_the_only_output_is_called_so_where_its_name_says_nothing() -> None:
     assert outputs("4195", "4196") == ["tensor4195", "tensor4196"]
 
 
-@pytest.mark.parametrize("release", ["1.19.2", "1.28.0"])
-def test_rows_of_devices_compile(tmp_path: Path, release: str) -> None:
+def test_rows_of_devices_compile(tmp_path: Path) -> None:
     needs_java()
     table = selecting(signature())
-    ships = tuple(msgspec.structs.replace(one, ort_release=release) for one in table.content.ships)
-    content = msgspec.structs.replace(table.content, ships=ships)
-    found = java_sources(msgspec.structs.replace(table, content=content), "phone", "com.example.models")
+    found: dict[str, str] = {}
+    for package, release in (("older", "1.19.2"), ("newer", "1.28.0")):
+        ships = tuple(msgspec.structs.replace(one, ort_release=release) for one in table.content.ships)
+        found |= in_package(package, table, ships)
     assert compiled(found, tmp_path) == ""
-    assert set(found) == {"M.java", "ModelFile.java", "DeviceClass.java"}
+    names = ("M.java", "ModelFile.java", "DeviceClass.java")
+    assert set(found) == {f"{package}/{name}" for package in ("older", "newer") for name in names}
 
 
 def test_a_release_without_sessions_from_bytes_opens_files() -> None:
@@ -160,12 +172,12 @@ class Use {{
 METHOD = "void use{number}(Context context, FloatBuffer pixels) throws Exception {{\n{code}}}"
 
 
-@pytest.mark.parametrize("page", ["guide.md", "android-release.md"])
-def test_the_java_of_the_documents_compiles(tmp_path: Path, page: str) -> None:
+def test_the_java_of_the_documents_compiles(tmp_path: Path) -> None:
     needs_java()
-    text = (ROOT / "docs" / page).read_text("utf-8")
-    blocks = re.findall(r"```java\n(.*?)```", text, re.DOTALL)
-    assert blocks
+    blocks = []
+    for page in ("guide.md", "android-release.md"):
+        blocks += re.findall(r"```java\n(.*?)```", (ROOT / "docs" / page).read_text("utf-8"), re.DOTALL)
+        assert blocks, page
     methods = [METHOD.format(number=number, code=code) for number, code in enumerate(blocks)]
     ends = {"inputs": (tensor("pixels", 1, 1, 28, 28),), "outputs": (tensor("logits", 1, 10),)}
     models = sources(signature("mnist", **ends))
