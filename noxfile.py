@@ -303,7 +303,7 @@ def library_tests(session: nox.Session) -> None:
     """Real libraries and sources out of Maven Central, PyPI, npm and Debian; skip without network."""
     files = [path for path in with_marks("network") if not path.startswith("tests/android_host")]  # their session runs
     session.env.update(QUICK_JVM)
-    pytest(session, *files, "-m", "network", *session.posargs)
+    pytest(session, *files, "-m", "network and not nightly", *session.posargs)
 
 
 @development_session

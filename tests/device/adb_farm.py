@@ -52,10 +52,12 @@ HAL Ready: true
 POWER = "POWER MANAGER (dumpsys power)\n  mWakefulness=Awake\n  mIsPowered=true\n  mStayOn=false\n"
 
 SCRIPTS = {
-    "getprop": '[ -f "$PHONE/prop/$1" ] && cat "$PHONE/prop/$1" || echo\n',
-    "dumpsys": '[ -f "$PHONE/dumpsys/$1" ] && cat "$PHONE/dumpsys/$1" || echo "Can\'t find service: $1" >&2\n',
-    "logcat": '[ "$1" = -c ] && : > "$PHONE/log" || cat "$PHONE/log"\n',
+    "getprop": 'value=\n[ -f "$PHONE/prop/$1" ] && IFS= read -r value < "$PHONE/prop/$1"\nprintf "%s\\n" "$value"\n',
+    "dumpsys": '[ -f "$PHONE/dumpsys/$1" ] && exec cat "$PHONE/dumpsys/$1"\necho "Can\'t find service: $1" >&2\n',
+    "logcat": '[ "$1" = -c ] && : > "$PHONE/log" || exec cat "$PHONE/log"\n',
 }
+"""A run starts a dozen of them: each is one process, which reads by itself or becomes `cat`."""
+
 HASHING = """line=$(openssl sha256 -r "$1") || exit 1
 echo "${line%% *}  $1"
 """

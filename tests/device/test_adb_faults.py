@@ -176,8 +176,17 @@ def check_struck(device: AdbDevice, proxy: FaultProxy, fault: str, spec: RunSpec
     assert output in (None, Path(good.outputs[0].file).read_bytes())
 
 
-@pytest.mark.parametrize("place", [100, 70_000, 3_000_000])
-@pytest.mark.parametrize("fault", ["cut", "garble"])
+@pytest.mark.parametrize(
+    ("fault", "place"),
+    [
+        ("garble", 100),
+        ("garble", 70_000),
+        ("garble", 3_000_000),
+        pytest.param("cut", 100, marks=pytest.mark.nightly),
+        pytest.param("cut", 70_000, marks=pytest.mark.nightly),
+        ("cut", 3_000_000),
+    ],
+)
 def test_a_push_gone_wrong_is_never_taken_for_a_good_one(
     through: AdbDevice, proxy: FaultProxy, models: Path, tmp_path: Path, fault: str, place: int
 ) -> None:
@@ -185,8 +194,17 @@ def test_a_push_gone_wrong_is_never_taken_for_a_good_one(
     check_struck(through, proxy, fault, quick(models, outputs_folder=str(tmp_path / "out")))
 
 
-@pytest.mark.parametrize("place", [5, 40, 200])
-@pytest.mark.parametrize("fault", ["cut", "garble"])
+@pytest.mark.parametrize(
+    ("fault", "place"),
+    [
+        ("garble", 5),
+        ("garble", 40),
+        ("garble", 200),
+        pytest.param("cut", 5, marks=pytest.mark.nightly),
+        ("cut", 40),
+        pytest.param("cut", 200, marks=pytest.mark.nightly),
+    ],
+)
 def test_an_answer_gone_wrong_is_a_typed_failure(
     through: AdbDevice, proxy: FaultProxy, models: Path, tmp_path: Path, fault: str, place: int
 ) -> None:

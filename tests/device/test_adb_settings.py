@@ -126,7 +126,7 @@ def until_held(phone: Phone, job: subprocess.Popen[str]) -> None:
         time.sleep(0.02)
 
 
-LONG = ("--min-seconds", "1", "--rounds", "50", "--threads", "1")
+LONG = ("--min-seconds", "0.3", "--rounds", "50", "--threads", "1")
 """The run in progress is finished, of which a processor computes this long; the others are left."""
 HELD = ("--stable", "--keep-screen-on")
 
@@ -140,7 +140,7 @@ platform = "linux"
 {BASIC}{EVERY}
 [measure]
 rounds = 50
-min_seconds = 1.0
+min_seconds = 0.3
 [conditions]
 stable = true
 keep_screen_on = true
@@ -157,7 +157,12 @@ def arguments_of(command: str, phone: Phone, folder: Path) -> tuple[str, ...]:
 
 @pytest.mark.parametrize(
     ("command", "number"),
-    [("perf", signal.SIGINT), ("perf", signal.SIGTERM), ("run", signal.SIGINT), ("run", signal.SIGHUP)],
+    [
+        pytest.param("perf", signal.SIGINT, marks=pytest.mark.nightly),
+        ("perf", signal.SIGTERM),
+        ("run", signal.SIGINT),
+        pytest.param("run", signal.SIGHUP, marks=pytest.mark.nightly),
+    ],
 )
 def test_ctrl_c_and_other_signals_restore_at_once(
     command: str, number: signal.Signals, farm: Farm, phone: Phone, tmp_path: Path
@@ -173,7 +178,7 @@ def test_ctrl_c_and_other_signals_restore_at_once(
     assert notes(phone) == []
 
 
-@pytest.mark.parametrize("command", ["perf", "run"])
+@pytest.mark.parametrize("command", [pytest.param("perf", marks=pytest.mark.nightly), "run"])
 def test_after_kill_9_the_next_start_restores(command: str, farm: Farm, phone: Phone, tmp_path: Path) -> None:
     job = start(farm, phone, *arguments_of(command, phone, tmp_path))
     until_held(phone, job)

@@ -29,13 +29,13 @@ labels = "{EXAMPLE / "evaluation.npz"}"
 name = "box"
 platform = "linux"
 [variants]
-levels = ["none", "basic"]
+levels = ["basic"]
 styles = ["fixed"]
 {EVERY}{EVERY}
 threads = 1
 {short(3)}
 """
-RUNS_OF_A_DEVICE = 2 * 2 * 3
+RUNS_OF_A_DEVICE = 2 * 3
 
 
 def start(farm: Farm, folder: Path, name: str, *more: str) -> subprocess.Popen[str]:

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -15,11 +16,18 @@ from device_runner.device import DeviceFacts, GraphicsProcessor
 from device_runner.options import Denied, add_denied, class_for
 from device_runner.result import FailureKind
 from device_runner.spec import RunOptions
-from tests.device.adb_farm import PHONE_PROPERTIES, Farm, Phone
+from tests.device.adb_farm import PHONE_PROPERTIES, Farm, Phone, farm_in
 from tests.device_runner.test_adb_words import VKJSON
 
 ROOT = Path(__file__).resolve().parents[2]
 WEBGPU = RunOptions(provider="webgpu")
+
+
+@pytest.fixture(scope="module")
+def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
+    """One of this file: commands ask all phones of a farm what they are, and other tests leave many."""
+    with farm_in(tmp_path_factory.mktemp("farm")) as farm:
+        yield farm
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from device_runner.android_host.inspection import inspect_phone
 from device_runner.device import DeviceFacts, DriverType, NnapiDevice
 from device_runner.errors import UnavailableError
 from device_runner.spec import RunSpec
-from tests.device.adb_farm import PHONE_PROPERTIES, Farm, Open, Phone
+from tests.device.adb_farm import PHONE_PROPERTIES, Farm, Open, Phone, farm_in
 from tests.device.nnapi_phones import calls_of, phone_with, shims
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -131,30 +131,37 @@ def test_a_driver_that_fails_while_it_is_listed_costs_nothing(
     assert device.run(RunSpec(id="x", model=str(models / "null.onnx"), min_runs=1, min_seconds=0.0)).failure is None
 
 
-def command(farm: Farm, phones: list[Phone], *arguments: str) -> subprocess.CompletedProcess[str]:
+def command(farm: Farm, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`ort-mobile devices` with the phones of a farm of few: it asks each of them for its facts."""
     return subprocess.run(
         [
             sys.executable, str(Path(__file__).with_name("farm_cli.py")),
-            json.dumps({phone.serial: phone.root for phone in phones}), "devices", *arguments,
+            json.dumps({phone.serial: phone.root for phone in farm.phones}), "devices", *arguments,
         ],
         capture_output=True, text=True, check=False, timeout=60,
         env={**os.environ, "PYTHONPATH": str(ROOT), "ANDROID_ADB_SERVER_PORT": str(farm.port), "COLUMNS": "160"},
     )  # fmt: skip
 
 
-def test_a_profile_comes_back_as_it_is_played(farm: Farm, shims: Path, tmp_path: Path) -> None:
-    phone = phone_with(farm, shims, PROFILE, tmp_path)
-    done = command(farm, [phone], phone.serial, "--profile", str(tmp_path / "npu.json"))
+def test_a_profile_comes_back_as_it_is_played(
+    shims: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    with farm_in(tmp_path_factory.mktemp("farm")) as farm:
+        phone = phone_with(farm, shims, PROFILE, tmp_path)
+        done = command(farm, phone.serial, "--profile", str(tmp_path / "npu.json"))
     assert done.returncode == 0, done.stderr
     assert "npu, nnapi-reference" in done.stderr
     assert read_profile(tmp_path / "npu.json") == PROFILE
 
 
-def test_a_profile_is_of_one_phone_that_has_nnapi(farm: Farm, phone: Phone, tmp_path: Path) -> None:
-    none = command(farm, [phone], "nobody", "--profile", str(tmp_path / "x.json"))
+def test_a_profile_is_of_one_phone_that_has_nnapi(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    with farm_in(tmp_path_factory.mktemp("farm")) as farm:
+        phone = farm.phone()
+        none = command(farm, "nobody", "--profile", str(tmp_path / "x.json"))
+        linux = command(farm, phone.serial, "--profile", str(tmp_path / "x.json"))
+        farm.phone()
+        many = command(farm, "*", "--profile", str(tmp_path / "x.json"))
     assert (none.returncode, "no phone" in none.stderr) == (3, True), none.stderr
-    many = command(farm, [phone, farm.phone()], "*", "--profile", str(tmp_path / "x.json"))
     assert (many.returncode, "one phone" in many.stderr) == (2, True), many.stderr
-    linux = command(farm, [phone], phone.serial, "--profile", str(tmp_path / "x.json"))
     assert (linux.returncode, "has no NNAPI" in linux.stderr) == (3, True), linux.stderr
     assert not (tmp_path / "x.json").exists()

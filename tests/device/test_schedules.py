@@ -36,7 +36,7 @@ def lab(tmp_path: Path, tools: Tools) -> Iterator[Lab]:
     yield from lab_in(tmp_path / "lab", 4, tools)
 
 
-@pytest.mark.parametrize(("kills", "rounds"), [(8, 8), pytest.param(20, 16, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(("kills", "rounds"), [(4, 5), pytest.param(20, 16, marks=pytest.mark.nightly)])
 def test_kill_9_at_many_points_of_a_campaign(
     lab: Lab, tmp_path: Path, record_property: Count, kills: int, rounds: int
 ) -> None:

@@ -51,7 +51,7 @@ def test_two_chips_are_searched_killed_resumed_and_answered(
         said, _ = job.communicate()
         assert job.returncode < 0, said
         kept = stored_runs(tmp_path)
-        ended = start(farm, tmp_path, "tune", "--minutes", "0.15", "--resume")
+        ended = start(farm, tmp_path, "tune", "--minutes", "0.08", "--resume")
         said, _ = ended.communicate(timeout=240)
     assert ended.returncode == 0, said
     report = json.loads((tmp_path / "out/tune.json").read_text())

@@ -154,7 +154,7 @@ def test_the_model_runs_mapped_out_of_the_package_and_from_a_file(tmp_path: Path
     assert lines[7:] == [f"the buffer {wanted}", f"{other} {wanted}"]
 
 
-@pytest.mark.parametrize("release", ["1.20.0", "1.28.0"])
+@pytest.mark.parametrize("release", ["1.20.0", pytest.param("1.28.0", marks=pytest.mark.nightly)])
 def test_each_release_computes_what_the_original_model_does(tmp_path: Path, release: str) -> None:
     library = fetched(f"jvm:{release}")
     ways = check_reference(bundle_of(tmp_path, EXAMPLE, (nnapi(), RunOptions(intra_op_threads=1))), library)

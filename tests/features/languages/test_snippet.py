@@ -219,7 +219,9 @@ int main(int, char** arguments) {
 
 @pytest.mark.network
 @pytest.mark.long
-@pytest.mark.parametrize("shared", [False, True], ids=["each", "shared"])
+@pytest.mark.parametrize(
+    "shared", [pytest.param(False, id="each"), pytest.param(True, marks=pytest.mark.nightly, id="shared")]
+)
 def test_cpp_picks_the_smallest_size_that_an_input_fits_into(shared: bool, tmp_path: Path) -> None:
     bundle = two_sizes(tmp_path, shared=shared)
     code = ort_mobile("release", "snippet", bundle, "--for", "cpp").out
