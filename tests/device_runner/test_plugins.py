@@ -189,6 +189,7 @@ def values_of(result: RunResult) -> np.ndarray:
 
 
 @pytest.mark.npu
+@pytest.mark.network
 def test_an_android_library_and_this_computers_compute_the_same_on_the_npu(device: LocalDevice, tmp_path: Path) -> None:
     here = classified(device, tmp_path)
     assert [row.provider for row in here.ep_shares] == ["QNNExecutionProvider"]

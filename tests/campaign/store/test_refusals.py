@@ -14,6 +14,7 @@ from pipeline.campaign.store import store as store_module
 from pipeline.campaign.store.tables import hidden, store_errors
 from pipeline.core.errors import ConfigError, MissingError, PipelineError
 from tests.campaign.store.samples import CAMPAIGN, run_record
+from tests.postgres import PostgresServer
 
 
 @pytest.mark.parametrize(
@@ -85,9 +86,9 @@ def test_a_connection_that_the_server_refuses_has_its_own_remedy(said: str, part
 
 
 @pytest.mark.postgresql
-def test_server_without_that_database(postgres: str) -> None:
+def test_server_without_that_database(postgres: PostgresServer) -> None:
     with pytest.raises(MissingError, match="does not know"):
-        open_store(postgres.removesuffix("postgres") + "nosuch")
+        open_store(postgres.url.removesuffix("postgres") + "nosuch")
 
 
 def test_file_that_is_no_database(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import sys
 import time
 from pathlib import Path
 
-import jsonschema
 import numpy as np
 import onnx
 import pytest
@@ -92,6 +91,8 @@ def test_every_check_has_a_finding_however_short_the_time(
 
 @pytest.mark.long
 def test_the_command_starts_as_a_config_says_and_a_broken_model_costs_no_other(tmp_path: Path) -> None:
+    import jsonschema  # late: beside the linters of `extra_tests`, which bring it a grammar, it takes 1.6 s
+
     (tmp_path / "broken.onnx").write_bytes(b"\x08\x07no model")
     (tmp_path / "c.toml").write_text(f"""
 name = "two"

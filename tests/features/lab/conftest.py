@@ -1,10 +1,8 @@
 """A real PostgreSQL with a database for each test, and devices that only sleep."""
 
-import time
 from collections.abc import Iterator
 
 import pytest
-import sqlalchemy as sa
 
 from device_runner import device
 from pipeline.campaign.store import Store, open_store
@@ -22,12 +20,7 @@ def server() -> Iterator[PostgresServer]:
 
 @pytest.fixture
 def url(server: PostgresServer) -> str:
-    engine = sa.create_engine(server.url.replace("postgresql:", "postgresql+psycopg:"), isolation_level="AUTOCOMMIT")
-    name = f"t{time.monotonic_ns()}"
-    with engine.connect() as connection:
-        connection.execute(sa.text(f"CREATE DATABASE {name}"))
-    engine.dispose()
-    return server.url.removesuffix("postgres") + name
+    return server.database_with_tables()
 
 
 @pytest.fixture

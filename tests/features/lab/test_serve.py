@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import jsonschema
 import msgspec
 import pytest
 
@@ -106,6 +105,8 @@ def port(store: Store, file_url: str) -> Iterator[int]:
 
 @pytest.mark.long
 def test_what_is_served_is_what_is_stored(port: int, store: Store, tmp_path: Path) -> None:
+    import jsonschema  # late: beside the linters of `extra_tests`, which bring it a grammar, it takes 1.6 s
+
     before = {path: path.read_bytes() for path in tmp_path.glob("results.sqlite*") if not path.name.endswith("-shm")}
     listed = json.loads(ask(port, "/api/campaigns")[2])
     assert [one["id"] for one in listed["campaigns"]] == ["c 2?<b>%", "c1"]
