@@ -88,7 +88,9 @@ MODELS: dict[str, Callable[[Path], None]] = {
 }  # fmt: skip
 """By a word of the command, who makes its files where it is for other models than MNIST."""
 
-SHORTER = {"--minutes 20": "--minutes 0.1", "doctor my.onnx": "doctor my.onnx --minutes 0.1", "cores big": "cores 1"}
+SHORTER = {"--minutes 20": "--minutes 0.02", "doctor my.onnx": "doctor my.onnx --minutes 0.02", "cores big": "cores 1"}
+FEWER = {"rounds = 5": "rounds = 1", "min_runs = 20": "min_runs = 3", "min_seconds = 0.2": "min_seconds = 0.01"}
+"""What commands and the config of `init` measure, and what is enough here: whether it works, not how fast it is."""
 
 NOT_HERE = {
     "--reference installed": (1, "the installed onnxruntime has no NnapiExecutionProvider"),
@@ -115,7 +117,13 @@ def mnist_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ort_mobile("convert", "my.onnx", "--output", "out", cwd=folder)
     for name, variant in (("a", "all"), ("b", "basic"), ("my", "all")):
         shutil.copy(folder / f"out/my.{variant}-fixed.ort", folder / f"{name}.ort")
+    config = (folder / "my.toml").read_text("utf-8")
+    for text, fewer in FEWER.items():
+        assert text in config
+        config = config.replace(text, fewer)
+    (folder / "my.toml").write_text(config, "utf-8")
     ort_mobile("run", "my.toml", "--convert-only", "--output", "output/my", cwd=folder)
+    ort_mobile("transform", "my.onnx", "int8.onnx", "--do", "static-qdq", "--test-data", "samples", cwd=folder)
     return folder
 
 
@@ -132,7 +140,7 @@ def test_a_command_does_its_work_on_a_real_model(command: str, mnist_folder: Pat
     for word, shorter in SHORTER.items():
         command = command.replace(word, shorter)
     if command.startswith("ort-mobile perf "):
-        command += " --min-seconds 0.01 --min-runs 3"
+        command += " --min-seconds 0.01 --min-runs 3" + " --rounds 1" * ("--rounds" not in command)
     code, text = next((answer for word, answer in NOT_HERE.items() if word in command), (0, ""))
     done = ort_mobile(*shlex.split(command)[1:], cwd=folder, code=code)
     assert re.search(text, done.text)
