@@ -129,7 +129,7 @@ def mnist_for_the_npu(folder: Path) -> Path:
     (folder / "npu.toml").write_text(
         f"""
 name = "digits"
-models = [{{ path = "{example / "mnist.onnx"}", name = "m", test_data = "{example / "evaluation.npz"}" }}]
+models = [{{ path = "{example / "mnist.onnx"}", name = "m", test_data = "{example}" }}]
 variants = {{ levels = ["all"], styles = ["fixed"], contexts = ["SM8650"] }}
 targets = [{{ name = "phone", platform = "android", ort_release = "1.28" }}]
 """

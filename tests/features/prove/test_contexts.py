@@ -59,7 +59,7 @@ def test_three_chips_and_the_cpu_hold_in_the_library_that_ships(tmp_path: Path) 
     library = fetch("1.29.0")
     config = f"""
 name = "digits"
-models = [{{ path = "{EXAMPLE / "mnist.onnx"}", test_data = "{EXAMPLE / "evaluation.npz"}" }}]
+models = [{{ path = "{EXAMPLE / "mnist.onnx"}", test_data = "{EXAMPLE}" }}]
 [variants]
 levels = ["all"]
 styles = ["fixed"]
