@@ -5,8 +5,8 @@ from pathlib import Path
 from device_runner.spec import Plugin
 
 
-def plugin_files(plugin: Plugin) -> list[str]:
-    """The plugin's library, and the files beside it."""
+def plugin_files(plugin: Plugin, *, compiles: bool = False) -> list[str]:
+    """The plugin's library, and the files beside it; 100 MB more where a phone compiles models itself."""
     folder = Path(plugin.library).parent
-    parts = (folder / "libHtpPrepare.so", folder / "libQnnSystem.so")
+    parts = [folder / "libQnnSystem.so", *([folder / "libHtpPrepare.so"] if compiles else [])]
     return [plugin.library, *plugin.files, *map(str, (*parts, *folder.with_name("onnxruntime_qnn.libs").iterdir()))]

@@ -48,9 +48,7 @@ library = "android:1.29.0"
 @pytest.mark.long
 def test_contexts_are_measured_beside_the_cpu(tmp_path: Path) -> None:
     example = ROOT / "build_configs/examples/mnist"
-    (tmp_path / "npu.toml").write_text(
-        CONFIG.format(mnist=example / "mnist.onnx", data=example), encoding="utf-8"
-    )
+    (tmp_path / "npu.toml").write_text(CONFIG.format(mnist=example / "mnist.onnx", data=example), encoding="utf-8")
     out = tmp_path / "out"
     ort_mobile("run", tmp_path / "npu.toml", "--output", out)
     results = json.loads((out / "results.json").read_bytes())

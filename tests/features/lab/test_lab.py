@@ -152,7 +152,7 @@ def npu_plugin(_folder: Path) -> list[str]:
     plugin = installed_plugin("qnn")
     if isinstance(plugin, Failure):
         pytest.skip("the package onnxruntime-qnn is not installed")
-    return plugin_files(plugin)
+    return plugin_files(plugin, compiles=True)
 
 
 @pytest.mark.device
