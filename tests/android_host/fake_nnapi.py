@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, Self
 
 import numpy as np
@@ -43,11 +44,17 @@ def _uints(values: Sequence[int]) -> Any:
     return (ctypes.c_uint32 * max(len(values), 1))(*values)
 
 
+@cache
+def _library() -> ctypes.CDLL:
+    """The library, once in a process: to see that it is built already takes 20 ms."""
+    return ctypes.CDLL(str(build_host() / NNAPI))
+
+
 class FakeModel:
     """One model. Methods add operands and operations; `run` compiles and computes."""
 
     def __init__(self) -> None:
-        self.library = ctypes.CDLL(str(build_host() / NNAPI))
+        self.library = _library()
         self.handle = ctypes.c_void_p()
         self.codes = [self.call("Model_create", ctypes.byref(self.handle))]
         self.count = 0

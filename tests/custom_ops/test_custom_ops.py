@@ -180,9 +180,8 @@ def test_gate_finds_the_library_in_bundles_and_output_folders(work: Path) -> Non
     rebuilt = (work / "libtwice.so").read_bytes().replace(b"Twice", b"Other")  # without the operator of these models
     (work / "libtwice.so").write_bytes(rebuilt)
     words = ("--rounds", "8", "--min-runs", "1", "--min-seconds", "0.001", "--json", "-")
-    for base, candidate in (("before/bundle", "after/bundle"), ("before", "after")):
-        rows = ort_mobile("gate", base, candidate, *words, cwd=work, code=None).document()["rows"]
-        assert {row["outcome"] for row in rows} <= {"regression", "faster", "no regression shown"}
+    rows = ort_mobile("gate", "before/bundle", "after", *words, cwd=work, code=None).document()["rows"]
+    assert {row["outcome"] for row in rows} <= {"regression", "faster", "no regression shown"}
     (work / "libtwice.so").unlink()
     same = ort_mobile("gate", "before", "before", *words, cwd=work).document()["rows"]
     assert [row["outcome"] for row in same] == ["unchanged"]

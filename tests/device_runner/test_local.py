@@ -288,7 +288,7 @@ FAILURES = [
     ("null.onnx", {"options": BAD}, FailureKind.BAD_OPTIONS, ""),
     ("null.onnx", {"options": NUL}, FailureKind.BAD_OPTIONS, "NUL"),
     ("null.onnx", {"model_sha256": "0" * 64}, FailureKind.MODEL_LOAD, "another digest"),
-    ("endless.onnx", {"timeout_seconds": 2.0}, FailureKind.TIMEOUT, "first_run"),
+    ("endless.onnx", {"timeout_seconds": 1.0}, FailureKind.TIMEOUT, "first_run"),
 ]
 
 

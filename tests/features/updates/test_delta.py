@@ -429,9 +429,9 @@ def stopped_at_each(made: Path, calls: str, fault: str) -> int:
     ("call", "fault", "file", "status", "words"),
     [
         ("openat", "EACCES", "d", 1, "Permission denied"),
-        ("read", "EIO:when=1+", "d", 1, "Input/output error"),
+        pytest.param("read", "EIO:when=1+", "d", 1, "Input/output error", marks=pytest.mark.nightly),
         ("read", "EIO:when=5", "d", 1, "Input/output error"),
-        ("openat", "EACCES:when=2", "m[1]/models/m.ort", 1, "Permission denied"),
+        pytest.param("openat", "EACCES:when=2", "m[1]/models/m.ort", 1, "Permission denied", marks=pytest.mark.nightly),
         ("read", "EIO:when=6", "m[1]/models/m.ort", 1, "Input/output error"),
         ("write", "ENOSPC:when=1", "", 3, "No space left on device"),
     ],
