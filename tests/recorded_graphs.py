@@ -20,7 +20,7 @@ import numpy as np
 
 from pipeline.core.errors import PipelineError
 from pipeline.model.sources import SourceModel
-from pipeline.partition.answer import Optimize
+from pipeline.partition.answer import Optimize, Settings
 from pipeline.partition.graph import Constant, Graph, Node, Value, bodies
 from pipeline.partition.rules import Claim, claim
 from pipeline.partition.shown import is_inlined, predict_load
@@ -210,9 +210,7 @@ def judged(archive: str, release: str) -> dict[tuple[str, str], Agreement]:
     def graphs(key: str) -> list[Graph]:
         return [unpack(packed) for packed in msgspec.msgpack.decode(shown_of[key])]
 
-    def claimed(key: str, asked: str) -> tuple[Claim, Any]:
-        settings = request_for(NO_FILE, asked, release).settings
-        shown = graphs(key)[0]
+    def claimed(shown: Graph, settings: Settings) -> tuple[Claim, Any]:
         provider_claim = claim(shown, settings)
         parts = ((owner, claim(body, settings)) for owner, body in bodies(shown))
         inside = Counter((owner.first_output, as_sets(part.names())) for owner, part in parts if part.groups)
@@ -221,13 +219,13 @@ def judged(archive: str, release: str) -> dict[tuple[str, str], Agreement]:
     for name in judged_settings(archive, release):
         match = SETTING.fullmatch(name)
         assert match is not None
-        provider, asked = match["ep"], name.partition("@")[0]
-        settings = request_for(NO_FILE, asked, release).settings
+        provider = match["ep"]
+        settings = request_for(NO_FILE, name.partition("@")[0], release).settings
         for position, row in enumerate(labels_of[name]):
             if same.get((name, row["id"])) is row and position % SAMPLE:
                 continue
             key = f"{row['id']}@{level_of(name)}"
-            provider_claim, answer = claimed(key, asked)
+            provider_claim, answer = claimed(graphs(key)[0], settings)
             results[provider, "claims"].judge(f"{name} {row['id']}", expected(row, "claims"), answer)
             if name in loading and provider.startswith("coreml") and "load" in row:
                 shown, ships = (graphs(key) * 2)[:2]

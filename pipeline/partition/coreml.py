@@ -535,19 +535,20 @@ def refusal(case: Case) -> Refusal | None:
             "format", f"{case.node.op_type} is there in format {other}, not in {chosen}", f"use format {other}"
         )
     settings = case.settings
-    names = (value.name for value in case.unit.inputs if value.name)
+    names = {position: value.name for position, value in enumerate(case.unit.inputs) if value.name}
     newest = at_release(MAX_VERSION, settings.ort_release)
-    problem = version_refusal(case, "CoreML", rule.since, newest) or external_refusal(case, names)
+    problem = version_refusal(case, "CoreML", rule.since, newest) or external_refusal(case, names.values())
     if problem is not None:
         return problem
     # Every input that exists counts, small ones like axes too (E.2.5).
-    for position in filter(case.exists, range(case.listed)):
-        value = case.value(position)
+    for position, input_name in names.items():
+        value = case.graph.value(input_name)
         shape = value.shape
         if shape is None:
             remedy = "export the model with its shapes"
             return Refusal("shape", f"the shape of {show(case, position)} is not known", remedy)
-        if value.static and 0 not in shape and len(shape) <= check.MAX_RANK and not check.too_long(shape):
+        too_long = settings.ort_release < (1, 23) and check.too_long(shape)
+        if value.static and 0 not in shape and len(shape) <= check.MAX_RANK and not too_long:
             continue  # nearly all: no text is made
         name = f"input {show(case, position)} {show_shape(shape)}"
         if settings.require_static_input_shapes and not value.static:
@@ -556,7 +557,7 @@ def refusal(case: Case) -> Refusal | None:
             return Refusal("zero", f"{name} is empty", "leave the empty value out")
         if len(shape) > check.MAX_RANK:
             return Refusal("rank", f"{name} has rank {len(shape)}, Core ML has at most 5", "use fewer dimensions")
-        if settings.ort_release < (1, 23) and check.too_long(shape):
+        if too_long:
             return Refusal("dimension", f"{name} has a dimension above {check.LARGEST}", "work on shorter pieces")
     return first_refusal(case, (*rule.types, *rule.checks))
 

@@ -314,23 +314,24 @@ def claim_by_rules(
     stops = [unit for unit in in_order if stopped and unit.target.op_type in settings.stop_ops]
     behind_stops = downstream(graph, in_order, stops) if stops else frozenset()
     verdicts: dict[int, Refusal | None] = {}
+    on_cpu = settings.rules.on_cpu
 
     def accept(unit: Unit, group_outputs: Collection[str]) -> bool:
         """Whether a unit is claimed; it is judged once, when it first comes up."""
         index = unit.target.index
         if index not in verdicts:
-            case = Case(graph, unit, settings)
             # Kernels on the CPU replace all nodes of a unit; a compiling provider looks at the target alone.
-            needed = unit.nodes if settings.rules.on_cpu else (unit.target,)
+            needed = unit.nodes if on_cpu else (unit.target,)
             if only is not None and not all(node.index in only for node in needed):
                 verdicts[index] = taken
             elif stopped and index in behind_stops:
                 verdicts[index] = stopped
             else:
+                case = Case(graph, unit, settings)
                 verdicts[index] = operator(case) or (in_group(case, group_outputs) if in_group else None)
         return verdicts[index] is None
 
-    if settings.rules.on_cpu:  # nothing is compiled: every node of a unit stands alone
+    if on_cpu:  # nothing is compiled: every node of a unit stands alone
         groups = [[node] for unit in in_order if accept(unit, ()) for node in unit.nodes]
     else:
         groups = group_by_waves(graph, in_order, accept)
@@ -342,7 +343,7 @@ def claim_by_rules(
         for node in unit.nodes
     }
     fatal = next((verdict for verdict in verdicts.values() if verdict is not None and verdict.fatal), None)
-    if fatal is not None and not settings.rules.on_cpu:
+    if fatal is not None and not on_cpu:
         return Claim(refusals=refusals, fatal=fatal)
 
     kept = []

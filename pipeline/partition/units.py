@@ -43,6 +43,8 @@ class Unit:
     @property
     def nodes(self) -> tuple[Node, ...]:
         """The members in the order in which they join a partition (B.2)."""
+        if not self.group:
+            return (self.target,)
         return (*self.dqs, self.target, *((self.clip,) if self.clip else ()), *self.qs)
 
 

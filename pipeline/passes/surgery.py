@@ -390,7 +390,7 @@ def check_folding(proto: "ModelProto", size_bytes: int, where: str) -> None:
     A hundred bytes can ask for any amount of memory.
     """
     computed = computed_constants(proto.graph)
-    types = edit.value_types(proto)
+    types = edit.value_types(proto) if computed else {}
 
     def size_of(name: str) -> int:
         value = types.get(name)
