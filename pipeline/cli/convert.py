@@ -262,9 +262,10 @@ def show_passes(ctx: click.Context, _param: click.Parameter, value: bool) -> Non
     if not value or ctx.resilient_parsing:
         return
     from pipeline.passes.registry import PASSES
+    from pipeline.report.show import show
+    from pipeline.report.wording import Line
 
-    for step in PASSES.values():
-        click.echo(pass_line(step))
+    show(Line(pass_line(step)) for step in PASSES.values())
     ctx.exit()
 
 

@@ -319,7 +319,7 @@ def check(
     from pipeline.advice.fitness import check_models
     from pipeline.core.errors import ExitCode, warning
     from pipeline.partition.answer import OLDEST
-    from pipeline.report.partition import failed_models, show_fits
+    from pipeline.report.partition import failed_models, fit_lines
     from pipeline.report.show import show
 
     providers = tuple(PROVIDER_RULES) if answers["chips"] else on_any_chip()
@@ -331,7 +331,7 @@ def check(
     outputs.write_json(document)
     show(failed_models(document.models), err=True)
     if outputs.text:
-        show_fits(document)
+        show(fit_lines(document))
     watched = []
     for model in document.models:
         notes = [warning(note, model.path) for note in model.notes]

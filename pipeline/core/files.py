@@ -186,6 +186,8 @@ def storage_errors(path: Path) -> Iterator[None]:
         raise os_error(error, path) from error
 
 
+MORE_SPACE = "lift the limit of the address space (`ulimit -v unlimited`)"
+
 REMEDIES = {
     errno.ENOSPC: "free some space on that disk, or choose another folder",
     errno.EDQUOT: "your disk quota is used up: free some space, or choose another folder",
@@ -196,6 +198,7 @@ REMEDIES = {
     errno.EEXIST: "a file stands where a folder is needed: choose another folder",
     errno.ENAMETOOLONG: "choose a shorter name or folder",
     errno.EMFILE: "this process may not open more files: raise the limit (`ulimit -n 1024`)",
+    errno.ENOMEM: f"free memory, or {MORE_SPACE}",
     errno.ENFILE: "the system may not open more files: end other programs",
 }
 

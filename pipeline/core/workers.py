@@ -29,7 +29,7 @@ import msgspec
 from device_runner.errors import RunnerError
 from device_runner.files import decode_json
 from pipeline.core.errors import CLASSES, ModelError, PipelineError, class_name
-from pipeline.core.files import os_error
+from pipeline.core.files import MORE_SPACE, os_error
 
 RUNTIME_BYTES = 300 << 20
 """What a process needs for onnxruntime and onnx, before any model."""
@@ -324,13 +324,17 @@ class _Pool(Generic[Result]):
         else:
             ended = -status in set(signal.Signals) and status < 0
             name = signal.Signals(-status).name if ended else f"exit status {status}"
-            # SIGABRT is what C++ does where a thread of its own cannot allocate
-            memory = f"; {memory_text(limit)}" if status == -signal.SIGABRT and limit else ""
+            # SIGABRT is what C++ does where a thread of its own cannot allocate. What finds no address space may end
+            # with any signal: nobody tells then whether that or the file is the cause, so what is cheap to try is first
+            limit, space = limit if status == -signal.SIGABRT else 0, address_space_bytes()
+            memory = f"; {memory_text(limit)}" if limit or space else ""
+            remedy = (
+                "the file is malformed, or meets a defect of this onnxruntime: fix the file, or try another release"
+            )
             error = ModelError(
                 f"{task.at_work} crashed on it", where=task.label,
                 why=f"the process that worked on it ended with {name}{memory}",
-                remedy="the file is malformed, or meets a defect of this onnxruntime: fix the file, or try another "
-                "release",
+                remedy=f"{MORE_SPACE}; where it crashes all the same, {remedy}" if space else remedy,
             )  # fmt: skip
         return TaskOutcome(task=task, error=error)
 
@@ -345,8 +349,21 @@ class _Pool(Generic[Result]):
 
 
 def memory_text(limit: int) -> str:
-    """What a limit of memory is, in words; "" for none."""
-    return f"it may allocate {limit / 1e9:.1f} GB for a model of this size" if limit else ""
+    """What a limit of memory is, and that of the address space, in words; "" for none."""
+    texts = [f"it may allocate {limit / 1e9:.1f} GB for a model of this size"] if limit else []
+    if space := address_space_bytes():
+        texts.append(f"the address space of a process is limited to {space / 1e9:.1f} GB here")
+    return ", and ".join(texts)
+
+
+def address_space_bytes() -> int:
+    """What a process that this one starts may have in its address space, as `ulimit -v` sets it; 0 for no limit."""
+    if sys.platform == "win32":
+        return 0
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return 0 if soft == resource.RLIM_INFINITY else soft
 
 
 def write_message(descriptor: int, payload: bytes) -> None:
@@ -405,7 +422,8 @@ def _answer(message: bytes) -> Reply:
     except (RunnerError, OSError) as error:  # not PipelineError alone: device_runner's have the same four parts
         return _failure(os_error(error) if isinstance(error, OSError) else error)
     except MemoryError:
-        return _failure(ModelError("not enough memory", why=memory_text(limit), remedy=MEMORY_REMEDY))
+        remedy = f"{MORE_SPACE}, or {MEMORY_REMEDY}" if address_space_bytes() else MEMORY_REMEDY
+        return _failure(ModelError("not enough memory", why=memory_text(limit), remedy=remedy))
     except Exception as error:  # noqa: BLE001 - whatever a hostile file brings about must not cost the other files
         import traceback
 

@@ -8,6 +8,7 @@ Field numbers are those of onnx.proto3, the encoding is that of the protobuf doc
 
 import codecs
 import contextlib
+import errno
 import hashlib
 import mmap
 import re
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from device_runner.files import open_regular
 from pipeline.core.errors import ModelError
+from pipeline.core.files import REMEDIES
 from pipeline.model.edit import constant_names, copied, keep_only, plain_domain, subgraphs
 from pipeline.model.guards import MAX_WEIGHT_BYTES, tensor_bytes, unsound
 from pipeline.model.ort_format import (
@@ -338,7 +340,8 @@ def _frame(source: SourceModel, path: Path) -> bytes:
                 lean = size >= LEAN_MINIMUM_BYTES and nameable
                 return lean_model(view, real.name, LARGE_BYTES if lean else size)
     except OSError as error:
-        raise ModelError("the model cannot be read", where=source.name, why=str(error), remedy="check it") from error
+        remedy = REMEDIES[errno.ENOMEM] if error.errno == errno.ENOMEM else "check it"
+        raise ModelError("the model cannot be read", where=source.name, why=str(error), remedy=remedy) from error
     except WireError as error:
         raise _not_onnx(source, f"it is cut off or damaged: {error}") from error
 

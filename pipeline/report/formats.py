@@ -204,10 +204,10 @@ def of_campaign(report: CampaignReport, more: Iterable[Finding] = ()) -> CiDocum
             text = "\n".join(filter(None, (median, text)))
         else:
             kind = "skipped" if row.status is Status.SKIPPED else "error"
-            reason = ", ".join(failure.kind for failure in of_row) or row.status.value
+            reason = ", ".join(dict.fromkeys(failure.kind for failure in of_row)) or row.status.value
         cases.append(_case(row.names, kind, reason, text))
     for names, alike in failures.items():
-        kinds = ", ".join(failure.kind for failure in alike)
+        kinds = ", ".join(dict.fromkeys(failure.kind for failure in alike))
         cases.append(_case(names, "error", kinds, "\n".join(map(_failure_text, alike))))
     cases += [
         _case((skipped.device, skipped.model, skipped.variant, skipped.run), "skipped", "skipped", skipped.text)
@@ -240,8 +240,9 @@ def _failure_text(failure: FailureRow) -> str:
 def _findings(report: CampaignReport, more: Iterable[Finding]) -> Iterator[CiFinding]:
     """Errors and warnings of a campaign, with the file of the model that they concern."""
     files = {model.name: model.file for model in report.models}
+    failed = {(failure.model, failure.message) for failure in report.failures}  # those say the cause, too
     for model in report.models:
-        if model.error:
+        if model.error and (model.name, model.error) not in failed:
             text = "; ".join(filter(None, (model.error, model.remedy)))
             yield Finding(rule="model", severity=Severity.ERROR, where=model.name, what=text), model.file
     for failure in report.failures:

@@ -5,8 +5,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import click
-
 from device_runner.providers import CHIPS, CPU, provider_named
 from pipeline.advice.verdict import (
     Advice,
@@ -96,51 +94,50 @@ COLOURS = {"yes": "green", "maybe": "yellow", "no": "red"}
 HEAD = ("nodes", "partitions", "fit")
 MOST_NAMES = 6
 GUIDANCE = (
-    "Fit follows ONNX Runtime's own guidance (its mobile usability checker): yes for one partition with over 75 % of\n"
-    "the nodes, maybe for one with over 50 % or two with over 75 %, else no. It has none for XNNPACK, which computes\n"
-    "on the CPU: here maybe from over 50 % on. And none for WebGPU, which copies values where nodes are left to the\n"
+    "Fit follows ONNX Runtime's own guidance (its mobile usability checker): yes for one partition with over 75 % of "
+    "the nodes, maybe for one with over 50 % or two with over 75 %, else no. It has none for XNNPACK, which computes "
+    "on the CPU: here maybe from over 50 % on. And none for WebGPU, which copies values where nodes are left to the "
     "CPU: here yes up to 2 copies, maybe up to 4. Measure on a phone before you decide."
 )
 
 
-def show_fits(document: "FitDocument") -> None:
-    """Print the answers to stdout, but for models that could not be judged."""
+def fit_lines(document: "FitDocument") -> Iterator[Line]:
+    """The answers, but for models that could not be judged."""
     good = [model for model in document.models if not model.error]
     for model in good:
-        for line in _lines(model, [by_rules(line_of(document.ort_release)), *dict.fromkeys(document.levels.values())]):
-            click.echo(line)
+        yield from _fit(model, [by_rules(line_of(document.ort_release)), *dict.fromkeys(document.levels.values())])
     if good:
-        click.echo(click.style(GUIDANCE, dim=True))
+        yield Line((GUIDANCE, "dim"))
 
 
-def _lines(model: "ModelFit", judged_for: Sequence[str]) -> Iterator[str]:
+def _fit(model: "ModelFit", judged_for: Sequence[str]) -> Iterator[Line]:
     opset = f", opset {model.opset}" if model.opset else ""
     nodes = counted(model.nodes, "node")
-    yield f"{click.style(visible(model.path), bold=True)}: {nodes}{opset}, ONNX Runtime {', '.join(judged_for)}"
+    yield Line((model.path, "bold"), f": {nodes}{opset}, ONNX Runtime {', '.join(judged_for)}")
     if model.dynamic:
         guessed = f"; guessed: {_named(model.guessed)}" if model.guessed and model.sizes else ""
-        yield f"dynamic dimensions: {_named(model.dynamic)}{guessed}"
-    yield ""
+        yield Line(f"dynamic dimensions: {_named(model.dynamic)}{guessed}")
+    yield Line()
     yield from _table(model)
-    yield ""
+    yield Line()
     for row in _all_rows(model):
         if row.ep != CPU or row.fit.verdict == "no":
             title = PROVIDER_RULES[row.ep].title if row.ep in PROVIDER_RULES else ""
-            yield f"{_title(row)}: {visible(row.fit.reason).removeprefix(f'{title} ')}"
-    yield from ("", click.style("Try first:", bold=True))  # on which phones
+            yield Line(f"{_title(row)}: {row.fit.reason.removeprefix(f'{title} ')}")
+    yield from (Line(), Line(("Try first:", "bold")))  # on which phones
     for choice in model.first:
         names = [PROVIDER_RULES[name].title for name in choice.providers]
         if choice.ask:
-            yield f"  {choice.phones}: {choice.reason}; ask about it with {choice.ask}"
+            yield Line(f"{choice.phones}: {choice.reason}; ask about it with {choice.ask}", indent=2)
             continue
-        yield f"  {choice.phones}: {', then '.join([*names, 'the CPU'])}"
-        yield f"    {visible(choice.reason)}"
+        yield Line(f"{choice.phones}: {', then '.join([*names, 'the CPU'])}", indent=2)
+        yield Line(choice.reason, indent=4)
     yield from _helps(model)
     for note in model.notes:
-        yield f"{click.style('note:', fg='yellow')} {visible(note)}"
+        yield Line(("note:", "yellow"), f" {note}")
     best = [name for choice in model.first for name in choice.providers[:1]]
-    yield f"Details: {_command(model, *best)}"
-    yield ""
+    yield Line(f"Details: {_command(model, *best)}", wrap=False)
+    yield Line()
 
 
 def _all_rows(model: "ModelFit") -> "list[FitRow]":
@@ -157,14 +154,14 @@ def _title(row: "FitRow") -> str:
 
 def _named(names: Sequence[str]) -> str:
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return visible(", ".join(names[:MOST_NAMES])) + more
+    return ", ".join(names[:MOST_NAMES]) + more
 
 
-def _table(model: "ModelFit") -> Iterator[str]:
+def _table(model: "ModelFit") -> Iterator[Line]:
     """Columns for the model as it is, and beside them with sizes."""
     sides = ["as it is"]
     if any(row.fixed for row in model.rows):
-        sides.append(f"with {_named(_sizes(model.sizes))}")
+        sides.append(visible(f"with {_named(_sizes(model.sizes))}"))
     table = [[*HEAD] * len(sides)]
     for row in _all_rows(model):
         cells: list[str] = []
@@ -176,38 +173,40 @@ def _table(model: "ModelFit") -> Iterator[str]:
     titles = [_title(row) for row in _all_rows(model)]
     first = max(len(title) for title in titles)
     each = sum(widths[: len(HEAD)]) + 2 * len(HEAD)
-    yield (" " * first + "".join(f"  {side:<{each - 2}}" for side in sides)).rstrip()
+    yield Line((" " * first + "".join(f"  {side:<{each - 2}}" for side in sides)).rstrip(), wrap=False)
     for name, line in zip(["", *titles], table, strict=True):
-        text = f"{name:<{first}}"
+        spans: list[str | tuple[str, str]] = [f"{name:<{first}}"]
         for column, (cell, width) in enumerate(zip(line, widths, strict=True)):
             # Numbers to the right, verdicts to the left and in colour
             verdicts = column % len(HEAD) == len(HEAD) - 1
-            coloured = click.style(cell, fg=COLOURS[cell]) if cell in COLOURS else cell
-            text += f"  {coloured}{' ' * (width - len(cell))}" if verdicts else f"  {cell:>{width}}"
-        yield text.rstrip()
+            last = column == len(line) - 1
+            padded = cell if last else f"{cell:<{width}}"
+            spans += ["  ", (padded, COLOURS.get(cell, ""))] if verdicts else [f"  {cell:>{width}}"]
+        yield Line(*spans, wrap=False)
 
 
 def _sizes(sizes: Mapping[str, int]) -> list[str]:
     return [f"{name}={number}" for name, number in sizes.items()]
 
 
-def _helps(model: "ModelFit") -> Iterator[str]:
+def _helps(model: "ModelFit") -> Iterator[Line]:
     if not model.helps:
         return
-    yield from ("", click.style("What would help most:", bold=True))
+    yield from (Line(), Line(("What would help most:", "bold")))
     for number, remedy in enumerate(model.helps, 1):
         worse = ", ".join(PROVIDER_RULES[ep].title for ep in remedy.losses)
-        yield f"  {number}. {visible(remedy.what)}" + (f", which is worse for {worse}" if worse else "")
+        yield Line(f"{number}. {remedy.what}" + (f", which is worse for {worse}" if worse else ""), indent=2)
         for changes, mark in ((remedy.gains, ""), (remedy.losses, "worse: ")):
             for ep, change in changes.items():
-                yield f"     {visible(f'{mark}{PROVIDER_RULES[ep].title}: {change}')}"
+                yield Line(f"{mark}{PROVIDER_RULES[ep].title}: {change}", indent=5)
         if remedy.reason:
-            yield f"     {visible(f'because {remedy.reason}' + (f'; {remedy.remedy}' if remedy.remedy else ''))}"
+            yield Line(f"because {remedy.reason}" + (f"; {remedy.remedy}" if remedy.remedy else ""), indent=5)
     if model.path.lower().endswith(".ort"):
-        yield "  An ORT format file cannot be changed: ask about the ONNX model that it was made from"
+        what = "An ORT format file cannot be changed: ask about the ONNX model that it was made from"
+        yield Line(what, indent=2)
     elif best := next((ep for remedy in model.helps for ep in remedy.gains), None):
-        yield f"  Try what can be done automatically: {_command(model, best)} --advise"
-    yield ""
+        yield Line(f"  Try what can be done automatically: {_command(model, best)} --advise", wrap=False)
+    yield Line()
 
 
 def _command(model: "ModelFit", *eps: str) -> str:
@@ -219,7 +218,7 @@ def _command(model: "ModelFit", *eps: str) -> str:
     words += ["--ep", ",".join(eps)] if eps else []
     if any(PROVIDER_RULES[ep].by_chip for ep in eps):
         words += ["--chip", ",".join(row.chip for row in model.rows if row.chip)]
-    return visible(shlex.join(words))
+    return shlex.join(words)
 
 
 MOST_DETAILED = 20

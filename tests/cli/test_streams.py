@@ -1,6 +1,7 @@
 """Output in pipes and files: plain, whole, in any encoding."""
 
 import io
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -68,6 +69,14 @@ def test_a_pipe_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
         "  remedy: r",
         "",
     ]
+
+
+@pytest.mark.parametrize("words", [("check", "m.onnx"), ("transform", "--list"), ("doctor", "--list")])
+def test_a_narrow_terminal_gets_lines_broken_between_words(tmp_path: Path, words: tuple[str, ...]) -> None:
+    save(cut_in_two(), tmp_path / "m.onnx")
+    shown = ort_mobile(*words, cwd=tmp_path, FORCE_COLOR="1", COLUMNS="80").out
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines()
+    assert [line for line in lines if len(line) > 80 and "ort-mobile partition" not in line] == []
 
 
 def test_long_paths_stay_on_one_line(workplace: Path) -> None:

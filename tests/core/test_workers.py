@@ -1,6 +1,7 @@
 """Tasks in child processes: crashes, hangs and errors cost one task each."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -180,6 +181,20 @@ def test_a_task_may_allocate_what_follows_from_what_it_needs() -> None:
     assert "not enough memory" in first.error.what
     assert f"{memory_limit(1) / 1e9:.1f} GB" in first.error.why
     assert second.value == order.number, "a limit is of one task"
+
+
+@pytest.mark.parametrize(("deed", "number"), [("crash", 0), ("allocate", 1 << 40)])
+def test_a_limited_address_space_is_named_before_the_file(deed: str, number: int) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 39, hard))  # what no test needs
+    try:
+        call = partial({"crash": obey, "allocate": allocate}[deed], Order(deed, number))
+        (outcome,) = run_tasks([Task(label="m.onnx", call=call)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    error = present(outcome.error)
+    assert "the address space of a process is limited to 549.8 GB here" in error.why
+    assert error.remedy.startswith("lift the limit of the address space (`ulimit -v unlimited`)")
 
 
 def test_only_silence_is_limited() -> None:

@@ -9,6 +9,7 @@ import jsonschema
 import msgspec
 import pytest
 
+from pipeline.campaign.record import FailureRow
 from pipeline.cli.outputs import Outputs
 from pipeline.core.errors import Finding, Severity, warning
 from pipeline.partition.answer import Decision, LoadForecast, ModelAnswer
@@ -88,6 +89,18 @@ def test_messages_that_end_with_a_line_break_go_on_without_it() -> None:
     assert text.startswith("Schema was not found. SinceVersion:11; x")
     note = next(one for section in sections(broken) if section.title == "What failed" for one in section.notes)
     assert note.text == "Schema was not found. SinceVersion:11; x"
+
+
+def test_a_model_that_cannot_be_used_is_one_case_and_one_finding() -> None:
+    report = make_report()
+    failure = FailureRow(kind="preparation", message="not an ONNX file", cause="it is empty", model="broken")
+    (model,) = [msgspec.structs.replace(row, error=failure.message) for row in report.models if row.error]
+    again = msgspec.structs.replace(failure, message="it has no reference either")
+    document = of_campaign(msgspec.structs.replace(report, models=(model,), failures=(failure, again)))
+    (case,) = [case for case in document.cases if case.get("classname") == model.name]
+    assert [error.get("type") for error in case.iter("error")] == ["preparation"]
+    texts = [finding.what for finding, _ in document.findings if finding.where == model.name]
+    assert texts == ["not an ONNX file; it is empty", "it has no reference either; it is empty"]
 
 
 def test_findings_are_sarif_that_another_program_reads() -> None:

@@ -16,9 +16,10 @@ def show_checks(ctx: click.Context, _param: click.Parameter, value: bool) -> Non
     if not value or ctx.resilient_parsing:
         return
     from pipeline.features.doctor.checks import CHECKS
+    from pipeline.report.show import show
+    from pipeline.report.wording import Line
 
-    for check, _ in CHECKS:
-        click.echo(f"{check.check:<16} {check.title}: {check.how} ({check.source})")
+    show(Line(f"{check.check:<16} {check.title}: {check.how} ({check.source})") for check, _ in CHECKS)
     ctx.exit()
 
 
