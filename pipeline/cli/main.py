@@ -267,9 +267,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         _leave(ExitCode.INTERRUPTED)
     except _ReaderGoneError:
         _leave(ExitCode.DONE)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is shown
         if debug:
-            raise
+            import traceback
+
+            click.echo(visible_lines(traceback.format_exc()), err=True)  # it quotes names out of models, too
+            _leave(ExitCode.SOME_FAILED)
         recognized = _known(error)
         show_error(recognized)
         _leave(getattr(recognized, "exit_code", ExitCode.SOME_FAILED))

@@ -79,6 +79,12 @@ def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     assert "ConfigError" in done.err
 
 
+def test_control_characters_in_a_traceback_are_written_out() -> None:
+    done = ort_mobile("--debug", "bundle", "verify", HOSTILE_NAME, code=1)
+    assert r"\x1b[2J\x1b[H9 files are as they were made" in done.err
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", done.err)
+
+
 @pytest.mark.parametrize(
     ("arguments", "code"), [(["bundle", "verify", "nowhere"], 2), (["--version"], 0), (["run", "--nope"], 2)]
 )
