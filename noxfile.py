@@ -37,6 +37,8 @@ TWO_PROCESSES = ("-n", "2", "--dist", "worksteal")
 FAST_TESTS = ("-n", "3", *TWO_PROCESSES[2:], "-m", f"not ({OWN_SESSIONS} or long or nightly)")
 """A third process fills two processors while others wait for what is killed, hangs or is silent."""
 
+FUZZ = "test_odd_quantization_never_ends_in_an_internal_error"
+
 RELEASE_TESTS = (
     "tests/convert", "tests/partition", "tests/required_ops", *TWO_PROCESSES,
     # What rules say of recorded graphs, of an NPU, and what compilers build asks no wheel: other sessions hold it.
@@ -50,6 +52,11 @@ RELEASE_TESTS = (
     "--deselect=tests/required_ops/test_value.py",
     "--deselect=tests/required_ops/test_text.py",
     "--deselect=tests/required_ops/test_device_log.py",
+    "--deselect=tests/required_ops/test_op_config_command.py::test_create_writes_the_same_bytes_whatever_the_hash_seed",
+    "--deselect=tests/convert/test_engine.py::test_the_key_covers_every_source_that_conversion_imports",
+    "--deselect=tests/convert/test_many.py::test_convert_and_run_say_which_is_which",
+    # Of graphs with odd quantization a fifth, which an older wheel optimizes.
+    *(f"--deselect=tests/partition/test_claims_fuzz.py::{FUZZ}[seeds{part}]" for part in range(1, 5)),
 )  # fmt: skip
 
 command_session = functools.partial(nox.session, venv_backend="none", requires=["commands"])
@@ -359,8 +366,10 @@ def extra_tests(session: nox.Session) -> None:
 
 @nox.session
 def nightly_tests(session: nox.Session) -> None:
-    """More of what other tests show: a thousand schedules of faults, claims of 500 odd graphs, all digits."""
-    session.install("-e", ".", *groups("test", "extra"))
+    """More of what other tests show: a thousand schedules of faults, claims of 500 odd graphs, all of ARM's cores."""
+    install_emulator(session)
+    session.install("-e", ".[android,webgpu]", *groups("test", "extra"))
+    keep_downloads(session)
     files = with_marks("nightly", "npu")
     session.run("python", "-m", "pytest", *files, *TWO_PROCESSES, "-m", AT_NIGHT, *session.posargs)
 
@@ -452,7 +461,8 @@ def android_host_tests(session: nox.Session, onnxruntime: str) -> None:
     keep_downloads(session)
     newest = onnxruntime == "1.29.0"
     session.env.update(QUICK_JVM)
-    marks = "android_host and not sweep" if newest and has_passed(session, "sweep") else "android_host"
+    passed_before = newest and has_passed(session, "sweep")
+    marks = "android_host and not (sweep or nightly)" if passed_before else "android_host"
     chosen = ("tests/android_host", *TWO_PROCESSES, "-m", marks, *pytest_words(session))
     passed = session.run("python", "-m", "pytest", *chosen)  # None where nox only installs
     if passed and newest and marks == "android_host":

@@ -5,6 +5,7 @@ ORT_MOBILE_TEST_ACCEPT_LICENCES says so, and is skipped by name otherwise, be it
 """
 
 import base64
+import contextlib
 import hashlib
 import os
 import shutil
@@ -12,14 +13,16 @@ import subprocess
 import tarfile
 from io import BytesIO
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from device_runner.errors import UnavailableError
 from device_runner.files import cache_folder, taking_turns
 from device_runner.library import NamedLibrary
-from pipeline.core.errors import ExitCode, PipelineError
-from pipeline.library.fetch import MIT, get_library
+from pipeline.core.errors import ExitCode, MissingError, PipelineError
+from pipeline.library import fetch
+from pipeline.library.fetch import MIT, PACKAGES, get_library
 from tests.own_home import FOLDER_VARIABLE
 
 ACCEPT = "ORT_MOBILE_TEST_ACCEPT_LICENCES"
@@ -28,15 +31,19 @@ ACCEPT = "ORT_MOBILE_TEST_ACCEPT_LICENCES"
 def library_entry(name: str, abi: str = "") -> NamedLibrary:
     """A library by name, as `library get` has it; skips where none can be had, or only under a licence to accept.
 
-    That none can be had is noted for all processes of a run: Maven takes five seconds of a processor to say it again.
+    `mvn` is not asked for Android's libraries that npm packages carry: it takes five seconds of a processor to say that
+    Central has none of them. What is missing is noted for all processes of a run.
     """
     accepted = bool(os.environ.get(ACCEPT))
+    not_asked = mock.patch.object(fetch, "by_client", side_effect=MissingError("Maven was not asked"))
+    packed_by_npm = name in {f"android:{package.release}" for package in PACKAGES}
     missing = Path(os.environ[FOLDER_VARIABLE]) / "missing" / f"{name}-{abi}"
     with taking_turns(missing.with_name(f"{missing.name}.lock")):
         if missing.is_file():
             pytest.skip(f"no {name} here: {missing.read_text()}")
         try:
-            entry = get_library(name, accept_licence=accepted, abi=abi)
+            with not_asked if packed_by_npm else contextlib.nullcontext():
+                entry = get_library(name, accept_licence=accepted, abi=abi)
         except (UnavailableError, PipelineError) as error:
             if error.exit_code != ExitCode.MISSING:
                 raise

@@ -54,8 +54,13 @@ def chosen(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return sorted({path for _, path in found})
 
 
-@pytest.mark.parametrize("flags", [(), (NnapiFlag.USE_NCHW,)])
-@pytest.mark.parametrize("level", range(27, 32))
+NCHW = [
+    pytest.param(level, (NnapiFlag.USE_NCHW,), marks=pytest.mark.nightly if level % 2 else ())
+    for level in range(27, 32)
+]
+
+
+@pytest.mark.parametrize(("level", "flags"), [*((level, ()) for level in range(27, 32)), *NCHW])
 def test_the_forecast_of_every_operator_is_what_the_library_does(
     library: LibraryFacts, chosen: list[Path], level: int, flags: tuple[NnapiFlag, ...]
 ) -> None:

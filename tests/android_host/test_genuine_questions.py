@@ -28,15 +28,24 @@ def given(calls: list[Call]) -> set[tuple[str, frozenset[str]]]:
     return found
 
 
-@pytest.mark.parametrize("level", [28, 30])
+@pytest.mark.parametrize(
+    ("level", "every", "at_least"),
+    [
+        (28, 4, 30),
+        (30, 4, 50),
+        pytest.param(28, 1, 30, marks=pytest.mark.nightly),
+        pytest.param(30, 1, 60, marks=pytest.mark.nightly),
+    ],
+)
 def test_everything_that_the_library_gives_is_asked_about(
-    library: LibraryFacts, op_models: Path, tmp_path: Path, level: int
+    library: LibraryFacts, op_models: Path, tmp_path: Path, level: int, every: int, at_least: int
 ) -> None:
-    models = sorted(op_models.rglob("*.onnx"))
+    """By each so-many-th model of one operator, and at least so many operations with their types."""
+    models = sorted(op_models.rglob("*.onnx"))[::every]
     record = tmp_path / "calls.jsonl"
     session = Session(level=OptimizationLevel.NONE, phone=Phone(api_level=level, calls=record))
     answers = list(ask(library, [(str(i), path, None) for i, path in enumerate(models)], session))
     assert len(answers) == len(models)
     found = given(read_calls(record))
-    assert len(found) >= {28: 30, 30: 60}[level]
+    assert len(found) >= at_least
     assert found <= {(one.operation, one.types) for one in questions()}

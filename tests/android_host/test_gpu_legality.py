@@ -155,8 +155,16 @@ def test_squares_in_half_precision_are_infinite(library: LibraryFacts, lavapipe:
     assert np.isinf(gpu).all()
 
 
-@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case[3] == "webgpu-memories"])
+CROSSING = [name for name, case in CASES.items() if case[3] == "webgpu-memories"]
+IN_LAYOUTS = [
+    pytest.param(name, layout, marks=() if place % 2 == (layout == "NCHW") else pytest.mark.nightly)
+    for place, name in enumerate(CROSSING)
+    for layout in ("NHWC", "NCHW")
+]
+"""Each case in one of the layouts in each run, one by one in turn, and in the other at night."""
+
+
+@pytest.mark.parametrize(("name", "layout"), IN_LAYOUTS)
 def test_with_copies_in_the_file_it_runs(gpu: Device, tmp_path: Path, name: str, layout: str) -> None:
     """In Android's library and in the plugin."""
     path = tmp_path / "m.onnx"

@@ -46,7 +46,7 @@ def s8s8(real_model: Callable[[str], Path]) -> Path:
     return real_model("mnist.qdq_s8s8")
 
 
-@pytest.mark.parametrize("cpu", ["cortex-a53", "cortex-a76"])
+@pytest.mark.parametrize("cpu", ["cortex-a53", pytest.param("cortex-a76", marks=pytest.mark.nightly)])
 def test_a_wheels_library_computes_what_androids_does(
     wheel: str, release: str, s8s8: Path, tmp_path: Path, cpu: str
 ) -> None:

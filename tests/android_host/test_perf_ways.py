@@ -36,7 +36,7 @@ def measured(name: str, *words: object) -> list[dict[str, Any]]:
 
 
 @pytest.mark.network
-@pytest.mark.parametrize("device", [(), DEVICE], ids=["local", "android-host"])
+@pytest.mark.parametrize("device", [pytest.param((), marks=pytest.mark.nightly), DEVICE], ids=["local", "android-host"])
 def test_a_voice_detector_is_the_original_after_a_thousand_steps(device: tuple[str, ...], tmp_path: Path) -> None:
     wheel = download("silero-vad==6.2.3", tmp_path)
     model = zipfile.ZipFile(wheel).extract("silero_vad/data/silero_vad.onnx", tmp_path)

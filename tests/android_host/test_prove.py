@@ -29,6 +29,7 @@ from tests.android_host.bundles import CPU, bundle_of, nnapi, parsed
 from tests.android_host.conftest import OLDEST, fetch
 from tests.command import ort_mobile
 from tests.features.sizes import two_sizes
+from tests.own_home import CACHE, link
 from tests.privacy.tracing import compile_tracer, own_folders, trace
 
 pytestmark = pytest.mark.android_host
@@ -257,6 +258,7 @@ def test_a_lost_part_of_the_shims_is_built_again(
     copy = tmp_path / "cache" / "android-host" / built.relative_to(here)
     shutil.copytree(built, copy)
     (copy / NNAPI).unlink()
+    (tmp_path / "cache" / "probe").symlink_to(cache_folder() / "probe")
     monkeypatch.setenv("ORT_MOBILE_CACHE", str(tmp_path / "cache"))
     bundle = bundle_of(tmp_path, conv_relu(), (nnapi(),))
     assert not prove(bundle, library, api_levels=(27,)).failed
@@ -353,6 +355,7 @@ def test_a_job_goes_on_without_a_proof_where_nothing_runs_the_librarys_abi(
 def test_proving_contacts_nobody_and_writes_to_its_folders_only(library: LibraryFacts, tmp_path: Path) -> None:
     """The genuine library among what is traced: Android's build of it has telemetry of its own."""
     (tmp_path / "work").mkdir()
+    link(tmp_path / CACHE)  # how parts are built is traced elsewhere
     bundle = bundle_of(tmp_path / "work", conv_relu(), (CPU, nnapi()))
     command: list[str | Path] = [
         sys.executable,

@@ -27,7 +27,7 @@ from tests.command import ort_mobile
 from tests.configs import short
 from tests.debian_packages import unpacked
 from tests.onnx_samples import parsed_nodes
-from tests.ort_models import parsed
+from tests.ort_models import conv_relu, parsed
 from tests.values import present
 from tests.webgpu.labels import asked, settings_of, wrong
 from tests.webgpu.registry import one_node_models
@@ -47,13 +47,18 @@ def test_an_android_library_computes_on_a_software_gpu(
 
 
 @needs_plugin
+@pytest.mark.parametrize("example", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_the_plugin_and_an_android_library_compute_the_same(
-    library: LibraryFacts, vulkan: str, mnist: Path, tmp_path: Path
+    library: LibraryFacts, vulkan: str, mnist: Path, tmp_path: Path, *, example: bool
 ) -> None:
+    """A convolution in each run, the example at night: a driver that plays a GPU compiles its kernels for 2 s each."""
+    model = mnist if example else tmp_path / "m.onnx"
+    if not example:
+        onnx.save(conv_relu(), model)
     with open_device(f"local?vulkan={vulkan}") as here:
-        plugin = run(here, mnist, tmp_path / "plugin", provider="webgpu")
+        plugin = run(here, model, tmp_path / "plugin", provider="webgpu")
     with AndroidHost("android-host", library, Phone(vulkan=vulkan)) as phone:
-        built_in = run(phone, mnist, tmp_path / "android", provider="webgpu")
+        built_in = run(phone, model, tmp_path / "android", provider="webgpu")
     assert distance(outputs(plugin), outputs(built_in)) == 0
     assert [row.provider for row in plugin.ep_shares] == ["WebGpuExecutionProvider"]
     assert plugin.marks == (Mark.SOFTWARE_GPU,)
@@ -184,8 +189,15 @@ def test_a_graph_with_a_node_on_the_cpu_is_not_captured(gpu: Device, tmp_path: P
     assert "leave enableGraphCapture out" in refused.remedy
 
 
-@pytest.mark.parametrize("options", [CAPTURING, ON_DEVICE])
-@pytest.mark.parametrize("own_sessions", [False, True])
+@pytest.mark.parametrize(
+    ("options", "own_sessions"),
+    [
+        (CAPTURING, False),
+        (ON_DEVICE, True),
+        pytest.param(CAPTURING, True, marks=pytest.mark.nightly),
+        pytest.param(ON_DEVICE, False, marks=pytest.mark.nightly),
+    ],
+)
 def test_several_callers_share_no_device(gpu: Device, small: Path, options: RunOptions, *, own_sessions: bool) -> None:
     callers = Concurrency(callers=2, seconds=0.1, own_sessions=own_sessions)
     spec = RunSpec(id="m", model=str(small), options=options, min_runs=1, min_seconds=0.0, concurrent=callers)
@@ -194,12 +206,13 @@ def test_several_callers_share_no_device(gpu: Device, small: Path, options: RunO
     assert "leave enableGraphCapture out" in refused.remedy
 
 
-@pytest.mark.parametrize("op_type", ["Exp", "Softmax", "Sigmoid", "Erf", "Log"])
-def test_functions_of_half_precision_compute(
-    library: LibraryFacts, lavapipe: str, tmp_path: Path, op_type: str
-) -> None:
-    file = tmp_path / "m.onnx"
-    onnx.save(parsed(f"g (float16[1, 64] x) => (float16[1, 64] y) {{ y = {op_type} (x) }}"), file)
+FUNCTIONS = ("Exp", "Softmax", "Sigmoid", "Erf", "Log")
+
+
+def test_functions_of_half_precision_compute(library: LibraryFacts, lavapipe: str, tmp_path: Path) -> None:
+    file, ends = tmp_path / "m.onnx", ", ".join(f"float16[1, 64] y{name}" for name in FUNCTIONS)
+    nodes = "  ".join(f"y{name} = {name} (x)" for name in FUNCTIONS)
+    onnx.save(parsed(f"g (float16[1, 64] x) => ({ends}) {{ {nodes} }}"), file)
     with AndroidHost("android-host", library, Phone(vulkan=lavapipe)) as phone:
         gpu, cpu = (outputs(run(phone, file, tmp_path / name, provider=name)) for name in ("webgpu", "cpu"))
     assert distance(gpu, cpu) < 2e-2  # what passes in half precision
@@ -373,9 +386,9 @@ def test_what_becomes_of_the_graph_later_is_no_claim(
 def test_kernels_are_those_of_the_library(
     library: LibraryFacts, vulkan: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each 40th of the models of one node; `nox -s gpu_claims` asks about all."""
+    """Each 80th of the models of one node; `nox -s gpu_claims` asks about all."""
     monkeypatch.setenv(VARIABLE, vulkan)
-    paths = [path for _, path in one_node_models(tmp_path)][::40]
+    paths = [path for _, path in one_node_models(tmp_path)][::80]
     source = f"android:{library.release}"
     answers = [
         judge(PartitionRequest(source=SourceModel(path=str(path)), settings=settings_of("nchw-int64", source)))
