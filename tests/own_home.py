@@ -1,7 +1,7 @@
 """A home of its own for a run of the tests and for each test: nothing reads or writes the user's folders.
 
 What takes long to build or to fetch lies once with the downloads of all runs and is linked into each test's cache:
-builds of the probe and of the shims (their names are digests of all that they depend on), and, for tests that may
+builds of the probe, shims and plugins (their names are digests of all that they depend on), and, for tests that may
 fetch, downloads. The compiler's own cache, by content as well, lies there, too: its parts of a C library take seconds
 an ABI.
 Compiled modules too, where Python was told to leave none beside the sources: the tests start a thousand commands, and
@@ -39,7 +39,7 @@ UNSET = (
 )  # fmt: skip
 """Settings of the user that the product heeds."""
 
-BUILT = ("probe", "android-host")
+BUILT = ("probe", "android-host", "libtwice.so", "libort_mobile_claims.so")
 FETCHED = ("debian", "jars", "libraries", "npm-packages", "ort-source", "packages", "wheels")
 CACHE = ".cache/ort-mobile"
 
