@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Container
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -161,6 +162,7 @@ def test_the_modules_that_a_reader_opens_lead_to_each_other() -> None:
             assert place == 0 or f"pipeline.{name}" in earlier, f"{name} is named by none of {path[:place]}"
 
 
+@cache
 def sessions() -> dict[str, str]:
     """What `nox -l` lists: names of sessions, without their parameters, and their text."""
     done = subprocess.run([sys.executable, "-m", "nox", "-l"], cwd=ROOT, capture_output=True, text=True, check=True)
