@@ -302,6 +302,7 @@ def device_tests(session: nox.Session) -> None:
 
     Schedules of faults take four minutes: `-- --schedule-seconds 20` for less, `-- --schedule-seconds 0` for all 1,000.
     """
+    session.env.update(QUICK_JVM)  # Maven is asked for the Android library
     pytest(session, "tests/device", *TWO_PROCESSES, "-m", "device and not nightly", *session.posargs)
 
 
