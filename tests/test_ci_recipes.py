@@ -97,7 +97,13 @@ def shims(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["github-hosted.yml", "github-phones.yml", "gitlab-ci.yml", "Jenkinsfile"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "github-hosted.yml", "github-phones.yml", "gitlab-ci.yml",
+        pytest.param("Jenkinsfile", marks=pytest.mark.nightly),  # the commands of GitLab's once more
+    ],
+)  # fmt: skip
 def test_the_shell_steps_of_a_recipe_do_what_they_should(name: str, shims: Path, tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()

@@ -24,7 +24,7 @@ from tests.partition_samples import model, value
 
 npu = pytest.mark.npu
 MNIST = ROOT / "build_configs/examples/mnist/mnist.onnx"
-EVALUATION = MNIST.with_name("evaluation.npz")
+SAMPLES = MNIST.parent
 V75 = "v2:6:2.51.0:5.51.0:75:57:0:0"
 
 
@@ -123,7 +123,7 @@ def test_contexts_have_the_same_bytes_in_two_folders(tmp_path: Path) -> None:
 @npu
 @pytest.mark.long
 def test_contexts_of_chips_and_precisions_compute_what_the_model_does(tmp_path: Path) -> None:
-    more = ("--precision", "float,qnn", "--test-data", EVALUATION, "--check", "--json", tmp_path / "answer.json")
+    more = ("--precision", "float,qnn", "--test-data", SAMPLES, "--check", "--json", tmp_path / "answer.json")
     done = contexts(tmp_path / "out", MNIST, *more, chips="SM8650,SM8635")
     rows = {row["variant"]: row for row in json.loads((tmp_path / "answer.json").read_text())["artifacts"]}
     made = {"qnn-SM8650", "qnn-SM8650-u8s8qnn", "qnn-SM8635-u8s8qnn"}
@@ -170,7 +170,7 @@ def test_a_model_that_a_chip_cannot_have_is_told_why(tmp_path: Path, sample: obj
 @npu
 @pytest.mark.long
 def test_a_harmed_binary_is_one_error_of_the_run(tmp_path: Path) -> None:
-    contexts(tmp_path, MNIST, "--precision", "float,qnn", "--test-data", EVALUATION)
+    contexts(tmp_path, MNIST, "--precision", "float,qnn", "--test-data", SAMPLES)
     binary = tmp_path / "mnist.qnn-SM8650_qnn.bin"
     whole, other = binary.read_bytes(), (tmp_path / "mnist.qnn-SM8650-u8s8qnn_qnn.bin").read_bytes()
     for content, cause in (

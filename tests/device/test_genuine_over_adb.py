@@ -236,6 +236,7 @@ plugins = {{ qnn = {plugin} }}
 
 
 @pytest.mark.npu
+@pytest.mark.nightly
 @pytest.mark.usefixtures("library")
 def test_a_context_is_measured_beside_other_providers_and_compared_with_the_simulator(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory

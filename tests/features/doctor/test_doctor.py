@@ -182,8 +182,15 @@ def stored_rounds(folder: Path) -> dict[tuple[str, str, int], str]:
 
 @pytest.mark.slow
 def test_a_killed_diagnosis_goes_on(tmp_path: Path) -> None:
-    model, out = channels_last(tmp_path / "layouts.onnx"), tmp_path / "out"
-    line = [sys.executable, "-m", "pipeline", "doctor", str(model), "--output", str(out)]
+    channels_last(tmp_path / "layouts.onnx")
+    out, config = tmp_path / "out", tmp_path / "layouts.toml"
+    config.write_text("""
+name = "layouts"
+models = [{ path = "layouts.onnx" }]
+runs = [{ provider = "cpu" }]
+measure = { min_runs = 3, min_seconds = 0.001 }
+""")
+    line = [sys.executable, "-m", "pipeline", "doctor", str(config), "--output", str(out)]
     with subprocess.Popen(
         [*line, "--minutes", "5"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     ) as job:
@@ -192,12 +199,12 @@ def test_a_killed_diagnosis_goes_on(tmp_path: Path) -> None:
         assert job.poll() is None
         os.killpg(job.pid, signal.SIGKILL)
     kept = stored_rounds(out)
-    done = ort_mobile("doctor", str(model), "--output", str(out), "--minutes", "0.05", "--resume", "--json", "-")
+    done = ort_mobile("doctor", str(config), "--output", str(out), "--minutes", "0.01", "--resume", "--json", "-")
     now = stored_rounds(out)
     assert kept.items() <= now.items(), "what was measured is kept, and not measured again"
     (one,) = json.loads(done.out)["diagnoses"]
     assert one["start"]["rounds"] >= max(number for _, _, number in kept)
     assert (one["start"]["rounds"] < 5) == any("too short" in note for note in one["notes"])
     assert len({campaign for campaign, *_ in kept}) == 1
-    ort_mobile("doctor", str(model), "--output", str(out), "--minutes", "0.01", "--json", "-")
+    ort_mobile("doctor", str(config), "--output", str(out), "--minutes", "0.01", "--json", "-")
     assert len({campaign for campaign, *_ in stored_rounds(out)}) > len({campaign for campaign, *_ in now})
