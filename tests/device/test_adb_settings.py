@@ -158,10 +158,10 @@ def arguments_of(command: str, phone: Phone, folder: Path) -> tuple[str, ...]:
 @pytest.mark.parametrize(
     ("command", "number"),
     [
-        pytest.param("perf", signal.SIGINT, marks=pytest.mark.nightly),
-        ("perf", signal.SIGTERM),
-        ("run", signal.SIGINT),
-        pytest.param("run", signal.SIGHUP, marks=pytest.mark.nightly),
+        ("perf", signal.SIGINT),
+        pytest.param("perf", signal.SIGTERM, marks=pytest.mark.nightly),  # each run of test_job.py sends it to `run`
+        pytest.param("run", signal.SIGINT, marks=pytest.mark.nightly),
+        ("run", signal.SIGHUP),
     ],
 )
 def test_ctrl_c_and_other_signals_restore_at_once(
