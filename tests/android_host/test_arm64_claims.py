@@ -36,7 +36,7 @@ def test_our_rules_for_arm_are_the_32_bit_librarys_too(arm64: LibraryFacts, rele
     assert counts["same"] >= 0.9 * len(models)
 
 
-@pytest.mark.parametrize(("provider", "level"), SETTINGS)
+@pytest.mark.parametrize(("provider", "level"), [*SETTINGS[1:], pytest.param(*SETTINGS[0], marks=pytest.mark.nightly)])
 def test_our_rules_for_arm_are_the_arm64_librarys(arm64: LibraryFacts, provider: str, level: int) -> None:
     models = [one for archive, every, part in SAMPLE for one in members(archive, every, part)]
     counts, different = compare(arm64, models, provider, level)
@@ -57,17 +57,19 @@ def test_our_rules_for_xnnpack_are_androids_on_x86_too(library: LibraryFacts) ->
     assert counts["same"] >= 0.9 * len(models)
 
 
-FILES = {
-    "mnist.qdq_s8s8": Level.ALL,
-    "mnist.fp16": Level.ALL,
-    "blazeface.qdq_u8u8": Level.EXTENDED,
-    "fsrcnn.base": Level.BASIC,
-}
+FILES = (
+    ("mnist.qdq_s8s8", Level.ALL),
+    ("mnist.fp16", Level.BASIC),
+    ("blazeface.qdq_u8u8", Level.EXTENDED),
+    pytest.param("fsrcnn.base", Level.BASIC, marks=pytest.mark.nightly),
+)
 """Real models with a level: a sample of what `nox -s arm64_claims` compares at every level."""
 
 
-@pytest.mark.parametrize("part", FILES)
-def test_files_with_our_claims_are_those_that_the_arm64_library_saves(arm64: LibraryFacts, part: str) -> None:
-    counts, different = compare_files(arm64, members("real", part=part), (FILES[part],))
+@pytest.mark.parametrize(("part", "level"), FILES)
+def test_files_with_our_claims_are_those_that_the_arm64_library_saves(
+    arm64: LibraryFacts, part: str, level: Level
+) -> None:
+    counts, different = compare_files(arm64, members("real", part=part), (level,))
     assert different == []
     assert counts == {"same": 1}
