@@ -272,6 +272,7 @@ def test_the_bundle_has_the_int8_artifact_that_keeps_the_budget(tmp_path: Path, 
 
 
 @pytest.mark.long
+@pytest.mark.nightly
 def test_a_budget_that_nothing_keeps_leaves_no_bundle(tmp_path: Path, digits: Path) -> None:
     code, stderr = job(
         tmp_path / "out",

@@ -36,11 +36,20 @@ def tracer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compile_tracer(tmp_path_factory.mktemp("tracer"))
 
 
+@pytest.fixture(scope="module")
+def user(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The home of somebody who gives one command after the other: the probe is built once."""
+    home = tmp_path_factory.mktemp("user")
+    (home / "work").mkdir()
+    (home / "work" / "mnist.toml").write_text(CONFIG)
+    return home
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("convert", MNIST, "--output", "out", "--level", "none,basic,extended,all", "--check"),
+        ("convert", MNIST, "--output", "converted", "--level", "none,basic,extended,all", "--check"),
         ("partition", MNIST, "--ep", "nnapi", "--optimize", "basic", "--advise"),
         ("run", "mnist.toml", "--output", "out"),
         ("perf", MNIST, "--device", "local", "--rounds", "2", "--min-seconds", "0.01"),
@@ -48,14 +57,12 @@ def tracer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ids=lambda arguments: str(arguments[0]),
 )
 def test_commands_contact_nobody_and_write_to_their_folders_only(
-    tracer: Path, tmp_path: Path, arguments: tuple[str | Path, ...]
+    tracer: Path, user: Path, arguments: tuple[str | Path, ...]
 ) -> None:
-    (tmp_path / "work").mkdir()
-    (tmp_path / "work" / "mnist.toml").write_text(CONFIG)
-    traced = trace(tracer, [sys.executable, "-m", "pipeline", *arguments], tmp_path)
+    traced = trace(tracer, [sys.executable, "-m", "pipeline", *arguments], user)
     assert traced.code == 0, traced.output
     assert traced.contacted == ()
-    assert traced.outside(*own_folders(tmp_path)) == []
+    assert traced.outside(*own_folders(user)) == []
     assert traced.written, "the trace shows nothing at all"
 
 

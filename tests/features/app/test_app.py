@@ -421,7 +421,9 @@ HEAVY: dict[str, Callable[[], dict[str, bytes]]] = {
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", list(HEAVY))
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.nightly] * (kind in ("notes", "tables"))) for kind in HEAVY]
+)
 def test_a_package_that_is_much_to_read_is_read_within_bounds(kind: str, tmp_path: Path) -> None:
     path = package(tmp_path / "app.apk", HEAVY[kind]())
     limits = "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30)); "
