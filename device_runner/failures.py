@@ -334,7 +334,8 @@ def failure_of(error: Exception, kinds: Sequence[tuple[type[Exception], FailureK
     """The failure of a run that an error ended, with what the error itself knows of cause and remedy."""
     if isinstance(error, OSError) and error.errno in DISK_FULL:
         # Errors of the system are this computer's: a device that is full says so in its own words
-        place = f" at {error.filename}" if error.filename else ""
+        full = error.filename2 or error.filename  # of a copy: where it goes to
+        place = f" at {full}" if full else ""
         return Failure(
             kind=FailureKind.NO_SPACE,
             message=f"the disk of this computer is full{place} ({error.strerror})",

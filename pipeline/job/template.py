@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from device_runner.files import scratch_folder
+from device_runner.files import INVISIBLE, scratch_folder
 from pipeline.config import DEFAULT_TARGET, FILL_IN, Config, InputValue, ModelConfig, Range, with_defaults
 from pipeline.core.errors import ModelError
 from pipeline.core.files import readable_name
@@ -237,8 +237,8 @@ def line_to_fill_in(config: Path) -> int:
 
 
 def quoted(text: str) -> str:
-    """A TOML basic string."""
-    return msgspec.json.encode(text).decode().replace("\x7f", "\\u007f")
+    """A TOML basic string, in which nothing acts or hides."""
+    return INVISIBLE.sub(lambda match: f"\\u{ord(match.group()):04x}", msgspec.json.encode(text).decode())
 
 
 def safe_line(text: str) -> str:

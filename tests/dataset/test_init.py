@@ -204,6 +204,15 @@ def test_a_check_guesses_the_same_sizes_although_its_inference_takes_others(tmp_
     assert answer.sizes == {"batch": 1, "samples": 256}
 
 
+def test_a_name_cannot_turn_the_text_of_the_config(tmp_path: Path) -> None:
+    name = "a\u202eb\x1b\x7f"
+    write(tmp_path, model([onnx.helper.make_node("Relu", [name], ["y"])], {name: (1, ["n\u2066"])}))
+    text = (tmp_path / "m.toml").read_text()
+    assert "\u202e" not in text
+    assert "\u2066" not in text
+    assert tomllib.loads(text)["models"][0]["dimensions"] == {"n\u2066": 16000}
+
+
 def test_a_name_that_is_not_the_files_is_shown(tmp_path: Path) -> None:
     onnx.save(embedded(178), tmp_path / "mein Modell ä.onnx")
     result = ort_mobile("init", tmp_path / "mein Modell ä.onnx", "--output", tmp_path / "m.toml")

@@ -1,5 +1,6 @@
 """Error texts to kinds: each line of the table by a message as ONNX Runtime, a linker or a device says it."""
 
+import errno
 import re
 import sys
 from pathlib import Path
@@ -165,3 +166,9 @@ def test_the_command_of_a_remedy_installs_into_the_environment_that_lacks_the_pa
     monkeypatch.setattr("device_runner.errors.shutil.which", lambda _: pip_on_path)
     monkeypatch.setattr("device_runner.errors.find_spec", lambda _: has_pip or None)
     assert pip_install("ziglang", "jiwer>=3") == f"{command} ziglang 'jiwer>=3'"
+
+
+def test_a_disk_that_is_full_is_that_where_a_copy_goes() -> None:
+    failure = failure_of(OSError(errno.ENOSPC, "No space left on device", "from/here", None, "to/there"))
+    assert failure.kind is K.NO_SPACE
+    assert failure.message == "the disk of this computer is full at to/there (No space left on device)"
