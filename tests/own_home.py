@@ -70,6 +70,7 @@ def start() -> Path | None:
             "MAVEN_OPTS": f"-Dmaven.repo.local={folder / 'maven'}",  # Java knows the home from the user's entry
             "npm_config_cache": str(folder / "npm"),
             "ANDROID_ADB_SERVER_PORT": str(_closed_port()),
+            "OPENBLAS_NUM_THREADS": "1",  # numpy's threads wait for each other by computing, and take time to start
             **kept,
         }
     )
