@@ -47,7 +47,6 @@ RELEASE_TESTS = (
     "--deselect=tests/partition/test_webgpu.py::test_claims",
     "--deselect=tests/partition/test_qnn",
     "--deselect=tests/partition/test_plugin.py::test_ziglang",
-    "--deselect=tests/partition/test_grouping.py",
     "--deselect=tests/partition/test_placement.py",
     "--deselect=tests/required_ops/test_value.py",
     "--deselect=tests/required_ops/test_text.py",
