@@ -373,6 +373,8 @@ def nightly_tests(session: nox.Session) -> None:
     keep_downloads(session)
     files = with_marks("nightly", "npu")
     session.run("python", "-m", "pytest", *files, *TWO_PROCESSES, "-m", AT_NIGHT, *session.posargs)
+    properties = ("--hypothesis-profile", "nightly", "-m", f"hypothesis and not ({OWN_SESSIONS} or nightly)")
+    session.run("python", "-m", "pytest", *TWO_PROCESSES, *properties, *session.posargs)
 
 
 @nox.session
