@@ -312,7 +312,10 @@ def guessed_sizes(order: PerfOrder, inputs: Mapping[str, Inputs]) -> dict[Path, 
     guessed: dict[Path, dict[str, int]] = {}
     for file in order.files if not order.data.test_data else ():
         shapes = {tensor.name: tensor.shape for tensor in inputs[str(file)].tensors}
-        takes = inputs_of_file(file) if shapes else ()
+        guessed[file] = {}
+        if not shapes:  # of a file that cannot be read, too
+            continue
+        takes = inputs_of_file(file)
         given = resolve_dimensions(takes, order.dimensions, str(file))
         guessed[file] = {
             name: shapes[axes[0].input][axes[0].axis]
