@@ -160,6 +160,19 @@ def test_perf_profiles_on_request(tmp_path: Path) -> None:
     assert told["file"] in ended.text
 
 
+def test_a_profile_that_was_asked_for_and_failed_is_a_failure_of_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(path: Path, log: object) -> None:
+        raise RunnerError(f"{path.name} is no profile")
+
+    monkeypatch.setattr("device_runner.profile.read_profile", unreadable)
+    arguments = [str(EXAMPLE), "--rounds", "1", "--min-runs", "3", "--min-seconds", "0.001", "--profile", str(tmp_path)]
+    ended = ort_mobile("perf", *arguments, "--json", "-", code=1)
+    assert "no profile of mnist.onnx, cpu: " in ended.err
+    assert len(ended.document()["rows"]) == 1  # what was measured is not lost
+
+
 def test_perf_measures_equal_files_once(tmp_path: Path) -> None:
     copy = tmp_path / "copy.onnx"
     copy.write_bytes(EXAMPLE.read_bytes())

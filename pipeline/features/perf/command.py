@@ -156,10 +156,12 @@ def perf(
         show(profile_parts(profiled))
         show([*job.callers_parts(callers), *job.stream_parts(streams), *sections_of({"What failed": failed})])
     wrong = [check for row in streams for check in row.checks if check.failed]
-    some_failed = bool(report.failures) or not (report.rows or report.modes) or any(row.failure for row in others)
+    some_failed = bool(report.failures) or not (report.rows or report.modes)
+    some_failed |= any(row.failure for row in (*others, *profiled))
     code = ExitCode.SOME_FAILED * some_failed or ExitCode.CHECK_FAILED * bool(wrong)
     if code:
-        outputs.show_errors([*failed_lines(report), *(f"{note.title}: {note.text}" for note in failed)])
+        without = [f"no profile of {row.name}, {row.run}: {row.failure}" for row in profiled if row.failure]
+        outputs.show_errors([*failed_lines(report), *(f"{note.title}: {note.text}" for note in failed), *without])
     show_denied(denied)
     peaks = [(row.variant, row.memory_peak_bytes) for row in report.rows]
     peaks += [(" beside ".join((row.file, *row.beside)), row.memory_bytes) for row in callers]

@@ -182,7 +182,8 @@ def test_callers_of_one_session_and_of_one_each(files: list[Path]) -> None:
         (1, False, []), (2, False, []), (2, True, ["arena", "pool"])
     ]  # fmt: skip
     for row in rows:
-        assert 0 < row["low"] <= row["throughput"] <= row["high"]
+        assert 0 <= row["low"] <= row["throughput"] <= row["high"]  # two rounds of a busy machine may differ by all
+        assert row["throughput"] > 0
         assert 0 < row["median_ns"] <= row["high_ns"]
         assert row["memory_bytes"] > 1 << 20
         assert row["failure"] == ""
