@@ -19,8 +19,8 @@ pytest_plugins = ["tests.skips"]
 ROOT = Path(__file__).resolve().parent.parent
 
 # A busy machine is no failure: no test is judged by the clock. Nothing is kept in the current folder. With
-# `--hypothesis-profile nightly` there are a hundred times as many examples.
-settings.register_profile("untimed", deadline=None, database=None, max_examples=20)
+# `--hypothesis-profile nightly` there are forty times as many examples.
+settings.register_profile("untimed", deadline=None, database=None, max_examples=50)
 settings.register_profile("nightly", settings.get_profile("untimed"), max_examples=2000)
 settings.load_profile("untimed")
 

@@ -61,11 +61,11 @@ def mean_drop(ours: npt.NDArray[np.float64]) -> Callable[[npt.NDArray[np.int64]]
 def test_bootstrap_intervals_hold_the_truth_as_often_as_they_say() -> None:
     generator = np.random.default_rng(7)
     held = 0
-    for _ in range(200):
+    for _ in range(400):
         drops = generator.exponential(0.02, 80) - 0.01
         found = present(bootstrap_interval(mean_drop(drops), len(drops), resamples=400))
         held += found[0] <= 0.01 <= found[1]
-    assert 0.90 <= held / 200 <= 0.98
+    assert 0.90 <= held / 400 <= 0.98
 
 
 def test_a_bootstrap_is_the_same_each_time_and_sure_of_nothing_that_it_never_saw() -> None:

@@ -21,8 +21,8 @@ from pipeline.model.types import CPP_TYPES
 from pipeline.required_ops import TYPE_NAMES, RequiredOps
 from pipeline.required_ops.value import ALWAYS_KEPT, INPUTS, TRIPLE, TYPE_SLOTS, OpTypes
 
-few = settings(max_examples=settings().max_examples // 2)
-"""25 examples of each property, 500 with `--hypothesis-profile nightly`."""
+few = settings(max_examples=settings().max_examples // 4)
+"""12 examples of each property, 500 with `--hypothesis-profile nightly`."""
 
 OPERATORS = (
     ("ai.onnx", "Add"), ("ai.onnx", "Cast"), ("ai.onnx", "Conv"), ("ai.onnx", "Gather"), ("ai.onnx", "OneHot"),

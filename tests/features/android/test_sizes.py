@@ -67,9 +67,7 @@ public class Sizes {
 
 @pytest.mark.network
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "shared", [pytest.param(False, marks=pytest.mark.nightly, id="each"), pytest.param(True, id="shared")]
-)
+@pytest.mark.parametrize("shared", [False, True], ids=["each", "shared"])
 def test_an_input_goes_to_the_smallest_size_that_it_fits_into(shared: bool, tmp_path: Path) -> None:
     library = fetched("jvm:1.28.0")
     aar = released(two_sizes(tmp_path, shared=shared))
