@@ -1,5 +1,6 @@
 """A model that is judged: opened, its graphs, with sizes for its dynamic dimensions, written for another process."""
 
+import hashlib
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -276,10 +277,7 @@ def likely_sizes(loaded: LoadedModel, given: Mapping[str, int]) -> Iterator[dict
     by_axis = resolve_dimensions(takes, given, loaded.source.name)
     asked = {name: by_axis[axes[0].key] for name, axes in names.items() if axes[0].key in by_axis}
     left = tuple(axis for axis in open_axes(takes) if axis.key not in by_axis)
-    running: dict[str, int] = {}
-    if left and source_bytes(loaded.source) <= LARGEST_RUN_BYTES:
-        with suppress(PipelineError):
-            running = complete_data(loaded, dict(given), Dataset()).sizes
+    running = _sizes_that_run(loaded, given) if left else {}
     candidates = (
         [{name: running[axes[0].key] for name, axes in names_of(left).items()}]
         if running
@@ -297,3 +295,22 @@ def likely_sizes(loaded: LoadedModel, given: Mapping[str, int]) -> Iterator[dict
         except ModelError:
             continue
         yield {name: sizes[name] for name in names}
+
+
+_ran: dict[bytes, dict[str, int]] = {}
+"""What `_sizes_that_run` said last: each provider asks about the same model, and trials of sizes take a second."""
+
+
+def _sizes_that_run(loaded: LoadedModel, given: Mapping[str, int]) -> dict[str, int]:
+    """Sizes by `input[axis]` with which the model runs here; none where it is not tried, or does not run."""
+    if source_bytes(loaded.source) > LARGEST_RUN_BYTES:
+        return {}
+    asked = repr((loaded.source, sorted(given.items()))).encode()
+    key = hashlib.sha256(asked + loaded.proto.SerializeToString(deterministic=True)).digest()
+    if key not in _ran:
+        sizes: dict[str, int] = {}
+        with suppress(PipelineError):
+            sizes = complete_data(loaded, dict(given), Dataset()).sizes
+        _ran.clear()
+        _ran[key] = sizes
+    return _ran[key]
