@@ -85,9 +85,9 @@ def full_lengths(takes: Sequence[TensorInfo], arrays: Mapping[str, Array]) -> di
         if name is None or array is None or array.dtype.kind not in "iu" or array.ndim != 1:
             continue
         spoken = rows.get(name[1]) or (next(iter(rows.values())) if len(rows) == 1 else None)
-        if spoken is None or len(array) != len(arrays[spoken.name]):
+        if spoken is None or spoken.shape is None or len(array) != len(arrays[spoken.name]):
             continue
-        axes = list(enumerate(spoken.shape or ()))[1:]
+        axes = list(enumerate(spoken.shape))[1:]
         open_ones = [axis for axis, size in axes if not isinstance(size, int)]
         named = [axis for axis, size in axes if isinstance(size, str) and TIME.search(size)]
         likely = named or open_ones or [axis for axis, _ in axes]

@@ -15,6 +15,7 @@ from pipeline.config import Range
 from pipeline.core.errors import ConfigError
 from pipeline.dataset import Dataset, TensorInfo, first_sample
 from pipeline.dataset.guess import Guess, guess_inputs, inputs_of_file, make_feeds, with_sums
+from pipeline.dataset.values import full_lengths
 from pipeline.model.sources import SourceModel
 from tests.command import Done, ort_mobile
 from tests.onnx_samples import parsed_nodes
@@ -283,6 +284,14 @@ def test_lengths_are_full_where_names_and_shapes_say_of_what(
     )
     data = Dataset(sizes={"b": 1, "n": 9, "frames": 7}, seed=1)
     assert first_sample(data, takes).inputs[names[1]].tolist() == lengths
+
+
+def test_lengths_of_an_input_of_unknown_rank_are_not_guessed() -> None:
+    takes = [
+        TensorInfo(name="x", dtype=ElementType.FLOAT32, shape=None),
+        TensorInfo(name="x_lens", dtype=ElementType.INT64, shape=(1,)),
+    ]
+    assert full_lengths(takes, {"x": np.ones((1, 9), np.float32), "x_lens": np.zeros(1, np.int64)}) == {}
 
 
 def test_what_is_measured_is_the_test_data(tmp_path: Path) -> None:
