@@ -36,7 +36,7 @@ from pipeline.config.tables import (
     Table,
     TuneConfig,
 )
-from pipeline.core.documents import SCHEMA, null_last
+from pipeline.core.documents import SCHEMA, one_form
 from pipeline.core.providers import aware_names, on_any_chip
 from pipeline.core.variant import OWN_PRECISION, Level, Style
 
@@ -378,7 +378,7 @@ def config_schema(passes: Sequence[str] = ()) -> dict[str, Any]:
             components[table.__name__]["properties"][key].setdefault("description", text)
     if passes:
         components[Step.__name__]["properties"]["do"]["enum"] = list(passes)
-    return {"$schema": SCHEMA, **schema, "$defs": null_last(components)}
+    return {"$schema": SCHEMA, **schema, "$defs": one_form(components)}
 
 
 def key_texts(table: type[msgspec.Struct]) -> dict[str, str]:

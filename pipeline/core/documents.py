@@ -50,20 +50,22 @@ SCHEMA = "https://json-schema.org/draft/2020-12/schema"
 def document_schema(kind: type, title: str, description: str = "") -> dict[str, Any]:
     """The JSON schema of a document, from the types and their docstrings."""
     schema = msgspec.json.decode(msgspec.json.encode(msgspec.json.schema(kind)))
-    # Python 3.13 takes the indentation out of docstrings; the schema must be the same with every version.
-    for definition in schema["$defs"].values():
-        definition["description"] = inspect.cleandoc(definition.get("description", ""))
     about = {"description": description} if description else {}
-    return {"$schema": SCHEMA, "title": title, **about, **null_last(schema)}
+    return {"$schema": SCHEMA, "title": title, **about, **one_form(schema)}
 
 
-def null_last(schema: Any) -> Any:
-    """The same JSON schema with `null` as the last of alternatives: releases of msgspec order them differently."""
+def one_form(schema: Any) -> Any:
+    """The same JSON schema whatever wrote it: `null` comes last of alternatives, and descriptions have no indentation.
+
+    Releases of msgspec order alternatives differently; Python 3.13 and msgspec 0.23 take indentation out of docstrings.
+    """
     if isinstance(schema, list):
-        return [null_last(part) for part in schema]
+        return [one_form(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
-    ordered = {key: null_last(value) for key, value in schema.items()}
+    ordered = {key: one_form(value) for key, value in schema.items()}
     if "anyOf" in ordered:
         ordered["anyOf"] = sorted(ordered["anyOf"], key=lambda option: option.get("type") == "null")
+    if isinstance(text := ordered.get("description"), str):
+        ordered["description"] = inspect.cleandoc(text)
     return ordered
