@@ -153,7 +153,8 @@ def gate(
 
     Both are model files, bundles or output folders. A regression is a 99 % interval of the ratio, for all comparisons
     together, that lies above 1 by more than --least. With --history only runs are measured whose last three campaigns
-    were all slower than usual; without BASE and CANDIDATE it shows the history.
+    were all slower than usual; without BASE and CANDIDATE it shows the history. A suspicion that nothing was measured
+    for has no verdict: exit code 1.
 
     With --bisect any number of paths, the good one first. With several libraries the way goes from the first path with
     the first library to the last path, and then to the last library. Each step is measured in pairs with the first;
@@ -194,9 +195,11 @@ def gate(
                 folder=output or Path("output/gate"), devices=devices, progress=progress(), wait_seconds=lease_seconds,
             )  # fmt: skip
     else:
+        suspected = [row for row in histories or () if row.suspicion]
         result = report.GateReport(
-            least=answers["least"] / 100, confidence=1 - report.ALARMS, histories=histories or ()
-        )
+            least=answers["least"] / 100, confidence=1 - report.ALARMS, histories=histories or (),
+            rows=tuple(report.unconfirmed(row, "no BASE and CANDIDATE are named to measure") for row in suspected),
+        )  # fmt: skip
     if svg_to:
         write_text(svg_to, history_svg(result.histories))
     headline = Line(report.headline(result), wrap=False)

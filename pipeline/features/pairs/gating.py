@@ -45,6 +45,7 @@ from pipeline.features.pairs.report import (
     GateOutcome,
     GateReport,
     PositionStanding,
+    unconfirmed,
 )
 from pipeline.job.bench import (
     PerfOrder,
@@ -265,18 +266,13 @@ def run_gate(
         base=str(base.path), candidate=str(candidate.path), least=least, confidence=1 - ALARMS,
         histories=tuple(histories or ()),
     )  # fmt: skip
+    unmatched: list[GatedRun] = []
     if histories is None:
         pairs, only_base, only_candidate = paired(base, candidate)
         by_device, devices = [("", pair) for pair in pairs], devices or ("local",)
     else:
-        by_device, only_base, only_candidate = [], (), ()
-        for row in (row for row in histories if row.suspicion):
-            base_run, candidate_run = (source.by_run.get((row.model, row.run)) for source in (base, candidate))
-            if base_run and candidate_run:
-                by_device.append((row.device, ((base_run, base), (candidate_run, candidate))))
-            name = f"{row.device} / {row.model} / {row.run}"
-            only_base += () if candidate_run else (name,)
-            only_candidate += () if base_run else (name,)
+        by_device, unmatched = _suspected(histories, base, candidate)
+        only_base, only_candidate = (), ()
         devices = devices or tuple(dict.fromkeys(device for device, _ in by_device))
     not_suspected = tuple(
         GatedRun(
@@ -286,7 +282,9 @@ def run_gate(
         for row in report.histories
         if not row.suspicion
     )  # fmt: skip
-    report = msgspec.structs.replace(report, rows=not_suspected, only_base=only_base, only_candidate=only_candidate)
+    report = msgspec.structs.replace(
+        report, rows=(*unmatched, *not_suspected), only_base=only_base, only_candidate=only_candidate
+    )
     if not by_device:
         return report
     require_unchanged(run for _, pair in by_device for run, _ in pair)
@@ -309,6 +307,36 @@ def run_gate(
     return msgspec.structs.replace(
         report, rows=(*rows, *away, *report.rows), measured_at=measured_at, warnings=warnings
     )
+
+
+def _suspected(
+    histories: Iterable[History], base: PairSource, candidate: PairSource
+) -> tuple[list[tuple[str, Pair]], list[GatedRun]]:
+    """What histories suspect, by device: the pairs to measure, and a row without verdict for what is not in both."""
+    pairs, unmatched = [], []
+    for history in histories:
+        if not history.suspicion:
+            continue
+        key = (history.model, history.run)
+        runs = [source.by_run.get(key) for source in (base, candidate)]
+        if runs[0] and runs[1]:
+            pairs.append((history.device, ((runs[0], base), (runs[1], candidate))))
+            continue
+        without = " and ".join(
+            f"the {role} {_lacks(source)}"
+            for role, source, run in zip(("base", "candidate"), (base, candidate), runs, strict=True)
+            if run is None
+        )
+        unmatched.append(unconfirmed(history, without))
+    return pairs, unmatched
+
+
+def _lacks(source: PairSource) -> str:
+    """What a source has in place of a run that a history suspects."""
+    if model_files([source.path]):
+        return f"{source.path.name} is a model file, which no history names: name output folders, or measure without"
+    have = list(dict.fromkeys(place(*key) for key in source.by_run))
+    return f"has no such run (it has {', '.join(have[:3]) or 'none'}{', …' if have[3:] else ''})"
 
 
 def _row_without_rounds(

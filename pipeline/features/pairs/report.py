@@ -128,6 +128,16 @@ class GateReport(msgspec.Struct, frozen=True, kw_only=True):
         return ExitCode.SOME_FAILED if without or self.warnings else ExitCode.DONE
 
 
+def unconfirmed(history: History, why: str) -> GatedRun:
+    """The row of a suspicion that nothing was measured for, which is no pass."""
+    suspicion = history.suspicion
+    since = f"suspected since {suspicion.first} ({suspicion.ratio - 1:+.1%}), and " if suspicion else ""
+    return GatedRun(
+        device=history.device, model=history.model, base=history.run, candidate=history.run,
+        outcome=GateOutcome.NOT_COMPARED, note=f"{since}{why}",
+    )  # fmt: skip
+
+
 def headline(report: GateReport) -> str:
     """The result in one line."""
     regressions = report.having(GateOutcome.REGRESSION)
@@ -139,10 +149,10 @@ def headline(report: GateReport) -> str:
     if regressions:
         worst = max(row.ratio or 0 for row in regressions)
         return f"Regression: {len(regressions)} of {measured} slower, by up to {worst - 1:.1%}{rest}"
+    if suspected and not report.base:
+        return f"{len(suspected)} of {len(report.histories)} histories look slower: measure base and candidate in pairs"
     if without:
         return f"No verdict on {len(without)} of {measured}{rest}"
-    if suspected and not measured:
-        return f"{len(suspected)} of {len(report.histories)} histories look slower: measure base and candidate in pairs"
     if not measured:
         short = sum(bool(row.note) for row in report.histories)
         few = f"; {short} too short to raise one" if short else ""
@@ -214,7 +224,7 @@ def sections(report: GateReport) -> tuple[Section, ...]:
 KINDS = {
     GateOutcome.REGRESSION: "failure",
     GateOutcome.FAILED: "error",
-    GateOutcome.NOT_COMPARED: "skipped",
+    GateOutcome.NOT_COMPARED: "error",
     GateOutcome.NOT_SUSPECTED: "skipped",
 }
 """Outcome to the element of a test case in JUnit XML; the others are passed tests."""
@@ -311,6 +321,12 @@ class BisectionReport(msgspec.Struct, frozen=True, kw_only=True):
     step: GatedRun | None = None
 
     @property
+    def unmeasured(self) -> tuple[str, ...]:
+        """The positions between the ends that were not compared with the first, as the answer did not need them."""
+        measured = {row.position for row in self.rows}
+        return tuple(name for number, name in list(enumerate(self.positions))[1:-1] if number not in measured)
+
+    @property
     def exit_code(self) -> ExitCode:
         """0 where there is an answer: the step, a range, or that there is no difference; 1 where runs gave none."""
         unanswered = self.end in (BisectionEnd.NOT_MEASURABLE, BisectionEnd.NOT_MONOTONE)
@@ -319,6 +335,11 @@ class BisectionReport(msgspec.Struct, frozen=True, kw_only=True):
 
 def bisection_headline(report: BisectionReport) -> str:
     """The result in one line."""
+    between = len(report.unmeasured) if report.end is BisectionEnd.NO_DIFFERENCE else 0
+    return _bisected(report) + (f"; {between} between them not measured" if between else "")
+
+
+def _bisected(report: BisectionReport) -> str:
     match report.end:
         case BisectionEnd.FOUND if report.step and report.step.outcome is not GateOutcome.REGRESSION:
             return f"The difference vanishes: {report.slower} is not slower than {report.good} when both alternate"
@@ -346,6 +367,10 @@ def bisection_parts(report: BisectionReport) -> tuple[Listing, Section]:
     if report.step and report.step.ratio:
         ratio, interval = ratio_cells(report.step.ratio, report.step.low, report.step.high)
         notes.append(ListingNote(title="the step alone", text=f"{ratio} times as long ({interval})"))
+    if report.unmeasured:
+        notes.append(
+            ListingNote(title="not measured, as the answer did not need it", text=", ".join(report.unmeasured))
+        )
     changes = report.step.changes if report.step else ()
     notes += [ListingNote(title=change.what, text=change_text(change)) for change in changes]
     positions = Listing(

@@ -80,3 +80,12 @@ def test_an_end_that_may_be_slower_is_not_called_the_same(outcome: GateOutcome, 
     )
     assert bisection_headline(report) == said
     assert bisection_parts(report)[0].head[-1] == "Standing"
+
+
+def test_what_lies_between_and_was_not_measured_is_named() -> None:
+    report = BisectionReport(
+        device="local", positions=("a", "b", "c"), end=BisectionEnd.NO_DIFFERENCE, good="a", slower="c", rows=()
+    )
+    assert bisection_headline(report).endswith("c is not slower than a; 1 between them not measured")
+    _, result = bisection_parts(report)
+    assert [note.text for note in result.notes if note.title.startswith("not measured")] == ["b"]

@@ -185,8 +185,33 @@ def test_history_decides_what_is_measured_in_pairs(jobs: Path, tmp_path: Path) -
     assert [row["outcome"] for row in document["rows"]] == ["regression"]
     assert document["histories"][0]["suspicion"]["before"] == "day-11"
     assert (tmp_path / "h.svg").read_text().count('class="slow"') == 3
-    alone = ort_mobile("gate", "--history", slow, cwd=tmp_path)
+    alone = ort_mobile("gate", "--history", slow, cwd=tmp_path, code=1)
     assert "1 of 1 histories look slower: measure base and candidate in pairs" in alone.out
+
+
+@pytest.mark.parametrize(
+    ("paths", "why"),
+    [
+        (("m.onnx", "n.onnx"), "m.onnx is a model file, which no history names"),
+        (("other", "n.onnx"), "the base has no such run (it has m / basic-fixed/cpu+threads=2)"),
+        ((), "no BASE and CANDIDATE are named to measure"),
+    ],
+)
+def test_a_suspicion_that_nothing_was_measured_for_is_no_pass(
+    jobs: Path, tmp_path: Path, paths: tuple[str, ...], why: str
+) -> None:
+    with_history(jobs / "before/results.sqlite", tmp_path / "slow.sqlite", [1.0] * 12 + [1.05] * 3)
+    chain(tmp_path / "m.onnx", 1)
+    chain(tmp_path / "n.onnx", 2)
+    (tmp_path / "my.toml").write_text(CONFIG.replace("threads = 1", "threads = 2"))
+    if "other" in paths:
+        ort_mobile("run", "my.toml", "--output", "other", cwd=tmp_path)
+    line = ("gate", *paths, "--history", "slow.sqlite", "--junit", "g.xml", "--json", "-")
+    document = valid(ort_mobile(*line, cwd=tmp_path, code=1), "gate.schema.json")
+    (found,) = document["rows"]
+    assert (found["outcome"], document["only_base"], document["only_candidate"]) == ("not compared", [], [])
+    assert why in found["note"]
+    assert ET.fromstring((tmp_path / "g.xml").read_bytes())[0].get("errors") == "1"
 
 
 def test_bundles_are_gated_without_a_database(jobs: Path, tmp_path: Path) -> None:
