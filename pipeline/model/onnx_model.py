@@ -37,7 +37,7 @@ from pipeline.model.ort_format import (
     TensorType,
     TypeInfo,
 )
-from pipeline.model.signature import open_axes, own_inputs, resolve_dimensions
+from pipeline.model.signature import declared_axis, open_axes, own_inputs, resolve_dimensions
 from pipeline.model.sources import SourceModel, Spool
 
 if TYPE_CHECKING:
@@ -673,8 +673,7 @@ def _type(proto: "onnx.TypeProto") -> TypeInfo:
         tensor = proto.tensor_type
         if not tensor.HasField("shape"):
             return TensorType(tensor.elem_type)
-        dims = tuple(dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in tensor.shape.dim)
-        return TensorType(tensor.elem_type, dims)
+        return TensorType(tensor.elem_type, tuple(map(declared_axis, tensor.shape.dim)))
     if proto.HasField("sequence_type"):
         return SequenceType(_type(proto.sequence_type.elem_type))
     return None

@@ -67,10 +67,15 @@ def own_inputs(model: "onnx.ModelProto") -> tuple[TensorInfo, ...]:
 def _shape(value: "onnx.ValueInfoProto") -> tuple[int | str | None, ...] | None:
     if not value.type.tensor_type.HasField("shape"):
         return None
-    return tuple(
-        dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else dim.dim_param or None
-        for dim in value.type.tensor_type.shape.dim
-    )
+    return tuple(declared_axis(dim) for dim in value.type.tensor_type.shape.dim)
+
+
+def declared_axis(dim: "onnx.TensorShapeProto.Dimension") -> int | str | None:
+    """An axis as a file declares it: its size, its symbolic name, or None. A negative size is none (ep_rules A.4)."""
+    if dim.HasField("dim_value"):
+        size: int = dim.dim_value
+        return size if size >= 0 else None
+    return dim.dim_param or None
 
 
 PLACEHOLDER = re.compile(r"[\W_]*|-?[0-9]+|None")

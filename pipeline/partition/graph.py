@@ -20,6 +20,7 @@ from pipeline.core.errors import ModelError
 from pipeline.core.ort_session import load_session, make_session, ort_errors, session_options
 from pipeline.model.edit import plain_domain
 from pipeline.model.onnx_model import LeanModel
+from pipeline.model.signature import declared_axis
 from pipeline.model.types import NUMPY_KINDS, SHORT_BY_ORT, SHORT_NAMES
 
 if TYPE_CHECKING:
@@ -461,7 +462,7 @@ class _Builder:
         inputs = tuple(value.name for value in proto.input)
         values = {name: Value(constant.dtype, constant.dims) for name, constant in initializers.items()}
         for value in proto.input:
-            values[value.name] = types.get(value.name, _declared(value)) if outer else _declared(value)
+            values[value.name] = types.get(value.name, declared_value(value)) if outer else declared_value(value)
         for name in (name for node in proto.node for name in node.output if name):
             values.setdefault(name, types.get(name, Value()))
         for node in proto.node if outer else ():  # a session on the CPU has Casts of its own behind those to half
@@ -554,18 +555,16 @@ def bodies_in(attribute: Any) -> "Iterable[GraphProto]":
     return [attribute.g] if attribute.type == 5 else attribute.graphs
 
 
-def _declared(value: "ValueInfoProto") -> Value:
-    """Type and shape of a graph input as the file has them; a negative dimension is dynamic (A.4)."""
+def declared_value(value: "ValueInfoProto") -> Value:
+    """Type and shape of a graph input as the file has them; symbolic dimensions have no size."""
     if not value.type.HasField("tensor_type"):
         return Value()
     tensor = value.type.tensor_type
     dtype = SHORT_NAMES.get(tensor.elem_type)
     if not tensor.HasField("shape"):
         return Value(dtype, None)
-    dims = tuple(
-        dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None for dim in tensor.shape.dim
-    )
-    return Value(dtype, dims)
+    axes = map(declared_axis, tensor.shape.dim)
+    return Value(dtype, tuple(axis if isinstance(axis, int) else None for axis in axes))
 
 
 def _plain_constant(attribute: Any) -> Constant:

@@ -20,6 +20,7 @@ from pipeline.model.edit import (
     set_nodes,
     sort_nodes,
 )
+from pipeline.model.signature import declared_axis
 from pipeline.passes.base import Effect, Model, NotApplicable, Options, Pass, PassContext
 from pipeline.passes.edit import IR_OF_CONSTANTS, changed, make_constant, value_types
 
@@ -525,8 +526,9 @@ def _batches(proto: "ModelProto", options: BatchOptions, where: str) -> tuple[di
             raise ConfigError(f"the input {name!r} has no axis {axis}", where=where, why=f"it has {len(dims)} axes",
                               remedy="count from 0")  # fmt: skip
         if axis >= 0:
-            opened |= not dims[axis].HasField("dim_value")
-            sizes[name] = dims[axis].dim_value or 1
+            size = declared_axis(dims[axis])
+            opened |= not isinstance(size, int)
+            sizes[name] = size if isinstance(size, int) and size else 1
             dims[axis].dim_value = sizes[name]
             batches[name] = Batch(axis)
     if not sizes:

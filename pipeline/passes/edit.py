@@ -38,7 +38,7 @@ from pipeline.model.onnx_model import (
 from pipeline.model.signature import Array
 from pipeline.model.types import CODES, SHORT_NAMES
 from pipeline.partition.answer import Settings
-from pipeline.partition.graph import Graph, Value, infer
+from pipeline.partition.graph import Graph, Value, declared_value, infer
 from pipeline.passes.base import Model, NotApplicable, PassContext
 
 if TYPE_CHECKING:
@@ -318,9 +318,7 @@ def value_types(proto: "ModelProto") -> dict[str, Value]:
     graph = proto.graph
     types = {tensor.name: Value(SHORT_NAMES.get(tensor.data_type), tuple(tensor.dims)) for tensor in graph.initializer}
     for value in graph.input:
-        kind = value.type.tensor_type
-        dims = tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in kind.shape.dim)
-        types.setdefault(value.name, Value(SHORT_NAMES.get(kind.elem_type), dims if kind.HasField("shape") else None))
+        types.setdefault(value.name, declared_value(value))
     return types | infer(proto)
 
 
