@@ -160,11 +160,12 @@ def _is_at(content: Buffer, start: int, pieces: Iterable[bytes]) -> bool:
 def write_model(model: LeanModel, destination: Path) -> None:
     """Write one file with the model's `weights` inside, whole or not at all; ModelError when it would pass 2 GiB.
 
-    The graph's large weights come last in its message, each copied from where it lies.
+    Constants come last in its message and keep their order, whether or not their bytes are in ours: what was read back
+    is written as it was. Large ones are copied from where they lie.
     """
     import onnx
 
-    large: list[tuple[bytes, ByteRange]] = []  # everything of each field up to its bytes, and where these lie
+    constants: list[tuple[bytes, ByteRange | None]] = []  # each field up to its bytes, and where these lie
     for tensor in model.proto.graph.initializer:
         if place := model.weights.get(tensor.name):
             bare = copied(tensor)
@@ -172,23 +173,24 @@ def write_model(model: LeanModel, destination: Path) -> None:
             bare.ClearField("data_location")
             inner = bytes(bare.SerializeToString()) + encode_varint(TENSOR_RAW_DATA << 3 | LENGTH)
             inner += encode_varint(place.length)
-            front = encode_varint(GRAPH_INITIALIZER << 3 | LENGTH) + encode_varint(len(inner) + place.length)
-            large.append((front + inner, place))
+        else:
+            inner = bytes(tensor.SerializeToString())
+        size = len(inner) + (place.length if place else 0)
+        constants.append((encode_varint(GRAPH_INITIALIZER << 3 | LENGTH) + encode_varint(size) + inner, place))
     rest, graph = onnx.ModelProto(), onnx.GraphProto()
     graph.CopyFrom(model.proto.graph)
     del graph.initializer[:]
-    graph.initializer.extend(t for t in model.proto.graph.initializer if t.name not in model.weights)
     rest.CopyFrom(model.proto)
     rest.ClearField("graph")
-    small, front = graph.SerializeToString(), rest.SerializeToString()
-    total = len(small) + sum(len(head) + place.length for head, place in large)
+    bare_graph, front = graph.SerializeToString(), rest.SerializeToString()
+    total = len(bare_graph) + sum(len(field) + (place.length if place else 0) for field, place in constants)
     if total + len(front) + 16 > MOST_BYTES:
         raise ModelError("the model is over 2 GiB", where=str(destination), remedy="quantize the model")
     with replacing(destination) as temporary, temporary.open("wb") as out:
-        out.write(front + encode_varint(MODEL_GRAPH << 3 | LENGTH) + encode_varint(total) + small)
-        for head, place in large:
-            out.write(head)
-            out.writelines(_read(place))
+        out.write(front + encode_varint(MODEL_GRAPH << 3 | LENGTH) + encode_varint(total) + bare_graph)
+        for field, place in constants:
+            out.write(field)
+            out.writelines(_read(place) if place else ())
 
 
 def _read(place: ByteRange) -> Iterator[bytes]:

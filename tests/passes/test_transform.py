@@ -233,6 +233,15 @@ def cached(folder: Path, model: str = "my.onnx") -> bool:
     return run.transform(source, steps, str(folder), "o.onnx", check=False, cache=str(folder / "cache")).reused
 
 
+def test_a_kept_result_is_written_with_the_same_bytes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.model.onnx_model.LEAN_MINIMUM_BYTES", 0)  # weights of a kept result stay in its file
+    source = SourceModel(path=str(save(linear(512), folder / "large.onnx")))
+    steps, cache = (Step(do="fp16"),), str(folder / "cache")
+    reports = [run.transform(source, steps, str(folder / name), "o.onnx", check=False, cache=cache) for name in "ab"]
+    assert [report.reused for report in reports] == [False, True]
+    assert (folder / "a/o.onnx").read_bytes() == (folder / "b/o.onnx").read_bytes()
+
+
 def test_warnings_are_shown_again_where_the_result_was_kept(folder: Path) -> None:
     words = ["--do", "static-qdq:op_types=Conv", "--input", "Input3=0:1", "--no-check", "--cache", "cache"]
     for name in ("a.onnx", "b.onnx"):
