@@ -164,6 +164,14 @@ class TuneAnswer(msgspec.Struct, frozen=True, kw_only=True):
     gains: tuple[Gain, ...] = ()
     front: tuple[FrontPoint, ...] = ()
 
+    @property
+    def why_none(self) -> str:
+        """Why there is no winner, in one line; "" where there is one."""
+        search = self.search
+        if search.outcome in ANSWERED:
+            return ""
+        return f"{search.outcome.value} for {search.model} on {search.device}: {search.reason}"
+
 
 class ClassChoice(msgspec.Struct, frozen=True, kw_only=True):
     """What classes of devices run of a model. `cost` is the most that any of the devices loses against its own winner

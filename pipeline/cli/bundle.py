@@ -23,10 +23,14 @@ KEY, PASSPHRASE = "ORT_MOBILE_KEY", "ORT_MOBILE_PASSPHRASE"
 @ci_options
 @json_option
 @click.option("--list", "list_only", is_flag=True, help="List the stored campaigns instead.")
-def report(folder: Path, database: str | None, campaign: str | None, list_only: bool, outputs: Outputs) -> None:
+@click.pass_context
+def report(
+    ctx: click.Context, /, folder: Path, database: str | None, campaign: str | None, list_only: bool, outputs: Outputs
+) -> None:
     """Write report.html, report.md, results.json and trace.json.gz again from the results stored in FOLDER.
 
-    The table is shown as well.
+    The table is shown as well. Exit code 4 if a search found that no candidate keeps to its constraints, 1 if one found
+    no answer; what else a campaign ended with is its own command's to say.
     """
     from pipeline.job.stored import list_campaigns, stored, write_reports
 
@@ -43,6 +47,10 @@ def report(folder: Path, database: str | None, campaign: str | None, list_only: 
     outputs.write_json(assembled.report)
     if outputs.text:
         show_report(assembled.report)
+    tuned = assembled.report.tuned
+    if tuned and tuned.unanswered:
+        outputs.show_errors(answer.why_none for answer in tuned.answers if answer.why_none)
+        ctx.exit(assembled.exit_code)
 
 
 @click.group(cls=OpenGroup, place=Place[click.Command]("bundle.commands"))

@@ -25,6 +25,7 @@ from pipeline.campaign.record import (
     RunRecord,
     Skipped,
     TunedClass,
+    TuneOutcome,
     TuneReport,
     rounds_of,
 )
@@ -117,7 +118,7 @@ class Assembled:
         checks = [c for variants in record.checks.values() for results in variants.values() for c in results]
         checks += [check for row in report.rows for check in row.checks]
         refused = any(proof.failed for proof in report.proofs) or bool(errors(self.findings))
-        if report.tuned and (report.tuned.impossible or report.tuned.unanswered):
+        if report.tuned and report.tuned.unanswered:
             return ExitCode.CHECK_FAILED if report.tuned.impossible else ExitCode.SOME_FAILED
         refused |= any(row.result and row.result.not_finite for row in record.accuracy)
         over = {row.model for row in record.accuracy if row.refused(record.config.accuracy.max_drop)}
@@ -247,10 +248,13 @@ def _choices(
         if by_search := list(_tuned_choices(tuned, devices, target, model.name, allowed)):
             choices += by_search
             continue
+        of_model = [answer for answer in (tuned.answers if tuned else ()) if answer.search.model == model.name]
+        # A constraint that nothing keeps where it was tried: what is advised for other devices is not known to keep it
         no_answer = "; ".join(
-            f"{answer.search.outcome.value} on {answer.search.device}: {answer.search.reason}"
-            for answer in (tuned.answers if tuned else ())
-            if answer.search.model == model.name and not answer.variant and suits(target, devices[answer.search.device])
+            answer.why_none
+            for answer in of_model
+            if not answer.variant
+            and (suits(target, devices[answer.search.device]) or answer.search.outcome is TuneOutcome.NONE_POSSIBLE)
         )
         if reason := NO_ANSWERS if record.tuned and not tuned else no_answer:
             withheld.append(Withheld(target=target.name, model=model.name, reason=reason))

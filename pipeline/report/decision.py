@@ -7,7 +7,7 @@ from enum import StrEnum
 import msgspec
 
 from device_runner.result import Status
-from pipeline.campaign.record import ModelFacts
+from pipeline.campaign.record import ModelFacts, TuneOutcome
 from pipeline.campaign.statistics.compare import Comparison, Verdict
 from pipeline.campaign.statistics.groups import Doubt
 from pipeline.check.compare import OutputCheck
@@ -39,13 +39,19 @@ Banner = tuple[BannerState, str, tuple[str, ...]]
 
 def banner(report: CampaignReport) -> Banner | None:
     """The verdict on a campaign: what forbids shipping before what is only to be known; None where nothing was made."""
-    stops = [
+    answers = report.tuned.answers if report.tuned else ()
+    impossible = [answer for answer in answers if answer.search.outcome is TuneOutcome.NONE_POSSIBLE]
+    stops = [answer.why_none for answer in impossible]
+    stops += [
         f"the proof in {proof.library.file} failed: {'; '.join(proof.objections[:3])}"
         for proof in report.proofs
         if proof.failed
     ]
     stops += [f"no bundle was made: {refusal}" for refusal in report.refusals]
-    reasons = grouped(((row.model, row.reason), row.target) for row in report.withheld)
+    of_search = {(answer.search.model, answer.why_none) for answer in impossible}
+    reasons = grouped(
+        ((row.model, row.reason), row.target) for row in report.withheld if (row.model, row.reason) not in of_search
+    )
     stops += [
         f"nothing of {model} may ship to {', '.join(targets)}: {reason}" for (model, reason), targets in reasons.items()
     ]

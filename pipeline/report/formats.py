@@ -12,7 +12,7 @@ from rich.console import Console
 from device_runner.device import DeviceFacts, Readiness
 from device_runner.result import Status, epoch_ms
 from pipeline.advice.verdict import AdvisedAnswer
-from pipeline.campaign.record import FailureRow, RunRecord, place
+from pipeline.campaign.record import FailureRow, RunRecord, TuneAnswer, TuneOutcome, place
 from pipeline.campaign.statistics.compare import Verdict
 from pipeline.check.compare import OutputCheck
 from pipeline.check.library_proof import LibraryProof
@@ -210,6 +210,10 @@ def of_campaign(report: CampaignReport, more: Iterable[Finding] = ()) -> CiDocum
         kinds = ", ".join(dict.fromkeys(failure.kind for failure in alike))
         cases.append(_case(names, "error", kinds, "\n".join(map(_failure_text, alike))))
     cases += [
+        _case((answer.search.device, answer.search.model, "", "search"), *kind, answer.why_none)
+        for answer, kind in _unanswered(report)
+    ]
+    cases += [
         _case((skipped.device, skipped.model, skipped.variant, skipped.run), "skipped", "skipped", skipped.text)
         for skipped in report.skipped
     ]
@@ -223,6 +227,14 @@ def of_campaign(report: CampaignReport, more: Iterable[Finding] = ()) -> CiDocum
             [choices(report), *result_tables(report), *sections(report)], "report.html",
         ),
     )  # fmt: skip
+
+
+def _unanswered(report: CampaignReport) -> Iterator[tuple[TuneAnswer, tuple[str, str]]]:
+    """Searches without a winner, each with what JUnit calls it: a failure where nothing keeps to the constraints."""
+    for answer in report.tuned.answers if report.tuned else ():
+        if answer.why_none:
+            outcome = answer.search.outcome
+            yield answer, ("failure" if outcome is TuneOutcome.NONE_POSSIBLE else "error", outcome.value)
 
 
 def _case(names: tuple[str, str, str, str], kind: str, reason: str, text: str) -> ET.Element:
@@ -252,7 +264,11 @@ def _findings(report: CampaignReport, more: Iterable[Finding]) -> Iterator[CiFin
         for check in (check for check in measured.checks if check.failed):
             text, file = f"{check.output}: {check.reason or DIFFERS}", files.get(measured.model, "")
             yield Finding(rule="outputs_differ", severity=Severity.ERROR, where=measured.place, what=text), file
-    for held in report.withheld:
+    unanswered = {answer.why_none: answer.search for answer, _ in _unanswered(report)}
+    for text, search in unanswered.items():
+        where, file = place(search.device, search.model), files.get(search.model, "")
+        yield Finding(rule="search", severity=Severity.ERROR, where=where, what=text), file
+    for held in (held for held in report.withheld if held.reason not in unanswered):
         where, file = place(held.target, held.model), files.get(held.model, "")
         yield Finding(rule="withheld", severity=Severity.ERROR, where=where, what=held.reason), file
     for proof in report.proofs:

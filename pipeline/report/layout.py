@@ -8,7 +8,7 @@ import msgspec
 from device_runner.providers import CHIPS, NNAPI, provider_named
 from pipeline.accuracy.metrics import LEAST_SAMPLES, METRICS
 from pipeline.accuracy.result import AccuracyResult, DropVerdict
-from pipeline.campaign.record import ANSWERED, place
+from pipeline.campaign.record import place
 from pipeline.check.compare import remedy_of
 from pipeline.check.library_proof import LibraryProof, ProofFinding, ProofRow
 from pipeline.config import MetricName
@@ -286,9 +286,7 @@ def failed_lines(report: CampaignReport) -> Iterator[str]:
     yield from (f"{model.name}: {model.error}; {model.remedy}" for model in report.models if model.error)
     for note in [*gathered(_failures(report)), *gathered(_outputs(report, unknown=False))]:
         yield ": ".join(part for part in (", ".join(note.places[:3]), note.title, note.text) if part)
-    for answer in report.tuned.answers if report.tuned else ():
-        if answer.search.outcome not in ANSWERED:
-            yield f"{answer.search.device}: {answer.search.model}: {answer.search.outcome}: {answer.search.reason}"
+    yield from (answer.why_none for answer in (report.tuned.answers if report.tuned else ()) if answer.why_none)
     yield from (text for proof in report.proofs for text in proof.objections)
     if not (report.rows or report.modes):
         yield from (f"{place(row.device, row.model, row.variant, row.run)}: {row.text}" for row in report.skipped)

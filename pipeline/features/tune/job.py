@@ -619,7 +619,9 @@ def _answer(record: JobRecord, search: TunedModel, confirmed: Confirmed) -> Tune
         for than, name in defaults.items() if name in confirmed and name != search.winner
         for goal in goals if (ratio := ratio_of(confirmed[search.winner], confirmed[name], goal))
     )  # fmt: skip
-    front = nondominated({name: values[name] for name in kept}, goals) if len(goals) > 1 else []
+    # The winner is of it although another may have come out below it by chance: that was not shown
+    within = {name: value for name, value in values.items() if not limits[name]}
+    front = [*dict.fromkeys((search.winner, *nondominated(within, goals)))] if len(goals) > 1 else []
     front.sort(key=lambda name: value_of(values[name], goals[0]) or 0.0)
     return TuneAnswer(
         search=search,

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import msgspec
 import pytest
@@ -147,3 +148,19 @@ def test_what_cannot_be_answered_is_said(tmp_path: Path, options: tuple[str, ...
     if (tmp_path / "out/tune.json").exists():
         (answer,) = json.loads((tmp_path / "out/tune.json").read_text())["answers"]
         assert "variant" not in answer or not answer["variant"]
+
+
+def test_a_constraint_that_nothing_keeps_is_the_headline_everywhere(tmp_path: Path) -> None:
+    line = ("--max-size-mb", "0.001", "--junit", tmp_path / "j.xml", "--sarif", tmp_path / "s.json")
+    config, out = write_config(tmp_path, CONFIG), tmp_path / "out"
+    ended = ort_mobile("tune", config, "--output", out, *line, "--markdown", tmp_path / "c.md", code=4)
+    said = "Do not ship: no candidate is possible for mnist on local: "
+    again = ort_mobile("report", out, code=4)
+    for text in (ended.out, again.out, (out / "report.md").read_text(), (out / "report.html").read_text()):
+        assert said in " ".join(text.split())
+        assert "Ready to ship" not in text
+    assert said in (tmp_path / "c.md").read_text().partition("\n")[0]
+    assert not (out / "bundle").exists()
+    assert ET.fromstring((tmp_path / "j.xml").read_bytes())[0].get("failures") == "1"
+    finding, *_ = json.loads((tmp_path / "s.json").read_text())["runs"][0]["results"]
+    assert finding["ruleId"] == "search"
