@@ -148,7 +148,7 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
     # How far a variant is from the model as it was given: its level, and any other precision beyond all levels.
     ranks = {row.name: list(Level).index(row.level) + len(Level) * bool(row.precision) for row in variants}
     rule = decision_rule(record.config.measure)
-    rows = make_rows(measured, sizes, rule)
+    rows = make_rows(measured, sizes, rule, {model.name: model.size_bytes for model in record.models})
     failures, skipped = ends_of(measured)
     answers = (answer(campaign, runs, list(artifacts.values()), devices) for answer in SEARCHES)
     tuned = next(answers, None) if record.tuned else None

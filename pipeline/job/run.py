@@ -100,6 +100,7 @@ from pipeline.job.prepare import (
 from pipeline.job.stored import keep_campaign, kept_campaigns, locked
 from pipeline.model.sources import numbered_lines
 from pipeline.release.shipped import custom_findings, operator_configs
+from pipeline.report.growth import growth_findings
 
 log = logging.getLogger(__name__)
 
@@ -457,6 +458,7 @@ def notes(prepared: Sequence[Prepared], hints: Iterable[str]) -> Iterator[Findin
         if model.table.state:
             steps = model.table.stream_steps
             texts.append(f"a stream of {steps} steps: times are a step's, outputs those of each")
+        texts += [finding.text for finding in growth_findings(model.converted)]
         texts += [note for artifact in model.artifacts for note in artifact.notes]
         texts += [row.text for a in model.accuracy if a.result for row in a.result.findings]
         yield from (warning(text, model.name) for text in dict.fromkeys(texts))

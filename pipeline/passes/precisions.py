@@ -317,6 +317,26 @@ _MEANT = {
 """Usual words that name no precision, with what to take."""
 
 
+def common_name(name: str) -> str:
+    """What a precision is usually called, with its own name: int8 (s8s8pc). "" for a model's own; others as they are.
+
+    Every precision has one step, which says it.
+    """
+    if name not in PRECISIONS:
+        return name
+    (step,) = PRECISIONS[name].steps
+    usual = {
+        "fp16": "fp16",
+        "fp16-gpu": "fp16",
+        "dynamic-int8": "dynamic int8",
+        "qoperator": "int8",
+        "weight-only": f"{step.options.get('bits')}-bit weights",
+        "mixed-precision": "int8, partly float",
+        "static-qdq": "int8 with int16 values" if step.options.get("activations") == "u16" else "int8",
+    }[step.do]
+    return usual if usual == name else f"{usual} ({name})"
+
+
 def resolve_precision(name: str, api_level: int | None = None, where: str = "") -> str:
     """The precision that a name means at NNAPI's API level: "" for the model's own; recipes are names, too.
 

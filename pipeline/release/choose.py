@@ -13,7 +13,7 @@ from pipeline.campaign.statistics.compare import Comparison, DecisionRule, Verdi
 from pipeline.campaign.statistics.groups import RunGroup, comparable, describe
 from pipeline.config import Target
 from pipeline.core.abis import abi_of
-from pipeline.core.variant import Artifact, Level, Style
+from pipeline.core.variant import GREW_BYTES, Artifact, Level, Style
 
 ADVISED_LEVELS = (Level.ALL, Level.LAYOUT, Level.EXTENDED, Level.BASIC, Level.NONE)
 """For the CPU: the most optimized graph. `all` is what ONNX Runtime's own converter makes by default."""
@@ -224,8 +224,17 @@ def _advised(target: Target, artifacts: Sequence[Artifact], rejected: Sequence[R
     # Why it and no other: what was better and may not ship, else what speaks for its level
     rank = ADVISED_LEVELS.index(chosen.variant.level)
     better = [other for other in rejected if other.level and ADVISED_LEVELS.index(other.level) < rank]
-    larger = [row for row in candidates if _fused_alike(row, chosen) and ADVISED_LEVELS.index(row.variant.level) < rank]
-    if better:
+    above = [row for row in candidates if ADVISED_LEVELS.index(row.variant.level) < rank]
+    larger = [row for row in above if _fused_alike(row, chosen)]
+    expanded = [row for row in above if row.variant.precision == chosen.variant.precision]
+    expanded = [row for row in expanded if _expanded(row, candidates)]
+    if expanded:
+        ratio = expanded[0].total_bytes / chosen.total_bytes
+        why = (
+            f"level {expanded[0].variant.level} makes it {ratio:.1f} times as large, because it writes constants out "
+            "that are stored in fewer bits: measure on a device to learn whether that is faster"
+        )
+    elif better:
         why = f"the most optimized that may ship: {rejections(better)}"
     elif larger:
         ratio = larger[0].total_bytes / chosen.total_bytes
@@ -245,14 +254,24 @@ SAME_FUSIONS = frozenset({Level.ALL, Level.LAYOUT, Level.EXTENDED})
 """What these levels fuse is the same; they differ in layouts, and in half weights that one of them widens to float."""
 MUCH_LARGER = 1.25
 """So many times the bytes are no longer equal."""
+TOO_LARGE = 1.5
+"""So many times the bytes, of constants stored in 8 or 16 bits, are too many for a gain that nobody measured."""
 
 
-def _advice(artifact: Artifact, candidates: Sequence[Artifact]) -> tuple[bool, bool, int, str]:
+def _advice(artifact: Artifact, candidates: Sequence[Artifact]) -> tuple[bool, bool, bool, int, str]:
     """The best advised first: a model in its own precision, because nobody knows here what another one costs it."""
     variant = artifact.variant
     alike = (row.total_bytes for row in candidates if _fused_alike(row, artifact))
     larger = artifact.total_bytes > MUCH_LARGER * min(alike, default=artifact.total_bytes)
-    return bool(variant.precision), larger, ADVISED_LEVELS.index(variant.level), variant.name
+    rank = ADVISED_LEVELS.index(variant.level)
+    return bool(variant.precision), _expanded(artifact, candidates), larger, rank, variant.name
+
+
+def _expanded(artifact: Artifact, candidates: Sequence[Artifact]) -> bool:
+    """Whether it has far more bytes than the smallest in its precision."""
+    alike = (row.total_bytes for row in candidates if row.variant.precision == artifact.variant.precision)
+    least = min(alike, default=artifact.total_bytes)
+    return artifact.total_bytes > max(TOO_LARGE * least, least + GREW_BYTES)
 
 
 def _fused_alike(artifact: Artifact, other: Artifact) -> bool:

@@ -12,7 +12,8 @@ from pipeline.core.errors import PipelineError, Severity, errors
 from pipeline.core.groups import counted, grouped
 from pipeline.core.variant import aware_lines
 from pipeline.model.sources import numbered_lines
-from pipeline.report.wording import Line, Listing, Part, from_float, outputs, size
+from pipeline.report.growth import growth_findings
+from pipeline.report.wording import Line, Listing, Part, from_float, outputs, size, size_beside
 
 MOST_ROWS = 60
 """Above this the table gives way to totals: the JSON has every row."""
@@ -27,7 +28,8 @@ def conversion_parts(report: ConversionJob) -> Iterator[Part]:
     if 0 < len(rows) <= MOST_ROWS:
         cells = (
             (
-                converted.model.name, artifact.variant.name, size(artifact.size_bytes),
+                converted.model.name, artifact.variant.name,
+                size_beside(artifact.size_bytes, converted.model.size_bytes),
                 f"{sum(artifact.source_operators.values())} → {sum(artifact.operators.values())}",
                 artifact.sha256[:12],
                 *((outputs(report.checks.get((converted.model.source.name, artifact.variant.name), ())),)
@@ -103,6 +105,9 @@ def problem_lines(report: ConversionJob, *, warnings: bool) -> Iterator[Line]:
         yield from _why_and_remedy([("why", finding.why), ("remedy", finding.remedy)])
     if len(findings) > MOST_FAILURES:
         yield Line(f"and {len(findings) - MOST_FAILURES} more: --json has them all")
+    for finding in (row for converted in report.converted if warnings for row in growth_findings(converted)):
+        yield Line(WARNING, f" {finding.where}: {finding.what}")
+        yield from _why_and_remedy([("why", finding.why), ("remedy", finding.remedy)])
     # Outputs that differ, and those that these inputs say nothing of: numbers differ, what is said does not
     differing: dict[tuple[str, OutputCheck], list[str]] = grouped(
         (

@@ -15,6 +15,7 @@ from pipeline.core.groups import counted, grouped
 from pipeline.release.choose import MOST_NAMED, slower_text
 from pipeline.report import wording
 from pipeline.report.drawing import log_place
+from pipeline.report.first_lines import accuracy_of, grown_text, size_of
 from pipeline.report.model import CampaignReport, ChoiceRow, Row
 from pipeline.report.wording import Listing
 
@@ -101,6 +102,14 @@ def _cautions(report: CampaignReport) -> Iterator[str]:
     if any(row.status.value == "failed" or row.failed_rounds for row in report.rows) or report.failures:
         yield f"{counted(len(report.failures), 'failure')}, listed below"
     yield from (f"not proven in {proof.library.file}: {proof.not_run_text}" for proof in report.proofs if proof.not_run)
+    yield from _choice_cautions(report)
+
+
+def _choice_cautions(report: CampaignReport) -> Iterator[str]:
+    """What speaks against files that ship: their size, a faster one on some device, that nothing was measured."""
+    for choice in {(choice.model, choice.variant): choice for choice in report.choices}.values():
+        if text := grown_text(report, choice):
+            yield f"{choice.variant} of {choice.model} has {text}"
     for choice in report.choices:
         if choice.slower:
             worst, *others = (slower_text(device, comparison) for device, comparison in choice.slower.items())
@@ -234,8 +243,6 @@ def _chosen(report: CampaignReport, choice: ChoiceRow) -> ShipAnswer:
         alike = (row for row in report.rows if (row.model, row.variant, row.run) == key and row.statistics)
         row = next((row for row in alike if choice.device in ("", row.device)), None)
     compared = choice.fresh or (row.comparison if row else None)
-    artifact = next((a for a in report.artifacts if (a.model, a.variant.name) == (choice.model, choice.variant)), None)
-    size = row.size_bytes if row else artifact.size_bytes if artifact else 0
     sureness = Sureness.SHOWN
     if row is None:
         sureness = Sureness.SHOWN if choice.classes else Sureness.UNMEASURED
@@ -247,7 +254,8 @@ def _chosen(report: CampaignReport, choice: ChoiceRow) -> ShipAnswer:
         interval = low, middle, high
     figures = (
         ("median", wording.duration(row.statistics.median_ns if row and row.statistics else None)),
-        ("size", wording.size(size)),
+        ("size", size_of(report, choice) or wording.size(row.size_bytes if row else 0)),
+        ("accuracy", accuracy_of(report, choice)),
         ("peak memory", wording.size(row.memory_peak_bytes if row else 0)),
     )
     sure = []  # what speaks against a choice that was not measured says so
@@ -300,6 +308,8 @@ def _against(report: CampaignReport, choice: ChoiceRow, row: Row | None) -> Iter
     if _only_random(checks):
         yield "its outputs were compared on random inputs only"
     yield from (_guesses(model) for model in report.models if model.name == choice.model and model.guessed)
+    if text := grown_text(report, choice):
+        yield text
     accuracy = next(
         (a for a in report.accuracy if (a.model, a.variant) == (choice.model, choice.variant)), None
     )  # fmt: skip

@@ -20,10 +20,12 @@ from pipeline.core.errors import Finding, Severity
 from pipeline.core.groups import grouped
 from pipeline.core.progress import StageTime
 from pipeline.partition.answer import Decision, ModelAnswer
+from pipeline.passes.precisions import common_name
 from pipeline.release.choose import Choice, slower_text
 from pipeline.report import layout, wording
 from pipeline.report.ci import CiDocument, CiFinding, bounded, junit_case
 from pipeline.report.decision import BannerState, banner
+from pipeline.report.first_lines import first_lines
 from pipeline.report.layout import (
     COLUMNS,
     DOUBTS,
@@ -55,6 +57,7 @@ from pipeline.report.wording import (
     item,
     visible,
 )
+from pipeline.report.words import precisions, words
 
 
 def _processor(facts: DeviceFacts) -> str:
@@ -118,12 +121,16 @@ def render(report: CampaignReport, width: int) -> Iterator[Part]:
     """The parts of the report for a terminal of so many columns."""
     # One line per variant and run; columns that need a wider terminal are left out.
     columns = {head: text for head, text in COLUMNS.items() if FROM_WIDTH.get(head, 0) <= width}
+    yield from first_lines(report)
     yield from result_tables(report, columns)
     if report.rows:
         yield Line((wording.legend(report, interval="Interval" in columns), "dim"), indent=0)
         yield Line(indent=0)
     yield from mode_listings(report)
-    yield accuracies(report)
+    yield accuracies(report, brief=True)
+    if names := ", ".join(map(common_name, precisions(report))):
+        yield Line((f"Precisions by their usual names: {names}.", "dim"), indent=0)
+        yield Line(indent=0)
     yield from offered(report, brief=True)
     yield from map(proof_listing, report.proofs)
     for section in sections(report):
@@ -224,7 +231,7 @@ def of_campaign(report: CampaignReport, more: Iterable[Finding] = ()) -> CiDocum
         findings=tuple(_findings(report, more)),
         summary=bounded(
             f"{report.name}: {headline}" if headline else report.name,
-            [choices(report), *result_tables(report), *sections(report)], "report.html",
+            [*first_lines(report), choices(report), *result_tables(report), *sections(report)], "report.html",
         ),
     )  # fmt: skip
 
@@ -338,6 +345,7 @@ def markdown_page(report: CampaignReport) -> str:
 def _page(report: CampaignReport) -> Iterator[Part]:
     versions = ", ".join(f"{name} {version}" for name, version in sorted(report.versions.items()))
     yield from _banner(report, MARKS)
+    yield from first_lines(report)
     yield Line(f"Campaign {report.campaign} of {wording.instant(report.created_at)}, made with {versions}.")
     yield choices(report)
     yield from offered(report)
@@ -356,6 +364,7 @@ def _page(report: CampaignReport) -> Iterator[Part]:
     yield summary(report.profiles)
     yield from (table(row) for row in report.profiles for table in (operators, copies))
     yield from inventory(report)
+    yield words(report)
 
 
 def measured_text(

@@ -28,6 +28,7 @@ from pipeline.report.drawing import BOX_HEIGHT, draw_answers, graphs
 from pipeline.report.model import CampaignReport, MeasuredRun, Row
 from pipeline.report.modes import BAR, mode_listings, needed_operators, time_tables
 from pipeline.report.wording import Listing, visible
+from pipeline.report.words import words
 
 MOST_ROWS = 150
 """Rows with pictures: of larger campaigns only what ships has them, and all rows are one table without a script."""
@@ -108,6 +109,7 @@ def render(
         graphs=graphs(report),
         drivers=layout.drivers(measured),
         inventory=layout.inventory(report),
+        words_used=words(report),
         legend=wording.legend(report),
     )
 

@@ -15,6 +15,7 @@ from pipeline.config import MetricName
 from pipeline.core.errors import Severity
 from pipeline.core.features import Place
 from pipeline.core.groups import counted, grouped
+from pipeline.passes.precisions import common_name
 from pipeline.report import wording
 from pipeline.report.model import CampaignReport, MeasuredRun, Row, SimulatedContext
 from pipeline.report.wording import DASH, Line, Listing, ListingNote, Part, Section, gathered, sections_of
@@ -36,7 +37,7 @@ COLUMNS: Columns = {
     "Load": lambda row: wording.duration(row.load_ns or None),
     "First run": lambda row: wording.duration(row.first_run_ns or None),
     "Memory": lambda row: wording.size(row.memory_peak_bytes),
-    "Size": lambda row: wording.size(row.size_bytes),
+    "Size": lambda row: wording.size_beside(row.size_bytes, row.original_bytes),
 }
 
 WORDS = ("Variant", "Run", "Status", "Verdict", "Outputs")
@@ -66,26 +67,43 @@ def choices(report: CampaignReport) -> Listing:
     return Listing(title="What ships", head=("Target", "Model", "Variant", "Run", "Why"), rows=tuple(rows))
 
 
-def accuracies(report: CampaignReport) -> Listing:
-    """Accuracy of artifacts in other precisions, with size and the best that was measured of each."""
+def accuracies(report: CampaignReport, *, brief: bool = False) -> Listing:
+    """Accuracy of artifacts in other precisions, with size and the best that was measured of each.
+
+    Columns that say nothing of any are left out, and where it is to be `brief` (for a terminal) those of the samples
+    and of memory. A section says why there is no accuracy.
+    """
     sizes = {(artifact.model, artifact.variant.name): artifact.size_bytes for artifact in report.artifacts}
+    precisions = {(artifact.model, artifact.variant.name): artifact.variant.precision for artifact in report.artifacts}
+    originals = {model.name: model.size_bytes for model in report.models}
     checks = {(entry.model, entry.variant): entry.checks for entry in report.checks}
     measured = grouped(((row.model, row.variant), row) for row in report.rows)
+    head = ("Model", "Variant", "Precision", *REPORT_HEAD, "From float", "Size", "Median", "Memory")
     rows = []
     for entry in report.accuracy:
         key = entry.model, entry.variant
         timed = [(row.statistics.median_ns, row) for row in measured.get(key, ()) if row.statistics]
         median_ns, best = min(timed, key=lambda pair: pair[0], default=(None, None))
-        why = "; ".join(filter(None, (entry.why, wording.from_float(checks.get(key, ())))))
         rows.append(
             (
-                *key, *report_cells(entry.result, why, measured.get(key, ())), wording.size(sizes.get(key, 0)),
+                *key, common_name(precisions.get(key, "")), *report_cells(entry.result, measured.get(key, ())),
+                wording.from_float(checks.get(key, ())).replace(" from float", ""),
+                wording.size_beside(sizes.get(key, 0), originals.get(entry.model, 0)),
                 wording.duration(median_ns), wording.size(best.memory_peak_bytes if best else 0),
             )
         )  # fmt: skip
-    return Listing(
-        title="Accuracy", head=("Model", "Variant", *REPORT_HEAD, "Size", "Median", "Memory"), rows=tuple(rows)
-    )
+    places = [
+        place
+        for place, (name, cells) in enumerate(zip(head, zip(*rows, strict=True), strict=True) if rows else ())
+        if not set(cells) <= {"", DASH}
+        and not (brief and (name in LONG_COLUMNS or (name == "Model" and len(set(cells)) == 1)))
+    ]
+    kept = tuple(tuple(row[place] for place in places) for row in rows)
+    return Listing(title="Accuracy", head=tuple(head[place] for place in places), rows=kept)
+
+
+LONG_COLUMNS = ("Precision", "On devices", "95 % interval", "Samples", "Memory")
+"""What the pages have of accuracy beside what a terminal shows."""
 
 
 def searches(report: CampaignReport) -> tuple[Listing, ...]:
@@ -111,10 +129,13 @@ def searches(report: CampaignReport) -> tuple[Listing, ...]:
 
 def inventory(report: CampaignReport) -> tuple[Listing, ...]:
     """Devices, models and artifacts, for whoever has to know later what was measured; empty ones left out."""
+    originals = {model.name: model.size_bytes for model in report.models}
     columns = {
         "Model": [artifact.model for artifact in report.artifacts],
         "Variant": [artifact.variant.name for artifact in report.artifacts],
-        "Size": [wording.size(artifact.size_bytes) for artifact in report.artifacts],
+        "Size": [
+            wording.size_beside(artifact.size_bytes, originals.get(artifact.model, 0)) for artifact in report.artifacts
+        ],
         "sha256": [artifact.sha256 for artifact in report.artifacts],
     }
     # How provider-aware ones were made, and the passes before, have columns where there are any
@@ -231,6 +252,7 @@ def offered(report: CampaignReport, *, brief: bool = False) -> tuple[Listing, ..
 
 
 DOUBTS = "Doubts"
+NOT_MEASURED = "Accuracy that was not measured"
 
 SLOW_START = 10
 """How many times the median a first run takes that users will notice, if it takes `SLOW_START_NS` more, too."""
@@ -265,6 +287,11 @@ def sections(report: CampaignReport) -> tuple[Section, ...]:
             "Findings of the proof": [note for proof in report.proofs for note in proof_notes(proof)],
             "Outputs that differ": gathered(_outputs(report, unknown=False)),
             "Outputs that could not be judged": gathered(_outputs(report, unknown=True)),
+            NOT_MEASURED: gathered(
+                ListingNote(title="", text=entry.why, places=(place(entry.model, entry.variant),))
+                for entry in report.accuracy
+                if entry.result is None
+            ),
             "Skipped": gathered(
                 ListingNote(title="", text=text, places=(where,) if where else ()) for where, text in skipped
             ),
@@ -404,12 +431,12 @@ def refusal_text(result: AccuracyResult) -> str:
     return f"{result.model}: {result.metric} drops by {drop_text(result)}{interval}: {verdict_text(result)}"
 
 
-def report_cells(result: AccuracyResult | None, why: str, rows: Sequence[Row]) -> tuple[str, ...]:
+def report_cells(result: AccuracyResult | None, rows: Sequence[Row]) -> tuple[str, ...]:
     """Metric, the original's value, the artifact's here and on devices (the worst of `rows`), the drop, its interval,
-    the verdict and the samples; or why there is none.
+    the verdict and the samples; or that it was not measured.
     """
     if result is None:
-        return (f"not measured: {why}", *[""] * 7)
+        return (*[""] * 6, "not measured", "")
     on_devices = [check.value for row in rows for check in row.checks if check.value is not None]
     worst = min if higher_is_better(result.metric) else max
     return (

@@ -71,6 +71,8 @@ class Row(RunKey, frozen=True, kw_only=True):
     rounds: int = 0
     failed_rounds: int = 0
     size_bytes: int = 0
+    original_bytes: int = 0
+    """Of the model as it was given; 0 where that is not known."""
     load_ns: int = 0
     first_run_ns: int = 0
     memory_peak_bytes: int = 0
@@ -290,12 +292,16 @@ def fresh_comparison(runs: Sequence[RunRecord], chosen: RecordedRun, other: Reco
 
 
 def make_rows(
-    measured: Sequence[MeasuredRun], sizes: Mapping[tuple[str, str], int], rule: DecisionRule = DEFAULT_RULE
+    measured: Sequence[MeasuredRun],
+    sizes: Mapping[tuple[str, str], int],
+    rule: DecisionRule = DEFAULT_RULE,
+    originals: Mapping[str, int] = {},
 ) -> tuple[Row, ...]:
     """Rows by device and model, each compared with the one of its device and model that is marked as baseline.
 
     What was skipped in every round has no row; what was not run itself has those numbers that count for it. `sizes` are
-    bytes by model and variant. Raises ValueError for two of the same device, model, variant and run.
+    bytes by model and variant, `originals` those of models as they were given. Raises ValueError for two of the same
+    device, model, variant and run.
     """
     rows = []
     for group in grouped(((planned.device, planned.model), (planned, runs)) for planned, runs in measured).values():
@@ -323,6 +329,7 @@ def make_rows(
                 rounds=len(results),
                 failed_rounds=sum(record.result.status is Status.FAILED for record in runs),
                 size_bytes=sizes.get((planned.model, planned.variant), 0),
+                original_bytes=originals.get(planned.model, 0),
                 load_ns=int(np.median([result.load_ns for result in results])) if results else 0,
                 first_run_ns=int(np.median([result.first_run_ns for result in results])) if results else 0,
                 memory_peak_bytes=max((result.memory_peak_bytes for result in results), default=0),

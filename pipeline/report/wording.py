@@ -54,6 +54,20 @@ def size(count: int) -> str:
     return f"{count / scale:.1f} {unit}" if scale > 1 else f"{count} B"
 
 
+def change(count: int, original: int) -> str:
+    """How much larger or smaller than the original a file is: +20 %, -73 %, 3.9x. Nothing for what is unknown."""
+    if not (count and original):
+        return ""
+    share = count / original
+    return f"{share:.1f}x" if share >= 2 else f"{(share - 1) * 100:+.0f} %".replace("-0 %", "+0 %")
+
+
+def size_beside(count: int, original: int) -> str:
+    """As `size`, with what the original has: 11.6 MiB (-5 %)."""
+    text = change(count, original)
+    return f"{size(count)} ({text})" if text else size(count)
+
+
 def significant(value: float) -> str:
     """Three significant digits without an exponent up to 999, whole numbers beyond."""
     return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
@@ -171,11 +185,12 @@ def legend(report: "CampaignReport", *, interval: bool = True) -> str:
         if finds
         else ""
     )
+    sizes = " Size: beside that of the original file." if any(row.original_bytes for row in report.rows) else ""
     return (
         f"Ratio: latency relative to the baseline's, below 1 is faster{spread}. "
         f"Same: shown to differ by less than {report.margin * 100:g} %. {open_}Percentiles are of this sample. "
         f"Outputs: the largest error relative to the output's largest value, of the model in its precision; dB from "
-        f"float: signal to noise against the float original."
+        f"float: signal to noise against the float original.{sizes}"
     )
 
 

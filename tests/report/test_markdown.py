@@ -59,7 +59,7 @@ def test_what_made_provider_aware_artifacts_stands_beside_them(report: CampaignR
 def test_sections_in_order(report: CampaignReport) -> None:
     assert re.findall("^## (.*)$", formats.markdown_page(report), re.MULTILINE) == [
         "What ships", "mnist on local", "mnist on adb:R58M123", "Warnings", "Models that could not be used",
-        "What failed", "Outputs that differ", "Skipped", "Doubts", "Devices", "Models", "Artifacts",
+        "What failed", "Outputs that differ", "Skipped", "Doubts", "Devices", "Models", "Artifacts", "Words",
     ]  # fmt: skip
 
 

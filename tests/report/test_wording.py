@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.accuracy.result import AccuracyResult, DropVerdict
+from pipeline.accuracy.result import AccuracyResult, ArtifactAccuracy, DropVerdict
 from pipeline.campaign.record import FailureRow, Host
 from pipeline.check.compare import OutputCheck
 from pipeline.core.errors import PipelineError
 from pipeline.report import model, wording
-from pipeline.report.layout import REPORT_HEAD, accuracy_parts, report_cells, sections
+from pipeline.report.layout import NOT_MEASURED, REPORT_HEAD, accuracies, accuracy_parts, report_cells, sections
 from pipeline.report.model import CampaignReport
 from pipeline.report.wording import Listing, visible
 from tests.report_samples import make_report
@@ -111,13 +111,13 @@ def on_devices(*values: float) -> list[str]:
     check = OutputCheck(output="y", passed=True, metric="top-1")
     rows = [msgspec.structs.replace(row, checks=(msgspec.structs.replace(check, value=one),)) for one in values]
     return [
-        dict(zip(REPORT_HEAD, report_cells(result, "", rows), strict=True))["On devices"]
+        dict(zip(REPORT_HEAD, report_cells(result, rows), strict=True))["On devices"]
         for result in (RESULT, msgspec.structs.replace(RESULT, metric="cer"))
     ]
 
 
 def test_the_command_and_the_report_say_the_same() -> None:
-    cells = dict(zip(REPORT_HEAD, report_cells(RESULT, "", ()), strict=True))
+    cells = dict(zip(REPORT_HEAD, report_cells(RESULT, ()), strict=True))
     assert list(cells.values()) == [
         "top-1", "98.00 %", "97.50 %", "-", "0.50 pp", "-0.10 to 1.10 pp", "cannot tell: about 700 samples would",
         "360",
@@ -131,10 +131,15 @@ def test_of_several_devices_the_worst_is_shown() -> None:
     assert on_devices(0.9, 0.97) == ["90.00 %", "97.00 %"], "a share of errors is worse the larger it is"
 
 
-def test_what_was_not_measured_has_the_reason() -> None:
-    cells = report_cells(None, "no data", ())
-    assert len(cells) == len(REPORT_HEAD)
-    assert cells[0] == "not measured: no data"
+def test_what_was_not_measured_has_its_reason_once_below_the_table() -> None:
+    why = "there are no evaluation data: " + "give some " * 12
+    rows = tuple(ArtifactAccuracy(model="m", variant=name, why=why) for name in ("all-fixed-dyn8", "all-fixed-s8s8pc"))
+    report = msgspec.structs.replace(make_report(), accuracy=rows)
+    assert accuracies(report).head == ("Model", "Variant", "Verdict")
+    (section,) = (part for part in sections(report) if part.title == NOT_MEASURED)
+    assert [(note.text, note.places) for note in section.notes] == [
+        (why, ("m / all-fixed-dyn8", "m / all-fixed-s8s8pc"))
+    ]
 
 
 SCHEMA = Path(__file__).resolve().parents[2] / "docs" / "results.schema.json"

@@ -30,6 +30,7 @@ def listings(report: CampaignReport, brief: bool) -> Iterator[Listing]:
     if not report.tuned:
         return
     answers = report.tuned.answers
+    originals = {model.name: model.size_bytes for model in report.models}
     yield Listing(  # the winner of each search beside the defaults, or why there is none
         title="Best configuration",
         head=("Device", "Model", "Goal", "Outcome", "Variant", "Run", "Value", "Against the defaults"),
@@ -51,7 +52,8 @@ def listings(report: CampaignReport, brief: bool) -> Iterator[Listing]:
             (
                 answer.search.device, answer.search.model, point.variant, point.run,
                 *map(wording.duration, (point.values.latency_ns, point.values.p90_ns, point.values.first_run_ns)),
-                wording.size(int(point.values.memory_bytes or 0)), wording.size(int(point.values.size_bytes or 0)),
+                wording.size(int(point.values.memory_bytes or 0)),
+                wording.size_beside(int(point.values.size_bytes or 0), originals.get(answer.search.model, 0)),
             )
             for answer in answers
             for point in answer.front

@@ -1,0 +1,125 @@
+"""What a reader wants to know first: what ships of each model, with size and accuracy beside the original's."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pipeline.core.groups import counted, grouped
+from pipeline.core.variant import grew
+from pipeline.passes.precisions import common_name
+from pipeline.report import layout, wording
+from pipeline.report.model import CampaignReport, ChoiceRow
+from pipeline.report.wording import Line
+
+MOST_ANSWERS = 3
+"""So many are shown before the tables; the table of what ships has all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShippedFile:
+    """One file that ships, in words to be escaped."""
+
+    model: str
+    ships: str
+    size: str
+    accuracy: str
+
+
+def shipped_files(report: CampaignReport) -> tuple[ShippedFile, ...]:
+    """Every file that ships, in the order of the choices."""
+    by_file = grouped(((choice.model, choice.variant, choice.run), choice) for choice in report.choices)
+    return tuple(_shipped(report, choices) for choices in by_file.values())
+
+
+def first_lines(report: CampaignReport) -> Iterator[Line]:
+    """Three lines for each of the first files that ship; nothing where none does."""
+    answers = shipped_files(report)
+    several = len({answer.model for answer in answers}) > 1
+    for answer in answers[:MOST_ANSWERS]:
+        yield Line(("Ships:    ", "bold"), f"{answer.model}: " * several + answer.ships, indent=0)
+        yield Line(("Size:     ", "bold"), answer.size, indent=0)
+        yield Line(("Accuracy: ", "bold"), answer.accuracy, indent=0)
+    if len(answers) > MOST_ANSWERS:
+        yield Line(
+            f"and {counted(len(answers) - MOST_ANSWERS, 'more file')} below, in the table of what ships", indent=0
+        )
+    if answers:
+        yield Line(indent=0)
+
+
+def _shipped(report: CampaignReport, choices: list[ChoiceRow]) -> ShippedFile:
+    choice, *_ = choices
+    targets = ", ".join(dict.fromkeys(row.target for row in choices))
+    measured = any(row.device or row.classes for row in choices)
+    precision = _precision(report, choice)
+    form = f", {common_name(precision)}" if precision else ""
+    unmeasured = "" if measured else "; not measured on a device like it"
+    return ShippedFile(
+        model=choice.model,
+        ships=f"{choice.variant}{form}, run with {choice.run}, to {targets}{unmeasured}",
+        size=size_of(report, choice) or "not known",
+        accuracy=accuracy_of(report, choice),
+    )
+
+
+def _key(choice: ChoiceRow) -> tuple[str, str]:
+    return choice.model, choice.variant
+
+
+def _precision(report: CampaignReport, choice: ChoiceRow) -> str:
+    """The name of the precision of what ships; "" for the model's own."""
+    alike = (row.variant for row in report.artifacts if (row.model, row.variant.name) == _key(choice))
+    return next((variant.precision for variant in alike), "")
+
+
+def size_of(report: CampaignReport, choice: ChoiceRow) -> str:
+    """The bytes of what ships beside those of the model as it was given; "" where they are not known."""
+    artifact = next((row for row in report.artifacts if (row.model, row.variant.name) == _key(choice)), None)
+    original = next((model.size_bytes for model in report.models if model.name == choice.model), 0)
+    if artifact is None:
+        return ""
+    text = wording.size(artifact.total_bytes)
+    if not original:
+        return text
+    difference = wording.change(artifact.total_bytes, original)
+    return f"{text}, the original {wording.size(original)} ({difference})"
+
+
+def grown_text(report: CampaignReport, choice: ChoiceRow) -> str:
+    """That what ships is much larger than the model as it was given, and what is smaller; "" where it is not."""
+    original = next((model.size_bytes for model in report.models if model.name == choice.model), 0)
+    alike = {row.variant.name: row for row in report.artifacts if row.model == choice.model}
+    chosen = alike.get(choice.variant)
+    if chosen is None or not grew(chosen.total_bytes, original):
+        return ""
+    precision = chosen.variant.precision
+    sizes = {name: row.total_bytes for name, row in alike.items() if row.variant.precision == precision}
+    least = min(sizes, key=sizes.__getitem__)
+    smaller = f"{least} has {wording.size(sizes[least])}"
+    smaller = "level none keeps it as it is" if grew(sizes[least], original) else smaller
+    return f"{chosen.total_bytes / original:.1f} times the size of the original: {smaller}"
+
+
+def accuracy_of(report: CampaignReport, choice: ChoiceRow) -> str:
+    """The accuracy of what ships beside the original's: the metric, else how near its outputs are."""
+    checks = next((row.checks for row in report.checks if (row.model, row.variant) == _key(choice)), ())
+    entry = next((row for row in report.accuracy if (row.model, row.variant) == _key(choice)), None)
+    outputs = wording.outputs(checks) if checks else ""
+    if entry and entry.result and entry.result.computed:
+        result = entry.result
+        value, original = (layout.number(result, number) for number in (result.value, result.reference_value))
+        beside = f", the original {original}" if result.reference_value is not None else ""
+        budget = "no budget" if result.max_drop is None else layout.verdict_text(result)
+        drop = f", drop {layout.drop_text(result)} ({budget})" if result.drop is not None else ""
+        return f"{result.metric} {value}{beside}{drop}, on {counted(result.samples, 'sample')}"
+    if _precision(report, choice):
+        distance = wording.from_float(checks)
+        return "not measured: give test data" + (f"; {distance}" if distance else "")
+    if not outputs:
+        return "not compared with the original"
+    if any(check.unknown for check in checks):
+        return "the original's precision; its outputs could not be judged"
+    random = ", compared on random inputs" if all(check.random_inputs for check in checks) else ""
+    errors = [check.max_rel_error for check in checks if check.max_rel_error is not None]
+    error = wording.error_size(max(errors, default=0.0))
+    equal = "the original's, bit for bit" if error == "0" else f"the original's: outputs differ by at most {error}"
+    return f"{equal}{random}"

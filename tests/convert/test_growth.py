@@ -1,0 +1,72 @@
+"""Files that are larger than their model: said, with the form that is not, and not what ships unasked."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tests.command import ort_mobile
+
+SIZE = 512
+
+
+def model(path: Path, stored: str) -> Path:
+    """y = x @ w with `w` in 8 bits behind Cast and Mul, in 16 behind Cast, or in 32."""
+    weights = np.random.default_rng(0).integers(-127, 127, (SIZE, SIZE))
+    nodes = {
+        "i1": [
+            helper.make_node("Cast", ["q"], ["c"], to=TensorProto.FLOAT),
+            helper.make_node("Mul", ["c", "s"], ["w"]),
+        ],
+        "f2": [helper.make_node("Cast", ["q"], ["w"], to=TensorProto.FLOAT)],
+        "f4": [helper.make_node("Identity", ["q"], ["w"])],
+    }[stored]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, SIZE]) for name in "xy")
+    constants = [
+        numpy_helper.from_array(weights.astype(stored), "q"),
+        numpy_helper.from_array(np.full((), 0.01, "f"), "s"),
+    ]
+    graph = helper.make_graph([*nodes, helper.make_node("MatMul", ["x", "w"], ["y"])], "g", [x], [y])
+    graph.initializer.extend(constants if stored == "i1" else constants[:1])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), path)
+    return path
+
+
+@pytest.mark.parametrize(("stored", "times"), [("i1", "4.0"), ("f2", "2.0")])
+def test_a_file_that_grew_is_a_warning_that_names_the_form_that_did_not(
+    tmp_path: Path, stored: str, times: str
+) -> None:
+    grown = model(tmp_path / "m.onnx", stored)
+    told = ort_mobile("convert", grown, "--output", tmp_path / "o", "--level", "none,all").err
+    assert f"m.onnx: all-fixed, all-runtime: up to {times} times the size of the model" in told
+    assert "where size matters, ship none-fixed" in told
+    alone = ort_mobile("convert", grown, "--output", tmp_path / "p", "--level", "all").err
+    assert "where size matters, convert at level none" in alone
+
+
+def test_a_file_of_the_size_of_its_model_is_none(tmp_path: Path) -> None:
+    assert "times" not in ort_mobile("convert", model(tmp_path / "m.onnx", "f4"), "--output", tmp_path / "o").err
+
+
+def test_nothing_ships_unmeasured_at_four_times_its_size(tmp_path: Path) -> None:
+    (tmp_path / "m.toml").write_text(
+        'name = "m"\n[[models]]\npath = "m.onnx"\n[[targets]]\nname = "a"\nplatform = "android"\nabis = ["arm64-v8a"]\n'
+        '[variants]\nlevels = ["none", "all"]\nstyles = ["fixed"]\n'
+    )
+    model(tmp_path / "m.onnx", "i1")
+    ended = ort_mobile("run", "m.toml", "--convert-only", "--output", "o", cwd=tmp_path)
+    (choice,) = json.loads((tmp_path / "o" / "results.json").read_text())["choices"]
+    assert choice["variant"] == "none-fixed"
+    assert "level all makes it 4.0 times as large" in choice["reason"]
+    assert "all-fixed: up to 4.0 times the size of the model" in ended.out
+    assert "Size:     258.4 KiB, the original 256.1 KiB (+1 %)" in ended.out
+
+
+def test_where_all_that_is_made_grew_that_is_a_reservation(tmp_path: Path) -> None:
+    ended = ort_mobile(
+        "run", "--model", model(tmp_path / "m.onnx", "i1"), "--convert-only", "--quick", "--output", "o", cwd=tmp_path
+    )
+    assert "- all-fixed of m has 4.0 times the size of the original: level none keeps it as it is" in ended.out
