@@ -510,6 +510,13 @@ def releases_watch(session: nox.Session) -> None:
     session.run("python", "-m", "tests.releases_watch", *session.posargs, success_codes=[0, 1])
 
 
+@nox.session
+def release_tables(session: nox.Session) -> None:
+    """What every release can open, asked of its wheel: pipeline/compat/releases.json; `-- --check` compares it."""
+    session.install("-e", ".", "uv")
+    session.run("python", "docs/make_releases.py", *session.posargs, success_codes=[0, 1])
+
+
 @development_session
 def precisions(session: nox.Session) -> None:
     """Whether docs/reference/precisions.md is what the rules say: real models in every precision, for minutes."""

@@ -20,9 +20,10 @@ from typing import NamedTuple
 from device_runner.errors import UnavailableError
 from device_runner.library import LibraryFacts, resolve
 from device_runner.local import wheel_library
-from pipeline.compat.rules import OPSETS, SESSION_KEYS
+from pipeline.compat.release_table import release_table
+from pipeline.compat.rules import SESSION_KEYS
 from pipeline.core.abis import X86_64
-from pipeline.core.releases import NEWEST_KNOWN, NEWEST_RULES, at_release, line_of
+from pipeline.core.releases import NEWEST_KNOWN, NEWEST_RULES, line_of
 from pipeline.library.difference import CONFIG_KEY
 from pipeline.library.fetch import get_library, known_libraries
 from tests.arm64_agreement import ARCHIVES, SETTINGS, compare, members
@@ -63,9 +64,9 @@ def wheel_tables() -> Iterator[WatchRow]:
     """The highest opset, and session config keys that no row of ours has."""
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
-    known = at_release(OPSETS, line_of(metadata.version("onnxruntime")))
+    known = release_table().highest_opset(line_of(metadata.version("onnxruntime")))
     highest = max(row.since_version for row in state.get_all_operator_schema() if row.domain == "")
-    differs = "OPSETS (pipeline/compat/rules.py)" if highest > known else ""
+    differs = "releases.json (nox -s release_tables)" if highest > known else ""
     yield WatchRow("highest opset with a change", f"takes {known}", str(highest), differs)
     keys = {key.decode("ascii") for key in CONFIG_KEY.findall(wheel_library().read_bytes())}
     young = sorted(key for key in keys - SESSION_KEYS.keys() if re.match(r"session\.|optimization\.|mlas\.", key))

@@ -1,7 +1,7 @@
 """Whether an artifact will load and do what was measured on a release and build of ONNX Runtime: rules and preflight.
 
 Sources: load matrix and limits measured with 26 stock wheels from 1.7.0 to 1.32.0; keys from the headers of those
-releases; what a full build says to newer opsets measured with 1.21.0, 1.23.2 and 1.28.0.
+releases; what a release opens, from its wheel (`release_table`).
 """
 
 import logging
@@ -26,6 +26,7 @@ from pipeline.compat.defects import (
     marks_of,
     weight_reader,
 )
+from pipeline.compat.release_table import PARSED, Demand, DemandKind, release_table
 from pipeline.config import REPLAY_KEY
 from pipeline.config.tables import BuildKind
 from pipeline.core.errors import Finding, ModelError, Severity, errors, finding_of
@@ -58,18 +59,11 @@ WRITTEN_BY: Mapping[int, str] = {
 }  # fmt: skip
 """Releases that write each format version."""
 
-OPSETS: tuple[tuple[Release, int], ...] = (
+OLD_OPSETS: tuple[tuple[Release, int], ...] = (
     (Release(1, 7), 13), (Release(1, 8), 14), (Release(1, 9), 15), (Release(1, 11), 16), (Release(1, 12), 17),
-    (Release(1, 14), 18), (Release(1, 15), 19), (Release(1, 17), 20), (Release(1, 18), 21), (Release(1, 21), 22),
-    (Release(1, 23), 23), (Release(1, 24), 25), (Release(1, 25), 26), (Release(1, 32), 28),
+    (Release(1, 14), 18), (Release(1, 15), 19),
 )  # fmt: skip
-"""The highest opset of ai.onnx that a release takes (from 1.15 on measured, before that its Versioning.md)."""
-
-ELEMENT_TYPES_SINCE: Mapping[int, Release] = {
-    **dict.fromkeys((17, 18, 19, 20), Release(1, 16)),
-    **dict.fromkeys((21, 22), Release(1, 19)),
-}
-"""Element types that a release has not always had: float8 and 4-bit integers, by TensorProto code."""
+"""The highest opset of ai.onnx that a release from before the table takes (1.15 measured, others its Versioning.md)."""
 
 NEVER_STORED = frozenset(range(21, 27))
 """Element types that the ORT format does not know, 4-bit integers first: they are written, and never loaded.
@@ -146,20 +140,17 @@ ONNX Runtime takes unknown keys and most wrong values without a word.
 
 
 class ArtifactFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What of an artifact depends on the release: `opset` and `newest_since` are those of ai.onnx.
+    """What of an artifact depends on the release: `opset` is that of ai.onnx, `demands` what some release lacks.
 
-    `newest_operator` is the operator that has `newest_since`; `replays`: it holds saved runtime optimizations;
-    `small` names initializers of types that ORT format files cannot hold;
-    `defects` are those of `compat.defects` that it may meet.
+    `replays`: it holds saved runtime optimizations; `small` names initializers of types that ORT format files cannot
+    hold; `defects` are those of `compat.defects` that it may meet.
     """
 
     name: str
     format_version: str
     opset: int
-    newest_since: int
-    newest_operator: str
-    element_types: frozenset[int]
     replays: bool
+    demands: tuple[Demand, ...] = ()
     small: tuple[str, ...] = ()
     defects: Mapping[str, str] = {}
     file: str = ""
@@ -205,17 +196,13 @@ def runtime_on(device: Device, library: str | None, plugins: Collection[str] = (
 def facts_of(model: ort_format.OrtModel, name: str, read: ReadWeight | None = None) -> ArtifactFacts:
     """What of a parsed artifact depends on the release; without `read`, its int8 weights are not looked at."""
     graphs = list(model.graph.walk())
-    nodes = [node for graph in graphs for node in graph.nodes if node.domain in ("", ort_format.DEFAULT_DOMAIN)]
-    newest = max(nodes, key=lambda node: node.since_version, default=None)
     imports = model.opset_import
     return ArtifactFacts(
         name=name,
         format_version=model.format_version,
         opset=imports.get("", imports.get(ort_format.DEFAULT_DOMAIN, 1)),
-        newest_since=newest.since_version if newest else 1,
-        newest_operator=newest.op_type if newest else "",
-        element_types=frozenset(code for graph in graphs for code in _codes(graph)),
         replays=any(graph.runtime_optimizations for graph in graphs),
+        demands=release_table().demands(model),
         small=tuple(
             f"{name} ({ORT_NAMES.get(tensor.data_type, tensor.data_type)})"
             for graph in graphs
@@ -228,17 +215,19 @@ def facts_of(model: ort_format.OrtModel, name: str, read: ReadWeight | None = No
 
 def check_artifact(artifact: ArtifactFacts, runtime: Runtime, use: RunOptions = DEFAULT_USE) -> tuple[Finding, ...]:
     """Everything that speaks against loading this artifact with this library in this way; empty when nothing does."""
-    rules = (_format, _gpu, _captured) if artifact.format_version == ONNX_FORMAT else _ARTIFACT_RULES
+    rules = (
+        (_format, _old_opset, _demands, _gpu, _captured) if artifact.format_version == ONNX_FORMAT else _ARTIFACT_RULES
+    )
     return tuple(finding for rule in rules for finding in rule(artifact, runtime, use))
 
 
 def check_onnx(model: ArtifactFacts, runtime: Runtime) -> tuple[Finding, ...]:
-    """As `check_artifact`, of a model in ONNX format, whose `opset` and `element_types` count."""
+    """As `check_artifact`, of a model in ONNX format, whose opset and demands count."""
     if runtime.kind is not BuildKind.FULL:
         what = f"this library ({runtime.kind} build of {runtime.release}) does not load ONNX models"
         why, remedy = "it knows the ORT format alone", "convert the model (`ort-mobile convert`), or ship a full build"
         return (_error(what, model.name, why, remedy),)
-    return tuple(finding for rule in (_opset, _types) for finding in rule(model, runtime, DEFAULT_USE))
+    return tuple(finding for rule in (_old_opset, _demands) for finding in rule(model, runtime, DEFAULT_USE))
 
 
 def check_use(use: RunOptions, runtime: Runtime, where: str = "") -> tuple[Finding, ...]:
@@ -255,15 +244,6 @@ def loadable_by(format_version: int, kind: BuildKind) -> tuple[str, ...]:
             until = rows[at + 1][0].minor - 1 if at + 1 < len(rows) else None
             spans.append(f"1.{since.minor} and later" if until is None else f"1.{since.minor} to 1.{until}")
     return tuple(spans)
-
-
-def _codes(graph: ort_format.OrtGraph) -> Iterator[int]:
-    yield from (tensor.data_type for tensor in graph.initializers.values())
-    for info in graph.node_args.values():
-        while isinstance(info, ort_format.SequenceType):
-            info = info.element
-        if isinstance(info, ort_format.TensorType) and info.elem_type:
-            yield info.elem_type
 
 
 def _finding(severity: Severity, what: str, where: str, why: str, remedy: str) -> Finding:
@@ -302,41 +282,31 @@ def _format(artifact: ArtifactFacts, runtime: Runtime, _use: RunOptions) -> Iter
         )
 
 
-def _opset(artifact: ArtifactFacts, runtime: Runtime, _use: RunOptions) -> Iterator[Finding]:
-    highest = at_release(OPSETS, runtime.release)
-    release = str(runtime.release)
-    if runtime.release > NEWEST_KNOWN:
-        return
-    if artifact.newest_since > highest:
+def _old_opset(artifact: ArtifactFacts, runtime: Runtime, _use: RunOptions) -> Iterator[Finding]:
+    highest = at_release(OLD_OPSETS, runtime.release)
+    if not release_table().bit(runtime.release) and artifact.opset > highest and runtime.kind is BuildKind.FULL:
         yield _error(
-            f"ONNX Runtime {release} has no {artifact.newest_operator} of opset {artifact.newest_since}",
-            artifact.name, f"it knows ai.onnx up to opset {highest}",
-            f"export the model with opset {highest} or lower, or ship {_first_with(artifact.newest_since)} or later",
-        )  # fmt: skip
-    elif artifact.opset > highest and runtime.kind is BuildKind.FULL:
-        yield _error(
-            f"ONNX Runtime {release} does not take opset {artifact.opset}", artifact.name,
+            f"ONNX Runtime {runtime.release} does not take opset {artifact.opset}", artifact.name,
             f"a full build checks the model's opset even where all operators are older; it takes {highest}",
-            f"export the model with opset {highest} or lower, or ship {_first_with(artifact.opset)} or later",
+            f"export the model with opset {highest} or lower, or ship a later release",
         )  # fmt: skip
 
 
-def _first_with(opset: int) -> str:
-    releases = [since for since, highest in OPSETS if highest >= opset]
-    return f"ONNX Runtime {releases[0]}" if releases else f"a release newer than {NEWEST_KNOWN}"
-
-
-def _types(artifact: ArtifactFacts, runtime: Runtime, _use: RunOptions) -> Iterator[Finding]:
-    young = sorted(
-        code for code in artifact.element_types if runtime.release < ELEMENT_TYPES_SINCE.get(code, Release(0, 0))
-    )
-    if young:
-        names = ", ".join(ORT_NAMES[code] for code in young)
-        since = max(ELEMENT_TYPES_SINCE[code] for code in young)
-        yield _error(
-            f"ONNX Runtime {runtime.release} has no tensors of {names}", artifact.name,
-            "the format version does not tell: newer types are written all the same",
-            f"ship ONNX Runtime {since} or later, or quantize to 8 bits",
+def _demands(artifact: ArtifactFacts, runtime: Runtime, use: RunOptions) -> Iterator[Finding]:
+    """What the release that runs it does not have of what the file asks."""
+    table = release_table()
+    bit = table.bit(runtime.release) if runtime.release <= NEWEST_KNOWN else 0
+    lacking = [demand for demand in artifact.demands if bit and not demand.having & bit]
+    kinds = {demand.kind for demand in lacking}
+    said = {DemandKind.OPSET} if DemandKind.OPERATOR in kinds else set()  # a missing operator says more
+    for demand in lacking:
+        if demand.kind in said or (demand.kind in PARSED and runtime.kind is not BuildKind.FULL):
+            continue
+        taken = demand.kind is DemandKind.KERNEL and use.provider != CPU
+        yield (_warning if taken else _error)(
+            f"ONNX Runtime {runtime.release} {demand.what}", artifact.name,
+            demand.why + f"; it runs only where {use.provider} takes the node" * taken,
+            ", or ".join(filter(None, [demand.remedy, f"ship {table.first(demand.having)}"])),
         )  # fmt: skip
 
 
@@ -465,7 +435,7 @@ def _keys(use: RunOptions, runtime: Runtime, where: str) -> Iterator[Finding]:
 
 
 _ARTIFACT_RULES: Sequence[Callable[[ArtifactFacts, Runtime, RunOptions], Iterator[Finding]]] = (
-    _format, _opset, _types, _small, _replay, _defects, _gpu, _captured,
+    _format, _old_opset, _demands, _small, _replay, _defects, _gpu, _captured,
 )  # fmt: skip
 _USE_RULES: Sequence[Callable[[RunOptions, Runtime, str], Iterator[Finding]]] = (_provider, _keys)
 

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,8 @@ import msgspec
 from device_runner.errors import RunnerError, SpecError, UnavailableError
 from device_runner.files import sha256, sync
 from pipeline.compat.defects import REPLAY_NEEDS_KEY_SINCE, unreplayable, weight_reader
+from pipeline.compat.release_table import release_table
+from pipeline.compat.written import written_for
 from pipeline.convert import steps
 from pipeline.convert.cache import Cache, cache_key, semantic_digest
 from pipeline.convert.request import (
@@ -31,11 +34,10 @@ from pipeline.convert.request import (
 from pipeline.core.errors import ConfigError, DiskError, ModelError, PipelineError
 from pipeline.core.files import copy_file, make_folder, share_file, storage_errors
 from pipeline.core.ort_session import WEIGHTS_FOLDER
-from pipeline.core.releases import line_of
+from pipeline.core.releases import Release, line_of
 from pipeline.core.variant import Artifact, ConvertedFile, Level, Style, Variant, Way
 from pipeline.dataset.guess import blame_optimization
 from pipeline.model import guards
-from pipeline.model.edit import drop_unused_domains
 from pipeline.model.onnx_model import (
     ONNX_FORMAT,
     ByteRange,
@@ -46,8 +48,8 @@ from pipeline.model.onnx_model import (
     prepare_model,
     range_digests,
 )
-from pipeline.model.ort_format import OrtModel, read_artifact
-from pipeline.model.ort_writer import FilePlan
+from pipeline.model.ort_format import OrtModel, OrtNode, read_artifact
+from pipeline.model.ort_writer import FilePlan, without_attributes
 from pipeline.model.types import BFLOAT16, FLOAT16
 from pipeline.passes.base import PassContext
 from pipeline.passes.optimize import for_processors, loads_where
@@ -218,6 +220,8 @@ def convert_model(request: ConvertRequest) -> ConvertResult:
             )
         else:
             settings = session_settings(variant, request.platform, request.aware_spec(variant, maker.target))
+            reader = str(maker.target) if maker.target < maker.installed else ""
+            settings = msgspec.structs.replace(settings, reader=reader)
             by_settings.setdefault(settings, []).append(variant)
 
     files: dict[Variant, ConvertedFile] = {}
@@ -284,6 +288,18 @@ def convert_model(request: ConvertRequest) -> ConvertResult:
     )
 
 
+def for_release(parts: steps.OrtParts, release: Release) -> steps.OrtParts:
+    """The parts without attributes that the release does not know, where they have their default."""
+    table = release_table()
+
+    def unknown(node: OrtNode) -> frozenset[str]:
+        values = {name: entry.value for name, entry in node.attributes.items()}
+        return table.unknown_attributes(node.domain, node.op_type, node.since_version, values, release)
+
+    skeleton = without_attributes(parts.skeleton, unknown)
+    return replace(parts, skeleton=skeleton)
+
+
 class _Clock:
     """Adds up the time of each stage."""
 
@@ -347,7 +363,8 @@ class _Maker:
                 remedy="use none-onnx: the device's own session optimizes the file for its provider",
             )
         with self.clock("optimize"):
-            parts = self.optimizer.parts(msgspec.structs.replace(settings, onnx=False))
+            parts = self.optimizer.parts(msgspec.structs.replace(settings, onnx=False, reader=""))
+            parts = for_release(parts, self.target) if settings.reader else parts
         file, path = self._write(parts, recorded=settings.save_records)
         if settings.onnx:
             file, path = self._as_onnx(file, parts, settings.level)
@@ -407,7 +424,7 @@ class _Maker:
         model = steps.with_types(
             before if level is Level.NONE else steps.as_onnx(parts, before, self.optimizer.context)
         )
-        drop_unused_domains(model.proto)
+        written_for(model.proto, self.target)
         model.proto.graph.name = before.proto.graph.name or "main"  # the ORT format has no place for these
         model.proto.model_version = before.proto.model_version
         with self.clock("write"):

@@ -93,6 +93,8 @@ class SessionSettings(msgspec.Struct, frozen=True, kw_only=True):
     keep_shared_dq: bool = False
     onnx: bool = False
     """To be written as an ONNX file."""
+    reader: str = ""
+    """The release that reads the file, where that is older than the one that writes it."""
 
 
 LAYOUT_SINCE = Release(1, 23)

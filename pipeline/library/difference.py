@@ -18,7 +18,8 @@ from device_runner.errors import UnavailableError
 from device_runner.files import scratch_folder
 from device_runner.library import Library, LibraryFacts
 from device_runner.probe.elf import PT_LOAD, parse_elf
-from pipeline.compat.rules import FULL_FORMATS, MINIMAL_FORMATS, OPSETS
+from pipeline.compat.release_table import release_table
+from pipeline.compat.rules import FULL_FORMATS, MINIMAL_FORMATS
 from pipeline.core.abis import X86_64
 from pipeline.core.releases import at_release, line_of
 
@@ -110,7 +111,7 @@ def _read(facts: LibraryFacts) -> tuple[dict[str, str], dict[str, frozenset[str]
         "code": f"{code:,} bytes",
         "page size": f"{facts.page_bytes:,} bytes",
         "telemetry": "yes" if facts.telemetry else "no",
-        "highest opset": str(at_release(OPSETS, release)) if release else "",
+        "highest opset": str(release_table().highest_opset(release) or "") if release else "",
         "ORT format versions": ", ".join(map(str, sorted(formats))),
     }
     exported = {name for name, section in elf.symbols if section and not name.startswith("VERS_")}

@@ -568,20 +568,31 @@ TENSOR = 4
 
 def read_onnx(path: Path) -> OrtModel:
     """Read an ONNX file without its weights, which stay where they lie. ModelError for what is no ONNX model."""
-    remedy = "convert the model again, or export it again"
     try:
         with (
             open_regular(path) as opened,
             mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data,
             memoryview(data) as view,
         ):
-            proto = _parsed(lean_model(view, path.name, 1))
-        imports = {plain_domain(entry.domain): entry.version for entry in proto.opset_import}
-        graph = _graph(proto.graph, imports, path.name)
+            return parse_onnx(view, str(path))
     except (OSError, ValueError) as error:
-        raise ModelError("this is no ONNX model", where=str(path), why=str(error), remedy=remedy) from error
+        raise _no_model(str(path), str(error)) from error
+
+
+def _no_model(where: str, why: str) -> ModelError:
+    return ModelError("this is no ONNX model", where=where, why=why, remedy="convert or export the model again")
+
+
+def parse_onnx(data: Buffer, where: str) -> OrtModel:
+    """The same from a buffer."""
+    try:
+        proto = _parsed(lean_model(data, PurePosixPath(where).name, 1))
+        imports = {plain_domain(entry.domain): entry.version for entry in proto.opset_import}
+        graph = _graph(proto.graph, imports, PurePosixPath(where).name)
+    except ValueError as error:
+        raise _no_model(where, str(error)) from error
     if not proto.HasField("graph"):
-        raise ModelError("this is no ONNX model", where=str(path), why="it has no graph", remedy=remedy)
+        raise _no_model(where, "it has no graph")
     return OrtModel(
         format_version=ONNX_FORMAT,
         ir_version=proto.ir_version,

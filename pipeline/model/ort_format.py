@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cached_property
 from pathlib import Path
-from typing import NoReturn, TypeAlias
+from typing import NamedTuple, NoReturn, TypeAlias
 
 import msgspec
 
@@ -636,6 +636,35 @@ def _shape(reader: Reader, at: int) -> tuple[Dim, ...]:
         else:
             dims.append((reader.text(value, slots, 2) or None) if kind == 2 else None)
     return tuple(dims)
+
+
+class AttributeList(NamedTuple):
+    """Where a node's list of attributes lies, and of each attribute its place and name."""
+
+    at: int
+    entries: tuple[tuple[int, str], ...]
+
+
+def attribute_lists(data: Buffer) -> Iterator[tuple[AttributeList, OrtNode]]:
+    """The nodes of a file with attributes, in bodies too. Raises ModelError for what is no whole model."""
+    with _judged(data, "the file that onnxruntime wrote"):
+        reader = Reader(data, inner_types=False)
+        reader.budget *= 1 + MAX_GRAPH_DEPTH  # a body is read with each node around it
+        graphs = [reader.path((1, "model"), (7, "graph"))[0]]
+        while graphs:
+            at = graphs.pop()
+            for place in reader.tables(at, reader.table(at), 2):
+                slots = reader.table(place)
+                if not (attributes := reader.tables(place, slots, 10)):
+                    continue
+                names = []
+                for attribute in attributes:
+                    fields = reader.table(attribute)
+                    names.append((attribute, reader.text(attribute, fields, 0)))
+                    graphs += [body] if (body := reader.child(attribute, fields, 7)) is not None else []
+                    graphs += reader.tables(attribute, fields, 12)
+                where = present(reader.child(place, slots, 10), "list of attributes")
+                yield AttributeList(where, tuple(names)), _node(reader, place, 1)
 
 
 def _runtime_optimizations(reader: Reader, at: int | None) -> tuple[RuntimeOptimization, ...]:

@@ -14,7 +14,7 @@ import mmap
 import os
 import struct
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeAlias
@@ -23,7 +23,7 @@ import flatbuffers
 
 from pipeline.core.errors import ModelError
 from pipeline.model.onnx_model import ByteRange
-from pipeline.model.ort_format import Buffer, Reader, Slots, resolver_of
+from pipeline.model.ort_format import Buffer, OrtNode, Reader, Slots, attribute_lists, resolver_of
 
 if TYPE_CHECKING:
     from onnx import TensorProto
@@ -361,3 +361,21 @@ class FilePlan:
                     raise ModelError("a weight's bytes are gone", where=str(place.file), why="the file became shorter",
                                      remedy="leave the model alone while it is converted")  # fmt: skip
             return out.finish()
+
+
+def without_attributes(skeleton: Buffer, unwanted: Callable[[OrtNode], Collection[str]]) -> Buffer:
+    """The file that ONNX Runtime wrote without some attributes of its nodes, in bodies too; the same where none is.
+
+    The list of a node's attributes becomes shorter in its place; what it named stays as bytes that nothing reads.
+    """
+    changed: bytearray | None = None
+    for vector, node in attribute_lists(skeleton):
+        if not (names := unwanted(node)):
+            continue
+        changed = bytearray(skeleton) if changed is None else changed
+        kept = [place for place, name in vector.entries if name not in names]
+        struct.pack_into("<I", changed, vector.at, len(kept))
+        for index in range(len(vector.entries)):
+            slot = vector.at + 4 + 4 * index
+            struct.pack_into("<I", changed, slot, kept[index] - slot if index < len(kept) else 0)
+    return skeleton if changed is None else bytes(changed)

@@ -14,33 +14,28 @@ from onnx import TensorProto, helper
 from device_runner.providers import PROVIDERS
 from device_runner.spec import RunOptions
 from pipeline.compat.defects import Runtime
+from pipeline.compat.release_table import Demand, DemandKind, release_table
 from pipeline.compat.rules import (
     DEFAULT_USE,
-    OPSETS,
     SESSION_KEYS,
     ArtifactFacts,
     check_artifact,
+    check_onnx,
     check_use,
     facts_of,
     loadable_by,
 )
 from pipeline.config.tables import BuildKind
 from pipeline.core.errors import Severity, errors
-from pipeline.core.releases import NEWEST_KNOWN, Release, at_release, line_of
+from pipeline.core.releases import NEWEST_KNOWN, Release, line_of
 from pipeline.model.ort_format import parse_ort
 from tests.onnx_samples import parsed_nodes
 
 HERE = line_of(version("onnxruntime"))
-RELEASES = st.integers(7, NEWEST_KNOWN.minor).map(lambda minor: Release(1, minor))
 
 
-def artifact(
-    format_version: str = "6", opset: int = 13, since: int = 13, *types: int, replays: bool = False
-) -> ArtifactFacts:
-    return ArtifactFacts(
-        name="m.ort", format_version=format_version, opset=opset, newest_since=since, newest_operator="Relu",
-        element_types=frozenset(types or (1,)), replays=replays,
-    )  # fmt: skip
+def artifact(format_version: str = "6", opset: int = 13, *demands: Demand, replays: bool = False) -> ArtifactFacts:
+    return ArtifactFacts(name="m.ort", format_version=format_version, opset=opset, replays=replays, demands=demands)
 
 
 MATRIX = {
@@ -70,27 +65,35 @@ def test_a_format_version_that_is_none_is_an_error_and_no_crash(text: str) -> No
     assert bool(errors(found)) is (text not in set("123456"))
 
 
-@given(release=RELEASES, opset=st.integers(7, 30), since=st.integers(1, 30))
-def test_opsets_beyond_a_release_are_errors(release: Release, opset: int, since: int) -> None:
-    highest = at_release(OPSETS, release)
-    found = errors(check_artifact(artifact("9", opset, since), Runtime(release=release)))
-    about_opset = [finding for finding in found if "opset" in finding.what]
-    assert bool(about_opset) is (max(opset, since) > highest)
+def test_a_release_from_before_the_table_is_judged_by_its_opset() -> None:
+    old = Runtime(release=Release(1, 15))
+    assert [finding.what for finding in check_onnx(artifact("", 20), old)] == [
+        "ONNX Runtime 1.15 does not take opset 20"
+    ]
+    assert check_onnx(artifact("", 19), old) == ()
 
 
-def test_minimal_builds_ask_for_operators_not_for_the_models_opset() -> None:
-    older = artifact(opset=25, since=14)
-    assert not errors(check_artifact(older, Runtime(release=Release(1, 21), kind=BuildKind.MINIMAL)))
-    assert errors(check_artifact(older, Runtime(release=Release(1, 21))))
-    newer = artifact(opset=25, since=25)
-    assert errors(check_artifact(newer, Runtime(release=Release(1, 21), kind=BuildKind.MINIMAL)))
+def test_minimal_builds_ask_for_operators_not_for_what_a_file_says_of_itself() -> None:
+    newest = release_table().bit(NEWEST_KNOWN)
+    attribute = Demand(kind=DemandKind.ATTRIBUTE, what="attribute", having=newest)
+    operator = Demand(kind=DemandKind.OPERATOR, what="operator", having=newest)
+    minimal, full = (Runtime(release=Release(1, 21), kind=kind) for kind in (BuildKind.MINIMAL, BuildKind.FULL))
+    both = artifact("6", 13, attribute, operator)
+    assert [finding.what for finding in check_artifact(both, minimal)] == ["ONNX Runtime 1.21 operator"]
+    assert len(check_artifact(both, full)) == 2
+    assert check_artifact(both, Runtime(release=NEWEST_KNOWN)) == ()
 
 
-def test_four_bit_types_are_newer_than_the_format_says() -> None:
-    (finding,) = check_artifact(artifact("6", 13, 13, 22), Runtime(release=Release(1, 18)))
-    assert "int4" in finding.what
-    assert "1.19" in finding.remedy
-    assert check_artifact(artifact("6", 13, 13, 22), Runtime(release=Release(1, 19))) == ()
+def test_a_missing_kernel_is_a_warning_where_a_provider_may_take_the_node() -> None:
+    newest = release_table().bit(NEWEST_KNOWN)
+    facts = artifact("6", 13, Demand(kind=DemandKind.KERNEL, what="has no kernel", having=newest))
+    runtime = Runtime(release=Release(1, 21))
+    (finding,) = check_artifact(facts, runtime)
+    assert finding.severity is Severity.ERROR
+    assert finding.remedy == f"ship ONNX Runtime {NEWEST_KNOWN} or later"
+    (finding,) = check_artifact(facts, runtime, RunOptions(provider="nnapi"))
+    assert finding.severity is Severity.WARNING
+    assert "only where nnapi takes the node" in finding.why
 
 
 REPLAY_KEY = "session.enable_saved_runtime_optimizations"
@@ -203,9 +206,9 @@ def loads(data: bytes) -> bool:
 
 @pytest.mark.skipif(HERE > NEWEST_KNOWN, reason="the installed onnxruntime is newer than what was measured")
 def test_the_installed_onnxruntime_takes_the_opset_of_the_table_and_no_more(tmp_path: Path) -> None:
-    highest = at_release(OPSETS, HERE)
+    highest = release_table().highest_opset(HERE)
     facts = facts_of(parse_ort(converted(tmp_path, highest), "m.ort"), "m.ort")
-    assert (facts.opset, facts.newest_operator) == (highest, "Relu")
+    assert facts.opset == highest
     assert check_artifact(facts, Runtime(release=HERE)) == ()
     with pytest.raises(Exception, match="under development"):
         converted(tmp_path, highest + 1)

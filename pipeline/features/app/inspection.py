@@ -34,18 +34,17 @@ from device_runner.probe.elf import (
 )
 from pipeline.compat.contexts import plugin_release
 from pipeline.compat.defects import weight_reader
+from pipeline.compat.release_table import Demand, release_table
 from pipeline.compat.rules import ArtifactFacts, facts_of
 from pipeline.core.abis import ARM64
 from pipeline.core.errors import ConfigError, Finding, ModelError, Severity, finding_of
 from pipeline.library.kernels import ArmCode, read_arm_code
 from pipeline.model.onnx_model import (
-    GRAPH_INITIALIZER,
     LENGTH,
     MODEL_GRAPH,
-    TENSOR_DATA_TYPE,
-    VARINT,
     WireError,
     fields,
+    parse_onnx,
     read_varint,
 )
 from pipeline.model.ort_format import read_artifact
@@ -640,7 +639,6 @@ def scan_onnx(content: Buffer, name: str) -> tuple[ArtifactFacts, dict[str, Any]
     """
     opsets: dict[str, int] = {}
     domains: set[str] = set()
-    types: set[int] = set()
     context, npu, qairt = False, 0, ""
     graphs: list[tuple[int, int]] = []
     with memoryview(content) as data:
@@ -659,13 +657,7 @@ def scan_onnx(content: Buffer, name: str) -> tuple[ArtifactFacts, dict[str, Any]
             for part in fields(data, *graphs.pop()):
                 if part.wire_type != LENGTH:
                     continue
-                if part.number == GRAPH_INITIALIZER:
-                    types |= {
-                        read_varint(data, field.value, field.end)[0]
-                        for field in fields(data, part.value, part.end)
-                        if field.number == TENSOR_DATA_TYPE and field.wire_type == VARINT
-                    }
-                elif part.number == GRAPH_NODE:
+                if part.number == GRAPH_NODE:
                     rows = [field for field in fields(data, part.value, part.end) if field.wire_type == LENGTH]
                     domain, operator = (
                         next((bytes(data[row.value : row.end]).decode("utf-8", "replace") for row in rows
@@ -683,10 +675,18 @@ def scan_onnx(content: Buffer, name: str) -> tuple[ArtifactFacts, dict[str, Any]
                     ]
     opset = opsets.get("", opsets.get("ai.onnx", 1))
     facts = ArtifactFacts(
-        name=name, format_version="", opset=opset, newest_since=1, newest_operator="",
-        element_types=frozenset(types), replays=False,
+        name=name, format_version="", opset=opset, replays=False, demands=_demands(content, name)
     )  # fmt: skip
     return facts, {"domains": tuple(sorted(domains)), "context": context, "npu": npu, "qairt": qairt}
+
+
+def _demands(content: Buffer, name: str) -> tuple[Demand, ...]:
+    """What a model asks of a release; () for one that nothing can read, which the library will say."""
+    try:
+        with memoryview(content) as view:
+            return release_table().demands(parse_onnx(view, name))
+    except ModelError:
+        return ()
 
 
 def finding(rule: str, severity: Severity, what: str, where: str, why: str = "", remedy: str = "") -> Finding:

@@ -1,0 +1,275 @@
+"""Write pipeline/compat/releases.json: what each release of ONNX Runtime can open, asked of its wheel.
+
+As a program: `python docs/make_releases.py [--check] [--keep FOLDER]`, in an environment with uv, which installs each
+release's wheel into an environment of its own. `--check` compares instead of writing (exit status 1 where they differ);
+`--keep` is where these environments stay (1 GB), for who asks again. pipeline/compat/release_table.py says what the
+file holds.
+"""
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import onnx
+from onnx import TensorProto, helper
+
+from pipeline.compat.release_table import FILE, FORMAT
+from pipeline.core.releases import NEWEST_KNOWN, Release
+
+HERE = Path(__file__).resolve().parent
+OLDEST = 16
+"""The first minor release whose ORT format is today's, and whose wheels the oldest Python that we support can have."""
+UNBOUND = 2**31 - 1
+HIGHEST_IR, HIGHEST_OPSET = 24, 40
+"""What is tried: far above what any release takes."""
+DOMAINS = (
+    "", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview", "ai.onnx.preview.training", "com.microsoft",
+    "com.microsoft.experimental", "com.microsoft.nchwc", "com.ms.internal.nhwc",
+)  # fmt: skip
+
+Said: TypeAlias = dict[str, Any]
+"""What docs/read_release.py printed for one wheel."""
+
+
+def write_trials(folder: Path) -> None:
+    """One-operator models of each IR version, and of each version of each domain, to see which a wheel refuses."""
+
+    def save(name: str, ir: int, imports: dict[str, int]) -> None:
+        values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
+        graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", values[:1], values[1:])
+        opsets = [helper.make_opsetid(domain, version) for domain, version in imports.items()]
+        onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=ir), folder / f"{name}.onnx")
+
+    for ir in range(3, HIGHEST_IR + 1):
+        save(f"ir {ir}", ir, {"": 9})
+    for domain in DOMAINS:
+        for version in range(1, HIGHEST_OPSET + 1):
+            save(f"opset {domain} {version}", 8, {"": 9, domain: version})
+
+
+def environment(minor: int, folder: Path) -> Path:
+    """The Python of an environment with the newest wheel of a minor release; CalledProcessError where there is none."""
+    place = folder / f"1.{minor}"
+    python = place / "bin" / "python"
+    if not python.exists():
+        numpy = "numpy<2" if minor < 19 else "numpy"  # wheels before 1.19 were built with the first
+        uv = [sys.executable, "-m", "uv"]
+        subprocess.run([*uv, "venv", "--quiet", "--python", sys.executable, place], check=True)
+        install = [
+            *uv,
+            "pip",
+            "install",
+            "--quiet",
+            "--python",
+            python,
+            "--no-deps",
+            f"onnxruntime==1.{minor}.*",
+            numpy,
+        ]
+        subprocess.run(install, check=True)
+    return python
+
+
+def ask(python: Path, trials: Path) -> Said:
+    """What a wheel says."""
+    done = subprocess.run([python, HERE / "read_release.py", trials], check=True, capture_output=True)
+    said: Said = json.loads(done.stdout)
+    return said
+
+
+def release_row(said: Said) -> dict[str, Any]:
+    """A release with its limits; a domain whose every version is taken is none that it knows."""
+    refused = set(said["refused"])
+    highest = {
+        domain: max(version for version in range(1, HIGHEST_OPSET + 1) if f"opset {domain} {version}" not in refused)
+        for domain in DOMAINS
+    }
+    line = ".".join(said["version"].split(".")[:2])
+    return {
+        "release": line,
+        "wheel": said["version"],
+        "ir": max(ir for ir in range(3, HIGHEST_IR + 1) if f"ir {ir}" not in refused),
+        "opsets": {domain: version for domain, version in highest.items() if version < HIGHEST_OPSET},
+    }
+
+
+def functions() -> set[tuple[str, str, int]]:
+    """Operators that ONNX defines by others: a release without a kernel puts those in their place."""
+    schemas = onnx.defs.get_all_schemas_with_history()
+    return {
+        (row.domain, row.name, row.since_version)
+        for row in schemas
+        if row.has_function or row.has_context_dependent_function
+    }
+
+
+def default_of(encoded: str) -> Any:
+    """The default of an attribute as JSON has it; None for one without."""
+    if not encoded:
+        return None
+    value = helper.get_attribute_value(onnx.AttributeProto.FromString(bytes.fromhex(encoded)))
+    return value.decode() if isinstance(value, bytes) else list(value) if isinstance(value, Sequence) else value
+
+
+def places_of(schema: Said, names: Iterable[str]) -> dict[str, list[int]]:
+    """By names of kernels' type constraints, the inputs (0, 1, …) and outputs (-1, -2, …) of that type."""
+    sides = ((schema["inputs"], 0), (schema["outputs"], 1))
+    places = {
+        name: [
+            -1 - at if is_output else at
+            for values, is_output in sides
+            for at, (own, kind) in enumerate(values)
+            if name in (own, kind)
+        ]
+        for name in sorted(names)
+    }
+    return {name: found for name, found in places.items() if found}
+
+
+def schema_rows(schemas: Mapping[int, Said], names: set[str], *, function: bool) -> dict[str, Any]:
+    """One version of an operator over the releases that have it (bit 0 is the oldest)."""
+    having = sum(1 << at for at in schemas)
+    arities: dict[tuple[int, ...], int] = defaultdict(int)
+    attributes: dict[str, int] = defaultdict(int)
+    for at, schema in schemas.items():
+        arities[tuple(-1 if bound == UNBOUND else bound for bound in schema["arity"])] |= 1 << at
+        for name in schema["attributes"]:
+            attributes[name] |= 1 << at
+    newest = schemas[max(schemas)]
+    young = {
+        name: [mask, default_of(next(s["attributes"][name] for at, s in sorted(schemas.items(), reverse=True)
+                                     if name in s["attributes"]))]
+        for name, mask in sorted(attributes.items())
+        if mask != having
+    }  # fmt: skip
+    row = {
+        "in": having,
+        "arity": [[*arity, mask] for arity, mask in arities.items()],
+        "attributes": " ".join(sorted(name for name, mask in attributes.items() if mask == having)),
+        "young": young,
+        "places": places_of(newest, names),
+        "function": function,
+    }
+    return {key: value for key, value in row.items() if value}
+
+
+def kernel_rows(kernels: Iterable[tuple[int, list[Any]]]) -> Iterator[list[Any]]:
+    """Kernels of an operator: first and last version (0: only the first), types by constraint, releases."""
+    singles: dict[tuple[int, int, str, str], int] = defaultdict(int)
+    others: dict[tuple[int, int, tuple[tuple[str, str], ...]], int] = defaultdict(int)
+    for at, (_, _, first, last, constraints) in kernels:
+        end = 0 if last == UNBOUND else last
+        types = tuple((name, " ".join(sorted(map(short, kinds)))) for name, kinds in sorted(constraints.items()))
+        if len(types) == 1:
+            ((name, kinds),) = types
+            for kind in kinds.split():
+                singles[first, end, name, kind] |= 1 << at
+        else:
+            others[first, end, types] |= 1 << at
+    merged: dict[tuple[int, int, str, int], list[str]] = defaultdict(list)
+    for (first, end, name, kind), mask in singles.items():
+        merged[first, end, name, mask].append(kind)
+    for (first, end, name, mask), kinds in sorted(merged.items()):
+        yield [first, end, {name: " ".join(sorted(kinds))}, mask]
+    for (first, end, types), mask in sorted(others.items()):
+        yield [first, end, dict(types), mask]
+
+
+def short(kind: str) -> str:
+    """A type without what all of tensors have: `float` for tensor(float); others as they are, without blanks."""
+    inside = kind.removeprefix("tensor(").removesuffix(")") if kind.startswith("tensor(") else kind
+    return inside.replace(" ", "")
+
+
+def table_of(said: Sequence[Said]) -> dict[str, Any]:
+    """The table from what wheels said, the oldest first."""
+    defined = functions()
+    schemas: dict[tuple[str, str], dict[int, dict[int, Said]]] = defaultdict(lambda: defaultdict(dict))
+    kernels: dict[tuple[str, str], list[tuple[int, list[Any]]]] = defaultdict(list)
+    for at, wheel in enumerate(said):
+        for schema in wheel["schemas"]:
+            schemas[schema["domain"], schema["operator"]][schema["since"]][at] = schema
+        for kernel in wheel["kernels"]:
+            kernels[kernel[0], kernel[1]].append((at, kernel))
+    operators = {}
+    for domain, operator in sorted(schemas):
+        names = {name for _, kernel in kernels[domain, operator] for name in kernel[4]}
+        operators[f"{domain}:{operator}"] = {
+            "schemas": {
+                str(since): schema_rows(rows, names, function=(domain, operator, since) in defined)
+                for since, rows in sorted(schemas[domain, operator].items())
+            },
+            "kernels": list(kernel_rows(kernels[domain, operator])),
+        }
+    return {
+        "format": FORMAT,
+        "releases": [release_row(wheel) for wheel in said],
+        "types": types_of(said),
+        "operators": operators,
+    }
+
+
+def types_of(said: Sequence[Said]) -> dict[str, int]:
+    """Types of tensors with which a kernel computes, and the releases that have one."""
+    types: dict[str, int] = defaultdict(int)
+    for at, wheel in enumerate(said):
+        for kind in {kind for kernel in wheel["kernels"] for kinds in kernel[4].values() for kind in kinds}:
+            for name in re.findall(r"tensor\((\w+)\)", kind):
+                types[name] |= 1 << at
+    return dict(sorted(types.items()))
+
+
+def text_of(table: Mapping[str, Any]) -> str:
+    """The file: an operator a line, so that a new release changes what it changed."""
+    packed = {key: json.dumps(value, separators=(",", ":")) for key, value in table.items() if key != "operators"}
+    lines = ",\n".join(
+        f"{json.dumps(name)}:{json.dumps(row, separators=(',', ':'))}" for name, row in table["operators"].items()
+    )
+    head = ",\n".join(f'"{key}":{value}' for key, value in packed.items())
+    return f'{{{head},\n"operators":{{\n{lines}\n}}}}\n'
+
+
+def newer(text: str) -> str:
+    """What to do where a later release than NEWEST_KNOWN has a wheel; "" where none has."""
+    known = [Release(*map(int, row["release"].split("."))) for row in json.loads(text)["releases"]]
+    return f"NEWEST_KNOWN (pipeline/core/releases.py): wheels go to {max(known)}" * (max(known) > NEWEST_KNOWN)
+
+
+def main() -> int:
+    """Write or compare the file."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="compare, write nothing")
+    parser.add_argument("--keep", type=Path, help="folder of the environments")
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory() as work:
+        trials, environments = Path(work, "trials"), chosen.keep or Path(work, "environments")
+        trials.mkdir()
+        write_trials(trials)
+        said = []
+        for minor in range(OLDEST, NEWEST_KNOWN.minor + 2):  # the next one, too: it may have come
+            try:
+                said.append(ask(environment(minor, environments), trials))
+            except subprocess.CalledProcessError as error:
+                if minor <= NEWEST_KNOWN.minor:
+                    print(f"no wheel of 1.{minor} for this Python: {error}", file=sys.stderr)
+                    return 3
+            else:
+                print(f"{said[-1]['version']}: {len(said[-1]['schemas'])} schemas, {len(said[-1]['kernels'])} kernels")
+    text = text_of(table_of(said))
+    differs = not FILE.is_file() or FILE.read_text("utf-8") != text
+    if not chosen.check:
+        FILE.write_text(text, "utf-8")
+    print("as it was" if not differs else "differs" if chosen.check else f"{FILE.name}: {len(text)} bytes")
+    print(newer(text), end="\n" if newer(text) else "")
+    return int(chosen.check and differs)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,347 @@
+"""What each release of ONNX Runtime opens, as its own wheel says: IR versions, opsets, operators, attributes, kernels.
+
+`releases.json` is made by docs/make_releases.py (`nox -s release_tables`) from the wheel of every minor release. In it
+bit n of a mask is the n-th release; `types` are of tensors. Of an operator there are versions of its schema (`in`:
+releases that have it; `arity`: least and most inputs and outputs; `young`: attributes that some of these releases lack,
+with their default; `places`: inputs from 0, outputs from -1 down, of a type that kernels name; `function`: ONNX defines
+it by others) and kernels of the CPU: first and last version (0: the first alone), types, releases. Wheels are for
+x86-64: builds for ARM have kernels of half precision besides.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from enum import StrEnum
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from pipeline.core.releases import Release
+from pipeline.model.onnx_model import ONNX_FORMAT
+from pipeline.model.ort_format import (
+    DEFAULT_DOMAIN,
+    MapType,
+    OrtGraph,
+    OrtModel,
+    OrtNode,
+    SequenceType,
+    TensorType,
+    TypeInfo,
+)
+from pipeline.model.types import ORT_NAMES
+
+FILE = Path(__file__).with_name("releases.json")
+FORMAT = 1
+HALF, FLOAT = "float16", "float"
+IN_SESSIONS = frozenset({"Constant"})
+"""Operators that need no kernel: every session puts a value in their place."""
+
+
+class Schema(msgspec.Struct, frozen=True):
+    """One version of an operator; the fields are those of the file."""
+
+    having: int = msgspec.field(name="in")
+    arity: tuple[tuple[int, int, int, int, int], ...]
+    attributes: str = ""
+    young: dict[str, tuple[int, Any]] = {}
+    places: dict[str, tuple[int, ...]] = {}
+    function: bool = False
+
+    def taking(self, inputs: int, outputs: int) -> int:
+        """The releases that take a node with so many of them."""
+        return sum(
+            mask
+            for least_in, most_in, least_out, most_out, mask in self.arity
+            if least_in <= inputs and (inputs <= most_in or most_in < 0)
+            and least_out <= outputs and (outputs <= most_out or most_out < 0)
+        )  # fmt: skip
+
+
+class Operator(msgspec.Struct, frozen=True):
+    """An operator's versions, and its kernels: first and last version, types by constraint, releases."""
+
+    schemas: dict[str, Schema]
+    kernels: tuple[tuple[int, int, dict[str, str], int], ...]
+
+    def schema(self, version: int) -> Schema | None:
+        """The newest that an opset of this version has."""
+        since = max((int(text) for text in self.schemas if int(text) <= version), default=0)
+        return self.schemas.get(str(since))
+
+
+class ReleaseRow(msgspec.Struct, frozen=True):
+    """A release: the wheel that was asked, the newest IR version of ONNX files, the newest opset by domain."""
+
+    release: str
+    wheel: str
+    ir: int
+    opsets: dict[str, int]
+
+    @property
+    def line(self) -> Release:
+        """The release line."""
+        return Release(*map(int, self.release.split(".")))
+
+
+class DemandKind(StrEnum):
+    """What is asked for. Minimal builds look at operators and kernels alone, a provider needs no kernel of the CPU."""
+
+    VERSION = "version"
+    OPSET = "opset"
+    TYPE = "type"
+    OPERATOR = "operator"
+    ATTRIBUTE = "attribute"
+    KERNEL = "kernel"
+
+
+PARSED = frozenset({DemandKind.VERSION, DemandKind.OPSET, DemandKind.ATTRIBUTE})
+"""What only full builds look at, which compare a file with their schemas."""
+
+
+class Demand(msgspec.Struct, frozen=True, kw_only=True):
+    """What a file asks of a release and some release does not have: `having` has the bits of those that do.
+
+    `what` completes "ONNX Runtime 1.29 …".
+    """
+
+    kind: DemandKind
+    what: str
+    having: int
+    why: str = ""
+    remedy: str = ""
+
+
+class _Document(msgspec.Struct, frozen=True):
+    format: int
+    releases: tuple[ReleaseRow, ...]
+    types: dict[str, int]
+    operators: dict[str, msgspec.Raw]
+
+
+class ReleaseTable:
+    """All releases, the oldest first; operators are decoded when they are asked for."""
+
+    def __init__(self, content: bytes) -> None:
+        document = msgspec.json.decode(content, type=_Document)
+        self.releases, self.types = document.releases, document.types
+        self._raw = document.operators
+        self._operators: dict[str, Operator | None] = {}
+
+    @cached_property
+    def everywhere(self) -> int:
+        """The bits of all releases."""
+        return (1 << len(self.releases)) - 1
+
+    def row(self, release: tuple[int, int]) -> ReleaseRow | None:
+        """The row that judges a release: the newest for later ones, None for those from before the table."""
+        return next((row for row in reversed(self.releases) if row.line <= release), None)
+
+    def bit(self, release: tuple[int, int]) -> int:
+        """The bit of that row; 0 without one."""
+        row = self.row(release)
+        return 1 << self.releases.index(row) if row else 0
+
+    def operator(self, domain: str, name: str) -> Operator | None:
+        """An operator, "" as the domain of ONNX's own; None for one that no release has."""
+        key = f"{domain}:{name}"
+        if key not in self._operators:
+            raw = self._raw.get(key)
+            self._operators[key] = msgspec.json.decode(raw, type=Operator) if raw else None
+        return self._operators[key]
+
+    def highest_opset(self, release: tuple[int, int], domain: str = "") -> int:
+        """The newest opset of a domain that a release takes; 0 where the table has none."""
+        row = self.row(release)
+        return row.opsets.get(domain, 0) if row else 0
+
+    def first(self, having: int) -> str:
+        """The first of the releases with these bits from which on all have it, in words of a remedy."""
+        since = ""
+        for at, row in enumerate(self.releases):
+            since = (since or row.release) if having >> at & 1 else ""
+        return f"ONNX Runtime {since} or later" if since else f"a release newer than {self.releases[-1].release}"
+
+    def demands(self, model: OrtModel) -> tuple[Demand, ...]:
+        """What a file asks that some release does not have, each once."""
+        onnx = model.format_version == ONNX_FORMAT
+        nodes = [(node, types) for types, graph in _graphs(model.graph) for node in graph.nodes]
+        used = {node.domain for node, _ in nodes} | (model.opset_import.keys() if onnx else set())
+        demands = [*self._of_file(model)] if onnx else []
+        for domain in sorted(used):
+            demands += self._of_opset(domain, _opset(model, domain))
+        demands += self._of_types(model)
+        asked = set()
+        for node, types in nodes:
+            kinds = tuple(types(name) for name in (*node.inputs, "", *node.outputs))
+            alike = (node.domain, node.op_type, node.since_version, kinds, *map(str, _plain(node).items()))
+            if alike not in asked:
+                asked.add(alike)
+                demands += self._of_node(node, types, onnx=onnx)
+        return tuple({demand.what: demand for demand in reversed(demands)}.values())[::-1]
+
+    def unknown_attributes(
+        self, domain: str, name: str, version: int, values: Mapping[str, Any], release: tuple[int, int]
+    ) -> frozenset[str]:
+        """Attributes at their default that a release does not know: without them a node computes the same.
+
+        `version` is that of the opset or the schema, `values` are the node's attributes.
+        """
+        operator, bit = self.operator(domain, name), self.bit(release)
+        schema = operator.schema(version) if operator else None
+        young = schema.young if schema else {}
+        return frozenset(
+            key
+            for key in young.keys() & values.keys()
+            if bit and not young[key][0] & bit and _same(values[key], young[key][1])
+        )
+
+    def _of_file(self, model: OrtModel) -> Iterator[Demand]:
+        having = sum(1 << at for at, row in enumerate(self.releases) if row.ir >= model.ir_version)
+        if having != self.everywhere:
+            yield Demand(
+                kind=DemandKind.VERSION, having=having,
+                what=f"does not read ONNX files of IR version {model.ir_version}",
+                why="the onnx package that wrote the file is newer than the release",
+                remedy="convert it with --ort-release, which lowers the version",
+            )  # fmt: skip
+
+    def _of_opset(self, domain: str, version: int) -> Iterator[Demand]:
+        takes = [row.opsets.get(domain) for row in self.releases]
+        having = sum(1 << at for at, highest in enumerate(takes) if highest is None or highest >= version)
+        if having != self.everywhere and takes[-1] is not None:  # else one of custom operators
+            name = f" of {domain}" if domain else ""
+            yield Demand(
+                kind=DemandKind.OPSET, what=f"does not take opset {version}{name}", having=having,
+                why="a full build checks the opset even where all operators are older",
+                remedy=f"export the model with an older opset{name}",
+            )  # fmt: skip
+
+    def _of_types(self, model: OrtModel) -> Iterator[Demand]:
+        codes = {
+            value.elem_type for _, graph in _graphs(model.graph) for value in graph.node_args.values()
+            if isinstance(value, TensorType)
+        }  # fmt: skip
+        codes |= {tensor.data_type for _, graph in _graphs(model.graph) for tensor in graph.initializers.values()}
+        for kind in sorted(ORT_NAMES.get(code, "") for code in codes):
+            having = self.types.get(kind, self.everywhere)
+            if having != self.everywhere:
+                yield Demand(
+                    kind=DemandKind.TYPE, what=f"has no tensors of {kind}", having=having,
+                    why="no operator there computes with them",
+                    remedy="quantize to 8 bits",
+                )  # fmt: skip
+
+    def _of_node(self, node: OrtNode, types: "Types", *, onnx: bool) -> Iterator[Demand]:
+        operator = self.operator(node.domain, node.op_type)
+        schema = operator.schema(node.since_version) if operator else None
+        if not operator or not schema:
+            return
+        title = f"{node.domain}:{node.op_type}" if node.domain else f"{node.op_type} of opset {node.since_version}"
+        why = f"node '{node.name or next(filter(None, node.outputs), '')}'"
+        if schema.having != self.everywhere:
+            remedy = "" if node.domain else "export the model with an older opset"
+            yield Demand(kind=DemandKind.OPERATOR, what=f"has no {title}", having=schema.having, why=why, remedy=remedy)
+        before = self.everywhere & ~schema.having  # what lacks the operator was said of it
+        for name in sorted(node.attributes.keys() & schema.young.keys()):
+            having, default = schema.young[name]
+            same = _same(node.attributes[name].value, default)
+            yield Demand(
+                kind=DemandKind.ATTRIBUTE, what=f"has no attribute {name} of {title}", having=having | before, why=why,
+                remedy="convert it with --ort-release, which leaves defaults out" if same else f"do without {name}",
+            )  # fmt: skip
+        having = before | schema.taking(len(node.inputs), len(node.outputs))
+        if having != self.everywhere and having != before:
+            yield Demand(
+                kind=DemandKind.ATTRIBUTE, having=having, why=why,
+                what=f"takes no {title} of {len(node.inputs)} inputs and {len(node.outputs)} outputs",
+                remedy="export it without the last ones",
+            )  # fmt: skip
+        if node.op_type not in IN_SESSIONS:
+            yield from self._of_kernels(operator, schema, node, types, title, why, onnx=onnx)
+
+    def _of_kernels(
+        self, operator: Operator, schema: Schema, node: OrtNode, types: "Types", title: str, why: str, *, onnx: bool
+    ) -> Iterator[Demand]:
+        before = self.everywhere & ~schema.having
+        having = self._kernels(operator, schema, node, types, onnx=onnx)
+        if not having or having | before == self.everywhere:
+            return
+        of_other_types = self._kernels(operator, schema, node, lambda _: "", onnx=onnx)
+        kinds = dict.fromkeys(kind for name in (*node.inputs, *node.outputs) if (kind := types(name)))
+        yield Demand(
+            kind=DemandKind.KERNEL, having=having | before, why=why,
+            what=f"has no kernel on the CPU for {title} with {', '.join(kinds) or 'these types'}",
+            remedy="compute in another type (Cast before and behind)" if of_other_types != having else "",
+        )  # fmt: skip
+
+    def _kernels(self, operator: Operator, schema: Schema, node: OrtNode, types: "Types", *, onnx: bool) -> int:
+        """Releases with a kernel: ONNX Runtime's own rules of versions and types (KernelRegistry::VerifyKernelDef)."""
+        having = schema.having if onnx and schema.function else 0
+        for first, last, constraints, mask in operator.kernels:
+            if first != node.since_version and not (last and first <= node.since_version <= last):
+                continue
+            if all(_fits(node, schema.places.get(name, ()), types, kinds.split(), onnx=onnx)
+                   for name, kinds in constraints.items()):  # fmt: skip
+                having |= mask
+        return having
+
+
+Types = Callable[[str], str]
+"""The type of a value by its name, as the table writes it; "" where nobody knows."""
+
+
+def _fits(node: OrtNode, places: tuple[int, ...], types: Types, kinds: list[str], *, onnx: bool) -> bool:
+    """Whether the first value that is there at the places has one of the types.
+
+    A session puts Casts around nodes of half precision of an ONNX file, never of an ORT format file.
+    """
+    for place in places:
+        names, at = (node.inputs, place) if place >= 0 else (node.outputs, -1 - place)
+        if at < len(names) and names[at]:
+            kind = types(names[at])
+            return not kind or kind in kinds or (onnx and kind == HALF and FLOAT in kinds)
+    return True
+
+
+def _same(value: Any, default: Any) -> bool:
+    """Whether an attribute has its default; without one it never has."""
+    return default is not None and (list(value) if isinstance(value, tuple) else value) == default
+
+
+def _opset(model: OrtModel, domain: str) -> int:
+    imports = model.opset_import
+    return imports.get(domain, imports.get(DEFAULT_DOMAIN, 1) if not domain else 1)
+
+
+def _plain(node: OrtNode) -> dict[str, Any]:
+    """Attributes that are no graphs and no tensors."""
+    return {name: entry.value for name, entry in node.attributes.items() if isinstance(entry.value, int | float | str)}
+
+
+def _graphs(graph: OrtGraph, outer: Mapping[str, TypeInfo] | None = None) -> Iterator[tuple["Types", OrtGraph]]:
+    """The graph and all bodies in it, each with the types of the values that it sees."""
+    types = {**(outer or {}), **graph.node_args}
+    types |= {name: TensorType(tensor.data_type) for name, tensor in graph.initializers.items()}
+    yield (lambda name: _written(types.get(name))), graph
+    for body in graph.bodies:
+        yield from _graphs(body, types)
+
+
+def _written(info: TypeInfo) -> str:
+    """As the table has types: `float`, `seq(tensor(float))`."""
+    match info:
+        case TensorType(code):
+            return ORT_NAMES.get(code, "")
+        case SequenceType(element):
+            inner = _written(element)
+            return f"seq({inner if '(' in inner else f'tensor({inner})'})" if inner else ""
+        case MapType(key, value):
+            inner = _written(value)
+            return f"map({ORT_NAMES.get(key, '')},{inner if '(' in inner else f'tensor({inner})'})" if inner else ""
+    return ""
+
+
+@cache
+def release_table() -> ReleaseTable:
+    """The table, read once."""
+    return ReleaseTable(FILE.read_bytes())

@@ -1,0 +1,70 @@
+"""An ONNX model written so that a release reads it, where that loses nothing."""
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from pipeline.compat.release_table import release_table
+from pipeline.model.edit import all_nodes, drop_unused_domains, keep_only, plain_domain, subgraphs
+
+if TYPE_CHECKING:
+    import onnx
+
+TYPES_SINCE = {9: range(17, 21), 10: range(21, 23), 11: (23,), 12: (24,), 13: (25, 26), 14: (27, 28)}
+"""Types of elements by the IR version that brought them (onnx.proto, enum Version)."""
+OVERLOADS_SINCE = 10
+LOWEST_IR = 8
+"""What came up to here is of no interest: every release of the table reads it."""
+
+
+def written_for(proto: "onnx.ModelProto", release: tuple[int, int]) -> None:
+    """Change a model in place: no imports of domains that no node uses, no default of attributes that the release does
+    not know, and the newest IR version that it reads, unless something in the model came with a newer one.
+    """
+    table = release_table()
+    row = table.row(release)
+    drop_unused_domains(proto)
+    if row is None:
+        return
+    nodes = [(node, proto.opset_import) for node in all_nodes(proto.graph)]
+    nodes += [(node, function.opset_import) for function in proto.functions for node in function.node]
+    for node, imports in nodes:
+        domain = plain_domain(node.domain)
+        version = next((entry.version for entry in imports if plain_domain(entry.domain) == domain), 1)
+        values = {entry.name: _value(entry) for entry in node.attribute}
+        _leave_out(node, table.unknown_attributes(domain, node.op_type, version, values, release))
+    proto.ir_version = min(proto.ir_version, max(row.ir, needed_ir(proto)))
+
+
+def _leave_out(node: "onnx.NodeProto", names: Collection[str]) -> None:
+    if names:
+        keep_only(node.attribute, lambda entry: entry.name not in names)
+
+
+def needed_ir(proto: "onnx.ModelProto") -> int:
+    """The lowest IR version that has all that the model uses. What only describes (metadata, devices) counts for none.
+
+    A release ignores fields that came after it; ONNX Runtime ignores those also where it knows them.
+    """
+    if any(function.overload for function in proto.functions):
+        return OVERLOADS_SINCE
+    graphs = list(subgraphs(proto.graph))
+    codes = {tensor.data_type for graph in graphs for tensor in graph.initializer}
+    codes |= {
+        value.type.tensor_type.elem_type
+        for graph in graphs
+        for value in (*graph.input, *graph.output, *graph.value_info)
+    }
+    return max((ir for ir, types in TYPES_SINCE.items() if codes & set(types)), default=LOWEST_IR)
+
+
+def _value(entry: "onnx.AttributeProto") -> object:
+    """The value of an attribute that is a number, a text or a list of them; None for graphs and tensors."""
+    import onnx
+
+    kind = onnx.AttributeProto
+    if entry.type not in (kind.INT, kind.FLOAT, kind.STRING, kind.INTS, kind.FLOATS, kind.STRINGS):
+        return None
+    value = onnx.helper.get_attribute_value(entry)
+    if entry.type in (kind.STRING, kind.STRINGS):
+        return value.decode() if isinstance(value, bytes) else [text.decode() for text in value]
+    return value if isinstance(value, int | float) else list(value)

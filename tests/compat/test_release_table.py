@@ -1,0 +1,152 @@
+"""The table of releases: what files ask that a release lacks, and how they are written for it."""
+
+from importlib.metadata import version
+from pathlib import Path
+
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+from pipeline.compat.release_table import Operator, release_table
+from pipeline.compat.written import written_for
+from pipeline.core.releases import NEWEST_KNOWN, Release, line_of
+from pipeline.model.onnx_model import read_onnx
+from pipeline.model.ort_format import parse_ort
+from tests.command import ort_mobile
+from tests.onnx_samples import parsed_nodes
+
+HERE = line_of(version("onnxruntime"))
+
+
+def model(text: str, inputs: dict[str, int], opset: int = 17, ir: int = 8, **domains: int) -> onnx.ModelProto:
+    """Nodes on 1 x 8 values; the output `y` is of floats."""
+    values = [helper.make_tensor_value_info(name, kind, [1, 8]) for name, kind in inputs.items()]
+    graph = helper.make_graph(
+        parsed_nodes(text), "g", values, [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    )
+    imports = {"": opset, **{name.replace("_", "."): number for name, number in domains.items()}}
+    opsets = [helper.make_opsetid(domain, number) for domain, number in imports.items()]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=ir)
+
+
+def lacks(proto: onnx.ModelProto, folder: Path, release: tuple[int, int]) -> list[str]:
+    onnx.save(proto, folder / "m.onnx")
+    bit = release_table().bit(release)
+    return [demand.what for demand in release_table().demands(read_onnx(folder / "m.onnx")) if not demand.having & bit]
+
+
+def test_the_table_goes_from_the_first_release_of_the_format_to_the_newest_known() -> None:
+    table = release_table()
+    assert [row.line for row in table.releases] == [Release(1, minor) for minor in range(16, NEWEST_KNOWN.minor + 1)]
+    assert table.row((1, 99)) == table.releases[-1]
+    assert (table.row((1, 15)), table.bit((1, 15))) == (None, 0)
+
+
+@pytest.mark.skipif(HERE > NEWEST_KNOWN, reason="the installed onnxruntime is newer than the table")
+def test_the_installed_wheel_says_what_the_table_says_of_its_release() -> None:
+    table, bit = release_table(), release_table().bit(HERE)
+
+    def schemas(operator: Operator | None) -> set[tuple[int, str]]:
+        rows = operator.schemas.items() if operator else ()
+        return {
+            (int(since), name)
+            for since, schema in rows
+            if schema.having & bit
+            for name in (
+                *schema.attributes.split(),
+                *(key for key, (mask, _) in schema.young.items() if mask & bit),
+                "",
+            )
+        }
+
+    for row in state.get_all_operator_schema():
+        names = {(row.since_version, name) for name in (*row.attributes, "")}
+        assert names <= schemas(table.operator(row.domain, row.name)), row.name
+    kernels = {
+        (kernel.domain, kernel.op_name, *kernel.version_range)
+        for kernel in state.get_all_opkernel_def()
+        if kernel.provider == "CPUExecutionProvider"
+    }
+    for domain, name, first, last in kernels:
+        operator = table.operator(domain, name)
+        rows = operator.kernels if operator else ()
+        assert any((first, 0 if last == 2**31 - 1 else last) == row[:2] and row[3] & bit for row in rows), name
+
+
+def test_a_kernel_of_some_types_only_is_missing_in_the_releases_without_them(tmp_path: Path) -> None:
+    of_bytes = model("y = Cast<to=1>(z)\nz = Add (x, x)", {"x": TensorProto.UINT8})
+    of_bytes.graph.node.reverse() if of_bytes.graph.node[0].op_type == "Cast" else None
+    what = ["has no kernel on the CPU for Add of opset 14 with uint8"]
+    assert (lacks(of_bytes, tmp_path, (1, 20)), lacks(of_bytes, tmp_path, (1, 21))) == (what, [])
+    floats = model("y = Add (x, x)", {"x": TensorProto.FLOAT})
+    assert lacks(floats, tmp_path, (1, 16)) == []
+    half = model("z = Erf (x)\ny = Cast<to=1>(z)", {"x": TensorProto.FLOAT16})
+    assert lacks(half, tmp_path, (1, 16)) == []  # a session puts Casts around it
+
+
+def test_opsets_of_every_domain_count_and_those_of_custom_operators_do_not(tmp_path: Path) -> None:
+    proto = model("y = Relu (x)", {"x": TensorProto.FLOAT}, ai_onnx_ml=5, my_own=7)
+    assert lacks(proto, tmp_path, (1, 17)) == ["does not take opset 5 of ai.onnx.ml"]
+    assert lacks(proto, tmp_path, (1, 18)) == []
+
+
+def test_a_model_is_written_with_the_version_and_imports_that_the_release_reads(tmp_path: Path) -> None:
+    proto = model("y = Relu (x)", {"x": TensorProto.FLOAT}, ir=11, ai_onnx_ml=5)
+    written_for(proto, (1, 17))
+    assert (proto.ir_version, [entry.domain for entry in proto.opset_import]) == (9, [""])
+    assert lacks(proto, tmp_path, (1, 17)) == []
+    lower = model("y = Relu (x)", {"x": TensorProto.FLOAT}, ir=7)
+    written_for(lower, (1, 29))
+    assert lower.ir_version == 7
+    four_bits = model("y = Relu (x)", {"x": TensorProto.FLOAT}, ir=11)
+    four_bits.graph.initializer.append(helper.make_tensor("w", TensorProto.INT4, [2], [1, 2]))
+    written_for(four_bits, (1, 17))
+    assert four_bits.ir_version == 10  # int4 came with it
+    assert "does not read ONNX files of IR version 10" in lacks(four_bits, tmp_path, (1, 17))
+
+
+def blocks(**attributes: int) -> onnx.ModelProto:
+    """A matrix product of 4-bit weights, in the body of an If."""
+    node = helper.make_node(
+        "MatMulNBits", ["x", "w", "s"], ["z"], domain="com.microsoft", K=64, N=8, bits=4, block_size=32
+    )
+    node.attribute.extend(helper.make_attribute(name, value) for name, value in attributes.items())
+    info = helper.make_tensor_value_info
+    body = helper.make_graph([node], "then", [], [info("z", TensorProto.FLOAT, [1, 8])])
+    other = helper.make_graph([*parsed_nodes("z = MatMul (x, f)")], "else", [], [info("z", TensorProto.FLOAT, [1, 8])])
+    chosen = helper.make_node("If", ["c"], ["y"], then_branch=body, else_branch=other)
+    weights = [
+        helper.make_tensor("w", TensorProto.UINT8, [8, 2, 16], [0x58] * 256),
+        helper.make_tensor("s", 1, [16], [0.5] * 16),
+        helper.make_tensor("f", 1, [64, 8], [0.5] * 512),
+    ]  # fmt: skip
+    inputs = [info("x", TensorProto.FLOAT, [1, 64]), info("c", TensorProto.BOOL, [])]
+    graph = helper.make_graph([chosen], "g", inputs, [info("y", TensorProto.FLOAT, [1, 8])], weights)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+@pytest.mark.skipif(Release(1, 28) > HERE, reason="weight_prepacked came with 1.28")
+@pytest.mark.parametrize("form", ["ort", "onnx"])
+def test_attributes_that_the_release_lacks_are_left_out_at_their_default(form: str, tmp_path: Path) -> None:
+    """ONNX Runtime fills them in when it saves; in bodies, too."""
+    onnx.save(blocks(), tmp_path / "m.onnx")
+    said = ["--format", "onnx"] if form == "onnx" else ["--style", "fixed"]
+    for release in ("1.26", "1.28"):
+        asked = ["--ort-release", release, "--level", "basic", *said, "--no-config", "--check"]
+        ort_mobile("convert", tmp_path / "m.onnx", "--output", tmp_path / release, *asked)
+        (file,) = (tmp_path / release).glob(f"*.{form}")
+        read = read_onnx(file) if form == "onnx" else parse_ort(file.read_bytes(), "m")
+        (node,) = (n for g in read.graph.walk() for n in g.nodes if n.op_type == "MatMulNBits")
+        assert ("weight_prepacked" in node.attributes) is (release == "1.28")
+        assert node.attributes["accuracy_level"].value == 0
+        onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+
+
+def test_a_value_that_the_release_cannot_know_is_an_error_that_names_the_first_that_does(tmp_path: Path) -> None:
+    onnx.save(blocks(accuracy_level=4), tmp_path / "m.onnx")
+    done = ort_mobile("convert", tmp_path / "m.onnx", "--output", tmp_path / "o", "--ort-release", "1.16", code=4)
+    assert "1.16 has no attribute accuracy_level of com.microsoft:MatMulNBits" in done.err
+    assert "ship ONNX Runtime 1.17 or later" in done.err
