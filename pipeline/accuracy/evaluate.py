@@ -35,16 +35,15 @@ from pipeline.accuracy.metrics import (
 )
 from pipeline.accuracy.result import AccuracyResult, DropVerdict, OutputDrift
 from pipeline.check.compare import read_tensor
-from pipeline.check.many import open_artifact
 from pipeline.check.reference import saturates_here
 from pipeline.config import AccuracyConfig, MetricName
 from pipeline.core.errors import ConfigError, Finding, ModelError, Severity
 from pipeline.core.progress import Progress
 from pipeline.core.providers import QNN
-from pipeline.core.workers import Task, TaskOutcome, memory_budget, needed_bytes, run_tasks, still_at_work, time_limit
+from pipeline.core.workers import Task, TaskOutcome, memory_budget, run_tasks, still_at_work, time_limit
 from pipeline.dataset import Array, Dataset, Sample, TensorInfo, overlap, samples
-from pipeline.dataset.guess import open_session, run_session
 from pipeline.model.onnx_model import load_model, prepare_model
+from pipeline.model.session import ORIGINAL, Role, SessionSettings, not_prepacked, open_session, room_for, run_session
 from pipeline.model.signature import own_inputs
 from pipeline.model.sources import SourceModel, source_bytes
 
@@ -267,6 +266,8 @@ class AccuracyRequest(msgspec.Struct, frozen=True, kw_only=True):
     accuracy: AccuracyConfig = AccuracyConfig()
     calibration: Dataset | None = None
     work_folder: str = ""
+    prepacked: bool = True
+    """Whether memory allows the session that apps have."""
 
 
 def measure_accuracy(requests: Sequence[AccuracyRequest], progress: Progress) -> list[TaskOutcome[AccuracyResult]]:
@@ -288,15 +289,12 @@ def measure_accuracy(requests: Sequence[AccuracyRequest], progress: Progress) ->
             searches[outcome.task]: outcome.value or ()
             for outcome in run_tasks(searches, timeout_seconds=TIMEOUT_SECONDS)
         }
-        tasks = [
-            Task(
-                label=request.model,
-                call=partial(evaluate_model, msgspec.structs.replace(request, work_folder=str(work))),
-                memory_bytes=needed_bytes(2 * (_size(request.model) + _size(request.reference.path)))
-                + request.data.file_bytes,
-            )
-            for request in requests
-        ]
+        tasks = []
+        for request in requests:
+            room = room_for(_size(request.model) + _size(request.reference.path))
+            whole = msgspec.structs.replace(request, work_folder=str(work), prepacked=room.prepacked)
+            needed = room.memory_bytes + request.data.file_bytes
+            tasks.append(Task(label=request.model, call=partial(evaluate_model, whole), memory_bytes=needed))
         places = {task: place for place, task in enumerate(tasks)}
         limit = time_limit(_size(path) for request in requests for path in (request.model, request.reference.path))
         if any(request.chip for request in requests):
@@ -332,20 +330,14 @@ def evaluate_model(request: AccuracyRequest) -> AccuracyResult:
     loaded = load_model(request.reference, Path(request.work_folder))
     original = prepare_model(loaded, request.dimensions)
     takes = own_inputs(original.proto)
-    # A session of the model that is measured
+    # The session of an app, beside the original as it is defined
+    settings = SessionSettings(config=request.session_options, prepacked=request.prepacked)
     if Path(request.model).suffix.lower() == ".ort":
-        ours = open_artifact(request.model, request.session_options)
+        ours = open_session(Path(request.model), settings)
     else:
         loaded = load_model(SourceModel(path=request.model), Path(request.work_folder))
-        prepared = prepare_model(loaded, request.dimensions)
-        try:
-            ours = open_session(prepared, optimized=True)
-        except ModelError as error:
-            raise ModelError(
-                "the model does not run on this computer's CPU", where=request.model, why=error.why,
-                remedy="leave it out, or try another onnxruntime",
-            ) from error  # fmt: skip
-    reference = open_session(original, optimized=True)
+        ours = open_session(prepare_model(loaded, request.dimensions), settings, request.model)
+    reference = open_session(original, dataclasses.replace(ORIGINAL, prepacked=request.prepacked))
     # It takes and gives what its original does, by name
     for kind, mine, originals in (
         ("inputs", ours.get_inputs(), reference.get_inputs()),
@@ -362,6 +354,8 @@ def evaluate_model(request: AccuracyRequest) -> AccuracyResult:
     result = score(answers, request.model, request.accuracy, request.data.source)
     if request.chip:
         return msgspec.structs.replace(result, chip=request.chip)
+    if not request.prepacked:
+        result = msgspec.structs.replace(result, findings=(*result.findings, not_prepacked(request.model)))
     if saturates_here(file := Path(request.model)):
         saturated = Finding(
             severity=Severity.WARNING,
@@ -381,7 +375,7 @@ def _answers(request: AccuracyRequest, takes: Sequence[TensorInfo], ours: Any, r
         expected = run_session(reference, sample.inputs, request.reference.name)
         where = f"{request.model}, {sample.name}"
         try:
-            outputs = run_session(ours, convert(sample.inputs), where)
+            outputs = run_session(ours, convert(sample.inputs), where, Role.MODEL)
         except ModelError as error:
             what = "the model fails on this sample"
             raise ModelError(what, where=where, why=error.why, remedy=error.remedy) from error

@@ -36,10 +36,10 @@ from pipeline.check.result import Reference
 from pipeline.core import providers
 from pipeline.core.errors import ConfigError, ModelError, PipelineError
 from pipeline.core.files import copy_file, scratch
-from pipeline.core.ort_session import make_session, session_options
 from pipeline.core.workers import Task, needed_bytes, run_tasks
 from pipeline.dataset import Dataset, given_sizes, samples
 from pipeline.model.onnx_model import LeanModel, LoadedModel, load_model
+from pipeline.model.session import ORIGINAL, Role, outputs_of
 from pipeline.model.signature import own_inputs
 from pipeline.model.sources import SourceModel, find_models, source_bytes
 from pipeline.partition.answer import SUFFIXES, ModelAnswer, Optimize, Settings
@@ -372,12 +372,9 @@ def difference(loaded: LoadedModel, reference: Reference, tolerance: float) -> t
     On as many threads as the reference's: with another number of them sums are rounded otherwise.
     """
     feeds = {tensor.name: read_tensor(tensor) for tensor in reference.inputs}
-    session = make_session(Path(loaded.source.path), session_options(brief=True, small=not loaded.weights))
-    inputs = {value.name for value in session.get_inputs()}
-    names = [tensor.name for tensor in reference.outputs]
-    values = session.run(names, {name: array for name, array in feeds.items() if name in inputs})
+    given = outputs_of(loaded, feeds, replace(ORIGINAL, role=Role.CHANGED))
     expected = {tensor.name: read_tensor(tensor) for tensor in reference.outputs}
-    return tuple(compare_outputs(expected, dict(zip(names, values, strict=True)), reference.tolerance(tolerance)))
+    return tuple(compare_outputs(expected, given, reference.tolerance(tolerance)))
 
 
 def _objection(checks: Iterable[OutputCheck], most: float | None) -> str:

@@ -19,7 +19,7 @@ from pipeline.advice.verdict import (
 )
 from pipeline.check.many import gpu_loss_alone
 from pipeline.core.errors import ModelError
-from pipeline.core.ort_session import make_session, ort_errors, session_options
+from pipeline.core.ort_session import NO_PREPACKING, make_session, ort_errors, session_options
 from pipeline.core.providers import COREML_MLPROGRAM, COREML_NN, NNAPI, PROVIDER_RULES, QNN, WEBGPU, XNNPACK
 from pipeline.core.releases import Release, rules_of
 from pipeline.core.variant import Level
@@ -233,7 +233,7 @@ def _cpu_error(views: Views) -> str:
         views.optimize = Optimize.NONE
         # Why onnxruntime does not load an ORT format file, "" when it does
         try:
-            make_session(views.subject, session_options(Level.ALL))
+            make_session(views.subject, session_options(Level.ALL, config=NO_PREPACKING))
         except ort_errors() as error:
             return refused(error).why
         return ""

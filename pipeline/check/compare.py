@@ -51,6 +51,8 @@ class OutputCheck(msgspec.Struct, frozen=True, kw_only=True):
     original_value: float | None = None
     """The same of the float original's outputs, on the computer that made the artifacts."""
     from_simulator: float | None = None
+    session: str = ""
+    """The session that judged on this computer, where memory kept it from being the app's; "" for that."""
 
     @property
     def failed(self) -> bool:

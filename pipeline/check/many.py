@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -22,26 +22,26 @@ from pipeline.check.result import Reference
 from pipeline.config import CheckConfig
 from pipeline.core.errors import ConfigError, Finding, MissingError, ModelError, PipelineError, Severity, finding_of
 from pipeline.core.files import scratch
-from pipeline.core.ort_session import first_line, make_session, ort_errors, session_options
+from pipeline.core.ort_session import ort_errors
 from pipeline.core.progress import Progress
-from pipeline.core.variant import Artifact, Level, Style
+from pipeline.core.variant import Artifact, Style
 from pipeline.core.workers import Task, TaskOutcome, memory_budget, needed_bytes, run_tasks, time_limit
 from pipeline.dataset import Dataset
 from pipeline.dataset.guess import check_inputs
 from pipeline.model.onnx_model import LoadedModel, load_model
+from pipeline.model.ort_format import read_artifact
+from pipeline.model.session import (
+    IN_FEWER_BITS,
+    WITHOUT_PREPACKING,
+    Role,
+    SessionSettings,
+    open_session,
+    refused,
+    room_for,
+)
 from pipeline.model.sources import NamedModel, SourceModel, find_models, name_models, source_bytes
 from pipeline.model.types import FLOAT16
 from pipeline.passes.half import gpu_loss
-
-LEAN = {
-    "session.use_memory_mapped_ort_model": "1",
-    "session.use_ort_model_bytes_for_initializers": "1",
-    "session.load_model_format": "ORT",
-}
-"""Weights are used where the file is mapped, not copied; releases before 1.26 read the file instead."""
-
-SMALL_BYTES = 16 << 20
-"""Artifacts that one thread runs: starting more takes longer than they save."""
 
 GIVE_TENSORS = "export the model with tensors as outputs (skl2onnx: options={'zipmap': False})"
 
@@ -60,9 +60,12 @@ def tolerance_for(reference: Reference, config: CheckConfig) -> Tolerance:
 
 
 def check_artifact(
-    file: str, session_options: dict[str, str], reference: Reference, tolerance: Tolerance
+    file: str, session_options: dict[str, str], reference: Reference, tolerance: Tolerance, *, prepacked: bool = True
 ) -> tuple[OutputCheck, ...]:
     """Run an artifact once on the reference's inputs, and check each output; ModelError when it does not load or run.
+
+    The session is the app's, with the entries that the file ships with. Without `prepacked`, where memory forbids it,
+    files that compute otherwise then are not judged.
 
     Where the model has a stream, the outputs of its steps are checked as well. Sequences and maps are not compared:
     they are unknown, and ModelError where there is nothing else. What this computer's processor computes less exactly
@@ -71,11 +74,12 @@ def check_artifact(
     feeds = {tensor.name: read_tensor(tensor) for tensor in reference.inputs}
     expected = {tensor.name: read_tensor(tensor) for tensor in reference.outputs}
     original = {tensor.name: read_tensor(tensor) for tensor in reference.original}
-    session = open_artifact(file, session_options, brief=True)
+    settings = SessionSettings(role=Role.ARTIFACT, config=session_options, brief=True, prepacked=prepacked)
+    session = open_session(Path(file), settings)
     try:
         values = session.run(None, feeds)
     except Exception as error:
-        raise _refused(file, error) from error
+        raise refused(error, file, Role.ARTIFACT) from error
     outputs = dict(zip((output.name for output in session.get_outputs()), values, strict=True))
     checks = list(compare_outputs(expected, outputs, tolerance, original))
     no_tensors = [name for name, value in outputs.items() if not hasattr(value, "dtype")]
@@ -93,34 +97,28 @@ def check_artifact(
         try:
             outputs, _ = run_steps(session, feeds, streamed.stream)
         except ort_errors() as error:
-            raise _refused(file, error) from error
+            raise refused(error, file, Role.ARTIFACT) from error
         steps = {tensor.name: read_tensor(tensor) for tensor in streamed.outputs}
         compared = compare_outputs(steps, outputs, tolerance)
         checks += [
             msgspec.structs.replace(check, output=f"{check.output} in {streamed.stream.steps} steps")
             for check in with_first_step(compared, steps, outputs, streamed.stream.tracked)
         ]
-    return excused(checks, Path(file))
+    return excused(checks if prepacked else _not_prepacked(checks, file), Path(file))
 
 
-def open_artifact(file: str, session_config: Mapping[str, str], *, brief: bool = False) -> Any:
-    """A session of an artifact on the CPU, `brief` for a few runs; ModelError when it does not load."""
-    small = brief and Path(file).stat().st_size < SMALL_BYTES
-    lean = LEAN if Path(file).suffix.lower() == ".ort" else {}
-    config = {**lean, **session_config}
-    try:
-        return make_session(Path(file), session_options(Level.ALL, config=config, brief=brief, small=small))
-    except ort_errors() as error:
-        raise _refused(file, error) from error
-
-
-def _refused(file: str, error: Exception) -> ModelError:
-    return ModelError(
-        "the artifact does not run on this computer's CPU",
-        where=file,
-        why=first_line(error),
-        remedy="leave this variant out, or report it: conversion and loading disagree",
-    )
+def _not_prepacked(checks: Iterable[OutputCheck], file: str) -> list[OutputCheck]:
+    """The checks with the session that judged; unknown where the app's would compute otherwise."""
+    nodes = (node for graph in read_artifact(Path(file)).graph.walk() for node in graph.nodes)
+    fewer = next((node.op_type for node in nodes if node.op_type in IN_FEWER_BITS), "")
+    unknown = {
+        "passed": False, "unknown": True, "remedy": "check it where more memory is free",
+        "reason": f"memory is too short for an app's session, in which {fewer} may compute in fewer bits",
+    }  # fmt: skip
+    return [
+        msgspec.structs.replace(check, session=WITHOUT_PREPACKING, **(unknown if fewer and check.passed else {}))
+        for check in checks
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,11 +164,12 @@ def make_references(subjects: Sequence[CheckedModel], folder: Path, work: Path, 
         model = subject.model
         scratch = work / "reference" / model.name
         scratch.mkdir(parents=True)
+        room = room_for(model.size_bytes)
         call = partial(
             make_reference, model.source, model.dimensions, subject.data, str(folder / model.name), str(scratch),
-            labelled=subject.labelled, original=subject.original, stream=subject.stream,
+            labelled=subject.labelled, original=subject.original, stream=subject.stream, prepacked=room.prepacked,
         )  # fmt: skip
-        needed = needed_bytes(2 * model.size_bytes) + subject.data.file_bytes
+        needed = room.memory_bytes + subject.data.file_bytes
         names[Task(label=model.source.name, call=call, memory_bytes=needed)] = model.name
     return dict(_outcomes("reference", names, (subject.model.size_bytes for subject in subjects), progress))
 
@@ -196,11 +195,10 @@ def check_all(
     tasks = {}
     for artifact, reference in compared:
         tolerance, file = tolerance_for(reference, config), str(folder / artifact.file)
-        task = Task(
-            label=f"{artifact.model} {artifact.variant.name}",
-            call=partial(check_artifact, file, artifact.session_options, reference, tolerance),
-            memory_bytes=needed_bytes(2 * artifact.size_bytes),
-        )
+        room, entries = room_for(artifact.total_bytes), artifact.session_options
+        call = partial(check_artifact, file, entries, reference, tolerance, prepacked=room.prepacked)
+        label = f"{artifact.model} {artifact.variant.name}"
+        task = Task(label=label, call=call, memory_bytes=room.memory_bytes)
         tasks[task] = artifact.model, artifact.variant.name
     checks: dict[tuple[str, str], tuple[OutputCheck, ...] | PipelineError] = dict.fromkeys(tasks.values(), ())
     for key, outcome in _outcomes("check", tasks, (artifact.size_bytes for artifact, _ in compared), progress):

@@ -36,10 +36,11 @@ from pipeline.core.ort_session import first_line, ort_errors
 from pipeline.core.workers import still_at_work
 from pipeline.dataset import Dataset, Sample, TensorInfo, first_sample, samples
 from pipeline.dataset.files import write_tensor
-from pipeline.dataset.guess import blame_dimensions, complete_data, open_session, run_session
-from pipeline.model.edit import copied
+from pipeline.dataset.guess import blame_dimensions, complete_data
+from pipeline.model.edit import attribute, copied
 from pipeline.model.onnx_model import LoadedModel, load_model, prepare_model
 from pipeline.model.ort_format import OrtModel, read_artifact
+from pipeline.model.session import ORIGINAL, open_session, outputs_of, run_session
 from pipeline.model.signature import own_inputs
 from pipeline.model.sources import SourceModel
 from pipeline.model.types import BFLOAT16, FLOAT16
@@ -211,6 +212,9 @@ class _Bounds:
 
 
 QUANTIZED = re.compile(r"QLinear|QuantizeLinear|Integer$|MatMulNBits|QGemm|QAttention")
+"""What makes a model quantized by its name. Weights in blocks do too: of their product a level makes MatMulNBits, which
+computes in 8 bits.
+"""
 NUDGES = {"float16": 1, "float32": 4, "float64": 4}
 """By how many units in the last place inputs are changed to see whether a model repeats itself: what a fusion or two
 changes in single precision, the least that there is in half. A model that computes in half gets that of half, whatever
@@ -287,8 +291,9 @@ def make_reference(
     labelled: Dataset | None = None,
     original: SourceModel | None = None,
     stream: Stream | None = None,
+    prepacked: bool = True,
 ) -> Reference:
-    """Run a model without optimizations on the CPU and keep inputs and outputs as raw files in `folder`.
+    """Run a model as it is defined on the CPU and keep inputs and outputs as raw files in `folder`.
 
     It runs on the first sample of `data`, and on those of `labelled` that devices answer, too. `original` is the float
     model that it was made from, where it is in another precision. With a `stream` it runs its steps as well.
@@ -297,10 +302,11 @@ def make_reference(
     not.
     """
     loaded, target = load_model(source, Path(work_folder)), Path(folder)
+    settings = replace(ORIGINAL, prepacked=prepacked)
     whole = complete_data(loaded, sizes, data)
     try:
         model = prepare_model(loaded, sizes)
-        session = open_session(model, brief=labelled is None)
+        session = open_session(model, replace(settings, brief=labelled is None))
         takes = own_inputs(model.proto)
         sample = first_sample(whole, takes)
         if stream:
@@ -325,7 +331,7 @@ def make_reference(
     if original:  # its outputs on the same sample, and what they refute
         try:
             floats = prepare_model(load_model(original, Path(work_folder)), sizes)
-            on_floats = run_session(open_session(floats, brief=True), sample.inputs, original.name)
+            on_floats = outputs_of(floats, sample.inputs, settings)
             refuted = list(refuted_outputs(model, floats, sample.inputs, (outputs, on_floats), precision))
             expected = on_floats
         except PipelineError as error:
@@ -413,7 +419,7 @@ def _notes(sample: Sample, outputs: Mapping[str, Array]) -> Iterator[str]:
 
 def precision_of(model: "ModelProto", outputs: Iterable[Array] = ()) -> OutputPrecision:
     """What the model computes in, from its operators and the types of its initializers and outputs."""
-    if any(QUANTIZED.search(node.op_type) for node in model.graph.node):
+    if any(QUANTIZED.search(node.op_type) or attribute(node, "block_size") for node in model.graph.node):
         return OutputPrecision.QUANTIZED
     half = any(tensor.data_type in (FLOAT16, BFLOAT16) for tensor in model.graph.initializer)
     half = half or any(array.dtype.name == "float16" for array in outputs)
@@ -537,7 +543,7 @@ def _values(model: LoadedModel, names: Sequence[str], feeds: Mapping[str, Array]
     proto = copied(model.proto)
     del proto.graph.output[:]
     proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
-    return run_session(open_session(replace(model, proto=proto), brief=True), feeds, model.source.name)
+    return outputs_of(replace(model, proto=proto), feeds)
 
 
 PROCESSOR = Path("/proc/cpuinfo")

@@ -1,11 +1,10 @@
 """Sessions of the installed onnxruntime on this computer's CPU: one place for level, threads, logs and what is kept.
 
-Nothing is prepacked unless asked for: weights stay where they are mapped. A session that saves is thrown
-away as soon as it has: arenas and spinning threads serve nobody.
+Weights are prepacked, as an app's session does, but for `NO_PREPACKING`. A session that saves is thrown away as soon as
+it has: nothing is prepacked for it, and arenas and spinning threads serve nobody.
 """
 
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,7 @@ LEVELS = {
     Level.ALL: "ORT_ENABLE_ALL",
 }
 NO_PREPACKING = {"session.disable_prepacking": "1"}
-PREPACKING = {"session.disable_prepacking": "0"}
-"""For a session that runs many times."""
+"""Weights stay where they are mapped: for a session that saves or is asked something, whose outputs nobody judges."""
 NO_SPINNING = {"session.intra_op.allow_spinning": "0", "session.inter_op.allow_spinning": "0"}
 EXACT_PRODUCTS = {"session.x64quantprecision": "1"}
 """Products of 8-bit numbers as ARM computes them: without it, x86 processors without VNNI saturate sums of two products
@@ -56,7 +54,7 @@ def session_options(
     options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, LEVELS[level])
     # Without prepacking, onnxruntime plans initializers as one block, in time that grows with their square.
     options.enable_mem_pattern = False
-    entries = {**NO_PREPACKING, **(NO_SPINNING if save_to or brief else {})}
+    entries = {**(NO_PREPACKING if save_to else {}), **(NO_SPINNING if save_to or brief else {})}
     if save_to or (brief and small):
         options.intra_op_num_threads = 1
     if save_to:
@@ -78,16 +76,6 @@ def make_session(model: bytes | Path, options: Any) -> Any:
 
     source = str(model) if isinstance(model, Path) else model
     return onnxruntime.InferenceSession(source, options, providers=[CPU])
-
-
-def make_exact_session(
-    model: bytes | Path, level: Level, *, weights: Path | None = None, config: Mapping[str, str] = {}
-) -> Any:
-    """A session whose 8-bit products are those of ARM where ONNX Runtime can do that; raises as `make_session`."""
-    with suppress(*ort_errors()):
-        exact = session_options(level, weights=weights, config={**config, **EXACT_PRODUCTS})
-        return make_session(model, exact)
-    return make_session(model, session_options(level, weights=weights, config=config))
 
 
 def load_session(model: bytes, options: Any) -> Any:

@@ -13,25 +13,17 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from device_runner.errors import RunnerError
-from device_runner.failures import Topic, text_of_message
 from device_runner.spec import TYPES_BY_CODE, TensorFile
 from pipeline.config.tables import InputValue, Range
 from pipeline.core.errors import ConfigError, ModelError, PipelineError
-from pipeline.core.ort_session import (
-    first_line,
-    load_session,
-    make_exact_session,
-    make_session,
-    ort_errors,
-    session_options,
-)  # fmt: skip
-from pipeline.core.variant import Level
-from pipeline.dataset import Array, Dataset, TensorInfo, check_data, first_sample, samples, sizes_in
+from pipeline.core.ort_session import load_session, ort_errors, session_options
+from pipeline.dataset import Dataset, TensorInfo, check_data, first_sample, samples, sizes_in
 from pipeline.dataset.files import write_tensor
 from pipeline.dataset.values import full_lengths
 from pipeline.model.guards import check_structure
 from pipeline.model.onnx_model import LoadedModel, load_model, prepare_model
 from pipeline.model.ort_format import TensorType, read_artifact
+from pipeline.model.session import ASKED, OPTIMIZED, open_session, refused, run_session
 from pipeline.model.signature import OpenAxis, check_states, names_of, open_axes, own_inputs, resolve_dimensions
 from pipeline.model.sources import SourceModel
 
@@ -156,49 +148,6 @@ def _compared(reads: Reads, name: str) -> int | None:
         if other is not None and math.prod(other.dims) == 1 and other.data_type in (6, 7):
             return int(numpy_helper.to_array(other).reshape(-1)[0])
     return None
-
-
-def open_session(model: LoadedModel, *, optimized: bool = False, brief: bool = False) -> Any:
-    """A session on the CPU, weights mapped from where they lie; ModelError when it does not load, or never would.
-
-    `brief`: it runs a few times.
-    """
-    check_structure(model.proto, model.source.name)
-    message = model.proto.SerializeToString()
-    try:
-        if optimized:
-            return make_exact_session(message, Level.ALL, weights=model.folder)
-        return make_session(message, session_options(weights=model.folder, brief=brief, small=not model.weights))
-    except ort_errors() as error:
-        raise _refused(error, model.source.name) from error
-
-
-def _refused(error: Exception, where: str) -> ModelError:
-    what = "the original model does not run on this computer's CPU"
-    remedy = "nothing can be compared without it: fix the model, or try another onnxruntime"
-    if text := text_of_message(str(error), Topic.MODEL):
-        what, remedy = text.cause, text.remedy
-    return ModelError(what, where=where, why=first_line(error), remedy=remedy)
-
-
-def run_session(session: Any, feeds: Mapping[str, Array], where: str) -> dict[str, Array]:
-    """The outputs that are tensors, by name; ModelError when the model fails on these inputs."""
-    names = [output.name for output in session.get_outputs()]
-    try:
-        values = session.run(None, dict(feeds))
-    except Exception as error:
-        shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in feeds.items())
-        if isinstance(error, MemoryError) or "Failed to allocate memory" in str(error):
-            raise ModelError(
-                "not enough memory for these inputs", where=where, why=f"inputs: {shapes}",
-                remedy="give smaller dimensions (`dimensions` in the config, --dimension), or smaller test data",
-            ) from error  # fmt: skip
-        raise ModelError(
-            "the original model fails on these inputs", where=where, why=f"{first_line(error)}; inputs: {shapes}",
-            remedy="give test data that fits the model (`test_data` in the config, --test-data), or change "
-            "`dimensions`",
-        ) from error  # fmt: skip
-    return {name: value for name, value in zip(names, values, strict=True) if hasattr(value, "dtype")}
 
 
 SIDES = (
@@ -374,10 +323,7 @@ def _complete_ort_data(path: Path, takes: Sequence[TensorInfo], sizes: Mapping[s
     axes = [axis for axis in unsized if not isinstance(data.inputs.get(axis.input), tuple)]
     if data.test_data or not axes:
         return data
-    try:
-        session = make_session(path, session_options(brief=True))
-    except ort_errors() as error:
-        raise _refused(error, path.name) from error
+    session = open_session(path, ASKED, path.name)
     whole = _with_values(ModelProto(), takes, data)
     sized, why = _first_that_runs(session, ModelProto(), takes, axes, whole, path.name)
     if not sized:
@@ -448,7 +394,7 @@ def guess_inputs(source: SourceModel, dimensions: dict[str, int], data: Dataset,
     try:
         load_session(prepared.proto.SerializeToString(), session_options(weights=prepared.folder))
     except ort_errors() as error:
-        raise _refused(error, source.name) from error
+        raise refused(error, source.name) from error
     takes = own_inputs(prepared.proto)
     axes = open_axes(takes)
     guess = Guess(
@@ -470,15 +416,15 @@ def guess_inputs(source: SourceModel, dimensions: dict[str, int], data: Dataset,
     guess = msgspec.structs.replace(guess, values=values, reasons=reasons)
     if not axes:
         return guess
-    sized, why = _first_that_runs(open_session(prepared, brief=True), prepared.proto, takes, axes, data, source.name)
+    sized, why = _first_that_runs(open_session(prepared, ASKED), prepared.proto, takes, axes, data, source.name)
     if not sized:
         names = tuple(n for group, choices in units(prepared.proto, takes, axes) for n in group if choices[0][1] != ONE)
         return msgspec.structs.replace(guess, missing=names or tuple(names_of(axes)), why=why)
     sizes = dimensions | {name: size for name, (size, _) in sized.items()}
     fixed = prepare_model(loaded, sizes)
     try:  # whether it can be optimized, and still runs, when its dimensions are fixed to these sizes
-        open_session(fixed, optimized=True)
-        fixable = not _refusal(open_session(fixed, brief=True), own_inputs(fixed.proto), {}, data)
+        open_session(fixed, OPTIMIZED)
+        fixable = not _refusal(open_session(fixed, ASKED), own_inputs(fixed.proto), {}, data)
     except ModelError:
         fixable = False
     reasons |= {name: reason for name, (_, reason) in sized.items()}
@@ -536,7 +482,7 @@ def complete_data(loaded: LoadedModel, dimensions: Mapping[str, int], data: Data
     of_data = resolve_dimensions(takes, of_data, loaded.source.name)
     if all(axis.key in of_data for axis in axes):
         return msgspec.structs.replace(whole, sizes=data.sizes | of_data)
-    session, where = open_session(prepared, brief=True), loaded.source.name
+    session, where = open_session(prepared, ASKED), loaded.source.name
     sized, why = _first_that_runs(session, prepared.proto, takes, axes, whole, where)
     if not sized:
         error = no_size(loaded.source.name, list(names_of(axes)), why)
@@ -565,7 +511,7 @@ def check_inputs(
     if dimensions:
         whole = complete_data(loaded, dimensions, data)
         try:
-            run_session(open_session(prepared, brief=True), first_sample(whole, takes).inputs, loaded.source.name)
+            run_session(open_session(prepared, ASKED), first_sample(whole, takes).inputs, loaded.source.name)
         except ModelError as error:
             raise blame_dimensions(loaded, dimensions, data, error) from error
     return count
@@ -582,11 +528,11 @@ def blame_dimensions(
         prepared = prepare_model(loaded, {})
         takes = own_inputs(prepared.proto)
         if data.test_data:
-            run_session(open_session(prepared, brief=True), first_sample(data, takes).inputs, loaded.source.name)
+            run_session(open_session(prepared, ASKED), first_sample(data, takes).inputs, loaded.source.name)
             sizes = sizes_in(data, takes)
         else:
             whole = _with_values(prepared.proto, takes, data)
-            session, axes = open_session(prepared, brief=True), open_axes(takes)
+            session, axes = open_session(prepared, ASKED), open_axes(takes)
             sized, _ = _first_that_runs(session, prepared.proto, takes, axes, whole, loaded.source.name)
             sizes = {name: size for name, (size, _) in sized.items()}
     except (ModelError, ConfigError):
@@ -605,7 +551,7 @@ def blame_optimization(loaded: LoadedModel, dimensions: Mapping[str, int], error
     if not dimensions:
         return error
     try:
-        open_session(prepare_model(loaded, {}), optimized=True)
+        open_session(prepare_model(loaded, {}), OPTIMIZED)
     except ModelError:
         return error
     return ConfigError(

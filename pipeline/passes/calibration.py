@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pipeline.core.errors import ConfigError, ModelError
-from pipeline.core.ort_session import PREPACKING, first_line, make_session, ort_errors, session_options
+from pipeline.core.ort_session import first_line, make_session, ort_errors, session_options
 from pipeline.model.edit import copied
 from pipeline.model.onnx_model import content_digest, loadable
 from pipeline.model.signature import Array
@@ -184,7 +184,7 @@ def _reduced(name: str, reduction: str) -> str:
 
 def _session(model: Model, proto: "onnx.ModelProto", where: str) -> Any:
     try:
-        return make_session(proto.SerializeToString(), session_options(weights=model.folder, config=PREPACKING))
+        return make_session(proto.SerializeToString(), session_options(weights=model.folder))
     except ort_errors() as error:
         raise ModelError("the model does not run on this computer's CPU", where=where, why=first_line(error),
                          remedy="calibration runs it: fix the model") from error  # fmt: skip

@@ -17,7 +17,7 @@ import msgspec
 from device_runner.probe.elf import Buffer
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.core.files import replacing
-from pipeline.core.ort_session import first_line, make_session, ort_errors, session_options
+from pipeline.core.ort_session import NO_PREPACKING, first_line, make_session, ort_errors, session_options
 from pipeline.core.providers import COREML_NN, NNAPI
 from pipeline.model.edit import ONNX_DOMAINS, copied, keep_only, names_in, set_nodes, subgraphs
 from pipeline.model.guards import tensor_bytes
@@ -281,7 +281,8 @@ def finished(proto: "onnx.ModelProto", context: PassContext) -> Model:
     """`settle`, when ONNX Runtime makes a session of the model on the CPU; ModelError when it does not."""
     model = settle(proto, context)
     try:
-        make_session(loadable(model).SerializeToString(), session_options(weights=model.folder))
+        options = session_options(weights=model.folder, config=NO_PREPACKING)
+        make_session(loadable(model).SerializeToString(), options)
     except ort_errors() as error:
         raise ModelError("ONNX Runtime does not load the model that the pass made", where=context.where,
                          why=first_line(error),

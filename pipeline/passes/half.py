@@ -8,6 +8,7 @@ models of tests/ground_truth in Android's library 1.29.0 (docs/gpu.md): an estim
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -16,10 +17,10 @@ from pipeline.check.compare import MAX_RELATIVE_ERROR, OutputPrecision, compare_
 from pipeline.check.reference import output_spans
 from pipeline.check.result import Reference
 from pipeline.core.errors import Finding, ModelError, Severity, warning
-from pipeline.core.ort_session import first_line, make_exact_session
 from pipeline.core.variant import Level
 from pipeline.model.edit import copied, set_nodes, subgraphs
 from pipeline.model.onnx_model import LeanModel
+from pipeline.model.session import Role, SessionSettings, open_session, run_session
 from pipeline.model.types import FLOAT, FLOAT16
 from pipeline.partition.graph import Value, infer
 from pipeline.passes.base import Effect, Feeds, Model, NotApplicable, Pass, PassContext
@@ -150,12 +151,9 @@ class _Bench:
         return largest
 
     def _outputs(self, proto: "onnx.ModelProto") -> "list[dict[str, np.ndarray]]":
-        names = [value.name for value in self.proto.graph.output]
-        try:
-            session = make_exact_session(proto.SerializeToString(), Level.BASIC)
-            return [dict(zip(names, session.run(names, dict(sample)), strict=True)) for sample in self.feeds]
-        except Exception as error:
-            raise ModelError("the model does not run here", where=self.where, why=first_line(error)) from error
+        model = LeanModel(proto=proto, folder=Path(), weights={})
+        session = open_session(model, SessionSettings(level=Level.BASIC), self.where)
+        return [run_session(session, sample, self.where, Role.MODEL) for sample in self.feeds]
 
 
 def gpu_loss(model: Model, reference: Reference, where: str) -> Finding | None:

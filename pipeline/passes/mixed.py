@@ -14,9 +14,7 @@ from device_runner.providers import chip_named
 from pipeline.core.abis import ARM64
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.core.files import write_bytes
-from pipeline.core.ort_session import PREPACKING, first_line, make_exact_session
-from pipeline.core.variant import Level
-from pipeline.model.onnx_model import loadable
+from pipeline.model.session import Role, SessionSettings, open_session, run_session
 from pipeline.model.signature import open_axes, own_inputs
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Optimize, Settings, make_settings
@@ -108,11 +106,10 @@ class Evaluator:
     def outputs(self, model: Model) -> list[list[Any]]:
         """What a model gives for each sample."""
         try:
-            message = loadable(model).SerializeToString()
-            session = make_exact_session(message, Level.ALL, weights=model.folder, config=PREPACKING)
-            return [list(session.run(None, dict(sample))) for sample in self.feeds]
-        except Exception as error:
-            raise ModelError("the quantized model does not run here", where=self.where, why=first_line(error),
+            session = open_session(model, SessionSettings(), self.where)
+            return [list(run_session(session, sample, self.where, Role.MODEL).values()) for sample in self.feeds]
+        except ModelError as error:
+            raise ModelError("the quantized model does not run here", where=self.where, why=error.why,
                              remedy="exclude the node that it names") from error  # fmt: skip
 
     def sqnr(self, nodes: Collection[str]) -> float:

@@ -143,7 +143,8 @@ def outputs(checks: Sequence[OutputCheck]) -> str:
     errors = [check.max_rel_error for check in checks if check.max_rel_error is not None]
     parts = ["differ" if failed else "not judged" if unknown else "ok", error_size(max(errors)) if errors else ""]
     parts.append(f"top-1 {share(min(agreements))}" if agreements and min(agreements) < 1 else "")
-    texts = " ".join(part for part in parts if part), from_float(checks), from_simulator(checks)
+    sessions = dict.fromkeys(f"judged {check.session}" for check in checks if check.session)
+    texts = " ".join(part for part in parts if part), from_float(checks), from_simulator(checks), *sessions
     return ", ".join(filter(None, texts))
 
 

@@ -13,11 +13,10 @@ from PIL import Image, ImageDraw, ImageFont
 from pipeline.accuracy.evaluate import AccuracyRequest, evaluate_model
 from pipeline.accuracy.result import AccuracyResult, DropVerdict
 from pipeline.config import AccuracyConfig
-from pipeline.core.ort_session import PREPACKING, make_session, session_options
-from pipeline.core.variant import Level
 from pipeline.dataset import Dataset
 from pipeline.dataset.dataset import Part
-from pipeline.model.onnx_model import load_model, loadable
+from pipeline.model.onnx_model import load_model
+from pipeline.model.session import SessionSettings, open_session
 from pipeline.model.sources import SourceModel
 from pipeline.passes.base import MixedSearch, Model, PassContext
 from pipeline.passes.mixed import MixedOptions, mixed_precision, search_of
@@ -131,8 +130,7 @@ def searched(
 
 
 def answers(model: Model, samples: list[dict[str, Any]]) -> Any:
-    settings = session_options(Level.ALL, weights=model.folder, config=PREPACKING)
-    session = make_session(loadable(model).SerializeToString(), settings)
+    session = open_session(model, SessionSettings())
     return np.array([session.run(None, one)[0].argmax() for one in samples])
 
 

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from pipeline.config.tables import Step
 from pipeline.core.errors import ConfigError, ModelError
+from pipeline.model import session
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Optimize, make_settings
 from pipeline.partition.judge import PartitionRequest, judge
@@ -254,7 +255,7 @@ def test_a_model_that_makes_no_message_is_an_error_with_its_place(
         raise ValueError("exceeds the maximum of 2 GiB")
 
     model = net(tmp_path, layers=1)
-    monkeypatch.setattr(mixed, "loadable", too_large)
+    monkeypatch.setattr(session, "loadable", too_large)
     bench = object.__new__(Evaluator)
     bench.where = "m.onnx"
     with pytest.raises(ModelError, match="does not run here") as caught:

@@ -36,7 +36,7 @@ from pipeline.check.reference import make_stream, zero_states
 from pipeline.check.result import StreamReference
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.core.files import scratch
-from pipeline.core.ort_session import first_line, make_session, ort_errors, session_options
+from pipeline.core.ort_session import first_line, ort_errors
 from pipeline.core.progress import Progress
 from pipeline.core.workers import Task, run_tasks
 from pipeline.dataset import Dataset
@@ -58,6 +58,7 @@ from pipeline.job.bench import (
 )
 from pipeline.job.prepare import profile_run
 from pipeline.model.ort_format import read_artifact
+from pipeline.model.session import open_session
 from pipeline.model.signature import check_states
 from pipeline.model.sources import SourceModel, require_model_file
 from pipeline.report.model import CampaignReport, ends_of, make_rows, measured_runs, medians
@@ -141,7 +142,7 @@ def _original(
     tensors = make_feeds(SourceModel(path=model), dimensions, data, folder)
     feeds = zero_states({tensor.name: read_tensor(tensor).copy() for tensor in tensors}, stream.states, data.inputs)
     try:
-        reference = make_stream(make_session(Path(model), session_options()), feeds, stream, Path(folder))
+        reference = make_stream(open_session(Path(model)), feeds, stream, Path(folder))
     except ort_errors() as error:
         raise ModelError("the original's stream does not run", where=model, why=first_line(error),
                          remedy="check --state, and give sizes with --dimension") from error  # fmt: skip

@@ -26,10 +26,10 @@ from pipeline.check.compare import (
 )
 from pipeline.check.reference import make_reference
 from pipeline.check.result import Reference
-from pipeline.core.ort_session import make_session, session_options
 from pipeline.dataset import Dataset
 from pipeline.model.edit import copied, set_nodes
 from pipeline.model.onnx_model import LeanModel, LoadedModel
+from pipeline.model.session import outputs_of
 from pipeline.model.signature import own_inputs
 from pipeline.model.sources import SourceModel
 from pipeline.model.types import CODES
@@ -89,9 +89,7 @@ def simulate(
     if original:  # what a form computes on the CPU
         target = folder / "on-cpu.onnx"
         write_model(loaded, target)
-        session = make_session(target, session_options())
-        names = [value.name for value in session.get_outputs()]
-        cpu = _decibels(expected, dict(zip(names, session.run(names, inputs), strict=True)))
+        cpu = _decibels(expected, outputs_of(target, inputs))
     if cpu is not None and cpu < LEAST_DB:
         why = f"not even on the CPU is this form near the original: {cpu:.1f} dB of signal to noise"
         remedy = "give test data like the app's; else leave operators float (`transform --do mixed-precision`)"
@@ -201,9 +199,7 @@ def _first_departing(
     answered = _simulated(loaded, open_model, chip, inputs, target)
     if isinstance(answered, Refusal):
         return None
-    outputs = [*values, *(value.name for value in model.graph.output)]
-    session = make_session(target, session_options())
-    expected = dict(zip(outputs, session.run(outputs, inputs), strict=True))
+    expected = outputs_of(target, inputs)
     for check in compare_outputs(expected, answered, Tolerance(max_relative_error=max_error)):
         if check.failed and check.output in nodes:
             return nodes[check.output], _why(check, expected[check.output])

@@ -1,0 +1,85 @@
+"""What files compute in the session that apps have, and the original as it is defined."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from pipeline.check.many import check_artifact
+from pipeline.check.reference import make_reference
+from pipeline.core.errors import ModelError
+from pipeline.dataset import Dataset
+from pipeline.model import session
+from pipeline.model.onnx_model import LoadedModel, load_model
+from pipeline.model.session import ORIGINAL, Role, SessionSettings, outputs_of, room_for
+from pipeline.model.sources import SourceModel
+from tests.onnx_samples import save
+
+ROWS, COLUMNS = 64, 8
+OUTLIERS = [1000.0 if number == 0 else 1.0 for number in range(ROWS)]
+"""One large number, whose weight is 0: 8 bits with one scale leave nothing of the others."""
+
+SCALES = np.arange(1, COLUMNS + 1)
+
+
+def four_bits(folder: Path, accuracy_level: int = 4) -> LoadedModel:
+    """A product with weights in 4 bits: 0 in the first row, 1 in all others."""
+    weights = np.full((COLUMNS, 2, 16), 0x99, np.uint8)  # two numbers in each byte, 8 stands for 0
+    weights[:, 0, 0] = 0x98
+    node = helper.make_node(
+        "MatMulNBits", ["x", "w", "s"], ["y"], domain="com.microsoft", K=ROWS, N=COLUMNS, bits=4, block_size=32,
+        accuracy_level=accuracy_level,
+    )  # fmt: skip
+    constants: dict[str, np.ndarray[Any, Any]] = {"w": weights, "s": np.repeat(SCALES, 2).astype(np.float32)}
+    graph = helper.make_graph(
+        [node], "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, ROWS])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, COLUMNS])],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )  # fmt: skip
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return loaded(helper.make_model(graph, opset_imports=opsets, ir_version=8), folder)
+
+
+def loaded(proto: ModelProto, folder: Path) -> LoadedModel:
+    return load_model(SourceModel(path=str(save(proto, folder / "m.onnx"))), folder)
+
+
+def checked(model: LoadedModel, folder: Path, **options: Any) -> Any:
+    data = Dataset(inputs={"x": tuple(OUTLIERS)})
+    reference = make_reference(model.source, {}, data, str(folder / "r"), str(folder))
+    (check,) = check_artifact(str(model.path), {}, reference, reference.tolerance(), **options)
+    return check
+
+
+def test_files_compute_as_in_apps_and_the_original_as_it_is_defined(tmp_path: Path) -> None:
+    """Kernels compute in 8 bits where accuracy_level allows it, on prepacked weights alone."""
+    model, feeds = four_bits(tmp_path), {"x": np.array([OUTLIERS], np.float32)}
+    assert outputs_of(model, feeds)["y"] == pytest.approx(63 * SCALES[None])
+    assert outputs_of(model, feeds, SessionSettings(prepacked=False))["y"] == pytest.approx(63 * SCALES[None])
+    assert outputs_of(model, feeds, SessionSettings())["y"] != pytest.approx(63 * SCALES[None], rel=0.1)
+
+
+def test_what_computes_otherwise_in_apps_differs(tmp_path: Path) -> None:
+    assert checked(four_bits(tmp_path), tmp_path).failed
+    assert checked(four_bits(tmp_path, accuracy_level=1), tmp_path).passed
+
+
+def test_without_the_memory_for_an_apps_session_it_is_not_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check = checked(four_bits(tmp_path), tmp_path, prepacked=False)
+    assert (check.unknown, check.session) == (True, "without prepacking")
+    assert "MatMulNBits" in check.reason
+    monkeypatch.setattr(session, "memory_budget", lambda: 600 << 20)
+    assert (room_for(90 << 20).prepacked, room_for(200 << 20).prepacked) == (True, False)
+
+
+def test_errors_name_the_file_that_fails(tmp_path: Path) -> None:
+    model = four_bits(tmp_path)
+    wrong = {"x": np.zeros((1, 3), np.float32)}
+    with pytest.raises(ModelError, match="the original model fails"):
+        outputs_of(model, wrong, ORIGINAL)
+    with pytest.raises(ModelError, match="the changed model fails"):
+        outputs_of(model, wrong, SessionSettings(role=Role.CHANGED))
