@@ -43,7 +43,7 @@ from pipeline.core.providers import QNN
 from pipeline.core.workers import Task, TaskOutcome, memory_budget, run_tasks, still_at_work, time_limit
 from pipeline.dataset import Array, Dataset, Sample, TensorInfo, overlap, samples
 from pipeline.model.onnx_model import load_model, prepare_model
-from pipeline.model.session import ORIGINAL, Role, SessionSettings, not_prepacked, open_session, room_for, run_session
+from pipeline.model.session import ORIGINAL, CpuSettings, Role, not_prepacked, open_session, room_for, run_session
 from pipeline.model.signature import own_inputs
 from pipeline.model.sources import SourceModel, source_bytes
 
@@ -331,7 +331,7 @@ def evaluate_model(request: AccuracyRequest) -> AccuracyResult:
     original = prepare_model(loaded, request.dimensions)
     takes = own_inputs(original.proto)
     # The session of an app, beside the original as it is defined
-    settings = SessionSettings(config=request.session_options, prepacked=request.prepacked)
+    settings = CpuSettings(config=request.session_options, prepacked=request.prepacked)
     if Path(request.model).suffix.lower() == ".ort":
         ours = open_session(Path(request.model), settings)
     else:

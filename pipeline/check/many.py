@@ -33,8 +33,8 @@ from pipeline.model.ort_format import read_artifact
 from pipeline.model.session import (
     IN_FEWER_BITS,
     WITHOUT_PREPACKING,
+    CpuSettings,
     Role,
-    SessionSettings,
     open_session,
     refused,
     room_for,
@@ -74,7 +74,7 @@ def check_artifact(
     feeds = {tensor.name: read_tensor(tensor) for tensor in reference.inputs}
     expected = {tensor.name: read_tensor(tensor) for tensor in reference.outputs}
     original = {tensor.name: read_tensor(tensor) for tensor in reference.original}
-    settings = SessionSettings(role=Role.ARTIFACT, config=session_options, brief=True, prepacked=prepacked)
+    settings = CpuSettings(role=Role.ARTIFACT, config=session_options, brief=True, prepacked=prepacked)
     session = open_session(Path(file), settings)
     try:
         values = session.run(None, feeds)

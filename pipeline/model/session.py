@@ -69,7 +69,7 @@ REMEDIES: Mapping[Role, Remedies] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionSettings:
+class CpuSettings:
     """How a file is opened: the app's session, unless something else is said.
 
     `config` are session config entries that it ships with, `brief`: it runs a few times. Without `prepacked` weights
@@ -85,7 +85,7 @@ class SessionSettings:
     defined: bool = False
 
 
-ORIGINAL = SessionSettings(role=Role.ORIGINAL, level=Level.NONE, defined=True)
+ORIGINAL = CpuSettings(role=Role.ORIGINAL, level=Level.NONE, defined=True)
 """The reference of every comparison: nothing is fused, and nothing computed in fewer bits than the graph says."""
 ASKED = replace(ORIGINAL, brief=True, prepacked=False)
 """Whether the original runs at all, and what shapes it gives."""
@@ -156,7 +156,7 @@ def _as_defined(proto: "ModelProto") -> "ModelProto":
     return defined
 
 
-def open_session(model: LeanModel | Path, settings: SessionSettings = ORIGINAL, where: str = "") -> Any:
+def open_session(model: LeanModel | Path, settings: CpuSettings = ORIGINAL, where: str = "") -> Any:
     """A session on the CPU, weights mapped from where they lie; ModelError when it does not load, or never would."""
     if isinstance(model, LoadedModel):
         where = where or model.source.name
@@ -175,7 +175,7 @@ def refused(error: Exception, where: str, role: Role = Role.ORIGINAL) -> ModelEr
     return ModelError(what, where=where, why=first_line(error), remedy=remedy)
 
 
-def _opened(model: LeanModel | Path, settings: SessionSettings) -> Any:
+def _opened(model: LeanModel | Path, settings: CpuSettings) -> Any:
     config, folder = dict(settings.config), None
     source: bytes | Path
     if isinstance(model, Path):
@@ -219,7 +219,7 @@ def run_session(session: Any, feeds: Mapping[str, Array], where: str, role: Role
 
 
 def outputs_of(
-    model: LeanModel | Path, feeds: Mapping[str, Array], settings: SessionSettings = ORIGINAL, where: str = ""
+    model: LeanModel | Path, feeds: Mapping[str, Array], settings: CpuSettings = ORIGINAL, where: str = ""
 ) -> dict[str, Array]:
     """What a model or a file gives for some inputs in one run; those that it does not take are left out."""
     where = where or (model.source.name if isinstance(model, LoadedModel) else str(model))

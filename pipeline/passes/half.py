@@ -20,7 +20,7 @@ from pipeline.core.errors import Finding, ModelError, Severity, warning
 from pipeline.core.variant import Level
 from pipeline.model.edit import copied, set_nodes, subgraphs
 from pipeline.model.onnx_model import LeanModel
-from pipeline.model.session import Role, SessionSettings, open_session, run_session
+from pipeline.model.session import CpuSettings, Role, open_session, run_session
 from pipeline.model.types import FLOAT, FLOAT16
 from pipeline.partition.graph import Value, infer
 from pipeline.passes.base import Effect, Feeds, Model, NotApplicable, Pass, PassContext
@@ -152,7 +152,7 @@ class _Bench:
 
     def _outputs(self, proto: "onnx.ModelProto") -> "list[dict[str, np.ndarray]]":
         model = LeanModel(proto=proto, folder=Path(), weights={})
-        session = open_session(model, SessionSettings(level=Level.BASIC), self.where)
+        session = open_session(model, CpuSettings(level=Level.BASIC), self.where)
         return [run_session(session, sample, self.where, Role.MODEL) for sample in self.feeds]
 
 

@@ -14,7 +14,7 @@ from device_runner.providers import chip_named
 from pipeline.core.abis import ARM64
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.core.files import write_bytes
-from pipeline.model.session import Role, SessionSettings, open_session, run_session
+from pipeline.model.session import CpuSettings, Role, open_session, run_session
 from pipeline.model.signature import open_axes, own_inputs
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Optimize, Settings, make_settings
@@ -106,7 +106,7 @@ class Evaluator:
     def outputs(self, model: Model) -> list[list[Any]]:
         """What a model gives for each sample."""
         try:
-            session = open_session(model, SessionSettings(), self.where)
+            session = open_session(model, CpuSettings(), self.where)
             return [list(run_session(session, sample, self.where, Role.MODEL).values()) for sample in self.feeds]
         except ModelError as error:
             raise ModelError("the quantized model does not run here", where=self.where, why=error.why,

@@ -16,7 +16,7 @@ from pipeline.config import AccuracyConfig
 from pipeline.dataset import Dataset
 from pipeline.dataset.dataset import Part
 from pipeline.model.onnx_model import load_model
-from pipeline.model.session import SessionSettings, open_session
+from pipeline.model.session import CpuSettings, open_session
 from pipeline.model.sources import SourceModel
 from pipeline.passes.base import MixedSearch, Model, PassContext
 from pipeline.passes.mixed import MixedOptions, mixed_precision, search_of
@@ -130,7 +130,7 @@ def searched(
 
 
 def answers(model: Model, samples: list[dict[str, Any]]) -> Any:
-    session = open_session(model, SessionSettings())
+    session = open_session(model, CpuSettings())
     return np.array([session.run(None, one)[0].argmax() for one in samples])
 
 

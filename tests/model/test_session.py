@@ -13,7 +13,7 @@ from pipeline.core.errors import ModelError
 from pipeline.dataset import Dataset
 from pipeline.model import session
 from pipeline.model.onnx_model import LoadedModel, load_model
-from pipeline.model.session import ORIGINAL, Role, SessionSettings, outputs_of, room_for
+from pipeline.model.session import ORIGINAL, CpuSettings, Role, outputs_of, room_for
 from pipeline.model.sources import SourceModel
 from tests.onnx_samples import save
 
@@ -57,8 +57,8 @@ def test_files_compute_as_in_apps_and_the_original_as_it_is_defined(tmp_path: Pa
     """Kernels compute in 8 bits where accuracy_level allows it, on prepacked weights alone."""
     model, feeds = four_bits(tmp_path), {"x": np.array([OUTLIERS], np.float32)}
     assert outputs_of(model, feeds)["y"] == pytest.approx(63 * SCALES[None])
-    assert outputs_of(model, feeds, SessionSettings(prepacked=False))["y"] == pytest.approx(63 * SCALES[None])
-    assert outputs_of(model, feeds, SessionSettings())["y"] != pytest.approx(63 * SCALES[None], rel=0.1)
+    assert outputs_of(model, feeds, CpuSettings(prepacked=False))["y"] == pytest.approx(63 * SCALES[None])
+    assert outputs_of(model, feeds, CpuSettings())["y"] != pytest.approx(63 * SCALES[None], rel=0.1)
 
 
 def test_what_computes_otherwise_in_apps_differs(tmp_path: Path) -> None:
@@ -82,4 +82,4 @@ def test_errors_name_the_file_that_fails(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="the original model fails"):
         outputs_of(model, wrong, ORIGINAL)
     with pytest.raises(ModelError, match="the changed model fails"):
-        outputs_of(model, wrong, SessionSettings(role=Role.CHANGED))
+        outputs_of(model, wrong, CpuSettings(role=Role.CHANGED))

@@ -12,7 +12,7 @@ from PIL import Image
 from pipeline.check.reference import PROCESSOR, processor_saturates
 from pipeline.core.variant import Level
 from pipeline.model.onnx_model import LoadedModel, load_model
-from pipeline.model.session import SessionSettings, open_session
+from pipeline.model.session import CpuSettings, open_session
 from pipeline.model.sources import SourceModel
 from pipeline.passes.base import Feeds, Model, PassContext
 
@@ -52,7 +52,7 @@ def context(folder: Path, samples: Sequence[Feeds] | None = None) -> PassContext
 def run(model: Model, one: Feeds) -> list[Any]:
     """What ONNX Runtime computes, fused only where that makes it the same on every processor (quantization Q.5)."""
     level = Level.EXTENDED if processor_saturates(PROCESSOR) else Level.NONE
-    session = open_session(model, SessionSettings(level=level))
+    session = open_session(model, CpuSettings(level=level))
     return list(session.run(None, dict(one)))
 
 
@@ -94,7 +94,7 @@ def write_arrays(folder: Path, count: int, wrong: int = -1) -> Path:
 def accuracy(model: Model, first: int = 40) -> float:
     """The share of right answers over the example's images from `first` on."""
     images, labels = digits()
-    session = open_session(model, SessionSettings())
+    session = open_session(model, CpuSettings())
     name = session.get_inputs()[0].name
     answers = [session.run(None, {name: image})[0].argmax() for image in images[first:]]
     return float((np.array(answers) == labels[first:]).mean())

@@ -14,7 +14,7 @@ from onnx import helper
 from pipeline.config.tables import Step
 from pipeline.core.errors import ConfigError, MissingError, ModelError
 from pipeline.model.onnx_model import LoadedModel, prepare_model
-from pipeline.model.session import SessionSettings, open_session, run_session
+from pipeline.model.session import CpuSettings, open_session, run_session
 from pipeline.passes.base import Feeds, Model, NotApplicable
 from pipeline.passes.calibration import TensorRanges, calibrate
 from pipeline.passes.registry import parse_step, run_passes
@@ -186,7 +186,7 @@ def test_sessions_that_check_a_quantized_model_load(tmp_path: Path) -> None:
     samples = feeds(model, 8)
     options = msgspec.convert({"activations": "s8", "per_channel": True}, StaticOptions)
     made = saved(static_qdq(model, options, context(tmp_path, samples)).proto, tmp_path)
-    given = run_session(open_session(prepare_model(made, {}), SessionSettings()), samples[0], "m")
+    given = run_session(open_session(prepare_model(made, {}), CpuSettings()), samples[0], "m")
     assert sqnr(run(model, samples[0]), list(given.values())) > 20
 
 
