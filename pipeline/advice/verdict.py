@@ -10,7 +10,6 @@ import msgspec
 
 from pipeline.core.errors import MissingError, PipelineError
 from pipeline.core.providers import PROVIDER_RULES, WEBGPU
-from pipeline.core.variant import OWN_PRECISION
 from pipeline.partition.answer import ModelAnswer, Simulation, lost_to_dimensions, percent_of
 
 if TYPE_CHECKING:
@@ -462,8 +461,10 @@ class PrecisionVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """As in a note: `nnapi: u8s8nnapi kept: …`."""
-        return f"{self.provider}: {self.precision} {'kept' if self.kept else 'dropped'}: {self.reason}"
+        """As in a note: `nnapi: int8 (u8s8nnapi) kept: …`."""
+        from pipeline.passes.precisions import common_name
+
+        return f"{self.provider}: {common_name(self.precision)} {'kept' if self.kept else 'dropped'}: {self.reason}"
 
 
 def choose_precision(
@@ -473,11 +474,13 @@ def choose_precision(
     *,
     has_data: bool = False,
 ) -> list[PrecisionVerdict]:
-    """One verdict for each form of a model by its precision, in their order; at most one is kept.
+    """One verdict for each form of a model by its precision, in their order.
 
-    A form is what the provider's rules say of it, or why there is no such model; None for the CPU. Of the forms without
-    a foreseen load error that claim enough of the compute nodes, the one with the fewest partitions is kept, then the
-    one with the most compute nodes, then the first. XNNPACK copies nothing at a border, so its partitions do not count.
+    A form is what the provider's rules say of it, or why there is no such model; None for the CPU, for which each is
+    kept that could be made: no rule says which is more accurate and faster, measurements do. Else at most one is: of
+    the forms without a foreseen load error that claim enough of the compute nodes in few pieces, the one with the
+    fewest partitions, then the one with the most compute nodes, then the first. XNNPACK copies nothing at a border, so
+    its partitions do not count.
     `before` is the answer for the model's own precision: no form is worth its loss of accuracy where the provider
     computes far less of the model than before.
     """
@@ -489,13 +492,16 @@ def choose_precision(
     most = max([_claimed(answers[name]) for name in fitting] + [_claimed(before)], default=0)
     least = max(1.0, ENOUGH_COMPUTE * most)
     enough = [name for name in fitting if (answer := answers[name]) is None or _claimed(answer) >= least]
+    scattered = [name for name in enough if _scattered(provider, answers[name])]
+    worthy = [name for name in enough if name not in scattered]
 
     def rank(name: str) -> tuple[int, int]:
         answer = answers[name]
         borders = 0 if answer is None or PROVIDER_RULES[provider].on_cpu else answer.borders
         return borders, -_claimed(answer)
 
-    best = min(enough, key=rank, default=None)
+    best = min(worthy, key=rank, default=None)
+    kept = set(worthy) if provider in CPU_WHY else {best}
     verdicts = []
     for name, answer in answers.items():
         standing = _standing(provider, answer)
@@ -503,11 +509,13 @@ def choose_precision(
         if reasons[name]:
             reason = reasons[name]
         elif answer is None:
-            reason = CPU_WHY[provider] if name == best else f"{best or OWN_PRECISION} comes first on the CPU"
+            reason = CPU_WHY[provider] if name == best else f"beside {best}: which is better, measurements say"
         elif not answer.claimed and (lost := lost_to_dimensions(provider, answer.dynamic, codes)):
             reason = lost
         elif name not in enough:
             reason = f"{standing}, {_standing(provider, before)} in its own precision" if before else standing
+        elif name in scattered:
+            reason = f"{standing}: each border costs copies and waiting, so the CPU is for this form"
         elif name == best or best is None:
             reason = standing
         else:
@@ -518,7 +526,7 @@ def choose_precision(
             PrecisionVerdict(
                 provider=provider,
                 precision=name,
-                kept=name == best,
+                kept=name in kept,
                 reason=reason,
                 partitions=len(answer.partitions) if answer else None,
                 compute=len(claims) if answer else None,
@@ -527,6 +535,19 @@ def choose_precision(
             )
         )
     return verdicts
+
+
+NODES_A_PIECE = 10
+"""Compute nodes of a partition, or between two copies of WebGPU, that are worth its borders; up to the number of pieces
+that the guidance accepts of any model there may be fewer."""
+
+
+def _scattered(provider: str, answer: ModelAnswer | None) -> bool:
+    """Whether a provider takes a form in so many pieces that nobody should be offered it."""
+    row = PROVIDER_RULES.get(provider)
+    if answer is None or row is None or row.on_cpu:
+        return False
+    return answer.borders > max(MOST_COPIES if row.copies else FEW_PARTITIONS, _claimed(answer) / NODES_A_PIECE)
 
 
 def kept_precisions(verdicts: Sequence[PrecisionVerdict]) -> tuple[str, ...]:

@@ -217,6 +217,10 @@ PLANS = Place[Callable[["Config", "job.JobOptions", tuple[float, ...], Outputs],
     is_flag=True,
     help="Convert, check and bundle what ONNX Runtime's documentation advises; measure nothing.",
 )
+@click.option(
+    "--no-proof", is_flag=True,
+    help="Do not run the bundle in the libraries that ship: the report has that as a reservation.",
+)  # fmt: skip
 @click.option("--resume", is_flag=True, help="Resume the last interrupted run of this config.")
 @click.option(
     "--blame", is_flag=True,
@@ -258,6 +262,7 @@ def run(
     lease_seconds: float,
     library: str | None,
     convert_only: bool,
+    no_proof: bool,
     resume: bool,
     blame: bool,
     test_data: str | None,
@@ -294,7 +299,7 @@ def run(
     settings = with_overrides(settings, **overrides)
     options = job.JobOptions(
         output=output, devices=devices, library=library, convert_only=convert_only, resume=resume, blame=blame,
-        quick=quick, wait_seconds=lease_seconds,
+        quick=quick, wait_seconds=lease_seconds, prove=not no_proof,
     )  # fmt: skip
     for plan in PLANS if planned else ():
         plan(settings, options, percents, outputs)

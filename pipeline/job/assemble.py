@@ -31,6 +31,8 @@ from pipeline.campaign.record import (
 )
 from pipeline.campaign.store import Store
 from pipeline.check.compare import sound
+from pipeline.check.library_proof import PROOFS as LIBRARY_PROOFS
+from pipeline.check.library_proof import LibraryProof, ProvenLibrary
 from pipeline.compat import rules
 from pipeline.config import BuildKind, Config, MeasureMode, ModelConfig, Target
 from pipeline.core.errors import ExitCode, Finding, PipelineError, Severity, errors, warning
@@ -461,13 +463,31 @@ PROOFS = Place[Callable[[Mapping[str, tuple[str, ...]], Progress, Path], dict[st
 """The evidence on a finished bundle of libraries that ship, each given with the targets that ship it."""
 
 
+def _left_out(libraries: Mapping[str, tuple[str, ...]], bundle: Path) -> dict[str, Any]:
+    """The evidence where the proofs of libraries that ship were not wanted."""
+    remedy = f"before a release run `ort-mobile prove {bundle} --library LIBRARY`, or the job without --no-proof"
+    proofs = [
+        LibraryProof(
+            bundle="", library=ProvenLibrary(file=Path(library).name), not_run="the proof was left out by --no-proof",
+            remedy=remedy, targets=targets,
+        )
+        for library, targets in libraries.items()
+    ]  # fmt: skip
+    return {LIBRARY_PROOFS: msgspec.to_builtins(proofs)} if proofs else {}
+
+
 def ship(
-    assembled: Assembled, folder: Path, *, library: str | None = None, progress: Progress | None = None
+    assembled: Assembled,
+    folder: Path,
+    *,
+    library: str | None = None,
+    progress: Progress | None = None,
+    prove: bool = True,
 ) -> Content | None:
     """Make OUTPUT/bundle from the choices; None where nothing may ship. Raises PipelineError for changed artifacts.
 
     Android targets are proven in the library that their config names, or in `library`; what came of it, or why it could
-    not be done here, is in the evidence.
+    not be done here, is in the evidence. With `prove` off that says so.
     """
     choices = assembled.choices
     if not choices:
@@ -498,8 +518,10 @@ def ship(
     libraries = shipped.libraries_of((choice.target for choice in choices), library)
 
     def attested(bundle: Path) -> dict[str, Any]:
-        proofs = [prove(libraries, progress or NoProgress(), bundle) for prove in PROOFS]
-        return {key: value for proof in proofs for key, value in proof.items()}
+        if not prove:
+            return _left_out(libraries, folder / BUNDLE)
+        proofs = [proof(libraries, progress or NoProgress(), bundle) for proof in PROOFS]
+        return {key: value for evidence in proofs for key, value in evidence.items()}
 
     manifest = make_bundle(
         folder / BUNDLE,
@@ -657,8 +679,12 @@ def close_job(
     progress: StageLog,
     *,
     only_reads: bool = False,
+    prove: bool = True,
 ) -> Assembled:
-    """Choose, bundle and report what a campaign measured; the times of the job's stages are stored, too."""
+    """Choose, bundle and report what a campaign measured; the times of the job's stages are stored, too.
+
+    `prove` is as for `ship`.
+    """
     campaign, left, denied = ended
     assembled, content = with_earlier(assemble(store, campaign), store), None
     findings = check_shipping(assembled, folder)
@@ -669,7 +695,7 @@ def close_job(
         report = msgspec.structs.replace(assembled.report, warnings=warnings, refusals=refusals)
         assembled = replace(assembled, report=report)
     else:
-        content = ship(assembled, folder, library=library, progress=progress)
+        content = ship(assembled, folder, library=library, progress=progress, prove=prove)
         assembled = proven(assembled, folder)
 
     def with_stages(record: JobRecord) -> JobRecord:

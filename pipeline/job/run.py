@@ -233,6 +233,8 @@ class JobOptions:
     """Find the options that crash and keep them in the deny list."""
     quick: bool = False
     """Convert and measure less, for a first look."""
+    prove: bool = True
+    """Run the bundle in the libraries that ship; without, the report has that as a reservation."""
     wait_seconds: float = 0.0
     """How long devices that other processes have are waited for."""
 
@@ -477,7 +479,8 @@ def run_job(config: Config, options: JobOptions, shown: Progress, measure: Measu
     """Do the whole job; raises PipelineError when nothing of it can be done."""
     progress = StageLog(shown)
     with prepared_job(config, options, progress) as (job, work):
-        return close_job(job.store, job.folder, measure(job, work, progress), options.library, progress)
+        ended = measure(job, work, progress)
+        return close_job(job.store, job.folder, ended, options.library, progress, prove=options.prove)
 
 
 @contextlib.contextmanager

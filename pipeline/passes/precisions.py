@@ -303,7 +303,8 @@ CANDIDATES: Mapping[str, tuple[str, ...]] = {
 }
 """What `auto` tries for each provider, its recipe first: that wins where they are equal.
 
-On the CPU dynamic quantization is for models without calibration data.
+On the CPU static and dynamic quantization are both kept where there are calibration data: transformers often keep their
+accuracy in the dynamic one alone, convolutions are faster in the static one.
 """
 
 

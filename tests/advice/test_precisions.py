@@ -63,10 +63,10 @@ def test_a_form_that_fails_at_load_is_dropped_however_much_it_claims() -> None:
 
 
 def test_a_form_without_claims_is_dropped_however_few_partitions_it_has() -> None:
-    found = chosen(NNAPI, "mnist.base", s8s8="mnist.qdq_s8s8", u8u8="mnist.qdq_u8u8")
+    found = chosen(NNAPI, "mobilenet_v2.base", s8s8="mobilenet_v2.qdq_s8s8", u8u8op="mobilenet_v2.qop")
     assert [one.kept for one in found] == [False, True]
     assert found[0].partitions < found[1].partitions  # type: ignore[operator] # both were asked
-    assert found[0].reason.startswith("0 of 3 compute nodes in 1 partition, 3 of 3 ")
+    assert found[0].reason.startswith("0 of 53 compute nodes in 0 partitions, 53 of 53 ")
 
 
 def test_no_form_is_kept_where_only_the_float_model_is_computed_there() -> None:
@@ -116,10 +116,25 @@ def test_what_could_not_be_made_is_dropped_with_its_reason() -> None:
     assert [one.lacks_data for one in found] == [True, False]
     assert not choose_precision("cpu-arm64", None, trials, has_data=True)[0].lacks_data
     assert [one.text for one in found] == [
-        "cpu-arm64: s8s8pc dropped: needs calibration data",
-        "cpu-arm64: dyn8 kept: the CPU of ARM devices has int8 kernels for every node",
+        "cpu-arm64: int8 (s8s8pc) dropped: needs calibration data",
+        "cpu-arm64: dynamic int8 (dyn8) kept: the CPU of ARM devices has int8 kernels for every node",
     ]
     assert kept_precisions(found) == ("", "dyn8")
+
+
+def test_on_the_cpu_dynamic_quantization_is_shown_beside_static() -> None:
+    found = choose_precision("cpu-arm64", None, {"s8s8pc": None, "dyn8": None}, has_data=True)
+    assert kept_precisions(found) == ("", "s8s8pc", "dyn8")
+    assert found[1].reason == "beside s8s8pc: which is better, measurements say"
+
+
+@pytest.mark.parametrize(("pieces", "kept"), [(2, True), (3, True), (6, False), (20, False)])
+def test_a_form_in_many_small_partitions_is_offered_to_nobody(pieces: int, kept: bool) -> None:
+    whole = answer("mobilenet_v2.qop", NNAPI)
+    parts = tuple((f"{number}",) for number in range(pieces))
+    (found,) = choose_precision(NNAPI, None, {"u8u8op": msgspec.structs.replace(whole, partitions=parts)})
+    assert found.kept is kept
+    assert ("so the CPU is for this form" in found.reason) is not kept
 
 
 @pytest.mark.long

@@ -81,16 +81,16 @@ def test_precisions_become_files_of_their_own_and_auto_says_what_it_kept(tmp_pat
         "--level", "all", "--style", "fixed", "--check", "--output", "out", cwd=tmp_path,
     ).out  # fmt: skip
     assert {path.name for path in (tmp_path / "out").glob("*.ort")} == {
-        "mnist.all-fixed.ort", "mnist.all-fixed-s8s8pc.ort",
+        "mnist.all-fixed.ort", "mnist.all-fixed-s8s8pc.ort", "mnist.all-fixed-dyn8.ort",
     }  # fmt: skip
     nodes = read_ort(tmp_path / "out/mnist.all-fixed-s8s8pc.ort").graph.nodes
     assert {node.op_type for node in nodes if "Conv" in node.op_type} == {"QLinearConv"}, "int8 on ARM, its target"
     assert "for arm64-v8a: out" in shown
-    assert "2 of 2 give the outputs of the model in their precision (at worst " in shown
+    assert "3 of 3 give the outputs of the model in their precision (at worst " in shown
     (quantized,) = (line for line in shown.splitlines() if "all-fixed-s8s8pc " in line)
     assert re.search(r"ok \S+, \d+\.\d dB from float$", quantized), "beside the distance from the float original"
-    assert "precision cpu-arm64: s8s8pc kept" in shown
-    assert "precision cpu-arm64: dyn8 dropped: s8s8pc comes first" in shown
+    assert "precision cpu-arm64: int8 (s8s8pc) kept" in shown
+    assert "precision cpu-arm64: dynamic int8 (dyn8) kept: beside s8s8pc" in shown
 
 
 @pytest.mark.long
@@ -100,6 +100,6 @@ def test_auto_chooses_for_the_abi(tmp_path: Path) -> None:
         "convert", MNIST, "--precision", "auto", "--test-data", str(MNIST.parent),
         "--level", "all", "--style", "fixed", "--abi", "x86_64", "--output", "out", cwd=tmp_path,
     ).out  # fmt: skip
-    assert "precision cpu-x86_64: u8s8pc kept" in shown
+    assert "precision cpu-x86_64: int8 (u8s8pc) kept" in shown
     nodes = read_ort(tmp_path / "out/mnist.all-fixed-u8s8pc.ort").graph.nodes
     assert {node.op_type for node in nodes if "Conv" in node.op_type} == {"QLinearConv"}

@@ -180,9 +180,9 @@ def test_auto_asks_both_formats_of_coreml(for_iphones: tuple[Path, dict[str, Any
     notes = "\n".join(one["what"] for one in results["warnings"])
     assert "precision coreml-nn: fp16 dropped: 0 of 3 compute nodes" in notes
     assert "precision coreml-mlprogram: fp16 kept: 3 of 3 compute nodes in 1 partition" in notes
-    assert "precision cpu-arm64: s8s8pc kept" in notes
+    assert "precision cpu-arm64: int8 (s8s8pc) kept" in notes
     kept = {artifact["variant"]["precision"] for artifact in results["artifacts"]}
-    assert kept == {"", "fp16", "s8s8pc"}
+    assert kept == {"", "fp16", "s8s8pc", "dyn8"}
 
 
 @pytest.mark.long

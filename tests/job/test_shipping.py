@@ -144,3 +144,15 @@ def test_what_loads_ships(tmp_path: Path) -> None:
     ended = ort_mobile("run", config, "--convert-only", "--output", out, code=None)
     assert (out / "bundle" / "manifest.json").is_file(), ended.err
     assert "over budget" not in ended.err
+
+
+@pytest.mark.long
+def test_a_proof_that_was_left_out_is_a_reservation(tmp_path: Path) -> None:
+    config, out = job(tmp_path), tmp_path / "out"
+    ended = ort_mobile("run", config, "--convert-only", "--no-proof", "--output", out)
+    assert "Ready to ship with reservations" in ended.out
+    assert "- not proven in app.aar: the proof was left out by --no-proof; before a release run `ort-mobile prove" in (
+        ended.out
+    )
+    (proof,) = json.loads((out / "results.json").read_text())["proofs"]
+    assert (proof["rows"], proof["targets"]) == ([], ["phone"])
