@@ -14,6 +14,7 @@ import msgspec
 
 from device_runner.spec import ElementType, TensorFile
 from pipeline.core.errors import ModelError
+from pipeline.model.random_numbers import WITHOUT_CHANCE
 
 if TYPE_CHECKING:
     import numpy as np
@@ -114,6 +115,8 @@ class Tolerance(msgspec.Struct, frozen=True, kw_only=True):
     random_inputs: bool = False
     unsteady: tuple[str, ...] = ()
     refuted: tuple[OutputCheck, ...] = ()
+    drawn: dict[str, str] = {}
+    """Outputs that depend on random numbers, with what draws them: no two runs give the same."""
     min_top1_agreement: float | None = None
 
     def floor_of(self, output: str) -> float:
@@ -175,6 +178,12 @@ def compare_outputs(
             yield OutputCheck(output=name, passed=False, unknown=strings, reason=why)
             continue
         check = next((row for row in tolerance.refuted if row.output == name), None)
+        if drawn := tolerance.drawn.get(name):
+            check = OutputCheck(
+                output=name, passed=False, unknown=True, reason=f"cannot be compared: {drawn}", remedy=WITHOUT_CHANCE
+            )
+            yield msgspec.structs.replace(check, random_inputs=tolerance.random_inputs)
+            continue
         if check is None:
             check = _compared(name, expected, actual[name], tolerance)
             if check.failed and name in tolerance.unsteady:

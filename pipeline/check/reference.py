@@ -40,6 +40,7 @@ from pipeline.dataset.guess import blame_dimensions, complete_data
 from pipeline.model.edit import attribute, copied
 from pipeline.model.onnx_model import LoadedModel, load_model, prepare_model
 from pipeline.model.ort_format import OrtModel, read_artifact
+from pipeline.model.random_numbers import random_outputs
 from pipeline.model.session import ORIGINAL, open_session, outputs_of, run_session
 from pipeline.model.signature import own_inputs
 from pipeline.model.sources import SourceModel
@@ -353,6 +354,7 @@ def make_reference(
         random_inputs=random,
         run_seconds=run_seconds,
         spans=spans,
+        drawn=random_outputs(model.proto),
         unsteady=_unsteady(session, sample.inputs, outputs, tolerance, precision) if random else (),
         stream=streamed,
     )

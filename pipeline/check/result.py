@@ -47,6 +47,8 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
     """Upper minus lower bound of outputs that their operators bound, by name."""
     unsteady: tuple[str, ...] = ()
     """Outputs that the original does not repeat when random inputs change by a rounding error."""
+    drawn: dict[str, str] = {}
+    """Outputs that depend on random numbers, with what draws them."""
     original: tuple[TensorFile, ...] = ()
     """The float original's outputs on the same inputs; () for a model in its own precision."""
     refuted: tuple[OutputCheck, ...] = ()
@@ -66,4 +68,5 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
             random_inputs=self.random_inputs,
             unsteady=self.unsteady,
             refuted=self.refuted,
+            drawn=self.drawn,
         )
