@@ -20,6 +20,7 @@ from device_runner.library import LibraryFacts, resolve
 from device_runner.spec import OptimizationLevel
 from pipeline.convert import steps
 from pipeline.convert.request import AwareSpec, SessionSettings, has_installed
+from pipeline.convert.swallowed import hold_back, switch_off
 from pipeline.core.abis import ARM64, X86_64
 from pipeline.core.errors import ConfigError, DiskError, ModelError
 from pipeline.core.ort_session import WEIGHTS_FOLDER
@@ -41,7 +42,7 @@ from pipeline.model.edit import (
 from pipeline.model.onnx_model import LeanModel, loadable
 from pipeline.partition.answer import Refusal, Settings, lost_to_dimensions
 from pipeline.partition.graph import FreshNames, Graph, Node, bodies, body_types, tensor_reader, view
-from pipeline.partition.reference import check_asked, claims_of_named, differing, plain_name, reference_aware
+from pipeline.partition.reference import check_asked, claims_of_named, differing, reference_aware
 from pipeline.partition.rules import Claim, claim
 from pipeline.partition.shown import (
     CLAIMS,
@@ -381,11 +382,17 @@ def save_with_claims(
 
     @functools.cache
     def intact() -> frozenset[str]:
-        """Weights that the optimizations for the CPU leave as they are, even where they may fuse every node."""
-        optimized = steps.optimize(model, settings, context)
+        """Weights that the optimizations for the CPU leave as they are, even where they may fuse every node.
+
+        None is known where a basic result cannot be optimized again: a fusion may make a name that is there already.
+        """
+        try:
+            optimized = steps.optimize(model, settings, context)
+        except ModelError:
+            return frozenset()
         return frozenset(name for name, place in optimized.weights.items() if model.weights.get(name) == place)
 
-    def save(claims: Collection[str]) -> steps.OrtParts:
+    def save(claims: Collection[str], chosen: SessionSettings = settings) -> steps.OrtParts:
         """ModelError when onnxruntime refuses the model or the claims."""
         lean, weights = steps.weights_to_inputs(model, model.weights.keys() - _unseen(model, shown, claims, intact))
         listed = context.new_file(".claims")
@@ -393,7 +400,7 @@ def save_with_claims(
         extra = {WEIGHTS_FOLDER: str(lean.folder), CLAIMS: str(listed)}
         message, device = loadable(lean).SerializeToString(), claims_devices()[title]
         try:
-            return steps.OrtParts(skeleton=steps.save_ort(message, settings, extra, context, device), weights=weights)
+            return steps.OrtParts(skeleton=steps.save_ort(message, chosen, extra, context, device), weights=weights)
         finally:
             listed.unlink()
 
@@ -409,8 +416,9 @@ def save_with_claims(
             return [*refused(suspects[:half]), *refused(suspects[half:])] if half else list(suspects)
         return []
 
+    fuses = title != CLAIMS_PROVIDER
     with suppress(ModelError):
-        return save(shown.claims), ()
+        return hold_back(save, shown.model.proto.graph, shown.claims, settings, fuses=fuses)
     save(frozenset())  # raises where the claims are not the cause
     for node in shown.graph.nodes.values():
         if node_key(node) in shown.claims:
@@ -422,7 +430,11 @@ def save_with_claims(
         f"{len(lost)} claimed nodes have no kernel on this computer's CPU and are stored otherwise "
         f"({names}{' …' * (len(lost) > MOST_NAMED)}): the phone's provider may claim less"
     )
-    return save(shown.claims - {node_key(node) for node in lost}), (note,)
+    claims = shown.claims - {node_key(node) for node in lost}
+    if fuses:  # the Casts around what is left to the CPU meet those that are claimed
+        return save(claims), (note,)
+    parts, notes = hold_back(save, shown.model.proto.graph, claims, settings, fuses=False)
+    return parts, (note, *notes)
 
 
 def _unseen(
@@ -488,11 +500,16 @@ def installed_parts(
         target.unlink()
         return content, taken
 
-    skeleton, _ = save(loadable(model), model, settings)
+    parts, lost = switch_off(
+        lambda chosen: steps.OrtParts(skeleton=save(loadable(model), model, chosen)[0]),
+        shown.model.proto.graph,
+        shown.claims,
+        settings,
+    )
     named = copied(loadable(shown.model))
     name_nodes(named)
     _, taken = save(named, shown.model, steps.PLAIN)
-    notes = shown.notes
+    notes = (*shown.notes, *lost)
     if taken is None:
         notes += ("the installed onnxruntime does not tell its claims (that came with 1.24): they were not compared",)
     elif "" not in taken:  # nodes of inlined functions have no names
@@ -504,7 +521,7 @@ def installed_parts(
                 f"{len(differing)} nodes are claimed by the installed onnxruntime or by our rules alone: {names}",
             )
     return steps.OrtParts(
-        skeleton=skeleton,
+        skeleton=parts.skeleton,
         claimed={asked.provider: len(shown.kept if taken is None else taken)},
         notes=notes,
         aware_by=AwareBy(way=Way.INSTALLED, release=onnxruntime.__version__),
@@ -522,26 +539,25 @@ def genuine_parts(
     if not aware.library_serves:
         raise only_nnapi()
     library = library_of(aware)
-    path, target = context.new_file(".onnx"), context.new_file(".ort")
+    path = context.new_file(".onnx")
     write_model(model, path)
-    entries = {"session.qdqisint8allowed": "1" if settings.int8_allowed else "0"}
-    reference_aware(
-        path, target, library, aware.providers[0], OptimizationLevel(settings.level.value),
-        cpu="" if library.abi == default_abi() else PLAIN_CPU, config=entries,
-    )  # fmt: skip
-    parts = steps.OrtParts(skeleton=target.read_bytes(), claimed=shown.claimed, aware_by=aware.by)
-    remove_model(path)
-    target.unlink()
-    # Inputs may have other names: level basic merges equal constants, and which name stays is the library's choice.
-    saved = parts.read().graph.nodes
-    there = {(node.op_type, plain_name(next((name for name in node.outputs if name), ""))) for node in saved}
-    kept = [node for node in shown.model.proto.graph.node if first_output(node) in shown.kept]
-    gone = [f"{n.op_type} '{first_output(n)}'" for n in kept if (n.op_type, plain_name(first_output(n))) not in there]
-    notes = shown.notes
-    if gone:
-        names = ", ".join(gone[:MOST_NAMED])
-        notes += (f"{len(gone)} nodes that our rules claim are not in the library's file: {names}",)
-    return replace(parts, notes=notes)
+
+    def save(chosen: SessionSettings) -> steps.OrtParts:
+        target = context.new_file(".ort")
+        entries = {"session.qdqisint8allowed": "1" if chosen.int8_allowed else "0"}
+        reference_aware(
+            path, target, library, aware.providers[0], OptimizationLevel(chosen.level.value),
+            cpu="" if library.abi == default_abi() else PLAIN_CPU, config=entries, left_out=chosen.left_out,
+        )  # fmt: skip
+        content = target.read_bytes()
+        target.unlink()
+        return steps.OrtParts(skeleton=content, claimed=shown.claimed, aware_by=aware.by)
+
+    try:
+        parts, lost = switch_off(save, shown.model.proto.graph, shown.claims, settings)
+    finally:
+        remove_model(path)
+    return replace(parts, notes=(*shown.notes, *lost))
 
 
 def library_differences(shown: ShownModel, aware: AwareSpec, context: PassContext) -> Iterator[str]:

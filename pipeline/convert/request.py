@@ -91,6 +91,8 @@ class SessionSettings(msgspec.Struct, frozen=True, kw_only=True):
     keep_constants: bool = False
     aware: AwareSpec | None = None
     keep_shared_dq: bool = False
+    left_out: tuple[str, ...] = ()
+    """Optimizers that are off by name."""
     onnx: bool = False
     """To be written as an ONNX file."""
     reader: str = ""

@@ -93,7 +93,7 @@ def save_optimized(
         session = load_session(model, session_options(settings.level, save_to=target, config=entries, device=device))
         asked = [] if device is not None else [*([provider] if provider else []), (CPU, {})]
         names, options_of = [name for name, _ in asked], [options for _, options in asked]
-        left_out = {"NchwcTransformer"} if not settings.nchwc else set()
+        left_out = {*settings.left_out} | ({"NchwcTransformer"} if not settings.nchwc else set())
         left_out |= {"ConstantSharing"} if settings.keep_constants else set()
         session.initialize_session(names, options_of, left_out)
     except ort_errors() as error:

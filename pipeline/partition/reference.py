@@ -85,7 +85,8 @@ def show(source: SourceModel, settings: Settings, optimize: Optimize, target: st
 SAVE_ORT = {"session.save_model_format": "ORT"}
 SAVE_ONLY = {"session.disable_prepacking": "1"}
 """The session is thrown away as soon as it has saved."""
-NO_NCHWC = {"optimization.disable_specified_optimizers": "NchwcTransformer"}
+OPTIMIZERS_OFF = "optimization.disable_specified_optimizers"
+NCHWC = "NchwcTransformer"
 """NchwcTransformer makes files for one x86 machine only; the library that answers is one for x86."""
 SUPPORTED = re.compile(r"Node supported: \[(\d)\] Operator type: \[.*?\] index: \[\d+\] name: \[(.*?)\] as part of")
 PLACED = re.compile(r"placed on \[(\w+)\]")
@@ -318,14 +319,16 @@ def reference_aware(
     *,
     cpu: str = "",
     config: Mapping[str, str] = {},
+    left_out: Sequence[str] = (),
 ) -> None:
     """Let the genuine provider's session save its EP-aware ORT format file of `model` at a level.
 
-    `config` are further session config entries, as the stock converter's for its style and platform. The model is
-    shown as it stands: its node names steer names in the file. Raises ModelError with the library's reason when it
-    fails or crashes; `target` is then not there.
+    `config` are further session config entries, as the stock converter's for its style and platform, `left_out` names
+    optimizers that are off. The model is shown as it stands: its node names steer names in the file. Raises ModelError
+    with the library's reason when it fails or crashes; `target` is then not there.
     """
-    session = _session(settings, {**SAVE_ORT, **SAVE_ONLY, **NO_NCHWC, **config}, level=level, cpu=cpu)
+    off = {OPTIMIZERS_OFF: ";".join((NCHWC, *left_out))}
+    session = _session(settings, {**SAVE_ORT, **SAVE_ONLY, **off, **config}, level=level, cpu=cpu)
     with scratch_folder(parent=target.parent) as folder:
         part = folder / "saved.ort"
         question = (str(model), model, part)

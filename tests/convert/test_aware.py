@@ -15,13 +15,14 @@ from onnx import TensorProto, helper, numpy_helper
 
 from device_runner.errors import UnavailableError
 from pipeline.compat.gpu import gpu_findings
-from pipeline.convert import ConvertRequest, ConvertResult, aware, convert_model
+from pipeline.convert import ConvertRequest, ConvertResult, aware, convert_model, steps
 from pipeline.convert.aware import find_claims, save_with_claims
 from pipeline.convert.engine import Optimizer
 from pipeline.convert.request import AwareSpec, SessionSettings
+from pipeline.core.errors import ModelError
 from pipeline.core.releases import Release
 from pipeline.core.variant import Level, Variant
-from pipeline.model.onnx_model import load_model, loadable, prepare_model
+from pipeline.model.onnx_model import LeanModel, load_model, loadable, prepare_model
 from pipeline.model.ort_format import read_ort
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Settings, make_settings
@@ -358,3 +359,72 @@ def test_constants_that_only_an_inlined_function_reads(tmp_path: Path) -> None:
     feeds = {"x": np.array([[-2, 0, 3, 5]], np.int32)}
     for artifact in result.artifacts:
         np.testing.assert_array_equal(outputs(tmp_path / "out" / artifact.file, feeds)[0], [[0, 0, 3, 5]])
+
+
+def swallowing(*, activation: str = "r = Relu (a)", to: str = "r", two: bool = False) -> onnx.ModelProto:
+    """A Conv that NNAPI refuses, before an Add that it claims: ConvAddActivationFusion asks about the Conv alone."""
+    other = "d = Conv <pads = [1, 1, 1, 1]> (x, w, b)" if two else "d = Sigmoid (s)"
+    nodes = parsed_nodes(f"""
+        s = Sigmoid (x)  c = Conv <pads = [1, 1, 1, 1]> (s, w, b)  {other}  a = Add (c, d)  {activation}
+        y = MaxPool <kernel_shape = [2, 2]> ({to})  """)
+    inputs = [value("x", [1, 4, 8, 8]), value("w", [4, 4, 3, 3])]
+    return make(nodes, inputs, [value("y", [1, 4, 7, 7])], [weight("b", 4)])
+
+
+def quantized_activation() -> onnx.ModelProto:
+    """A Relu that CoreML claims, between a Conv that it refuses and a QuantizeLinear that clips as well."""
+    nodes = parsed_nodes("""
+        xq = QuantizeLinear (x, s, z)  xd = DequantizeLinear (xq, s, z)  wd = DequantizeLinear (w, s, z)
+        bd = DequantizeLinear (b, s2)  c = Conv <pads = [1, 1, 1, 1]> (xd, wd, bd)  r = Relu (c)
+        rq = QuantizeLinear (r, s, z)  y = DequantizeLinear (rq, s, z)""")
+    scale = numpy_helper.from_array(np.array(0.1, np.float32), "s")
+    weights = [scale, numpy_helper.from_array(np.array(0, np.uint8), "z")]
+    weights.append(numpy_helper.from_array(np.ones((4, 4, 3, 3), np.uint8), "w"))
+    weights.append(numpy_helper.from_array(np.ones(4, np.int32), "b"))
+    weights.append(numpy_helper.from_array(np.array(0.01, np.float32), "s2"))
+    return make(nodes, [value("x", [1, 4, 8, 8])], [value("y", [1, 4, 8, 8])], weights)
+
+
+@pytest.mark.parametrize(
+    ("model", "settings"),
+    [
+        (swallowing(), NNAPI),
+        (swallowing(activation="", to="a"), NNAPI),
+        (swallowing(two=True), NNAPI),
+        (quantized_activation(), COREML),
+    ],
+)
+def test_no_fusion_swallows_a_claimed_neighbour(tmp_path: Path, model: onnx.ModelProto, settings: Settings) -> None:
+    path = save(model, tmp_path / "model.onnx")
+    result = convert(path, tmp_path, settings, levels=(Level.BASIC, Level.EXTENDED, Level.ALL))
+    for artifact in result.artifacts:
+        graph = view_of_file(tmp_path / "out" / artifact.file)
+        claimed = {node.first_output for group in claim(graph, settings).groups for node in group}
+        assert len(claimed) == artifact.claimed[settings.provider] > 0, artifact.variant
+        assert artifact.notes == ()
+
+
+def test_a_file_whose_claims_cannot_be_kept_is_of_level_basic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save(swallowing(), tmp_path / "model.onnx")
+    monkeypatch.setattr("pipeline.convert.swallowed.MOST_TRIES", 1)
+    basic, full = convert(path, tmp_path, NNAPI, levels=(Level.BASIC, Level.ALL)).artifacts
+    assert full.semantic_digest == basic.semantic_digest
+    assert "level all would take 2 claimed nodes from the provider (Add 'a', Relu 'r')" in full.notes[-1]
+
+
+def test_what_cannot_be_optimized_again_is_saved_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which weights optimizations leave alone is a side question: a file is made without its answer."""
+    path = save(mixed(), tmp_path / "model.onnx")
+    monkeypatch.setattr("pipeline.model.onnx_model.LEAN_MINIMUM_BYTES", 0)
+    monkeypatch.setattr("pipeline.model.onnx_model.LARGE_BYTES", 64)
+    monkeypatch.setattr("pipeline.convert.steps.LARGE_BYTES", 64)
+    optimize = steps.optimize
+
+    def refuse(model: LeanModel, settings: SessionSettings, context: PassContext) -> LeanModel:
+        if settings.level is Level.EXTENDED:
+            raise ModelError("refused", where="model", why="a name is there already", remedy="")
+        return optimize(model, settings, context)
+
+    monkeypatch.setattr("pipeline.convert.steps.optimize", refuse)
+    result = convert(path, tmp_path, Settings(provider="nnapi", stop_ops=("Softsign",)))
+    assert result.failures == ()
