@@ -4,11 +4,14 @@ A campaign runs each lane once a round, every other round backwards, as the engi
 around their process's own speed, and 3 % of them are interrupted. Everything is a factor of the true latency, 1.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
+from pipeline.campaign.statistics.groups import Yardstick
 
 Floats = npt.NDArray[np.float64]
 
@@ -142,7 +145,11 @@ def _scatter(random: np.random.Generator, shape: tuple[int, ...], kept: float) -
     return values
 
 
-def medians(latencies: Floats) -> Floats:
-    """The logarithm of each process's median."""
-    found: Floats = np.log(np.median(latencies, axis=-1))
-    return found
+def yardsticks(latencies: Floats) -> dict[Yardstick, Floats]:
+    """The logarithms of what processes are compared by: `groups.yardsticks` of many at once."""
+    ordered = np.sort(latencies, axis=-1)
+    return {
+        Yardstick.MEDIAN: np.log(np.median(ordered, axis=-1)),
+        Yardstick.MEAN: np.log(ordered.mean(axis=-1)),
+        Yardstick.P90: np.log(ordered[..., math.ceil(0.9 * ordered.shape[-1]) - 1]),
+    }

@@ -9,18 +9,25 @@ import math
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # before numpy is imported: the last bits of a sum depend on the threads
 
 import numpy as np
 
-from benchmarks.noise import INFERENCES, MODELS, Floats, NoiseModel, campaigns, medians
-from pipeline.campaign.statistics.compare import DEFAULT_RULE, LOOKS, DecisionRule, decide
-from pipeline.campaign.statistics.groups import noise, percentile_bounds, ratio_interval, rounds_needed
+from benchmarks.noise import INFERENCES, MODELS, Floats, NoiseModel, campaigns, yardsticks
+from pipeline.campaign.statistics.compare import DEFAULT_RULE, LOOKS, DecisionRule, Verdict, decide
+from pipeline.campaign.statistics.groups import (
+    PairedRatios,
+    Yardstick,
+    noise,
+    percentile_bounds,
+    ratio_interval,
+    rounds_needed,
+)
 from pipeline.features.pilot.job import PILOT_ROUNDS
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "numbers.md"
@@ -29,6 +36,9 @@ FIXED = (5, 8, 12, 20)
 """Rounds of campaigns that look once, at their end."""
 
 SLOWER = 0.03
+STALLED, STALL = 0.15, 3.0
+"""The share of inferences that stall where threads wait for a core, and how many times as long those take."""
+SHOWN = (Verdict.FASTER, Verdict.SLOWER, Verdict.MIXED)
 MANY, MANY_ROUNDS = 40, 5
 PERCENTILE_ROUNDS = (20, 40)
 MOST_PLANNED = 300
@@ -61,6 +71,10 @@ class Found:
     """In which equal lanes are called different; at 0 rounds: with looks."""
     slower: dict[int, float] = field(default_factory=dict)
     """In which 3 % is found; at 0 rounds: with looks."""
+    stalled: dict[int, float] = field(default_factory=dict)
+    """In which a lane is found whose inferences stall at times, as its median does not show."""
+    stalled_same: dict[int, float] = field(default_factory=dict)
+    """In which such a lane is called the same."""
     rounds_used: float = 0.0
     """With looks, on average, until 3 % is decided."""
     held_by_choosing: float = 0.0
@@ -76,63 +90,87 @@ class Found:
     many rounds find it."""
 
 
-def pairs(model: NoiseModel, seed: int, count: int, rounds: int) -> Iterator[Floats]:
-    """Log ratios of equal lanes, one value a round."""
-    for part in campaigns(model, np.random.default_rng(seed), count, rounds):
-        logs = medians(part)
-        yield from logs[:, :, 1] - logs[:, :, 0]
+def ratios_of(values: Mapping[Yardstick, Floats], lane: int = 1) -> PairedRatios:
+    """A lane beside the first, of values of one campaign by round and lane."""
+    logs = {of: lanes[:, lane] - lanes[:, 0] for of, lanes in values.items()}
+    numbers = tuple(range(len(logs[Yardstick.MEDIAN])))
+    return PairedRatios(numbers=numbers, logs=logs.pop(Yardstick.MEDIAN), tails=logs)
 
 
-def different(logs: Floats, rule: DecisionRule = DEFAULT_RULE) -> bool:
+def lanes_of(
+    model: NoiseModel, seed: int, count: int, rounds: int, lanes: int | None = None, *, stalls: bool = False
+) -> Iterator[Mapping[Yardstick, Floats]]:
+    """What equal lanes are compared by, campaign after campaign; with `stalls` the last one's inferences are so."""
+    random = np.random.default_rng(seed)
+    for part in campaigns(model, random, count, rounds, lanes):
+        if stalls:
+            part[:, :, -1] *= np.where(random.random(part[:, :, -1].shape) < STALLED, STALL, 1.0)
+        values = yardsticks(part)
+        yield from ({of: logs[number] for of, logs in values.items()} for number in range(len(part)))
+
+
+def pairs(
+    model: NoiseModel, seed: int, count: int, rounds: int, factor: float = 1.0, *, stalls: bool = False
+) -> Iterator[PairedRatios]:
+    """The ratios of equal lanes, the second's times a factor, one value a round."""
+    for values in lanes_of(model, seed, count, rounds, stalls=stalls):
+        ratios = ratios_of(values)
+        tails = {of: logs + math.log(factor) for of, logs in ratios.tails.items()}
+        yield replace(ratios, logs=ratios.logs + math.log(factor), tails=tails)
+
+
+def different(ratios: PairedRatios, rule: DecisionRule = DEFAULT_RULE) -> bool:
     """Whether the rule calls these rounds different."""
-    verdict = decide([(tuple(range(len(logs))), logs)], rule)[0].verdict
-    return verdict.value in ("faster", "slower")
+    return decide([ratios], rule)[0].verdict in SHOWN
 
 
 def fixed(model: NoiseModel, found: Found, trials: Trials) -> None:
     """Coverage, false differences and power at each number of rounds."""
     for rounds in FIXED:
         held = false = 0
-        for logs in pairs(model, SEED + rounds, trials.equal, rounds):
-            interval = ratio_interval(logs)
+        for ratios in pairs(model, SEED + rounds, trials.equal, rounds):
+            interval = ratio_interval(ratios.logs)
             held += interval is not None and interval.low <= 1 <= interval.high
-            false += different(logs)
+            false += different(ratios)
         found.held[rounds], found.false[rounds] = held / trials.equal, false / trials.equal
-        shifted = pairs(model, SEED + 400 + rounds, trials.slower, rounds)
-        found.slower[rounds] = sum(different(logs + np.log1p(SLOWER)) for logs in shifted) / trials.slower
+        slower = pairs(model, SEED + 400 + rounds, trials.slower, rounds, 1 + SLOWER)
+        found.slower[rounds] = sum(map(different, slower)) / trials.slower
+        stalled = [
+            decide([ratios], DEFAULT_RULE)[0].verdict
+            for ratios in pairs(model, SEED + 600 + rounds, trials.slower, rounds, stalls=True)
+        ]
+        found.stalled[rounds] = sum(verdict in SHOWN for verdict in stalled) / trials.slower
+        found.stalled_same[rounds] = stalled.count(Verdict.SAME) / trials.slower
 
 
 def sequential(model: NoiseModel, found: Found, trials: Trials) -> None:
     """The same where measuring ends at the first look that decides."""
     rule = DecisionRule(looks=LOOKS)
     equal = pairs(model, SEED + 100, trials.looks, LOOKS[-1])
-    found.false[0] = sum(different(logs, rule) for logs in equal) / trials.looks
+    found.false[0] = sum(different(ratios, rule) for ratios in equal) / trials.looks
     shown, used = 0, 0
-    for logs in pairs(model, SEED + 101, trials.slower, LOOKS[-1]):
-        numbers = tuple(range(LOOKS[-1]))
-        whole = logs + np.log1p(SLOWER)
-        ends = (look for look in LOOKS if decide([(numbers[:look], whole[:look])], rule)[0].settled)
+    for ratios in pairs(model, SEED + 101, trials.slower, LOOKS[-1], 1 + SLOWER):
+        ends = (look for look in LOOKS if decide([ratios.before(look)], rule)[0].settled)
         end = next(ends, LOOKS[-1])
-        shown += different(whole[:end], rule)
+        shown += different(ratios.before(end), rule)
         used += end
     found.slower[0], found.rounds_used = shown / trials.slower, used / trials.slower
 
 
 def many(model: NoiseModel, found: Found, trials: Trials) -> None:
     """The best of 40 equal lanes, judged by the rounds that chose it and by fresh ones; and all against one."""
-    random = np.random.default_rng(SEED + 200)
     chosen = again = false = 0
-    first = (one for part in campaigns(model, random, trials.many, MANY_ROUNDS, MANY) for one in medians(part))
+    first = lanes_of(model, SEED + 200, trials.many, MANY_ROUNDS, MANY)
     fresh = pairs(model, SEED + 201, trials.many, MANY_ROUNDS)
-    numbers = tuple(range(MANY_ROUNDS))
-    for logs, later in zip(first, fresh, strict=True):
+    for lanes, later in zip(first, fresh, strict=True):
+        logs = lanes[Yardstick.MEDIAN]
         best = 1 + int(np.argmin(logs[:, 1:].mean(axis=0)))
-        for values, counts in ((logs[:, best] - logs[:, 0], True), (later, False)):
+        for values, counts in ((logs[:, best] - logs[:, 0], True), (later.logs, False)):
             interval = ratio_interval(values)
             holds = interval is not None and interval.low <= 1 <= interval.high
             chosen, again = chosen + (holds and counts), again + (holds and not counts)
-        judged = decide([(numbers, logs[:, lane] - logs[:, 0]) for lane in range(1, MANY)], DEFAULT_RULE)
-        false += any(one.verdict.value in ("faster", "slower") for one in judged)
+        judged = decide([ratios_of(lanes, lane) for lane in range(1, MANY)], DEFAULT_RULE)
+        false += any(judgement.verdict in SHOWN for judgement in judged)
     found.held_by_choosing, found.held_again = chosen / trials.many, again / trials.many
     found.false_of_many = false / trials.many
 
@@ -157,11 +195,11 @@ def plans(model: NoiseModel, found: Found, trials: Trials) -> None:
     """Pilots that say how many rounds find 3 %, and campaigns of so many rounds."""
     named, shown = [], 0
     pilots = pairs(model, SEED + 500, trials.plans, PILOT_ROUNDS)
-    later = pairs(model, SEED + 501, trials.plans, MOST_PLANNED)
-    for pilot, logs in zip(pilots, later, strict=True):
-        rounds = rounds_needed(noise(pilot), SLOWER, DEFAULT_RULE.confidence, PILOT_ROUNDS) or math.inf
+    later = pairs(model, SEED + 501, trials.plans, MOST_PLANNED, 1 + SLOWER)
+    for pilot, ratios in zip(pilots, later, strict=True):
+        rounds = rounds_needed(noise(pilot.logs), SLOWER, DEFAULT_RULE.confidence, PILOT_ROUNDS) or math.inf
         named.append(rounds)
-        shown += rounds <= MOST_PLANNED and different(logs[: int(rounds)] + np.log1p(SLOWER))
+        shown += rounds <= MOST_PLANNED and different(ratios.before(int(rounds)))
     beyond = sum(rounds > MOST_PLANNED for rounds in named)
     found.planned = float(np.median(named)), beyond / trials.plans, shown / max(1, trials.plans - beyond)
 
@@ -185,18 +223,20 @@ def _of_pairs(rows: list[Found], trials: Trials) -> str:
     columns = "/".join(map(str, FIXED))
     text = (
         f"{trials.equal:,} pairs of equal lanes and {trials.slower:,} of which one is 3 % slower, for each number of "
-        f"rounds; {trials.looks:,} and {trials.slower:,} with looks. {INFERENCES} inferences a process. In per cent."
+        f"rounds; {trials.looks:,} and {trials.slower:,} with looks. {INFERENCES} inferences a process. Stalls: of "
+        f"one lane {STALLED:.0%} of the inferences take {STALL:g} times as long. In per cent."
     )
     head = (
         "noise", f"95 % interval holds the truth ({columns} rounds)", f"equal, called different ({columns}; looks)",
-        f"3 % found ({columns}; looks)", "rounds until then",
+        f"3 % found ({columns}; looks)", "rounds until then", f"stalls found ({columns})",
+        f"stalls called same ({columns})",
     )  # fmt: skip
     cells = [_pair_cells(row) for row in rows]
     false = [value for row in rows for value in row.false.values()]
     held = [value for row in rows for value in row.held.values()]
     last = (f"{100 * min(held):.1f} to {100 * max(held):.1f}",
             f"mean {100 * np.mean(false):.2f}, worst {100 * max(false):.2f}")  # fmt: skip
-    return f"{text}\n\n{markdown(head, [*cells, ('all', *last, '', '')])}"
+    return f"{text}\n\n{markdown(head, [*cells, ('all', *last, '', '', '', '')])}"
 
 
 def _pair_cells(row: Found) -> tuple[str, ...]:
@@ -204,7 +244,8 @@ def _pair_cells(row: Found) -> tuple[str, ...]:
     false = " / ".join(f"{100 * row.false[n]:.2f}" for n in FIXED)
     slower = " / ".join(f"{100 * row.slower[n]:.0f}" for n in FIXED)
     looks = f"{100 * row.false[0]:.2f}", f"{100 * row.slower[0]:.1f}"
-    return row.name, held, f"{false}; {looks[0]}", f"{slower}; {looks[1]}", f"{row.rounds_used:.1f}"
+    stalled, same = (" / ".join(f"{100 * shares[n]:.0f}" for n in FIXED) for shares in (row.stalled, row.stalled_same))
+    return row.name, held, f"{false}; {looks[0]}", f"{slower}; {looks[1]}", f"{row.rounds_used:.1f}", stalled, same
 
 
 def _of_plans(rows: list[Found], trials: Trials) -> str:

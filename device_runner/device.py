@@ -4,6 +4,7 @@ import contextlib
 import difflib
 import fnmatch
 import importlib
+import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -109,6 +110,13 @@ class DeviceFacts(Struct, frozen=True, kw_only=True):
     gpu: GraphicsProcessor | None = None
     host: str = ""
     serial: str = ""
+
+
+def core_count(facts: DeviceFacts, host_cores: int | None = None) -> int:
+    """Cores of a device, 0 where it does not tell. Of a computer that names no clocks those of its host: this one's."""
+    if facts.core_max_mhz or facts.platform not in ("linux", "macos"):
+        return len(facts.core_max_mhz)
+    return os.cpu_count() or 0 if host_cores is None else host_cores
 
 
 def identity(facts: DeviceFacts) -> str:

@@ -44,10 +44,12 @@ ANSWERED = (TuneOutcome.DECIDED, TuneOutcome.BUDGET)
 class CandidateValues(msgspec.Struct, frozen=True, kw_only=True):
     """What was measured of a candidate: medians over its processes; None where nothing was.
 
-    `first_run_ns` is the first inference of a process, which no goal is about.
+    `latency_ns` is of their medians, `mean_ns` of their means, `first_run_ns` of their first inferences, which no goal
+    is about.
     """
 
     latency_ns: float | None = None
+    mean_ns: float | None = None
     first_run_ns: float | None = None
     p90_ns: float | None = None
     memory_bytes: float | None = None
@@ -131,6 +133,8 @@ class TunedClass(DeviceClass, frozen=True, kw_only=True):
 
 class Gain(msgspec.Struct, frozen=True, kw_only=True):
     """How much less of a goal the winner takes than another: 0.8 is 20 % less, with its 95 % interval.
+
+    Beside the goal latency also of `mean` and `p90`, where a difference was shown that medians do not have.
 
     From rounds that did not choose it, measured after the search; bounds are None for what is not measured (sizes).
     """

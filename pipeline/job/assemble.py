@@ -41,7 +41,7 @@ from pipeline.core.files import ARTIFACTS, BUNDLE, REFERENCES, TYPED_CONFIG_FILE
 from pipeline.core.groups import grouped
 from pipeline.core.progress import NoProgress, Progress, StageLog
 from pipeline.core.variant import Artifact, Level
-from pipeline.job.prepare import profiled, sizes_of, unexpected
+from pipeline.job.prepare import crowded, profiled, sizes_of, unexpected
 from pipeline.job.stored import write_reports
 from pipeline.ort_build.run import added_by_operator
 from pipeline.release import shipped
@@ -192,7 +192,7 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
         ),
         profiles=tuple(profile.brief for profile in profiles),
         profile_views=profile_views(profiles, medians(rows), ranks),
-        warnings=(*warnings, *unexpected(measured, profiles)),
+        warnings=(*warnings, *unexpected(measured, profiles), *crowded(record.planned, devices.values(), record.host)),
         checks=tuple(
             ArtifactCheck(model=model, variant=variant, checks=record.checks_of(model, variant))
             for model, variant in artifacts

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from device_runner.device import Device, DeviceFacts
+from device_runner.device import Device, DeviceFacts, core_count
 from device_runner.files import cache_folder, scratch_folder
 from device_runner.profile import measured_coverage, with_profile, with_profiler
 from device_runner.providers import provider_named
@@ -20,7 +20,7 @@ from device_runner.spec import RunOptions, RunSpec, Stream
 from pipeline.accuracy.evaluate import AccuracyRequest, measure_accuracy
 from pipeline.accuracy.result import ArtifactAccuracy
 from pipeline.campaign.plan import ALL_FILES, PlannedRun, options_name, planned_id, run_options
-from pipeline.campaign.record import Prediction, RefusedNodes, place
+from pipeline.campaign.record import Host, Prediction, RecordedRun, RefusedNodes, place
 from pipeline.check.compare import OutputCheck, sound
 from pipeline.check.many import CheckedModel, check_all, check_all_inputs, make_references
 from pipeline.check.reference import saturates_here
@@ -549,6 +549,20 @@ def unexpected(measured: Iterable[MeasuredRun], profiles: Iterable[Profiled]) ->
         for profile in profiles
         if profile.finding
     )
+
+
+def crowded(
+    runs: Iterable[PlannedRun] | Iterable[RecordedRun], devices: Iterable[DeviceFacts], host: Host
+) -> Iterator[Finding]:
+    """Runs with more threads than the device has cores, once for each number."""
+    cores = {facts.name: core_count(facts, host.cores) for facts in devices}
+    for device, threads in dict.fromkeys((run.device, run.options.intra_op_threads) for run in runs):
+        if 0 < cores.get(device, 0) < threads:
+            yield warning(
+                f"{threads} threads on {cores[device]} cores: more threads than cores, which stalls single inferences: "
+                "see mean and p90",
+                device,
+            )
 
 
 def measured_partitions(result: RunResult) -> int | None:

@@ -86,16 +86,20 @@ def choose(
         # The candidate whose worst ratio to the fastest of a device is smallest, the simplest where several are tied
         candidates = [_Candidate(name, *way, fastest) for name, way in ways.items()]
         best = min(candidates, key=lambda row: (len(row.missing), row.ratios[row.worst]))
-        # What pairs of rounds say of a candidate beside the best, device by device where both ran
-        verdicts: dict[str, list[Verdict | None]] = {}
-        for other in (row for row in candidates if row is not best):
-            pairs = ((group, best.groups.get(device)) for device, group in other.groups.items())
-            compared = [compare(group, beside, rule) for group, beside in pairs if beside]
-            verdicts[other.name] = [comparison.verdict if comparison else None for comparison in compared]
-        rivals = [row for row in candidates if row is best or Verdict.SLOWER not in verdicts[row.name]]
+        verdicts = _verdicts(candidates, best, rule)
+        # One whose medians are as good, and whose mean or 90th percentile is shown to be better
+        steadier = [
+            row
+            for row in candidates
+            if Verdict.FASTER in verdicts[row.name] and verdicts[row.name] <= NO_WORSE and row.within(best, rule.margin)
+        ]
+        if steadier:
+            best = min(steadier, key=lambda row: (len(row.missing), row.ratios[row.worst]))
+            verdicts = _verdicts(candidates, best, rule)
+        rivals = [row for row in candidates if row is best or not verdicts[row.name] & WORSE]
         tied = [row for row in rivals if row.within(best, rule.margin)]
         chosen = min(tied, key=lambda row: plainness(row.artifact, row.options))
-        open_ = {row.name for row in rivals if row is not best and set(verdicts[row.name]) != {Verdict.SAME}}
+        open_ = {row.name for row in rivals if row is not best and verdicts[row.name] != {Verdict.SAME}}
         undecided = [
             row for row in rivals if row is not chosen and (row.name in open_ or (row is best and chosen.name in open_))
         ]
@@ -107,7 +111,7 @@ def choose(
                 baseline=beside.key, ratio=ratio, low=None, high=None, rounds=1, margin=rule.margin,
                 verdict=Verdict.NOT_SHOWN,
             )  # fmt: skip
-            if group is not beside and (comparison.verdict is Verdict.SLOWER or ratio > 1 + rule.margin):
+            if group is not beside and (comparison.verdict in WORSE or ratio > 1 + rule.margin):
                 slower[device] = comparison
         where, several, number = _listed(tuple(fastest)), len(fastest) > 1, len(candidates)
         if len(tied) > 1:
@@ -133,6 +137,23 @@ def choose(
             device=chosen.worst, undecided=tuple(row.name for row in undecided), slower=slower,
         )  # fmt: skip
     return _advised(target, artifacts, rejected)
+
+
+WORSE = frozenset({Verdict.SLOWER, Verdict.MIXED})
+"""Verdicts by which a run is shown to be slower, be it by its median, mean or 90th percentile."""
+NO_WORSE = frozenset({Verdict.FASTER, Verdict.SAME, Verdict.NOT_SHOWN, None})
+
+
+def _verdicts(
+    candidates: "Sequence[_Candidate]", best: "_Candidate", rule: DecisionRule
+) -> dict[str, set[Verdict | None]]:
+    """What pairs of rounds say of each candidate beside the best, on all devices where both ran; None without pairs."""
+    verdicts: dict[str, set[Verdict | None]] = {}
+    for other in candidates:
+        pairs = ((group, best.groups.get(device)) for device, group in other.groups.items() if other is not best)
+        compared = [compare(group, beside, rule) for group, beside in pairs if beside]
+        verdicts[other.name] = {comparison.verdict if comparison else None for comparison in compared}
+    return verdicts
 
 
 def suits(target: Target, facts: DeviceFacts) -> bool:
@@ -196,12 +217,11 @@ class _Candidate:
 
 def slower_text(device: str, comparison: Comparison) -> str:
     """How a choice does on a device where another is faster: on adb:1 1.09 times all-fixed/cpu (1.08 to 1.10)."""
-    bounds = (
-        f" ({comparison.low:.2f} to {comparison.high:.2f})"
-        if comparison.low is not None and comparison.high is not None
-        else ""
-    )
-    return f"on {visible(device)} {comparison.ratio:.2f} times {comparison.baseline}{bounds}"
+    tail = comparison.decisive
+    low, high = (tail.low, tail.high) if tail else (comparison.low, comparison.high)
+    bounds = f" ({low:.2f} to {high:.2f})" if low is not None and high is not None else ""
+    by = f" by the {tail.of.value}" if tail else ""
+    return f"on {visible(device)} {comparison.deciding_ratio:.2f} times {comparison.baseline}{by}{bounds}"
 
 
 MOST_NAMED = 3

@@ -291,11 +291,14 @@ def _gain(compared: Comparison) -> str:
     """How much faster or slower, in words: 38 % less time than none-fixed/cpu."""
     if compared.low is None or compared.verdict is Verdict.NOT_SHOWN:
         return f"No gain shown over {compared.baseline}"
-    share = abs(1 - compared.ratio)
-    word = "less" if compared.ratio < 1 else "more"
     if compared.verdict is Verdict.SAME:
         return f"as fast as {compared.baseline}, within {compared.margin * 100:g} %"
-    return f"{share:.0%} {word} time than {compared.baseline}".replace("%", " %", 1)
+    if compared.verdict is Verdict.MIXED:
+        median = f"median {wording.ratio(compared)} times"
+        return f"faster and slower than {compared.baseline}: {median}, {wording.tails(compared.tails)}"
+    ratio, by = compared.deciding_ratio, f" by the {compared.decisive.of.value}" if compared.decisive else ""
+    word = "less" if ratio < 1 else "more"
+    return f"{abs(1 - ratio):.0%} {word} time{by} than {compared.baseline}".replace("%", " %", 1)
 
 
 def _against(report: CampaignReport, choice: ChoiceRow, row: Row | None) -> Iterator[str]:

@@ -109,7 +109,10 @@ def device_listing(devices: Sequence[DeviceFacts]) -> Listing:
 
 SHORT = 6
 """Operators of a view of profiles: report.md has more."""
-STYLES = {Verdict.FASTER: "green", Verdict.SLOWER: "yellow", Verdict.SAME: "", Verdict.NOT_SHOWN: "dim"}
+STYLES = {
+    Verdict.FASTER: "green", Verdict.SLOWER: "yellow", Verdict.MIXED: "yellow", Verdict.SAME: "",
+    Verdict.NOT_SHOWN: "dim",
+}  # fmt: skip
 
 
 def show_report(report: CampaignReport, console: Console | None = None) -> None:

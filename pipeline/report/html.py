@@ -46,6 +46,7 @@ SINCE = Place[Callable[[CampaignReport, CampaignReport], Listing]]("report.since
 VERDICT_CLASSES = {
     Verdict.FASTER: "faster",
     Verdict.SLOWER: "slower",
+    Verdict.MIXED: "slower",
     Verdict.SAME: "same",
     Verdict.NOT_SHOWN: "unknown",
 }

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from benchmarks.noise import MODELS, NoiseModel, campaigns, medians
+from benchmarks.noise import MODELS, NoiseModel, campaigns, yardsticks
 from benchmarks.verdicts import Found, Trials, fixed, markdown, percentiles, simulated
+from pipeline.campaign.statistics.groups import Yardstick
 
 SMALL = Trials(equal=400, slower=100, looks=60, many=30, percentiles=150, plans=40)
 BY_NAME = {model.name: model for model in MODELS}
@@ -15,6 +16,8 @@ def test_equal_lanes_are_rarely_different_and_intervals_hold(name: str) -> None:
     found = Found(name=name)
     fixed(BY_NAME[name], found, SMALL)
     assert sum(found.false.values()) / len(found.false) < 0.02
+    assert found.stalled[20] > 0.8
+    assert found.stalled_same[20] < 0.02
     assert all(share > 0.92 for share in found.held.values())
 
 
@@ -47,7 +50,8 @@ def test_every_model_gives_campaigns_of_its_shape(model: NoiseModel) -> None:
 
 def test_drift_slows_the_last_process_as_much_as_it_says() -> None:
     model = NoiseModel(name="d", processes=lambda random, shape: np.zeros(shape), drift=0.1)
-    logs = medians(np.concatenate(list(campaigns(model, np.random.default_rng(1), 300, 6)))).mean(axis=0)
+    drawn = np.concatenate(list(campaigns(model, np.random.default_rng(1), 300, 6)))
+    logs = yardsticks(drawn)[Yardstick.MEDIAN].mean(axis=0)
     assert logs[-1, 0] - logs[0, 0] == pytest.approx(np.log(1.1 / 1.0) * 11 / 12, abs=0.01)
     assert logs[1, 1] < logs[1, 0], "every other round goes backwards"
 

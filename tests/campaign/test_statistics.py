@@ -28,6 +28,7 @@ from pipeline.campaign.statistics.groups import (
     MARKED,
     SMALLEST_SAMPLE,
     Doubt,
+    PairedRatios,
     RunGroup,
     Statistics,
     cautions,
@@ -131,8 +132,9 @@ def test_the_interval_beside_a_verdict_is_the_one_that_decides(rule: DecisionRul
             if found.verdict is Verdict.SAME:
                 assert 1 - rule.margin <= found.low <= found.high <= 1 + rule.margin
             else:
-                assert shown is (found.verdict in (Verdict.FASTER, Verdict.SLOWER)) or abs(found.ratio - 1) < rule.least
-    assert set(said) == set(Verdict)
+                by_median = found.verdict in (Verdict.FASTER, Verdict.SLOWER) and not found.decisive
+                assert shown is by_median or found.verdict is Verdict.MIXED or abs(found.ratio - 1) < rule.least
+    assert set(said) == set(Verdict) - {Verdict.MIXED}
 
 
 def compared(logs: list[float], rule: DecisionRule = DEFAULT_RULE) -> Comparison:
@@ -199,11 +201,45 @@ def test_the_first_look_that_decides_counts() -> None:
 
 def test_the_same_is_no_reason_to_stop_while_the_ratio_is_off_by_more_than_matters() -> None:
     rule = DecisionRule(margin=0.3, looks=LOOKS)
-    wide = tuple(range(5)), np.array([0.05, 0.0, 0.07, 0.01, 0.03])
-    near = tuple(range(5)), np.array([0.02, -0.02, 0.01, -0.01, 0.005])
+    wide = PairedRatios(numbers=tuple(range(5)), logs=np.array([0.05, 0.0, 0.07, 0.01, 0.03]))
+    near = PairedRatios(numbers=tuple(range(5)), logs=np.array([0.02, -0.02, 0.01, -0.01, 0.005]))
     assert [(one.verdict, one.settled) for one in decide([wide, near], rule)] == [
         (Verdict.SAME, False), (Verdict.SAME, True),
     ]  # fmt: skip
+
+
+def stalling(rounds: int, times: float, usual: int = 1000, key: str = "a") -> RunGroup:
+    """Processes of 20 inferences of which three take so many times as long, with a little jitter between rounds."""
+    made = [
+        [usual + number % 5] * 17 + [round(usual * times * (1 + 0.02 * (number % 3)))] * 3 for number in range(rounds)
+    ]
+    return group(*made, key=key)
+
+
+@pytest.mark.parametrize("rounds", [5, 8, 20])
+def test_stalls_that_no_median_shows_are_slower(rounds: int) -> None:
+    """8 threads on 2 cores: the median of one thread, and 8 times its mean."""
+    found = present(compare(stalling(rounds, 60), stalling(rounds, 1, key="b")))
+    assert found.verdict is Verdict.SLOWER
+    assert found.ratio == pytest.approx(1)
+    assert found.deciding_ratio == pytest.approx(10, rel=0.1)
+    assert {tail.of.value for tail in found.tails} == {"mean", "p90"}
+    back = present(compare(stalling(rounds, 1), stalling(rounds, 60, key="b")))
+    assert back.verdict is Verdict.FASTER
+
+
+def test_a_faster_median_with_stalls_is_mixed() -> None:
+    assert present(compare(stalling(8, 60, usual=900), stalling(8, 1, key="b"))).verdict is Verdict.MIXED
+
+
+def test_a_mean_that_is_apart_without_being_shown_is_not_the_same() -> None:
+    """Five rounds with means 6 to 60 % larger: too few for a difference, too many for equality."""
+    rounds = [[1000] * 17 + [round(1000 * (1 + 4 * extra))] * 3 for extra in (0.1, 0.9, 0.5, 0.3, 1.0)]
+    found = present(compare(group(*rounds), stalling(5, 1, key="b")))
+    assert found.verdict is Verdict.NOT_SHOWN
+    assert not any(tail.shown for tail in found.tails)
+    few = present(compare(group(*[times[-4:] for times in rounds]), group(*[[1000] * 4] * 5, key="b")))
+    assert few.tails == (), "four inferences of a process have no mean besides"
 
 
 def test_only_what_is_undecided_needs_more_rounds() -> None:

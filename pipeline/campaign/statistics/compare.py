@@ -3,9 +3,10 @@ sustained runs say, and p90 by MLPerf's rule. Pure functions.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from itertools import accumulate, pairwise
 from statistics import median
 
@@ -16,11 +17,11 @@ from device_runner.result import LatencyBin, RunResult, Status, SustainedRun
 from pipeline.campaign.statistics.groups import (
     LEAST_ROUNDS,
     Caution,
-    Floats,
     Interval,
     PairedRatios,
     RunGroup,
     Statistics,
+    Yardstick,
     cautions,
     comparable,
     describe,
@@ -44,14 +45,26 @@ DIFFERENT, SAME = 0.008, 0.05
 Under 1 %, so that 1 % holds in simulation and where noise is not what a test takes it for (measuring S.3).
 """
 
+TAILS = 0.002
+"""How often, besides, equal runs are called different by their means or 90th percentiles: 1 % in all.
+
+It is little, since what stalls one inference in ten is large: 8 threads on 2 cores are the same by their medians and
+take 8 times as long on average.
+"""
+
 
 class Verdict(StrEnum):
     """What a comparison with the baseline says."""
 
     FASTER = "faster"
     SLOWER = "slower"
+    MIXED = "mixed"
+    """One of median, mean and 90th percentile is faster, another slower."""
     SAME = "same"
     NOT_SHOWN = "no difference shown"
+
+
+DIFFERENT_WAYS = frozenset({Verdict.FASTER, Verdict.SLOWER})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +94,20 @@ class DecisionRule:
 DEFAULT_RULE = DecisionRule()
 
 
+class TailRatio(msgspec.Struct, frozen=True, kw_only=True):
+    """A ratio of means, or of 90th percentiles, of a round that is over the margin.
+
+    `shown` where a difference is shown, with its interval; else the 90 % interval lies outside the margin, so that two
+    runs are not called the same.
+    """
+
+    of: Yardstick
+    ratio: float
+    low: float
+    high: float
+    shown: bool = False
+
+
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Latency relative to the baseline's: 0.5 is twice as fast.
 
@@ -91,6 +118,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     comparisons with this baseline (Holm) and for the looks taken. `least` is the difference that matters at least,
     `margin` that within which two are called the same. `detectable` is the difference that these rounds would show in
     95 of 100 cases, `rounds_needed` how many rounds show one as large as the margin (null: more than 10,000).
+    `tails` are means and 90th percentiles that differ by more than the margin: one that is shown decides where medians
+    do not, and two in opposite directions are "mixed".
     """
 
     baseline: str
@@ -105,6 +134,20 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     detectable: float | None = None
     rounds_needed: int | None = None
     confidence: float = 0.95
+    tails: tuple[TailRatio, ...] = ()
+
+    @property
+    def decisive(self) -> TailRatio | None:
+        """The mean or percentile that the verdict rests on; None where medians give it."""
+        by_median = self.low is None or self.high is None or not self.low <= 1 <= self.high
+        if by_median or self.verdict not in DIFFERENT_WAYS:
+            return None
+        return next((tail for tail in self.tails if tail.shown), None)
+
+    @property
+    def deciding_ratio(self) -> float:
+        """What the verdict rests on: the ratio of medians, else of `decisive`."""
+        return self.decisive.ratio if self.decisive else self.ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +162,7 @@ class Judgement:
     settled: bool = False
     confidence: float = 1 - DIFFERENT
     rounds: int | None = None
+    tails: tuple[TailRatio, ...] = ()
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -143,42 +187,85 @@ def judge(differs: bool, likely: Interval, rule: DecisionRule) -> Verdict:
     return Verdict.SAME if inside else Verdict.NOT_SHOWN
 
 
+IntervalAt = Callable[[float], Interval | None]
+"""The interval of a ratio at a confidence; None where rounds are too few for one."""
+
+
+def tail_level(level: float, number: int) -> float:
+    """The level of error for each of so many means and percentiles beside medians that are judged at a level."""
+    return level * TAILS / DIFFERENT / max(1, number)
+
+
+def tail_ratios(
+    intervals: Mapping[Yardstick, IntervalAt], margin: float, shown: float, apart: float
+) -> list[TailRatio]:
+    """Means and percentiles that differ by more than the margin; `shown` and `apart` are levels of error.
+
+    A difference is shown at the first, and two runs are not the same at the second.
+    """
+    tails = []
+    for of, interval_at in intervals.items():
+        sure, likely = interval_at(1 - shown), interval_at(1 - apart)
+        if sure is None or likely is None:
+            continue
+        differs = not sure.low <= 1 <= sure.high and abs(likely.ratio - 1) >= margin
+        if differs or likely.low > 1 + margin or likely.high < 1 - margin:
+            low, high = (sure if differs else likely)[1:]
+            tails.append(TailRatio(of=of, ratio=likely.ratio, low=low, high=high, shown=differs))
+    return tails
+
+
+def with_tails(by_medians: Verdict, tails: Sequence[TailRatio]) -> Verdict:
+    """The verdict on two runs: what medians say, unless means or percentiles say more, or otherwise."""
+    ways = {Verdict.FASTER if tail.ratio < 1 else Verdict.SLOWER for tail in tails if tail.shown}
+    ways |= {by_medians} & DIFFERENT_WAYS
+    if len(ways) > 1:
+        return Verdict.MIXED
+    if ways:
+        return ways.pop()
+    return Verdict.NOT_SHOWN if tails else by_medians
+
+
 def decide(sets: Sequence[PairedRatios], rule: DecisionRule) -> list[Judgement]:
     """The decision on each of several comparisons with one baseline."""
     if not rule.looks:
-        return _looked([logs for _, logs in sets], [Judgement()] * len(sets), rule, 1.0)
+        return _looked(sets, [Judgement()] * len(sets), rule, 1.0)
     decisions = [Judgement()] * len(sets)
-    rounds = max((numbers[-1] + 1 for numbers, _ in sets if numbers), default=0)
+    rounds = max((ratios.numbers[-1] + 1 for ratios in sets if ratios.numbers), default=0)
     for look in rule.looks:
         if look <= rounds:
-            before = [logs[: sum(number < look for number in numbers)] for numbers, logs in sets]
-            decisions = _looked(before, decisions, rule, rule.spent(look))
+            decisions = _looked([ratios.before(look) for ratios in sets], decisions, rule, rule.spent(look))
     return decisions
 
 
-def _looked(sets: Sequence[Floats], before: Sequence[Judgement], rule: DecisionRule, spent: float) -> list[Judgement]:
+def _looked(
+    sets: Sequence[PairedRatios], before: Sequence[Judgement], rule: DecisionRule, spent: float
+) -> list[Judgement]:
     """The decisions after one look, which has this share of the allowed errors; those that were settled before stay.
 
     What was called different leaves its part of the level to the others (Maurer and Bretz 2013).
     """
-    tested = [index for index, logs in enumerate(sets) if len(logs) >= LEAST_ROUNDS]
+    tested = [index for index, ratios in enumerate(sets) if len(ratios.logs) >= LEAST_ROUNDS]
     decided = [index for index in tested if before[index].settled]
     p_decided = {index: 1.0 if before[index].verdict is Verdict.SAME else 0.0 for index in decided}
-    alone = [p_decided.get(index, p_value(sets[index])) for index in tested]
+    alone = [p_decided.get(index, p_value(sets[index].logs)) for index in tested]
     decisions = list(before)
     for index, p_alone, p in zip(tested, alone, holm(alone), strict=True):
         if not before[index].settled:
-            share = min(1.0, p / spent)
+            share, logs = min(1.0, p / spent), sets[index].logs
             weight = p / p_alone if p_alone else len(tested)  # Holm's factor; any below it would exclude 1 as well
-            likely = ratio_interval(sets[index], 1 - 2 * SAME * spent)
+            likely = ratio_interval(logs, 1 - 2 * SAME * spent)
             if likely is not None:
-                verdict = judge(share <= DIFFERENT, likely, rule)
+                intervals = {of: partial(ratio_interval, tail_logs) for of, tail_logs in sets[index].tails.items()}
+                shown = tail_level(DIFFERENT * spent / len(tested), len(intervals))  # Bonferroni
+                tails = tuple(tail_ratios(intervals, rule.margin, shown, 2 * SAME * spent))
+                verdict = with_tails(judge(share <= DIFFERENT, likely, rule), tails)
                 # Else measuring ends with 3 % as "the same within 5 %" in 4 to 7 % of campaigns (measuring S.3).
                 half, near = rule.margin / 2, abs(likely.ratio - 1) < rule.least
                 nearly_equal = near and 1 - half <= likely.low and likely.high <= 1 + half
                 settled = nearly_equal if verdict is Verdict.SAME else verdict is not Verdict.NOT_SHOWN
                 level = 2 * SAME * spent if verdict is Verdict.SAME else DIFFERENT * spent / weight
-                decisions[index] = Judgement(verdict, share, settled, 1 - level, len(sets[index]))
+                decisions[index] = Judgement(verdict, share, settled, 1 - level, len(logs), tails)
     return decisions
 
 
@@ -192,11 +279,13 @@ def compare_all(
 ) -> list[Comparison | None]:
     """Each group against the baseline, where p values are adjusted for their number."""
     sets = [
-        paired_log_ratios(group, baseline) if comparable(group) and comparable(baseline) else ((), np.empty(0))
+        paired_log_ratios(group, baseline)
+        if comparable(group) and comparable(baseline)
+        else PairedRatios(numbers=(), logs=np.empty(0))
         for group in groups
     ]
     comparisons: list[Comparison | None] = []
-    for (_, logs), decision in zip(sets, decide(sets, rule), strict=True):
+    for logs, decision in zip((ratios.logs for ratios in sets), decide(sets, rule), strict=True):
         if len(logs) < 2:
             comparisons.append(None)
             continue
@@ -210,6 +299,7 @@ def compare_all(
             verdict=decision.verdict,
             least=rule.least,
             p_value=decision.p_value,
+            tails=decision.tails,
         )
         interval = ratio_interval(logs)
         deciding = ratio_interval(logs[: decision.rounds], decision.confidence)

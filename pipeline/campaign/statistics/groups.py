@@ -1,7 +1,8 @@
 """Rounds of runs: their statistics and cautions, and bounds of ratios and shares. Pure functions."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 from typing import NamedTuple
@@ -281,12 +282,39 @@ class RunGroup(msgspec.Struct, frozen=True, kw_only=True):
         return {number: times for number, times in sorted(self.latencies_ns.items()) if times}
 
 
+class Yardstick(StrEnum):
+    """What of a round two runs are compared by: its median says how long an inference usually takes, its mean how many
+    there are in an hour, its 90th percentile how long one in ten makes a user wait.
+    """
+
+    MEDIAN = "median"
+    MEAN = "mean"
+    P90 = "p90"
+
+
+TAIL_INFERENCES = 10
+"""Inferences of a process from which on its mean and 90th percentile say more than its median."""
+
+
+def yardsticks(latencies_ns: Sequence[int]) -> dict[Yardstick, float]:
+    """Those of one process; the median alone of fewer than TAIL_INFERENCES inferences."""
+    ordered = np.sort(np.asarray(latencies_ns, np.float64))
+    values = {Yardstick.MEDIAN: float(np.median(ordered))}
+    if len(ordered) >= TAIL_INFERENCES:
+        values |= {
+            Yardstick.MEAN: float(ordered.mean()),
+            Yardstick.P90: float(ordered[math.ceil(0.9 * len(ordered)) - 1]),
+        }
+    return values
+
+
 class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     """Of all latencies together. Percentiles are None where there are too few latencies for them.
 
     A percentile is the smallest latency that is not exceeded by that share of them (no interpolation). `p90_bounds_ns`
     and so on hold that of all processes with at least 95 % confidence; where they are null the percentile is of this
-    sample only.
+    sample only. `round_medians_ns`, `round_means_ns` and `round_p90s_ns` have a value for each round, the last two
+    where its processes have inferences enough.
     """
 
     samples: int
@@ -302,6 +330,13 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     p95_bounds_ns: tuple[int, int] | None = None
     p99_bounds_ns: tuple[int, int] | None = None
     round_medians_ns: tuple[float, ...] = ()
+    round_means_ns: tuple[float, ...] = ()
+    round_p90s_ns: tuple[float, ...] = ()
+
+    def by_round(self) -> dict[Yardstick, tuple[float, ...]]:
+        """What rounds are compared by; without means and percentiles where processes have too few inferences."""
+        values = (self.round_medians_ns, self.round_means_ns, self.round_p90s_ns)
+        return {of: numbers for of, numbers in zip(Yardstick, values, strict=True) if numbers}
 
 
 def describe(group: RunGroup) -> Statistics | None:
@@ -311,6 +346,11 @@ def describe(group: RunGroup) -> Statistics | None:
         return None
     pooled = np.sort(np.concatenate([np.asarray(times, np.int64) for times in rounds]))
     bounds = {share: percentile_bounds(pooled, share, len(rounds)) for share in SMALLEST_SAMPLE}
+    by_round = [yardsticks(times) for times in rounds]
+
+    def of_rounds(of: Yardstick) -> tuple[float, ...]:
+        return tuple(values[of] for values in by_round) if all(of in values for values in by_round) else ()
+
     return Statistics(
         samples=len(pooled),
         median_ns=float(np.median(pooled)),
@@ -324,7 +364,9 @@ def describe(group: RunGroup) -> Statistics | None:
         p90_bounds_ns=bounds[0.90] and (int(bounds[0.90][0]), int(bounds[0.90][1])),
         p95_bounds_ns=bounds[0.95] and (int(bounds[0.95][0]), int(bounds[0.95][1])),
         p99_bounds_ns=bounds[0.99] and (int(bounds[0.99][0]), int(bounds[0.99][1])),
-        round_medians_ns=tuple(float(np.median(times)) for times in rounds),
+        round_medians_ns=of_rounds(Yardstick.MEDIAN),
+        round_means_ns=of_rounds(Yardstick.MEAN),
+        round_p90s_ns=of_rounds(Yardstick.P90),
     )
 
 
@@ -348,19 +390,41 @@ def percentile_bounds(pooled: npt.NDArray[np.int64] | Floats, share: float, roun
     return pooled[math.floor(low * len(pooled))], pooled[top]
 
 
-PairedRatios = tuple[tuple[int, ...], Floats]
-"""The numbers of the rounds that two groups both have, in order, and the logarithm of median / median in each."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PairedRatios:
+    """The numbers of the rounds that two groups both have, in order, and the logarithm of the ratio in each.
+
+    `logs` is of medians, `tails` of means and 90th percentiles: nothing where a process has too few inferences.
+    """
+
+    numbers: tuple[int, ...]
+    logs: Floats
+    tails: Mapping[Yardstick, Floats] = field(default_factory=dict)
+
+    def before(self, look: int) -> "PairedRatios":
+        """Those of the rounds below a number."""
+        count = sum(number < look for number in self.numbers)
+        tails = {of: logs[:count] for of, logs in self.tails.items()}
+        return PairedRatios(numbers=self.numbers[:count], logs=self.logs[:count], tails=tails)
+
+
+def log_ratios(ours: Sequence[float], others: Sequence[float]) -> Floats:
+    """Of what was measured in the same rounds. A clock may give 0 for what it cannot resolve: at least 1 ns."""
+    logs: Floats = np.log(np.maximum(ours, 1.0)) - np.log(np.maximum(others, 1.0))
+    return logs
 
 
 def paired_log_ratios(group: RunGroup, baseline: RunGroup) -> PairedRatios:
-    """The logarithm of median / median for every round that both have, in order."""
+    """The ratios of every round that both have."""
     ours, others = group.timed, baseline.timed
-    both = [number for number in ours if number in others]
-    # A clock may give 0 for what it cannot resolve: at least 1 ns, or the logarithm is lost.
-    medians = [[max(1.0, float(np.median(side[number]))) for number in both] for side in (ours, others)]
-    logs: Floats = np.log(np.array(medians))
-    ratios: Floats = logs[0] - logs[1]
-    return tuple(both), ratios
+    both = tuple(number for number in ours if number in others)
+    values = [[yardsticks(side[number]) for number in both] for side in (ours, others)]
+    ratios = {
+        of: log_ratios(*([round_values[of] for round_values in side] for side in values))
+        for of in Yardstick
+        if all(of in round_values for side in values for round_values in side)
+    }
+    return PairedRatios(numbers=both, logs=ratios.pop(Yardstick.MEDIAN), tails=ratios)
 
 
 UNRANKED = frozenset({Mark.NOT_A_PHONE, Mark.EMULATED, Mark.SIMULATED, Mark.SOFTWARE_GPU})

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from device_runner.device import DeviceFacts
+from device_runner.device import DeviceFacts, core_count
 from device_runner.local import PACKAGES, find_allocator, machine_abi
 from device_runner.options import AFFINITY_KEY, BLOCK_KEY
 from device_runner.providers import CPU, NNAPI, PROVIDERS, chip_of_phone
@@ -257,13 +257,13 @@ class MeasuredRemedy(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def loads_faster(self) -> bool:
         """Whether sessions are created faster, and inferences were not shown to be slower."""
-        slower = self.latency is None or self.latency.verdict is Verdict.SLOWER
+        slower = self.latency is None or self.latency.verdict in (Verdict.SLOWER, Verdict.MIXED)
         return not self.why and not slower and self.load is not None and self.load.verdict is Verdict.FASTER
 
     @property
     def ratio(self) -> float:
-        """Of latencies, for sorting: 1 where none is known."""
-        return self.latency.ratio if self.latency else 1.0
+        """Of latencies, for sorting, by what decides: 1 where none is known."""
+        return self.latency.deciding_ratio if self.latency else 1.0
 
 
 class DoctorFinding(msgspec.Struct, frozen=True, kw_only=True):
@@ -315,7 +315,13 @@ def _threads(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
     named = (
         (n, f"threads={n}" if n else "threads=default") for n in thread_counts if n or model.start.intra_op_threads
     )
-    return _proposed(check, *(Remedy(name=name, settings={"threads": n}) for n, name in named))
+    cores, text, advice = core_count(model.facts), "", ""
+    if 0 < cores < model.start.intra_op_threads:
+        text = f"{model.start.intra_op_threads} threads on {cores} cores: more threads than cores"
+        advice = f"set at most {cores}: a thread without a core stalls single inferences, which no median shows"
+    return _proposed(
+        check, *(Remedy(name=name, settings={"threads": n}) for n, name in named), text=text, advice=advice
+    )
 
 
 def _one_thread(model: ExaminedModel) -> str:

@@ -185,7 +185,7 @@ MEASURED_HEAD = ("Check", "Remedy", "Median", "Ratio", "Interval", "Verdict", "L
 
 
 def _row(check: str, remedy: MeasuredRemedy, diagnosis: Diagnosis) -> tuple[str, ...]:
-    verdict = remedy.latency.verdict.value if remedy.latency and not remedy.why else "does not count"
+    verdict = wording.compared(remedy.latency) if remedy.latency and not remedy.why else "does not count"
     memory = remedy.memory_bytes - (diagnosis.start.memory_bytes if diagnosis.start else 0)
     return (
         check,
@@ -217,6 +217,8 @@ def sections(diagnosis: Diagnosis) -> tuple[Section, ...]:
                     runs = f"latency between {latency.low:.2f} and {latency.high:.2f} times that of the model as it is"
                     if latency.verdict is Verdict.SAME:  # the only verdict that says as fast
                         runs = f"runs as fast, within {latency.margin:.0%}"
+                    elif latency.tails:
+                        runs += f", {wording.tails(latency.tails)}"
                 text = f"{name}: {gain(remedy.load)} to load; {runs}"
                 faster_loads.append(ListingNote(title=finding.title, text=text, code=code))
             if remedy.why:
@@ -228,7 +230,12 @@ def sections(diagnosis: Diagnosis) -> tuple[Section, ...]:
         all_together = [ListingNote(title=trial.together.remedy.name, text=text, code=_code(trial.together))]
     most = {f.check: "" if f.share is None else f" (at most {f.share:.1%} to gain)" for f in diagnosis.findings}
     ratios = {
-        finding.check: ", ".join(f"{r.remedy.name} {wording.ratio(r.latency)}" for r in finding.measured if r.latency)
+        finding.check: ", ".join(
+            f"{r.remedy.name} {wording.ratio(r.latency)}"
+            + (f" ({wording.tails(r.latency.tails)})" if r.latency.tails else "")
+            for r in finding.measured
+            if r.latency
+        )
         for finding in diagnosis.findings
     }
     return sections_of(
@@ -259,10 +266,13 @@ def gain(comparison: Comparison | None) -> str:
     """How much less time, with its interval."""
     if comparison is None:
         return "not known"
-    less = f"{100 * (1 - comparison.ratio):.1f} % less time"
-    if comparison.low is None or comparison.high is None:
+    tail = comparison.decisive
+    low, high = (tail.low, tail.high) if tail else (comparison.low, comparison.high)
+    less = f"{100 * (1 - comparison.deciding_ratio):.1f} % less time"
+    less += f" by the {tail.of.value}" if tail else ""
+    if low is None or high is None:
         return less
-    return f"{less} ({100 * (1 - comparison.high):.1f} to {100 * (1 - comparison.low):.1f})"
+    return f"{less} ({100 * (1 - high):.1f} to {100 * (1 - low):.1f})"
 
 
 def _code(remedy: MeasuredRemedy) -> dict[str, tuple[str, ...]]:

@@ -7,6 +7,7 @@ the hours in which they were measured.
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
@@ -17,8 +18,17 @@ from device_runner.files import read_regular
 from device_runner.result import Status
 from pipeline.campaign.plan import MADE_WITH, MAKERS, NAMES, ChangedFact, Facts, changes, facts_of_place
 from pipeline.campaign.record import place
-from pipeline.campaign.statistics.compare import DEFAULT_MARGIN, DecisionRule, Verdict, judge
-from pipeline.campaign.statistics.groups import Doubt, Interval, ratio_interval, t_quantile
+from pipeline.campaign.statistics.compare import (
+    DEFAULT_MARGIN,
+    SAME,
+    DecisionRule,
+    Verdict,
+    judge,
+    tail_level,
+    tail_ratios,
+    with_tails,
+)
+from pipeline.campaign.statistics.groups import Doubt, Interval, Yardstick, log_ratios, ratio_interval, t_quantile
 from pipeline.core.errors import ConfigError, ExitCode, PipelineError
 from pipeline.core.files import DATABASE, RESULTS
 from pipeline.features.pairs.report import ALARMS, ComparedPair, change_text, pair_head
@@ -255,16 +265,23 @@ def _compared(
         return compared
     interval = paired_interval if paired else unpaired_interval
     sure, likely = (interval(a_medians, b_medians, level) for level in (confidence, 0.90))
+    # Means and percentiles of two hours differ by what else ran then
+    by_round = [row.statistics.by_round() if row.statistics and paired else {} for row in (a, b)]
+    others = [of for of in (Yardstick.MEAN, Yardstick.P90) if all(of in values for values in by_round)]
+    intervals = {of: partial(paired_interval, by_round[0][of], by_round[1][of]) for of in others}
+    tails = tail_ratios(intervals, rule.margin, tail_level(1 - confidence, len(others)), 2 * SAME)
     # Nobody knows what differs between two hours: there only what is over the margin is called different.
     rule = rule if paired else DecisionRule(margin=rule.margin, least=rule.margin)
-    verdict = judge(not sure.low <= 1 <= sure.high, likely, rule)
+    verdict = with_tails(judge(not sure.low <= 1 <= sure.high, likely, rule), tails)
     low, high = likely[1:] if verdict is Verdict.SAME else sure[1:]
-    return msgspec.structs.replace(compared, ratio=likely.ratio, low=low, high=high, paired=paired, verdict=verdict)
+    return msgspec.structs.replace(
+        compared, ratio=likely.ratio, low=low, high=high, tails=tuple(tails), paired=paired, verdict=verdict
+    )
 
 
 def paired_interval(a: Sequence[float], b: Sequence[float], confidence: float) -> Interval:
     """B's latency to A's, round by round: at least four rounds."""
-    interval = ratio_interval(np.log(np.maximum(b, 1.0)) - np.log(np.maximum(a, 1.0)), confidence)
+    interval = ratio_interval(log_ratios(b, a), confidence)
     if interval is None:
         raise ValueError(f"{len(a)} rounds have no interval")
     return interval
@@ -292,6 +309,8 @@ def listing(comparison: SideComparison) -> Listing:
     rows = []
     for row in comparison.rows:
         verdict = f"same within {comparison.margin * 100:g} %" if row.verdict is Verdict.SAME else row.verdict.value
+        if row.tails:
+            verdict += f": {wording.tails(row.tails)}"
         unpaired = "" if row.paired or row.verdict is Verdict.NOT_SHOWN else ", unpaired"
         rounds = f"{row.a_rounds} and {row.b_rounds}{', paired' if row.paired else ''}"
         medians = (row.a_median_ns, row.b_median_ns)

@@ -5,6 +5,7 @@ import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -29,6 +30,7 @@ from pipeline.campaign.plan import (
     run_of,
 )
 from pipeline.campaign.record import CampaignRecord, Host, RunRecord, place, rounds_of
+from pipeline.campaign.statistics.compare import DEFAULT_MARGIN, SAME, tail_level, tail_ratios
 from pipeline.campaign.statistics.groups import comparable, describe, paired_log_ratios, ratio_interval
 from pipeline.config import ConditionsConfig, MeasureConfig, MeasureMode, Target
 from pipeline.core.errors import CheckFailed, ConfigError
@@ -59,6 +61,7 @@ from pipeline.job.bench import (
 )
 from pipeline.job.stored import has_campaigns, stored
 from pipeline.release.manifest import MANIFEST_FILE, bundled_libraries, verify_bundle
+from pipeline.report import wording
 
 log = logging.getLogger(__name__)
 
@@ -426,8 +429,9 @@ def measure_pairs(
 def with_verdict(
     row: GatedRun, base: Sequence[RunRecord], candidate: Sequence[RunRecord], least: float, confidence: float
 ) -> GatedRun:
-    """Slower where the interval of the ratio lies above 1 by more than `least`, over the rounds that both have; where
-    they are too few, or times are an emulator's (`comparable`), it is not compared.
+    """Slower where the interval of the ratio of medians lies above 1 by more than `least`, over the rounds that both
+    have, or where means or 90th percentiles are shown to be slower; where rounds are too few, or times are an
+    emulator's (`comparable`), it is not compared.
     """
     groups = [rounds_of(records) for records in (base, candidate)]
     statistics = [describe(group) for group in groups]
@@ -446,19 +450,23 @@ def with_verdict(
         if record.result.failure
     )
     failure = next(failures, "")
-    _, logs = paired_log_ratios(groups[1], groups[0])
-    interval = ratio_interval(logs, confidence)
+    ratios = paired_log_ratios(groups[1], groups[0])
+    rounds, interval = len(ratios.logs), ratio_interval(ratios.logs, confidence)
     if interval is None:
         outcome = GateOutcome.FAILED if failure else GateOutcome.NOT_COMPARED
-        note = failure or f"{len(logs)} rounds are too few for an interval"
-        return msgspec.structs.replace(row, outcome=outcome, rounds=len(logs), note=note)
-    slower, faster = interval.low > 1 + least, interval.high < 1 - least
+        note = failure or f"{rounds} rounds are too few for an interval"
+        return msgspec.structs.replace(row, outcome=outcome, rounds=rounds, note=note)
+    intervals = {of: partial(ratio_interval, logs) for of, logs in ratios.tails.items()}
+    tails = tail_ratios(intervals, DEFAULT_MARGIN, tail_level(1 - confidence, len(intervals)), 2 * SAME)
+    stalls = any(tail.shown and tail.ratio > 1 for tail in tails)
+    slower, faster = interval.low > 1 + least or stalls, interval.high < 1 - least
     outcome = GateOutcome.REGRESSION if slower else GateOutcome.FASTER if faster else GateOutcome.NOT_SHOWN
     notes = [] if slower or faster else [f"at most {max(0.0, interval.high - 1):.1%} slower"]
+    notes += [wording.tails(tails)] if tails and (stalls or not (slower or faster)) else []
     notes += [f"some rounds failed: {failure}"] if failure else []
     return msgspec.structs.replace(
-        row, outcome=outcome, rounds=len(logs), ratio=interval.ratio, low=interval.low, high=interval.high,
-        note="; ".join(notes),
+        row, outcome=outcome, rounds=rounds, ratio=interval.ratio, low=interval.low, high=interval.high,
+        tails=tuple(tails), note="; ".join(notes),
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ import msgspec
 
 from pipeline.campaign.plan import ARTIFACT, ChangedFact
 from pipeline.campaign.record import place
+from pipeline.campaign.statistics.compare import TailRatio
 from pipeline.core.errors import ExitCode, Finding, Severity
 from pipeline.features.pairs.history import History
 from pipeline.report import wording
@@ -31,16 +32,23 @@ def ratio_cells(ratio: float | None, low: float | None, high: float | None) -> t
 class ComparedPair(msgspec.Struct, frozen=True, kw_only=True):
     """Two runs of a model on a device, the second's latency relative to the first's, and what differs between them.
 
-    0.5 is twice as fast; None where `note` says why there is none.
+    0.5 is twice as fast; None where `note` says why there is none. `tails` are means and 90th percentiles that differ
+    by more than the margin.
     """
 
     ratio: float | None = None
     low: float | None = None
     high: float | None = None
+    tails: tuple[TailRatio, ...] = ()
     note: str = ""
     device: str
     model: str
     changes: tuple[ChangedFact, ...] = ()
+
+    @property
+    def largest(self) -> float:
+        """The largest ratio that was shown or measured of medians; 0 without any."""
+        return max([self.ratio or 0.0, *(tail.ratio for tail in self.tails if tail.shown)])
 
     def listed(
         self, names: tuple[str, str], medians_ns: tuple[float | None, float | None], rounds: str, verdict: str
@@ -147,7 +155,7 @@ def headline(report: GateReport) -> str:
     rest = f"; {len(quiet)} not suspected by their history" if quiet else ""
     measured = len(report.rows) - len(quiet)
     if regressions:
-        worst = max(row.ratio or 0 for row in regressions)
+        worst = max(row.largest for row in regressions)
         return f"Regression: {len(regressions)} of {measured} slower, by up to {worst - 1:.1%}{rest}"
     if suspected and not report.base:
         return f"{len(suspected)} of {len(report.histories)} histories look slower: measure base and candidate in pairs"
@@ -266,6 +274,7 @@ def _verdict(row: GatedRun) -> str:
     ratio, interval = ratio_cells(row.ratio, row.low, row.high)
     bounds = f"({interval}, {row.rounds} rounds)"
     verdict = f"{ratio} times the base's latency {bounds}" if row.ratio else row.note or row.outcome.value
+    verdict += f", {wording.tails(row.tails)}" if row.tails else ""
     return "; ".join([verdict, *(f"{change.what}: {change_text(change)}" for change in row.changes)])
 
 

@@ -56,7 +56,7 @@ from pipeline.job.bench import (
     versions,
     warnings,
 )
-from pipeline.job.prepare import profile_run
+from pipeline.job.prepare import crowded, profile_run
 from pipeline.model.ort_format import read_artifact
 from pipeline.model.session import open_session
 from pipeline.model.signature import check_states
@@ -475,7 +475,12 @@ def measure_files(
             skipped=(*skipped, *left_out, *mode_skipped),
             failures=(*unfit, *failures, *mode_failures),
             modes=modes,
-            warnings=(*guess_warnings(guessed), *warnings(runs, findings_of), *losses),
+            warnings=(
+                *guess_warnings(guessed),
+                *warnings(runs, findings_of),
+                *losses,
+                *crowded(runs, bench.facts.values(), host()),
+            ),
             profile_views=profile_views(profiled, medians(rows), {}),
         )
     return report, profiled, denied, others

@@ -91,7 +91,7 @@ def pilot_answer(
 
     `lasting_seconds` is what the campaign takes beside its rounds: sustained runs.
     """
-    _, logs = paired_log_ratios(rounds_of(first), rounds_of(again))
+    logs = paired_log_ratios(rounds_of(first), rounds_of(again)).logs
     if len(logs) < LEAST_ROUNDS:
         return None
     seconds = seconds_a_run([record.result for record in (*first, *again)])

@@ -50,11 +50,20 @@ from pipeline.core.files import ARTIFACTS
 from pipeline.core.groups import grouped
 from pipeline.core.progress import Progress, duration_text
 from pipeline.core.variant import Artifact
-from pipeline.features.tune.search import COST_KNOWN, Observation, Proposal, Search, optuna_package
+from pipeline.features.tune.search import (
+    COST_KNOWN,
+    FIRST_LOOK,
+    WITHIN,
+    Observation,
+    Proposal,
+    Search,
+    optuna_package,
+)
 from pipeline.features.tune.space import (
     TIMED,
     Lattice,
     Space,
+    beats,
     broken_limit,
     distinct_candidates,
     failure_of,
@@ -64,6 +73,7 @@ from pipeline.features.tune.space import (
     ratio_of,
     shown_below,
     space_of,
+    tails_of,
     value_of,
     values_of,
     without,
@@ -82,6 +92,9 @@ CONFIRM_ROUNDS = 8
 
 MOST_FRONT = 6
 """Candidates of a Pareto front that are confirmed; those between the outermost are thinned out."""
+
+FAR = 1.5
+"""From how many times another's mean on a candidate is not kept for a median that is as good."""
 
 CONFIRM_SHARE = 0.4
 """At most so much of the time is kept for confirming."""
@@ -185,9 +198,25 @@ class ModelSearch:
         values = {c: v for c, v in self.values().items() if value_of(v, goal) is not None}
         measured = {c: v for c, v in values.items() if not broken_limit(v, self.tune)}
         proposal = self.proposals.get(goal)
-        if proposal and proposal.leader in measured:
-            return proposal.leader
-        return min(measured, key=lambda c: value_of(measured[c], goal) or math.inf, default=None)
+        leader = proposal.leader if proposal else None
+        if leader not in measured:
+            leader = min(measured, key=lambda c: value_of(measured[c], goal) or math.inf, default=None)
+        return leader if leader is None or goal is not Goal.LATENCY else self._steadiest(leader, measured)
+
+    def _steadiest(self, leader: int, measured: Mapping[int, CandidateValues]) -> int:
+        """The leader, or of those whose medians are as good one whose mean is far better: its inferences stall less.
+
+        The confirming rounds say whether that is so.
+        """
+        processes = Counter(run.candidate for run in self.seen)
+        usual, mean = (measured[leader].latency_ns or 0.0, measured[leader].mean_ns or 0.0)
+        steadier = {
+            candidate: values.mean_ns
+            for candidate, values in measured.items()
+            if values.mean_ns and values.latency_ns and processes[candidate] >= FIRST_LOOK
+            and values.latency_ns <= usual * (1 + WITHIN) and values.mean_ns * FAR <= mean
+        }  # fmt: skip
+        return min(steadier, key=lambda candidate: steadier[candidate], default=leader)
 
     def front(self) -> tuple[int, ...]:
         """Candidates that no other beats in all goals, the best of the first goal first; with one goal the best."""
@@ -601,24 +630,18 @@ def _answer(record: JobRecord, search: TunedModel, confirmed: Confirmed) -> Tune
     default = search.documented
     if default in confirmed and default != search.winner and not limits[default]:
         ratio = ratio_of(confirmed[search.winner], confirmed[default], goals[0])
-        if ratio and not shown_below(ratio):
+        if ratio and beats(confirmed[search.winner], confirmed[default], goals) is False:
             # A search whose winner was not confirmed to be better: what the documentation advises stays
             name = f"{runs[search.winner].variant}/{runs[search.winner].run}"
             why = f"{name} was not confirmed to be better than the default: {ratio[0]:.3f} times its {search.goals[0]}"
             bounds = f" ({ratio[1]:.3f} to {ratio[2]:.3f})" if ratio[1] is not None and ratio[2] is not None else ""
+            worse = [t for t in tails_of(confirmed[search.winner], confirmed[default], goals[0]) if t.ratio > 1]
+            bounds += f", {wording.tails(worse)}" if worse else ""
             changed = _won_by(search, default, Dropped(reason=why + bounds))
             search = msgspec.structs.replace(changed, reason=f"{search.reason}; {why}{bounds}")
     defaults: dict[Literal["documentation", "onnxruntime"], str] = {
         "documentation": search.documented, "onnxruntime": search.ort_default,
     }  # fmt: skip
-    gains = tuple(
-        Gain(
-            than=than, goal=goal.value, variant=runs[name].variant, run=runs[name].run, ratio=ratio[0], low=ratio[1],
-            high=ratio[2], rounds=ratio[3],
-        )
-        for than, name in defaults.items() if name in confirmed and name != search.winner
-        for goal in goals if (ratio := ratio_of(confirmed[search.winner], confirmed[name], goal))
-    )  # fmt: skip
     # The winner is of it although another may have come out below it by chance: that was not shown
     within = {name: value for name, value in values.items() if not limits[name]}
     front = [*dict.fromkeys((search.winner, *nondominated(within, goals)))] if len(goals) > 1 else []
@@ -629,9 +652,32 @@ def _answer(record: JobRecord, search: TunedModel, confirmed: Confirmed) -> Tune
         run=runs[search.winner].run,
         values=values[search.winner],
         confirmed_rounds=len(confirmed[search.winner]),
-        gains=gains,
+        gains=tuple(_gains(search.winner, defaults, runs, confirmed, goals)),
         front=tuple(FrontPoint(variant=runs[name].variant, run=runs[name].run, values=values[name]) for name in front),
     )
+
+
+def _gains(
+    winner: str,
+    defaults: Mapping[Literal["documentation", "onnxruntime"], str],
+    runs: Mapping[str, RecordedRun],
+    confirmed: Confirmed,
+    goals: Sequence[Goal],
+) -> Iterator[Gain]:
+    """How a winner does beside the defaults in each goal, and in means and percentiles that say something else."""
+    for than, name in defaults.items():
+        if name not in confirmed or name == winner:
+            continue
+        both = confirmed[winner], confirmed[name]
+        gain = partial(Gain, than=than, variant=runs[name].variant, run=runs[name].run)
+        for goal in goals:
+            if (ratio := ratio_of(*both, goal)) is None:
+                continue
+            yield gain(goal=goal.value, ratio=ratio[0], low=ratio[1], high=ratio[2], rounds=ratio[3])
+            for tail in tails_of(*both, goal):
+                alike = tail.ratio < 1 and shown_below(ratio)
+                if tail.shown and not alike and tail.of.value not in goals:
+                    yield gain(goal=tail.of.value, ratio=tail.ratio, low=tail.low, high=tail.high, rounds=ratio[3])
 
 
 def _won_by(search: TunedModel, winner: str, why: Dropped) -> TunedModel:

@@ -4,23 +4,23 @@ Nothing is pruned without its reason: that it cannot work, has no effect, or bre
 space has each candidate that is left as a row of named factors. What a run says of it are values, one for each goal.
 """
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TypeVar
 
 import msgspec
 import numpy as np
 
-from device_runner.device import DeviceFacts
+from device_runner.device import DeviceFacts, core_count
 from device_runner.options import BLOCK_KEY, Denied
 from device_runner.providers import CAPTURE_KEY, CPU, NNAPI_RELAXED_API_LEVEL, provider_named
 from device_runner.result import Mark, RunResult, Status
 from device_runner.spec import ExecutionMode, NnapiFlag, OptimizationLevel, RunOptions
 from pipeline.campaign.plan import FIELDS, SHORT, SHORT_KEYS, SPINNING_KEYS, PlannedRun, distinct, plan_runs, planned_id
 from pipeline.campaign.record import CandidateValues, Dropped, Prediction, RunRecord, Skipped
-from pipeline.campaign.statistics.groups import ratio_interval
+from pipeline.campaign.statistics.compare import DEFAULT_MARGIN, SAME, TailRatio, tail_level, tail_ratios
+from pipeline.campaign.statistics.groups import Floats, Yardstick, ratio_interval
 from pipeline.config import ADVISED_RUNS, Config, Goal, RunConfig, TuneConfig
 from pipeline.config.tables import SPACE_KEYS, widened
 from pipeline.core.errors import ConfigError
@@ -56,11 +56,6 @@ GPU_OPTIONS = {
 
 Lattice = tuple[list[PlannedRun], list[Skipped]]
 """Candidates that are left of the lattice on one device, and those that are not, each with the reason."""
-
-
-def core_count(facts: DeviceFacts) -> int:
-    """Cores of a device; 0 where it does not tell. A computer that names no clocks is asked as a whole."""
-    return len(facts.core_max_mhz) or (os.cpu_count() or 0 if facts.platform in ("linux", "macos") else 0)
 
 
 def searched_runs(runs: Sequence[RunConfig], tune: TuneConfig, facts: DeviceFacts) -> list[RunConfig]:
@@ -368,6 +363,7 @@ def values_of(result: RunResult, size_bytes: int) -> CandidateValues:
         return CandidateValues(size_bytes=size_bytes)
     return CandidateValues(
         latency_ns=float(np.median(latencies)),
+        mean_ns=float(latencies.mean()),
         first_run_ns=result.first_run_ns or None,
         p90_ns=float(np.quantile(latencies, 0.9, method="inverted_cdf")),
         memory_bytes=result.memory_peak_bytes or None,
@@ -438,19 +434,53 @@ def ratio_of(
 
     Bounds are None where nothing varies (sizes) or rounds are too few; None where a value is missing.
     """
+    logs = _log_ratios(rounds, other, GOAL_FIELDS[goal])
+    if not len(logs):
+        return None
+    bounds = ratio_interval(logs, 0.95) if float(np.ptp(logs)) > 0 else None
+    if bounds is None:
+        return float(np.exp(np.median(logs))), None, None, len(logs)
+    return bounds.ratio, bounds.low, bounds.high, len(logs)
+
+
+def _log_ratios(rounds: Mapping[int, CandidateValues], other: Mapping[int, CandidateValues], name: str) -> Floats:
+    """Of a field of the values, in the rounds where both have one."""
     pairs = [
         (value, base)
         for number, values in rounds.items()
-        if number in other
-        and (value := value_of(values, goal)) and (base := value_of(other[number], goal))
-    ]  # fmt: skip
-    if not pairs:
-        return None
-    logs = np.log([value / base for value, base in pairs])
-    bounds = ratio_interval(logs, 0.95) if float(np.ptp(logs)) > 0 else None
-    if bounds is None:
-        return float(np.exp(np.median(logs))), None, None, len(pairs)
-    return bounds.ratio, bounds.low, bounds.high, len(pairs)
+        if number in other and (value := getattr(values, name)) and (base := getattr(other[number], name))
+    ]
+    return np.log([value / base for value, base in pairs])
+
+
+TAIL_FIELDS = {Yardstick.MEAN: "mean_ns", Yardstick.P90: "p90_ns"}
+
+
+def tails_of(
+    rounds: Mapping[int, CandidateValues], other: Mapping[int, CandidateValues], goal: Goal
+) -> list[TailRatio]:
+    """Means and 90th percentiles of one that differ from another's, for the goal latency, which is of medians."""
+    logs = {of: _log_ratios(rounds, other, name) for of, name in TAIL_FIELDS.items()} if goal is Goal.LATENCY else {}
+    intervals = {of: partial(ratio_interval, values) for of, values in logs.items()}
+    return tail_ratios(intervals, DEFAULT_MARGIN, tail_level(1 - 0.95, len(intervals)), 2 * SAME)
+
+
+def beats(
+    rounds: Mapping[int, CandidateValues], other: Mapping[int, CandidateValues], goals: Sequence[Goal]
+) -> bool | None:
+    """Whether rounds show one to be better than another in the first goal in which the two are not equal; None where
+    no value of it is there.
+    """
+    known = None
+    for goal in goals:
+        if (ratio := ratio_of(rounds, other, goal)) is None:
+            continue
+        shown = {tail.ratio > 1 for tail in tails_of(rounds, other, goal) if tail.shown}
+        if ratio[0] != 1 or ratio[1] is not None or shown:
+            above = ratio[1] is not None and ratio[1] > 1
+            return True not in shown and (shown_below(ratio) or (False in shown and not above))
+        known = False
+    return known
 
 
 def shown_below(ratio: RatioBounds) -> bool:

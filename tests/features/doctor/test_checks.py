@@ -101,6 +101,11 @@ def test_threads_are_tried_as_one_two_fast_and_all() -> None:
     assert runs("threads", start=RunOptions(intra_op_threads=2)) == ["cpu", "cpu+threads=1", "cpu+threads=6"]
     assert runs("threads", facts=DeviceFacts(name="d", platform="linux")) == ["cpu+threads=1", "cpu+threads=2"]
     assert runs("affinities") == ["cpu+threads=2+affinities=6"]
+    assert (
+        proposed("threads", start=RunOptions(intra_op_threads=8)).text
+        == "8 threads on 6 cores: more threads than cores"
+    )
+    assert not proposed("threads", start=RunOptions(intra_op_threads=6)).advice
     equal = DeviceFacts(name="d", platform="linux", core_max_mhz=(2000, 2000))
     assert "equally fast" in refusal("affinities", facts=equal)
 

@@ -11,7 +11,7 @@ from device_runner.result import RunResult, Status
 from device_runner.spec import RunSpec
 from pipeline.campaign.record import RunRecord
 from pipeline.campaign.statistics.compare import LOOKS, DecisionRule, Verdict, decide
-from pipeline.campaign.statistics.groups import Floats
+from pipeline.campaign.statistics.groups import Floats, PairedRatios
 from pipeline.features.pilot.job import PilotAnswer, pilot_answer, pilot_listing, pilot_notes, seconds_a_run, spell
 from tests.values import present
 
@@ -74,7 +74,7 @@ def test_the_rounds_that_it_names_find_the_difference() -> None:
 
 def compared(logs: Floats) -> Verdict:
     """The verdict on a campaign with these log ratios."""
-    return decide([(tuple(range(len(logs))), logs)], DecisionRule())[0].verdict
+    return decide([PairedRatios(numbers=tuple(range(len(logs))), logs=logs)], DecisionRule())[0].verdict
 
 
 def test_rounds_with_looks_find_less_and_are_planned_so() -> None:

@@ -18,7 +18,7 @@ from pipeline.campaign.store import open_store
 from pipeline.config import Goal, TuneConfig
 from pipeline.features.tune.job import NO_ENERGY, DeviceSearch, ModelSearch, cover, found_by, goals_on
 from pipeline.features.tune.search import Observation
-from pipeline.features.tune.space import Space, broken_limit, medians, nondominated, space_of
+from pipeline.features.tune.space import Space, beats, broken_limit, medians, nondominated, space_of
 from tests.scripted_devices import ARTIFACT, CAMPAIGN, ScriptedDevice, plan_of
 
 BEST = RunOptions(intra_op_threads=4, cpu_arena=False)
@@ -289,3 +289,39 @@ def test_two_devices_are_searched_at_the_same_time(tmp_path: Path) -> None:
         assert measure(plan, devices, store, tmp_path) == {}
         assert {run.result.device for run in store.runs(CAMPAIGN.id)} == {"one", "two"}
     assert all(found_by(one, name, "m").winner.startswith(f"{name}/") for name, one in searches.items())
+
+
+def test_of_equal_medians_the_one_whose_mean_is_far_better_is_chosen() -> None:
+    one = search()
+    for number, (candidate, mean) in enumerate([(0, 900_000.0), (2, 200_000.0)] * 4):
+        values = CandidateValues(latency_ns=100_000.0 + 500 * (candidate > 0), mean_ns=mean, p90_ns=2 * mean)
+        one.learn(Observation(candidate=candidate, order=number, seconds=1, values=values))
+    assert one.best() == 2
+    one.learn(Observation(candidate=2, order=9, seconds=1, values=CandidateValues(), reason="it crashed"))
+    assert one.best() == 0
+
+
+def rounds_of(latency: float, mean: float) -> dict[int, CandidateValues]:
+    jitter = (0.0, 0.004, -0.003, 0.002, -0.004, 0.003, 0.001, -0.002)
+    return {
+        number: CandidateValues(latency_ns=latency * (1 + part), mean_ns=mean * (1 - part), p90_ns=mean, size_bytes=9.0)
+        for number, part in enumerate(jitter)
+    }
+
+
+@pytest.mark.parametrize(
+    ("winner", "goals", "better"),
+    [
+        ((100.0, 100.0), (Goal.LATENCY,), True),  # equal medians, a tenth of the mean
+        ((95.0, 5_000.0), (Goal.LATENCY,), False),  # a median 5 % better with a mean five times as long
+        ((95.0, 1_000.0), (Goal.LATENCY,), True),
+        ((100.0, 1_000.0), (Goal.LATENCY,), False),
+        ((95.0, 1_000.0), (Goal.SIZE, Goal.LATENCY), True),  # equal sizes: the next goal decides
+        ((95.0, 1_000.0), (Goal.SIZE,), False),
+        ((95.0, 1_000.0), (Goal.MEMORY,), None),
+    ],
+)
+def test_what_confirming_rounds_call_better(
+    winner: tuple[float, float], goals: tuple[Goal, ...], better: bool | None
+) -> None:
+    assert beats(rounds_of(*winner), rounds_of(100.0, 1_000.0), goals) is better
