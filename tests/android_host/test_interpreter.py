@@ -222,21 +222,37 @@ def test_quantize_rounds_half_to_even_and_saturates(values: list[float], zero: i
     assert (out == np.clip(np.rint(x / np.float32(0.25)) + zero, 0, 255)).all()
 
 
-def test_per_channel_weights_and_integer_bias() -> None:
-    x = RNG.integers(0, 255, (1, 3, 3, 2), np.uint8)
-    weights = RNG.integers(-128, 127, (4, 1, 1, 2)).astype(np.int8)
+@pytest.mark.parametrize("name", ["CONV_2D", "GROUPED_CONV_2D", "DEPTHWISE_CONV_2D"])
+def test_a_bias_beside_scales_of_channels_has_theirs_by_the_inputs(name: str) -> None:
+    """Its own scale is 0 then: NNAPI's reference of each of these operations."""
+    x = RNG.integers(0, 255, (1, 3, 3, 4), np.uint8)
+    depth = {"CONV_2D": 4, "GROUPED_CONV_2D": 2, "DEPTHWISE_CONV_2D": 1}[name]
+    weights = RNG.integers(-128, 127, (4, 1, 1, depth)).astype(np.int8)
     scales = np.array([0.5, 0.25, 1, 2], np.float32)
-    bias = np.array([10, -20, 30, 4], np.int32)
+    bias = np.array([100, -2000, 300, 4], np.int32)
+    depthwise = depth == 1
     with FakeModel() as model:
-        source = model.input(x, 0.5, 3)
-        inputs = [source, model.per_channel(weights, scales, 0), model.constant(bias, 1.0)]
-        inputs += [model.scalar(value) for value in (0, 0, 0, 0, 1, 1, 0)]
+        shown = weights.reshape(1, 1, 1, 4) if depthwise else weights
+        inputs = [model.input(x, 0.5, 3), model.per_channel(shown, scales, 3 if depthwise else 0)]
+        extra = {"CONV_2D": [], "GROUPED_CONV_2D": [2], "DEPTHWISE_CONV_2D": [1]}[name]
+        inputs += [model.constant(bias), *map(model.scalar, (0, 0, 0, 0, 1, 1, *extra, 0))]
         target = model.operand("TENSOR_QUANT8_ASYMM", (1, 3, 3, 4), 4.0, 128)
         out = np.zeros((1, 3, 3, 4), np.uint8)
-        model.operation("CONV_2D", inputs, [target])
+        model.operation(name, inputs, [target])
         assert model.run({target: out}) == 0
-    real = ((x.astype(np.float64) - 3) * 0.5) @ (weights.reshape(4, 2) * scales[:, None]).T + bias
-    assert (out == np.clip(np.rint(real / 4) + 128, 0, 255)).all()
+    want = convolve((x.astype(np.float64) - 3) * 0.5, weights * scales[:, None, None, None], bias * scales * 0.5,
+                    (1, 1), (0, 0, 0, 0), 4 // depth)  # fmt: skip
+    assert (out == np.clip(np.rint(want / 4) + 128, 0, 255)).all()
+
+
+def test_a_bias_beside_scales_of_channels_with_a_scale_of_its_own_is_refused() -> None:
+    with FakeModel() as model:
+        weights, scales = np.ones((1, 1, 1, 1), np.int8), np.ones(1, np.float32)
+        inputs = [model.input(np.ones((1, 1, 1, 1), np.uint8), 0.5, 3), model.per_channel(weights, scales, 0)]
+        inputs += [model.constant(np.ones(1, np.int32), 0.5), *map(model.scalar, (0, 0, 0, 0, 1, 1, 0))]
+        target = model.operand("TENSOR_QUANT8_ASYMM", (1, 1, 1, 1), 4.0, 128)
+        model.operation("CONV_2D", inputs, [target])
+        assert model.run({target: np.zeros((1, 1, 1, 1), np.uint8)}) == FAILED
 
 
 BAD = 4

@@ -41,6 +41,20 @@ static void read_integers(const struct operand *operand, const int32_t *from, fl
     for (size_t i = 0; i < count; i++) to[i] = (float)(from[i] * scale);
 }
 
+/* The bias beside a filter with a scale for each channel: the caller gives the scale 0, and the real one of each value
+ * is that of the input by that of its channel. Source: the reference of CONV_2D, DEPTHWISE_CONV_2D, GROUPED_CONV_2D. */
+static enum result scale_bias(struct operand *const *operands, const struct operation *operation, struct call *call) {
+    if (operation->input_count < 3) return NO_ERROR;
+    const struct operand *input = operands[operation->inputs[0]], *filter = operands[operation->inputs[1]];
+    const struct operand *bias = operands[operation->inputs[2]];
+    struct array *read = &call->inputs[2];
+    if (!filter->channel_scales || bias->kind->code != TENSOR_INT32 || !read->values) return NO_ERROR;
+    if (bias->scale != 0) return refuse("%s: a bias beside scales of channels has the scale 0", call->kind->name);
+    for (size_t i = 0; i < read->count && i < filter->channel_count; i++)
+        read->values[i] = (float)((double)read->values[i] * (double)input->scale * (double)filter->channel_scales[i]);
+    return NO_ERROR;
+}
+
 static enum result read_operand(const struct operand *operand, const void *bytes, struct array *array) {
     size_t count = element_count(operand);
     bool real = operand->kind->code == TENSOR_FLOAT32 || operand->kind->code == FLOAT32;
@@ -104,6 +118,7 @@ static enum result open_arrays(struct storage *storage, const struct operation *
         uint32_t index = operation->inputs[i];
         code = read_operand(storage->model->operands[index], storage->bytes[index], &call->inputs[i]);
     }
+    if (!code) code = scale_bias(storage->model->operands, operation, call);
     for (uint32_t i = 0; !code && i < operation->output_count; i++)
         code = open_output(storage, operation->outputs[i], &call->outputs[i]);
     return code;
