@@ -1,0 +1,418 @@
+"""What WebGPU computes, by running it: one-operator models, ONNX's own tests of operators, variants of Conv, real models.
+
+`python -m tests.webgpu.sweep [SET...] [--table FILE]` (`nox -s webgpu_sweep`): each model runs in the plugin of the package
+onnxruntime-ep-webgpu on a software Vulkan driver, as an .onnx file in the session that an app makes (all levels) and as an
+ORT format file of level basic, in NHWC and NCHW, beside the CPU at level none. What the rules of pipeline/compat/gpu.py
+refuse is not run, but with --refused. Exit status 1 where a file that nothing refuses fails, crashes or computes something
+else. A driver or a shader may end the process, so that models run in one of their own.
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from device_runner.vulkan import ADAPTER, find_driver, vulkan_environment
+from pipeline.compat.gpu import gpu_findings
+from pipeline.core.releases import Release
+from pipeline.partition.answer import Settings, webgpu_settings
+from pipeline.partition.graph import view_of_file
+from pipeline.partition.rules import claim
+from tests.command import ort_mobile
+from tests.ground_truth import ORACLE
+
+SETS = ("convs", "chains", "nodes", "ops", "dags")
+LAYOUTS = ("NHWC", "NCHW")
+FORMS = ("onnx", "ort", "aware")
+"""An ONNX file; one in ORT format of level basic; that made for WebGPU (`convert --ep webgpu`), of the set chains alone."""
+PLACES = tuple(f"{form} {layout}" for form in FORMS for layout in LAYOUTS)
+TOLERANCE = 1e-3
+"""Relative to the largest value of an output."""
+UNEQUAL = 0.01
+"""So large a share of integers and bools may differ: a tie that rounding decides."""
+RELEASE = Release(1, 29)
+BAD = ("differs", "fails", "crashes")
+UNCERTAIN = ("random", "bernoulli", "multinomial", "dropout")
+"""Parts of names of models whose outputs are drawn."""
+OPEN_DIMENSION = 2
+NODE_TEST = "node.onnx"
+
+
+class Ran(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What became of a model in a form and layout; `rules` refuse it, `taken` are operators on the GPU."""
+
+    model: str
+    place: str
+    verdict: str
+    text: str = ""
+    rules: tuple[str, ...] = ()
+    taken: tuple[str, ...] = ()
+
+
+def conv_models() -> Iterator[tuple[str, onnx.ModelProto]]:
+    """Conv and ConvTranspose by channels, groups, kernels and dimensions; each Conv also before what layouts move past."""
+    channels = (1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 14, 16, 18, 20, 24, 30, 36, 40, 48, 50)
+    pairs = [(a, b, g) for a, b in product(channels, channels) for g in (1, 2, 3, 4, 6, 8, a)
+             if a % g == 0 and b % g == 0 and (g > 1 or (a * 7 + b) % 5 == 0)]  # fmt: skip
+    for number, (features, outputs, group) in enumerate(sorted(set(pairs))):
+        kernel = (3, 1, 2)[number % 3]
+        spatial = 1 if number % 4 == 3 else 2
+        yield (
+            f"conv/{features}_{outputs}_g{group}_k{kernel}_{spatial}d",
+            _windowed("Conv", (features, *[7] * spatial), (outputs, features // group, *[kernel] * spatial), group),
+        )
+    for features, outputs, group in ((4, 6, 1), (6, 6, 2), (12, 12, 2), (9, 4, 1), (8, 8, 8), (3, 8, 1), (12, 24, 4)):
+        for spatial, kernel in ((1, 3), (2, 2), (2, 3)):
+            yield (
+                f"convtranspose/{features}_{outputs}_g{group}_k{kernel}_{spatial}d",
+                _windowed(
+                    "ConvTranspose",
+                    (features, *[6] * spatial),
+                    (features, outputs // group, *[kernel] * spatial),
+                    group,
+                ),
+            )
+
+
+CHAIN = "(float[1, 4, 6, 6] x, {extra}) => ({output} y) {{ {nodes} }}"
+BEFORE = {
+    "u8": ("uint8[1, 4, 6, 6] q", "d = DequantizeLinear (q, s, z)", np.uint8(3)),
+    "s8": ("int8[1, 4, 6, 6] q", "d = DequantizeLinear (q, s, z)", np.int8(3)),
+    "i32": ("int32[1, 4, 6, 6] q", "d = DequantizeLinear (q, s)", None),
+    "u8cast": ("uint8[1, 4, 6, 6] q", "d = Cast <to = 1> (q)", None),
+    "u8last": (
+        "uint8[1, 6, 6, 4] q",
+        "e = DequantizeLinear (q, s, z) d = Transpose <perm = [0, 3, 1, 2]> (e)",
+        np.uint8(3),
+    ),
+    "u8relu": ("uint8[1, 4, 6, 6] q", "e = DequantizeLinear (q, s, z) d = Relu (e)", np.uint8(3)),
+    "i64cast": ("int64[1, 4, 6, 6] q", "d = Cast <to = 1> (q)", None),
+}
+BETWEEN = {
+    "conv": "c = Conv <pads = [1, 1, 1, 1]> (D, w)",
+    "pool": "c = AveragePool <kernel_shape = [2, 2]> (D)",
+    "transposed": "c = ConvTranspose (D, v)",
+    "norm": "c = BatchNormalization (D, m, m, m, m)",
+    "largest": "c = GlobalMaxPool (D)",
+    "instance": "c = InstanceNormalization (D, m, m)",
+}
+BEHIND = {
+    "argmax": ("int64", "y = ArgMax <axis = 1> (c)"),
+    "argmax0": ("int64", "y = ArgMax <axis = 1, keepdims = 0> (c)"),
+    "argmin3": ("int64", "y = ArgMin <axis = 3, keepdims = 0> (c)"),
+    "greater": ("bool", "y = Greater (c, t)"),
+    "not": ("bool", "g = Greater (c, t) y = Not (g)"),
+    "u8": ("uint8", "a = Abs (c) y = Cast <to = 2> (a)"),
+    "i64": ("int64", "y = Cast <to = 7> (c)"),
+    "i32": ("int32", "y = Cast <to = 6> (c)"),
+    "bool": ("bool", "y = Cast <to = 9> (c)"),
+    "i64i32": ("int32", "a = ArgMax <axis = 1> (c) y = Cast <to = 6> (a)"),
+    "where": ("float", "g = Greater (c, t) y = Where (g, c, t)"),
+    "mask": ("float", "g = Greater (c, t) h = Cast <to = 1> (g) y = Mul (c, h)"),
+    "given": ("float", "y = Where (k, c, t)"),
+    "both": ("bool", "g = Less (c, t) y = And (g, k)"),
+    "last": ("uint8", "a = Abs (c) b = Transpose <perm = [0, 2, 3, 1]> (a) y = Cast <to = 2> (b)"),
+    "squeezed": ("bool", "g = Greater (c, t) y = Squeeze (g, zero)"),
+    "sliced": ("bool", "g = Greater (c, t) y = Slice (g, zero, one)"),
+    "flat": ("bool", "g = Greater (c, t) y = Flatten (g)"),
+    "reshaped": ("int64", "a = ArgMax <axis = 1> (c) y = Reshape (a, line)"),
+    "sum": ("float", "y = ReduceSum (c, one)"),
+    "quantized": ("uint8", "y = QuantizeLinear (c, s, z8)"),
+    "softsign": ("float", "y = Softsign (c)"),
+    "isnan": ("bool", "y = IsNaN (c)"),
+    "shape": ("int64", "y = Shape (c)"),
+    "equal": ("bool", "a = ArgMax <axis = 1> (c) y = Equal (a, n)"),
+    "resized": ("uint8", "a = Abs (c) r = Resize (a, , f) y = Cast <to = 2> (r)"),
+    "tiled": ("bool", "g = Greater (c, t) y = Tile (g, four)"),
+    "expanded": ("bool", "g = Greater (c, t) y = Expand (g, wide)"),
+    "concat": ("bool", "g = Greater (c, t) l = Less (c, t) y = Concat <axis = 1> (g, l)"),
+    "plain": ("float", "y = Relu (c)"),
+    "topk": ("int64", "v, y = TopK <axis = 1> (c, two)"),
+    "onehot": ("float", "p = ReduceMax (c, one) e = Equal (c, p) y = Cast <to = 1> (e)"),
+}
+
+
+def chain_models() -> Iterator[tuple[str, onnx.ModelProto]]:
+    """What makes a value for a layout, what computes in it, and what comes behind, some of all combinations."""
+    from tests.ort_models import parsed
+
+    drawn = np.random.default_rng(3)
+    constants = {
+        "w": drawn.standard_normal((8, 4, 3, 3)).astype("f4"), "v": drawn.standard_normal((4, 8, 2, 2)).astype("f4"),
+        "m": np.array([0.5, 1, 2, 0.25], "f4"), "t": np.array(0.1, "f4"), "s": np.array(0.02, "f4"),
+        "zero": np.array([0], "i8"), "one": np.array([1], "i8"), "two": np.array([2], "i8"), "n": np.array(2, "i8"),
+        "line": np.array([-1], "i8"), "f": np.array([1, 1, 2, 2], "f4"), "four": np.array([1, 2, 1, 1], "i8"),
+        "wide": np.array([2, 1, 1, 1], "i8"), "z8": np.array(128, "u1"),
+    }  # fmt: skip
+    for kind, layer in BETWEEN.items():
+        for name, (output, nodes) in BEHIND.items():
+            if kind != "conv" and name not in ("argmax", "greater", "i64", "u8", "where", "plain", "given"):
+                continue
+            extra = "bool[1, 1, 6, 6] k" if kind in ("conv", "norm", "instance") else "bool[1, 1, 1, 1] k"
+            text = CHAIN.format(extra=extra, output=output, nodes=f"{layer} {nodes}".replace("D", "x"))
+            yield f"chain/{kind}_{name}", _with(parsed, text, constants)
+        for name, (extra, nodes, zero) in BEFORE.items():
+            text = CHAIN.format(extra=extra, output="float", nodes=f"{nodes} {layer} y = Relu (c)".replace("(D", "(d"))
+            yield (
+                f"chain/{name}_{kind}",
+                _with(parsed, text, constants | ({} if zero is None else {"z": np.asarray(zero)})),
+            )
+
+
+def _with(parsed: Any, text: str, constants: Mapping[str, Any]) -> onnx.ModelProto:
+    """The model of a text with those constants that it reads."""
+    read = {name for name in constants if re.search(rf"\b{name}\b", text.partition("{")[2])}
+    return parsed(f"g {text}", opset=17, **{name: constants[name] for name in read})
+
+
+def _windowed(op_type: str, shape: Sequence[int], weights: Sequence[int], group: int) -> onnx.ModelProto:
+    drawn = np.random.default_rng(0).standard_normal(weights).astype(np.float32)
+    graph = helper.make_graph(
+        [helper.make_node(op_type, ["x", "w"], ["y"], group=group)], "g",
+        [helper.make_tensor_value_info("x", 1, [1, *shape])], [helper.make_tensor_value_info("y", 1, None)],
+        [numpy_helper.from_array(drawn, "w")],
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+MADE = {"convs": conv_models, "chains": chain_models}
+
+
+def models(names: Iterable[str], folder: Path) -> Iterator[tuple[str, Path]]:
+    """The models of these sets with their names."""
+    for name in names:
+        if name in MADE:
+            for model_name, model in MADE[name]():
+                path = folder / f"{model_name.replace('/', '.')}.onnx"
+                onnx.save(model, path)
+                yield model_name, path
+        elif name == "nodes":
+            yield from _node_tests(folder)
+        else:
+            with zipfile.ZipFile(ORACLE / f"{name}.zip") as packed:
+                members = sorted(member for member in packed.namelist() if member.endswith(".onnx"))
+                packed.extractall(folder, members)
+            yield from ((member.removesuffix(".onnx"), folder / member) for member in members)
+
+
+def _node_tests(folder: Path) -> Iterator[tuple[str, Path]]:
+    """ONNX's own tests of operators, each with its inputs beside it."""
+    from onnx.backend.test.case.node import collect_testcases
+
+    for case in sorted(collect_testcases(None), key=lambda case: case.name):
+        inputs, _ = case.data_sets[0] if case.data_sets else ((), ())
+        if case.model is None or not all(isinstance(value, np.ndarray) for value in inputs):
+            continue
+        place = folder / case.name
+        place.mkdir()
+        onnx.save(case.model, place / NODE_TEST)
+        np.savez(place / "inputs.npz", *inputs)
+        yield f"node/{case.name}", place / NODE_TEST
+
+
+def ran(listed: Mapping[str, Path], options: Sequence[str]) -> Iterator[Ran]:
+    """What became of each model in every form and layout; one that ends the process has that as its verdict."""
+    waiting = [
+        (name, path, place) for name, path in listed.items() for place in PLACES
+        if not place.startswith("aware") or name.startswith("chain")
+    ]  # fmt: skip
+    environment = os.environ | ADAPTER | vulkan_environment(find_driver()) | {"ORT_DISABLE_TELEMETRY": "1"}
+    while waiting:
+        done = 0
+        with tempfile.TemporaryFile("w+") as asked:
+            asked.write("".join(f"{name}\t{path}\t{place}\n" for name, path, place in waiting))
+            asked.seek(0)
+            with subprocess.Popen(
+                [sys.executable, "-m", "tests.webgpu.sweep", "--child", *options],
+                stdin=asked, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment,
+            ) as child:  # fmt: skip
+                assert child.stdout is not None
+                for line in child.stdout:
+                    yield msgspec.json.decode(line, type=Ran)
+                    done += 1
+        if done < len(waiting):
+            name, _, place = waiting[done]
+            yield Ran(name, place, "crashes", f"status {child.returncode}")
+        waiting = waiting[done + 1 :]
+
+
+def answer(out: Any, *, refused: bool) -> None:
+    """Run what the standard input lists."""
+    import onnxruntime
+    from onnxruntime_ep_webgpu import get_library_path  # type: ignore[import-not-found,unused-ignore]
+
+    onnxruntime.set_default_logger_severity(4)
+    onnxruntime.register_execution_provider_library("webgpu", get_library_path())
+    devices = [row for row in onnxruntime.get_ep_devices() if row.ep_name == "WebGpuExecutionProvider"]
+    with tempfile.TemporaryDirectory() as folder:
+        for line in sys.stdin:
+            name, path, place = line.rstrip("\n").split("\t")
+            try:
+                row = _ran(name, Path(path), place, devices, Path(folder), refused=refused)
+            except Exception as problem:  # noqa: BLE001 - whatever a hostile model raises is what became of it
+                row = Ran(name, place, "no model", f"{type(problem).__name__}: {problem}"[:200])
+            out.write(msgspec.json.encode(row) + b"\n")
+
+
+def _ran(name: str, path: Path, place: str, devices: Any, folder: Path, *, refused: bool) -> Ran:
+    import onnxruntime
+
+    form, _, layout = place.partition(" ")
+    wanted = {"preferredLayout": layout}
+    plain = onnxruntime.SessionOptions()
+    plain.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    cpu = onnxruntime.InferenceSession(str(path), plain, providers=["CPUExecutionProvider"])
+    given = inputs_of(path, cpu)
+    expected = cpu.run(None, given)
+    file = path
+    if form != "onnx":
+        file = folder / "m.ort"
+        saving = onnxruntime.SessionOptions()
+        saving.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+        saving.optimized_model_filepath = str(file)
+        saving.add_session_config_entry("session.save_model_format", "ORT")
+        onnxruntime.InferenceSession(str(path), saving, providers=["CPUExecutionProvider"])
+    if form == "aware":
+        if not any(row.rule == "webgpu-memories" for row in gpu_findings(file, RELEASE, wanted, "m", half=False)):
+            return Ran(name, place, "not taken", "without copies it is the same file")
+        ort_mobile("convert", path, "--level", "basic", "--ep", "webgpu", "--output", folder, code=0)
+        file = folder / f"{path.stem}.basic-fixed-webgpu.ort"
+    graph = view_of_file(file)
+    settings = Settings(provider="webgpu", ort_release=RELEASE, webgpu=webgpu_settings(wanted))
+    claimed = claim(graph, settings).claimed
+    taken = tuple(sorted({graph.nodes[index].op_type for index in claimed}))
+    if not taken:
+        return Ran(name, place, "not taken")
+    rules = tuple(finding.rule for finding in gpu_findings(file, RELEASE, wanted, "m", half=False))
+    if rules and not refused:
+        return Ran(name, place, "refused", rules=rules, taken=taken)
+    ours = onnxruntime.SessionOptions()
+    ours.log_severity_level = 4
+    ours.add_provider_for_devices(devices[:1], wanted)
+    try:
+        session = onnxruntime.InferenceSession(str(file), ours, enable_fallback=False)
+        session.disable_fallback()
+        got = session.run(None, given)
+    except Exception as problem:  # noqa: BLE001 - so it fails
+        return Ran(name, place, "fails", str(problem)[-240:], rules, taken)
+    apart = max((distance(*pair) for pair in zip(expected, got, strict=True)), default=0.0)
+    return Ran(name, place, "same" if apart <= 1 else "differs", f"{apart * TOLERANCE:.2g}", rules, taken)
+
+
+def inputs_of(path: Path, session: Any) -> dict[str, Any]:
+    """The inputs of ONNX's own test of an operator, else drawn ones."""
+    if path.name != NODE_TEST:
+        return {formal.name: _drawn(formal, number) for number, formal in enumerate(session.get_inputs())}
+    with np.load(path.with_name("inputs.npz")) as kept:
+        return dict(zip((formal.name for formal in session.get_inputs()), kept.values(), strict=True))
+
+
+def _drawn(formal: Any, seed: int) -> Any:
+    drawn = np.random.default_rng(seed)
+    shape = [size if isinstance(size, int) else OPEN_DIMENSION for size in formal.shape]
+    kind = formal.type.removeprefix("tensor(").rstrip(")")
+    if kind in ("float", "double", "float16"):
+        return drawn.standard_normal(shape).astype({"float": "f4", "double": "f8", "float16": "f2"}[kind])
+    if kind == "bool":
+        return drawn.integers(0, 2, shape).astype(bool)
+    return drawn.integers(0, 200 if kind in ("uint8", "int8") else 3, shape).astype(kind)
+
+
+def distance(expected: Any, got: Any) -> float:
+    """How far apart two outputs are, 1 is what passes. What is no number on one side alone is far; shaders may take NaN
+    for one, so that what is none on the CPU counts for nothing.
+    """
+    if not isinstance(expected, np.ndarray) or expected.dtype.kind in "OSU":
+        return 0.0
+    if expected.shape != got.shape or expected.dtype != got.dtype:
+        return float("inf")
+    if expected.dtype.kind in "biu":
+        return float(np.mean(expected != got)) / UNEQUAL if expected.size else 0.0
+    a, b = expected.astype(np.float64), got.astype(np.float64)
+    counted = np.isfinite(a)
+    if not counted.any():
+        return 0.0
+    a, b = a[counted], b[counted]
+    if not np.isfinite(b).all():
+        return float("inf")
+    return float(np.abs(a - b).max() / max(float(np.abs(a).max()), 1e-6)) / TOLERANCE
+
+
+def table(rows: Sequence[Ran]) -> str:
+    """Verdicts by form and layout, then what nothing refuses and is wrong, by operator."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for row in rows:
+        counts[row.place][row.verdict] += 1
+    verdicts = ("same", "refused", *BAD, "not taken", "no model")
+    lines = ["| form, layout | " + " | ".join(verdicts) + " |", "|---" * (len(verdicts) + 1) + "|"]
+    lines += [
+        f"| {place} | " + " | ".join(str(counts[place][verdict]) for verdict in verdicts) + " |" for place in PLACES
+    ]
+    bad: dict[tuple[str, str], list[Ran]] = defaultdict(list)
+    for row in rows:
+        if row.verdict in BAD and not row.rules:
+            bad[row.model.partition("/")[0] if not row.model.startswith("node/") else row.model, row.verdict].append(
+                row
+            )
+    lines += ["", "| models | verdict | forms and layouts | one of them |", "|---|---|---|---|"]
+    for (family, verdict), members in sorted(bad.items()):
+        places = ", ".join(dict.fromkeys(row.place for row in members))
+        text = members[0].text.replace("\n", " ").replace("|", "/")[-120:]
+        lines.append(
+            f"| {family} ({len({row.model for row in members})}) | {verdict} | {places} | {members[0].model}: {text} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Run the sets; 1 where something that nothing refuses is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("sets", nargs="*", default=list(SETS))
+    parser.add_argument("--only", default="", help="a part of the names of models")
+    parser.add_argument("--every", type=int, default=1, help="each so manieth model of a set")
+    parser.add_argument("--refused", action="store_true", help="run what the rules refuse, too")
+    parser.add_argument("--rows", type=Path, help="where each answer goes, as it comes")
+    parser.add_argument("--table", type=Path, help="where the tables go")
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.child:
+        out = os.fdopen(os.dup(1), "wb", buffering=0)
+        os.dup2(2, 1)
+        answer(out, refused=chosen.refused)
+        return 0
+    rows: list[Ran] = []
+    with tempfile.TemporaryDirectory() as folder:
+        listed = {
+            name: path for name, path in models(chosen.sets, Path(folder))
+            if chosen.only in name and not any(word in name for word in UNCERTAIN)
+        }  # fmt: skip
+        listed = dict(list(listed.items())[:: chosen.every])
+        for row in ran(listed, ["--refused"] * chosen.refused):
+            rows.append(row)
+            if row.verdict in BAD and not row.rules:
+                print(f"{row.model} {row.place} {row.verdict}: {row.text}", flush=True)
+            if chosen.rows:
+                with chosen.rows.open("ab") as kept:
+                    kept.write(msgspec.json.encode(row) + b"\n")
+    text = table(rows)
+    if chosen.table:
+        chosen.table.write_text(text, "utf-8")
+    print(text)
+    return int(any(row.verdict in BAD and not row.rules for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
