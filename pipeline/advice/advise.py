@@ -156,6 +156,10 @@ INT64 = Pass(
     name="enable-int64", title="Set WebGPU's option enableInt64=1.", apply=_unchanged, effect=Effect.EXACT,
     helps=frozenset({providers.WEBGPU}), absent="it is set",
 )  # fmt: skip
+NCHW = Pass(
+    name="keep-layout", title="Set WebGPU's option preferredLayout=NCHW.", apply=_unchanged, effect=Effect.EXACT,
+    helps=frozenset({providers.WEBGPU}), absent="it is set",
+)  # fmt: skip
 
 
 def _asked_otherwise(fix: Pass, request: PartitionRequest) -> PartitionRequest | None:
@@ -168,6 +172,10 @@ def _asked_otherwise(fix: Pass, request: PartitionRequest) -> PartitionRequest |
         if options.int64:
             return None
         settings = msgspec.structs.replace(settings, webgpu=msgspec.structs.replace(options, int64=True))
+    elif fix is NCHW:
+        if not settings.nhwc:
+            return None
+        settings = settings.in_nchw
     else:
         formats = {providers.COREML_NN: providers.COREML_MLPROGRAM, providers.COREML_MLPROGRAM: providers.COREML_NN}
         if settings.provider not in formats:
@@ -182,7 +190,7 @@ ENABLERS = ("fixed-dimensions", "constant-initializers", "f32")
 
 def fixes_for(provider: str) -> tuple[Pass, ...]:
     """The fixes that can matter to a provider."""
-    return tuple(fix for fix in (*MODEL_FIXES, LEVEL_BASIC, OTHER_FORMAT, INT64) if provider in fix.helps)
+    return tuple(fix for fix in (*MODEL_FIXES, LEVEL_BASIC, OTHER_FORMAT, INT64, NCHW) if provider in fix.helps)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -611,8 +619,10 @@ def _combination(base: State, best: State, used: Sequence[Pass], bench: TrialCon
     words = []
     if best.request.settings.provider is not base.request.settings.provider:
         words.append(f"--ep {best.request.settings.provider}")
-    if best.request.settings.webgpu.int64 and not base.request.settings.webgpu.int64:
-        words.append("--webgpu-options enableInt64=1")
+    was, now = base.request.settings.webgpu, best.request.settings.webgpu
+    options = ["enableInt64=1"] * (now.int64 and not was.int64) + ["preferredLayout=NCHW"] * (now.layout != was.layout)
+    if options:
+        words.append(f"--webgpu-options {','.join(options)}")
     if best.request.optimize is Optimize.BASIC and base.request.optimize is not Optimize.BASIC:
         words.append("--optimize basic")
     share = MAX_RELATIVE_ERROR[OutputPrecision.QUANTIZED]

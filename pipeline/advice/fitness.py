@@ -57,7 +57,8 @@ class ProviderFit(msgspec.Struct, frozen=True, kw_only=True):
 class FitRow(msgspec.Struct, frozen=True, kw_only=True):
     """One provider's answers: the model as it is, and with sizes where dimensions are dynamic.
 
-    `level` is the API level or Core ML version, where it is not the document's; `chip` whose NPU was asked.
+    `level` is the API level or Core ML version, where it is not the document's, or the layout in which alone WebGPU
+    runs the model; `chip` whose NPU was asked.
     """
 
     ep: str
@@ -190,7 +191,9 @@ def fit(
             sized = None
         fixed = _answers(sized, settings) if sized else None
         now = fixed or before
-        rows = _rows(before, fixed)
+        rows = tuple(
+            _in_nchw(row, asked, views, sized) or row for row, asked in zip(_rows(before, fixed), settings, strict=True)
+        )
         on_cpu = _on_cpu(fixed[0].nodes, fixed_cpu) if fixed else None
         form = precision_of(views.loaded.proto) if views.loaded else ""
         unsuited = quantized_advice(form, *now)
@@ -252,6 +255,22 @@ def _rows(before: Sequence[ModelAnswer], fixed: Sequence[ModelAnswer] | None, le
     )
 
 
+NCHW = "preferredLayout=NCHW"
+
+
+def _in_nchw(row: FitRow, asked: Settings, views: Views, sized: Views | None) -> FitRow | None:
+    """The row of WebGPU in its other layout, where it runs the model in that alone; None for any other row."""
+    if row.ep != WEBGPU or not asked.nhwc or row.fit.verdict in WORTH or not row.fit.supported:
+        return None
+    there = (asked.in_nchw,)
+    (moved,) = _rows(_answers(views, there), _answers(sized, there) if sized else None, NCHW)
+    if moved.fit.verdict not in WORTH:
+        return None
+    reason = f"{moved.fit.reason}, with {NCHW} alone: else {row.fit.reason}"
+    told = msgspec.structs.replace(moved.fit, reason=reason)
+    return msgspec.structs.replace(moved, **{"fixed" if moved.fixed else "as_is": told})
+
+
 def _of(answer: ModelAnswer) -> ProviderFit:
     standing, provider = standing_of(answer), answer.ep
     rules = PROVIDER_RULES[provider]
@@ -262,8 +281,9 @@ def _of(answer: ModelAnswer) -> ProviderFit:
         partitions=None if rules.on_cpu or rules.copies else standing.partitions,
         copies=standing.copies,
         verdict=ANSWERS[advised.choice],
-        reason=(f"no session can be made on the phone: {standing.load_error}" if standing.load_error else "")
-        or advised.reason,
+        reason=f"no session can be made on the phone: {standing.load_error}"
+        if standing.load_error and not standing.at_run
+        else advised.reason,
         refused=answer.refused_operators,
     )
 

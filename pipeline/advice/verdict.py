@@ -27,8 +27,9 @@ class FixChoice(StrEnum):
 class ProviderSupport(msgspec.Struct, frozen=True, kw_only=True):
     """How far a provider takes a model; `copies` of one inference where it is judged by them, `about` as many or just.
 
-    `load_error` says that a session fails on the phone all the same. `wrong` is what a chip's simulator computes
-    otherwise, where it was asked, and `noisy` that it computes a form with more noise than the CPU.
+    `load_error` says that a session fails on the phone all the same, `at_run` that it is made before. `wrong` is what a
+    chip's simulator computes otherwise, where it was asked, and `noisy` that it computes a form with more noise than
+    the CPU.
     """
 
     nodes: int
@@ -37,6 +38,7 @@ class ProviderSupport(msgspec.Struct, frozen=True, kw_only=True):
     copies: int | None = None
     about: bool = False
     load_error: str | None = None
+    at_run: bool = False
     wrong: str | None = None
     noisy: bool = False
 
@@ -161,6 +163,7 @@ def standing_of(answer: ModelAnswer) -> ProviderSupport:
         copies=answer.copies,
         about=answer.copies_estimated,
         load_error=answer.load.error if answer.load else None,
+        at_run=bool(answer.load and answer.load.at_run),
         wrong=(answer.simulated.reason or "its outputs differ")
         if answer.simulated and answer.simulated.passed is False
         else None,
@@ -178,7 +181,7 @@ def gain_of(before: ProviderSupport, after: ProviderSupport, provider: str) -> s
     if before.percent == after.percent and before.left != after.left:
         parts.append(f"nodes on the CPU {before.left} → {after.left}")
     if before.load_error and not after.load_error:
-        parts.append("loads on the phone")
+        parts.append("runs on the phone" if before.at_run else "loads on the phone")
     if before.wrong and not after.wrong:
         parts.append("computes what the original does")
     if before.noisy > after.trouble:
@@ -204,7 +207,8 @@ def verdict(standing: ProviderSupport, provider: str) -> AdviceVerdict:
     name = PROVIDER_RULES[provider].title
     share = f"{standing.percent} %"
     if standing.load_error:
-        return AdviceVerdict(choice=FixChoice.CPU, reason=f"a session with {name} cannot be made on the phone")
+        none = f"a session with {name} cannot be made on the phone"
+        return AdviceVerdict(choice=FixChoice.CPU, reason=standing.load_error if standing.at_run else none)
     if standing.wrong:
         return AdviceVerdict(choice=FixChoice.CPU, reason="the NPU computes something else")
     if not standing.claimed:
@@ -343,7 +347,9 @@ class _Change(NamedTuple):
         before, after = self.before, self.after
         of = f" of {before.nodes}" if before.nodes != after.nodes else ""
         text = f"{before.claimed}{of} → {after.claimed} of {after.nodes} nodes"
-        if bool(after.load_error) != bool(before.load_error):
+        if after.at_run != before.at_run:
+            text += ", and it fails on the phone" if after.at_run else ", and it runs on the phone"
+        elif bool(after.load_error) != bool(before.load_error):
             text += f", and {'no' if after.load_error else 'a'} session can be made"
         row = PROVIDER_RULES[self.answer.ep]
         borders = f", {before.borders} → {after.borders} {'copies' if row.copies else 'partitions'}"
@@ -393,7 +399,8 @@ def helps_of(
     first = ranked[:1] == [sized]
     failures = [  # what keeps a session from being made on the phone
         Help(
-            what=f"change what {PROVIDER_RULES[answer.ep].title} fails on", gains={answer.ep: "a session can be made"},
+            what=f"change what {PROVIDER_RULES[answer.ep].title} fails on",
+            gains={answer.ep: "it runs there" if answer.load.at_run else "a session can be made"},
             reason=answer.load.error, remedy=answer.load.remedy or "",
         )
         for answer in now
@@ -609,8 +616,9 @@ def _unusable(form: ModelAnswer | PipelineError | None) -> str:
     """Why a form cannot be used at all; "" where it can."""
     if form is None or isinstance(form, PipelineError):
         return form.reason if form else ""
-    failed = form.load.error if form.load else None
-    return form.error or (f"no session can be made on the phone: {failed}" if failed else "")
+    failed = (form.load.error if form.load else None) or ""
+    made = failed and form.load and form.load.at_run
+    return form.error or (failed if made or not failed else f"no session can be made on the phone: {failed}")
 
 
 def _claimed(answer: ModelAnswer | None) -> int:

@@ -167,6 +167,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             return self.webgpu.layout == "NHWC"
         return bool(run.nhwc) and not (run.has_flags and self.nchw)
 
+    @property
+    def in_nchw(self) -> "Settings":
+        """The same with WebGPU's preferredLayout=NCHW."""
+        return msgspec.structs.replace(self, webgpu=msgspec.structs.replace(self.webgpu, layout="NCHW"))
+
 
 class Refusal(msgspec.Struct, frozen=True):
     """Why a node is not claimed: a stable code, the reason in the words of a model's author, and what fixes it.
@@ -203,7 +208,8 @@ class LoadForecast(msgspec.Struct, frozen=True, kw_only=True):
     were inlined, and the nodes of earlier rounds stay compiled. `estimate` marks answers that had to predict the layout
     transformation of NHWC providers. `code` is that of the refusal behind `error`: "build" (the model of a partition
     cannot be built), "level" (NNAPI has what it is built of at a later API level), "layout" (the transformation undoes
-    a claim), or that of what ends the session while the provider is asked.
+    a claim), or that of what ends the session while the provider is asked. `at_run`: a session is made, and then fails,
+    crashes or computes something else.
     """
 
     partitions: int = 0
@@ -212,11 +218,17 @@ class LoadForecast(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     remedy: str | None = None
     estimate: bool = False
+    at_run: bool = False
 
     @staticmethod
     def failing(problem: Refusal, *, estimate: bool = False) -> "LoadForecast":
         """No session is made, for this reason."""
         return LoadForecast(code=problem.code, error=problem.text, remedy=problem.remedy or None, estimate=estimate)
+
+    @property
+    def what(self) -> str:
+        """What its error is about, in words."""
+        return "does not run on the phone" if self.at_run else "does not load on the phone"
 
     @property
     def compiled(self) -> int:

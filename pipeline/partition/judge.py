@@ -1,5 +1,6 @@
 """Judges one model for a provider: the answers of `ort-mobile partition`."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -17,6 +18,7 @@ from pipeline.partition.answer import (
     BodyClaim,
     Cut,
     Decision,
+    LoadForecast,
     ModelAnswer,
     OperatorGain,
     Optimize,
@@ -117,6 +119,8 @@ def judge_views(views: Views, settings: Settings, *, simulates: bool = False) ->
         first = ships, (provider_claim if shown is ships else claim(ships, settings))
         load = predict_load(rounds(model, first, views.later, settings), settings)
         in_bodies = [(owner, body, claim(body, settings)) for owner, body in bodies(shown)]
+        if settings.provider == WEBGPU and not load.error:
+            load = _forecast_of_run(views, ships, settings, load)
     copies_inside = sum(copies_of(body, settings, inside.claimed) or 0 for _, body, inside in in_bodies)
     group_of = {node.index: position for position, group in enumerate(provider_claim.groups) for node in group}
     refusals = {index: row for index, row in provider_claim.refusals.items() if index not in group_of}
@@ -172,9 +176,30 @@ def judge_views(views: Views, settings: Settings, *, simulates: bool = False) ->
             *dict.fromkeys(views.warnings),
             *processor_warnings(shown, settings, optimized_there=loaded is not None),
             *settings.warnings,
+            *(_in_ort_format(ships, settings) if loaded and not load.error else ()),
             *doubts,
         ),
     )
+
+
+def _forecast_of_run(views: Views, ships: Graph, settings: Settings, load: LoadForecast) -> LoadForecast:
+    """The forecast of a session that is made, with the first reason why it does not run what ships."""
+    from pipeline.partition.webgpu_runs import run_findings  # the rules of a provider
+
+    ort_format = views.loaded is None
+    found = next(run_findings(ships, settings, views.source.name, ort_format=ort_format), None)
+    if found is None or not any(load.rounds):  # what takes nothing fails at nothing
+        return load
+    return msgspec.structs.replace(load, code=found.rule, error=found.what, remedy=found.remedy, at_run=True)
+
+
+def _in_ort_format(ships: Graph, settings: Settings) -> Iterator[str]:
+    """What an ONNX file runs with in WebGPU's layout, and a file in ORT format with the same copies does not."""
+    if settings.provider == WEBGPU:
+        from pipeline.partition.webgpu_runs import moved  # the rules of a provider
+
+        for found in moved(ships, settings):
+            yield f"in ORT format: {found.what}; {found.remedy}"
 
 
 def _check_names(views: Views, shown: Graph, settings: Settings) -> None:

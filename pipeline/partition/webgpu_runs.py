@@ -96,7 +96,7 @@ def _grouped(file: GpuFile, node: Node) -> bool:
     if node.op_type not in ("Conv", "FusedConv") or not file.settings.nhwc or group == 1:
         return False
     features = (file.shape(node, 1) or (None,))[0]
-    return bool(features) and features // group >= 4 and (features // group) % vector(features) != 0
+    return features is not None and features // group >= 4 and (features // group) % vector(features) != 0
 
 
 def _softmax(file: GpuFile, node: Node) -> bool:
@@ -203,6 +203,14 @@ def _nameless(parts: Sequence[GpuFile]) -> Mapping[str, object]:
     return {"names": names, "remedy": remedy} if names else {}
 
 
+MOVED = _rule(
+    "moved",
+    _moved,
+    "WebGPU fails at the first run or gives garbage in the layout NHWC: a session moves a Transpose to {mark}, of a "
+    "type for which the GPU has none, and an ORT format file copies nothing between GPU and CPU",
+    "set preferredLayout=NCHW, or ship the format .onnx (variants `*-onnx`)",
+)
+
 RULES: tuple[FindingRule[Sequence[GpuFile]], ...] = (
     FindingRule(
         _nameless, Severity.ERROR, "forceCpuNodeNames names {names}, and the file has no such node",
@@ -250,12 +258,7 @@ RULES: tuple[FindingRule[Sequence[GpuFile]], ...] = (
         "make the file for WebGPU (`convert --ep webgpu`, variants `*-webgpu`), which writes the copies into it (from "
         "level extended on it may need preferredLayout=NCHW), or ship the format .onnx (variants `*-onnx`)",
     ),
-    _rule(
-        "moved", _moved,
-        "WebGPU fails at the first run or gives garbage in the layout NHWC: a session moves a Transpose to {mark}, of a "
-        "type for which the GPU has none, and an ORT format file copies nothing between GPU and CPU",
-        "set preferredLayout=NCHW, or ship the format .onnx (variants `*-onnx`)",
-    ),
+    MOVED,
     _rule(
         "fused layout",
         lambda file: named((
@@ -300,6 +303,16 @@ RULES: tuple[FindingRule[Sequence[GpuFile]], ...] = (
 )  # fmt: skip
 
 
+def _parts(graph: Graph, settings: Settings, *, ort_format: bool, half: bool | None = None) -> Sequence[GpuFile]:
+    graphs = (graph, *(body for _, body in bodies(graph)))
+    return [GpuFile(graph=part, ort_format=ort_format, settings=settings, half=half) for part in graphs]
+
+
+def moved(graph: Graph, settings: Settings) -> Iterator[Finding]:
+    """Why a file of this graph in ORT format does not run, its copies aside, where the .onnx file does."""
+    yield from findings((MOVED,), _parts(graph, settings, ort_format=True), "")
+
+
 def run_findings(
     graph: Graph, settings: Settings, where: str, *, ort_format: bool, half: bool | None = None
 ) -> Iterator[Finding]:
@@ -307,8 +320,4 @@ def run_findings(
 
     `half`: whether the GPU has shader-f16.
     """
-    parts: Sequence[GpuFile] = [
-        GpuFile(graph=part, ort_format=ort_format, settings=settings, half=half)
-        for part in (graph, *(body for _, body in bodies(graph)))
-    ]
-    yield from findings(RULES, parts, where)
+    yield from findings(RULES, _parts(graph, settings, ort_format=ort_format, half=half), where)

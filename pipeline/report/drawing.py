@@ -560,7 +560,7 @@ def draw_answers(answers: Sequence[ModelAnswer]) -> tuple[GraphDrawing, ...]:
     for answer in (answer for answer in answers if not answer.error):
         texts = []
         if answer.load and answer.load.error:
-            texts.append(f"It does not load on the phone: {answer.load.error}")
+            texts.append(f"It {answer.load.what}: {answer.load.error}")
         if answer.fixed:
             sizes = ", ".join(f"{name}={size}" for name, size in answer.fixed.sizes.items())
             claimed = f"{answer.fixed.claimed} of {counted(answer.fixed.nodes, 'node')}"

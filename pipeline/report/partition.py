@@ -302,6 +302,7 @@ def _model(answer: ModelAnswer) -> Iterator[Line]:
             copies=fixed.copies,
             about=fixed.copies_estimated,
             load_error=fixed.load.error if fixed.load else None,
+            at_run=bool(fixed.load and fixed.load.at_run),
         )
         joined = "in" if fixed.copies is None else "with"
         borders = PROVIDER_RULES[answer.ep].borders(standing.borders, about=standing.about)
@@ -317,7 +318,7 @@ def _model(answer: ModelAnswer) -> Iterator[Line]:
         kind = "supported node" if by_copies else "partition"
         yield Line(f"  inside {body.owner}: {counted(len(body.partitions), kind)}")
     if answer.load and answer.load.error:
-        yield Line("  ", ("does not load on the phone:", "bold red"), f" {answer.load.error}")
+        yield Line("  ", (f"{answer.load.what}:", "bold red"), f" {answer.load.error}")
         yield Line("    ", ("remedy:", "cyan"), f" {answer.load.remedy or ''}")
     elif answer.load and not by_copies:
         about = "about " if answer.load.estimate else ""

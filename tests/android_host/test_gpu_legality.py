@@ -112,6 +112,31 @@ CASES: dict[str, tuple[Callable[[], onnx.ModelProto], str, dict[str, str], str, 
         ),
         "", {}, "webgpu-channels", is_wrong,
     ),
+    "Conv of groups in NHWC": (
+        lambda: parsed(
+            "g (float[1, 12, 6, 6] x) => (float[1, 12, 4, 4] y) { y = Conv <group = 2> (x, w) }",
+            w=np.sin(np.arange(12 * 6 * 9, dtype=np.float32)).reshape(12, 6, 3, 3),
+        ),
+        "", {}, "webgpu-groups", is_wrong,
+    ),
+    "ArgMax behind Conv": (
+        lambda: parsed(
+            "g (float[1, 4, 6, 6] x) => (int64[1, 1, 4, 4] y) { c = Conv (x, w)  y = ArgMax <axis = 1> (c) }",
+            w=np.linspace(-1, 1, 8 * 4 * 9, dtype=np.float32).reshape(8, 4, 3, 3) ** 3, opset=13,
+        ),
+        "basic", {}, "webgpu-moved", is_wrong,
+    ),
+    "DequantizeLinear before Conv": (
+        lambda: parsed(
+            "g (uint8[1, 4, 6, 6] x) => (float[1, 4, 4, 4] y) { d = DequantizeLinear (x, s)  y = Conv (d, w) }",
+            w=np.linspace(-1, 1, 4 * 4 * 9, dtype=np.float32).reshape(4, 4, 3, 3), s=np.float32(0.1), opset=13,
+        ),
+        "basic", {}, "webgpu-moved", fails,
+    ),
+    "Softmax over several axes": (
+        lambda: parsed("g (float[1, 10, 1, 1] x) => (float[1, 10, 1, 1] y) { y = Softmax (x) }", opset=9),
+        "", {}, "webgpu-kernel", fails,
+    ),
     "BatchNormalization of two dimensions in NCHW": (
         lambda: parsed(
             "g (float[1, 4] x) => (float[1, 4] y) { y = BatchNormalization (x, s, b, m, v) }",

@@ -1,5 +1,6 @@
 """What of a file no WebGPU, no CUDA graph and no ARM kernel of int8 products takes, read without a library."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,103 @@ def test_names_for_the_cpu_that_no_node_has_are_refused(tmp_path: Path, name: st
 
 
 CAPTURING = {"cuda": "enable_cuda_graph", "tensorrt": "trt_cuda_graph_enable"}
+
+
+def rules(file: Path, layout: str = "NHWC") -> list[str]:
+    return [finding.rule for finding in gpu_findings(file, Release(1, 29), {"preferredLayout": layout}, "m")]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "group", "wrong"),
+    [(12, 2, True), (24, 4, True), (50, 2, True), (24, 2, False), (24, 8, False), (12, 4, False), (12, 1, False)],
+)
+def test_outputs_of_groups_that_do_not_divide_as_all_do_are_wrong_in_nhwc(
+    outputs: int, group: int, wrong: bool, tmp_path: Path
+) -> None:
+    model = parsed(
+        f"g (float[1, 24, 4, 4] x) => (float[1, {outputs}, 2, 2] y) {{ y = Conv <group = {group}> (x, w) }}",
+        w=np.ones((outputs, 24 // group, 3, 3), np.float32),
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    assert rules(tmp_path / "m.onnx") == ["webgpu-groups"] * wrong
+    assert rules(tmp_path / "m.onnx", "NCHW") == []
+
+
+@pytest.mark.parametrize(
+    ("ends", "garbage"),
+    [
+        ("int64[1, 1, 4, 4] y) { c = Conv (x, w)  y = ArgMax <axis = 1> (c)", True),
+        ("int64[1, 4, 4] y) { c = Conv (x, w)  y = ArgMax <axis = 1, keepdims = 0> (c)", False),
+        ("bool[1, 4, 4, 4] y) { c = Conv (x, w)  g = Greater (c, t)  y = Not (g)", True),
+        ("float[1, 4, 4, 4] y) { c = Conv (x, w)  g = Greater (c, t)  y = Where (g, c, t)", False),
+        ("uint8[1, 4, 3, 3] y) { c = MaxPool <kernel_shape = [4, 4]> (x)  a = Abs (c)  y = Cast <to = 2> (a)", True),
+        ("int32[1, 4, 4, 4] y) { c = Conv (x, w)  y = Cast <to = 6> (c)", False),
+    ],
+)
+def test_transposes_that_a_session_moves_to_the_cpu_need_an_onnx_file_or_nchw(
+    ends: str, garbage: bool, tmp_path: Path
+) -> None:
+    constants = {"w": np.ones((4, 4, 3, 3), np.float32), "t": np.float32(1)}
+    model = parsed(f"g (float[1, 4, 6, 6] x) => ({ends} }}", opset=13, **constants)
+    onnx.save(model, tmp_path / "m.onnx")
+    file = convert(tmp_path / "m.onnx", tmp_path / "m.ort", level="basic")
+    assert rules(file) == ["webgpu-moved"] * garbage
+    assert rules(file, "NCHW") == rules(tmp_path / "m.onnx") == []
+
+
+def test_a_dequantize_linear_before_a_conv_needs_an_onnx_file_or_nchw(tmp_path: Path) -> None:
+    model = parsed(
+        "g (uint8[1, 4, 6, 6] x) => (float[1, 4, 4, 4] y) { d = DequantizeLinear (x, s, z)  y = Conv (d, w) }",
+        w=np.ones((4, 4, 3, 3), np.float32), s=np.float32(0.1), z=np.uint8(3), opset=13,
+    )  # fmt: skip
+    onnx.save(model, tmp_path / "m.onnx")
+    file = convert(tmp_path / "m.onnx", tmp_path / "m.ort", level="basic")
+    assert rules(file) == ["webgpu-moved"]
+    assert rules(file, "NCHW") == rules(tmp_path / "m.onnx") == []
+    assert "in ORT format: WebGPU fails at the first run" in ort_mobile("check", tmp_path / "m.onnx").out
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis", "opset", "fails"),
+    [("1, 1000, 1, 1", 1, 9, True), ("2, 3, 4, 5", 2, 11, True), ("2, 3, 4, 5", 3, 11, False),
+     ("2, 8, 4, 4", 1, 11, False), ("1, 1000, 1, 1", 1, 13, False), ("1, 10", 1, 9, False)],
+)  # fmt: skip
+def test_an_old_softmax_over_several_axes_fails_where_the_last_does_not_divide(
+    shape: str, axis: int, opset: int, fails: bool, tmp_path: Path
+) -> None:
+    text = f"g (float[{shape}] x) => (float[{shape}] y) {{ y = Softmax <axis = {axis}> (x) }}"
+    onnx.save(parsed(text, opset=opset), tmp_path / "m.onnx")
+    assert rules(tmp_path / "m.onnx") == ["webgpu-kernel"] * fails
+
+
+def test_a_second_output_of_max_pool_counts_without_a_name(tmp_path: Path) -> None:
+    model = parsed("g (float[1, 1, 4, 4] x) => (float[1, 1, 2, 2] y) { y = MaxPool <kernel_shape = [3, 3]> (x) }")
+    model.graph.node[0].output.append("")
+    onnx.save(model, tmp_path / "m.onnx")
+    assert rules(tmp_path / "m.onnx") == ["webgpu-kernel"]
+
+
+GROUPS = "g (float[1, 12, 4, 4] x) => (float[1, 12, 2, 2] y) { y = Conv <group = 2> (x, w) }"
+INDICES = """g (float[1, 1, 4, 4] x) => (float[1, 1, 2, 2] y, int64[1, 1, 2, 2] i) {
+    y, i = MaxPool <kernel_shape = [3, 3]> (x)
+}"""
+
+
+@pytest.mark.parametrize(("text", "layout"), [(GROUPS, "preferredLayout=NCHW"), (INDICES, "")])
+def test_what_is_refused_to_run_is_praised_nowhere(text: str, layout: str, tmp_path: Path) -> None:
+    weights = {"w": np.ones((12, 6, 3, 3), np.float32)} if "w)" in text else {}
+    onnx.save(parsed(text, **weights), tmp_path / "m.onnx")
+    (model,) = json.loads(ort_mobile("check", tmp_path / "m.onnx", "--json", "-").out)["models"]
+    row = next(row for row in model["rows"] if row["ep"] == "webgpu")
+    assert (row["as_is"]["verdict"], row["level"]) == ("yes" if layout else "no", layout)
+    done = ort_mobile("partition", tmp_path / "m.onnx", "--ep", "webgpu", "--advise", code=0)
+    assert "does not run on the phone: WebGPU" in done.out
+    assert "verdict: use the CPU" in done.out
+    assert ("needs the setting --webgpu-options preferredLayout=NCHW" in done.out) == bool(layout)
+    (answer,) = json.loads(ort_mobile("partition", tmp_path / "m.onnx", "--ep", "webgpu", "--json", "-").out)["models"]
+    assert answer["load"]["at_run"]
+
+
 BRANCHES = """(bool c, float[2] x) => (float[2] y) {
     y = If (c) <then_branch = t () => (float[2] a) { a = Relu (x) }, else_branch = e () => (float[2] b) { b = Neg (x) }>
 }"""

@@ -175,7 +175,8 @@ def chain_models() -> Iterator[tuple[str, onnx.ModelProto]]:
 def _with(parsed: Any, text: str, constants: Mapping[str, Any]) -> onnx.ModelProto:
     """The model of a text with those constants that it reads."""
     read = {name for name in constants if re.search(rf"\b{name}\b", text.partition("{")[2])}
-    return parsed(f"g {text}", opset=17, **{name: constants[name] for name in read})
+    model: onnx.ModelProto = parsed(f"g {text}", opset=17, **{name: constants[name] for name in read})
+    return model
 
 
 def _windowed(op_type: str, shape: Sequence[int], weights: Sequence[int], group: int) -> onnx.ModelProto:
