@@ -129,7 +129,8 @@ CASES: dict[str, tuple[Callable[[], onnx.ModelProto], str, dict[str, str], str, 
     "DequantizeLinear before Conv": (
         lambda: parsed(
             "g (uint8[1, 4, 6, 6] x) => (float[1, 4, 4, 4] y) { d = DequantizeLinear (x, s)  y = Conv (d, w) }",
-            w=np.linspace(-1, 1, 4 * 4 * 9, dtype=np.float32).reshape(4, 4, 3, 3), s=np.float32(0.1), opset=13,
+            w=np.linspace(-1, 1, 4 * 4 * 9, dtype=np.float32).reshape(4, 4, 3, 3),
+            s=np.array(0.1, np.float32), opset=13,
         ),
         "basic", {}, "webgpu-moved", fails,
     ),

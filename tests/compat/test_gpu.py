@@ -118,8 +118,8 @@ def test_outputs_of_groups_that_do_not_divide_as_all_do_are_wrong_in_nhwc(
 def test_transposes_that_a_session_moves_to_the_cpu_need_an_onnx_file_or_nchw(
     ends: str, garbage: bool, tmp_path: Path
 ) -> None:
-    constants = {"w": np.ones((4, 4, 3, 3), np.float32), "t": np.float32(1)}
-    model = parsed(f"g (float[1, 4, 6, 6] x) => ({ends} }}", opset=13, **constants)
+    constants = {"w": np.ones((4, 4, 3, 3), np.float32), "t": np.array(1, np.float32)}
+    model = parsed(f"g (float[1, 4, 6, 6] x) => ({ends} }}", 13, **constants)
     onnx.save(model, tmp_path / "m.onnx")
     file = convert(tmp_path / "m.onnx", tmp_path / "m.ort", level="basic")
     assert rules(file) == ["webgpu-moved"] * garbage
@@ -129,7 +129,7 @@ def test_transposes_that_a_session_moves_to_the_cpu_need_an_onnx_file_or_nchw(
 def test_a_dequantize_linear_before_a_conv_needs_an_onnx_file_or_nchw(tmp_path: Path) -> None:
     model = parsed(
         "g (uint8[1, 4, 6, 6] x) => (float[1, 4, 4, 4] y) { d = DequantizeLinear (x, s, z)  y = Conv (d, w) }",
-        w=np.ones((4, 4, 3, 3), np.float32), s=np.float32(0.1), z=np.uint8(3), opset=13,
+        w=np.ones((4, 4, 3, 3), np.float32), s=np.array(0.1, np.float32), z=np.array(3, np.uint8), opset=13,
     )  # fmt: skip
     onnx.save(model, tmp_path / "m.onnx")
     file = convert(tmp_path / "m.onnx", tmp_path / "m.ort", level="basic")
@@ -167,7 +167,7 @@ INDICES = """g (float[1, 1, 4, 4] x) => (float[1, 1, 2, 2] y, int64[1, 1, 2, 2] 
 @pytest.mark.parametrize(("text", "layout"), [(GROUPS, "preferredLayout=NCHW"), (INDICES, "")])
 def test_what_is_refused_to_run_is_praised_nowhere(text: str, layout: str, tmp_path: Path) -> None:
     weights = {"w": np.ones((12, 6, 3, 3), np.float32)} if "w)" in text else {}
-    onnx.save(parsed(text, **weights), tmp_path / "m.onnx")
+    onnx.save(parsed(text, 17, **weights), tmp_path / "m.onnx")
     (model,) = json.loads(ort_mobile("check", tmp_path / "m.onnx", "--json", "-").out)["models"]
     row = next(row for row in model["rows"] if row["ep"] == "webgpu")
     assert (row["as_is"]["verdict"], row["level"]) == ("yes" if layout else "no", layout)

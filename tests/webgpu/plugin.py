@@ -100,7 +100,7 @@ def _asked(paths: Iterable[Path], options: dict[str, str]) -> Iterator[Label]:
 def main() -> None:
     """Answer for the paths on the standard input, with the plugin's options as arguments."""
     import onnxruntime
-    from onnxruntime_ep_webgpu import get_library_path  # type: ignore[import-not-found,unused-ignore]
+    from onnxruntime_ep_webgpu import get_library_path  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     options = dict(word.split("=", 1) for word in sys.argv[1:])
     out = os.fdopen(os.dup(1), "wb", buffering=0)

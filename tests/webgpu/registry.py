@@ -148,7 +148,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="print every kernel of the plugin")
     chosen = parser.parse_args()
-    from onnxruntime_ep_webgpu import get_library_path  # type: ignore[import-not-found,unused-ignore]
+    from onnxruntime_ep_webgpu import get_library_path  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     different = 0
     for int64 in (False, True):
