@@ -403,6 +403,14 @@ def gpu_claims(session: nox.Session) -> None:
     session.run("python", "-m", "tests.webgpu.registry")
 
 
+@nox.session
+def webgpu_sweep(session: nox.Session) -> None:
+    """What WebGPU's plugin computes on a software Vulkan driver, beside the CPU: operators, chains of them, random graphs."""
+    install_packages(session, ("chromium-common",), "a software Vulkan driver", present=Path(SWIFTSHADER).is_file())
+    session.install("-e", ".", *groups("test"), "onnxruntime-ep-webgpu")
+    session.run("python", "-m", "tests.webgpu.sweep", *session.posargs)
+
+
 @development_session
 def browser_tests(session: nox.Session) -> None:
     """The report page in a real Chromium: audit, keyboard, paper, widths; `-- --write-pictures` for docs/pictures."""
