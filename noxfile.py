@@ -405,7 +405,7 @@ def gpu_claims(session: nox.Session) -> None:
 
 @nox.session
 def webgpu_sweep(session: nox.Session) -> None:
-    """What WebGPU's plugin computes on a software Vulkan driver, beside the CPU: operators, chains of them, random graphs."""
+    """What WebGPU's plugin computes on a software Vulkan driver, beside the CPU: operators, chains, random graphs."""
     install_packages(session, ("chromium-common",), "a software Vulkan driver", present=Path(SWIFTSHADER).is_file())
     session.install("-e", ".", *groups("test"), "onnxruntime-ep-webgpu")
     session.run("python", "-m", "tests.webgpu.sweep", *session.posargs)
