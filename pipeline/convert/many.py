@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version as installed_version
@@ -45,7 +45,7 @@ from pipeline.core.files import (
 )
 from pipeline.core.progress import NoProgress, Progress
 from pipeline.core.providers import WEBGPU
-from pipeline.core.releases import Release, line_of
+from pipeline.core.releases import OLDEST_RULES, Release, line_of
 from pipeline.core.variant import Artifact, Level, Style, Variant
 from pipeline.core.workers import MODEL_FACTOR, Task, TaskOutcome, memory_budget, needed_bytes, run_tasks, time_limit
 from pipeline.dataset import Dataset
@@ -500,7 +500,24 @@ def _preflight(
             )  # fmt: skip
             key = artifact.model, artifact.variant.name
             findings_of[key] = (*findings_of[key], plain)
+    for artifact in artifacts:
+        key = artifact.model, artifact.variant.name
+        findings_of[key] = (*findings_of[key], *_for_gpu(job.output / artifact.file, artifact, release))
     return {key: findings for key, findings in findings_of.items() if findings}
+
+
+def _for_gpu(file: Path, artifact: Artifact, release: Release) -> Iterator[Finding]:
+    """Why a WebGPU session does not run an artifact that is made for one, or in one layout alone."""
+    if WEBGPU not in artifact.variant.providers or release < OLDEST_RULES:
+        return
+    from pipeline.compat.gpu import first_on_gpu  # the rules of a provider
+
+    in_layouts = [first_on_gpu(file, release, {"preferredLayout": layout}) for layout in ("NHWC", "NCHW")]
+    found = next(filter(None, reversed(in_layouts)), None)  # what NCHW does not cure, where there is such a thing
+    if found and in_layouts[0]:
+        remedy = found.remedy if in_layouts[1] else "open it with preferredLayout=NCHW, in which it runs"
+        why = "so a run with it is refused" if in_layouts[1] else "that is the layout of a session that names none"
+        yield msgspec.structs.replace(found, severity=Severity.WARNING, where=artifact.file, why=why, remedy=remedy)
 
 
 def _checked(job: ConversionJob, work: Path, progress: Progress) -> ConversionJob:

@@ -511,7 +511,7 @@ def summarized(answer: ModelAnswer) -> Prediction:
         partitions=load.compiled if load else len(answer.partitions),
         estimate=bool(load and load.estimate),
         rules=answer.rules_release if answer.rules_release != answer.ort_release else "",
-        error=answer.error or (load.error if load else None),
+        error=answer.error or (load.error if load and not load.at_run else None),
         refused=tuple(
             RefusedNodes(operator=key[0], reason=key[1], nodes=tuple(names)) for key, names in refused.items()
         ),

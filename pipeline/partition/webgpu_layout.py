@@ -89,9 +89,10 @@ def moved_to_cpu(graph: Graph, settings: Settings, claimed: Container[int]) -> I
 
 
 def _in_nhwc(graph: Graph, node: Node, settings: Settings, claimed: Container[int]) -> bool:
-    """Whether a session gives it the kernel for NHWC."""
+    """Whether a session gives it the kernel for NHWC; InstanceNormalization keeps its layout all the same, seen."""
     return (
         node.index in claimed
+        and node.op_type != "InstanceNormalization"
         and node.domain in ("", "com.microsoft")
         and (NHWC, "Conv" if node.op_type == "FusedConv" else node.op_type) in kernels()
         and kernel_of(graph, node, settings) is not None

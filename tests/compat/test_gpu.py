@@ -177,6 +177,8 @@ def test_what_is_refused_to_run_is_praised_nowhere(text: str, layout: str, tmp_p
     assert ("needs the setting --webgpu-options preferredLayout=NCHW" in done.out) == bool(layout)
     (answer,) = json.loads(ort_mobile("partition", tmp_path / "m.onnx", "--ep", "webgpu", "--json", "-").out)["models"]
     assert answer["load"]["at_run"]
+    told = ort_mobile("convert", tmp_path / "m.onnx", "--ep", "webgpu", "--level", "basic", "--output", tmp_path).err
+    assert ("remedy: open it with preferredLayout=NCHW" if layout else "why: so a run with it is refused") in told
 
 
 BRANCHES = """(bool c, float[2] x) => (float[2] y) {

@@ -94,8 +94,8 @@ tiled | bool | g = Greater (c, t) y = Tile (g, four)
 expanded | bool | g = Greater (c, t) y = Expand (g, wide)
 concat | bool | g = Greater (c, t) l = Less (c, t) y = Concat <axis = 1> (g, l)
 plain | float | y = Relu (c)
-topk | int64 | v, y = TopK <axis = 1> (c, two)
-onehot | float | p = ReduceMax (c, one) e = Equal (c, p) y = Cast <to = 1> (e)
+topk | int64 | best, y = TopK <axis = 1> (c, two)
+onehot | float | p = ReduceMax <axes = [1]> (c) e = Equal (c, p) y = Cast <to = 1> (e)
 """
 """What comes behind a layer, by name: the type of the output and the nodes."""
 BEHIND_ALL = ("argmax", "greater", "i64", "u8", "where", "plain", "given")
