@@ -55,6 +55,11 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help="File to write.  [default: MODEL's name with .toml, in this folder]",
 )
+@click.option(
+    "--android", metavar="RELEASE", default="",
+    help="Write the target for an app with the Android library of this release, as 1.29.0.",
+)  # fmt: skip
+@click.option("--ios", is_flag=True, help="Write a target for iOS, too.")
 @data_options
 @dimension_option
 @json_option
@@ -62,6 +67,8 @@ if TYPE_CHECKING:
 def init(
     model: Path,
     output: Path | None,
+    android: str,
+    ios: bool,
     test_data: str | None,
     input_values: dict[str, Any],
     dimensions: dict[str, int],
@@ -75,7 +82,9 @@ def init(
     """
     from pipeline.core.errors import ConfigError
     from pipeline.core.files import write_text
+    from pipeline.core.releases import read_release
     from pipeline.job.template import (
+        Ships,
         campaign_name,
         config_text,
         data_beside,
@@ -86,6 +95,9 @@ def init(
     )
     from pipeline.model.sources import require_model_file
 
+    ships = Ships(android=android, ios=ios)
+    if android:
+        read_release(android, "--android")
     require_model_file(model)
     path = output or Path(f"{model.stem}.toml")
     if path.exists() and not force:
@@ -94,7 +106,7 @@ def init(
         )
     data = data_beside(model, dataset_from(test_data, input_values))
     guess = guess_for(model, data, dimensions)
-    write_text(path, config_text(model, path.parent, guess, data))
+    write_text(path, config_text(model, path.parent, guess, data, ships))
     outputs.write_json({"config": str(path), "model": str(model), "inputs": guess})
     if outputs.text:
         click.echo("inputs:")
@@ -112,7 +124,8 @@ def init(
         shown = shlex.quote(
             f"./{path}" if str(path).startswith("-") else str(path)
         )  # no command takes it for an option
-        click.echo(f"{path}: written; run it with `ort-mobile run {shown}`")
+        fetch = "" if ships.at_hand else f"fetch the library with `ort-mobile library get {ships.library}`, then "
+        click.echo(f"{path}: written; {fetch}run it with `ort-mobile run {shown}`")
 
 
 FLAGS = ("USE_FP16", "USE_NCHW", "CPU_DISABLED", "CPU_ONLY")

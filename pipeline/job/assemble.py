@@ -42,6 +42,7 @@ from pipeline.core.groups import grouped
 from pipeline.core.progress import NoProgress, Progress, StageLog
 from pipeline.core.variant import Artifact, Level
 from pipeline.job.prepare import crowded, profiled, sizes_of, unexpected
+from pipeline.job.sizes import needless_sizes
 from pipeline.job.stored import write_reports
 from pipeline.ort_build.run import added_by_operator
 from pipeline.release import shipped
@@ -422,6 +423,7 @@ def check_shipping(assembled: Assembled, folder: Path) -> tuple[Finding, ...]:
                 )
                 for row in missing
             ))  # fmt: skip
+    findings += needless_sizes(choices, sizes_of(assembled.record.tables))
     contexts = shipped.chosen_contexts(assembled.record.contexts, assembled.record.checks)
     for target in config.targets:
         kind, release = libraries[target.name].runtime.kind, _release_of(target, installed)

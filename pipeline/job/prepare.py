@@ -26,7 +26,7 @@ from pipeline.check.many import CheckedModel, check_all, check_all_inputs, make_
 from pipeline.check.reference import saturates_here
 from pipeline.check.result import Reference
 from pipeline.compat.contexts import NpuContext
-from pipeline.config import CheckConfig, Config, ModelConfig, Platform, Target, wanted_variants
+from pipeline.config import CheckConfig, Config, MeasureConfig, ModelConfig, Platform, Target, wanted_variants
 from pipeline.config.tables import is_function
 from pipeline.convert.aware import choose_reference
 from pipeline.convert.many import convert_models, require_compiler, with_contexts, with_shared_weights
@@ -177,14 +177,18 @@ def quick(config: Config) -> Config:
         levels=tuple(level for level in variants.levels if level in LEVELS) or variants.levels,
         styles=tuple(style for style in variants.styles if style in STYLES) or variants.styles,
     )
-    shorter = msgspec.structs.replace(
+    return msgspec.structs.replace(config, variants=fewer, measure=shorter(measure))
+
+
+def shorter(measure: MeasureConfig) -> MeasureConfig:
+    """The same with fewer rounds of fewer inferences, for a first look."""
+    return msgspec.structs.replace(
         measure,
         rounds=min(measure.timed_rounds, ROUNDS),
         min_seconds=min(measure.min_seconds, MIN_SECONDS),
         min_runs=min(measure.min_runs, MIN_RUNS),
         warmup=1 if isinstance(measure.warmup, str) else min(measure.warmup, 1),
     )
-    return msgspec.structs.replace(config, variants=fewer, measure=shorter)
 
 
 def left_out(config: Config) -> str:

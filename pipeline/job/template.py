@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -12,10 +13,11 @@ from pipeline.config import DEFAULT_TARGET, FILL_IN, Config, InputValue, ModelCo
 from pipeline.core.errors import ModelError
 from pipeline.core.files import readable_name
 from pipeline.core.providers import aware_names, on_any_chip
-from pipeline.core.releases import SWIFT_PACKAGES, Release, installed_release
+from pipeline.core.releases import SWIFT_PACKAGES, Release, installed_release, read_release
 from pipeline.core.workers import Task, needed_bytes, run_tasks
 from pipeline.dataset import Dataset
 from pipeline.dataset.guess import DATA, GIVEN, Guess, guess_inputs, no_size
+from pipeline.library.fetch import known_libraries
 from pipeline.model.signature import names_of, open_axes
 from pipeline.model.sources import SourceModel, source_bytes
 from pipeline.release.shipped import newest_android
@@ -54,13 +56,13 @@ min_api_level = 27              # NNAPI needs 27
 {mark}ort_release = "{release}"
 # The library that ships, exactly: the released package pins it, and on x86-64 Linux the bundle is proven in it. Without
 # it, apps get any patch of the release (docs/android-release.md). An AAR's path, or a release:
-# library = "android:{release}.0"
+{library}
 
-# [[targets]]
-# name = "ios"
-# platform = "ios"
-# min_os_version = "15.1"
-# ort_release = "{swift}"           # the newest with a Swift package that is known
+{ios}[[targets]]
+{ios}name = "ios"
+{ios}platform = "ios"
+{ios}min_os_version = "15.1"
+{ios}ort_release = "{swift}"           # the newest with a Swift package that is known
 
 [variants]
 levels = ["none", "basic", "extended", "all"]
@@ -94,14 +96,36 @@ margin_percent = 5              # closer than this is the same
 """
 
 
-def config_text(model: Path, folder: Path, guess: Guess, data: Dataset) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ships:
+    """What the app of a new config ships: a release for Android, as 1.29.0, and whether it is for iOS, too."""
+
+    android: str = ""
+    ios: bool = False
+
+    @property
+    def library(self) -> str:
+        """The library of the Android target; "" where none was named."""
+        patch = self.android if self.android.count(".") == 2 else f"{self.android}.0"
+        return f"android:{patch}" if self.android else ""
+
+    @property
+    def at_hand(self) -> bool:
+        """Whether the library needs not be fetched first."""
+        return not self.library or any(row.name == self.library and row.at_hand for row in known_libraries())
+
+
+def config_text(model: Path, folder: Path, guess: Guess, data: Dataset, ships: Ships) -> str:
     """A config for a model, to stand in `folder`, with what was found for its inputs."""
     release, installed = _android_release(), installed_release()
+    if ships.android:
+        release = read_release(ships.android, "--android")
     values = guess.values | data.inputs
     pairs = ", ".join(f"{quoted(name)} = {_toml(value)}" for name, value in values.items())
     reasons = "; ".join(f"{safe_line(name)}: {guess.reasons[name]}" for name in guess.values)
     inputs = f"inputs = {{ {pairs} }}{'  # GUESSED' if guess.values else ''}"
     why = f"the newest whose AAR is known; this computer has {installed}" if release else "by default as installed"
+    why = "that of the library" if ships.android else why
     return TEMPLATE.format(
         model=quoted(model.name).strip('"'),
         name=quoted(campaign_name(model)),
@@ -119,6 +143,8 @@ def config_text(model: Path, folder: Path, guess: Guess, data: Dataset) -> str:
         why=why,
         mark="" if release else "# ",
         release=release or installed,
+        library=f'library = "{ships.library}"' if ships.library else f'# library = "android:{release or installed}.0"',
+        ios="" if ships.ios else "# ",
         swift=max(SWIFT_PACKAGES),
     )
 

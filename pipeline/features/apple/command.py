@@ -40,7 +40,7 @@ def apple(
     manifest = verify_bundle(bundle)
     refuse_unproven(bundle, manifest)
     table = AppleRelease(
-        name=name, target=target, onnxruntime=version, telemetry=Telemetry(telemetry),
+        name=name, target=target, folder=str(output), onnxruntime=version, telemetry=Telemetry(telemetry),
         runtime=str(runtime) if runtime else None, runtime_url=runtime_url,
     )  # fmt: skip
     with swift_package(bundle, manifest, table) as package:

@@ -223,8 +223,9 @@ def _package(
     versions = _versions_for(ships[0].ort_release, ships[0].platform, table, runtime)
     systems = _systems(ships, versions, operators)
     sources = swift_sources(manifest, target, module, telemetry=table.telemetry is not Telemetry.OFF)
+    beside = Path(table.folder or FOLDER).absolute().name
     classes = tuple(name for file in sources if (name := file.removesuffix(".swift")) not in TAKEN)
-    files: dict[str, str | Path] = {README: _readme(manifest, ships, module, classes, versions, runtime)}
+    files: dict[str, str | Path] = {README: _readme(manifest, ships, module, beside, classes, versions, runtime)}
     notes, runtime_targets = list(warnings(content, target)), ""
     if runtime:
         files |= runtime_files(runtime, archive)
@@ -373,9 +374,10 @@ WARM_UP = "- `model.warmUp(…)` behind it compiles the shaders of a GPU in the 
 
 
 def _readme(
-    manifest: Manifest, ships: Sequence[Shipped], module: str, classes: Sequence[str], versions: SwiftPackageVersion,
-    runtime: XcFramework | None,
+    manifest: Manifest, ships: Sequence[Shipped], module: str, folder: str, classes: Sequence[str],
+    versions: SwiftPackageVersion, runtime: XcFramework | None,
 ) -> str:  # fmt: skip
+    """The README.md of a package that lies in a folder of this name, by which others name a package that has a path."""
     gpu = any(provider_named(way.provider).gpu for shipped in ships for way in shipped.runs)
     brings = "the package has a build of its own" if runtime else f"its Swift package comes with it ({versions.swift})"
     first = classes[0]
@@ -390,8 +392,8 @@ again.
 Xcode: File > Add Package Dependencies > Add Local, and this folder. In the Package.swift of an app:
 
 ```swift
-.package(path: "../{module}")
-.product(name: "{module}", package: "{module}")
+.package(path: {swift_text(f"../{folder}")})
+.product(name: "{module}", package: {swift_text(folder)})
 ```
 
 In the app:

@@ -38,6 +38,7 @@ def counts(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[int
     "--min-seconds", type=click.FloatRange(min=0, min_open=True), default=0.2, show_default=True,
     help="Minimum seconds of inferences per process.",
 )  # fmt: skip
+@click.option("--quick", is_flag=True, help="Measure less: 3 rounds of some 5 inferences. For a first look.")
 @measure_options
 @click.option(
     "--profile", "profiles", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
@@ -84,6 +85,7 @@ def perf(
     rounds: int,
     min_runs: int,
     min_seconds: float,
+    quick: bool,
     profiles: Path | None,
     blame: bool,
     concurrent: str,
@@ -109,12 +111,17 @@ def perf(
     from pipeline.core.errors import ExitCode
     from pipeline.features.perf import job
     from pipeline.job.bench import PerfOrder
+    from pipeline.job.prepare import shorter
     from pipeline.report.formats import show_report
     from pipeline.report.layout import failed_lines
     from pipeline.report.profiles import profile_parts
     from pipeline.report.show import show
     from pipeline.report.wording import sections_of
 
+    measure = options.with_given(
+        MeasureConfig(rounds=rounds, min_runs=min_runs, min_seconds=min_seconds, perf_test=perf_test, plugins=plugins),
+        answers,
+    )
     order = PerfOrder(
         files=files,
         options=options_of(answers),
@@ -122,12 +129,7 @@ def perf(
         library=library,
         dimensions=dimensions,
         data=options.dataset_from(test_data, input_values),
-        measure=options.with_given(
-            MeasureConfig(
-                rounds=rounds, min_runs=min_runs, min_seconds=min_seconds, perf_test=perf_test, plugins=plugins
-            ),
-            answers,
-        ),
+        measure=shorter(measure) if quick else measure,
         conditions=conditions_of(answers),
         profiles=profiles,
         blame=blame,

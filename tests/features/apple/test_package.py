@@ -53,7 +53,7 @@ def test_a_package_has_the_model_its_class_and_one_dependency(tmp_path: Path) ->
     assert 'resources: [.copy("Models")]' in manifest
     readme = files["README.md"].decode()
     assert "import DemoAppModels\n\nlet model = try M()\n" in readme
-    assert '.product(name: "DemoAppModels", package: "DemoAppModels")' in readme
+    assert '.package(path: "../package")\n.product(name: "DemoAppModels", package: "package")' in readme
     assert "warmUp" not in readme, "only the model for Android runs on a GPU"
 
 
@@ -251,10 +251,10 @@ def test_a_zip_of_it_gives_the_same_package_and_an_address_its_checksum(tmp_path
     shutil.make_archive(str(tmp_path / "own"), "zip", tmp_path, "own.xcframework")
     url = "https://example.com/a/onnxruntime.zip"
     for name, given in (("one", framework), ("two", tmp_path / "own.zip")):
-        released(tmp_path, "--runtime", str(given), "--runtime-url", url, package=name)
-    assert files_of(tmp_path / "one") == files_of(tmp_path / "two")
-    digest = hashlib.sha256((tmp_path / "one/onnxruntime.xcframework.zip").read_bytes()).hexdigest()
-    assert f'url: "{url}", checksum: "{digest}"' in (tmp_path / "one/Package.swift").read_text()
+        released(tmp_path, "--runtime", str(given), "--runtime-url", url, package=f"{name}/p")
+    assert files_of(tmp_path / "one/p") == files_of(tmp_path / "two/p")
+    digest = hashlib.sha256((tmp_path / "one/p/onnxruntime.xcframework.zip").read_bytes()).hexdigest()
+    assert f'url: "{url}", checksum: "{digest}"' in (tmp_path / "one/p/Package.swift").read_text()
 
 
 def _link(place: Path) -> None:

@@ -52,6 +52,11 @@ def row_of(done: Done) -> dict[str, Any]:
     return row
 
 
+def test_a_quick_look_takes_three_short_rounds(model: Path) -> None:
+    (row,) = ort_mobile("perf", model, "--quick", "--json", "-").document()["rows"]
+    assert row["rounds"] == 3
+
+
 def in_both_forms(folder: Path, model: Path, *words: object, code: int = 0) -> tuple[Done, dict[str, Any]]:
     """What a command shows people, and the row that it writes into a document."""
     done = ort_mobile("perf", model, *words, *SHORT[:-1], folder / "perf.json", code=code)
