@@ -367,17 +367,42 @@ def _same_answer(outputs: Outputs, expected: Outputs) -> int:
 
 def _powers(outputs: Outputs, expected: Outputs) -> tuple[float, ...]:
     """What the measures of error are made of, for one output: product, squares of both, of their difference, its
-    largest, least and largest of the original, and how many elements. A NaN stays one.
+    largest, least and largest of the original, how many elements, and the original's sum. A NaN stays one.
     """
     ours, reference = _the_output(outputs).astype(np.float64).ravel(), _the_output(expected).astype(np.float64).ravel()
     if ours.shape != reference.shape or not ours.size:
-        return (np.nan,) * 8
+        return (np.nan,) * 9
     with np.errstate(invalid="ignore", over="ignore"):
         error = ours - reference
         return (
             float(ours @ reference), float(ours @ ours), float(reference @ reference), float(error @ error),
             float(np.abs(error).max()), float(reference.min()), float(reference.max()), float(ours.size),
+            float(reference.sum()),
         )  # fmt: skip
+
+
+def _equal_share(outputs: Outputs, expected: Outputs) -> float:
+    """The share of elements that are the original's; 0 for another shape, 1 where neither has any."""
+    ours, reference = _the_output(outputs), _the_output(expected)
+    if ours.shape != reference.shape:
+        return 0.0
+    return float((ours == reference).mean()) if reference.size else 1.0
+
+
+NO_VARIANCE = 1e-9
+"""A share of the power below which what is left beside the mean is rounding."""
+
+
+def _r2(powers: Floats, weights: Counts) -> float:
+    """The coefficient of determination over all elements of all samples: 1 less the squared error by the original's
+    squared deviation from its mean. Of an original that is the same everywhere, by its power.
+    """
+    error, power, total = (float(weights @ powers[:, column]) for column in (3, 2, 8))
+    spread = power - total**2 / float(weights @ powers[:, 7])
+    signal = spread if spread > NO_VARIANCE * power else power
+    if signal > 0 or math.isnan(signal):
+        return 1 - error / signal
+    return 1.0 if error == 0 else -math.inf
 
 
 def _cosine(powers: Floats, weights: Counts) -> float:
@@ -543,6 +568,8 @@ METRICS: dict[MetricName, Metric] = {
         _labelled(MetricName.WER, partial(_text_errors, True, ()), _error_rate, higher_is_better=False),
         _labelled(MetricName.CER, partial(_text_errors, False, ()), _error_rate, higher_is_better=False),
         _compared(MetricName.AGREEMENT, _mean, measure=_same_answer, paired=True, perfect=1.0),
+        _compared(MetricName.R2, _r2, perfect=1.0),
+        _compared(MetricName.EQUAL, _mean, measure=_equal_share, perfect=1.0),
         _compared(MetricName.COSINE, _cosine, perfect=1.0),
         _compared(MetricName.PSNR, _psnr, share=False),
         _compared(MetricName.SQNR, _sqnr, share=False),
@@ -557,13 +584,31 @@ METRICS: dict[MetricName, Metric] = {
 """Every metric that has a name."""
 
 
-def find_metric(config: AccuracyConfig, *, labelled: bool) -> Metric:
-    """The metric that a config asks for, or what suits the data: top-1 with labels, else agreement.
+LEVELS_FROM = 65
+"""Elements of 8 bits with so many different values are levels, as of an image, not numbers of classes."""
 
-    `score` takes the cosine in place of agreement that nobody asked for where the output has no classes.
+
+def usual_metric(name: str, array: npt.NDArray[Any]) -> Metric:
+    """What compares an output with the original's by default: none that a wrong scale would pass, but for classes,
+    whose scale the floor of the signal to noise sees.
+    """
+    if array.dtype.kind not in "fiub":
+        return METRICS[MetricName.EQUAL]
+    if array.dtype.kind != "f":
+        levels = array.dtype.itemsize == 1 and array.dtype.kind in "iu" and len(np.unique(array)) >= LEVELS_FROM
+        # Of a single number the share is 0 or 1, so that exact statistics of pairs apply
+        return METRICS[MetricName.R2] if levels else replace(METRICS[MetricName.EQUAL], paired=array.size == 1)
+    return METRICS[MetricName.AGREEMENT if looks_like_classes(name, array) else MetricName.R2]
+
+
+def find_metric(config: AccuracyConfig, *, labelled: bool) -> Metric | None:
+    """The metric that a config asks for, or top-1 where there are labels; None for the usual one of each output.
+
     ConfigError for a name that is none, for labels that are not there, and for a budget without a drop.
     """
-    name = config.metric or (MetricName.TOP_1 if labelled else MetricName.AGREEMENT)
+    if config.metric is None and not labelled:
+        return None
+    name = config.metric or MetricName.TOP_1
     if is_function(name):
         metric = _of_function(name)
     elif name in list(MetricName):
@@ -575,12 +620,12 @@ def find_metric(config: AccuracyConfig, *, labelled: bool) -> Metric:
     if metric.needs is Needs.LABELS and not labelled:
         raise ConfigError(
             f"{metric.name} needs labels", where="accuracy.metric", why="the evaluation data have none",
-            remedy="give `labels` (--labels), or a metric that compares with the original model: agreement, cosine",
+            remedy="give `labels` (--labels), or a metric that compares with the original model: agreement, r2",
         )  # fmt: skip
     if config.max_drop is not None and not metric.share:
         raise ConfigError(
             f"{metric.name} has no drop", where="accuracy.max_drop", why="the original model's own is not a number",
-            remedy="leave max_drop out, or take another metric: agreement and cosine need no labels",
+            remedy="leave max_drop out, or take another metric: agreement and r2 need no labels",
         )  # fmt: skip
     if metric.name in (MetricName.WER, MetricName.CER):
         symbols: tuple[str, ...] = ()

@@ -447,10 +447,11 @@ def _not_compared(verification: "Verification") -> list["OutputCheck"]:
 )
 @click.option(
     "--metric", metavar="NAME",
-    help="top-1, top-5, f1, map, miou, wer, cer, agreement, cosine, psnr, sqnr, max-error or module:function.  "
-    "[default: top-1 with labels; without, agreement for scores of classes, else cosine]",
+    help="top-1, top-5, f1, map, miou, wer, cer, agreement, r2, equal, cosine, psnr, sqnr, max-error or "
+    "module:function.  [default: top-1 with labels; for outputs without, agreement of scores of classes, equal of "
+    "whole numbers and texts, else r2]",
 )  # fmt: skip
-@click.option("--model-output", metavar="NAME", help="Output that the metric is computed from.  [default: the first]")
+@click.option("--model-output", metavar="NAME", help="The only output that is judged.  [default: every one]")
 @click.option("--vocabulary", metavar="FILE", help="For wer and cer: the symbol of each class, one a line.")
 @click.option(
     "--max-drop", type=click.FloatRange(0, 1),
@@ -477,7 +478,8 @@ def accuracy(
 
     Each MODEL and ORIGINAL run over the same samples on this computer's CPU. The drop has an interval that holds at
     95 %; with --max-drop a model passes only when the interval excludes a larger drop, and the table says how many
-    samples would tell where these do not. Without labels, outputs are compared with those of ORIGINAL.
+    samples would tell where these do not. Every output is judged, the worst decides; without labels, by ORIGINAL's.
+    Below 10 dB from it a model passes only with a budget that allows it.
     """
     import msgspec
 

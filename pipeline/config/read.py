@@ -19,7 +19,18 @@ import msgspec
 from device_runner.files import read_regular
 from device_runner.library import name_of
 from device_runner.providers import CHIPS, CPU, NNAPI, OTHER_NAMES, PROVIDERS
-from pipeline.config.tables import BuildConfig, MetricName, OneOrMore, PartConfig, RunConfig, Table, is_function
+from pipeline.config.tables import (
+    COMPARING,
+    WITHOUT_DROP,
+    AccuracyConfig,
+    BuildConfig,
+    MetricName,
+    OneOrMore,
+    PartConfig,
+    RunConfig,
+    Table,
+    is_function,
+)
 from pipeline.config.values import Accelerator, Config, ModelConfig, Platform, Target, VariantsConfig
 from pipeline.core.abis import PLATFORM_ABIS
 from pipeline.core.errors import ConfigError
@@ -359,9 +370,25 @@ def problems(config: Config) -> Iterator[Problem]:
     if metric and metric not in metrics and not is_function(metric):
         why = f"metrics: {', '.join(metrics)}, or a function as module:function"
         yield _problem(("accuracy", "metric"), f"there is no metric {metric!r}", why, _suggest(metric, metrics))
+    yield from _of_outputs(config.accuracy)
     for number, model in enumerate(config.models):
         yield from _of_data(("models", number), model)
         yield from _of_sizes(("models", number), model)
+
+
+def _of_outputs(accuracy: AccuracyConfig) -> Iterator[Problem]:
+    """Metrics of single outputs that compare with nothing, or have no drop; and outputs that are not judged."""
+    for name, budget in accuracy.outputs.items():
+        place = ("accuracy", "outputs", name)
+        if budget.metric is not None and budget.metric not in COMPARING:
+            what, why = f"{budget.metric!r} is no metric of a single output", f"possible: {', '.join(COMPARING)}"
+            yield _problem((*place, "metric"), what, why, _suggest(budget.metric, COMPARING))
+        elif budget.metric in WITHOUT_DROP and budget.max_drop is not None:
+            what, why = f"{budget.metric} has no drop", "the original model's own is not a number"
+            yield _problem((*place, "max_drop"), what, why, "leave it out, or take r2, agreement, equal or cosine")
+        if accuracy.output not in (None, name):
+            what, why = f"the output {name!r} is not judged", f"`output` says that {accuracy.output!r} alone is"
+            yield _problem(place, what, why, "remove `output`, or this table")
 
 
 def _of_target(place: KeyPath, target: Target) -> Iterator[Problem]:

@@ -147,26 +147,57 @@ class MetricName(StrEnum):
     WER = "wer"
     CER = "cer"
     AGREEMENT = "agreement"
+    R2 = "r2"
+    EQUAL = "equal"
     COSINE = "cosine"
     PSNR = "psnr"
     SQNR = "sqnr"
     MAX_ERROR = "max-error"
 
 
-class AccuracyConfig(Table, frozen=True, kw_only=True):
-    """The accuracy that artifacts must keep, measured on the evaluation data of each model."""
+COMPARING = tuple(name.value for name in list(MetricName)[list(MetricName).index(MetricName.AGREEMENT) :])
+"""Metrics that compare with the original model's outputs: any output may have its own."""
+WITHOUT_DROP = (MetricName.PSNR.value, MetricName.SQNR.value, MetricName.MAX_ERROR.value)
+"""Metrics whose value of the original itself is not a number."""
+
+MaxDrop = Annotated[float, Meta(ge=0, le=1)]
+
+
+class OutputBudget(Table, frozen=True, kw_only=True):
+    """What one output must keep, where that is not what [accuracy] says of all."""
 
     metric: str | None = None
-    """top-1, top-5, f1, map, miou, wer, cer (with labels); agreement, cosine, psnr, sqnr, max-error (compared with the
-    original model); or a function as `module:function`. Default: top-1 with labels;
-    without, agreement for scores of classes and cosine for other outputs."""
-    max_drop: Annotated[float, Meta(ge=0, le=1)] | None = None
+    """A metric that compares with the original model: agreement, r2, equal, cosine, psnr, sqnr, max-error."""
+    max_drop: MaxDrop | None = None
+    """Largest drop of this output; default: that of [accuracy]."""
+    weight: Annotated[float, Meta(ge=0, le=1000)] = 1.0
+    """How much its drop counts: times this it must keep to `max_drop`. 0: it is not judged, and reports say so."""
+
+
+class AccuracyConfig(Table, frozen=True, kw_only=True):
+    """The accuracy that artifacts must keep, measured on the evaluation data of each model. Every output is judged, and
+    the worst decides.
+    """
+
+    metric: str | None = None
+    """top-1, top-5, f1, map, miou, wer, cer (with labels); agreement, r2, equal, cosine, psnr, sqnr, max-error
+    (compared with the original model); or a function as `module:function`. Default: top-1 with labels for the output
+    that has classes; else, and for the other outputs, agreement for scores of classes, equal for whole numbers and
+    texts, r2 for all others."""
+    max_drop: MaxDrop | None = None
     """Largest drop from the original model, as in 0.01 for one percentage point. Artifacts whose 95 % interval does not
     exclude a larger drop are refused."""
     output: str | None = None
-    """The output that the metric is computed from; default: the first (`map` and functions get all)."""
+    """The only output that is judged, whatever the others do; default: every output (`map` and functions get all)."""
+    outputs: dict[str, OutputBudget] = {}
+    """Metric, budget and weight of single outputs, by their names: `[accuracy.outputs.boxes]`."""
     vocabulary: str | None = None
     """For wer and cer: text file with the symbol of each class, one a line, `<blank>` for the blank of CTC."""
+
+    @property
+    def has_budget(self) -> bool:
+        """Whether any output has a largest drop."""
+        return self.max_drop is not None or any(row.max_drop is not None for row in self.outputs.values())
 
 
 T = TypeVar("T")

@@ -18,7 +18,7 @@ from device_runner.device import Device, DeviceFacts
 from device_runner.providers import provider_named
 from device_runner.result import Mark, RunResult
 from device_runner.spec import TensorFile
-from pipeline.accuracy.evaluate import measure_outputs
+from pipeline.accuracy.score import measure_outputs
 from pipeline.campaign.measure import Bench, CampaignPlan, OpenTurns, runs_left, with_looks
 from pipeline.campaign.plan import (
     ON_THIS_COMPUTER,

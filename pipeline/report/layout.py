@@ -7,7 +7,7 @@ import msgspec
 
 from device_runner.providers import CHIPS, NNAPI, provider_named
 from pipeline.accuracy.metrics import LEAST_SAMPLES, METRICS
-from pipeline.accuracy.result import AccuracyResult, DropVerdict
+from pipeline.accuracy.result import FLOOR_DB, AccuracyResult, DropVerdict, OutputDrift
 from pipeline.campaign.record import place
 from pipeline.check.compare import remedy_of
 from pipeline.check.library_proof import LibraryProof, ProofFinding, ProofRow
@@ -364,12 +364,13 @@ REPORT_HEAD = ("Metric", "Original", "Here", "On devices", "Drop", "95 % interva
 
 def headline(result: AccuracyResult) -> str:
     """The metric, the samples and what they are compared with; what is no accuracy is said to be none."""
-    count = f"{counted(result.samples, 'sample')} of {result.data}"
+    count = f"{counted(result.samples, 'step' if result.steps else 'sample')} of {result.data}"
+    metric = f"{result.metric}{result.of_output}"
     if result.labelled:
-        return f"{result.metric} on {count}, compared with their labels"
+        return f"{metric} on {count}, compared with their labels"
     if result.metric == MetricName.AGREEMENT:
-        return f"agreement with the original's top-1 on {count} without labels: this is not accuracy"
-    return f"{result.metric}, compared with the original's outputs on {count}: this is not accuracy"
+        return f"agreement with the original's top-1{result.of_output} on {count} without labels: this is not accuracy"
+    return f"{metric}, compared with the original's outputs on {count}: this is not accuracy"
 
 
 def number(result: AccuracyResult, value: float | None) -> str:
@@ -381,7 +382,7 @@ def number(result: AccuracyResult, value: float | None) -> str:
     return f"{value:.2%}".replace("%", " %") if _is_share(result) else f"{value:.4g}"
 
 
-def _is_share(result: AccuracyResult) -> bool:
+def _is_share(result: AccuracyResult | OutputDrift) -> bool:
     """Whether values are shares of one; the scale of a user's own function is not known."""
     return result.metric in list(MetricName) and METRICS[MetricName(result.metric)].share
 
@@ -396,7 +397,7 @@ def decibel(value: float | None) -> str:
     return "equal" if value is None else f"{value:.1f} dB"
 
 
-def drop_text(result: AccuracyResult) -> str:
+def drop_text(result: AccuracyResult | OutputDrift) -> str:
     """The drop, in percentage points where values are shares."""
     if result.drop is None:
         return DASH
@@ -426,9 +427,14 @@ def verdict_text(result: AccuracyResult) -> str:
 
 
 def refusal_text(result: AccuracyResult) -> str:
-    """Why a model does not keep to its budget, in one line."""
-    interval = f" ({interval_text(result)})" if result.drop_low is not None else ""
-    return f"{result.model}: {result.metric} drops by {drop_text(result)}{interval}: {verdict_text(result)}"
+    """Why a model does not keep to its budget, or is too far from float, in one line."""
+    if result.over:
+        interval = f" ({interval_text(result)})" if result.drop_low is not None else ""
+        metric = f"{result.metric}{result.of_output}"
+        return f"{result.model}: {metric} drops by {drop_text(result)}{interval}: {verdict_text(result)}"
+    if far := result.below_floor:
+        return f"{result.model}: too far from the original: {far}; at least {FLOOR_DB:g} dB without a budget for less"
+    return f"{result.model}: NaN or infinity where the original gives numbers"
 
 
 def report_cells(result: AccuracyResult | None, rows: Sequence[Row]) -> tuple[str, ...]:
@@ -440,7 +446,7 @@ def report_cells(result: AccuracyResult | None, rows: Sequence[Row]) -> tuple[st
     on_devices = [check.value for row in rows for check in row.checks if check.value is not None]
     worst = min if higher_is_better(result.metric) else max
     return (
-        result.metric,
+        f"{result.metric}{result.of_output}",
         number(result, result.reference_value),
         number(result, result.value),
         number(result, worst(on_devices)) if on_devices else DASH,
@@ -455,7 +461,12 @@ def accuracy_parts(results: Sequence[AccuracyResult]) -> Iterator[Part]:
     """The metric, a table of models, one of outputs, and findings."""
     if not results:
         return
-    yield from map(Line, (headline(results[0]), ""))
+    headlines = [headline(result) for result in results]
+    if len(set(headlines)) == 1:
+        yield Line(headlines[0])
+    else:  # another output or metric decides of each
+        yield from (Line(f"{result.model}: {text}") for result, text in zip(results, headlines, strict=True))
+    yield Line("")
     if chip := results[0].chip:
         yield from map(Line, (f"simulated: the models as the NPU of {chip} ({CHIPS[chip].title}) computes them", ""))
     shown = [
@@ -477,18 +488,36 @@ def accuracy_parts(results: Sequence[AccuracyResult]) -> Iterator[Part]:
             )
             rows.append(
                 (
-                    result.model, drift.output, sqnr, psnr, DASH if drift.cosine is None else f"{drift.cosine:.5f}",
+                    result.model, drift.name, sqnr, psnr, DASH if drift.cosine is None else f"{drift.cosine:.5f}",
                     DASH if drift.max_error is None else f"{drift.max_error:.3g}",
-                    DASH if drift.agreement is None else f"{drift.agreement:.2%}".replace("%", " %"),
+                    *(
+                        DASH if share is None else f"{share:.2%}".replace("%", " %")
+                        for share in (drift.agreement, drift.equal)
+                    ),
+                    _judgement(drift),
                 )
             )  # fmt: skip
-    yield _table(("model", "output", "SQNR", "PSNR", "cosine", "max error", "same top-1"), rows)
+    head = ("model", "output", "SQNR", "PSNR", "cosine", "max error", "same top-1", "equal elements", "judged by")
+    filled = [place for place in range(len(head)) if place < 6 or any(row[place] != DASH for row in rows)]
+    yield _table([head[place] for place in filled], [tuple(row[place] for place in filled) for row in rows])
+    for result in results:
+        if result.unjudged:
+            yield Line(f"not judged of {result.model}: {', '.join(result.unjudged)}")
     for finding in dict.fromkeys(finding for result in results for finding in result.findings):
         yield from map(Line, ("", f"warning: {finding.what}: {finding.why}; {finding.remedy}"))
 
 
+def _judgement(drift: OutputDrift) -> str:
+    """The metric of one output, its drop and the verdict: r2 drops by 0.10 pp, within."""
+    if not drift.metric:
+        return "nothing"
+    drop = f"{drift.metric} drops by {drop_text(drift)}" if drift.drop is not None else drift.metric
+    verdict = drift.verdict.value if drift.verdict else ""
+    return ", ".join(filter(None, (drop, verdict, "too far" if drift.below_floor else "")))
+
+
 def _table(head: Sequence[str], rows: Sequence[tuple[str, ...]]) -> Listing:
-    right = tuple(name for name in head if name not in ("model", "output", "verdict"))
+    right = tuple(name for name in head if name not in ("model", "output", "verdict", "judged by"))
     return Listing(title="", head=tuple(head), rows=tuple(rows), right=right)
 
 

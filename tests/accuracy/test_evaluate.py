@@ -9,9 +9,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from device_runner.spec import ElementType, TensorFile
-from pipeline.accuracy.evaluate import AccuracyRequest, Answer, measure_accuracy, measure_outputs, score
+from pipeline.accuracy.evaluate import AccuracyRequest, measure_accuracy
 from pipeline.accuracy.metrics import DropInterval, bootstrap_interval
 from pipeline.accuracy.result import AccuracyResult, ArtifactAccuracy, DropVerdict
+from pipeline.accuracy.score import Answer, measure_outputs, score
 from pipeline.config import AccuracyConfig
 from pipeline.core.errors import ConfigError, ModelError, PipelineError
 from pipeline.core.progress import NoProgress
@@ -211,7 +212,7 @@ def test_a_metric_that_cannot_be_computed_keeps_no_budget() -> None:
     found = score(embeddings(12, *range(12)), "m", AccuracyConfig(max_drop=0.5), "d")
     assert (found.value, found.not_finite, found.verdict) == (None, 12, DropVerdict.CANNOT_TELL)
     assert found.refused
-    assert verdict_text(found) == "cannot tell: cosine could not be computed, see the warnings"
+    assert verdict_text(found) == "cannot tell: r2 could not be computed, see the warnings"
 
 
 def test_numbers_that_are_lost_are_refused_without_a_budget() -> None:
@@ -252,7 +253,7 @@ def test_detections_are_drawn_again_less_often(monkeypatch: pytest.MonkeyPatch) 
         drawn.append(resamples)
         return bootstrap_interval(weights_to_drop, count, span, 20)
 
-    monkeypatch.setattr("pipeline.accuracy.evaluate.bootstrap_interval", counted)
+    monkeypatch.setattr("pipeline.accuracy.score.bootstrap_interval", counted)
     rows = np.array([[[0, 0, 10, 10, 0.9, 0]]], np.float32)
     label = [[0, 0, 0, 10, 10]]
     made = [answer(n, rows, rows, label) for n in range(12)]

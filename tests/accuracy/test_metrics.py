@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.accuracy.evaluate import score
 from pipeline.accuracy.metrics import METRICS, Metric, Needs, decoded, find_metric
+from pipeline.accuracy.score import score
 from pipeline.config import AccuracyConfig, MetricName
 from pipeline.core.errors import ConfigError, MissingError
 from pipeline.dataset import Sample
@@ -247,13 +247,26 @@ def test_detections_in_three_outputs_are_found_by_name() -> None:
         metric.measure(parts, 3)
 
 
+def test_r2_sees_scale_and_offset() -> None:
+    random = np.random.default_rng(0)
+    truth = random.normal(5, 2, (30, 4))
+    metric = METRICS[MetricName.R2]
+    for ours in (truth, truth + random.normal(0, 0.5, truth.shape), truth * 0.1, truth * -1, truth + 3):
+        expected = 1 - np.square(truth - ours).sum() / np.square(truth - truth.mean()).sum()
+        assert value(metric, list(zip(ours, truth, strict=True))) == pytest.approx(expected, abs=1e-9)
+    assert value(metric, [([2.0], [2.0]), ([2.0], [2.0])]) == 1
+    assert value(metric, [([2.2], [2.0]), ([2.2], [2.0])]) == pytest.approx(0.99)  # by the power, nothing varies
+    assert value(metric, [([0.0], [0.0])]) == 1
+    assert value(metric, [([0.1], [0.0])]) == -math.inf
+
+
 # --- which metric -----------------------------------------------------------------------------------------------------
 
 
 def test_the_metric_follows_the_labels() -> None:
-    assert find_metric(AccuracyConfig(), labelled=True).name == "top-1"
-    assert find_metric(AccuracyConfig(), labelled=False).name == "agreement"
-    assert find_metric(AccuracyConfig(metric="cosine"), labelled=True).needs is Needs.REFERENCE
+    assert find_metric(AccuracyConfig(), labelled=True) is METRICS[MetricName.TOP_1]
+    assert find_metric(AccuracyConfig(), labelled=False) is None
+    assert find_metric(AccuracyConfig(metric="cosine"), labelled=True) is METRICS[MetricName.COSINE]
 
 
 SOFTMAX = np.exp(np.arange(5.0)) / np.exp(np.arange(5.0)).sum()
@@ -267,14 +280,20 @@ SOFTMAX = np.exp(np.arange(5.0)) / np.exp(np.arange(5.0)).sum()
         ("y", np.log(SOFTMAX).reshape(1, 5), "agreement"),
         ("Logits", np.linspace(-9, 4, 5).reshape(1, 5), "agreement"),
         ("class_scores", np.ones((1, 5)), "agreement"),
-        ("embedding", np.linspace(-1, 1, 96).reshape(1, 1, 1, 96), "cosine"),
-        ("y", np.linspace(0, 1, 96).reshape(1, 96), "cosine"),
-        ("y", -np.ones((1, 96)), "cosine"),
-        ("logits", np.ones((1, 5, 7)), "cosine"),
+        ("embedding", np.linspace(-1, 1, 96).reshape(1, 1, 1, 96), "r2"),
+        ("y", np.linspace(0, 1, 96).reshape(1, 96), "r2"),
+        ("y", -np.ones((1, 96)), "r2"),
+        ("logits", np.ones((1, 5, 7)), "r2"),
+        ("score", np.ones((1, 1)), "r2"),
+        ("label", np.ones(1, np.int64), "equal"),
+        ("map", np.arange(48, dtype=np.uint8) % 20, "equal"),
+        ("image", np.arange(256, dtype=np.uint8), "r2"),
+        ("found", np.ones(4, bool), "equal"),
+        ("text", np.array(["a", "b"], dtype=object), "equal"),
     ],
 )
 def test_without_labels_only_classes_have_a_top_1(name: str, values: Any, metric: str) -> None:
-    values = values if values.dtype == np.float16 else values.astype(np.float32)
+    values = values.astype(np.float32) if values.dtype == np.float64 else values
     sample = Sample(name="s", inputs={}, expected=[(name, values)])
     assert score([(sample, {name: values})], "m", AccuracyConfig(), "d").metric == metric
 

@@ -1,0 +1,171 @@
+"""Candidates that compute something else: the default budget refuses each of them, whatever output is wrong."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from pipeline.accuracy.evaluate import AccuracyRequest, evaluate_model
+from pipeline.accuracy.result import AccuracyResult, DropVerdict
+from pipeline.config import AccuracyConfig
+from pipeline.config.tables import OutputBudget
+from pipeline.core.errors import ConfigError
+from pipeline.dataset import Dataset
+from pipeline.model.sources import SourceModel
+
+SAMPLES = 400
+OUTPUTS = {"probabilities": [1, 5], "boxes": [1, 4], "speed": [1, 1], "label": [1]}
+FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
+
+Model = onnx.ModelProto
+Change = Callable[[Model], None]
+
+
+def detector() -> Model:
+    """Classes, boxes, one number and the number of the class: what apps read of a model in four outputs."""
+    random = np.random.default_rng(0)
+    weights = {"w": (32, 5), "v": (32, 4), "u": (32, 1)}
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["logits"]),
+        helper.make_node("Softmax", ["logits"], ["probabilities"]),
+        helper.make_node("MatMul", ["x", "v"], ["boxes"]),
+        helper.make_node("MatMul", ["x", "u"], ["raw"]),
+        helper.make_node("Sigmoid", ["raw"], ["speed"]),
+        helper.make_node("ArgMax", ["logits"], ["label"], axis=1, keepdims=0),
+    ]
+    graph = helper.make_graph(
+        nodes, "detector", [helper.make_tensor_value_info("x", FLOAT, [1, 32])],
+        [helper.make_tensor_value_info(n, INT64 if n == "label" else FLOAT, shape) for n, shape in OUTPUTS.items()],
+        [numpy_helper.from_array(random.standard_normal(shape).astype("f") / 2, n) for n, shape in weights.items()],
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def after(output: str, *nodes: tuple[str, object]) -> Change:
+    """Operators behind an output, each with its second input."""
+
+    def change(model: Model) -> None:
+        graph = model.graph
+        for node in graph.node:
+            node.output[:] = ["sound" if name == output else name for name in node.output]
+        current = "sound"
+        for number, (operator, second) in enumerate(nodes):
+            name = output if number == len(nodes) - 1 else f"step{number}"
+            graph.initializer.append(numpy_helper.from_array(np.asarray(second), f"second{number}"))
+            graph.node.append(helper.make_node(operator, [current, f"second{number}"], [name]))
+            current = name
+
+    return change
+
+
+def scaled(output: str, factor: float) -> Change:
+    return after(output, ("Mul", np.float32(factor)))
+
+
+def permuted(output: str) -> Change:
+    count = OUTPUTS[output][-1]
+    return after(output, ("MatMul", np.roll(np.eye(count, dtype="f"), 1, axis=1)))
+
+
+def other_weights(name: str) -> Change:
+    def change(model: Model) -> None:
+        tensor = next(tensor for tensor in model.graph.initializer if tensor.name == name)
+        values = np.random.default_rng(9).standard_normal(tuple(tensor.dims)).astype("f")
+        tensor.CopyFrom(numpy_helper.from_array(values / 2, name))
+
+    return change
+
+
+CORRUPTED: dict[str, Change] = {
+    **{f"{output} times {factor:g}": scaled(output, factor)
+       for output in ("probabilities", "boxes", "speed") for factor in (0.1, 2, -1)},
+    "classes permuted": permuted("probabilities"),
+    "boxes permuted": permuted("boxes"),
+    "boxes of other weights": other_weights("v"),
+    "speed of other weights": other_weights("u"),
+    "classes of other weights": other_weights("w"),
+    "boxes zeroed": scaled("boxes", 0),
+    "speed zeroed": scaled("speed", 0),
+    "classes constant": after("probabilities", ("Mul", np.float32(0)), ("Add", np.float32(0.2))),
+    "boxes moved": after("boxes", ("Add", np.float32(3))),
+    "boxes NaN": after("boxes", ("Mul", np.float32(np.nan))),
+    "speed NaN on some": after("speed", ("Sub", np.float32(0.5)), ("Pow", np.float32(0.5))),
+    "label shifted by one": after("label", ("Add", np.int64(1))),
+    "labels permuted": after("label", ("Add", np.int64(2)), ("Mod", np.int64(5))),
+    "label constant": after("label", ("Mul", np.int64(0))),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("corrupted")
+    onnx.save(detector(), str(folder / "sound.onnx"))
+    (folder / "some_samples.py").write_text(
+        "import numpy\ndef inputs():\n    random = numpy.random.default_rng(1)\n"
+        f"    for _ in range({SAMPLES}):\n        yield {{'x': random.standard_normal((1, 32)).astype('f')}}\n"
+    )
+    return folder
+
+
+def judged(folder: Path, change: Change, accuracy: AccuracyConfig) -> AccuracyResult:
+    model = detector()
+    change(model)
+    onnx.save(model, str(folder / "candidate.onnx"))
+    return evaluate_model(AccuracyRequest(
+        model=str(folder / "candidate.onnx"), reference=SourceModel(path=str(folder / "sound.onnx")),
+        data=Dataset(test_data=str(folder / "some_samples:inputs")), accuracy=accuracy, work_folder=str(folder),
+    ))  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CORRUPTED)
+def test_a_corrupted_candidate_is_refused_by_the_default_budget(folder: Path, name: str) -> None:
+    assert judged(folder, CORRUPTED[name], AccuracyConfig(max_drop=0.01)).refused
+
+
+def test_a_sound_candidate_is_within_and_the_floor_needs_no_budget(folder: Path) -> None:
+    nearly = judged(folder, scaled("boxes", 0.99), AccuracyConfig(max_drop=0.01))
+    assert (nearly.refused, nearly.verdict, nearly.unjudged) == (False, DropVerdict.WITHIN, ())
+    far = judged(folder, scaled("boxes", 0.1), AccuracyConfig())
+    assert far.below_floor == "output boxes: 0.9 dB from float"
+    assert not judged(folder, scaled("boxes", 0.8), AccuracyConfig()).refused
+
+
+def test_a_budget_or_a_metric_that_is_asked_for_allows_what_the_floor_does_not(folder: Path) -> None:
+    half = scaled("boxes", 0.5)  # a quarter of the power is lost, 6 dB from float
+    assert judged(folder, half, AccuracyConfig(max_drop=0.01)).over
+    assert not judged(folder, half, AccuracyConfig(max_drop=0.3)).refused
+    assert not judged(folder, half, AccuracyConfig(max_drop=0.01, metric="cosine")).refused
+    assert judged(folder, half, AccuracyConfig(metric="cosine")).refused
+
+
+def test_outputs_have_budgets_metrics_and_weights_of_their_own(folder: Path) -> None:
+    half, boxes = scaled("boxes", 0.5), OutputBudget
+    left_out = judged(folder, half, AccuracyConfig(max_drop=0.01, outputs={"boxes": boxes(weight=0)}))
+    assert (left_out.refused, left_out.unjudged) == (False, ("boxes",))
+    assert not judged(folder, half, AccuracyConfig(max_drop=0.01, outputs={"boxes": boxes(max_drop=0.3)})).refused
+    assert not judged(folder, half, AccuracyConfig(max_drop=0.01, outputs={"boxes": boxes(weight=0.03)})).refused
+    assert not judged(folder, half, AccuracyConfig(max_drop=0.01, outputs={"boxes": boxes(metric="cosine")})).refused
+    only = judged(folder, scaled("speed", 0.9), AccuracyConfig(outputs={"speed": boxes(max_drop=0.01)}))
+    assert (only.refused, only.output, only.metric) == (True, "speed", "r2")
+    alone = judged(folder, half, AccuracyConfig(max_drop=0.01, output="label"))
+    assert (alone.refused, alone.unjudged) == (False, ("probabilities", "boxes", "speed"))
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "place"),
+    [
+        (AccuracyConfig(output="box"), "accuracy.output"),
+        (AccuracyConfig(outputs={"box": OutputBudget(weight=2)}), "accuracy.outputs"),
+        (AccuracyConfig(outputs={"box": OutputBudget(max_drop=0.1)}), "accuracy.outputs"),
+    ],
+)
+def test_an_output_that_is_not_there_is_an_error_with_those_that_are(
+    folder: Path, accuracy: AccuracyConfig, place: str
+) -> None:
+    with pytest.raises(ConfigError, match="no output 'box'") as caught:
+        judged(folder, lambda _: None, accuracy)
+    assert place in caught.value.where
+    assert "probabilities, boxes, speed, label" in caught.value.why
