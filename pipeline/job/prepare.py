@@ -21,7 +21,7 @@ from pipeline.accuracy.evaluate import AccuracyRequest, measure_accuracy
 from pipeline.accuracy.result import ArtifactAccuracy
 from pipeline.campaign.plan import ALL_FILES, PlannedRun, options_name, planned_id, run_options
 from pipeline.campaign.record import Host, Prediction, RecordedRun, RefusedNodes, place
-from pipeline.check.compare import OutputCheck, sound
+from pipeline.check.compare import OutputCheck, sound, worst_sqnr
 from pipeline.check.many import CheckedModel, check_all, check_all_inputs, make_references
 from pipeline.check.reference import saturates_here
 from pipeline.check.result import Reference
@@ -136,7 +136,7 @@ def calibration_data(config: Config, table: ModelConfig) -> Dataset:
 
     Fewer samples than LEAST_DIVIDED serve both where accuracy is only shown: few people have more than three at first.
     """
-    decides = config.accuracy.max_drop is not None or table.labels or table.calibration or table.evaluation
+    decides = config.accuracy.has_budget or table.labels or table.calibration or table.evaluation
     apart = part_of(table, Part.CALIBRATION)
     return apart if decides else msgspec.structs.replace(apart, least=LEAST_DIVIDED)
 
@@ -431,7 +431,11 @@ def with_accuracy(prepared: Sequence[Prepared], config: Config, folder: Path, pr
         why = outcome.error.text if outcome and outcome.error else "" if outcome else NO_DATA
         # What was run may lie in a folder that is gone after the job, and no path of a computer goes into a bundle.
         result = msgspec.structs.replace(outcome.value, model=artifact.file) if outcome and outcome.value else None
-        row = ArtifactAccuracy(model=model.name, variant=artifact.variant.name, result=result, why=why)
+        ratio = worst_sqnr(model.checks[artifact.variant.name])
+        row = ArtifactAccuracy(
+            model=model.name, variant=artifact.variant.name, result=result, why=why,
+            sqnr_db=ratio if isinstance(ratio, float) else None,
+        )  # fmt: skip
         rows[model.name].append(row)
     return [replace(model, accuracy=tuple(rows[model.name])) for model in prepared]
 

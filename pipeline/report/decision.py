@@ -7,6 +7,7 @@ from enum import StrEnum
 import msgspec
 
 from device_runner.result import Status
+from pipeline.accuracy.result import FLOOR_DB
 from pipeline.campaign.record import ModelFacts, TuneOutcome
 from pipeline.campaign.statistics.compare import Comparison, Verdict
 from pipeline.campaign.statistics.groups import Doubt
@@ -126,8 +127,11 @@ def _choice_cautions(report: CampaignReport) -> Iterator[str]:
 def _accuracy_cautions(report: CampaignReport, shipped: set[tuple[str, str]]) -> Iterator[str]:
     """Artifacts that their accuracy keeps out, and those that ship without a budget for it."""
     results = {(row.model, row.variant): row.result for row in report.accuracy}
-    if number := sum(bool(result and result.refused) for result in results.values()):
+    over = [row for row in report.accuracy if row.result and (row.result.over or row.result.not_finite)]
+    if number := len(over):
         yield f"{counted(number, 'variant')} may lose more accuracy than allowed and {_are(number)} left out"
+    if number := sum(bool(row.refused(None)) for row in report.accuracy if row not in over):
+        yield f"{counted(number, 'variant')} {_are(number)} less than {FLOOR_DB:g} dB from float and left out"
     ships = [result for key, result in results.items() if key in shipped]
     if number := sum(result is None or result.max_drop is None for result in ships):
         what = f"{counted(number, 'variant')} in another precision {_ship(number)}"

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from pipeline.accuracy.evaluate import AccuracyRequest, evaluate_model
-from pipeline.accuracy.result import AccuracyResult, DropVerdict
+from pipeline.accuracy.result import AccuracyResult, ArtifactAccuracy, DropVerdict
 from pipeline.config import AccuracyConfig
 from pipeline.config.tables import OutputBudget
 from pipeline.core.errors import ConfigError
@@ -169,3 +169,9 @@ def test_an_output_that_is_not_there_is_an_error_with_those_that_are(
         judged(folder, lambda _: None, accuracy)
     assert place in caught.value.where
     assert "probabilities, boxes, speed, label" in caught.value.why
+
+
+def test_without_evaluation_data_the_check_decides_on_the_floor() -> None:
+    far = ArtifactAccuracy(model="m", variant="v", why="there are no evaluation data", sqnr_db=-19.8)
+    assert far.refused(None) == "is too far from float (-19.8 dB; at least 10 dB without a budget)"
+    assert not ArtifactAccuracy(model="m", variant="v", why="there are no data", sqnr_db=12.0).refused(None)

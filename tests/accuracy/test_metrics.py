@@ -30,6 +30,13 @@ def value(metric: Metric, pairs: list[tuple[Any, Any]], weights: list[int] | Non
     return metric.value(metric.pack(made), counts)
 
 
+def asked(config: AccuracyConfig) -> Metric:
+    """The metric of labelled data."""
+    metric = find_metric(config, labelled=True)
+    assert metric is not None
+    return metric
+
+
 SCORES = [0.1, 0.5, 0.2, 0.05, 0.06, 0.07, 0.02]
 """By falling score: classes 1, 2, 0, 5, 4, 3, 6."""
 
@@ -152,7 +159,7 @@ def test_a_weight_is_how_often_a_sample_counts(metric: Metric, data: st.DataObje
 def test_error_rates_of_words_and_characters() -> None:
     pytest.importorskip("jiwer", reason="jiwer is not installed")
     pairs = [(np.array(["a cat sat"]), "the cat sat down"), (np.array(["x"]), "x")]
-    wer, cer = (find_metric(AccuracyConfig(metric=name), labelled=True) for name in ("wer", "cer"))
+    wer, cer = (asked(AccuracyConfig(metric=name)) for name in ("wer", "cer"))
     assert value(wer, pairs) == pytest.approx(2 / 5)  # one substituted, one left out, of five words
     assert value(cer, [(np.array(["kitten"]), "sitting")]) == pytest.approx(3 / 7)
     assert not wer.higher_is_better
@@ -170,14 +177,14 @@ def test_texts_of_class_scores_by_a_vocabulary(tmp_path: Path) -> None:
     (tmp_path / "v.txt").write_text("<blank>\na\nb\n \n", encoding="utf-8")
     pytest.importorskip("jiwer", reason="jiwer is not installed")
     config = AccuracyConfig(metric="cer", vocabulary=str(tmp_path / "v.txt"))
-    assert value(find_metric(config, labelled=True), [(scores, "aab b")]) == 0
+    assert value(asked(config), [(scores, "aab b")]) == 0
     with pytest.raises(ConfigError, match="vocabulary"):
-        find_metric(AccuracyConfig(metric="wer", vocabulary=str(tmp_path / "none.txt")), labelled=True)
+        asked(AccuracyConfig(metric="wer", vocabulary=str(tmp_path / "none.txt")))
 
 
 def test_without_jiwer_the_remedy_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "jiwer", None)
-    metric = find_metric(AccuracyConfig(metric="wer"), labelled=True)
+    metric = asked(AccuracyConfig(metric="wer"))
     with pytest.raises(MissingError, match="jiwer") as caught:
         value(metric, [(np.array(["a"]), "a")])
     assert " 'jiwer" in caught.value.remedy
@@ -317,10 +324,10 @@ def test_a_metric_of_the_users_own(tmp_path: Path) -> None:
     (tmp_path / "own_metric.py").write_text(
         "def score(outputs, label): return float(outputs['y'][0, label])\ndef broken(outputs, label): return 1 / 0\n"
     )
-    metric = find_metric(AccuracyConfig(metric=str(tmp_path / "own_metric:score")), labelled=True)
+    metric = asked(AccuracyConfig(metric=str(tmp_path / "own_metric:score")))
     assert metric.name == "own_metric:score"
     assert value(metric, [([[0.25, 0.5]], 0), ([[0.25, 0.75]], 1)]) == 0.5
-    broken = find_metric(AccuracyConfig(metric=str(tmp_path / "own_metric:broken")), labelled=True)
+    broken = asked(AccuracyConfig(metric=str(tmp_path / "own_metric:broken")))
     with pytest.raises(ConfigError, match="ZeroDivisionError"):
         value(broken, [([[1.0]], 0)])
 

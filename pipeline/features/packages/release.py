@@ -12,7 +12,7 @@ from device_runner.errors import UnavailableError
 from device_runner.library import find_archive
 from pipeline.check.compare import remedy_of
 from pipeline.check.library_proof import CLAIMS, ProofRow
-from pipeline.config import Config, Gate, Platform
+from pipeline.config import AccuracyConfig, Config, Gate, Platform
 from pipeline.core.errors import BUDGET, ConfigError, Finding, Severity
 from pipeline.core.features import Place
 from pipeline.core.files import BUNDLE
@@ -82,7 +82,7 @@ def _library(config: Config, given: str | None) -> Iterator[Finding]:
             yield _refused(Gate.PROOF, what, error.reason, error.remedy)
 
 
-def _accuracy(budget: float | None, assembled: Assembled, manifest: Manifest) -> Iterator[Finding]:
+def _accuracy(accuracy: AccuracyConfig, assembled: Assembled, manifest: Manifest) -> Iterator[Finding]:
     record = assembled.record
     results = {(result.model, result.variant): result for result in record.accuracy}
     for choice in assembled.choices:
@@ -107,13 +107,13 @@ def _accuracy(budget: float | None, assembled: Assembled, manifest: Manifest) ->
         if not variant.precision:
             continue
         result = results.get((model, variant.name))
-        if budget is None:
+        if not accuracy.has_budget:
             yield _refused(
                 Gate.ACCURACY, f"{name} has another precision than the model, and no budget for its accuracy",
                 "[accuracy] has no max_drop", "write max_drop, as in 0.01 for one percentage point",
             )  # fmt: skip
-        elif result is None or result.refused(budget):
-            why = result.refused(budget) if result else "its accuracy was not measured"
+        elif result is None or result.refused(accuracy.max_drop):
+            why = result.refused(accuracy.max_drop) if result else "its accuracy was not measured"
             yield _refused(
                 Gate.ACCURACY, f"{name} may lose too much accuracy", why, "give labelled data, or ship float"
             )
@@ -163,7 +163,7 @@ def gate_findings(config: Config, folder: Path, assembled: Assembled) -> tuple[F
     """Why nothing may be released of a job with a bundle in `folder`."""
     manifest = verify_bundle(folder / BUNDLE)
     late = {
-        Gate.ACCURACY: _accuracy(config.accuracy.max_drop, assembled, manifest),
+        Gate.ACCURACY: _accuracy(config.accuracy, assembled, manifest),
         Gate.PROOF: _proof(assembled, manifest),
         Gate.BUDGET: over_budget(assembled.findings),
     }
