@@ -54,6 +54,10 @@ class OutputCheck(msgspec.Struct, frozen=True, kw_only=True):
     from_simulator: float | None = None
     session: str = ""
     """The session that judged on this computer, where memory kept it from being the app's; "" for that."""
+    unequal: int | None = None
+    """Of class numbers, indices and truth values: how many elements differ; `max_rel_error` is their share."""
+    ties: int = 0
+    """So many of them differ where the original's two best scores are as near as rounding."""
 
     @property
     def failed(self) -> bool:
@@ -101,6 +105,18 @@ NUMPY_TYPES: dict[ElementType, str] = {
 """Element type to the numpy type of its raw file; bfloat16 has none and is widened by `read_tensor`."""
 
 
+class Choices(msgspec.Struct, frozen=True, kw_only=True):
+    """An output whose numbers are choices: class numbers, indices, truth values.
+
+    `ties` has by position in the flat output of so many `elements` what else may stand there, as its score is as near
+    to the best; `all_ties`: no other position has one.
+    """
+
+    elements: int
+    ties: dict[int, tuple[int, ...]] = {}
+    all_ties: bool = False
+
+
 class Tolerance(msgspec.Struct, frozen=True, kw_only=True):
     """What still passes, and what is known of the reference that outputs are compared with.
 
@@ -117,6 +133,9 @@ class Tolerance(msgspec.Struct, frozen=True, kw_only=True):
     refuted: tuple[OutputCheck, ...] = ()
     drawn: dict[str, str] = {}
     """Outputs that depend on random numbers, with what draws them: no two runs give the same."""
+    choices: dict[str, Choices] = {}
+    scales: tuple[str, ...] = ()
+    """Outputs of whole numbers that are no choices, though their type is usual for these."""
     min_top1_agreement: float | None = None
 
     def floor_of(self, output: str) -> float:
@@ -125,10 +144,27 @@ class Tolerance(msgspec.Struct, frozen=True, kw_only=True):
         floor = self.floor * span if span else min(self.floor, FLOOR_OF_UNBOUNDED)
         return min(floor, self.max_relative_error * (span or 1.0))
 
+    def choice(self, output: str, array: Array) -> Choices | None:
+        """What is known of an output that is a choice; None for numbers on a scale."""
+        known = self.choices.get(output)
+        if known and known.elements == array.size:
+            return known
+        return (
+            Choices(elements=array.size) if known or (is_choice_by_type(array) and output not in self.scales) else None
+        )
+
     @property
     def data(self) -> str:
         """What the inputs are, in words."""
         return "random inputs" if self.random_inputs else "this test data"
+
+
+CHOICE_TYPES = frozenset({"bool", "int32", "int64", "uint32", "uint64"})
+
+
+def is_choice_by_type(array: Array) -> bool:
+    """Whether elements of the type are usually choices; numbers of 8 and 16 bits are those of a scale."""
+    return array.dtype.name in CHOICE_TYPES
 
 
 def usual_tolerance(precision: OutputPrecision, max_relative_error: float | None = None) -> Tolerance:
@@ -192,7 +228,8 @@ def compare_outputs(
             if check.unknown:
                 check = msgspec.structs.replace(check, reason=f"cannot judge on {tolerance.data}: {check.reason}")
             check = msgspec.structs.replace(check, random_inputs=tolerance.random_inputs)
-        sqnr = sqnr_db(original[name], actual[name]) if name in original else msgspec.UNSET
+        scale = name in original and tolerance.choice(name, expected) is None
+        sqnr = sqnr_db(original[name], actual[name]) if scale else msgspec.UNSET
         yield msgspec.structs.replace(check, sqnr_db=sqnr)
 
 
@@ -206,6 +243,7 @@ def with_first_step(
         expected, given = reference.get(check.output), actual.get(check.output)
         if check.failed and check.output in tracked and expected is not None and given is not None:
             limit = np.inf if check.limit is None else check.limit  # None: NaN or infinity differ
+            limit = 0.0 if check.unequal else limit
             steps = zip(expected, given, strict=False)
             differ = (n for n, row in enumerate(steps, 1) if not np.allclose(*row, rtol=0, atol=limit, equal_nan=True))
             first = f"step {next(differ, 1)} of {len(expected)} is the first that differs; "
@@ -238,6 +276,8 @@ def _compared(name: str, reference: Array, actual: Array, tolerance: Tolerance) 
     if reference.dtype.kind not in "fiub":
         same = bool(np.array_equal(reference, actual))
         return OutputCheck(output=name, passed=same, reason="" if same else "it differs")
+    if choice := tolerance.choice(name, reference):
+        return _compared_choices(name, reference, actual, tolerance, choice)
     # NaN and infinity must stand where the reference has them; all other numbers must be near
     expected, given = reference.astype(np.float64), actual.astype(np.float64)
     finite = np.isfinite(expected)
@@ -282,6 +322,39 @@ def _compared(name: str, reference: Array, actual: Array, tolerance: Tolerance) 
         cosine=float(expected.ravel() @ given.ravel()) / norms if norms else None,
         reason=reason,
     )
+
+
+TIED_SHARE = 0.01
+"""So many elements may be ties where the scores are not known: what differs there is not shown to be wrong."""
+
+
+def _compared_choices(name: str, reference: Array, actual: Array, tolerance: Tolerance, choice: Choices) -> OutputCheck:
+    """The check of class numbers and indices: how many elements differ, but for ties of the original's scores.
+
+    Most elements may be one class, as the background of an image: the share counts of the others, so that a file which
+    gives that class everywhere does not pass.
+    """
+    import numpy as np
+
+    expected, given = reference.ravel(), actual.ravel()
+    differ = np.flatnonzero(expected != given)
+    tied = [place for place in differ.tolist() if given[place] in choice.ties.get(place, ())]
+    share, elements = tolerance.max_relative_error, expected.size
+    _, counts = np.unique(expected, return_counts=True)
+    allowed = int(share * (elements - counts.max()))
+    ties = len(tied) if share else 0  # what must be equal has no ties
+    wrong = len(differ) - ties
+    passed = not len(differ) or (wrong <= allowed and 2 * ties <= elements)
+    # Ties alone, or what may be ties that nobody could look for
+    most = allowed if choice.all_ties else int(max(share, TIED_SHARE) * elements)
+    unknown = not passed and share > 0 and wrong <= most
+    reason = "" if passed else f"{len(differ)} of {elements} elements differ, {allowed} may"
+    if ties and not passed:
+        reason += f"; {ties} of them are ties: the original's two best scores are nearly equal there"
+    return OutputCheck(
+        output=name, passed=passed, unknown=unknown, max_rel_error=len(differ) / elements, unequal=len(differ),
+        ties=ties, reason=reason,
+    )  # fmt: skip
 
 
 def sqnr_db(original: Array, actual: Array) -> float | msgspec.UnsetType | None:

@@ -3,7 +3,7 @@
 import msgspec
 
 from device_runner.spec import Stream, TensorFile
-from pipeline.check.compare import OutputCheck, OutputPrecision, Tolerance, usual_tolerance
+from pipeline.check.compare import Choices, OutputCheck, OutputPrecision, Tolerance, usual_tolerance
 from pipeline.dataset import Dataset
 
 
@@ -49,6 +49,10 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
     """Outputs that the original does not repeat when random inputs change by a rounding error."""
     drawn: dict[str, str] = {}
     """Outputs that depend on random numbers, with what draws them."""
+    choices: dict[str, Choices] = {}
+    """Outputs that are class numbers, indices or truth values."""
+    scales: tuple[str, ...] = ()
+    """Outputs of whole numbers that are none."""
     original: tuple[TensorFile, ...] = ()
     """The float original's outputs on the same inputs; () for a model in its own precision."""
     refuted: tuple[OutputCheck, ...] = ()
@@ -69,4 +73,6 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
             unsteady=self.unsteady,
             refuted=self.refuted,
             drawn=self.drawn,
+            choices=self.choices,
+            scales=self.scales,
         )

@@ -179,6 +179,9 @@ def from_float(checks: Sequence[OutputCheck]) -> str:
 
 def check_numbers(check: OutputCheck) -> str:
     """All numbers of one check in one line."""
+    if check.unequal is not None:
+        ties = f", {check.ties} of them at ties" if check.ties else ""
+        return f"{check.unequal} elements differ{ties} ({share(check.max_rel_error)})"
     limit = "" if check.limit is None else f" (limit {error_size(check.limit)})"
     return (
         f"max abs {error_size(check.max_abs_error)}{limit}, max rel {error_size(check.max_rel_error)}, "

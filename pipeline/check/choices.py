@@ -1,0 +1,163 @@
+"""Outputs that are choices: class numbers, indices, truth values. How far one is from another says nothing.
+
+They are compared by the share of elements that differ. Where an index is that of the best score, the original's scores
+say where others are as near to it as rounding: a file may choose another one there.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pipeline.check.compare import MAX_RELATIVE_ERROR, Array, Choices, OutputPrecision, is_choice_by_type
+from pipeline.model.edit import attribute
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, NodeProto
+
+CHOOSING = frozenset({
+    "ArgMax", "ArgMin", "NonZero", "NonMaxSuppression", "Hardmax", "LabelEncoder", "Greater", "GreaterOrEqual", "Less",
+    "LessOrEqual", "Equal", "And", "Or", "Not", "Xor", "IsNaN", "IsInf", "BeamSearch", "GreedySearch",
+})  # fmt: skip
+"""Operators whose outputs are choices."""
+CHOOSING_AT = frozenset({
+    ("TopK", 1), ("Unique", 1), ("Unique", 2), ("MaxPool", 1), ("LinearClassifier", 0), ("SVMClassifier", 0),
+    ("TreeEnsembleClassifier", 0),
+})  # fmt: skip
+"""Those with one such output, by its place."""
+RANKING = frozenset({"ArgMax", "ArgMin", "TopK"})
+"""Those that choose by scores, which are their first input."""
+IN_ORDER = frozenset({"Identity", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze"})
+"""Operators that keep values and their order."""
+MOVING = {
+    **dict.fromkeys((
+        "Transpose", "Slice", "Split", "Gather", "GatherElements", "GatherND", "Expand", "Tile", "Pad", "DepthToSpace",
+        "SpaceToDepth", "Compress",
+    ), (0,)),
+    "Where": (1, 2), "ScatterElements": (0, 2), "ScatterND": (0, 2),
+}  # fmt: skip
+"""Operators that keep values at other places, with the inputs that have them; Concat has them in all."""
+COUNTING = frozenset({"Add", "Sub", "Mul", "Div", "Mod", "Neg", "Abs", "Min", "Max", "Clip"})
+"""Arithmetic that makes indices of indices, as long as these are integers."""
+MEASURED = frozenset({
+    "QuantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "ConvInteger", "Round", "Floor", "Ceil",
+})  # fmt: skip
+"""Operators whose integers are numbers on a scale."""
+MOST_HOPS = 1000
+MOST_SCORES = 1 << 23
+"""Elements of scores that are looked through for ties."""
+MOST_TIES = 1000
+"""Positions with ties that are kept, the nearest; of more not all are known."""
+NEAREST = 2
+"""So many places further in the order of the scores another one is looked for."""
+STEPS = 4 / 255
+"""Scores of a quantized model that are nearer than so many steps may come in another order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """What the elements of a value are: choices, else numbers on a scale.
+
+    `ranked` is the ArgMax, ArgMin or TopK whose indices these are, in its order; `computed`: arithmetic was done with
+    them.
+    """
+
+    choice: bool
+    ranked: "NodeProto | None" = None
+    computed: bool = False
+
+
+def origins(graph: "GraphProto") -> dict[str, Origin]:
+    """What the elements of a graph's outputs are, as far as the graph shows."""
+    makers = {name: node for node in graph.node for name in node.output if name}
+    found = {value.name: _origin(value.name, makers, MOST_HOPS) for value in graph.output}
+    return {name: origin for name, origin in found.items() if origin}
+
+
+def _origin(name: str, makers: Mapping[str, "NodeProto"], hops: int) -> Origin | None:
+    node = makers.get(name)
+    if node is None or not hops:
+        return None
+    kind, place = node.op_type, list(node.output).index(name)
+    if kind in CHOOSING or (kind, place) in CHOOSING_AT:
+        return Origin(choice=True, ranked=node if kind in RANKING else None)
+    if kind in MEASURED or "QLinear" in kind:
+        return Origin(choice=False)
+    if kind in IN_ORDER:
+        return _origin(node.input[0], makers, hops - 1)
+    if kind == "Concat" or kind in COUNTING:
+        parts = list(range(len(node.input)))
+    elif kind in MOVING:
+        parts = [part for part in MOVING[kind] if part < len(node.input)]
+    else:
+        return None
+    behind = [_origin(node.input[part], makers, (hops - 1) // len(parts)) for part in parts]
+    chosen = [origin for origin in behind if origin and origin.choice]
+    if chosen and (kind in COUNTING or len(chosen) == len(behind)):
+        return Origin(choice=True, computed=kind in COUNTING or any(origin.computed for origin in chosen))
+    return next((origin for origin in behind if origin and not origin.choice), None)
+
+
+def choices_of(
+    graph: "GraphProto",
+    outputs: Mapping[str, Array],
+    precision: OutputPrecision,
+    values: Callable[[Sequence[str]], Mapping[str, Array]],
+) -> dict[str, Choices]:
+    """The outputs that are choices, with the ties of those whose scores are known.
+
+    `values` computes inner values of the model by name; what it lacks has no ties.
+    """
+    found = origins(graph)
+    chosen = {name: found.get(name) for name, array in outputs.items() if _is_choice(array, found.get(name))}
+    ranked = {name: origin.ranked for name, origin in chosen.items() if origin and origin.ranked is not None}
+    scores = values(list(dict.fromkeys(node.input[0] for node in ranked.values()))) if ranked else {}
+    share = min(MAX_RELATIVE_ERROR[precision], STEPS)
+    choices = {}
+    for name in chosen:
+        node = ranked.get(name)
+        array = scores.get(node.input[0]) if node else None
+        choices[name] = Choices(elements=int(outputs[name].size))
+        if node and array is not None and 0 < array.size <= MOST_SCORES:
+            choices[name] = _with_ties(node, array, outputs[name], share)
+    return choices
+
+
+def _is_choice(array: Array, origin: Origin | None) -> bool:
+    if origin is None:
+        return is_choice_by_type(array)
+    return origin.choice and (array.dtype.kind in "iub" or not origin.computed)
+
+
+def _with_ties(node: "NodeProto", scores: Array, chosen: Array, share: float) -> Choices:
+    """Where others than the chosen elements are as near to the best as `share` of the largest score."""
+    import numpy as np
+
+    top = node.op_type == "TopK"
+    largest = node.op_type != "ArgMin" and bool(attribute(node, "largest", 1))
+    axis = int(attribute(node, "axis", -1 if top else 0))
+    count = chosen.size * scores.shape[axis] // scores.size  # of candidates that are chosen in each place
+    ranked = np.moveaxis(scores.astype(np.float64), axis, -1)
+    ranked = ranked if largest else -ranked
+    if not 1 <= count <= ranked.shape[-1] or chosen.size != count * (scores.size // ranked.shape[-1]):
+        return Choices(elements=chosen.size)
+    if not np.isfinite(ranked).all():
+        return Choices(elements=chosen.size)
+    order = np.argsort(-ranked, axis=-1, kind="stable")[..., : count + NEAREST]
+    best = np.take_along_axis(ranked, order, -1)
+    limit, places = share * float(np.abs(ranked).max()), np.arange(count)
+    ties: list[
+        tuple[float, int, int]
+    ] = []  # of each step in the order: margin, position in the output, the other element
+    for step in range(-NEAREST, NEAREST + 1):
+        at = places[(places + step >= 0) & (places + step < order.shape[-1])]
+        margins = np.full((*order.shape[:-1], count), np.inf)
+        margins[..., at] = np.abs(best[..., at] - best[..., at + step])
+        others = np.zeros(margins.shape, np.int64)
+        others[..., at] = order[..., at + step]
+        margins, others = (np.moveaxis(array, -1, axis).ravel() for array in (margins, others))
+        near = np.flatnonzero((margins <= limit) & (others != chosen.ravel()))
+        ties += zip(margins[near].tolist(), near.tolist(), others[near].tolist(), strict=True)
+    kept: dict[int, tuple[int, ...]] = {}
+    for _, position, other in sorted(ties)[:MOST_TIES]:
+        kept[position] = (*kept.get(position, ()), other)
+    return Choices(elements=chosen.size, ties=kept, all_ties=len(ties) <= MOST_TIES)
