@@ -1,7 +1,8 @@
 """`ort-mobile op-config`: makes, merges, proves, explains and compares operator configs."""
 
+import contextlib
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -233,12 +234,32 @@ def _needs(paths: Sequence[Path], providers: Sequence[str], *, extended: bool) -
             with path.open("rb") as file:
                 check_identifier(file.read(8), str(path))
     needs, errors = needs_of_artifacts(paths, providers=providers, extended=extended)
+    _show_onnx(path for path in paths if path.is_dir() or path.suffix.lower() == ".zip")
     for error in errors:
         show_error(error)
     if errors:
         raise ModelError(f"{len(errors)} of {len(errors) + len(needs)} artifacts cannot be read",
                          remedy="fix them, or leave them out")  # fmt: skip
     return needs
+
+
+def _show_onnx(containers: Iterable[Path]) -> None:
+    """What of folders and archives no config of `op-config` covers, on stderr."""
+    from pipeline.model.sources import find_models
+
+    onnx = []
+    for path in containers:
+        with contextlib.suppress(ConfigError):  # it has none
+            onnx += find_models([path], (".onnx",))
+    if onnx:
+        names = ", ".join(Path(source.name).name for source in onnx[:MOST_ARTIFACTS])
+        more = ", …" if onnx[MOST_ARTIFACTS:] else ""
+        text = (
+            f"note: not covered: {counted(len(onnx), 'ONNX file')} ({names}{more}), which full builds optimize at load"
+        )
+        _show(
+            f"{text}: `ort-mobile run` and `ort-mobile convert --format onnx` write the config of such files", err=True
+        )
 
 
 def _write(required: "RequiredOps", output: Path | None, outputs: Outputs) -> None:

@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version as installed_version
@@ -17,6 +17,7 @@ from pipeline.compat.contexts import NpuContext
 from pipeline.compat.defects import Runtime
 from pipeline.compat.rules import DEFAULT_USE, findings_for, read_artifacts, use_of
 from pipeline.config import BuildKind, CheckConfig
+from pipeline.convert.onnx_needs import onnx_needs, unproven
 from pipeline.convert.precisions import (
     AutoProviders,
     Conversion,
@@ -55,14 +56,19 @@ from pipeline.passes.base import NotApplicable, PassContext
 log = logging.getLogger(__name__)
 
 
-def write_configs(output: Path, artifacts: Sequence[Artifact], needs: Mapping[str, FileNeeds]) -> tuple[Path, ...]:
+def write_configs(
+    output: Path, artifacts: Sequence[Artifact], needs: Mapping[str, FileNeeds], abis: Sequence[str], release: str
+) -> tuple[Path, ...]:
     """Write the operator configs, with and without types, that a build needs to run all artifacts of the folder.
 
     Those of earlier conversions into it count, too: the app that takes the folder takes them all.
     """
     files = [output / Path(artifact.file).name for artifact in artifacts]
     earlier = [file for file in sorted(output.rglob("*.ort")) if file not in set(files)]
-    texts = config_texts(files, earlier=earlier, read={str(output / name): file for name, file in needs.items()})
+    read = {str(output / name): file for name, file in needs.items()}
+    texts = config_texts(files, earlier=earlier, read=read, abis=abis)
+    if open_question := unproven(files, [release]):
+        log.warning("%s: %s", open_question.where, open_question.text)
     for name, text in texts.items():
         write_text(output / name, text)
     return tuple(output / name for name in texts)
@@ -75,22 +81,24 @@ def config_texts(
     extended: bool = False,
     earlier: Sequence[Path] = (),
     read: Mapping[str, FileNeeds] = {},
+    abis: Collection[str] = (),
 ) -> dict[str, str]:
     """Both operator configs of some artifacts by their file names: the union of what each needs.
 
-    `extended`: the build is no plain minimal one, whatever the artifacts ask for. `earlier`: more artifacts, which are
-    left out with a warning where they cannot be read; one of `files` that cannot is an error. `read`, by path, need not
-    be read again.
+    With an ONNX file among them the build is a full one, for `abis` (all, where none is named). `extended`: the build
+    is no plain minimal one, whatever the artifacts ask for. `earlier`: more artifacts, which are left out with a
+    warning where they cannot be read; one of `files` that cannot is an error. `read`, by path, need not be read again.
     """
     from pipeline.required_ops import from_needs, needs_of_artifacts, render
 
     distinct = {
         (file.stat().st_dev, file.stat().st_ino): file for file in (*earlier, *files)
     }  # equal ones are one file
-    limited = [file for file in distinct.values() if file.suffix.lower() == ".ort"]  # what loads ONNX files has all
+    limited = [file for file in distinct.values() if file.suffix.lower() == ".ort"]
+    optimized = [file for file in distinct.values() if file.suffix.lower() == ".onnx"]
     replays = any(facts.replays for facts, _, _ in read.values())
     seen = {path: (dict.fromkeys(minimal, ()), dict.fromkeys(wide, ())) for path, (_, minimal, wide) in read.items()}
-    wide_build = extended or replays
+    wide_build = extended or replays or bool(optimized)
     needs_by_file, failed = (
         needs_of_artifacts(limited, providers=providers, extended=wide_build, cached=seen) if limited else ({}, [])
     )
@@ -99,6 +107,7 @@ def config_texts(
         if error.where in ours:
             raise error
         log.warning("%s is not in the operator config: %s: %s", error.where, error.what, error.why)
+    needs_by_file |= onnx_needs(optimized, abis=abis, providers=providers) if optimized else {}
     needs = {need for needs in needs_by_file.values() for need in needs}
     kinds = {CONFIG_FILE: False, TYPED_CONFIG_FILE: True}
     return {name: render(from_needs(needs, types=types)) for name, types in kinds.items()}
@@ -471,7 +480,9 @@ def convert_paths(paths: Sequence[str], job: ConversionJob, progress: Progress |
             converted = with_shared_weights(converted, same, job.output, job.release, progress)
         artifacts = [artifact for row in converted for artifact in row.artifacts]
         needs_of = {name: needs for row in converted if row.result for name, needs in row.result.needs.items()}
-        configs = write_configs(job.output, artifacts, needs_of) if job.config and artifacts else ()
+        configs = (
+            write_configs(job.output, artifacts, needs_of, [job.abi], job.release) if job.config and artifacts else ()
+        )
         done = replace(job, converted=converted, configs=configs, findings=_preflight(job, artifacts, needs_of))
         return _checked(done, work, progress) if job.check else done
 

@@ -35,6 +35,7 @@ from pipeline.check.library_proof import PROOFS as LIBRARY_PROOFS
 from pipeline.check.library_proof import LibraryProof, ProvenLibrary
 from pipeline.compat import rules
 from pipeline.config import BuildKind, Config, MeasureMode, ModelConfig, Target
+from pipeline.convert.onnx_needs import needs_of_one
 from pipeline.core.errors import ExitCode, Finding, PipelineError, Severity, errors, warning
 from pipeline.core.features import Place
 from pipeline.core.files import ARTIFACTS, BUNDLE, REFERENCES, TYPED_CONFIG_FILE, sha256_of
@@ -76,7 +77,7 @@ from pipeline.report.model import (
 )
 from pipeline.report.modes import mode_rows, required_operators
 from pipeline.report.profiles import profile_views
-from pipeline.required_ops import covers, needs_of_artifacts, read_config
+from pipeline.required_ops import covers, read_config
 
 ArtifactKey = tuple[str, str]
 """Model and variant name."""
@@ -412,8 +413,9 @@ def check_shipping(assembled: Assembled, folder: Path) -> tuple[Finding, ...]:
             # What a reduced build of this computer lacks, by the proof of its operator config.
             file, providers = folder / ARTIFACTS / artifact.file, sorted({choice.options.provider} - {"cpu"})
             extended = library.runtime.kind is not BuildKind.MINIMAL
-            needs, failed = needs_of_artifacts([file], providers=providers, extended=extended)
-            missing = () if failed else covers(library.operators, next(iter(needs.values())))  # failed: said already
+            abis = library.runtime.abis
+            needs, _ = needs_of_one(file, abis=abis, providers=providers, extended=extended)  # errors: said already
+            missing = covers(library.operators, needs) if needs is not None else ()
             findings += _at_target(choice.target, artifact, (
                 Finding(
                     severity=Severity.ERROR,

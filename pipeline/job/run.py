@@ -62,6 +62,7 @@ from pipeline.check.result import Reference
 from pipeline.compat.contexts import NpuContext
 from pipeline.compat.rules import ReadArtifacts
 from pipeline.config import AccuracyConfig, CheckConfig, Config, MeasureMode
+from pipeline.convert.onnx_needs import unproven
 from pipeline.core.custom_ops import custom_operators, of_this_computer
 from pipeline.core.errors import Finding, PipelineError, warning
 from pipeline.core.files import ARTIFACTS, DATABASE, PROFILES, scratch, write_text
@@ -99,7 +100,7 @@ from pipeline.job.prepare import (
 )
 from pipeline.job.stored import keep_campaign, kept_campaigns, locked
 from pipeline.model.sources import numbered_lines
-from pipeline.release.shipped import custom_findings, operator_configs
+from pipeline.release.shipped import custom_findings, operator_configs, release_for
 from pipeline.report.growth import growth_findings
 
 log = logging.getLogger(__name__)
@@ -507,6 +508,8 @@ def prepared_job(config: Config, options: JobOptions, progress: Progress) -> Ite
         for name, text in operator_configs(config, files).items() if files else ():
             write_text(folder / name, text)
         read, unloadable, findings = check_against_targets(config, artifacts, folder)
+        if open_question := unproven(files, [release_for(target) for target in config.targets]):
+            findings = (*findings, open_question)
         entered = partial(keep_campaign, folder, database=config.output.database)
         # The database of a job: the config's, or a file in its output folder.
         with open_store(config.output.database or f"sqlite:///{folder / DATABASE}") as store:

@@ -18,6 +18,7 @@ from pipeline.config.tables import BuildKind, Dependencies
 from pipeline.core.errors import ConfigError, Finding, FindingRule, Severity, findings
 from pipeline.core.providers import BUILD_PROVIDERS, XNNPACK
 from pipeline.core.releases import at_release
+from pipeline.core.variant import Style
 from pipeline.ort_build.request import (
     ANDROID_TARGET_SDK,
     ASSET_CACHE_SINCE,
@@ -511,7 +512,18 @@ _RULES: tuple[FindingRule[Request], ...] = (
         'write kind = "extended" (or "auto") in [build]',
     ),
     FindingRule(
-        lambda r: r.kind is BuildKind.MINIMAL and r.runtime_style, Severity.ERROR,
+        lambda r: r.kind is not BuildKind.FULL and Style.ONNX in r.styles, Severity.ERROR,
+        "a build of kind {kind} loads no ONNX file",
+        "minimal and extended builds have no parser for it: styles of [variants] has onnx",
+        'write kind = "full" (or "auto") in [build], or ship fixed style',
+    ),
+    FindingRule(
+        lambda r: r.operators == EMPTY, Severity.ERROR,
+        "the operator config lists no operator", "a build with it has no kernel, and loads no model",
+        "make it anew with `ort-mobile run`, `convert` or `op-config create`, or leave it out for all operators",
+    ),
+    FindingRule(
+        lambda r: r.kind is BuildKind.MINIMAL and Style.RUNTIME in r.styles, Severity.ERROR,
         "a minimal build does not replay saved runtime optimizations",
         "runtime style artifacts run there without their fusions",
         'write kind = "extended" (or "auto") in [build], or ship fixed style',
@@ -584,7 +596,7 @@ _RULES: tuple[FindingRule[Request], ...] = (
         "make one with `ort-mobile op-config create ARTIFACT...` and pass it with --op-config",
     ),
     FindingRule(
-        lambda r: bool(_operators(r, "com.microsoft.nchwc")), Severity.WARNING,
+        lambda r: bool(_operators(r, "com.microsoft.nchwc")) and Style.ONNX not in r.styles, Severity.WARNING,
         "the operator config lists {nchwc_ops} of com.microsoft.nchwc",
         "a file with them fits the x86 processor that converted it; others give wrong numbers or none",
         "convert again without NchwcTransformer, as `ort-mobile convert` does",

@@ -7,6 +7,7 @@ settings files (facts of the project: custom builds), pull requests by number.
 import difflib
 import hashlib
 import tomllib
+from collections.abc import Collection
 from dataclasses import dataclass
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -93,7 +94,7 @@ def version_key(version: str) -> tuple[int, ...]:
 class Request:
     """One library to be built: a target with everything that was left open decided.
 
-    `operators` None means all of them. `runtime_style`: artifacts with saved optimizations will run with it.
+    `operators` None means all of them. `styles` are those of the artifacts that will run with it, as far as known.
     """
 
     target: Target
@@ -104,7 +105,7 @@ class Request:
     providers: tuple[str, ...]
     abis: tuple[str, ...]
     operators: RequiredOps | None
-    runtime_style: bool
+    styles: frozenset[Style]
     campaign: str = ""
     """`campaign_digest` of the config that it is from, "" for a build file or a target alone."""
 
@@ -128,7 +129,7 @@ def make_request(
     *,
     operators: RequiredOps | None,
     run_providers: tuple[str, ...],
-    runtime_style: bool,
+    styles: Collection[Style],
     campaign: Config | None = None,
 ) -> Request:
     """Decide what target and settings leave open; `run_providers` are those of the campaign's runs.
@@ -170,11 +171,11 @@ def make_request(
         version=version,
         release=release,
         settings=settings,
-        kind=kind_of(settings, providers, runtime_style=runtime_style),
+        kind=kind_of(settings, providers, styles),
         providers=tuple(name for name in providers if name != "cpu"),
         abis=abis,
         operators=None if settings.wheel else operators,
-        runtime_style=runtime_style,
+        styles=frozenset(styles),
         campaign=campaign_digest(campaign, target) if campaign else "",
     )
 
@@ -192,13 +193,13 @@ def providers_of(settings: BuildConfig, platform: Platform, run_providers: tuple
     )
 
 
-def kind_of(settings: BuildConfig, providers: tuple[str, ...], *, runtime_style: bool) -> BuildKind:
-    """The kind of build: as the settings say, else the smallest that providers and styles allow."""
+def kind_of(settings: BuildConfig, providers: tuple[str, ...], styles: Collection[Style]) -> BuildKind:
+    """The kind of build: as the settings say, else the smallest that providers and styles of artifacts allow."""
     if settings.kind is not BuildKind.AUTO:
         return settings.kind
-    if settings.wheel:
+    if settings.wheel or Style.ONNX in styles:
         return BuildKind.FULL
-    return BuildKind.EXTENDED if runtime_style or set(providers) - {"cpu"} else BuildKind.MINIMAL
+    return BuildKind.EXTENDED if Style.RUNTIME in styles or set(providers) - {"cpu"} else BuildKind.MINIMAL
 
 
 def requests_for(
@@ -220,17 +221,17 @@ def requests_for(
     campaign: Config | None = None
     providers: tuple[str, ...] = ()
     listed: str | None = None
-    runtime_style = False
+    styles: Collection[Style] = ()
     if config is None:
         targets, build = (_named_target(target_name or ""),), BuildConfig()
     elif _is_campaign(config):
         campaign = read_config(config)
         targets, build = campaign.targets, campaign.build
         providers = tuple(provider for run in campaign.runs for provider in run.providers)
-        runtime_style = Style.RUNTIME in campaign.variants.styles
+        styles = campaign.variants.styles
     else:
         file = read_build_file(config)
-        targets, build, listed, runtime_style = (file.target,), file.build, file.operators, file.runtime_style
+        targets, build, listed, styles = (file.target,), file.build, file.operators, file.styles
     path = operators_path or (Path(listed) if listed else None)
     operators = None if path is None else read_operators(path)
     version = version or installed_version("onnxruntime")
@@ -249,7 +250,7 @@ def requests_for(
         )  # fmt: skip
     return tuple(
         make_request(
-            target, version, settings, operators=operators, run_providers=providers, runtime_style=runtime_style,
+            target, version, settings, operators=operators, run_providers=providers, styles=styles,
             campaign=campaign,
         )
         for target in chosen
@@ -290,6 +291,14 @@ class BuildFile(Table, frozen=True, kw_only=True):
     """Operator config, as `ort-mobile op-config create` writes it; all operators without it."""
     runtime_style: bool = False
     """Whether artifacts of runtime style will run with it: they need an extended build."""
+    onnx_style: bool = False
+    """Whether ONNX files will run with it: they need a full build."""
+
+    @property
+    def styles(self) -> tuple[Style, ...]:
+        """Those of artifacts that need more than a minimal build."""
+        flags = {Style.RUNTIME: self.runtime_style, Style.ONNX: self.onnx_style}
+        return tuple(style for style, wanted in flags.items() if wanted)
 
 
 def read_build_file(path: Path) -> BuildFile:

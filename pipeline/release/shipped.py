@@ -50,11 +50,11 @@ from pipeline.config import (
     takes_package,
 )
 from pipeline.convert.many import config_texts
+from pipeline.convert.onnx_needs import needs_of_one
 from pipeline.core.abis import ARM64, abi_of, abis_of_target
 from pipeline.core.errors import BUDGET, CheckFailed, ConfigError, Finding, Severity, finding_of
 from pipeline.core.files import TYPED_CONFIG_FILE, sha256_of
 from pipeline.core.releases import SWIFT_PACKAGES, Release, installed_release, line_of, numbers_of, range_of
-from pipeline.core.variant import Style
 from pipeline.dataset import preprocess_of
 from pipeline.library.fetch import known_libraries
 from pipeline.library.xcframework import opened
@@ -75,7 +75,7 @@ from pipeline.release.manifest import (
     Shipped,
     ShippedContext,
 )
-from pipeline.required_ops import RequiredOps, covers, needs_of_artifacts, read_config
+from pipeline.required_ops import RequiredOps, covers, read_config
 from pipeline.required_ops.value import KNOWN_DOMAINS
 
 log = logging.getLogger(__name__)
@@ -175,7 +175,7 @@ def planned_build(target: Target, config: Config) -> tuple[BuildKind, tuple[str,
     """The kind and the providers of the library that `ort-mobile build` makes for a target."""
     runs = tuple(provider for run in config.runs for provider in run.providers)
     providers = providers_of(config.build, target.platform, runs)
-    return kind_of(config.build, providers, runtime_style=Style.RUNTIME in config.variants.styles), providers
+    return kind_of(config.build, providers, config.variants.styles), providers
 
 
 def release_for(target: Target) -> str:
@@ -291,6 +291,7 @@ def operator_configs(config: Config, artifacts: Sequence[Path]) -> dict[str, str
         artifacts,
         providers=sorted({name for _, providers in builds for name in providers} - {"cpu"}),
         extended=any(kind is not BuildKind.MINIMAL for kind, _ in builds),
+        abis=[abi for target in config.targets for abi in abis_of_target(target.platform, target.abis)],
     )
 
 
@@ -383,12 +384,12 @@ def _objections(app: App, old: Content, new: Content, folder: Path) -> Iterator[
             for shipped in (shipped for shipped in new.ships if shipped.target == row.target):
                 providers = sorted({shipped.runs[0].provider} - {"cpu"})
                 extended = shipped.library_kind != BuildKind.MINIMAL
-                needed, failed = needs_of_artifacts([folder / shipped.file], providers=providers, extended=extended)
-                yield from (f"{shipped.file} cannot be read" for _ in failed)
+                needs, error = needs_of_one(folder / shipped.file, providers=providers, extended=extended)
+                if error:
+                    yield f"{shipped.file}: {error.what}"
                 yield from (
                     f"the app's library has no {lack.domain}:{lack.op} ({lack.line})"
-                    for needs in needed.values()
-                    for lack in covers(has, needs)
+                    for lack in covers(has, needs or {})
                 )
         before = next((rule for rule in old.requires if rule.target == row.target), None)
         if before:

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from pipeline.config import Platform, Target
 from pipeline.config.tables import BuildConfig, BuildKind, Configuration, Dependencies
 from pipeline.core.providers import BUILD_PROVIDERS
+from pipeline.core.variant import Style
 from pipeline.ort_build.request import ABIS, Request, make_request
 from pipeline.required_ops import RequiredOps, parse
 
@@ -19,7 +20,7 @@ def request(
     *,
     abis: tuple[str, ...] = (),
     operators: RequiredOps | None = OPERATORS,
-    runtime_style: bool = False,
+    styles: tuple[Style, ...] = (),
     run_providers: tuple[str, ...] = (),
     api_level: int | None = None,
     os_version: str | None = None,
@@ -32,7 +33,7 @@ def request(
         BuildConfig(**settings),  # type: ignore[arg-type]  # keywords are as varied as the table's keys
         operators=operators,
         run_providers=run_providers,
-        runtime_style=runtime_style,
+        styles=styles,
     )
 
 
@@ -49,7 +50,7 @@ def requests(draw: st.DrawFn) -> Request:
         draw(st.sampled_from(["1.17.3", "1.20.1", "1.21.0", "1.23.2", "1.28.0", "1.31.1"])),
         abis=draw(_abis(platform)),
         operators=draw(st.sampled_from([OPERATORS, None])),
-        runtime_style=draw(st.booleans()),
+        styles=tuple(draw(st.sets(st.sampled_from(Style)))),
         kind=draw(st.sampled_from(BuildKind)),
         configuration=draw(st.sampled_from(Configuration)),
         providers=tuple(draw(st.lists(st.sampled_from(sorted(BUILD_PROVIDERS)), unique=True))),

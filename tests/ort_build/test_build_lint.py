@@ -5,9 +5,10 @@ import pytest
 from pipeline.config import Platform
 from pipeline.config.tables import BuildKind, Dependencies
 from pipeline.core.errors import Severity
+from pipeline.core.variant import Style
 from pipeline.ort_build.plan import lint
 from pipeline.ort_build.request import Request
-from pipeline.required_ops import parse
+from pipeline.required_ops import EMPTY, parse
 from tests.ort_build.build_requests import OPERATORS, request
 
 ML = parse("ai.onnx;13;Relu\nai.onnx.ml;1;Normalizer\n", "c")
@@ -21,7 +22,10 @@ ERRORS = [
     (request(contrib_ops=False), "drops com.microsoft, and the operator config needs FusedConv"),
     (request(contrib_ops=False, providers=("xnnpack",), operators=None), "XNNPACK cannot be built without"),
     (request(kind=BuildKind.MINIMAL, providers=("nnapi", "xnnpack")), "minimal build cannot contain nnapi, xnnpack"),
-    (request(kind=BuildKind.MINIMAL, runtime_style=True), "does not replay saved runtime optimizations"),
+    (request(kind=BuildKind.MINIMAL, styles=(Style.RUNTIME,)), "does not replay saved runtime optimizations"),
+    (request(kind=BuildKind.MINIMAL, styles=(Style.ONNX,)), "a build of kind minimal loads no ONNX file"),
+    (request(kind=BuildKind.EXTENDED, styles=(Style.ONNX,)), "a build of kind extended loads no ONNX file"),
+    (request(kind=BuildKind.FULL, operators=EMPTY), "the operator config lists no operator"),
     (request(LINUX, wheel=True, kind=BuildKind.MINIMAL), "wheel cannot be minimal"),
     (request(wheel=True), "no Python wheel for android"),
     (request(kind=BuildKind.FULL, exceptions=False), "full build needs exceptions"),
@@ -55,8 +59,9 @@ CLEAN = [
     request(operators=ML, reduce_types=False),
     request(operators=None, kind=BuildKind.FULL),
     request(operators=UNTYPED.with_global_types(["float"])),
-    request(operators=OPERATORS, runtime_style=True),
+    request(operators=OPERATORS, styles=(Style.RUNTIME,)),
     request(abis=("arm64-v8a",), providers=("qnn",)),
+    request(operators=NCHWC, reduce_types=False, styles=(Style.ONNX,)),
 ]
 
 

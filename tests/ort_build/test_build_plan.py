@@ -10,6 +10,7 @@ from hypothesis import given
 from pipeline.config import Platform
 from pipeline.config.tables import BuildKind, Dependencies
 from pipeline.core.errors import ConfigError
+from pipeline.core.variant import Style
 from pipeline.ort_build.plan import (
     BuildPaths,
     BuildPlan,
@@ -180,16 +181,19 @@ def test_the_converting_wheel_is_full_with_all_operators() -> None:
 
 
 @pytest.mark.parametrize(
-    ("run_providers", "runtime_style", "kind"),
+    ("run_providers", "styles", "kind"),
     [
-        (("cpu",), False, BuildKind.MINIMAL),
-        (("cpu",), True, BuildKind.EXTENDED),
-        (("cpu", "nnapi"), False, BuildKind.EXTENDED),
-        (("coreml",), False, BuildKind.MINIMAL),  # a campaign for both platforms: CoreML is not Android's
+        (("cpu",), (Style.FIXED,), BuildKind.MINIMAL),
+        (("cpu",), (Style.FIXED, Style.RUNTIME), BuildKind.EXTENDED),
+        (("cpu",), (Style.FIXED, Style.ONNX), BuildKind.FULL),
+        (("cpu", "nnapi"), (), BuildKind.EXTENDED),
+        (("coreml",), (), BuildKind.MINIMAL),  # a campaign for both platforms: CoreML is not Android's
     ],
 )
-def test_auto_takes_the_smallest_kind(run_providers: tuple[str, ...], runtime_style: bool, kind: BuildKind) -> None:
-    assert request(run_providers=run_providers, runtime_style=runtime_style).kind is kind
+def test_auto_takes_the_smallest_kind(
+    run_providers: tuple[str, ...], styles: tuple[Style, ...], kind: BuildKind
+) -> None:
+    assert request(run_providers=run_providers, styles=styles).kind is kind
 
 
 @pytest.mark.parametrize(
