@@ -7,6 +7,7 @@ file holds.
 """
 
 import argparse
+import itertools
 import json
 import re
 import subprocess
@@ -17,8 +18,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from pipeline.compat.release_table import FILE, FORMAT
 from pipeline.core.releases import NEWEST_KNOWN, Release
@@ -34,6 +36,16 @@ DOMAINS = (
     "com.microsoft.experimental", "com.microsoft.nchwc", "com.ms.internal.nhwc",
 )  # fmt: skip
 
+VALUES = {
+    "MatMulNBits": {"bits": (2, 4, 8), "block_size": (16, 32, 64, 128, 256, 512)},
+    "GatherBlockQuantized": {"bits": (4, 8), "block_size": (16, 32, 64, 128, 256)},
+    "ExpandDims": {},
+}
+"""Attributes of com.microsoft's operators with values that kernels have or have not, beside what schemas say.
+
+ExpandDims has none: in some releases it ends the process.
+"""
+
 Said: TypeAlias = dict[str, Any]
 """What docs/read_release.py printed for one wheel."""
 
@@ -47,11 +59,69 @@ def write_trials(folder: Path) -> None:
         opsets = [helper.make_opsetid(domain, version) for domain, version in imports.items()]
         onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=ir), folder / f"{name}.onnx")
 
+    for operator, names in VALUES.items():
+        for values in itertools.product(*names.values()):
+            trial = value_model(operator, dict(zip(names, values, strict=True)))
+            onnx.save(trial, folder / f"{' '.join(map(str, (operator, *values)))}.onnx")
     for ir in range(3, HIGHEST_IR + 1):
         save(f"ir {ir}", ir, {"": 9})
     for domain in DOMAINS:
         for version in range(1, HIGHEST_OPSET + 1):
             save(f"opset {domain} {version}", 8, {"": 9, domain: version})
+
+
+def value_model(operator: str, attributes: Mapping[str, int]) -> onnx.ModelProto:
+    """An operator with weights of few bits in blocks, or an axis, whose results are 1."""
+    if not attributes:
+        return one_node(operator, ["x", "axis"], [], {"axis": np.int32(0)}, TensorProto.FLOAT, [1])
+    bits, block = attributes["bits"], attributes["block_size"]
+    wide = 2 * max(block, 32)
+    weights: Any = np.full((8, wide * bits // 8), 255, np.uint8)  # the highest of each, 2**(bits - 1) - 1 above zero
+    added = wide if operator == "MatMulNBits" else 1
+    scales: Any = np.full((8, wide // block), 1 / added / (2 ** (bits - 1) - 1), np.float32)
+    if operator == "MatMulNBits":
+        weights, scales = weights.reshape(8, wide // block, -1), scales.reshape(-1)
+        inputs, shape = ["x", "w", "s"], [1, wide]
+        others = {"K": wide, "N": 8}
+    else:
+        inputs, shape = ["w", "x", "s"], [1]
+        others = {"gather_axis": 0, "quantize_axis": 1}
+    kind = TensorProto.FLOAT if operator == "MatMulNBits" else TensorProto.INT64
+    return one_node(operator, inputs, [*others.items(), *attributes.items()], {"w": weights, "s": scales}, kind, shape)
+
+
+def one_node(
+    operator: str,
+    inputs: Sequence[str],
+    attributes: Sequence[tuple[str, int]],
+    constants: Mapping[str, Any],
+    kind: int,
+    shape: Sequence[int],
+) -> onnx.ModelProto:
+    """A model of an operator of com.microsoft, which reads the input `x` and gives floats."""
+    node = helper.make_node(operator, inputs, ["y"], domain="com.microsoft")
+    node.attribute.extend(helper.make_attribute(name, value) for name, value in attributes)
+    x, y = helper.make_tensor_value_info("x", kind, shape), helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    weights = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
+    graph = helper.make_graph([node], "g", [x], [y], weights)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def values_of(said: Sequence[Said]) -> dict[str, list[Any]]:
+    """By operators the attributes that were tried together, and by their values the releases that compute with them."""
+    return {
+        f"com.microsoft:{operator}": [
+            " ".join(names),
+            {
+                key: sum(
+                    1 << at for at, wheel in enumerate(said) if f"{operator} {key}".strip() not in wheel["refused"]
+                )
+                for key in (" ".join(map(str, values)) for values in itertools.product(*names.values()))
+            },
+        ]
+        for operator, names in VALUES.items()
+    }
 
 
 def environment(minor: int, folder: Path) -> Path:
@@ -61,19 +131,10 @@ def environment(minor: int, folder: Path) -> Path:
     if not python.exists():
         numpy = "numpy<2" if minor < 19 else "numpy"  # wheels before 1.19 were built with the first
         uv = [sys.executable, "-m", "uv"]
-        subprocess.run([*uv, "venv", "--quiet", "--python", sys.executable, place], check=True)
-        install = [
-            *uv,
-            "pip",
-            "install",
-            "--quiet",
-            "--python",
-            python,
-            "--no-deps",
-            f"onnxruntime==1.{minor}.*",
-            numpy,
-        ]
-        subprocess.run(install, check=True)
+        make: list[str | Path] = [*uv, "venv", "--quiet", "--python", sys.executable, place]
+        install = [*uv, "pip", "install", "--quiet", "--python", str(python), "--no-deps"]
+        subprocess.run(make, check=True)
+        subprocess.run([*install, f"onnxruntime==1.{minor}.*", numpy], check=True)
     return python
 
 
@@ -106,7 +167,7 @@ def functions() -> set[tuple[str, str, int]]:
     return {
         (row.domain, row.name, row.since_version)
         for row in schemas
-        if row.has_function or row.has_context_dependent_function
+        if getattr(row, "has_function", False) or getattr(row, "has_context_dependent_function", False)
     }
 
 
@@ -176,8 +237,8 @@ def kernel_rows(kernels: Iterable[tuple[int, list[Any]]]) -> Iterator[list[Any]]
     merged: dict[tuple[int, int, str, int], list[str]] = defaultdict(list)
     for (first, end, name, kind), mask in singles.items():
         merged[first, end, name, mask].append(kind)
-    for (first, end, name, mask), kinds in sorted(merged.items()):
-        yield [first, end, {name: " ".join(sorted(kinds))}, mask]
+    for (first, end, name, mask), alike in sorted(merged.items()):
+        yield [first, end, {name: " ".join(sorted(alike))}, mask]
     for (first, end, types), mask in sorted(others.items()):
         yield [first, end, dict(types), mask]
 
@@ -212,6 +273,7 @@ def table_of(said: Sequence[Said]) -> dict[str, Any]:
         "format": FORMAT,
         "releases": [release_row(wheel) for wheel in said],
         "types": types_of(said),
+        "values": values_of(said),
         "operators": operators,
     }
 

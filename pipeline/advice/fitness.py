@@ -18,7 +18,10 @@ from pipeline.advice.verdict import (
     verdict,
 )
 from pipeline.check.many import gpu_loss_alone
-from pipeline.core.errors import ModelError
+from pipeline.compat.defects import Runtime
+from pipeline.compat.rules import DEFAULT_USE, findings_for, read_artifacts
+from pipeline.compat.written import refusals
+from pipeline.core.errors import ModelError, errors
 from pipeline.core.ort_session import NO_PREPACKING, make_session, ort_errors, session_options
 from pipeline.core.providers import COREML_MLPROGRAM, COREML_NN, NNAPI, PROVIDER_RULES, QNN, WEBGPU, XNNPACK
 from pipeline.core.releases import Release, rules_of
@@ -174,6 +177,7 @@ def fit(
         as_is.mkdir()
         views = open_views(source, Optimize.BASIC, as_is, {})
         cpu = _cpu_error(views)
+        lacking = "" if cpu else _release_error(views, settings[0].ort_release)
         before = _answers(views, settings)
         dynamic = before[0].dynamic
         guessed = unnamed(views.loaded.proto, given) if views.loaded else ()
@@ -194,7 +198,7 @@ def fit(
         rows = tuple(
             _in_nchw(row, asked, views, sized) or row for row, asked in zip(_rows(before, fixed), settings, strict=True)
         )
-        on_cpu = _on_cpu(fixed[0].nodes, fixed_cpu) if fixed else None
+        on_cpu = _on_cpu(fixed[0].nodes, fixed_cpu or lacking) if fixed else None
         form = precision_of(views.loaded.proto) if views.loaded else ""
         unsuited = quantized_advice(form, *now)
         on_gpu = any(row.ep == WEBGPU and row.fit.supported for row in rows)
@@ -214,7 +218,7 @@ def fit(
             sizes=sizes or {},
             guessed=guessed,
             optimize=views.optimize,
-            rows=(*rows, FitRow(ep=CPU, as_is=_on_cpu(before[0].nodes, cpu), fixed=on_cpu)),
+            rows=(*rows, FitRow(ep=CPU, as_is=_on_cpu(before[0].nodes, cpu or lacking), fixed=on_cpu)),
             oldest=tuple(differing),
             first=first_choices(rows, quantized=form not in ("", "fp16") and not form.startswith("w")),
             helps=helps_of(before, fixed, sizes or {}, unsuited),
@@ -246,6 +250,18 @@ def _cpu_error(views: Views) -> str:
         views.optimize = Optimize.NONE
         return error.why or error.what
     return ""
+
+
+def _release_error(views: Views, release: tuple[int, int]) -> str:
+    """What the release that the phone has lacks of the model, "" where nothing is known to be."""
+    name = views.source.name
+    if isinstance(views.subject, Path):
+        found = findings_for(
+            read_artifacts({name: views.subject}), name, Runtime(release=Release(*release)), DEFAULT_USE
+        )
+    else:
+        found = refusals(views.basic().proto, release, name)
+    return "; ".join(dict.fromkeys(f"{error.what}: {error.remedy}" for error in errors(found)))
 
 
 def _rows(before: Sequence[ModelAnswer], fixed: Sequence[ModelAnswer] | None, level: str = "") -> tuple[FitRow, ...]:

@@ -1,14 +1,15 @@
 """What each release of ONNX Runtime opens, as its own wheel says: IR versions, opsets, operators, attributes, kernels.
 
 `releases.json` is made by docs/make_releases.py (`nox -s release_tables`) from the wheel of every minor release. In it
-bit n of a mask is the n-th release; `types` are of tensors. Of an operator there are versions of its schema (`in`:
+bit n of a mask is the n-th release; `types` are of tensors, `values` of
+attributes that kernels were tried with. Of an operator there are versions of its schema (`in`:
 releases that have it; `arity`: least and most inputs and outputs; `young`: attributes that some of these releases lack,
 with their default; `places`: inputs from 0, outputs from -1 down, of a type that kernels name; `function`: ONNX defines
 it by others) and kernels of the CPU: first and last version (0: the first alone), types, releases. Wheels are for
 x86-64: builds for ARM have kernels of half precision besides.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cache, cached_property
 from pathlib import Path
@@ -115,6 +116,7 @@ class _Document(msgspec.Struct, frozen=True):
     format: int
     releases: tuple[ReleaseRow, ...]
     types: dict[str, int]
+    values: dict[str, tuple[str, dict[str, int]]]
     operators: dict[str, msgspec.Raw]
 
 
@@ -123,7 +125,7 @@ class ReleaseTable:
 
     def __init__(self, content: bytes) -> None:
         document = msgspec.json.decode(content, type=_Document)
-        self.releases, self.types = document.releases, document.types
+        self.releases, self.types, self.values = document.releases, document.types, document.values
         self._raw = document.operators
         self._operators: dict[str, Operator | None] = {}
 
@@ -176,7 +178,9 @@ class ReleaseTable:
             alike = (node.domain, node.op_type, node.since_version, kinds, *map(str, _plain(node).items()))
             if alike not in asked:
                 asked.add(alike)
-                demands += self._of_node(node, types, onnx=onnx)
+                demands += self._of_node(node, types, onnx=_opset(model, "") if onnx else 0)
+        if onnx:
+            demands += self._of_fusions(nodes)
         return tuple({demand.what: demand for demand in reversed(demands)}.values())[::-1]
 
     def unknown_attributes(
@@ -194,6 +198,21 @@ class ReleaseTable:
             for key in young.keys() & values.keys()
             if bit and not young[key][0] & bit and _same(values[key], young[key][1])
         )
+
+    def lower_opsets(
+        self, imports: Mapping[str, int], operators: Collection[tuple[str, str]], release: tuple[int, int]
+    ) -> dict[str, int]:
+        """Domains whose opset a release does not take, with the newest that it does, where that changes no operator.
+
+        `operators` are domains and names of all nodes: each must have the same version in both opsets.
+        """
+        lower = {}
+        for domain, version in imports.items():
+            highest = self.highest_opset(release, domain)
+            own = [self.operator(domain, name) for used, name in operators if used == domain]
+            if 0 < highest < version and all(o and o.schema(highest) is o.schema(version) for o in own):
+                lower[domain] = highest
+        return lower
 
     def _of_file(self, model: OrtModel) -> Iterator[Demand]:
         having = sum(1 << at for at, row in enumerate(self.releases) if row.ir >= model.ir_version)
@@ -231,7 +250,7 @@ class ReleaseTable:
                     remedy="quantize to 8 bits",
                 )  # fmt: skip
 
-    def _of_node(self, node: OrtNode, types: "Types", *, onnx: bool) -> Iterator[Demand]:
+    def _of_node(self, node: OrtNode, types: "Types", *, onnx: int) -> Iterator[Demand]:
         operator = self.operator(node.domain, node.op_type)
         schema = operator.schema(node.since_version) if operator else None
         if not operator or not schema:
@@ -249,6 +268,16 @@ class ReleaseTable:
                 kind=DemandKind.ATTRIBUTE, what=f"has no attribute {name} of {title}", having=having | before, why=why,
                 remedy="convert it with --ort-release, which leaves defaults out" if same else f"do without {name}",
             )  # fmt: skip
+        names, tried = self.values.get(f"{node.domain}:{node.op_type}", ("", {}))
+        values = {name: entry.value for name, entry in node.attributes.items()}
+        asked = " ".join(str(values.get(name, "")) for name in names.split())
+        having = tried.get(asked, self.everywhere) | before
+        if having not in (self.everywhere, before):
+            yield Demand(
+                kind=DemandKind.KERNEL, having=having, why=why,
+                what=f"has no kernel on the CPU for {title}" + f" with {names} = {asked}" * bool(names),
+                remedy="quantize with other values" if names else "",
+            )  # fmt: skip
         having = before | schema.taking(len(node.inputs), len(node.outputs))
         if having != self.everywhere and having != before:
             yield Demand(
@@ -260,7 +289,7 @@ class ReleaseTable:
             yield from self._of_kernels(operator, schema, node, types, title, why, onnx=onnx)
 
     def _of_kernels(
-        self, operator: Operator, schema: Schema, node: OrtNode, types: "Types", title: str, why: str, *, onnx: bool
+        self, operator: Operator, schema: Schema, node: OrtNode, types: "Types", title: str, why: str, *, onnx: int
     ) -> Iterator[Demand]:
         before = self.everywhere & ~schema.having
         having = self._kernels(operator, schema, node, types, onnx=onnx)
@@ -274,15 +303,46 @@ class ReleaseTable:
             remedy="compute in another type (Cast before and behind)" if of_other_types != having else "",
         )  # fmt: skip
 
-    def _kernels(self, operator: Operator, schema: Schema, node: OrtNode, types: "Types", *, onnx: bool) -> int:
-        """Releases with a kernel: ONNX Runtime's own rules of versions and types (KernelRegistry::VerifyKernelDef)."""
-        having = schema.having if onnx and schema.function else 0
+    def _of_fusions(self, nodes: Sequence[tuple[OrtNode, "Types"]]) -> Iterator[Demand]:
+        """Kernels of what a session makes of products in double, whatever it has: transposed and scaled ones."""
+        made_by = {output: node.op_type for node, _ in nodes for output in node.outputs}
+        having = sum(mask for _, _, types, mask in self._fused.kernels if types == {"T": "double"})
+        for node, types in nodes:
+            around = {made_by.get(name) for name in node.inputs}
+            if node.op_type == "MatMul" and types(node.inputs[0]) == "double" and around & {"Transpose", "Mul", "Div"}:
+                yield Demand(
+                    kind=DemandKind.KERNEL, having=having, why=f"its optimizer makes it of MatMul '{node.outputs[0]}'",
+                    what="has no kernel on the CPU for com.microsoft:FusedMatMul with double",
+                    remedy="write ORT format (style fixed), or compute in float",
+                )  # fmt: skip
+
+    @cached_property
+    def _fused(self) -> Operator:
+        return self.operator("com.microsoft", "FusedMatMul") or Operator({}, ())
+
+    def _kernels(self, operator: Operator, schema: Schema, node: OrtNode, types: "Types", *, onnx: int) -> int:
+        """Releases with a kernel: ONNX Runtime's own rules of versions and types (KernelRegistry::VerifyKernelDef).
+
+        `onnx` is the opset of an ONNX file: in one, a release without a kernel puts in what defines the operator.
+        """
+        having = 0
         for first, last, constraints, mask in operator.kernels:
             if first != node.since_version and not (last and first <= node.since_version <= last):
                 continue
             if all(_fits(node, schema.places.get(name, ()), types, kinds.split(), onnx=onnx)
                    for name, kinds in constraints.items()):  # fmt: skip
                 having |= mask
+        if onnx and schema.function and having & schema.having != schema.having:
+            having |= schema.having & self._by_function(node, types, onnx)
+        return having
+
+    def _by_function(self, node: OrtNode, types: "Types", opset: int) -> int:
+        from pipeline.compat.functions import expanded
+
+        inner = expanded(node, types, opset)
+        having = self.everywhere
+        for demand in self.demands(inner) if inner else ():
+            having &= demand.having if demand.kind is DemandKind.KERNEL else having
         return having
 
 
@@ -290,7 +350,7 @@ Types = Callable[[str], str]
 """The type of a value by its name, as the table writes it; "" where nobody knows."""
 
 
-def _fits(node: OrtNode, places: tuple[int, ...], types: Types, kinds: list[str], *, onnx: bool) -> bool:
+def _fits(node: OrtNode, places: tuple[int, ...], types: Types, kinds: list[str], *, onnx: int) -> bool:
     """Whether the first value that is there at the places has one of the types.
 
     A session puts Casts around nodes of half precision of an ONNX file, never of an ORT format file.
@@ -299,7 +359,7 @@ def _fits(node: OrtNode, places: tuple[int, ...], types: Types, kinds: list[str]
         names, at = (node.inputs, place) if place >= 0 else (node.outputs, -1 - place)
         if at < len(names) and names[at]:
             kind = types(names[at])
-            return not kind or kind in kinds or (onnx and kind == HALF and FLOAT in kinds)
+            return not kind or kind in kinds or (bool(onnx) and kind == HALF and FLOAT in kinds)
     return True
 
 

@@ -3,8 +3,13 @@
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from pipeline.compat.defects import Runtime
 from pipeline.compat.release_table import release_table
+from pipeline.compat.rules import check_onnx, facts_of
+from pipeline.core.errors import Finding, ModelError
+from pipeline.core.releases import Release
 from pipeline.model.edit import all_nodes, drop_unused_domains, keep_only, plain_domain, subgraphs
+from pipeline.model.onnx_model import model_of
 
 if TYPE_CHECKING:
     import onnx
@@ -18,21 +23,46 @@ LOWEST_IR = 8
 
 def written_for(proto: "onnx.ModelProto", release: tuple[int, int]) -> None:
     """Change a model in place: no imports of domains that no node uses, no default of attributes that the release does
-    not know, and the newest IR version that it reads, unless something in the model came with a newer one.
+    not know, opsets and the IR version that it takes, unless something in the model came with a newer one.
     """
     table = release_table()
     row = table.row(release)
     drop_unused_domains(proto)
     if row is None:
         return
-    nodes = [(node, proto.opset_import) for node in all_nodes(proto.graph)]
-    nodes += [(node, function.opset_import) for function in proto.functions for node in function.node]
-    for node, imports in nodes:
-        domain = plain_domain(node.domain)
-        version = next((entry.version for entry in imports if plain_domain(entry.domain) == domain), 1)
-        values = {entry.name: _value(entry) for entry in node.attribute}
-        _leave_out(node, table.unknown_attributes(domain, node.op_type, version, values, release))
+    _write_nodes(list(all_nodes(proto.graph)), proto.opset_import, release)
+    for function in proto.functions:
+        _write_nodes(function.node, function.opset_import, release)
     proto.ir_version = min(proto.ir_version, max(row.ir, needed_ir(proto)))
+
+
+def refusals(proto: "onnx.ModelProto", release: tuple[int, int], where: str) -> tuple[Finding, ...]:
+    """What the CPU of a release lacks of a model, after what can be was written differently; () for one without types.
+
+    The graph is judged as it is: what a level of optimization takes away is asked for.
+    """
+    from pipeline.partition.graph import with_types
+
+    try:
+        typed = with_types(proto)
+    except ModelError:  # no session here either, which says more
+        return ()
+    written_for(typed, release)
+    return check_onnx(facts_of(model_of(typed, where), where), Runtime(release=Release(*release)))
+
+
+def _write_nodes(
+    nodes: "Collection[onnx.NodeProto]", imports: "Collection[onnx.OperatorSetIdProto]", release: tuple[int, int]
+) -> None:
+    table = release_table()
+    opsets = {plain_domain(entry.domain): entry.version for entry in imports}
+    for node in nodes:
+        domain, values = plain_domain(node.domain), {entry.name: _value(entry) for entry in node.attribute}
+        unknown = table.unknown_attributes(domain, node.op_type, opsets.get(domain, 1), values, release)
+        _leave_out(node, unknown)
+    lower = table.lower_opsets(opsets, {(plain_domain(node.domain), node.op_type) for node in nodes}, release)
+    for entry in imports:
+        entry.version = lower.get(plain_domain(entry.domain), entry.version)
 
 
 def _leave_out(node: "onnx.NodeProto", names: Collection[str]) -> None:

@@ -45,12 +45,14 @@ from pipeline.model.onnx_model import (
     content_digest,
     load_model,
     loadable,
+    model_of,
     prepare_model,
     range_digests,
 )
-from pipeline.model.ort_format import OrtModel, OrtNode, read_artifact
-from pipeline.model.ort_writer import FilePlan, without_attributes
+from pipeline.model.ort_format import OrtModel, OrtNode, parse_ort, read_artifact
+from pipeline.model.ort_writer import FilePlan, with_opsets, without_attributes
 from pipeline.model.types import BFLOAT16, FLOAT16
+from pipeline.partition.graph import with_types
 from pipeline.passes.base import PassContext
 from pipeline.passes.optimize import for_processors, loads_where
 from pipeline.required_ops.value import replays
@@ -289,14 +291,17 @@ def convert_model(request: ConvertRequest) -> ConvertResult:
 
 
 def for_release(parts: steps.OrtParts, release: Release) -> steps.OrtParts:
-    """The parts without attributes that the release does not know, where they have their default."""
+    """The parts as the release reads them, where that loses nothing: opsets, and attributes at their default."""
     table = release_table()
 
     def unknown(node: OrtNode) -> frozenset[str]:
         values = {name: entry.value for name, entry in node.attributes.items()}
         return table.unknown_attributes(node.domain, node.op_type, node.since_version, values, release)
 
-    skeleton = without_attributes(parts.skeleton, unknown)
+    model = parse_ort(parts.skeleton, "the file that onnxruntime wrote", inner_types=False)
+    operators = {(node.domain, node.op_type) for graph in model.graph.walk() for node in graph.nodes}
+    lower = table.lower_opsets(model.opset_import, operators, release)
+    skeleton = with_opsets(without_attributes(parts.skeleton, unknown), lower)
     return replace(parts, skeleton=skeleton)
 
 
@@ -421,9 +426,8 @@ class _Maker:
         """
         path = self.optimizer.context.new_file(".onnx")
         before = self.optimizer.model
-        model = steps.with_types(
-            before if level is Level.NONE else steps.as_onnx(parts, before, self.optimizer.context)
-        )
+        model = before if level is Level.NONE else steps.as_onnx(parts, before, self.optimizer.context)
+        model = replace(model, proto=with_types(model.proto))
         written_for(model.proto, self.target)
         model.proto.graph.name = before.proto.graph.name or "main"  # the ORT format has no place for these
         model.proto.model_version = before.proto.model_version
@@ -433,7 +437,8 @@ class _Maker:
             digest = sha256(path)
         if file.sha256 in self.needs:
             facts, minimal, extended = self.needs[file.sha256]
-            facts = msgspec.structs.replace(facts, format_version=ONNX_FORMAT, defects={}, small=())
+            demands = release_table().demands(model_of(model.proto, str(path)))
+            facts = msgspec.structs.replace(facts, format_version=ONNX_FORMAT, defects={}, small=(), demands=demands)
             self.needs[digest] = (facts, minimal, extended)
         notes = tuple(dict.fromkeys((*file.notes, *loads_where(model.proto))))
         return msgspec.structs.replace(file, sha256=digest, size_bytes=path.stat().st_size, notes=notes), path

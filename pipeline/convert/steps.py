@@ -197,24 +197,6 @@ def as_onnx(parts: OrtParts, before: LeanModel, context: PassContext) -> LeanMod
     return LeanModel(proto=optimized.proto, folder=optimized.folder, weights={**optimized.weights, **moved})
 
 
-def with_types(model: LeanModel) -> LeanModel:
-    """The model with types and shapes of all its values in it, as a session that was loaded knows them."""
-    import onnx
-
-    from pipeline.model.types import CODES
-    from pipeline.partition.graph import infer
-
-    proto = copied(model.proto)
-    declared = {value.name for value in (*proto.graph.input, *proto.graph.output)}
-    del proto.graph.value_info[:]
-    proto.graph.value_info.extend(
-        onnx.helper.make_tensor_value_info(name, CODES[value.dtype], value.shape)
-        for name, value in infer(proto).items()
-        if name not in declared and value.dtype in CODES
-    )
-    return LeanModel(proto=proto, folder=model.folder, weights=model.weights)
-
-
 def write_whole(model: LeanModel, target: Path) -> None:
     """Write a model as one ONNX file, weights and all, each as raw bytes; ModelError for more than a message holds."""
     import onnx

@@ -586,7 +586,14 @@ def _no_model(where: str, why: str) -> ModelError:
 def parse_onnx(data: Buffer, where: str) -> OrtModel:
     """The same from a buffer."""
     try:
-        proto = _parsed(lean_model(data, PurePosixPath(where).name, 1))
+        return model_of(_parsed(lean_model(data, PurePosixPath(where).name, 1)), where)
+    except ValueError as error:
+        raise _no_model(where, str(error)) from error
+
+
+def model_of(proto: "onnx.ModelProto", where: str) -> OrtModel:
+    """The same from a message; ModelError for one without a graph."""
+    try:
         imports = {plain_domain(entry.domain): entry.version for entry in proto.opset_import}
         graph = _graph(proto.graph, imports, PurePosixPath(where).name)
     except ValueError as error:

@@ -146,7 +146,7 @@ BODY_ALIGNMENT = 8
 MAX_FILE_BYTES = (2 << 30) - 1
 # Slots of ort.fbs. `ir_version` and `model_version` of Model are int64, all its others point to something.
 ROOT_VERSION, ROOT_MODEL, ROOT_RESOLVER = 0, 1, 3
-MODEL_IR_VERSION, MODEL_VERSION, MODEL_GRAPH, MODEL_SLOTS = 0, 5, 7, 10
+MODEL_IR_VERSION, MODEL_OPSETS, MODEL_VERSION, MODEL_GRAPH, MODEL_SLOTS = 0, 1, 5, 7, 10
 GRAPH_INITIALIZERS, GRAPH_MAX_NODE_INDEX, GRAPH_INPUTS, GRAPH_SLOTS = 0, 3, 5, 9
 TENSOR_NAME, TENSOR_DOC, TENSOR_DIMS, TENSOR_TYPE, TENSOR_RAW = 0, 1, 2, 3, 4
 
@@ -379,3 +379,16 @@ def without_attributes(skeleton: Buffer, unwanted: Callable[[OrtNode], Collectio
             slot = vector.at + 4 + 4 * index
             struct.pack_into("<I", changed, slot, kept[index] - slot if index < len(kept) else 0)
     return skeleton if changed is None else bytes(changed)
+
+
+def with_opsets(skeleton: Buffer, versions: Mapping[str, int]) -> Buffer:
+    """The file with other versions of some domains' opsets; the same where there is nothing to change."""
+    if not versions:
+        return skeleton
+    changed, reader = bytearray(skeleton), Reader(skeleton)
+    model, fields = reader.path((ROOT_MODEL, "model"))
+    for entry in reader.tables(model, fields, MODEL_OPSETS):
+        slots = reader.table(entry)
+        if (version := versions.get(reader.text(entry, slots, 0))) is not None and slots[1]:
+            struct.pack_into("<q", changed, entry + slots[1], version)
+    return bytes(changed)

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from device_runner.failures import Topic, text_of_message
 from pipeline.core.errors import ModelError
 from pipeline.core.ort_session import load_session, make_session, ort_errors, session_options
-from pipeline.model.edit import plain_domain
+from pipeline.model.edit import copied, plain_domain
 from pipeline.model.onnx_model import LeanModel
 from pipeline.model.signature import declared_axis
-from pipeline.model.types import NUMPY_KINDS, SHORT_BY_ORT, SHORT_NAMES
+from pipeline.model.types import CODES, NUMPY_KINDS, SHORT_BY_ORT, SHORT_NAMES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -287,6 +287,21 @@ def infer(model: "ModelProto") -> dict[str, Value]:
         for name in doubtful:
             values[name] = Value(values[name].dtype, () if lengths[probe + name].shape == (0,) else None)
     return values
+
+
+def with_types(model: "ModelProto") -> "ModelProto":
+    """A copy with the types and shapes of all its values, as a session that was loaded knows them."""
+    import onnx
+
+    typed = copied(model)
+    declared = {value.name for value in (*typed.graph.input, *typed.graph.output)}
+    del typed.graph.value_info[:]
+    typed.graph.value_info.extend(
+        onnx.helper.make_tensor_value_info(name, CODES[value.dtype], value.shape)
+        for name, value in infer(typed).items()
+        if name not in declared and value.dtype in CODES
+    )
+    return typed
 
 
 def slim_copy(model: "ModelProto") -> "ModelProto":

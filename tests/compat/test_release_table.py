@@ -1,5 +1,6 @@
 """The table of releases: what files ask that a release lacks, and how they are written for it."""
 
+import json
 from importlib.metadata import version
 from pathlib import Path
 
@@ -150,3 +151,46 @@ def test_a_value_that_the_release_cannot_know_is_an_error_that_names_the_first_t
     done = ort_mobile("convert", tmp_path / "m.onnx", "--output", tmp_path / "o", "--ort-release", "1.16", code=4)
     assert "1.16 has no attribute accuracy_level of com.microsoft:MatMulNBits" in done.err
     assert "ship ONNX Runtime 1.17 or later" in done.err
+
+
+def test_an_opset_is_lowered_where_every_operator_is_the_same_in_both(tmp_path: Path) -> None:
+    relu, identity = (model(f"y = {name} (x)", {"x": TensorProto.FLOAT}, opset=26) for name in ("Relu", "Identity"))
+    for proto in (relu, identity):
+        written_for(proto, (1, 20))
+    assert lacks(relu, tmp_path, (1, 20)) == []
+    assert lacks(identity, tmp_path, (1, 20)) == ["does not take opset 26", "has no Identity of opset 25"]
+    onnx.save(model("y = Relu (x)", {"x": TensorProto.FLOAT}, opset=26), tmp_path / "m.onnx")
+    asked = ["--ort-release", "1.20", "--level", "basic", "--style", "fixed", "--no-config"]
+    ort_mobile("convert", tmp_path / "m.onnx", "--output", tmp_path / "o", *asked)
+    (file,) = (tmp_path / "o").glob("*.ort")
+    assert parse_ort(file.read_bytes(), "m").opset_import[""] == 21
+    onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+
+
+def test_of_a_function_without_a_kernel_its_operators_are_asked_for_in_onnx_files_alone(tmp_path: Path) -> None:
+    def compared(kind: int) -> onnx.ModelProto:
+        proto = model("z = GreaterOrEqual (x, x)\ny = Cast<to=1>(z)", {"x": kind}, opset=17)
+        proto.graph.value_info.append(helper.make_tensor_value_info("z", TensorProto.BOOL, None))
+        return proto
+
+    (what,) = lacks(compared(TensorProto.INT16), tmp_path, (1, 17))
+    assert what == "has no kernel on the CPU for GreaterOrEqual of opset 16 with int16, bool"
+    assert lacks(compared(TensorProto.DOUBLE), tmp_path, (1, 17)) == []
+    assert lacks(model("y = HardSwish (x)", {"x": TensorProto.FLOAT}, opset=17), tmp_path, (1, 17)) == []
+
+
+def test_values_of_attributes_that_kernels_lack_are_known_from_trials(tmp_path: Path) -> None:
+    node = "y = com.microsoft.MatMulNBits<K=512, N=8, bits=4, block_size=512>(x, w, s)"
+    proto = model(node, {"x": TensorProto.FLOAT, "w": TensorProto.UINT8, "s": TensorProto.FLOAT}, com_microsoft=1)
+    assert "with bits block_size = 4 512" in lacks(proto, tmp_path, (1, 29))[0]
+
+
+def test_check_says_of_the_cpu_what_the_release_lacks(tmp_path: Path) -> None:
+    onnx.save(model("z = Add (x, x)\ny = Cast<to=1>(z)", {"x": TensorProto.UINT8}), tmp_path / "m.onnx")
+    for release, answer in (("1.20", "no"), ("1.21", "yes")):
+        ort_mobile("check", tmp_path / "m.onnx", "--ort-release", release, "--json", tmp_path / "c.json", code=None)
+        (cpu,) = (
+            row for row in json.loads((tmp_path / "c.json").read_text())["models"][0]["rows"] if row["ep"] == "cpu"
+        )
+        assert cpu["as_is"]["verdict"] == answer
+        assert ("1.20 has no kernel on the CPU for Add" in cpu["as_is"]["reason"]) is (answer == "no")
