@@ -1,6 +1,6 @@
 """`ort-mobile import`: a trained model as ONNX, compared with its framework."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,7 @@ from pipeline.cli.command import Command
 from pipeline.cli.outputs import Outputs, json_option
 
 if TYPE_CHECKING:
+    from pipeline.check.compare import OutputCheck
     from pipeline.features.imports.job import ImportReport
     from pipeline.report.wording import Part
 
@@ -24,9 +25,9 @@ def import_model(source: str, output: Path, opset: int | None, check: bool, outp
     """Export a trained model SOURCE to the ONNX file OUTPUT.
 
     SOURCE is MODULE:FUNCTION, which gives a PyTorch module or a scikit-learn estimator with example inputs, or a file:
-    .pt2 (PyTorch), .tflite, .keras, .h5 or a SavedModel folder (TensorFlow). OUTPUT is written only when its outputs
-    are those of the framework: on the example, on random inputs like it, on other sizes of dynamic dimensions. Needs
-    the extra of its framework: torch, sklearn or tensorflow.
+    .pt2 (PyTorch), .tflite, .keras, .h5, a SavedModel folder or FOLDER:SIGNATURE (TensorFlow). OUTPUT is written only
+    when its outputs are those of the framework: on the example, on random inputs like it, on other sizes of dynamic
+    dimensions. Needs the extra of its framework: torch, sklearn, boosting (LightGBM, XGBoost) or tensorflow.
     """
     import msgspec
 
@@ -38,11 +39,22 @@ def import_model(source: str, output: Path, opset: int | None, check: bool, outp
         from pipeline.report.show import show
 
         show(_parts(report, output))
+        for note in report.notes:
+            click.echo(f"warning: {note}", err=True)
     refuse_failed(report)
+
+
+def _outputs(checks: "Sequence[OutputCheck]") -> str:
+    """How a row's outputs compare, with what is to be known of those that were not shown to be wrong."""
+    from pipeline.report import wording
+
+    reasons = dict.fromkeys(check.reason for check in checks if check.reason and not check.failed)
+    return "; ".join((wording.outputs(checks), *reasons))
 
 
 def _parts(report: "ImportReport", output: Path) -> "Iterator[Part]":
     """What it became, and a row for each input that both were run on."""
+    from pipeline.check.compare import sound
     from pipeline.core.groups import counted
     from pipeline.report import wording
 
@@ -50,15 +62,17 @@ def _parts(report: "ImportReport", output: Path) -> "Iterator[Part]":
         (
             row.inputs,
             ", ".join(f"{name}={size}" for name, size in row.sizes.items()) or wording.DASH,
-            f"the framework refuses them: {row.refused}" if row.refused else wording.outputs(row.checks),
+            f"the framework refuses them: {row.refused}" if row.refused else _outputs(row.checks),
         )
         for row in report.compared
     )
     if rows:
         yield wording.Listing(title="", head=("inputs", "sizes", "outputs"), rows=rows)
-        judged = [row for row in report.compared if not row.refused]
-        passed = sum(all(check.passed for check in row.checks) for row in judged)
-        yield wording.Line(f"{passed} of {len(judged)} give the outputs of {report.framework}")
+        judged = [row.checks for row in report.compared if not row.refused]
+        passed = sum(all(check.passed for check in checks) for checks in judged)
+        unknown = sum(sound(checks) and any(check.unknown for check in checks) for checks in judged)
+        tail = f", {unknown} not judged" if unknown else ""
+        yield wording.Line(f"{passed} of {len(judged)} give the outputs of {report.framework}{tail}")
     if not report.failed:
         takes = ", ".join(report.inputs)
         yield wording.Line(

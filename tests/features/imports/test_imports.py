@@ -13,7 +13,8 @@ from onnx import numpy_helper
 
 from pipeline.core.errors import MissingError, ModelError
 from pipeline.features.imports import job
-from pipeline.features.imports.job import ComparedInputs, Trained, compare, refuse_unknown
+from pipeline.features.imports.job import ComparedInputs, compare, refuse_unknown
+from pipeline.features.imports.trained import Trained
 from pipeline.model.onnx_model import load_model
 from pipeline.model.sources import SourceModel
 from tests import onnx_samples
