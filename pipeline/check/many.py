@@ -35,8 +35,8 @@ from pipeline.model.session import (
     WITHOUT_PREPACKING,
     CpuSettings,
     Role,
+    failed,
     open_session,
-    refused,
     room_for,
 )
 from pipeline.model.sources import NamedModel, SourceModel, find_models, name_models, source_bytes
@@ -79,7 +79,7 @@ def check_artifact(
     try:
         values = session.run(None, feeds)
     except Exception as error:
-        raise refused(error, file, Role.ARTIFACT) from error
+        raise failed(error, file, Role.ARTIFACT) from error
     outputs = dict(zip((output.name for output in session.get_outputs()), values, strict=True))
     checks = list(compare_outputs(expected, outputs, tolerance, original))
     no_tensors = [name for name, value in outputs.items() if not hasattr(value, "dtype")]
@@ -94,7 +94,7 @@ def check_artifact(
         try:
             outputs, _ = run_steps(session, feeds, streamed.stream)
         except ort_errors() as error:
-            raise refused(error, file, Role.ARTIFACT) from error
+            raise failed(error, file, Role.ARTIFACT) from error
         steps = {tensor.name: read_tensor(tensor) for tensor in streamed.outputs}
         compared = compare_outputs(steps, outputs, tolerance)
         checks += [

@@ -43,7 +43,7 @@ from pipeline.model.edit import attribute, copied
 from pipeline.model.onnx_model import LoadedModel, load_model, prepare_model
 from pipeline.model.ort_format import OrtModel, read_artifact
 from pipeline.model.random_numbers import random_outputs
-from pipeline.model.session import ORIGINAL, open_session, outputs_of, run_session
+from pipeline.model.session import ORIGINAL, Role, open_session, outputs_of, run_session
 from pipeline.model.signature import own_inputs
 from pipeline.model.sources import SourceModel
 from pipeline.model.types import BFLOAT16, FLOAT16
@@ -305,7 +305,7 @@ def make_reference(
     not.
     """
     loaded, target = load_model(source, Path(work_folder)), Path(folder)
-    settings = replace(ORIGINAL, prepacked=prepacked)
+    settings = replace(ORIGINAL, role=Role.FORM if original else Role.ORIGINAL, prepacked=prepacked)
     whole = complete_data(loaded, sizes, data)
     try:
         model = prepare_model(loaded, sizes)
@@ -315,7 +315,7 @@ def make_reference(
         if stream:
             sample = replace(sample, inputs=zero_states(sample.inputs, stream.states, data.inputs))
         start = time.perf_counter()
-        outputs = run_session(session, sample.inputs, source.name)
+        outputs = run_session(session, sample.inputs, source.name, settings.role)
         run_seconds = time.perf_counter() - start
         make_folder(target)
         answered, notes = labelled_set(session, takes, labelled, target, source.name) if labelled else (None, ())
@@ -336,7 +336,7 @@ def make_reference(
     if original:  # its outputs on the same sample, and what they refute
         try:
             floats = prepare_model(load_model(original, Path(work_folder)), sizes)
-            on_floats = outputs_of(floats, sample.inputs, settings)
+            on_floats = outputs_of(floats, sample.inputs, replace(settings, role=Role.ORIGINAL))
             refuted = list(refuted_outputs(model, floats, sample.inputs, (outputs, on_floats), precision))
             expected = on_floats
         except PipelineError as error:

@@ -579,4 +579,4 @@ def _checked(job: ConversionJob, work: Path, progress: Progress) -> ConversionJo
 
 
 def _not_run(error: PipelineError) -> tuple[OutputCheck, ...]:
-    return (OutputCheck(output="", passed=False, reason=f"{error.what}: {error.why}"),)
+    return (OutputCheck(output="", passed=False, reason=f"{error.what}: {error.why}", remedy=error.remedy),)

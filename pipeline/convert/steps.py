@@ -34,6 +34,7 @@ from pipeline.model.onnx_model import (
 )
 from pipeline.model.ort_format import Buffer, OrtModel, Tensor, parse_ort
 from pipeline.model.ort_writer import Weight
+from pipeline.model.session import broken_by_optimizer
 from pipeline.passes.base import PassContext
 
 if TYPE_CHECKING:
@@ -105,7 +106,11 @@ def save_optimized(
                 why=f"the disk is full: {free} bytes are free",
                 remedy="free some space on that disk, or choose another folder with --output",
             ) from error
-        raise explain(error, where) from error
+        told = explain(error, where)
+        if not (provider or device):
+            folder = {key: value for key, value in extra.items() if key == WEIGHTS_FOLDER}
+            told = broken_by_optimizer(model, settings.level, error, told, folder)
+        raise told from error
     return _taken(session, provider[0]) if provider else None
 
 

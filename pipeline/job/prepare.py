@@ -191,9 +191,8 @@ def shorter(measure: MeasureConfig) -> MeasureConfig:
     )
 
 
-def left_out(config: Config) -> str:
-    """What the quick job does not do of a config, in one sentence for the terminal and the reports."""
-    less = quick(config)
+def left_out(config: Config, less: Config) -> str:
+    """What the quick job with `less` does not do of a config, in one sentence for the terminal and the reports."""
     names = (*config.variants.levels, *config.variants.styles)
     kept = (*less.variants.levels, *less.variants.styles)
     missing = ", ".join(name.value for name in names if name not in kept)
@@ -203,6 +202,22 @@ def left_out(config: Config) -> str:
         f"quick: {less.measure.rounds} of {config.measure.timed_rounds} rounds, {seconds}{variants}. "
         "Run it without --quick before a release."
     )
+
+
+def with_none(config: Config, whole: Config, prepared: Sequence["Prepared"]) -> tuple[Config, str]:
+    """A quick config with level none and why, where the levels of it leave a model nothing that is sound; else itself.
+
+    Optimizers break some models, and level none is one of the `whole` config's that the quick one leaves out.
+    """
+    levels, none = config.variants.levels, Level.NONE
+    tried = [row for row in prepared if not row.converted.error and (row.references or not row.artifacts)]
+    broken = [row.name for row in tried if not any(map(row.sound, row.artifacts))]
+    if not broken or none in levels or none not in whole.variants.levels:
+        return config, ""
+    variants = msgspec.structs.replace(config.variants, levels=(none, *levels))
+    named = ", ".join(level.value for level in levels)
+    why = f"quick: level none was converted after all, since nothing of {', '.join(broken)} works at {named}"
+    return msgspec.structs.replace(config, variants=variants), why
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

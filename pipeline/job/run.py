@@ -97,6 +97,7 @@ from pipeline.job.prepare import (
     prepare,
     quick,
     with_accuracy,
+    with_none,
 )
 from pipeline.job.stored import keep_campaign, kept_campaigns, locked
 from pipeline.model.sources import numbered_lines
@@ -488,8 +489,8 @@ def run_job(config: Config, options: JobOptions, shown: Progress, measure: Measu
 def prepared_job(config: Config, options: JobOptions, progress: Progress) -> Iterator[tuple[CampaignJob, Path]]:
     """The job with everything before its first run done, and a folder for what is left of runs."""
     check_runs(config.runs)
-    hints: tuple[str, ...] = (left_out(config),) if options.quick else ()
-    config = quick(config) if options.quick else config
+    hints: tuple[str, ...] = ()
+    whole, config = config, quick(config) if options.quick else config
     for target in config.targets:
         tuple(custom_findings(config, target))  # what is missing is said before anything is written
     of_this_computer(config.custom_ops)
@@ -502,7 +503,12 @@ def prepared_job(config: Config, options: JobOptions, progress: Progress) -> Ite
     if not (options.convert_only or options.resume):  # to go on costs no conversion, and the store knows more devices
         require_devices(options.devices or config.devices, options.library, options.wait_seconds)
     with custom_operators(config.custom_ops, "custom_ops"), locked(folder), scratch(folder) as work:
-        prepared = with_accuracy(prepare(config, models, folder, work, progress), config, folder, progress)
+        prepared = prepare(config, models, folder, work, progress)
+        if options.quick:
+            config, more = with_none(config, whole, prepared)
+            prepared = prepare(config, models, folder, work / "none", progress) if more else prepared
+            hints = (left_out(whole, config), *filter(None, [more]), *hints)
+        prepared = with_accuracy(prepared, config, folder, progress)
         artifacts = [artifact for model in prepared for artifact in model.artifacts]
         files = [folder / ARTIFACTS / artifact.file for artifact in artifacts]
         for name, text in operator_configs(config, files).items() if files else ():

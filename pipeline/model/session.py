@@ -5,6 +5,7 @@ some kernels compute otherwise without: MatMulNBits with accuracy_level 4 in flo
 model alone is run as its operators are defined (`ORIGINAL`): it is what all others are compared with.
 """
 
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -41,6 +42,7 @@ class Role(StrEnum):
 
     ORIGINAL = "the original model"
     CHANGED = "the changed model"
+    FORM = "the model in this precision"
     ARTIFACT = "the artifact"
     MODEL = "the model"
 
@@ -54,7 +56,9 @@ class Remedies:
 
 
 FITTING_DATA = "give test data that fits the model (`test_data` in the config, --test-data), or change `dimensions`"
+OTHER_FORM = "leave the operators that it names float (`--keep-float`), or take another precision"
 DISAGREE = "leave this variant out, or report it: conversion and loading disagree"
+LOWER = "the original runs on the same inputs without optimizations: use a lower level (none changes nothing)"
 REMEDIES: Mapping[Role, Remedies] = {
     Role.ORIGINAL: Remedies(
         loads="nothing can be compared without it: fix the model, or try another onnxruntime", runs=FITTING_DATA
@@ -63,7 +67,8 @@ REMEDIES: Mapping[Role, Remedies] = {
         loads="leave out the step that made it so, or the operators that it names",
         runs="the original runs on the same inputs: leave out the step that made it so, or the operators that it names",
     ),
-    Role.ARTIFACT: Remedies(loads=DISAGREE, runs=DISAGREE),
+    Role.FORM: Remedies(loads=OTHER_FORM, runs=OTHER_FORM),
+    Role.ARTIFACT: Remedies(loads=DISAGREE, runs=LOWER),
     Role.MODEL: Remedies(loads="leave it out, or try another onnxruntime", runs=FITTING_DATA),
 }
 
@@ -169,7 +174,7 @@ def open_session(model: LeanModel | Path, settings: CpuSettings = ORIGINAL, wher
 
 def refused(error: Exception, where: str, role: Role = Role.ORIGINAL) -> ModelError:
     """The error for what makes no session."""
-    what, remedy = f"{role} does not run on this computer's CPU", REMEDIES[role].loads
+    what, remedy = f"{role} does not load on this computer's CPU", REMEDIES[role].loads
     if role is Role.ORIGINAL and (text := text_of_message(str(error), Topic.MODEL)):
         what, remedy = text.cause, text.remedy
     return ModelError(what, where=where, why=first_line(error), remedy=remedy)
@@ -199,6 +204,47 @@ def _opened(model: LeanModel | Path, settings: CpuSettings) -> Any:
     return session(config)
 
 
+FUSED = re.compile(r"/(\w+Fusion)/")
+"""How the optimizers of ONNX Runtime name the nodes that they make."""
+OTHER_NAMES = {"_new_reshape": "ReshapeFusion"}
+"""Parts of other such names."""
+
+
+def fusion_of(error: Exception) -> str:
+    """The optimizer that made the node which an error names, "" where it names none that is known."""
+    text = str(error)
+    named = FUSED.search(text)
+    return named[1] if named else next((name for part, name in OTHER_NAMES.items() if part in text), "")
+
+
+def broken_by_optimizer(
+    message: bytes, level: Level, error: Exception, told: ModelError, config: Mapping[str, str] = {}
+) -> ModelError:
+    """The error for a model that a lower level loads; `told` where the model itself is refused, or memory lacks."""
+    if isinstance(error, MemoryError) or text_of_message(str(error), Topic.ROOM):
+        return told
+    levels = list(Level)
+    first = level
+    for lower in reversed(levels[: levels.index(level)]):
+        with suppress(*ort_errors()):
+            make_session(message, session_options(lower, config={**config, **NO_PREPACKING}, brief=True, small=True))
+            return ModelError(
+                f"ONNX Runtime's {fusion_of(error) or 'optimizer'} breaks the model from level {first.value} on",
+                where=told.where, why=told.why,
+                remedy=f"use level {lower.value}, which loads; the model itself is sound",
+            )  # fmt: skip
+        first = lower
+    return told
+
+
+def failed(error: Exception, where: str, role: Role, inputs: str = "") -> ModelError:
+    """The error for what fails on its inputs; of what ONNX Runtime made, with the optimizer where it is known."""
+    fusion = fusion_of(error) if role is not Role.ORIGINAL else ""
+    what = f"{role} fails on these inputs"
+    what = f"ONNX Runtime's {fusion} breaks the model: {what}" if fusion else what
+    return ModelError(what, where=where, why=f"{first_line(error)}{inputs}", remedy=REMEDIES[role].runs)
+
+
 def run_session(session: Any, feeds: Mapping[str, Array], where: str, role: Role = Role.ORIGINAL) -> dict[str, Array]:
     """The outputs that are tensors, by name; ModelError when the file fails on these inputs."""
     names = [output.name for output in session.get_outputs()]
@@ -211,10 +257,7 @@ def run_session(session: Any, feeds: Mapping[str, Array], where: str, role: Role
                 "not enough memory for these inputs", where=where, why=f"inputs: {shapes}",
                 remedy="give smaller dimensions (`dimensions` in the config, --dimension), or smaller test data",
             ) from error  # fmt: skip
-        raise ModelError(
-            f"{role} fails on these inputs", where=where, why=f"{first_line(error)}; inputs: {shapes}",
-            remedy=REMEDIES[role].runs,
-        ) from error  # fmt: skip
+        raise failed(error, where, role, f"; inputs: {shapes}") from error
     return {name: value for name, value in zip(names, values, strict=True) if hasattr(value, "dtype")}
 
 

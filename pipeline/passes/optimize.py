@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from pipeline.core.errors import ModelError
-from pipeline.core.ort_session import CPU, first_line, load_session, ort_errors, session_options
+from pipeline.core.ort_session import CPU, WEIGHTS_FOLDER, first_line, load_session, ort_errors, session_options
 from pipeline.core.variant import Level
 from pipeline.model.edit import ONNX_DOMAINS, all_nodes, attribute, copied, drop_unused_domains
 from pipeline.model.guards import computed_constants
 from pipeline.model.onnx_model import LeanModel, loadable
+from pipeline.model.session import broken_by_optimizer
 from pipeline.model.types import FLOAT, FLOAT16, TYPES
 from pipeline.passes.base import Effect, Model, NotApplicable, Options, Pass, PassContext
 from pipeline.passes.edit import model_bytes, quantized_operators, read_back, whole
@@ -101,7 +102,8 @@ def saved_at(
         session = load_session(loadable(model).SerializeToString(), options)
         session.initialize_session([CPU], [{}], set() if layout else {LAYOUT})
     except ort_errors() as error:
-        raise refused(error, context.where) from error
+        message, folder = loadable(model).SerializeToString(), {WEIGHTS_FOLDER: str(model.folder)}
+        raise broken_by_optimizer(message, level, error, refused(error, context.where), folder) from error
     return read_back(target)
 
 

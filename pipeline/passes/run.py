@@ -95,7 +95,7 @@ def verify(original: SourceModel, changed: Path, effects: Iterable[Effect], data
     # A pass is judged, not what a session would fuse. What computes as it is defined must give equal numbers.
     exact = kinds <= {Effect.EXACT}
     settings = replace(ORIGINAL, role=Role.CHANGED, defined=exact)
-    given = outputs_of(after, joined, settings)
+    given = outputs_of(after, joined, settings, original.name)
     expected = {tensor.name: read_tensor(tensor) for tensor in reference.outputs}
     if times > 1:  # the original's outputs for one part after the other, joined where the changed model's are longer
         session = open_session(before)

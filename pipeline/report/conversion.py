@@ -128,7 +128,7 @@ def problem_lines(report: ConversionJob, *, warnings: bool) -> Iterator[Line]:
         head = ("not judged:", "yellow") if check.unknown else ("check failed:", "bold red")
         output = f" output {check.output!r}" if check.output else ""
         yield Line(head, f" {model}{output}: {check.reason} ", _variants(variants))
-        if check.output:
+        if check.output or check.remedy:
             yield Line(f"  remedy: {remedy_of(check)}")
     if warnings and any(verdict.lacks_data for row in report.converted for verdict in row.verdicts):
         yield Line(WARNING, f" {NO_DATA}")

@@ -4,17 +4,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from pipeline.check.many import check_artifact
 from pipeline.check.reference import make_reference
 from pipeline.core.errors import ModelError
+from pipeline.core.variant import Level
 from pipeline.dataset import Dataset
 from pipeline.model import session
 from pipeline.model.onnx_model import LoadedModel, load_model
-from pipeline.model.session import ORIGINAL, CpuSettings, Role, outputs_of, room_for
+from pipeline.model.session import ORIGINAL, CpuSettings, Role, broken_by_optimizer, outputs_of, room_for
 from pipeline.model.sources import SourceModel
+from pipeline.passes.base import PassContext
+from pipeline.passes.optimize import saved_at
 from tests.onnx_samples import save
 
 ROWS, COLUMNS = 64, 8
@@ -83,3 +87,24 @@ def test_errors_name_the_file_that_fails(tmp_path: Path) -> None:
         outputs_of(model, wrong, ORIGINAL)
     with pytest.raises(ModelError, match="the changed model fails"):
         outputs_of(model, wrong, CpuSettings(role=Role.CHANGED))
+
+
+NORMALIZED = """<ir_version: 8, opset_import: ["" : 15]> g (uint8[2,8] x) => (float[2,8] y)
+<float[8] scale = {1,1,1,1,1,1,1,1}, float[8] b = {1,1,1,1,1,1,1,1}, float two = {2}, float e = {0.00001}> {
+    c = Cast <to = 1> (x) m = ReduceMean <axes = [-1]> (c) d = Sub (c, m) p = Pow (d, two)
+    v = ReduceMean <axes = [-1]> (p) a = Add (v, e) s = Sqrt (a) q = Div (d, s) g = Mul (q, scale) y = Add (g, b)
+}"""
+
+
+@pytest.mark.parametrize("level", [Level.EXTENDED, Level.ALL])
+def test_an_optimizer_that_breaks_a_model_is_named_with_the_level_that_works(tmp_path: Path, level: Level) -> None:
+    """LayerNormFusion of 1.32 swallows the Cast of what no kernel normalizes."""
+    model = loaded(onnx.parser.parse_model(NORMALIZED), tmp_path)
+    with pytest.raises(ModelError, match="LayerNormFusion breaks the model from level extended on") as caught:
+        saved_at(model, level, PassContext(folder=tmp_path, where="m.onnx"))
+    assert caught.value.remedy == "use level basic, which loads; the model itself is sound"
+
+
+def test_a_model_that_no_level_loads_is_to_blame_itself() -> None:
+    told = ModelError("its graph breaks ONNX's rules", where="m.onnx", why="", remedy="")
+    assert broken_by_optimizer(b"no model", Level.ALL, ValueError("Type Error"), told) is told
