@@ -1,6 +1,7 @@
 """Passes that leave the graph between inputs and outputs as it is, and folding and fusions by libraries."""
 
 import difflib
+import importlib
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
@@ -409,6 +410,8 @@ FOLD = Pass(
 )
 
 
+TRANSFORMERS = "transformers"
+"""The extra with sympy, by which onnxruntime.transformers finds shapes; the one that README.md installs has it, too."""
 CONTRIB = "com.microsoft"
 LAYER_NORM_OPSET = 17
 """The first opset with LayerNormalization; ONNX Runtime runs it in older ones, other tools refuse the model."""
@@ -428,9 +431,14 @@ class FusionOptions(Options, frozen=True, kw_only=True):
 def fuse_transformer(model: Model, options: FusionOptions, context: PassContext) -> Model:
     """The model with ONNX Runtime's own operators for the parts of a transformer, which only its CPU provider runs.
 
-    NotApplicable where nothing is fused, ModelError where the optimizer fails.
+    NotApplicable where nothing is fused, ModelError where the optimizer fails, MissingError without sympy, which
+    onnxruntime installs no more from 1.32 on.
     """
     edit.refuse_overridable(model)
+    try:
+        importlib.import_module("sympy")
+    except ImportError as error:
+        raise missing_extra(TRANSFORMERS, "sympy", context.where, error) from error
     proto = edit.whole(model)
     edit.fill_output_shapes(proto)
     before = _contrib(proto)
@@ -473,4 +481,5 @@ FUSIONS = Pass(
     apply=fuse_transformer,
     effect=Effect.ROUNDING,
     options=FusionOptions,
+    extra=TRANSFORMERS,
 )

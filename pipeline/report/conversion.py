@@ -86,6 +86,12 @@ def conversion_parts(report: ConversionJob) -> Iterator[Part]:
     for row in report.converted:
         for verdict in row.verdicts:
             yield Line(f"{row.model.source.name}: precision {verdict.text}")
+    settings = grouped(
+        (entry, artifact.variant.name) for _, artifact in rows for entry in artifact.session_options.items()
+    )
+    for (key, value), variants in settings.items():
+        names = ", ".join(dict.fromkeys(variants))
+        yield Line(f"the app must set the session config entry {key} to {value}: {names}")
     for path in report.configs:
         yield Line(f"operators they need: {path}")
 

@@ -13,12 +13,14 @@ import pytest
 
 from tests.advice.test_advise import open_mnist
 from tests.cli.test_docs_commands import COMMANDS, elsewhere
+from tests.cli.test_guide_rows import with_initializers_as_inputs
 from tests.cli.test_help import parse
 from tests.command import ROOT, ort_mobile
 from tests.custom_ops.samples import library
 from tests.custom_ops.samples import model as twice
 from tests.features.perf.test_stream import lstm
 from tests.ort_models import convert, parsed
+from tests.passes.real_models import extract
 
 ROWS: list[dict[str, str]] = tomllib.loads((ROOT / "docs/guides.toml").read_text("utf-8"))["rows"]
 REASONS = ("not for phones, because ", "not yet: ")
@@ -82,9 +84,19 @@ def _trained(folder: Path) -> None:
     (folder / "train.py").write_text(f"{trained}\n\nmodel = torch_convolutions\n", "utf-8")
 
 
+def _transformer(folder: Path) -> None:
+    shutil.copy(extract("distilbert.base", folder), folder / "my.onnx")
+
+
+def _inputs(folder: Path) -> None:
+    shutil.copy(ROOT / "build_configs/examples/mnist/mnist.onnx", folder / "my.onnx")
+    with_initializers_as_inputs(folder / "my.onnx")
+
+
 NAMES = {"h0": "state", "h1": "stateN"}
 MODELS: dict[str, Callable[[Path], None]] = {
     "--batch": _batches, "prune-outputs": _outputs, "--stream": _stream, "--custom-ops": _custom, "train:": _trained,
+    "transformer-fusions": _transformer, "constant-initializers": _inputs,
 }  # fmt: skip
 """By a word of the command, who makes its files where it is for other models than MNIST."""
 
@@ -124,6 +136,7 @@ def mnist_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "my.toml").write_text(config, "utf-8")
     ort_mobile("run", "my.toml", "--convert-only", "--output", "output/my", cwd=folder)
     ort_mobile("transform", "my.onnx", "int8.onnx", "--do", "static-qdq", "--test-data", "samples", cwd=folder)
+    convert(folder / "int8.onnx", folder / "int8.ort", level="extended")
     return folder
 
 

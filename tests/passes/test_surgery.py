@@ -1,6 +1,8 @@
 """Surgery passes on real models: what they change, that outputs stay, what they refuse."""
 
+import re
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from onnx import helper
 
 from pipeline.core.errors import ConfigError, MissingError, ModelError
 from pipeline.passes.base import NotApplicable
+from tests.command import ROOT
 from tests.partition_samples import model, value
 from tests.passes.real_models import assert_same, extract, loaded, run
 
@@ -200,6 +203,17 @@ def test_what_cannot_be_done_is_refused_with_the_reason(
     assert says in " ".join(text for _, text in caught.value.lines())
     assert caught.value.where == path.name
     assert caught.value.remedy
+
+
+def test_the_fusions_of_transformers_name_the_package_that_they_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "sympy", None)
+    with pytest.raises(MissingError, match="sympy is not installed") as caught:
+        run(extract("distilbert.base", tmp_path), tmp_path, "transformer-fusions")
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    assert set(extras["transformers"]) < set(extras["android"]), "README.md installs it"
+    assert re.search(r"install.*('sympy>=|\[transformers\])", caught.value.remedy)
 
 
 def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
