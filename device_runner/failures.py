@@ -314,6 +314,7 @@ KINDS: dict[FailureKind, tuple[str, str]] = {
     FailureKind.NO_SPACE: ("the device is full", "free space on it"),
     FailureKind.WRONG_DEVICE: ("the device does not support this", "choose another device"),
     FailureKind.DEVICE_ERROR: ("the device's system reported an error", "see the message and the log of the device"),
+    FailureKind.SET_UP: ("the device's set-up forbids it", "let its shell user store and execute files there"),
     FailureKind.DENIED: ("the combination is on the deny list", "remove it from the list to try it again"),
 }
 """What a kind means where no text says more."""

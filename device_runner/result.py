@@ -43,6 +43,8 @@ class FailureKind(StrEnum):
     NO_SPACE = "no_space"
     WRONG_DEVICE = "wrong_device"
     DEVICE_ERROR = "device_error"
+    SET_UP = "set_up"
+    """The device lets nobody store or execute files where they must lie: it will not, however often it is asked."""
     DENIED = "denied"
 
 

@@ -41,7 +41,7 @@ from device_runner.adb.phone import (
     take_lease,
 )
 from device_runner.adb.phone import SUFFIX as PROBE_SUFFIX
-from device_runner.adb.store import SLOWEST_BYTES_PER_SECOND, DeviceStore, NoSpace
+from device_runner.adb.store import SLOWEST_BYTES_PER_SECOND, DeviceStore, NoSpace, StoreRefused
 from device_runner.build import HOST, build_probe
 from device_runner.device import (
     GRACE_SECONDS,
@@ -111,18 +111,25 @@ LINK_KINDS: tuple[tuple[type[Exception], FailureKind], ...] = (
     (RunTimeout, FailureKind.TIMEOUT),
     (LinkTimeout, FailureKind.LOST_DEVICE),
     (NoSpace, FailureKind.NO_SPACE),
+    (StoreRefused, FailureKind.SET_UP),
     (NoServer, FailureKind.LOST_DEVICE),
     *ERROR_KINDS,
 )
 """Pushes, pulls and questions without an answer say nothing of the run."""
 
 
-ENDS: dict[int, tuple[FailureKind, str]] = {
-    90: (FailureKind.NO_SPACE, "the run folder could not be made"),
-    91: (FailureKind.NO_SPACE, "the request could not be written"),
-    126: (FailureKind.WRONG_DEVICE, "the device cannot execute the probe"),
-    127: (FailureKind.DEVICE_ERROR, "the probe is not there"),
-    137: (FailureKind.OUT_OF_MEMORY, "the probe was killed"),
+ENDS: dict[int, Failure] = {
+    90: Failure(kind=FailureKind.NO_SPACE, message="the run folder could not be made"),
+    91: Failure(kind=FailureKind.NO_SPACE, message="the request could not be written"),
+    126: Failure(
+        kind=FailureKind.SET_UP,
+        message="the device does not execute the probe",
+        cause="its folder is mounted noexec, or its permissions or SELinux forbid it",
+        remedy=f"let its shell user execute files in {REMOTE_ROOT} (`adb shell` with mount and ls -ldZ says what "
+        "forbids it), or use another device",
+    ),
+    127: Failure(kind=FailureKind.DEVICE_ERROR, message="the probe is not there"),
+    137: Failure(kind=FailureKind.OUT_OF_MEMORY, message="the probe was killed"),
 }
 """Exit codes of the shell where there is no document (RUN's own, POSIX's, 128 + SIGKILL)."""
 
@@ -431,10 +438,10 @@ class AdbDevice(ProbeDevice):
         # What the end of a probe without a document means
         stderr = output.stderr[-1000:].decode("utf-8", "replace").strip()
         signal = perf_test.SIGNALS.get(output.returncode - 128)
-        crash = (FailureKind.CRASH, f"the probe ended by {signal}") if signal else None
-        kind, text = ENDS.get(output.returncode) or crash or (answer.kind, answer.message)
-        text = f"{text} (exit code {output.returncode})"
-        return explain(Failure(kind=kind, message=f"{text}: {stderr}" if stderr else text, signal=signal))
+        crash = Failure(kind=FailureKind.CRASH, message=f"the probe ended by {signal}") if signal else None
+        end = ENDS.get(output.returncode) or crash or Failure(kind=answer.kind, message=answer.message)
+        text = f"{end.message} (exit code {output.returncode})"
+        return explain(replace(end, message=f"{text}: {stderr}" if stderr else text, signal=signal))
 
     def _prepare_tool(
         self, spec: RunSpec, library: Path, folder: str, program: Path, library_name: str

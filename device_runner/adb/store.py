@@ -25,6 +25,8 @@ from device_runner.adb.phone import SUFFIX, free_bytes
 from device_runner.files import sha256
 
 if TYPE_CHECKING:
+    import subprocess
+
     import numpy as np
 
 
@@ -324,6 +326,10 @@ class BrokenTransfer(LinkError):
     """What arrived is not what was sent, twice."""
 
 
+class StoreRefused(LinkError):
+    """The device lets nobody store and execute files there: that is its set-up, and pushing again changes nothing."""
+
+
 StoredFile = tuple[int, int, str]
 """A file of the store: when it was last used (seconds), its size, its name."""
 
@@ -332,15 +338,28 @@ Inventory = tuple[int, tuple[StoredFile, ...]]
 
 CHECK = 'cd "$1" && sha256sum "$2" && touch "$2"'
 
-ACCEPT = """
-cd "$1" || exit 1
-sum=$(sha256sum "$2") || exit 1
+WRONG_DIGEST = 9
+
+ACCEPT = f"""
+cd "$1" && sum=$(sha256sum "$2") || {{ rm -f "$2"; exit 14; }}
 case "$sum" in
-  "$4 "*) chmod 755 "$2" && mv -f "$2" "$3" ;;
-  *) rm -f "$2"; exit 9 ;;
+  "$4 "*) ;;
+  *) rm -f "$2"; exit {WRONG_DIGEST} ;;
 esac
+chmod 755 "$2" || {{ rm -f "$2"; exit 12; }}
+mv -f "$2" "$3" || {{ rm -f "$2"; exit 15; }}
 """
 """Folder, temporary name, final name, digest: the file gets its name only when it is whole."""
+
+REFUSALS = {
+    10: "its folder cannot be made or entered",
+    11: "nothing can be written there",
+    12: "files there cannot be made executable (chmod)",
+    13: "files there cannot be executed: it is mounted noexec",
+    14: "files there cannot be compared (sha256sum)",
+    15: "files there cannot be renamed (mv)",
+}
+"""What a device refuses, by the exit codes of LOOK and ACCEPT."""
 
 JOIN = f"""
 cd "$1" || exit 1
@@ -353,13 +372,21 @@ rm -f "$6"
 """As ACCEPT, then the probe and the patch of which it makes the temporary file."""
 
 LOOK = """
-mkdir -p "$1/store" && cd "$1/store" || exit 1
+mkdir -p "$1/store" && cd "$1/store" || exit 10
 rm -f .part-*
+echo > .part-try || exit 11
+chmod 755 .part-try || { rm -f .part-try; exit 12; }
+[ -x .part-try ] || { rm -f .part-try; exit 13; }
+sha256sum .part-try > /dev/null || { rm -f .part-try; exit 14; }
+mv -f .part-try .part-tried || { rm -f .part-try; exit 15; }
+rm -f .part-tried
 df -k "$1"
 printf '\\0'
 stat -c "%Y %s %n" * 2>/dev/null
 true
 """
+
+"""The root: what pushed files need is tried with an empty one, so that nothing is pushed in vain."""
 
 REMOVE = 'cd "$1" && shift && rm -f "$@"'
 
@@ -397,6 +424,7 @@ class DeviceStore:
                 output = self._link.shell(arguments, seconds=_longest_seconds(size))
                 if output.returncode == 0:
                     break
+                self._require(output)
                 logger.warning("%s: %s arrived broken (%s)", self._link.serial, path, output.stderr[-200:])
             else:
                 raise BrokenTransfer(f"{path.name}: what arrives on the device is not what was sent")
@@ -463,10 +491,23 @@ class DeviceStore:
 
     def _look(self) -> Inventory:
         """What is there, after what earlier pushes left half is gone."""
-        text = self._link.shell(script(LOOK, self._root)).stdout.decode("utf-8", "replace")
+        output = self._link.shell(script(LOOK, self._root))
+        self._require(output)
+        text = output.stdout.decode("utf-8", "replace")
         df, _, listed = text.partition("\0")
         rows = (re.fullmatch(r"(\d{1,12}) (\d{1,15}) ([0-9a-f]{64}[.a-z0-9]*)", line) for line in listed.splitlines())
         return free_bytes(df), tuple((int(row[1]), int(row[2]), row[3]) for row in rows if row)
+
+    def _require(self, output: "subprocess.CompletedProcess[bytes]") -> None:
+        """Raise StoreRefused for what a script says that the device does not let it do."""
+        if what := REFUSALS.get(output.returncode):
+            said = " ".join(output.stderr[-300:].decode("utf-8", "replace").split())
+            raise StoreRefused(
+                f"the device does not take files: {what}{f' ({said})' if said else ''}",
+                where=self._folder,
+                remedy=f"let its shell user write and execute in {self._root} (`adb shell` with mount, ls -ldZ and df "
+                "says what forbids it), or use another device",
+            )  # fmt: skip
 
     def _make_room(self, there: Inventory, size: int, keep: set[str]) -> None:
         """Remove what was not used longest until the file fits; raises NoSpace when even that is not enough."""

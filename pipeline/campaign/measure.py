@@ -98,7 +98,7 @@ PAUSES_SECONDS = (0.5, 5.0)
 TRIED_AGAIN = (FailureKind.LOST_DEVICE, FailureKind.GARBAGE, FailureKind.DEVICE_ERROR)
 """Failures on the way to or from a device: the same run may well succeed a moment later."""
 
-OF_THE_DEVICE = (*TRIED_AGAIN, FailureKind.NO_SPACE)
+OF_THE_DEVICE = (*TRIED_AGAIN, FailureKind.NO_SPACE, FailureKind.SET_UP)
 """Failures for which a device is left alone when it has nothing else for several runs."""
 
 QUARANTINE_SECONDS = (10.0, 30.0, 60.0)

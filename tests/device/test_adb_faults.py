@@ -355,7 +355,7 @@ def test_another_device_at_the_same_address_is_not_taken_for_it(opened: Open, fa
         ("echo nonsense", FailureKind.GARBAGE),
         ("kill -SEGV $$", FailureKind.CRASH),
         ("kill -KILL $$", FailureKind.OUT_OF_MEMORY),
-        ("exit 126", FailureKind.WRONG_DEVICE),
+        ("exit 126", FailureKind.SET_UP),
         ("echo '{\"probe\":1}'", FailureKind.GARBAGE),
     ],
 )
@@ -367,6 +367,28 @@ def test_a_probe_gone_wrong_is_a_typed_failure(
     with AdbDevice(link, root=phone.root, tools=(tmp_path / "probe", tools[1])) as device:
         failure = device.run(quick(models)).failure
     assert present(failure).kind is kind
+
+
+@pytest.mark.parametrize(
+    ("tool", "said"),
+    [
+        ("chmod", "files there cannot be made executable (chmod) (not permitted)"),
+        ("sha256sum", "files there cannot be compared (sha256sum)"),
+        ("mkdir", "its folder cannot be made or entered"),
+    ],
+)
+def test_what_a_phone_forbids_is_said_before_anything_is_pushed(
+    opened: Open, farm: Farm, models: Path, tool: str, said: str
+) -> None:
+    phone = farm.phone()
+    device = opened(phone)
+    phone.write(f"bin/{tool}", "#!/bin/sh\necho not permitted >&2\nexit 1\n").chmod(0o755)
+    failure = present(device.run(quick(models)).failure)
+    assert failure.kind is FailureKind.SET_UP
+    assert said in failure.message
+    assert "let its shell user write and execute" in failure.remedy
+    assert device.store.pushed_bytes == 0
+    assert not list(Path(phone.root).rglob(".part-*"))
 
 
 def test_a_library_for_another_processor_is_not_pushed(opened: Open, phone: Phone, models: Path) -> None:

@@ -163,7 +163,7 @@ def digest(values: Iterable[object]) -> str:
 
 REPEATED = (
     FailureKind.LOST_DEVICE, FailureKind.GARBAGE, FailureKind.DEVICE_ERROR, FailureKind.NO_SPACE, FailureKind.DENIED,
-    FailureKind.OUT_OF_MEMORY,
+    FailureKind.OUT_OF_MEMORY, FailureKind.SET_UP,
 )  # fmt: skip
 """Failures that say nothing sure of the run itself: it counts as not done, and the next attempt takes their place.
 
