@@ -404,6 +404,13 @@ def gpu_claims(session: nox.Session) -> None:
 
 
 @nox.session
+def nnapi_arithmetic(session: nox.Session) -> None:
+    """What the NNAPI driver of the desk computes beside the CPU, by operation and type; `-- --every 10`: some."""
+    session.install("-e", ".[android]", *groups("test"))
+    session.run("python", "-m", "tests.android_host.arithmetic", *session.posargs)
+
+
+@nox.session
 def webgpu_sweep(session: nox.Session) -> None:
     """What WebGPU's plugin computes on a software Vulkan driver, beside the CPU: operators, chains, random graphs."""
     install_packages(session, ("chromium-common",), "a software Vulkan driver", present=Path(SWIFTSHADER).is_file())

@@ -26,6 +26,7 @@ from pipeline.core.releases import Release
 from pipeline.partition.answer import Settings, webgpu_settings
 from pipeline.partition.graph import view_of_file
 from pipeline.partition.rules import claim
+from tests.android_host.runs import DIMENSIONS
 from tests.command import ort_mobile
 from tests.webgpu.sweep_models import NODE_TEST, models
 
@@ -155,7 +156,7 @@ def inputs_of(path: Path, session: Any) -> dict[str, Any]:
 
 def _drawn(formal: Any, seed: int) -> Any:
     drawn = np.random.default_rng(seed)
-    shape = [size if isinstance(size, int) else OPEN_DIMENSION for size in formal.shape]
+    shape = [size if isinstance(size, int) else DIMENSIONS.get(size, OPEN_DIMENSION) for size in formal.shape]
     kind = formal.type.removeprefix("tensor(").rstrip(")")
     if kind in ("float", "double", "float16"):
         return drawn.standard_normal(shape).astype({"float": "f4", "double": "f8", "float16": "f2"}[kind])
