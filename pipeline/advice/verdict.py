@@ -10,7 +10,7 @@ import msgspec
 
 from pipeline.core.errors import MissingError, PipelineError
 from pipeline.core.providers import PROVIDER_RULES, WEBGPU
-from pipeline.partition.answer import ModelAnswer, Simulation, lost_to_dimensions, percent_of
+from pipeline.partition.answer import MOST_COPIES, ModelAnswer, Simulation, lost_to_dimensions, percent_of
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -181,7 +181,7 @@ def gain_of(before: ProviderSupport, after: ProviderSupport, provider: str) -> s
     if before.percent == after.percent and before.left != after.left:
         parts.append(f"nodes on the CPU {before.left} → {after.left}")
     if before.load_error and not after.load_error:
-        parts.append("runs on the phone" if before.at_run else "loads on the phone")
+        parts.append("can be run" if before.at_run else "loads on the phone")
     if before.wrong and not after.wrong:
         parts.append("computes what the original does")
     if before.noisy > after.trouble:
@@ -240,9 +240,8 @@ def verdict(standing: ProviderSupport, provider: str) -> AdviceVerdict:
     )
 
 
-FEW_COPIES, MOST_COPIES = 2, 4
-"""What one partition and two cost at most where one value crosses each border: to the provider, and back. ONNX
-Runtime's mobile usability checker has no word for WebGPU; by these its guidance for partitions holds for copies."""
+FEW_COPIES = 2
+"""As MOST_COPIES, what one partition costs: to the provider, and back."""
 
 
 def _with_copies(standing: ProviderSupport, name: str, share: str) -> AdviceVerdict:
@@ -348,7 +347,7 @@ class _Change(NamedTuple):
         of = f" of {before.nodes}" if before.nodes != after.nodes else ""
         text = f"{before.claimed}{of} → {after.claimed} of {after.nodes} nodes"
         if after.at_run != before.at_run:
-            text += ", and it fails on the phone" if after.at_run else ", and it runs on the phone"
+            text += f", and a run is {'refused' if after.at_run else 'possible'}"
         elif bool(after.load_error) != bool(before.load_error):
             text += f", and {'no' if after.load_error else 'a'} session can be made"
         row = PROVIDER_RULES[self.answer.ep]
@@ -400,7 +399,7 @@ def helps_of(
     failures = [  # what keeps a session from being made on the phone
         Help(
             what=f"change what {PROVIDER_RULES[answer.ep].title} fails on",
-            gains={answer.ep: "it runs there" if answer.load.at_run else "a session can be made"},
+            gains={answer.ep: "it can be run" if answer.load.at_run else "a session can be made"},
             reason=answer.load.error, remedy=answer.load.remedy or "",
         )
         for answer in now

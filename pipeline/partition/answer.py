@@ -201,6 +201,12 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     remedy: str | None = None
 
 
+MOST_COPIES = 4
+"""Copies of an inference up to which a provider that is judged by them may pay off: what one partition and two cost at
+most where one value crosses each border. ONNX Runtime's mobile usability checker has no word for WebGPU; by these its
+guidance for partitions holds for copies."""
+
+
 class LoadForecast(msgspec.Struct, frozen=True, kw_only=True):
     """What making a session on the phone will give: compiled nodes, or why it fails.
 
@@ -228,7 +234,7 @@ class LoadForecast(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def what(self) -> str:
         """What its error is about, in words."""
-        return "does not run on the phone" if self.at_run else "does not load on the phone"
+        return "is refused at a run" if self.at_run else "does not load on the phone"
 
     @property
     def compiled(self) -> int:

@@ -15,6 +15,7 @@ from pipeline.dataset import Dataset
 from pipeline.model.edit import all_nodes
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import (
+    MOST_COPIES,
     BodyClaim,
     Cut,
     Decision,
@@ -184,18 +185,26 @@ def judge_views(views: Views, settings: Settings, *, simulates: bool = False) ->
 
 def _forecast_of_run(views: Views, ships: Graph, settings: Settings, load: LoadForecast) -> LoadForecast:
     """The forecast of a session that is made, with the first reason why it does not run what ships."""
-    from pipeline.partition.webgpu_runs import run_findings  # the rules of a provider
+    from pipeline.partition.webgpu_runs import OF_QUANTIZED, run_findings  # the rules of a provider
 
     ort_format = views.loaded is None
-    found = next(run_findings(ships, settings, views.source.name, ort_format=ort_format), None)
+    told = run_findings(ships, settings, views.source.name, ort_format=ort_format)
+    if _copies_much(ships, settings):
+        told = (finding for finding in told if finding.rule != OF_QUANTIZED)  # the copies say it
+    found = next(told, None)
     if found is None or not any(load.rounds):  # what takes nothing fails at nothing
         return load
     return msgspec.structs.replace(load, code=found.rule, error=found.what, remedy=found.remedy, at_run=True)
 
 
+def _copies_much(graph: Graph, settings: Settings) -> bool:
+    """Whether copies alone speak against the provider."""
+    return (copies_of(graph, settings, claim(graph, settings).claimed) or 0) > MOST_COPIES
+
+
 def _in_ort_format(ships: Graph, settings: Settings) -> Iterator[str]:
     """What an ONNX file runs with in WebGPU's layout, and a file in ORT format with the same copies does not."""
-    if settings.provider == WEBGPU:
+    if settings.provider == WEBGPU and not _copies_much(ships, settings):
         from pipeline.partition.webgpu_runs import moved  # the rules of a provider
 
         for found in moved(ships, settings):

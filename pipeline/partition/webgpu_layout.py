@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from pipeline.partition.answer import Settings
 from pipeline.partition.graph import Graph, Node
-from pipeline.partition.webgpu import NHWC, formals, kernel_of, kernels
+from pipeline.partition.webgpu import NHWC, kernels
 
 Order = tuple[int, ...]
 """The permutation of the Transpose that would give a value its own order again."""
@@ -20,7 +20,7 @@ Order = tuple[int, ...]
 
 def channels_last(rank: int) -> Order:
     """The order of a value that a kernel for NHWC made: its Transpose puts the channels, now last, second again."""
-    return (0, rank - 1, *range(1, rank - 1))
+    return (0, rank - 1, *range(1, rank - 1)) if rank > 2 else ()
 
 
 @dataclass
@@ -59,19 +59,15 @@ def moved_to_cpu(graph: Graph, settings: Settings, claimed: Container[int]) -> I
         return
     moves = _Moves(graph)
     producers = {name: node for node in graph.nodes.values() for name in node.outputs if name}
-    at: dict[str, Node] = {}
     for index in graph.order:
         node = graph.nodes[index]
-        if _in_nhwc(graph, node, settings, claimed):
+        if index in claimed and _has_nhwc(node):
             first = node.inputs[0] if node.inputs else ""
-            rank = moves.rank(first) or 0
-            if first in moves.orders and moves.orders[first] != channels_last(rank):
+            order = channels_last(moves.rank(first) or 0)
+            if moves.orders.get(first) != order:
                 moves.stays.setdefault(first, node)
-            source = _behind_dequantize(producers, first)
-            if source is not None and graph.constant(source.inputs[0]) is None:
-                at.setdefault(source.inputs[0], source)
-            if rank > 2:
-                moves.orders[node.first_output] = channels_last(rank)
+            if order:
+                moves.orders[node.first_output] = order
         elif any(name in moves.orders for name in node.inputs):
             _move(moves, node)
         else:
@@ -80,24 +76,21 @@ def moved_to_cpu(graph: Graph, settings: Settings, claimed: Container[int]) -> I
         if name in moves.orders and name in producers:
             moves.stays.setdefault(name, producers[name])
     movable = {name for row in kernels()["", "Transpose"] for name in row.types["T"]}
-    named: dict[int, Node] = {}
-    for name, node in (at | moves.stays).items():
+    left: dict[int, Node] = {}
+    for name, node in moves.stays.items():
+        source = _behind_dequantize(producers, name)
+        if source is not None and graph.constant(source.inputs[0]) is None:
+            name, node = source.inputs[0], source
         dtype = graph.value(name).dtype
         if dtype is not None and dtype not in movable:
-            named.setdefault(node.index, node)
-    yield from named.values()
+            left.setdefault(node.index, node)
+    yield from left.values()
 
 
-def _in_nhwc(graph: Graph, node: Node, settings: Settings, claimed: Container[int]) -> bool:
-    """Whether a session gives it the kernel for NHWC; InstanceNormalization keeps its layout all the same, seen."""
-    return (
-        node.index in claimed
-        and node.op_type != "InstanceNormalization"
-        and node.domain in ("", "com.microsoft")
-        and (NHWC, "Conv" if node.op_type == "FusedConv" else node.op_type) in kernels()
-        and kernel_of(graph, node, settings) is not None
-        and bool(formals(node.op_type, node.domain, node.since_version))
-    )
+def _has_nhwc(node: Node) -> bool:
+    """Whether a session gives a claimed node the kernel for NHWC; seen of all but InstanceNormalization."""
+    op_type = "Conv" if node.op_type == "FusedConv" else node.op_type
+    return op_type != "InstanceNormalization" and (NHWC, op_type) in kernels()
 
 
 def _behind_dequantize(producers: Mapping[str, Node], name: str) -> Node | None:

@@ -26,6 +26,8 @@ from pipeline.partition.webgpu import (
 from pipeline.partition.webgpu_layout import moved_to_cpu
 
 MOST_NAMED = 4
+OF_QUANTIZED = "webgpu-quantized"
+"""The rule that is about what copies cost: such a model runs."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -113,13 +113,15 @@ def test_outputs_of_groups_that_do_not_divide_as_all_do_are_wrong_in_nhwc(
         ("float[1, 4, 4, 4] y) { c = Conv (x, w)  g = Greater (c, t)  y = Where (g, c, t)", False),
         ("uint8[1, 4, 3, 3] y) { c = MaxPool <kernel_shape = [4, 4]> (x)  a = Abs (c)  y = Cast <to = 2> (a)", True),
         ("int32[1, 4, 4, 4] y) { c = Conv (x, w)  y = Cast <to = 6> (c)", False),
+        ("float[1, 4, 4, 4] y) { c = Conv (x, w)  d = DequantizeLinear (k, t)  y = Add (c, d)", True),
+        ("float[1, 4, 4, 4] y) { c = Conv (x, w)  d = DequantizeLinear (k, t)  y = MatMul (c, d)", False),
     ],
 )
 def test_transposes_that_a_session_moves_to_the_cpu_need_an_onnx_file_or_nchw(
     ends: str, garbage: bool, tmp_path: Path
 ) -> None:
     constants = {"w": np.ones((4, 4, 3, 3), np.float32), "t": np.array(1, np.float32)}
-    model = parsed(f"g (float[1, 4, 6, 6] x) => ({ends} }}", 13, **constants)
+    model = parsed(f"g (float[1, 4, 6, 6] x, uint8[1, 4, 4, 4] k) => ({ends} }}", 13, **constants)
     onnx.save(model, tmp_path / "m.onnx")
     file = convert(tmp_path / "m.onnx", tmp_path / "m.ort", level="basic")
     assert rules(file) == ["webgpu-moved"] * garbage
@@ -172,7 +174,7 @@ def test_what_is_refused_to_run_is_praised_nowhere(text: str, layout: str, tmp_p
     row = next(row for row in model["rows"] if row["ep"] == "webgpu")
     assert (row["as_is"]["verdict"], row["level"]) == ("yes" if layout else "no", layout)
     done = ort_mobile("partition", tmp_path / "m.onnx", "--ep", "webgpu", "--advise", code=0)
-    assert "does not run on the phone: WebGPU" in done.out
+    assert "is refused at a run: WebGPU" in done.out
     assert "verdict: use the CPU" in done.out
     assert ("needs the setting --webgpu-options preferredLayout=NCHW" in done.out) == bool(layout)
     (answer,) = json.loads(ort_mobile("partition", tmp_path / "m.onnx", "--ep", "webgpu", "--json", "-").out)["models"]
