@@ -117,6 +117,10 @@ def styles_asked(
     "--dimension", "dimensions", callback=sizes, metavar="NAME=N", multiple=True,
     help="Fix a dynamic dimension, by its name or as INPUT[AXIS]; repeatable.",
 )  # fmt: skip
+@click.option(
+    "--optional-input", "optional_inputs", callback=words(), metavar="NAME,…",
+    help="Keep an input that has a value in the model's file, so that apps can set it; others become constants.",
+)  # fmt: skip
 @precision_option
 @keep_float_option
 @click.option(
@@ -226,7 +230,7 @@ def convert(
         build_kind=build_kind, data=data,
         precisions=resolve_precisions(precisions or (OWN_PRECISION,), answers["api_level"], "--precision"),
         api_level=answers["api_level"], keep_float=keep_float, chips=chips_named(chips, "--context"),
-        share_weights=share_weights,
+        share_weights=share_weights, optional_inputs=answers["optional_inputs"],
     )  # fmt: skip
     if data.given:
         from pipeline.check.many import check_paths_inputs

@@ -116,6 +116,9 @@ class ModelConfig(Table, frozen=True, kw_only=True):
     """Sizes of dynamic dimensions, by name: the files then take no other. One that is left out stays open, for the CPU
     only: NNAPI takes nothing whose shape is open. A list, as in `[224, 320]`, gives both: an open model, and where
     [[runs]] have NNAPI, CoreML or QNN one more for each size; several lists are read in step."""
+    optional_inputs: tuple[str, ...] = ()
+    """Inputs with a value in the model's file that stay inputs, so that apps can set them; all others become constants,
+    which is faster, and what providers ask for."""
     padding: dict[str, int | float] = {}
     """By input, the number that the app's code fills up what is smaller than a size with, at the end of each axis; only
     inputs that are as large as a size go to it otherwise. Outputs are those of the size."""

@@ -42,10 +42,12 @@ from pipeline.model.onnx_model import (
     ONNX_FORMAT,
     ByteRange,
     LeanModel,
+    constants_note,
     content_digest,
     load_model,
     loadable,
     model_of,
+    optional_inputs,
     prepare_model,
     range_digests,
 )
@@ -200,7 +202,7 @@ def convert_model(request: ConvertRequest) -> ConvertResult:
     clock = _Clock()
     with clock("load"):
         loaded = load_model(request.source, work / "source")
-        model = prepare_model(loaded, request.fixed_dimensions)
+        model = prepare_model(loaded, request.fixed_dimensions, request.optional_inputs)
     if model.weights:
         steps.return_freed_memory()
     optimizer = Optimizer(model, PassContext(folder=work, where=model.source.name))
@@ -263,12 +265,15 @@ def convert_model(request: ConvertRequest) -> ConvertResult:
         with clock("write"):
             maker.wait_for_disk()
     operators = model.operators
+    left = tuple(name for name in optional_inputs(loaded.proto) if name not in request.optional_inputs)
+    dropped = (constants_note(left),) if left else ()
     return ConvertResult(
         model=where,
         content_digest=maker.content,
         artifacts=tuple(
             Artifact(
-                **msgspec.structs.asdict(files[variant]),
+                **{**msgspec.structs.asdict(files[variant]), "notes": (*files[variant].notes, *dropped)},
+                constant_inputs=left,
                 model=where,
                 variant=variant,
                 file=maker.file_name(variant),

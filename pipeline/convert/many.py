@@ -150,6 +150,7 @@ def convert_models(
                 release=release,
                 platform=platform,
                 fixed_dimensions=form.model.dimensions,
+                optional_inputs=form.model.optional_inputs,
                 aware=aware,
                 preflight=preflight,
             )
@@ -347,6 +348,7 @@ class ConversionJob:
     platform: OptimizerPlatform
     """What the optimizer may assume of the ABI's processor."""
     dimensions: dict[str, int]
+    optional_inputs: tuple[str, ...] = ()
     output: Path
     cache: Path | None
     check: bool
@@ -450,7 +452,10 @@ def convert_paths(paths: Sequence[str], job: ConversionJob, progress: Progress |
     """
     progress = progress or NoProgress()
     sources = find_models(paths)
-    models = name_models(sources, [None] * len(sources), [job.dimensions] * len(sources))
+    models = [
+        replace(model, optional_inputs=job.optional_inputs)
+        for model in name_models(sources, [None] * len(sources), [job.dimensions] * len(sources))
+    ]
     conversions = [
         Conversion(
             model=model, base=ModelInPrecision(model=model), precisions=job.precisions, data=job.data,

@@ -176,6 +176,8 @@ class ConvertRequest(msgspec.Struct, frozen=True, kw_only=True):
     release: str = ""
     platform: OptimizerPlatform = OptimizerPlatform.UNSPECIFIED
     fixed_dimensions: dict[str, int] = {}
+    optional_inputs: tuple[str, ...] = ()
+    """Initializers that stay inputs, so that apps can set them; all others become constants."""
     aware: AwareSpec = AwareSpec()
     preflight: bool = False
     """Whether the result says what each file needs of the ONNX Runtime that will run it."""

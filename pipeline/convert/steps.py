@@ -311,7 +311,8 @@ def weights_to_inputs(model: LeanModel, kept: Iterable[str]) -> "tuple[LeanModel
         return model, ()
     proto = copied(model.proto)
     graph = proto.graph
-    moved = {t.name: t for t in model.proto.graph.initializer if t.name in model.weights and t.name not in kept}
+    stay = {*kept, *(value.name for value in graph.input)}
+    moved = {t.name: t for t in model.proto.graph.initializer if t.name in model.weights and t.name not in stay}
     keep_only(graph.value_info, lambda value: value.name not in moved)
     keep_only(graph.initializer, lambda tensor: tensor.name not in moved)
     graph.input.extend(onnx.helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in moved.values())

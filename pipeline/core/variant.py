@@ -158,6 +158,8 @@ class Artifact(ConvertedFile, frozen=True, kw_only=True):
     """The file beside this one that has its weights and those of other sizes of the model; "" where they are in it."""
     weights_bytes: int = 0
     weights_sha256: str = ""
+    constant_inputs: tuple[str, ...] = ()
+    """Optional inputs of the model that are constants in the file."""
 
     @property
     def files(self) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from pipeline.dataset import Dataset, TensorInfo, check_data, first_sample, samp
 from pipeline.dataset.files import write_tensor
 from pipeline.dataset.values import full_lengths
 from pipeline.model.guards import check_structure
-from pipeline.model.onnx_model import LoadedModel, load_model, prepare_model
+from pipeline.model.onnx_model import LoadedModel, load_model, optional_inputs, prepare_model
 from pipeline.model.ort_format import TensorType, read_artifact
 from pipeline.model.session import ASKED, OPTIMIZED, open_session, refused, run_session
 from pipeline.model.signature import OpenAxis, check_states, names_of, open_axes, own_inputs, resolve_dimensions
@@ -387,6 +387,7 @@ def guess_inputs(source: SourceModel, dimensions: dict[str, int], data: Dataset,
     ModelError when the model cannot be used, ConfigError for data or names that do not fit it.
     """
     loaded = load_model(source, Path(work_folder))
+    _refuse_optional(loaded, data)
     prepared = prepare_model(loaded, dimensions)
     # What no session loads, operators of custom domains and types that do not fit, is refused before anything is tried.
     # No session is made: a model may have no kernel on this computer's CPU, and run on an accelerator
@@ -472,6 +473,7 @@ def complete_data(loaded: LoadedModel, dimensions: Mapping[str, int], data: Data
 
     ConfigError, with the line to write, when no size is found for an open dimension.
     """
+    _refuse_optional(loaded, data)
     if data.test_data:
         return data
     prepared = prepare_model(loaded, dimensions)
@@ -491,6 +493,17 @@ def complete_data(loaded: LoadedModel, dimensions: Mapping[str, int], data: Data
     return msgspec.structs.replace(whole, sizes=sizes | data.sizes | of_data)
 
 
+def _refuse_optional(loaded: LoadedModel, data: Dataset) -> None:
+    """ConfigError for a value of an input that has one in the model's file."""
+    for name in optional_inputs(loaded.proto) if data.inputs else ():
+        if name in data.inputs:
+            raise ConfigError(
+                f"{name!r} is an optional input, and models run with its value from the file here",
+                where=f"inputs.{name}", why="artifacts have it as a constant, unless `optional_inputs` keeps it",
+                remedy="give it no value; to try another, change the initializer in the model",
+            )  # fmt: skip
+
+
 def check_inputs(
     source: SourceModel, dimensions: dict[str, int], data: Dataset, work_folder: str,
     states: Mapping[str, str] | None = None,
@@ -502,6 +515,7 @@ def check_inputs(
     ConfigError for the first that does not; ModelError for a model that cannot be used at all.
     """
     loaded = load_model(source, Path(work_folder))
+    _refuse_optional(loaded, data)
     prepared = prepare_model(loaded, dimensions)
     takes = own_inputs(prepared.proto)
     outputs = [output.name for output in prepared.proto.graph.output]

@@ -507,8 +507,14 @@ def ship(
     sizes = sizes_of(tables)
     # Inputs and outputs as each model's file declares them, with what the config says of them.
     models = tuple(
-        shipped.signature_of(model, file, tables.get(model) or ModelConfig(path=""), size_of=sizes.get(model, ""))
-        for model, file in {row.artifact.model: folder / ARTIFACTS / row.artifact.file for row in choices}.items()
+        shipped.signature_of(
+            model,
+            folder / ARTIFACTS / artifact.file,
+            tables.get(model) or ModelConfig(path=""),
+            size_of=sizes.get(model, ""),
+            constant_inputs=artifact.constant_inputs,
+        )
+        for model, artifact in {choice.artifact.model: choice.artifact for choice in choices}.items()
     )
     files = {row.file: folder / ARTIFACTS / row.file.removeprefix(MODELS) for row in ships}
     operators = shipped.operator_configs(assembled.record.config, list(files.values()))

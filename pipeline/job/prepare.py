@@ -275,7 +275,8 @@ def find(config: Config) -> list[tuple[NamedModel, ModelConfig]]:
     )
     fixed = any(provider_named(name).fixed_shapes for run in config.runs for name in run.providers)
     forms = []
-    for model, (_, table) in zip(models, pairs, strict=True):
+    for plain, (_, table) in zip(models, pairs, strict=True):
+        model = replace(plain, optional_inputs=table.optional_inputs)
         forms.append((model, table))
         for name, sizes in table.sized(model.name).items() if fixed or config.variants.contexts else ():
             sized = replace(model, name=name, dimensions=sizes, numbered=False)

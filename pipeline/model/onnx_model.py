@@ -8,6 +8,7 @@ Field numbers are those of onnx.proto3, the encoding is that of the protobuf doc
 
 import codecs
 import contextlib
+import difflib
 import errno
 import hashlib
 import mmap
@@ -20,7 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from device_runner.files import open_regular
-from pipeline.core.errors import ModelError
+from pipeline.core.errors import ConfigError, ModelError
 from pipeline.core.files import REMEDIES
 from pipeline.model.edit import constant_names, copied, keep_only, plain_domain, subgraphs
 from pipeline.model.guards import MAX_WEIGHT_BYTES, tensor_bytes, unsound
@@ -54,6 +55,10 @@ EXTERNAL = 1
 TENSOR_STORAGE = {4, 5, 6, 7, 9, 10, 11, 13}
 # Packed little-endian values are raw data already: field -> the TensorProto data type whose storage they are.
 PACKED_AS_RAW = {TENSOR_FLOAT_DATA: 1, TENSOR_DOUBLE_DATA: 11}
+
+OPTIONAL_SINCE = 4
+"""IR version from which an initializer that is an input can be replaced: before, all initializers had to be inputs."""
+MOST_NAMED = 5
 
 Buffer = bytes | memoryview
 
@@ -492,22 +497,53 @@ def _is_beside(location: str) -> bool:
     return bool(parts) and ":" not in parts[0] and "\0" not in location and not any(p in forbidden for p in parts)
 
 
-def prepare_model(loaded: LoadedModel, fixed_dimensions: Mapping[str, int]) -> LoadedModel:
+def prepare_model(loaded: LoadedModel, fixed_dimensions: Mapping[str, int], kept: Collection[str] = ()) -> LoadedModel:
     """The model ready to convert: initializers out of the graph inputs, symbolic dimensions fixed.
 
     Keys of `fixed_dimensions` are symbolic names, or `input[axis]` for any dimension. An initializer that
     is also an input could be overridden by the caller and so is no constant to the optimizer (ONNX IR specification,
-    initializers); without the input it needs IR version 4. ConfigError for a key that names nothing.
+    initializers); without the input it needs IR version 4. `kept` names those that callers may go on to set.
+    ConfigError for a key or name that names nothing.
     """
     proto = copied(loaded.proto)
     graph = proto.graph
-    constants = constant_names(graph)
+    optional = optional_inputs(proto)
+    for name in kept:
+        if name not in optional:
+            close = difflib.get_close_matches(name, optional, n=1)
+            raise ConfigError(
+                f"the model has no optional input {name!r}", where=loaded.source.name,
+                why="optional are inputs that have a value in the file (initializers), from IR version 4 on",
+                remedy=f"did you mean {close[0]!r}?" if close else f"optional inputs: {named_few(optional) or 'none'}",
+            )  # fmt: skip
+    constants = constant_names(graph) - {*kept}
     before = len(graph.input)
     keep_only(graph.input, lambda value: value.name not in constants)
     if len(graph.input) < before:
         proto.ir_version = max(proto.ir_version, 4)
     fix_dimensions(proto, fixed_dimensions, loaded.source.name)
     return replace(loaded, proto=proto)
+
+
+def optional_inputs(proto: "onnx.ModelProto") -> tuple[str, ...]:
+    """Inputs that have a value in the file, which callers may replace: initializers, from IR version 4 on."""
+    constants = constant_names(proto.graph) if proto.ir_version >= OPTIONAL_SINCE else set()
+    return tuple(value.name for value in proto.graph.input if value.name in constants)
+
+
+def constants_note(names: Sequence[str]) -> str:
+    """What becomes of optional inputs that are not kept; "" for none."""
+    if not names:
+        return ""
+    few = named_few(names)
+    which = f"the optional input {few} is a constant" if len(names) == 1 else f"optional inputs are constants: {few}"
+    return f"{which}; apps cannot set it (`--optional-input NAME`, `optional_inputs` in a config, keeps one an input)"
+
+
+def named_few(names: Sequence[str]) -> str:
+    """Some names, and how many more there are."""
+    more = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def fix_dimensions(proto: "onnx.ModelProto", fixed: Mapping[str, int], where: str) -> None:

@@ -195,6 +195,8 @@ class NamedModel:
     name: str
     source: SourceModel
     dimensions: dict[str, int] = field(default_factory=dict)
+    optional_inputs: tuple[str, ...] = ()
+    """Those that its files keep as inputs."""
     size_bytes: int = 0
     numbered: bool = False
 

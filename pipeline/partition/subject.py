@@ -19,7 +19,16 @@ from pipeline.dataset import Dataset
 from pipeline.dataset.guess import assignments, complete_data, units, with_sums
 from pipeline.model.edit import copied
 from pipeline.model.guards import check_constants, check_structure, computed_constants, shaped_bytes
-from pipeline.model.onnx_model import LeanModel, LoadedModel, fix_dimensions, load_model, read_in
+from pipeline.model.onnx_model import (
+    LeanModel,
+    LoadedModel,
+    fix_dimensions,
+    load_model,
+    named_few,
+    optional_inputs,
+    prepare_model,
+    read_in,
+)
 from pipeline.model.signature import names_of, open_axes, own_inputs, resolve_dimensions
 from pipeline.model.sources import SourceModel, Spool, source_bytes
 from pipeline.model.types import CODES
@@ -58,12 +67,19 @@ def scratch_folder(source: SourceModel) -> Iterator[Path]:
 class Views:
     """The graphs of one model that providers judge: graphs are made once, however many providers are asked.
 
-    `subject` is the path of an ORT format file, or a loaded ONNX model.
+    `subject` is the path of an ORT format file, or a loaded ONNX model; `notes` are warnings about it.
     """
 
-    def __init__(self, source: SourceModel, subject: Path | LoadedModel, optimize: Optimize, folder: Path) -> None:
-        self.source, self.subject, self.optimize, self.folder = source, subject, optimize, folder
-        self.warnings: list[str] = []
+    def __init__(
+        self,
+        source: SourceModel,
+        subject: Path | LoadedModel,
+        optimize: Optimize,
+        folder: Path,
+        notes: tuple[str, ...] = (),
+    ) -> None:
+        self.source, self.subject, self.optimize, self.folder, self.notes = source, subject, optimize, folder, notes
+        self.warnings = list(notes)
         self._saved: LoadedModel | None = None
         self._graphs: dict[int, tuple[ModelProto, Graph]] = {}
 
@@ -105,7 +121,7 @@ class Views:
         """The same of the model with sizes, in another folder; of an ONNX model alone."""
         assert self.loaded, "only a loaded model has sizes to try"  # noqa: S101 - an invariant
         subject = resized(self.loaded, sizes, folder)
-        return Views(self.source, subject, optimize, folder)
+        return Views(self.source, subject, optimize, folder, self.notes)
 
     def basic(self) -> LoadedModel:
         """The model at level basic, made once; ModelError when onnxruntime makes no session of it on the CPU."""
@@ -133,8 +149,25 @@ class Views:
 
 
 def open_views(source: SourceModel, optimize: Optimize, folder: Path, sizes: Mapping[str, int]) -> Views:
-    """Load a model for judging, with sizes for its dynamic dimensions; errors as `open_subject`."""
-    return Views(source, open_subject(source, folder, sizes), optimize, folder)
+    """Load a model for judging, with sizes for its dynamic dimensions; errors as `open_subject`.
+
+    At level basic it is the graph that `convert` makes: initializers among the graph's inputs are constants.
+    """
+    subject = open_subject(source, folder, sizes)
+    optional = () if isinstance(subject, Path) else optional_inputs(subject.proto)
+    if not optional or isinstance(subject, Path):
+        return Views(source, subject, optimize, folder)
+    if optimize is Optimize.NONE:
+        return Views(source, subject, optimize, folder, (AS_IT_STANDS.format(named_few(optional)),))
+    converted = rewritten(subject, prepare_model(subject, {}).proto, folder, "converted.onnx")
+    return Views(source, converted, optimize, folder, (AS_CONVERTED.format(named_few(optional)),))
+
+
+AS_IT_STANDS = (
+    "optional inputs {}: providers take them for no constants; `convert` makes constants of them, and --optimize basic "
+    "judges that file"
+)
+AS_CONVERTED = "optional inputs {}: judged as constants, which `convert` makes of them"
 
 
 def write_model(model: LeanModel, target: Path, *, named: bool = False, external: bool = True) -> None:
@@ -233,7 +266,12 @@ def resized(loaded: LoadedModel, sizes: Mapping[str, int], work_folder: Path) ->
     """The model with sizes for its dynamic dimensions, as a file in `work_folder`: sessions read files."""
     proto = copied(loaded.proto)
     fix_dimensions(proto, sizes, loaded.source.name)
-    target = work_folder / "resized.onnx"
+    return rewritten(loaded, proto, work_folder, "resized.onnx")
+
+
+def rewritten(loaded: LoadedModel, proto: "ModelProto", work_folder: Path, name: str) -> LoadedModel:
+    """A model with another message, as a file in `work_folder`: sessions read files."""
+    target = work_folder / name
     write_model(replace(loaded, proto=proto), target)
     again = load_model(SourceModel(path=str(target)), work_folder)
     return replace(again, source=loaded.source, outside=loaded.outside)

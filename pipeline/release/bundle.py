@@ -165,6 +165,14 @@ def _model(shipped: Shipped, signature: ModelSignature | None) -> Iterator[str]:
         )
     if signature:
         yield _table("input", signature.inputs)
+        if signature.optional_inputs:
+            yield "Optional inputs; where the app gives none, the file has the value:\n"
+            yield _table("input", signature.optional_inputs)
+        if names := signature.constant_inputs:
+            yield (
+                f"Optional inputs of the original model that are constants here: {', '.join(map(_code, names))}. "
+                "The app cannot set them; `optional_inputs` in the config keeps one an input.\n"
+            )
         yield _table("output", signature.outputs)
         if signature.dimensions:
             sizes = ", ".join(f"{_code(name)} = {size}" for name, size in signature.dimensions.items())

@@ -160,6 +160,10 @@ class ModelSignature(msgspec.Struct, frozen=True, kw_only=True):
     """By input, what an app fills up inputs with that are smaller than a size."""
     license: str = ""
     """As the config has it; "" where nobody said it."""
+    optional_inputs: tuple[TensorInfo, ...] = ()
+    """Inputs with a value in the file, which apps may leave out."""
+    constant_inputs: tuple[str, ...] = ()
+    """Optional inputs of the original model that are constants in the file: apps cannot set them."""
 
 
 class AppRule(msgspec.Struct, frozen=True, kw_only=True):

@@ -522,7 +522,9 @@ SPEED_KEYS = frozenset({*SPINNING_KEYS, PREPACKING_KEY, AFFINITY_KEY, BLOCK_KEY}
 """Session config entries that change times and nothing that is computed."""
 
 
-def signature_of(model: str, file: Path, table: ModelConfig, *, size_of: str = "") -> ModelSignature:
+def signature_of(
+    model: str, file: Path, table: ModelConfig, *, size_of: str = "", constant_inputs: tuple[str, ...] = ()
+) -> ModelSignature:
     """The inputs and outputs of a model as its ORT format file declares them, with what the config says of them."""
     graph = read_artifact(file).graph
     return ModelSignature(
@@ -536,6 +538,8 @@ def signature_of(model: str, file: Path, table: ModelConfig, *, size_of: str = "
         size_of=size_of,
         padding=table.padding,
         license=table.license or "",
+        optional_inputs=tuple(_tensor(name, graph) for name in graph.inputs if name in graph.initializers),
+        constant_inputs=constant_inputs,
     )
 
 
