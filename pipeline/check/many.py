@@ -1,7 +1,7 @@
 """Artifacts run on this computer's CPU and compared with the original; in worker processes, a crash costs one."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -29,14 +29,15 @@ from pipeline.core.workers import Task, TaskOutcome, memory_budget, needed_bytes
 from pipeline.dataset import Dataset
 from pipeline.dataset.guess import check_inputs
 from pipeline.model.onnx_model import LoadedModel, load_model
-from pipeline.model.ort_format import read_artifact
 from pipeline.model.session import (
-    IN_FEWER_BITS,
+    IN_BYTES,
     WITHOUT_PREPACKING,
     CpuSettings,
     Role,
     failed,
+    in_fewer_bits,
     open_session,
+    outputs_of,
     room_for,
 )
 from pipeline.model.sources import NamedModel, SourceModel, find_models, name_models, source_bytes
@@ -68,8 +69,7 @@ def check_artifact(
     files that compute otherwise then are not judged.
 
     Where the model has a stream, the outputs of its steps are checked as well. Sequences and maps are not compared:
-    they are unknown. What this computer's processor computes less exactly
-    than phones is not held against a file.
+    they are unknown. What this computer's processor computes less exactly than phones is not held against a file.
     """
     feeds = {tensor.name: read_tensor(tensor) for tensor in reference.inputs}
     expected = {tensor.name: read_tensor(tensor) for tensor in reference.outputs}
@@ -101,16 +101,28 @@ def check_artifact(
             msgspec.structs.replace(check, output=f"{check.output} in {streamed.stream.steps} steps")
             for check in with_first_step(compared, steps, outputs, streamed.stream.tracked)
         ]
-    return excused(checks if prepacked else _not_prepacked(checks, file), Path(file))
+    if not prepacked:
+        checks = _not_prepacked(checks, file)
+    elif any(check.failed for check in checks) and (operator := in_fewer_bits(Path(file))):
+        in_float = outputs_of(Path(file), feeds, replace(settings, prepacked=False))
+        right = {check.output for check in compare_outputs(expected, in_float, tolerance) if check.passed}
+        checks = [_told_why(check, operator) if check.failed and check.output in right else check for check in checks]
+    return excused(checks, Path(file))
+
+
+def _told_why(check: OutputCheck, operator: str) -> OutputCheck:
+    """A failed check of a file that is right where its products are computed in float, with that cause."""
+    why = f"{operator} computes in 8 bits in apps, as its accuracy_level of {IN_BYTES} allows; in float it is right"
+    remedy = "make the file with accuracy_level 1 (an option of the pass weight-only, or of what quantized the model)"
+    return msgspec.structs.replace(check, reason=f"{check.reason}: {why}", remedy=remedy)
 
 
 def _not_prepacked(checks: Iterable[OutputCheck], file: str) -> list[OutputCheck]:
     """The checks with the session that judged; unknown where the app's would compute otherwise."""
-    nodes = (node for graph in read_artifact(Path(file)).graph.walk() for node in graph.nodes)
-    fewer = next((node.op_type for node in nodes if node.op_type in IN_FEWER_BITS), "")
+    fewer = in_fewer_bits(Path(file))
     unknown = {
         "passed": False, "unknown": True, "remedy": "check it where more memory is free",
-        "reason": f"memory is too short for an app's session, in which {fewer} may compute in fewer bits",
+        "reason": f"memory is too short for an app's session, in which {fewer} computes in fewer bits",
     }  # fmt: skip
     return [
         msgspec.structs.replace(check, session=WITHOUT_PREPACKING, **(unknown if fewer and check.passed else {}))

@@ -2,7 +2,7 @@
 
 import contextlib
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import metadata
@@ -23,7 +23,7 @@ from pipeline.dataset import Dataset, TensorInfo, first_sample, samples
 from pipeline.dataset.guess import complete_data
 from pipeline.model.guards import check_structure
 from pipeline.model.onnx_model import LoadedModel, content_digest, load_model, range_digests
-from pipeline.model.session import ORIGINAL, Role, open_session, outputs_of, run_session
+from pipeline.model.session import ORIGINAL, Array, Role, in_fewer_bits, open_session, outputs_of, run_session
 from pipeline.model.signature import own_inputs
 from pipeline.model.sources import SourceModel, source_bytes
 from pipeline.passes.base import Effect, Feeds, MixedSearch, Model, PassContext, PassResult, StepChange
@@ -105,9 +105,25 @@ def verify(original: SourceModel, changed: Path, effects: Iterable[Effect], data
             expected[name] = np.concatenate([run[name] for run in runs], longer[0]) if longer else array
     tolerance = reference.tolerance(0.0 if exact else None)
     both = {name: array for name, array in expected.items() if name in given}
-    return Verification(
-        checks=tuple(compare_outputs(both, given, tolerance)), data=reference.data.source, judged=judged
-    )
+    checks = tuple(compare_outputs(both, given, tolerance))
+    if times == 1 and any(check.failed for check in checks) and in_fewer_bits(Path(before.source.path)):
+        checks = tuple(_of_original(checks, outputs_of(before, feeds, replace(settings, role=Role.ORIGINAL)), given))
+    return Verification(checks=checks, data=reference.data.source, judged=judged)
+
+
+def _of_original(
+    checks: Iterable[OutputCheck], original: Mapping[str, Array], changed: Mapping[str, Array]
+) -> Iterator[OutputCheck]:
+    """The checks, unknown where the original in an app's session is as far from its definition: no step made that."""
+    import numpy as np
+
+    why = "the original is as far from its definition in apps, which compute in 8 bits as its accuracy_level allows"
+    for check in checks:
+        before, after = (np.asarray(row.get(check.output, [])) for row in (original, changed))
+        same = before.shape == after.shape and np.allclose(before, after, rtol=0, atol=check.limit or 0.0)
+        if check.failed and same:
+            check = msgspec.structs.replace(check, unknown=True, reason=f"{check.reason}: {why}")
+        yield check
 
 
 class _IncomparableError(Exception):

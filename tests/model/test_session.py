@@ -17,8 +17,9 @@ from pipeline.model import session
 from pipeline.model.onnx_model import LoadedModel, load_model
 from pipeline.model.session import ORIGINAL, CpuSettings, Role, broken_by_optimizer, outputs_of, room_for
 from pipeline.model.sources import SourceModel
-from pipeline.passes.base import PassContext
+from pipeline.passes.base import Effect, PassContext
 from pipeline.passes.optimize import saved_at
+from pipeline.passes.run import verify
 from tests.onnx_samples import save
 
 ROWS, COLUMNS = 64, 8
@@ -66,8 +67,20 @@ def test_files_compute_as_in_apps_and_the_original_as_it_is_defined(tmp_path: Pa
 
 
 def test_what_computes_otherwise_in_apps_differs(tmp_path: Path) -> None:
-    assert checked(four_bits(tmp_path), tmp_path).failed
+    check = checked(four_bits(tmp_path), tmp_path)
+    assert check.failed
+    assert "MatMulNBits computes in 8 bits in apps" in check.reason
+    assert "accuracy_level 1" in check.remedy
     assert checked(four_bits(tmp_path, accuracy_level=1), tmp_path).passed
+
+
+def test_a_step_is_not_blamed_for_what_the_original_does(tmp_path: Path) -> None:
+    model, data = four_bits(tmp_path), Dataset(inputs={"x": tuple(OUTLIERS)})
+    (check,) = verify(model.source, model.path, [Effect.ROUNDING], data, tmp_path / "v").checks
+    assert check.unknown
+    assert "the original is as far from its definition in apps" in check.reason
+    (check,) = verify(model.source, model.path, [Effect.EXACT], data, tmp_path / "e").checks
+    assert check.passed
 
 
 def test_without_the_memory_for_an_apps_session_it_is_not_judged(
