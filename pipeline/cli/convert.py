@@ -201,7 +201,7 @@ def convert(
     from pipeline.report.show import show
 
     of_this_computer()  # a library that is missing is said before anything is written
-    data = dataset_from(test_data, input_values)
+    data, optional = dataset_from(test_data, input_values), answers.pop("optional_inputs")
     named = read_abi(answers["abi"], "--abi") if answers["abi"] else ""
     platform = OptimizerPlatform(target_platform) if target_platform else OptimizerPlatform.of_abi(named or ARM64)
     named = named or "".join(platform.abis if target_platform else ())
@@ -230,7 +230,7 @@ def convert(
         build_kind=build_kind, data=data,
         precisions=resolve_precisions(precisions or (OWN_PRECISION,), answers["api_level"], "--precision"),
         api_level=answers["api_level"], keep_float=keep_float, chips=chips_named(chips, "--context"),
-        share_weights=share_weights, optional_inputs=answers["optional_inputs"],
+        share_weights=share_weights, optional_inputs=optional,
     )  # fmt: skip
     if data.given:
         from pipeline.check.many import check_paths_inputs

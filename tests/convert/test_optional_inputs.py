@@ -1,5 +1,6 @@
 """Inputs that have a value in the model's file: constants in artifacts, and named, or kept where that is asked for."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -76,3 +77,10 @@ def test_no_value_is_taken_for_one(tmp_path: Path) -> None:
     path = save(overridable(), tmp_path / "m.onnx")
     told = ort_mobile("init", path, "--input", "w=1", "--output", tmp_path / "m.toml", code=2).err
     assert "'w' is an optional input" in told
+
+
+def test_providers_claim_what_reads_a_constant(tmp_path: Path) -> None:
+    path = save(overridable(), tmp_path / "m.onnx")
+    arguments = ("--ep", "nnapi", "--reference", "none", "--level", "extended", "--output", tmp_path / "out")
+    (artifact,) = json.loads(ort_mobile("convert", path, *arguments, "--json", "-").out)["artifacts"]
+    assert (artifact["claimed"], artifact["constant_inputs"]) == ({"nnapi": 2}, ["w"])
