@@ -4,6 +4,7 @@ Everything of a request and a result is plain data: models run in worker process
 """
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,18 +15,19 @@ import msgspec
 from device_runner.files import scratch_folder
 from device_runner.providers import CHIPS
 from pipeline.accuracy.result import AccuracyResult
-from pipeline.accuracy.score import Answer, check_outputs, score
-from pipeline.check.reference import saturates_here
+from pipeline.accuracy.score import Answer, check_outputs, score, worse_of
+from pipeline.check.reference import repeated, saturates_here, zero_states
 from pipeline.config import AccuracyConfig
 from pipeline.core.errors import Finding, ModelError, Severity
 from pipeline.core.progress import Progress
 from pipeline.core.providers import QNN
 from pipeline.core.workers import Task, TaskOutcome, memory_budget, run_tasks, still_at_work, time_limit
 from pipeline.dataset import Array, Dataset, Sample, TensorInfo, overlap, samples
+from pipeline.dataset.guess import states_of
 from pipeline.model.onnx_model import load_model, prepare_model
 from pipeline.model.random_numbers import random_outputs
 from pipeline.model.session import ORIGINAL, CpuSettings, Role, not_prepacked, open_session, room_for, run_session
-from pipeline.model.signature import own_inputs
+from pipeline.model.signature import check_states, own_inputs
 from pipeline.model.sources import SourceModel, source_bytes
 
 TIMEOUT_SECONDS = 6 * 3600.0
@@ -38,7 +40,8 @@ class AccuracyRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A model file (.onnx or .ort), its original, and the data that both are run on.
 
     `session_options` are config entries that the file needs. With a `chip` the model runs in the simulator of its NPU.
-    Where `calibration` is given, samples that it shares with `data` are reported.
+    Where `calibration` is given, samples that it shares with `data` are reported. A model with `states` (output to
+    input; None: those that are found in the graph) is judged in a stream of so many `steps`, beside its original.
     """
 
     model: str
@@ -49,6 +52,8 @@ class AccuracyRequest(msgspec.Struct, frozen=True, kw_only=True):
     chip: str = ""
     accuracy: AccuracyConfig = AccuracyConfig()
     calibration: Dataset | None = None
+    states: dict[str, str] | None = None
+    steps: int = 100
     work_folder: str = ""
     prepacked: bool = True
     """Whether memory allows the session that apps have."""
@@ -136,9 +141,17 @@ def evaluate_model(request: AccuracyRequest) -> AccuracyResult:
             )  # fmt: skip
     outputs = [value.name for value in reference.get_outputs()]
     check_outputs(request.accuracy, outputs, request.reference.name)
-    answers = (_simulated if request.chip else _answers)(request, takes, ours, reference)
-    result = score(_repeatable(answers, drawn := random_outputs(original.proto)), request.model, request.accuracy,
-                   request.data.source)  # fmt: skip
+    drawn = random_outputs(original.proto)
+    states = states_of(original.proto, takes) if request.states is None else request.states
+    result = None
+    if states and not request.chip:
+        check_states(states, [info.name for info in takes], outputs, request.reference.name)
+        result = _stream_result(msgspec.structs.replace(request, states=states), takes, (ours, reference), drawn,
+                                found=request.states is None)  # fmt: skip
+    if result is None or next(samples(request.data, takes)).label is not None:
+        answers = (_simulated if request.chip else _answers)(request, takes, ours, reference)
+        of_samples = score(_repeatable(answers, drawn), request.model, request.accuracy, request.data.source)
+        result = worse_of(of_samples, result) if result else of_samples
     compared = {drift.output for drift in result.outputs}
     left_out = (f"{name} ({drawn.get(name, 'no tensor')})" for name in outputs if name not in compared)
     result = msgspec.structs.replace(result, unjudged=(*result.unjudged, *left_out))
@@ -156,6 +169,55 @@ def evaluate_model(request: AccuracyRequest) -> AccuracyResult:
         )
         return msgspec.structs.replace(result, findings=(*result.findings, saturated))
     return result
+
+
+def _stream_result(
+    request: AccuracyRequest,
+    takes: Sequence[TensorInfo],
+    sessions: tuple[Any, Any],
+    drawn: Mapping[str, str],
+    *,
+    found: bool,
+) -> AccuracyResult | None:
+    """The result of a model's stream; None where states that were `found` are none, since they change their shape."""
+    answers = _repeatable(_streamed(request, takes, *sessions), drawn)
+    try:
+        result = score(answers, request.model, request.accuracy, request.data.source, steps=request.steps)
+    except ModelError:
+        if found:
+            return None
+        raise
+    if not found:
+        return result
+    pairs = ", ".join(f"{output} to {name}" for output, name in (request.states or {}).items())
+    looks = Finding(
+        severity=Severity.WARNING,
+        what=f"judged as a stream of {request.steps} steps: outputs look like states ({pairs})",
+        where=request.reference.name,
+        why="apps give such outputs to the next inference, where errors add up",
+        remedy="write `state` of the model in the config, with `stream_steps`",
+    )
+    return msgspec.structs.replace(result, findings=(*result.findings, looks))
+
+
+def _streamed(request: AccuracyRequest, takes: Sequence[TensorInfo], ours: Any, reference: Any) -> Iterator[Answer]:
+    """The steps of both models on the samples in their order, each with the states that it made itself.
+
+    The first begins with zeros, or the values that the data declare for these inputs.
+    """
+    convert, states = _conversion(ours, takes, request.model), request.states or {}
+    mine, theirs = dict[str, Array](), dict[str, Array]()
+    for step, sample in enumerate(itertools.islice(repeated(request.data, takes), request.steps), 1):
+        still_at_work()
+        if step == 1:
+            mine = zero_states(sample.inputs, states, request.data.inputs)
+            mine = theirs = {name: mine[name] for name in states.values()}
+        name = f"step {step}, {sample.name}"
+        expected = run_session(reference, {**sample.inputs, **theirs}, f"{request.reference.name}, {name}")
+        outputs = run_session(ours, convert({**sample.inputs, **mine}), f"{request.model}, {name}", Role.MODEL)
+        theirs = {state: expected[output] for output, state in states.items()}
+        mine = {state: outputs[output] for output, state in states.items()}
+        yield dataclasses.replace(sample, name=name, label=None, expected=list(expected.items())), outputs
 
 
 def _repeatable(answers: Iterator[Answer], drawn: Mapping[str, str]) -> Iterator[Answer]:

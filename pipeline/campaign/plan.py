@@ -330,7 +330,7 @@ def inputs_of(reference: Reference, dimensions: dict[str, int]) -> Inputs:
     return Inputs(
         tensors=reference.inputs,
         labelled=labelled,
-        stream=reference.stream.stream if reference.stream else None,
+        stream=reference.stream.stream if reference.stream and reference.stream.declared else None,
         dimensions=dimensions,
         outputs_limit_bytes=limit_bytes,
     )

@@ -96,7 +96,8 @@ def check_artifact(
         except ort_errors() as error:
             raise failed(error, file, Role.ARTIFACT) from error
         steps = {tensor.name: read_tensor(tensor) for tensor in streamed.outputs}
-        compared = compare_outputs(steps, outputs, tolerance)
+        in_float = {tensor.name: read_tensor(tensor) for tensor in streamed.original}
+        compared = compare_outputs(steps, outputs, tolerance, in_float)
         checks += [
             msgspec.structs.replace(check, output=f"{check.output} in {streamed.stream.steps} steps")
             for check in with_first_step(compared, steps, outputs, streamed.stream.tracked)

@@ -8,11 +8,13 @@ in 32 bits (quantization Q.5). ONNX models have a session entry against it, file
 file gives here cannot show that it is wrong.
 """
 
+import itertools
 import math
 import platform
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -38,7 +40,7 @@ from pipeline.core.ort_session import first_line, ort_errors
 from pipeline.core.workers import still_at_work
 from pipeline.dataset import Dataset, Sample, TensorInfo, first_sample, samples
 from pipeline.dataset.files import write_tensor
-from pipeline.dataset.guess import blame_dimensions, complete_data
+from pipeline.dataset.guess import blame_dimensions, complete_data, states_of
 from pipeline.model.edit import attribute, copied
 from pipeline.model.onnx_model import LoadedModel, load_model, prepare_model
 from pipeline.model.ort_format import OrtModel, read_artifact
@@ -67,11 +69,18 @@ def zero_states(feeds: Mapping[str, Array], states: Mapping[str, str], given: Ma
     return {**feeds, **zeros}
 
 
-def make_stream(session: Any, feeds: Mapping[str, Array], stream: Stream, folder: Path) -> StreamReference:
+def make_stream(
+    session: Any,
+    feeds: Mapping[str, Array],
+    stream: Stream,
+    folder: Path,
+    given: Iterator[Sample] | None = None,
+) -> StreamReference:
     """What the original computes in the stream, from a session of it and the inputs of the first step.
 
-    Float inputs that are no states are random in each step, of the same numbers each time; others stay as they are.
-    Raises ConfigError where the states do not fit, what onnxruntime raises where the model fails.
+    Inputs that are no states are those of the samples `given`, one a step; without these, float inputs are random in
+    each step, of the same numbers each time, and others stay as they are. Raises ConfigError where the states or
+    samples do not fit, what onnxruntime raises where the model fails.
     """
     import numpy as np
 
@@ -79,7 +88,7 @@ def make_stream(session: Any, feeds: Mapping[str, Array], stream: Stream, folder
     moving = {
         name: array
         for name, array in feeds.items()
-        if array.dtype.kind == "f" and array.size and name not in stream.states.values()
+        if array.dtype.kind in ("fiu" if given else "f") and array.size and name not in stream.states.values()
     }
     if (step_bytes := sum(array.nbytes for array in moving.values())) * stream.steps > SEQUENCES_BYTES:
         raise ConfigError(
@@ -89,12 +98,24 @@ def make_stream(session: Any, feeds: Mapping[str, Array], stream: Stream, folder
         )  # fmt: skip
     sequences = []
     for number, (name, array) in enumerate(moving.items()):
-        path = folder / f"steps_{number}.bin"
-        with path.open("wb") as file:  # step by step: the whole may be larger than memory
-            for _ in range(stream.steps):
-                file.write(random.uniform(-1, 1, array.shape).astype(array.dtype.newbyteorder("<")).tobytes())
-        shape = (stream.steps, *array.shape)
+        shape, path = (stream.steps, *array.shape), folder / f"steps_{number}.bin"
         sequences.append(TensorFile(name=name, dtype=ElementType(array.dtype.name), shape=shape, file=str(path)))
+    with ExitStack() as stack:  # step by step: the whole may be larger than memory
+        opened = [stack.enter_context(Path(tensor.file).open("wb")) for tensor in sequences]
+        if given is None:
+            for file, array in zip(opened, moving.values(), strict=True):
+                for _ in range(stream.steps):
+                    file.write(random.uniform(-1, 1, array.shape).astype(array.dtype.newbyteorder("<")).tobytes())
+        for step, sample in enumerate(itertools.islice(given or (), stream.steps)):
+            for file, (name, first) in zip(opened, moving.items(), strict=True):
+                array = sample.inputs[name] if step else first  # a stream begins with `feeds`
+                if array.shape != first.shape:
+                    raise ConfigError(
+                        f"the input {name!r} has several sizes", where=sample.name,
+                        why=f"{list(array.shape)} after {list(first.shape)}, and a stream has one",
+                        remedy="give test data of one size, or leave `state` out",
+                    )  # fmt: skip
+                file.write(array.astype(array.dtype.newbyteorder("<")).tobytes())
     whole = msgspec.structs.replace(stream, sequences=tuple(sequences))
     outputs, tracked = run_steps(session, feeds, whole)
     files = (write_tensor(folder / f"streamed_{number}.bin", *row) for number, row in enumerate(outputs.items()))
@@ -145,6 +166,39 @@ def _smallest(outputs: Mapping[str, Array], steps: int) -> Iterator[str]:
             total += array.nbytes * steps
             if total <= TRACKED_BYTES:
                 yield name
+
+
+STREAM_SECONDS = 10.0
+MOST_FOUND_STEPS = 50
+"""A stream of states that nobody declared takes so long at most, and has so many steps."""
+
+
+def _stream_of(
+    session: Any, sample: Sample, wanted: tuple[Stream, bool], data: tuple[Dataset, Sequence[TensorInfo]], folder: Path
+) -> StreamReference | None:
+    """The stream of a model, of its test data where there are several samples; `wanted`: and whether it is declared.
+
+    ModelError and ConfigError where a declared one does not run; None where one does not that was found.
+    """
+    stream, declared = wanted
+    given = repeated(*data) if data[0].test_data else None
+    try:
+        return msgspec.structs.replace(make_stream(session, sample.inputs, stream, folder, given), declared=declared)
+    except ort_errors() as error:
+        if not declared:
+            return None
+        raise ModelError("the model's stream does not run", where=sample.name, why=first_line(error),
+                         remedy="correct `state` of the model in the config") from error  # fmt: skip
+    except ConfigError:
+        if not declared:
+            return None
+        raise
+
+
+def repeated(data: Dataset, takes: Sequence[TensorInfo]) -> Iterator[Sample]:
+    """The samples in their order, from the beginning again after the last."""
+    while True:
+        yield from samples(data, takes)
 
 
 SPANS = {
@@ -319,11 +373,12 @@ def make_reference(
         run_seconds = time.perf_counter() - start
         make_folder(target)
         answered, notes = labelled_set(session, takes, labelled, target, source.name) if labelled else (None, ())
-        try:
-            streamed = make_stream(session, sample.inputs, stream, target) if stream else None
-        except ort_errors() as error:
-            raise ModelError("the model's stream does not run", where=source.name, why=first_line(error),
-                             remedy="correct `state` of the model in the config") from error  # fmt: skip
+        wanted = stream
+        if stream is None and (states := states_of(model.proto, takes)):
+            steps = min(MOST_FOUND_STEPS, int(STREAM_SECONDS / max(run_seconds, 1e-6)))
+            wanted = Stream(steps=steps, states=states) if steps > 1 else None
+        of_data, declared = (whole, takes), stream is not None
+        streamed = _stream_of(session, sample, (wanted, declared), of_data, target) if wanted else None
     except ModelError as error:
         raise blame_dimensions(loaded, sizes, data, error) from error
     precision = precision_of(model.proto, outputs.values())
@@ -339,8 +394,13 @@ def make_reference(
             on_floats = outputs_of(floats, sample.inputs, replace(settings, role=Role.ORIGINAL))
             refuted = list(refuted_outputs(model, floats, sample.inputs, (outputs, on_floats), precision))
             expected = on_floats
+            if streamed:
+                in_float, _ = run_steps(open_session(floats, settings), sample.inputs, streamed.stream)
+                streamed = msgspec.structs.replace(streamed, original=_written(target, "streamed_float", in_float))
         except PipelineError as error:
             notes = (*notes, f"outputs were not compared with the float original's: {error}")
+        except ort_errors() as error:
+            notes = (*notes, f"the stream was not compared with the float original's: {first_line(error)}")
     return Reference(
         inputs=tuple(
             write_tensor(target / f"input_{n}.bin", name, array)

@@ -22,10 +22,16 @@ class LabelledSet(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamReference(msgspec.Struct, frozen=True, kw_only=True):
-    """A stream with what its steps are given, and the original's outputs: of each step, or after the last one."""
+    """A stream with what its steps are given, and the original's outputs: of each step, or after the last one.
+
+    `original` are those of the float model that it was made from, with states of its own; () for a model in its own
+    precision. Where nobody `declared` the states they were found in the graph, and devices run no stream.
+    """
 
     stream: Stream
     outputs: tuple[TensorFile, ...]
+    original: tuple[TensorFile, ...] = ()
+    declared: bool = True
 
 
 class Reference(msgspec.Struct, frozen=True, kw_only=True):

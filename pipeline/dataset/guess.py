@@ -7,6 +7,7 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -24,7 +25,15 @@ from pipeline.model.guards import check_structure
 from pipeline.model.onnx_model import LoadedModel, load_model, optional_inputs, prepare_model
 from pipeline.model.ort_format import TensorType, read_artifact
 from pipeline.model.session import ASKED, OPTIMIZED, open_session, refused, run_session
-from pipeline.model.signature import OpenAxis, check_states, names_of, open_axes, own_inputs, resolve_dimensions
+from pipeline.model.signature import (
+    OpenAxis,
+    check_states,
+    names_of,
+    open_axes,
+    own_inputs,
+    resolve_dimensions,
+    tensor_infos,
+)
 from pipeline.model.sources import SourceModel
 
 if TYPE_CHECKING:
@@ -34,6 +43,18 @@ if TYPE_CHECKING:
 PASSING = frozenset({"Cast", "Identity", "Unsqueeze", "Squeeze", "Reshape", "Flatten", "Clip"})
 """Operators behind which a value is still the input's, in another type or shape."""
 STATE = re.compile(r"state|hidden|cell|cache|past|(^|[^a-z])[hc](_?[0n0-9]+)?($|[^a-z])", re.IGNORECASE)
+ACTIVATIONS = re.compile(r"hidden_states|(encoder|last|image|pooled|context)_", re.IGNORECASE)
+"""Names that exporters give to features of a sequence, which are no states of a stream."""
+RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
+INITIAL_STATES = (5, 6)
+"""Inputs of recurrent operators that their states begin with (RNN has no second)."""
+CARRYING = PASSING | {"Slice", "Split", "Gather", "Transpose", "Concat", "StridedSlice"}
+"""Operators behind which a state is still one, in part or with others."""
+ALIKE = 0.6
+"""Names of a state and its successor have so much in common, as `h0` and `hn` after what only says which is which."""
+SIDES_OF_NAMES = re.compile(
+    r"key_values|input|output|new|next|prev|past|present|updated|in|out|[^a-z0-9]", re.IGNORECASE
+)
 RATE = re.compile(r"^sr$|sampl\w*_rate", re.IGNORECASE)
 MASK = re.compile(r"mask", re.IGNORECASE)
 BATCH = re.compile(r"batch|^(n|b|bs)$", re.IGNORECASE)
@@ -91,9 +112,88 @@ def connected_size(reads: Reads, name: str) -> int | None:
     return None
 
 
+def states_of(model: "onnx.ModelProto", takes: Sequence[TensorInfo]) -> dict[str, str]:
+    """Outputs that look like the next value of an input, with that input: states of a stream.
+
+    An input and an output of one type and shape, where a recurrent operator begins with the one and ends with the
+    other, or where both are called states by like names. Names alone say nothing: an encoder's hidden states are
+    features, and an image of the input's size is no state.
+    """
+    reads = Reads(model)
+    ends = _recurrent_ends(model)
+    pairs: list[tuple[float, str, str]] = []
+    for info in takes:
+        if info.dtype is None or not info.dtype.value.startswith("float") or info.shape is None:
+            continue
+        begins = _begins(reads, info.name)
+        for output in tensor_infos(model.graph.output):
+            if output.dtype is not info.dtype or not _alike(info.shape, output.shape):
+                continue
+            likeness = SequenceMatcher(None, _stem(info.name), _stem(output.name)).ratio()
+            if begins and output.name in ends:
+                pairs.append((1 + likeness, output.name, info.name))
+            elif likeness >= ALIKE and _called_state(info.name) and _called_state(output.name):
+                pairs.append((likeness, output.name, info.name))
+    states: dict[str, str] = {}
+    for _, output_name, input_name in sorted(pairs, key=lambda pair: -pair[0]):  # of equal ones the first
+        if output_name not in states and input_name not in states.values():
+            states[output_name] = input_name
+    return states
+
+
+def _called_state(name: str) -> bool:
+    return bool(STATE.search(name) or name.lower().startswith("present")) and not ACTIVATIONS.search(name)
+
+
+def _stem(name: str) -> str:
+    """A name without what says only that it goes in or comes out: past_key.0 and present_key.0 are both key0."""
+    return SIDES_OF_NAMES.sub("", name.lower()) or name.lower()
+
+
+def _alike(shape: Sequence[int | str | None], other: Sequence[int | str | None] | None) -> bool:
+    """Whether two shapes can be the same: sizes that are known are equal, and so are names of sizes."""
+    if other is None:
+        return True
+    return len(shape) == len(other) and not any(
+        type(size) is type(beside) and size != beside for size, beside in zip(shape, other, strict=True)
+    )
+
+
+def _begins(reads: Reads, name: str) -> bool:
+    """Whether a recurrent operator begins with an input, or a part of it."""
+    seen, names = {name}, [name]
+    while names:
+        current = names.pop()
+        for node in reads.readers[current]:
+            slots = [slot for slot, read in enumerate(node.input) if read == current]
+            if node.op_type in RECURRENT and set(slots) & set(INITIAL_STATES):
+                return True
+            if node.op_type in CARRYING:
+                fresh = [output for output in node.output if output not in seen]
+                seen.update(fresh)
+                names += fresh
+    return False
+
+
+def _recurrent_ends(model: "onnx.ModelProto") -> set[str]:
+    """Values that are the last states of recurrent operators, or made of them alone."""
+    ends: set[str] = set()
+    for node in model.graph.node:  # in the order in which they run
+        if node.op_type in RECURRENT:
+            ends.update(name for name in node.output[1:] if name)
+        elif (
+            node.op_type in CARRYING
+            and node.input
+            and all(name in ends for name in (node.input if node.op_type == "Concat" else node.input[:1]))
+        ):
+            ends.update(node.output)
+    return ends
+
+
 def guess_values(model: "onnx.ModelProto", takes: Sequence[TensorInfo]) -> dict[str, tuple[InputValue, str]]:
     """Values for inputs that random numbers would not suit, each with the reason."""
     reads = Reads(model)
+    states = {name: output for output, name in states_of(model, takes).items()}
     guesses: dict[str, tuple[InputValue, str]] = {}
     for info in takes:
         kind = info.dtype.value if info.dtype else ""
@@ -107,8 +207,8 @@ def guess_values(model: "onnx.ModelProto", takes: Sequence[TensorInfo]) -> dict[
                 guesses[info.name] = 16000, "samples a second, as usual for speech"
             elif rows := _table_rows(reads, info.name):
                 guesses[info.name] = Range(low=0, high=rows), "rows of its embedding table"
-        elif kind.startswith("float") and STATE.search(info.name):
-            guesses[info.name] = 0.0, "a state begins with zeros"
+        elif info.name in states:
+            guesses[info.name] = 0.0, f"a state begins with zeros; {states[info.name]} is its next value"
         elif kind.startswith("float") and single:
             guesses[info.name] = 1.0, "a single number"
     return guesses

@@ -438,6 +438,8 @@ def with_accuracy(prepared: Sequence[Prepared], config: Config, folder: Path, pr
                 session_options=artifact.session_options,
                 accuracy=config.accuracy,
                 calibration=calibration_data(config, model.table) if calibrated else None,
+                states=model.table.state or None,
+                steps=model.table.stream_steps,
             )
     measured = measure_accuracy(list(requests.values()), progress) if requests else []
     outcomes = dict(zip(requests, measured, strict=True))

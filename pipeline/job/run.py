@@ -133,7 +133,9 @@ class OutputChecker:
             for model, reference in references.items()
             for variant, files in reference.simulated.items()
         }
-        self.streamed = {model: _tensors(row.stream.outputs) for model, row in references.items() if row.stream}
+        streams = {model: row.stream for model, row in references.items() if row.stream and row.stream.declared}
+        self.streamed = {model: _tensors(stream.outputs) for model, stream in streams.items()}
+        self.float_streams = {model: _tensors(stream.original) for model, stream in streams.items()}
 
     def __call__(self, planned: PlannedRun, result: RunResult) -> tuple[OutputCheck, ...]:
         """The checks of one run; outputs that the device did not hand over fail."""
@@ -142,8 +144,8 @@ class OutputChecker:
         expected, original = self.expected[model], self.originals[model]
         tracked: tuple[str, ...] = ()
         stream = self.references[model].stream
-        if stream and planned.mode is MeasureMode.STEADY:
-            expected, original, tracked = self.streamed[model], {}, stream.stream.tracked
+        if stream and stream.declared and planned.mode is MeasureMode.STEADY:
+            expected, original, tracked = self.streamed[model], self.float_streams[model], stream.stream.tracked
         compared = compare_outputs(expected, actual, self.tolerances[model], original)
         checks = tuple(with_first_step(compared, expected, actual, tracked))
         if planned.device.startswith(ON_THIS_COMPUTER):

@@ -175,3 +175,77 @@ def test_without_evaluation_data_the_check_decides_on_the_floor() -> None:
     far = ArtifactAccuracy(model="m", variant="v", why="there are no evaluation data", sqnr_db=-19.8)
     assert far.refused(None) == "is too far from float (-19.8 dB; at least 10 dB without a budget)"
     assert not ArtifactAccuracy(model="m", variant="v", why="there are no data", sqnr_db=12.0).refused(None)
+
+
+# --- states -----------------------------------------------------------------------------------------------------------
+
+
+def recurrent(
+    *, last: tuple[str, str] = ("h_sum", "c_sum"), factor: float = 1.0, outputs: tuple[str, ...] = ()
+) -> Model:
+    """Two states of one shape; `last` are the values that come out as `hn` and `cn`, the first by a factor."""
+    random = np.random.default_rng(0)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["xw"]),
+        helper.make_node("MatMul", ["h", "u"], ["hu"]),
+        helper.make_node("Add", ["xw", "hu"], ["h_raw"]),
+        helper.make_node("Tanh", ["h_raw"], ["h_sum"]),
+        helper.make_node("Mul", ["c", "decay"], ["c_kept"]),
+        helper.make_node("Add", ["c_kept", "h_sum"], ["c_sum"]),
+        helper.make_node("MatMul", ["c_sum", "v"], ["y"]),
+        helper.make_node("Mul", [last[0], "factor"], ["hn"]),
+        helper.make_node("Identity", [last[1]], ["cn"]),
+    ]
+    weights = {"w": (4, 8), "u": (8, 8), "v": (8, 3)}
+    constants = [numpy_helper.from_array(random.standard_normal(s).astype("f") / 3, n) for n, s in weights.items()]
+    constants += [
+        numpy_helper.from_array(np.float32(0.9), "decay"),
+        numpy_helper.from_array(np.float32(factor), "factor"),
+    ]
+    shapes = {"x": [1, 4], "h": [1, 8], "c": [1, 8], "y": [1, 3], "hn": [1, 8], "cn": [1, 8]}
+    values = {name: helper.make_tensor_value_info(name, FLOAT, shape) for name, shape in shapes.items()}
+    graph = helper.make_graph(
+        nodes, "g", [values["x"], values["h"], values["c"]], [values[name] for name in outputs or ("y", "hn", "cn")],
+        constants,
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+BROKEN_STATES = {
+    "swapped": recurrent(last=("c_sum", "h_sum")),
+    "constant": recurrent(factor=0.0),
+    "halved": recurrent(factor=0.5),
+    "never updated": recurrent(last=("h_sum", "c")),
+}
+
+
+def judged_stream(folder: Path, model: Model, states: dict[str, str] | None) -> AccuracyResult:
+    onnx.save(recurrent(), str(folder / "sound_states.onnx"))
+    onnx.save(model, str(folder / "candidate_states.onnx"))
+    (folder / "some_steps.py").write_text(
+        "import numpy\ndef steps():\n    random = numpy.random.default_rng(1)\n    for _ in range(40):\n"
+        "        zeros = numpy.zeros((1, 8), 'f')\n"
+        "        yield {'x': random.standard_normal((1, 4)).astype('f'), 'h': zeros, 'c': zeros}\n"
+    )
+    return evaluate_model(AccuracyRequest(
+        model=str(folder / "candidate_states.onnx"), reference=SourceModel(path=str(folder / "sound_states.onnx")),
+        data=Dataset(test_data=str(folder / "some_steps:steps")), work_folder=str(folder), states=states,
+        accuracy=AccuracyConfig(max_drop=0.01),
+    ))  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BROKEN_STATES)
+def test_a_broken_state_is_refused_by_the_stream(folder: Path, name: str) -> None:
+    found = judged_stream(folder, BROKEN_STATES[name], {"hn": "h", "cn": "c"})
+    assert found.refused
+    assert found.steps == 100
+    of_answer = next(drift for drift in found.outputs if drift.output == "y")
+    assert of_answer.over  # though each single step gives it exactly
+
+
+def test_states_are_found_and_said_to_be(folder: Path) -> None:
+    found = judged_stream(folder, recurrent(factor=0.9999), None)
+    assert (found.refused, found.steps) == (False, 100)
+    (finding,) = found.findings
+    assert "hn to h, cn to c" in finding.what
+    assert "`state`" in finding.remedy

@@ -14,8 +14,17 @@ from pipeline.check.reference import make_reference
 from pipeline.config import Range
 from pipeline.core.errors import ConfigError
 from pipeline.dataset import Dataset, TensorInfo, first_sample
-from pipeline.dataset.guess import Guess, guess_inputs, inputs_of_file, make_feeds, with_sums
+from pipeline.dataset.guess import (
+    Guess,
+    guess_inputs,
+    guess_values,
+    inputs_of_file,
+    make_feeds,
+    states_of,
+    with_sums,
+)
 from pipeline.dataset.values import full_lengths
+from pipeline.model.signature import own_inputs
 from pipeline.model.sources import SourceModel
 from tests.command import Done, ort_mobile
 from tests.onnx_samples import parsed_nodes
@@ -90,7 +99,10 @@ def connected() -> onnx.ModelProto:
 
 
 def state_and_speed() -> onnx.ModelProto:
-    return model(parsed_nodes("y = Mul (state, speed)"), {"state": (1, [2, None, 8]), "speed": (1, [1])})
+    made = model(parsed_nodes("y = Mul (state, speed)"), {"state": (1, [2, None, 8]), "speed": (1, [1])})
+    made.graph.node.append(helper.make_node("Mul", ["y", "y"], ["stateN"]))
+    made.graph.output.append(helper.make_tensor_value_info("stateN", 1, [2, None, 8]))
+    return made
 
 
 def heard(dims: Dims) -> onnx.ModelProto:
@@ -131,6 +143,54 @@ GUESSES: dict[str, tuple[onnx.ModelProto, dict[str, int], dict[str, object]]] = 
         model(parsed_nodes("y = Relu (x)"), {"x": (1, ["a", "rows", None])}), {"a": 1, "rows": 100, "x[2]": 100}, {}
     ),
 }  # fmt: skip
+
+
+def mapped(source: str, target: str, size: Dims, after: Dims | None = None) -> onnx.ModelProto:
+    """Features that become others of the same size."""
+    made = model(parsed_nodes("t = Relu (s)"), {"x": (1, [1, 4])})
+    made.graph.node[0].input[0], made.graph.node[0].output[0] = source, target
+    made.graph.input.append(helper.make_tensor_value_info(source, 1, size))
+    made.graph.output[0].CopyFrom(helper.make_tensor_value_info(target, 1, after or size))
+    return made
+
+
+def unnamed_recurrence() -> onnx.ModelProto:
+    """The two states of an LSTM in one input and one output, with names that say nothing."""
+    nodes = parsed_nodes(
+        "h0 = Gather <axis = 0> (in_3, zero)  c0 = Gather <axis = 0> (in_3, one)  "
+        "Y, h1, c1 = LSTM <hidden_size = 2> (x, W, R, , , h0, c0)  "
+        "h2 = Unsqueeze (h1, zero)  c2 = Unsqueeze (c1, zero)  out_7 = Concat <axis = 0> (h2, c2)  y = Relu (Y)"
+    )
+    tensors = {
+        "W": np.ones((1, 8, 3), np.float32), "R": np.ones((1, 8, 2), np.float32),
+        "zero": np.array(0, np.int64), "one": np.array(1, np.int64),
+    }  # fmt: skip
+    made = model(nodes, {"x": (1, [1, 1, 3]), "in_3": (1, [2, 1, 1, 2])}, tensors)
+    made.graph.output.append(helper.make_tensor_value_info("out_7", 1, [2, 1, 1, 2]))
+    return made
+
+
+STATES: dict[str, tuple[onnx.ModelProto, dict[str, str]]] = {
+    "a state and its next value": (mapped("state", "stateN", [2, 1, 8]), {"stateN": "state"}),
+    "a cache of one size": (
+        mapped("past_key_values.0.key", "present.0.key", [1, 2, 16, 4]), {"present.0.key": "past_key_values.0.key"}
+    ),
+    "the ends of an LSTM": (unnamed_recurrence(), {"out_7": "in_3"}),
+    "no output of its size": (mapped("state", "stateN", [2, 1, 8], [2, 1, 9]), {}),
+    "a cache that grows": (mapped("past_key", "present_key", [1, "past", 4], [1, "total", 4]), {}),
+    "an encoder's features": (mapped("encoder_hidden_states", "last_hidden_state", [1, 16, 64]), {}),
+    "features by another name": (mapped("hidden_states", "y", [1, 16, 64]), {}),
+    "cells that are features": (mapped("cell_features", "logits", [1, 16]), {}),
+    "an image of the same size": (mapped("image_in", "image_out", [1, 3, 8, 8]), {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("why", STATES)
+def test_a_state_has_an_output_of_its_own(why: str) -> None:
+    made, states = STATES[why]
+    assert states_of(made, own_inputs(made)) == states
+    zeros = [name for name, (value, _) in guess_values(made, own_inputs(made)).items() if value == 0.0]
+    assert zeros == list(states.values())
 
 
 @pytest.mark.parametrize("why", GUESSES)
