@@ -6,7 +6,7 @@ At the end: what rewrites know of a graph, and how they put other nodes in a nod
 import difflib
 import logging
 import mmap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from pipeline.core.errors import ConfigError, ModelError
 from pipeline.core.files import replacing
 from pipeline.core.ort_session import NO_PREPACKING, first_line, make_session, ort_errors, session_options
 from pipeline.core.providers import COREML_NN, NNAPI
+from pipeline.core.workers import still_at_work
 from pipeline.model.edit import ONNX_DOMAINS, copied, keep_only, names_in, set_nodes, subgraphs
 from pipeline.model.guards import tensor_bytes
 from pipeline.model.onnx_model import (
@@ -265,6 +266,44 @@ def library_call(what: str, where: str, remedy: str, most: int = 500) -> Iterato
         raise ModelError(what, where=where, why=f"{type(error).__name__}: {error}"[:most], remedy=remedy) from error
     finally:
         logging.disable(before)
+
+
+MOST_ATTEMPTS = 80
+"""Times that a quantizer is asked which nodes it cannot take: some seconds for a phone's model."""
+
+
+def refused_nodes(names: Sequence[str], attempt: Callable[[Sequence[str]], object], error: ModelError) -> list[str]:
+    """Those of the nodes that a quantizer cannot take, found by halving, as its complaint names none.
+
+    `attempt` quantizes some and raises ModelError; that it does for all is known, by `error`, which is raised where no
+    nodes alone are to blame, all are, or too many.
+    """
+    left = MOST_ATTEMPTS
+
+    def found(part: Sequence[str]) -> list[str]:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise error
+        still_at_work()
+        try:
+            attempt(part)
+        except ModelError:
+            middle = len(part) // 2
+            return [*found(part[:middle]), *found(part[middle:])] if middle else list(part)
+        return []
+
+    middle = len(names) // 2
+    refused = [*found(names[:middle]), *found(names[middle:])] if middle else []
+    if not refused or len(refused) == len(names):
+        raise error
+    return refused
+
+
+def warn_of_refused(refused: Sequence[str], error: ModelError, context: PassContext) -> None:
+    """Say which nodes stay float because a quantizer cannot take them."""
+    others = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
+    context.warn(f"the quantizer cannot take {refused[0]}{others}, which stay{'s' * (not others)} float: {error.why}")
 
 
 def check_names(proto: "onnx.ModelProto", exclude: Iterable[str], where: str) -> None:

@@ -26,7 +26,7 @@ from pipeline.partition.graph import Value, infer
 from pipeline.passes.base import Effect, Feeds, Model, NotApplicable, Pass, PassContext
 from pipeline.passes.edit import whole
 from pipeline.passes.optimize import name_nodes
-from pipeline.passes.quantize import SUMS_OF_SQUARES, HalfOptions, fp16
+from pipeline.passes.quantize import SUMS_OF_SQUARES, HalfOptions, fp16, written_out
 from pipeline.passes.surgery import constants_fixed
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def fp16_gpu(model: Model, options: GpuHalfOptions, context: PassContext) -> Mod
     """
     from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST
 
-    ready = whole(constants_fixed(model, context))
+    ready = written_out(whole(constants_fixed(model, context)), context.where)
     name_nodes(ready.graph)
     named = LeanModel(proto=ready, folder=model.folder, weights={})
     half = fp16(named, options, context)

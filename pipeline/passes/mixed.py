@@ -24,7 +24,16 @@ from pipeline.partition.subject import write_model
 from pipeline.passes.base import Effect, Feeds, LayerLoss, MixedSearch, Model, NotApplicable, Pass, PassContext, Trial
 from pipeline.passes.calibration import TensorRanges
 from pipeline.passes.edit import settle
-from pipeline.passes.static import DENSE, StaticOptions, chosen_nodes, known_types, prepare, quantize, ranges_of
+from pipeline.passes.static import (
+    DENSE,
+    StaticOptions,
+    chosen_nodes,
+    known_types,
+    prepare,
+    quantize,
+    ranges_of,
+    takable,
+)
 
 if TYPE_CHECKING:
     import onnx
@@ -231,7 +240,9 @@ def mixed_precision(model: Model, options: MixedOptions, context: PassContext) -
         raise ConfigError("the search needs at least one evaluation", where=context.where)
     settings = provider_settings(options.provider, options.api_level, context.where, options.chip)
     ready = prepare(model, options, context)
-    bench = Evaluator(ready, ranges_of(ready, options, context), options, settings, context)
+    ranges = ranges_of(ready, options, context)
+    options = msgspec.structs.replace(options, exclude=takable(ready, ranges, options, context))
+    bench = Evaluator(ready, ranges, options, settings, context)
     result = search(bench, options)
     log.info("%s: %s", context.where, result.text)
     quantized = bench.quantized(bench.without(result.best.types, result.best.nodes))

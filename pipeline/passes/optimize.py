@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Literal
 from pipeline.core.errors import ModelError
 from pipeline.core.ort_session import CPU, WEIGHTS_FOLDER, first_line, load_session, ort_errors, session_options
 from pipeline.core.variant import Level
-from pipeline.model.edit import ONNX_DOMAINS, all_nodes, attribute, copied, drop_unused_domains
+from pipeline.model.edit import ONNX_DOMAINS, all_nodes, attribute, copied, drop_unused_domains, keep_only
 from pipeline.model.guards import computed_constants
-from pipeline.model.onnx_model import LeanModel, loadable
+from pipeline.model.onnx_model import loadable, read_in
 from pipeline.model.session import broken_by_optimizer
 from pipeline.model.types import FLOAT, FLOAT16, TYPES
 from pipeline.passes.base import Effect, Model, NotApplicable, Options, Pass, PassContext
-from pipeline.passes.edit import model_bytes, quantized_operators, read_back, whole
+from pipeline.passes.edit import changed, model_bytes, quantized_operators, read_back, whole
 from pipeline.passes.surgery import check_folding, constants_fixed, raise_opset
 
 if TYPE_CHECKING:
@@ -153,40 +153,73 @@ def preprocess(model: Model, options: PreprocessOptions, context: PassContext) -
         raise NotApplicable("the model is quantized already", where=context.where,
                             why=f"it has {', '.join(sorted(operators))}",
                             remedy="quantize the float model that it was made from")  # fmt: skip
-    if any(tensor.data_type == FLOAT16 for tensor in model.proto.graph.initializer):
-        raise NotApplicable("the model is in half precision", where=context.where,
-                            remedy="quantize the 32-bit float model that it was made from")  # fmt: skip
+    _refuse_half(model.proto, context.where, but_cast=True)
     if not {entry.key for entry in model.proto.metadata_props}.issuperset(FLAGS):
         fixed = constants_fixed(model, context)
         model = saved_at(replace(fixed, proto=_bounded(fixed.proto)), Level.BASIC, context)
         model.proto.ir_version = max(model.proto.ir_version, CONSTANTS_IR)
+    _refuse_half(model.proto, context.where)
     model = raise_opset(model, options.opset, context.where)
     # Names for nodes without, biases of Gemm of one dimension, types of all values, the flags
     proto = copied(model.proto)
     drop_unused_domains(proto)
     name_nodes(proto.graph)
-    # Turn constant biases [1, N] of Gemm into [N], in place and exactly. onnxruntime.quantization fails on them per
-    # channel, or saves a file that does not load (quantization Q.3)
+    plain_biases(model, proto)
+    model = changed(model, proto)
+    declare_types(model, context.where)
+    keys = {entry.key for entry in proto.metadata_props}
+    for flag in FLAGS:
+        if flag not in keys:
+            proto.metadata_props.add(key=flag, value="onnxruntime.quant")
+    return model
+
+
+def _refuse_half(proto: "ModelProto", where: str, *, but_cast: bool = False) -> None:
+    """NotApplicable for constants in half precision; `but_cast` passes over those that are stored so and cast."""
+    halves = {tensor.name for tensor in proto.graph.initializer if tensor.data_type == FLOAT16}
+    readers = [node for node in proto.graph.node if not halves.isdisjoint(node.input)] if halves else []
+    if halves and not (but_cast and readers and all(node.op_type == "Cast" for node in readers)):
+        raise NotApplicable("the model is in half precision", where=where,
+                            remedy="quantize the 32-bit float model that it was made from, or put the pass f32 before "
+                            "(--do f32 --do static-qdq)")  # fmt: skip
+
+
+def plain_biases(model: Model, proto: "ModelProto") -> None:
+    """Give Gemm a constant bias [N] with beta 1, in place; `proto` is a copy of the model's message.
+
+    onnxruntime.quantization takes beta for 1 and keeps the bias; on biases [1, N] and scalars it fails per channel, or
+    saves a file that does not load (quantization Q.3). A bias of other numbers for each sample stays.
+    """
+    import numpy as np
+    from onnx import numpy_helper
+
     uses = Counter(name for node in proto.graph.node for name in node.input)
     outputs = {value.name for value in proto.graph.output}
     constants = {tensor.name: tensor for tensor in proto.graph.initializer}
     for node in proto.graph.node:
         tensor = constants.get(node.input[2]) if node.op_type == "Gemm" and len(node.input) == 3 else None
-        if tensor is None or len(tensor.dims) != 2 or tensor.dims[0] != 1 or tensor.name in outputs:
+        weight = constants.get(node.input[1]) if tensor is not None else None
+        if tensor is None or tensor.data_type != FLOAT:
             continue
-        if uses[tensor.name] > 1:
-            copy = proto.graph.initializer.add()
-            copy.CopyFrom(tensor)
-            copy.name = f"{tensor.name}/{node.name}"
+        dims, beta = list(tensor.dims), attribute(node, "beta", 1.0)
+        width = weight.dims[0 if attribute(node, "transB", 0) else 1] if weight is not None else 0
+        plain = dims if len(dims) == 1 and dims != [1] else dims[1:] if len(dims) == 2 and dims[0] == 1 else dims
+        if math.prod(dims) == 1 and width:
+            plain = [width]
+        if plain == dims and beta == 1.0:
+            continue
+        if tensor.name in model.weights:
+            read_in(tensor, model.weights[tensor.name])
+        values = numpy_helper.to_array(tensor)
+        values = np.broadcast_to(values.reshape(-1) if plain != dims else values, plain) * np.float32(beta)
+        name = tensor.name
+        if uses[name] > 1 or name in outputs:
+            name = f"{name}/{node.name}"
             uses[tensor.name] -= 1
-            node.input[2], tensor = copy.name, copy
-        del tensor.dims[0]
-    declare_types(LeanModel(proto=proto, folder=model.folder, weights=model.weights), context.where)
-    keys = {entry.key for entry in proto.metadata_props}
-    for flag in FLAGS:
-        if flag not in keys:
-            proto.metadata_props.add(key=flag, value="onnxruntime.quant")
-    return replace(model, proto=proto)
+            tensor = proto.graph.initializer.add()
+            node.input[2] = name
+        tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(values), name))
+        keep_only(node.attribute, lambda part: part.name != "beta")
 
 
 INFINITE_BOUNDS = {"Max": -math.inf, "Min": math.inf}

@@ -1,9 +1,20 @@
 """Quantization without calibration data: dynamic, of weights alone, and half precision."""
 
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from pipeline.core.errors import missing_extra
-from pipeline.model.edit import drop_unread, keep_only, read_names, set_nodes, sort_nodes, subgraphs
+from pipeline.core.errors import ModelError, missing_extra
+from pipeline.model.edit import (
+    all_nodes,
+    attribute,
+    drop_unread,
+    keep_only,
+    read_names,
+    set_nodes,
+    sort_nodes,
+    subgraphs,
+)
 from pipeline.model.onnx_model import LeanModel
 from pipeline.model.types import FLOAT, FLOAT16
 from pipeline.passes.base import Effect, Model, NotApplicable, Options, Pass, PassContext
@@ -12,6 +23,8 @@ from pipeline.passes.edit import (
     finished,
     library_call,
     quantized_operators,
+    refused_nodes,
+    warn_of_refused,
     whole,
 )
 from pipeline.passes.optimize import PreprocessOptions, declare_types, name_nodes, preprocess
@@ -58,18 +71,29 @@ def dynamic_int8(model: Model, options: DynamicOptions, context: PassContext) ->
         raise NotApplicable("there is nothing to quantize", where=context.where,
                             why=f"no {', '.join(sorted(types)) or 'such operator'} has a constant float weight",
                             remedy="Conv is quantized when op_types names it, or by static-qdq")  # fmt: skip
-    proto = whole(ready)
-    gemm_to_matmul(proto.graph, chosen)
-    excluded = sorted({node.name for node in proto.graph.node if node.name not in chosen})
+    names = [node.name for node in ready.proto.graph.node if node.name in chosen]
+    attempt = partial(_dynamic, ready, options, where=context.where)
+    quantized = by_most(names, attempt, context)
+    sort_nodes(quantized.graph)
+    if not quantized_operators(quantized):
+        raise NotApplicable("nothing was quantized", where=context.where, remedy="name other operator types")
+    return finished(quantized, context)
+
+
+def _dynamic(ready: Model, options: DynamicOptions, names: Collection[str], *, where: str) -> "onnx.ModelProto":
+    """A prepared model with these nodes quantized; ModelError where the quantizer fails."""
     from onnxruntime.quantization import QuantType
     from onnxruntime.quantization.onnx_quantizer import ONNXQuantizer
     from onnxruntime.quantization.quant_utils import QuantizationMode
 
+    proto, chosen = whole(ready), set(names)
+    gemm_to_matmul(proto.graph, chosen)
+    excluded = sorted({node.name for node in proto.graph.node if node.name not in chosen})
     kind = QuantType.QInt8 if options.weights == "s8" else QuantType.QUInt8
     with library_call(
         "onnxruntime.quantization cannot quantize the model",
-        context.where,
-        "exclude the node that it names, or name operator types",
+        where,
+        "name operator types, or leave nodes out by exclude",
     ):
         quantizer = ONNXQuantizer(
             proto, options.per_channel, options.reduce_range, QuantizationMode.IntegerOps, False, kind,
@@ -77,11 +101,19 @@ def dynamic_int8(model: Model, options: DynamicOptions, context: PassContext) ->
         )  # fmt: skip
         quantizer.quantize_model()
     quantized: onnx.ModelProto = quantizer.model.model
-    sort_nodes(quantized.graph)
+    return quantized
 
-    if not quantized_operators(quantized):
-        raise NotApplicable("nothing was quantized", where=context.where, remedy="name other operator types")
-    return finished(quantized, context)
+
+def by_most(
+    names: Sequence[str], attempt: "Callable[[Collection[str]], onnx.ModelProto]", context: PassContext
+) -> "onnx.ModelProto":
+    """What a quantizer makes of the nodes but those that it cannot take, which stay float, with a warning."""
+    try:
+        return attempt(names)
+    except ModelError as error:
+        refused = refused_nodes(names, attempt, error)
+        warn_of_refused(refused, error, context)
+    return attempt([name for name in names if name not in refused])
 
 
 def gemm_to_matmul(graph: "onnx.GraphProto", chosen: set[str]) -> None:
@@ -184,19 +216,24 @@ def weight_only(model: Model, options: WeightOnlyOptions, context: PassContext) 
         raise NotApplicable(f"onnxruntime {release} has no tool for weights of {options.bits} bits",
                             where=context.where,
                             remedy="install onnxruntime 1.22 or newer to quantize with") from error  # fmt: skip
-    proto = whole(ready)
-    gemm_to_matmul(proto.graph, chosen)
-    excluded = [node.name for node in proto.graph.node if node.name not in chosen]
-    with library_call(
-        "onnxruntime.quantization cannot quantize the weights", context.where, "exclude the node that it names"
-    ):
-        config = tools.DefaultWeightOnlyQuantConfig(
-            bits=options.bits, block_size=options.block, is_symmetric=options.symmetric,
-            accuracy_level=options.accuracy_level or None, op_types_to_quantize=("MatMul",),
-        )  # fmt: skip
-        tool = tools.MatMulNBitsQuantizer(proto, algo_config=config, nodes_to_exclude=excluded)
-        tool.process()
-    quantized: onnx.ModelProto = tool.model.model
+
+    def attempt(names: Collection[str]) -> "onnx.ModelProto":
+        proto, wanted = whole(ready), set(names)
+        gemm_to_matmul(proto.graph, wanted)
+        excluded = [node.name for node in proto.graph.node if node.name not in wanted]
+        with library_call(
+            "onnxruntime.quantization cannot quantize the weights", context.where, "leave nodes out by exclude"
+        ):
+            config = tools.DefaultWeightOnlyQuantConfig(
+                bits=options.bits, block_size=options.block, is_symmetric=options.symmetric,
+                accuracy_level=options.accuracy_level or None, op_types_to_quantize=("MatMul",),
+            )  # fmt: skip
+            tool = tools.MatMulNBitsQuantizer(proto, algo_config=config, nodes_to_exclude=excluded)
+            tool.process()
+        answer: onnx.ModelProto = tool.model.model
+        return answer
+
+    quantized = by_most([node.name for node in graph.node if node.name in chosen], attempt, context)
     sort_nodes(quantized.graph)
     if not any(node.op_type == "MatMulNBits" for node in quantized.graph.node):
         raise NotApplicable("no weight was quantized", where=context.where,
@@ -239,7 +276,7 @@ def fp16(model: Model, options: HalfOptions, context: PassContext) -> Model:
     if FLOAT not in float_types(model.proto):
         raise NotApplicable("the model has no 32-bit float weights", where=context.where,
                             remedy="nothing is to be done" if FLOAT16 in float_types(model.proto) else "")  # fmt: skip
-    proto = whole(constants_fixed(model, context))
+    proto = written_out(whole(constants_fixed(model, context)), context.where)
     name_nodes(proto.graph)
     check_names(proto, options.exclude, context.where)
     declare_types(LeanModel(proto=proto, folder=model.folder, weights={}), context.where)
@@ -255,7 +292,7 @@ def fp16(model: Model, options: HalfOptions, context: PassContext) -> Model:
         halved: onnx.ModelProto = convert_float_to_float16(
             proto, SMALLEST, LARGEST, keep_io_types=options.keep_io, disable_shape_infer=not bodies,
             op_block_list=[*DEFAULT_OP_BLOCK_LIST, *SUMS_OF_SQUARES, *options.block],
-            node_block_list=list(options.exclude),
+            node_block_list=[*options.exclude, *_without_half_kernel(proto.graph)],
         )  # fmt: skip
     _keep_between(halved.graph, before)
     sort_nodes(halved.graph)
@@ -265,6 +302,40 @@ def fp16(model: Model, options: HalfOptions, context: PassContext) -> Model:
                             why="all operators with weights are blocked or excluded",
                             remedy="block or exclude fewer")  # fmt: skip
     return finished(halved, context)
+
+
+def written_out(proto: "onnx.ModelProto", where: str) -> "onnx.ModelProto":
+    """The message, which is changed, with functions as nodes and numbers of Constant nodes as tensors.
+
+    The converter looks neither into functions nor at value_float and its like, and leaves them as they are.
+    """
+    import numpy as np
+    from onnx import helper, inliner, numpy_helper
+
+    if proto.functions:
+        with library_call("ONNX cannot inline the model's functions", where, "export the model without functions"):
+            proto = inliner.inline_local_functions(proto)
+    for node in all_nodes(proto.graph):
+        given = next((x for x in node.attribute if x.name in NUMBERS), None) if node.op_type == "Constant" else None
+        if given is not None:
+            values = numpy_helper.from_array(np.array(helper.get_attribute_value(given), NUMBERS[given.name]))
+            node.attribute.remove(given)
+            node.attribute.append(helper.make_attribute("value", values))
+    return proto
+
+
+NUMBERS = {
+    "value_float": "float32", "value_floats": "float32", "value_int": "int64", "value_ints": "int64",
+    "value_string": "object", "value_strings": "object",
+}  # fmt: skip
+"""Attributes of Constant beside `value`, with the type of their elements (ONNX, Constant-12)."""
+REDUCING = frozenset({"ScatterND", "ScatterElements"})
+"""Operators that the CPU cannot compute in 16 bits where they reduce: it says so when they run."""
+
+
+def _without_half_kernel(graph: "onnx.GraphProto") -> list[str]:
+    nodes = (node for node in all_nodes(graph) if node.op_type in REDUCING and node.name)
+    return [node.name for node in nodes if attribute(node, "reduction", "none") != "none"]
 
 
 def float_types(proto: "onnx.ModelProto") -> set[int]:

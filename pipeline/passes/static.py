@@ -1,17 +1,18 @@
 """Static quantization: weights and activations in integers, with ranges from calibration data."""
 
+import contextlib
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
 from pipeline.core.errors import ConfigError, ModelError
-from pipeline.model.edit import sort_nodes
+from pipeline.model.edit import attribute, sort_nodes
 from pipeline.model.onnx_model import LeanModel, content_digest
 from pipeline.passes.base import Effect, Model, NotApplicable, Options, Pass, PassContext
 from pipeline.passes.calibration import FEW_SAMPLES, Method, TensorRanges, calibrate, quantizable
-from pipeline.passes.edit import check_names, finished, library_call, whole
+from pipeline.passes.edit import check_names, finished, library_call, refused_nodes, warn_of_refused, whole
 from pipeline.passes.optimize import PER_CHANNEL_OPSET, PreprocessOptions, preprocess
 
 if TYPE_CHECKING:
@@ -75,8 +76,7 @@ def static_qdq(model: Model, options: StaticOptions, context: PassContext) -> Mo
     NotApplicable for a quantized model and one without an operator to quantize; ConfigError without usable samples.
     """
     ready = prepare(model, options, context)
-    quantized = quantize(ready, ranges_of(ready, options, context), options, where=context.where)
-    return finished(quantized.proto, context)
+    return finished(quantized_by_most(ready, ranges_of(ready, options, context), options, context).proto, context)
 
 
 def prepare(model: Model, options: StaticOptions, context: PassContext, types: frozenset[str] | None = None) -> Model:
@@ -118,6 +118,55 @@ def ranges_of(model: Model, options: StaticOptions, context: PassContext) -> Ten
             f"the value {value!r} is {ranges.left[value]}"
         )
     return ranges
+
+
+def quantized_by_most(
+    model: Model, ranges: TensorRanges, options: StaticOptions, context: PassContext, *, operators: bool = False
+) -> Model:
+    """`quantize`, without the nodes that the quantizer stumbles over: these stay float, with a warning."""
+    try:
+        return quantize(model, ranges, options, where=context.where, operators=operators)
+    except NotApplicable:
+        raise
+    except ModelError as error:
+        exclude = _and_refused(model, ranges, options, context, error, operators=operators)
+    return quantize(
+        model, ranges, msgspec.structs.replace(options, exclude=exclude), where=context.where, operators=operators
+    )
+
+
+def takable(
+    model: Model, ranges: TensorRanges, options: StaticOptions, context: PassContext
+) -> tuple[str, ...]:  # fmt: skip
+    """What to exclude so that the quantizer takes the rest, with a warning; what is excluded already where it does."""
+    try:
+        quantize(model, ranges, options, where=context.where)
+    except NotApplicable:  # who quantizes says so
+        return options.exclude
+    except ModelError as error:
+        return _and_refused(model, ranges, options, context, error)
+    return options.exclude
+
+
+def _and_refused(
+    model: Model, ranges: TensorRanges, options: StaticOptions, context: PassContext, error: ModelError, *,
+    operators: bool = False,
+) -> tuple[str, ...]:  # fmt: skip
+    """What is excluded, and what the quantizer raised an error for; raises that as `refused_nodes` does."""
+    from onnxruntime.quantization.registry import QLinearOpsRegistry
+
+    types = frozenset(QLinearOpsRegistry) if operators else known_types(model.proto, options)
+    chosen = chosen_nodes(model.proto, ranges, options, context.where, types)
+    names = [node.name for node in model.proto.graph.node if node.name in chosen]
+
+    def attempt(part: Sequence[str]) -> None:
+        exclude = (*options.exclude, *chosen.difference(part))
+        with contextlib.suppress(NotApplicable):  # some types are quantized behind quantized nodes only
+            quantize(model, ranges, msgspec.structs.replace(options, exclude=exclude), operators=operators)
+
+    refused = refused_nodes(names, attempt, error)
+    warn_of_refused(refused, error, context)
+    return (*options.exclude, *refused)
 
 
 def quantize(
@@ -191,13 +240,21 @@ def chosen_nodes(
         for node in asked
         if node.name not in options.exclude
         and left.isdisjoint((*node.input, *node.output))
-        and not (node.op_type == "Gemm" and constants.get("".join(node.input[2:3]), 1) > 1)
+        and not (node.op_type == "Gemm" and not _has_plain_bias(node, constants))
     }
     if not chosen:
         name, why = next(iter(ranges.left.items()), ("", "all nodes of these types are excluded"))
         raise NotApplicable("no node can be quantized", where=where, why=f"{name} {why}".strip(),
                             remedy="check the calibration data, or name other operator types")  # fmt: skip
     return chosen
+
+
+def _has_plain_bias(node: "onnx.NodeProto", ranks: Mapping[str, int]) -> bool:
+    """Whether a Gemm's bias is none, or such that the quantizer keeps its value: it takes beta for 1, and rank 1."""
+    bias = "".join(node.input[2:3])
+    if ranks.get(bias, 1) != 1:
+        return False
+    return not bias or attribute(node, "beta", 1.0) == 1.0
 
 
 def wanted_nodes(
@@ -270,6 +327,10 @@ def overrides(
             special[node.output[0]] = [{"quant_type": kind, "scale": scale, "zero_point": zero}]
         if node.op_type in DENSE and options.dense_weights and node.input[1] in every:
             special[node.input[1]] = [{"quant_type": quant_type(options.dense_weights)}]
+        grouped = node.op_type == "ConvTranspose" and attribute(node, "group", 1) > 1
+        if grouped and options.per_channel and node.input[1] in every:
+            # Its channels are those of a group: the quantizer has no scale for each of its bias (quantization Q.3)
+            special[node.input[1]] = [{"quant_type": quant_type(options.weights)}]
         if not options.every_type:
             continue
         if node.op_type == "LayerNormalization" and node.input[1] in every:
@@ -328,7 +389,7 @@ def qoperator(model: Model, options: StaticOptions, context: PassContext) -> Mod
     """The model with quantized operators; raises as `prepare_operators`."""
     ready = prepare_operators(model, options, context)
     ranges = ranges_of(ready, options, context)
-    return finished(quantize(ready, ranges, options, where=context.where, operators=True).proto, context)
+    return finished(quantized_by_most(ready, ranges, options, context, operators=True).proto, context)
 
 
 def prepare_operators(model: Model, options: StaticOptions, context: PassContext) -> Model:

@@ -4,6 +4,7 @@ import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -50,6 +51,86 @@ def test_biases_of_any_shape(tmp_path: Path, activations: str, bias: list[int]) 
             static_qdq(model, options, context(tmp_path, samples))
         return
     made = static_qdq(model, options, context(tmp_path, samples))
+    assert sqnr(run(model, samples[0]), run(made, samples[0])) > 25
+
+
+@pytest.mark.parametrize("shape", [[8], [1, 8], [], [1]], ids=str)
+@pytest.mark.parametrize("factors", [{"beta": 2.0}, {"beta": 0.5, "alpha": 0.5, "transB": 1}, {"beta": 0.0}], ids=str)
+def test_gemms_factor_of_the_bias_is_kept(tmp_path: Path, shape: list[int], factors: dict[str, float]) -> None:
+    proto = gemm(shape, trans_b=bool(factors.get("transB")))
+    del proto.graph.node[0].attribute[:]
+    proto.graph.node[0].attribute.extend(helper.make_attribute(name, value) for name, value in factors.items())
+    model = saved(proto, tmp_path)
+    samples = feeds(model, 8)
+    for form in (StaticOptions(per_channel=True, activations="s8"), StaticOptions()):
+        made = static_qdq(model, form, context(tmp_path, samples))
+        assert sqnr(run(model, samples[0]), run(made, samples[0])) > 30
+
+
+def test_a_bias_that_is_computed_and_multiplied_stays_float(tmp_path: Path) -> None:
+    proto = square("b = Tan (x)  [scaled] g = Gemm <beta = 2.0> (x, w, b)  [plain] y = MatMul (g, w)")
+    model = saved(proto, tmp_path)
+    samples = feeds(model, 8)
+    made = static_qdq(model, StaticOptions(per_channel=True), context(tmp_path, samples))
+    (scaled,) = [node for node in made.proto.graph.node if node.name == "scaled"]
+    makers = {name: node.op_type for node in made.proto.graph.node for name in node.output}
+    assert "DequantizeLinear" not in {makers.get(name) for name in scaled.input[1:]}
+
+
+def test_groups_of_a_transposed_convolution_have_one_scale(tmp_path: Path) -> None:
+    nodes = [helper.make_node("ConvTranspose", ["x", "w", "b"], ["y"], strides=[2, 2], group=2)]
+    weights = [onnx_samples.weight("w", 8, 5, 3, 3), onnx_samples.weight("b", 10, seed=1)]
+    ends = [onnx_samples.value("x", [1, 8, 6, 6])], [onnx_samples.value("y", [1, 10, 13, 13])]
+    model = saved(onnx_samples.make(nodes, *ends, weights), tmp_path)
+    samples = feeds(model, 8)
+    made = static_qdq(model, StaticOptions(per_channel=True, activations="s8"), context(tmp_path, samples))
+    assert sqnr(run(model, samples[0]), run(made, samples[0])) > 30
+
+
+@pytest.mark.parametrize("step", ["static-qdq", "mixed-precision:evaluations=4", "qoperator", "dynamic-int8"])
+def test_a_node_that_the_quantizer_cannot_take_stays_float_by_name(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from onnxruntime.quantization.operators import matmul
+
+    taken = matmul.QDQMatMul.quantize, matmul.QLinearMatMul.quantize, matmul.MatMulInteger.quantize
+
+    def stumbling(quantize: Callable[[object], None]) -> Callable[..., None]:
+        def stumble(operator: object) -> None:
+            if operator.node.name == "odd":  # type: ignore[attr-defined]
+                raise IndexError("list index out of range")
+            quantize(operator)
+
+        return stumble
+
+    for kind, quantize in zip((matmul.QDQMatMul, matmul.QLinearMatMul, matmul.MatMulInteger), taken, strict=True):
+        monkeypatch.setattr(kind, "quantize", stumbling(quantize))
+    text = "[one] a = MatMul (x, w)  t = Tan (a)  [odd] b = MatMul (t, w)  u = Tan (b)  [two] y = MatMul (u, w)"
+    model = saved(square(text), tmp_path)
+    result = run_passes(model, [parse_step(step)], context(tmp_path, feeds(model, 8)))
+    assert [node.name for node in result.model.proto.graph.node if node.op_type == "MatMul" and node.name == "odd"]
+    assert result.notes[-1] == "the quantizer cannot take odd, which stays float: IndexError: list index out of range"
+
+
+def test_an_error_that_no_node_is_to_blame_for_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from onnxruntime.quantization.operators.matmul import QDQMatMul
+
+    def fail(_operator: object) -> None:
+        raise IndexError("list index out of range")
+
+    monkeypatch.setattr(QDQMatMul, "quantize", fail)
+    model = saved(square("a = MatMul (x, w)  t = Tan (a)  y = MatMul (t, w)"), tmp_path)
+    with pytest.raises(ModelError, match="IndexError"):
+        static_qdq(model, StaticOptions(), context(tmp_path, feeds(model, 8)))
+
+
+def test_weights_that_are_stored_in_half_are_quantized(tmp_path: Path) -> None:
+    proto = square("f = Cast <to = 1> (w)  y = MatMul (x, f)")
+    half = numpy_helper.to_array(proto.graph.initializer[0]).astype(np.float16)
+    proto.graph.initializer[0].CopyFrom(numpy_helper.from_array(half, "w"))
+    model = saved(proto, tmp_path)
+    samples = feeds(model, 8)
+    made = static_qdq(model, StaticOptions(), context(tmp_path, samples))
     assert sqnr(run(model, samples[0]), run(made, samples[0])) > 25
 
 
@@ -323,6 +404,50 @@ def test_half_precision_is_a_legal_graph(tmp_path: Path, keep_io: bool) -> None:
     (given,) = run(made, {"x": x.astype(kind), "mask": mask})
     assert given.dtype == kind
     assert sqnr(run(loaded, {"x": x, "mask": mask}), [given]) > 50
+
+
+def in_function(number: onnx.NodeProto) -> onnx.ModelProto:
+    """A matrix product whose result a function multiplies by a number of its own."""
+    model = square("m = MatMul (x, w)  y = local.act (m)")
+    model.opset_import.append(helper.make_opsetid("local", 1))
+    body = [number, helper.make_node("Mul", ["a", "k"], ["b"])]
+    model.functions.append(helper.make_function("local", "act", ["a"], ["b"], body, model.opset_import[:1]))
+    return model
+
+
+def in_branch(number: onnx.NodeProto) -> onnx.ModelProto:
+    """The same in a branch of an If."""
+    model = square("m = MatMul (x, w)  y = Relu (m)")
+    ends = [onnx_samples.value(name, [2, 16]) for name in ("t", "e")]
+    then = helper.make_graph([number, helper.make_node("Mul", ["m", "k"], ["t"])], "then", [], ends[:1])
+    other = helper.make_graph([helper.make_node("Neg", ["m"], ["e"])], "else", [], ends[1:])
+    model.graph.initializer.append(numpy_helper.from_array(np.array(True), "c"))
+    model.graph.node[1].CopyFrom(helper.make_node("If", ["c"], ["y"], then_branch=then, else_branch=other))
+    return model
+
+
+@pytest.mark.parametrize("place", [in_function, in_branch])
+@pytest.mark.parametrize("number", [{"value_float": 2.0}, {"value_floats": [0.5] * 16}], ids=["one", "many"])
+def test_numbers_of_constant_nodes_become_halves(
+    place: Callable[[onnx.NodeProto], onnx.ModelProto], number: dict[str, Any], tmp_path: Path
+) -> None:
+    model = saved(place(helper.make_node("Constant", [], ["k"], **number)), tmp_path)
+    made = fp16(model, HalfOptions(), context(tmp_path))
+    sample = feeds(model, 1)[0]
+    assert sqnr(run(model, sample), run(made, sample)) > 60
+
+
+@pytest.mark.parametrize("operator", ["ScatterND", "ScatterElements"])
+def test_scatters_that_add_stay_in_32_bits(operator: str, tmp_path: Path) -> None:
+    """The CPU loads them in 16 bits and cannot run them."""
+    proto = square(f'm = MatMul (x, w)  y = {operator} <reduction = "add"> (m, i, u)')
+    indices = np.array([[0], [0]]) if operator == "ScatterND" else np.zeros((2, 16))
+    proto.graph.initializer.append(numpy_helper.from_array(indices.astype(np.int64), "i"))
+    proto.graph.initializer.append(onnx_samples.weight("u", 2, 16))
+    model = saved(proto, tmp_path)
+    made = fp16(model, HalfOptions(), context(tmp_path))
+    sample = feeds(model, 1)[0]
+    assert sqnr(run(model, sample), run(made, sample)) > 60
 
 
 def test_sums_of_squares_stay_in_32_bits(tmp_path: Path) -> None:
