@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pipeline.check.compare import MAX_RELATIVE_ERROR, Array, Choices, OutputPrecision, is_choice_by_type
+from pipeline.check.compare import MAX_RELATIVE_ERROR, Array, Choices, OutputPrecision, Tie, is_choice_by_type
 from pipeline.model.edit import attribute
 
 if TYPE_CHECKING:
@@ -160,4 +160,5 @@ def _with_ties(node: "NodeProto", scores: Array, chosen: Array, share: float) ->
     kept: dict[int, tuple[int, ...]] = {}
     for _, position, other in sorted(ties)[:MOST_TIES]:
         kept[position] = (*kept.get(position, ()), other)
-    return Choices(elements=chosen.size, ties=kept, all_ties=len(ties) <= MOST_TIES)
+    known = tuple(Tie(position, others) for position, others in kept.items())
+    return Choices(elements=chosen.size, ties=known, all_ties=len(ties) <= MOST_TIES)

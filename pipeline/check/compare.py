@@ -105,15 +105,21 @@ NUMPY_TYPES: dict[ElementType, str] = {
 """Element type to the numpy type of its raw file; bfloat16 has none and is widened by `read_tensor`."""
 
 
-class Choices(msgspec.Struct, frozen=True, kw_only=True):
-    """An output whose numbers are choices: class numbers, indices, truth values.
+class Tie(msgspec.Struct, frozen=True, array_like=True):
+    """A position in a flat output, and what else may stand there: its score is as near to the best as rounding."""
 
-    `ties` has by position in the flat output of so many `elements` what else may stand there, as its score is as near
-    to the best; `all_ties`: no other position has one.
+    position: int
+    others: tuple[int, ...]
+
+
+class Choices(msgspec.Struct, frozen=True, kw_only=True):
+    """An output of so many `elements` that are choices: class numbers, indices, truth values.
+
+    `all_ties`: no other positions than those of `ties` have one.
     """
 
     elements: int
-    ties: dict[int, tuple[int, ...]] = {}
+    ties: tuple[Tie, ...] = ()
     all_ties: bool = False
 
 
@@ -352,7 +358,8 @@ def _compared_choices(name: str, reference: Array, actual: Array, tolerance: Tol
 
     expected, given = reference.ravel(), actual.ravel()
     differ = np.flatnonzero(expected != given)
-    tied = [place for place in differ.tolist() if given[place] in choice.ties.get(place, ())]
+    others = {tie.position: tie.others for tie in choice.ties}
+    tied = [place for place in differ.tolist() if given[place] in others.get(place, ())]
     share, elements = tolerance.max_relative_error, expected.size
     _, counts = np.unique(expected, return_counts=True)
     allowed = int(share * (elements - counts.max()))

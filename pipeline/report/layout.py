@@ -560,7 +560,7 @@ def rows(proof: LibraryProof) -> Iterator[tuple[str, ...]]:
         # The result, the worst error, and what NNAPI took
         kinds = ", ".join(dict.fromkeys(finding.kind.replace("_", " ") for finding in row.findings))
         word = "FAILS" if row.failed else "warns" if row.broken else "not judged" if row.undecided else "passes"
-        worst = max((check.max_rel_error or 0.0 for check in row.checks), default=None)
+        worst = max((check.max_rel_error for check in row.checks if check.max_rel_error is not None), default=None)
         sizes, claims = row.partitions or (), wording.DASH
         if row.options.provider == NNAPI and not (row.failed and not sizes):
             claims = f"{sum(sizes)} in {len(sizes)}" if sizes else "none"

@@ -10,7 +10,15 @@ import onnx
 import pytest
 
 from pipeline.check.choices import choices_of, origins
-from pipeline.check.compare import Choices, OutputCheck, OutputPrecision, compare_outputs, usual_tolerance
+from pipeline.check.compare import (
+    Choices,
+    OutputCheck,
+    OutputPrecision,
+    Tie,
+    Tolerance,
+    compare_outputs,
+    usual_tolerance,
+)
 from pipeline.check.reference import make_reference
 from pipeline.dataset import Dataset
 from pipeline.model.sources import SourceModel
@@ -82,7 +90,7 @@ def test_indices_of_the_best_may_change_places_where_scores_are_near() -> None:
     nodes = "k = Constant <value = int64[1] {3}> () v, y = TopK (x, k)"
     expected = {"y": np.tile([[0, 2, 1]], (1, 1))}
     choices = choices_of(graph(nodes), expected, OutputPrecision.FLOAT32, lambda _: {"x": scores})
-    assert choices["y"].ties == {1: (1,), 2: (2,)}
+    assert choices["y"].ties == (Tie(1, (1,)), Tie(2, (2,)))
 
 
 @pytest.mark.parametrize(
@@ -114,7 +122,14 @@ def test_numbers_on_a_scale_may_differ_by_a_step(tmp_path: Path) -> None:
 
 
 def test_two_that_change_places_pass_and_another_does_not() -> None:
-    choices = {"y": Choices(elements=5, ties={1: (7,), 2: (3,)}, all_ties=True)}
+    choices = {"y": Choices(elements=5, ties=(Tie(1, (7,)), Tie(2, (3,))), all_ties=True)}
     expected = {"y": np.array([9, 3, 7, 1, 4])}
     assert one(expected, np.array([9, 7, 3, 1, 4]), choices).passed
     assert one(expected, np.array([9, 7, 3, 1, 5]), choices).failed
+
+
+def test_what_is_known_of_choices_travels_as_json(tmp_path: Path) -> None:
+    choices = Choices(elements=5, ties=(Tie(1, (7,)),), all_ties=True)
+    tolerance = msgspec.structs.replace(usual_tolerance(OutputPrecision.FLOAT32), choices={"y": choices})
+    text = msgspec.json.encode(tolerance, order="deterministic")
+    assert msgspec.json.decode(text, type=Tolerance) == tolerance
