@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import re
 import shutil
 import zipfile
 from collections import Counter
@@ -178,6 +179,10 @@ class Spool:
 
 
 DATA_ENDINGS = (".data", "_data", ".weight")
+MOST_READ_BYTES = 16 << 20
+"""A larger model file is not searched for the names of its data files: its weights are in it, as a rule."""
+LOCATION = re.compile(rb"\n\x08location\x12([\x01-\x7f])")
+"""An entry of an external tensor with the key `location`, up to the length of its value."""
 """What exporters put behind a model's name for the file of its weights."""
 
 
@@ -232,12 +237,23 @@ def numbered_lines(models: Iterable[NamedModel]) -> tuple[str, ...]:
     return (*lines[:MOST_LINES], *more)
 
 
+def _data_files(content: bytes) -> set[str]:
+    """The names of files beside a model that its external tensors name; a message is not read for that."""
+    ends = ((match.end(), match[1][0]) for match in LOCATION.finditer(content))
+    names = {content[at : at + length] for at, length in ends}
+    return {os.fsdecode(name) for name in names if name not in (b".", b"..") and not set(name) & set(b"/\0")}
+
+
 def source_bytes(source: SourceModel) -> int:
-    """Bytes of a model with the data files that exporters usually put beside it; 0 where they cannot be had."""
+    """Bytes of a model with the data files that exporters usually put beside it, and those that a small file names; 0
+    where they cannot be had.
+    """
     with contextlib.suppress(*ZIP_ERRORS, KeyError):
         if source.member:
             return _archive(source.path).getinfo(source.member).file_size
         path = Path(source.path)
         usual = {path.name, *(f"{path.name}{end}" for end in DATA_ENDINGS), f"{path.stem}.data", "weights.pb"}
+        if path.stat().st_size <= MOST_READ_BYTES:
+            usual |= _data_files(path.read_bytes())
         return sum(file.stat().st_size for name in usual if (file := path.with_name(name)).is_file())
     return 0

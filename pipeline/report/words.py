@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from pipeline.campaign.statistics.compare import Verdict
+from pipeline.campaign.statistics.groups import Doubt
 from pipeline.core.variant import Style, Variant
 from pipeline.passes.precisions import PRECISIONS, common_name
 from pipeline.report.model import CampaignReport
@@ -58,6 +59,16 @@ WORDS: tuple[tuple[str, str, Uses], ...] = (
             "copied at the borders of each"
         ),
         lambda report, _: bool(report.placements or report.profiles),
+    ),
+    (
+        "baseline",
+        "the variant and run that the ratios of a table compare the others with",
+        lambda report, _: any(row.baseline for row in report.rows),
+    ),
+    (
+        "unsettled",
+        "inferences still became faster in the middle of what was timed: the process had not warmed up",
+        lambda report, _: any(caution.doubt is Doubt.UNSETTLED for row in report.rows for caution in row.cautions),
     ),
     (
         "no difference shown",

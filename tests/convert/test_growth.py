@@ -51,6 +51,14 @@ def test_a_file_of_the_size_of_its_model_is_none(tmp_path: Path) -> None:
     assert "times" not in ort_mobile("convert", model(tmp_path / "m.onnx", "f4"), "--output", tmp_path / "o").err
 
 
+@pytest.mark.parametrize("name", ["m.bin", "m.onnx.data"])
+def test_weights_in_a_file_of_their_own_count(tmp_path: Path, name: str) -> None:
+    plain = onnx.load(model(tmp_path / "m.onnx", "i1"))
+    onnx.save(plain, tmp_path / "m.onnx", save_as_external_data=True, location=name, size_threshold=1024)
+    told = ort_mobile("convert", tmp_path / "m.onnx", "--output", tmp_path / "o", "--level", "none,all").err
+    assert "m.onnx: all-fixed, all-runtime: up to 4.0 times the size of the model" in told
+
+
 def test_nothing_ships_unmeasured_at_four_times_its_size(tmp_path: Path) -> None:
     (tmp_path / "m.toml").write_text(
         'name = "m"\n[[models]]\npath = "m.onnx"\n[[targets]]\nname = "a"\nplatform = "android"\nabis = ["arm64-v8a"]\n'
