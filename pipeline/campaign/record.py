@@ -241,7 +241,8 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
 class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A model as it was given; `error` is why nothing could be made of it, "" where it could.
 
-    `dimensions` are those that the config fixed, `guessed` those of them whose size nobody has confirmed.
+    `dimensions` are those that the config fixed, `guessed` those of them whose size nobody has confirmed. `constants`
+    are inputs that had one number in every sample by a guess.
     """
 
     name: str
@@ -254,6 +255,7 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     remedy: str = ""
     dimensions: dict[str, int] = {}
     guessed: tuple[str, ...] = ()
+    constants: dict[str, float] = {}
 
 
 def place(*parts: str) -> str:

@@ -37,6 +37,8 @@ class OutputCheck(msgspec.Struct, frozen=True, kw_only=True):
     passed: bool
     unknown: bool = False
     random_inputs: bool = False
+    constants: tuple[str, ...] = ()
+    """Inputs that got a constant, where nobody gave test data."""
     max_abs_error: float | None = None
     max_rel_error: float | None = None
     limit: float | None = None
@@ -136,6 +138,8 @@ class Tolerance(msgspec.Struct, frozen=True, kw_only=True):
     spans: dict[str, float] = {}
     random_inputs: bool = False
     unsteady: tuple[str, ...] = ()
+    constants: tuple[str, ...] = ()
+    """Inputs that got a constant, where nobody gave test data."""
     refuted: tuple[OutputCheck, ...] = ()
     drawn: dict[str, str] = {}
     """Outputs that depend on random numbers, with what draws them: no two runs give the same."""
@@ -162,7 +166,7 @@ class Tolerance(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def data(self) -> str:
         """What the inputs are, in words."""
-        return "random inputs" if self.random_inputs else "this test data"
+        return inputs_text(random=self.random_inputs, constants=self.constants) or "this test data"
 
 
 CHOICE_TYPES = frozenset({"bool", "int32", "int64", "uint32", "uint64"})
@@ -171,6 +175,13 @@ CHOICE_TYPES = frozenset({"bool", "int32", "int64", "uint32", "uint64"})
 def is_choice_by_type(array: Array) -> bool:
     """Whether elements of the type are usually choices; numbers of 8 and 16 bits are those of a scale."""
     return array.dtype.name in CHOICE_TYPES
+
+
+def inputs_text(*, random: bool, constants: Sequence[str]) -> str:
+    """What inputs were without test data, in words; "" where there are such data."""
+    words = ["random inputs"] if random else []
+    words += [f"constants ({', '.join(constants)})"] if constants else []
+    return " and ".join(words)
 
 
 def usual_tolerance(precision: OutputPrecision, max_relative_error: float | None = None) -> Tolerance:
@@ -240,7 +251,7 @@ def compare_outputs(
             check = msgspec.structs.replace(check, random_inputs=tolerance.random_inputs)
         scale = name in original and tolerance.choice(name, expected) is None
         sqnr = sqnr_db(original[name], actual[name]) if scale else msgspec.UNSET
-        yield msgspec.structs.replace(check, sqnr_db=sqnr)
+        yield msgspec.structs.replace(check, sqnr_db=sqnr, constants=tolerance.constants)
 
 
 def _dead(original: Array, actual: Array) -> float:

@@ -416,6 +416,7 @@ def make_reference(
         data=whole,
         sample=sample.name,
         random_inputs=random,
+        constants=whole.constants(takes),
         run_seconds=run_seconds,
         spans=spans,
         drawn=random_outputs(model.proto),

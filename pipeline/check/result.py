@@ -48,6 +48,8 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
     input_names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     random_inputs: bool = False
+    constants: tuple[str, ...] = ()
+    """Inputs that got a constant, declared or guessed, where nobody gave test data."""
     run_seconds: float = 0.0
     spans: dict[str, float] = {}
     """Upper minus lower bound of outputs that their operators bound, by name."""
@@ -76,6 +78,7 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
             usual_tolerance(self.precision, max_relative_error),
             spans=self.spans,
             random_inputs=self.random_inputs,
+            constants=self.constants,
             unsteady=self.unsteady,
             refuted=self.refuted,
             drawn=self.drawn,

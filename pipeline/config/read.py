@@ -413,9 +413,11 @@ def _of_data(place: KeyPath, model: ModelConfig) -> Iterator[Problem]:
     repeat only one.
     """
     for name in model.guessed:
-        if name not in model.dimensions:
-            what, why = f"{name!r} is no guess", f"`dimensions` has {', '.join(model.dimensions) or 'nothing'}"
-            yield _problem((*place, "guessed"), what, why, "name what is in `dimensions`, or remove it from `guessed`")
+        if name not in model.dimensions and name not in model.inputs:
+            sizes, values = (", ".join(names) or "nothing" for names in (list(model.dimensions), list(model.inputs)))
+            why = f"`dimensions` has {sizes}, `inputs` {values}"
+            remedy = "name what is in `dimensions` or `inputs`, or remove it from `guessed`"
+            yield _problem((*place, "guessed"), f"{name!r} is no guess", why, remedy)
     if len(set(model.state.values())) < len(model.state):
         what, why = "`state` has an input twice", "two outputs cannot become one input"
         yield _problem((*place, "state"), what, why, 'write each input once: state = { hn = "h", cn = "c" }')

@@ -123,7 +123,8 @@ class ModelConfig(Table, frozen=True, kw_only=True):
     """By input, the number that the app's code fills up what is smaller than a size with, at the end of each axis; only
     inputs that are as large as a size go to it otherwise. Outputs are those of the size."""
     guessed: tuple[str, ...] = ()
-    """Names in `dimensions` whose sizes nobody has confirmed: reports say so until they are removed from here."""
+    """Names in `dimensions` and `inputs` whose sizes and values nobody has confirmed: reports say so until they are
+    removed from here."""
     state: dict[str, str] = {}
     """Outputs that become inputs of the next inference, as in `{ stateN = "state" }`: the model is checked and measured
     as a stream, which begins with zeros in these inputs where `inputs` gives them no value."""

@@ -79,6 +79,11 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
             info.name not in self.inputs or isinstance(self.inputs[info.name], Range) for info in takes
         )
 
+    def constants(self, takes: Sequence[TensorInfo]) -> tuple[str, ...]:
+        """The inputs of a model that get a declared value, and no test data."""
+        names = [info.name for info in takes if info.name in self.inputs]
+        return () if self.test_data else tuple(name for name in names if not isinstance(self.inputs[name], Range))
+
     @property
     def source(self) -> str:
         """Where the samples come from, for reports."""

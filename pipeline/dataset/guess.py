@@ -461,6 +461,7 @@ class Guess(msgspec.Struct, frozen=True, kw_only=True):
 
     `dimensions` has sizes by the shortest names, `values` numbers for inputs; `reasons` says by the same names why.
     `missing` are dimensions for which no size was found, with `why` the model refused the last one that was tried.
+    `states` are outputs that look like an input's next value.
     `fixable` is False where the model runs with these sizes only as long as its dimensions stay open.
     """
 
@@ -471,6 +472,7 @@ class Guess(msgspec.Struct, frozen=True, kw_only=True):
     missing: tuple[str, ...] = ()
     why: str = ""
     fixable: bool = True
+    states: dict[str, str] = {}
 
     @property
     def to_fix(self) -> dict[str, int]:
@@ -500,7 +502,7 @@ def guess_inputs(source: SourceModel, dimensions: dict[str, int], data: Dataset,
     axes = open_axes(takes)
     guess = Guess(
         inputs=own_inputs(prepare_model(loaded, {}).proto), dimensions=dimensions,
-        reasons=dict.fromkeys(dimensions, GIVEN),
+        reasons=dict.fromkeys(dimensions, GIVEN), states=states_of(prepared.proto, takes),
     )  # fmt: skip
     if data.test_data:
         named: dict[str, set[int]] = {}
@@ -516,7 +518,7 @@ def guess_inputs(source: SourceModel, dimensions: dict[str, int], data: Dataset,
     data = msgspec.structs.replace(data, inputs=values | data.inputs)
     guess = msgspec.structs.replace(guess, values=values, reasons=reasons)
     if not axes:
-        return guess
+        return msgspec.structs.replace(guess, states=_that_repeat(guess.states, prepared, takes, data))
     sized, why = _first_that_runs(open_session(prepared, ASKED), prepared.proto, takes, axes, data, source.name)
     if not sized:
         names = tuple(n for group, choices in units(prepared.proto, takes, axes) for n in group if choices[0][1] != ONE)
@@ -535,7 +537,25 @@ def guess_inputs(source: SourceModel, dimensions: dict[str, int], data: Dataset,
     lengths = {name: size for name, size in full_lengths(guess.inputs, arrays).items() if name not in data.inputs}
     reasons |= dict.fromkeys(lengths, "the full length")
     values |= lengths
-    return msgspec.structs.replace(guess, dimensions=sizes, values=values, reasons=reasons, fixable=fixable)
+    in_sizes = msgspec.structs.replace(data, sizes=data.sizes | by_axis)
+    return msgspec.structs.replace(
+        guess, dimensions=sizes, values=values, reasons=reasons, fixable=fixable,
+        states=_that_repeat(guess.states, prepared, takes, in_sizes),
+    )  # fmt: skip
+
+
+def _that_repeat(
+    states: Mapping[str, str], prepared: LoadedModel, takes: Sequence[TensorInfo], data: Dataset
+) -> dict[str, str]:
+    """The states whose size is the same after an inference; none where the model does not run."""
+    if not states:
+        return {}
+    try:
+        feeds = first_sample(data, takes).inputs
+        outputs = run_session(open_session(prepared, ASKED), feeds, prepared.source.name)
+    except (ModelError, ConfigError):
+        return {}
+    return {output: name for output, name in states.items() if outputs[output].shape == feeds[name].shape}
 
 
 def _first_that_runs(

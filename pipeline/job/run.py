@@ -174,6 +174,13 @@ class OutputChecker:
         return (*checks, top1)
 
 
+def _guessed_constants(model: Prepared) -> dict[str, float]:
+    """Inputs that got one number in every sample, since somebody guessed it: `init`, or this run."""
+    table, made = model.table, model.reference.data.inputs if model.reference else {}
+    values = {name: value for name, value in made.items() if name not in table.inputs or name in table.guessed}
+    return {name: float(value) for name, value in values.items() if isinstance(value, int | float)}
+
+
 def campaign_plan(
     config: Config,
     campaign: str,
@@ -393,7 +400,8 @@ class CampaignJob:
                     error=lost.what if lost else "",
                     remedy=lost.remedy if lost else "",
                     dimensions=model.model.dimensions,
-                    guessed=model.table.guessed,
+                    guessed=tuple(name for name in model.table.guessed if name in model.table.dimensions),
+                    constants=_guessed_constants(model),
                 )
             )
             failures += [

@@ -45,7 +45,7 @@ path = {path}
 # Labels of `test_data` (a CSV file with a line `file,label` for each sample), or a labelled set of its own (.npz with
 # `inputs` and `labels`).
 # labels = "evaluation.npz"
-{dimensions}
+{state}{dimensions}
 
 [[targets]]
 name = "android-arm64"
@@ -137,6 +137,7 @@ def config_text(model: Path, folder: Path, guess: Guess, data: Dataset, ships: S
         values=(f"# {reasons}\n" if reasons else "") + inputs
         if values
         else "# inputs = { sr = 16000, tokens = { low = 0, high = 178 } }",
+        state=_state_text(guess),
         dimensions=_dimensions_text(guess),
         compared=", ".join(on_any_chip()),
         aware=", ".join(aware_names()),
@@ -171,6 +172,7 @@ def config_for_model(model: Path, data: Dataset, dimensions: Mapping[str, int] =
         labels=data.labels or None,
         dimensions={**guess.to_fix},
         guessed=_guessed(guess),
+        state=guess.states,
     )
     release = _android_release()
     target = msgspec.structs.replace(DEFAULT_TARGET, ort_release=str(release) if release else None)
@@ -212,8 +214,29 @@ def campaign_name(model: Path) -> str:
 
 
 def _guessed(guess: Guess) -> tuple[str, ...]:
-    """The dimensions to fix whose sizes neither data nor the user said."""
-    return tuple(name for name in guess.to_fix if guess.reasons[name] not in (DATA, GIVEN))
+    """The dimensions to fix whose sizes neither data nor the user said, and inputs that get a guessed constant.
+
+    A state begins with zeros, which is no guess.
+    """
+    sizes = (name for name in guess.to_fix if guess.reasons[name] not in (DATA, GIVEN))
+    constants = (name for name, value in guess.values.items() if not isinstance(value, Range))
+    return (*sizes, *(name for name in constants if name not in guess.states.values()))
+
+
+def _guessed_line(guess: Guess) -> str:
+    names = ", ".join(map(quoted, _guessed(guess)))
+    return f"guessed = [{names}]  # reports warn of these: take out what is right, or corrected" if names else ""
+
+
+def _state_text(guess: Guess) -> str:
+    """The line of the states that were found, with what it means."""
+    if not guess.states:
+        return ""
+    pairs = ", ".join(f"{quoted(output)} = {quoted(name)}" for output, name in guess.states.items())
+    return (
+        "# Outputs that look like an input's next value: the model is checked, judged and measured as a stream.\n"
+        f"state = {{ {pairs} }}  # GUESSED\n# stream_steps = 100\n"
+    )
 
 
 def _toml(value: InputValue) -> str:
@@ -232,7 +255,8 @@ def _dimensions_text(guess: Guess) -> str:
             f"remove the first #.\n# dimensions = {{ {pairs} }}  {FILL_IN}"
         )
     if not guess.dimensions:
-        return "# All dimensions of the inputs are fixed, or differ between the samples of the test data."
+        fixed = "# All dimensions of the inputs are fixed, or differ between the samples of the test data."
+        return "\n".join(filter(None, (fixed, _guessed_line(guess))))
     reasons = "; ".join(f"{safe_line(name)}: {guess.reasons[name]}" for name in guess.dimensions)
     lines = [
         "# Sizes of dynamic dimensions: the files take no others, so give those that your app uses. A dimension that",
@@ -244,9 +268,7 @@ def _dimensions_text(guess: Guess) -> str:
                   f"# {_sizes_line(guess, guess.dimensions)}"]  # fmt: skip
     if guess.to_fix:
         lines.append(_sizes_line(guess, guess.to_fix))
-    if guessed := _guessed(guess):
-        names = ", ".join(map(quoted, guessed))
-        lines.append(f"guessed = [{names}]  # reports warn of these: take out what is right, or corrected")
+    lines += filter(None, [_guessed_line(guess)])
     return "\n".join(lines)
 
 

@@ -532,7 +532,7 @@ def signature_of(
         inputs=tuple(_tensor(name, graph) for name in graph.inputs if name not in graph.initializers),
         outputs=tuple(_tensor(name, graph) for name in graph.outputs),
         dimensions=table.sizes,
-        guessed=table.guessed,
+        guessed=tuple(name for name in table.guessed if name in table.dimensions),
         preprocess=preprocess_of(table),
         values=dict(table.inputs),
         size_of=size_of,

@@ -96,6 +96,8 @@ def _cautions(report: CampaignReport) -> Iterator[str]:
     for model in report.models:
         if model.guessed and model.name in {name for name, _ in shipped}:
             yield f"{model.name}: {_guesses(model)}"
+        if model.constants and model.name in {name for name, _ in shipped}:
+            yield f"{model.name}: {_constants(model)}"
     by_chance = dict.fromkeys(model for model, variant in shipped if _only_random(checks.get((model, variant), ())))
     if by_chance:
         names = ", ".join(by_chance) if len(by_chance) <= MOST_NAMED else f"{len(by_chance)} models"
@@ -145,6 +147,14 @@ def _guesses(model: ModelFacts) -> str:
     first, *more = (f"{name} {{}} {model.dimensions[name]}" for name in model.guessed)
     sizes = ", ".join((first.format("was fixed to"), *(size.format("to") for size in more)))
     return f"{sizes} by a guess: the files take no other {'sizes' if more else 'size'}"
+
+
+def _constants(model: ModelFacts) -> str:
+    """That inputs were constants: mask was 1 in every sample by a guess: nothing else was compared or calibrated on."""
+    values = ", ".join(f"{name} was {value:g}" for name, value in model.constants.items())
+    return (
+        f"{values} in every sample by a guess: outputs were compared, and ranges of 8 bits calibrated, on nothing else"
+    )
 
 
 def _only_random(checks: Sequence[OutputCheck]) -> bool:

@@ -12,7 +12,7 @@ import msgspec
 
 from device_runner.files import visible as visible
 from device_runner.result import Status
-from pipeline.check.compare import OutputCheck, worst_sqnr
+from pipeline.check.compare import OutputCheck, inputs_text, worst_sqnr
 
 if TYPE_CHECKING:
     from device_runner.device import DeviceFacts
@@ -174,7 +174,9 @@ def from_float(checks: Sequence[OutputCheck]) -> str:
     if worst is msgspec.UNSET:
         return ""
     text = "equal to float" if worst is None else f"{worst:.1f} dB from float"
-    return f"{text} on random inputs" if any(check.random_inputs for check in checks) else text
+    constants = dict.fromkeys(name for check in checks for name in check.constants)
+    inputs = inputs_text(random=any(check.random_inputs for check in checks), constants=list(constants))
+    return f"{text} on {inputs}" if inputs else text
 
 
 def check_numbers(check: OutputCheck) -> str:

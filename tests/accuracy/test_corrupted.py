@@ -199,8 +199,8 @@ def recurrent(
     weights = {"w": (4, 8), "u": (8, 8), "v": (8, 3)}
     constants = [numpy_helper.from_array(random.standard_normal(s).astype("f") / 3, n) for n, s in weights.items()]
     constants += [
-        numpy_helper.from_array(np.float32(0.9), "decay"),
-        numpy_helper.from_array(np.float32(factor), "factor"),
+        numpy_helper.from_array(np.array(0.9, np.float32), "decay"),
+        numpy_helper.from_array(np.array(factor, np.float32), "factor"),
     ]
     shapes = {"x": [1, 4], "h": [1, 8], "c": [1, 8], "y": [1, 3], "hn": [1, 8], "cn": [1, 8]}
     values = {name: helper.make_tensor_value_info(name, FLOAT, shape) for name, shape in shapes.items()}

@@ -19,7 +19,7 @@ from pipeline.job.template import config_for_model
 from pipeline.partition.answer import make_settings
 from pipeline.release.shipped import shipped_library
 from tests.command import Done, ort_mobile
-from tests.dataset.test_guess import embedded, flattened, impossible, model, switched
+from tests.dataset.test_guess import embedded, flattened, impossible, mapped, model, state_and_speed, switched
 from tests.onnx_samples import parsed_nodes
 
 
@@ -84,6 +84,25 @@ def test_values_of_inputs_are_written(tmp_path: Path) -> None:
     (table,) = read_config(tmp_path / "m.toml").models
     assert table.inputs == {"sr": 16000}
     assert "GUESSED" not in (tmp_path / "m.toml").read_text().partition("labels")[0]
+
+
+def test_a_state_and_guessed_constants_are_written(tmp_path: Path) -> None:
+    write(tmp_path, state_and_speed())
+    (table,) = read_config(tmp_path / "m.toml").models
+    assert (table.state, table.inputs) == ({"stateN": "state"}, {"state": 0.0, "speed": 1.0})
+    assert table.guessed == ("state[1]", "speed")
+    (found,) = config_for_model(tmp_path / "m.onnx", Dataset())[0].models
+    assert (found.state, found.guessed) == (table.state, table.guessed)
+
+
+def test_a_guessed_constant_is_a_reservation_by_name(tmp_path: Path) -> None:
+    onnx.save(mapped("hidden_states", "y", [1, 4]), tmp_path / "free.onnx")
+    masked = model(parsed_nodes("m = Cast <to = 1> (mask)  y = Mul (x, m)"), {"x": (1, [1, 4]), "mask": (7, [1, 4])})
+    onnx.save(masked, tmp_path / "m.onnx")
+    ended = ort_mobile("run", "--model", "m.onnx", "--convert-only", "--quick", "--output", "out", cwd=tmp_path)
+    assert "mask was 1 in every sample by a guess" in ended.out
+    ended = ort_mobile("run", "--model", "free.onnx", "--convert-only", "--quick", "--output", "out", cwd=tmp_path)
+    assert "by a guess" not in ended.out
 
 
 def data_set(folder: Path, *shapes: tuple[int, ...]) -> None:
