@@ -114,8 +114,8 @@ class Tie(msgspec.Struct, frozen=True, array_like=True):
     others: tuple[int, ...]
 
 
-class Choices(msgspec.Struct, frozen=True, kw_only=True):
-    """An output of so many `elements` that are choices: class numbers, indices, truth values.
+class Categorical(msgspec.Struct, frozen=True, kw_only=True):
+    """An output of so many `elements` that are categorical: class numbers, indices, truth values.
 
     `all_ties`: no other positions than those of `ties` have one.
     """
@@ -143,9 +143,9 @@ class Tolerance(msgspec.Struct, frozen=True, kw_only=True):
     refuted: tuple[OutputCheck, ...] = ()
     drawn: dict[str, str] = {}
     """Outputs that depend on random numbers, with what draws them: no two runs give the same."""
-    choices: dict[str, Choices] = {}
+    categorical: dict[str, Categorical] = {}
     scales: tuple[str, ...] = ()
-    """Outputs of whole numbers that are no choices, though their type is usual for these."""
+    """Outputs of whole numbers that are not categorical, though their type is usual for these."""
     min_top1_agreement: float | None = None
 
     def floor_of(self, output: str) -> float:
@@ -154,13 +154,15 @@ class Tolerance(msgspec.Struct, frozen=True, kw_only=True):
         floor = self.floor * span if span else min(self.floor, FLOOR_OF_UNBOUNDED)
         return min(floor, self.max_relative_error * (span or 1.0))
 
-    def choice(self, output: str, array: Array) -> Choices | None:
-        """What is known of an output that is a choice; None for numbers on a scale."""
-        known = self.choices.get(output)
+    def categories_of(self, output: str, array: Array) -> Categorical | None:
+        """What is known of a categorical output; None for numbers on a scale."""
+        known = self.categorical.get(output)
         if known and known.elements == array.size:
             return known
         return (
-            Choices(elements=array.size) if known or (is_choice_by_type(array) and output not in self.scales) else None
+            Categorical(elements=array.size)
+            if known or (is_categorical_by_type(array) and output not in self.scales)
+            else None
         )
 
     @property
@@ -169,12 +171,12 @@ class Tolerance(msgspec.Struct, frozen=True, kw_only=True):
         return inputs_text(random=self.random_inputs, constants=self.constants) or "this test data"
 
 
-CHOICE_TYPES = frozenset({"bool", "int32", "int64", "uint32", "uint64"})
+CATEGORICAL_TYPES = frozenset({"bool", "int32", "int64", "uint32", "uint64"})
 
 
-def is_choice_by_type(array: Array) -> bool:
-    """Whether elements of the type are usually choices; numbers of 8 and 16 bits are those of a scale."""
-    return array.dtype.name in CHOICE_TYPES
+def is_categorical_by_type(array: Array) -> bool:
+    """Whether elements of the type are usually categorical; numbers of 8 and 16 bits are those of a scale."""
+    return array.dtype.name in CATEGORICAL_TYPES
 
 
 def inputs_text(*, random: bool, constants: Sequence[str]) -> str:
@@ -249,7 +251,7 @@ def compare_outputs(
             if check.unknown:
                 check = msgspec.structs.replace(check, reason=f"cannot judge on {tolerance.data}: {check.reason}")
             check = msgspec.structs.replace(check, random_inputs=tolerance.random_inputs)
-        scale = name in original and tolerance.choice(name, expected) is None
+        scale = name in original and tolerance.categories_of(name, expected) is None
         sqnr = sqnr_db(original[name], actual[name]) if scale else msgspec.UNSET
         yield msgspec.structs.replace(check, sqnr_db=sqnr, constants=tolerance.constants)
 
@@ -307,8 +309,8 @@ def _compared(name: str, reference: Array, actual: Array, tolerance: Tolerance) 
     if reference.dtype.kind not in "fiub":
         same = bool(np.array_equal(reference, actual))
         return OutputCheck(output=name, passed=same, reason="" if same else "it differs")
-    if choice := tolerance.choice(name, reference):
-        return _compared_choices(name, reference, actual, tolerance, choice)
+    if known := tolerance.categories_of(name, reference):
+        return _compared_categories(name, reference, actual, tolerance, known)
     # NaN and infinity must stand where the reference has them; all other numbers must be near
     expected, given = reference.astype(np.float64), actual.astype(np.float64)
     finite = np.isfinite(expected)
@@ -359,7 +361,9 @@ TIED_SHARE = 0.01
 """So many elements may be ties where the scores are not known: what differs there is not shown to be wrong."""
 
 
-def _compared_choices(name: str, reference: Array, actual: Array, tolerance: Tolerance, choice: Choices) -> OutputCheck:
+def _compared_categories(
+    name: str, reference: Array, actual: Array, tolerance: Tolerance, known: Categorical
+) -> OutputCheck:
     """The check of class numbers and indices: how many elements differ, but for ties of the original's scores.
 
     Most elements may be one class, as the background of an image: the share counts of the others, so that a file which
@@ -369,7 +373,7 @@ def _compared_choices(name: str, reference: Array, actual: Array, tolerance: Tol
 
     expected, given = reference.ravel(), actual.ravel()
     differ = np.flatnonzero(expected != given)
-    others = {tie.position: tie.others for tie in choice.ties}
+    others = {tie.position: tie.others for tie in known.ties}
     tied = [place for place in differ.tolist() if given[place] in others.get(place, ())]
     share, elements = tolerance.max_relative_error, expected.size
     _, counts = np.unique(expected, return_counts=True)
@@ -378,7 +382,7 @@ def _compared_choices(name: str, reference: Array, actual: Array, tolerance: Tol
     wrong = len(differ) - ties
     passed = not len(differ) or (wrong <= allowed and 2 * ties <= elements)
     # Ties alone, or what may be ties that nobody could look for
-    most = allowed if choice.all_ties else int(max(share, TIED_SHARE) * elements)
+    most = allowed if known.all_ties else int(max(share, TIED_SHARE) * elements)
     unknown = not passed and share > 0 and wrong <= most
     reason = "" if passed else f"{len(differ)} of {elements} elements differ, {allowed} may"
     if ties and not passed:

@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from device_runner.spec import MOST_STRING_BYTES, ElementType, Stream, TensorFile
-from pipeline.check.choices import choices_of
+from pipeline.check.categorical import categorical_of
 from pipeline.check.compare import (
     Array,
     OutputCheck,
     OutputPrecision,
     Tolerance,
     compare_outputs,
-    is_choice_by_type,
+    is_categorical_by_type,
     usual_tolerance,
 )
 from pipeline.check.result import LabelledSet, Reference, StreamReference
@@ -383,9 +383,9 @@ def make_reference(
         raise blame_dimensions(loaded, sizes, data, error) from error
     precision = precision_of(model.proto, outputs.values())
     random, spans = data.is_random(takes), output_spans(model.proto.graph)
-    choices = choices_of(model.proto.graph, outputs, precision, partial(_inner, model, sample.inputs))
-    scales = tuple(name for name, array in outputs.items() if is_choice_by_type(array) and name not in choices)
-    tolerance = msgspec.structs.replace(usual_tolerance(precision), spans=spans, choices=choices, scales=scales)
+    categorical = categorical_of(model.proto.graph, outputs, precision, partial(_inner, model, sample.inputs))
+    scales = tuple(name for name, array in outputs.items() if is_categorical_by_type(array) and name not in categorical)
+    tolerance = msgspec.structs.replace(usual_tolerance(precision), spans=spans, categorical=categorical, scales=scales)
     expected: dict[str, Array] = {}
     refuted: list[OutputCheck] = []
     if original:  # its outputs on the same sample, and what they refute
@@ -420,7 +420,7 @@ def make_reference(
         run_seconds=run_seconds,
         spans=spans,
         drawn=random_outputs(model.proto),
-        choices=choices,
+        categorical=categorical,
         scales=scales,
         unsteady=_unsteady(session, sample.inputs, outputs, tolerance, precision) if random else (),
         stream=streamed,

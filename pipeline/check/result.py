@@ -3,7 +3,7 @@
 import msgspec
 
 from device_runner.spec import Stream, TensorFile
-from pipeline.check.compare import Choices, OutputCheck, OutputPrecision, Tolerance, usual_tolerance
+from pipeline.check.compare import Categorical, OutputCheck, OutputPrecision, Tolerance, usual_tolerance
 from pipeline.dataset import Dataset
 
 
@@ -57,7 +57,7 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
     """Outputs that the original does not repeat when random inputs change by a rounding error."""
     drawn: dict[str, str] = {}
     """Outputs that depend on random numbers, with what draws them."""
-    choices: dict[str, Choices] = {}
+    categorical: dict[str, Categorical] = {}
     """Outputs that are class numbers, indices or truth values."""
     scales: tuple[str, ...] = ()
     """Outputs of whole numbers that are none."""
@@ -82,6 +82,6 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
             unsteady=self.unsteady,
             refuted=self.refuted,
             drawn=self.drawn,
-            choices=self.choices,
+            categorical=self.categorical,
             scales=self.scales,
         )

@@ -9,9 +9,9 @@ import numpy as np
 import onnx
 import pytest
 
-from pipeline.check.choices import choices_of, origins
+from pipeline.check.categorical import categorical_of, origins
 from pipeline.check.compare import (
-    Choices,
+    Categorical,
     OutputCheck,
     OutputPrecision,
     Tie,
@@ -38,12 +38,12 @@ def graph(nodes: str, head: str = f"(float[1,{CLASSES},{SIDE},{SIDE}] x, bool b)
 def checked(actual: Any, scores: Any = SCORES, precision: OutputPrecision = OutputPrecision.FLOAT32) -> OutputCheck:
     """The check of some classes beside those that scores have."""
     expected = {"y": scores.argmax(1)}
-    choices = choices_of(graph(SEGMENTATION), expected, precision, lambda _: {"x": scores})
-    return one(expected, actual, choices)
+    categorical = categorical_of(graph(SEGMENTATION), expected, precision, lambda _: {"x": scores})
+    return one(expected, actual, categorical)
 
 
-def one(expected: Mapping[str, Any], actual: Any, choices: dict[str, Choices]) -> OutputCheck:
-    tolerance = msgspec.structs.replace(usual_tolerance(OutputPrecision.FLOAT32), choices=choices)
+def one(expected: Mapping[str, Any], actual: Any, categorical: dict[str, Categorical]) -> OutputCheck:
+    tolerance = msgspec.structs.replace(usual_tolerance(OutputPrecision.FLOAT32), categorical=categorical)
     (check,) = compare_outputs(expected, {"y": actual}, tolerance)
     return check
 
@@ -79,18 +79,18 @@ def test_ties_everywhere_show_nothing() -> None:
     check = checked((scores.argmax(1) + 1) % CLASSES, scores)
     assert not check.passed
     few = np.array([[0.5, 0.50001, 0.1]], np.float32)
-    (choices,) = [choices_of(graph("y = ArgMax <axis = 1> (x)"), {"y": np.array([[1]])}, OutputPrecision.FLOAT32,
-                             lambda _: {"x": few})]  # fmt: skip
-    assert one({"y": np.array([[1]])}, np.array([[0]]), choices).unknown
-    assert one({"y": np.array([[1]])}, np.array([[2]]), choices).failed
+    nodes, first = "y = ArgMax <axis = 1> (x)", {"y": np.array([[1]])}
+    categorical = categorical_of(graph(nodes), first, OutputPrecision.FLOAT32, lambda _: {"x": few})
+    assert one(first, np.array([[0]]), categorical).unknown
+    assert one(first, np.array([[2]]), categorical).failed
 
 
 def test_indices_of_the_best_may_change_places_where_scores_are_near() -> None:
     scores = np.array([[9, 5, 5.00001, 2] + [0] * 400], np.float32)
     nodes = "k = Constant <value = int64[1] {3}> () v, y = TopK (x, k)"
     expected = {"y": np.tile([[0, 2, 1]], (1, 1))}
-    choices = choices_of(graph(nodes), expected, OutputPrecision.FLOAT32, lambda _: {"x": scores})
-    assert choices["y"].ties == (Tie(1, (1,)), Tie(2, (2,)))
+    categorical = categorical_of(graph(nodes), expected, OutputPrecision.FLOAT32, lambda _: {"x": scores})
+    assert categorical["y"].ties == (Tie(1, (1,)), Tie(2, (2,)))
 
 
 @pytest.mark.parametrize(
@@ -106,9 +106,9 @@ def test_indices_of_the_best_may_change_places_where_scores_are_near() -> None:
         ("q = QuantizeLinear (x, s) y = Reshape (q, n)", (False, False)),
     ],
 )
-def test_what_is_a_choice_is_seen_in_the_graph(nodes: str, origin: tuple[bool, bool] | None) -> None:
+def test_what_is_categorical_is_seen_in_the_graph(nodes: str, origin: tuple[bool, bool] | None) -> None:
     found = origins(graph(nodes)).get("y")
-    assert ((found.choice, found.computed) if found else None) == origin
+    assert ((found.categorical, found.computed) if found else None) == origin
 
 
 def test_numbers_on_a_scale_may_differ_by_a_step(tmp_path: Path) -> None:
@@ -117,19 +117,19 @@ def test_numbers_on_a_scale_may_differ_by_a_step(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(onnx.parser.parse_model(text), path)
     made = make_reference(SourceModel(path=str(path)), {}, Dataset(), str(tmp_path / "r"), str(tmp_path))
-    assert (made.scales, set(made.choices)) == (("y",), {"a"})
-    assert made.tolerance().choice("y", np.zeros((1, 9), np.int64)) is None
+    assert (made.scales, set(made.categorical)) == (("y",), {"a"})
+    assert made.tolerance().categories_of("y", np.zeros((1, 9), np.int64)) is None
 
 
 def test_two_that_change_places_pass_and_another_does_not() -> None:
-    choices = {"y": Choices(elements=5, ties=(Tie(1, (7,)), Tie(2, (3,))), all_ties=True)}
+    categorical = {"y": Categorical(elements=5, ties=(Tie(1, (7,)), Tie(2, (3,))), all_ties=True)}
     expected = {"y": np.array([9, 3, 7, 1, 4])}
-    assert one(expected, np.array([9, 7, 3, 1, 4]), choices).passed
-    assert one(expected, np.array([9, 7, 3, 1, 5]), choices).failed
+    assert one(expected, np.array([9, 7, 3, 1, 4]), categorical).passed
+    assert one(expected, np.array([9, 7, 3, 1, 5]), categorical).failed
 
 
-def test_what_is_known_of_choices_travels_as_json(tmp_path: Path) -> None:
-    choices = Choices(elements=5, ties=(Tie(1, (7,)),), all_ties=True)
-    tolerance = msgspec.structs.replace(usual_tolerance(OutputPrecision.FLOAT32), choices={"y": choices})
+def test_what_is_known_of_categories_travels_as_json(tmp_path: Path) -> None:
+    categorical = Categorical(elements=5, ties=(Tie(1, (7,)),), all_ties=True)
+    tolerance = msgspec.structs.replace(usual_tolerance(OutputPrecision.FLOAT32), categorical={"y": categorical})
     text = msgspec.json.encode(tolerance, order="deterministic")
     assert msgspec.json.decode(text, type=Tolerance) == tolerance

@@ -1,4 +1,4 @@
-"""Outputs that are choices: class numbers, indices, truth values. How far one is from another says nothing.
+"""Outputs that are categorical: class numbers, indices, truth values. How far one is from another says nothing.
 
 They are compared by the share of elements that differ. Where an index is that of the best score, the original's scores
 say where others are as near to it as rounding: a file may choose another one there.
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pipeline.check.compare import MAX_RELATIVE_ERROR, Array, Choices, OutputPrecision, Tie, is_choice_by_type
+from pipeline.check.compare import MAX_RELATIVE_ERROR, Array, Categorical, OutputPrecision, Tie, is_categorical_by_type
 from pipeline.model.edit import attribute
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ CHOOSING = frozenset({
     "ArgMax", "ArgMin", "NonZero", "NonMaxSuppression", "Hardmax", "LabelEncoder", "Greater", "GreaterOrEqual", "Less",
     "LessOrEqual", "Equal", "And", "Or", "Not", "Xor", "IsNaN", "IsInf", "BeamSearch", "GreedySearch",
 })  # fmt: skip
-"""Operators whose outputs are choices."""
+"""Operators whose outputs are categorical."""
 CHOOSING_AT = frozenset({
     ("TopK", 1), ("Unique", 1), ("Unique", 2), ("MaxPool", 1), ("LinearClassifier", 0), ("SVMClassifier", 0),
     ("TreeEnsembleClassifier", 0),
@@ -55,13 +55,13 @@ STEPS = 4 / 255
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """What the elements of a value are: choices, else numbers on a scale.
+    """What the elements of a value are: categorical, else numbers on a scale.
 
     `ranked` is the ArgMax, ArgMin or TopK whose indices these are, in its order; `computed`: arithmetic was done with
     them.
     """
 
-    choice: bool
+    categorical: bool
     ranked: "NodeProto | None" = None
     computed: bool = False
 
@@ -79,9 +79,9 @@ def _origin(name: str, makers: Mapping[str, "NodeProto"], hops: int) -> Origin |
         return None
     kind, place = node.op_type, list(node.output).index(name)
     if kind in CHOOSING or (kind, place) in CHOOSING_AT:
-        return Origin(choice=True, ranked=node if kind in RANKING else None)
+        return Origin(categorical=True, ranked=node if kind in RANKING else None)
     if kind in MEASURED or "QLinear" in kind:
-        return Origin(choice=False)
+        return Origin(categorical=False)
     if kind in IN_ORDER:
         return _origin(node.input[0], makers, hops - 1)
     if kind == "Concat" or kind in COUNTING:
@@ -91,44 +91,44 @@ def _origin(name: str, makers: Mapping[str, "NodeProto"], hops: int) -> Origin |
     else:
         return None
     behind = [_origin(node.input[part], makers, (hops - 1) // len(parts)) for part in parts]
-    chosen = [origin for origin in behind if origin and origin.choice]
+    chosen = [origin for origin in behind if origin and origin.categorical]
     if chosen and (kind in COUNTING or len(chosen) == len(behind)):
-        return Origin(choice=True, computed=kind in COUNTING or any(origin.computed for origin in chosen))
-    return next((origin for origin in behind if origin and not origin.choice), None)
+        return Origin(categorical=True, computed=kind in COUNTING or any(origin.computed for origin in chosen))
+    return next((origin for origin in behind if origin and not origin.categorical), None)
 
 
-def choices_of(
+def categorical_of(
     graph: "GraphProto",
     outputs: Mapping[str, Array],
     precision: OutputPrecision,
     values: Callable[[Sequence[str]], Mapping[str, Array]],
-) -> dict[str, Choices]:
-    """The outputs that are choices, with the ties of those whose scores are known.
+) -> dict[str, Categorical]:
+    """The outputs that are categorical, with the ties of those whose scores are known.
 
     `values` computes inner values of the model by name; what it lacks has no ties.
     """
     found = origins(graph)
-    chosen = {name: found.get(name) for name, array in outputs.items() if _is_choice(array, found.get(name))}
+    chosen = {name: found.get(name) for name, array in outputs.items() if _is_categorical(array, found.get(name))}
     ranked = {name: origin.ranked for name, origin in chosen.items() if origin and origin.ranked is not None}
     scores = values(list(dict.fromkeys(node.input[0] for node in ranked.values()))) if ranked else {}
     share = min(MAX_RELATIVE_ERROR[precision], STEPS)
-    choices = {}
+    categorical = {}
     for name in chosen:
         node = ranked.get(name)
         array = scores.get(node.input[0]) if node else None
-        choices[name] = Choices(elements=int(outputs[name].size))
+        categorical[name] = Categorical(elements=int(outputs[name].size))
         if node and array is not None and 0 < array.size <= MOST_SCORES:
-            choices[name] = _with_ties(node, array, outputs[name], share)
-    return choices
+            categorical[name] = _with_ties(node, array, outputs[name], share)
+    return categorical
 
 
-def _is_choice(array: Array, origin: Origin | None) -> bool:
+def _is_categorical(array: Array, origin: Origin | None) -> bool:
     if origin is None:
-        return is_choice_by_type(array)
-    return origin.choice and (array.dtype.kind in "iub" or not origin.computed)
+        return is_categorical_by_type(array)
+    return origin.categorical and (array.dtype.kind in "iub" or not origin.computed)
 
 
-def _with_ties(node: "NodeProto", scores: Array, chosen: Array, share: float) -> Choices:
+def _with_ties(node: "NodeProto", scores: Array, chosen: Array, share: float) -> Categorical:
     """Where others than the chosen elements are as near to the best as `share` of the largest score."""
     import numpy as np
 
@@ -139,9 +139,9 @@ def _with_ties(node: "NodeProto", scores: Array, chosen: Array, share: float) ->
     ranked = np.moveaxis(scores.astype(np.float64), axis, -1)
     ranked = ranked if largest else -ranked
     if not 1 <= count <= ranked.shape[-1] or chosen.size != count * (scores.size // ranked.shape[-1]):
-        return Choices(elements=chosen.size)
+        return Categorical(elements=chosen.size)
     if not np.isfinite(ranked).all():
-        return Choices(elements=chosen.size)
+        return Categorical(elements=chosen.size)
     order = np.argsort(-ranked, axis=-1, kind="stable")[..., : count + NEAREST]
     best = np.take_along_axis(ranked, order, -1)
     limit, places = share * float(np.abs(ranked).max()), np.arange(count)
@@ -161,4 +161,4 @@ def _with_ties(node: "NodeProto", scores: Array, chosen: Array, share: float) ->
     for _, position, other in sorted(ties)[:MOST_TIES]:
         kept[position] = (*kept.get(position, ()), other)
     known = tuple(Tie(position, others) for position, others in kept.items())
-    return Choices(elements=chosen.size, ties=known, all_ties=len(ties) <= MOST_TIES)
+    return Categorical(elements=chosen.size, ties=known, all_ties=len(ties) <= MOST_TIES)
