@@ -165,10 +165,17 @@ class LateGroup(Group):
 
 
 class _VisibleFormatter(logging.Formatter):
-    """Messages quote devices, drivers and file names: their control characters are written out."""
+    """Messages quote devices, drivers and file names: their control characters are written out.
+
+    Warnings read as those of commands do; where more is asked for, the module of each message stands before it.
+    """
+
+    def __init__(self, *, modules: bool) -> None:
+        super().__init__("%(levelname)s %(name)s: %(message)s" if modules else "%(level)s: %(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
         """The record; lines of a traceback, and those that a message should not have, are marked as such."""
+        record.level = record.levelname.lower()
         return visible_lines(super().format(record))
 
 
@@ -184,8 +191,9 @@ def cli(ctx: click.Context) -> None:
     130 interrupted.
     """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_VisibleFormatter("%(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(level=log_level(ctx.meta), handlers=[handler])
+    level = log_level(ctx.meta)
+    handler.setFormatter(_VisibleFormatter(modules=level < logging.WARNING))
+    logging.basicConfig(level=level, handlers=[handler])
     # What SQLAlchemy's pool raises is shown as our errors are; that a signal met it as it closes is no error.
     logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
 

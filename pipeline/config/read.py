@@ -261,6 +261,17 @@ def read_config(path: Path, *, existing: bool = False) -> Config:
     return with_defaults(resolved_config)
 
 
+ORT_WORDS = {
+    "intra_op_threads": "threads", "intra_op_num_threads": "threads", "num_threads": "threads",
+    "inter_op_num_threads": "inter_op_threads", "ep": "provider", "execution_provider": "provider",
+    "providers": "provider", "provider_options": "options", "nnapi_flags": "flags", "arena": "memory_arena",
+    "cpu_arena": "memory_arena", "enable_cpu_mem_arena": "memory_arena", "enable_mem_pattern": "memory_pattern",
+    "allow_spinning": "spinning", "intra_op_thread_affinities": "affinities", "session_options": "session_config",
+    "config_entries": "session_config",
+}  # fmt: skip
+"""What ONNX Runtime and `ort-mobile perf` call keys of [[runs]], whose letters are nearer to those of others."""
+
+
 def _explain(path: Path, text: str, message: str) -> ConfigError:
     """Turn a message of msgspec into ours: key, line, and what was most likely meant."""
     reason, _, place = message.partition(" - at `")
@@ -268,7 +279,8 @@ def _explain(path: Path, text: str, message: str) -> ConfigError:
     table, values = _hint_at([part for part in parts if isinstance(part, str)])
     if unknown := re.search(r"unknown field `(.*)`", reason):
         key, keys = unknown.group(1), list(table.__struct_fields__)
-        close = difflib.get_close_matches(key, keys, n=1)
+        meant = ORT_WORDS.get(key, "") if table is RunConfig else ""
+        close = [meant] if meant else difflib.get_close_matches(key, keys, n=1)
         return ConfigError(
             f"unknown key `{key}`",
             where=_place(path, text, (*parts, key)),

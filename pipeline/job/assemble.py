@@ -16,6 +16,7 @@ import msgspec
 
 from device_runner.device import Device, DeviceFacts
 from device_runner.options import Denied
+from device_runner.providers import CPU
 from device_runner.result import Status
 from pipeline.campaign.plan import MAKERS, PlannedRun, decision_rule
 from pipeline.campaign.record import (
@@ -34,14 +35,14 @@ from pipeline.check.compare import sound
 from pipeline.check.library_proof import PROOFS as LIBRARY_PROOFS
 from pipeline.check.library_proof import LibraryProof, ProvenLibrary
 from pipeline.compat import rules
-from pipeline.config import BuildKind, Config, MeasureMode, ModelConfig, Target
+from pipeline.config import BuildKind, Config, MeasureMode, ModelConfig, RunConfig, Target
 from pipeline.convert.onnx_needs import needs_of_one
 from pipeline.core.errors import ExitCode, Finding, PipelineError, Severity, errors, warning
 from pipeline.core.features import Place
 from pipeline.core.files import ARTIFACTS, BUNDLE, REFERENCES, TYPED_CONFIG_FILE, sha256_of
 from pipeline.core.groups import grouped
 from pipeline.core.progress import NoProgress, Progress, StageLog
-from pipeline.core.variant import Artifact, Level
+from pipeline.core.variant import Artifact, Level, Variant
 from pipeline.job.prepare import crowded, profiled, sizes_of, unexpected
 from pipeline.job.sizes import needless_sizes
 from pipeline.job.stored import write_reports
@@ -249,6 +250,8 @@ def _choices(
         whole = [artifact for artifact in good.values() if artifact.model == model.name]
         # Where none of them loads, the gate before the bundle says why.
         allowed = [row for row in whole if f"{row.model}/{row.variant.name}" not in refused] or whole
+        # What is advised without a measurement runs on the CPU: of those that [[runs]] name for it, where they name any
+        named = [row for row in allowed if named_for_cpu(row.variant, record.config.runs)] or allowed
         if by_search := list(_tuned_choices(tuned, devices, target, model.name, allowed)):
             choices += by_search
             continue
@@ -271,12 +274,17 @@ def _choices(
             Rejected(variant=name, level=failure.level, why=f"could not be made: {failure.message}")
             for name, failure in failures.items()
         ]
-        if choice := choose(target, allowed, ran, devices, rule, rejected):
+        if choice := choose(target, allowed if ran else named, ran, devices, rule, rejected):
             choices.append(choice)
         else:
             reason = rejections(rejected) or model.error or "no variant of it could be made"
             withheld.append(Withheld(target=target.name, model=model.name, reason=reason))
     return tuple(choices), tuple(withheld)
+
+
+def named_for_cpu(variant: Variant, runs: Iterable[RunConfig]) -> bool:
+    """Whether [[runs]] name a variant in a run on the CPU."""
+    return any(CPU in run.providers and any(map(variant.matches, run.variants)) for run in runs)
 
 
 def _tuned_choices(

@@ -92,7 +92,23 @@ def patience(name: str, seconds: float, stop: threading.Event) -> Waiting:
 
 @contextlib.contextmanager
 def opened_alone(name: str, wait_seconds: float, library: str | None) -> Iterator[Opened]:
-    """One device, waited for while another process has it; raises what `open_device` and `require_library` raise."""
+    """One device, waited for while another process has it; raises what `open_device` and `require_library` raise.
+
+    A selector that means one device stands for it; SpecError where it means several.
+    """
+    scheme, _, rest = name.partition(":")
+    if scheme == "adb" and is_selector(rest):
+        present, silent = found([name], ready=True)
+        if len(present) > 1:
+            raise SpecError(
+                f"{len(present)} devices are meant, and one is measured here", where=name, why=", ".join(present),
+                remedy="name one of them with --device; `run`, `tune` and `gate` take several",
+            )  # fmt: skip
+        if not present:
+            why = "; ".join(skipped.text for skipped in silent) or "none is connected"
+            remedy = "`ort-mobile devices` says what each one needs"
+            raise MissingError("no device is ready", where=name, why=why, remedy=remedy)
+        (name,) = present
     with open_device(name, patience(name, wait_seconds, threading.Event())) as device:
         require_library([device], library)
         yield {device.name: device}, {device.name: device.facts()}, ()

@@ -69,7 +69,7 @@ def test_control_characters_in_the_log_are_written_out() -> None:
         f"logging.getLogger('device').warning('%s: lost', {HOSTILE_NAME!r})"
     )
     assert python("-c", code).err.splitlines() == [
-        r"WARNING device: \x1b[2J\x1b[H9 files are as they were made", r"  | remedy: none\x9b31m\u202e: lost",
+        r"warning: \x1b[2J\x1b[H9 files are as they were made", r"  | remedy: none\x9b31m\u202e: lost",
     ]  # fmt: skip
 
 

@@ -399,21 +399,20 @@ class Inspector:
                 raise unreadable(self.path, member.path, error) from error
             if max(len(self.libraries), len(self.models)) > MOST_PARTS:
                 raise unreadable(self.path, "", ValueError(f"it has over {MOST_PARTS:,} native libraries or models"))
-            if len(self.libraries) > before[0]:
-                row = self.libraries[-1]
+            for row in self.libraries[before[0] :]:  # a universal file of Apple's has one for each architecture
                 runtime = f"ONNX Runtime, {row.abi}" if row.kind else f"native libraries, {row.abi}"
-                self._count(runtime, member)
-            else:
+                self._count(runtime, row)
+            if len(self.libraries) == before[0]:
                 self._count("models" if len(self.models) > before[1] else "everything else", member)
         alone = self.path.is_file() and self.names == {self.path.name}
         if alone and not (self.libraries or self.models or self.findings):
             raise unreadable(self.path, "", ValueError("it is neither an archive nor a native library nor a model"))
 
-    def _count(self, part: str, member: Member) -> None:
+    def _count(self, part: str, counted: "Member | NativeLibrary") -> None:
         before = self.sizes.get(part, SizePart(part=part, files=0, packed_bytes=0, size_bytes=0))
         self.sizes[part] = SizePart(
-            part=part, files=before.files + 1, packed_bytes=before.packed_bytes + member.packed_bytes,
-            size_bytes=before.size_bytes + member.size_bytes,
+            part=part, files=before.files + 1, packed_bytes=before.packed_bytes + counted.packed_bytes,
+            size_bytes=before.size_bytes + counted.size_bytes,
         )  # fmt: skip
 
     def _look(self, member: Member) -> None:

@@ -178,6 +178,7 @@ class ModelOnDevice:
         before, after = (code_for(self.facts.platform, each, name) for each in (self.start, options))
         language = next(iter(after))
         lines, commands = [], []  # of a config, and what makes the file
+        changed = name  # what the next command takes
         if remedy.settings:
             lines += ["[[runs]]", *(f"{key} = {_toml(value)}" for key, value in remedy.settings.items())]
         lines += [f"# [[runs]] session_config: leave out {key}" for key in remedy.without]
@@ -185,11 +186,12 @@ class ModelOnDevice:
             lines += ["[variants]", f'levels = ["{remedy.level.value}"]']
         if remedy.steps:
             steps = " ".join(f"--do '{step}'" for step in remedy.steps)
-            commands.append(f"ort-mobile transform {name} {self.model.stem}.changed.onnx {steps}")
+            changed = f"{self.model.stem}.changed.onnx"
+            commands.append(f"ort-mobile transform {name} {changed} {steps}")
         if remedy.ort_format:
             on_arm = self.platform is OptimizerPlatform.ARM
             processor = "" if on_arm else f" --target-platform {self.platform.value}"
-            commands.append(f"ort-mobile convert {name} --level all --style fixed{processor} --output converted")
+            commands.append(f"ort-mobile convert {changed} --level all --style fixed{processor} --output converted")
         return MeasuredRemedy(
             remedy=remedy,
             run=options_name(options),

@@ -226,8 +226,10 @@ def sections(diagnosis: Diagnosis) -> tuple[Section, ...]:
     all_together = []
     if trial and trial.alone:
         alone = f"{trial.alone.remedy.name} alone: {gain(trial.alone.latency)}"
-        text = f"{trial.together.why or gain(trial.together.latency)}; {alone}"
-        all_together = [ListingNote(title=trial.together.remedy.name, text=text, code=_code(trial.together))]
+        text, better = f"{trial.together.why or gain(trial.together.latency)}; {alone}", trial.together
+        if trial.together.why or trial.together.ratio >= trial.alone.ratio:
+            text, better = f"{text}, which is no less: set that one", trial.alone
+        all_together = [ListingNote(title=trial.together.remedy.name, text=text, code=_code(better))]
     most = {f.check: "" if f.share is None else f" (at most {f.share:.1%} to gain)" for f in diagnosis.findings}
     ratios = {
         finding.check: ", ".join(

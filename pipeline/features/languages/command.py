@@ -23,7 +23,7 @@ def snippet(bundle: Path, language: str, model: str | None, target: str | None, 
 
     Options that the package of such apps cannot set are listed in the code and on stderr. The bundle is verified first.
     """
-    from pipeline.features.languages.snippet import LANGUAGES, lost, openings
+    from pipeline.features.languages.snippet import LANGUAGES, lost, openings, other_release
     from pipeline.features.languages.snippet import snippet as code_for
     from pipeline.release.app_code import target_of
     from pipeline.release.manifest import refuse_unproven, verify_bundle
@@ -38,11 +38,13 @@ def snippet(bundle: Path, language: str, model: str | None, target: str | None, 
     sizes = sizes_of(manifest.content, target_name)
     sizes = [rows for rows in sizes if names.issuperset(row.model for row in rows)]
     code, missing = code_for(language, opened, contexts, sizes), lost(language, opened, sizes)
+    releases = {row.ort_release for row in manifest.content.ships if row.target == target_name and row.model in names}
+    others = [text for release in sorted(releases) for text in other_release(language, release)]
     files = [opening.file for opening in opened]
     files += dict.fromkeys(name for opening in opened for name in opening.weights[:1])
     files += [Path(path).name for path in shipped_files(contexts)]
-    outputs.write_json({"target": target_name, "code": code, "files": files, "lost": missing})
-    for line in missing:
+    outputs.write_json({"target": target_name, "code": code, "files": files, "lost": missing, "runtime": others})
+    for line in (*missing, *others):
         click.echo(visible(f"warning: {line}"), err=True)
     if outputs.text:
         click.echo(code, nl=False)

@@ -15,6 +15,7 @@ from device_runner.providers import CPU, NNAPI, provider_named
 from device_runner.spec import ElementType, OptimizationLevel, RunOptions
 from pipeline.campaign.plan import options_name
 from pipeline.core.errors import ConfigError
+from pipeline.core.releases import line_of
 from pipeline.release.app_code import (
     ALLOCATOR,
     BUFFERS,
@@ -229,7 +230,8 @@ class Language:
 
     `blank` is a comment's start; `head` comes once, `write` gives the calls that set a way's options. `support` is a
     template that comes once, too, with what opens `contexts`, where it does, and picks sizes; a language without one
-    does neither. `has` says of a provider whether the package can append it.
+    does neither. `has` says of a provider whether the package can append it. `brings` says which ONNX Runtime the
+    package brings itself, and `pins` is its release where that is one.
     """
 
     title: str
@@ -242,6 +244,8 @@ class Language:
     support: str = ""
     contexts: bool = False
     has: Callable[[str], bool] = lambda _provider: True
+    brings: str = ""
+    pins: str = ""
 
 
 def openings(content: Content, target: str, model: str | None) -> list[Opening]:
@@ -365,6 +369,17 @@ def lost(language: str, opened: Sequence[Opening], sizes: Sequence[Sequence[Mode
     return texts
 
 
+def other_release(language: str, tested: str) -> list[str]:
+    """What a package brings in place of the release that was tested; nothing where it brings none of its own."""
+    kind, release = LANGUAGES[language], line_of(tested) if tested else None
+    if not kind.brings or (kind.pins and release == line_of(kind.pins)):
+        return []
+    tested = f"ONNX Runtime {tested}" if tested else "the release of this bundle"
+    return [
+        f"{kind.brings}, not {tested}, which was tested: build the app with that one, or release for what it brings"
+    ]
+
+
 def _provider_lacks(language: Language, options: RunOptions) -> list[str]:
     """What of a provider's options the package cannot set, as people call it."""
     coreml = provider_named(options.provider).name == "coreml" and bool(options.provider_options)
@@ -388,11 +403,14 @@ LANGUAGES: dict[str, Language] = {
         title="onnxruntime-react-native", blank="//", write=react_native, calls=REACT_NATIVE,
         platforms=("android", "ios"),
         head=("import { InferenceSession } from 'onnxruntime-react-native';",),
+        brings="onnxruntime-react-native 1.24.3 takes the newest ONNX Runtime when the app is built "
+        "(latest.integration on Android)",
         lacks=frozenset({"options", "coreml options"}), has=DART_PROVIDERS.__contains__,
     ),
     "flutter": Language(
         title="flutter_onnxruntime", blank="//", write=flutter, calls=FLUTTER, platforms=("android", "ios"),
         head=("import 'package:flutter_onnxruntime/flutter_onnxruntime.dart';",),
+        brings="flutter_onnxruntime 1.8.3 brings ONNX Runtime 1.25.0 on Android", pins="1.25.0",
         lacks=frozenset({"flags", "options", "coreml flags"}), has=DART_PROVIDERS.__contains__,
     ),
     "maui": Language(

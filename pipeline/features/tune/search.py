@@ -251,7 +251,7 @@ def run_race(
         bounds = compare_arms(alive, laps[:complete], delta, expected)
         dropped |= {
             arm: Dropped(
-                reason="dropped in the race, above the leader",
+                reason="worse than the best so far, in rounds beside it",
                 detail=f"in round {number}",
                 above=(interval.low - 1, interval.high - 1),
             )
@@ -624,7 +624,8 @@ class Search:
                 yield (
                     candidate,
                     Dropped(
-                        reason="left at the end of the race, beside the leader", above=(bounds.low - 1, bounds.high - 1)
+                        reason="not told apart from the best when the search ended",
+                        above=(bounds.low - 1, bounds.high - 1),
                     ),
                 )
             elif not has_model:

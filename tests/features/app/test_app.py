@@ -441,6 +441,29 @@ def test_a_stored_member_may_be_larger_than_a_directory(tmp_path: Path) -> None:
     assert [row["size_bytes"] for row in document["libraries"]] == [len(large)]
 
 
+def test_a_universal_file_counts_for_each_of_its_architectures(tmp_path: Path) -> None:
+    machines, build = (0x0100000C, 0x01000007), struct.pack("<6I", 0x32, 24, 7, 15 << 16, 0, 0)
+    images = [
+        struct.pack("<8I", 0xFEEDFACF, machine, 0, 6, 1, len(build), 0, 0) + build + b"_OrtGetApiBase\0" + bytes(200)
+        for machine in machines
+    ]
+    places = (1000, 2000)
+    table = b"".join(
+        struct.pack(">5I", machine, 0, place, len(image), 0)
+        for machine, place, image in zip(machines, places, images, strict=True)
+    )
+    universal = struct.pack(">2I", 0xCAFEBABE, 2) + table
+    for place, image in zip(places, images, strict=True):
+        universal = universal.ljust(place, b"\0") + image
+    framework = tmp_path / "own.xcframework/ios-arm64_x86_64-simulator/own.framework"
+    framework.mkdir(parents=True)
+    (framework / "own").write_bytes(universal)
+    parts = {row["part"]: (row["files"], row["size_bytes"]) for row in inspected(tmp_path)["parts"]}
+    assert {name: row for name, row in parts.items() if ", " in name} == {
+        f"native libraries, {name}": (1, len(images[0])) for name in ("arm64", "x86_64")
+    }
+
+
 def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     assert "no such file" in ort_mobile("app", tmp_path / "app.apk", code=2).err
 

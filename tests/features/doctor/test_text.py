@@ -1,10 +1,17 @@
 """What a diagnosis says: as fast only where that was shown, and lines that can be copied."""
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 
+from device_runner.device import DeviceFacts
+from device_runner.spec import RunOptions
 from pipeline.campaign.statistics.compare import Comparison, Verdict
+from pipeline.convert.request import OptimizerPlatform
 from pipeline.features.doctor.checks import DoctorFinding, MeasuredRemedy, Outcome, Remedy
-from pipeline.features.doctor.diagnosis import Diagnosis, Start, sections
+from pipeline.features.doctor.diagnose import ModelOnDevice
+from pipeline.features.doctor.diagnosis import Diagnosis, RemediesTogether, Start, sections
 from pipeline.report.wording import markdown
 
 
@@ -49,3 +56,28 @@ def test_lines_to_set_can_be_copied_from_markdown() -> None:
     assert "\n  ```toml\n  [[runs]]\n  threads = 1\n  ```\n" in text
     assert "\n  ```cpp\n  options.SetThreads(1); // `\n  ```\n" in text
     assert "\n  ```sh\n  ort-mobile convert my.onnx\n  ```\n" in text
+
+
+def test_the_best_alone_is_set_where_all_together_gain_no_more() -> None:
+    remedies = [
+        MeasuredRemedy(
+            remedy=Remedy(name=name), run="r", set=(f"# {name}",), latency=comparison(ratio, 0.6, 0.8, Verdict.FASTER)
+        )
+        for name, ratio in (("both", 0.71), ("arena", 0.67))
+    ]
+    trial = RemediesTogether(together=remedies[0], alone=remedies[1])
+    whole = Diagnosis(model="m", device="local", start=Start(run="cpu"), together=trial)
+    ((note,),) = [section.notes for section in sections(whole) if section.title == "What to set for all together"]
+    assert note.text.endswith("which is no less: set that one")
+    assert note.code == {"toml": ("# arena",)}
+
+
+def test_a_command_takes_the_file_that_the_one_before_it_made() -> None:
+    remedy = Remedy(name="both", steps=("fold-shapes",), ort_format=True)
+    subject = SimpleNamespace(
+        model=Path("m.onnx"), start=RunOptions(), facts=DeviceFacts(name="d", platform="linux"),
+        platform=OptimizerPlatform.AMD64,
+    )  # fmt: skip
+    transform, convert = ModelOnDevice.setting(subject, remedy).commands  # type: ignore[arg-type]
+    assert transform == "ort-mobile transform m.onnx m.changed.onnx --do 'fold-shapes'"
+    assert convert.startswith("ort-mobile convert m.changed.onnx ")

@@ -14,7 +14,7 @@ import onnxruntime
 import pytest
 
 from device_runner.spec import ExecutionMode, NnapiFlag, OptimizationLevel, RunOptions
-from pipeline.features.languages.snippet import LANGUAGES
+from pipeline.features.languages.snippet import LANGUAGES, other_release
 from tests.command import Done, ort_mobile
 from tests.debian_packages import unpacked
 from tests.features.android.samples import bundle, shipped, signature, tensor, two_classes
@@ -44,6 +44,20 @@ def reference(folder: Path) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
     x = (np.arange(64, dtype=np.float32) / np.float32(10) - np.float32(3)).reshape(1, 1, 8, 8)
     session = onnxruntime.InferenceSession(str(folder / "bundle/models/m.ort"))
     return x, np.asarray(session.run(None, {"x": x})[0])
+
+
+@pytest.mark.parametrize(
+    ("language", "release", "said"),
+    [
+        ("flutter", "1.29.0", "brings ONNX Runtime 1.25.0 on Android, not ONNX Runtime 1.29.0, which was tested"),
+        ("flutter", "1.25.1", ""),
+        ("react-native", "1.25.1", "takes the newest ONNX Runtime when the app is built"),
+        ("kotlin", "1.29.0", ""),
+    ],
+)
+def test_a_package_that_brings_another_release_is_named(language: str, release: str, said: str) -> None:
+    assert said in "".join(other_release(language, release))
+    assert bool(other_release(language, release)) is bool(said)
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

@@ -151,7 +151,7 @@ def test_a_race_drops_what_is_slower_and_ends_when_nothing_can_be_better() -> No
     run = laps({1: 0.0, 2: 0.2, 3: 0.005}, 20)
     standing = present(race([1, 2, 3], run, {}))
     assert standing.leader in (1, 3)
-    assert "above the leader" in standing.dropped[2].text
+    assert "worse than the best so far" in standing.dropped[2].text
     assert "can be more than 2% better" in standing.done
 
 
