@@ -18,9 +18,6 @@ from pipeline.advice.verdict import (
     verdict,
 )
 from pipeline.check.many import gpu_loss_alone
-from pipeline.compat.defects import Runtime
-from pipeline.compat.rules import DEFAULT_USE, findings_for, read_artifacts
-from pipeline.compat.written import refusals
 from pipeline.core.errors import ModelError, errors
 from pipeline.core.ort_session import NO_PREPACKING, make_session, ort_errors, session_options
 from pipeline.core.providers import COREML_MLPROGRAM, COREML_NN, NNAPI, PROVIDER_RULES, QNN, WEBGPU, XNNPACK
@@ -177,7 +174,8 @@ def fit(
         as_is.mkdir()
         views = open_views(source, Optimize.BASIC, as_is, {})
         cpu = _cpu_error(views)
-        lacking = "" if cpu else _release_error(views, settings[0].ort_release)
+        found = () if cpu else errors(views.lacking(settings[0], CPU))
+        lacking = "; ".join(dict.fromkeys(f"{error.what}: {error.remedy}" for error in found))
         before = _answers(views, settings)
         dynamic = before[0].dynamic
         guessed = unnamed(views.loaded.proto, given) if views.loaded else ()
@@ -250,18 +248,6 @@ def _cpu_error(views: Views) -> str:
         views.optimize = Optimize.NONE
         return error.why or error.what
     return ""
-
-
-def _release_error(views: Views, release: tuple[int, int]) -> str:
-    """What the release that the phone has lacks of the model, "" where nothing is known to be."""
-    name = views.source.name
-    if isinstance(views.subject, Path):
-        found = findings_for(
-            read_artifacts({name: views.subject}), name, Runtime(release=Release(*release)), DEFAULT_USE
-        )
-    else:
-        found = refusals(views.basic().proto, release, name)
-    return "; ".join(dict.fromkeys(f"{error.what}: {error.remedy}" for error in errors(found)))
 
 
 def _rows(before: Sequence[ModelAnswer], fixed: Sequence[ModelAnswer] | None, level: str = "") -> tuple[FitRow, ...]:

@@ -221,13 +221,13 @@ def check_artifact(artifact: ArtifactFacts, runtime: Runtime, use: RunOptions = 
     return tuple(finding for rule in rules for finding in rule(artifact, runtime, use))
 
 
-def check_onnx(model: ArtifactFacts, runtime: Runtime) -> tuple[Finding, ...]:
+def check_onnx(model: ArtifactFacts, runtime: Runtime, use: RunOptions = DEFAULT_USE) -> tuple[Finding, ...]:
     """As `check_artifact`, of a model in ONNX format, whose opset and demands count."""
     if runtime.kind is not BuildKind.FULL:
         what = f"this library ({runtime.kind} build of {runtime.release}) does not load ONNX models"
         why, remedy = "it knows the ORT format alone", "convert the model (`ort-mobile convert`), or ship a full build"
         return (_error(what, model.name, why, remedy),)
-    return tuple(finding for rule in (_old_opset, _demands) for finding in rule(model, runtime, DEFAULT_USE))
+    return tuple(finding for rule in (_old_opset, _demands) for finding in rule(model, runtime, use))
 
 
 def check_use(use: RunOptions, runtime: Runtime, where: str = "") -> tuple[Finding, ...]:

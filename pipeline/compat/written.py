@@ -1,18 +1,23 @@
 """An ONNX model written so that a release reads it, where that loses nothing."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
+from device_runner.providers import CPU
+from device_runner.spec import RunOptions
 from pipeline.compat.defects import Runtime
 from pipeline.compat.release_table import release_table
 from pipeline.compat.rules import check_onnx, facts_of
-from pipeline.core.errors import Finding, ModelError
+from pipeline.core.errors import Finding
 from pipeline.core.releases import Release
-from pipeline.model.edit import all_nodes, drop_unused_domains, keep_only, plain_domain, subgraphs
+from pipeline.model.edit import all_nodes, copied, drop_unused_domains, keep_only, plain_domain, subgraphs
 from pipeline.model.onnx_model import model_of
+from pipeline.model.types import CODES
 
 if TYPE_CHECKING:
     import onnx
+
+    from pipeline.partition.graph import Value
 
 TYPES_SINCE = {9: range(17, 21), 10: range(21, 23), 11: (23,), 12: (24,), 13: (25, 26), 14: (27, 28)}
 """Types of elements by the IR version that brought them (onnx.proto, enum Version)."""
@@ -36,19 +41,27 @@ def written_for(proto: "onnx.ModelProto", release: tuple[int, int]) -> None:
     proto.ir_version = min(proto.ir_version, max(row.ir, needed_ir(proto)))
 
 
-def refusals(proto: "onnx.ModelProto", release: tuple[int, int], where: str) -> tuple[Finding, ...]:
-    """What the CPU of a release lacks of a model, after what can be was written differently; () for one without types.
+def refusals(
+    proto: "onnx.ModelProto", release: tuple[int, int], where: str, values: "Mapping[str, Value]", provider: str = CPU
+) -> tuple[Finding, ...]:
+    """What a release lacks of a model, after what can be was written differently; `values` has what inner values are.
 
-    The graph is judged as it is: what a level of optimization takes away is asked for.
+    The graph is judged as it is: what a level of optimization takes away is asked for. Kernels of the CPU that are
+    missing are warnings where another provider is asked first.
     """
-    from pipeline.partition.graph import with_types
+    import onnx
 
-    try:
-        typed = with_types(proto)
-    except ModelError:  # no session here either, which says more
-        return ()
+    typed = copied(proto)
+    declared = {value.name for value in (*typed.graph.input, *typed.graph.output)}
+    del typed.graph.value_info[:]
+    typed.graph.value_info.extend(
+        onnx.helper.make_tensor_value_info(name, CODES[value.dtype], None)
+        for name, value in values.items()
+        if name not in declared and value.dtype in CODES
+    )
     written_for(typed, release)
-    return check_onnx(facts_of(model_of(typed, where), where), Runtime(release=Release(*release)))
+    use = RunOptions(provider=provider)
+    return check_onnx(facts_of(model_of(typed, where), where), Runtime(release=Release(*release)), use)
 
 
 def _write_nodes(

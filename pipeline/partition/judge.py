@@ -67,6 +67,10 @@ def judge(request: PartitionRequest) -> ModelAnswer:
         with scratch_folder(request.source) as folder:
             views = open_views(request.source, request.optimize, folder, request.sizes)
             answer = judge_views(views, request.settings, simulates=bool(request.simulate))
+            lacking = tuple(
+                finding.text for finding in views.lacking(request.settings, request.settings.rules.provider)
+            )
+            answer = msgspec.structs.replace(answer, warnings=(*answer.warnings, *lacking))
             fixed = _with_sizes(views, answer, request.settings) if request.likely else None
             simulated = _simulated(views, request, answer) if request.simulate else None
             answer = msgspec.structs.replace(answer, fixed=fixed, simulated=simulated)

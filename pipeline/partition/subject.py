@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from device_runner.files import open_regular
+from device_runner.providers import CPU, provider_named
+from device_runner.spec import RunOptions
 from pipeline.check.many import LARGEST_RUN_BYTES
-from pipeline.core.errors import ConfigError, ModelError, PipelineError
+from pipeline.core.errors import ConfigError, Finding, ModelError, PipelineError
 from pipeline.core.files import share_file, storage_errors
+from pipeline.core.releases import Release
 from pipeline.dataset import Dataset
 from pipeline.dataset.guess import assignments, complete_data, units, with_sums
 from pipeline.model.edit import copied
@@ -129,6 +132,21 @@ class Views:
             assert self.loaded, "an ORT format file is never optimized"  # noqa: S101 - an invariant
             self._saved = save_basic(self.loaded, self.folder)
         return self._saved
+
+    def lacking(self, settings: Settings, provider: str) -> tuple[Finding, ...]:
+        """What the release lacks of the model that ships, asked of the CPU or of a provider first."""
+        from pipeline.compat.defects import Runtime
+        from pipeline.compat.rules import findings_for, read_artifacts
+        from pipeline.compat.written import refusals
+
+        release, name = settings.ort_release, self.source.name
+        if isinstance(self.subject, Path):
+            runtime = Runtime(release=Release(*release))
+            use = RunOptions(provider=CPU if provider_named(provider).gpu else provider)  # a GPU's is said elsewhere
+            return findings_for(read_artifacts({name: self.subject}), name, runtime, use)
+        model = self.ships
+        assert model, "a loaded model ships"  # noqa: S101 - an invariant
+        return refusals(model.proto, release, name, self._graph(model.proto, model).values, provider)
 
     def later(self, model: "ModelProto") -> Graph:
         """The graph of the model that ships, after functions in it were inlined."""
