@@ -532,6 +532,13 @@ def release_tables(session: nox.Session) -> None:
     session.run("python", "docs/make_releases.py", *session.posargs, success_codes=[0, 1])
 
 
+@nox.session
+def release_agreement(session: nox.Session) -> None:
+    """What `convert --ort-release X` calls fit, run in X's own wheel, for half an hour; `-- --every 4 1.29`: a part."""
+    session.install("-e", ".[android]", "uv", *groups("test"))
+    session.run("python", "-m", "tests.release_agreement", *session.posargs)
+
+
 @development_session
 def precisions(session: nox.Session) -> None:
     """Whether docs/reference/precisions.md is what the rules say: real models in every precision, for minutes."""

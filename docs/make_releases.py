@@ -10,6 +10,7 @@ import argparse
 import itertools
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from device_runner.errors import UnavailableError
 from pipeline.compat.release_table import FILE, FORMAT
 from pipeline.core.releases import NEWEST_KNOWN, Release
 
@@ -125,16 +127,28 @@ def values_of(said: Sequence[Said]) -> dict[str, list[Any]]:
 
 
 def environment(minor: int, folder: Path) -> Path:
-    """The Python of an environment with the newest wheel of a minor release; CalledProcessError where there is none."""
+    """The Python of an environment with the newest wheel of a minor release; UnavailableError where there is none."""
     place = folder / f"1.{minor}"
     python = place / "bin" / "python"
-    if not python.exists():
-        numpy = "numpy<2" if minor < 19 else "numpy"  # wheels before 1.19 were built with the first
-        uv = [sys.executable, "-m", "uv"]
-        make: list[str | Path] = [*uv, "venv", "--quiet", "--python", sys.executable, place]
-        install = [*uv, "pip", "install", "--quiet", "--python", str(python), "--no-deps"]
-        subprocess.run(make, check=True)
-        subprocess.run([*install, f"onnxruntime==1.{minor}.*", numpy], check=True)
+    if python.exists():
+        return python
+    numpy = "numpy<2" if minor < 19 else "numpy"  # wheels before 1.19 were built with the first
+    uv = [sys.executable, "-m", "uv"]
+    steps: tuple[list[str], ...] = (
+        [*uv, "venv", "--quiet", "--python", sys.executable, str(place)],
+        [*uv, "pip", "install", "--quiet", "--python", str(python), "--no-deps", f"onnxruntime==1.{minor}.*", numpy],
+    )
+    for step in steps:
+        done = subprocess.run(step, capture_output=True, text=True, check=False)
+        if done.returncode:
+            shutil.rmtree(place, ignore_errors=True)  # without the wheel it is no environment of the release
+            here = f"Python {sys.version_info[0]}.{sys.version_info[1]}"
+            raise UnavailableError(
+                f"no wheel of onnxruntime 1.{minor} can be installed for {here}",
+                why=" ".join(done.stderr.split())[:300],
+                remedy=f"name a release from 1.{OLDEST} to {NEWEST_KNOWN}; for Python 3.13 and later there are none "
+                "before 1.20: run the session with an older one (nox --force-python 3.11)",
+            )
     return python
 
 
@@ -318,9 +332,9 @@ def main() -> int:
         for minor in range(OLDEST, NEWEST_KNOWN.minor + 2):  # the next one, too: it may have come
             try:
                 said.append(ask(environment(minor, environments), trials))
-            except subprocess.CalledProcessError as error:
+            except UnavailableError as error:
                 if minor <= NEWEST_KNOWN.minor:
-                    print(f"no wheel of 1.{minor} for this Python: {error}", file=sys.stderr)
+                    print(f"error: {error.text}", file=sys.stderr)
                     return 3
             else:
                 print(f"{said[-1]['version']}: {len(said[-1]['schemas'])} schemas, {len(said[-1]['kernels'])} kernels")

@@ -21,7 +21,10 @@ import numpy as np
 import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from docs.make_releases import environment
+from device_runner.errors import UnavailableError
+from docs.make_releases import OLDEST, environment
+from pipeline.core.errors import ConfigError
+from pipeline.core.releases import read_release
 from tests.command import ROOT
 
 RELEASES = ("1.17", "1.20", "1.23", "1.26", "1.29", "1.32")
@@ -229,7 +232,7 @@ def converted(models: Path, output: Path, release: str, form: str) -> list[dict[
     document = output.with_suffix(".json")
     command: list[str | Path] = [
         sys.executable, "-m", "pipeline", "convert", models, "--output", output, "--ort-release", release,
-        *FORMS[form], "--no-config", "--json", document, "--quiet",
+        *FORMS[form], "--abi", "x86_64", "--no-config", "--json", document, "--quiet",
     ]  # fmt: skip
     subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
     rows: list[dict[str, Any]] = json.loads(document.read_text("utf-8"))["artifacts"]
@@ -279,6 +282,15 @@ def compare(
     return counts, wrong
 
 
+def pythons_of(releases: Collection[str], environments: Path) -> dict[str, Path]:
+    """The Pythons of the releases' environments, all before any is asked for minutes. ConfigError, UnavailableError."""
+    minors = {name: read_release(name, "the release").minor for name in releases}
+    if young := [name for name, minor in minors.items() if minor < OLDEST]:
+        what = f"what {', '.join(young)} opens was never asked of its wheel"
+        raise UnavailableError(what, remedy=f"name releases from 1.{OLDEST} on")
+    return {name: environment(minor, environments) for name, minor in minors.items()}
+
+
 def main() -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -287,19 +299,20 @@ def main() -> int:
     parser.add_argument("--every", type=int, default=1, help="each so-many-th test of an operator")
     parser.add_argument("--real", type=Path, help="an archive of models instead")
     chosen = parser.parse_args()
-    failed = False
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
+        try:
+            pythons = pythons_of(chosen.releases, chosen.keep or work / "environments")
+        except (ConfigError, UnavailableError) as error:
+            print(f"error: {error.text}", file=sys.stderr)
+            return 3
         (models := work / "models").mkdir()
         inputs_of = write_real(models, chosen.real) if chosen.real else write_models(models, chosen.every)
-        print(f"{len(inputs_of)} models")
-        originals = ran(
-            Path(sys.executable), [(str(models / f"{name}.onnx"), file) for name, file in inputs_of.items()], work
-        )
-        broken = {Path(file).stem for file, why in originals.items() if why}
-        print(f"{len(broken)} do not run in the installed release:", ", ".join(sorted(broken)), flush=True)
-        for release in chosen.releases:
-            python = environment(int(release.partition(".")[2]), chosen.keep or work / "environments")
+        asked = [(str(models / f"{name}.onnx"), file) for name, file in inputs_of.items()]
+        broken = {Path(file).stem for file, why in ran(Path(sys.executable), asked, work).items() if why}
+        print(f"{len(inputs_of)} models; the installed release does not run:", ", ".join(sorted(broken)), flush=True)
+        failed = False
+        for release, python in pythons.items():
             counts, wrong = compare(release, python, models, inputs_of, work, broken)
             print(release, ", ".join(f"{verdict} {count}" for verdict, count in sorted(counts.items())))
             for line in wrong:

@@ -73,6 +73,15 @@ def wheel_tables() -> Iterator[WatchRow]:
     yield WatchRow("session config keys without a row", "0", str(len(young)), ", ".join(young))
 
 
+def release_rows() -> Iterator[WatchRow]:
+    """Whether the installed wheel has its row, and says what stands there."""
+    table, wheel = release_table(), metadata.version("onnxruntime")
+    row = table.row(line_of(wheel))
+    known = row is not None and row.line == line_of(wheel)
+    differs = "" if known else "releases.json lacks it: nox -s release_tables"
+    yield WatchRow("row of the newest wheel", row.wheel if row else "none", wheel, differs)
+
+
 def claims(library: LibraryFacts, every: int) -> Iterator[WatchRow]:
     """Claims of each so-many-th model of the ground truth, and of odd graphs, by our rules and by the library."""
     for archive in ARCHIVES:
@@ -123,7 +132,13 @@ def main() -> int:
     except UnavailableError as error:
         print(f"no library: {error}", file=sys.stderr)
         return 3
-    rows = [*releases(library), *wheel_tables(), *claims(library, chosen.every), *conversion_and_proof(library)]
+    rows = [
+        *releases(library),
+        *release_rows(),
+        *wheel_tables(),
+        *claims(library, chosen.every),
+        *conversion_and_proof(library),
+    ]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     for row in (WatchRow("what", "our rules", "newest", "look at"), *rows):
         print("  ".join(f"{text:<{width}}" for text, width in zip(row, (*widths, 0), strict=True)).rstrip())

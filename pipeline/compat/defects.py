@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from pipeline.config.tables import BuildKind
-from pipeline.core.abis import ARM32, ARM64
+from pipeline.core.abis import ARM32, ARM64, X86_64
 from pipeline.core.releases import Release, numbers_of
+from pipeline.model.onnx_model import ONNX_FORMAT
 from pipeline.model.ort_format import OrtGraph, OrtModel, OrtNode, RuntimeOptimization, Tensor, TensorType
 from pipeline.model.types import FLOAT, FLOAT16, INT8, UINT8
 
@@ -221,7 +222,7 @@ class Defect(NamedTuple):
 
     `measured` None: in all releases. `depends`: on the processor or the values, so that it is never an error. `needs`
     is the extension without whose code a library does not have it, `mended` the first release of a line that is mended
-    (1.24.4; the line itself has it).
+    (1.24.4; the line itself has it). `onnx`: of ONNX files, which a session optimizes again; others of ORT format.
     """
 
     name: str
@@ -234,11 +235,13 @@ class Defect(NamedTuple):
     depends: bool = False
     needs: str = ""
     mended: str = ""
+    onnx: bool = False
 
 
 def marks_of(model: OrtModel, read: ReadWeight | None = None) -> dict[str, str]:
     """The defects that an artifact may meet, by name, with the words that say where; `read` reads int8 weights."""
-    return {defect.name: mark for defect in DEFECTS if (mark := defect.find(model, read))}
+    onnx = model.format_version == ONNX_FORMAT
+    return {row.name: mark for row in DEFECTS if row.onnx is onnx and (mark := row.find(model, read))}
 
 
 def library_defects(release: str, processor: Runtime, extensions: Collection[str]) -> Iterator[Defect]:
@@ -356,7 +359,22 @@ INT8_SUMS = (
 )
 """What, why and remedy of `overflowing`."""
 
+
+def _with_sums(model: OrtModel, _: ReadWeight | None) -> str:
+    """Convolutions that add a fourth input, which level all makes of Conv and Add."""
+    graphs = model.graph.walk()
+    return _listed(node for graph in graphs for node in graph.nodes if node.op_type == "FusedConv" and _input(node, 3))
+
+
 DEFECTS: tuple[Defect, ...] = (
+    Defect(
+        "sum-layout", _with_sums,
+        lambda c: X86_64 in c.abis and c.release < Release(1, 27),
+        frozenset(Release(1, minor) for minor in (16, 17, 19, 20, 21, 23, 24, 26)),
+        "ONNX Runtime before 1.27 fails to run {mark} of an ONNX file on x86-64",
+        "its optimizer gives the convolution a layout of blocks, and what it adds not: Compute output and sum shape",
+        "ship level extended or none, or ORT format (style fixed)", onnx=True,
+    ),
     Defect(
         "unreplayable",
         lambda model, _: ", ".join(unreplayable((row.action, bool(row.produced_ops)) for row in _records(model))),

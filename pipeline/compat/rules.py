@@ -215,9 +215,7 @@ def facts_of(model: ort_format.OrtModel, name: str, read: ReadWeight | None = No
 
 def check_artifact(artifact: ArtifactFacts, runtime: Runtime, use: RunOptions = DEFAULT_USE) -> tuple[Finding, ...]:
     """Everything that speaks against loading this artifact with this library in this way; empty when nothing does."""
-    rules = (
-        (_format, _old_opset, _demands, _gpu, _captured) if artifact.format_version == ONNX_FORMAT else _ARTIFACT_RULES
-    )
+    rules = _ONNX_RULES if artifact.format_version == ONNX_FORMAT else _ARTIFACT_RULES
     return tuple(finding for rule in rules for finding in rule(artifact, runtime, use))
 
 
@@ -227,7 +225,7 @@ def check_onnx(model: ArtifactFacts, runtime: Runtime, use: RunOptions = DEFAULT
         what = f"this library ({runtime.kind} build of {runtime.release}) does not load ONNX models"
         why, remedy = "it knows the ORT format alone", "convert the model (`ort-mobile convert`), or ship a full build"
         return (_error(what, model.name, why, remedy),)
-    return tuple(finding for rule in (_old_opset, _demands) for finding in rule(model, runtime, use))
+    return tuple(finding for rule in _ONNX_RULES[1:] for finding in rule(model, runtime, use))
 
 
 def check_use(use: RunOptions, runtime: Runtime, where: str = "") -> tuple[Finding, ...]:
@@ -282,13 +280,22 @@ def _format(artifact: ArtifactFacts, runtime: Runtime, _use: RunOptions) -> Iter
         )
 
 
-def _old_opset(artifact: ArtifactFacts, runtime: Runtime, _use: RunOptions) -> Iterator[Finding]:
+def _before_table(artifact: ArtifactFacts, runtime: Runtime, _use: RunOptions) -> Iterator[Finding]:
+    """Of a release from before the table only the opset is known."""
+    if release_table().bit(runtime.release) or runtime.kind is not BuildKind.FULL:
+        return
     highest = at_release(OLD_OPSETS, runtime.release)
-    if not release_table().bit(runtime.release) and artifact.opset > highest and runtime.kind is BuildKind.FULL:
+    if artifact.opset > highest:
         yield _error(
             f"ONNX Runtime {runtime.release} does not take opset {artifact.opset}", artifact.name,
             f"a full build checks the model's opset even where all operators are older; it takes {highest}",
             f"export the model with opset {highest} or lower, or ship a later release",
+        )  # fmt: skip
+    elif artifact.format_version in ("", ONNX_FORMAT):
+        oldest = release_table().releases[0].release
+        yield _warning(
+            f"whether ONNX Runtime {runtime.release} opens this was not judged", artifact.name,
+            f"its IR version, operators and kernels are known from {oldest} on", f"ship {oldest} or later, or try it",
         )  # fmt: skip
 
 
@@ -435,7 +442,10 @@ def _keys(use: RunOptions, runtime: Runtime, where: str) -> Iterator[Finding]:
 
 
 _ARTIFACT_RULES: Sequence[Callable[[ArtifactFacts, Runtime, RunOptions], Iterator[Finding]]] = (
-    _format, _old_opset, _demands, _small, _replay, _defects, _gpu, _captured,
+    _format, _before_table, _demands, _small, _replay, _defects, _gpu, _captured,
+)  # fmt: skip
+_ONNX_RULES: Sequence[Callable[[ArtifactFacts, Runtime, RunOptions], Iterator[Finding]]] = (
+    _format, _before_table, _demands, _defects, _gpu, _captured,
 )  # fmt: skip
 _USE_RULES: Sequence[Callable[[RunOptions, Runtime, str], Iterator[Finding]]] = (_provider, _keys)
 

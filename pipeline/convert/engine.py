@@ -14,7 +14,7 @@ import msgspec
 
 from device_runner.errors import RunnerError, SpecError, UnavailableError
 from device_runner.files import sha256, sync
-from pipeline.compat.defects import REPLAY_NEEDS_KEY_SINCE, unreplayable, weight_reader
+from pipeline.compat.defects import REPLAY_NEEDS_KEY_SINCE, marks_of, unreplayable, weight_reader
 from pipeline.compat.release_table import release_table
 from pipeline.compat.written import written_for
 from pipeline.convert import steps
@@ -442,8 +442,14 @@ class _Maker:
             digest = sha256(path)
         if file.sha256 in self.needs:
             facts, minimal, extended = self.needs[file.sha256]
-            demands = release_table().demands(model_of(model.proto, str(path)))
-            facts = msgspec.structs.replace(facts, format_version=ONNX_FORMAT, defects={}, small=(), demands=demands)
+            read = model_of(model.proto, str(path))
+            facts = msgspec.structs.replace(
+                facts,
+                format_version=ONNX_FORMAT,
+                defects=marks_of(read),
+                small=(),
+                demands=release_table().demands(read),
+            )
             self.needs[digest] = (facts, minimal, extended)
         notes = tuple(dict.fromkeys((*file.notes, *loads_where(model.proto))))
         return msgspec.structs.replace(file, sha256=digest, size_bytes=path.stat().st_size, notes=notes), path

@@ -33,7 +33,7 @@ from device_runner.probe.elf import (
     read_images,
 )
 from pipeline.compat.contexts import plugin_release
-from pipeline.compat.defects import weight_reader
+from pipeline.compat.defects import marks_of, weight_reader
 from pipeline.compat.release_table import Demand, release_table
 from pipeline.compat.rules import ArtifactFacts, facts_of
 from pipeline.core.abis import ARM64
@@ -673,19 +673,21 @@ def scan_onnx(content: Buffer, name: str) -> tuple[ArtifactFacts, dict[str, Any]
                         if body.number == ATTRIBUTE_GRAPH and body.wire_type == LENGTH
                     ]
     opset = opsets.get("", opsets.get("ai.onnx", 1))
+    demands, defects = _asked(content, name)
     facts = ArtifactFacts(
-        name=name, format_version="", opset=opset, replays=False, demands=_demands(content, name)
+        name=name, format_version="", opset=opset, replays=False, demands=demands, defects=defects,
     )  # fmt: skip
     return facts, {"domains": tuple(sorted(domains)), "context": context, "npu": npu, "qairt": qairt}
 
 
-def _demands(content: Buffer, name: str) -> tuple[Demand, ...]:
-    """What a model asks of a release; () for one that nothing can read, which the library will say."""
+def _asked(content: Buffer, name: str) -> tuple[tuple[Demand, ...], dict[str, str]]:
+    """What a model asks of a release, and defects that it may meet; nothing of what cannot be read."""
     try:
         with memoryview(content) as view:
-            return release_table().demands(parse_onnx(view, name))
+            model = parse_onnx(view, name)
     except ModelError:
-        return ()
+        return (), {}
+    return release_table().demands(model), marks_of(model)
 
 
 def finding(rule: str, severity: Severity, what: str, where: str, why: str = "", remedy: str = "") -> Finding:
