@@ -26,6 +26,8 @@ from pipeline.core.variant import Level
 from pipeline.core.workers import Task, needed_bytes, run_tasks
 from pipeline.dataset import Dataset
 from pipeline.model.edit import onnx_opset
+from pipeline.model.guards import PACKED, four_bit_constants
+from pipeline.model.onnx_model import LeanModel
 from pipeline.model.sources import SourceModel, find_models, source_bytes
 from pipeline.partition.answer import SUFFIXES, ModelAnswer, Optimize, Settings
 from pipeline.partition.graph import refused
@@ -222,6 +224,7 @@ def fit(
             helps=helps_of(before, fixed, sizes or {}, unsuited),
             notes=(
                 *_notes(now, cpu, dynamic if sizes is None else (), fixed_cpu),
+                *([_four_bits(views.loaded)] if views.loaded and four_bit_constants(views.loaded.proto) else ()),
                 *(note for note in dict.fromkeys(quantized_advice(form, row) for row in now) if note and not unsuited),
                 *([loss.text] if loss else ()),
             ),
@@ -294,6 +297,12 @@ def _on_cpu(nodes: int, error: str) -> ProviderFit:
     if error:
         return ProviderFit(nodes=nodes, supported=0, verdict="no", reason=error)
     return ProviderFit(nodes=nodes, supported=nodes, verdict="yes", reason="every node has a kernel on the CPU")
+
+
+def _four_bits(model: LeanModel) -> str:
+    """That ORT format files of some levels only can hold a model's weights."""
+    first = four_bit_constants(model.proto)[0]
+    return f"the ORT format has no type for {first!r}, so levels none and basic give no file that loads; {PACKED}"
 
 
 def _notes(answers: tuple[ModelAnswer, ...], cpu: str, unsized: tuple[str, ...], refusal: str) -> tuple[str, ...]:

@@ -112,8 +112,7 @@ class Optimizer:
         return steps.to_parts(steps.optimize(start, again, self.context), steps.PLAIN, self.context)
 
     def check(self) -> None:
-        """ModelError for what would keep onnxruntime busy without end, or no ORT file can hold (see guards)."""
-        guards.check_tensor_types(self.model.proto, self.context.where)
+        """ModelError for what would keep onnxruntime busy without end (see guards)."""
         guards.check_structure(self.model.proto, self.context.where)
         guards.refuse_context((node.op_type for node in self.model.proto.graph.node), self.context.where)
         computed = guards.computed_constants(self.model.proto.graph)
@@ -340,6 +339,8 @@ class _Maker:
         self.target = line_of(request.release) if request.release else self.installed
         self.cache = Cache(Path(request.cache_folder)) if request.cache_folder else None
         self.written: dict[str, tuple[ConvertedFile, Path]] = {}
+        self.unstorable: dict[str, str] = {}
+        """By files in ORT format that were made, the constant that no release loads; "" where there is none."""
         self.placing: list[tuple[Path, Future[Path]]] = []
         self.on_disk: dict[Path, Path] = {}
         """By files that were made, the copy of each for the output folder."""
@@ -376,6 +377,13 @@ class _Maker:
             parts = self.optimizer.parts(msgspec.structs.replace(settings, onnx=False, reader=""))
             parts = for_release(parts, self.target) if settings.reader else parts
         file, path = self._write(parts, recorded=settings.save_records)
+        stuck = self.unstorable.get(file.sha256)
+        if stuck and not (settings.onnx and settings.level is Level.NONE):
+            made = settings.level not in (Level.NONE, Level.BASIC) and not settings.save_records
+            raise ModelError(
+                guards.UNSTORED, where=self.optimizer.context.where, why=f"{stuck}, which no ORT file can have",
+                remedy="use 8 bits, or ship the model itself: --format onnx --level none" if made else guards.PACKED,
+            )  # fmt: skip
         if settings.onnx:
             file, path = self._as_onnx(file, parts, settings.level)
         # Why a library gave up, or there is no compiler, is not for ever: such files are made again.
@@ -406,6 +414,7 @@ class _Maker:
                 model = parts.read(inner_types=self.request.preflight)
                 if recorded and not self.optimizer.model.weights and not replays(model):
                     self.optimizer.unrecorded = parts
+                self.unstorable[digest] = guards.unstorable(model.graph)
                 file = ConvertedFile(
                     size_bytes=path.stat().st_size,
                     sha256=digest,

@@ -18,6 +18,8 @@ from pipeline.core.groups import counted, grouped
 from pipeline.core.releases import installed_release, line_of
 from pipeline.core.variant import Level, Style, Variant
 from pipeline.core.workers import Task, run_tasks
+from pipeline.model.guards import unstorable
+from pipeline.model.onnx_model import read_onnx
 from pipeline.model.sources import SourceModel
 from pipeline.required_ops import Needs, needs_of_artifacts
 
@@ -79,13 +81,17 @@ def needs_of_one(
 
 def _written(file: Path, folder: Path, error: Exception | None, result: ConvertResult | None) -> Iterable[Path]:
     failures = result.failures if result else ()
+    made = [folder / artifact.file for artifact in result.artifacts] if result else []
+    low = {failure.variant.level for failure in failures} <= {Level.NONE, Level.BASIC}
+    if failures and low and not error and unstorable(read_onnx(file).graph):
+        return [file, *made]  # no ORT format file has their types: these levels are the model's own operators
     if error or failures or result is None:
         why = "; ".join(f"level {failure.variant.level.value}: {failure.text}" for failure in failures)
         raise ModelError(
             "what a reduced build needs for it is not known", where=str(file),
             why=why or str(error), remedy="leave the operator config out of its build, or use ORT format files",
         )  # fmt: skip
-    return [folder / artifact.file for artifact in result.artifacts]
+    return made
 
 
 def unproven(files: Iterable[str | Path], releases: Iterable[str]) -> Finding | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.core.errors import ModelError
 from pipeline.model.edit import constant_names
-from pipeline.model.ort_format import TensorType
+from pipeline.model.ort_format import OrtGraph, TensorType
 from pipeline.model.types import BY_CODE, LAST_STORED_TYPE
 
 if TYPE_CHECKING:
@@ -104,19 +104,31 @@ def shaped_bytes(elem_type: int, shape: Iterable[int]) -> int:
     return math.prod(shape) * (BY_CODE[elem_type].bits if elem_type in BY_CODE else 0) // 8
 
 
-def check_tensor_types(proto: "onnx.ModelProto", where: str) -> None:
-    """ModelError for a constant of a type that the ORT format lacks.
+def unstorable(graph: OrtGraph) -> str:
+    """A constant of a type that the ORT format lacks, with its type, as in `'W' is of type int4`; "" where none is.
 
     ONNX Runtime writes such a file without a word, and no release loads it (quantization Q.7).
     """
-    for graph in _bodies(proto.graph, where):
-        attributes = (a for node in graph.node for a in node.attribute if a.HasField("t"))
-        for tensor in (*graph.initializer, *(attribute.t for attribute in attributes)):
+    for part in graph.walk():
+        for name, tensor in part.initializers.items():
             if tensor.data_type > LAST_STORED_TYPE:
-                kind = tensor.DataType.Name(tensor.data_type) if tensor.data_type in tensor.DataType.values() else "new"
-                raise ModelError("the ORT format cannot hold the model's weights", where=where,
-                                 why=f"{tensor.name[:80]!r} is of type {kind}, which no ORT file can have",
-                                 remedy="use 8 bits, or weight-only, which packs 4 bits into uint8")  # fmt: skip
+                row = BY_CODE.get(tensor.data_type)
+                return f"{name[:80]!r} is of type {row.ort if row else tensor.data_type}"
+    return ""
+
+
+def four_bit_constants(proto: "onnx.ModelProto") -> list[str]:
+    """Constants of types that the ORT format lacks."""
+    tensors = [*proto.graph.initializer]
+    tensors += [a.t for node in proto.graph.node for a in node.attribute if a.HasField("t")]
+    return [tensor.name for tensor in tensors if tensor.data_type > LAST_STORED_TYPE]
+
+
+UNSTORED = "the ORT format cannot hold the model's weights"
+PACKED = (
+    "levels extended and all make MatMulNBits of MatMul and Gemm with 4-bit weights, blocks along their inner axis "
+    "(DequantizeLinear's axis 0), which holds bytes; --format onnx --level none ships the model itself"
+)
 
 
 def check_structure(proto: "onnx.ModelProto", where: str) -> None:

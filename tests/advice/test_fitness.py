@@ -234,6 +234,18 @@ def test_a_model_without_a_kernel_on_the_cpu_is_judged_all_the_same(tmp_path: Pa
     assert any("without optimization" in note for note in answer.notes)
 
 
+def test_weights_that_only_some_levels_can_store_are_told(tmp_path: Path) -> None:
+    weights = [helper.make_tensor("w", TensorProto.INT4, (2, 2), [1, 2, 3, 4]), helper.make_tensor("s", 1, (), [0.5])]
+    made = model(parsed_nodes("d = DequantizeLinear (w, s)  y = MatMul (x, d)"), [value("x", (2, 2))], ["y"], opset=21)
+    made.graph.initializer.extend(weights)
+    made.ir_version = 10
+    onnx.save(made, tmp_path / "m.onnx")
+    (answer,) = asked(tmp_path / "m.onnx").models
+    assert any(
+        "levels none and basic give no file that loads; levels extended and all" in note for note in answer.notes
+    )
+
+
 def test_ort_files_that_onnxruntime_does_not_load_are_no_on_the_cpu(tmp_path: Path) -> None:
     for level, verdict in ((TensorProto.INT8, "yes"), (TensorProto.INT4, "no")):
         weights = [helper.make_tensor("w", level, (2, 2), [1, 2, 3, 4]), helper.make_tensor("s", 1, (), [0.5])]

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from pipeline.convert import ConvertRequest, ConvertResult, convert_model
 from pipeline.convert.cache import Cache, semantic_digest
@@ -376,7 +376,7 @@ def test_impossible_constants_and_endless_functions_are_refused(tmp_path: Path) 
         convert(save(deep, tmp_path / "deep.onnx"), tmp_path)
 
 
-@pytest.mark.parametrize("level", [Level.BASIC, Level.ALL])
+@pytest.mark.parametrize("level", [Level.NONE, Level.BASIC])
 @pytest.mark.parametrize("place", ["initializer", "attribute"])
 def test_four_bit_weights_are_refused(tmp_path: Path, place: str, level: Level) -> None:
     """ONNX Runtime would write a file that no release loads."""
@@ -385,7 +385,30 @@ def test_four_bit_weights_are_refused(tmp_path: Path, place: str, level: Level) 
         (packed,) = [tensor for tensor in model.graph.initializer if tensor.name == "w"]
         model.graph.node.insert(0, helper.make_node("Constant", [], ["w"], value=packed))
         model.graph.initializer.remove(packed)
-    with pytest.raises(ModelError, match="'w' is of type INT4") as raised:
-        convert(save(model, tmp_path / "m.onnx"), tmp_path, (Variant(level=level, style=Style.FIXED),))
-    assert "weight-only" in raised.value.remedy
-    assert not list(tmp_path.rglob("*.ort"))
+    result = convert(save(model, tmp_path / "m.onnx"), tmp_path, (Variant(level=level, style=Style.FIXED),))
+    (failure,) = result.failures
+    assert "is of type int4" in failure.why
+    assert "--format onnx --level none" in failure.remedy
+    assert not result.artifacts
+    assert not list((tmp_path / "out").rglob("*.ort"))
+
+
+@pytest.mark.parametrize("kind", [TensorProto.INT4, TensorProto.UINT4])
+def test_four_bit_weights_that_a_level_packs_are_taken_at_it(tmp_path: Path, kind: int) -> None:
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s"], ["f"], axis=0, block_size=16),
+        helper.make_node("MatMul", ["x", "f"], ["y"]),
+    ]
+    constants = [
+        helper.make_tensor("w", kind, [32, 8], [number % 7 for number in range(256)]),
+        numpy_helper.from_array(np.full((2, 8), 0.1, np.float32), "s"),
+    ]
+    model = make(nodes, [value("x", [2, 32])], [value("y", [2, 8])], constants)
+    model.opset_import[0].version, model.ir_version = 21, 10
+    levels = [Variant(level=level, style=Style.FIXED) for level in (Level.NONE, Level.BASIC, Level.EXTENDED, Level.ALL)]
+    original = Variant(level=Level.NONE, style=Style.ONNX)
+    result = convert(save(model, tmp_path / "m.onnx"), tmp_path, (*levels, original))
+    assert [failure.variant.level for failure in result.failures] == [Level.NONE, Level.BASIC]
+    made = {artifact.variant: artifact.operators for artifact in result.artifacts}
+    assert made[levels[2]] == made[levels[3]] == {"com.microsoft:MatMulNBits": 1}
+    assert made[original] == {"ai.onnx:DequantizeLinear": 1, "ai.onnx:MatMul": 1}
