@@ -28,7 +28,9 @@ SECTIONS: dict[str, frozenset[str]] = {
         "--wait", "--wait-seconds",
     }),
     "Fixes": frozenset({"--advise", "--fix"}),
-    "Inputs": frozenset({"--test-data", "--input", "--dimension", "--labels", "--preprocess", "--part", "--samples"}),
+    "Inputs": frozenset({
+        "--test-data", "--input", "--dimension", "--labels", "--preprocess", "--part", "--samples", "--optional-input",
+    }),
     "Output": frozenset({
         "--junit", "--sarif", "--html", "--markdown", "--json", "--svg", "--fail-on", "--show-changes", "--help",
     }),
@@ -205,7 +207,7 @@ RARE = frozenset({
     "--custom-ops", "--plugin", "--blame", "--perf-test", "--concurrent", "--batch", "--stream", "--state",
     "--original", "--share-weights", "--show-changes", "--webgpu-options", "--coreml-options", "--context",
     "--keep-float", "--stop-ops", "--safe", "--reference", "--build-kind", "--max-battery-celsius",
-    "--min-battery-percent", "--simulate", "--sarif", "--junit", "--base-library",
+    "--min-battery-percent", "--simulate", "--sarif", "--junit", "--base-library", "--optional-input",
 })  # fmt: skip
 """Options that `COMMAND --help` only names: `help COMMAND` explains them."""
 FULL = "ort-mobile.full"
