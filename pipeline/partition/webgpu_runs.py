@@ -58,6 +58,11 @@ class GpuFile:
         constant = self.graph.constant(name)
         return self.graph.value(name).shape if constant is None else constant.dims
 
+    def dtype(self, name: str) -> str | None:
+        """The type of a value, be it a constant."""
+        constant = self.graph.constant(name)
+        return self.graph.value(name).dtype if constant is None else constant.dtype
+
     def rank(self, node: Node, slot: int = 0) -> int | None:
         """The number of dimensions of an input; None where it is not known."""
         shape = self.shape(node, slot)
@@ -160,9 +165,10 @@ def _empty(file: GpuFile, node: Node) -> bool:
     return any(shape is not None and 0 in shape for shape in shapes)
 
 
-REDUCTIONS = frozenset(
-    f"Reduce{name}" for name in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
-)
+REDUCTIONS = frozenset((
+    "ArgMax", "ArgMin", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
+    "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare",
+))  # fmt: skip
 
 
 def _unable(file: GpuFile, node: Node) -> bool:
@@ -180,7 +186,8 @@ def _unable(file: GpuFile, node: Node) -> bool:
         case "GridSample":
             return rank is not None and rank > 4
         case "Resize":
-            return rank is not None and rank > 4 and attributes.get("mode") in ("linear", b"linear")
+            linear = attributes.get("mode") in ("linear", b"linear")
+            return attributes.get("antialias") == 1 or (rank is not None and rank > 4 and linear)
         case "Softmax":
             return _softmax(file, node) or (
                 node.since_version < 13 and attributes.get("axis") == 0 and rank not in (None, 1)
@@ -283,7 +290,7 @@ RULES: tuple[FindingRule[Sequence[GpuFile]], ...] = (
     _rule(
         "half",
         _nodes(lambda file, node: file.half is False and any(
-            file.graph.value(name).dtype == "f16" for name in (*node.inputs, *node.outputs)
+            file.dtype(name) == "f16" for name in (*node.inputs, *node.outputs)
         )),
         "this GPU has no half precision (shader-f16), which {mark} computes in",
         "ship the float model to this class of devices",

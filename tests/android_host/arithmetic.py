@@ -21,7 +21,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from device_runner.android_host.device import AndroidHost, Phone, operand_type_codes
+from device_runner.android_host.device import AndroidHost, Phone, operand_type_codes, operation_codes
 from device_runner.android_host.inspection import Call, read_calls
 from device_runner.spec import NnapiFlag, OptimizationLevel
 from tests.android_host.runs import Outputs, outputs, run
@@ -39,21 +39,23 @@ SETTINGS: Mapping[str, tuple[int, tuple[NnapiFlag, ...]]] = {
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
-    """How far one model's outputs are apart, in its unit's limits: 1 is what passes."""
+    """How far one model's outputs are apart, in steps or relative to the largest value.
+
+    `operations` are those that NNAPI was given, each with the types of what it reads.
+    """
 
     model: str
     setting: str
     operations: tuple[str, ...]
-    types: tuple[str, ...]
     unit: str
     apart: float
     error: str = ""
 
     @property
-    def key(self) -> tuple[str, str]:
-        """The operations that it is about, and the types of what they compute."""
-        main = [name for name in self.operations if name not in AROUND] or list(self.operations)
-        return " + ".join(dict.fromkeys(main)), ", ".join(self.types)
+    def about(self) -> frozenset[str]:
+        """The operations that it is about."""
+        main = frozenset(name for name in self.operations if name.partition(" ")[0] not in AROUND)
+        return main or frozenset(self.operations)
 
     @property
     def text(self) -> str:
@@ -154,19 +156,19 @@ def apart(left: Outputs, right: Outputs, steps: Mapping[str, float]) -> tuple[fl
     return worst, unit
 
 
-def types_of(calls: Sequence[Call]) -> tuple[str, ...]:
-    """The types of the operands that operations read first and as weights, in their order."""
+def operations_of(calls: Sequence[Call]) -> tuple[str, ...]:
+    """The operations in the order in which they were added, each with the types of its value and its weights."""
     names = {code: name.removeprefix("TENSOR_") for name, code in operand_type_codes().items()}
     operands: dict[int, list[str]] = defaultdict(list)
+    operations = []
     for call in calls:
         if call["call"] == "Model_addOperand":
             operands[call["model"]].append(names.get(call["type"], str(call["type"])))
-    read: dict[str, None] = {}
-    for call in calls:
-        if call["call"] == "Model_addOperation" and call["operation"] not in AROUND:
+        elif call["call"] == "Model_addOperation":
             kinds = [operands[call["model"]][index] for index in call["inputs"][:2]]
-            read |= dict.fromkeys([kinds[0], *(kind for kind in kinds[1:] if "QUANT8" in kind)])
-    return tuple(read) or ("as given",)
+            read = dict.fromkeys([*kinds[:1], *(kind for kind in kinds[1:] if "QUANT8" in kind)])
+            operations.append(f"{call['operation']} {', '.join(read)}")
+    return tuple(operations)
 
 
 def compared(setting: str, listed: Mapping[str, Path], folder: Path) -> Iterator[Compared]:
@@ -181,7 +183,7 @@ def compared(setting: str, listed: Mapping[str, Path], folder: Path) -> Iterator
                 phone, path, folder / "nnapi", provider="nnapi", flags=flags, level=OptimizationLevel.NONE
             )  # fmt: skip
             calls = read_calls(record) if record.is_file() else []
-            operations = tuple(call["operation"] for call in calls if call["call"] == "Model_addOperation")
+            operations = operations_of(calls)
             if not operations:
                 continue
             cpu = run(phone, path, folder / "cpu", level=OptimizationLevel.NONE)
@@ -190,31 +192,32 @@ def compared(setting: str, listed: Mapping[str, Path], folder: Path) -> Iterator
             failed = f"{taken.failure.kind.value}: {taken.failure.message}"[:160] if taken.failure else ""
             far, unit = (0.0, "") if failed else apart(outputs(cpu), outputs(taken), steps_of(path))
             yield Compared(
-                model=name, setting=setting, operations=operations, types=types_of(calls), unit=unit, apart=far,
-                error=failed,
+                model=name, setting=setting, operations=operations, unit=unit, apart=far, error=failed
             )  # fmt: skip
 
 
 def table(rows: Sequence[Compared]) -> str:
-    """By operation and types."""
-    groups: dict[tuple[str, str], list[Compared]] = defaultdict(list)
+    """By operation and types; a model counts for each operation that it is about. Then what no model asked for."""
+    groups: dict[str, list[Compared]] = defaultdict(list)
     for row in rows:
-        groups[row.key].append(row)
-    lines = [
-        "| operation | types | models | farthest apart | over what passes | refused |",
-        "|---|---|---|---|---|---|",
-    ]
-    for (operation, types), members in sorted(groups.items()):
+        for operation in row.about:
+            groups[operation].append(row)
+    head = ("operation", "types", "models", "farthest apart", "over what passes", "refused")
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for operation, members in sorted(groups.items()):
         parts = []
         for unit, word in (("relative", "{:.1g}"), ("steps", "{:.2g} steps")):
-            of_unit = [row.apart for row in members if row.unit == unit and not row.error]
+            of_unit = [row.apart for row in members if row.unit == unit]
             parts += [word.format(max(of_unit))] if of_unit else []
         bad = [row for row in members if row.bad and not row.error]
         refused = len({row.model for row in members if row.error})
         of_bad = f"{len({row.model for row in bad})}, as {bad[0].model}: {bad[0].text}" if bad else ""
+        name, _, types = operation.partition(" ")
         count = len({row.model for row in members})
-        cells = operation, types, str(count), ", ".join(parts), of_bad.replace("|", "/"), str(refused or "")
+        cells = name, types, str(count), ", ".join(parts), of_bad.replace("|", "/"), str(refused or "")
         lines.append(f"| {' | '.join(cells)} |")
+    seen = {operation.partition(" ")[0] for row in rows for operation in row.operations}
+    lines += ["", f"Not asked for by any: {', '.join(sorted(operation_codes().keys() - seen)) or 'none'}."]
     return "\n".join(lines) + "\n"
 
 

@@ -153,6 +153,25 @@ def test_an_old_softmax_over_several_axes_fails_where_the_last_does_not_divide(
     assert rules(tmp_path / "m.onnx") == ["webgpu-kernel"] * fails
 
 
+def test_a_constant_in_half_precision_needs_a_gpu_with_it(tmp_path: Path) -> None:
+    model = parsed("g (float[1, 4] x) => (float[1, 4] y) { y = Pow (x, e) }", e=np.array(3, np.float16))
+    onnx.save(model, tmp_path / "m.onnx")
+    for half, refused in ((False, True), (True, False)):
+        told = [row.rule for row in gpu_findings(tmp_path / "m.onnx", Release(1, 29), {}, "m", half=half)]
+        assert told == ["webgpu-half"] * refused
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['(float[1, 1, 4, 4] x) => (float[1, 1, 2, 2] y) { y = Resize <mode = "cubic", antialias = 1> (x, , , z) }',
+     "(float[1, 4] x, int64[k] s) => (int64[1] y) { r = Reshape (x, s)  y = ArgMax <axis = -1, keepdims = 0> (r) }"],
+)  # fmt: skip
+def test_what_a_kernel_lacks_is_refused(text: str, tmp_path: Path) -> None:
+    constants = {"z": np.array([1, 1, 2, 2], np.int64)} if "z)" in text else {}
+    onnx.save(parsed(f"g {text}", 18, **constants), tmp_path / "m.onnx")
+    assert rules(tmp_path / "m.onnx") == ["webgpu-kernel"]
+
+
 def test_a_second_output_of_max_pool_counts_without_a_name(tmp_path: Path) -> None:
     model = parsed("g (float[1, 1, 4, 4] x) => (float[1, 1, 2, 2] y) { y = MaxPool <kernel_shape = [3, 3]> (x) }")
     model.graph.node[0].output.append("")

@@ -216,6 +216,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("sets", nargs="*", default=list(SETS))
     parser.add_argument("--only", default="", help="a part of the names of models")
+    parser.add_argument("--skip", nargs="*", default=[], help="parts of the names of models that are left out")
     parser.add_argument("--every", type=int, default=1, help="each so manieth model of a set")
     parser.add_argument("--refused", action="store_true", help="run what the rules refuse, too")
     parser.add_argument("--rows", type=Path, help="where each answer goes, as it comes")
@@ -231,7 +232,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         listed = {
             name: path for name, path in models(chosen.sets, Path(folder))
-            if chosen.only in name and not any(word in name for word in UNCERTAIN)
+            if chosen.only in name and not any(word in name for word in (*UNCERTAIN, *chosen.skip))
         }  # fmt: skip
         listed = dict(list(listed.items())[:: chosen.every])
         for row in ran(listed, ["--refused"] * chosen.refused):
