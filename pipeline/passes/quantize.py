@@ -1,6 +1,7 @@
 """Quantization without calibration data: dynamic, of weights alone, and half precision."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
@@ -282,7 +283,7 @@ def fp16(model: Model, options: HalfOptions, context: PassContext) -> Model:
     declare_types(LeanModel(proto=proto, folder=model.folder, weights={}), context.where)
     from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16
 
-    before = {node.name for node in proto.graph.node}
+    before, risky = {node.name for node in proto.graph.node}, list(_not_held(proto.graph))
     bodies = sum(1 for _ in subgraphs(proto.graph)) > 1
     with library_call(
         "onnxruntime.transformers cannot convert the model to half precision",
@@ -301,7 +302,78 @@ def fp16(model: Model, options: HalfOptions, context: PassContext) -> Model:
         raise NotApplicable("no weight became a 16-bit float", where=context.where,
                             why="all operators with weights are blocked or excluded",
                             remedy="block or exclude fewer")  # fmt: skip
+    halves = _half_constants(halved.graph)
+    if lost := [constant for constant in risky if constant.name in halves]:
+        more = f" and {len(lost) - MOST_LOST} more" if len(lost) > MOST_LOST else ""
+        readers = ",".join(dict.fromkeys(name for constant in lost for name in constant.readers[:MOST_LOST]))
+        context.warn(
+            f"half precision cannot hold {', '.join(constant.text for constant in lost[:MOST_LOST])}{more}: leave what "
+            f"reads them float (--keep-float '{readers}', keep_float of the model in the config)"
+        )
     return finished(halved, context)
+
+
+MOST_LOST = 5
+"""Constants that a warning names."""
+HELD_FROM = 2.0**-20
+"""Numbers below are 16 steps of half precision or fewer, whose rounding is three per cent of them and more."""
+EPSILON_OF = frozenset({"Add", "Max", "Clip"})
+"""Operators to which a small number keeps another away from 0."""
+NO_NUMBER = 1e30
+"""Constants so large stand for infinity, as of Clip and masks."""
+
+
+def _half_constants(graph: "onnx.GraphProto") -> set[str]:
+    """Names of constants in half precision, those of Constant nodes and bodies too."""
+    tensors = ((tensor.name, tensor) for body in subgraphs(graph) for tensor in body.initializer)
+    made = (
+        (node.output[0], x.t) for node in all_nodes(graph) if node.op_type == "Constant" for x in node.attribute
+        if x.name == "value"
+    )  # fmt: skip
+    return {name for name, tensor in (*tensors, *made) if tensor.data_type == FLOAT16}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Risky:
+    """A constant of a float graph that half precision does not hold, what becomes of it, and the nodes that read it."""
+
+    name: str
+    text: str
+    readers: tuple[str, ...]
+
+
+def _not_held(graph: "onnx.GraphProto") -> Iterator[_Risky]:
+    """Constants of a float graph whose numbers half precision cuts, or rounds by percents.
+
+    One negative number for all that is cut is a mask, and a number that is added, or a bound, may be any small one.
+    """
+    import numpy as np
+    from onnx import numpy_helper
+
+    tensors = [(tensor.name, tensor) for body in subgraphs(graph) for tensor in body.initializer]
+    readers: dict[str, list[onnx.NodeProto]] = {}
+    for node in all_nodes(graph):
+        if node.op_type == "Constant":
+            tensors += [(node.output[0], x.t) for x in node.attribute if x.name == "value"]
+        for name in node.input:
+            readers.setdefault(name, []).append(node)
+    for name, tensor in tensors:
+        if tensor.data_type != FLOAT:
+            continue
+        values = numpy_helper.to_array(tensor)
+        sizes = np.abs(values)
+        cut = values[(sizes > LARGEST) & (sizes < NO_NUMBER)]
+        largest = float(sizes[sizes < NO_NUMBER].max(initial=0.0))
+        of, text = readers.get(name, []), ""
+        if cut.size and not (cut.max() < 0 and cut.min() == cut.max()):
+            text = (
+                f"{name!r} ({cut.size} of its {values.size} numbers, up to {np.abs(cut).max():.3g}, become {LARGEST:g})"
+            )
+        elif 0 < largest < HELD_FROM and not (values.size == 1 and all(node.op_type in EPSILON_OF for node in of)):
+            held = max(float(np.float16(largest)), SMALLEST)
+            text = f"{name!r} (its largest number, {largest:.3g}, becomes {held:.3g})"
+        if text:
+            yield _Risky(name=name, text=text, readers=tuple(node.name for node in of))
 
 
 def written_out(proto: "onnx.ModelProto", where: str) -> "onnx.ModelProto":

@@ -5,11 +5,13 @@ import zipfile
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from pipeline.check.reference import make_reference
 from pipeline.check.result import Reference
@@ -186,3 +188,32 @@ def test_real_models_in_half_precision_that_a_gpu_computed_wrong_are_told(
     with zipfile.ZipFile(oracle / "real.zip") as packed:
         model = load_model(SourceModel(path=packed.extract(f"{name}.onnx", tmp_path)), tmp_path)
     assert bool(gpu_loss(model, referred(model, tmp_path), name)) == (name in WRONG_IN_HALF)
+
+
+@pytest.mark.parametrize(
+    ("constant", "words"),
+    [
+        (np.array([3e6, -0.5], np.float32), ("1 of its 2 numbers, up to 3e+06, become 65504", "--keep-float 'last'")),
+        (np.array(1e-9, np.float32), ("its largest number, 1e-09, becomes 5.96e-08", "--keep-float 'last'")),
+        (np.array([-1e9, 0], np.float32), ()),
+        (np.array(np.finfo("f").max), ()),
+        (np.array([0.5, 1e-12], np.float32), ()),
+    ],
+)
+def test_constants_that_half_precision_cannot_hold_are_named(
+    tmp_path: Path, constant: np.ndarray[Any, Any], words: tuple[str, ...]
+) -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"], name="first"),
+        helper.make_node("Mul", ["h", "s"], ["y"], name="last")
+    ]  # fmt: skip
+    tensors = [numpy_helper.from_array(np.ones((3, 2), np.float32), "w"), numpy_helper.from_array(constant, "s")]
+    inputs, outputs = (
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)]
+        for name, shape in (("x", [1, 3]), ("y", [1, 2]))
+    )
+    graph = helper.make_graph(nodes, "g", inputs, outputs, tensors)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    warnings: list[str] = []
+    fp16(saved(made, tmp_path), HalfOptions(), replace(context(tmp_path), warn=warnings.append))
+    assert all(word in "".join(warnings) for word in ("'s'", *words)) if words else not warnings
