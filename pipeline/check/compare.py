@@ -247,13 +247,16 @@ def compare_outputs(
             dead = _dead(original[name], actual[name]) if name in original else 0.0
             if not check.failed and dead > tolerance.floor_of(name):  # smaller numbers are rightly 0 in so few bits
                 why = f"it is 0 everywhere, and up to {dead:.3g} in the float original"
-                check = msgspec.structs.replace(check, passed=False, unknown=False, reason=why, limit=None)
+                check = msgspec.structs.replace(check, passed=False, unknown=False, reason=why, limit=None, remedy=DEAD)
             if check.unknown:
                 check = msgspec.structs.replace(check, reason=f"cannot judge on {tolerance.data}: {check.reason}")
             check = msgspec.structs.replace(check, random_inputs=tolerance.random_inputs)
         scale = name in original and tolerance.categories_of(name, expected) is None
         sqnr = sqnr_db(original[name], actual[name]) if scale else msgspec.UNSET
         yield msgspec.structs.replace(check, sqnr_db=sqnr, constants=tolerance.constants)
+
+
+DEAD = "leave the layers that make it float (`keep_float` of the model in the config), or ship float or half precision"
 
 
 def _dead(original: Array, actual: Array) -> float:
@@ -279,8 +282,9 @@ def with_first_step(
             limit = 0.0 if check.unequal else limit
             steps = zip(expected, given, strict=False)
             differ = (n for n, row in enumerate(steps, 1) if not np.allclose(*row, rtol=0, atol=limit, equal_nan=True))
-            first = f"step {next(differ, 1)} of {len(expected)} is the first that differs; "
-            check = msgspec.structs.replace(check, reason=first + check.reason)
+            if first := next(differ, 0):
+                where = f"step {first} of {len(expected)} is the first that differs; "
+                check = msgspec.structs.replace(check, reason=where + check.reason)
         yield check
 
 

@@ -503,6 +503,16 @@ def precision_of(model: "ModelProto", outputs: Iterable[Array] = ()) -> OutputPr
     return OutputPrecision.FLOAT16 if half else OutputPrecision.FLOAT32
 
 
+def precision_of_file(file: Path) -> OutputPrecision:
+    """What the numbers of a file in either format are: of 8-bit weights, too. ModelError when it cannot be read."""
+    graphs = list(read_artifact(file).graph.walk())
+    operators = {node.op_type for graph in graphs for node in graph.nodes}
+    if "DequantizeLinear" in operators or any(map(QUANTIZED.search, operators)):
+        return OutputPrecision.QUANTIZED
+    types = {tensor.data_type for graph in graphs for tensor in graph.initializers.values()}
+    return OutputPrecision.FLOAT16 if types & {FLOAT16, BFLOAT16} else OutputPrecision.FLOAT32
+
+
 VALUES_AT_ONCE = 64
 """So many inner values are in memory at a time, each from both models."""
 ROOM = 2.0

@@ -19,6 +19,7 @@ from device_runner.options import Denied
 from device_runner.providers import provider_named
 from device_runner.result import Caller, Failure, RunResult
 from device_runner.spec import Concurrency, Stream, TensorFile
+from pipeline.accuracy.result import FLOOR_DB
 from pipeline.campaign.measure import Bench, CampaignPlan
 from pipeline.campaign.plan import Inputs, PlannedRun, decision_rule, distinct, in_modes, options_name, recorded
 from pipeline.campaign.record import FailureRow
@@ -26,13 +27,14 @@ from pipeline.campaign.statistics.groups import t_quantile
 from pipeline.check.compare import (
     OutputCheck,
     OutputPrecision,
+    Tolerance,
     compare_outputs,
     read_tensor,
     usual_tolerance,
     with_first_step,
 )
 from pipeline.check.many import gpu_losses_of_files
-from pipeline.check.reference import make_stream, zero_states
+from pipeline.check.reference import make_stream, precision_of_file, repeated, zero_states
 from pipeline.check.result import StreamReference
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.core.files import scratch
@@ -106,8 +108,30 @@ def parse_states(texts: Sequence[str]) -> dict[str, str]:
     return states
 
 
-Original = tuple[tuple[TensorFile, ...], StreamReference]
-"""The inputs of the first step, and what the original computes."""
+class MadeOf(msgspec.Struct, frozen=True, kw_only=True):
+    """What files of a stream are made of: the original's precision, and whether its inputs are random."""
+
+    precision: OutputPrecision
+    random_inputs: bool
+
+    def tolerance(self, precision: OutputPrecision) -> Tolerance:
+        """What passes of a file in a precision."""
+        return msgspec.structs.replace(usual_tolerance(precision), random_inputs=self.random_inputs)
+
+
+Original = tuple[tuple[TensorFile, ...], StreamReference, MadeOf]
+"""The inputs of the first step, what the original computes, and what it is."""
+
+
+def by_noise(check: OutputCheck) -> OutputCheck:
+    """The check of an output in another precision: it passes from the floor of the signal to noise on."""
+    ratio = check.sqnr_db
+    if ratio is msgspec.UNSET or (check.failed and check.limit is None):  # no number, or dead
+        return check
+    if ratio is None or ratio >= FLOOR_DB:
+        return msgspec.structs.replace(check, passed=True, unknown=False, reason="")
+    reason = f"it is {ratio:.1f} dB from the original's, and at least {FLOOR_DB:g} dB are wanted"
+    return msgspec.structs.replace(check, passed=False, unknown=False, reason=reason)
 
 
 @contextmanager
@@ -142,19 +166,24 @@ def _original(
     tensors = make_feeds(SourceModel(path=model), dimensions, data, folder)
     feeds = zero_states({tensor.name: read_tensor(tensor).copy() for tensor in tensors}, stream.states, data.inputs)
     try:
-        reference = make_stream(open_session(Path(model)), feeds, stream, Path(folder))
+        given = repeated(data, inputs_of_file(Path(model))) if data.test_data else None
+        reference = make_stream(open_session(Path(model)), feeds, stream, Path(folder), given)
     except ort_errors() as error:
         raise ModelError("the original's stream does not run", where=model, why=first_line(error),
                          remedy="check --state, and give sizes with --dimension") from error  # fmt: skip
     first = (write_tensor(Path(folder) / f"first_{number}.bin", *row) for number, row in enumerate(feeds.items()))
-    return tuple(first), reference
+    made_of = MadeOf(precision=precision_of_file(Path(model)), random_inputs=not data.test_data)
+    return tuple(first), reference, made_of
 
 
 def measure_streams(
     original: Original, runs: Sequence[PlannedRun], plan: CampaignPlan, bench: Bench
 ) -> list[StreamRow]:
-    """The stream of each file, on the inputs of the original's; a row for each."""
-    first, reference = original
+    """The stream of each file, on the inputs of the original's; a row for each.
+
+    A file in another precision than the original's is judged by its signal to noise: what 32 bits keep says nothing.
+    """
+    first, reference, made_of = original
     inputs, tracked = Inputs(tensors=first, stream=reference.stream), reference.stream.tracked
     rows = []
     for number, run in enumerate(runs):
@@ -167,7 +196,10 @@ def measure_streams(
             continue
         expected = {tensor.name: read_tensor(tensor) for tensor in reference.outputs}
         outputs = {tensor.name: read_tensor(tensor) for tensor in result.outputs}
-        checks = compare_outputs(expected, outputs, usual_tolerance(OutputPrecision.FLOAT32))
+        precision = precision_of_file(Path(run.file))
+        other = precision is not made_of.precision
+        checks = compare_outputs(expected, outputs, made_of.tolerance(precision), expected if other else {})
+        checks = map(by_noise, checks) if other else checks
         times = sorted(result.latencies_ns)  # () in an emulator
         rows.append(
             msgspec.structs.replace(

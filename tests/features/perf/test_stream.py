@@ -83,6 +83,25 @@ def test_a_stream_that_carries_no_state_ends_elsewhere(model: Path, tmp_path: Pa
     assert whole["checks"][2]["limit"] != half["checks"][2]["limit"]
 
 
+def test_a_file_in_another_precision_is_judged_by_its_noise(tmp_path: Path) -> None:
+    """Weights of 8 bits are off by more than 32 bits allow, and right; a dead one is 0 dB from the original."""
+    text = """g (float[1, 2] x, float[1, 2] s) => (float[1, 2] y, float[1, 2] t)
+        <float[2, 2] w = {0.5, -0.25, 0.125, 0.75}> { y = MatMul (x, w)  t = Add (s, y) }"""
+    packed = text.replace(
+        "<float[2, 2] w = {0.5, -0.25, 0.125, 0.75}> {",
+        "<int8[2, 2] q = {@NUMBERS@}, float step = {0.0060}> { w = DequantizeLinear (q, step)",
+    )
+    original = onnx_samples.save(parsed(text), tmp_path / "float.onnx")
+    good, dead = (
+        onnx_samples.save(parsed(packed.replace("@NUMBERS@", numbers)), tmp_path / f"{name}.onnx")
+        for name, numbers in (("good", "83, -42, 21, 125"), ("dead", "0, 0, 0, 0"))
+    )
+    words = ("--stream", "6", "--state", "t=s", "--original", original)
+    assert all(check["passed"] and check["sqnr_db"] > 30 for check in row_of(streamed(good, *words))["checks"])
+    row = row_of(streamed(dead, *words, code=4))
+    assert [check["passed"] for check in row["checks"]] == [False, False]
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [
