@@ -17,6 +17,7 @@ from device_runner.providers import (
     CPU,
     NNAPI,
     NNAPI_DEVICES_API_LEVEL,
+    NNAPI_RELAXED_API_LEVEL,
     PROVIDERS,
     accepted_values,
     provider_named,
@@ -199,6 +200,16 @@ DEVICE_RULES: tuple[Rule, ...] = (
     (
         lambda o, d: NnapiFlag.CPU_DISABLED in o.flags and _below(d, NNAPI_DEVICES_API_LEVEL),
         "API {api_level}: CPU_DISABLED needs 29, and is ignored below",
+        "leave the flag out on this device",
+    ),
+    (
+        lambda o, d: NnapiFlag.CPU_ONLY in o.flags and _below(d, NNAPI_DEVICES_API_LEVEL),
+        "API {api_level}: CPU_ONLY needs 29, and is ignored below",
+        "leave the flag out on this device",
+    ),
+    (
+        lambda o, d: NnapiFlag.USE_FP16 in o.flags and _below(d, NNAPI_RELAXED_API_LEVEL),
+        "API {api_level}: USE_FP16 needs 28, and is ignored below",
         "leave the flag out on this device",
     ),
 )

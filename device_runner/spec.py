@@ -66,7 +66,7 @@ class ExecutionMode(StrEnum):
 
 
 class OptimizationLevel(StrEnum):
-    """What the session may still change in the graph; without effect on ORT format files but for saved fusions."""
+    """What the session may change in the graph; of ORT format files it replays fusions and changes layouts alone."""
 
     NONE = "none"
     BASIC = "basic"

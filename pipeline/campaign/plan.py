@@ -77,6 +77,7 @@ FIELDS = {
     "threads": "intra_op_threads",
     "inter_op_threads": "inter_op_threads",
     "execution_mode": "execution_mode",
+    "level": "optimization_level",
     "memory_arena": "cpu_arena",
     "memory_pattern": "memory_pattern",
     "thread_cores": "thread_cores",
@@ -228,7 +229,7 @@ def options_name(options: RunOptions) -> str:
             raw = key if "." in key and not key.startswith(PREFIXES) else f"config.{key}"
             entries.append(f"{SHORT_KEYS.get(key) or _plain(raw)}={_plain(value, '+%')}")
     for key, value in options.provider_options.items():
-        raw = f"option.{key}" if "." in key or key in (*FIELDS, *ENTRIES, "level") else key
+        raw = f"option.{key}" if "." in key or key in (*FIELDS, *ENTRIES) else key
         entries.append(f"{_plain(raw)}={_plain(value, '+%')}")
     return "+".join([*parts, *sorted(entries)])
 

@@ -159,7 +159,8 @@ def run_settings(command: AnyCommand) -> AnyCommand:
         config_options(RunConfig, *SESSION_KEYS, cls=SessionOption),
         session_option(
             "--level", "levels", callback=words(LEVELS), metavar="LEVEL,…",
-            help=f"Optimization level for .onnx files: {', '.join(LEVELS)}.  [default: all]",
+            help=f"Optimization level of the session: {', '.join(LEVELS)}. Of .ort files it decides replay and layouts."
+            "  [default: all]",
         ),
         session_option(
             "--session-config", callback=pairs, metavar="KEY=VALUE", multiple=True,

@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 import msgspec
 from msgspec import Meta
 
-from device_runner.spec import Allocator, ExecutionMode
+from device_runner.spec import Allocator, ExecutionMode, OptimizationLevel
 
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Count = Annotated[int, Meta(ge=1)]
@@ -229,6 +229,10 @@ class RunConfig(Table, frozen=True, kw_only=True):
     """Inter-op threads, for parallel execution mode; 0: chosen by ONNX Runtime."""
     execution_mode: OneOrMore[ExecutionMode] = ExecutionMode.SEQUENTIAL
     """sequential, or parallel (independent nodes run concurrently)."""
+    level: OneOrMore[OptimizationLevel] = OptimizationLevel.ALL
+    """Optimization level of the session: none, basic, extended, layout (from 1.23) or all. Of an ORT format file it
+    decides what is left: recorded fusions are replayed from extended on, layouts of 8-bit nodes change from layout on.
+    """
     spinning: OneOrMore[bool] | None = None
     """Whether idle threads spin: lower latency, more power. ONNX Runtime's default is yes."""
     affinities: OneOrMore[str] | None = None

@@ -41,7 +41,8 @@ from pipeline.model.edit import (
 )
 from pipeline.model.onnx_model import LeanModel, loadable
 from pipeline.partition.answer import Refusal, Settings, lost_to_dimensions
-from pipeline.partition.graph import FreshNames, Graph, Node, bodies, body_types, tensor_reader, view
+from pipeline.partition.graph import FreshNames, Graph, Node, bodies, body_types, tensor_reader, view, view_of_file
+from pipeline.partition.nnapi_load import crash_in_file
 from pipeline.partition.reference import check_asked, claims_of_named, differing, reference_aware
 from pipeline.partition.rules import Claim, claim
 from pipeline.partition.shown import (
@@ -188,6 +189,7 @@ def aware_parts(optimizer: "Optimizer", settings: SessionSettings, aware: AwareS
             return installed_parts(model, shown, settings, aware, context)
         if aware.way is Way.LIBRARY:
             parts = genuine_parts(model, shown, settings, aware, context)
+            parts = replace(parts, notes=(*parts.notes, *crash_notes(parts, shown, aware, context)))
             if aware not in optimizer.differences:
                 optimizer.differences[aware] = tuple(library_differences(shown, aware, context))
             return replace(parts, notes=(*parts.notes, *optimizer.differences[aware]))
@@ -230,9 +232,25 @@ def aware_parts(optimizer: "Optimizer", settings: SessionSettings, aware: AwareS
             viewed = viewer(closed, context.folder)
             notes += tuple(note for provider in aware.providers for note in close_off(closed, provider, viewed))
             parts = steps.to_parts(closed, SAVE, context)
+    notes += crash_notes(parts, shown, aware, context)
     borrowed = [provider.ort_release for provider in aware.providers if not has_rules(provider.ort_release)]
     aware_by = AwareBy(way=Way.PLUGIN, rules=str(rules_of(borrowed[0])) if borrowed else "")
     return replace(with_copies(parts, start), claimed=shown.claimed, notes=(*notes, *refused), aware_by=aware_by)
+
+
+def crash_notes(parts: steps.OrtParts, shown: ShownModel, aware: AwareSpec, context: PassContext) -> tuple[str, ...]:
+    """The warning of a file for NNAPI that no session at level all opens; the file's weights need not be there."""
+    if all(provider.provider != NNAPI for provider in aware.providers):
+        return ()
+    if not any(node.operator == "ai.onnx:QLinearConv" for node in parts.read().graph.nodes):
+        return ()
+    path = context.new_file(".ort")
+    path.write_bytes(parts.skeleton)
+    graph = view_of_file(path)
+    path.unlink()
+    claimed = {index for index, node in graph.nodes.items() if node_key(node) in shown.claims}
+    crash = crash_in_file(graph, claimed)
+    return (f"nnapi: {crash.text}; {crash.remedy}",) if crash else ()
 
 
 def _node_bytes(model: LeanModel) -> list[bytes]:

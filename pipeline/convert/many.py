@@ -395,8 +395,8 @@ class ConversionJob:
     def exit_code(self) -> ExitCode:
         """4 when outputs differ or the release cannot load an artifact, 1 when a model or variant failed.
 
-        Where all models failed for the same want (a wrong command line, a full disk) the code of that. What a release
-        does not have is no failure.
+        Where all models failed for the same want (a wrong command line, a full disk) the code of that. A variant that a
+        release does not have is no failure, a model without any other is.
         """
         differing = any(check.failed for checks in self.checks.values() for check in checks)
         if differing or any(errors(findings) for findings in self.findings.values()):
@@ -404,7 +404,7 @@ class ConversionJob:
         stopped = [row.error for row in self.converted if row.error]
         if stopped and len(stopped) == len(self.converted):
             return common_exit_code(stopped)
-        failed = any(c.error or any(not f.skipped for f in c.failures) for c in self.converted)
+        failed = any(c.error or c.nothing_made or any(not f.skipped for f in c.failures) for c in self.converted)
         return ExitCode.SOME_FAILED if failed else ExitCode.DONE
 
     def document(self) -> dict[str, Any]:

@@ -98,6 +98,11 @@ class Conversion:
         """The variants that could not be made, rules of the releases included."""
         return (*(self.result.failures if self.result else ()), *self.without_context)
 
+    @property
+    def nothing_made(self) -> bool:
+        """Whether every variant was left out, for a reason of its own."""
+        return not (self.error or self.artifacts or self.contexts) and bool(self.failures)
+
     def original_of(self, form: ModelInPrecision) -> SourceModel | None:
         """The float model that a form is compared with, None where it is that itself.
 

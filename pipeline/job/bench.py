@@ -38,7 +38,7 @@ from device_runner.device import identity as device_identity
 from device_runner.errors import RunnerError, SpecError
 from device_runner.files import decode_json, sha256
 from device_runner.result import host_name, utc_now
-from device_runner.spec import OptimizationLevel, RunOptions, Stream, TensorFile
+from device_runner.spec import RunOptions, Stream, TensorFile
 from pipeline import __version__
 from pipeline.campaign.measure import Bench
 from pipeline.campaign.plan import ALL_FILES, Inputs, PlannedRun, denied_here, known_denied
@@ -383,12 +383,7 @@ def planned_files(
             options=options,
         )
         failure = denied_here(options, facts, entries, run.sha256)
-        if failure:
-            reason = failure.message
-        elif options.optimization_level is not OptimizationLevel.ALL and file.suffix.lower() == ".ort":
-            reason = "levels have no effect on an ORT format file: its level was chosen when it was converted"
-        else:
-            reason = first_error(findings_of(name, options))
+        reason = failure.message if failure else first_error(findings_of(name, options))
         if reason:
             remedy = failure.remedy if failure else ""
             skipped.append(msgspec.structs.replace(run.skipped(reason, remedy), model=""))

@@ -137,6 +137,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             for flag, (level, instead) in IGNORED_BELOW.items()
             if flag in self.nnapi_flags and self.api_level < level
         ]
+        if self.nchw and self.api_level < NNAPI_DEVICES_API_LEVEL:
+            texts.append(
+                f"USE_NCHW needs API level {NNAPI_DEVICES_API_LEVEL}, asked for is {self.api_level}: below, NNAPI "
+                "takes no node whose layout matters (Conv, pools); leave it out"
+            )
         if NNAPI_API_LEVEL <= self.api_level < NNAPI_ADVISED_API_LEVEL:
             texts.append(
                 f"ONNX Runtime recommends NNAPI from API level {NNAPI_ADVISED_API_LEVEL} (Android 9) on, asked for is "
@@ -214,8 +219,8 @@ class LoadForecast(msgspec.Struct, frozen=True, kw_only=True):
     were inlined, and the nodes of earlier rounds stay compiled. `estimate` marks answers that had to predict the layout
     transformation of NHWC providers. `code` is that of the refusal behind `error`: "build" (the model of a partition
     cannot be built), "level" (NNAPI has what it is built of at a later API level), "layout" (the transformation undoes
-    a claim), or that of what ends the session while the provider is asked. `at_run`: a session is made, and then fails,
-    crashes or computes something else.
+    a claim, or ONNX Runtime crashes on that of the rest), or that of what ends the session while the provider is asked.
+    `at_run`: a session is made, and then fails, crashes or computes something else.
     """
 
     partitions: int = 0

@@ -9,7 +9,7 @@ from device_runner.providers import CHIPS
 from pipeline.check.many import gpu_loss_alone
 from pipeline.check.result import Reference
 from pipeline.core.errors import ModelError, PipelineError
-from pipeline.core.providers import WEBGPU
+from pipeline.core.providers import NNAPI, WEBGPU
 from pipeline.core.releases import Release, rules_of
 from pipeline.dataset import Dataset
 from pipeline.model.edit import all_nodes
@@ -29,6 +29,7 @@ from pipeline.partition.answer import (
     SizedAnswer,
 )
 from pipeline.partition.graph import Graph, Node, bodies
+from pipeline.partition.nnapi_load import crash_in_file
 from pipeline.partition.qnn.claims import of_chip, suspicions
 from pipeline.partition.qnn.kept import answer_entry, compiler_name, keep_answer
 from pipeline.partition.rules import Claim, claim, copied_bytes, copies_estimated, copies_of, unit_edges
@@ -123,6 +124,9 @@ def judge_views(views: Views, settings: Settings, *, simulates: bool = False) ->
         provider_claim = claim(shown, settings)
         first = ships, (provider_claim if shown is ships else claim(ships, settings))
         load = predict_load(rounds(model, first, views.later, settings), settings)
+        if settings.provider == NNAPI and not loaded and not load.error:
+            crash = crash_in_file(ships, provider_claim.claimed)
+            load = LoadForecast.failing(crash, estimate=True) if crash else load
         in_bodies = [(owner, body, claim(body, settings)) for owner, body in bodies(shown)]
         if settings.provider == WEBGPU and not load.error:
             load = _forecast_of_run(views, ships, settings, load)

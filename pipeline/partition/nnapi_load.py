@@ -3,7 +3,7 @@
 The order is that of ONNX Runtime's model builder: initializers, inputs, operations, outputs.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from math import prod
 
 from pipeline.partition.answer import LoadForecast, Refusal, Settings
@@ -316,6 +316,42 @@ def forecast(rounds: Iterable[tuple[Graph, Claim]], settings: Settings) -> LoadF
             return LoadForecast.failing(problem, estimate=settings.nhwc)
         counts.append(len(given.groups))
     return LoadForecast(partitions=counts[-1], rounds=tuple(counts), estimate=settings.nhwc)
+
+
+def crash_in_file(graph: Graph, claimed: Container[int]) -> Refusal | None:
+    """The first QLinearConv of an ORT format file on which a session at level layout or all crashes; None for none.
+
+    It is given another layout (NhwcTransformer) when NNAPI has compiled its nodes, and moving its Transposes fails
+    where a group that nobody takes is before it, or a node of NNAPI's reads it beside another of the CPU's: 13 of 13
+    files like that crashed, 24 others loaded (1.29, ep_rules D.7). ONNX files get layouts before NNAPI compiles.
+    """
+    if not any(index in claimed for index in graph.nodes):
+        return None
+    rest = {index: node for index, node in graph.nodes.items() if index not in claimed}
+    convolutions = {index for index, node in rest.items() if (node.op_type, node.domain) == ("QLinearConv", "")}
+    for index in sorted(convolutions):
+        readers = (edge.consumer for edge in graph.out_edges[index] if edge.consumer in claimed)
+        beside = any(len({edge.producer for edge in graph.in_edges[reader]} & rest.keys()) > 1 for reader in readers)
+        if beside or _after_group(graph, rest, index):
+            return Refusal(
+                "layout",
+                f"ONNX Runtime crashes on another layout for {rest[index].label}, which NNAPI leaves to the CPU",
+                "convert at level basic, quantize to u8 without channels (u8u8), ship the .onnx, or open the file with "
+                "level extended",
+            )
+    return None
+
+
+def _after_group(graph: Graph, rest: Mapping[int, Node], index: int) -> bool:
+    """Whether DequantizeLinear, a node and QuantizeLinear, all left to the CPU, feed a convolution."""
+    before = [edge.producer for edge in graph.in_edges[index] if edge.producer in rest]
+    before += [edge.producer for at in before if rest[at].op_type == "MaxPool" for edge in graph.in_edges[at]]
+    for quantize in (at for at in before if at in rest and rest[at].op_type == QUANTIZE):
+        node = _only_producer(graph, rest[quantize])
+        inputs = [edge.producer for edge in graph.in_edges[node.index]] if node and node.index in rest else []
+        if any(at in rest and rest[at].op_type == DEQUANTIZE for at in inputs):
+            return True
+    return False
 
 
 def build_refusal(graph: Graph, groups: Iterable[tuple[Node, ...]], settings: Settings) -> Refusal | None:

@@ -173,6 +173,12 @@ def _failure_lines(converted: Sequence[Conversion], *, warnings: bool) -> Iterat
             for failure in row.failures
             if not failure.skipped
         )
+        if row.nothing_made and not by_reason:
+            first = row.failures[0]
+            nothing = PipelineError(
+                "nothing was made of it: every variant is left out", why=first.why, remedy=first.remedy
+            )
+            failures.append((name, nothing, []))
         whole = not row.artifacts and len(by_reason) == 1
         for (what, why, remedy), variants in by_reason.items():
             failures.append((name, PipelineError(what, why=why, remedy=remedy), [] if whole else variants))

@@ -236,6 +236,7 @@ def names(text: str) -> list[str]:
         ('flags = ["USE_FP16", "USE_NCHW"]\nprovider = "nnapi"', ["nnapi+USE_FP16+USE_NCHW"]),
         ('flags = [[], ["NNAPI_FLAG_USE_FP16"]]\nprovider = "nnapi"', ["nnapi", "nnapi+USE_FP16"]),
         ('flags = "USE_FP16"\nprovider = "nnapi"', ["nnapi+USE_FP16"]),
+        ('level = ["none", "all"]', ["cpu+level=none", "cpu"]),
         ("spinning = [true, false]", ["cpu+spinning=on", "cpu+spinning=off"]),
         ("prepacking = [true, false]", ["cpu", "cpu+prepacking=off"]),
         ("memory_arena = false\nmemory_pattern = false", ["cpu+memory_arena=off+memory_pattern=off"]),

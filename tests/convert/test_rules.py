@@ -1,5 +1,7 @@
 """The rules of the releases, as a table."""
 
+from pathlib import Path
+
 import pytest
 
 from pipeline.compat.defects import unreplayable
@@ -7,6 +9,8 @@ from pipeline.config import REPLAY_KEY
 from pipeline.convert.request import OptimizerPlatform, SessionSettings, refusal, run_time_options, session_settings
 from pipeline.core.releases import Release
 from pipeline.core.variant import Level, Style, Variant
+from tests.command import ort_mobile
+from tests.onnx_samples import linear, save
 from tests.ort_models import ORT_STYLES
 
 NEW = Release(1, 31)
@@ -81,3 +85,12 @@ def test_replaying_needs_a_key_from_1_30_on() -> None:
     assert run_time_options(variant("all", "runtime"), Release(1, 29)) == {}
     assert run_time_options(variant("basic", "runtime"), Release(1, 31)) == {}
     assert run_time_options(variant("all"), Release(1, 31)) == {}
+
+
+def test_a_model_of_which_nothing_is_made_is_a_failure(tmp_path: Path) -> None:
+    path = save(linear(), tmp_path / "m.onnx")
+    asked = ("--level", "layout", "--ort-release", "1.22", "--output", tmp_path / "out")
+    ended = ort_mobile("convert", path, *asked, code=1)
+    assert "nothing was made of it: every variant is left out" in ended.err
+    assert "level layout came with 1.23" in ended.err
+    assert ort_mobile("convert", path, "--level", "basic,layout", *asked[2:]).code == 0, "one is enough"

@@ -10,6 +10,7 @@ from onnx import TensorProto, helper
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Settings
 from pipeline.partition.judge import PartitionRequest, judge
+from tests.command import ort_mobile
 from tests.onnx_samples import parsed_nodes
 from tests.partition_samples import NNAPI_NCHW, answer, chain, model, quantized, value
 from tests.values import present
@@ -147,3 +148,40 @@ def test_a_graph_of_quantized_functions_is_answered(api_level: int) -> None:
     given = judge(request)
     assert (given.error, given.nodes, given.partitions) == (None, 95, ())
     assert present(given.fixed).claimed == {27: 25, 31: 43}[api_level]
+
+
+def convolutions(middle: str) -> onnx.ModelProto:
+    """Convolutions with scales by channel, which NNAPI leaves to the CPU below API level 29, with something between."""
+    nodes = parsed_nodes(f"""
+        xq = QuantizeLinear (x, s, z)  a = QLinearConv (xq, s, z, w, ws, wz, s, z)  {middle}
+        c = QLinearConv (b, s, z, w, ws, wz, s, z)  d = DequantizeLinear (c, s, z)""")
+    constants = {"s": np.float32(0.1), "z": np.uint8(128), "w": np.ones((4, 4, 1, 1), np.int8)}
+    constants |= {"ws": np.full(4, 0.1, np.float32), "wz": np.zeros(4, np.int8)}
+    return model(nodes, [value("x", (1, 4, 8, 8))], ["d"], constants)
+
+
+GROUP = "ad = DequantizeLinear (a, s, z)  t = Tanh (ad)  b = QuantizeLinear (t, s, z)"
+
+
+@pytest.mark.parametrize(
+    ("middle", "crashes"),
+    [
+        ("b = Identity (a)", False),
+        (GROUP, True),
+        (f"{GROUP.replace('b =', 'bq =')}  b = MaxPool <kernel_shape = [1, 1]> (bq)", True),
+        ("ad = DequantizeLinear (a, s, z)  t = Erf (ad)  b = QuantizeLinear (t, s, z)", False),
+    ],
+)
+def test_a_file_with_convolutions_left_to_the_cpu_may_crash(tmp_path: Path, middle: str, crashes: bool) -> None:
+    """As measured with the Android library 1.29.0 at API level 28."""
+    path = tmp_path / "m.onnx"
+    onnx.save(convolutions(middle), path)
+    ort_mobile("convert", path, "--level", "extended", "--style", "fixed", "--output", tmp_path / "out")
+    request = PartitionRequest(
+        source=SourceModel(path=str(tmp_path / "out" / "m.extended-fixed.ort")),
+        settings=Settings(provider="nnapi", api_level=28),
+    )
+    load = judge(request).load
+    assert load is not None
+    assert bool(load.error) == crashes
+    assert ("open the file with level extended" in (load.remedy or "")) == crashes

@@ -444,7 +444,8 @@ WITHOUT_LAYOUTS = Remedy(name="level=extended", level=OptimizationLevel.EXTENDED
 def _level(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
     if not model.is_onnx:
         return _not_applicable(
-            check, "levels have no effect on an ORT format file: its level was chosen when it was converted"
+            check,
+            "the level of an ORT format file was chosen when it was converted; `perf --level` measures the session's",
         )
     if model.start.optimization_level is not OptimizationLevel.ALL:
         return _proposed(check, Remedy(name="level=all", level=OptimizationLevel.ALL))
