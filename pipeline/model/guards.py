@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pipeline.core.errors import ModelError
-from pipeline.model.edit import constant_names
+from pipeline.model.edit import constant_names, plain_domain
 from pipeline.model.ort_format import OrtGraph, TensorType
 from pipeline.model.types import BY_CODE, LAST_STORED_TYPE
 
@@ -58,6 +58,18 @@ MOST_INLINED = 1_000_000
 # FlatBuffers' verifier, which onnxruntime runs over an ORT format file, ends at 64 tables in one another: measured with
 # 1.31.1, a file with 18 bodies in one another loads and one with 19 does not.
 MAX_BODY_DEPTH = 18
+MAX_ONNX_BODY_DEPTH = 22
+"""Of what is only judged: sessions of ONNX files have no such end, and 22 take seconds."""
+WORDS: dict[str, tuple[frozenset[str], frozenset[str]]] = {
+    "auto_pad": (
+        frozenset(
+            {"Conv", "ConvTranspose", "ConvInteger", "QLinearConv", "DeformConv", "AveragePool", "MaxPool", "LpPool"}
+        ),
+        frozenset({"", "NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"}),
+    ),
+    "direction": (frozenset({"RNN", "GRU", "LSTM"}), frozenset({"forward", "reverse", "bidirectional"})),
+}
+"""Attributes of ONNX's operators that take some words only: with another no release makes a session (1.23.2, 1.32)."""
 INDEX_TYPES = frozenset({3, 5, 6, 7})
 RANGE_TYPES = frozenset({1, 5, 6, 7, 11})
 # These stay in the graph however constant their inputs are: they are what quantized kernels are made of.
@@ -131,10 +143,14 @@ PACKED = (
 )
 
 
-def check_structure(proto: "onnx.ModelProto", where: str) -> None:
-    """ModelError for nesting without end, and for constants that contradict themselves."""
-    _check_functions(proto, where)
-    for graph in _bodies(proto.graph, where):
+def check_structure(proto: "onnx.ModelProto", where: str, depth: int = MAX_BODY_DEPTH) -> None:
+    """ModelError for nesting without end, for constants that contradict themselves, and for what no release opens."""
+    if not proto.HasField("ir_version"):
+        raise ModelError("the model has no IR version", where=where, why="ONNX Runtime opens none without",
+                         remedy="set ir_version, or export the model again")  # fmt: skip
+    _check_functions(proto, where, depth)
+    for graph in _bodies(proto.graph, where, depth):
+        _check_attributes(graph, where)
         for sparse in graph.sparse_initializer:
             # An index for each value, inside the dense tensor: releases before 1.28 write wherever the indices say
             if not _is_sound(sparse):
@@ -151,6 +167,24 @@ def check_structure(proto: "onnx.ModelProto", where: str) -> None:
                                  remedy="export the model with another step")  # fmt: skip
 
 
+def _check_attributes(graph: "onnx.GraphProto", where: str) -> None:
+    """ModelError for a value of an attribute with which no release makes a session."""
+    for node in graph.node:
+        for attribute in node.attribute if plain_domain(node.domain) == "" else ():
+            operators, words = WORDS.get(attribute.name, (frozenset(), frozenset()))
+            text = attribute.s.decode("utf-8", "replace")
+            if node.op_type in operators and text not in words:
+                value, takes = repr(text[:40]), f"it takes {', '.join(sorted(filter(None, words)))}"
+            elif attribute.name == "block_size" and node.op_type in NEVER_FOLDED and attribute.i < 0:
+                value, takes = str(attribute.i), "it takes 0 or more"
+            else:
+                continue
+            raise ModelError(
+                f"{attribute.name} of {node.op_type} {node.name[:80]!r} is {value}", where=where, why=takes,
+                remedy="export the model again, or change the attribute",
+            )  # fmt: skip
+
+
 def refuse_context(operators: Iterable[str], where: str) -> None:
     """ModelError for what a provider has compiled already, by its operators."""
     if "EPContext" in operators:
@@ -162,14 +196,15 @@ def refuse_context(operators: Iterable[str], where: str) -> None:
         )
 
 
-def _bodies(graph: "onnx.GraphProto", where: str) -> "Iterator[onnx.GraphProto]":
-    """The graph and all bodies in it; ModelError deeper than MAX_BODY_DEPTH."""
+def _bodies(graph: "onnx.GraphProto", where: str, most: int = MAX_BODY_DEPTH) -> "Iterator[onnx.GraphProto]":
+    """The graph and all bodies in it; ModelError deeper than that."""
     stack = [(graph, 0)]
     while stack:
         current, depth = stack.pop()
-        if depth > MAX_BODY_DEPTH:
+        if depth > most:
+            slow = "ONNX Runtime loads no ORT file deeper" if most == MAX_BODY_DEPTH else "each level doubles the time"
             raise ModelError("the model's If, Loop or Scan bodies are nested too deep", where=where,
-                             why=f"they are nested over {MAX_BODY_DEPTH} deep; ONNX Runtime loads no ORT file deeper",
+                             why=f"they are nested over {most} deep; {slow}",
                              remedy="export the model with fewer levels of control flow")  # fmt: skip
         yield current
         for node in current.node:
@@ -198,7 +233,7 @@ def _array(tensor: "onnx.TensorProto") -> "np.ndarray[Any, Any] | None":
         return None
 
 
-def _check_functions(proto: "onnx.ModelProto", where: str) -> None:
+def _check_functions(proto: "onnx.ModelProto", where: str, depth: int) -> None:
     """ModelError when local functions call one another deeper than MAX_FUNCTION_DEPTH, in a circle, or too often."""
     bodies = {(f.domain, f.name): [(n.domain, n.op_type) for n in f.node] for f in proto.functions}
     waiting = {name: {called for called in body if called in bodies} for name, body in bodies.items()}
@@ -209,7 +244,7 @@ def _check_functions(proto: "onnx.ModelProto", where: str) -> None:
         waiting = {name: others - leaves for name, others in waiting.items() if others}
         if not waiting:
             break
-    nodes = sum(sizes.get((n.domain, n.op_type), 1) for graph in _bodies(proto.graph, where) for n in graph.node)
+    nodes = sum(sizes.get((n.domain, n.op_type), 1) for graph in _bodies(proto.graph, where, depth) for n in graph.node)
     if not waiting and sizes and nodes > MOST_INLINED:
         raise ModelError("the model's functions are too many nodes once they are inlined", where=where,
                          why=f"{nodes} nodes in place of {len(proto.graph.node)}, and at most {MOST_INLINED} are taken",

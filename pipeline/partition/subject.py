@@ -21,7 +21,13 @@ from pipeline.core.releases import Release
 from pipeline.dataset import Dataset
 from pipeline.dataset.guess import assignments, complete_data, units, with_sums
 from pipeline.model.edit import copied
-from pipeline.model.guards import check_constants, check_structure, computed_constants, shaped_bytes
+from pipeline.model.guards import (
+    MAX_ONNX_BODY_DEPTH,
+    check_constants,
+    check_structure,
+    computed_constants,
+    shaped_bytes,
+)
 from pipeline.model.onnx_model import (
     LeanModel,
     LoadedModel,
@@ -276,7 +282,7 @@ def open_subject(source: SourceModel, work_folder: Path, sizes: Mapping[str, int
             )
         return Spool(source, work_folder).fetch_model() if source.member else Path(source.path)
     loaded = load_model(source, work_folder)
-    check_structure(loaded.proto, source.name)
+    check_structure(loaded.proto, source.name, MAX_ONNX_BODY_DEPTH)
     return resized(loaded, sizes, work_folder) if sizes else loaded
 
 
