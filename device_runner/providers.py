@@ -20,6 +20,8 @@ NNAPI_DEVICES_API_LEVEL: Final = 29
 """Android's API levels from which NNAPI is there, from which it can be told to compute in half precision
 (relaxComputationFloat32toFloat16), and from which it names its devices and takes NCHW (ONNX Runtime's NNAPI provider,
 1.19 to 1.31)."""
+NNAPI_NEWEST_API_LEVEL: Final = 31
+"""The last API level by which its claims differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,10 +17,11 @@ from device_runner.android_host.build import build_host
 from device_runner.errors import RunnerError
 from device_runner.host_device import default_abi, find_processor
 from device_runner.library import LibraryFacts, resolve
+from device_runner.providers import NNAPI_NEWEST_API_LEVEL
 from device_runner.spec import OptimizationLevel
 from pipeline.convert import steps
 from pipeline.convert.request import AwareSpec, SessionSettings, has_installed
-from pipeline.convert.swallowed import hold_back, switch_off
+from pipeline.convert.swallowed import hold_back, swallowed, switch_off
 from pipeline.core.abis import ARM64, X86_64
 from pipeline.core.errors import ConfigError, DiskError, ModelError
 from pipeline.core.ort_session import WEIGHTS_FOLDER
@@ -189,7 +190,8 @@ def aware_parts(optimizer: "Optimizer", settings: SessionSettings, aware: AwareS
             return installed_parts(model, shown, settings, aware, context)
         if aware.way is Way.LIBRARY:
             parts = genuine_parts(model, shown, settings, aware, context)
-            parts = replace(parts, notes=(*parts.notes, *crash_notes(parts, shown, aware, context)))
+            told = (*crash_notes(parts, shown, aware, context), *newer_notes(parts, shown, aware))
+            parts = replace(parts, notes=(*parts.notes, *told))
             if aware not in optimizer.differences:
                 optimizer.differences[aware] = tuple(library_differences(shown, aware, context))
             return replace(parts, notes=(*parts.notes, *optimizer.differences[aware]))
@@ -232,7 +234,7 @@ def aware_parts(optimizer: "Optimizer", settings: SessionSettings, aware: AwareS
             viewed = viewer(closed, context.folder)
             notes += tuple(note for provider in aware.providers for note in close_off(closed, provider, viewed))
             parts = steps.to_parts(closed, SAVE, context)
-    notes += crash_notes(parts, shown, aware, context)
+    notes += (*crash_notes(parts, shown, aware, context), *newer_notes(parts, shown, aware))
     borrowed = [provider.ort_release for provider in aware.providers if not has_rules(provider.ort_release)]
     aware_by = AwareBy(way=Way.PLUGIN, rules=str(rules_of(borrowed[0])) if borrowed else "")
     return replace(with_copies(parts, start), claimed=shown.claimed, notes=(*notes, *refused), aware_by=aware_by)
@@ -251,6 +253,22 @@ def crash_notes(parts: steps.OrtParts, shown: ShownModel, aware: AwareSpec, cont
     claimed = {index for index, node in graph.nodes.items() if node_key(node) in shown.claims}
     crash = crash_in_file(graph, claimed)
     return (f"nnapi: {crash.text}; {crash.remedy}",) if crash else ()
+
+
+def newer_notes(parts: steps.OrtParts, shown: ShownModel, aware: AwareSpec) -> Iterator[str]:
+    """What a file for NNAPI of an older phone costs on the newest: it is fused where only that would claim."""
+    for settings in aware.providers:
+        if settings.provider != NNAPI or settings.api_level >= NNAPI_NEWEST_API_LEVEL:
+            continue
+        newest = claim(shown.graph, msgspec.structs.replace(settings, api_level=NNAPI_NEWEST_API_LEVEL))
+        claims = {node_key(node) for group in newest.groups for node in group}
+        lost = swallowed(shown.model.proto.graph, claims, parts.read().graph, fuses=False).lost
+        if lost:
+            yield (
+                f"made for API level {settings.api_level}: of {len(claims)} nodes that NNAPI takes at "
+                f"{NNAPI_NEWEST_API_LEVEL}, {len(lost)} are fused for the CPU in it; make one more for newer phones "
+                f"(--api-level {NNAPI_NEWEST_API_LEVEL}), or ship level basic to them"
+            )
 
 
 def _node_bytes(model: LeanModel) -> list[bytes]:

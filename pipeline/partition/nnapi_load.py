@@ -3,7 +3,7 @@
 The order is that of ONNX Runtime's model builder: initializers, inputs, operations, outputs.
 """
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from math import prod
 
 from pipeline.partition.answer import LoadForecast, Refusal, Settings
@@ -322,16 +322,16 @@ def crash_in_file(graph: Graph, claimed: Container[int]) -> Refusal | None:
     """The first QLinearConv of an ORT format file on which a session at level layout or all crashes; None for none.
 
     It is given another layout (NhwcTransformer) when NNAPI has compiled its nodes, and moving its Transposes fails
-    where a group that nobody takes is before it, or a node of NNAPI's reads it beside another of the CPU's: 13 of 13
-    files like that crashed, 24 others loaded (1.29, ep_rules D.7). ONNX files get layouts before NNAPI compiles.
+    where a group that nobody takes is before it, or a partition of NNAPI's reads it beside another of the CPU's: 18 of
+    18 files like that crashed, 24 others loaded (1.29, ep_rules D.7). ONNX files get layouts before NNAPI compiles.
     """
     if not any(index in claimed for index in graph.nodes):
         return None
     rest = {index: node for index, node in graph.nodes.items() if index not in claimed}
     convolutions = {index for index, node in rest.items() if (node.op_type, node.domain) == ("QLinearConv", "")}
+    read = _read_by_partition(graph, rest)
     for index in sorted(convolutions):
-        readers = (edge.consumer for edge in graph.out_edges[index] if edge.consumer in claimed)
-        beside = any(len({edge.producer for edge in graph.in_edges[reader]} & rest.keys()) > 1 for reader in readers)
+        beside = any(index in producers and len(producers) > 1 for producers in read)
         if beside or _after_group(graph, rest, index):
             return Refusal(
                 "layout",
@@ -340,6 +340,23 @@ def crash_in_file(graph: Graph, claimed: Container[int]) -> Refusal | None:
                 "level extended",
             )
     return None
+
+
+def _read_by_partition(graph: Graph, rest: Collection[int]) -> list[set[int]]:
+    """For each connected set of claimed nodes, the nodes of the CPU that it reads."""
+    read, seen = [], set[int]()
+    for start in graph.nodes.keys() - rest:
+        producers, waiting = set[int](), [start] if start not in seen else []
+        while waiting:
+            index = waiting.pop()
+            if index in rest or index in seen:
+                continue
+            seen.add(index)
+            before = [edge.producer for edge in graph.in_edges[index]]
+            producers |= {producer for producer in before if producer in rest}
+            waiting += [*before, *(edge.consumer for edge in graph.out_edges[index])]
+        read.append(producers)
+    return read
 
 
 def _after_group(graph: Graph, rest: Mapping[int, Node], index: int) -> bool:

@@ -346,6 +346,9 @@ def reference_aware(
 UNNAMED = "it names no nodes of inlined functions, so these are compared by their number"
 OTHER_SHAPES = "shapes of ours are from onnxruntime {ours}, not from {theirs}: a node may differ for that alone"
 NO_F16 = "a library for x86_64 leaves fp16 to the CPU, one for arm64 does not (XNNPACK compiles fp16 in for ARM only)"
+FORESEEN = "neither makes a session of it, as foreseen: {}"
+AFTER_ASKING = frozenset({"build", "level", "layout"})
+"""Codes of refusals that end a session once the provider has claimed."""
 TOKEN = re.compile(r"_token_\d+")
 """A number in names of copies that ONNX Runtime's hash order decides (`x/duplicated_token_3`)."""
 
@@ -353,6 +356,10 @@ TOKEN = re.compile(r"_token_\d+")
 def diff_claims(answer: ModelAnswer, library: LibraryClaims, settings: Settings, *, has_rules: bool) -> ClaimDiff:
     """The comparison for one model; without rules for the release (`has_rules`) the library's side alone."""
     if library.error is not None:
+        # The session that asks builds nothing: what ends it is what ends ours while the provider is asked.
+        if has_rules and answer.load and answer.load.error and answer.load.code not in AFTER_ASKING:
+            note = FORESEEN.format(library.error)
+            return ClaimDiff(path=answer.path, same=True, our_partitions=len(answer.partitions), notes=(note,))
         return ClaimDiff(path=answer.path, error=library.error, crashed=library.crashed)
     if library.rest:
         # The claims with all nodes that were not refused, each by itself

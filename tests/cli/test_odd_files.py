@@ -171,3 +171,26 @@ def nested(deep: int) -> onnx.ModelProto:
 
 def _float(name: str) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(np.float32)), [1])
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('y = MaxPool <kernel_shape = [1, 1], auto_pad = "SAME"> (x)', "auto_pad of MaxPool '' is 'SAME'"),
+        ('y = GRU <hidden_size = 1, direction = "sideways"> (x, x, x)', "direction of GRU '' is 'sideways'"),
+        ("y = DequantizeLinear <block_size = -2> (x, x)", "block_size of DequantizeLinear '' is -2"),
+        ("y = Relu (x)", "the model has no IR version"),
+    ],
+)
+def test_what_no_release_opens_is_refused_alike(tmp_path: Path, text: str, told: str) -> None:
+    model = helper.make_model(helper.make_graph(parsed_nodes(text), "g", [_float("x")], [_float("y")]))
+    if "IR" in told:
+        model.ClearField("ir_version")
+    (path := tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    assert told in ort_mobile("partition", path, "--ep", "nnapi", code=1).text
+    assert told in ort_mobile("convert", path, "--output", tmp_path / "out", code=1).err
+
+
+def test_bodies_that_no_ort_file_holds_are_judged(tmp_path: Path) -> None:
+    path = save(nested(MAX_BODY_DEPTH + 1), tmp_path / "m.onnx")
+    assert ort_mobile("partition", path, "--ep", "nnapi").code == 0

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
 import pytest
 
-from pipeline.partition.answer import Decision, ModelAnswer, Settings
+from pipeline.partition.answer import Decision, LoadForecast, ModelAnswer, Settings
 from pipeline.partition.reference import LibraryClaims, as_answer, diff_claims, differing, same_claims
 
 NNAPI = Settings(provider="nnapi", ort_release=(1, 29))
@@ -120,3 +121,13 @@ def test_a_crash_is_an_answer() -> None:
     theirs = LibraryClaims(id="m", release="1.29.0", error="the library ended by SIGSEGV", crashed=True)
     one = diff_claims(answer(["a"]), theirs, NNAPI, has_rules=True)
     assert (one.same, one.error, one.crashed) == (None, "the library ended by SIGSEGV", True)
+
+
+@pytest.mark.parametrize(("code", "same"), [("dynamic", True), ("build", None)])
+def test_a_session_that_neither_makes_is_the_same_answer(code: str, same: bool | None) -> None:
+    load = LoadForecast(code=code, error="the rank is unknown, which throws")
+    ours = msgspec.structs.replace(answer(), load=load)
+    theirs = LibraryClaims(id="m", release="1.29.0", error="unknown rank")
+    compared = diff_claims(ours, theirs, NNAPI, has_rules=True)
+    assert compared.same is same
+    assert (compared.error is None) == bool(same)
