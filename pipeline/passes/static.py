@@ -243,8 +243,9 @@ def chosen_nodes(
         and not (node.op_type == "Gemm" and not _has_plain_bias(node, constants))
     }
     if not chosen:
-        name, why = next(iter(ranges.left.items()), ("", "all nodes of these types are excluded"))
-        raise NotApplicable("no node can be quantized", where=where, why=f"{name} {why}".strip(),
+        first = next((f"the value {name!r} is {why}" for name, why in ranges.left.items()), "")
+        why = first or "all nodes of these types are excluded, or have no form that keeps their values"
+        raise NotApplicable("no node can be quantized", where=where, why=why,
                             remedy="check the calibration data, or name other operator types")  # fmt: skip
     return chosen
 

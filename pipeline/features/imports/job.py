@@ -122,9 +122,18 @@ LOAD_IT = (
 
 
 def has_code(path: Path) -> bool:
-    """Whether a .keras file has a Lambda layer, which Keras reads only where it is told that the file is trusted."""
-    with contextlib.suppress(OSError, KeyError, ValueError, zipfile.BadZipFile), zipfile.ZipFile(path) as packed:
-        return '"class_name": "Lambda"' in json.dumps(json.loads(packed.read("config.json")))
+    """Whether a file of Keras has a Lambda layer, which is read only where Keras is told that the file is trusted."""
+    config: Any = ""
+    with contextlib.suppress(OSError, KeyError, ImportError, zipfile.BadZipFile):
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as packed:
+                config = packed.read("config.json")
+        else:
+            h5py = importlib.import_module("h5py")  # comes with Keras
+            with h5py.File(path) as opened:
+                config = opened.attrs["model_config"]
+    with contextlib.suppress(ValueError):
+        return '"class_name": "Lambda"' in json.dumps(json.loads(config))
     return False
 
 
@@ -149,8 +158,11 @@ def _of_function(source: str) -> Trained:
     model, example, options = (*answer, {})[:3]
     row = next((row for row in FRAMEWORKS if row.has(model)), None)
     if row is None:
+        booster = type(model).__name__ == "Booster"
         raise ConfigError("the function gives no model of a known framework", where=source,
-                          why=f"it gave {type(model).__module__}.{type(model).__name__}", remedy=shape)  # fmt: skip
+                          why=f"it gave {type(model).__module__}.{type(model).__name__}",
+                          remedy="give the estimator, such as LGBMClassifier or XGBRegressor" if booster else shape,
+                          )  # fmt: skip
     row.need(source)
     parts = example if isinstance(example, (tuple, list)) else (example,)
     try:

@@ -97,6 +97,25 @@ def test_tensorflow_in_all_its_forms(tmp_path: Path) -> None:
 
 @pytest.mark.frameworks
 @pytest.mark.filterwarnings("ignore")
+def test_tensorflow_signatures_and_code_are_asked_for(tmp_path: Path) -> None:
+    tf = pytest.importorskip("tensorflow")
+    x = tf.TensorSpec([None, 4], tf.float32)
+    parts = {"double": lambda x: {"d": 2 * x}, "sum": lambda x: {"s": tf.reduce_sum(x, -1)}}
+    signatures = {name: tf.function(part).get_concrete_function(x=x) for name, part in parts.items()}
+    tf.saved_model.save(tf.Module(), tmp_path / "saved", signatures=signatures)
+    done = ort_mobile("import", "saved", "m.onnx", cwd=tmp_path, code=2)
+    assert "name one, as in saved:double" in done.err
+    done = ort_mobile("import", "saved:sum", "m.onnx", "--json", "-", cwd=tmp_path)
+    assert checked(done) == WHOLE
+    layers = tf.keras.layers
+    model = tf.keras.Sequential([layers.Input((4,)), layers.Lambda(lambda x: 2 * x)])
+    for name in ("code.keras", "code.h5"):
+        model.save(tmp_path / name)
+        assert "with safe_mode=False" in ort_mobile("import", name, "m.onnx", cwd=tmp_path, code=1).err
+
+
+@pytest.mark.frameworks
+@pytest.mark.filterwarnings("ignore")
 def test_tensorflow_layer_that_onnx_lacks_is_named(tmp_path: Path) -> None:
     for options in ((), ("--no-check",)):
         done = imported("tensorflow_own_layer", tmp_path / "m.onnx", *options, code=1)
