@@ -147,7 +147,8 @@ def head() -> str:
     """The page up to the tables of claims: precisions and recipes."""
     lines = [INTRO, "| name | what |\n| --- | --- |\n", "| `float` | the model as it is |\n"]
     lines += [f"| `{one.name}` | {one.title} |\n" for one in PRECISIONS.values()]
-    lines.append("| `auto` | the best of these for each provider of the targets, by the rules |\n\n")
+    auto = "the best of these for each provider of the targets, by the rules; for the CPU static and dynamic int8"
+    lines.append(f"| `auto` | {auto} |\n\n")
     lines.append(
         "Recipes stand for the precision that suits a provider:\n\n| recipe | is | gives |\n| --- | --- | --- |\n"
     )

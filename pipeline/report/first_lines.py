@@ -113,7 +113,8 @@ def accuracy_of(report: CampaignReport, choice: ChoiceRow) -> str:
         return f"{result.metric} {value}{beside}{drop}, on {counted(result.samples, 'sample')}"
     if _precision(report, choice):
         distance = wording.from_float(checks)
-        return "not measured: give test data" + (f"; {distance}" if distance else "")
+        why = (entry.why if entry else "") or "give test data"
+        return f"not measured: {why}" + (f"; {distance}" if distance else "")
     if not outputs:
         return "not compared with the original"
     if any(check.unknown for check in checks):

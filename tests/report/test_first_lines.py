@@ -49,6 +49,9 @@ def test_an_int8_file_is_called_so_with_its_accuracy_and_size_beside_the_origina
 def test_what_was_not_measured_is_said() -> None:
     *_, accuracy = first(shipping(INT8))
     assert accuracy == "not measured: give test data"
+    failed = (ArtifactAccuracy(model="mnist", variant=INT8.name, why="the labels fit no output"),)
+    *_, accuracy = first(shipping(INT8, failed))
+    assert accuracy == "not measured: the labels fit no output"
     *_, accuracy = first(shipping(Variant(level=Level.ALL), random=True))
     assert accuracy == "the original's: outputs differ by at most 4.2e-07, compared on random inputs"
 
