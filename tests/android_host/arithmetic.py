@@ -32,6 +32,8 @@ UNCERTAIN = ("random", "bernoulli", "multinomial", "dropout")
 """Families whose outputs are drawn."""
 AROUND = frozenset({"QUANTIZE", "DEQUANTIZE", "TRANSPOSE", "RESHAPE", "CAST", "SQUEEZE", "EXPAND_DIMS"})
 """What stands around the operation that a model is about."""
+FAR = 1e30
+"""Apart without a measure: other sizes, or no number on one side; JSON has no infinity."""
 FLOAT_LIMIT, STEP_LIMIT = 1e-4, 1.001
 SETTINGS: Mapping[str, tuple[int, tuple[NnapiFlag, ...]]] = {
     "30": (30, ()), "30 fp16": (30, (NnapiFlag.USE_FP16,)), "30 nchw": (30, (NnapiFlag.USE_NCHW,)), "28": (28, ()),
@@ -60,7 +62,8 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def text(self) -> str:
         """What it is apart, or its failure."""
-        return self.error or f"{self.apart:.2g}{' steps' * (self.unit == 'steps')}"
+        far = "other sizes, or no numbers" if self.apart == FAR else f"{self.apart:.2g}"
+        return self.error or f"{far}{' steps' * (self.unit == 'steps')}"
 
     @property
     def bad(self) -> bool:
@@ -144,7 +147,7 @@ def apart(left: Outputs, right: Outputs, steps: Mapping[str, float]) -> tuple[fl
     for name, array in left.items():
         a, b = array.astype(np.float64), right[name].astype(np.float64)
         if a.shape != b.shape:
-            return float("inf"), "shape"
+            return FAR, "shape"
         counted = np.isfinite(a)
         if not counted.any():
             continue
@@ -152,7 +155,7 @@ def apart(left: Outputs, right: Outputs, steps: Mapping[str, float]) -> tuple[fl
         if name in steps:
             unit = "steps"
         scale = steps.get(name) or max(float(np.abs(a).max()), 1e-9)
-        worst = max(worst, float(np.abs(a - b).max()) / scale if np.isfinite(b).all() else float("inf"))
+        worst = max(worst, float(np.abs(a - b).max()) / scale if np.isfinite(b).all() else FAR)
     return worst, unit
 
 
