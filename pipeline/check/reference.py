@@ -510,6 +510,8 @@ def precision_of_file(file: Path) -> OutputPrecision:
     if "DequantizeLinear" in operators or any(map(QUANTIZED.search, operators)):
         return OutputPrecision.QUANTIZED
     types = {tensor.data_type for graph in graphs for tensor in graph.initializers.values()}
+    # A level may widen half weights, and leave the values between that they are cast to
+    types |= {getattr(kind, "elem_type", 0) for graph in graphs for kind in graph.node_args.values()}
     return OutputPrecision.FLOAT16 if types & {FLOAT16, BFLOAT16} else OutputPrecision.FLOAT32
 
 

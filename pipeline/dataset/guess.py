@@ -20,7 +20,7 @@ from pipeline.core.errors import ConfigError, ModelError, PipelineError
 from pipeline.core.ort_session import load_session, ort_errors, session_options
 from pipeline.dataset import Dataset, TensorInfo, check_data, first_sample, samples, sizes_in
 from pipeline.dataset.files import write_tensor
-from pipeline.dataset.values import full_lengths
+from pipeline.dataset.values import LENGTH, full_lengths
 from pipeline.model.guards import check_structure
 from pipeline.model.onnx_model import LoadedModel, load_model, optional_inputs, prepare_model
 from pipeline.model.ort_format import TensorType, read_artifact
@@ -331,6 +331,8 @@ def kind_of(info: TensorInfo, axis: int, symbol: str) -> str:
     """What an axis counts, from its name, its place and the axes beside it."""
     shape, text = info.shape or (), symbol.lower()
     integer = bool(info.dtype) and str(info.dtype).startswith(("int", "uint", "bool"))
+    if integer and len(shape) == 1 and LENGTH.fullmatch(info.name):  # one length for each row of the batch
+        return "batch"
     batched = axis and isinstance(shape[0], str) and BATCH.search(shape[0])  # then N, behind it, is another size
     if BATCH.search(text) and not batched:
         return "batch"
@@ -649,6 +651,11 @@ def check_inputs(
         except ModelError as error:
             raise blame_dimensions(loaded, dimensions, data, error) from error
     return count
+
+
+def output_names(source: SourceModel, work_folder: str) -> tuple[str, ...]:
+    """The names of a model's outputs; ModelError for one that cannot be read."""
+    return tuple(output.name for output in load_model(source, Path(work_folder)).proto.graph.output)
 
 
 def blame_dimensions(

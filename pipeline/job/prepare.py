@@ -19,6 +19,7 @@ from device_runner.result import RunResult
 from device_runner.spec import RunOptions, RunSpec, Stream
 from pipeline.accuracy.evaluate import AccuracyRequest, measure_accuracy
 from pipeline.accuracy.result import ArtifactAccuracy
+from pipeline.accuracy.score import check_outputs
 from pipeline.campaign.plan import ALL_FILES, PlannedRun, options_name, planned_id, run_options
 from pipeline.campaign.record import Host, Prediction, RecordedRun, RefusedNodes, place
 from pipeline.check.compare import OutputCheck, sound, worst_sqnr
@@ -26,7 +27,16 @@ from pipeline.check.many import CheckedModel, check_all, check_all_inputs, make_
 from pipeline.check.reference import saturates_here
 from pipeline.check.result import Reference
 from pipeline.compat.contexts import NpuContext
-from pipeline.config import CheckConfig, Config, MeasureConfig, ModelConfig, Platform, Target, wanted_variants
+from pipeline.config import (
+    AccuracyConfig,
+    CheckConfig,
+    Config,
+    MeasureConfig,
+    ModelConfig,
+    Platform,
+    Target,
+    wanted_variants,
+)
 from pipeline.config.tables import is_function
 from pipeline.convert.aware import choose_reference
 from pipeline.convert.many import convert_models, require_compiler, with_contexts, with_shared_weights
@@ -42,6 +52,7 @@ from pipeline.core.releases import line_of
 from pipeline.core.variant import Artifact, Level, Style
 from pipeline.core.workers import Task, memory_budget, needed_bytes, run_tasks, shared_children, time_limit
 from pipeline.dataset import Dataset, Part, dataset_of, labelled_data, part_of
+from pipeline.dataset.guess import output_names
 from pipeline.model.sources import NamedModel, SourceModel, find_models, name_models
 from pipeline.partition.answer import ModelAnswer, Settings, make_settings
 from pipeline.partition.judge import PartitionRequest, judge
@@ -301,6 +312,25 @@ def _subject(model: NamedModel, table: ModelConfig) -> CheckedModel:
     return CheckedModel(model=model, data=dataset_of(table), labelled=labelled_data(table), stream=stream)
 
 
+def check_named_outputs(accuracy: AccuracyConfig, models: Sequence[tuple[NamedModel, ModelConfig]], work: Path) -> None:
+    """Raise ConfigError for an output of [accuracy] that no model has, before any work is done."""
+    named = [name for name in (accuracy.output, *accuracy.outputs) if name is not None]
+    if not named:
+        return
+    work.mkdir(parents=True)
+    tasks = [
+        Task(
+            label=model.name, call=partial(output_names, model.source, str(work)),
+            memory_bytes=needed_bytes(model.size_bytes),
+        )
+        for model, _ in models
+    ]  # fmt: skip
+    limit = time_limit(model.size_bytes for model, _ in models)
+    outcomes = list(run_tasks(tasks, memory_bytes=memory_budget(), timeout_seconds=limit))
+    if all(outcome.value for outcome in outcomes):  # what is wrong with a model is said when it is converted
+        check_outputs(accuracy, [name for outcome in outcomes for name in outcome.value or ()])
+
+
 @shared_children()
 def prepare(
     config: Config, models: Sequence[tuple[NamedModel, ModelConfig]], folder: Path, work: Path, progress: Progress
@@ -313,6 +343,7 @@ def prepare(
     require_compiler(variants.contexts)
     orders = precision_orders(config, models)
     tables = {model.name: table for model, table in models}
+    check_named_outputs(config.accuracy, models, work / "outputs")
     check_all_inputs([_subject(row.model, tables[row.model.name]) for row in orders if not row.base.steps], work)
     sets = make_precisions(orders, auto_providers(config), work, cache_folder() / "passes", progress)
     changed = [row.base for row in sets if row.base.steps and not row.base.error]

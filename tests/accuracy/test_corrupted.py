@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -10,11 +11,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 from pipeline.accuracy.evaluate import AccuracyRequest, evaluate_model
 from pipeline.accuracy.result import AccuracyResult, ArtifactAccuracy, DropVerdict
+from pipeline.accuracy.score import score
 from pipeline.config import AccuracyConfig
 from pipeline.config.tables import OutputBudget
 from pipeline.core.errors import ConfigError
-from pipeline.dataset import Dataset
+from pipeline.dataset import Dataset, Sample
 from pipeline.model.sources import SourceModel
+from tests.command import ort_mobile
 
 SAMPLES = 400
 OUTPUTS = {"probabilities": [1, 5], "boxes": [1, 4], "speed": [1, 1], "label": [1]}
@@ -175,6 +178,25 @@ def test_without_evaluation_data_the_check_decides_on_the_floor() -> None:
     far = ArtifactAccuracy(model="m", variant="v", why="there are no evaluation data", sqnr_db=-19.8)
     assert far.refused(None) == "is too far from float (-19.8 dB; at least 10 dB without a budget)"
     assert not ArtifactAccuracy(model="m", variant="v", why="there are no data", sqnr_db=12.0).refused(None)
+
+
+def test_labels_that_fit_no_output_are_one_error() -> None:
+    outputs: dict[str, Any] = {"boxes": np.zeros((1, 8, 4), np.float32), "count": np.zeros(1, np.int64)}
+    sample = Sample(name="s", inputs={}, expected=list(outputs.items()), label=3)
+    with pytest.raises(ConfigError, match="the labels fit no output") as caught:
+        score([(sample, outputs)], "m", AccuracyConfig(), "d")
+    assert "boxes float32 [1, 8, 4], count int64 [1]" in caught.value.why
+    assert "miou, map, wer" in caught.value.remedy
+
+
+def test_a_budget_for_no_output_ends_a_run_before_it_begins(tmp_path: Path) -> None:
+    onnx.save(detector(), str(tmp_path / "m.onnx"))
+    config = 'name = "m"\n[[models]]\npath = "m.onnx"\n[accuracy.outputs.box]\nmax_drop = 0.1\n'
+    (tmp_path / "m.toml").write_text(config)
+    ended = ort_mobile("run", "m.toml", "--convert-only", "--output", "out", cwd=tmp_path, code=2)
+    assert "the model has no output 'box'" in ended.err
+    assert "probabilities, boxes, speed, label" in ended.err
+    assert "convert" not in ended.err
 
 
 # --- states -----------------------------------------------------------------------------------------------------------

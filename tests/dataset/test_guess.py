@@ -134,6 +134,13 @@ GUESSES: dict[str, tuple[onnx.ModelProto, dict[str, int], dict[str, object]]] = 
     "a length is all of the axis it speaks of": (
         heard(["N", "T"]), {"N": 1, "T": 16000}, {"waveforms_lens": 16000}
     ),
+    "lengths have a row for each of the batch": (
+        model(
+            parsed_nodes("floats = Cast <to = 1> (length)  y = Add (x, floats)"),
+            {"x": (1, ["N", 4]), "length": (TensorProto.INT64, ["rows"])},
+        ),
+        {"N": 1, "rows": 1}, {"length": 4},
+    ),
     "a length is no number of features": (heard(["N", "T", 80]), {"N": 1, "T": 100}, {"waveforms_lens": 100}),
     "names in any script are names": (
         model(parsed_nodes("y = Add (x, z)"), {name: (1, [None, "幅"]) for name in ("x", "z")}),
