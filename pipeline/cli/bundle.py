@@ -168,7 +168,7 @@ def _digest(_ctx: click.Context, _parameter: click.Parameter, text: str | None) 
 @json_option
 def verify(bundle: Path, digest: str, key: Path | None, outputs: Outputs) -> None:
     """Check that every byte of BUNDLE matches its manifest; exit code 4 names what was changed, is missing or added,
-    or failed in the library that ships.
+    failed in the library that ships, or is no file that the app's release opens.
 
     Where a bundle comes from is proven only by a digest that its maker names (--digest), or by its signature and the
     maker's public key (--key). The digest of the content covers what ships, not what was measured and tested; that of
@@ -176,9 +176,11 @@ def verify(bundle: Path, digest: str, key: Path | None, outputs: Outputs) -> Non
     run again.
     """
     from pipeline.release.manifest import MANIFEST_FILE, manifest_digest, refuse_unproven, verify_bundle
+    from pipeline.release.opened import refuse_unopened
 
     manifest = verify_bundle(bundle, digest)
     refuse_unproven(bundle, manifest)
+    refuse_unopened(bundle, manifest)
     signed = None
     if key:
         from pipeline.release.signature import verify_signed

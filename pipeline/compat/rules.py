@@ -228,6 +228,11 @@ def check_onnx(model: ArtifactFacts, runtime: Runtime, use: RunOptions = DEFAULT
     return tuple(finding for rule in _ONNX_RULES[1:] for finding in rule(model, runtime, use))
 
 
+def check_opening(artifact: ArtifactFacts, runtime: Runtime, use: RunOptions = DEFAULT_USE) -> tuple[Finding, ...]:
+    """Of `check_artifact` what keeps a library from opening the file at all."""
+    return tuple(finding for rule in (_format, _before_table, _demands) for finding in rule(artifact, runtime, use))
+
+
 def check_use(use: RunOptions, runtime: Runtime, where: str = "") -> tuple[Finding, ...]:
     """Everything that speaks against running anything in this way with this library, whatever the artifact."""
     return tuple(finding for rule in _USE_RULES for finding in rule(use, runtime, where))

@@ -24,6 +24,7 @@ from pipeline.model.ort_format import (
     RuntimeOptimization,
     Tensor,
     TensorType,
+    read_artifact,
     read_ort,
 )
 from tests.onnx_samples import parsed_nodes
@@ -250,3 +251,23 @@ def test_products_on_processors_with_sme_by_release(
     assert {defect.name for defect in DEFECTS if defect.name.startswith("sme") and defect.shows(here)} == names
     on_iphones = msgspec.structs.replace(here, system="ios")
     assert not [defect.name for defect in DEFECTS if defect.name.startswith("sme") and defect.shows(on_iphones)]
+
+
+@pytest.mark.parametrize(("channels", "told"), [(24, True), (32, False)])
+def test_convolutions_with_sums_in_onnx_files_fail_where_channels_fill_no_blocks(
+    channels: int, told: bool, tmp_path: Path
+) -> None:
+    node = helper.make_node("FusedConv", ["x", "w", "", "x"], ["y"], domain="com.microsoft", activation="Relu")
+    info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, channels, 4, 4]) for name in "xy"]
+    weight = helper.make_tensor("w", TensorProto.FLOAT, [channels, channels, 1, 1], [0.5] * channels**2)
+    graph = helper.make_graph([node], "g", info[:1], info[1:], [weight])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "m.onnx")
+    facts = facts_of(read_artifact(tmp_path / "m.onnx"), "m")
+    for release, abi, expected in (
+        ((1, 26), "x86_64", told),
+        ((1, 27), "x86_64", False),
+        ((1, 26), "arm64-v8a", False),
+    ):
+        findings = errors(check_artifact(facts, Runtime(release=Release(*release), abis=(abi,))))
+        assert bool(findings) is expected
