@@ -93,8 +93,9 @@ CONFIRM_ROUNDS = 8
 MOST_FRONT = 6
 """Candidates of a Pareto front that are confirmed; those between the outermost are thinned out."""
 
-FAR = 1.5
-"""From how many times another's mean on a candidate is not kept for a median that is as good."""
+FAR, NEAR = 1.5, 1.25
+"""From how many times another's mean on a candidate is not kept for a median that is as good; and up to how many times
+the least mean medians decide again."""
 
 CONFIRM_SHARE = 0.4
 """At most so much of the time is kept for confirming."""
@@ -216,7 +217,9 @@ class ModelSearch:
             if values.mean_ns and values.latency_ns and processes[candidate] >= FIRST_LOOK
             and values.latency_ns <= usual * (1 + WITHIN) and values.mean_ns * FAR <= mean
         }  # fmt: skip
-        return min(steadier, key=lambda candidate: steadier[candidate], default=leader)
+        least = min(steadier.values(), default=0.0)
+        near = [candidate for candidate, value in steadier.items() if value <= least * NEAR]
+        return min(near, key=lambda candidate: measured[candidate].latency_ns or math.inf, default=leader)
 
     def front(self) -> tuple[int, ...]:
         """Candidates that no other beats in all goals, the best of the first goal first; with one goal the best."""
