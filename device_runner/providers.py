@@ -113,7 +113,8 @@ _COREML_OPTIONS = {
 }  # fmt: skip
 """The same by name and by devices (1.31.1); for others CoreML makes no session (ep_rules E.1)."""
 
-_FLAG, _COUNT, _TEXT = "0|1", r"\d+", r"[^\0]+"
+_FLAG, _COUNT, _TEXT = "0|1|True|true|False|false", r"\d+", r"[^\0]+"
+"""How CUDA and TensorRT read their options (onnxruntime/core/common/parse_string.h)."""
 
 _CUDA_OPTIONS = {
     "arena_extend_strategy": "kNextPowerOfTwo|kSameAsRequested",
@@ -215,6 +216,8 @@ def provider_named(name: str) -> ExecutionProvider:
 
 def accepted_values(pattern: str) -> str:
     """What an option takes in words, of its regular expression in `ExecutionProvider.values`."""
+    if pattern == _FLAG:
+        return "0 or 1, True or False"
     words = {r"\d+": "a whole number", r"[^\0]+": "any text that is not empty"}
     return " or ".join(words.get(value, value) for value in pattern.split("|"))
 

@@ -428,3 +428,17 @@ def test_what_cannot_be_optimized_again_is_saved_as_it_is(tmp_path: Path, monkey
     monkeypatch.setattr("pipeline.convert.steps.optimize", refuse)
     result = convert(path, tmp_path, Settings(provider="nnapi", stop_ops=("Softsign",)))
     assert result.failures == ()
+
+
+def test_a_file_for_an_old_api_level_says_what_it_costs_on_new_phones(tmp_path: Path) -> None:
+    nodes = parsed_nodes("r = Relu (x)  c = Conv <pads = [1, 1, 1, 1]> (r, w)  y = Clip (c, low, high)")
+    bounds = [numpy_helper.from_array(np.array(end, np.float32), name) for name, end in (("low", 0), ("high", 5))]
+    made = make(nodes, [value("x", [1, 4, 8, 8])], [value("y", [1, 4, 8, 8])], [weight("w", 4, 4, 3, 3), *bounds])
+    path = save(made, tmp_path / "model.onnx")
+    old = Settings(provider="nnapi", api_level=27)
+    basic, extended = convert(path, tmp_path, old, levels=(Level.BASIC, Level.EXTENDED)).artifacts
+    assert basic.notes == ()
+    (note,) = extended.notes
+    assert "made for API level 27: of 2 nodes that NNAPI takes at 31, 1 are fused for the CPU in it" in note
+    (new,) = convert(path, tmp_path / "new", NNAPI).artifacts
+    assert new.notes == ()

@@ -43,7 +43,7 @@ AFFINITIES = {"session.intra_op_thread_affinities": "1;2"}
         *((RunOptions(provider=name, device_tensors=True), "a memory of its own") for name in ("cpu", "nnapi")),
         (RunOptions(provider="cuda", provider_options={"cuda_graph": "1"}), "did you mean enable_cuda_graph?"),
         (RunOptions(provider="cuda", provider_options={"arena_extend_strategy": "1"}), "kNextPowerOfTwo or kSame"),
-        (RunOptions(provider="tensorrt", provider_options={"trt_fp16_enable": "yes"}), "takes 0 or 1"),
+        (RunOptions(provider="tensorrt", provider_options={"trt_fp16_enable": "yes"}), "takes 0 or 1, True or False"),
     ],
 )
 def test_what_is_illegal_anywhere(options: RunOptions, reason: str) -> None:
@@ -91,6 +91,7 @@ def test_what_a_device_cannot(options: RunOptions, facts: DeviceFacts, reason: s
         (RunOptions(provider="nnapi", flags=(FP16, NCHW, NO_CPU)), phone(29)),
         (RunOptions(provider="nnapi", flags=(FP16,)), phone(28)),
         (RunOptions(provider="nnapi"), LINUX),
+        (RunOptions(provider="tensorrt", provider_options={"trt_fp16_enable": "True"}), LINUX),
         (RunOptions(provider="coreml", provider_options={"ModelFormat": "MLProgram"}), MAC),
         (RunOptions(intra_op_threads=3, session_config=AFFINITIES), phone(26)),
         (RunOptions(inter_op_threads=2, execution_mode=ExecutionMode.PARALLEL), phone(30)),

@@ -429,7 +429,8 @@ LANGUAGES: dict[str, Language] = {
         ),
     ),
     "python": Language(
-        title="Python", blank="#", write=python, calls=PYTHON, head=("import onnxruntime",), lacks=frozenset(),
+        title="Python", blank="#", write=python, calls=PYTHON, head=("import onnxruntime",),
+        lacks=frozenset({"flags"}),
     ),
 }  # fmt: skip
 """By the word after --for."""
