@@ -307,9 +307,9 @@ def factors(planned: PlannedRun) -> Factors:
     options = planned.run_options
     for name, field in FIELDS.items():
         value = getattr(options, field)
-        row[name] = ("off", "on")[value] if isinstance(value, bool) else str(value)
+        factor = "optimization_level" if name == "level" else name  # `level` is the file's
+        row[factor] = ("off", "on")[value] if isinstance(value, bool) else str(value)
     row["flags"] = "+".join(sorted(flag.value for flag in options.flags))
-    row["optimization_level"] = options.optimization_level.value
     for word, entries in SHORT.items():
         name, _, value = word.partition("=")
         on = entries.items() <= options.session_config.items()
