@@ -459,10 +459,11 @@ def refuse_failed(report: ImportReport) -> None:
     """CheckFailed for outputs that are not those of the framework."""
     if report.failed:
         why = "; ".join(f"{row.inputs}, output {check.output!r}: {check.reason}" for row, check in report.failed)
+        rounded = "keep 64 bits by initial_types, where the estimator has such a form, or scale the inputs"
+        fixed = "look for code that depends on values or sizes, which an export fixes"
         raise CheckFailed(
             "the exported model's outputs are not those of the framework", where=report.source, why=why[:500],
-            remedy="look for code that depends on values or sizes, which an export fixes; "
-            "`ort-mobile import --no-check` writes it anyway",
+            remedy=f"{rounded if report.notes else fixed}; `ort-mobile import --no-check` writes it anyway",
         )  # fmt: skip
 
 

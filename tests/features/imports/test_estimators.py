@@ -94,12 +94,20 @@ def test_only_labels_of_one_probability_are_ties() -> None:
 
 
 def test_a_sample_on_a_threshold_may_fall_on_either_side() -> None:
+    """One of two; where most do, nothing was judged."""
+
     def steps(inputs: Sequence[Any]) -> list[Any]:
         return [(inputs[0][:, 0] > 1.0).astype(np.float32)]
 
     expected = steps([np.array([[1.0], [2.0]], np.float32)])
     assert judged(expected, [np.array([1.0, 1.0], np.float32)], steps)[0].passed
     assert judged(expected, [np.array([0.0, 0.0], np.float32)], steps)[0].failed, "2 is far from the threshold"
+
+    def steep(inputs: Sequence[Any]) -> list[Any]:
+        return [1e7 * (inputs[0][:, 0] - np.float32(1.0))]
+
+    (check,) = judged(steep([np.array([[1.0], [2.0]], np.float32)]), [np.array([0.5, 1e7 + 1], np.float32)], steep)
+    assert check.unknown
 
 
 def test_answers_of_another_form_are_the_same() -> None:
