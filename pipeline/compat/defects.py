@@ -360,6 +360,23 @@ INT8_SUMS = (
 """What, why and remedy of `overflowing`."""
 
 
+def _half_norms(model: OrtModel, _: ReadWeight | None) -> str:
+    """Normalizations in half precision that are spelled out: Sqrt of a mean of squares, to which something is added."""
+    found = []
+    for graph in model.graph.walk():
+        made_by = {output: node for node in graph.nodes for output in node.outputs}
+        for node in graph.nodes:
+            steps = [node.op_type]
+            while len(steps) < len(SPELLED_OUT) and (before := made_by.get(_input(node, 0))):
+                steps.append(before.op_type)
+                node = before
+            if steps == SPELLED_OUT and _type(graph, node.outputs[0]) == FLOAT16:
+                found.append(node)
+    return _listed(found)
+
+
+SPELLED_OUT = ["Sqrt", "Add", "ReduceMean", "Pow"]
+
 WIDEST_BLOCK = 16
 """Channels of a block of NCHWc with AVX-512; 8 with AVX."""
 
@@ -384,6 +401,13 @@ DEFECTS: tuple[Defect, ...] = (
         "ONNX Runtime before 1.27 fails to run {mark} of an ONNX file on x86-64",
         "its optimizer pads the channels to whole blocks, and those of what it adds not (measured with AVX-512)",
         "ship level extended or none, or ORT format (style fixed)", onnx=True,
+    ),
+    Defect(
+        "half-norm", _half_norms,
+        lambda c: Release(1, 23) <= c.release <= Release(1, 27), frozenset({Release(1, m) for m in (23, 24, 26, 27)}),
+        "ONNX Runtime 1.23 to 1.27 may fail to load normalizations in half precision of an ONNX file ({mark})",
+        "its optimizer fuses them behind Casts that it has taken out: a name which does not exist (1 of 13 models)",
+        "ship ORT format (style fixed), or try the file in the release", onnx=True, depends=True,
     ),
     Defect(
         "unreplayable",
