@@ -107,7 +107,10 @@ def config_texts(
         if error.where in ours:
             raise error
         log.warning("%s is not in the operator config: %s: %s", error.where, error.what, error.why)
-    needs_by_file |= onnx_needs(optimized, abis=abis, providers=providers) if optimized else {}
+    of_onnx, unknown = onnx_needs(optimized, abis=abis, providers=providers) if optimized else ({}, [])
+    needs_by_file |= of_onnx
+    for error in unknown:
+        log.warning("operator config: %s: %s", error.where, error.text)
     needs = {need for needs in needs_by_file.values() for need in needs}
     kinds = {CONFIG_FILE: False, TYPED_CONFIG_FILE: True}
     return {name: render(from_needs(needs, types=types)) for name, types in kinds.items()}

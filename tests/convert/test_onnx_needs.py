@@ -69,8 +69,8 @@ def test_the_config_suffices_for_what_a_session_makes_of_the_file_at_every_level
 
 def test_blocked_layouts_are_for_x86_alone_and_what_is_folded_is_listed(tmp_path: Path) -> None:
     file = convolutions(tmp_path / "m.onnx")
-    on_arm = {(need.domain, need.op) for need in onnx_needs([file], abis=["arm64-v8a"])[str(file)]}
-    anywhere = {(need.domain, need.op) for need in onnx_needs([file])[str(file)]}
+    on_arm = {(need.domain, need.op) for need in onnx_needs([file], abis=["arm64-v8a"])[0][str(file)]}
+    anywhere = {(need.domain, need.op) for need in onnx_needs([file])[0][str(file)]}
     assert {("com.microsoft", "FusedConv"), ("ai.onnx", "Relu"), ("ai.onnx", "Shape")} <= on_arm
     assert {domain for domain, _ in anywhere} - {domain for domain, _ in on_arm} == {"com.microsoft.nchwc"}
 
@@ -90,3 +90,12 @@ def test_convert_writes_the_config_of_onnx_files_and_says_for_which_release(
     assert "note: not covered: 1 ONNX file (m.basic-onnx.onnx)" in created.err
     assert unproven(["m.onnx"], [str(installed_release()), ""]) is None
     assert unproven(["m.ort"], ["1.17"]) is None
+
+
+def test_a_file_that_no_session_takes_costs_the_others_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "broken.onnx").write_bytes(b"nothing of a model")
+    texts = config_texts([quantized(tmp_path / "m.onnx"), tmp_path / "broken.onnx"], abis=["arm64-v8a"])
+    assert "QLinearMatMul" in texts[CONFIG_FILE]
+    assert "broken.onnx: not all that a reduced build needs for it is known" in caplog.text
