@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pipeline.check.compare import MAX_RELATIVE_ERROR, Array, Categorical, OutputPrecision, Tie, is_categorical_by_type
-from pipeline.model.edit import attribute
+from pipeline.model.edit import attribute, plain_domain
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto
 
+DOMAINS = frozenset({"", "ai.onnx.ml", "com.microsoft"})
+"""Whose operators have these names."""
 CHOOSING = frozenset({
     "ArgMax", "ArgMin", "NonZero", "NonMaxSuppression", "Hardmax", "LabelEncoder", "Greater", "GreaterOrEqual", "Less",
     "LessOrEqual", "Equal", "And", "Or", "Not", "Xor", "IsNaN", "IsInf", "BeamSearch", "GreedySearch",
@@ -42,7 +44,7 @@ MEASURED = frozenset({
     "QuantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "ConvInteger", "Round", "Floor", "Ceil",
 })  # fmt: skip
 """Operators whose integers are numbers on a scale."""
-MOST_HOPS = 1000
+MOST_HOPS = 200
 MOST_SCORES = 1 << 23
 """Elements of scores that are looked through for ties."""
 MOST_TIES = 1000
@@ -75,7 +77,7 @@ def origins(graph: "GraphProto") -> dict[str, Origin]:
 
 def _origin(name: str, makers: Mapping[str, "NodeProto"], hops: int) -> Origin | None:
     node = makers.get(name)
-    if node is None or not hops:
+    if node is None or not hops or not node.input or plain_domain(node.domain) not in DOMAINS:
         return None
     kind, place = node.op_type, list(node.output).index(name)
     if kind in CHOOSING or (kind, place) in CHOOSING_AT:

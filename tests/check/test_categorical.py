@@ -111,6 +111,12 @@ def test_what_is_categorical_is_seen_in_the_graph(nodes: str, origin: tuple[bool
     assert ((found.categorical, found.computed) if found else None) == origin
 
 
+def test_long_chains_and_operators_of_others_end_in_an_answer() -> None:
+    chain = " ".join(f"v{number} = Identity (v{number - 1})" for number in range(1, 2000))
+    assert origins(graph(f"v0 = ArgMax (x) {chain} y = Identity (v1999)")) == {}
+    assert origins(graph("y = own.Concat ()")) == {}
+
+
 def test_numbers_on_a_scale_may_differ_by_a_step(tmp_path: Path) -> None:
     nodes = "{ r = Round (x) y = Cast <to = 7> (r) a = ArgMax <axis = 1> (x) }"
     text = f'<ir_version: 8, opset_import: ["" : 15]> g (float[1,9] x) => (int64[1,9] y, int64[1,1] a) {nodes}'
