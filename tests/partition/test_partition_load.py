@@ -150,14 +150,14 @@ def test_a_graph_of_quantized_functions_is_answered(api_level: int) -> None:
     assert present(given.fixed).claimed == {27: 25, 31: 43}[api_level]
 
 
-def convolutions(middle: str) -> onnx.ModelProto:
+def convolutions(middle: str, end: str = "", output: str = "d") -> onnx.ModelProto:
     """Convolutions with scales by channel, which NNAPI leaves to the CPU below API level 29, with something between."""
     nodes = parsed_nodes(f"""
         xq = QuantizeLinear (x, s, z)  a = QLinearConv (xq, s, z, w, ws, wz, s, z)  {middle}
-        c = QLinearConv (b, s, z, w, ws, wz, s, z)  d = DequantizeLinear (c, s, z)""")
+        c = QLinearConv (b, s, z, w, ws, wz, s, z)  d = DequantizeLinear (c, s, z)  {end}""")
     constants = {"s": np.float32(0.1), "z": np.uint8(128), "w": np.ones((4, 4, 1, 1), np.int8)}
     constants |= {"ws": np.full(4, 0.1, np.float32), "wz": np.zeros(4, np.int8)}
-    return model(nodes, [value("x", (1, 4, 8, 8))], ["d"], constants)
+    return model(nodes, [value("x", (1, 4, 8, 8))], [output], constants)
 
 
 GROUP = "ad = DequantizeLinear (a, s, z)  t = Tanh (ad)  b = QuantizeLinear (t, s, z)"
@@ -185,3 +185,15 @@ def test_a_file_with_convolutions_left_to_the_cpu_may_crash(tmp_path: Path, midd
     assert load is not None
     assert bool(load.error) == crashes
     assert ("open the file with level extended" in (load.remedy or "")) == crashes
+
+
+def test_a_partition_that_joins_two_values_of_the_cpu_may_crash(tmp_path: Path) -> None:
+    """The Add of two convolutions, whose nodes NNAPI takes one by one in a provider-aware file."""
+    second = "b = QLinearConv (a, s, z, w, ws, wz, s, z)"
+    made = convolutions(second, "e = DequantizeLinear (a, s, z)  f = Add (e, d)", "f")
+    path = tmp_path / "m.onnx"
+    onnx.save(made, path)
+    ort_mobile("convert", path, "--level", "extended", "--style", "fixed", "--output", tmp_path / "out")
+    source = SourceModel(path=str(tmp_path / "out" / "m.extended-fixed.ort"))
+    load = present(judge(PartitionRequest(source=source, settings=Settings(provider="nnapi", api_level=28))).load)
+    assert "crashes on another layout" in (load.error or "")
