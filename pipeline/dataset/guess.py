@@ -7,6 +7,7 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -46,6 +47,8 @@ STATE = re.compile(r"state|hidden|cell|cache|past|(^|[^a-z])[hc](_?[0n0-9]+)?($|
 ACTIVATIONS = re.compile(r"hidden_states|(encoder|last|image|pooled|context)_", re.IGNORECASE)
 """Names that exporters give to features of a sequence, which are no states of a stream."""
 RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
+GATES = frozenset({"Sigmoid", "HardSigmoid"})
+"""What decides in a recurrent operator that was exported as its nodes how much of a state stays."""
 INITIAL_STATES = (5, 6)
 """Inputs of recurrent operators that their states begin with (RNN has no second)."""
 CARRYING = PASSING | {"Slice", "Split", "Gather", "Transpose", "Concat", "StridedSlice"}
@@ -120,12 +123,14 @@ def states_of(model: "onnx.ModelProto", takes: Sequence[TensorInfo]) -> dict[str
     features, and an image of the input's size is no state.
     """
     reads = Reads(model)
-    ends = _recurrent_ends(model)
+    gates = {name for node in model.graph.node if node.op_type in GATES for name in node.output}
+    several = len(takes) > 1 and len(model.graph.output) > 1  # else it is what the model is about
+    ends = _recurrent_ends(model, gates) if several else set()
     pairs: list[tuple[float, str, str]] = []
     for info in takes:
         if info.dtype is None or not info.dtype.value.startswith("float") or info.shape is None:
             continue
-        begins = _begins(reads, info.name)
+        begins = _begins(reads, info.name, gates)
         for output in tensor_infos(model.graph.output):
             if output.dtype is not info.dtype or not _alike(info.shape, output.shape):
                 continue
@@ -159,14 +164,16 @@ def _alike(shape: Sequence[int | str | None], other: Sequence[int | str | None] 
     )
 
 
-def _begins(reads: Reads, name: str) -> bool:
-    """Whether a recurrent operator begins with an input, or a part of it."""
+def _begins(reads: Reads, name: str, gates: AbstractSet[str]) -> bool:
+    """Whether a recurrent operator begins with an input or a part of it, or a gate lets it through, as in its nodes."""
     seen, names = {name}, [name]
     while names:
         current = names.pop()
         for node in reads.readers[current]:
             slots = [slot for slot, read in enumerate(node.input) if read == current]
             if node.op_type in RECURRENT and set(slots) & set(INITIAL_STATES):
+                return True
+            if node.op_type == "Mul" and not gates.isdisjoint(node.input):
                 return True
             if node.op_type in CARRYING:
                 fresh = [output for output in node.output if output not in seen]
@@ -175,18 +182,19 @@ def _begins(reads: Reads, name: str) -> bool:
     return False
 
 
-def _recurrent_ends(model: "onnx.ModelProto") -> set[str]:
-    """Values that are the last states of recurrent operators, or made of them alone."""
-    ends: set[str] = set()
+def _recurrent_ends(model: "onnx.ModelProto", gates: AbstractSet[str]) -> set[str]:
+    """Values with the last states of recurrent operators in them, or of what a gate let through and was added to."""
+    ends, let_through = set[str](), set[str]()
     for node in model.graph.node:  # in the order in which they run
         if node.op_type in RECURRENT:
             ends.update(name for name in node.output[1:] if name)
-        elif (
-            node.op_type in CARRYING
-            and node.input
-            and all(name in ends for name in (node.input if node.op_type == "Concat" else node.input[:1]))
-        ):
-            ends.update(node.output)
+        elif node.op_type == "Mul" and not gates.isdisjoint(node.input):
+            let_through.update(node.output)
+        else:
+            whole = node.op_type in ("Add", "Concat")  # else the first input is what is carried
+            parts = let_through if node.op_type == "Add" else ends if node.op_type in CARRYING else set()
+            if not parts.isdisjoint(node.input if whole else node.input[:1]):
+                ends.update(node.output)
     return ends
 
 

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from pipeline.accuracy.result import FLOOR_DB
 from pipeline.check.compare import OutputCheck, remedy_of, worst_sqnr
 from pipeline.convert.many import ConversionJob
 from pipeline.convert.precisions import Conversion
@@ -21,6 +20,18 @@ MOST_ROWS = 60
 
 MOST_FAILURES = 40
 """So many errors are shown; the JSON has every one."""
+
+
+def _too_far(report: ConversionJob) -> Iterator[Part]:
+    """How many files are so far from float that `run` would not ship them."""
+    from pipeline.accuracy.result import FLOOR_DB  # which `convert` needs for nothing else
+
+    ratios = [worst_sqnr(checks) for checks in report.checks.values()]
+    if far := sum(isinstance(ratio, float) and ratio < FLOOR_DB for ratio in ratios):
+        yield Line(
+            f"{far} of {len(report.checks)} less than {FLOOR_DB:g} dB from float: `run` ships such files only with a "
+            "budget that allows it ([accuracy] max_drop, on test data)"
+        )
 
 
 def conversion_parts(report: ConversionJob) -> Iterator[Part]:
@@ -82,12 +93,7 @@ def conversion_parts(report: ConversionJob) -> Iterator[Part]:
         if not any(artifact.variant.precision for _, artifact in rows):
             what = "the original model's outputs"
         yield Line(f"{passed} of {len(report.checks)} give {what}{more}")
-        ratios = [worst_sqnr(checks) for checks in report.checks.values()]
-        if far := sum(isinstance(ratio, float) and ratio < FLOOR_DB for ratio in ratios):
-            yield Line(
-                f"{far} of {len(report.checks)} less than {FLOOR_DB:g} dB from float: `run` ships such files only with "
-                "a budget that allows it ([accuracy] max_drop, on test data)"
-            )
+        yield from _too_far(report)
     yield from map(Line, numbered_lines(converted.model for converted in report.converted))
     yield from map(Line, aware_lines(artifact for _, artifact in rows))
     for row in report.converted:

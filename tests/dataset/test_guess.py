@@ -177,12 +177,29 @@ def unnamed_recurrence() -> onnx.ModelProto:
     return made
 
 
+def gated(*, with_data: bool) -> onnx.ModelProto:
+    """A cell as its own nodes: a gate lets the last state through, to which new numbers are added."""
+    nodes = parsed_nodes(
+        "c = Slice (in_5, zero, one)  gate = Sigmoid (x)  kept = Mul (gate, c)  made = Add (kept, x)  "
+        "out_9 = Transpose (made)  y = Relu (made)"
+    )
+    tensors = {"zero": np.zeros(1, np.int64), "one": np.array([4], np.int64)}
+    inputs: dict[str, tuple[int, Dims]] = {"x": (1, [4, 4]), "in_5": (1, [4, 4])}
+    made = model(nodes, inputs, tensors)
+    made.graph.output.append(helper.make_tensor_value_info("out_9", 1, [4, 4]))
+    if not with_data:
+        del made.graph.output[0]
+    return made
+
+
 STATES: dict[str, tuple[onnx.ModelProto, dict[str, str]]] = {
     "a state and its next value": (mapped("state", "stateN", [2, 1, 8]), {"stateN": "state"}),
     "a cache of one size": (
         mapped("past_key_values.0.key", "present.0.key", [1, 2, 16, 4]), {"present.0.key": "past_key_values.0.key"}
     ),
     "the ends of an LSTM": (unnamed_recurrence(), {"out_7": "in_3"}),
+    "a cell as its nodes": (gated(with_data=True), {"out_9": "in_5"}),
+    "a gate alone": (gated(with_data=False), {}),
     "no output of its size": (mapped("state", "stateN", [2, 1, 8], [2, 1, 9]), {}),
     "a cache that grows": (mapped("past_key", "present_key", [1, "past", 4], [1, "total", 4]), {}),
     "an encoder's features": (mapped("encoder_hidden_states", "last_hidden_state", [1, 16, 64]), {}),
