@@ -161,8 +161,12 @@ def _in_order(graph: OrtGraph) -> list[OrtNode]:
     return ordered
 
 
-SESSION_SOURCES = tuple(f"device_runner/android_host/**/*.{suffix}" for suffix in ("c", "h"))
-"""What runs the session of an Android library, which saves provider-aware files, beside what imports show."""
+OTHER_SOURCES = (
+    *(f"device_runner/android_host/**/*.{suffix}" for suffix in ("c", "h")),
+    "pipeline/compat/releases.json",
+)
+"""What decides bytes beside what imports show: what runs the session of an Android library, which saves provider-aware
+files, and what is left out for older releases."""
 
 
 PROCESSOR = Path("/proc/cpuinfo")
@@ -177,7 +181,7 @@ def cache_key(content_digest: str, settings: SessionSettings, wheel: str) -> str
         wheel,
         digests(),
         settings.nchwc and PROCESSOR.is_file() and "avx512f" in PROCESSOR.read_text("utf-8", "replace"),
-        sources_digest("pipeline.convert.engine", SESSION_SOURCES),
+        sources_digest("pipeline.convert.engine", OTHER_SOURCES),
     )
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
 

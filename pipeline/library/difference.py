@@ -103,6 +103,7 @@ def _read(facts: LibraryFacts) -> tuple[dict[str, str], dict[str, frozenset[str]
     code = sum(part.file_size for part in elf.segments if part.type == PT_LOAD and part.flags & EXECUTABLE)
     release = line_of(facts.release) if facts.release else None
     formats = at_release(FULL_FORMATS if facts.kind == "full" else MINIMAL_FORMATS, release) if release else frozenset()
+    row = release_table().row(release) if release else None
     values = {
         "release": facts.release,
         "API version": str(release.minor) if release else "",
@@ -111,7 +112,9 @@ def _read(facts: LibraryFacts) -> tuple[dict[str, str], dict[str, frozenset[str]
         "code": f"{code:,} bytes",
         "page size": f"{facts.page_bytes:,} bytes",
         "telemetry": "yes" if facts.telemetry else "no",
-        "highest opset": str(release_table().highest_opset(release) or "") if release else "",
+        "highest opset": str(row.opsets[""]) if row else "",
+        "highest opset of ai.onnx.ml": str(row.opsets["ai.onnx.ml"]) if row else "",
+        "newest IR version of ONNX files": str(row.ir) if row else "",
         "ORT format versions": ", ".join(map(str, sorted(formats))),
     }
     exported = {name for name, section in elf.symbols if section and not name.startswith("VERS_")}
