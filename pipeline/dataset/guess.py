@@ -482,6 +482,8 @@ class Guess(msgspec.Struct, frozen=True, kw_only=True):
     missing: tuple[str, ...] = ()
     why: str = ""
     fixable: bool = True
+    optional: tuple[str, ...] = ()
+    """Inputs with a value in the file, which artifacts have as constants."""
     states: dict[str, str] = {}
 
     @property
@@ -512,7 +514,8 @@ def guess_inputs(source: SourceModel, dimensions: dict[str, int], data: Dataset,
     axes = open_axes(takes)
     guess = Guess(
         inputs=own_inputs(prepare_model(loaded, {}).proto), dimensions=dimensions,
-        reasons=dict.fromkeys(dimensions, GIVEN), states=states_of(prepared.proto, takes),
+        reasons=dict.fromkeys(dimensions, GIVEN),
+        optional=optional_inputs(loaded.proto), states=states_of(prepared.proto, takes),
     )  # fmt: skip
     if data.test_data:
         named: dict[str, set[int]] = {}

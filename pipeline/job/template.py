@@ -115,6 +115,9 @@ class Ships:
         return not self.library or any(row.name == self.library and row.at_hand for row in known_libraries())
 
 
+MOST_OPTIONAL = 8
+
+
 def config_text(model: Path, folder: Path, guess: Guess, data: Dataset, ships: Ships) -> str:
     """A config for a model, to stand in `folder`, with what was found for its inputs."""
     release, installed = _android_release(), installed_release()
@@ -130,7 +133,7 @@ def config_text(model: Path, folder: Path, guess: Guess, data: Dataset, ships: S
         model=quoted(model.name).strip('"'),
         name=quoted(campaign_name(model)),
         path=quoted(os.path.relpath(model, folder)),
-        inputs="".join(f"#   {safe_line(str(info))}\n" for info in guess.inputs),
+        inputs="".join(f"#   {safe_line(str(info))}\n" for info in guess.inputs) + _optional(guess.optional),
         test_data='# test_data = "samples"'
         if not data.test_data
         else f"test_data = {quoted(os.path.relpath(data.test_data, folder))}",
@@ -287,6 +290,13 @@ def line_to_fill_in(config: Path) -> int:
 def quoted(text: str) -> str:
     """A TOML basic string, in which nothing acts or hides."""
     return INVISIBLE.sub(lambda match: f"\\u{ord(match.group()):04x}", msgspec.json.encode(text).decode())
+
+
+def _optional(names: tuple[str, ...]) -> str:
+    """The lines about inputs that have a value in the file; "" without any."""
+    few = f"[{', '.join(map(quoted, names[:MOST_OPTIONAL]))}]" + "  # and more" * (len(names) > MOST_OPTIONAL)
+    head = "# Inputs with a value in the file are constants in the artifacts, unless they are kept:"
+    return f"{head}\n# optional_inputs = {few}\n" if names else ""
 
 
 def safe_line(text: str) -> str:

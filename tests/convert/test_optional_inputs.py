@@ -77,6 +77,8 @@ def test_no_value_is_taken_for_one(tmp_path: Path) -> None:
     path = save(overridable(), tmp_path / "m.onnx")
     told = ort_mobile("init", path, "--input", "w=1", "--output", tmp_path / "m.toml", code=2).err
     assert "'w' is an optional input" in told
+    ort_mobile("init", path, "--output", tmp_path / "m.toml")
+    assert '\n# optional_inputs = ["w"]\n' in (tmp_path / "m.toml").read_text()
 
 
 def test_providers_claim_what_reads_a_constant(tmp_path: Path) -> None:
