@@ -169,8 +169,9 @@ def _smallest(outputs: Mapping[str, Array], steps: int) -> Iterator[str]:
 
 
 STREAM_SECONDS = 10.0
-MOST_FOUND_STEPS = 50
-"""A stream of states that nobody declared takes so long at most, and has so many steps."""
+"""A stream of states that nobody declared takes so long at most."""
+FOUND_STEPS, FOUND_STEPS_IN_PRECISION = 8, 50
+"""Steps of such a stream: errors of another precision add up, a fusion that breaks a state shows at once."""
 
 
 def _stream_of(
@@ -375,7 +376,8 @@ def make_reference(
         answered, notes = labelled_set(session, takes, labelled, target, source.name) if labelled else (None, ())
         wanted = stream
         if stream is None and (states := states_of(model.proto, takes)):
-            steps = min(MOST_FOUND_STEPS, int(STREAM_SECONDS / max(run_seconds, 1e-6)))
+            most = FOUND_STEPS_IN_PRECISION if original else FOUND_STEPS
+            steps = min(most, int(STREAM_SECONDS / max(run_seconds, 1e-6)))
             wanted = Stream(steps=steps, states=states) if steps > 1 else None
         of_data, declared = (whole, takes), stream is not None
         streamed = _stream_of(session, sample, (wanted, declared), of_data, target) if wanted else None

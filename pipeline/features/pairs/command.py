@@ -152,10 +152,9 @@ def gate(
     """Measure CANDIDATE and BASE in alternating rounds; exit code 4 if the candidate is slower.
 
     Both are model files, bundles or output folders. A regression is a 99 % interval of the ratio of medians, for all
-    comparisons together, that lies above 1 by more than --least, or a mean or 90th percentile that is shown to be 5 %
-    larger or more. With --history only runs are measured whose last three campaigns
-    were all slower than usual; without BASE and CANDIDATE it shows the history. A suspicion that nothing was measured
-    for has no verdict: exit code 1.
+    comparisons together, that lies above 1 by more than --least, or a mean or 90th percentile shown to be 5 % larger.
+    With --history only runs are measured whose last three campaigns were all slower than usual; without BASE and
+    CANDIDATE it shows the history. A suspicion that nothing was measured for has no verdict: exit code 1.
 
     With --bisect any number of paths, the good one first. With several libraries the way goes from the first path with
     the first library to the last path, and then to the last library. Each step is measured in pairs with the first;

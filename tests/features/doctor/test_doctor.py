@@ -141,7 +141,7 @@ def test_an_ort_file_is_diagnosed_too(tmp_path: Path) -> None:
     found = {finding.check: finding for finding in one.findings}
     assert one.failure == ()
     assert found["mapping"].measured[0].rounds == 1
-    assert "no effect on an ORT format file" in found["level"].text
+    assert "was chosen when it was converted" in found["level"].text
 
 
 @pytest.mark.parametrize(("name", "content", "error"), [
