@@ -84,7 +84,8 @@ def bootstrap_interval(
     """Percentiles of a drop over samples drawn again, each counting as often as it is drawn; None for too few samples.
 
     Where no sample differs a bootstrap is sure of nothing: the bounds are then those of a share that was never seen,
-    times the `span` by which one sample can change the metric.
+    times the `span` by which one sample can change the metric. It is 0 for metrics of numbers, which equal outputs keep
+    as surely as those that differ a little.
     """
     if count < LEAST_SAMPLES:
         return None
@@ -96,9 +97,14 @@ def bootstrap_interval(
         return None
     low, high = (float(bound) for bound in np.quantile(drops, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]))
     if low == high:
-        unseen = span * (1 - ((1 - CONFIDENCE) / 2) ** (1 / count))
+        unseen = span * unseen_share(count)
         return low - unseen, high + unseen
     return low, high
+
+
+def unseen_share(count: int) -> float:
+    """The largest share of samples of which so many may well have none: its bound falls as one by the samples."""
+    return float(1 - ((1 - CONFIDENCE) / 2) ** (1 / count))
 
 
 def verdict_of(interval: DropInterval | None, max_drop: float) -> DropVerdict:
@@ -131,15 +137,20 @@ def paired_samples_needed(lost: int, gained: int, count: int, max_drop: float) -
     return enough
 
 
-def samples_needed(drop: float, interval: DropInterval | None, count: int, max_drop: float) -> int | None:
-    """The same for a bootstrap: the distance from the drop to a bound shrinks with the root of the samples."""
+def samples_needed(drop: float, interval: DropInterval | None, count: int, max_drop: float, span: float) -> int | None:
+    """The same for a bootstrap: the distance from the drop to a bound shrinks with the root of the samples, and where
+    no sample differs with their number (`unseen_share`, times `span`).
+    """
     if interval is None:
         return None
     gap = max_drop - drop
     width = interval[1] - drop if gap > 0 else drop - interval[0]
     if gap == 0 or width <= 0:
         return None
-    needed = math.ceil(count * (width / gap) ** 2) + 1
+    if math.isclose(width, span * unseen_share(count)) and 0 < gap < span:
+        needed = math.ceil(math.log((1 - CONFIDENCE) / 2) / math.log1p(-gap / span))
+    else:
+        needed = math.ceil(count * (width / gap) ** 2) + 1
     return needed if needed <= MOST_SAMPLES else None
 
 

@@ -111,7 +111,7 @@ class _Judge:
             return worse if metric.higher_is_better else -worse
 
         block = block if metric.name in OF_POWERS else 1
-        lost = gained = 0
+        lost, gained, span = 0, 0, 0.0
         if metric.paired:
             right = every if original is None else original
             lost, gained = int((right > mine).sum()), int((right < mine).sum())
@@ -119,10 +119,13 @@ class _Judge:
         else:
             # One sample can change a metric with a name by 1 at most; a user's function has a scale of its own.
             span = 1.0 if metric.name in list(MetricName) else max(1.0, float(np.abs(mine).max()))
+            span = 0.0 if metric.name in OF_POWERS else span
             interval = bootstrap_interval(drop, -(-count // block), span, metric.resamples)
         interval = interval if sound else None
         if interval and metric.perfect is not None:  # nothing agrees better with the original than it does itself
             interval = max(0.0, interval[0]), interval[1]
+        if interval and metric.name == MetricName.EQUAL:
+            interval = interval[0], min(interval[1], reference(every))
         worse = drop(every)
         found |= {"reference_value": reference(every), "drop": worse}
         found |= {"drop_low": interval[0], "drop_high": interval[1]} if interval else {}
@@ -133,7 +136,7 @@ class _Judge:
         if verdict is DropVerdict.CANNOT_TELL and metric.paired and sound:
             needed = paired_samples_needed(lost, gained, count, self.max_drop)
         elif verdict is DropVerdict.CANNOT_TELL:
-            needed = samples_needed(worse, interval, count, self.max_drop)
+            needed = samples_needed(worse, interval, count, self.max_drop, span)
         return found | {"verdict": verdict, "samples_needed": needed}
 
     @property

@@ -138,7 +138,7 @@ def run_steps(session: Any, feeds: Mapping[str, Array], stream: Stream) -> tuple
     now, outputs = dict(feeds), dict[str, Array]()
     rows: dict[str, list[Array]] = {}
     for step in range(stream.steps):
-        now |= {name: array[step] for name, array in moving.items()}
+        now |= {name: np.asarray(array[step]) for name, array in moving.items()}  # of a scalar, an element is no array
         outputs = dict(zip(names, session.run(names, now), strict=True))
         rows = rows or {name: [] for name in stream.tracked or _smallest(outputs, stream.steps)}
         for name, row in rows.items():

@@ -115,9 +115,11 @@ def part_of(table: ModelConfig, part: Part) -> Dataset:
     sources = [half.test_data if half and half.test_data else table.test_data for half in parts.values()]
     shared = sources[0] == sources[1] and not labelled_set
     labels = config.labels or (table.labels if not config.test_data and not labelled_set else None)
+    sizes = {name: size if isinstance(size, int) else max(size) for name, size in table.dimensions.items()}
     return Dataset(
         test_data=config.test_data or table.test_data or "",
         inputs=table.inputs,
+        sizes=sizes,
         preprocess=config.preprocess or preprocess_of(table),
         labels=labels or "",
         part=part if shared and sources[0] else Part.ALL,

@@ -271,3 +271,8 @@ def test_states_are_found_and_said_to_be(folder: Path) -> None:
     (finding,) = found.findings
     assert "hn to h, cn to c" in finding.what
     assert "`state`" in finding.remedy
+
+
+def test_equal_outputs_keep_a_budget_as_those_that_differ_a_little(folder: Path) -> None:
+    found = judged_stream(folder, recurrent(), {"hn": "h", "cn": "c"})
+    assert {drift.verdict for drift in found.outputs} == {DropVerdict.WITHIN}

@@ -110,9 +110,17 @@ def test_so_many_samples_tell_and_fewer_do_not(count: int, data: st.DataObject, 
 
 
 def test_samples_for_a_bootstrap_by_the_root_of_their_number() -> None:
-    assert samples_needed(0.0, (-0.02, 0.02), 100, 0.01) == 401
+    assert samples_needed(0.0, (-0.02, 0.02), 100, 0.01, 1.0) == 401
     assert (
-        samples_needed(0.03, (0.0, 0.06), 100, 0.01) == 227
+        samples_needed(0.03, (0.0, 0.06), 100, 0.01, 1.0) == 227
     )  # (0.03 / 0.02)² times 100, and one for what is cut off, whatever the last digit
-    assert samples_needed(0.01, (0.0, 0.02), 100, 0.01) is None
-    assert samples_needed(0.0, None, 5, 0.01) is None
+    assert samples_needed(0.01, (0.0, 0.02), 100, 0.01, 1.0) is None
+    assert samples_needed(0.0, None, 5, 0.01, 1.0) is None
+
+
+@pytest.mark.parametrize(("count", "max_drop"), [(29, 0.02), (40, 0.01), (15, 0.1)])
+def test_samples_where_none_differed_are_as_many_as_keep_the_budget(count: int, max_drop: float) -> None:
+    equal = present(bootstrap_interval(mean_drop(np.zeros(count)), count))
+    needed = present(samples_needed(0.0, equal, count, max_drop, span=1.0))
+    enough, few = (present(bootstrap_interval(mean_drop(np.zeros(n)), n)) for n in (needed, needed - 1))
+    assert enough[1] <= max_drop < few[1]

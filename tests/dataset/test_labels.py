@@ -229,3 +229,8 @@ def test_samples_in_both_are_reported(tmp_path: Path) -> None:
     assert found.what.startswith("2 samples")
     assert "b/s3.npy" in found.why
     assert overlap(first, Dataset(test_data=str(folder_of(tmp_path / "c", 5, start=5))), [X]) is None
+
+
+def test_the_parts_of_a_model_have_its_sizes() -> None:
+    table = ModelConfig(path="m.onnx", dimensions={"batch": 1, "length": (64, 128)})
+    assert part_of(table, Part.CALIBRATION).sizes == {"batch": 1, "length": 128}

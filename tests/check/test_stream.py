@@ -1,0 +1,32 @@
+"""Streams: what an original gives in steps whose inputs come from test data."""
+
+from pathlib import Path
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from pipeline.check.reference import make_reference
+from pipeline.check.result import Stream
+from pipeline.dataset import Dataset
+from pipeline.model.sources import SourceModel
+
+
+def test_a_scalar_input_comes_from_the_data_of_each_step(tmp_path: Path) -> None:
+    values = {"x": [1], "gain": [], "h": [1], "hn": [1]}
+    infos = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in values.items()}
+    nodes = [helper.make_node("Mul", ["x", "gain"], ["xg"]), helper.make_node("Add", ["xg", "h"], ["hn"])]
+    graph = helper.make_graph(nodes, "g", [infos["x"], infos["gain"], infos["h"]], [infos["hn"]])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    (tmp_path / "sums.onnx").write_bytes(model.SerializeToString())
+    data = tmp_path / "data"
+    data.mkdir()
+    for number in range(3):
+        sample = {"x": np.ones(1, "f"), "gain": np.float32(number), "h": np.zeros(1, "f")}
+        np.savez(data / f"{number}.npz", **sample)
+    reference = make_reference(
+        SourceModel(path=str(tmp_path / "sums.onnx")), {}, Dataset(test_data=str(data)), str(tmp_path / "reference"),
+        str(tmp_path), stream=Stream(steps=3, states={"hn": "h"}),
+    )  # fmt: skip
+    assert reference.stream is not None
+    (outputs,) = reference.stream.outputs
+    assert np.fromfile(outputs.file, "<f4").tolist() == [0.0, 1.0, 3.0]
