@@ -215,6 +215,7 @@ def _streamed(request: AccuracyRequest, takes: Sequence[TensorInfo], ours: Any, 
         name = f"step {step}, {sample.name}"
         expected = run_session(reference, {**sample.inputs, **theirs}, f"{request.reference.name}, {name}")
         outputs = run_session(ours, convert({**sample.inputs, **mine}), f"{request.model}, {name}", Role.MODEL)
+        _require_alike(outputs, expected, f"{request.model}, {name}")
         theirs = {state: expected[output] for output, state in states.items()}
         mine = {state: outputs[output] for output, state in states.items()}
         yield dataclasses.replace(sample, name=name, label=None, expected=list(expected.items())), outputs
@@ -237,7 +238,26 @@ def _answers(request: AccuracyRequest, takes: Sequence[TensorInfo], ours: Any, r
         except ModelError as error:
             what = "the model fails on this sample"
             raise ModelError(what, where=where, why=error.why, remedy=error.remedy) from error
+        _require_alike(outputs, expected, where)
         yield dataclasses.replace(sample, expected=list(expected.items())), outputs
+
+
+def _require_alike(outputs: Mapping[str, Array], expected: Mapping[str, Array], where: str) -> None:
+    """ModelError for an output of another shape or kind of numbers than the original's: an app would read it wrongly.
+
+    Floats may have another width, as in half precision.
+    """
+    for name in outputs.keys() & expected.keys():
+        mine, original = outputs[name], expected[name]
+        if not (hasattr(mine, "dtype") and hasattr(original, "dtype")):
+            continue
+        alike = mine.dtype == original.dtype or mine.dtype.kind == original.dtype.kind == "f"
+        if mine.shape != original.shape or not alike:
+            raise ModelError(
+                f"the output {name!r} is another tensor than the original's", where=where,
+                why=f"{mine.dtype.name} {list(mine.shape)} instead of {original.dtype.name} {list(original.shape)}",
+                remedy="keep the original's outputs, or name the model that it was made from (--reference)",
+            )  # fmt: skip
 
 
 AT_A_TIME = 64

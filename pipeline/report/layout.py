@@ -9,7 +9,7 @@ from device_runner.providers import CHIPS, NNAPI, provider_named
 from pipeline.accuracy.metrics import LEAST_SAMPLES, METRICS
 from pipeline.accuracy.result import FLOOR_DB, AccuracyResult, DropVerdict, OutputDrift
 from pipeline.campaign.record import place
-from pipeline.check.compare import remedy_of
+from pipeline.check.compare import OutputCheck, remedy_of
 from pipeline.check.library_proof import LibraryProof, ProofFinding, ProofRow
 from pipeline.config import MetricName
 from pipeline.core.errors import Severity
@@ -87,7 +87,7 @@ def accuracies(report: CampaignReport, *, brief: bool = False) -> Listing:
         rows.append(
             (
                 *key, common_name(precisions.get(key, "")), *report_cells(entry.result, measured.get(key, ())),
-                wording.from_float(checks.get(key, ())).replace(" from float", ""),
+                _from_float(entry.result, checks.get(key, ())),
                 wording.size_beside(sizes.get(key, 0), originals.get(entry.model, 0)),
                 wording.duration(median_ns), wording.size(best.memory_peak_bytes if best else 0),
             )
@@ -100,6 +100,17 @@ def accuracies(report: CampaignReport, *, brief: bool = False) -> Listing:
     ]
     kept = tuple(tuple(row[place] for place in places) for row in rows)
     return Listing(title="Accuracy", head=tuple(head[place] for place in places), rows=kept)
+
+
+def _from_float(result: AccuracyResult | None, checks: Sequence[OutputCheck]) -> str:
+    """The worst signal to noise of all samples, else of the one that the check ran on."""
+    drifts = [drift for drift in result.outputs if drift.equal is None] if result else []
+    if not drifts:
+        return wording.from_float(checks).replace(" from float", "")
+    ratios = [drift.sqnr_db for drift in drifts if drift.sqnr_db is not None]
+    if ratios:
+        return f"{min(ratios):.1f} dB"
+    return "equal" if all(drift.max_error == 0 for drift in drifts) else wording.DASH
 
 
 LONG_COLUMNS = ("Precision", "On devices", "95 % interval", "Samples", "Memory")

@@ -14,7 +14,7 @@ from pipeline.accuracy.result import AccuracyResult, ArtifactAccuracy, DropVerdi
 from pipeline.accuracy.score import score
 from pipeline.config import AccuracyConfig
 from pipeline.config.tables import OutputBudget
-from pipeline.core.errors import ConfigError
+from pipeline.core.errors import ConfigError, ModelError
 from pipeline.dataset import Dataset, Sample
 from pipeline.model.sources import SourceModel
 from tests.command import ort_mobile
@@ -126,6 +126,33 @@ def judged(folder: Path, change: Change, accuracy: AccuracyConfig) -> AccuracyRe
 @pytest.mark.parametrize("name", CORRUPTED)
 def test_a_corrupted_candidate_is_refused_by_the_default_budget(folder: Path, name: str) -> None:
     assert judged(folder, CORRUPTED[name], AccuracyConfig(max_drop=0.01)).refused
+
+
+def typed(output: str, element_type: int, shape: list[int]) -> Change:
+    """An output of the same values as another tensor."""
+
+    def change(model: Model) -> None:
+        after(output, ("Reshape", np.array(shape)))(model)
+        model.graph.node[-1].output[:] = ["reshaped"]
+        model.graph.node.append(helper.make_node("Cast", ["reshaped"], [output], to=element_type))
+        (value,) = (value for value in model.graph.output if value.name == output)
+        value.CopyFrom(helper.make_tensor_value_info(output, element_type, shape))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (typed("boxes", FLOAT, [4, 1]), "float32 [4, 1] instead of float32 [1, 4]"),
+        (typed("label", TensorProto.INT32, [1]), "int32 [1] instead of int64 [1]"),
+        (typed("speed", TensorProto.INT64, [1, 1]), "int64 [1, 1] instead of float32 [1, 1]"),
+    ],
+)
+def test_an_output_that_is_another_tensor_is_refused(folder: Path, change: Change, why: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        judged(folder, change, AccuracyConfig())
+    assert caught.value.why == why
 
 
 def test_a_sound_candidate_is_within_and_the_floor_needs_no_budget(folder: Path) -> None:

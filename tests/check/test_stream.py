@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 from onnx import TensorProto, helper
 
+from device_runner.spec import Stream
 from pipeline.check.reference import make_reference
-from pipeline.check.result import Stream
 from pipeline.dataset import Dataset
 from pipeline.model.sources import SourceModel
 
@@ -21,8 +21,8 @@ def test_a_scalar_input_comes_from_the_data_of_each_step(tmp_path: Path) -> None
     data = tmp_path / "data"
     data.mkdir()
     for number in range(3):
-        sample = {"x": np.ones(1, "f"), "gain": np.float32(number), "h": np.zeros(1, "f")}
-        np.savez(data / f"{number}.npz", **sample)
+        gain = np.array(number, np.float32)
+        np.savez(data / f"{number}.npz", x=np.ones(1, "f"), gain=gain, h=np.zeros(1, "f"))
     reference = make_reference(
         SourceModel(path=str(tmp_path / "sums.onnx")), {}, Dataset(test_data=str(data)), str(tmp_path / "reference"),
         str(tmp_path), stream=Stream(steps=3, states={"hn": "h"}),

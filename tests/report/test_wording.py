@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.accuracy.result import AccuracyResult, ArtifactAccuracy, DropVerdict
+from pipeline.accuracy.result import AccuracyResult, ArtifactAccuracy, DropVerdict, OutputDrift
 from pipeline.campaign.record import FailureRow, Host
 from pipeline.check.compare import OutputCheck
 from pipeline.core.errors import PipelineError
 from pipeline.report import model, wording
 from pipeline.report.layout import NOT_MEASURED, REPORT_HEAD, accuracies, accuracy_parts, report_cells, sections
-from pipeline.report.model import CampaignReport
+from pipeline.report.model import ArtifactCheck, CampaignReport
 from pipeline.report.wording import Listing, visible
 from tests.report_samples import make_report
 
@@ -140,6 +140,22 @@ def test_what_was_not_measured_has_its_reason_once_below_the_table() -> None:
     assert [(note.text, note.places) for note in section.notes] == [
         (why, ("m / all-fixed-dyn8", "m / all-fixed-s8s8pc"))
     ]
+
+
+def test_the_distance_from_float_is_that_of_all_samples_where_they_were_run() -> None:
+    check = OutputCheck(output="y", passed=True, sqnr_db=57.0)
+    drift = OutputDrift(output="y", sqnr_db=4.2, psnr_db=None, cosine=None, max_error=1.0, agreement=None)
+    result = msgspec.structs.replace(RESULT, outputs=(drift,))
+    measured, unmeasured = (
+        msgspec.structs.replace(
+            make_report(), accuracy=(ArtifactAccuracy(model="m", variant="all-fixed-dyn8", result=row),),
+            checks=(ArtifactCheck(model="m", variant="all-fixed-dyn8", checks=(check,)),),
+        )
+        for row in (result, None)
+    )  # fmt: skip
+    for report, distance in ((measured, "4.2 dB"), (unmeasured, "57.0 dB")):
+        table = accuracies(report)
+        assert dict(zip(table.head, table.rows[0], strict=True))["From float"] == distance
 
 
 SCHEMA = Path(__file__).resolve().parents[2] / "docs" / "results.schema.json"
