@@ -8,12 +8,15 @@ block of 16 in 16 bits, and twice -128 by -128 does not fit. Unsigned values are
 """
 
 import math
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from device_runner.spec import OptimizationLevel, RunOptions
+from pipeline.compat.half_norms import DISABLE_KEY, FUSION, half_norms
 from pipeline.config.tables import BuildKind
 from pipeline.core.abis import ARM32, ARM64, X86_64
 from pipeline.core.releases import Release, numbers_of
@@ -222,7 +225,8 @@ class Defect(NamedTuple):
 
     `measured` None: in all releases. `depends`: on the processor or the values, so that it is never an error. `needs`
     is the extension without whose code a library does not have it, `mended` the first release of a line that is mended
-    (1.24.4; the line itself has it). `onnx`: of ONNX files, which a session optimizes again; others of ORT format.
+    (1.24.4; the line itself has it). `onnx`: of ONNX files, which a session optimizes again for
+    its CPU; others of ORT format. `avoided`: whether the settings of a session do without it.
     """
 
     name: str
@@ -236,6 +240,7 @@ class Defect(NamedTuple):
     needs: str = ""
     mended: str = ""
     onnx: bool = False
+    avoided: Callable[[RunOptions], bool] = lambda _: False
 
 
 def marks_of(model: OrtModel, read: ReadWeight | None = None) -> dict[str, str]:
@@ -360,23 +365,6 @@ INT8_SUMS = (
 """What, why and remedy of `overflowing`."""
 
 
-def _half_norms(model: OrtModel, _: ReadWeight | None) -> str:
-    """Normalizations in half precision that are spelled out: Sqrt of a mean of squares, to which something is added."""
-    found = []
-    for graph in model.graph.walk():
-        made_by = {output: node for node in graph.nodes for output in node.outputs}
-        for node in graph.nodes:
-            steps = [node.op_type]
-            while len(steps) < len(SPELLED_OUT) and (before := made_by.get(_input(node, 0))):
-                steps.append(before.op_type)
-                node = before
-            if steps == SPELLED_OUT and _type(graph, node.outputs[0]) == FLOAT16:
-                found.append(node)
-    return _listed(found)
-
-
-SPELLED_OUT = ["Sqrt", "Add", "ReduceMean", "Pow"]
-
 WIDEST_BLOCK = 16
 """Channels of a block of NCHWc with AVX-512; 8 with AVX."""
 
@@ -393,6 +381,22 @@ def _with_sums(model: OrtModel, _: ReadWeight | None) -> str:
     return _listed(found)
 
 
+HALF_NORM_REMEDY = (
+    f'set {DISABLE_KEY} = "{FUSION}" in the session config, or open it with level extended, with either of which it '
+    "loads, or ship ORT format (style fixed)"
+)
+
+
+def _without_fusion(use: RunOptions) -> bool:
+    """Whether a session leaves out the fusion: below level all, or by its name."""
+    left_out = re.split(r"[;,]", use.session_config.get(DISABLE_KEY, ""))
+    return use.optimization_level is not OptimizationLevel.ALL or FUSION in left_out
+
+
+def _fuses_half_norms(runtime: Runtime) -> bool:
+    return Release(1, 23) <= runtime.release <= Release(1, 27)
+
+
 DEFECTS: tuple[Defect, ...] = (
     Defect(
         "sum-layout", _with_sums,
@@ -402,12 +406,17 @@ DEFECTS: tuple[Defect, ...] = (
         "its optimizer pads the channels to whole blocks, and those of what it adds not (measured with AVX-512)",
         "ship level extended or none, or ORT format (style fixed)", onnx=True,
     ),
-    Defect(
-        "half-norm", _half_norms,
-        lambda c: Release(1, 23) <= c.release <= Release(1, 27), frozenset({Release(1, m) for m in (23, 24, 26, 27)}),
-        "ONNX Runtime 1.23 to 1.27 may fail to load normalizations in half precision of an ONNX file ({mark})",
-        "its optimizer fuses them behind Casts that it has taken out: a name which does not exist (1 of 13 models)",
-        "ship ORT format (style fixed), or try the file in the release", onnx=True, depends=True,
+    *(
+        Defect(
+            name, lambda model, _: _listed(half_norms(model)), shows, frozenset(Release(1, m) for m in range(23, 28)),
+            f"ONNX Runtime 1.23 to 1.27 {fails} to load normalizations in half precision of an ONNX file ({{mark}})",
+            "its optimizer fuses them and looks for the Cast of an exponent that several nodes read", HALF_NORM_REMEDY,
+            onnx=True, depends=depends, avoided=_without_fusion,
+        )
+        for name, shows, fails, depends in (
+            ("half-norm", lambda c: _fuses_half_norms(c) and set(c.abis) != {ARM64}, "fails", False),
+            ("half-norm-arm64", lambda c: _fuses_half_norms(c) and set(c.abis) == {ARM64}, "may fail", True),
+        )
     ),
     Defect(
         "unreplayable",

@@ -357,10 +357,11 @@ def _defects(artifact: ArtifactFacts, runtime: Runtime, use: RunOptions) -> Iter
     in_session = msgspec.structs.replace(runtime, asks_replay=use.session_config.get(REPLAY_KEY) == "1")
     for defect in DEFECTS:
         mark = artifact.defects.get(defect.name, "")
-        if mark and defect.shows(in_session):
+        if mark and defect.shows(in_session) and not defect.avoided(use):
+            elsewhere = defect.onnx and use.provider != CPU  # another provider may take the nodes
             sure = defect.measured is None or runtime.release in defect.measured
             tried = "" if sure else f" (measured with {', '.join(map(str, sorted(defect.measured or ())))})"
-            yield (_error if sure and not defect.depends else _warning)(
+            yield (_error if sure and not (defect.depends or elsewhere) else _warning)(
                 defect.what.format(mark=mark), artifact.name, f"{defect.why.format(mark=mark)}{tried}", defect.remedy
             )
 

@@ -11,6 +11,7 @@ import contextlib
 import difflib
 import errno
 import hashlib
+import math
 import mmap
 import re
 from collections import Counter
@@ -18,7 +19,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from device_runner.files import open_regular
 from pipeline.core.errors import ConfigError, ModelError
@@ -26,6 +27,7 @@ from pipeline.core.files import REMEDIES
 from pipeline.model.edit import constant_names, copied, keep_only, plain_domain, subgraphs
 from pipeline.model.guards import MAX_WEIGHT_BYTES, tensor_bytes, unsound
 from pipeline.model.ort_format import (
+    CONTENT_ELEMENTS,
     GRAPH,
     GRAPHS,
     Attribute,
@@ -622,16 +624,23 @@ def _no_model(where: str, why: str) -> ModelError:
 def parse_onnx(data: Buffer, where: str) -> OrtModel:
     """The same from a buffer."""
     try:
-        return model_of(_parsed(lean_model(data, PurePosixPath(where).name, 1)), where)
+        return model_of(_parsed(lean_model(data, PurePosixPath(where).name, 1)), where, data)
     except ValueError as error:
         raise _no_model(where, str(error)) from error
 
 
-def model_of(proto: "onnx.ModelProto", where: str) -> OrtModel:
-    """The same from a message; ModelError for one without a graph."""
+class _File(NamedTuple):
+    """Where constants of a message lie that are not in it: `data` is the file's content, None where it is not read."""
+
+    name: str
+    data: Buffer | None
+
+
+def model_of(proto: "onnx.ModelProto", where: str, data: Buffer | None = None) -> OrtModel:
+    """The same from a message; ModelError for one without a graph. `data` is of a file that has its constants."""
     try:
         imports = {plain_domain(entry.domain): entry.version for entry in proto.opset_import}
-        graph = _graph(proto.graph, imports, PurePosixPath(where).name)
+        graph = _graph(proto.graph, imports, _File(PurePosixPath(where).name, data))
     except ValueError as error:
         raise _no_model(where, str(error)) from error
     if not proto.HasField("graph"):
@@ -646,7 +655,7 @@ def model_of(proto: "onnx.ModelProto", where: str) -> OrtModel:
     )
 
 
-def _graph(proto: "onnx.GraphProto", imports: dict[str, int], file: str) -> OrtGraph:
+def _graph(proto: "onnx.GraphProto", imports: dict[str, int], file: _File) -> OrtGraph:
     infos = (*proto.value_info, *proto.input, *proto.output)
     return OrtGraph(
         inputs=tuple(value.name for value in proto.input),
@@ -659,7 +668,7 @@ def _graph(proto: "onnx.GraphProto", imports: dict[str, int], file: str) -> OrtG
     )
 
 
-def _node(index: int, proto: "onnx.NodeProto", imports: dict[str, int], file: str) -> OrtNode:
+def _node(index: int, proto: "onnx.NodeProto", imports: dict[str, int], file: _File) -> OrtNode:
     domain = plain_domain(proto.domain)
     attributes = {each.name: Attribute(each.type, _value(each, imports, file)) for each in proto.attribute}
     outer: list[str] = []  # what bodies read from around them
@@ -692,7 +701,7 @@ def _since(op_type: str, domain: str, opset: int) -> int:
     return version
 
 
-def _value(proto: "onnx.AttributeProto", imports: dict[str, int], file: str) -> AttributeValue:
+def _value(proto: "onnx.AttributeProto", imports: dict[str, int], file: _File) -> AttributeValue:
     import onnx
 
     if proto.type == GRAPH:
@@ -712,14 +721,29 @@ def _value(proto: "onnx.AttributeProto", imports: dict[str, int], file: str) -> 
     return tuple(each for each in words if isinstance(each, (int, float, str)))
 
 
-def _tensor(proto: "onnx.TensorProto", file: str) -> Tensor:
+def _tensor(proto: "onnx.TensorProto", file: _File) -> Tensor:
     """A constant and its place in the file; one whose bytes lie elsewhere has none."""
     offset = length = 0
     if proto.data_location == proto.EXTERNAL:
         location, offset, length = external_entries(proto)
-        if location != file:
+        if location != file.name:
             offset = length = 0
-    return Tensor(proto.name, tuple(proto.dims), proto.data_type, offset, length)
+    content = _content(proto, file.data, offset, length)
+    return Tensor(proto.name, tuple(proto.dims), proto.data_type, offset, length, content=content)
+
+
+def _content(proto: "onnx.TensorProto", data: Buffer | None, offset: int, length: int) -> bytes:
+    """The bytes of a small constant of numbers; b"" for others, and for one that is no array or lies elsewhere."""
+    from onnx import numpy_helper
+
+    if not 0 < math.prod(proto.dims) <= CONTENT_ELEMENTS or proto.data_type in (proto.STRING, proto.UNDEFINED):
+        return b""
+    if proto.data_location == proto.EXTERNAL:
+        return bytes(data[offset : offset + length]) if data is not None and length else b""
+    try:
+        return proto.raw_data or numpy_helper.to_array(proto).tobytes()
+    except (ValueError, TypeError, KeyError):
+        return b""
 
 
 def _type(proto: "onnx.TypeProto") -> TypeInfo:

@@ -209,10 +209,15 @@ TypeInfo: TypeAlias = TensorType | SequenceType | MapType | None
 """None: the file names the value without saying its type."""
 
 
+CONTENT_ELEMENTS = 8
+"""Of constants with up to so many elements ONNX Runtime makes one where they are equal."""
+
+
 class Tensor(msgspec.Struct, frozen=True, gc=False):
     """A constant. Its bytes stay in the file: `length` bytes from `offset`, little endian, 4-bit types two a byte.
 
     String tensors have no raw bytes but `strings`. `external_offset` is -1 in every model that is whole in one file.
+    `content` are the bytes of those of up to CONTENT_ELEMENTS in an ONNX file, b"" where nobody read them.
     """
 
     name: str
@@ -222,6 +227,7 @@ class Tensor(msgspec.Struct, frozen=True, gc=False):
     length: int = 0
     strings: tuple[str, ...] = ()
     external_offset: int = -1
+    content: bytes = b""
 
 
 class SparseTensor(msgspec.Struct, frozen=True, gc=False):

@@ -271,17 +271,3 @@ def test_convolutions_with_sums_in_onnx_files_fail_where_channels_fill_no_blocks
     ):
         findings = errors(check_artifact(facts, Runtime(release=Release(*release), abis=(abi,))))
         assert bool(findings) is expected
-
-
-@pytest.mark.parametrize(("kind", "told"), [(TensorProto.FLOAT16, True), (TensorProto.FLOAT, False)])
-def test_normalizations_in_half_precision_are_named_where_a_release_may_fail_on_them(
-    kind: int, told: bool, tmp_path: Path
-) -> None:
-    nodes = parsed_nodes("p = Pow (x, k)  m = ReduceMean<axes=[-1]>(p)  a = Add (m, k)  y = Sqrt (a)")
-    info = [helper.make_tensor_value_info(name, kind, [1, 4]) for name in ("x", "k", "y", "p")]
-    graph = helper.make_graph(nodes, "g", info[:2], info[2:3], value_info=info[3:])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
-    facts = facts_of(read_artifact(tmp_path / "m.onnx"), "m")
-    found = [check_artifact(facts, Runtime(release=Release(1, minor))) for minor in (22, 23, 27, 28)]
-    assert [any("half precision" in row.what for row in rows) for rows in found] == [False, told, told, False]
-    assert not errors(row for rows in found for row in rows)
