@@ -1,6 +1,7 @@
 """`ort-mobile check`: how far each provider supports one model, as it is and with sizes for its dimensions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -194,10 +195,14 @@ def fit(
         else:
             sized = None
         fixed = _answers(sized, settings) if sized else None
+        judged = [
+            _in_nchw(provider, asked, views, sized) or provider
+            for provider, asked in zip(_judged(before, fixed), settings, strict=True)
+        ]
+        rows = tuple(provider.row for provider in judged)
+        before = tuple(provider.as_is for provider in judged)
+        fixed = tuple(provider.fixed for provider in judged if provider.fixed) or None
         now = fixed or before
-        rows = tuple(
-            _in_nchw(row, asked, views, sized) or row for row, asked in zip(_rows(before, fixed), settings, strict=True)
-        )
         on_cpu = _on_cpu(fixed[0].nodes, fixed_cpu or lacking) if fixed else None
         form = precision_of(views.loaded.proto) if views.loaded else ""
         unsuited = quantized_advice(form, *now)
@@ -207,7 +212,8 @@ def fit(
         for row, asked, older in zip(rows, settings, oldest or settings, strict=True):
             if older.system != asked.system:
                 then = _answers(sized, (older,)) if sized else None
-                (at_oldest,) = _rows(_answers(views, (older,)), then, older.system)
+                (oldest_judged,) = _judged(_answers(views, (older,)), then, older.system)
+                at_oldest = oldest_judged.row
                 if (at_oldest.as_is.verdict, at_oldest.fit.verdict) != (row.as_is.verdict, row.fit.verdict):
                     differing.append(at_oldest)
         return ModelFit(
@@ -253,27 +259,36 @@ def _cpu_error(views: Views) -> str:
     return ""
 
 
-def _rows(before: Sequence[ModelAnswer], fixed: Sequence[ModelAnswer] | None, level: str = "") -> tuple[FitRow, ...]:
-    return tuple(
-        FitRow(ep=now.ep, as_is=_of(now), fixed=_of(then) if then else None, level=level, chip=now.chip)
-        for now, then in zip(before, fixed or (None,) * len(before), strict=True)
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Judged:
+    """The answers for one provider, and the row that they make."""
+
+    as_is: ModelAnswer
+    fixed: ModelAnswer | None
+    row: FitRow
+
+
+def _judged(before: Sequence[ModelAnswer], fixed: Sequence[ModelAnswer] | None, level: str = "") -> Iterator[_Judged]:
+    for now, then in zip(before, fixed or (None,) * len(before), strict=True):
+        row = FitRow(ep=now.ep, as_is=_of(now), fixed=_of(then) if then else None, level=level, chip=now.chip)
+        yield _Judged(as_is=now, fixed=then, row=row)
 
 
 NCHW = "preferredLayout=NCHW"
 
 
-def _in_nchw(row: FitRow, asked: Settings, views: Views, sized: Views | None) -> FitRow | None:
-    """The row of WebGPU in its other layout, where it runs the model in that alone; None for any other row."""
+def _in_nchw(judged: _Judged, asked: Settings, views: Views, sized: Views | None) -> _Judged | None:
+    """WebGPU in its other layout, where it runs the model in that alone; None for any other provider."""
+    row = judged.row
     if row.ep != WEBGPU or not asked.nhwc or row.fit.verdict in WORTH or not row.fit.supported:
         return None
     there = (asked.in_nchw,)
-    (moved,) = _rows(_answers(views, there), _answers(sized, there) if sized else None, NCHW)
-    if moved.fit.verdict not in WORTH:
+    (moved,) = _judged(_answers(views, there), _answers(sized, there) if sized else None, NCHW)
+    fit = moved.row.fit
+    if fit.verdict not in WORTH:
         return None
-    reason = f"{moved.fit.reason}, with {NCHW} alone: else {row.fit.reason}"
-    told = msgspec.structs.replace(moved.fit, reason=reason)
-    return msgspec.structs.replace(moved, **{"fixed" if moved.fixed else "as_is": told})
+    told = msgspec.structs.replace(fit, reason=f"{fit.reason}, with {NCHW} alone: else {row.fit.reason}")
+    return replace(moved, row=msgspec.structs.replace(moved.row, **{"fixed" if moved.fixed else "as_is": told}))
 
 
 def _of(answer: ModelAnswer) -> ProviderFit:

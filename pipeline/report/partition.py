@@ -19,7 +19,7 @@ from pipeline.advice.verdict import (
     verdict,
 )
 from pipeline.core.groups import counted, grouped
-from pipeline.core.providers import PROVIDER_RULES
+from pipeline.core.providers import PROVIDER_RULES, WEBGPU
 from pipeline.core.releases import by_rules, line_of
 from pipeline.partition.answer import Decision, ModelAnswer, Optimize, Simulation, percent_of, same_reason
 from pipeline.report.show import show
@@ -218,6 +218,8 @@ def _command(model: "ModelFit", *eps: str) -> str:
     words += ["--ep", ",".join(eps)] if eps else []
     if any(PROVIDER_RULES[ep].by_chip for ep in eps):
         words += ["--chip", ",".join(row.chip for row in model.rows if row.chip)]
+    for layout in (row.level for row in model.rows if row.ep == WEBGPU and row.ep in eps and row.level):
+        words += ["--webgpu-options", layout]
     return shlex.join(words)
 
 

@@ -138,6 +138,10 @@ def test_a_dequantize_linear_before_a_conv_needs_an_onnx_file_or_nchw(tmp_path: 
     assert rules(file) == ["webgpu-moved"]
     assert rules(file, "NCHW") == rules(tmp_path / "m.onnx") == []
     assert "in ORT format: WebGPU fails at the first run" in ort_mobile("check", tmp_path / "m.onnx").out
+    advised = ort_mobile("check", file).out
+    assert "WebGPU, preferredLayout=NCHW" in advised
+    assert "change what WebGPU fails on" not in advised
+    assert "--webgpu-options preferredLayout=NCHW" in advised
 
 
 @pytest.mark.parametrize(
