@@ -390,7 +390,8 @@ def _provider(ort_name: str) -> str:
 def taken(row: Profiled) -> str:
     """What providers took: by their own log, else by the profile; "" for the CPU alone."""
     if row.coverage:
-        return _claims(row.coverage.claimed_nodes, row.coverage.nodes, row.coverage.partitions)
+        text = _claims(row.coverage.claimed_nodes, row.coverage.nodes, row.coverage.partitions)
+        return f"{text} claimed, and then the run failed" if row.failure else text
     counts = row.profile.partitions if row.profile else {}
     names = (f"{provider.removesuffix('ExecutionProvider')}: {count}" for provider, count in counts.items())
     return ", ".join(f"{name} partitions, or nodes where it has kernels of its own" for name in names)

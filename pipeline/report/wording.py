@@ -207,7 +207,8 @@ def legend(report: "CampaignReport", *, interval: bool = True) -> str:
     return (
         f"Ratio: latency relative to the baseline's, below 1 is faster{spread}. "
         f"Same: shown to differ by less than {report.margin * 100:g} %, with no mean or p90 apart: those decide where "
-        f"they are shown to differ. {open_}Percentiles are of this sample. "
+        f"they are shown to differ. {open_}Percentiles are of this sample; the JSON (--json, results.json) "
+        f"has mean, SD, least, largest and p95, too. "
         f"Outputs: the largest error relative to the output's largest value, of the model in its precision; dB from "
         f"float: signal to noise against the float original.{sizes}"
     )

@@ -6,12 +6,12 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from device_runner.profile import CPU
+from device_runner.profile import CPU, Coverage
 from device_runner.result import NodeTime, OperatorTime, Profile, ValueCopy
 from pipeline.campaign.record import Prediction, RefusedNodes
 from pipeline.report import formats, html, model
 from pipeline.report.model import CampaignReport
-from pipeline.report.profiles import UNKNOWN_REASON, Profiled, copies, fallen_back, profile_views, view_of
+from pipeline.report.profiles import UNKNOWN_REASON, Profiled, copies, fallen_back, profile_views, taken, view_of
 
 NNAPI = "NnapiExecutionProvider"
 
@@ -143,3 +143,10 @@ def test_copies_beyond_those_that_are_shown_are_one_row() -> None:
     table = copies(profiled("v", msgspec.structs.replace(profile(), copies=many), run="webgpu"))
     assert [row[0] for row in table.rows[:2]] == ["v18", "v17"]
     assert table.rows[15:] == (("3 more, each faster", "", "3.0 KiB", "6.00 ms"),)
+
+
+def test_nodes_that_were_claimed_before_a_run_failed_are_said_to_be_no_more_than_that() -> None:
+    claims = Coverage(provider=NNAPI, partitions=1, nodes=8, claimed_nodes=8)
+    failed = Profiled(name="m", run="nnapi", provider="nnapi", coverage=claims, failure="the session was refused")
+    assert taken(failed) == "8 of 8 nodes in 1 partition claimed, and then the run failed"
+    assert taken(msgspec.structs.replace(failed, failure="")) == "8 of 8 nodes in 1 partition"
