@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from pipeline.core.errors import ModelError, missing_extra
+from pipeline.core.groups import grouped
 from pipeline.model.edit import (
     all_nodes,
     attribute,
@@ -302,7 +303,7 @@ def fp16(model: Model, options: HalfOptions, context: PassContext) -> Model:
         raise NotApplicable("no weight became a 16-bit float", where=context.where,
                             why="all operators with weights are blocked or excluded",
                             remedy="block or exclude fewer")  # fmt: skip
-    halves = _half_constants(halved.graph)
+    halves = {name for name, tensor in _constants(halved.graph) if tensor.data_type == FLOAT16}
     if lost := [constant for constant in risky if constant.name in halves]:
         more = f" and {len(lost) - MOST_LOST} more" if len(lost) > MOST_LOST else ""
         readers = ",".join(dict.fromkeys(name for constant in lost for name in constant.readers[:MOST_LOST]))
@@ -323,14 +324,13 @@ NO_NUMBER = 1e30
 """Constants so large stand for infinity, as of Clip and masks."""
 
 
-def _half_constants(graph: "onnx.GraphProto") -> set[str]:
-    """Names of constants in half precision, those of Constant nodes and bodies too."""
-    tensors = ((tensor.name, tensor) for body in subgraphs(graph) for tensor in body.initializer)
-    made = (
-        (node.output[0], x.t) for node in all_nodes(graph) if node.op_type == "Constant" for x in node.attribute
-        if x.name == "value"
-    )  # fmt: skip
-    return {name for name, tensor in (*tensors, *made) if tensor.data_type == FLOAT16}
+def _constants(graph: "onnx.GraphProto") -> "Iterator[tuple[str, onnx.TensorProto]]":
+    """Every constant with its name, those of Constant nodes and bodies too."""
+    for body in subgraphs(graph):
+        yield from ((tensor.name, tensor) for tensor in body.initializer)
+    for node in all_nodes(graph):
+        if node.op_type == "Constant":
+            yield from ((node.output[0], entry.t) for entry in node.attribute if entry.name == "value")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -350,14 +350,8 @@ def _not_held(graph: "onnx.GraphProto") -> Iterator[_Risky]:
     import numpy as np
     from onnx import numpy_helper
 
-    tensors = [(tensor.name, tensor) for body in subgraphs(graph) for tensor in body.initializer]
-    readers: dict[str, list[onnx.NodeProto]] = {}
-    for node in all_nodes(graph):
-        if node.op_type == "Constant":
-            tensors += [(node.output[0], x.t) for x in node.attribute if x.name == "value"]
-        for name in node.input:
-            readers.setdefault(name, []).append(node)
-    for name, tensor in tensors:
+    readers = grouped((name, node) for node in all_nodes(graph) for name in node.input)
+    for name, tensor in _constants(graph):
         if tensor.data_type != FLOAT:
             continue
         values = numpy_helper.to_array(tensor)
@@ -388,7 +382,8 @@ def written_out(proto: "onnx.ModelProto", where: str) -> "onnx.ModelProto":
         with library_call("ONNX cannot inline the model's functions", where, "export the model without functions"):
             proto = inliner.inline_local_functions(proto)
     for node in all_nodes(proto.graph):
-        given = next((x for x in node.attribute if x.name in NUMBERS), None) if node.op_type == "Constant" else None
+        constants = node.attribute if node.op_type == "Constant" else ()
+        given = next((entry for entry in constants if entry.name in NUMBERS), None)
         if given is not None:
             values = numpy_helper.from_array(np.array(helper.get_attribute_value(given), NUMBERS[given.name]))
             node.attribute.remove(given)

@@ -108,19 +108,19 @@ def parse_states(texts: Sequence[str]) -> dict[str, str]:
     return states
 
 
-class MadeOf(msgspec.Struct, frozen=True, kw_only=True):
-    """What files of a stream are made of: the original's precision, and whether its inputs are random."""
+class OriginalStream(msgspec.Struct, frozen=True, kw_only=True):
+    """What files of a stream are compared with: the inputs of the first step, what the original computes, its precision
+    and whether its inputs are random.
+    """
 
+    first: tuple[TensorFile, ...]
+    reference: StreamReference
     precision: OutputPrecision
     random_inputs: bool
 
     def tolerance(self, precision: OutputPrecision) -> Tolerance:
         """What passes of a file in a precision."""
         return msgspec.structs.replace(usual_tolerance(precision), random_inputs=self.random_inputs)
-
-
-Original = tuple[tuple[TensorFile, ...], StreamReference, MadeOf]
-"""The inputs of the first step, what the original computes, and what it is."""
 
 
 def by_noise(check: OutputCheck) -> OutputCheck:
@@ -135,7 +135,7 @@ def by_noise(check: OutputCheck) -> OutputCheck:
 
 
 @contextmanager
-def original_stream(order: PerfOrder) -> Iterator[Original | None]:
+def original_stream(order: PerfOrder) -> Iterator[OriginalStream | None]:
     """The original's stream, before anything else is started, while its files are there; None where none is asked for.
 
     ConfigError for a state that one of the files does not have.
@@ -157,11 +157,11 @@ def original_stream(order: PerfOrder) -> Iterator[Original | None]:
 
 def _original(
     model: str, files: Sequence[str], stream: Stream, dimensions: dict[str, int], data: Dataset, folder: str
-) -> Original:
+) -> OriginalStream:
     for file in dict.fromkeys((model, *files)):
         with suppress(ModelError):  # its own run says what is wrong with a file
             graph = read_artifact(Path(file)).graph
-            inputs = [each.name for each in inputs_of_file(Path(file))]
+            inputs = [info.name for info in inputs_of_file(Path(file))]
             check_states(stream.states, inputs, graph.outputs, file)
     tensors = make_feeds(SourceModel(path=model), dimensions, data, folder)
     feeds = zero_states({tensor.name: read_tensor(tensor).copy() for tensor in tensors}, stream.states, data.inputs)
@@ -172,19 +172,21 @@ def _original(
         raise ModelError("the original's stream does not run", where=model, why=first_line(error),
                          remedy="check --state, and give sizes with --dimension") from error  # fmt: skip
     first = (write_tensor(Path(folder) / f"first_{number}.bin", *row) for number, row in enumerate(feeds.items()))
-    made_of = MadeOf(precision=precision_of_file(Path(model)), random_inputs=not data.test_data)
-    return tuple(first), reference, made_of
+    return OriginalStream(
+        first=tuple(first), reference=reference, precision=precision_of_file(Path(model)),
+        random_inputs=not data.test_data,
+    )  # fmt: skip
 
 
 def measure_streams(
-    original: Original, runs: Sequence[PlannedRun], plan: CampaignPlan, bench: Bench
+    original: OriginalStream, runs: Sequence[PlannedRun], plan: CampaignPlan, bench: Bench
 ) -> list[StreamRow]:
     """The stream of each file, on the inputs of the original's; a row for each.
 
     A file in another precision than the original's is judged by its signal to noise: what 32 bits keep says nothing.
     """
-    first, reference, made_of = original
-    inputs, tracked = Inputs(tensors=first, stream=reference.stream), reference.stream.tracked
+    reference = original.reference
+    inputs, tracked = Inputs(tensors=original.first, stream=reference.stream), reference.stream.tracked
     rows = []
     for number, run in enumerate(runs):
         spec = plan.spec(replace(run, inputs=inputs), 0)
@@ -197,8 +199,8 @@ def measure_streams(
         expected = {tensor.name: read_tensor(tensor) for tensor in reference.outputs}
         outputs = {tensor.name: read_tensor(tensor) for tensor in result.outputs}
         precision = precision_of_file(Path(run.file))
-        other = precision is not made_of.precision
-        checks = compare_outputs(expected, outputs, made_of.tolerance(precision), expected if other else {})
+        other = precision is not original.precision
+        checks = compare_outputs(expected, outputs, original.tolerance(precision), expected if other else {})
         checks = map(by_noise, checks) if other else checks
         times = sorted(result.latencies_ns)  # () in an emulator
         rows.append(

@@ -71,7 +71,6 @@ from pipeline.features.tune.space import (
     medians,
     nondominated,
     ratio_of,
-    shown_below,
     space_of,
     tails_of,
     value_of,
@@ -636,9 +635,13 @@ def _answer(record: JobRecord, search: TunedModel, confirmed: Confirmed) -> Tune
         if ratio and beats(confirmed[search.winner], confirmed[default], goals) is False:
             # A search whose winner was not confirmed to be better: what the documentation advises stays
             name = f"{runs[search.winner].variant}/{runs[search.winner].run}"
-            why = f"{name} was not confirmed to be better than the default: {ratio[0]:.3f} times its {search.goals[0]}"
-            bounds = f" ({ratio[1]:.3f} to {ratio[2]:.3f})" if ratio[1] is not None and ratio[2] is not None else ""
-            worse = [t for t in tails_of(confirmed[search.winner], confirmed[default], goals[0]) if t.ratio > 1]
+            why = (
+                f"{name} was not confirmed to be better than the default: {ratio.ratio:.3f} times its {search.goals[0]}"
+            )
+            bounded = ratio.low is not None and ratio.high is not None
+            bounds = f" ({ratio.low:.3f} to {ratio.high:.3f})" if bounded else ""
+            tails = tails_of(confirmed[search.winner], confirmed[default], goals[0])
+            worse = [tail for tail in tails if tail.ratio > 1]
             bounds += f", {wording.tails(worse)}" if worse else ""
             changed = _won_by(search, default, Dropped(reason=why + bounds))
             search = msgspec.structs.replace(changed, reason=f"{search.reason}; {why}{bounds}")
@@ -676,11 +679,11 @@ def _gains(
         for goal in goals:
             if (ratio := ratio_of(*both, goal)) is None:
                 continue
-            yield gain(goal=goal.value, ratio=ratio[0], low=ratio[1], high=ratio[2], rounds=ratio[3])
+            yield gain(goal=goal.value, ratio=ratio.ratio, low=ratio.low, high=ratio.high, rounds=ratio.rounds)
             for tail in tails_of(*both, goal):
-                alike = tail.ratio < 1 and shown_below(ratio)
+                alike = tail.ratio < 1 and ratio.shown_below
                 if tail.shown and not alike and tail.of.value not in goals:
-                    yield gain(goal=tail.of.value, ratio=tail.ratio, low=tail.low, high=tail.high, rounds=ratio[3])
+                    yield gain(goal=tail.of.value, ratio=tail.ratio, low=tail.low, high=tail.high, rounds=ratio.rounds)
 
 
 def _won_by(search: TunedModel, winner: str, why: Dropped) -> TunedModel:
@@ -707,7 +710,7 @@ def _costs(answers: Sequence[TuneAnswer], planned: Sequence[RecordedRun], confir
             if ratio:
                 yield SharedCost(
                     model=model, device=device, winner_of=there.search.device, variant=there.variant, run=there.run,
-                    ratio=ratio[0], low=ratio[1], high=ratio[2],
+                    ratio=ratio.ratio, low=ratio.low, high=ratio.high,
                 )  # fmt: skip
 
 

@@ -633,11 +633,9 @@ class Search:
                 yield candidate, Dropped(reason=reason)
             else:
                 above = math.exp(float(mean[candidate] - mean[leader])) - 1
-                did = "measured, expected" if counts[candidate] else "not measured, predicted"
-                yield (
-                    candidate,
-                    Dropped(reason=f"{did} after {len(seen)} runs, beside the winner", above=(above, above)),
-                )
+                did = "measured" if counts[candidate] else "not measured"
+                reason = f"{did}: above the winner, as estimated from {len(seen)} runs"
+                yield candidate, Dropped(reason=reason, above=(above, above))
 
     def _best_guess(self) -> int | None:
         """The measured candidate with the lowest mean, with the level of the reference runs taken off."""

@@ -419,28 +419,36 @@ def failure_of(run: RunRecord, goals: Iterable[Goal]) -> str:
     return "" if result.latencies_ns else "it timed nothing"
 
 
-RatioBounds = tuple[float, float | None, float | None, int]
-"""A ratio, its 95 % bounds (None where it was not measured, or too seldom) and the number of rounds."""
-
-
 FEWEST_ROUNDS = 4
 """Rounds below which nothing is shown."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundsRatio:
+    """A ratio over some rounds with its 95 % bounds, which are None where nothing varies or rounds are too few."""
+
+    ratio: float
+    low: float | None = None
+    high: float | None = None
+    rounds: int
+
+    @property
+    def shown_below(self) -> bool:
+        """Whether the rounds show it to be below 1; where nothing varies, a few of them do."""
+        return self.high < 1 if self.high is not None else self.ratio < 1 and self.rounds >= FEWEST_ROUNDS
+
+
 def ratio_of(
     rounds: Mapping[int, CandidateValues], other: Mapping[int, CandidateValues], goal: Goal
-) -> RatioBounds | None:
-    """The value of one relative to another's, by the rounds that both have, with 95 % bounds and their number.
-
-    Bounds are None where nothing varies (sizes) or rounds are too few; None where a value is missing.
-    """
+) -> RoundsRatio | None:
+    """The value of one relative to another's, by the rounds that both have; None where a value is missing."""
     logs = _log_ratios(rounds, other, GOAL_FIELDS[goal])
     if not len(logs):
         return None
     bounds = ratio_interval(logs, 0.95) if float(np.ptp(logs)) > 0 else None
     if bounds is None:
-        return float(np.exp(np.median(logs))), None, None, len(logs)
-    return bounds.ratio, bounds.low, bounds.high, len(logs)
+        return RoundsRatio(ratio=float(np.exp(np.median(logs))), rounds=len(logs))
+    return RoundsRatio(ratio=bounds.ratio, low=bounds.low, high=bounds.high, rounds=len(logs))
 
 
 def _log_ratios(rounds: Mapping[int, CandidateValues], other: Mapping[int, CandidateValues], name: str) -> Floats:
@@ -476,14 +484,8 @@ def beats(
         if (ratio := ratio_of(rounds, other, goal)) is None:
             continue
         shown = {tail.ratio > 1 for tail in tails_of(rounds, other, goal) if tail.shown}
-        if ratio[0] != 1 or ratio[1] is not None or shown:
-            above = ratio[1] is not None and ratio[1] > 1
-            return True not in shown and (shown_below(ratio) or (False in shown and not above))
+        if ratio.ratio != 1 or ratio.low is not None or shown:
+            above = ratio.low is not None and ratio.low > 1
+            return True not in shown and (ratio.shown_below or (False in shown and not above))
         known = False
     return known
-
-
-def shown_below(ratio: RatioBounds) -> bool:
-    """Whether rounds show a ratio to be below 1; where nothing varies, a few of them do."""
-    value, _, high, rounds = ratio
-    return high < 1 if high is not None else value < 1 and rounds >= FEWEST_ROUNDS

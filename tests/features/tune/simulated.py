@@ -24,7 +24,7 @@ from pipeline.config import Goal, TuneConfig
 from pipeline.core.variant import Artifact, Level, Variant
 from pipeline.features.tune.job import CONFIRM_ROUNDS, ModelSearch
 from pipeline.features.tune.search import Observation
-from pipeline.features.tune.space import Space, ratio_of, shown_below, space_of
+from pipeline.features.tune.space import Space, ratio_of, space_of
 from tests.ort_models import ORT_STYLES
 
 Floats = npt.NDArray[np.float64]
@@ -234,7 +234,7 @@ def _confirmed(device: SimulatedDevice, searched: ModelSearch) -> tuple[int, int
         for candidate in planned[:: 1 if number % 2 == 0 else -1]:
             rounds[candidate][number] = _latency(device.run(candidate)[0])
     ratio = ratio_of(rounds[winner], rounds[space.default], Goal.LATENCY)
-    better = ratio is None or shown_below(ratio)  # None: the default fails
+    better = ratio is None or ratio.shown_below  # None: the default fails
     return winner if better else space.default, len(planned) * CONFIRM_ROUNDS
 
 
