@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from device_runner.errors import pip_install
 from device_runner.spec import ElementType
 from pipeline.config.tables import Channels, Fit, ImageLayout, InputValue, PreprocessConfig, Range
 from pipeline.core.errors import ConfigError, MissingError, install_extra
@@ -218,7 +219,7 @@ def load_function(path: str, purpose: str) -> Callable[..., Any]:
         if error.name != module:
             raise ConfigError(
                 f"the module {module!r} needs one that is not installed", where=path, why=str(error),
-                remedy=f"pip install {error.name}",
+                remedy=pip_install(str(error.name)),
             ) from error  # fmt: skip
         raise ConfigError(
             f"no such module for {purpose}", where=path, why=f"{error}; searched {place} and Python's own folders",

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from device_runner.errors import pip_install
 from device_runner.files import cache_folder, decode_json, staging_folder, sync, take_place
 from pipeline.core.errors import BUDGET, ConfigError, Finding, FindingRule, PipelineError, Severity, findings
 from pipeline.core.files import make_folder, sha256_of, storage_errors, write_bytes, write_text
@@ -150,7 +151,8 @@ _CAUSES = tuple(
     for pattern, what, remedy in (
         (r"ort-mobile: missing system dependency: (?P<what>[^\n]+)", "a library of this system is missing: {what}",
          "install it with your package manager"),
-        (r"CMake (?P<what>[\d.]+) or higher is required", "CMake is older than {what}", "pip install --upgrade cmake"),
+        (r"CMake (?P<what>[\d.]+) or higher is required", "CMake is older than {what}",
+         pip_install("--upgrade", "cmake")),
         (r"x-block-origin|vcpkg\.storage\.devpackages", "vcpkg may download from Microsoft's own mirror only",
          "remove --use_vcpkg_ms_internal_asset_cache from build_aar_package.py in the source tree"),
         (r"No space left on device", "the disk is full", "free some space, or choose another --cache"),
@@ -164,10 +166,11 @@ _CAUSES = tuple(
         (r"error: argument (?P<what>[^\n]+)", "this release's script refuses {what}",
          "give the release's own source tree with --source"),
         (r"ModuleNotFoundError: No module named '(?P<what>[^'\n]+)'", "the build's Python lacks {what}",
-         "python3 -m pip install {what}"),
+         pip_install("{what}")),
         (r"Running as root is not allowed", "ONNX Runtime's script does not run as root by itself",
          "build as another user"),
-        (r"Failed to resolve executable path for '(?P<what>[^'\n]+)'", "{what} is not installed", "pip install {what}"),
+        (r"Failed to resolve executable path for '(?P<what>[^'\n]+)'", "{what} is not installed",
+         pip_install("{what}")),
         (r"android_[sn]dk_path is required|SDK location not found", "the Android SDK or NDK was not found",
          "set ANDROID_HOME and ANDROID_NDK_HOME"),
         (r"Unable to access jarfile|GradleWrapperMain", "gradle-wrapper.jar is missing in java/gradle/wrapper",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from device_runner.errors import pip_install
 from pipeline.config import Platform
 from pipeline.config.tables import BuildKind
 from pipeline.core.errors import PipelineError
@@ -86,7 +87,7 @@ def test_a_failure_tells_cause_log_and_first_error(tmp_path: Path) -> None:
     error = raised.value
     assert "exit code 7" in error.what
     assert error.why.startswith("the build's Python lacks flatbuffers")
-    assert error.remedy == "python3 -m pip install flatbuffers"
+    assert error.remedy == pip_install("flatbuffers")
     assert Path(error.where).read_text().startswith("ModuleNotFoundError")
     assert builds_in(cache) == []
 
