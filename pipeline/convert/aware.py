@@ -123,7 +123,7 @@ def choose_reference(
                 build_host(find_processor(abi))
                 return _of(library.facts, optional=True)
     except RunnerError as error:
-        log.warning("provider-aware files are saved with our claims: %s", error)
+        log.warning("provider-aware files are saved with our claims: %s; %s", error, error.remedy)
     return AwareSpec(by=AwareBy(way=Way.INSTALLED), optional=True)
 
 

@@ -98,6 +98,15 @@ def constant_names(graph: "onnx.GraphProto") -> set[str]:
     return {t.name for t in graph.initializer} | {sparse.values.name for sparse in graph.sparse_initializer}
 
 
+def constant_tensors(graph: "onnx.GraphProto") -> "Iterator[tuple[str, onnx.TensorProto]]":
+    """Every dense constant of the graph and the bodies inside it, by the name that its readers use."""
+    for body in subgraphs(graph):
+        yield from ((tensor.name, tensor) for tensor in body.initializer)
+        for node in body.node:
+            if node.op_type == "Constant":
+                yield from ((first_output(node), entry.t) for entry in node.attribute if entry.name == "value")
+
+
 def fresh_name(base: str, taken: set[str]) -> str:
     """A name that nothing has: `base`, or `base` with a number; it counts as taken from now on."""
     name, number = base, 0

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pipeline.core.errors import ModelError
-from pipeline.model.edit import constant_names, plain_domain
+from pipeline.model.edit import constant_names, constant_tensors, plain_domain
 from pipeline.model.ort_format import OrtGraph, TensorType
 from pipeline.model.types import BY_CODE, LAST_STORED_TYPE
 
@@ -130,10 +130,8 @@ def unstorable(graph: OrtGraph) -> str:
 
 
 def four_bit_constants(proto: "onnx.ModelProto") -> list[str]:
-    """Constants of types that the ORT format lacks."""
-    tensors = [*proto.graph.initializer]
-    tensors += [a.t for node in proto.graph.node for a in node.attribute if a.HasField("t")]
-    return [tensor.name for tensor in tensors if tensor.data_type > LAST_STORED_TYPE]
+    """Constants of types that the ORT format lacks, those of bodies too."""
+    return [name for name, tensor in constant_tensors(proto.graph) if tensor.data_type > LAST_STORED_TYPE]
 
 
 UNSTORED = "the ORT format cannot hold the model's weights"

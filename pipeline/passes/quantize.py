@@ -10,6 +10,7 @@ from pipeline.core.groups import grouped
 from pipeline.model.edit import (
     all_nodes,
     attribute,
+    constant_tensors,
     drop_unread,
     keep_only,
     read_names,
@@ -303,7 +304,7 @@ def fp16(model: Model, options: HalfOptions, context: PassContext) -> Model:
         raise NotApplicable("no weight became a 16-bit float", where=context.where,
                             why="all operators with weights are blocked or excluded",
                             remedy="block or exclude fewer")  # fmt: skip
-    halves = {name for name, tensor in _constants(halved.graph) if tensor.data_type == FLOAT16}
+    halves = {name for name, tensor in constant_tensors(halved.graph) if tensor.data_type == FLOAT16}
     if lost := [constant for constant in risky if constant.name in halves]:
         more = f" and {len(lost) - MOST_LOST} more" if len(lost) > MOST_LOST else ""
         readers = ",".join(dict.fromkeys(name for constant in lost for name in constant.readers[:MOST_LOST]))
@@ -324,15 +325,6 @@ NO_NUMBER = 1e30
 """Constants so large stand for infinity, as of Clip and masks."""
 
 
-def _constants(graph: "onnx.GraphProto") -> "Iterator[tuple[str, onnx.TensorProto]]":
-    """Every constant with its name, those of Constant nodes and bodies too."""
-    for body in subgraphs(graph):
-        yield from ((tensor.name, tensor) for tensor in body.initializer)
-    for node in all_nodes(graph):
-        if node.op_type == "Constant":
-            yield from ((node.output[0], entry.t) for entry in node.attribute if entry.name == "value")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Risky:
     """A constant of a float graph that half precision does not hold, what becomes of it, and the nodes that read it."""
@@ -351,7 +343,7 @@ def _not_held(graph: "onnx.GraphProto") -> Iterator[_Risky]:
     from onnx import numpy_helper
 
     readers = grouped((name, node) for node in all_nodes(graph) for name in node.input)
-    for name, tensor in _constants(graph):
+    for name, tensor in constant_tensors(graph):
         if tensor.data_type != FLOAT:
             continue
         values = numpy_helper.to_array(tensor)

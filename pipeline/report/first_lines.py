@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pipeline.core.groups import counted, grouped
-from pipeline.core.variant import grew
+from pipeline.core.variant import Artifact, grew
 from pipeline.passes.precisions import common_name
 from pipeline.report import layout, wording
 from pipeline.report.model import CampaignReport, ChoiceRow
@@ -65,16 +65,25 @@ def _key(choice: ChoiceRow) -> tuple[str, str]:
     return choice.model, choice.variant
 
 
+def _artifact(report: CampaignReport, choice: ChoiceRow) -> Artifact | None:
+    """What ships; None where the report does not have it."""
+    return next((made for made in report.artifacts if (made.model, made.variant.name) == _key(choice)), None)
+
+
+def _original_bytes(report: CampaignReport, choice: ChoiceRow) -> int:
+    """Of the model as it was given; 0 where that is not known."""
+    return next((model.size_bytes for model in report.models if model.name == choice.model), 0)
+
+
 def _precision(report: CampaignReport, choice: ChoiceRow) -> str:
     """The name of the precision of what ships; "" for the model's own."""
-    alike = (row.variant for row in report.artifacts if (row.model, row.variant.name) == _key(choice))
-    return next((variant.precision for variant in alike), "")
+    artifact = _artifact(report, choice)
+    return artifact.variant.precision if artifact else ""
 
 
 def size_of(report: CampaignReport, choice: ChoiceRow) -> str:
     """The bytes of what ships beside those of the model as it was given; "" where they are not known."""
-    artifact = next((row for row in report.artifacts if (row.model, row.variant.name) == _key(choice)), None)
-    original = next((model.size_bytes for model in report.models if model.name == choice.model), 0)
+    artifact, original = _artifact(report, choice), _original_bytes(report, choice)
     if artifact is None:
         return ""
     text = wording.size(artifact.total_bytes)
@@ -86,13 +95,14 @@ def size_of(report: CampaignReport, choice: ChoiceRow) -> str:
 
 def grown_text(report: CampaignReport, choice: ChoiceRow) -> str:
     """That what ships is much larger than the model as it was given, and what is smaller; "" where it is not."""
-    original = next((model.size_bytes for model in report.models if model.name == choice.model), 0)
-    alike = {row.variant.name: row for row in report.artifacts if row.model == choice.model}
-    chosen = alike.get(choice.variant)
+    chosen, original = _artifact(report, choice), _original_bytes(report, choice)
     if chosen is None or not grew(chosen.total_bytes, original):
         return ""
-    precision = chosen.variant.precision
-    sizes = {name: row.total_bytes for name, row in alike.items() if row.variant.precision == precision}
+    sizes = {
+        made.variant.name: made.total_bytes
+        for made in report.artifacts
+        if (made.model, made.variant.precision) == (choice.model, chosen.variant.precision)
+    }
     least = min(sizes, key=sizes.__getitem__)
     smaller = f"{least} has {wording.size(sizes[least])}"
     smaller = "level none keeps it as it is" if grew(sizes[least], original) else smaller

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from pipeline.core.errors import ConfigError, ModelError
-from pipeline.model.guards import tensor_bytes
+from pipeline.model.guards import four_bit_constants, tensor_bytes
 from pipeline.model.onnx_model import (
     LeanModel,
     LoadedModel,
@@ -257,3 +257,11 @@ def test_only_data_in_other_files_counts_as_outside(tmp_path: Path) -> None:
     loaded = load_model(SourceModel(path=str(tmp_path / "m.onnx")), tmp_path / "work")
     assert set(loaded.weights) == {"inside", "outside"}
     assert loaded.outside == {"outside"}
+
+
+def test_constants_of_four_bits_are_found_in_bodies_by_the_names_that_nodes_read() -> None:
+    packed = helper.make_tensor("", TensorProto.INT4, [2], b"\x21", raw=True)
+    branch = helper.make_graph([helper.make_node("Constant", [], ["w"], value=packed)], "b", [], [])
+    node = helper.make_node("If", ["c"], ["y"], then_branch=branch, else_branch=branch)
+    model = helper.make_model(helper.make_graph([node, helper.make_node("Constant", [], [])], "g", [], []))
+    assert four_bit_constants(model) == ["w", "w"]

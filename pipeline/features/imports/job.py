@@ -278,7 +278,7 @@ def _open_tflite(path: Path, _example: Sequence[Any], _options: Mapping[str, Any
     import tf2onnx
 
     interpreter = tf.lite.Interpreter(model_path=str(path))
-    sparse = [x["name"] for x in interpreter.get_tensor_details() if x.get("sparsity_parameters")]
+    sparse = [tensor["name"] for tensor in interpreter.get_tensor_details() if tensor.get("sparsity_parameters")]
     if sparse:
         raise ModelError("the .tflite file has sparse weights, which tf2onnx cannot read", where=str(path),
                          why=f"{len(sparse)} of its tensors, {sparse[0]!r} first",
@@ -559,7 +559,9 @@ def compare(trained: Trained, model: "ModelProto", target: Path) -> Iterator[Com
         if trained.rows:
             checks = list(excused(checks, expected, list(given.values()), trained, inputs))
         why = "the framework gives nothing that it could be compared with"
-        checks += [OutputCheck(output=x, passed=False, unknown=True, reason=why) for x in outputs[len(expected) :]]
+        checks += [
+            OutputCheck(output=name, passed=False, unknown=True, reason=why) for name in outputs[len(expected) :]
+        ]
         return ComparedInputs(inputs=label, sizes=dict(sizes), checks=tuple(checks))
 
     yield both(trained.example, "the example", {})
