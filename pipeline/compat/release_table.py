@@ -102,7 +102,7 @@ PARSED = frozenset({DemandKind.VERSION, DemandKind.OPSET, DemandKind.ATTRIBUTE})
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
     """What a file asks of a release and some release does not have: `having` has the bits of those that do.
 
-    `what` completes "ONNX Runtime 1.29 …".
+    `what` completes "ONNX Runtime 1.29 …". `taken_by` is the provider that takes every node that asks for a kernel.
     """
 
     kind: DemandKind
@@ -110,6 +110,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     having: int
     why: str = ""
     remedy: str = ""
+    taken_by: str = ""
 
 
 class _Document(msgspec.Struct, frozen=True):
@@ -163,10 +164,26 @@ class ReleaseTable:
             since = (since or row.release) if having >> at & 1 else ""
         return f"ONNX Runtime {since} or later" if since else f"a release newer than {self.releases[-1].release}"
 
-    def demands(self, model: OrtModel) -> tuple[Demand, ...]:
-        """What a file asks that some release does not have, each once."""
+    def demands(self, model: OrtModel, claimed: Collection[str] = (), provider: str = "") -> tuple[Demand, ...]:
+        """What a file asks that some release does not have, each once.
+
+        `claimed` are the first outputs of nodes that the provider takes, which need no kernel of the CPU.
+        """
+        demands = self._demands(model)
+        if not claimed or all(demand.kind is not DemandKind.KERNEL for demand in demands):
+            return demands
+        left = {demand.what for demand in self._demands(model, set(claimed))}
+        return tuple(
+            msgspec.structs.replace(demand, taken_by=provider)
+            if demand.kind is DemandKind.KERNEL and demand.what not in left
+            else demand
+            for demand in demands
+        )
+
+    def _demands(self, model: OrtModel, without: Collection[str] = ()) -> tuple[Demand, ...]:
         onnx = model.format_version == ONNX_FORMAT
-        nodes = [(node, types) for types, graph in _graphs(model.graph) for node in graph.nodes]
+        graphs = list(_graphs(model.graph))
+        nodes = [(node, types) for types, graph in graphs for node in graph.nodes if first_output(node) not in without]
         used = {node.domain for node, _ in nodes} | (model.opset_import.keys() if onnx else set())
         demands = [*self._of_file(model)] if onnx else []
         for domain in sorted(used):
@@ -361,6 +378,11 @@ def _fits(node: OrtNode, places: tuple[int, ...], types: Types, kinds: list[str]
             kind = types(names[at])
             return not kind or kind in kinds or (bool(onnx) and kind == HALF and FLOAT in kinds)
     return True
+
+
+def first_output(node: OrtNode) -> str:
+    """What providers' claims call a node."""
+    return next(filter(None, node.outputs), "")
 
 
 def _same(value: Any, default: Any) -> bool:

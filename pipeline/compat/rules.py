@@ -314,10 +314,11 @@ def _demands(artifact: ArtifactFacts, runtime: Runtime, use: RunOptions) -> Iter
     for demand in lacking:
         if demand.kind in said or (demand.kind in PARSED and runtime.kind is not BuildKind.FULL):
             continue
-        taken = demand.kind is DemandKind.KERNEL and use.provider != CPU
+        taker = demand.taken_by or (use.provider if use.provider != CPU else "")
+        taken = demand.kind is DemandKind.KERNEL and taker
         yield (_warning if taken else _error)(
             f"ONNX Runtime {runtime.release} {demand.what}", artifact.name,
-            demand.why + f"; it runs only where {use.provider} takes the node" * taken,
+            demand.why + (f"; it runs only where {taker} takes the node" if taken else ""),
             ", or ".join(filter(None, [demand.remedy, f"ship {table.first(demand.having)}"])),
         )  # fmt: skip
 

@@ -15,7 +15,8 @@ from pipeline.check.compare import OutputCheck
 from pipeline.check.many import CheckedModel, check_all, gpu_losses, make_references
 from pipeline.compat.contexts import NpuContext
 from pipeline.compat.defects import Runtime
-from pipeline.compat.rules import DEFAULT_USE, findings_for, read_artifacts, use_of
+from pipeline.compat.release_table import DemandKind, release_table
+from pipeline.compat.rules import DEFAULT_USE, ArtifactFacts, findings_for, read_artifacts, use_of
 from pipeline.config import BuildKind, CheckConfig
 from pipeline.convert.onnx_needs import onnx_needs, unproven
 from pipeline.convert.precisions import (
@@ -50,7 +51,10 @@ from pipeline.core.releases import OLDEST_RULES, Release, line_of
 from pipeline.core.variant import Artifact, Level, Style, Variant
 from pipeline.core.workers import MODEL_FACTOR, Task, TaskOutcome, memory_budget, needed_bytes, run_tasks, time_limit
 from pipeline.dataset import Dataset
+from pipeline.model.ort_format import read_artifact
 from pipeline.model.sources import NamedModel, SourceModel, find_models, name_models
+from pipeline.partition.graph import view_of_file
+from pipeline.partition.rules import claim
 from pipeline.passes.base import NotApplicable, PassContext
 
 log = logging.getLogger(__name__)
@@ -505,6 +509,9 @@ def _preflight(
         **read_artifacts({a.file: job.output / a.file for a in artifacts if a.file not in needs}),
         **{name: msgspec.structs.replace(facts, name=name) for name, (facts, _, _) in needs.items()},
     }
+    for artifact in artifacts if job.aware.providers else ():
+        if isinstance(facts := read.get(artifact.file), ArtifactFacts) and artifact.variant.providers:
+            read[artifact.file] = _with_claims(facts, job.output / artifact.file, job.aware)
     findings_of = {
         (artifact.model, artifact.variant.name): findings_for(
             read, artifact.file, runtime, use_of(DEFAULT_USE, artifact.session_options)
@@ -523,6 +530,18 @@ def _preflight(
         key = artifact.model, artifact.variant.name
         findings_of[key] = (*findings_of[key], *_for_gpu(job.output / artifact.file, artifact, release))
     return {key: findings for key, findings in findings_of.items() if findings}
+
+
+def _with_claims(facts: ArtifactFacts, file: Path, aware: AwareSpec) -> ArtifactFacts:
+    """The same, with what is asked of the CPU alone told from what only nodes ask that a provider takes."""
+    if all(demand.kind is not DemandKind.KERNEL for demand in facts.demands):
+        return facts
+    graph = view_of_file(file)
+    groups = [group for settings in aware.providers for group in claim(graph, settings).groups]
+    claimed = {node.first_output for group in groups for node in group}
+    taker = " or ".join(settings.provider for settings in aware.providers)
+    demands = release_table().demands(read_artifact(file), claimed, taker)
+    return msgspec.structs.replace(facts, demands=demands)
 
 
 def _for_gpu(file: Path, artifact: Artifact, release: Release) -> Iterator[Finding]:

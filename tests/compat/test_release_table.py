@@ -194,3 +194,16 @@ def test_check_says_of_the_cpu_what_the_release_lacks(tmp_path: Path) -> None:
         )
         assert cpu["as_is"]["verdict"] == answer
         assert ("1.20 has no kernel on the CPU for Add" in cpu["as_is"]["reason"]) is (answer == "no")
+
+
+@pytest.mark.parametrize(("claimed", "taker"), [({"a", "y"}, "nnapi"), ({"a"}, "")])
+def test_kernels_of_nodes_that_a_provider_takes_are_told_from_those_of_the_cpu(
+    claimed: set[str], taker: str, tmp_path: Path
+) -> None:
+    inputs: dict[str, int] = {"c": TensorProto.BOOL, "x": TensorProto.INT8}
+    proto = model("a = Where (c, x, x)  y = Where (c, a, x)", inputs)
+    proto.graph.output[0].type.tensor_type.elem_type = TensorProto.INT8
+    onnx.save(onnx.shape_inference.infer_shapes(proto), tmp_path / "m.onnx")
+    (demand,) = release_table().demands(read_onnx(tmp_path / "m.onnx"), claimed, "nnapi")
+    assert demand.what.startswith("has no kernel on the CPU for Where")
+    assert demand.taken_by == taker

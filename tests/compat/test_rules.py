@@ -97,6 +97,8 @@ def test_a_missing_kernel_is_a_warning_where_a_provider_may_take_the_node() -> N
     (finding,) = check_artifact(facts, runtime, RunOptions(provider="nnapi"))
     assert finding.severity is Severity.WARNING
     assert "only where nnapi takes the node" in finding.why
+    claimed = artifact("6", 13, Demand(kind=DemandKind.KERNEL, what="has no kernel", having=newest, taken_by="nnapi"))
+    assert not errors(check_artifact(claimed, runtime))
 
 
 REPLAY_KEY = "session.enable_saved_runtime_optimizations"
