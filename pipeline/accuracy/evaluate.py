@@ -16,7 +16,7 @@ from device_runner.files import scratch_folder
 from device_runner.providers import CHIPS
 from pipeline.accuracy.result import AccuracyResult
 from pipeline.accuracy.score import Answer, check_outputs, score, worse_of
-from pipeline.check.reference import repeated, saturates_here, zero_states
+from pipeline.check.reference import output_spans, repeated, saturates_here, zero_states
 from pipeline.config import AccuracyConfig
 from pipeline.core.errors import Finding, ModelError, Severity
 from pipeline.core.progress import Progress
@@ -142,6 +142,7 @@ def evaluate_model(request: AccuracyRequest) -> AccuracyResult:
     outputs = [value.name for value in reference.get_outputs()]
     check_outputs(request.accuracy, outputs, request.reference.name)
     drawn = random_outputs(original.proto)
+    spans = output_spans(original.proto.graph)
     states = states_of(original.proto, takes) if request.states is None else request.states
     result = None
     if states and not request.chip:
@@ -150,7 +151,9 @@ def evaluate_model(request: AccuracyRequest) -> AccuracyResult:
                                 found=request.states is None)  # fmt: skip
     if result is None or next(samples(request.data, takes)).label is not None:
         answers = (_simulated if request.chip else _answers)(request, takes, ours, reference)
-        of_samples = score(_repeatable(answers, drawn), request.model, request.accuracy, request.data.source)
+        of_samples = score(
+            _repeatable(answers, drawn), request.model, request.accuracy, request.data.source, spans=spans
+        )
         result = worse_of(of_samples, result) if result else of_samples
     compared = {drift.output for drift in result.outputs}
     left_out = (f"{name} ({drawn.get(name, 'no tensor')})" for name in outputs if name not in compared)

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -376,13 +376,27 @@ def _same_answer(outputs: Outputs, expected: Outputs) -> int:
     return int(expected_class >= 0 and _best(_scores_of(outputs)) == expected_class)
 
 
-def _powers(outputs: Outputs, expected: Outputs) -> tuple[float, ...]:
-    """What the measures of error are made of, for one output: product, squares of both, of their difference, its
-    largest, least and largest of the original, how many elements, and the original's sum. A NaN stays one.
+class Powers(IntEnum):
+    """The columns of what `_powers` gives: of the product, squares of both and of their difference, the largest
+    difference, the original's range, the number of elements, and the original's sum.
     """
+
+    PRODUCT = 0
+    OURS = 1
+    REFERENCE = 2
+    ERROR = 3
+    LARGEST_ERROR = 4
+    LOW = 5
+    HIGH = 6
+    COUNT = 7
+    SUM = 8
+
+
+def _powers(outputs: Outputs, expected: Outputs) -> tuple[float, ...]:
+    """What the measures of error are made of, for one output, in the order of `Powers`. A NaN stays one."""
     ours, reference = _the_output(outputs).astype(np.float64).ravel(), _the_output(expected).astype(np.float64).ravel()
     if ours.shape != reference.shape or not ours.size:
-        return (np.nan,) * 9
+        return (np.nan,) * len(Powers)
     with np.errstate(invalid="ignore", over="ignore"):
         error = ours - reference
         return (
@@ -408,8 +422,10 @@ def _r2(powers: Floats, weights: Counts) -> float:
     """The coefficient of determination over all elements of all samples: 1 less the squared error by the original's
     squared deviation from its mean. Of an original that is the same everywhere, by its power.
     """
-    error, power, total = (float(weights @ powers[:, column]) for column in (3, 2, 8))
-    spread = power - total**2 / float(weights @ powers[:, 7])
+    error, power, total = (
+        float(weights @ powers[:, column]) for column in (Powers.ERROR, Powers.REFERENCE, Powers.SUM)
+    )
+    spread = power - total**2 / float(weights @ powers[:, Powers.COUNT])
     signal = spread if spread > NO_VARIANCE * power else power
     if signal > 0 or math.isnan(signal):
         return 1 - error / signal
@@ -417,10 +433,10 @@ def _r2(powers: Floats, weights: Counts) -> float:
 
 
 def _cosine(powers: Floats, weights: Counts) -> float:
-    norms = np.sqrt(powers[:, 1] * powers[:, 2])
-    same = (powers[:, 3] == 0) & (norms == 0)
+    norms = np.sqrt(powers[:, Powers.OURS] * powers[:, Powers.REFERENCE])
+    same = (powers[:, Powers.ERROR] == 0) & (norms == 0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return _mean(np.where(same, 1.0, np.where(norms == 0, 0.0, powers[:, 0] / norms)), weights)
+        return _mean(np.where(same, 1.0, np.where(norms == 0, 0.0, powers[:, Powers.PRODUCT] / norms)), weights)
 
 
 def _decibel(signal: float, noise: float) -> float:
@@ -429,14 +445,14 @@ def _decibel(signal: float, noise: float) -> float:
 
 
 def _sqnr(powers: Floats, weights: Counts) -> float:
-    return _decibel(float(weights @ powers[:, 2]), float(weights @ powers[:, 3]))
+    return _decibel(float(weights @ powers[:, Powers.REFERENCE]), float(weights @ powers[:, Powers.ERROR]))
 
 
 def _psnr(powers: Floats, weights: Counts) -> float:
     """By the range of the original's output over all samples."""
     counted = powers[weights > 0]
-    span = float(counted[:, 6].max() - counted[:, 5].min())
-    return _decibel(span**2, float(weights @ powers[:, 3]) / float(weights @ powers[:, 7]))
+    span = float(counted[:, Powers.HIGH].max() - counted[:, Powers.LOW].min())
+    return _decibel(span**2, float(weights @ powers[:, Powers.ERROR]) / float(weights @ powers[:, Powers.COUNT]))
 
 
 def _labelled(name: MetricName, measure: Callable[[Outputs, Any], Any], value: Callable[[Any, Counts], float],
@@ -586,7 +602,7 @@ METRICS: dict[MetricName, Metric] = {
         _compared(MetricName.SQNR, _sqnr, share=False),
         _compared(
             MetricName.MAX_ERROR,
-            lambda powers, weights: float(powers[weights > 0, 4].max()),
+            lambda powers, weights: float(powers[weights > 0, Powers.LARGEST_ERROR].max()),
             share=False,
             higher_is_better=False,
         ),

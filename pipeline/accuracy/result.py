@@ -28,8 +28,9 @@ class OutputDrift(msgspec.Struct, frozen=True, kw_only=True):
     `sqnr_db` is None and `max_error` 0 where they are equal. `agreement` is the share of samples with the same top-1,
     `equal` that of equal elements, of whole numbers and texts. `steps`: it was run in a stream of so many, with states
     of its own. `metric` is what it is judged by, "" for an output that is not; its other fields are as those of
-    AccuracyResult, `max_drop` by its weight. `allowed`: a budget that was kept sees how far it is, or its metric was
-    asked for.
+    AccuracyResult, `max_drop` by its weight. `channels` are those that decide where it holds values of different scale
+    ("channels 4 to 83"), with their own signal to noise. `allowed`: a budget that was kept sees how far it is, or its
+    metric was asked for.
     """
 
     output: str
@@ -49,6 +50,10 @@ class OutputDrift(msgspec.Struct, frozen=True, kw_only=True):
     max_drop: float | None = None
     verdict: DropVerdict | None = None
     samples_needed: int | None = None
+    channels: str = ""
+    channels_sqnr_db: float | None = None
+    still: str = ""
+    """How little the original's values vary, where the metric cannot tell noise from a wrong output."""
     allowed: bool = False
 
     @property
@@ -63,7 +68,10 @@ class OutputDrift(msgspec.Struct, frozen=True, kw_only=True):
             return ""
         if self.equal is not None:
             return f"{self.equal:.0%} of its elements are equal".replace("%", " %") if self.equal < LEAST_EQUAL else ""
-        return f"{self.sqnr_db:.1f} dB from float" if self.sqnr_db is not None and self.sqnr_db < FLOOR_DB else ""
+        for ratio, where in ((self.sqnr_db, ""), (self.channels_sqnr_db, f" in {self.channels}")):
+            if ratio is not None and ratio < FLOOR_DB:
+                return f"{ratio:.1f} dB from float{where}"
+        return ""
 
     @property
     def name(self) -> str:
@@ -81,7 +89,8 @@ class AccuracyResult(msgspec.Struct, frozen=True, kw_only=True):
     says how many would tell, None for no such number. `value` is None for infinite, and where it cannot be computed.
     `not_finite` counts samples on which an output has NaN or infinity where the original's has numbers. `chip` is whose
     NPU was simulated, where the CPU did not compute. `unjudged` are outputs that nobody compared with the original's:
-    no numbers, or left out by the config. `steps`: the output that decides was run in a stream of so many.
+    no numbers, or left out by the config. `steps`: the output that decides was run in a stream of so many. `channels`
+    are those of it that decide, "" for all; `still` as in OutputDrift.
     """
 
     model: str
@@ -104,6 +113,8 @@ class AccuracyResult(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
     output: str = ""
     steps: int = 0
+    channels: str = ""
+    still: str = ""
     unjudged: tuple[str, ...] = ()
 
     @property
@@ -133,9 +144,10 @@ class AccuracyResult(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def of_output(self) -> str:
         """Which output decides, in words: " of the output boxes in 100 steps"; "" where there is but one."""
-        if not self.output or (len(self.outputs) + len(self.unjudged) < 2 and not self.steps):
+        if not self.output or (len(self.outputs) + len(self.unjudged) < 2 and not self.steps and not self.channels):
             return ""
-        return f" of the output {self.output}" + (f" in {self.steps} steps" if self.steps else "")
+        channels = f", {self.channels}," if self.channels else ""
+        return f" of the output {self.output}{channels}" + (f" in {self.steps} steps" if self.steps else "")
 
 
 class ArtifactAccuracy(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,6 +172,8 @@ class ArtifactAccuracy(msgspec.Struct, frozen=True, kw_only=True):
         if result and result.over:
             budget = f"{max_drop if result.max_drop is None else result.max_drop:g}"
             lost = f"was not shown to lose at most {budget} of {result.metric}{result.of_output}"
+            if result.still:
+                return f"{lost}, and cannot be shown on data where {result.still}"
             return lost if result.computed else f"{lost}, which could not be computed"
         if max_drop is not None and result is None:
             return f"may lose more accuracy than {max_drop:g}: {self.why}"

@@ -4,8 +4,10 @@ An output that nobody named is judged by what suits it (`usual_metric`), so that
 one output, that of the classes; the others are compared with the original's.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import msgspec
@@ -18,6 +20,7 @@ from pipeline.accuracy.metrics import (
     Metric,
     Needs,
     Outputs,
+    Powers,
     bootstrap_interval,
     class_scores,
     find_metric,
@@ -31,7 +34,8 @@ from pipeline.accuracy.metrics import (
     verdict_of,
 )
 from pipeline.accuracy.result import AccuracyResult, DropVerdict, OutputDrift
-from pipeline.check.compare import read_tensor
+from pipeline.check.compare import FLOORS, OutputPrecision, read_tensor
+from pipeline.check.scales import SHOWN, Scales
 from pipeline.config import AccuracyConfig, MetricName
 from pipeline.config.tables import OutputBudget
 from pipeline.core.errors import ConfigError, Finding, ModelError, Severity
@@ -44,6 +48,8 @@ Answer: TypeAlias = tuple[Sample, Outputs]
 
 BLOCKS = 20
 """Steps of a stream are drawn again in so many blocks of neighbours: they are not independent."""
+STILL = 0.02
+"""A share of the largest value: an output that nothing bounds hardly varies where it varies by less."""
 OF_POWERS = frozenset({MetricName.R2, MetricName.COSINE})
 """Metrics that differ a little in every step, whose intervals come from blocks."""
 
@@ -68,6 +74,11 @@ class _Judge:
     asked: bool
     ours: list[Any] = field(default_factory=list)
     references: list[Any] = field(default_factory=list)
+    scales: Scales | None = None
+    """The parts of an output that holds values of different scale, where its usual metric does not see the smaller."""
+    channels: str = ""
+    each: int = 1
+    """How many samples a contribution has."""
 
     def add(self, sample: Sample, outputs: Outputs) -> None:
         """Measure one sample; ConfigError with its name."""
@@ -80,6 +91,8 @@ class _Judge:
             )  # fmt: skip
         try:
             self.ours.append(self.metric.measure(self._of(outputs), sample.label if labelled else self._of(expected)))
+            if self.scales:
+                self.scales.add(outputs[self.output], expected[self.output])
             if labelled:
                 self.references.append(self.metric.measure(self._of(expected), sample.label))
         except ConfigError as error:
@@ -110,7 +123,7 @@ class _Judge:
             worse = reference(weights) - metric.value(mine, weights)
             return worse if metric.higher_is_better else -worse
 
-        block = block if metric.name in OF_POWERS else 1
+        block = max(1, block // self.each) if metric.name in OF_POWERS else 1
         lost, gained, span = 0, 0, 0.0
         if metric.paired:
             right = every if original is None else original
@@ -136,8 +149,39 @@ class _Judge:
         if verdict is DropVerdict.CANNOT_TELL and metric.paired and sound:
             needed = paired_samples_needed(lost, gained, count, self.max_drop)
         elif verdict is DropVerdict.CANNOT_TELL:
-            needed = samples_needed(worse, interval, count, self.max_drop, span)
+            needed = samples_needed(worse, interval, count * self.each, self.max_drop, span)
         return found | {"verdict": verdict, "samples_needed": needed}
+
+    def parts(self) -> "Iterator[_Judge]":
+        """What judges the channels of each scale that is lost beside another, and shows anything."""
+        for part in self.scales.parts() if self.scales else ():
+            if not part.quiet:
+                unknown = np.full(len(part.errors), np.nan)  # what R2 and SQNR do not ask of `Powers`
+                rows = {Powers.REFERENCE: part.powers, Powers.ERROR: part.errors, Powers.COUNT: part.counts,
+                        Powers.SUM: part.sums}  # fmt: skip
+                ours = list(np.stack([rows.get(column, unknown) for column in Powers], axis=1))
+                yield replace(self, ours=ours, scales=None, channels=part.name, each=part.each)
+
+    def quiet_parts(self) -> Iterator[str]:
+        """The others, in words."""
+        for part in self.scales.parts() if self.scales else ():
+            if part.quiet:
+                yield f"{self.output}, {part.name} (hardly vary, at most {part.largest:.2g}: no positives?)"
+
+    def still(self, span: float | None) -> str:
+        """That the original hardly varies on these samples, and the error is no more than that of rounding the output's
+        `span` to 8 bits; "" where the metric tells something.
+        """
+        if self.asked or self.channels or self.metric.name != MetricName.R2:
+            return ""
+        powers = self.metric.pack(self.ours)
+        low, high = float(powers[:, Powers.LOW].min()), float(powers[:, Powers.HIGH].max())
+        largest = max(abs(low), abs(high))
+        error = math.sqrt(float(powers[:, Powers.ERROR].sum() / powers[:, Powers.COUNT].sum()))
+        limit = SHOWN * span if span else STILL * largest
+        if not (high - low < limit and error <= FLOORS[OutputPrecision.QUANTIZED] * (span or largest)):
+            return ""
+        return f"the original gives {low:.2g} to {high:.2g}" + (f" of a span of {span:.2g}" if span else "")
 
     @property
     def sees_scale(self) -> bool:
@@ -175,7 +219,8 @@ def _judges(config: AccuracyConfig, sample: Sample) -> list[_Judge]:
             )  # fmt: skip
         largest = None if largest is None else largest / budget.weight
         named = budget.metric is not None or (asked and chosen is metric)
-        judges.append(_Judge(output=name, metric=chosen, max_drop=largest, asked=named))
+        scales = Scales() if chosen.name == MetricName.R2 and not named else None
+        judges.append(_Judge(output=name, metric=chosen, max_drop=largest, asked=named, scales=scales))
     if metric and asked and budgets and not any(row.metric is metric for row in judges):
         name = next(iter(budgets))  # it suits no output: its own error says why
         _Judge(output=name, metric=metric, max_drop=None, asked=True).add(sample, expected)
@@ -266,12 +311,14 @@ def _value(metric: Metric, contributions: list[Any]) -> float | None:
 
 
 def score(
-    answers: Iterable[Answer], model: str, config: AccuracyConfig, data: str, *, steps: int = 0
-) -> AccuracyResult:
+    answers: Iterable[Answer], model: str, config: AccuracyConfig, data: str, *, steps: int = 0,
+    spans: Mapping[str, float] = MappingProxyType({}),
+) -> AccuracyResult:  # fmt: skip
     """The result of all answers, of which one is in memory at a time; only contributions are kept.
 
     The first answer decides whether there are labels, and what each output is judged by. `steps`: the answers are those
-    of a stream. ConfigError names the sample that does not fit the metric.
+    of a stream; `spans` are those of outputs that their operators bound. ConfigError names the
+    sample that does not fit the metric.
     """
     judges: list[_Judge] | None = None
     drifts: dict[str, _Drift] = {}
@@ -302,25 +349,50 @@ def score(
     for judge in judges:
         of_judge = [judge.output] if judge.output else list(drifts)
         sound = any(drifts[name].finite for name in of_judge if name in drifts) or not drifts
-        figures = judge.figures(sound=sound, block=block)
-        allowed = judge.sees_scale and figures.get("verdict") is DropVerdict.WITHIN
-        own = {key: value for key, value in figures.items() if key != "p_value"} if judge.output else {}
-        for name in of_judge:
-            if name in measured:
-                measured[name] = msgspec.structs.replace(
-                    measured[name], metric=judge.metric.name, allowed=allowed, **own
-                )
-        candidates.append(AccuracyResult(
-            model=model, metric=judge.metric.name, labelled=judge.metric.needs is Needs.LABELS, samples=count,
-            data=data, output=judge.output, steps=steps, not_finite=not_finite,
-            outputs=tuple(measured[name] for name in of_judge if name in measured), **figures,
-        ))  # fmt: skip
+        results = []
+        for part in (judge, *judge.parts()):
+            figures = part.figures(sound=sound, block=block) | {"still": part.still(spans.get(part.output))}
+            if figures["still"] and figures.get("verdict") is DropVerdict.OVER:
+                figures |= {"verdict": DropVerdict.CANNOT_TELL, "samples_needed": None}
+            allowed = part.sees_scale and figures.get("verdict") is DropVerdict.WITHIN
+            own = {key: value for key, value in figures.items() if key != "p_value"} if part.output else {}
+            ratio = _value(METRICS[MetricName.SQNR], part.ours) if part.channels else None
+            results.append(AccuracyResult(
+                model=model, metric=part.metric.name, labelled=part.metric.needs is Needs.LABELS, samples=count,
+                data=data, output=part.output, channels=part.channels, steps=steps, not_finite=not_finite,
+                outputs=tuple(
+                    msgspec.structs.replace(
+                        measured[name], metric=part.metric.name, channels=part.channels, channels_sqnr_db=ratio,
+                        allowed=allowed, **own,
+                    )
+                    for name in of_judge if name in measured
+                ),
+                **figures,
+            ))  # fmt: skip
+        candidates.append(max(results, key=_gravity))
+        measured |= {drift.output: drift for drift in candidates[-1].outputs}
     return msgspec.structs.replace(
         max(candidates, key=_gravity),
         outputs=tuple(measured.values()),
-        findings=tuple(finding for name, drift in drifts.items() if (finding := drift.finding(name))),
-        unjudged=tuple(name for name, drift in measured.items() if not drift.metric),
+        findings=(
+            *(finding for name, drift in drifts.items() if (finding := drift.finding(name))),
+            *(finding for drift in measured.values() if (finding := _hardly_varies(drift))),
+        ),
+        unjudged=(
+            *(name for name, drift in measured.items() if not drift.metric),
+            *(text for judge in judges for text in judge.quiet_parts()),
+        ),
     )
+
+
+def _hardly_varies(drift: OutputDrift) -> Finding | None:
+    """A warning where an output is refused that shows nothing on these data."""
+    if not drift.still or not (drift.over or drift.below_floor):
+        return None
+    return Finding(
+        severity=Severity.WARNING, what=f"the output {drift.output!r} hardly varies on these data", why=drift.still,
+        remedy="give evaluation data with positives, or name its metric or budget in `outputs` of accuracy",
+    )  # fmt: skip
 
 
 def _gravity(result: AccuracyResult) -> tuple[bool, bool, bool, bool, bool, float]:

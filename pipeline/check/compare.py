@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from device_runner.spec import ElementType, TensorFile
+from pipeline.check.scales import parts_of
 from pipeline.core.errors import ModelError
 from pipeline.model.random_numbers import WITHOUT_CHANCE
 
@@ -244,9 +245,9 @@ def compare_outputs(
             if check.failed and name in tolerance.unsteady:
                 why = "the original model's own output changes as much when its inputs change by a rounding error"
                 check = msgspec.structs.replace(check, unknown=True, reason=f"{why}; {check.reason}")
-            dead = _dead(original[name], actual[name]) if name in original else 0.0
-            if not check.failed and dead > tolerance.floor_of(name):  # smaller numbers are rightly 0 in so few bits
-                why = f"it is 0 everywhere, and up to {dead:.3g} in the float original"
+            dead = _dead(original[name], actual[name], tolerance.floor_of(name)) if name in original else ""
+            if not check.failed and dead:
+                why = f"{dead} in the float original"
                 check = msgspec.structs.replace(check, passed=False, unknown=False, reason=why, limit=None, remedy=DEAD)
             if check.unknown:
                 check = msgspec.structs.replace(check, reason=f"cannot judge on {tolerance.data}: {check.reason}")
@@ -259,14 +260,21 @@ def compare_outputs(
 DEAD = "leave the layers that make it float (`keep_float` of the model in the config), or ship float or half precision"
 
 
-def _dead(original: Array, actual: Array) -> float:
-    """The largest number of the original, where an output of several numbers is 0 everywhere in its place; else 0."""
+def _dead(original: Array, actual: Array, floor: float) -> str:
+    """What is 0 everywhere, and up to which number in the original: an output of several numbers, or its channels of a
+    smaller scale; "" for none. Numbers up to the floor are rightly 0 in so few bits.
+    """
     import numpy as np
 
-    if original.dtype.kind != "f" or original.shape != actual.shape or original.size < 2 or actual.any():
-        return 0.0
+    if original.dtype.kind != "f" or original.shape != actual.shape or original.size < 2:
+        return ""
+    if actual.any():
+        least = max(floor, FLOORS[OutputPrecision.QUANTIZED])  # each channel may have a scale of its own
+        dead = next((part for part in parts_of(original, actual) if part.zeroed and part.largest > least), None)
+        return f"in {dead.name} it is 0 everywhere, and up to {dead.largest:.3g}" if dead else ""
     finite = np.abs(original[np.isfinite(original)])
-    return float(finite.max()) if finite.size else 0.0
+    largest = float(finite.max(initial=0))
+    return f"it is 0 everywhere, and up to {largest:.3g}" if largest > floor else ""
 
 
 def with_first_step(
@@ -398,7 +406,10 @@ def _compared_categories(
 
 
 def sqnr_db(original: Array, actual: Array) -> float | msgspec.UnsetType | None:
-    """Signal to noise in dB where the original is finite; None for equal numbers, unset where it cannot be computed."""
+    """Signal to noise in dB where the original is finite; None for equal numbers, unset where it cannot be computed.
+
+    Of an output that holds values of different scale, the worst of its parts.
+    """
     import numpy as np
 
     if original.shape != actual.shape or original.dtype.kind not in "fiub" or not original.size:
@@ -411,7 +422,9 @@ def sqnr_db(original: Array, actual: Array) -> float | msgspec.UnsetType | None:
     power = float(np.square(signal).sum())
     if not noise:
         return None
-    return float(10 * np.log10(power / noise)) if power else msgspec.UNSET
+    shares = [float(part.powers.sum() / part.errors.sum())
+              for part in parts_of(original, actual) if not part.quiet and part.errors.any()]  # fmt: skip
+    return float(10 * np.log10(min([power / noise, *shares]))) if power else msgspec.UNSET
 
 
 def worst_sqnr(checks: Iterable[OutputCheck]) -> float | msgspec.UnsetType | None:

@@ -430,6 +430,8 @@ def verdict_text(result: AccuracyResult) -> str:
         return result.verdict.value if result.verdict else DASH
     if result.value is None:
         return f"cannot tell: {result.metric} could not be computed, see the warnings"
+    if result.still:
+        return f"cannot tell: {result.still}"
     if result.samples_needed:
         return f"cannot tell: about {result.samples_needed} samples would"
     if result.drop_low is None and result.samples >= LEAST_SAMPLES:
@@ -522,7 +524,8 @@ def _judgement(drift: OutputDrift) -> str:
     """The metric of one output, its drop and the verdict: r2 drops by 0.10 pp, within."""
     if not drift.metric:
         return "nothing"
-    drop = f"{drift.metric} drops by {drop_text(drift)}" if drift.drop is not None else drift.metric
+    metric = f"{drift.metric} of {drift.channels}" if drift.channels else drift.metric
+    drop = f"{metric} drops by {drop_text(drift)}" if drift.drop is not None else metric
     verdict = drift.verdict.value if drift.verdict else ""
     return ", ".join(filter(None, (drop, verdict, "too far" if drift.below_floor else "")))
 

@@ -207,6 +207,130 @@ def test_without_evaluation_data_the_check_decides_on_the_floor() -> None:
     assert not ArtifactAccuracy(model="m", variant="v", why="there are no data", sqnr_db=12.0).refused(None)
 
 
+# --- values of different scale ----------------------------------------------------------------------------------------
+
+LAYOUTS = ("[1, 84, N]", "[1, N, 85]", "[N, 6]", "[1, 39, N]")
+BOXES = 4
+
+
+def detections(layout: str, seed: int, *, positives: bool = True) -> np.ndarray:
+    """Channels first, [C, N]: boxes in pixels, and scores that are mostly near 0; with a class number or masks."""
+    random = np.random.default_rng(seed)
+    places = 200
+    boxes = random.uniform(0, 640, (BOXES, places))
+    classes = {"[1, 84, N]": 80, "[1, N, 85]": 81, "[N, 6]": 1, "[1, 39, N]": 3}[layout]
+    scores = random.uniform(0, 0.004, (classes, places))
+    if positives:
+        found = random.integers(0, classes, 20), random.permutation(places)[:20]
+        scores[found] = random.uniform(0.3, 0.95, 20)
+    rest = {"[N, 6]": random.integers(0, 80, (1, places)), "[1, 39, N]": random.normal(0, 0.6, (32, places))}
+    return np.concatenate([boxes, scores, rest.get(layout, np.zeros((0, places)))])
+
+
+def scores_zeroed(channels: np.ndarray, layout: str) -> np.ndarray:
+    channels[BOXES : 7 if layout == "[1, 39, N]" else 5 if layout == "[N, 6]" else None] = 0
+    return channels
+
+
+def scores_permuted(channels: np.ndarray, layout: str) -> np.ndarray:
+    place = 5 if layout == "[N, 6]" else slice(BOXES, 7 if layout == "[1, 39, N]" else None)
+    channels[place] = 79 - channels[place] if layout == "[N, 6]" else np.roll(channels[place], 1, axis=0)
+    return channels
+
+
+def in_one_int8_scale(channels: np.ndarray, layout: str) -> np.ndarray:
+    step = 640 / 255
+    return np.round(channels / step) * step
+
+
+def in_int8_by_branch(channels: np.ndarray, layout: str) -> np.ndarray:
+    steps = np.where(np.arange(len(channels)) < BOXES, 640, 80 if layout == "[N, 6]" else 1)[:, None] / 255
+    steps[BOXES] = 1 / 255
+    return np.round(channels / steps) * steps
+
+
+def in_half(channels: np.ndarray, layout: str) -> np.ndarray:
+    return channels.astype(np.float16).astype(np.float32)
+
+
+Corruption = Callable[[np.ndarray, str], np.ndarray]
+
+
+def judged_detections(
+    layout: str, change: Corruption, budget: float | None = 0.01, *, positives: bool = True
+) -> AccuracyResult:
+    def output(channels: np.ndarray) -> np.ndarray:
+        array = channels.astype(np.float32)
+        return array.T if layout == "[N, 6]" else array.T[None] if layout == "[1, N, 85]" else array[None]
+
+    answers = []
+    for number in range(20):
+        channels = detections(layout, number, positives=positives)
+        sample = Sample(name=f"s{number}", inputs={}, expected=[("output0", output(channels))])
+        answers.append((sample, {"output0": output(change(channels.copy(), layout))}))
+    return score(answers, "m", AccuracyConfig(max_drop=budget), "d")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("change", [scores_zeroed, scores_permuted, in_one_int8_scale])
+@pytest.mark.parametrize("budget", [0.01, None])
+def test_scores_that_are_lost_beside_exact_boxes_are_seen(
+    layout: str, change: Corruption, budget: float | None
+) -> None:
+    found = judged_detections(layout, change, budget)
+    assert found.refused
+    (drift,) = found.outputs
+    assert drift.sqnr_db is None or drift.sqnr_db > 20  # all that the output as a whole shows
+    assert found.channels == drift.channels
+    assert "of the output output0, channel" in found.of_output
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("change", [in_half, in_int8_by_branch])
+def test_sound_detections_of_another_precision_are_within(layout: str, change: Corruption) -> None:
+    found = judged_detections(layout, change)
+    assert (found.refused, found.verdict) == (False, DropVerdict.WITHIN)
+
+
+def test_the_channels_that_decide_are_named() -> None:
+    zeroed = judged_detections("[N, 6]", scores_zeroed)
+    assert zeroed.channels == "channel 4"
+    assert zeroed.outputs[0].below_floor == "0.0 dB from float in channel 4"
+
+
+def test_scores_without_a_detection_are_said_not_to_be_judged() -> None:
+    found = judged_detections("[1, 84, N]", in_one_int8_scale, positives=False)
+    assert not found.refused
+    assert found.unjudged == ("output0, channels 4 to 83 (hardly vary, at most 0.004: no positives?)",)
+
+
+def test_an_output_in_one_scale_has_no_parts() -> None:
+    random = np.random.default_rng(0)
+    shares = random.dirichlet([5, 0.1, 0.01], (4, 1, 30)).transpose(0, 1, 3, 2)[:, 0].astype(np.float32)
+    answers = [(Sample(name="s", inputs={}, expected=[("map", array[None])]), {"map": array[None]}) for array in shares]
+    found = score(answers, "m", AccuracyConfig(), "d")
+    assert (found.channels, found.unjudged) == ("", ())
+
+
+def test_an_output_that_hardly_varies_cannot_be_told() -> None:
+    random = np.random.default_rng(0)
+    scores = random.uniform(0, 0.01, (20, 1, 80, 30)).astype(np.float32)
+    rounded = np.round(scores * 255) / np.float32(255)
+    answers = [
+        (Sample(name="s", inputs={}, expected=[("scores", array)]), {"scores": near})
+        for array, near in zip(scores, rounded, strict=True)
+    ]
+    config = AccuracyConfig(max_drop=0.01)
+    found = score(answers, "m", config, "d", spans={"scores": 1.0})
+    assert (found.refused, found.verdict) == (True, DropVerdict.CANNOT_TELL)
+    assert "of a span of 1" in found.still
+    (finding,) = found.findings
+    assert "data with positives" in finding.remedy
+    wrong = score([(sample, {"scores": 1 - near["scores"]}) for sample, near in answers], "m", config, "d",
+                  spans={"scores": 1.0})  # fmt: skip
+    assert (wrong.verdict, wrong.still) == (DropVerdict.OVER, "")
+
+
 def test_labels_that_fit_no_output_are_one_error() -> None:
     outputs: dict[str, Any] = {"boxes": np.zeros((1, 8, 4), np.float32), "count": np.zeros(1, np.int64)}
     sample = Sample(name="s", inputs={}, expected=list(outputs.items()), label=3)

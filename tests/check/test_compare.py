@@ -200,3 +200,25 @@ def test_an_error_of_a_per_cent_of_the_largest_value_never_passes(values: Floats
     wrong = right.copy()
     wrong[7] += np.float32(share * max(np.abs(right).max(), 2e-4))
     assert state(right, wrong) == "failed"
+
+
+@pytest.mark.parametrize("positives", [True, False])
+def test_scores_that_are_0_beside_exact_boxes_fail_beside_the_float_original(positives: bool) -> None:
+    random = np.random.default_rng(0)
+    boxes, scores = random.uniform(0, 640, (4, 100)), random.uniform(0, 0.02, (2, 100))
+    scores[:, :5] += 0.7 * positives
+    original = np.concatenate([boxes, scores])[None].astype(np.float32)
+    zeroed = original.copy()
+    zeroed[:, 4:] = 0
+    tolerance = usual_tolerance(OutputPrecision.QUANTIZED)
+    (check,) = compare_outputs({"y": zeroed}, {"y": zeroed}, tolerance, {"y": original})
+    assert check.failed
+    assert check.reason.startswith("in channels 4, 5 it is 0 everywhere")
+    assert isinstance(check.sqnr_db, float)
+    assert (check.sqnr_db < 1) is positives  # without a detection that part has no ratio
+    steps = np.where(np.arange(6) < 4, 640, 1)[None, :, None] / 255
+    by_branch = np.round(original / steps) * steps
+    (check,) = compare_outputs({"y": by_branch}, {"y": by_branch}, tolerance, {"y": original})
+    assert check.passed
+    assert isinstance(check.sqnr_db, float)
+    assert check.sqnr_db > 20
