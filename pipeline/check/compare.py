@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from device_runner.spec import ElementType, TensorFile
-from pipeline.check.scales import parts_of
 from pipeline.core.errors import ModelError
 from pipeline.model.random_numbers import WITHOUT_CHANCE
 
@@ -266,6 +265,8 @@ def _dead(original: Array, actual: Array, floor: float) -> str:
     """
     import numpy as np
 
+    from pipeline.check.scales import parts_of  # which records need for nothing
+
     if original.dtype.kind != "f" or original.shape != actual.shape or original.size < 2:
         return ""
     if actual.any():
@@ -411,6 +412,8 @@ def sqnr_db(original: Array, actual: Array) -> float | msgspec.UnsetType | None:
     Of an output that holds values of different scale, the worst of its parts.
     """
     import numpy as np
+
+    from pipeline.check.scales import parts_of
 
     if original.shape != actual.shape or original.dtype.kind not in "fiub" or not original.size:
         return msgspec.UNSET
