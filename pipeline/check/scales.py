@@ -31,7 +31,7 @@ SPARSE = 8.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class ScalePart:
     """Channels of one scale that is lost beside that of the others.
 
     `errors`, `powers` and `sums` are those of the squared difference, the original's squares and its values, each over
@@ -98,7 +98,7 @@ class _Axis:
         self.low, self.high = np.minimum(self.low, theirs.min(axis=1)), np.maximum(self.high, theirs.max(axis=1))
         self.whole &= (theirs == np.round(theirs)).all(axis=1)
 
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[ScalePart, ...]:
         """The largest scale is no part: whatever judges the output as a whole sees it."""
         import numpy as np
 
@@ -129,7 +129,7 @@ class _Axis:
             if not len(group):
                 continue
             added = np.array([contribution[group].sum(axis=0) for contribution in kept])
-            found.append(Part(
+            found.append(ScalePart(
                 channels=tuple(sorted(group.tolist())), errors=added[:, 0], powers=added[:, 1], sums=added[:, 2],
                 counts=added[:, 4], each=self.each, largest=float(largest[group].max()), quiet=group is silent,
                 zeroed=not added[:, 3].any(),
@@ -174,14 +174,14 @@ class Scales:
         for axis in self.axes:
             axis.add(ours.astype(np.float64), original.astype(np.float64))
 
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[ScalePart, ...]:
         """Those of the axis that shows some; of two the shorter one, since there are more places than channels."""
         of_axes = [axis.parts() for axis in sorted(self.axes or (), key=lambda axis: axis.size)]
         judged = (parts for parts in of_axes if any(not part.quiet for part in parts))
         return next(judged, next(filter(None, of_axes), ()))
 
 
-def parts_of(original: Array, actual: Array) -> tuple[Part, ...]:
+def parts_of(original: Array, actual: Array) -> tuple[ScalePart, ...]:
     """The parts of an output on one sample."""
     scales = Scales()
     scales.add(actual, original)
