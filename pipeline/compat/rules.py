@@ -347,6 +347,12 @@ def _replay(artifact: ArtifactFacts, runtime: Runtime, use: RunOptions) -> Itera
             "a minimal build ignores saved runtime optimizations", artifact.name, "only extended and full replay them",
             'build with kind = "extended", or ship fixed style',
         )  # fmt: skip
+    elif runtime.release >= REPLAY_NEEDS_KEY_SINCE and (lost := artifact.defects.get("unreplayable")):
+        yield _warning(
+            f"ONNX Runtime {release} runs the file without its saved runtime optimizations", artifact.name,
+            f"the default changed with 1.30, and with {REPLAY_KEY} the file does not open: the saved fusions of {lost} "
+            "lack what they produce", "ship fixed style",
+        )  # fmt: skip
     elif runtime.release >= REPLAY_NEEDS_KEY_SINCE and use.session_config.get(REPLAY_KEY) != "1":
         yield _warning(
             f"ONNX Runtime {release} ignores saved runtime optimizations unless the app asks for them", artifact.name,

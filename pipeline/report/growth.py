@@ -29,9 +29,11 @@ def growth_findings(conversion: Conversion) -> Iterator[Finding]:
         if kept:
             remedy = f"where size matters, ship {kept.variant.name}: {size(kept.total_bytes)}"
         elif tried:
-            remedy = "store its constants as the optimizer leaves them: as inputs of DequantizeLinear"
+            remedy = (
+                "where size matters, ship ONNX files (style onnx), or store constants as inputs of DequantizeLinear"
+            )
         else:
-            remedy = "where size matters, convert at level none, which leaves them as they are"
+            remedy = "where size matters, convert at level none, which leaves them as they are, or ship ONNX files"
         yield Finding(
             severity=Severity.WARNING,
             rule=RULE,
@@ -39,6 +41,7 @@ def growth_findings(conversion: Conversion) -> Iterator[Finding]:
             f"{largest.total_bytes / original:.1f} times the size of the model: {size(largest.total_bytes)} "
             f"of {size(original)}",
             where=form.model.source.name,
-            why="the optimizer writes constants out that the model stores in fewer bits or computes",
+            why="the optimizer writes constants out that the model stores in fewer bits or computes, and the ORT format "
+            "lists in attributes",
             remedy=remedy,
         )

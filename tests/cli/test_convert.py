@@ -42,5 +42,5 @@ def test_a_foreign_file_in_the_folder_costs_nothing(tmp_path: Path) -> None:
 def test_data_are_asked_for_where_they_help(tmp_path: Path, model: onnx.ModelProto, reason: str, asked: bool) -> None:
     save(model, tmp_path / "m.onnx")
     done = ort_mobile("convert", "m.onnx", "--precision", "auto", "--level", "basic", "--output", "out", cwd=tmp_path)
-    assert f"s8s8pc dropped: static-qdq{':' * (not asked)} {reason}" in " ".join(done.out.split())
+    assert f"int8 (s8s8pc) dropped: static-qdq{':' * (not asked)} {reason}" in " ".join(done.out.split())
     assert ("give --test-data" in done.err) == asked

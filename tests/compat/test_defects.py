@@ -111,6 +111,8 @@ def test_replay_that_nobody_asks_for_does_no_harm() -> None:
     assert found(broken, newest) == 0
     assert found(broken, newest, **{REPLAY_KEY: "1"}) == 1
     assert found(broken, Runtime(release=Release(1, 28))) == 1
+    told = check_artifact(facts_of(broken, "m"), newest)
+    assert [finding.remedy for finding in told] == ["ship fixed style"], "nobody is told to ask for what does not open"
     young = model(records=(record("1DQ_CPU"),))
     assert [found(young, Runtime(release=Release(1, minor))) for minor in (22, 23, 24, 28)] == [1, 1, 0, 0]
 
