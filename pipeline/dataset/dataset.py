@@ -48,6 +48,8 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
     part: Part = Part.ALL
     limit: int = 0
     """At most so many samples of the part; 0: all."""
+    states: dict[str, str] = {}
+    """Inputs of a stream that the model's own outputs give, by output: the samples are its steps."""
     least: int = 0
     """With fewer samples they are not divided: every part is all of them."""
 
@@ -124,6 +126,7 @@ def part_of(table: ModelConfig, part: Part) -> Dataset:
         labels=labels or "",
         part=part if shared and sources[0] else Part.ALL,
         limit=config.samples or 0,
+        states=table.state if part is Part.CALIBRATION else {},
     )
 
 

@@ -20,11 +20,11 @@ from pipeline.core.files import copy_file, make_folder, scratch, sha256_of, sour
 from pipeline.core.progress import NoProgress, Progress
 from pipeline.core.workers import Task, needed_bytes, note, run_tasks, still_at_work, time_limit
 from pipeline.dataset import Dataset, TensorInfo, first_sample, samples
-from pipeline.dataset.guess import complete_data
+from pipeline.dataset.guess import complete_data, states_of
 from pipeline.model.guards import check_structure
-from pipeline.model.onnx_model import LoadedModel, content_digest, load_model, range_digests
-from pipeline.model.session import ORIGINAL, Array, Role, in_fewer_bits, open_session, outputs_of, run_session
-from pipeline.model.signature import own_inputs
+from pipeline.model.onnx_model import LoadedModel, content_digest, load_model, prepare_model, range_digests
+from pipeline.model.session import ASKED, ORIGINAL, Array, Role, in_fewer_bits, open_session, outputs_of, run_session
+from pipeline.model.signature import check_states, own_inputs
 from pipeline.model.sources import SourceModel, source_bytes
 from pipeline.passes.base import Effect, Feeds, MixedSearch, Model, PassContext, PassResult, StepChange
 from pipeline.passes.edit import DATA_SUFFIX, SavedModel, save_model, write_model
@@ -284,11 +284,14 @@ def transform(
     loaded = load_model(source, work)
     check_structure(loaded.proto, source.name)
     takes = own_inputs(loaded.proto)
+    states = data.states or states_of(loaded.proto, takes)
+    gives = [value.name for value in loaded.proto.graph.output]
+    check_states(states, [info.name for info in takes], gives, source.name)
 
     def feeds() -> Iterator[Feeds]:
-        for sample in samples(data, takes):
+        for inputs in _along_stream(loaded, (sample.inputs for sample in samples(data, takes)), states):
             still_at_work()  # how long all take is for the user to end; one that does not end is a hang
-            yield sample.inputs
+            yield inputs
 
     def usual() -> Feeds:
         return first_sample(complete_data(loaded, {}, data), takes).inputs
@@ -307,6 +310,23 @@ def transform(
         model=source.name, steps=result.changes, saved=saved, verification=verification, reused=reused,
         search=search_of(result.model.proto), notes=result.notes,
     )  # fmt: skip
+
+
+def _along_stream(model: LoadedModel, steps: Iterable[Feeds], states: Mapping[str, str]) -> Iterator[Feeds]:
+    """The steps with the states that the model gave in the one before, where the data leave them at 0.
+
+    Ranges of states that are always 0 would be those of no state that the app has. A state that changes its size stays
+    as the data have it.
+    """
+    session = open_session(prepare_model(model, {}), ASKED) if states else None
+    now: dict[str, Array] = {}
+    for step in steps:
+        feeds = {**step, **{name: state for name, state in now.items() if not step[name].any()}}
+        yield feeds
+        if session:
+            outputs = run_session(session, feeds, model.source.name)
+            given = {name: outputs[output] for output, name in states.items()}
+            now = {name: state for name, state in given.items() if state.shape == feeds[name].shape}
 
 
 def _shared(steps: Sequence[Step]) -> str:

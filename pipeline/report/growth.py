@@ -41,7 +41,7 @@ def growth_findings(conversion: Conversion) -> Iterator[Finding]:
             f"{largest.total_bytes / original:.1f} times the size of the model: {size(largest.total_bytes)} "
             f"of {size(original)}",
             where=form.model.source.name,
-            why="the optimizer writes constants out that the model stores in fewer bits or computes, and the ORT format "
-            "lists in attributes",
+            why="the optimizer writes out constants that the model stores in fewer bits or computes, and the ORT "
+            "format lists of attributes",
             remedy=remedy,
         )
