@@ -223,7 +223,7 @@ def load_function(path: str, purpose: str) -> Callable[..., Any]:
             ) from error  # fmt: skip
         raise ConfigError(
             f"no such module for {purpose}", where=path, why=f"{error}; searched {place} and Python's own folders",
-            remedy="put MODULE.py beside the config, or install it",
+            remedy=f"put {module}.py into that folder, or install the module",
         ) from error  # fmt: skip
     except Exception as error:
         raise _raised(path, error, f"the module {module!r} cannot be imported") from error

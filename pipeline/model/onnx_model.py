@@ -513,10 +513,11 @@ def prepare_model(loaded: LoadedModel, fixed_dimensions: Mapping[str, int], kept
     for name in kept:
         if name not in optional:
             close = difflib.get_close_matches(name, optional, n=1)
+            there = f"it has {named_few(optional)}" if optional else "leave it out: the model has none"
             raise ConfigError(
                 f"the model has no optional input {name!r}", where=loaded.source.name,
                 why="optional are inputs that have a value in the file (initializers), from IR version 4 on",
-                remedy=f"did you mean {close[0]!r}?" if close else f"optional inputs: {named_few(optional) or 'none'}",
+                remedy=f"did you mean {close[0]!r}?" if close else there,
             )  # fmt: skip
     constants = constant_names(graph) - {*kept}
     before = len(graph.input)

@@ -192,15 +192,20 @@ def check_numbers(check: OutputCheck) -> str:
     )
 
 
-def legend(report: "CampaignReport", *, interval: bool = True) -> str:
-    """How to read the table of results; `interval`: whether the table shows that of the ratio."""
+def has_not_shown(report: "CampaignReport") -> bool:
+    """Whether the verdict of a row is that no difference was shown; too few rounds are another one."""
     from pipeline.campaign.statistics.compare import Verdict
 
+    comparisons = (row.comparison for row in report.rows if row.comparison and row.comparison.low is not None)
+    return any(comparison.verdict is Verdict.NOT_SHOWN for comparison in comparisons)
+
+
+def legend(report: "CampaignReport", *, interval: bool = True) -> str:
+    """How to read the table of results; `interval`: whether the table shows that of the ratio."""
     spread = ", with the interval over rounds that decides: 90 % for same, else 99 % and more" if interval else ""
-    finds = any(row.comparison and row.comparison.verdict is Verdict.NOT_SHOWN for row in report.rows)
     open_ = (
         "No difference shown (N % would show): one of N % or more would be found in 95 of 100 such campaigns. "
-        if finds
+        if has_not_shown(report)
         else ""
     )
     sizes = " Size: beside that of the original file." if any(row.original_bytes for row in report.rows) else ""

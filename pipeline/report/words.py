@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Iterator
 
-from pipeline.campaign.statistics.compare import Verdict
 from pipeline.campaign.statistics.groups import Doubt
 from pipeline.core.variant import Style, Variant
 from pipeline.passes.precisions import PRECISIONS, common_name
 from pipeline.report.model import CampaignReport
-from pipeline.report.wording import Listing
+from pipeline.report.wording import Listing, has_not_shown
 
 Uses = Callable[[CampaignReport, tuple[Variant, ...]], bool]
 
@@ -73,7 +72,7 @@ WORDS: tuple[tuple[str, str, Uses], ...] = (
     (
         "no difference shown",
         "the rounds are too few or too unsteady to tell; N % would show: a difference of N % would have been found",
-        lambda report, _: any(row.comparison and row.comparison.verdict is Verdict.NOT_SHOWN for row in report.rows),
+        lambda report, _: has_not_shown(report),
     ),
 )
 """Words, what they mean, and whether a report with some variants has them."""
