@@ -11,7 +11,7 @@ x86-64: builds for ARM have kernels of half precision besides.
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from enum import StrEnum
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +200,47 @@ class ReleaseTable:
             demands += self._of_fusions(nodes)
         return tuple({demand.what: demand for demand in reversed(demands)}.values())[::-1]
 
+    def unjudged(self, model: OrtModel) -> tuple[Demand, ...]:
+        """Nodes of an ONNX file whose types are not known and for some of which a release has no kernel.
+
+        And functions that are not in their place: `having` has the releases for which that makes no difference.
+        """
+        if model.format_version != ONNX_FORMAT:
+            return ()
+        opset = _opset(model, "")
+        open_nodes: dict[tuple[str, str, int], Demand] = {}
+        for types, graph in _graphs(model.graph):
+            for node in graph.nodes:
+                operator = self.operator(node.domain, node.op_type)
+                schema = operator.schema(node.since_version) if operator else None
+                if operator and schema and node.op_type not in IN_SESSIONS:
+                    least = self._kernels_of_any(operator, schema, node, types, onnx=opset)
+                    if least != self._kernels(operator, schema, node, types, onnx=opset):
+                        what = f"the types of {node.op_type} '{node.name or first_output(node)}'"
+                        open_nodes.setdefault((node.domain, node.op_type, least), Demand(
+                            kind=DemandKind.KERNEL, what=what, having=least | self.everywhere & ~schema.having
+                        ))  # fmt: skip
+        called = {f"{node.domain}:{node.op_type}" for _, graph in _graphs(model.graph) for node in graph.nodes}
+        functions = (f"what the function {name} consists of" for name in model.functions if name in called)
+        return (
+            *open_nodes.values(),
+            *(Demand(kind=DemandKind.KERNEL, what=what, having=0) for what in functions),
+        )
+
+    def _kernels_of_any(self, operator: Operator, schema: Schema, node: OrtNode, types: "Types", *, onnx: int) -> int:
+        """Releases with a kernel whatever the values are whose types are not known."""
+        rows = [row[2] for row in operator.kernels]
+        names = {name for row in rows for name in row if _unknown(node, schema.places.get(name, ()), types)}
+        if not names:
+            return self._kernels(operator, schema, node, types, onnx=onnx)
+        having = self.everywhere
+        for name in names:
+            for kind in {kind for row in rows for kind in row.get(name, "").split()}:
+                places = {value for value in _values(node, schema.places.get(name, ())) if not types(value)}
+                guessed = partial(_guess, types, places, kind)
+                having &= self._kernels(operator, schema, node, guessed, onnx=onnx) or self.everywhere
+        return having & self._kernels(operator, schema, node, types, onnx=onnx)
+
     def unknown_attributes(
         self, domain: str, name: str, version: int, values: Mapping[str, Any], release: tuple[int, int]
     ) -> frozenset[str]:
@@ -367,16 +408,28 @@ Types = Callable[[str], str]
 """The type of a value by its name, as the table writes it; "" where nobody knows."""
 
 
+def _values(node: OrtNode, places: tuple[int, ...]) -> list[str]:
+    """The values at the places that are there."""
+    at = [(node.inputs, place) if place >= 0 else (node.outputs, -1 - place) for place in places]
+    return [names[place] for names, place in at if place < len(names) and names[place]]
+
+
+def _unknown(node: OrtNode, places: tuple[int, ...], types: Types) -> bool:
+    return any(not types(name) for name in _values(node, places)[:1])
+
+
+def _guess(types: Types, places: Collection[str], kind: str, name: str) -> str:
+    return kind if name in places else types(name)
+
+
 def _fits(node: OrtNode, places: tuple[int, ...], types: Types, kinds: list[str], *, onnx: int) -> bool:
     """Whether the first value that is there at the places has one of the types.
 
     A session puts Casts around nodes of half precision of an ONNX file, never of an ORT format file.
     """
-    for place in places:
-        names, at = (node.inputs, place) if place >= 0 else (node.outputs, -1 - place)
-        if at < len(names) and names[at]:
-            kind = types(names[at])
-            return not kind or kind in kinds or (bool(onnx) and kind == HALF and FLOAT in kinds)
+    for name in _values(node, places)[:1]:
+        kind = types(name)
+        return not kind or kind in kinds or (bool(onnx) and kind == HALF and FLOAT in kinds)
     return True
 
 

@@ -33,7 +33,7 @@ from pipeline.core.errors import Finding, ModelError, Severity, errors, finding_
 from pipeline.core.providers import BUILD_PROVIDERS
 from pipeline.core.releases import NEWEST_KNOWN, OLDEST_RULES, Release, at_release, line_of
 from pipeline.model import ort_format
-from pipeline.model.onnx_model import ONNX_FORMAT
+from pipeline.model.onnx_model import ONNX_FORMAT, read_onnx
 from pipeline.model.types import ORT_NAMES
 
 FULL_FORMATS: tuple[tuple[Release, frozenset[int]], ...] = (
@@ -142,8 +142,9 @@ ONNX Runtime takes unknown keys and most wrong values without a word.
 class ArtifactFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What of an artifact depends on the release: `opset` is that of ai.onnx, `demands` what some release lacks.
 
-    `replays`: it holds saved runtime optimizations; `small` names initializers of types that ORT format files cannot
-    hold; `defects` are those of `compat.defects` that it may meet.
+    `unjudged` is what could not be asked: `having` has the releases for which that makes no difference. `replays`: it
+    holds saved runtime optimizations; `small` names initializers of types that ORT format files cannot hold; `defects`
+    are those of `compat.defects` that it may meet.
     """
 
     name: str
@@ -151,6 +152,7 @@ class ArtifactFacts(msgspec.Struct, frozen=True, kw_only=True):
     opset: int
     replays: bool
     demands: tuple[Demand, ...] = ()
+    unjudged: tuple[Demand, ...] = ()
     small: tuple[str, ...] = ()
     defects: Mapping[str, str] = {}
     file: str = ""
@@ -203,6 +205,7 @@ def facts_of(model: ort_format.OrtModel, name: str, read: ReadWeight | None = No
         opset=imports.get("", imports.get(ort_format.DEFAULT_DOMAIN, 1)),
         replays=any(graph.runtime_optimizations for graph in graphs),
         demands=release_table().demands(model),
+        unjudged=release_table().unjudged(model),
         small=tuple(
             f"{name} ({ORT_NAMES.get(tensor.data_type, tensor.data_type)})"
             for graph in graphs
@@ -320,6 +323,18 @@ def _demands(artifact: ArtifactFacts, runtime: Runtime, use: RunOptions) -> Iter
             f"ONNX Runtime {runtime.release} {demand.what}", artifact.name,
             demand.why + (f"; it runs only where {taker} takes the node" if taken else ""),
             ", or ".join(filter(None, [demand.remedy, f"ship {table.first(demand.having)}"])),
+        )  # fmt: skip
+
+
+def _unjudged(artifact: ArtifactFacts, runtime: Runtime, _use: RunOptions) -> Iterator[Finding]:
+    """What of the file was not asked, where the release may lack it."""
+    bit = release_table().bit(runtime.release) if runtime.release <= NEWEST_KNOWN else 0
+    told = [demand.what for demand in artifact.unjudged if bit and not demand.having & bit]
+    if told:
+        yield _warning(
+            f"whether ONNX Runtime {runtime.release} has kernels for all of the file was not judged", artifact.name,
+            f"not known are {', '.join(told[:4])}" + f" and {len(told) - 4} more" * (len(told) > 4),
+            "convert it with --ort-release, which infers types and inlines functions, or try it in that release",
         )  # fmt: skip
 
 
@@ -455,10 +470,10 @@ def _keys(use: RunOptions, runtime: Runtime, where: str) -> Iterator[Finding]:
 
 
 _ARTIFACT_RULES: Sequence[Callable[[ArtifactFacts, Runtime, RunOptions], Iterator[Finding]]] = (
-    _format, _before_table, _demands, _small, _replay, _defects, _gpu, _captured,
+    _format, _before_table, _demands, _unjudged, _small, _replay, _defects, _gpu, _captured,
 )  # fmt: skip
 _ONNX_RULES: Sequence[Callable[[ArtifactFacts, Runtime, RunOptions], Iterator[Finding]]] = (
-    _format, _before_table, _demands, _defects, _gpu, _captured,
+    _format, _before_table, _demands, _unjudged, _defects, _gpu, _captured,
 )  # fmt: skip
 _USE_RULES: Sequence[Callable[[RunOptions, Runtime, str], Iterator[Finding]]] = (_provider, _keys)
 
@@ -483,7 +498,8 @@ def read_artifacts(files: Mapping[str, Path]) -> ReadArtifacts:
             identity = (file.stat().st_dev, file.stat().st_ino)
             if identity not in facts_by_file:
                 reader = weight_reader(file) if file.suffix.lower() == ".ort" else None
-                facts_by_file[identity] = facts_of(read_artifact(file), name, reader)
+                model = read_artifact(file) if reader else read_onnx(file, whole=True)
+                facts_by_file[identity] = facts_of(model, name, reader)
             read[name] = msgspec.structs.replace(facts_by_file[identity], name=name, file=str(file))
         except ModelError as error:
             if file.suffix.lower() == ".ort":  # of an ONNX file ONNX Runtime itself says what is wrong

@@ -50,6 +50,7 @@ from pipeline.model.onnx_model import (
     optional_inputs,
     prepare_model,
     range_digests,
+    whole_of,
 )
 from pipeline.model.ort_format import OrtModel, OrtNode, parse_ort, read_artifact
 from pipeline.model.ort_writer import FilePlan, with_opsets, without_attributes
@@ -451,13 +452,14 @@ class _Maker:
             digest = sha256(path)
         if file.sha256 in self.needs:
             facts, minimal, extended = self.needs[file.sha256]
-            read = model_of(model.proto, str(path))
+            read = model_of(whole_of(model.proto) if model.proto.functions else model.proto, str(path))
             facts = msgspec.structs.replace(
                 facts,
                 format_version=ONNX_FORMAT,
                 defects=marks_of(read),
                 small=(),
                 demands=release_table().demands(read),
+                unjudged=release_table().unjudged(read),
             )
             self.needs[digest] = (facts, minimal, extended)
         notes = tuple(dict.fromkeys((*file.notes, *loads_where(model.proto))))

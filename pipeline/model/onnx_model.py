@@ -605,15 +605,18 @@ ONNX_FORMAT = "onnx"
 TENSOR = 4
 
 
-def read_onnx(path: Path) -> OrtModel:
-    """Read an ONNX file without its weights, which stay where they lie. ModelError for what is no ONNX model."""
+def read_onnx(path: Path, *, whole: bool = False) -> OrtModel:
+    """Read an ONNX file without its weights, which stay where they lie. ModelError for what is no ONNX model.
+
+    `whole`: with the bodies of its own functions in the place of their calls, and with types of inner values.
+    """
     try:
         with (
             open_regular(path) as opened,
             mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data,
             memoryview(data) as view,
         ):
-            return parse_onnx(view, str(path))
+            return parse_onnx(view, str(path), whole=whole)
     except (OSError, ValueError) as error:
         raise _no_model(str(path), str(error)) from error
 
@@ -622,12 +625,28 @@ def _no_model(where: str, why: str) -> ModelError:
     return ModelError("this is no ONNX model", where=where, why=why, remedy="convert or export the model again")
 
 
-def parse_onnx(data: Buffer, where: str) -> OrtModel:
+INFERRED_BYTES = 1024
+"""Constants from so many bytes on say nothing of shapes."""
+
+
+def parse_onnx(data: Buffer, where: str, *, whole: bool = False) -> OrtModel:
     """The same from a buffer."""
     try:
-        return model_of(_parsed(lean_model(data, PurePosixPath(where).name, 1)), where, data)
+        proto = _parsed(lean_model(data, PurePosixPath(where).name, INFERRED_BYTES if whole else 1))
+        return model_of(whole_of(proto) if whole else proto, where, data)
     except ValueError as error:
         raise _no_model(where, str(error)) from error
+
+
+def whole_of(proto: "onnx.ModelProto") -> "onnx.ModelProto":
+    """The same with functions inlined and types inferred, in bodies, too, as far as onnx can."""
+    from onnx import inliner, shape_inference
+
+    with contextlib.suppress(RuntimeError, ValueError):
+        proto = inliner.inline_local_functions(proto) if proto.functions else proto
+    with contextlib.suppress(RuntimeError, ValueError, shape_inference.InferenceError):
+        proto = shape_inference.infer_shapes(proto)
+    return proto
 
 
 class _File(NamedTuple):
@@ -653,6 +672,7 @@ def model_of(proto: "onnx.ModelProto", where: str, data: Buffer | None = None) -
         graph=graph,
         producer_name=proto.producer_name,
         producer_version=proto.producer_version,
+        functions=tuple(f"{function.domain}:{function.name}" for function in proto.functions),
     )
 
 

@@ -336,6 +336,7 @@ class OrtModel(msgspec.Struct, frozen=True, kw_only=True):
     """A whole file without its weights. `format_version` is the text of the file, "6" for release 1.16 and later.
 
     The rest is what the model says of itself; `model_version` is 2**63-1 when the ONNX model had none.
+    `functions` are those of an ONNX file that are not in the place of their calls.
     """
 
     format_version: str
@@ -348,6 +349,7 @@ class OrtModel(msgspec.Struct, frozen=True, kw_only=True):
     model_version: int = 0
     doc_string: str = ""
     properties: dict[str, str] = {}
+    functions: tuple[str, ...] = ()
 
 
 IDENTIFIER = b"ORTM"

@@ -10,8 +10,12 @@ import pytest
 from onnx import TensorProto, helper
 from onnxruntime.capi import onnxruntime_pybind11_state as state
 
+from device_runner.spec import RunOptions
+from pipeline.compat.defects import Runtime
 from pipeline.compat.release_table import Operator, release_table
+from pipeline.compat.rules import findings_for, read_artifacts
 from pipeline.compat.written import written_for
+from pipeline.core.errors import Severity
 from pipeline.core.releases import NEWEST_KNOWN, Release, line_of
 from pipeline.model.onnx_model import read_onnx
 from pipeline.model.ort_format import parse_ort
@@ -207,3 +211,34 @@ def test_kernels_of_nodes_that_a_provider_takes_are_told_from_those_of_the_cpu(
     (demand,) = release_table().demands(read_onnx(tmp_path / "m.onnx"), claimed, "nnapi")
     assert demand.what.startswith("has no kernel on the CPU for Where")
     assert demand.taken_by == taker
+
+
+BODIES = """<ir_version: 10, opset_import: ["": 17, "f": 1]> g (bool c, %s[2] x) => (%s[2] y) {
+    y = If (c) <then_branch = t () => (tv) {tq = %s(x) tv = Where(c, tq, x)}, else_branch = e () => (ev) {ev = Abs(x)}>
+}
+<domain: "f", opset_import: ["": %d]> F (a) => (b) {d = Equal(a, a) b = Where(d, a, a)}"""
+
+
+def judged(text: str, folder: Path, release: tuple[int, int]) -> dict[str, list[str]]:
+    onnx.save(onnx.parser.parse_model(text), folder / "m.onnx")
+    read = read_artifacts({"m": folder / "m.onnx"})
+    findings = findings_for(read, "m", Runtime(release=Release(*release)), RunOptions())
+    return {str(severity): [f.what + f.why for f in findings if f.severity is severity] for severity in Severity}
+
+
+def test_nodes_in_bodies_and_functions_of_foreign_files_are_judged(tmp_path: Path) -> None:
+    (said,) = judged(BODIES % ("int8", "int8", "Abs", 17), tmp_path, (1, 26))["error"]
+    assert "Where of opset 16 with bool, int8" in said
+    (said, *_) = judged(BODIES % ("int8", "int8", "f.F", 17), tmp_path, (1, 26))["error"]
+    assert "Where of opset 16" in said
+    assert not judged(BODIES % ("float", "float", "f.F", 17), tmp_path, (1, 26))["warning"]
+
+
+def test_what_of_a_foreign_file_is_not_known_is_said(tmp_path: Path) -> None:
+    (said,) = judged(BODIES % ("float", "float", "f.F", 13), tmp_path, (1, 26))["warning"]
+    assert "was not judged" in said
+    assert "f:F" in said
+    of_custom = BODIES % ("float", "float", "own.Op", 17)
+    (said,) = judged(of_custom, tmp_path, (1, 26))["warning"]
+    assert "the types of Where 'tv'" in said
+    assert not judged(of_custom, tmp_path, NEWEST_KNOWN)["warning"]

@@ -34,7 +34,7 @@ from device_runner.probe.elf import (
 )
 from pipeline.compat.contexts import plugin_release
 from pipeline.compat.defects import marks_of, weight_reader
-from pipeline.compat.release_table import Demand, release_table
+from pipeline.compat.release_table import release_table
 from pipeline.compat.rules import ArtifactFacts, facts_of
 from pipeline.core.abis import ARM64
 from pipeline.core.errors import ConfigError, Finding, ModelError, Severity, finding_of
@@ -673,21 +673,22 @@ def scan_onnx(content: Buffer, name: str) -> tuple[ArtifactFacts, dict[str, Any]
                         if body.number == ATTRIBUTE_GRAPH and body.wire_type == LENGTH
                     ]
     opset = opsets.get("", opsets.get("ai.onnx", 1))
-    demands, defects = _asked(content, name)
-    facts = ArtifactFacts(
-        name=name, format_version="", opset=opset, replays=False, demands=demands, defects=defects,
-    )  # fmt: skip
+    facts = _asked(content, name, opset)
     return facts, {"domains": tuple(sorted(domains)), "context": context, "npu": npu, "qairt": qairt}
 
 
-def _asked(content: Buffer, name: str) -> tuple[tuple[Demand, ...], dict[str, str]]:
+def _asked(content: Buffer, name: str, opset: int) -> ArtifactFacts:
     """What a model asks of a release, and defects that it may meet; nothing of what cannot be read."""
+    facts = ArtifactFacts(name=name, format_version="", opset=opset, replays=False)
     try:
         with memoryview(content) as view:
-            model = parse_onnx(view, name)
+            model = parse_onnx(view, name, whole=True)
     except ModelError:
-        return (), {}
-    return release_table().demands(model), marks_of(model)
+        return facts
+    table = release_table()
+    return msgspec.structs.replace(
+        facts, demands=table.demands(model), unjudged=table.unjudged(model), defects=marks_of(model)
+    )
 
 
 def finding(rule: str, severity: Severity, what: str, where: str, why: str = "", remedy: str = "") -> Finding:
