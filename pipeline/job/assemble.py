@@ -417,22 +417,8 @@ def check_shipping(assembled: Assembled, folder: Path) -> tuple[Finding, ...]:
         artifact, library = choice.artifact, libraries[choice.target.name]
         use = rules.use_of(choice.options, artifact.session_options)
         findings += _at_target(choice.target, artifact, rules.findings_for(read, artifact.file, library.runtime, use))
-        if library.operators is not None:
-            # What a reduced build of this computer lacks, by the proof of its operator config.
-            file, providers = folder / ARTIFACTS / artifact.file, sorted({choice.options.provider} - {"cpu"})
-            extended = library.runtime.kind is not BuildKind.MINIMAL
-            abis = library.runtime.abis
-            needs, _ = needs_of_one(file, abis=abis, providers=providers, extended=extended)  # errors: said already
-            missing = covers(library.operators, needs) if needs is not None else ()
-            findings += _at_target(choice.target, artifact, (
-                Finding(
-                    severity=Severity.ERROR,
-                    what=f"the library that ships was built without {row.domain}:{row.op}",
-                    why=f"{row.why}; node {row.node} needs it since {row.since_version}",
-                    remedy=f"build it anew with the bundle's operator config, or add the line {row.line}",
-                )
-                for row in missing
-            ))  # fmt: skip
+        file = folder / ARTIFACTS / artifact.file
+        findings += _at_target(choice.target, artifact, left_out_of(library, file, choice.options.provider))
     findings += needless_sizes(choices, sizes_of(assembled.record.tables))
     contexts = shipped.chosen_contexts(assembled.record.contexts, assembled.record.checks)
     for target in config.targets:
@@ -450,6 +436,25 @@ def check_shipping(assembled: Assembled, folder: Path) -> tuple[Finding, ...]:
                 )
             )  # fmt: skip
     return tuple(dict.fromkeys(findings))
+
+
+def left_out_of(library: shipped.ShippedLibrary, file: Path, provider: str) -> Iterator[Finding]:
+    """What a reduced build of this computer lacks of a file's operators, by the proof of its operator config."""
+    if library.operators is None:
+        return
+    needs, unknown = needs_of_one(
+        file, abis=library.runtime.abis, providers=sorted({provider} - {CPU}),
+        extended=library.runtime.kind is not BuildKind.MINIMAL,
+    )  # fmt: skip
+    if unknown:
+        yield Finding(severity=Severity.WARNING, what=unknown.what, why=unknown.why, remedy=unknown.remedy)
+    for lack in covers(library.operators, needs or {}):
+        yield Finding(
+            severity=Severity.ERROR,
+            what=f"the library that ships was built without {lack.domain}:{lack.op}",
+            why=f"{lack.why}; node {lack.node} needs it since {lack.since_version}",
+            remedy=f"build it anew with the bundle's operator config, or add the line {lack.line}",
+        )
 
 
 def _release_of(target: Target, installed: str) -> str:

@@ -11,14 +11,18 @@ import pytest
 from device_runner.spec import ElementType, NnapiFlag, RunOptions, TensorFile
 from pipeline.check.compare import OutputPrecision
 from pipeline.check.result import Reference
+from pipeline.compat.defects import Runtime
 from pipeline.config import BuildConfig, CheckConfig, Config, ModelConfig, Platform, RunConfig, Target, VariantsConfig
 from pipeline.config.tables import BuildKind
+from pipeline.core.errors import Severity
 from pipeline.core.files import CONFIG_FILE
+from pipeline.core.releases import Release
 from pipeline.core.variant import Artifact, Level, Style, Variant
-from pipeline.job.assemble import bundled_name
+from pipeline.job.assemble import bundled_name, left_out_of
 from pipeline.release import shipped
 from pipeline.release.choose import Choice
-from pipeline.release.shipped import keep_reference, libraries_of, operator_configs, runs_of
+from pipeline.release.shipped import ShippedLibrary, keep_reference, libraries_of, operator_configs, runs_of
+from pipeline.required_ops import parse
 from tests.ort_models import conv_relu, convert
 
 PHONE = Target(name="phone", platform=Platform.ANDROID, min_api_level=27)
@@ -132,3 +136,12 @@ def test_operator_configs_are_for_the_builds_that_the_config_plans(tmp_path: Pat
     assert operators(RunConfig()) == {"Conv", "Relu"}
     assert "Transpose" not in operators(RunConfig(), kind=BuildKind.EXTENDED)
     assert "Transpose" in operators(RunConfig(), RunConfig(provider="nnapi"))
+
+
+def test_a_file_whose_operators_are_not_known_is_not_said_to_have_them(tmp_path: Path) -> None:
+    (tmp_path / "broken.onnx").write_bytes(b"nothing of a model")
+    runtime = Runtime(release=Release(1, 29), abis=("arm64-v8a",))
+    library = ShippedLibrary(runtime=runtime, sizes={}, operators=parse("ai.onnx;11;Conv\n", "c"))
+    (finding,) = left_out_of(library, tmp_path / "broken.onnx", "cpu")
+    assert finding.severity is Severity.WARNING
+    assert finding.what == "not all that a reduced build needs for it is known"
