@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from device_runner.files import open_regular
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.core.files import REMEDIES
-from pipeline.model.edit import constant_names, copied, keep_only, plain_domain, subgraphs
+from pipeline.model.edit import all_nodes, constant_names, copied, keep_only, plain_domain, subgraphs
 from pipeline.model.guards import MAX_WEIGHT_BYTES, tensor_bytes, unsound
 from pipeline.model.ort_format import (
     CONTENT_ELEMENTS,
@@ -640,12 +640,17 @@ def parse_onnx(data: Buffer, where: str, *, whole: bool = False) -> OrtModel:
 
 def whole_of(proto: "onnx.ModelProto") -> "onnx.ModelProto":
     """The same with functions inlined and types inferred, in bodies, too, as far as onnx can."""
-    from onnx import inliner, shape_inference
+    from onnx import helper, inliner, shape_inference
 
     with contextlib.suppress(RuntimeError, ValueError):
         proto = inliner.inline_local_functions(proto) if proto.functions else proto
+    asked = copied(proto)
+    imported = {plain_domain(entry.domain) for entry in proto.opset_import}
+    missing = {plain_domain(node.domain) for node in all_nodes(proto.graph)} - imported
+    asked.opset_import.extend(helper.make_opsetid(domain, 1) for domain in missing)  # inference stops without
     with contextlib.suppress(RuntimeError, ValueError, shape_inference.InferenceError):
-        proto = shape_inference.infer_shapes(proto)
+        proto = shape_inference.infer_shapes(asked)
+        del proto.opset_import[len(proto.opset_import) - len(missing) :]
     return proto
 
 
