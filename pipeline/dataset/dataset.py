@@ -32,8 +32,9 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
     """What a model is run on: plain data, so that it travels to worker processes and into results.
 
     `test_data` is a file, a folder or `module:function`; "" for none. `inputs` are declared values, which win over
-    test data. What neither gives is random from `seed`, with open axes as in `sizes` (by `input[axis]` or symbolic
-    name, else 1); with test data nothing is random that is not declared so.
+    test data, and ranges of random numbers for inputs that these lack. What neither gives is random from `seed`, with
+    open axes as in `sizes` (by `input[axis]` or symbolic name, else 1); with test data nothing is random that is not
+    declared so.
     """
 
     test_data: str = ""

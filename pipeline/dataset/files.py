@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from device_runner.files import ZIP_ERRORS, read_regular
 from device_runner.spec import ElementType, TensorFile
-from pipeline.config.tables import is_function
+from pipeline.config.tables import Range, is_function
 from pipeline.core.errors import ConfigError, Finding, Severity
 from pipeline.core.files import write_bytes
 from pipeline.dataset.dataset import CALIBRATION_SHARE, Dataset, Part, Sample
@@ -121,13 +121,15 @@ def _every(data: Dataset, takes: Takes) -> Iterator[Sample]:
 
 
 def _complete(data: Dataset, takes: Takes, given: Mapping[str, Array], number: int, where: str) -> dict[str, Array]:
-    """Every input of the model: declared values before given arrays before full lengths and random numbers."""
+    """Every input of the model: declared values before given arrays before declared ranges and random numbers."""
     import numpy as np
 
     generator = np.random.Generator(np.random.PCG64(data.seed + number))
     arrays = {}
     for info in takes:
-        if info.name in data.inputs or (not data.test_data and info.name not in given):
+        in_range = isinstance(data.inputs.get(info.name), Range)
+        declared = info.name in data.inputs and not (in_range and info.name in given)
+        if declared or (not data.test_data and info.name not in given):
             arrays[info.name] = value_array(info, data.inputs.get(info.name), data.sizes, generator)
             continue
         if info.name not in given:
