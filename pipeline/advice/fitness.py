@@ -301,9 +301,7 @@ def _of(answer: ModelAnswer) -> ProviderFit:
         partitions=None if rules.on_cpu or rules.copies else standing.partitions,
         copies=standing.copies,
         verdict=ANSWERS[advised.choice],
-        reason=f"no session can be made on the phone: {standing.load_error}"
-        if standing.load_error and not standing.at_run
-        else advised.reason,
+        reason=(answer.load.why_not if answer.load else "") or advised.reason,
         refused=answer.refused_operators,
     )
 

@@ -346,10 +346,10 @@ class _Change(NamedTuple):
         before, after = self.before, self.after
         of = f" of {before.nodes}" if before.nodes != after.nodes else ""
         text = f"{before.claimed}{of} → {after.claimed} of {after.nodes} nodes"
-        if after.at_run != before.at_run:
-            text += f", and a run is {'refused' if after.at_run else 'possible'}"
-        elif bool(after.load_error) != bool(before.load_error):
-            text += f", and {'no' if after.load_error else 'a'} session can be made"
+        if bool(after.load_error) != bool(before.load_error):
+            run = f"a run is {'refused' if after.load_error else 'possible'}"
+            session = f"{'no' if after.load_error else 'a'} session can be made"
+            text += f", and {run if after.at_run or before.at_run else session}"
         row = PROVIDER_RULES[self.answer.ep]
         borders = f", {before.borders} → {after.borders} {'copies' if row.copies else 'partitions'}"
         return text if row.on_cpu else text + borders
@@ -615,9 +615,7 @@ def _unusable(form: ModelAnswer | PipelineError | None) -> str:
     """Why a form cannot be used at all; "" where it can."""
     if form is None or isinstance(form, PipelineError):
         return form.reason if form else ""
-    failed = (form.load.error if form.load else None) or ""
-    made = failed and form.load and form.load.at_run
-    return form.error or (failed if made or not failed else f"no session can be made on the phone: {failed}")
+    return form.error or (form.load.why_not if form.load else "")
 
 
 def _claimed(answer: ModelAnswer | None) -> int:

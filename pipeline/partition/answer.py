@@ -242,6 +242,13 @@ class LoadForecast(msgspec.Struct, frozen=True, kw_only=True):
         return "is refused at a run" if self.at_run else "does not load on the phone"
 
     @property
+    def why_not(self) -> str:
+        """Why the model does not run with the provider, in one line; "" where it does."""
+        if self.at_run or not self.error:
+            return self.error or ""
+        return f"no session can be made on the phone: {self.error}"
+
+    @property
     def compiled(self) -> int:
         """Compiled nodes of the session, whichever round they are of."""
         return sum(self.rounds) or self.partitions

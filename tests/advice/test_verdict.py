@@ -1,5 +1,6 @@
 """The documentation's guidance as a table."""
 
+import msgspec
 import pytest
 
 from pipeline.advice.verdict import (
@@ -12,7 +13,7 @@ from pipeline.advice.verdict import (
     verdict,
     worsens,
 )
-from pipeline.partition.answer import ModelAnswer, OperatorGain
+from pipeline.partition.answer import LoadForecast, ModelAnswer, OperatorGain
 
 NNAPI, XNNPACK, WEBGPU = "nnapi", "xnnpack", "webgpu"
 
@@ -152,3 +153,31 @@ def test_the_advice_for_a_form_of_the_cpu_is_the_float_model() -> None:
     assert only.reason == "only the CPU has kernels of this form"
     start, sized = helps_of([lower], [higher], {"N": 1}, "only the CPU")
     assert (start.what, sized.what) == ("start from the float model", "fix the dynamic dimensions (N=1)")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        (
+            LoadForecast(error="garbage", at_run=True),
+            LoadForecast(error="no kernel"),
+            "40 → 90 of 100 nodes, 1 → 1 partitions",
+        ),
+        (
+            LoadForecast(error="no kernel"),
+            LoadForecast(error="garbage", at_run=True),
+            "40 → 90 of 100 nodes, 1 → 1 partitions",
+        ),
+        (LoadForecast(error="garbage", at_run=True), LoadForecast(), "and a run is possible"),
+        (LoadForecast(error="no kernel"), LoadForecast(), "and a session can be made"),
+    ],
+)
+def test_a_change_that_leaves_another_failure_says_nothing_of_runs(
+    before: LoadForecast, after: LoadForecast, told: str
+) -> None:
+    answers = [
+        msgspec.structs.replace(answered(NNAPI, stand(claimed, 1)), load=load)
+        for claimed, load in ((40, before), (90, after))
+    ]
+    sized = next(change for change in helps_of(answers[:1], answers[1:], {"N": 1}) if "dimensions" in change.what)
+    assert told in sized.gains[NNAPI]
