@@ -133,10 +133,11 @@ def evaluate_model(request: AccuracyRequest) -> AccuracyResult:
         ("outputs", ours.get_outputs(), reference.get_outputs()),
     ):
         lacking = {value.name for value in originals} ^ {value.name for value in mine}
+        names = [", ".join(value.name for value in values) for values in (mine, originals)]
         if lacking and (kind == "inputs" or {value.name for value in originals} & lacking):
             raise ModelError(
                 f"the model has other {kind} than its original", where=request.model,
-                why=f"{', '.join(value.name for value in mine)} instead of {', '.join(row.name for row in originals)}",
+                why=f"{names[0]} instead of {names[1]}",
                 remedy="name the model that it was made from (--reference)",
             )  # fmt: skip
     outputs = [value.name for value in reference.get_outputs()]
@@ -227,7 +228,8 @@ def _streamed(request: AccuracyRequest, takes: Sequence[TensorInfo], ours: Any, 
 def _repeatable(answers: Iterator[Answer], drawn: Mapping[str, str]) -> Iterator[Answer]:
     """The same without the original's outputs that depend on random numbers: nothing could be compared with those."""
     for sample, outputs in answers:
-        yield dataclasses.replace(sample, expected=[row for row in sample.expected if row[0] not in drawn]), outputs
+        kept = [(name, array) for name, array in sample.expected if name not in drawn]
+        yield dataclasses.replace(sample, expected=kept), outputs
 
 
 def _answers(request: AccuracyRequest, takes: Sequence[TensorInfo], ours: Any, reference: Any) -> Iterator[Answer]:

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from device_runner.files import read_regular
 from pipeline.accuracy.result import DropVerdict
+from pipeline.check.compare import unequal_places
 from pipeline.config import AccuracyConfig, MetricName
 from pipeline.config.tables import is_function
 from pipeline.core.errors import ConfigError, missing_extra
@@ -411,7 +412,7 @@ def _equal_share(outputs: Outputs, expected: Outputs) -> float:
     ours, reference = _the_output(outputs), _the_output(expected)
     if ours.shape != reference.shape:
         return 0.0
-    return float((ours == reference).mean()) if reference.size else 1.0
+    return 1 - len(unequal_places(reference, ours)) / reference.size if reference.size else 1.0
 
 
 NO_VARIANCE = 1e-9

@@ -131,8 +131,7 @@ class AccuracyResult(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def below_floor(self) -> str:
         """The outputs that are too far from float to ship without a budget that allows it, each with how far."""
-        rows = ((drift.name, drift.below_floor) for drift in self.outputs)
-        return ", ".join(f"output {name}: {text}" for name, text in rows if text)
+        return ", ".join(f"output {drift.name}: {drift.below_floor}" for drift in self.outputs if drift.below_floor)
 
     @property
     def refused(self) -> bool:

@@ -221,7 +221,7 @@ def _judges(config: AccuracyConfig, sample: Sample) -> list[_Judge]:
         named = budget.metric is not None or (asked and chosen is metric)
         scales = Scales() if chosen.name == MetricName.R2 and not named else None
         judges.append(_Judge(output=name, metric=chosen, max_drop=largest, asked=named, scales=scales))
-    if metric and asked and budgets and not any(row.metric is metric for row in judges):
+    if metric and asked and budgets and not any(judge.metric is metric for judge in judges):
         name = next(iter(budgets))  # it suits no output: its own error says why
         _Judge(output=name, metric=metric, max_drop=None, asked=True).add(sample, expected)
     return judges
@@ -410,7 +410,7 @@ def _gravity(result: AccuracyResult) -> tuple[bool, bool, bool, bool, bool, floa
 def worse_of(first: AccuracyResult, other: AccuracyResult) -> AccuracyResult:
     """Two results of one model as one: that of the worse output, with the outputs and findings of both."""
     worse = max(first, other, key=_gravity)
-    names = {row.output for row in (*first.outputs, *other.outputs) if row.metric}
+    names = {drift.output for drift in (*first.outputs, *other.outputs) if drift.metric}
     return msgspec.structs.replace(
         worse,
         outputs=(*first.outputs, *other.outputs),

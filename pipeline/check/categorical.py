@@ -6,7 +6,7 @@ say where others are as near to it as rounding: a file may choose another one th
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pipeline.check.compare import MAX_RELATIVE_ERROR, Array, Categorical, OutputPrecision, Tie, is_categorical_by_type
 from pipeline.model.edit import attribute, plain_domain
@@ -130,6 +130,14 @@ def _is_categorical(array: Array, origin: Origin | None) -> bool:
     return origin.categorical and (array.dtype.kind in "iub" or not origin.computed)
 
 
+class _Near(NamedTuple):
+    """An element that may stand at a position of the output as well; the nearest come first in their order."""
+
+    margin: float
+    position: int
+    other: int
+
+
 def _with_ties(node: "NodeProto", scores: Array, chosen: Array, share: float) -> Categorical:
     """Where others than the chosen elements are as near to the best as `share` of the largest score."""
     import numpy as np
@@ -147,9 +155,7 @@ def _with_ties(node: "NodeProto", scores: Array, chosen: Array, share: float) ->
     order = np.argsort(-ranked, axis=-1, kind="stable")[..., : count + NEAREST]
     best = np.take_along_axis(ranked, order, -1)
     limit, places = share * float(np.abs(ranked).max()), np.arange(count)
-    ties: list[
-        tuple[float, int, int]
-    ] = []  # of each step in the order: margin, position in the output, the other element
+    ties: list[_Near] = []
     for step in range(-NEAREST, NEAREST + 1):
         at = places[(places + step >= 0) & (places + step < order.shape[-1])]
         margins = np.full((*order.shape[:-1], count), np.inf)
@@ -158,9 +164,9 @@ def _with_ties(node: "NodeProto", scores: Array, chosen: Array, share: float) ->
         others[..., at] = order[..., at + step]
         margins, others = (np.moveaxis(array, -1, axis).ravel() for array in (margins, others))
         near = np.flatnonzero((margins <= limit) & (others != chosen.ravel()))
-        ties += zip(margins[near].tolist(), near.tolist(), others[near].tolist(), strict=True)
+        ties += map(_Near, margins[near].tolist(), near.tolist(), others[near].tolist())
     kept: dict[int, tuple[int, ...]] = {}
-    for _, position, other in sorted(ties)[:MOST_TIES]:
-        kept[position] = (*kept.get(position, ()), other)
+    for tie in sorted(ties)[:MOST_TIES]:
+        kept[tie.position] = (*kept.get(tie.position, ()), tie.other)
     known = tuple(Tie(position, others) for position, others in kept.items())
     return Categorical(elements=chosen.size, ties=known, all_ties=len(ties) <= MOST_TIES)

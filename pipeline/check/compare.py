@@ -232,7 +232,7 @@ def compare_outputs(
                 why = "strings of more than 16 MiB, or with a NUL in one, are not brought from devices"
             yield OutputCheck(output=name, passed=False, unknown=strings, reason=why)
             continue
-        check = next((row for row in tolerance.refuted if row.output == name), None)
+        check = next((refuted for refuted in tolerance.refuted if refuted.output == name), None)
         if drawn := tolerance.drawn.get(name):
             check = OutputCheck(
                 output=name, passed=False, unknown=True, reason=f"cannot be compared: {drawn}", remedy=WITHOUT_CHANCE
@@ -374,6 +374,13 @@ TIED_SHARE = 0.01
 """So many elements may be ties where the scores are not known: what differs there is not shown to be wrong."""
 
 
+def unequal_places(original: Array, actual: Array) -> "npt.NDArray[np.intp]":
+    """The places of elements that are not the original's, in the flat output; both are of one shape."""
+    import numpy as np
+
+    return np.flatnonzero(original != actual)
+
+
 def _compared_categories(
     name: str, reference: Array, actual: Array, tolerance: Tolerance, known: Categorical
 ) -> OutputCheck:
@@ -385,7 +392,7 @@ def _compared_categories(
     import numpy as np
 
     expected, given = reference.ravel(), actual.ravel()
-    differ = np.flatnonzero(expected != given)
+    differ = unequal_places(expected, given)
     others = {tie.position: tie.others for tie in known.ties}
     tied = [place for place in differ.tolist() if given[place] in others.get(place, ())]
     share, elements = tolerance.max_relative_error, expected.size

@@ -150,7 +150,7 @@ def _by_gaps(channels: Array, largest: Floats) -> list[Array]:
 class Scales:
     """The parts of one output, of samples that are added one by one.
 
-    Channels are the second axis or the last, as in [1, 84, N], [1, N, 85] and [N, 6].
+    Channels are the second axis or the last, as in [1, 84, N], [1, 3, H, W, 85] and [N, 6].
     """
 
     def __init__(self) -> None:
@@ -167,12 +167,14 @@ class Scales:
             return
         if self.axes is None:
             places = sorted({axis for axis in (1, len(shape) - 1) if 0 <= axis < len(shape)})
-            places = [min(places, key=lambda axis: shape[axis])] if len(shape) > 3 else places  # no side of an image
+            if len(shape) == 4:  # the sides of an image, as a rule of one length, are no channels
+                places = [axis for axis in places if shape[axis] != shape[2]]
             self.axes = [_Axis(axis, shape[axis]) for axis in places if 2 <= shape[axis] <= MOST_CHANNELS]
         # An axis whose size changes is one of boxes that were found
         self.axes = [axis for axis in self.axes if axis.axis < len(shape) and shape[axis.axis] == axis.size]
+        mine, theirs = ours.astype(np.float64), original.astype(np.float64)
         for axis in self.axes:
-            axis.add(ours.astype(np.float64), original.astype(np.float64))
+            axis.add(mine, theirs)
 
     def parts(self) -> tuple[ScalePart, ...]:
         """Those of the axis that shows some; of two the shorter one, since there are more places than channels."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from difflib import SequenceMatcher
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -115,6 +115,14 @@ def connected_size(reads: Reads, name: str) -> int | None:
     return None
 
 
+class _StatePair(NamedTuple):
+    """An output and the input whose next value it may be, with how much speaks for it."""
+
+    likeness: float
+    output: str
+    input: str
+
+
 def states_of(model: "onnx.ModelProto", takes: Sequence[TensorInfo]) -> dict[str, str]:
     """Outputs that look like the next value of an input, with that input: states of a stream.
 
@@ -126,7 +134,7 @@ def states_of(model: "onnx.ModelProto", takes: Sequence[TensorInfo]) -> dict[str
     gates = {name for node in model.graph.node if node.op_type in GATES for name in node.output}
     several = len(takes) > 1 and len(model.graph.output) > 1  # else it is what the model is about
     ends = _recurrent_ends(model, gates) if several else set()
-    pairs: list[tuple[float, str, str]] = []
+    pairs: list[_StatePair] = []
     for info in takes:
         if info.dtype is None or not info.dtype.value.startswith("float") or info.shape is None:
             continue
@@ -136,13 +144,13 @@ def states_of(model: "onnx.ModelProto", takes: Sequence[TensorInfo]) -> dict[str
                 continue
             likeness = SequenceMatcher(None, _stem(info.name), _stem(output.name)).ratio()
             if begins and output.name in ends:
-                pairs.append((1 + likeness, output.name, info.name))
+                pairs.append(_StatePair(1 + likeness, output.name, info.name))
             elif likeness >= ALIKE and _called_state(info.name) and _called_state(output.name):
-                pairs.append((likeness, output.name, info.name))
+                pairs.append(_StatePair(likeness, output.name, info.name))
     states: dict[str, str] = {}
-    for _, output_name, input_name in sorted(pairs, key=lambda pair: -pair[0]):  # of equal ones the first
-        if output_name not in states and input_name not in states.values():
-            states[output_name] = input_name
+    for pair in sorted(pairs, key=lambda pair: -pair.likeness):  # of equal ones the first
+        if pair.output not in states and pair.input not in states.values():
+            states[pair.output] = pair.input
     return states
 
 
@@ -652,7 +660,7 @@ def check_inputs(
     prepared = prepare_model(loaded, dimensions)
     takes = own_inputs(prepared.proto)
     outputs = [output.name for output in prepared.proto.graph.output]
-    check_states(states or {}, [each.name for each in takes], outputs, loaded.source.name)
+    check_states(states or {}, [info.name for info in takes], outputs, loaded.source.name)
     resolve_dimensions(takes, data.sizes, loaded.source.name)
     count = check_data(data, takes) if data.given or data.padding else 0
     if dimensions:

@@ -179,11 +179,11 @@ class Spool:
 
 
 DATA_ENDINGS = (".data", "_data", ".weight")
+"""What exporters put behind a model's name for the file of its weights."""
 MOST_READ_BYTES = 16 << 20
 """A larger model file is not searched for the names of its data files: its weights are in it, as a rule."""
 LOCATION = re.compile(rb"\n\x08location\x12([\x01-\x7f])")
 """An entry of an external tensor with the key `location`, up to the length of its value."""
-"""What exporters put behind a model's name for the file of its weights."""
 
 
 MOST_LINES = 40
