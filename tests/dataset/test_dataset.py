@@ -70,7 +70,7 @@ def test_npz_has_inputs_by_name_and_declared_values_fill_the_rest(tmp_path: Path
 
 def test_data_win_over_a_range_and_lose_to_a_number(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=array(1, 3), sr=np.array(8000))
-    declared = {"x": Range(low=100, high=200), "sr": 16000}
+    declared: dict[str, InputValue] = {"x": Range(low=100, high=200), "sr": 16000}
     sample = first_sample(Dataset(test_data=str(tmp_path / "a.npz"), inputs=declared), [X, RATE])
     assert sample.inputs["x"].tolist() == [[0, 1, 2]]
     assert sample.inputs["sr"] == 16000
