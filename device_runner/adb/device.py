@@ -124,7 +124,7 @@ ENDS: dict[int, Failure] = {
     126: Failure(
         kind=FailureKind.SET_UP,
         message="the device does not execute the probe",
-        cause="its folder is mounted noexec, or its permissions or SELinux forbid it",
+        cause="its folder is mounted noexec, its permissions or SELinux forbid it, or it is for another processor",
         remedy=f"let its shell user execute files in {REMOTE_ROOT} (`adb shell` with mount and ls -ldZ says what "
         "forbids it), or use another device",
     ),

@@ -144,8 +144,9 @@ def test_a_probe_for_another_processor_is_a_typed_failure(
     with AdbDevice(link, root=phone.root, tools=(build_probe("arm64-v8a"), tools[1])) as device:
         failure = device.run(spec_for(save_giver(tmp_path / "m.onnx", 1, 10), tmp_path / "out")).failure
     assert failure
-    assert failure.kind is FailureKind.WRONG_DEVICE
-    assert "cannot execute the probe" in failure.message
+    assert failure.kind is FailureKind.SET_UP
+    assert "does not execute the probe" in failure.message
+    assert "another processor" in failure.cause
 
 
 @pytest.mark.parametrize(("provider", "level", "kind"), [("nnapi", "26", FailureKind.WRONG_DEVICE)])
