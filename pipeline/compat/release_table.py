@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from pipeline.compat.schemas import same_but_types
 from pipeline.core.releases import Release
 from pipeline.model.onnx_model import ONNX_FORMAT
 from pipeline.model.ort_format import (
@@ -258,19 +259,30 @@ class ReleaseTable:
         )
 
     def lower_opsets(
-        self, imports: Mapping[str, int], operators: Collection[tuple[str, str]], release: tuple[int, int]
+        self,
+        imports: Mapping[str, int],
+        operators: Collection[tuple[str, str]],
+        release: tuple[int, int],
+        kinds: Collection[str] | None = None,
     ) -> dict[str, int]:
         """Domains whose opset a release does not take, with the newest that it does, where that changes no operator.
 
-        `operators` are domains and names of all nodes: each must have the same version in both opsets.
+        `operators` are domains and names of all nodes: each must have the same version in both opsets. With `kinds`,
+        the types of the model's tensors, versions will do that differ in other types alone.
         """
         lower = {}
         for domain, version in imports.items():
             highest = self.highest_opset(release, domain)
-            own = [self.operator(domain, name) for used, name in operators if used == domain]
-            if 0 < highest < version and all(o and o.schema(highest) is o.schema(version) for o in own):
+            names = {name for used, name in operators if used == domain}
+            if 0 < highest < version and all(self._same(domain, name, highest, version, kinds) for name in names):
                 lower[domain] = highest
         return lower
+
+    def _same(self, domain: str, name: str, older: int, newer: int, kinds: Collection[str] | None) -> bool:
+        operator = self.operator(domain, name)
+        if not operator or operator.schema(older) is operator.schema(newer):
+            return bool(operator)
+        return kinds is not None and not domain and same_but_types(name, older, newer, kinds)
 
     def _of_file(self, model: OrtModel) -> Iterator[Demand]:
         having = sum(1 << at for at, row in enumerate(self.releases) if row.ir >= model.ir_version)

@@ -8,6 +8,7 @@ from device_runner.spec import RunOptions
 from pipeline.compat.defects import Runtime
 from pipeline.compat.release_table import release_table
 from pipeline.compat.rules import check_onnx, facts_of
+from pipeline.compat.schemas import kinds_of
 from pipeline.core.errors import Finding
 from pipeline.core.releases import Release
 from pipeline.model.edit import all_nodes, copied, drop_unused_domains, keep_only, plain_domain, subgraphs
@@ -35,10 +36,24 @@ def written_for(proto: "onnx.ModelProto", release: tuple[int, int]) -> None:
     drop_unused_domains(proto)
     if row is None:
         return
-    _write_nodes(list(all_nodes(proto.graph)), proto.opset_import, release)
+    kinds = kinds_of(proto)
+    _write_nodes(list(all_nodes(proto.graph)), proto.opset_import, release, kinds)
     for function in proto.functions:
-        _write_nodes(function.node, function.opset_import, release)
+        _write_nodes(function.node, function.opset_import, release, kinds)
     proto.ir_version = min(proto.ir_version, max(row.ir, needed_ir(proto)))
+
+
+def with_opsets_for(proto: "onnx.ModelProto", release: tuple[int, int]) -> "onnx.ModelProto":
+    """The model with opsets that a release takes, where no operator of it computes otherwise; itself where none are."""
+    plain = {plain_domain(entry.domain): entry.version for entry in proto.opset_import}
+    operators = {(plain_domain(node.domain), node.op_type) for node in all_nodes(proto.graph)}
+    lower = {} if proto.functions else release_table().lower_opsets(plain, operators, release, kinds_of(proto))
+    if not lower:
+        return proto
+    changed = copied(proto)
+    for entry in changed.opset_import:
+        entry.version = lower.get(plain_domain(entry.domain), entry.version)
+    return changed
 
 
 def refusals(
@@ -65,7 +80,10 @@ def refusals(
 
 
 def _write_nodes(
-    nodes: "Collection[onnx.NodeProto]", imports: "Collection[onnx.OperatorSetIdProto]", release: tuple[int, int]
+    nodes: "Collection[onnx.NodeProto]",
+    imports: "Collection[onnx.OperatorSetIdProto]",
+    release: tuple[int, int],
+    kinds: Collection[str],
 ) -> None:
     table = release_table()
     opsets = {plain_domain(entry.domain): entry.version for entry in imports}
@@ -73,7 +91,7 @@ def _write_nodes(
         domain, values = plain_domain(node.domain), {entry.name: _value(entry) for entry in node.attribute}
         unknown = table.unknown_attributes(domain, node.op_type, opsets.get(domain, 1), values, release)
         _leave_out(node, unknown)
-    lower = table.lower_opsets(opsets, {(plain_domain(node.domain), node.op_type) for node in nodes}, release)
+    lower = table.lower_opsets(opsets, {(plain_domain(node.domain), node.op_type) for node in nodes}, release, kinds)
     for entry in imports:
         entry.version = lower.get(plain_domain(entry.domain), entry.version)
 

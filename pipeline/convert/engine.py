@@ -16,7 +16,7 @@ from device_runner.errors import RunnerError, SpecError, UnavailableError
 from device_runner.files import sha256, sync
 from pipeline.compat.defects import REPLAY_NEEDS_KEY_SINCE, marks_of, unreplayable, weight_reader
 from pipeline.compat.release_table import release_table
-from pipeline.compat.written import written_for
+from pipeline.compat.written import with_opsets_for, written_for
 from pipeline.convert import steps
 from pipeline.convert.cache import Cache, cache_key, semantic_digest
 from pipeline.convert.request import (
@@ -42,6 +42,7 @@ from pipeline.model.onnx_model import (
     ONNX_FORMAT,
     ByteRange,
     LeanModel,
+    LoadedModel,
     constants_note,
     content_digest,
     load_model,
@@ -202,7 +203,7 @@ def convert_model(request: ConvertRequest) -> ConvertResult:
     clock = _Clock()
     with clock("load"):
         loaded = load_model(request.source, work / "source")
-        model = prepare_model(loaded, request.fixed_dimensions, request.optional_inputs)
+        model = _prepared(loaded, request)
     if model.weights:
         steps.return_freed_memory()
     optimizer = Optimizer(model, PassContext(folder=work, where=model.source.name))
@@ -293,6 +294,14 @@ def convert_model(request: ConvertRequest) -> ConvertResult:
         },
         timings_ns=clock.spent_ns,
     )
+
+
+def _prepared(loaded: LoadedModel, request: ConvertRequest) -> LoadedModel:
+    """The model as it is asked for, with opsets that the release takes before ONNX Runtime puts versions into nodes."""
+    model = prepare_model(loaded, request.fixed_dimensions, request.optional_inputs)
+    if not request.release:
+        return model
+    return replace(model, proto=with_opsets_for(model.proto, line_of(request.release)))
 
 
 def for_release(parts: steps.OrtParts, release: Release) -> steps.OrtParts:

@@ -158,11 +158,11 @@ def test_a_value_that_the_release_cannot_know_is_an_error_that_names_the_first_t
 
 
 def test_an_opset_is_lowered_where_every_operator_is_the_same_in_both(tmp_path: Path) -> None:
-    relu, identity = (model(f"y = {name} (x)", {"x": TensorProto.FLOAT}, opset=26) for name in ("Relu", "Identity"))
-    for proto in (relu, identity):
+    relu, cast = (model(text, {"x": TensorProto.FLOAT}, opset=26) for text in ("y = Relu (x)", "y = Cast<to=1> (x)"))
+    for proto in (relu, cast):
         written_for(proto, (1, 20))
     assert lacks(relu, tmp_path, (1, 20)) == []
-    assert lacks(identity, tmp_path, (1, 20)) == ["does not take opset 26", "has no Identity of opset 25"]
+    assert lacks(cast, tmp_path, (1, 20)) == ["does not take opset 26", "has no Cast of opset 25"]
     onnx.save(model("y = Relu (x)", {"x": TensorProto.FLOAT}, opset=26), tmp_path / "m.onnx")
     asked = ["--ort-release", "1.20", "--level", "basic", "--style", "fixed", "--no-config"]
     ort_mobile("convert", tmp_path / "m.onnx", "--output", tmp_path / "o", *asked)
@@ -242,3 +242,29 @@ def test_what_of_a_foreign_file_is_not_known_is_said(tmp_path: Path) -> None:
     (said,) = judged(of_custom, tmp_path, (1, 26))["warning"]
     assert "the types of Where 'tv'" in said
     assert not judged(of_custom, tmp_path, NEWEST_KNOWN)["warning"]
+
+
+@pytest.mark.parametrize(
+    ("text", "opset", "release", "written"),
+    [
+        ("a = Sin (x)  y = Softplus (a)", 22, (1, 20), 21),
+        ("a = Identity (x)  b = Shape (a)  y = Reshape (a, b)", 25, (1, 20), 21),
+        ("a = Transpose (x)  y = Transpose (a)", 25, (1, 23), 23),
+        ("a = Cast<to=16> (x)  b = Sin (a)  y = Cast<to=1> (b)", 22, (1, 20), 22),  # its bfloat16 came with 22
+        ("y = AveragePool<kernel_shape=[1]> (x)", 22, (1, 20), 22),  # its text changed, too
+    ],
+)
+def test_opsets_are_lowered_past_versions_that_differ_in_types_alone(
+    text: str, opset: int, release: tuple[int, int], written: int
+) -> None:
+    proto = model(text, {"x": TensorProto.FLOAT}, opset)
+    written_for(proto, release)
+    assert proto.opset_import[0].version == written
+
+
+def test_files_in_ort_format_have_the_lower_versions_in_their_nodes(tmp_path: Path) -> None:
+    onnx.save(model("a = Identity (x)  y = Sin (a)", {"x": TensorProto.FLOAT}, 22), tmp_path / "m.onnx")
+    asked = ("--ort-release", "1.20", "--level", "none", "--style", "fixed", "--no-config")
+    ort_mobile("convert", tmp_path / "m.onnx", "--output", tmp_path / "o", *asked)
+    nodes = parse_ort((tmp_path / "o" / "m.none-fixed.ort").read_bytes(), "m").graph.nodes
+    assert [(node.op_type, node.since_version) for node in nodes] == [("Identity", 21), ("Sin", 7)]
