@@ -17,7 +17,6 @@ from typing import Any
 
 import msgspec
 
-from pipeline.compat.schemas import same_but_types
 from pipeline.core.releases import Release
 from pipeline.model.onnx_model import ONNX_FORMAT
 from pipeline.model.ort_format import (
@@ -282,7 +281,11 @@ class ReleaseTable:
         operator = self.operator(domain, name)
         if not operator or operator.schema(older) is operator.schema(newer):
             return bool(operator)
-        return kinds is not None and not domain and same_but_types(name, older, newer, kinds)
+        if kinds is None or domain:
+            return False
+        from pipeline.compat.schemas import same_but_types
+
+        return same_but_types(name, older, newer, kinds)
 
     def _of_file(self, model: OrtModel) -> Iterator[Demand]:
         having = sum(1 << at for at, row in enumerate(self.releases) if row.ir >= model.ir_version)
