@@ -97,3 +97,8 @@ def test_it_is_a_warning_where_other_kernels_may_take_the_nodes(abi: str, provid
     findings = found(judged(FAILING, tmp_path), use=RunOptions(provider=provider), abi=abi)
     assert findings
     assert not errors(findings)
+
+
+def test_it_fails_on_arm64_processors_without_half_precision(tmp_path: Path) -> None:
+    old = Runtime(release=Release(1, 26), abis=("arm64-v8a",), features=frozenset({"asimd"}))
+    assert errors(check_artifact(judged(FAILING, tmp_path), old))
