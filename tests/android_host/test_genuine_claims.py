@@ -188,7 +188,7 @@ def test_ours_and_genuine_aware_files_have_the_same_operators(
     library: LibraryFacts, real_models: list[Path], tmp_path: Path, every: int
 ) -> None:
     """What the wheel saves with our claims, what the library's own session saves: a twelfth of the models at each
-    level, and all of them."""
+    level, and all of them. Where fusions of the library's session swallow what it claimed, ours keeps more of it."""
     if importlib.metadata.version("onnxruntime") != library.release:
         pytest.skip(f"our files are made by the installed onnxruntime, which is not {library.release}")
     saved, different = tmp_path / "genuine.ort", []
@@ -203,8 +203,10 @@ def test_ours_and_genuine_aware_files_have_the_same_operators(
         assert len(artifacts) == len(models)
         for artifact in artifacts:
             reference_aware(models[Path(artifact["model"]).name], saved, library, AT_30, level, config=STOCK)
-            if _operators(saved) != _operators(tmp_path / level / artifact["file"]):
-                different.append(artifact["file"])
+            ours = tmp_path / level / artifact["file"]
+            if _operators(saved) != _operators(ours):
+                kept, left = judge_paths([ours, saved], AT_30, Optimize.NONE, processes=1)
+                different += [] if kept.claimed > left.claimed else [artifact["file"]]
     assert different == []
 
 

@@ -100,7 +100,7 @@ def test_a_difference_is_shown_and_ends_with_4(tmp_path: Path, monkeypatch: pyte
     assert "1 different" in result.text
 
 
-def test_a_crash_costs_one_model(op_models: Path, mnist: Path, tmp_path: Path) -> None:
+def test_a_crash_that_was_foreseen_costs_no_model(op_models: Path, mnist: Path, tmp_path: Path) -> None:
     fetch(NEWEST)
     folder = tmp_path / "models"
     folder.mkdir()
@@ -108,12 +108,12 @@ def test_a_crash_costs_one_model(op_models: Path, mnist: Path, tmp_path: Path) -
     shutil.copy(op_models / "qlinearadd" / "no_y_zp.onnx", folder / "b.onnx")
     shutil.copy(mnist, folder / "c.onnx")
     result, document = call(tmp_path, str(folder), "--ep", "nnapi", "--reference", NEWEST)
-    assert result.code == 1
+    assert result.code == 0
     found = document["reference"]["models"]
-    assert [one["same"] for one in found] == [True, None, True]
-    assert (found[1]["crashed"], found[1]["error"]) == (True, "the library ended by SIGSEGV")
+    assert [one["same"] for one in found] == [True, True, True], "our rules foresee the crash"
+    assert any("SIGSEGV" in note for note in found[1]["notes"])
     assert document["models"][1]["error"] is None, "our answer stands"
-    assert "2 models checked against" in result.text
+    assert "3 models checked against" in result.text
 
 
 def test_hostile_models_get_an_answer_or_an_error(oracle: Path, tmp_path: Path) -> None:
