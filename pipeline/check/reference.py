@@ -170,7 +170,7 @@ def _smallest(outputs: Mapping[str, Array], steps: int) -> Iterator[str]:
 
 STREAM_SECONDS = 10.0
 """A stream of states that nobody declared takes so long at most."""
-FOUND_STEPS, FOUND_STEPS_IN_PRECISION = 8, 50
+FOUND_STEPS, FOUND_STEPS_IN_PRECISION = 4, 50
 """Steps of such a stream: errors of another precision add up, a fusion that breaks a state shows at once."""
 
 

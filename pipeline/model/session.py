@@ -153,6 +153,9 @@ IN_BYTES = 4
 
 def in_fewer_bits(file: Path) -> str:
     """An operator of a file that computes in 8 bits in apps, "" where there is none; ModelError as `read_artifact`."""
+    content = file.read_bytes()
+    if FREE_TO_ROUND.encode() not in content:  # to parse a file takes longer than to run it
+        return ""
     nodes = (node for graph in read_artifact(file).graph.walk() for node in graph.nodes)
     levels = ((node, node.attributes.get(FREE_TO_ROUND)) for node in nodes if node.op_type in IN_FEWER_BITS)
     return next((node.op_type for node, level in levels if level is not None and level.value == IN_BYTES), "")
