@@ -455,6 +455,10 @@ def save_with_claims(
     fuses = title != CLAIMS_PROVIDER
     with suppress(ModelError):
         return hold_back(save, shown.model.proto.graph, shown.claims, settings, fuses=fuses)
+    if settings.level not in (Level.NONE, Level.BASIC):  # its fusions around claimed nodes may break the graph (1.23)
+        with suppress(ModelError):
+            basic = save(shown.claims, msgspec.structs.replace(settings, level=Level.BASIC))
+            return basic, (f"it is of level basic: with the claims, onnxruntime fails at level {settings.level.value}",)
     save(frozenset())  # raises where the claims are not the cause
     for node in shown.graph.nodes.values():
         if node_key(node) in shown.claims:

@@ -401,7 +401,8 @@ def test_no_fusion_swallows_a_claimed_neighbour(tmp_path: Path, model: onnx.Mode
         graph = view_of_file(tmp_path / "out" / artifact.file)
         claimed = {node.first_output for group in claim(graph, settings).groups for node in group}
         assert len(claimed) == artifact.claimed[settings.provider] > 0, artifact.variant
-        assert artifact.notes == ()
+        assert all(note.startswith("it is of level basic") for note in artifact.notes)
+        assert not artifact.notes or onnxruntime.__version__.startswith("1.23.")
 
 
 def test_a_file_whose_claims_cannot_be_kept_is_of_level_basic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
