@@ -30,6 +30,7 @@ from pipeline.accuracy.metrics import (
     paired_interval,
     paired_samples_needed,
     samples_needed,
+    unseen_share,
     usual_metric,
     verdict_of,
 )
@@ -79,6 +80,8 @@ class _Judge:
     channels: str = ""
     each: int = 1
     """How many samples a contribution has."""
+    elements: int = 0
+    """Of all samples, where the metric is the share of those that are equal."""
 
     def add(self, sample: Sample, outputs: Outputs) -> None:
         """Measure one sample; ConfigError with its name."""
@@ -91,6 +94,8 @@ class _Judge:
             )  # fmt: skip
         try:
             self.ours.append(self.metric.measure(self._of(outputs), sample.label if labelled else self._of(expected)))
+            if self.metric.name == MetricName.EQUAL:
+                self.elements += sum(array.size for array in self._of(expected).values())
             if self.scales:
                 self.scales.add(outputs[self.output], expected[self.output])
             if labelled:
@@ -133,6 +138,8 @@ class _Judge:
             # One sample can change a metric with a name by 1 at most; a user's function has a scale of its own.
             span = 1.0 if metric.name in list(MetricName) else max(1.0, float(np.abs(mine).max()))
             span = 0.0 if metric.name in OF_POWERS else span
+            if self.elements:  # each element could have differed: where none did, they are the trials
+                span = unseen_share(self.elements) / unseen_share(count)
             interval = bootstrap_interval(drop, -(-count // block), span, metric.resamples)
         interval = interval if sound else None
         if interval and metric.perfect is not None:  # nothing agrees better with the original than it does itself

@@ -427,3 +427,10 @@ def test_states_are_found_and_said_to_be(folder: Path) -> None:
 def test_equal_outputs_keep_a_budget_as_those_that_differ_a_little(folder: Path) -> None:
     found = judged_stream(folder, recurrent(), {"hn": "h", "cn": "c"})
     assert {drift.verdict for drift in found.outputs} == {DropVerdict.WITHIN}
+
+
+@pytest.mark.parametrize(("elements", "verdict"), [(1, DropVerdict.CANNOT_TELL), (64, DropVerdict.WITHIN)])
+def test_whole_numbers_that_are_equal_everywhere_are_as_many_trials(elements: int, verdict: DropVerdict) -> None:
+    masks = [np.arange(elements).reshape(1, -1) + number for number in range(20)]
+    answers = ((Sample(name="s", inputs={}, expected=[("mask", mask)]), {"mask": mask}) for mask in masks)
+    assert score(answers, "m", AccuracyConfig(max_drop=0.02), "d").verdict is verdict
