@@ -140,6 +140,7 @@ def evaluate_model(request: AccuracyRequest) -> AccuracyResult:
                 why=f"{names[0]} instead of {names[1]}",
                 remedy="name the model that it was made from (--reference)",
             )  # fmt: skip
+    _require_alike(ours.get_outputs(), reference.get_outputs(), request.model)
     outputs = [value.name for value in reference.get_outputs()]
     check_outputs(request.accuracy, outputs, request.reference.name)
     drawn = random_outputs(original.proto)
@@ -219,7 +220,6 @@ def _streamed(request: AccuracyRequest, takes: Sequence[TensorInfo], ours: Any, 
         name = f"step {step}, {sample.name}"
         expected = run_session(reference, {**sample.inputs, **theirs}, f"{request.reference.name}, {name}")
         outputs = run_session(ours, convert({**sample.inputs, **mine}), f"{request.model}, {name}", Role.MODEL)
-        _require_alike(outputs, expected, f"{request.model}, {name}")
         theirs = {state: expected[output] for output, state in states.items()}
         mine = {state: outputs[output] for output, state in states.items()}
         yield dataclasses.replace(sample, name=name, label=None, expected=list(expected.items())), outputs
@@ -243,24 +243,26 @@ def _answers(request: AccuracyRequest, takes: Sequence[TensorInfo], ours: Any, r
         except ModelError as error:
             what = "the model fails on this sample"
             raise ModelError(what, where=where, why=error.why, remedy=error.remedy) from error
-        _require_alike(outputs, expected, where)
         yield dataclasses.replace(sample, expected=list(expected.items())), outputs
 
 
-def _require_alike(outputs: Mapping[str, Array], expected: Mapping[str, Array], where: str) -> None:
-    """ModelError for an output of another shape or kind of numbers than the original's: an app would read it wrongly.
+def _require_alike(mine: Sequence[Any], originals: Sequence[Any], where: str) -> None:
+    """ModelError for an output that declares another type or shape than the original's: an app would read it wrongly.
 
-    Floats may have another width, as in half precision.
+    Floats may have another width, as in half precision. Open axes fit any size: how many boxes a detector finds in a
+    sample is no part of its signature.
     """
-    for name in outputs.keys() & expected.keys():
-        mine, original = outputs[name], expected[name]
-        if not (hasattr(mine, "dtype") and hasattr(original, "dtype")):
-            continue
-        alike = mine.dtype == original.dtype or mine.dtype.kind == original.dtype.kind == "f"
-        if mine.shape != original.shape or not alike:
+    by_name = {value.name: value for value in originals}
+    for value in mine:
+        original = by_name.get(value.name, value)
+        floats = value.type in FLOATS and original.type in FLOATS
+        ranks_differ = bool(value.shape and original.shape) and len(value.shape) != len(original.shape)
+        sizes = zip(value.shape, original.shape, strict=False)
+        sizes_differ = any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in sizes)
+        if (value.type != original.type and not floats) or ranks_differ or sizes_differ:
             raise ModelError(
-                f"the output {name!r} is another tensor than the original's", where=where,
-                why=f"{mine.dtype.name} {list(mine.shape)} instead of {original.dtype.name} {list(original.shape)}",
+                f"the output {value.name!r} is another tensor than the original's", where=where,
+                why=f"{value.type} {value.shape} instead of {original.type} {original.shape}",
                 remedy="keep the original's outputs, or name the model that it was made from (--reference)",
             )  # fmt: skip
 

@@ -144,15 +144,38 @@ def typed(output: str, element_type: int, shape: list[int]) -> Change:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (typed("boxes", FLOAT, [4, 1]), "float32 [4, 1] instead of float32 [1, 4]"),
-        (typed("label", TensorProto.INT32, [1]), "int32 [1] instead of int64 [1]"),
-        (typed("speed", TensorProto.INT64, [1, 1]), "int64 [1, 1] instead of float32 [1, 1]"),
+        (typed("boxes", FLOAT, [4, 1]), "tensor(float) [4, 1] instead of tensor(float) [1, 4]"),
+        (typed("label", TensorProto.INT32, [1]), "tensor(int32) [1] instead of tensor(int64) [1]"),
+        (typed("speed", TensorProto.INT64, [1, 1]), "tensor(int64) [1, 1] instead of tensor(float) [1, 1]"),
     ],
 )
 def test_an_output_that_is_another_tensor_is_refused(folder: Path, change: Change, why: str) -> None:
     with pytest.raises(ModelError) as caught:
         judged(folder, change, AccuracyConfig())
     assert caught.value.why == why
+
+
+def test_as_many_elements_as_the_values_want_are_no_other_tensor(folder: Path) -> None:
+    """A detector with its suppression inside finds a box more in 8 bits: that is measured, not refused."""
+    for name, least in (("few", 0.5), ("more", 0.4)):
+        nodes = [
+            helper.make_node("Constant", [], ["least"], value_float=least),
+            helper.make_node("Greater", ["x", "least"], ["above"]),
+            helper.make_node("NonZero", ["above"], ["places"]),
+            helper.make_node("Cast", ["places"], ["y"], to=FLOAT),
+        ]
+        graph = helper.make_graph(
+            nodes, "g", [helper.make_tensor_value_info("x", FLOAT, [1, 32])],
+            [helper.make_tensor_value_info("y", FLOAT, [2, "found"])],
+        )  # fmt: skip
+        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9),
+                  str(folder / f"{name}.onnx"))  # fmt: skip
+    result = evaluate_model(AccuracyRequest(
+        model=str(folder / "more.onnx"), reference=SourceModel(path=str(folder / "few.onnx")),
+        data=Dataset(test_data=str(folder / "some_samples:inputs")), work_folder=str(folder),
+    ))  # fmt: skip
+    assert result.samples == SAMPLES
+    assert any("another shape" in finding.what for finding in result.findings)
 
 
 def test_a_sound_candidate_is_within_and_the_floor_needs_no_budget(folder: Path) -> None:
