@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from device_runner.files import INVISIBLE, decode_json, read_regular
+from device_runner.result import epoch_ms, utc_now
 from device_runner.spec import ElementType, RunOptions
 from pipeline.check.compare import Tolerance
 from pipeline.check.library_proof import PROOFS, LibraryProof
@@ -255,6 +256,9 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
 
 INSTANT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z$"
 """As `utc_now` writes it: the order of the texts is that of the instants."""
+CLOCKS_MS = 600_000
+"""What the clocks of two computers may differ by. A bundle of a clock that is ahead by more would refuse the updates of
+all that time as older ones."""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -313,7 +317,7 @@ def verify_bundle(folder: Path, expected: str = "") -> Manifest:
 
     `expected` is the digest that the bundle's maker names, of its content or of its manifest, "" for none. Raises
     CheckFailed that names each file that was changed, is missing, was added (symbolic links count as added: a bundle
-    has none) or cannot be looked at, and ConfigError where there is no bundle at all.
+    has none) or cannot be looked at, also as `refuse_future`, and ConfigError where there is no bundle at all.
     """
     manifest = read_manifest(folder)
     findings = []
@@ -360,7 +364,21 @@ def verify_bundle(folder: Path, expected: str = "") -> Manifest:
             why=f"its digest is {digests[0]}, that of its manifest {digests[1]}, expected is {expected}",
             remedy="get the bundle from its source again, and ask its maker for the digest",
         )
+    refuse_future(folder, manifest)
     return manifest
+
+
+def refuse_future(folder: Path, manifest: Manifest) -> None:
+    """Raise CheckFailed for a bundle that was made later than this computer's clock says it is now."""
+    made, now = epoch_ms(manifest.made_at), utc_now()
+    if made is not None and made > (epoch_ms(now) or 0) + CLOCKS_MS:
+        raise CheckFailed(
+            "this bundle was made at a time that has not come yet",
+            where=str(folder),
+            why=f"it says that it was made at {manifest.made_at}, and this computer's clock says {now}",
+            remedy="set the clock of this computer, or where that is right, that of the bundle's maker, and make the "
+            "bundle again there: `ort-mobile bundle rebuild FOLDER`",
+        )
 
 
 def bundled_libraries(bundle: Path) -> tuple[str, ...]:
@@ -462,6 +480,7 @@ def _contradictions(manifest: Manifest) -> list[str]:
                 clashes.append(f"one name on some file systems: {places[key][0][:SHOWN]} and {name[:SHOWN]}")
     return [
         *clashes,
+        *([f"no moment: made_at is {manifest.made_at!r}"] if epoch_ms(manifest.made_at) is None else []),
         *(f"not a plain path: {path[:SHOWN]}" for path in odd),
         *(f"listed {count} times: {path[:SHOWN]}" for path, count in paths.items() if count > 1),
         *(

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,10 @@ def shipping(file: str) -> Callable[[Path], None]:
     return lambda bundle: reseal(bundle, lambda document: document["content"]["ships"][0].update(file=file))
 
 
+def made_at(instant: str) -> Callable[[Path], None]:
+    return lambda bundle: reseal(bundle, lambda document: document.update(made_at=instant))
+
+
 def linking(name: str) -> Callable[[Path], object]:
     """A file that lies elsewhere, behind a link."""
     return lambda bundle: (bundle / name).symlink_to((bundle / name).rename(bundle.parent / name))
@@ -122,6 +127,12 @@ CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "path outside": (replacing('"path": "models/m.ort"', '"path": "../m.ort"'), "unreadable"),
     "absolute path": (replacing('"path": "models/m.ort"', '"path": "/etc/hostname"'), "unreadable"),
     "path outside by a detour": (replacing('"path": "models/m.ort"', '"path": "models/../../m.ort"'), "unreadable"),
+    "no month 13": (made_at("2026-13-01T00:00:00.000Z"), "no moment: made_at is '2026-13-01"),
+    "no 29 February": (made_at("2026-02-29T00:00:00.000Z"), "no moment: made_at is '2026-02-29"),
+    "no hour 24": (made_at("2026-01-01T24:00:00.000Z"), "no moment"),
+    "no year 0": (made_at("0000-01-01T00:00:00.000Z"), "no moment"),
+    "a line end behind a moment": (made_at("2026-01-01T00:00:00.000Z\n"), r"no moment: made_at is '.*Z\\n'"),
+    "a moment without a zone": (made_at("2026-01-01T00:00:00.000"), "unreadable.*made_at"),
     "of development": (
         lambda bundle: reseal(bundle, lambda document: document["content"]["ships"][0].pop("runs")),
         "unreadable.*`runs`",
@@ -247,6 +258,28 @@ def test_a_bundle_of_another_version_is_refused_by_name(tmp_path: Path, version:
         str(tmp_path / "bundle" / MANIFEST_FILE),
         True,
     )
+
+
+def in_minutes(minutes: float) -> str:
+    instant = datetime.now(UTC) + timedelta(minutes=minutes)
+    return instant.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+@pytest.mark.parametrize("instant", [in_minutes(12), in_minutes(60 * 24 * 365), "9999-12-31T23:59:59.999Z"])
+def test_a_bundle_of_the_future_is_refused_until_it_is_made_again(tmp_path: Path, instant: str) -> None:
+    bundle_in(tmp_path)
+    made_at(instant)(tmp_path / "bundle")
+    refused = ort_mobile("bundle", "verify", tmp_path / "bundle", code=4)
+    assert refused.err.startswith("error: this bundle was made at a time that has not come yet\n")
+    assert instant in refused.err
+    bundle_in(tmp_path)
+    ort_mobile("bundle", "verify", tmp_path / "bundle")
+
+
+def test_clocks_may_differ_a_little(tmp_path: Path) -> None:
+    bundle_in(tmp_path)
+    made_at(in_minutes(8))(tmp_path / "bundle")
+    verify_bundle(tmp_path / "bundle")
 
 
 def kept(folder: Path) -> tuple[KeptReference, dict[str, Path]]:

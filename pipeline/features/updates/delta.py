@@ -43,15 +43,18 @@ from pipeline.release.bundle import refuse_inside
 from pipeline.release.manifest import (
     MANIFEST_FILE,
     OWN_FILES,
+    SHOWN,
     SIGNATURE_FILE,
     BundledFile,
     Manifest,
     manifest_digest,
     read_manifest,
     refuse_foreign,
+    refuse_future,
     refuse_unproven,
     verify_bundle,
 )
+from pipeline.release.opened import refuse_unopened
 from pipeline.release.shipped import App, refuse_misfit
 from pipeline.release.signature import verify_signed
 
@@ -253,7 +256,10 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_delta(old: Path, new: Path, output: Path) -> Delta:
-    """Write the delta between two bundles. Raises as `verify_bundle`, and MissingError without zstandard."""
+    """Write the delta between two bundles of one product.
+
+    Raises as `verify_bundle`, CheckFailed for two products, and MissingError without zstandard.
+    """
     zstandard = _zstandard("bundle delta")
     for bundle in (old, new):
         refuse_inside(bundle, output, "--output")
@@ -264,6 +270,7 @@ def write_delta(old: Path, new: Path, output: Path) -> Delta:
     for row in reversed(new_manifest.content.ships):
         alike |= dict(zip(row.files, models.get(row.model, ()), strict=False))
     refuse_unproven(new, new_manifest)
+    _refuse_other_product(old_manifest, new_manifest, new)
     with storage_errors(output), staging_folder(output) as work:
         files: list[DeltaFile] = []
         members: dict[str, Path | bytes] = {}
@@ -336,6 +343,7 @@ def apply_delta(
             refuse_inside(bundle, keep, "--keep")
             restore_place(keep)
             refuse_foreign(keep)
+            _refuse_other_kept(keep, old)
         try:
             with _Archive(path) as file, zipfile.ZipFile(file) as archive:
                 file.most = -1
@@ -345,6 +353,8 @@ def apply_delta(
                 delta = decode_document(archive.read(info), Delta, str(path), unique=True)
                 if manifest_digest(bundle) == delta.new_manifest_sha256:
                     _verify_signer(bundle, old, key, path)
+                    refuse_unproven(bundle, old)
+                    refuse_unopened(bundle, old)
                     refuse_misfit(app, old, old, bundle)
                     return old.content_sha256, False
                 if manifest_digest(bundle) != delta.old_manifest_sha256:
@@ -366,6 +376,7 @@ def apply_delta(
                 raise os_error(error) from error
             raise _damaged(path, str(error)) from error
         _whole(new, path)
+        refuse_unopened(new, manifest)
         refuse_misfit(app, old, manifest, new)
         if keep:  # a whole copy of the old bundle; what was kept there before goes
             make_folder(keep.absolute().parent)
@@ -376,6 +387,19 @@ def apply_delta(
                 take_place(copy, keep)
         take_place(new, bundle)
     return manifest.content_sha256, True
+
+
+def _refuse_other_kept(keep: Path, old: Manifest) -> None:
+    """Raise CheckFailed where the folder of `--keep` has a bundle of another product, which would be lost."""
+    with contextlib.suppress(CheckFailed, FileNotFoundError):  # what cannot be read is no bundle to go back to
+        name = read_manifest(keep).content.name if keep.exists() else old.content.name
+        if name != old.content.name:
+            raise ConfigError(
+                "--keep has a bundle of another product, which would be lost",
+                where=str(keep),
+                why=f"its name is {name[:SHOWN]!r}, that of the one to keep {old.content.name[:SHOWN]!r}",
+                remedy="choose another folder with --keep",
+            )
 
 
 class _Archive(io.FileIO):
@@ -410,6 +434,17 @@ def _verify_signer(folder: Path, manifest: Manifest, key: Path | None, shown: Pa
         raise CheckFailed(error.what, where=str(shown), why=error.why, remedy=error.remedy) from error
 
 
+def _refuse_other_product(old: Manifest, new: Manifest, shown: Path) -> None:
+    """Raise CheckFailed that names `shown` where two bundles are not of one product: their names differ."""
+    if old.content.name != new.content.name:
+        raise CheckFailed(
+            "the new bundle is another product's",
+            where=str(shown),
+            why=f"its name is {new.content.name[:SHOWN]!r}, that of the old one {old.content.name[:SHOWN]!r}",
+            remedy="take the old and the new bundle of one product; of one that was renamed, the whole new bundle",
+        )
+
+
 def _refuse_unsafe(
     bundle: Path, old: Manifest, folder: Path, new: Manifest, key: Path | None, shown: Path, allow: Container[Allowed]
 ) -> None:
@@ -417,6 +452,7 @@ def _refuse_unsafe(
 
     Where nobody checks the signature, one that is there says nothing: anybody can write a file of that name.
     """
+    _refuse_other_product(old, new, shown)
     _verify_signer(folder, new, key, shown)
     if not key and "unsigned" not in allow and (bundle / SIGNATURE_FILE).is_file():
         raise CheckFailed(
@@ -426,6 +462,7 @@ def _refuse_unsafe(
             remedy="give the maker's public key with --key, or --allow-unsigned to take it as it is",
         )
     refuse_unproven(shown, new)
+    refuse_future(shown, new)
     if "older" not in allow and new.made_at < old.made_at:
         raise CheckFailed(
             "the new bundle is older than the one that is here",

@@ -17,25 +17,28 @@ from hypothesis import strategies as st
 from onnx import numpy_helper
 
 from device_runner.files import staging_folder
+from device_runner.spec import RunOptions
 from pipeline.features.updates import delta
 from pipeline.features.updates.delta import (
     DELTA_FILE,
     write_delta,
 )
+from pipeline.release import manifest
 from pipeline.release.bundle import make_bundle
 from pipeline.release.manifest import MANIFEST_FILE, SIGNATURE_FILE, verify_bundle
 from tests.command import ort_mobile
+from tests.features.android.samples import shipped
 from tests.ort_models import convert, parsed
-from tests.release.test_bundle import SHIPS, proof
+from tests.release.test_bundle import SHIPS, proof, reseal
 from tests.release.test_signature import write_keys
 from tests.values import files_of
 
 WEIGHTS = np.random.default_rng(0).normal(0, 0.05, 100_000).astype(np.float32)
 
 
-def bundle(folder: Path, model: bytes, name: str = "bundle", **more: Any) -> Path:
+def bundle(folder: Path, model: bytes, name: str = "bundle", product: str = "demo", **more: Any) -> Path:
     make_bundle(
-        folder / name, name="demo",
+        folder / name, name=product,
         **{
             "sources": {"models/m.ort": model, "operators/o.config": b"ai.onnx;13;Relu\n"},
             "ships": SHIPS, "made_with": {}, "evidence": {}, **more,
@@ -302,13 +305,11 @@ def refusal(*words: str | Path) -> str:
     return refused.err
 
 
-def test_a_bundle_that_must_not_ship_is_neither_packed_nor_applied(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bundle_that_must_not_ship_is_neither_packed_nor_applied(made: Path) -> None:
     bundle(made, OTHER, "failed", attest=lambda _: proof(failed=True))
     ort_mobile("bundle", "delta", made / "old", made / "failed", "--output", made / "e", code=4)
     assert not (made / "e").exists()
-    monkeypatch.setattr(delta, "refuse_unproven", lambda *_: None)
-    write_delta(made / "old", made / "failed", made / "e")
-    monkeypatch.undo()
+    packed_unchecked(made / "old", made / "failed", made / "e")
     assert "do not ship this bundle" in refusal(made / "e", made / "old")
 
 
@@ -317,6 +318,66 @@ def test_going_back_must_be_asked_for(made: Path) -> None:
     assert "the new bundle is older" in refusal(made / "back", made / "new")
     ort_mobile("bundle", "apply", made / "back", made / "new", "--allow-older")
     assert files_of(made / "new") == files_of(made / "old")
+
+
+def packed_unchecked(old: Path, new: Path, output: Path) -> None:
+    """A delta as somebody else's program may write it, of any two bundles."""
+    with pytest.MonkeyPatch.context() as patched:
+        for check in ("refuse_unproven", "_refuse_other_product"):
+            patched.setattr(delta, check, lambda *_: None)
+        write_delta(old, new, output)
+
+
+OTHER_NAMES = ["another", "Demo", "demo ", "d\u0435mo"]
+"""The last has a Cyrillic letter."""
+
+
+@pytest.mark.parametrize("name", OTHER_NAMES)
+def test_a_bundle_of_another_product_is_no_update(made: Path, name: str) -> None:
+    bundle(made, OTHER, "other", product=name)
+    key = write_keys(made)
+    ort_mobile("bundle", "sign", made / "other", "--key", key)
+    refused = ort_mobile("bundle", "delta", made / "old", made / "other", "--output", made / "e", code=4)
+    assert refused.err.startswith("error: the new bundle is another product's\n")
+    assert not (made / "e").exists()
+    packed_unchecked(made / "old", made / "other", made / "e")
+    for allowed in ((), ("--allow-older", "--allow-unsigned"), ("--key", key.with_suffix(".pub"))):
+        assert "another product's" in refusal(made / "e", made / "old", *allowed)
+
+
+def test_the_bundle_of_another_product_is_not_lost_where_the_old_one_is_kept(made: Path) -> None:
+    bundle(made, OTHER, "other", product="another")
+    before = files_of(made / "other")
+    refused = ort_mobile("bundle", "apply", made / "d", made / "old", "--keep", made / "other", code=2)
+    assert "--keep has a bundle of another product" in refused.err
+    assert files_of(made / "other") == before
+    ort_mobile("bundle", "apply", made / "d", made / "old", "--keep", made / "kept")
+
+
+def test_an_update_of_the_future_is_refused_before_anything_is_unpacked(made: Path) -> None:
+    shutil.copytree(made / "new", made / "later")
+    reseal(made / "later", lambda document: document.update(made_at="9999-12-31T23:59:59.999Z"))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(manifest, "refuse_future", lambda *_: None)
+        write_delta(made / "old", made / "later", made / "e")
+    assert "a time that has not come yet" in refusal(made / "e", made / "old", "--allow-older")
+
+
+def test_verify_and_apply_agree_on_what_is_there_already(made: Path) -> None:
+    bundle(made, OTHER, "failed", attest=lambda _: proof(failed=True))
+    packed_unchecked(made / "old", made / "failed", made / "e")
+    ort_mobile("bundle", "verify", made / "failed", code=4)
+    assert "do not ship this bundle" in refusal(made / "e", made / "failed")
+
+
+def test_verify_and_apply_agree_on_files_that_the_apps_release_does_not_open(made: Path) -> None:
+    model = ort_file(made / "m.ort", WEIGHTS, 2)
+    ships = (shipped(file="models/m.ort", runs=(RunOptions(),), ort_release="1.9", min_api_level=None),)
+    bundle(made, model, "unopened", ships=ships)
+    why = ort_mobile("bundle", "verify", made / "unopened", code=4).err.partition("\n")[0]
+    ort_mobile("bundle", "delta", made / "old", made / "unopened", "--output", made / "e")
+    assert why in refusal(made / "e", made / "old")
+    assert why in refusal(made / "e", made / "unopened")
 
 
 @pytest.mark.parametrize("new", ["unsigned", "signed by nobody knows whom"])
