@@ -22,7 +22,7 @@ from pipeline.cli.main import COMMANDS, cli, load
 from pipeline.config import TABLES, Table, config_schema, key_texts
 from pipeline.core.documents import document_schema
 from pipeline.core.errors import ExitCode
-from pipeline.features.app.inspection import AppDocument
+from pipeline.features.app.document import AppDocument
 from pipeline.features.doctor.diagnosis import DoctorReport
 from pipeline.features.pairs.comparison import SideComparison
 from pipeline.features.pairs.report import BisectionReport, GateReport

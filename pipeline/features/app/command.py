@@ -13,7 +13,7 @@ from pipeline.core.groups import counted
 from pipeline.features.app import RULE_NAMES
 
 if TYPE_CHECKING:
-    from pipeline.features.app.inspection import AppDocument, NativeLibrary
+    from pipeline.features.app.document import AppDocument, NativeLibrary
     from pipeline.report.wording import Part
 
 

@@ -1,23 +1,18 @@
-"""The files of an app or a package, and what each native library and model is: from its bytes, nothing of it is run.
+"""What each native library and model of a package is: from its bytes, nothing of it is run.
 
 Sources: ELF as Android's linker reads it (bionic, linker_phdr.cpp); binary XML by frameworks/base, androidfw
-ResourceTypes.h; the calls of GetApi as clang compiles them in libraries of 1.17.1 to 1.30.0; onnx.proto3.
+ResourceTypes.h; onnx.proto3.
 """
 
 import contextlib
-import io
-import mmap
-import os
 import re
 import struct
-import zipfile
-from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, NamedTuple
+from typing import Any
 
 import msgspec
 
-from device_runner.files import ZIP_ERRORS, check_unpacked, open_regular, scratch_folder
+from device_runner.files import ZIP_ERRORS
 from device_runner.library import BUILD_MARK, TELEMETRY_HOST, read_build
 from device_runner.plugins import BUILT_FOR
 from device_runner.probe.elf import (
@@ -37,8 +32,11 @@ from pipeline.compat.defects import marks_of, weight_reader
 from pipeline.compat.release_table import release_table
 from pipeline.compat.rules import ArtifactFacts, facts_of
 from pipeline.core.abis import ARM64
-from pipeline.core.errors import ConfigError, Finding, ModelError, Severity, finding_of
-from pipeline.library.kernels import ArmCode, read_arm_code
+from pipeline.core.errors import Finding, ModelError, Severity, finding_of
+from pipeline.features.app.api_version import GET_API_BASE, asked_api
+from pipeline.features.app.document import NativeLibrary, PackagedModel, SizePart, finding
+from pipeline.features.app.members import Member, read_members, unreadable
+from pipeline.library.kernels import read_arm_code
 from pipeline.model.onnx_model import (
     LENGTH,
     MODEL_GRAPH,
@@ -49,188 +47,6 @@ from pipeline.model.onnx_model import (
 )
 from pipeline.model.ort_format import read_artifact
 
-NESTED = (".apk", ".aab", ".aar", ".ipa", ".jar", ".zip", ".whl")
-"""Archives that are looked into where they lie in another archive or a folder; an app's own assets are its own."""
-DEPTH = 3
-MOST_MEMBERS = 200_000
-MEMBER_BYTES = 2 << 30
-TOTAL_BYTES = 8 << 30
-HELD_BYTES = 64 << 20
-"""What is held in memory; larger members go to a temporary file that is mapped."""
-COPY_BYTES = 1 << 20
-DIRECTORY_BYTES = 32 << 20
-"""Of an archive's directory: zipfile reads it at once, and makes 500 bytes of each 46. 200,000 members have 20 MB."""
-METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-"""Those of packages for phones; zipfile bounds what it unpacks at once for these alone."""
-
-
-class Member(NamedTuple):
-    """A file by its path; `archive` is the ZIP that holds it ("" for a folder), also as a part of `path`.
-
-    `offset` is where its bytes lie in that ZIP if they are stored as they are, else -1.
-    """
-
-    path: str
-    archive: str
-    size_bytes: int
-    packed_bytes: int
-    offset: int
-    open: Callable[[], IO[bytes]]
-
-    @property
-    def name(self) -> str:
-        """Its path in the archive."""
-        return self.path.removeprefix(f"{self.archive}/") if self.archive else self.path
-
-    def head(self, count: int = 16) -> bytes:
-        """Its first bytes."""
-        with self.open() as file:
-            return file.read(count)
-
-    @contextlib.contextmanager
-    def content(self) -> Iterator[Buffer]:
-        """All its bytes, to be searched while the block runs."""
-        with contextlib.ExitStack() as stack:
-            file = stack.enter_context(self.open())
-            if self.size_bytes <= HELD_BYTES:
-                yield file.read()
-                return
-            held = stack.enter_context(self.as_file()).open("rb")
-            stack.callback(held.close)
-            yield stack.enter_context(mmap.mmap(held.fileno(), 0, access=mmap.ACCESS_READ))
-
-    @contextlib.contextmanager
-    def as_file(self, name: str = "member") -> Iterator[Path]:
-        """A temporary file with its bytes, under a name of ours."""
-        with scratch_folder("ort-mobile-app-") as folder, self.open() as file:
-            path = folder / name
-            with path.open("wb") as copy:
-                while chunk := file.read(COPY_BYTES):
-                    copy.write(chunk)
-            yield path
-
-
-def read_members(path: Path) -> Iterator[Member]:
-    """Every file of an app or a package; each can be opened until the next is asked for.
-
-    Raises ConfigError for what is neither folder nor ZIP, for archives that are cut off, encrypted or made to do harm.
-    """
-    if path.is_dir():
-        yield from _folder(path)
-        return
-    try:
-        with open_regular(path) as file:
-            size = os.fstat(file.fileno()).st_size
-            zipped = file.read(2) == b"PK"
-    except OSError as error:
-        raise unreadable(path, "", error) from error
-    if zipped:
-        yield from _Archives(path).members(path, "", 0)
-        return
-    yield Member(path.name, "", size, size, -1, lambda: path.open("rb"))
-
-
-def _folder(path: Path) -> Iterator[Member]:
-    seen = 0
-    for root, folders, files in os.walk(path):
-        folders.sort()
-        for name in sorted(files):
-            file = Path(root, name)
-            if file.is_symlink() or not file.is_file():
-                continue
-            seen += 1
-            if seen > MOST_MEMBERS:
-                raise ConfigError("this folder has too many files", where=str(path), why=f"over {MOST_MEMBERS:,}",
-                                  remedy="name the app's package, or a folder inside")  # fmt: skip
-            inner, size = os.fsencode(file.relative_to(path)).decode("utf-8", "backslashreplace"), file.stat().st_size
-            if name.lower().endswith(NESTED) and zipfile.is_zipfile(file):
-                yield from _Archives(path).members(file, inner, 1)
-            else:
-                yield Member(inner, "", size, size, -1, lambda file=file: file.open("rb"))  # type: ignore[misc]
-
-
-class _Directory(io.BufferedReader):
-    """An archive's file, of which no more is read at once than a directory may have until `directory_read`."""
-
-    directory_read = False
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        if size is not None and size > DIRECTORY_BYTES and not self.directory_read:
-            raise OSError(f"its directory has {size:,} bytes; at most {DIRECTORY_BYTES:,} are read")
-        return super().read(size)
-
-
-class _Archives:
-    """A ZIP and those in it, with what all of them may become together."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.left = TOTAL_BYTES
-
-    def members(self, file: Path, prefix: str, depth: int) -> Iterator[Member]:
-        try:
-            with _Directory(io.FileIO(file)) as opened, zipfile.ZipFile(opened) as archive:
-                opened.directory_read = True
-                infos = [info for info in archive.infolist() if not info.is_dir()]
-                if len(infos) > MOST_MEMBERS:
-                    raise OSError(f"it has {len(infos):,} members; at most {MOST_MEMBERS:,} are read")
-                for info in infos:
-                    # No package for phones has members that lead out of it, are encrypted or packed otherwise.
-                    name = info.orig_filename
-                    parts = name.replace("\\", "/").split("/")
-                    if ".." in parts or not parts[0] or ":" in parts[0] or "\0" in name:
-                        raise OSError(f"its member {name[:200]!r} leads out of it")
-                    if info.flag_bits & 1:
-                        raise OSError(f"its member {name[:200]!r} is encrypted")
-                    if info.compress_type not in METHODS:
-                        raise OSError(
-                            f"its member {name[:200]!r} is packed by method {info.compress_type}: neither stored nor "
-                            "deflated"
-                        )
-                    check_unpacked(info, MEMBER_BYTES)
-                    member = self._member(archive, opened, info, prefix)
-                    if depth < DEPTH and info.filename.lower().endswith(NESTED) and member.head(2) == b"PK":
-                        with member.as_file() as copy:
-                            yield from self.members(copy, member.path, depth + 1)
-                    else:
-                        yield member
-        except ZIP_ERRORS as error:
-            raise unreadable(self.path, prefix, error) from error
-
-    def _member(self, archive: zipfile.ZipFile, file: IO[bytes], info: zipfile.ZipInfo, prefix: str) -> Member:
-        path, offset = f"{prefix}/{info.filename}" if prefix else info.filename, -1
-        if info.compress_type == zipfile.ZIP_STORED:
-            # Its bytes begin behind its local header, whose extra field is another than the directory's.
-            place = file.tell()
-            try:
-                file.seek(info.header_offset)
-                header = file.read(30)
-            finally:
-                file.seek(place)
-            if len(header) < 30 or header[:4] != b"PK\3\4":
-                raise zipfile.BadZipFile(f"no header of {info.filename[:200]!r} where the directory says")
-            name, extra = struct.unpack_from("<HH", header, 26)
-            offset = info.header_offset + 30 + int(name) + int(extra)
-
-        def opened() -> IO[bytes]:
-            self.left -= info.file_size
-            if self.left < 0:
-                raise OSError(f"its members become over {TOTAL_BYTES:,} bytes")
-            return archive.open(info)
-
-        return Member(path, prefix, info.file_size, info.compress_size, offset, opened)
-
-
-def unreadable(path: Path, member: str, error: Exception) -> ConfigError:
-    """That a package, or a member of it, cannot be read."""
-    return ConfigError(
-        "this package cannot be read", where=f"{path}/{member}" if member else str(path),
-        why=getattr(error, "strerror", None) or str(error)[:300] or type(error).__name__,
-        remedy="name an APK, AAB, AAR, IPA, xcframework or folder that is whole; build or fetch it again",
-    )  # fmt: skip
-
-
-GET_API_BASE = "OrtGetApiBase"
 ENTRIES = {"RegisterCustomOps": "custom operators", "CreateEpFactories": "plugin", "GetProvider": "provider"}
 """Functions that ONNX Runtime calls in a library that it loads, and what such a library is."""
 OPENED = b"\0libonnxruntime.so\0"
@@ -257,122 +73,6 @@ MOST_PARTS = 4000
 """Native libraries, and models: what apps have by hundreds, and rules look at in pairs."""
 MODEL_OPSETS, MODEL_METADATA, GRAPH_NODE, NODE_OPERATOR, NODE_ATTRIBUTE = 8, 14, 1, 4, 5
 NODE_DOMAIN, ATTRIBUTE_GRAPH = 7, 6
-
-
-class NativeLibrary(msgspec.Struct, frozen=True, kw_only=True):
-    """A native library of a package, for one ABI.
-
-    `system` is android, linux, ios, macos (with a variant), or dsp. `page_bytes` is the smallest alignment of its
-    segments, 0 where that does not count; `offset` where it lies in its archive if it is stored there uncompressed,
-    else -1. `kind` is that of the build of ONNX Runtime in it, "" for all other libraries. `asks` is the release whose
-    symbols it must find, `api` the version that it calls GetApi with, 0 where neither tells. `opens`: it looks for
-    libonnxruntime.so when it runs. `entries` are what ONNX Runtime may load it as, `plugin` the release
-    of QNN's, as its options tell. `arm_code` is the code of an
-    ONNX Runtime for arm64 that only some processors run.
-    """
-
-    path: str
-    archive: str
-    abi: str
-    system: str
-    size_bytes: int
-    packed_bytes: int
-    offset: int = -1
-    page_bytes: int = 0
-    soname: str = ""
-    needed: tuple[str, ...] = ()
-    exports: bool = False
-    kind: str = ""
-    release: str = ""
-    commit: str = ""
-    providers: tuple[str, ...] = ()
-    telemetry: bool = False
-    asks: str = ""
-    api: int = 0
-    opens: bool = False
-    entries: tuple[str, ...] = ()
-    plugin: str = ""
-    arm_code: ArmCode | None = None
-
-    @property
-    def name(self) -> str:
-        """Its file's name."""
-        return PurePosixPath(self.path).name
-
-    @property
-    def scope(self) -> tuple[str, str]:
-        """Libraries of one scope may be in one process."""
-        return self.system, self.abi
-
-    @property
-    def offered(self) -> int:
-        """The newest version of the API that the ONNX Runtime in it has, 0 where that is not known."""
-        return int(self.release.split(".")[1]) if self.kind and self.release else 0
-
-    @property
-    def uses(self) -> bool:
-        """Whether it calls an ONNX Runtime in another file."""
-        linked = any(name.startswith("libonnxruntime.so") for name in self.needed)
-        return not self.kind and (linked or self.opens or bool(self.asks or self.api))
-
-
-class PackagedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model of a package: its format (ort, onnx), the opset of ai.onnx, the domains of its operators.
-
-    `npu` is the generation of NPUs that a `context` was compiled for, 0 where it does not say, `qairt` the QAIRT that
-    compiled it.
-    """
-
-    path: str
-    format: str
-    size_bytes: int
-    packed_bytes: int
-    opset: int = 0
-    domains: tuple[str, ...] = ()
-    context: bool = False
-    npu: int = 0
-    qairt: str = ""
-
-
-class SizePart(msgspec.Struct, frozen=True, kw_only=True):
-    """What a part of a package takes: in the archive, and unpacked."""
-
-    part: str
-    files: int
-    packed_bytes: int
-    size_bytes: int
-
-
-class AppDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """What is in an app or a package, and what speaks against it.
-
-    `served` names for each library that calls ONNX Runtime the one that it gets when it is loaded.
-    """
-
-    version: int
-    path: str
-    kind: str
-    libraries: tuple[NativeLibrary, ...]
-    models: tuple[PackagedModel, ...]
-    served: dict[str, str]
-    parts: tuple[SizePart, ...]
-    findings: tuple[Finding, ...]
-
-
-def kind_of(path: Path, names: set[str]) -> str:
-    """What a package is, by the files that only one kind has; "" for a plain folder or ZIP."""
-    heads = {name.partition("/")[0] for name in names}
-    rows = (
-        ("AAB", "BundleConfig.pb" in names),
-        ("APK", "AndroidManifest.xml" in names and ("classes.dex" in names or "resources.arsc" in names)),
-        ("AAR", "AndroidManifest.xml" in names and ("classes.jar" in names or "jni" in heads)),
-        ("IPA", "Payload" in heads),
-        ("xcframework", "Info.plist" in names and path.name.endswith(".xcframework")),
-        ("xcframework", len(heads) == 1 and all(head.endswith(".xcframework") for head in heads)),
-        ("wheel", any(head.endswith(".dist-info") for head in heads)),
-        ("APK set", "toc.pb" in names or ("manifest.json" in names and any(head.endswith(".apk") for head in heads))),
-    )
-    return next((kind for kind, matches in rows if matches), "")
 
 
 class Inspector:
@@ -543,69 +243,6 @@ def _elf_details(content: Buffer, elf: Elf) -> dict[str, Any]:
     return details | build
 
 
-def asked_api(content: Buffer, elf: Elf) -> int:
-    """The version of the API that a library calls GetApi with right after OrtGetApiBase, 0 where none is seen.
-
-    What is called is followed to its slot, so that no other call of this form counts.
-    """
-    slot = dict(elf.slots).get(GET_API_BASE)
-    pattern, decode = CALLS.get(elf.abi, (None, None))
-    if slot is None or pattern is None or decode is None:
-        return 0
-    for match in pattern.finditer(content):
-        place = match.start()
-        inside = (part for part in elf.segments if part.type == PT_LOAD and 0 <= place - part.offset < part.file_size)
-        called = next((place - part.offset + part.address for part in inside), None)
-        with contextlib.suppress(NotElf, struct.error):
-            if called is not None and decode(content, elf, place, called) == slot:
-                return int.from_bytes(match[1], "little") >> (5 if elf.machine == 183 else 0) & 0xFFFF
-    return 0
-
-
-def _place(elf: Elf, address: int) -> int:
-    for part in elf.segments:
-        if part.type == PT_LOAD and 0 <= address - part.address < part.file_size:
-            return address - part.address + part.offset
-    raise NotElf(f"no segment has the address {address:#x}")
-
-
-def _signed(value: int, bits: int) -> int:
-    return value - (value >> bits - 1 << bits)
-
-
-def _slot_arm64(content: Buffer, elf: Elf, place: int, address: int) -> int:
-    """BL to a thunk: (BTI c,) ADRP x16, LDR x17 from there; the address that LDR reads."""
-    (call,) = struct.unpack_from("<I", content, place)
-    thunk = address + _signed(call & 0x3FFFFFF, 26) * 4
-    if struct.unpack_from("<I", content, _place(elf, thunk))[0] == 0xD503245F:
-        thunk += 4
-    page, load = struct.unpack_from("<II", content, _place(elf, thunk))
-    if page & 0x9F00001F != 0x90000010:
-        return -1
-    distance = _signed((page >> 5 & 0x7FFFF) << 2 | page >> 29 & 3, 21)
-    return int((thunk & ~0xFFF) + (distance << 12) + (load >> 10 & 0xFFF) * 8)
-
-
-def _slot_x86_64(content: Buffer, elf: Elf, place: int, address: int) -> int:
-    """CALL to a thunk: (ENDBR64,) JMP [RIP + distance]."""
-    (distance,) = struct.unpack_from("<i", content, place + 1)
-    thunk = address + 5 + int(distance)
-    at = _place(elf, thunk)
-    if content[at : at + 4] == b"\xf3\x0f\x1e\xfa":
-        at, thunk = at + 4, thunk + 4
-    if content[at : at + 2] != b"\xff\x25":
-        return -1
-    return thunk + 6 + int(struct.unpack_from("<i", content, at + 2)[0])
-
-
-CALLS: Mapping[str, tuple[re.Pattern[bytes], Callable[[Buffer, Elf, int, int], int]]] = {
-    # bl; ldr xN, [x0]; mov w0, #version; blr xN
-    "arm64-v8a": (re.compile(rb"(?s)...[\x94-\x97].\x00\x40\xf9(..\x80\x52).[\x00-\x03]\x3f\xd6"), _slot_arm64),
-    # call; mov edi, version; call [rax]
-    "x86_64": (re.compile(rb"(?s)\xe8....\xbf(.\x00\x00\x00)\xff\x10"), _slot_x86_64),
-}
-
-
 def extracts_libraries(manifest: Buffer) -> bool | None:
     """android:extractNativeLibs of a binary AndroidManifest.xml; None where it is not said or this is none."""
     attribute, place = -1, 8
@@ -689,8 +326,3 @@ def _asked(content: Buffer, name: str, opset: int) -> ArtifactFacts:
     return msgspec.structs.replace(
         facts, demands=table.demands(model), unjudged=table.unjudged(model), defects=marks_of(model)
     )
-
-
-def finding(rule: str, severity: Severity, what: str, where: str, why: str = "", remedy: str = "") -> Finding:
-    """What speaks against a package."""
-    return Finding(rule=rule, severity=severity, what=what, where=where, why=why, remedy=remedy)

@@ -6,7 +6,7 @@ library); docs/npu.md (files of QNN); docs/facts/release_consumers.md 1.7 (packa
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -21,13 +21,13 @@ from pipeline.config.tables import BuildKind
 from pipeline.core.errors import Finding, Severity
 from pipeline.core.groups import grouped
 from pipeline.core.releases import line_of, numbers_of
-from pipeline.features.app.inspection import AppDocument, Inspector, NativeLibrary, finding, kind_of
+from pipeline.features.app.document import AppDocument, NativeLibrary, finding
+from pipeline.features.app.inspection import Inspector
+from pipeline.features.app.package import WHOLE, Package, kind_of
 
 VERSION: Final = 1
 WIDE_ABIS = ("arm64-v8a", "x86_64")
 """ABIs of phones with 16 KB pages."""
-WHOLE = frozenset({"APK", "APK set", "AAB", "IPA"})
-"""Packages to which nothing is added before they run."""
 KNOWN_DOMAINS = frozenset({
     "", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview.training", "ai.onnx.training", "com.microsoft",
     "com.microsoft.experimental", "com.microsoft.nchwc", "com.ms.internal.nhwc", "org.pytorch.aten",
@@ -61,45 +61,6 @@ def inspect(path: Path) -> AppDocument:
         parts=tuple(sorted(inspector.sizes.values(), key=lambda part: -part.packed_bytes)),
         findings=tuple(sorted(dict.fromkeys(findings), key=lambda row: row.severity is not Severity.ERROR)),
     )
-
-
-class Package:
-    """What rules look at: the libraries by the process that they may share, and who is served by which ONNX Runtime."""
-
-    def __init__(self, kind: str, inspector: Inspector) -> None:
-        self.kind = kind
-        self.inspector = inspector
-        self.libraries: Sequence[NativeLibrary] = inspector.libraries
-        self.scopes: Mapping[tuple[str, str], list[NativeLibrary]] = grouped(
-            (library.scope, library) for library in self.libraries
-        )
-        self.served = [(library, self._runtime(library)) for library in self.libraries if library.uses]
-
-    def runtimes(self, scope: tuple[str, str]) -> list[NativeLibrary]:
-        """Different builds of ONNX Runtime in one scope: copies of a file count once."""
-        return list({(row.release, row.size_bytes): row for row in self.scopes[scope] if row.kind}.values())
-
-    def names(self, abi: str) -> dict[str, str]:
-        """Paths of libraries for an ABI of Android, and for the DSP beside it, by file name."""
-        rows = (*self.scopes.get(("android", abi), ()), *self.scopes.get(("dsp", "hexagon"), ()))
-        return {row.name: row.path for row in rows}
-
-    def _runtime(self, library: NativeLibrary) -> NativeLibrary | None:
-        """The first library that has OrtGetApiBase in the linker's order: what it needs, then what those need."""
-        libraries = {
-            name: row for row in reversed(self.scopes[library.scope]) for name in (row.name, row.soname) if name
-        }
-        waiting, seen = [*library.needed, *([LIBRARY] if library.opens else [])], set()
-        while waiting:
-            name = waiting.pop(0)
-            row = libraries.get(name)
-            if row is None or name in seen or row is library:
-                continue
-            if row.exports:
-                return row
-            seen.add(name)
-            waiting += row.needed
-        return None
 
 
 def _pages(package: Package) -> Iterator[Finding]:

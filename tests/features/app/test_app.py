@@ -15,8 +15,10 @@ import pytest
 
 from device_runner.probe.elf import parse_elf
 from pipeline.features.app import RULE_NAMES
-from pipeline.features.app.inspection import DIRECTORY_BYTES, asked_api, extracts_libraries
+from pipeline.features.app.api_version import asked_api
+from pipeline.features.app.inspection import extracts_libraries
 from pipeline.features.app.judge import QNN_PLUGIN
+from pipeline.features.app.members import DIRECTORY_BYTES
 from tests.command import ROOT, ort_mobile
 from tests.library.library_files import library, texts
 
