@@ -82,7 +82,8 @@ def test_sizes_of_a_model_ship_with_one_binary_that_was_made_and_not_run(tmp_pat
     onnx.save(model(nodes, [value("x", (1, 64, "side", "side"))], ["y"], {"w": weights}), tmp_path / "m.onnx")
     (tmp_path / "sizes.toml").write_text(SIZES, encoding="utf-8")
     text = ort_mobile("run", "sizes.toml", "--output", "out", "--convert-only", cwd=tmp_path).out
-    bundle, pack = tmp_path / "out/bundle", tmp_path / "pack/src/main/assets/ort_mobile#group_qti_sm8650"
+    folder = "src/main/assets/ort_mobile/com.example/sizes-models#group_qti_sm8650"
+    bundle, pack = tmp_path / "out/bundle", tmp_path / "pack" / folder
     assert "m-16 qnn-SM8650 for SM8650 (Snapdragon 8 Gen 3), QAIRT 2.51.0; made, not run here: it shares" in text
     assert sorted(path.name for path in (bundle / "models").glob("*qnn-*")) == FILES
     readme = (bundle / "README.md").read_text(encoding="utf-8")

@@ -31,6 +31,7 @@ from pipeline.features.android.package import (
     JAVA_WORDS,
     TAKEN,
     ai_pack,
+    asset_folder,
     asset_path,
     compiled,
     java_compiler,
@@ -267,6 +268,11 @@ class MavenModule:
     def stem(self) -> str:
         """What its files begin with."""
         return f"{self.artifact}-{self.version}"
+
+    @property
+    def assets(self) -> str:
+        """The folder of its models among an app's assets."""
+        return asset_folder(self.group, self.artifact)
 
     @property
     def notation(self) -> str:
@@ -546,7 +552,7 @@ class AndroidLibrary:
                 METADATA: METADATA_LINES,
             }
             if not self.pack:
-                members |= {f"assets/{asset_path(file)}": self.bundle / file for file in self.files}
+                members |= {f"assets/{asset_path(self.named.assets, file)}": self.bundle / file for file in self.files}
             folder = self.bundle / CUSTOM_OPS / "android"
             members |= {f"jni/{place.relative_to(folder).as_posix()}": place for place in sorted(folder.glob("*/*"))}
             write_zip(path, members)
@@ -616,9 +622,9 @@ def android_library(bundle: Path, manifest: Manifest, table: AndroidRelease, ver
     target = target_of(bundle, manifest, ("android",), "Android", table.target)
     rows = [row for selected in rows_of(content, target).values() for row in selected]
     ships = tuple(content.ships[number] for number in dict.fromkeys(row.ships for row in rows))
-    sources = java_sources(manifest, target, java, telemetry=table.telemetry is not Telemetry.OFF)
+    sources = java_sources(manifest, target, java, named.assets, telemetry=table.telemetry is not Telemetry.OFF)
     folder = Path(table.ai_pack) if table.ai_pack else None
-    pack = ai_pack(folder, bundle, content, target, java) if folder else None
+    pack = ai_pack(folder, bundle, content, target, java, named.assets) if folder else None
     releases, abis = [row.ort_release for row in ships], {abi for row in ships for abi in row.abis}
     library = AndroidLibrary(
         named=named,

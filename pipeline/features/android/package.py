@@ -44,7 +44,10 @@ from pipeline.release.shipped import CHIP_API_LEVEL, SOC_MANUFACTURER, gradle_no
 _render = partial(render_source, "pipeline.features.android")
 
 ASSETS = "ort_mobile"
-"""The folder of the models among an app's assets, so that no file of the app has the same path."""
+"""The folder of all packages' models among an app's assets, so that no file of the app has the same path."""
+LEFT_OUT = re.compile(r"_.*|.*\.scc|cvs|thumbs\.db|picasa\.ini", re.IGNORECASE)
+"""Folders of assets that the build of an app leaves out without a word: `aapt`'s default patterns, where a group or an
+artifact may be one."""
 
 FROM_BYTES = Release(1, 20)
 """The first release whose Java API creates a session from a ByteBuffer."""
@@ -94,13 +97,16 @@ others; () where all run the only one. `contexts` come before them. `gpu`: the f
 """
 
 
-def java_sources(manifest: Manifest, target: str, package: str, *, telemetry: bool = True) -> dict[str, str]:
+def java_sources(
+    manifest: Manifest, target: str, package: str, assets: str, *, telemetry: bool = True
+) -> dict[str, str]:
     """File name to source of the classes for the models of a target; without `telemetry` they switch it off.
 
-    Raises ConfigError when two models would have classes of one name.
+    `assets` is the models' folder among an app's assets. Raises ConfigError when two models would have classes of one
+    name.
     """
     content = manifest.content
-    models = [_model(content, target, model, rows) for model, rows in rows_of(content, target).items()]
+    models = [_model(content, target, model, rows, assets) for model, rows in rows_of(content, target).items()]
     for model in models:  # sizes of one model have their copies, and those of their weights, in one folder
         alike = [other["kept"] for other in models if other["copies"] == model["copies"]]
         model["kept"] = sorted(set().union(*alike))
@@ -176,7 +182,7 @@ def java_class(model: str) -> str:
     return class_name(model, TAKEN, ("Ort", "Onnx"))
 
 
-def _model(content: Content, target: str, model: str, rows: Sequence[SelectionRow]) -> TemplateModel:
+def _model(content: Content, target: str, model: str, rows: Sequence[SelectionRow], assets: str) -> TemplateModel:
     signature = content.signature(model)
     digests = {file.path: file.sha256 for file in content.files}
     numbers = list(dict.fromkeys(row.ships for row in rows))
@@ -189,7 +195,7 @@ def _model(content: Content, target: str, model: str, rows: Sequence[SelectionRo
             remedy="leave the provider out of [[runs]] for Android, and make the bundle again",
         )
     places = {name: place for place, (name, _) in enumerate(ways)}
-    contexts = contexts_of(content, target, model, asset_path)
+    contexts = contexts_of(content, target, model, partial(asset_path, assets))
     inputs = list(_inputs(signature.inputs))
     parameters = [parameter for tensor in inputs for parameter in tensor["parameters"]]
     gpu = any(provider_named(options.provider).gpu for _, options in ways)
@@ -205,10 +211,10 @@ def _model(content: Content, target: str, model: str, rows: Sequence[SelectionRo
         "ways": [(java_text(name), tuple(java_calls(options, _pairs))) for name, options in ways],
         "files": [
             {
-                "asset": java_text(asset_path(shipped.file)),
+                "asset": java_text(asset_path(assets, shipped.file)),
                 "sha256": digests[shipped.file],
                 "mapped": shipped.loading != "path",
-                "weights": java_text(asset_path(shipped.weights)) if shipped.weights else "",
+                "weights": java_text(asset_path(assets, shipped.weights)) if shipped.weights else "",
                 "weights_sha256": weights.get(shipped.weights, ""),
                 "ways": [places[options_name(options)] for options in shipped.runs],
             }
@@ -234,9 +240,18 @@ def _model(content: Content, target: str, model: str, rows: Sequence[SelectionRo
     }
 
 
-def asset_path(file: str) -> str:
-    """The path of a model's file among the assets."""
-    return f"{ASSETS}/{file.rpartition('/')[2]}"
+def asset_folder(group: str, artifact: str) -> str:
+    """The folder of a package's models among an app's assets: an app merges those of all its packages by their path.
+
+    Of two files with one path it gets one, and no build says so; so no two packages have the same folder.
+    """
+    parts = (f"-{part}-" if LEFT_OUT.fullmatch(part) else part for part in (group, artifact))  # none begins with a `-`
+    return "/".join((ASSETS, *parts))
+
+
+def asset_path(folder: str, file: str) -> str:
+    """The path of a model's file among the assets; `folder` is that of its package."""
+    return f"{folder}/{file.rpartition('/')[2]}"
 
 
 def _pairs(values: Mapping[str, str]) -> str:
@@ -426,10 +441,12 @@ DeviceGroup = tuple[str, tuple[tuple[str, str], ...], tuple[str, ...]]
 that they get."""
 
 
-def ai_pack(folder: Path, bundle: Path, content: Content, target: str, package: str) -> dict[str, str | Path]:
+def ai_pack(
+    folder: Path, bundle: Path, content: Content, target: str, package: str, assets: str
+) -> dict[str, str | Path]:
     """The files of a pack of a target's models, by their path in `folder`, whose name is the pack's.
 
-    `package` is that of the Java classes.
+    `package` is that of the Java classes, `assets` the folder of `asset_folder`.
     Raises ConfigError for a name that Gradle refuses and a folder with anything else in it, CheckFailed for models
     larger than a store allows.
     """
@@ -474,8 +491,8 @@ def ai_pack(folder: Path, bundle: Path, content: Content, target: str, package: 
         )
         pack[TARGETING_FILE] = TARGETING_CONFIG.format(groups=selected)
     for group, _, files in groups:
-        assets = f"src/main/assets/{ASSETS}{f'#group_{group}' if targeted else ''}"
-        pack |= {f"{assets}/{Path(file).name}": bundle / file for file in files}
+        place = f"src/main/assets/{assets}{f'#group_{group}' if targeted else ''}"
+        pack |= {asset_path(place, file): bundle / file for file in files}
     return pack
 
 

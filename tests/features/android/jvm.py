@@ -76,7 +76,7 @@ def released(bundle: Path, *more: str) -> Path:
 def place_of(aar: Path, asset: str) -> tuple[str, str]:
     """Where a stored asset begins in the AAR, and its size."""
     with zipfile.ZipFile(aar) as archive:
-        content = archive.read(f"assets/ort_mobile/{asset}")
+        content = archive.read(f"assets/ort_mobile/com.example/demo/{asset}")
     return str(aar.read_bytes().index(content)), str(len(content))
 
 

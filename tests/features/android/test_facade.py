@@ -37,7 +37,7 @@ def selecting(*models: ModelSignature) -> Manifest:
 
 def sources(*models: ModelSignature, **more: object) -> dict[str, str]:
     ships = tuple(shipped(model.model, **more) for model in models)
-    return java_sources(manifest(ships, models, name=HOSTILE), "phone", "com.example.models")
+    return java_sources(manifest(ships, models, name=HOSTILE), "phone", "com.example.models", "assets")
 
 
 def compiled(found: dict[str, str], folder: Path) -> str:
@@ -96,7 +96,7 @@ def test_every_type_shape_and_way_to_run_compiles_without_a_warning(tmp_path: Pa
 def in_package(package: str, table: Manifest, ships: tuple[Shipped, ...]) -> dict[str, str]:
     """The sources of a manifest that ships these, in a folder and package of their own."""
     content = msgspec.structs.replace(table.content, ships=ships)
-    found = java_sources(msgspec.structs.replace(table, content=content), "phone", f"com.example.{package}")
+    found = java_sources(msgspec.structs.replace(table, content=content), "phone", f"com.example.{package}", "assets")
     return {f"{package}/{name}": text for name, text in found.items()}
 
 
@@ -122,11 +122,11 @@ def test_no_name_of_a_model_hides_a_class_that_the_sources_use(tmp_path: Path) -
     needs_java()
     every = tuple(tensor(f"t{kind}", 1, dtype=kind) for kind in BUFFERS)
     one = signature("m", inputs=every, outputs=every)
-    texts = java_sources(selecting(one), "phone", "com.example.models", telemetry=False).values()
+    texts = java_sources(selecting(one), "phone", "com.example.models", "assets", telemetry=False).values()
     used = {name for text in texts for name in re.findall(r"\b[A-Z]\w*[a-z]\w*", NOT_CODE.sub("", text))} - {"M"}
     assert {"Result", "DeviceClass", "Os", "OrtException", "ByteBuffer"} <= used
     models = [msgspec.structs.replace(one, model=name) for name in sorted(used)]
-    found = java_sources(selecting(*models), "phone", "com.example.models", telemetry=False)
+    found = java_sources(selecting(*models), "phone", "com.example.models", "assets", telemetry=False)
     assert compiled(found, tmp_path) == ""
 
 
@@ -181,7 +181,7 @@ def test_the_java_of_the_documents_compiles(tmp_path: Path) -> None:
     methods = [METHOD.format(number=number, code=code) for number, code in enumerate(blocks)]
     ends = {"inputs": (tensor("pixels", 1, 1, 28, 28),), "outputs": (tensor("logits", 1, 10),)}
     models = sources(signature("mnist", **ends))
-    models |= java_sources(selecting(signature("segmenter", **ends)), "phone", "com.example.models")
+    models |= java_sources(selecting(signature("segmenter", **ends)), "phone", "com.example.models", "assets")
     assert compiled({**models, "Use.java": USE.format(methods="\n".join(methods))}, tmp_path) == ""
 
 

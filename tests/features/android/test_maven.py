@@ -17,7 +17,7 @@ import pytest
 
 from pipeline.features.android import library, package
 from pipeline.features.android.library import MARK, release_range
-from pipeline.features.android.package import compiled, device_groups, java_compiler
+from pipeline.features.android.package import asset_folder, compiled, device_groups, java_compiler
 from tests.command import Done, ort_mobile
 from tests.features.android.samples import FLAGSHIP, OLD_CHIP, bundle, needs_java, shipped, signature, two_classes
 from tests.library.library_files import library as elf_library
@@ -82,7 +82,7 @@ def test_the_aar_has_the_model_uncompressed_its_classes_alone_and_the_keep_rule(
     bundle(tmp_path)
     released(tmp_path, "--package", "org.demo.ml")
     with zipfile.ZipFile(next(tmp_path.rglob("*.aar"))) as aar:
-        model = aar.getinfo("assets/ort_mobile/m.basic-fixed.ort")
+        model = aar.getinfo("assets/ort_mobile/com.example/demo-app-models/m.basic-fixed.ort")
         assert model.compress_type == zipfile.ZIP_STORED
         assert aar.read(model) == (tmp_path / "bundle/models/m.basic-fixed.ort").read_bytes()
         assert "-keep class ai.onnxruntime.** { *; }" in aar.read("proguard.txt").decode()
@@ -94,13 +94,39 @@ def test_the_aar_has_the_model_uncompressed_its_classes_alone_and_the_keep_rule(
         assert {name.rpartition("/")[0] for name in classes.namelist()} == {"org/demo/ml"}
 
 
+def test_no_two_packages_have_one_folder_of_assets_and_none_has_one_that_builds_leave_out() -> None:
+    named = [("a.b", "c.d"), ("a", "b.c.d"), ("a.b.c", "d"), ("a", "d"), ("a", "D"), ("a", "-d-"), ("a-d", "-")]
+    named += [(group, name) for group in ("_x", "CVS") for name in ("_y", "y", "cvs", "y.scc", "Y.SCC", "thumbs.db")]
+    folders = [asset_folder(*names) for names in named]
+    assert len(set(folders)) == len(named)
+    parts = {part for folder in folders for part in folder.lower().split("/")}
+    assert not [one for one in parts if one.startswith((".", "_")) or one.endswith((".scc", "~"))]
+    assert not parts & {"cvs", "thumbs.db", "picasa.ini"}
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("java")
+def test_packages_of_one_model_have_no_path_in_common_that_an_app_merges(tmp_path: Path) -> None:
+    bundle(tmp_path)
+    for group, artifact in (("com.example", "demo"), ("com.example", "demo-v2"), ("org.other", "demo")):
+        released(tmp_path, "--group", group, "--artifact", artifact)
+    seen: list[str] = []
+    for aar in (tmp_path / "repo").rglob("*.aar"):
+        with zipfile.ZipFile(aar) as archive, archive.open("classes.jar") as jar, zipfile.ZipFile(jar) as classes:
+            seen += [name for name in archive.namelist() if name.startswith(("assets/", "jni/", "res/"))]
+            seen += classes.namelist()
+            seen.append(str(ET.fromstring(archive.read("AndroidManifest.xml")).get("package")))
+    assert len(set(seen)) == len(seen) > 9
+
+
 @pytest.mark.usefixtures("java")
 def test_every_file_of_the_table_of_devices_is_in_the_aar_once(tmp_path: Path) -> None:
     two_classes(tmp_path)
     released(tmp_path)
     with zipfile.ZipFile(next(tmp_path.rglob("*.aar"))) as aar:
         models = [name for name in aar.namelist() if name.startswith("assets/")]
-        assert models == ["assets/ort_mobile/m.basic-fixed.ort", "assets/ort_mobile/m.layout-fixed.ort"]
+        place = "assets/ort_mobile/com.example/demo-app-models"
+        assert models == [f"{place}/m.basic-fixed.ort", f"{place}/m.layout-fixed.ort"]
     with zipfile.ZipFile(next(tmp_path.rglob("*-sources.jar"))) as found:
         text = found.read("com/example/demo_app_models/M.java").decode()
     assert 'device.fits("Qualcomm SM8550", "arm64-v8a", 31)' in text
@@ -310,7 +336,8 @@ def test_each_group_of_devices_gets_what_it_may_open(tmp_path: Path) -> None:
     two_classes(tmp_path)
     released(tmp_path, "--ai-pack", str(tmp_path / "models_pack"))
     pack = tmp_path / "models_pack"
-    own, other = (f"src/main/assets/ort_mobile#group_{name}" for name in ("qualcomm_sm8550", "other"))
+    folder = "src/main/assets/ort_mobile/com.example/demo-app-models"
+    own, other = f"{folder}#group_qualcomm_sm8550", f"{folder}#group_other"
     assert {name for name in files_of(pack) if name.endswith(".ort")} == {
         f"{own}/m.basic-fixed.ort",
         f"{own}/m.layout-fixed.ort",
@@ -336,7 +363,7 @@ def test_models_for_all_devices_need_no_groups(tmp_path: Path) -> None:
     assert set(files_of(tmp_path / "models_pack")) == {
         "build.gradle.kts",
         "README.md",
-        "src/main/assets/ort_mobile/m.basic-fixed.ort",
+        "src/main/assets/ort_mobile/com.example/demo-app-models/m.basic-fixed.ort",
     }
 
 

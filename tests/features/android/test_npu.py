@@ -221,7 +221,9 @@ def test_the_library_has_what_an_npu_needs_and_nothing_of_qualcomms(tmp_path: Pa
         names = archive.namelist()
         manifest = archive.read("AndroidManifest.xml").decode()
     assert [name for name in names if "qnn-" in name] == [
-        f"assets/ort_mobile/m.qnn-{chip}{end}" for chip in ("SM8650", "SM8750") for end in (".onnx", "_qnn.bin")
+        f"assets/ort_mobile/com.example/demo/m.qnn-{chip}{end}"
+        for chip in ("SM8650", "SM8750")
+        for end in (".onnx", "_qnn.bin")
     ]
     assert not [name for name in names if "libQnn" in name or name.endswith(".so")]
     assert '<uses-native-library android:name="libcdsprpc.so" android:required="false" />' in manifest
@@ -238,13 +240,13 @@ def test_each_chip_gets_its_own_context_in_an_ai_pack(tmp_path: Path) -> None:
         "release", "android", with_contexts(tmp_path, "SM8650", "SM8750"), "--output", tmp_path / "repo", "--group",
         "com.example", "--version", "1.0", "--ai-pack", tmp_path / "pack",
     )  # fmt: skip
-    assets = tmp_path / "pack/src/main/assets"
+    assets = tmp_path / "pack/src/main/assets/ort_mobile/com.example"
     files = {folder.name: sorted(path.name for path in folder.iterdir()) for folder in assets.iterdir()}
     cpu = "m.basic-fixed.ort"
     assert files == {
-        "ort_mobile#group_qti_sm8650": [cpu, "m.qnn-SM8650.onnx", "m.qnn-SM8650_qnn.bin"],
-        "ort_mobile#group_qti_sm8750": [cpu, "m.qnn-SM8750.onnx", "m.qnn-SM8750_qnn.bin"],
-        "ort_mobile#group_other": [cpu],
+        "demo-app-models#group_qti_sm8650": [cpu, "m.qnn-SM8650.onnx", "m.qnn-SM8650_qnn.bin"],
+        "demo-app-models#group_qti_sm8750": [cpu, "m.qnn-SM8750.onnx", "m.qnn-SM8750_qnn.bin"],
+        "demo-app-models#group_other": [cpu],
     }
     assert 'manufacturer="QTI" model="SM8650"' in (tmp_path / "pack/device_targeting_config.xml").read_text()
 

@@ -176,7 +176,7 @@ def test_a_device_opens_what_its_class_was_released_with(tmp_path: Path) -> None
     )
     arguments = (str(tmp_path / "aar/assets"), *(word for device in devices for word in device))
     lines = [line.split() for line in run(CLASSES, arguments, (library, aar.parent / "classes.jar"), tmp_path)]
-    own, other = "ort_mobile/m.layout-fixed.ort", "ort_mobile/m.basic-fixed.ort"
+    own, other = "ort_mobile/com.example/demo/m.layout-fixed.ort", "ort_mobile/com.example/demo/m.basic-fixed.ort"
     assert [line[0] for line in lines] == [own, other, other, other, other]
     assert [line[1] for line in lines][1:] == ["cpu", "cpu", "cpu+session.intra_op.allow_spinning=0", "cpu"]
     values = [float(line[2]) for line in lines]
@@ -260,9 +260,9 @@ def test_a_device_has_the_chip_that_campaigns_record(tmp_path: Path) -> None:
         classes, options = (library, aar.parent / "classes.jar"), (f"-Dlevel={level}",)
         assets[level, chip] = run(THIS, (), classes, tmp_path, options=options, environment=path)
     assert assets == {
-        ("29", "msm8998"): ["ort_mobile/m.layout-fixed.ort"],
-        ("33", "other"): ["ort_mobile/m.layout-fixed.ort"],
-        ("29", "sm8150"): ["ort_mobile/m.basic-fixed.ort"],
+        ("29", "msm8998"): ["ort_mobile/com.example/demo/m.layout-fixed.ort"],
+        ("33", "other"): ["ort_mobile/com.example/demo/m.layout-fixed.ort"],
+        ("29", "sm8150"): ["ort_mobile/com.example/demo/m.basic-fixed.ort"],
     }
 
 
