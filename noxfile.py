@@ -1,7 +1,8 @@
 """Sessions only: each calls one command. `nox -l` lists them.
 
 Arguments after `--` go to the command: `nox -s convert -- my.onnx --output out`. Sessions that need the same share one
-environment: `commands` and `development` install, the others require one of them and have none of their own.
+environment: `commands` and `development` install, the others require one of them and have none of their own. Commands
+run in the folder that nox is called from: `nox -f CLONE/noxfile.py -s pipeline -- my.toml` in an app's repository.
 """
 
 import functools
@@ -90,14 +91,15 @@ def install(session: nox.Session, *requirements: str) -> None:
 
 def run_in(environment: str, session: nox.Session, program: str, *arguments: str) -> None:
     """Run a program of a shared environment, with that environment's programs first on PATH."""
-    programs = PROGRAMS[environment]
+    programs = PROGRAMS[environment]  # absolute: commands run in other folders
     path = os.pathsep.join([programs, os.environ.get("PATH", os.defpath)])
     session.run(str(Path(programs) / program), *arguments, env={"PATH": path}, external=True)
 
 
 def command(session: nox.Session, *arguments: str) -> None:
-    """Run one of the project's commands with the session's own arguments behind."""
-    run_in("commands", session, "ort-mobile", *arguments, *session.posargs)
+    """Run one of the project's commands with the session's own arguments behind, where nox was called."""
+    with session.chdir(session.invoked_from):
+        run_in("commands", session, "ort-mobile", *arguments, *session.posargs)
 
 
 def keep_downloads(session: nox.Session) -> None:
@@ -122,16 +124,16 @@ def with_marks(*marks: str) -> list[str]:
 
 @nox.session(default=False)
 def commands(session: nox.Session) -> None:
-    """The environment of the commands: the project, and a C compiler (the package ziglang) for the probe."""
-    install(session, "-e", ".[android]")
-    PROGRAMS["commands"] = session.bin
+    """The environment of the commands: a C compiler (the package ziglang) for the probe, what signs, a lab's driver."""
+    install(session, "-e", ".[android,sign,delta,postgresql,serve]")
+    PROGRAMS["commands"] = str(Path(session.bin).absolute())
 
 
 @nox.session(default=False)
 def development(session: nox.Session) -> None:
     """The environment of tests, lint, types, docs and benchmarks."""
     install(session, "-e", ".[android]", *groups("test", "lint", "typecheck", "browser"))
-    PROGRAMS["development"] = session.bin
+    PROGRAMS["development"] = str(Path(session.bin).absolute())
 
 
 @command_session
@@ -143,13 +145,20 @@ def ort_mobile(session: nox.Session) -> None:
 @command_session
 def pipeline(session: nox.Session) -> None:
     """The whole job: convert, check, measure, choose, bundle, report (build_configs/mnist.toml by default)."""
-    command(session, "run", *([] if session.posargs else [EXAMPLE]))
+    example = os.path.relpath(EXAMPLE, session.invoked_from)
+    command(session, "run", *([] if session.posargs else [example]))
 
 
 @command_session
 def convert(session: nox.Session) -> None:
     """Convert models to ORT format: nox -s convert -- my.onnx --output out."""
     command(session, "convert")
+
+
+@command_session
+def check(session: nox.Session) -> None:
+    """How much of a model each execution provider takes, and what helps: nox -s check -- my.onnx."""
+    command(session, "check")
 
 
 @command_session
@@ -174,6 +183,24 @@ def devices(session: nox.Session) -> None:
 def perf(session: nox.Session) -> None:
     """Measure models on devices as they are: nox -s perf -- model.ort --device local."""
     command(session, "perf")
+
+
+@command_session
+def tune(session: nox.Session) -> None:
+    """Search for the options that a device runs a model best with: nox -s tune -- my.toml --device adb:SERIAL."""
+    command(session, "tune")
+
+
+@command_session
+def gate(session: nox.Session) -> None:
+    """Whether a candidate is slower than its base: nox -s gate -- base/bundle output/my/bundle --junit gate.xml."""
+    command(session, "gate")
+
+
+@command_session
+def lab(session: nox.Session) -> None:
+    """Work of many hosts in one database: nox -s lab -- status --database postgresql://HOST/DATABASE."""
+    command(session, "lab")
 
 
 @command_session

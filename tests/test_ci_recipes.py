@@ -1,18 +1,23 @@
-"""The recipes of build_configs/ci: checked by linters, and their shell steps run where they need no phone."""
+"""The recipes of build_configs/ci: checked by linters, and their shell steps run where they need no phone.
+
+They run in an app's repository beside a clone of this project, with an empty HOME; nox installs what they need.
+"""
 
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pipeline import __version__
+from tests import fresh_clone
 from tests.configs import BASIC, short
 from tests.onnx_samples import linear, save
+from tests.postgres import own_server
 
 RECIPES = Path(__file__).resolve().parents[1] / "build_configs" / "ci"
 PROGRAMS = Path(sys.executable).parent
@@ -32,17 +37,14 @@ LINTS = {
     "gitlab-ci.yml": ("check-jsonschema", "--builtin-schema", "vendor.gitlab-ci", "gitlab-ci.yml"),
     "Containerfile": ("hadolint", "Containerfile"),
 }
-ELSEWHERE = re.compile(r"ort-mobile prove|ort-mobile library|ort-mobile devices")
+ELSEWHERE = re.compile(r"-s prove|library get|-s devices")
 """What needs an Android library from a registry, or an adb server."""
 
-WHEEL = f"ort_mobile_pipeline-{__version__}-py3-none-any.whl"
-"""What `pip wheel` makes in a clone."""
-
 PYTHON = """#!/bin/sh
-# stands for a Python that installs: everything else is the real one
+# stands for a Python that installs nox: everything else is the real one
 case "$1 $2" in
-  "-m venv") mkdir -p venv/bin && cp "{shims}/python" "{shims}/ort-mobile" venv/bin ;;
-  "-m pip") test "$3" = install -a -f "${{4%%\\[android]}}" ;;
+  "-m venv") mkdir -p venv/bin && cp "{shims}/python" "{shims}/nox" venv/bin ;;
+  "-m pip") test "$3 $4" = "install nox" ;;
   *) exec "{python}" "$@" ;;
 esac
 """
@@ -84,16 +86,46 @@ def steps(name: str) -> Iterator[tuple[str, dict[str, str]]]:
                     yield step["run"], {key: value for key, value in document["env"].items() if "${{" not in value}
 
 
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fresh_clone.clone(tmp_path_factory.mktemp("submodule") / "ort-mobile")
+
+
+@dataclass(frozen=True, slots=True)
+class Checkout:
+    """An app's repository with ort-mobile in tools/, a new user's HOME, and programs that stand for an install."""
+
+    folder: Path
+    home: Path
+    shims: Path
+
+    def run(self, step: str, **variables: str) -> str:
+        """A shell step as GitHub's runner starts it; what it prints."""
+        environment = fresh_clone.environment(self.home, f"{self.shims}:{os.environ['PATH']}")
+        done = subprocess.run(
+            ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step], cwd=self.folder,
+            env={**environment, **variables}, capture_output=True, text=True, check=False, timeout=240,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{step}\n{done.stdout}{done.stderr}"
+        return done.stdout + done.stderr
+
+
 @pytest.fixture
-def shims(tmp_path: Path) -> Path:
-    folder = tmp_path / "shims"
-    folder.mkdir()
-    own = f'#!/bin/sh\nPYTHONPATH="{RECIPES.parents[1]}" exec "{sys.executable}" -m pipeline "$@"\n'
-    python = PYTHON.format(shims=folder, python=sys.executable)
-    for name, text in (("ort-mobile", own), ("python", python), ("python3", python)):
-        (folder / name).write_text(text)
-        (folder / name).chmod(0o755)
-    return folder
+def checkout(clone: Path, tmp_path: Path) -> Checkout:
+    made = Checkout(tmp_path / "work", tmp_path / "home", tmp_path / "shims")
+    for folder in (made.folder / "tools", made.home, made.shims):
+        folder.mkdir(parents=True)
+    subprocess.run(["git", "init", "--quiet"], cwd=made.folder, check=True)
+    (made.folder / "tools/ort-mobile").symlink_to(clone)
+    save(linear(8), made.folder / "my.onnx")
+    (made.folder / "my.toml").write_text(CONFIG)
+    nox = f'#!/bin/sh\nexec "{sys.executable}" -m nox "$@"\n'
+    python = PYTHON.format(shims=made.shims, python=sys.executable)
+    for name, text in (("nox", nox), ("python", python), ("python3", python)):
+        (made.shims / name).write_text(text)
+        (made.shims / name).chmod(0o755)
+    return made
 
 
 @pytest.mark.slow
@@ -104,28 +136,16 @@ def shims(tmp_path: Path) -> Path:
         pytest.param("Jenkinsfile", marks=pytest.mark.nightly),  # the commands of GitLab's once more
     ],
 )  # fmt: skip
-def test_the_shell_steps_of_a_recipe_do_what_they_should(name: str, shims: Path, tmp_path: Path) -> None:
-    work = tmp_path / "work"
-    work.mkdir()
-    save(linear(8), work / "my.onnx")
-    (work / "my.toml").write_text(CONFIG)
-    (work / "tools").mkdir()
-    (work / "tools" / WHEEL).touch()
+def test_the_shell_steps_of_a_recipe_do_what_they_should(name: str, checkout: Checkout, tmp_path: Path) -> None:
+    work = checkout.folder
     given = {"GITHUB_OUTPUT": str(tmp_path / "outputs"), "GITHUB_STEP_SUMMARY": str(tmp_path / "summary"),
-             "CI_PROJECT_DIR": str(work), "DATABASE": "sqlite:///lab.sqlite"}  # fmt: skip
-    run = 0
-    for step, variables in steps(name):
-        if ELSEWHERE.search(step):
-            continue
-        environment = {**os.environ, **variables, **given, "DEVICE": "local", "PATH": f"{shims}:{os.environ['PATH']}"}
-        environment.pop("XDG_CACHE_HOME", None)
-        done = subprocess.run(
-            ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step], cwd=work, env=environment,
-            capture_output=True, text=True, check=False, timeout=240, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-        assert done.returncode == 0, f"{step}\n{done.stdout}{done.stderr}"
-        run += 1
-    assert run >= 3
+             "CI_PROJECT_DIR": str(work), "DATABASE": "sqlite:///lab.sqlite", "DEVICE": "local"}  # fmt: skip
+    if name.startswith("github"):
+        given["GITHUB_ACTIONS"] = "true"
+    here = [(step, variables) for step, variables in steps(name) if not ELSEWHERE.search(step)]
+    for step, variables in here:
+        checkout.run(step, **{**variables, **given})
+    assert len(here) >= 3
     assert (work / "output" / "bundle" / "manifest.json").is_file()
     if name.startswith("github"):
         summary = (tmp_path / "summary").read_text()
@@ -138,11 +158,19 @@ def test_the_shell_steps_of_a_recipe_do_what_they_should(name: str, shims: Path,
         assert "<testsuite" in (work / "junit.xml").read_text()
 
 
+@pytest.mark.postgresql
+def test_nox_reaches_a_lab(checkout: Checkout) -> None:
+    with own_server() as server:
+        database = server.database_with_tables()
+        shown = checkout.run(f"nox -f tools/ort-mobile/noxfile.py -s lab -- status --database {database}")
+    assert "no host" in shown.lower()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["github-hosted.yml", "gitlab-ci.yml", "Jenkinsfile"])
 def test_a_library_is_fetched_before_a_bundle_is_proven_in_it(name: str) -> None:
     texts = "\n".join(text for text, _ in steps(name))
-    assert 0 < texts.index('ort-mobile library get "$LIBRARY"') < texts.index("ort-mobile prove")
+    assert 0 < texts.index('library get "$LIBRARY"') < texts.index("-s prove")
 
 
 @pytest.mark.slow

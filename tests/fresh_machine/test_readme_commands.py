@@ -1,12 +1,10 @@
 """Both commands of the README on a machine with Python, pip, git and a shell alone, that for the tests at night.
 
 .ci/run begins with the latter, where uv installs. No compiler is on PATH, HOME is empty, the locale is C, and the clone
-and HOME have blanks in their paths. The clone has what is committed. What says where packages come from (variables of
-pip, proxies, certificates) stays.
+and HOME have blanks in their paths.
 """
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -15,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-KEPT = ("PIP_", "UV_", "SSL_", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "NETRC", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
+from tests import fresh_clone
+from tests.release.test_signature import write_keys
+
 QUICK_TESTS = "tests/core/test_files.py tests/device_runner/test_local.py"
 
 
@@ -28,8 +27,7 @@ class Machine:
 
     def run(self, command: str) -> subprocess.CompletedProcess[str]:
         """A line of the README, typed into a shell in the clone."""
-        kept = {name: value for name, value in os.environ.items() if name.upper().startswith(KEPT)}
-        environment = {"PATH": str(self.programs), "HOME": str(self.home), "LANG": "C", "LC_ALL": "C", **kept}
+        environment = fresh_clone.environment(self.home, str(self.programs))
         return subprocess.run(
             ["/bin/sh", "-c", command],
             cwd=self.clone, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
@@ -37,7 +35,8 @@ class Machine:
 
 
 def readme_command(session: str) -> str:
-    (line,) = [line for line in (ROOT / "README.md").read_text().splitlines() if line.endswith(f"nox -s {session}")]
+    lines = (fresh_clone.ROOT / "README.md").read_text().splitlines()
+    (line,) = [line for line in lines if line.endswith(f"nox -s {session}")]
     return line
 
 
@@ -47,12 +46,10 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
     made = Machine(folder / "a clone of it", folder / "an empty home", folder / "programs")
     made.home.mkdir()
     made.programs.mkdir()
-    git = shutil.which("git")
-    assert git, "git is one of the three things that the README asks for"
     python = Path(sys.base_prefix, "bin", f"python{sys.version_info.major}.{sys.version_info.minor}")
-    for name, program in (("python3", python), ("git", git), ("sh", "/bin/sh")):
+    for name, program in (("python3", python), ("git", shutil.which("git")), ("sh", "/bin/sh")):
         (made.programs / name).symlink_to(program)
-    subprocess.run([git, "clone", "--quiet", "--no-local", str(ROOT), str(made.clone)], check=True)
+    fresh_clone.clone(made.clone)
     return made
 
 
@@ -70,6 +67,39 @@ def test_the_whole_job_works_and_tests_pass(machine: Machine) -> None:
     # With packages that are here: the README's command itself, below, needs as much time as all of the above.
     tested = machine.run(f"PYTHONPATH=\"$PWD\" '{sys.executable}' -m pytest -n 0 {QUICK_TESTS}")
     assert tested.returncode == 0, tested.stdout + tested.stderr
+    check_leftovers(machine)
+
+
+SIGNED_RELEASE = """
+[[models]]
+path = "mnist.onnx"
+[[runs]]
+provider = "cpu"
+[measure]
+rounds = 1
+min_runs = 2
+min_seconds = 0.0
+[release]
+version = "1.0"
+gates = ["signature"]
+"""
+
+
+@pytest.mark.fresh_machine
+def test_nox_signs_a_release_in_the_repository_of_an_app(machine: Machine, tmp_path: Path) -> None:
+    """As a CI calls it: the key's file in ORT_MOBILE_KEY, the noxfile of the clone, paths of the app's folder."""
+    app = tmp_path / "an app"
+    app.mkdir()
+    shutil.copy(machine.clone / "examples/mnist/mnist.onnx", app)
+    (app / "my.toml").write_text(SIGNED_RELEASE)
+    write_keys(app)
+    install = readme_command("pipeline").partition(".venv/bin/nox")[0]
+    nox = f"'{machine.clone}/.venv/bin/nox' -f '{machine.clone}/noxfile.py' -s"
+    done = machine.run(
+        f"{install} cd '{app}' && ORT_MOBILE_KEY=key.pem {nox} release -- my.toml --output out"
+        f" && {nox} ort_mobile -- bundle verify out/bundle --key key.pub"
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
     check_leftovers(machine)
 
 
