@@ -87,7 +87,7 @@ class Outputs:
         if self.junit_to:
             write_bytes(self.junit_to, ci.junit(document.name, document.cases))
         if self.sarif_to:
-            write_bytes(self.sarif_to, ci.sarif(document.findings, __version__))
+            write_bytes(self.sarif_to, ci.sarif(document.findings, __version__, document.source))
         if self.markdown_to:
             write_text(self.markdown_to, document.summary)
         if os.environ.get("GITHUB_ACTIONS") == "true":

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 from urllib.parse import quote
 from xml.etree import ElementTree as ET
 
@@ -43,9 +43,13 @@ CiFinding: TypeAlias = tuple[Finding, str]
 
 
 class CiDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """What a command has for a CI: `cases` are those of `junit_case`, `summary` is Markdown, "" for none."""
+    """What a command has for a CI: `cases` are those of `junit_case`, `summary` is Markdown, "" for none.
+
+    `source` is the file or folder that findings without a file of their own stand at.
+    """
 
     name: str
+    source: str = ""
     cases: tuple[ET.Element, ...] = ()
     findings: tuple[CiFinding, ...] = ()
     summary: str = ""
@@ -86,8 +90,15 @@ LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning"}
 """Severity to what SARIF calls a level, and GitHub the command of an annotation."""
 
 
-def sarif(findings: Sequence[CiFinding], version: str) -> bytes:
+NO_FILE = "ort-mobile"
+"""Where a finding stands for whose document no file is known."""
+
+
+def sarif(findings: Sequence[CiFinding], version: str, source: str = "") -> bytes:
     """SARIF 2.1.0: a result for each finding, by which a CI knows it again in the next run.
+
+    Each has a physical location, without which GitHub's code scanning refuses the whole file ("expected a physical
+    location"): that of its own file, else of `source`.
 
     `partialFingerprints` are of rule, place and text without its numbers, which are others in each run; findings that
     differ in numbers alone are told apart by their order.
@@ -101,10 +112,11 @@ def sarif(findings: Sequence[CiFinding], version: str) -> bytes:
         fingerprint = hashlib.sha256(f"{identity}\0{seen[identity]}".encode("utf-8", "replace")).hexdigest()
         seen[identity] += 1
         place = short(visible(finding.where)) or "ort-mobile"
-        where: dict[str, Any] = {"logicalLocations": [{"fullyQualifiedName": place}]}
-        if file:
-            uri = quote(relative(file), safe="/")
-            where["physicalLocation"] = {"artifactLocation": {"uri": uri}, "region": {"startLine": 1}}
+        uri = quote(relative(file or source) or NO_FILE, safe="/")
+        where = {
+            "logicalLocations": [{"fullyQualifiedName": place}],
+            "physicalLocation": {"artifactLocation": {"uri": uri}, "region": {"startLine": 1}},
+        }
         results.append(
             {
                 "ruleId": finding.rule,

@@ -230,6 +230,7 @@ def of_campaign(report: CampaignReport, more: Iterable[Finding] = ()) -> CiDocum
     _, headline, _ = banner(report) or (None, "", ())
     return CiDocument(
         name=f"ort-mobile {report.name}",
+        source=next((model.file for model in report.models if model.file), ""),
         cases=tuple(cases),
         findings=tuple(_findings(report, more)),
         summary=bounded(

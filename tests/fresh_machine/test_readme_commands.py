@@ -47,7 +47,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
     made.home.mkdir()
     made.programs.mkdir()
     python = Path(sys.base_prefix, "bin", f"python{sys.version_info.major}.{sys.version_info.minor}")
-    for name, program in (("python3", python), ("git", shutil.which("git")), ("sh", "/bin/sh")):
+    for name, program in (("python3", python), ("git", shutil.which("git") or "git"), ("sh", "/bin/sh")):
         (made.programs / name).symlink_to(program)
     fresh_clone.clone(made.clone)
     return made
@@ -90,7 +90,7 @@ def test_nox_signs_a_release_in_the_repository_of_an_app(machine: Machine, tmp_p
     """As a CI calls it: the key's file in ORT_MOBILE_KEY, the noxfile of the clone, paths of the app's folder."""
     app = tmp_path / "an app"
     app.mkdir()
-    shutil.copy(machine.clone / "examples/mnist/mnist.onnx", app)
+    shutil.copy(machine.clone / "build_configs/examples/mnist/mnist.onnx", app)
     (app / "my.toml").write_text(SIGNED_RELEASE)
     write_keys(app)
     install = readme_command("pipeline").partition(".venv/bin/nox")[0]

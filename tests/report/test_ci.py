@@ -116,6 +116,17 @@ def test_findings_are_sarif_that_another_program_reads() -> None:
     assert any("too large; leave out what is not needed" in result.message.text for result in run.results)
 
 
+def test_each_finding_has_a_file_or_github_refuses_them_all() -> None:
+    def places(findings: list[CiFinding], source: str) -> list[str]:
+        results = json.loads(sarif(findings, "1", source))["runs"][0]["results"]
+        return [row["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for row in results]
+
+    of_no_file = finding("not a finding of a file")
+    assert places([finding("x", file="a/m.onnx"), of_no_file], "new/b.onnx") == ["a/m.onnx", "new/b.onnx"]
+    assert all(places([of_no_file], ""))
+    assert of_campaign(make_report()).source
+
+
 @pytest.mark.network
 def test_findings_keep_to_the_schema_of_oasis_and_the_limits_of_github() -> None:
     """The standard's own schema, as an npm package of Microsoft's has it; GitHub refuses files over its limits."""

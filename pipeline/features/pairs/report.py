@@ -246,6 +246,7 @@ def document(report: GateReport) -> CiDocument:
     pairs = [(row, KINDS.get(row.outcome, "")) for row in report.rows]
     return CiDocument(
         name="ort-mobile gate",
+        source=report.candidate,
         cases=tuple(
             junit_case(
                 row.device, f"{row.model} {row.candidate}", kind, row.outcome.value if kind else "", _verdict(row)
