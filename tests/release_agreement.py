@@ -1,19 +1,21 @@
 """Whether files that `convert --ort-release X` calls fit load and run in X's own wheel: `nox -s release_agreement`.
 
-As a program: `python -m tests.release_agreement [--keep FOLDER] [--every N] [X.Y …]`. Models are ONNX's own tests of
-operators, each with its versions and types, operators of com.microsoft, and the archive of real models; each becomes
-files of both formats at levels none and all. Prints a table; exit status 1 where a file that is called fit does not.
+As a program: `python -m tests.release_agreement [--keep FOLDER] [--every N] [--real PATH [--precisions]] [X.Y …]`.
+Models are ONNX's own tests of operators, each with its versions and types, and operators of com.microsoft, or with
+`--real` those of an archive or a folder; each becomes files of both formats at levels none and all, with `--precisions`
+those of float in every precision. Prints a table; exit status 1 where a file that is called fit does not run.
 """
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
 import warnings
 import zipfile
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,14 +25,18 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from device_runner.errors import UnavailableError
 from docs.make_releases import OLDEST, environment
-from pipeline.core.errors import ConfigError
+from pipeline.core.errors import ConfigError, PipelineError
 from pipeline.core.releases import read_release
+from pipeline.passes.precisions import PRECISIONS
 from tests.command import ROOT
 
 RELEASES = ("1.17", "1.20", "1.23", "1.26", "1.29", "1.32")
 OPSETS = (13, 17, 20, 22)
 """Besides its own, those that a test of an operator is written for, where the operator has one of their time."""
 FORMS = {"ort": ("--level", "none,all", "--style", "fixed"), "onnx": ("--level", "none,all", "--format", "onnx")}
+UNMIXED = ",".join(name for name, row in PRECISIONS.items() if not row.by_search)
+"""Precisions that need no search: a mixed one is one of them with operators left float."""
+IN_ALL = ("--level", "none,all", "--style", "fixed,onnx", "--precision", UNMIXED)
 FLOAT, HALF, BYTE, INT8, INT32, INT64 = (
     TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.UINT8, TensorProto.INT8, TensorProto.INT32, TensorProto.INT64,
 )  # fmt: skip
@@ -220,22 +226,68 @@ def write_models(folder: Path, every: int) -> dict[str, str]:
     return inputs_of
 
 
-def write_real(folder: Path, archive: Path) -> dict[str, str]:
-    """Real models out of an archive."""
-    with zipfile.ZipFile(archive) as packed:
-        packed.extractall(folder)
-    return {file.stem: "" for file in sorted(folder.rglob("*.onnx"))}
+def write_real(folder: Path, place: Path, *, in_float: bool) -> dict[str, str]:
+    """Real models out of an archive or a folder, or the float ones among them with random inputs."""
+    if place.is_dir():
+        for file in place.glob("*.onnx"):
+            shutil.copyfile(file, folder / file.name)
+    else:
+        with zipfile.ZipFile(place) as packed:
+            packed.extractall(folder)
+    inputs_of = {}
+    for file in sorted(folder.rglob("*.onnx")):
+        graph = onnx.load(file).graph
+        kinds = {tensor.data_type for tensor in graph.initializer}
+        quantized = any("Quant" in node.op_type or "Integer" in node.op_type for node in graph.node)
+        if not in_float:
+            inputs_of[file.stem] = ""
+        elif HALF not in kinds and not quantized:
+            given = folder / f"{file.stem}.npz"
+            np.savez(given, **random_inputs(graph))
+            inputs_of[file.stem] = str(given)
+    return inputs_of
 
 
-def converted(models: Path, output: Path, release: str, form: str) -> list[dict[str, Any]]:
+def random_inputs(graph: onnx.GraphProto) -> dict[str, Any]:
+    """A value for each input: normal numbers, whole ones of 0 and 1; open sizes are 1."""
+    rng, weights = np.random.default_rng(0), {tensor.name for tensor in graph.initializer}
+    values = {}
+    for value in (value for value in graph.input if value.name not in weights):
+        kind = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+        shape = [size.dim_value or 1 for size in value.type.tensor_type.shape.dim]
+        numbers = rng.normal(size=shape) if kind.kind == "f" else rng.integers(0, 2, shape)
+        values[value.name] = numbers.astype(kind)
+    return values
+
+
+class Batch(NamedTuple):
+    """What one call of `convert` gets: a folder or a model, and the words that say what of it."""
+
+    source: Path
+    words: tuple[str, ...]
+
+
+def batches(models: Path, inputs_of: dict[str, str], *, precisions: bool) -> Iterator[Batch]:
+    """All models in each form, or one after the other in all forms and precisions, which need its inputs."""
+    if not precisions:
+        yield from (Batch(models, words) for words in FORMS.values())
+        return
+    for name, data in inputs_of.items():
+        yield Batch(models / f"{name}.onnx", (*IN_ALL, "--test-data", data))
+
+
+def converted(batch: Batch, output: Path, release: str, document: Path) -> list[dict[str, Any]]:
     """The rows of the document of `convert`: artifacts, with what speaks against each."""
-    document = output.with_suffix(".json")
     command: list[str | Path] = [
-        sys.executable, "-m", "pipeline", "convert", models, "--output", output, "--ort-release", release,
-        *FORMS[form], "--abi", "x86_64", "--no-config", "--json", document, "--quiet",
+        sys.executable, "-m", "pipeline", "convert", batch.source, "--output", output, "--ort-release", release,
+        *batch.words, "--abi", "x86_64", "--no-config", "--json", document, "--quiet",
+        "--cache", document.with_name("cache"),
     ]  # fmt: skip
-    subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if not document.is_file():
+        raise PipelineError("convert wrote no document", where=str(batch.source), why=done.stderr[-300:])
     rows: list[dict[str, Any]] = json.loads(document.read_text("utf-8"))["artifacts"]
+    document.unlink()
     return rows
 
 
@@ -256,7 +308,7 @@ def ran(python: Path, rows: list[tuple[str, str]], work: Path) -> dict[str, str]
 
 
 def compare(
-    release: str, python: Path, models: Path, inputs_of: dict[str, str], work: Path, broken: Collection[str]
+    release: str, python: Path, asked: Iterable[Batch], inputs_of: dict[str, str], work: Path, broken: Collection[str]
 ) -> tuple[Counter[str], list[str]]:
     """Counts of verdicts, and what is wrong, for the files of one release.
 
@@ -264,9 +316,9 @@ def compare(
     """
     counts: Counter[str] = Counter()
     wrong = []
-    for form in FORMS:
-        output = work / f"{release}-{form}"
-        rows = [row for row in converted(models, output, release, form) if row.get("file")]
+    output = work / "converted"
+    for batch in asked:
+        rows = [row for row in converted(batch, output, release, work / "converted.json") if row.get("file")]
         names = {str(output / row["file"]): inputs_of.get(row["file"].rsplit(".", 2)[0], "") for row in rows}
         answers = ran(python, list(names.items()), work)
         for row in rows:
@@ -279,6 +331,7 @@ def compare(
             counts[verdict] += 1
             if fit is bool(why):
                 wrong.append(f"{release} {row['file']}: {' '.join(why.split())[:300] or said}")
+        shutil.rmtree(output, ignore_errors=True)
     return counts, wrong
 
 
@@ -297,7 +350,8 @@ def main() -> int:
     parser.add_argument("releases", nargs="*", default=RELEASES)
     parser.add_argument("--keep", type=Path, help="folder of the releases' environments")
     parser.add_argument("--every", type=int, default=1, help="each so-many-th test of an operator")
-    parser.add_argument("--real", type=Path, help="an archive of models instead")
+    parser.add_argument("--real", type=Path, help="an archive or a folder of models instead")
+    parser.add_argument("--precisions", action="store_true", help="the float ones of these in all precisions")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
@@ -307,13 +361,15 @@ def main() -> int:
             print(f"error: {error.text}", file=sys.stderr)
             return 3
         (models := work / "models").mkdir()
-        inputs_of = write_real(models, chosen.real) if chosen.real else write_models(models, chosen.every)
-        asked = [(str(models / f"{name}.onnx"), file) for name, file in inputs_of.items()]
-        broken = {Path(file).stem for file, why in ran(Path(sys.executable), asked, work).items() if why}
+        real = chosen.real and write_real(models, chosen.real, in_float=chosen.precisions)
+        inputs_of = real or write_models(models, chosen.every)
+        originals = [(str(models / f"{name}.onnx"), file) for name, file in inputs_of.items()]
+        broken = {Path(file).stem for file, why in ran(Path(sys.executable), originals, work).items() if why}
         print(f"{len(inputs_of)} models; the installed release does not run:", ", ".join(sorted(broken)), flush=True)
         failed = False
         for release, python in pythons.items():
-            counts, wrong = compare(release, python, models, inputs_of, work, broken)
+            asked = batches(models, inputs_of, precisions=chosen.precisions)
+            counts, wrong = compare(release, python, asked, inputs_of, work, broken)
             print(release, ", ".join(f"{verdict} {count}" for verdict, count in sorted(counts.items())))
             for line in wrong:
                 print("  ", line, flush=True)

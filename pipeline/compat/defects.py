@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from device_runner.spec import OptimizationLevel, RunOptions
-from pipeline.compat.half_norms import DISABLE_KEY, FUSION, half_norms
+from pipeline.compat.half_norms import DISABLE_KEY, FUSION, HALF_ON_ARM64, MEASURED, half_norms
 from pipeline.config.tables import BuildKind
 from pipeline.core.abis import ARM32, ARM64, X86_64
 from pipeline.core.releases import Release, numbers_of
@@ -394,12 +394,22 @@ def _without_fusion(use: RunOptions) -> bool:
 
 
 def _fuses_half_norms(runtime: Runtime) -> bool:
-    return Release(1, 23) <= runtime.release <= Release(1, 27)
+    return runtime.release in MEASURED
 
 
 def _computes_half(runtime: Runtime) -> bool:
-    """Whether all processors may have kernels of half precision, with which nobody tried it."""
+    """Whether all processors may have kernels of half precision."""
     return set(runtime.abis) == {ARM64} and runtime.on_arm64(HALF_PRECISION, there=True)
+
+
+def _half_norms(model: OrtModel, _: ReadWeight | None) -> str:
+    """Normalizations that no processor loads."""
+    return _listed(half_norms(model, HALF_ON_ARM64))
+
+
+def _half_norms_in_float(model: OrtModel, _: ReadWeight | None) -> str:
+    """Normalizations that processors load whose convolutions compute in half precision, and no others."""
+    return "" if any(half_norms(model, HALF_ON_ARM64)) else _listed(half_norms(model))
 
 
 DEFECTS: tuple[Defect, ...] = (
@@ -413,14 +423,17 @@ DEFECTS: tuple[Defect, ...] = (
     ),
     *(
         Defect(
-            name, lambda model, _: _listed(half_norms(model)), shows, frozenset(Release(1, m) for m in range(23, 28)),
+            name, find, shows, frozenset(MEASURED),
             f"ONNX Runtime 1.23 to 1.27 {fails} to load normalizations in half precision of an ONNX file ({{mark}})",
             "its optimizer fuses them and looks for the Cast of an exponent that several nodes read", HALF_NORM_REMEDY,
             onnx=True, depends=depends, avoided=_without_fusion,
         )
-        for name, shows, fails, depends in (
-            ("half-norm", lambda c: _fuses_half_norms(c) and not _computes_half(c), "fails", False),
-            ("half-norm-arm64", lambda c: _fuses_half_norms(c) and _computes_half(c), "may fail", True),
+        for name, find, shows, fails, depends in (
+            ("half-norm", _half_norms, _fuses_half_norms, "fails", False),
+            ("half-norm-conv", _half_norms_in_float,
+             lambda c: _fuses_half_norms(c) and not _computes_half(c), "fails", False),
+            ("half-norm-arm64", _half_norms_in_float,
+             lambda c: _fuses_half_norms(c) and _computes_half(c), "on some processors fails", True),
         )
     ),
     Defect(

@@ -5,15 +5,19 @@ all readers of the constant share. Then it puts constants of a single reader in 
 one, runs the optimizations of level all again. SimplifiedLayerNormFusion among them replaces Pow by a node that has its
 first input alone, and fails where the exponent comes from a Cast that is still there: from a constant of several
 readers. Equal constants of few elements become one before (ConstantSharing), so that two normalizations are enough.
-Measured with the wheels of 1.22 to 1.28 and 4,353 models (layer_norm_fusion.cc, fuse_initializers_transformer.cc).
+In float is computed what has no kernel in half precision, and what has one among such nodes (IsIsolatedFp16NodeOnCpu).
+Measured with the wheels of 1.22 to 1.28 and 4,353 models (layer_norm_fusion.cc, fuse_initializers_transformer.cc,
+insert_cast_transformer.cc), and with those of 1.23 to 1.27 for arm64 (release_tables.md).
 """
 
 from array import array
 from collections import defaultdict
-from collections.abc import Hashable, Iterator
+from collections.abc import Collection, Hashable, Iterator
 
+from pipeline.compat.release_table import FLOAT, HALF, Types, release_table
+from pipeline.core.releases import Release
 from pipeline.model.ort_format import DEFAULT_DOMAIN, OrtGraph, OrtModel, OrtNode, Tensor, TensorType
-from pipeline.model.types import CODES, FLOAT16
+from pipeline.model.types import CODES, FLOAT16, ORT_NAMES
 
 INT64 = CODES["i64"]
 
@@ -23,17 +27,20 @@ DISABLE_KEY = "optimization.disable_specified_optimizers"
 CHAIN = ("Pow", "ReduceMean", "Add", "Sqrt", "Div", "Mul")
 LAYER_NORMALIZATION = 17
 """The opset that brought it."""
-WEIGHTED = frozenset({"Add", "Conv", "ConvTranspose", "Div", "Gemm", "MatMul", "Mul", "PRelu", "Pow", "Sub"})
-"""Operators with weights that the CPU computes in float."""
+MEASURED = tuple(Release(1, minor) for minor in range(23, 28))
+"""Their kernels in half precision are the same."""
+HALF_ON_ARM64 = frozenset({"AveragePool", "Conv", "GlobalAveragePool", "MaxPool"})
+"""Operators for which these have such kernels on arm64 processors that compute in half precision alone."""
 
 
-def half_norms(model: OrtModel) -> Iterator[OrtNode]:
-    """The first nodes (Pow) of the normalizations on which loading fails."""
+def half_norms(model: OrtModel, half: Collection[str] = ()) -> Iterator[OrtNode]:
+    """The first nodes (Pow) of the normalizations on which loading fails; `half` as HALF_ON_ARM64."""
     whole = model.opset_import.get("", model.opset_import.get(DEFAULT_DOMAIN, 1)) >= LAYER_NORMALIZATION
     for graph in model.graph.walk():
-        view = _View(graph, whole=whole)
-        if view.has_lone_weight():
-            yield from (chain[0] for chain in view.norms if view.is_shared(chain[0].inputs[1]))
+        if any(node.op_type == CHAIN[0] for node in graph.nodes):
+            view = _View(graph, half, whole=whole)
+            if view.has_lone_weight():
+                yield from (chain[0] for chain in view.norms if view.is_shared(chain[0].inputs[1]))
 
 
 class _View:
@@ -42,8 +49,8 @@ class _View:
     `whole`: where normalizations become LayerNormalization first, which has a kernel in half precision.
     """
 
-    def __init__(self, graph: OrtGraph, *, whole: bool) -> None:
-        self.graph = graph
+    def __init__(self, graph: OrtGraph, half: Collection[str], *, whole: bool) -> None:
+        self.graph, self.half = graph, half
         self.readers: dict[str, list[OrtNode]] = defaultdict(list)
         self.makers = {name: node for node in graph.nodes for name in node.outputs}
         self.constants: dict[str, Tensor | None] = {**graph.initializers}  # None: what constants are computed to
@@ -57,16 +64,17 @@ class _View:
                 self.constants |= dict.fromkeys(node.outputs)
         self.same = self._numbered()
         chains = [chain for node in graph.nodes if (chain := self._chain(node))]
-        self.norms = [chain for chain in chains if not (whole and self._is_whole(chain))]
-        gone = {node.index for chain in chains if chain not in self.norms for node in chain}
-        self.reads: dict[int, set[Hashable]] = defaultdict(set)
-        self.computed: set[int] = set()  # constants that a node computes with in float
+        around = [self._around(chain) if whole else [] for chain in chains]
+        self.norms = [chain for chain, others in zip(chains, around, strict=True) if not others]
+        self.gone = {
+            node.index for chain, others in zip(chains, around, strict=True) for node in (*chain, *others) if others
+        }
+        self.reads: dict[int, set[Hashable]] = defaultdict(set)  # who reads the Cast of a constant
         for node in graph.nodes:
             inputs = tuple(self.same[name] for name in node.inputs)
-            for constant in {self.same[name] for name in node.inputs if name in self.constants}:
-                if node.index not in gone:
-                    self.reads[constant].add((node.op_type, *inputs))
-                    self.computed |= {constant} if node.op_type in WEIGHTED else set()
+            given = {self.same[name] for name in node.inputs if name in self.constants}
+            for constant in given if node.index not in self.gone and self._in_float(node) else ():
+                self.reads[constant].add((node.op_type, *inputs))
 
     def _numbered(self) -> dict[str, int]:
         """By the names of values a number: the same for equal constants, and for what equal nodes compute."""
@@ -82,7 +90,7 @@ class _View:
                 continue
             key = (node.domain, node.op_type, values, tuple(same[name] for name in node.inputs))
             for at, name in enumerate(node.outputs):
-                if name not in self.constants:
+                if self.constants.get(name) is None:
                     same[name] = numbers[(*key, at)]
         return same
 
@@ -93,18 +101,38 @@ class _View:
             return TensorType(tensor.data_type, tensor.dims)
         return info if isinstance(info, TensorType) else TensorType(0)
 
+    def _in_float(self, node: OrtNode) -> bool:
+        """Whether a session puts Casts around a node: it lacks a kernel, or all around do and it has one in float."""
+        if self._lacks_half(node):
+            return True
+        makers = [self.makers[name] for name in node.inputs if name in self.makers and name not in self.constants]
+        around = [maker for maker in makers if any(self._is_half(name) for name in maker.outputs)]
+        around += [reader for name in node.outputs if self._is_half(name) for reader in self.readers[name]]
+        inside = not any(name in self.graph.outputs for name in node.outputs) and not any(node.subgraphs())
+        alone = inside and bool(makers) and all(map(self._lacks_half, around))
+        return alone and any(map(self._is_half, node.outputs)) and _has_kernel(node, self._in_single)
+
+    def _lacks_half(self, node: OrtNode) -> bool:
+        return node.op_type not in self.half and node.index not in self.gone and not _has_kernel(node, self._in_half)
+
+    def _is_half(self, name: str) -> bool:
+        return self.type_of(name).elem_type == FLOAT16
+
+    def _in_half(self, name: str) -> str:
+        """The type of a value; one that is not known is in half precision as the others."""
+        return ORT_NAMES.get(self.type_of(name).elem_type, HALF)
+
+    def _in_single(self, name: str) -> str:
+        kind = self._in_half(name)
+        return FLOAT if kind == HALF else kind
+
     def is_shared(self, exponent: str) -> bool:
-        """Whether it is a constant in half precision that several nodes read."""
-        return self.type_of(exponent).elem_type == FLOAT16 and len(self.reads[self.same[exponent]]) > 1
+        """Whether it is a constant in half precision that several nodes read in float."""
+        return self._is_half(exponent) and len(self.reads[self.same[exponent]]) > 1
 
     def has_lone_weight(self) -> bool:
-        """Whether a constant in half precision has one reader, which computes in float."""
-        return any(
-            self.type_of(name).elem_type == FLOAT16
-            and self.same[name] in self.computed
-            and len(self.reads[self.same[name]]) == 1
-            for name in self.constants
-        )
+        """Whether a constant in half precision has one reader that computes in float."""
+        return any(self._is_half(name) and len(self.reads[self.same[name]]) == 1 for name in self.constants)
 
     def _chain(self, first: OrtNode) -> list[OrtNode]:
         """What the fusion takes that begins with a node: one axis, the last, and a scale of one dimension."""
@@ -118,14 +146,15 @@ class _View:
             return []
         return chain if self._is_last(chain[1]) and self._has_row(chain[5]) else []
 
-    def _is_whole(self, chain: list[OrtNode]) -> bool:
-        """Whether a mean along the same axis is subtracted before, and a bias added behind."""
+    def _around(self, chain: list[OrtNode]) -> list[OrtNode]:
+        """The mean along the same axis that is subtracted before and the bias that is added behind; empty without."""
         before = self.makers.get(chain[4].inputs[0])
         mean = self.makers.get(before.inputs[1]) if before and before.op_type == "Sub" else None
         behind = self.readers[chain[5].outputs[0]]
         if not before or not mean or mean.op_type != "ReduceMean" or mean.inputs[0] != before.inputs[0]:
-            return False
-        return self._is_last(mean) and len(behind) == 1 and behind[0].op_type == "Add" and self._has_row(behind[0])
+            return []
+        whole = self._is_last(mean) and len(behind) == 1 and behind[0].op_type == "Add" and self._has_row(behind[0])
+        return [mean, before, *behind] if whole else []
 
     def _has_row(self, node: OrtNode) -> bool:
         shapes = [self.type_of(name).shape for name in node.inputs]
@@ -140,6 +169,10 @@ class _View:
         shape = self.type_of(mean.inputs[0]).shape or self.type_of(mean.outputs[0]).shape
         last = (-1, len(shape) - 1) if shape else (-1, *(axis for axis in axes if isinstance(axis, int) and axis > 0))
         return len(axes) == 1 and axes[0] in last
+
+
+def _has_kernel(node: OrtNode, types: Types) -> bool:
+    return release_table().has_kernel(node, types, MEASURED[-1])
 
 
 def _second(node: OrtNode) -> str:

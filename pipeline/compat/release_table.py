@@ -393,6 +393,13 @@ class ReleaseTable:
     def _fused(self) -> Operator:
         return self.operator("com.microsoft", "FusedMatMul") or Operator({}, ())
 
+    def has_kernel(self, node: OrtNode, types: "Types", release: tuple[int, int]) -> bool:
+        """Whether the CPU of a release has a kernel for a node with these very types, no Cast around it."""
+        operator = self.operator(node.domain, node.op_type)
+        schema = operator.schema(node.since_version) if operator else None
+        having = self._kernels(operator, schema, node, types, onnx=0) if operator and schema else 0
+        return bool(having & self.bit(release))
+
     def _kernels(self, operator: Operator, schema: Schema, node: OrtNode, types: "Types", *, onnx: int) -> int:
         """Releases with a kernel: ONNX Runtime's own rules of versions and types (KernelRegistry::VerifyKernelDef).
 

@@ -144,7 +144,8 @@ class ArtifactFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     `unjudged` is what could not be asked: `having` has the releases for which that makes no difference. `replays`: it
     holds saved runtime optimizations; `small` names initializers of types that ORT format files cannot hold; `defects`
-    are those of `compat.defects` that it may meet.
+    are those of `compat.defects` that it may meet. `claims_asked`: the demands name the provider that takes all nodes
+    that ask for a kernel, where one does.
     """
 
     name: str
@@ -155,6 +156,7 @@ class ArtifactFacts(msgspec.Struct, frozen=True, kw_only=True):
     unjudged: tuple[Demand, ...] = ()
     small: tuple[str, ...] = ()
     defects: Mapping[str, str] = {}
+    claims_asked: bool = False
     file: str = ""
     """Where it lies, for questions that depend on how it is run; "" where it is gone."""
 
@@ -317,7 +319,7 @@ def _demands(artifact: ArtifactFacts, runtime: Runtime, use: RunOptions) -> Iter
     for demand in lacking:
         if demand.kind in said or (demand.kind in PARSED and runtime.kind is not BuildKind.FULL):
             continue
-        taker = demand.taken_by or (use.provider if use.provider != CPU else "")
+        taker = demand.taken_by or (use.provider if use.provider != CPU and not artifact.claims_asked else "")
         taken = demand.kind is DemandKind.KERNEL and taker
         yield (_warning if taken else _error)(
             f"ONNX Runtime {runtime.release} {demand.what}", artifact.name,

@@ -53,6 +53,7 @@ from pipeline.core.workers import MODEL_FACTOR, Task, TaskOutcome, memory_budget
 from pipeline.dataset import Dataset
 from pipeline.model.ort_format import read_artifact
 from pipeline.model.sources import NamedModel, SourceModel, find_models, name_models
+from pipeline.partition.answer import Settings
 from pipeline.partition.graph import view_of_file
 from pipeline.partition.rules import claim
 from pipeline.passes.base import NotApplicable, PassContext
@@ -511,7 +512,7 @@ def _preflight(
     }
     for artifact in artifacts if job.aware.providers else ():
         if isinstance(facts := read.get(artifact.file), ArtifactFacts) and artifact.variant.providers:
-            read[artifact.file] = _with_claims(facts, job.output / artifact.file, job.aware)
+            read[artifact.file] = with_claims(facts, job.output / artifact.file, job.aware.providers)
     findings_of = {
         (artifact.model, artifact.variant.name): findings_for(
             read, artifact.file, runtime, use_of(DEFAULT_USE, artifact.session_options)
@@ -532,16 +533,16 @@ def _preflight(
     return {key: findings for key, findings in findings_of.items() if findings}
 
 
-def _with_claims(facts: ArtifactFacts, file: Path, aware: AwareSpec) -> ArtifactFacts:
-    """The same, with what is asked of the CPU alone told from what only nodes ask that a provider takes."""
-    if all(demand.kind is not DemandKind.KERNEL for demand in facts.demands):
+def with_claims(facts: ArtifactFacts, file: Path, providers: Sequence[Settings]) -> ArtifactFacts:
+    """The same, with what is asked of the CPU alone told from what only nodes ask that one of the providers takes."""
+    if not providers or all(demand.kind is not DemandKind.KERNEL for demand in facts.demands):
         return facts
     graph = view_of_file(file)
-    groups = [group for settings in aware.providers for group in claim(graph, settings).groups]
+    groups = [group for settings in providers for group in claim(graph, settings).groups]
     claimed = {node.first_output for group in groups for node in group}
-    taker = " or ".join(settings.provider for settings in aware.providers)
+    taker = " or ".join(settings.provider for settings in providers)
     demands = release_table().demands(read_artifact(file), claimed, taker)
-    return msgspec.structs.replace(facts, demands=demands)
+    return msgspec.structs.replace(facts, demands=demands, claims_asked=True)
 
 
 def _for_gpu(file: Path, artifact: Artifact, release: Release) -> Iterator[Finding]:

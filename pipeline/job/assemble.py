@@ -36,6 +36,7 @@ from pipeline.check.library_proof import PROOFS as LIBRARY_PROOFS
 from pipeline.check.library_proof import LibraryProof, ProvenLibrary
 from pipeline.compat import rules
 from pipeline.config import BuildKind, Config, MeasureMode, ModelConfig, RunConfig, Target
+from pipeline.convert.many import with_claims
 from pipeline.convert.onnx_needs import needs_of_one
 from pipeline.core.errors import ExitCode, Finding, PipelineError, Severity, errors, warning
 from pipeline.core.features import Place
@@ -43,7 +44,7 @@ from pipeline.core.files import ARTIFACTS, BUNDLE, REFERENCES, TYPED_CONFIG_FILE
 from pipeline.core.groups import grouped
 from pipeline.core.progress import NoProgress, Progress, StageLog
 from pipeline.core.variant import Artifact, Level, Variant
-from pipeline.job.prepare import crowded, profiled, sizes_of, unexpected
+from pipeline.job.prepare import crowded, profiled, provider_settings, sizes_of, unexpected
 from pipeline.job.sizes import needless_sizes
 from pipeline.job.stored import write_reports
 from pipeline.ort_build.run import added_by_operator
@@ -353,9 +354,10 @@ def compared_runs(record: JobRecord, choice: Choice, rows: Sequence[Row]) -> tup
 def check_against_targets(
     config: Config, artifacts: Sequence[Artifact], folder: Path
 ) -> tuple[rules.ReadArtifacts, dict[str, tuple[str, ...]], tuple[Finding, ...]]:
-    """Every artifact against the library of every target, run on the CPU with the session options that it needs.
+    """Every artifact against the library of every target, with the session options that it needs.
 
-    What was read of the artifacts; by target those that its library refuses, as MODEL/VARIANT; notes for the report.
+    Plain ones run on the CPU, provider-aware ones with their providers where the platform has them. What was read of
+    the artifacts; by target those that its library refuses, as MODEL/VARIANT; notes for the report.
     """
     read = rules.read_artifacts({artifact.file: folder / ARTIFACTS / artifact.file for artifact in artifacts})
     installed = version("onnxruntime")
@@ -367,12 +369,30 @@ def check_against_targets(
         for artifact in artifacts:
             name = f"{artifact.model}/{artifact.variant.name}"
             findings = rules.findings_for(
-                read, artifact.file, library.runtime, rules.use_of(rules.DEFAULT_USE, artifact.session_options)
+                _told_claims(read, artifact, folder, config, target),
+                artifact.file,
+                library.runtime,
+                rules.use_of(rules.DEFAULT_USE, artifact.session_options),
             )
             if errors(findings):
                 unloadable[target.name] = (*unloadable.get(target.name, ()), name)
             notes += _at_target(target, artifact, findings)
     return read, unloadable, tuple(dict.fromkeys(notes))
+
+
+def _told_claims(
+    read: rules.ReadArtifacts, artifact: Artifact, folder: Path, config: Config, target: Target
+) -> rules.ReadArtifacts:
+    """The same, with what a target's providers take of a file that is aware of them: no kernel of the CPU is needed."""
+    facts = read.get(artifact.file)
+    providers = [
+        settings
+        for settings in (provider_settings(config) if artifact.variant.providers else ())
+        if settings.provider in artifact.variant.providers and not settings.rules.run.never_on(target.platform)
+    ]
+    if not providers or not isinstance(facts, rules.ArtifactFacts):
+        return read
+    return {**read, artifact.file: with_claims(facts, folder / ARTIFACTS / artifact.file, providers)}
 
 
 def possible_runs(
@@ -416,7 +436,8 @@ def check_shipping(assembled: Assembled, folder: Path) -> tuple[Finding, ...]:
     for choice in choices:
         artifact, library = choice.artifact, libraries[choice.target.name]
         use = rules.use_of(choice.options, artifact.session_options)
-        findings += _at_target(choice.target, artifact, rules.findings_for(read, artifact.file, library.runtime, use))
+        told = read if use.provider == CPU else _told_claims(read, artifact, folder, config, choice.target)
+        findings += _at_target(choice.target, artifact, rules.findings_for(told, artifact.file, library.runtime, use))
         file = folder / ARTIFACTS / artifact.file
         findings += _at_target(choice.target, artifact, left_out_of(library, file, choice.options.provider))
     findings += needless_sizes(choices, sizes_of(assembled.record.tables))

@@ -71,6 +71,44 @@ def test_what_the_library_cannot_load_does_not_ship(tmp_path: Path) -> None:
     assert "no Gelu of opset 20" in again.err
 
 
+YOUNG_KERNEL = """<ir_version: 9, opset_import: ["": 21]> g (float[4, 16] x) => (float[4, 8] y)
+<float s = {0.05}, uint8 z = {128}, uint8[16, 8] w = {%s}> {
+    q = QuantizeLinear (x, s, z)  p = QLinearMatMul (q, s, z, w, s, z, s, z)  y = DequantizeLinear (p, s, z)
+}"""
+"""QLinearMatMul of opset 21 is in 1.19, its kernel of the CPU came with 1.20; NNAPI takes it in any."""
+
+
+@pytest.mark.long
+def test_what_a_provider_takes_of_a_file_that_is_aware_of_it_needs_no_kernel_of_the_cpu(tmp_path: Path) -> None:
+    onnx.save(onnx.parser.parse_model(YOUNG_KERNEL % ", ".join(["7"] * 128)), tmp_path / "m.onnx")
+    targets = """
+[[targets]]
+name = "{0}"
+platform = "{0}"
+ort_release = "1.19"
+{1}"""
+    text = 'name = "demo"\n[[models]]\npath = "m.onnx"\n' + "".join(
+        targets.format(*row) for row in (("android", 'abis = ["arm64-v8a"]\nmin_api_level = 30'), ("ios", ""))
+    )
+    text += '[variants]\nlevels = ["basic"]\nstyles = ["fixed"]\naware = ["nnapi"]\n'
+    text += '[[runs]]\nprovider = "nnapi"\nvariants = ["*-nnapi"]\n'
+    (tmp_path / "demo.toml").write_text(text)
+    ort_mobile("run", "demo.toml", "--convert-only", "--output", "out", cwd=tmp_path, code=4)
+    report = json.loads((tmp_path / "out" / "results.json").read_text())
+    told = {
+        one["where"]: one["why"] for one in report["warnings"] if one["what"].startswith("ONNX Runtime 1.19 has no")
+    }
+    assert told == {
+        "target android: m basic-fixed": "node 'p'",
+        "target android: m basic-fixed-nnapi": "node 'p'; it runs only where nnapi takes the node",
+        "target ios: m basic-fixed": "node 'p'",
+        "target ios: m basic-fixed-nnapi": "node 'p'",
+    }
+    # no run was measured, so that the CPU is what is advised, and it has no kernel of either file
+    assert {row["variant"] for row in report["choices"] if row["target"] == "android"} == {"basic-fixed-nnapi"}
+    assert not (tmp_path / "out" / "bundle").exists()
+
+
 @pytest.mark.long
 def test_a_library_over_its_budget_fails_the_release(tmp_path: Path) -> None:
     config, out = job(tmp_path, budget=100), tmp_path / "out"
