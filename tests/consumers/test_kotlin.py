@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pipeline.features.languages.snippet import asset_folder
 from pipeline.release.app_code import PICKING, kotlin
 from pipeline.release.manifest import read_manifest
 from tests.command import ort_mobile
@@ -160,8 +161,17 @@ def test_an_input_goes_to_the_smallest_size_that_it_fits_into(shared: bool, tmp_
     path, _ = compiled(tmp_path, tmp_path / "Open.kt", against=[fetched("jvm:1.28.0"), phone_classes(tmp_path)])
     axes = [str(axis) for shape in PICKED for axis in shape[1:]]
     private = tmp_path / "private"
-    lines = run("java", f"-Dassets={bundle}", "-cp", path, "app.OpenKt", private, *axes, folder=tmp_path).splitlines()
+    assets = assets_with(bundle, tmp_path)
+    lines = run("java", f"-Dassets={assets}", "-cp", path, "app.OpenKt", private, *axes, folder=tmp_path).splitlines()
     assert lines == list(map(expected, PICKED))
+
+
+def assets_with(bundle: Path, folder: Path) -> Path:
+    """An app's assets with the models of a bundle in the folder of its name."""
+    place = folder / "assets" / asset_folder(read_manifest(bundle).content.name)
+    place.mkdir(parents=True)
+    (place / "models").symlink_to(bundle / "models")
+    return folder / "assets"
 
 
 def opened(bundle: Path, folder: Path, libraries: Path, chip: str, given: Path) -> list[str]:
@@ -173,10 +183,8 @@ def opened(bundle: Path, folder: Path, libraries: Path, chip: str, given: Path) 
     app = folder / "Open.kt"
     app.write_text(f"{head}\n{imports}\n{more}\n{code}\n{rest}", "utf-8")
     path, _ = compiled(folder, app, against=[fetched("jvm:1.28.0"), phone_classes(folder)])
-    lines = run(
-        "java", f"-Dchip={chip}", f"-Dassets={bundle}", "-cp", path, "app.OpenKt", libraries, folder / "private", given,
-        folder=folder,
-    )  # fmt: skip
+    named = (f"-Dchip={chip}", f"-Dassets={assets_with(bundle, folder)}")
+    lines = run("java", *named, "-cp", path, "app.OpenKt", libraries, folder / "private", given, folder=folder)
     return [line for line in lines.splitlines() if "LIBNATIVE" not in line]  # the plugin says so once
 
 

@@ -3,7 +3,7 @@
 import json
 import struct
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -24,7 +24,7 @@ APP = """\
     <application android:label="app" android:hasCode="false" android:extractNativeLibs="false" /></manifest>
 """
 PACK = """\
-<manifest xmlns:dist="http://schemas.android.com/apk/distribution" package="com.example.app" split="models_pack">
+<manifest xmlns:dist="http://schemas.android.com/apk/distribution" package="com.example.app" split="{}">
     <dist:module dist:type="ai-pack"><dist:fusing dist:include="true" />
     <dist:delivery><dist:install-time /></dist:delivery></dist:module></manifest>
 """
@@ -99,45 +99,67 @@ def test_aapt2_stores_models_where_the_app_lists_their_ending(tmp_path: Path) ->
             assert apk.read(model) == (unpacked_aar() / model.filename).read_bytes()
 
 
-def app_bundle(folder: Path, pack: Path) -> Path:
-    """An app with a native library and this AI pack, split for every kind of device."""
+def app_bundle(folder: Path, packs: Sequence[Path], groups: Sequence[str]) -> None:
+    """An app with a native library and these AI packs, split for every kind of device: a folder of APKs for each."""
     tool = ("java", "-cp", classpath(jars(BUNDLETOOL)), "com.android.tools.build.bundletool.BundleToolMain")
-    assets = pack / "src/main/assets"
-    files = {f"assets/{file.relative_to(assets).as_posix()}": file.read_bytes() for file in assets.rglob("*.ort")}
     base = module(folder, "base", APP, {"lib/arm64-v8a/libonnxruntime.so": b"\x7fELF" * 9999})
-    models = module(folder, "models_pack", PACK, files)
+    modules = [base, *(module(folder, pack.name, PACK.format(pack.name), assets_of(pack)) for pack in packs)]
     (folder / "config.json").write_text(json.dumps(BUNDLE_CONFIG))
     run("keytool", "-genkeypair", *KEY.split(), folder=folder)
     signed = ("--ks=key.jks", "--ks-pass=pass:secret", "--ks-key-alias=app", "--key-pass=pass:secret")
-    run(*tool, "build-bundle", f"--modules={base},{models}", "--output=app.aab", "--config=config.json", folder=folder)
+    run(
+        *tool,
+        "build-bundle",
+        f"--modules={','.join(map(str, modules))}",
+        "--output=app.aab",
+        "--config=config.json",
+        folder=folder,
+    )
     program = f"--aapt2={folder / 'aapt2'}"
     run(*tool, "build-apks", "--bundle=app.aab", "--output=app.apks", program, *signed, folder=folder)
-    for group in sorted(place.name.partition("#group_")[2] for place in assets.iterdir()):
+    for group in groups:
         (folder / f"{group}.json").write_text(json.dumps({**DEVICE, "deviceGroups": [group]}))
         spec = (f"--device-spec={group}.json", f"--output-dir={group}")
         run(*tool, "extract-apks", "--apks=app.apks", *spec, folder=folder)
-    return assets
 
 
-def test_each_group_of_devices_gets_its_models_stored(tmp_path: Path) -> None:
+def assets_of(pack: Path) -> dict[str, bytes]:
+    """The models of an AI pack by their path in its module."""
+    assets = pack / "src/main/assets"
+    return {f"assets/{file.relative_to(assets).as_posix()}": file.read_bytes() for file in assets.rglob("*.ort")}
+
+
+def models_of(folder: Path) -> dict[str, bytes]:
+    """The models in a device's APKs by their path; all of them, and its libraries, are stored."""
+    found = {}
+    for apk in folder.glob("*.apk"):
+        with zipfile.ZipFile(apk) as archive:
+            for one in archive.infolist():
+                if one.filename.endswith(".ort"):
+                    assert one.compress_type == zipfile.ZIP_STORED
+                    assert one.filename not in found
+                    found[one.filename] = archive.read(one)
+                if one.filename.endswith(".so"):
+                    assert one.compress_type == zipfile.ZIP_STORED
+                    assert start_of(archive, one) % PAGE == 0
+    return found
+
+
+def test_each_group_of_devices_gets_the_models_of_two_packs_stored(tmp_path: Path) -> None:
+    """Both packs have a model of one name, and are for the same classes of devices."""
     needs("javac", "keytool", "mvn")
-    two_classes(tmp_path)
-    named = ("--output", str(tmp_path / "repo"), "--group", "com.example", "--version", "1.0")
-    pack = tmp_path / "models_pack"
-    ort_mobile("release", "android", tmp_path / "bundle", *named, "--ai-pack", pack)
-    assets = app_bundle(tmp_path, pack)
-    for place in assets.iterdir():
-        folder, _, group = place.name.partition("#group_")
-        expected = {f"assets/{folder}/{file.name}": file.read_bytes() for file in place.iterdir()}
-        found = {}
-        for apk in (tmp_path / group).glob("*.apk"):
-            with zipfile.ZipFile(apk) as archive:
-                for one in archive.infolist():
-                    if one.filename.endswith(".ort"):
-                        assert one.compress_type == zipfile.ZIP_STORED
-                        found[one.filename] = archive.read(one)
-                    if one.filename.endswith(".so"):
-                        assert one.compress_type == zipfile.ZIP_STORED
-                        assert start_of(archive, one) % PAGE == 0
-        assert found == expected
-    assert {place.name.partition("#group_")[2] for place in assets.iterdir()} == {"other", "qualcomm_sm8550"}
+    packs = [tmp_path / "models_pack", tmp_path / "models_v2_pack"]
+    for pack, artifact in zip(packs, ("models", "models-v2"), strict=True):
+        (tmp_path / artifact).mkdir()
+        two_classes(tmp_path / artifact)
+        named = ("--output", tmp_path / "repo", "--group", "com.example", "--artifact", artifact, "--version", "1.0")
+        ort_mobile("release", "android", tmp_path / artifact / "bundle", *named, "--ai-pack", pack)
+    groups = ("other", "qualcomm_sm8550")
+    app_bundle(tmp_path, packs, (*groups, "of_another_pack"))
+    assert models_of(tmp_path / "of_another_pack") == {}
+    both = assets_of(packs[0]) | assets_of(packs[1])
+    for group in groups:
+        ending = f"#group_{group}/"
+        expected = {path.replace(ending, "/"): content for path, content in both.items() if ending in path}
+        assert models_of(tmp_path / group) == expected
+        assert len(expected) == (2 if group == "other" else 4)

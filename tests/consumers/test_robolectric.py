@@ -48,8 +48,8 @@ def robolectric(folder: Path) -> list[Path]:
     return found
 
 
-def on_android(folder: Path, path: str, apk: Path) -> list[str]:
-    """What the program says in an app with these assets."""
+def on_android(folder: Path, path: str, apk: Path, program: str, **given: object) -> list[str]:
+    """What a program says in an app with these assets; `given` are its properties."""
     settings = folder / apk.stem / "com/android/tools/test_config.properties"
     settings.parent.mkdir(parents=True)
     settings.write_text(SETTINGS.format(apk=apk, manifest=folder / f"{apk.name}.xml", folder=folder))
@@ -60,13 +60,13 @@ def on_android(folder: Path, path: str, apk: Path) -> list[str]:
     properties = {
         "robolectric.offline": "true",
         "robolectric.dependency.dir": frameworks,
-        "image": reference().image,
         "said": folder / f"{apk.stem}.said",
+        **given,
     }
-    given = [f"-D{name}={value}" for name, value in properties.items()]
+    words = [f"-D{name}={value}" for name, value in properties.items()]
     opened = [f"--add-opens=java.base/java.{package}=ALL-UNNAMED" for package in ("io", "lang")]
-    program = ("-cp", classpath(folder / apk.stem, Path(path)), "org.junit.runner.JUnitCore", "OnAndroid")
-    run("java", *opened, *given, *program, folder=folder)
+    tests = ("-cp", classpath(folder / apk.stem, Path(path)), "org.junit.runner.JUnitCore", program)
+    run("java", *opened, *words, *tests, folder=folder)
     return (folder / f"{apk.stem}.said").read_text().splitlines()
 
 
@@ -77,8 +77,10 @@ def test_the_model_is_mapped_where_the_app_stores_it_and_copied_once_where_not(t
     (tmp_path / "Guide.java").write_text(GUIDE.format(code=guide_code("java")))
     run("javac", "-nowarn", "-cp", path, "-d", tmp_path / "out", program, tmp_path / "Guide.java", folder=tmp_path)
     assets = ("-A", unpacked_aar() / "assets")
-    stored = on_android(tmp_path, path, linked(tmp_path, APP, "stored.apk", *assets, "-0", "ort"))
-    packed = on_android(tmp_path, path, linked(tmp_path, APP, "packed.apk", *assets))
+    stored, packed = (
+        on_android(tmp_path, path, linked(tmp_path, APP, name, *assets, *words), "OnAndroid", image=reference().image)
+        for name, words in (("stored.apk", ("-0", "ort")), ("packed.apk", ()))
+    )
     assert (stored[0], packed[0]) == (f"stored {model_file().stat().st_size}", "compressed")
     for lines in (stored, packed):
         check_logits("\n".join(lines[1:3]))

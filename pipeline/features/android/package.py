@@ -433,6 +433,9 @@ android.experimental.enableDeviceTargetingConfigApi=true
 
 Which devices get what is in `{file}`. Groups are by chip, of devices with API level {level} or newer; rows of the
 bundle's table for older devices, and for an ABI or an API level, are decided on the device among what it got.
+
+An app has one such file. With another pack that has groups, put the groups of both into it; a device of a group that
+this pack has no folder for gets nothing of it, so copy its folder `#group_other` for each of those groups.
 """
 
 

@@ -81,8 +81,10 @@ class Opening:
     """A file of a model and how it is opened: `where` says which devices have it, `ways` are tried in their order.
 
     `contexts` come before them: what was compiled for NPUs. `weights` is the file beside it with its sha256.
+    `folder` is where the bundle's files are among an app's assets.
     """
 
+    folder: str
     model: str
     file: str
     sha256: str
@@ -95,6 +97,11 @@ class Opening:
     def function(self) -> str:
         """Its function in languages of small letters."""
         return "_".join(["open", *re.findall(r"[a-z0-9]+", self.model.lower())])
+
+    @property
+    def assets(self) -> list[str]:
+        """Where the file, and that of its weights, are among an app's assets."""
+        return [f"{self.folder}/models/{file}" for file in (self.file, *self.weights[:1])]
 
     @property
     def type_name(self) -> str:
@@ -123,10 +130,10 @@ def open_code(language: str, opening: Opening, calls: Callable[[RunOptions], Ite
             remedy="leave the provider out of [[runs]], and make the bundle again",
         )
     values = {
-        "opening": opening, "ways": ways, "file": java_text(opening.file),
-        "asset": java_text(f"assets/models/{opening.file}").replace("$", "\\$"),
-        "kotlin_asset": kotlin_text(f"models/{opening.file}"), "literal": kotlin_text,
-        "kotlin_weights": kotlin_text(f"models/{opening.weights[0]}") if opening.weights else "",
+        "opening": opening, "ways": ways, "asset": java_text(opening.assets[0]),
+        "dart_asset": java_text(f"assets/{opening.assets[0]}").replace("$", "\\$"),
+        "kotlin_asset": kotlin_text(opening.assets[0]), "literal": kotlin_text,
+        "kotlin_weights": kotlin_text(opening.assets[-1]) if opening.weights else "",
     }  # fmt: skip
     return render_source("pipeline.features.languages", f"{language}.jinja", **values)
 
@@ -261,6 +268,7 @@ def openings(content: Content, target: str, model: str | None) -> list[Opening]:
             remedy=f"name one that does: {', '.join(tables)}",
         )
     digests = {file.path: file.sha256 for file in content.files}
+    folder = asset_folder(content.name)
     opened: list[Opening] = []
     for name, rows in tables.items():
         if model in (None, name):
@@ -270,13 +278,14 @@ def openings(content: Content, target: str, model: str | None) -> list[Opening]:
                 weights = shipped.weights
                 opened.append(
                     Opening(
+                        folder=folder,
                         model=f"{name} {place}" if place > 1 else name,
                         file=shipped.file.rpartition("/")[2],
                         sha256=digests[shipped.file],
                         weights=(weights.rpartition("/")[2], digests[weights]) if weights else (),
                         where="; ".join(classes) or "every device",
                         ways=shipped.runs,
-                        contexts=contexts_of(content, target, name, str),
+                        contexts=contexts_of(content, target, name, f"{folder}/{{}}".format),
                     )
                 )
     seen: dict[str, str] = {}
@@ -289,6 +298,12 @@ def openings(content: Content, target: str, model: str | None) -> list[Opening]:
                 remedy="ask for one with --model, or rename one of them in the config and make the bundle again",
             )
     return opened
+
+
+def asset_folder(bundle: str) -> str:
+    """The folder of a bundle's files among an app's assets, which may have files of one name from several bundles."""
+    plain = re.sub(r"[^a-z0-9]+", "-", bundle.lower()).strip("-")
+    return plain if plain not in ("", "cvs") else f"bundle-{plain}".strip("-")  # Android leaves a folder CVS out
 
 
 def _class(row: SelectionRow) -> str:

@@ -14,7 +14,7 @@ import onnxruntime
 import pytest
 
 from device_runner.spec import ExecutionMode, NnapiFlag, OptimizationLevel, RunOptions
-from pipeline.features.languages.snippet import LANGUAGES, other_release
+from pipeline.features.languages.snippet import LANGUAGES, asset_folder, other_release
 from tests.command import Done, ort_mobile
 from tests.debian_packages import unpacked
 from tests.features.android.samples import bundle, shipped, signature, tensor, two_classes
@@ -68,6 +68,27 @@ def test_every_way_is_in_the_code_in_its_order(tmp_path: Path, language: str) ->
     assert places == sorted(places)
     assert "\x01" not in result.out
     assert "for every device" in result.out
+
+
+@pytest.mark.parametrize(
+    ("language", "asset"),
+    [
+        ("kotlin", '"demo-app/models/m.ort"'),
+        ("flutter", '"assets/demo-app/models/m.ort"'),
+        ("maui", '"demo-app/models/m.ort"'),
+    ],
+)
+def test_assets_lie_in_a_folder_of_the_bundle(tmp_path: Path, language: str, asset: str) -> None:
+    sample(tmp_path)
+    assert asset in printed(tmp_path, language).out
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [("Demo app", "demo-app"), ("_x/../y", "x-y"), ("a.scc", "a-scc"), ("CVS", "bundle-cvs"), ("音声", "bundle")],
+)
+def test_a_folder_of_assets_is_one_plain_name(name: str, folder: str) -> None:
+    assert asset_folder(name) == folder
 
 
 def test_python_opens_the_model_with_the_recorded_options(tmp_path: Path) -> None:
@@ -188,8 +209,8 @@ int main(int, char** arguments) {
 """
 
 
-def built(folder: Path, code: str) -> Path:
-    """A program, compiled with the headers of Debian's ONNX Runtime against the library of the wheel."""
+def built(folder: Path, code: str, *more: Path) -> Path:
+    """A program of code and files, with the headers of Debian's ONNX Runtime against the library of the wheel."""
     compiler = next((found for name in ("g++", "clang++") if (found := shutil.which(name))), None)
     if not compiler:
         pytest.skip("no C++ compiler")
@@ -197,7 +218,16 @@ def built(folder: Path, code: str) -> Path:
     library = next((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so*"))
     (folder / "libonnxruntime.so.1").symlink_to(library)
     (folder / "app.cc").write_text(code, "utf-8")
-    command = [compiler, "-std=c++17", "-Wall", "-I", str(headers), str(folder / "app.cc"), str(library)]
+    command = [
+        compiler,
+        "-std=c++17",
+        "-Wall",
+        "-I",
+        str(headers),
+        str(folder / "app.cc"),
+        *map(str, more),
+        str(library),
+    ]
     link = ["-Wl,-rpath," + str(folder), "-o", str(folder / "app")]
     compiled = subprocess.run([*command, *link], capture_output=True, text=True, check=False)
     assert compiled.returncode == 0, compiled.stderr
@@ -247,6 +277,34 @@ def test_cpp_picks_the_smallest_size_that_an_input_fits_into(shared: bool, tmp_p
     ran = subprocess.run([str(app), str(bundle / "models"), *axes], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.splitlines() == list(map(expected, PICKED))
+
+
+TWO_MAIN = """
+Ort::Session open_other(const Ort::Env& environment, const char* path);
+int main(int, char** arguments) {
+    Ort::Env environment(ORT_LOGGING_LEVEL_ERROR, "app");
+    try { open_m(environment, arguments[1]); } catch (const Ort::Exception&) { return 2; }
+    try { open_other(environment, arguments[1]); } catch (const Ort::Exception&) { return 0; }
+    return 3;
+}
+"""
+OTHER = """
+Ort::Session open_other(const Ort::Env& environment, const char* path) { return open_m(environment, path); }
+"""
+
+
+@pytest.mark.network
+@pytest.mark.long
+def test_cpp_of_two_bundles_in_one_program_opens_each_with_its_own_options(tmp_path: Path) -> None:
+    """Both have a model of one name, so functions of one name; that of the second has options that cannot be set."""
+    code = []
+    for name, options in (("first", {}), ("second", {"session.intra_op_thread_affinities": "no"})):
+        (tmp_path / name).mkdir()
+        sample(tmp_path / name, RunOptions(intra_op_threads=2, session_config=options))
+        code.append(printed(tmp_path / name, "cpp").out)
+    (tmp_path / "other.cc").write_text(code[1] + OTHER)
+    app = built(tmp_path, code[0] + TWO_MAIN, tmp_path / "other.cc")
+    assert subprocess.run([str(app), str(tmp_path / "first/bundle/models/m.ort")], check=False).returncode == 0
 
 
 def test_other_languages_say_that_they_pick_no_size(tmp_path: Path) -> None:
