@@ -79,6 +79,29 @@ def test_the_classes_compare_digests_and_two_packages_have_no_name_in_common(tmp
     assert "setenv" not in texts[0]
 
 
+NAMES = (
+    r'Package\(\s*name: "(\w+)"', r'\.(?:target|binaryTarget|library)\(\s*name: "(\w+)"', r"s\.name = '(\w+)'",
+    r"s\.resource_bundles = \{ '(\w+)'",
+)  # fmt: skip
+"""Of packages, targets and products in Package.swift, of a pod and its bundle of resources."""
+
+
+def test_two_versions_of_one_model_fit_into_one_app_by_two_names(tmp_path: Path) -> None:
+    bundle(tmp_path, (for_ios(),))
+    declared, places = [], []
+    for folder, words in (("package", ()), ("v2", ("--name", "DemoAppV2Models"))):
+        released(tmp_path, *words, package=folder)
+        files = files_of(tmp_path / folder)
+        text = "\n".join(files[name].decode() for name in files if name.endswith((".podspec", "Package.swift")))
+        found = [re.findall(pattern, text) for pattern in NAMES]
+        assert all(found)
+        declared.append({name for names in found for name in names})
+        places.append({name.split("/")[1] for name in files if name.startswith("Sources/")})
+        (own,) = declared[-1]
+        assert f'forResource: "{own}", ofType: "bundle"' in files[f"Sources/{own}/ModelFile.swift"].decode()
+    assert declared == places == [{"DemoAppModels"}, {"DemoAppV2Models"}]
+
+
 def test_telemetry_is_switched_off_before_the_environment_is_made(tmp_path: Path) -> None:
     bundle(tmp_path, (for_ios(),))
     released(tmp_path, "--telemetry", "off")
