@@ -81,8 +81,12 @@ def android(
         f'    maven {{ url = uri("{output.absolute()}") }}',
         "build.gradle.kts of the app:",
         f'    implementation("{named.notation}")',
-        '    android { androidResources { noCompress += "ort" } }  // else each model is copied once',
     ]
+    if mapped := library.mapped_endings:
+        listed = f'"{mapped[0]}"' if len(mapped) == 1 else 'listOf("{}")'.format('", "'.join(mapped))
+        lines.append(
+            f"    android {{ androidResources {{ noCompress += {listed} }} }}  // else each model is copied once"
+        )
     if pack_folder:
         lines.append(f"the models are in the AI pack {pack_folder}: see its README.md")
     if not library.release:

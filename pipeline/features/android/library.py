@@ -505,6 +505,12 @@ class AndroidLibrary:
         return tuple(dict.fromkeys(file for row in rows for file in row.files))
 
     @property
+    def mapped_endings(self) -> tuple[str, ...]:
+        """The endings of the models that the classes map where the app stores them uncompressed."""
+        mapped = (row.file for row in self.ships if row.loading != "path" and not row.weights)
+        return tuple(sorted({file.rpartition(".")[2] for file in mapped}))
+
+    @property
     def release(self) -> str:
         """ONNX Runtime's release, exact or a line; "" where the app brings another library than `runtime`."""
         if self.runtime:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -102,6 +103,21 @@ def test_no_two_packages_have_one_folder_of_assets_and_none_has_one_that_builds_
     parts = {part for folder in folders for part in folder.lower().split("/")}
     assert not [one for one in parts if one.startswith((".", "_")) or one.endswith((".scc", "~"))]
     assert not parts & {"cvs", "thumbs.db", "picasa.ini"}
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("java")
+def test_the_app_is_told_to_store_the_models_that_are_mapped(tmp_path: Path) -> None:
+    path, ort, onnx = (
+        shipped("path", loading="path"), shipped("ort"), shipped("onnx", file="models/onnx.basic-fixed.onnx"),
+    )  # fmt: skip
+    told = []
+    for number, ships in enumerate(((path,), (path, ort), (onnx,), (path, ort, onnx))):
+        place = tmp_path / str(number)
+        place.mkdir()
+        bundle(place, ships, [signature(one.model) for one in ships])
+        told.append(re.findall("noCompress .*(?= } })", released(place).text))
+    assert told == [[], ['noCompress += "ort"'], ['noCompress += "onnx"'], ['noCompress += listOf("onnx", "ort")']]
 
 
 @pytest.mark.long
