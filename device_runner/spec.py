@@ -15,8 +15,17 @@ SPEC_VERSION = 1
 
 Count = Annotated[int, Meta(ge=0, le=10_000_000)]
 Seconds = Annotated[float, Meta(ge=0, le=86_400)]
-Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$(?!\n)")]
+"""Where a line end behind it is none: `$` alone takes one."""
 Text = Annotated[str, Meta(max_length=65_536)]
+Provider = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:+-]{0,127}$(?!\n)")]
+"""An execution provider, as ONNX Runtime's generic append call names it."""
+OptionName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:|/+-]{0,255}$(?!\n)")]
+"""Of a provider's option or of a session config entry."""
+CORE = r"[1-9][0-9]?(-[1-9][0-9]?)?"
+Cores = Annotated[str, Meta(pattern=rf"^(big|{CORE}(,{CORE}){{0,99}})?$(?!\n)")]
+LibraryPath = Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f]{1,4096}$(?!\n)")]
+"""Of a library of custom operators; in a bundle, its name."""
 Bytes = Annotated[int, Meta(ge=0, le=1 << 44)]
 
 OUTPUTS_LIMIT_BYTES = 1 << 31
@@ -134,8 +143,8 @@ class RunOptions(StrictStruct, frozen=True, kw_only=True):
     With `device_tensors` inputs and outputs are bound in the memory of the provider's device, and stay there.
     """
 
-    provider: Annotated[str, Meta(min_length=1, max_length=128)] = "cpu"
-    provider_options: dict[str, Text] = {}
+    provider: Provider = "cpu"
+    provider_options: dict[OptionName, Text] = {}
     flags: tuple[NnapiFlag, ...] = ()
     intra_op_threads: Annotated[int, Meta(ge=0, le=1024)] = 0
     inter_op_threads: Annotated[int, Meta(ge=0, le=1024)] = 0
@@ -143,10 +152,10 @@ class RunOptions(StrictStruct, frozen=True, kw_only=True):
     optimization_level: OptimizationLevel = OptimizationLevel.ALL
     cpu_arena: bool = True
     memory_pattern: bool = True
-    session_config: dict[str, Text] = {}
-    thread_cores: Annotated[str, Meta(max_length=256)] = ""
+    session_config: dict[OptionName, Text] = {}
+    thread_cores: Cores = ""
     thread_nice: Annotated[int, Meta(ge=-20, le=19)] = 0
-    custom_ops: Annotated[tuple[str, ...], Meta(max_length=64)] = ()
+    custom_ops: Annotated[tuple[LibraryPath, ...], Meta(max_length=64)] = ()
     allocator: Allocator = Allocator.DEFAULT
     device_tensors: bool = False
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from device_runner.spec import ElementType, TensorFile
+from device_runner.spec import ElementType, TensorFile, Text
 from pipeline.core.errors import ModelError
 from pipeline.model.random_numbers import WITHOUT_CHANCE
 
@@ -33,28 +33,28 @@ class OutputCheck(msgspec.Struct, frozen=True, kw_only=True):
     difference from what the simulator of the phone's NPU computes on the same inputs, relative as `max_rel_error`.
     """
 
-    output: str
+    output: Text
     passed: bool
     unknown: bool = False
     random_inputs: bool = False
-    constants: tuple[str, ...] = ()
+    constants: tuple[Text, ...] = ()
     """Inputs that got a constant, where nobody gave test data."""
     max_abs_error: float | None = None
     max_rel_error: float | None = None
     limit: float | None = None
     cosine: float | None = None
     top1_agreement: float | None = None
-    reason: str = ""
-    remedy: str = ""
+    reason: Text = ""
+    remedy: Text = ""
     """What to do about it; "" for what is usual (`remedy_of`)."""
     sqnr_db: float | msgspec.UnsetType | None = msgspec.UNSET
-    metric: str = ""
+    metric: Text = ""
     value: float | None = None
     """The metric of the labelled set from the device's own outputs."""
     original_value: float | None = None
     """The same of the float original's outputs, on the computer that made the artifacts."""
     from_simulator: float | None = None
-    session: str = ""
+    session: Text = ""
     """The session that judged on this computer, where memory kept it from being the app's; "" for that."""
     unequal: int | None = None
     """Of class numbers, indices and truth values: how many elements differ; `max_rel_error` is their share."""
@@ -135,16 +135,16 @@ class Tolerance(msgspec.Struct, frozen=True, kw_only=True):
 
     max_relative_error: float
     floor: float = 0.0
-    spans: dict[str, float] = {}
+    spans: dict[Text, float] = {}
     random_inputs: bool = False
-    unsteady: tuple[str, ...] = ()
-    constants: tuple[str, ...] = ()
+    unsteady: tuple[Text, ...] = ()
+    constants: tuple[Text, ...] = ()
     """Inputs that got a constant, where nobody gave test data."""
     refuted: tuple[OutputCheck, ...] = ()
-    drawn: dict[str, str] = {}
+    drawn: dict[Text, Text] = {}
     """Outputs that depend on random numbers, with what draws them: no two runs give the same."""
-    categorical: dict[str, Categorical] = {}
-    scales: tuple[str, ...] = ()
+    categorical: dict[Text, Categorical] = {}
+    scales: tuple[Text, ...] = ()
     """Outputs of whole numbers that are not categorical, though their type is usual for these."""
     min_top1_agreement: float | None = None
 

@@ -44,6 +44,9 @@ telemetry_option = click.option(
     show_default=True,
     help="off: the classes switch ONNX Runtime's telemetry off before they open a model.",
 )
+signer_option = click.option(
+    "--key", type=click.Path(path_type=Path), help="Public key, PEM, of who must have signed the bundle."
+)
 database_option = click.option(
     "--database", metavar="URL", help="SQLAlchemy URL of the results.  [default: what FOLDER was made with]"
 )

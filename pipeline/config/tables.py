@@ -8,13 +8,11 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 import msgspec
 from msgspec import Meta
 
-from device_runner.spec import Allocator, ExecutionMode, OptimizationLevel
+from device_runner.spec import Allocator, ExecutionMode, OptimizationLevel, Provider, Text
+from pipeline.core.documents import Name
 
-Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Count = Annotated[int, Meta(ge=1)]
-License = Annotated[str, Meta(min_length=1, max_length=200)]
 Seconds = Annotated[float, Meta(gt=0)]
-Release = Annotated[str, Meta(pattern=r"^1\.\d{1,2}(\.\d{1,2})?$")]
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -42,7 +40,7 @@ class Range(Table, frozen=True, kw_only=True):
     """The end of the range, itself not in it: for an embedding table of 178 rows, 178."""
 
 
-InputValue: TypeAlias = Number | str | tuple[int | float, ...] | Range
+InputValue: TypeAlias = Number | Text | tuple[int | float, ...] | Range
 """A number (a text, of strings) for every element, the elements themselves, or a range to take random ones from."""
 
 
@@ -76,7 +74,7 @@ class PreprocessConfig(Table, frozen=True, kw_only=True):
     Recordings: mono, sample rate, length, then (value - mean) * scale with values from -1 to 1.
     """
 
-    input: str | None = None
+    input: Text | None = None
     """The input that gets them; by default the only one without a value in `inputs`."""
     resize: tuple[Count, Count] | None = None
     """Height and width that images are resized to, bilinearly with antialiasing (Pillow's)."""
@@ -214,7 +212,7 @@ class RunConfig(Table, frozen=True, kw_only=True):
     cannot work are skipped and reported with the reason.
     """
 
-    provider: OneOrMore[str] = "cpu"
+    provider: OneOrMore[Provider] = "cpu"
     """Execution provider: {providers}, or any name that the library has."""
     variants: tuple[str, ...] = ("*",)
     """Glob patterns of variant names, as in `basic-*`."""

@@ -22,14 +22,11 @@ from pipeline.config.tables import (
     BuildConfig,
     Count,
     InputValue,
-    License,
-    Name,
     OneOrMore,
     OutputBudget,
     PartConfig,
     PreprocessConfig,
     Range,
-    Release,
     ReleaseConfig,
     RunConfig,
     Seconds,
@@ -37,7 +34,7 @@ from pipeline.config.tables import (
     Table,
     TuneConfig,
 )
-from pipeline.core.documents import SCHEMA, one_form
+from pipeline.core.documents import SCHEMA, License, Name, OsVersion, Release, one_form
 from pipeline.core.providers import aware_names, on_any_chip
 from pipeline.core.variant import OWN_PRECISION, Level, Style
 
@@ -168,7 +165,7 @@ class Target(Table, frozen=True, kw_only=True):
     """Android ABIs or machine architectures; default: the platform's most common one."""
     min_api_level: Annotated[int, Meta(ge=21, le=99)] | None = None
     """Lowest Android API level that the app supports; NNAPI requires 27."""
-    min_os_version: Annotated[str, Meta(pattern=r"^\d+(\.\d+)*$")] | None = None
+    min_os_version: OsVersion | None = None
     """Lowest iOS or macOS version that the app supports."""
     ort_release: Release | None = None
     """ONNX Runtime release in the app, in quotes, as in "1.29"; default: that of the installed wheel, for iOS and macOS

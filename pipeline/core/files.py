@@ -14,11 +14,12 @@ import tempfile
 import unicodedata
 import zipfile
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from device_runner import files
-from pipeline.core.errors import ConfigError, DiskError, PipelineError
+from pipeline.core.errors import CheckFailed, ConfigError, DiskError, PipelineError
 
 CHUNK_BYTES = 1 << 20
 
@@ -121,10 +122,31 @@ def write_text(path: Path, content: str) -> None:
     write_bytes(path, content.encode("utf-8"))
 
 
-def write_files(folder: Path, files: Mapping[str, str | Path]) -> None:
-    """Write what a folder gets, by its path there: texts, and copies of files."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedFile:
+    """A file whose bytes were compared with a digest, and are again where they are copied: it may change in between."""
+
+    path: Path
+    sha256: str
+
+    def require(self, found: str) -> None:
+        """Raise CheckFailed where what was copied has another digest."""
+        if found != self.sha256:
+            raise CheckFailed(
+                "a file changed while it was packed",
+                where=str(self.path),
+                why=f"its sha256 was {self.sha256} when it was verified, and is {found}",
+                remedy="nothing was written: let what changes the folder end, and run the command again",
+            )
+
+
+def write_files(folder: Path, files: Mapping[str, str | Path | VerifiedFile]) -> None:
+    """Write what a folder gets, by its path there: texts, and copies of files; CheckFailed for one that changed."""
     for name, content in files.items():
-        if isinstance(content, Path):
+        if isinstance(content, VerifiedFile):
+            copy_file(content.path, folder / name)
+            content.require(sha256_of(folder / name))
+        elif isinstance(content, Path):
             copy_file(content, folder / name)
         else:
             write_text(folder / name, content)
@@ -144,22 +166,28 @@ def copy_file(source: Path, target: Path) -> None:
             shutil.copyfile(source, temporary)
 
 
-def write_zip(path: Path, members: Mapping[str, Path | bytes]) -> None:
+def write_zip(path: Path, members: Mapping[str, Path | bytes | VerifiedFile]) -> None:
     """Write a ZIP of stored members, in order of their names, dated 1980: the same members give the same bytes.
 
-    Nothing is compressed: that would depend on the version of zlib, and models hardly get smaller.
+    Nothing is compressed: that would depend on the version of zlib, and models hardly get smaller. CheckFailed for a
+    file that changed since it was verified.
     """
     with replacing(path) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:
         for name, content in sorted(members.items()):
             info = zipfile.ZipInfo(name)
             info.create_system, info.external_attr = 3, 0o644 << 16
-            info.file_size = len(content) if isinstance(content, bytes) else content.stat().st_size
-            with archive.open(info, "w") as target:
-                if isinstance(content, bytes):
-                    target.write(content)
-                else:
-                    with content.open("rb") as source:
-                        shutil.copyfileobj(source, target, 1 << 20)
+            if isinstance(content, bytes):
+                archive.writestr(info, content)
+                continue
+            place = content.path if isinstance(content, VerifiedFile) else content
+            info.file_size = place.stat().st_size
+            digest = hashlib.sha256()
+            with archive.open(info, "w") as target, place.open("rb") as source:
+                while block := source.read(CHUNK_BYTES):
+                    digest.update(block)
+                    target.write(block)
+            if isinstance(content, VerifiedFile):
+                content.require(digest.hexdigest())
 
 
 def share_file(source: Path, target: Path) -> None:

@@ -7,6 +7,8 @@ from fnmatch import fnmatchcase
 
 import msgspec
 
+from device_runner.spec import Provider
+from pipeline.core.documents import BuildName, OptionalAbi, OptionalChip, OptionalSha256, Precision
 from pipeline.core.providers import QNN
 
 
@@ -58,9 +60,9 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
 
     level: Level
     style: Style = Style.FIXED
-    providers: tuple[str, ...] = ()
-    precision: str = ""
-    chip: str = ""
+    providers: tuple[Provider, ...] = ()
+    precision: Precision = ""
+    chip: OptionalChip = ""
 
     @property
     def name(self) -> str:
@@ -107,10 +109,10 @@ class AwareBy(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     way: Way
-    release: str = ""
-    sha256: str = ""
-    rules: str = ""
-    abi: str = ""
+    release: BuildName = ""
+    sha256: OptionalSha256 = ""
+    rules: BuildName = ""
+    abi: OptionalAbi = ""
 
     @property
     def text(self) -> str:

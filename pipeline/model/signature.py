@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from device_runner.spec import TYPES_BY_CODE, ElementType
+from device_runner.spec import TYPES_BY_CODE, ElementType, Text
 from pipeline.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ class TensorInfo(msgspec.Struct, frozen=True, kw_only=True):
     An axis of `shape` is a size, the name of a symbolic dimension, or None; `shape` is None for an unknown rank.
     """
 
-    name: str
+    name: Text
     dtype: ElementType | None
-    shape: tuple[int | str | None, ...] | None
+    shape: tuple[int | Text | None, ...] | None
 
     @property
     def fixed(self) -> bool:

@@ -8,11 +8,9 @@ written as a comment.
 import re
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import msgspec
 
 from device_runner.device import SOC_MAKER, SOC_PROPERTIES
@@ -32,6 +30,19 @@ from pipeline.config import Config, Target
 from pipeline.core.errors import ConfigError
 from pipeline.model.signature import TensorInfo
 from pipeline.release.manifest import Content, Manifest, SelectionRow, Shipped
+from pipeline.release.source_code import (
+    Code,
+    codes,
+    comment,
+    cpp_text,
+    identifier,
+    java_text,
+    joined,
+    kotlin_text,
+    render_source,
+    swift_text,
+    word,
+)
 
 JAVA_LEVELS = {
     OptimizationLevel.NONE: "NO_OPT",
@@ -60,34 +71,29 @@ class SessionCalls:
     """How a language sets session options: its levels, a template for each setting that it can make, its literals."""
 
     levels: Mapping[OptimizationLevel, str]
-    settings: Mapping[str, str]
-    text: Callable[[str], str]
+    settings: Mapping[str, Code]
+    text: Callable[[str], Code]
 
 
-ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
-CONTROL = re.compile("[\x00-\x1f\x7f]")
-
-
-def session_calls(language: SessionCalls, options: RunOptions) -> Iterator[str]:
+def session_calls(language: SessionCalls, options: RunOptions) -> Iterator[Code]:
     """What sets `options` in a language, the provider apart; nothing for settings that it lacks."""
     if "bind" not in language.settings:
         options = without_capture(options)
-    numbers = ", ".join(map(str, cores_from_zero(options.thread_cores))) if options.thread_cores != BIG_CORES else ""
-    cores = "FastCores()" if options.thread_cores == BIG_CORES else f"{{{numbers}}}"
+    level = language.levels.get(options.optimization_level)
     values: dict[str, object] = {
-        "level": language.levels.get(options.optimization_level),
+        "level": level and identifier(level),
         "intra": options.intra_op_threads,
         "inter": options.inter_op_threads,
         "parallel": options.execution_mode is ExecutionMode.PARALLEL,
         "pattern": not options.memory_pattern,
         "arena": not options.cpu_arena,
-        "threads": _places_threads(options) and f"{cores}, {options.thread_nice}",
+        "threads": _places_threads(options) and Code("{}, {}").format(_cores(options), options.thread_nice),
         "bind": options.captures_graph or options.device_tensors,
-        "allocator": options.allocator is not Allocator.DEFAULT and options.allocator,
+        "allocator": options.allocator is not Allocator.DEFAULT and identifier(options.allocator.value),
     }
     for setting, value in values.items():
         if value and setting in language.settings:
-            yield language.settings[setting].format(value)
+            yield language.settings[setting].format(*([] if value is True else [value]))
     for name in options.custom_ops:
         if call := language.settings.get(_registers(name)):
             yield call.format(language.text(name))
@@ -105,6 +111,12 @@ def without_capture(options: RunOptions) -> RunOptions:
         provider_options={key: value for key, value in options.provider_options.items() if key != capture},
         session_config={k: v for k, v in options.session_config.items() if not k.endswith(f".{capture}")},
     )
+
+
+def _cores(options: RunOptions) -> Code:
+    if options.thread_cores == BIG_CORES:
+        return Code("FastCores()")
+    return Code("{{{}}}").format(joined(cores_from_zero(options.thread_cores)))
 
 
 def _places_threads(options: RunOptions) -> bool:
@@ -136,14 +148,11 @@ def _registers(library: str) -> str:
     return "linked_ops" if library.endswith(".zip") else "custom_ops"
 
 
-ALLOCATOR = "Start the process with LD_PRELOAD=lib{}.so: no API replaces the allocator."
-"""What stands for a call in the comments of languages for Linux."""
-
-
-def _lacking(name: str, language: SessionCalls, options: RunOptions) -> Iterator[str]:
+def _lacking(name: str, language: SessionCalls, options: RunOptions) -> Iterator[Code]:
     """A comment on what a language has no call for."""
     if missing := lacks(language, options):
-        yield f"// The {name} API cannot set {', '.join(missing)}: use the C++ API for the same times."
+        text = Code("// The {} API cannot set {}: use the C++ API for the same times.")
+        yield text.format(comment(name), comment(", ".join(missing)))
 
 
 def code_for(platform: str, options: RunOptions, file: str) -> dict[str, tuple[str, ...]]:
@@ -158,8 +167,8 @@ FIRST_RUN = "// The first run compiles shaders, for seconds: not on the main thr
 """A comment that all of these languages share."""
 
 
-def _no_gpu(options: RunOptions) -> str:
-    return f"{provider_named(options.provider).title} is not there, so the CPU runs the model"
+def _no_gpu(options: RunOptions) -> Code:
+    return Code("{} is not there, so the CPU runs the model").format(word(provider_named(options.provider).title))
 
 
 def kotlin(options: RunOptions, file: str) -> tuple[str, ...]:
@@ -173,9 +182,12 @@ def kotlin(options: RunOptions, file: str) -> tuple[str, ...]:
             *kotlin_calls(options),
             "// From a file:",
             "val session = environment.createSession(path, options)",
-            "// Or from the bytes of an asset, in place of the line before:",
-            f"// val bytes = context.assets.open({kotlin_text(file)}).use {{ it.readBytes() }}",
-            "// val session = environment.createSession(bytes, options)",
+            "// Or from an asset that the app stores uncompressed, where it lies: bytes that are read fill the heap.",
+            f"// val bytes = context.assets.openFd({kotlin_text(file)}).use {{ asset ->",
+            "//     val channel = asset.createInputStream().channel",
+            "//     channel.use { it.map(FileChannel.MapMode.READ_ONLY, asset.startOffset, asset.declaredLength) }",
+            "// }",
+            "// val session = environment.createSession(bytes, options)  // ONNX Runtime 1.20 and later",
         )
     return (
         *(f"import {name}" for name in (*_jvm_imports(options), "ai.onnxruntime.OrtException")),
@@ -199,7 +211,7 @@ def kotlin(options: RunOptions, file: str) -> tuple[str, ...]:
     )
 
 
-def kotlin_calls(options: RunOptions) -> list[str]:
+def kotlin_calls(options: RunOptions) -> list[Code]:
     """The statements of Kotlin that set `options`, an OrtSession.SessionOptions of that name."""
     calls = session_calls(KOTLIN, options)
     return [*calls, *_lacking("Java", KOTLIN, options), *_jvm_provider(options, _kotlin_map)]
@@ -216,7 +228,7 @@ def java(options: RunOptions, file: str) -> tuple[str, ...]:
             "OrtEnvironment environment = OrtEnvironment.getEnvironment();",
             "OrtSession.SessionOptions options = new OrtSession.SessionOptions();",
             *java_calls(options),
-            f"// From a file ({file}):",
+            f"// From a file ({comment(file)}):",
             "OrtSession session = environment.createSession(path, options);",
             "// Or from its bytes, in place of the line before:",
             "// OrtSession session = environment.createSession(bytes, options);",
@@ -246,7 +258,7 @@ def java(options: RunOptions, file: str) -> tuple[str, ...]:
     )
 
 
-def java_calls(options: RunOptions, mapping: Callable[[Mapping[str, str]], str] | None = None) -> list[str]:
+def java_calls(options: RunOptions, mapping: Callable[[Mapping[str, str]], Code] | None = None) -> list[Code]:
     """The statements of Java that set `options`, an OrtSession.SessionOptions of that name.
 
     `mapping` writes a map of strings; by default `Map.of`, which Java 8 does not have.
@@ -255,9 +267,9 @@ def java_calls(options: RunOptions, mapping: Callable[[Mapping[str, str]], str] 
     return _ended([*calls, *_lacking("Java", JAVA, options), *_jvm_provider(options, mapping or _java_map)])
 
 
-def _ended(calls: Iterable[str]) -> list[str]:
+def _ended(calls: Iterable[Code]) -> list[Code]:
     """Calls of Java as statements; comments as they are."""
-    return [call if call.startswith("//") else f"{call};" for call in calls]
+    return [call if call.startswith("//") else Code("{};").format(call) for call in calls]
 
 
 def _jvm_imports(options: RunOptions) -> tuple[str, ...]:
@@ -270,26 +282,30 @@ def has_java_call(provider: str) -> bool:
     return provider == CPU or bool(provider_named(provider).java)
 
 
-def _jvm_provider(options: RunOptions, mapping: Callable[[Mapping[str, str]], str]) -> list[str]:
+def _jvm_provider(options: RunOptions, mapping: Callable[[Mapping[str, str]], Code]) -> list[Code]:
     options = without_capture(options)
     provider = provider_named(options.provider)
     if provider.name == CPU:
         return []
     if not has_java_call(options.provider):
-        return [f"// The Java API has no call for the provider {comment_text(options.provider)}: use the C++ API."]
-    if provider.has_flags:
-        flags = ", ".join(f"NNAPIFlags.{flag.value}" for flag in options.flags)
-        return [f"options.{provider.java}({f'EnumSet.of({flags})' if flags else ''})"]
-    return [f"options.{provider.java}({mapping(options.provider_options) if provider.has_options else ''})"]
+        text = Code("// The Java API has no call for the provider {}: use the C++ API.")
+        return [text.format(word(options.provider))]
+    given = Code("")
+    if provider.has_flags and options.flags:
+        flags = [Code("NNAPIFlags.{}").format(identifier(flag.value)) for flag in options.flags]
+        given = Code("EnumSet.of({})").format(joined(flags))
+    elif provider.has_options:
+        given = mapping(options.provider_options)
+    return [Code("options.{}({})").format(identifier(provider.java), given)]
 
 
-def _java_map(values: Mapping[str, str]) -> str:
-    return f"Map.of({', '.join(f'{java_text(key)}, {java_text(value)}' for key, value in sorted(values.items()))})"
+def _java_map(values: Mapping[str, str]) -> Code:
+    return Code("Map.of({})").format(joined(java_text(text) for pair in sorted(values.items()) for text in pair))
 
 
-def _kotlin_map(values: Mapping[str, str]) -> str:
-    pairs = ", ".join(f"{kotlin_text(key)} to {kotlin_text(value)}" for key, value in sorted(values.items()))
-    return f"mapOf({pairs})" if pairs else "emptyMap()"
+def _kotlin_map(values: Mapping[str, str]) -> Code:
+    pairs = [Code("{} to {}").format(kotlin_text(key), kotlin_text(value)) for key, value in sorted(values.items())]
+    return Code("mapOf({})").format(joined(pairs)) if pairs else Code("emptyMap()")
 
 
 def swift(options: RunOptions, file: str) -> tuple[str, ...]:
@@ -333,24 +349,24 @@ def swift(options: RunOptions, file: str) -> tuple[str, ...]:
     )
 
 
-def swift_calls(options: RunOptions) -> Iterator[str]:
+def swift_calls(options: RunOptions) -> Iterator[Code]:
     """The statements of Swift that set `options`, an ORTSessionOptions of that name; a comment for what it lacks."""
     if any(_registers(name) == "linked_ops" for name in options.custom_ops):
-        yield "// The app links the bundle's xcframework; a bridging header declares its RegisterCustomOps."
+        yield Code("// The app links the bundle's xcframework; a bridging header declares its RegisterCustomOps.")
     yield from session_calls(SWIFT, options)
     yield from _lacking("Objective-C", SWIFT, options)
     yield from _swift_provider(options)
 
 
-def _swift_provider(options: RunOptions) -> Iterator[str]:
+def _swift_provider(options: RunOptions) -> Iterator[Code]:
     provider = provider_named(options.provider)
     if provider.never_on("ios"):
-        yield f"// {provider.title} is {provider.owner}'s."
+        yield Code("// {} is {}'s.").format(comment(provider.title), comment(provider.owner))
     elif provider.name != CPU:
-        given = without_capture(options).provider_options
-        pairs = ", ".join(f"{swift_text(key)}: {swift_text(value)}" for key, value in sorted(given.items()))
-        name = swift_text(provider.append_name)
-        yield f"try options.appendExecutionProvider({name}, providerOptions: [{pairs or ':'}])"
+        given = sorted(without_capture(options).provider_options.items())
+        pairs = [Code("{}: {}").format(swift_text(key), swift_text(value)) for key, value in given]
+        call = Code("try options.appendExecutionProvider({}, providerOptions: [{}])")
+        yield call.format(swift_text(provider.append_name), joined(pairs) if pairs else Code(":"))
 
 
 def cpp(options: RunOptions, file: str) -> tuple[str, ...]:
@@ -376,116 +392,89 @@ def cpp(options: RunOptions, file: str) -> tuple[str, ...]:
         "Ort::SessionOptions options;",
         *cpp_calls(options),
         *by_devices,
-        f"// From a file ({file}):",
+        f"// From a file ({comment(file)}):",
         "Ort::Session session(environment, path, options);",
         "// Or from its bytes, in place of the line before:",
         "// Ort::Session session(environment, bytes.data(), bytes.size(), options);",
     )
 
 
-def _cpp_map(options: RunOptions) -> str:
+def _cpp_map(options: RunOptions) -> Code:
     given = sorted(options.provider_options.items())
-    return f"{{{', '.join(f'{{{cpp_text(key)}, {cpp_text(value)}}}' for key, value in given)}}}"
+    return Code("{{{}}}").format(
+        joined(Code("{{{}, {}}}").format(cpp_text(key), cpp_text(value)) for key, value in given)
+    )
 
 
-def cpp_helpers(ways: Iterable[RunOptions]) -> list[str]:
+def cpp_helpers(ways: Iterable[RunOptions]) -> list[Code]:
     """What C++ needs before the calls that set any of these options."""
     ways = list(ways)
-    lines = render_source("pipeline.release", "threads.jinja").splitlines() if any(map(_places_threads, ways)) else []
+    lines = [render_source("pipeline.release", "threads.jinja").stripped()] if any(map(_places_threads, ways)) else []
     linked = any(_registers(name) == "linked_ops" for way in ways for name in way.custom_ops)
-    declared = 'extern "C" OrtStatus* ORT_API_CALL RegisterCustomOps(OrtSessionOptions*, const OrtApiBase*);'
+    declared = Code('extern "C" OrtStatus* ORT_API_CALL RegisterCustomOps(OrtSessionOptions*, const OrtApiBase*);')
     return [*lines, declared] if linked else lines
 
 
-def cpp_calls(options: RunOptions) -> Iterator[str]:
+def cpp_calls(options: RunOptions) -> Iterator[Code]:
     """The statements of C++ that set `options`, an Ort::SessionOptions of that name."""
     yield from session_calls(CPP, options)
     provider = provider_named(options.provider)
     if provider.has_flags:
-        flags = " | ".join(f"NNAPI_FLAG_{flag.value}" for flag in options.flags) or "NNAPI_FLAG_USE_NONE"
-        yield f"Ort::ThrowOnError(OrtSessionOptionsAppendExecutionProvider_{provider.function}(options, {flags}));"
+        flags = [Code("NNAPI_FLAG_{}").format(identifier(flag.value)) for flag in options.flags]
+        call = Code("Ort::ThrowOnError(OrtSessionOptionsAppendExecutionProvider_{}(options, {}));")
+        yield call.format(identifier(provider.function), joined(flags or [Code("NNAPI_FLAG_USE_NONE")], " | "))
     elif provider.owner == "NVIDIA":
-        yield f"Ort::{provider.function}ProviderOptions {provider.name};"
-        yield f"{provider.name}.Update({_cpp_map(options)});"
-        yield f"options.AppendExecutionProvider_{provider.function}_V2(*{provider.name});"
+        name, function = identifier(provider.name), identifier(provider.function)
+        yield Code("Ort::{}ProviderOptions {};").format(function, name)
+        yield Code("{}.Update({});").format(name, _cpp_map(options))
+        yield Code("options.AppendExecutionProvider_{}_V2(*{});").format(function, name)
     elif provider.name != CPU:
-        yield f"options.AppendExecutionProvider({cpp_text(provider.append_name)}, {_cpp_map(options)});"
-
-
-def java_text(text: str) -> str:
-    """A string literal of Java; control characters by their number."""
-    return _literal(text, "\\u{:04x}")
-
-
-def kotlin_text(text: str) -> str:
-    """A string literal of Kotlin; control characters by their number."""
-    return java_text(text).replace("$", "\\$")
-
-
-def swift_text(text: str) -> str:
-    """A string literal of Swift; control characters by their number."""
-    return _literal(text, "\\u{{{:x}}}")
-
-
-def cpp_text(text: str) -> str:
-    """A string literal of C++; control characters by their number."""
-    return _literal(text, "\\{:03o}")
-
-
-def _literal(text: str, numbered: str) -> str:
-    """Text between double quotes; `numbered` is how the language writes a character by its number."""
-    plain = (ESCAPES.get(char) or (numbered.format(ord(char)) if CONTROL.match(char) else char) for char in text)
-    return f'"{"".join(plain)}"'
-
-
-def comment_text(text: str) -> str:
-    """Text that cannot end a comment."""
-    return re.sub(r"[^\w.-]", "_", text)
+        yield Code("options.AppendExecutionProvider({}, {});").format(cpp_text(provider.append_name), _cpp_map(options))
 
 
 JAVA = SessionCalls(
     levels=JAVA_LEVELS,
-    settings={
-        "level": "options.setOptimizationLevel(OrtSession.SessionOptions.OptLevel.{})",
-        "intra": "options.setIntraOpNumThreads({})",
-        "inter": "options.setInterOpNumThreads({})",
-        "parallel": "options.setExecutionMode(OrtSession.SessionOptions.ExecutionMode.PARALLEL)",
-        "pattern": "options.setMemoryPatternOptimization(false)",
-        "arena": "options.setCPUArenaAllocator(false)",
-        "entry": "options.addConfigEntry({}, {})",
-        "allocator": f"// {ALLOCATOR}",
-        "custom_ops": "options.registerCustomOpLibrary({})",
-    },
+    settings=codes(
+        level="options.setOptimizationLevel(OrtSession.SessionOptions.OptLevel.{})",
+        intra="options.setIntraOpNumThreads({})",
+        inter="options.setInterOpNumThreads({})",
+        parallel="options.setExecutionMode(OrtSession.SessionOptions.ExecutionMode.PARALLEL)",
+        pattern="options.setMemoryPatternOptimization(false)",
+        arena="options.setCPUArenaAllocator(false)",
+        entry="options.addConfigEntry({}, {})",
+        allocator="// Start the process with LD_PRELOAD=lib{}.so: no API replaces the allocator.",
+        custom_ops="options.registerCustomOpLibrary({})",
+    ),
     text=java_text,
 )
 """Statements without their semicolon."""
 KOTLIN = replace(JAVA, text=kotlin_text)
 SWIFT = SessionCalls(
     levels=SWIFT_LEVELS,
-    settings={
-        "level": "try options.setGraphOptimizationLevel(.{})",
-        "intra": "try options.setIntraOpNumThreads({})",
-        "entry": "try options.addConfigEntry(withKey: {}, value: {})",
-        "linked_ops": "try options.registerCustomOps(functionPointer: RegisterCustomOps)",
-    },
+    settings=codes(
+        level="try options.setGraphOptimizationLevel(.{})",
+        intra="try options.setIntraOpNumThreads({})",
+        entry="try options.addConfigEntry(withKey: {}, value: {})",
+        linked_ops="try options.registerCustomOps(functionPointer: RegisterCustomOps)",
+    ),
     text=swift_text,
 )
 CPP = SessionCalls(
     levels=CPP_LEVELS,
-    settings={
-        "level": "options.SetGraphOptimizationLevel({});",
-        "intra": "options.SetIntraOpNumThreads({});",
-        "inter": "options.SetInterOpNumThreads({});",
-        "parallel": "options.SetExecutionMode(ORT_PARALLEL);",
-        "pattern": "options.DisableMemPattern();",
-        "arena": "options.DisableCpuMemArena();",
-        "threads": "PlaceThreads(options, {});",
-        "entry": "options.AddConfigEntry({}, {});",
-        "bind": "// Measured so: bind inputs and outputs in GPU memory (Ort::IoBinding), and run with these.",
-        "allocator": f"// {ALLOCATOR}",
-        "custom_ops": "options.RegisterCustomOpsLibrary({});",
-        "linked_ops": "Ort::ThrowOnError(RegisterCustomOps(options, OrtGetApiBase()));",
-    },
+    settings=codes(
+        level="options.SetGraphOptimizationLevel({});",
+        intra="options.SetIntraOpNumThreads({});",
+        inter="options.SetInterOpNumThreads({});",
+        parallel="options.SetExecutionMode(ORT_PARALLEL);",
+        pattern="options.DisableMemPattern();",
+        arena="options.DisableCpuMemArena();",
+        threads="PlaceThreads(options, {});",
+        entry="options.AddConfigEntry({}, {});",
+        bind="// Measured so: bind inputs and outputs in GPU memory (Ort::IoBinding), and run with these.",
+        allocator="// Start the process with LD_PRELOAD=lib{}.so: no API replaces the allocator.",
+        custom_ops="options.RegisterCustomOpsLibrary({});",
+        linked_ops="Ort::ThrowOnError(RegisterCustomOps(options, OrtGetApiBase()));",
+    ),
     text=cpp_text,
 )
 
@@ -579,28 +568,11 @@ def _words(text: str) -> list[str]:
     return [word[:1].upper() + word[1:] for word in re.findall(r"[A-Za-z0-9]+", text)]
 
 
-def tensor_text(tensor: TensorInfo) -> str:
+def tensor_text(tensor: TensorInfo) -> Code:
     """Name, type and shape, for a comment."""
-    axes = ["?" if axis is None else comment_text(str(axis)) for axis in tensor.shape or ()]
-    shape = "any shape" if tensor.shape is None else " x ".join(axes) or "a scalar"
-    return f"{comment_text(tensor.name)}: {tensor.dtype}, {shape}"
-
-
-@cache
-def _templates(package: str) -> jinja2.Environment:
-    return jinja2.Environment(
-        loader=jinja2.PackageLoader(package),
-        autoescape=False,  # noqa: S701 - Java and Swift, not HTML: literals and comments are made by app_code
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-
-
-def render_source(package: str, template: str, /, **values: object) -> str:
-    """Source code from a template in the folder `templates` of a package; a value that is missing is an error."""
-    return _templates(package).get_template(template).render(values)
+    axes = [Code("?") if axis is None else word(str(axis)) for axis in tensor.shape or ()]
+    shape = Code("any shape") if tensor.shape is None else joined(axes, " x ") if axes else Code("a scalar")
+    return Code("{}: {}, {}").format(word(tensor.name), word(str(tensor.dtype)), shape)
 
 
 PICKING = """\
@@ -686,7 +658,7 @@ ONNX Runtime gives 16-bit floats out as 32-bit ones. Its Java API cannot make te
 
 
 def contexts_of(content: Content, target: str, model: str, asset: Callable[[str], str]) -> list[dict[str, Any]]:
-    """What the NPU of each chip runs of a target's model, for templates: paths of assets are literals of Java.
+    """What the NPU of each chip runs of a target's model, for templates.
 
     `asset` gives the path among the assets of a file of the bundle.
     """
@@ -697,9 +669,9 @@ def contexts_of(content: Content, target: str, model: str, asset: Callable[[str]
             "generation": CHIPS[context.chip].htp_arch if context.chip in CHIPS else 0,
             "compatibility": context.compatibility,
             "min_api_level": context.min_api_level,
-            "asset": java_text(asset(context.file)),
+            "asset": asset(context.file),
             "sha256": digests[context.file],
-            "binary": java_text(asset(context.binary)),
+            "binary": asset(context.binary),
             "binary_sha256": digests[context.binary],
         }
         for context in content.contexts

@@ -19,13 +19,34 @@ from msgspec import Meta
 
 from device_runner.files import INVISIBLE, decode_json, read_regular
 from device_runner.result import epoch_ms, utc_now
-from device_runner.spec import ElementType, RunOptions
+from device_runner.spec import ElementType, Provider, RunOptions, Sha256, Text
 from pipeline.check.compare import Tolerance
 from pipeline.check.library_proof import PROOFS, LibraryProof
 from pipeline.config.tables import InputValue, PreprocessConfig
-from pipeline.core.documents import decode_document
+from pipeline.core.documents import (
+    Abi,
+    AnyRelease,
+    Chip,
+    Compatibility,
+    FilePath,
+    Line,
+    ModelFile,
+    ModelName,
+    Name,
+    OptionalAbi,
+    OptionalLicense,
+    OptionalModelFile,
+    OptionalModelName,
+    OptionalSha256,
+    OsVersion,
+    PlatformName,
+    QnnRelease,
+    ReferenceName,
+    WordOrNone,
+    decode_document,
+)
 from pipeline.core.errors import CheckFailed, ConfigError
-from pipeline.core.files import sha256_of
+from pipeline.core.files import VerifiedFile, sha256_of
 from pipeline.core.variant import AwareBy, Variant
 from pipeline.model.signature import TensorInfo
 
@@ -51,38 +72,38 @@ MEASURED_FILE = "evidence/measured.md"
 class BundledFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file of the bundle by its path inside it."""
 
-    path: Annotated[str, Meta(pattern=r"^(?!/)(?!.*(^|/)\.\.(/|$)).+$")]
+    path: FilePath
     """Relative, with `/`, and never out of the bundle: a manifest may come from anywhere."""
     size_bytes: Annotated[int, Meta(ge=0)]
-    sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+    sha256: Sha256
 
 
 class Shipped(msgspec.Struct, frozen=True, kw_only=True):
     """What ships to one target for one model, how the app must open it, and why this one."""
 
-    target: str
-    platform: str
-    model: str
-    model_sha256: str
+    target: Name
+    platform: PlatformName
+    model: ModelName
+    model_sha256: Sha256
     variant: Variant
-    file: str
-    weights: str = ""
+    file: ModelFile
+    weights: OptionalModelFile = ""
     """The file beside it that has its weights and those of other sizes of the model; "" where they are in it."""
-    semantic_digest: str
+    semantic_digest: Sha256
     aware_by: AwareBy | None = None
     """What made a provider-aware file: a session with our claims, or that of a library by its sha256."""
-    steps: tuple[str, ...] = ()
+    steps: tuple[Text, ...] = ()
     """The passes that the model went through before conversion, as the command line writes them."""
     runs: Annotated[tuple[RunOptions, ...], Meta(min_length=1)]
     """Every way in which the config lets this artifact run there, the chosen one first."""
-    ort_release: str
+    ort_release: AnyRelease
     min_api_level: int | None = None
-    min_os_version: str | None = None
-    abis: tuple[str, ...] = ()
+    min_os_version: OsVersion | None = None
+    abis: tuple[Abi, ...] = ()
     """The target's ABIs as its config names them; () where it names none."""
-    library: str = ""
+    library: Line = ""
     """The library that the target names: its file's name, or a release as in android:1.29.0."""
-    library_kind: str = ""
+    library_kind: WordOrNone = ""
     """Whether the library is full, extended or minimal, as far as it is known."""
     loading: Literal["mapped", "path"] | None = None
     """How it was loaded when it was measured: its bytes mapped and read where they lie, or by its path; None where it
@@ -103,10 +124,10 @@ class SelectionRow(msgspec.Struct, frozen=True, kw_only=True):
     at most its own. The last row of each target and model fits every device.
     """
 
-    target: str
-    model: str
-    soc: str = ""
-    abi: str = ""
+    target: Name
+    model: ModelName
+    soc: Line = ""
+    abi: OptionalAbi = ""
     min_api_level: int = 0
     ships: Annotated[int, Meta(ge=0)]
 
@@ -120,20 +141,20 @@ class ShippedContext(msgspec.Struct, frozen=True, kw_only=True):
     of the provider that belongs to it. `not_run` says why no computer has run it, "" where one has.
     """
 
-    target: str
-    model: str
-    model_sha256: str
+    target: Name
+    model: ModelName
+    model_sha256: Sha256
     variant: Variant
-    chip: Annotated[str, Meta(pattern=r"^[A-Z]{2,3}\d{3,5}[A-Z]?$")]
-    file: str
-    binary: str
-    compatibility: Annotated[str, Meta(pattern=r"^[\w:.,-]{0,500}$")]
-    qairt: str
-    plugin: str
-    ort_release: str
+    chip: Chip
+    file: ModelFile
+    binary: ModelFile
+    compatibility: Compatibility
+    qairt: QnnRelease
+    plugin: QnnRelease
+    ort_release: AnyRelease
     min_api_level: int
-    steps: tuple[str, ...] = ()
-    not_run: str = ""
+    steps: tuple[Text, ...] = ()
+    not_run: Text = ""
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -148,22 +169,22 @@ class ModelSignature(msgspec.Struct, frozen=True, kw_only=True):
     `preprocess` and `values` are how the config makes inputs of test data; the app must do the same.
     """
 
-    model: str
+    model: ModelName
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
-    dimensions: dict[str, int] = {}
-    guessed: tuple[str, ...] = ()
+    dimensions: dict[Text, int] = {}
+    guessed: tuple[Text, ...] = ()
     preprocess: PreprocessConfig | None = None
-    values: dict[str, InputValue] = {}
-    size_of: str = ""
+    values: dict[Text, InputValue] = {}
+    size_of: OptionalModelName = ""
     """The model of open sizes that this is one size of; "" for others."""
-    padding: dict[str, int | float] = {}
+    padding: dict[Text, int | float] = {}
     """By input, what an app fills up inputs with that are smaller than a size."""
-    license: str = ""
+    license: OptionalLicense = ""
     """As the config has it; "" where nobody said it."""
     optional_inputs: tuple[TensorInfo, ...] = ()
     """Inputs with a value in the file, which apps may leave out."""
-    constant_inputs: tuple[str, ...] = ()
+    constant_inputs: tuple[Text, ...] = ()
     """Optional inputs of the original model that are constants in the file: apps cannot set them."""
 
 
@@ -176,15 +197,15 @@ class AppRule(msgspec.Struct, frozen=True, kw_only=True):
     another one the app's code does not fit.
     """
 
-    target: str
-    lowest_release: str
-    below_release: str
+    target: Name
+    lowest_release: AnyRelease
+    below_release: AnyRelease
     format_version: int
-    providers: tuple[str, ...]
-    custom_domains: tuple[str, ...] = ()
-    operators_sha256: str = ""
-    signature_sha256: str
-    library_license: str = ""
+    providers: tuple[Provider, ...]
+    custom_domains: tuple[Text, ...] = ()
+    operators_sha256: OptionalSha256 = ""
+    signature_sha256: Sha256
+    library_license: OptionalLicense = ""
 
 
 class Fallback(StrEnum):
@@ -201,7 +222,7 @@ class Fallback(StrEnum):
 class KeptTensor(BundledFile, frozen=True, kw_only=True):
     """A tensor in a file of the bundle: raw little-endian elements in C order."""
 
-    name: str
+    name: Text
     dtype: ElementType
     shape: tuple[Annotated[int, Meta(ge=0)], ...]
 
@@ -213,7 +234,7 @@ class KeptReference(msgspec.Struct, frozen=True, kw_only=True):
     whether an output passes.
     """
 
-    model: str
+    model: ReferenceName
     """The name of the model; of one in another precision with that behind, as in mnist@u8s8pc."""
     inputs: tuple[KeptTensor, ...] = ()
     outputs: tuple[KeptTensor, ...] = ()
@@ -223,8 +244,8 @@ class KeptReference(msgspec.Struct, frozen=True, kw_only=True):
 class Content(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that the inputs decide."""
 
-    name: str
-    made_with: dict[str, str]
+    name: Line
+    made_with: dict[Line, Line]
     files: tuple[BundledFile, ...]
     ships: tuple[Shipped, ...]
     models: tuple[ModelSignature, ...] = ()
@@ -237,7 +258,7 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
     """What an app needs, for each target."""
     rollback: tuple[Fallback, ...] = ()
     """The order in which an app falls back."""
-    do_not_ship: tuple[str, ...] = ()
+    do_not_ship: tuple[Text, ...] = ()
     """Why it must not ship, where a library that it ships with refused it: a part of the content, so that nobody can
     take it out and leave the digest as it was."""
 
@@ -266,9 +287,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     version: int = MANIFEST_VERSION
     content: Content
-    content_sha256: str
+    content_sha256: Sha256
     references: tuple[KeptReference, ...] = ()
-    evidence: dict[str, Any] = {}
+    evidence: dict[Line, Any] = {}
     reports: tuple[BundledFile, ...] = ()
     """The evidence for people: files that differ from run to run, as it does."""
     made_at: Annotated[str, Meta(pattern=INSTANT)]
@@ -279,6 +300,18 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         """Every file of the bundle beside the manifest and its seal."""
         kept = [tensor for reference in self.references for tensor in (*reference.inputs, *reference.outputs)]
         return (*self.content.files, *kept, *self.reports)
+
+    def verified(self, folder: Path, path: str) -> VerifiedFile:
+        """A file of the bundle in a folder, to be copied as it was verified; ConfigError where none is listed."""
+        listed = next((file for file in self.files if file.path == path), None)
+        if listed is None:
+            raise ConfigError(
+                f"the bundle does not list the file {path[:SHOWN]}",
+                where=str(folder),
+                why="it was added after the bundle was verified",
+                remedy="get the bundle from its source again, or make it again",
+            )
+        return VerifiedFile(path=folder / path, sha256=listed.sha256)
 
     @property
     def proofs(self) -> tuple[LibraryProof, ...]:

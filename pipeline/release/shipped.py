@@ -75,6 +75,7 @@ from pipeline.release.manifest import (
     Shipped,
     ShippedContext,
 )
+from pipeline.release.source_code import Code, code
 from pipeline.required_ops import RequiredOps, covers, read_config
 from pipeline.required_ops.value import KNOWN_DOMAINS
 
@@ -688,17 +689,18 @@ class SizedInput:
         return self.padding is not None
 
     @property
-    def number(self) -> str:
+    def number(self) -> Code:
         """The padding as the languages write numbers."""
-        return repr((float if self.dtype and "float" in self.dtype else int)(self.padding or 0))
+        return code((float if self.dtype and "float" in self.dtype else int)(self.padding or 0))
 
     @property
-    def jvm_number(self) -> str:
+    def jvm_number(self) -> Code:
         """The same in Java and Kotlin, which have 16-bit floats by their bits, as integers."""
         packed = {ElementType.FLOAT16: "<e", ElementType.BFLOAT16: "<f"}.get(self.dtype or ElementType.FLOAT32)
         if packed:
-            return f"{int.from_bytes(struct.pack(packed, self.padding)[-2:], 'little')}L"
-        return self.number if "." in self.number or "e" in self.number else f"{self.number}L"
+            bits = int.from_bytes(struct.pack(packed, self.padding)[-2:], "little")
+            return Code("{}L").format(bits)
+        return self.number if "." in self.number or "e" in self.number else Code("{}L").format(self.number)
 
 
 def sizes_of(content: Content, target: str) -> list[tuple[ModelSignature, ...]]:

@@ -35,7 +35,9 @@ from pipeline.release.manifest import (
     SEAL_FILE,
     SIGNATURE_FILE,
     Manifest,
+    refuse_unproven,
     sealed,
+    verify_bundle,
 )
 
 if TYPE_CHECKING:
@@ -463,6 +465,18 @@ def verify_signed(folder: Path, manifest: Manifest, key: Path) -> Signed:
     if [file.digest for file in statement.subject] != [file.digest for file in _subjects(folder, manifest)]:
         raise _refusal(folder, ATTESTATION_FILE, "it is the attestation of another bundle")
     return fingerprint(public), statement.predicate
+
+
+def verified_bundle(folder: Path, key: Path | None) -> Manifest:
+    """The manifest of a bundle that is whole and may ship, signed by the owner of a public key where one is given.
+
+    Raises as `verify_bundle`, `refuse_unproven` and `verify_signed`.
+    """
+    manifest = verify_bundle(folder)
+    refuse_unproven(folder, manifest)
+    if key:
+        verify_signed(folder, manifest, key)
+    return manifest
 
 
 def results_text(result: AttestedTests) -> str:

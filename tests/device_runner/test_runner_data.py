@@ -15,12 +15,14 @@ from device_runner.result import Failure, FailureKind, RunResult, Status, utc_no
 from device_runner.spec import ELEMENT_BYTES, ONNX_CODES, ElementType, RunOptions, RunSpec, decode_spec, encode
 
 TEXT = st.text(max_size=40)
+NAMES = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.:|/+-]{0,40}", fullmatch=True)
+"""Of options."""
 
 
 @given(
-    provider=st.text(min_size=1, max_size=40),
-    options=st.dictionaries(TEXT, TEXT, max_size=4),
-    config=st.dictionaries(TEXT, TEXT, max_size=4),
+    provider=st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.:+-]{0,40}", fullmatch=True),
+    options=st.dictionaries(NAMES, TEXT, max_size=4),
+    config=st.dictionaries(NAMES, TEXT, max_size=4),
     model=TEXT,
 )
 def test_a_spec_survives_json(provider: str, options: dict[str, str], config: dict[str, str], model: str) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from pipeline.cli.command import Command
-from pipeline.cli.options import telemetry_option
+from pipeline.cli.options import signer_option, telemetry_option
 from pipeline.cli.outputs import Outputs, json_option
 
 CONFLICT = """
@@ -29,6 +29,7 @@ com.microsoft.onnxruntime:onnxruntime-android, Gradle names the conflict; to tak
 @click.option("--package", "java_name", help="Java package of the classes.  [default: from group and artifact]")
 @click.option("--target", metavar="NAME", help="Target of the config.  [default: the only one for Android]")
 @telemetry_option
+@signer_option
 @click.option(
     "--runtime",
     metavar="AAR",
@@ -45,21 +46,20 @@ com.microsoft.onnxruntime:onnxruntime-android, Gradle names the conflict; to tak
 @json_option
 def android(
     bundle: Path, output: Path, group: str, artifact: str | None, version: str, java_name: str | None,
-    target: str | None, telemetry: str, runtime: str | None, pack_folder: Path | None,
+    target: str | None, telemetry: str, key: Path | None, runtime: str | None, pack_folder: Path | None,
     outputs: Outputs,
 ) -> None:  # fmt: skip
     """Write the models of BUNDLE as an Android library into a Maven repository, with classes that open them.
 
     The library has the models as assets, and for each model a class that opens it with the session options that it was
     released with: those of the device's class where a search told classes apart. Needs a JDK. The bundle is verified
-    first.
+    first: give the maker's public key (--key) for one that is not your own.
     """
     from pipeline.config import AndroidRelease, Telemetry
     from pipeline.features.android.library import android_library
-    from pipeline.release.manifest import refuse_unproven, verify_bundle
+    from pipeline.release.signature import verified_bundle
 
-    manifest = verify_bundle(bundle)
-    refuse_unproven(bundle, manifest)
+    manifest = verified_bundle(bundle, key)
     table = AndroidRelease(
         group=group, artifact=artifact, package=java_name, target=target,
         telemetry=Telemetry(telemetry), runtime=runtime, ai_pack=str(pack_folder) if pack_folder else None,

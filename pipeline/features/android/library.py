@@ -25,7 +25,16 @@ from device_runner.probe.elf import NotElf, parse_header
 from pipeline.config import AndroidRelease, Config, Telemetry
 from pipeline.core.abis import abis_of_target
 from pipeline.core.errors import CheckFailed, ConfigError, PipelineError
-from pipeline.core.files import BUNDLE, make_folder, storage_errors, write_bytes, write_files, write_text, write_zip
+from pipeline.core.files import (
+    BUNDLE,
+    VerifiedFile,
+    make_folder,
+    storage_errors,
+    write_bytes,
+    write_files,
+    write_text,
+    write_zip,
+)
 from pipeline.core.releases import line_of, range_of
 from pipeline.features.android.package import (
     JAVA_WORDS,
@@ -42,6 +51,7 @@ from pipeline.features.packages.release import AppPackage
 from pipeline.release.app_code import rows_of, target_in, target_of
 from pipeline.release.manifest import CUSTOM_OPS, Manifest, Shipped, ShippedContext
 from pipeline.release.shipped import gradle_notations, release_for
+from pipeline.release.source_code import render_source
 
 STORE_BYTES = 200_000_000
 """What Google Play lets the base of an app have, compressed; models hardly compress."""
@@ -55,22 +65,10 @@ KEEP_RULES = """\
 """
 METADATA = "META-INF/com/android/build/gradle/aar-metadata.properties"
 METADATA_LINES = b"aarFormatVersion=1.0\naarMetadataVersion=1.0\nminCompileSdk=1\n"
-ANDROID_MANIFEST = """\
-<?xml version="1.0" encoding="utf-8"?>
-<manifest xmlns:android="http://schemas.android.com/apk/res/android" package="{package}">
-    <uses-sdk android:minSdkVersion="{min_api_level}" />
-{npu}</manifest>
-"""
-NPU_LIBRARY = """\
-    <application>
-        <!-- The driver of a Snapdragon's NPU; without this line Android hides it from the app. -->
-        <uses-native-library android:name="libcdsprpc.so" android:required="false" />
-    </application>
-"""
-
 JNI_LIBRARY = "libonnxruntime4j_jni.so"
 CLASSES = "classes.jar"
 MANIFEST = "AndroidManifest.xml"
+TEMPLATES = "pipeline.features.android"
 FOLDER = re.compile(r"jni/([\w-]+)/[\w.-]+\.so")
 RELEASE_SYMBOL = re.compile(rb"\0VERS_(\d+\.\d+\.\d+)\0")
 MOST_BYTES = 64 << 20
@@ -216,8 +214,6 @@ INDEX_TEXT = """\
 </metadata>
 """
 """The versions that are there; without a date, which would differ each time."""
-MARK = "do_not_remove: published-with-gradle-metadata"
-"""Without this comment in the POM Gradle does not look for the module metadata."""
 
 GROUP = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z_][A-Za-z0-9_-]*)*")
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -346,7 +342,7 @@ def publish(modules: Sequence[MavenModule], repository: Path) -> tuple[bool, ...
                     write(new / f"{stem}{ending}")
                 metadata = msgspec.json.format(msgspec.json.encode(_metadata(module, new)), indent=2) + b"\n"
                 write_bytes(new / f"{stem}.module", metadata)
-                write_text(new / f"{stem}.pom", _pom(module))
+                write_text(new / f"{stem}.pom", render_source(TEMPLATES, "library.pom", module=module))
                 for file in sorted(new.iterdir()):
                     _write_checksums(file)
                 folders.append(None if place.exists() else new)
@@ -433,36 +429,6 @@ def _file(path: Path) -> dict[str, Any]:
     return {"name": path.name, "url": path.name, "size": path.stat().st_size, **digests}
 
 
-def _pom(module: MavenModule) -> str:
-    licence, needs = "", ""
-    if module.licence:
-        title, url = module.licence
-        licence = (
-            f"  <licenses>\n    <license>\n      <name>{title}</name>\n      <url>{url}</url>\n"
-            "    </license>\n  </licenses>\n"
-        )
-    if module.needs:
-        rows = "".join(
-            f"    <dependency>\n      <groupId>{name.group}</groupId>\n"
-            f"      <artifactId>{name.artifact}</artifactId>\n      <version>{name.version}</version>\n"
-            "      <type>aar</type>\n      <scope>compile</scope>\n    </dependency>\n"
-            for name, _ in module.needs
-        )
-        needs = f"  <dependencies>\n{rows}  </dependencies>\n"
-    return f"""\
-<?xml version="1.0" encoding="UTF-8"?>
-<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <!-- {MARK} -->
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>{module.group}</groupId>
-  <artifactId>{module.artifact}</artifactId>
-  <version>{module.version}</version>
-  <packaging>aar</packaging>
-  <description>{escape(module.description)}</description>
-{licence}{needs}</project>
-"""
-
-
 MAVEN = "maven"
 """The Maven repository in a job's output folder."""
 
@@ -482,9 +448,10 @@ class AndroidLibrary:
     ships: tuple[Shipped, ...]
     contexts: tuple[ShippedContext, ...]
     bundle: Path
+    manifest: Manifest
     telemetry: bool
     runtime: tuple[Library, ...]
-    pack: Mapping[str, str | Path] | None
+    pack: Mapping[str, str | VerifiedFile] | None
     pack_folder: Path | None
 
     @property
@@ -541,30 +508,37 @@ class AndroidLibrary:
             )
         return tuple(texts)
 
+    def verified(self, path: str) -> VerifiedFile:
+        """A file of the bundle as it was verified."""
+        return self.manifest.verified(self.bundle, path)
+
     def write_aar(self, path: Path) -> None:
         """Write the AAR. Raises MissingError without a Java compiler."""
         with scratch_folder("ort-mobile-java-") as work:
             jar = work / CLASSES
             write_zip(jar, compiled(self.package, self.sources, work))
-            members: dict[str, Path | bytes] = {
-                MANIFEST: ANDROID_MANIFEST.format(
-                    package=self.package,
-                    min_api_level=max(LOWEST_API, *(shipped.min_api_level or 0 for shipped in self.ships)),
-                    npu=NPU_LIBRARY if self.contexts else "",
-                ).encode(),
+            lowest = max(LOWEST_API, *(shipped.min_api_level or 0 for shipped in self.ships))
+            values = {"package": self.package, "min_api_level": lowest, "npu": bool(self.contexts)}
+            members: dict[str, Path | bytes | VerifiedFile] = {
+                MANIFEST: render_source(TEMPLATES, MANIFEST, **values).encode(),
                 "R.txt": b"",
                 CLASSES: jar,
                 "proguard.txt": KEEP_RULES.encode(),
                 METADATA: METADATA_LINES,
             }
             if not self.pack:
-                members |= {f"assets/{asset_path(self.named.assets, file)}": self.bundle / file for file in self.files}
-            folder = self.bundle / CUSTOM_OPS / "android"
-            members |= {f"jni/{place.relative_to(folder).as_posix()}": place for place in sorted(folder.glob("*/*"))}
+                members |= {f"assets/{asset_path(self.named.assets, file)}": self.verified(file) for file in self.files}
+            operators = f"{CUSTOM_OPS}android/"
+            members |= {
+                f"jni/{file.path.removeprefix(operators)}": self.verified(file.path)
+                for file in self.manifest.files
+                if file.path.startswith(operators)
+            }
             write_zip(path, members)
 
-    def write(self, repository: Path) -> bool:
-        """Publish into a repository and write the pack; False where the models' module is there already."""
+    @property
+    def modules(self) -> tuple[MavenModule, ...]:
+        """What is published: the models' module, and that of `runtime`."""
         release, beside = self.release, self.beside
         needs: list[tuple[MavenModule, Mapping[str, str]]] = []
         if beside:
@@ -606,12 +580,17 @@ class AndroidLibrary:
                     licence=LICENCE,
                 )
             )
-        is_new = publish(modules, repository)[0]
-        if self.pack and self.pack_folder:  # whole or not at all; an older one there is replaced
-            make_folder(self.pack_folder.parent)
-            with storage_errors(self.pack_folder), staging_folder(self.pack_folder) as new:
-                write_files(new, self.pack)
-                take_place(new, self.pack_folder)
+        return tuple(modules)
+
+    def write(self, repository: Path) -> bool:
+        """Publish into a repository and write the pack; False where the models' module is there already."""
+        if not self.pack or not self.pack_folder:
+            return publish(self.modules, repository)[0]
+        make_folder(self.pack_folder.parent)
+        with storage_errors(self.pack_folder), staging_folder(self.pack_folder) as new:
+            write_files(new, self.pack)
+            is_new = publish(self.modules, repository)[0]  # nothing is where a file of the pack has changed
+            take_place(new, self.pack_folder)  # an older one there is replaced
         return is_new
 
 
@@ -630,7 +609,7 @@ def android_library(bundle: Path, manifest: Manifest, table: AndroidRelease, ver
     ships = tuple(content.ships[number] for number in dict.fromkeys(row.ships for row in rows))
     sources = java_sources(manifest, target, java, named.assets, telemetry=table.telemetry is not Telemetry.OFF)
     folder = Path(table.ai_pack) if table.ai_pack else None
-    pack = ai_pack(folder, bundle, content, target, java, named.assets) if folder else None
+    pack = ai_pack(folder, bundle, manifest, target, java, named.assets) if folder else None
     releases, abis = [row.ort_release for row in ships], {abi for row in ships for abi in row.abis}
     library = AndroidLibrary(
         named=named,
@@ -639,6 +618,7 @@ def android_library(bundle: Path, manifest: Manifest, table: AndroidRelease, ver
         ships=ships,
         contexts=tuple(context for context in content.contexts if context.target == target),
         bundle=bundle,
+        manifest=manifest,
         telemetry=table.telemetry is not Telemetry.OFF,
         runtime=runtime_libraries(table.runtime, releases, abis) if table.runtime else (),
         pack=pack,

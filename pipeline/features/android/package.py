@@ -13,33 +13,30 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
-from xml.sax.saxutils import quoteattr
 
 from device_runner.device import SOC_MAKER, SOC_PROPERTIES
 from device_runner.local import run_group, tail
 from device_runner.providers import provider_named
 from pipeline.campaign.plan import options_name
 from pipeline.core.errors import CheckFailed, ConfigError, MissingError, PipelineError
-from pipeline.core.files import storage_errors, write_text
+from pipeline.core.files import VerifiedFile, storage_errors, write_text
 from pipeline.core.releases import Release, line_of
 from pipeline.model.signature import TensorInfo
 from pipeline.release.app_code import (
     BUFFERS,
     class_name,
-    comment_text,
     contexts_of,
     has_java_call,
     identifiers,
     java_calls,
-    java_text,
     refuse_equal_names,
-    render_source,
     rows_of,
     tensor_text,
 )
 from pipeline.release.bundle import basis_text
 from pipeline.release.manifest import Content, Manifest, SelectionRow
 from pipeline.release.shipped import CHIP_API_LEVEL, SOC_MANUFACTURER, gradle_notations, sized_inputs, sizes_of
+from pipeline.release.source_code import Code, identifier, java_text, joined, render_source
 
 _render = partial(render_source, "pipeline.features.android")
 
@@ -90,7 +87,7 @@ ALWAYS_IMPORTED = (
 TemplateModel = dict[str, Any]
 """A model as Model.java needs it. Without `typed` it has no `run`: the Java API has no such tensors.
 
-`ways` are session options: their name in reports as a literal, and the statements that set them. `files` are opened by
+`ways` are session options: their name in reports, and the statements that set them. `files` are opened by
 their path where they are not `mapped`: so they were measured. `rows` say which devices run which file, the last one all
 others; () where all run the only one. `contexts` come before them. `gpu`: the first run of a way compiles shaders.
 `skips`: it keeps why something faster was not opened.
@@ -114,7 +111,7 @@ def java_sources(
     release = min(line_of(shipped.ort_release) for shipped in content.ships if shipped.target == target)
     contexts = [context for context in content.contexts if context.target == target]
     common: dict[str, object] = {
-        "bundle": comment_text(content.name),
+        "bundle": content.name,
         "digest": manifest.content_sha256,
         "package": package,
         "from_bytes": release >= FROM_BYTES,
@@ -127,8 +124,8 @@ def java_sources(
     if contexts:
         templates.append("NpuContext.java")
         common |= {**dict(zip(("plugin", "runtime"), gradle_notations(contexts), strict=True))}
-    properties = {"properties": ", ".join(map(java_text, SOC_PROPERTIES)), "maker": java_text(SOC_MAKER)}
-    sources = {name: _render(name, **common, **properties) for name in templates}
+    properties = {"properties": SOC_PROPERTIES, "maker": SOC_MAKER}
+    sources: dict[str, str] = {name: _render(name, **common, **properties) for name in templates}
     for model in models:
         buffers = {tensor["java_type"] for tensor in (*model["inputs"], *model["outputs"])}
         buffers |= {"ByteBuffer"} if release >= FROM_BYTES else set()
@@ -172,7 +169,7 @@ def _sizes(content: Content, target: str, models: Sequence[TemplateModel]) -> It
             }
             yield name, {
                 "model": model, "inputs": inputs, "filled": filled, "buffers": buffers, "imports": sorted(imports),
-                "names": [java_text(row.model) for row in sizes],
+                "names": [row.model for row in sizes],
                 "classes": [java_class(row.model) for row in sizes],
             }  # fmt: skip
 
@@ -202,19 +199,19 @@ def _model(content: Content, target: str, model: str, rows: Sequence[SelectionRo
     weights = {shipped.weights: digests[shipped.weights] for shipped in ships if shipped.weights}
     kept = [f"{digests[shipped.file]}.{shipped.file.rpartition('.')[2]}" for shipped in ships]
     return {
-        "name": comment_text(model),
+        "name": model,
         "class_name": java_class(model),
         "copies": java_class(signature.size_of if weights and signature.size_of else model),
         "kept": [*kept, *(file.rpartition("/")[2] for file in weights)],
         "weights": bool(weights),
         "basis": list(dict.fromkeys(basis_text(shipped) for shipped in ships)),
-        "ways": [(java_text(name), tuple(java_calls(options, _pairs))) for name, options in ways],
+        "ways": [(name, tuple(java_calls(options, _pairs))) for name, options in ways],
         "files": [
             {
-                "asset": java_text(asset_path(assets, shipped.file)),
+                "asset": asset_path(assets, shipped.file),
                 "sha256": digests[shipped.file],
                 "mapped": shipped.loading != "path",
-                "weights": java_text(asset_path(assets, shipped.weights)) if shipped.weights else "",
+                "weights": asset_path(assets, shipped.weights) if shipped.weights else "",
                 "weights_sha256": weights.get(shipped.weights, ""),
                 "ways": [places[options_name(options)] for options in shipped.runs],
             }
@@ -222,8 +219,8 @@ def _model(content: Content, target: str, model: str, rows: Sequence[SelectionRo
         ],
         "rows": [
             {
-                "chip": java_text(row.soc),
-                "abi": java_text(row.abi),
+                "chip": row.soc,
+                "abi": row.abi,
                 "min_api_level": row.min_api_level,
                 "file": numbers.index(row.ships),
             }
@@ -233,7 +230,7 @@ def _model(content: Content, target: str, model: str, rows: Sequence[SelectionRo
         "inputs": inputs,
         "outputs": list(_outputs(signature.outputs)),
         "parameters": parameters,
-        "arguments": [parameter.rpartition(" ")[2] for parameter in parameters],
+        "arguments": [identifier(parameter.rpartition(" ")[2]) for parameter in parameters],
         "typed": all(tensor.dtype in BUFFERS for tensor in signature.inputs),
         "gpu": gpu,
         "skips": gpu or bool(contexts),
@@ -254,44 +251,49 @@ def asset_path(folder: str, file: str) -> str:
     return f"{folder}/{file.rpartition('/')[2]}"
 
 
-def _pairs(values: Mapping[str, str]) -> str:
+def _pairs(values: Mapping[str, str]) -> Code:
     """A map of strings in Java 8: the sources have a function for it."""
     texts = (java_text(text) for pair in sorted(values.items()) for text in pair)
-    return f"ModelFile.pairs({', '.join(texts)})"
+    return Code("ModelFile.pairs({})").format(joined(texts))
 
 
 def _inputs(tensors: Sequence[TensorInfo]) -> Iterator[dict[str, Any]]:
-    for tensor, identifier in identifiers(tensors, UNUSABLE):
+    for tensor, own_name in identifiers(tensors, UNUSABLE):
         if tensor.dtype not in BUFFERS:
             continue
         buffer, element, _ = BUFFERS[tensor.dtype]
-        shape = f"new long[] {{{', '.join(map(str, tensor.shape or ()))}}}" if tensor.fixed else f"{identifier}Shape"
-        arguments = ["environment", identifier, shape, *([f"OnnxJavaType.{element}"] if element else [])]
+        name, kind = identifier(own_name), identifier(buffer)
+        shape = Code("{}Shape").format(name)
+        if tensor.fixed:
+            shape = Code("new long[] {{{}}}").format(joined(tensor.shape or ()))
+        arguments = [Code("environment"), name, shape]
+        if element:
+            arguments.append(Code("OnnxJavaType.{}").format(identifier(element)))
         yield {
-            "name": java_text(tensor.name),
-            "identifier": identifier,
+            "name": tensor.name,
+            "identifier": own_name,
             "doc": tensor_text(tensor),
             "java_type": buffer,
             "parameters": [
-                f"@NonNull {buffer} {identifier}",
-                *([] if tensor.fixed else [f"@NonNull long[] {identifier}Shape"]),
+                Code("@NonNull {} {}").format(kind, name),
+                *([] if tensor.fixed else [Code("@NonNull long[] {}Shape").format(name)]),
             ],
-            "create": f"OnnxTensor.createTensor({', '.join(arguments)})",
+            "create": Code("OnnxTensor.createTensor({})").format(joined(arguments)),
         }
 
 
 def _outputs(tensors: Sequence[TensorInfo]) -> Iterator[dict[str, Any]]:
-    for place, (tensor, identifier) in enumerate(identifiers(tensors, UNUSABLE, "output")):
+    for place, (tensor, own_name) in enumerate(identifiers(tensors, UNUSABLE, "output")):
         if tensor.dtype in BUFFERS:
             buffer = BUFFERS[tensor.dtype][2]
-            value = f"((OnnxTensor) result.get({place}))"
+            value = Code("((OnnxTensor) result.get({}))").format(place)
             yield {
-                "name": java_text(tensor.name),
-                "identifier": identifier,
+                "name": tensor.name,
+                "identifier": own_name,
                 "doc": tensor_text(tensor),
                 "java_type": buffer,
                 "tensor": value,
-                "read": f"{value}.get{buffer}()",
+                "read": Code("{}.get{}()").format(value, identifier(buffer)),
             }
 
 
@@ -363,97 +365,21 @@ OTHER = "other"
 BUILD_FILE = "build.gradle.kts"
 TARGETING_FILE = "device_targeting_config.xml"
 MARK = "// Written by ort-mobile; the folder is replaced when it is written again."
-BUILD = """\
-{mark}
-plugins {{
-    id("com.android.ai-pack")
-}}
-
-aiPack {{
-    packName = "{name}"
-    dynamicDelivery {{
-        deliveryType = "install-time"
-    }}
-}}
-"""
-
-HOW = """\
-# AI pack {name}
-
-Models of the bundle {bundle}, for the classes of `{package}`. Needs the Android Gradle plugin 8.10 or newer.
-
-settings.gradle.kts:
-
-```kotlin
-include(":{name}")
-```
-
-build.gradle.kts of the app:
-
-```kotlin
-android {{
-    assetPacks += ":{name}"
-{targeting}}}
-```
-{property}
-Delivery is at install time: `open(context)` finds the models among the assets. With `fast-follow` or `on-demand` they
-are files: `open(new File(packLocation.assetsPath(), …))` with the path that the class names as its asset.
-
-Limits of Google Play: {pack:,} bytes of one pack on a device, {all:,} bytes of all packs of an app. This pack: {sizes}.
-"""
-TARGETING = """\
-    bundle {{
-        deviceTargetingConfig = file("../{name}/{file}")
-        deviceGroup {{
-            enableSplit = true
-            defaultGroup = "{other}"
-        }}
-    }}
-"""
-TARGETING_CONFIG = """\
-<?xml version="1.0" encoding="utf-8"?>
-<config:device-targeting-config xmlns:config="http://schemas.android.com/apk/config">
-{groups}</config:device-targeting-config>
-"""
-GROUP = """\
-    <config:device-group name={name}>
-{selectors}    </config:device-group>
-"""
-SELECTOR = """\
-        <config:device-selector>
-            <config:system-on-chip manufacturer={maker} model={model}/>
-        </config:device-selector>
-"""
-PROPERTY = """
-gradle.properties:
-
-```
-android.experimental.enableDeviceTargetingConfigApi=true
-```
-
-Which devices get what is in `{file}`. Groups are by chip, of devices with API level {level} or newer; rows of the
-bundle's table for older devices, and for an ABI or an API level, are decided on the device among what it got.
-
-An app has one such file. With another pack that has groups, put the groups of both into it; a device of a group that
-this pack has no folder for gets nothing of it, so copy its folder `#group_other` for each of those groups.
-"""
-
-
 DeviceGroup = tuple[str, tuple[tuple[str, str], ...], tuple[str, ...]]
 """The name of a group of devices, their chips (manufacturer and model; () for all others) and the files of the bundle
 that they get."""
 
 
 def ai_pack(
-    folder: Path, bundle: Path, content: Content, target: str, package: str, assets: str
-) -> dict[str, str | Path]:
+    folder: Path, bundle: Path, manifest: Manifest, target: str, package: str, assets: str
+) -> dict[str, str | VerifiedFile]:
     """The files of a pack of a target's models, by their path in `folder`, whose name is the pack's.
 
     `package` is that of the Java classes, `assets` the folder of `asset_folder`.
     Raises ConfigError for a name that Gradle refuses and a folder with anything else in it, CheckFailed for models
     larger than a store allows.
     """
-    name = pack_name(folder)
+    name, content = pack_name(folder), manifest.content
     groups = device_groups(content, target)
     sizes = {group: sum((bundle / file).stat().st_size for file in files) for group, _, files in groups}
     group_name, largest = max(sizes.items(), key=lambda row: row[1])
@@ -469,33 +395,16 @@ def ai_pack(
                 remedy="ship smaller variants (quantized ones), fewer models, or let the app download the bundle",
             )
     targeted = len(groups) > 1
-    listed = (f"{size:,} bytes for {group}" if targeted else f"{size:,} bytes" for group, size in sizes.items())
-    how = HOW.format(
-        name=name,
-        bundle=re.sub(r"[^\w .-]", "_", content.name),
-        package=package,
-        targeting=TARGETING.format(name=name, file=TARGETING_FILE, other=OTHER) if targeted else "",
-        property=PROPERTY.format(file=TARGETING_FILE, level=CHIP_API_LEVEL) if targeted else "",
-        pack=PACK_BYTES,
-        all=ALL_BYTES,
-        sizes=", ".join(listed),
-    )
-    pack: dict[str, str | Path] = {BUILD_FILE: BUILD.format(mark=MARK, name=name), "README.md": how}
-    if targeted:
-        selected = "".join(
-            GROUP.format(
-                name=quoteattr(group),
-                selectors="".join(
-                    SELECTOR.format(maker=quoteattr(maker), model=quoteattr(model)) for maker, model in chips
-                ),
-            )
-            for group, chips, _ in groups
-            if chips
-        )
-        pack[TARGETING_FILE] = TARGETING_CONFIG.format(groups=selected)
+    values: dict[str, object] = {
+        "name": name, "bundle": content.name, "package": package, "targeted": targeted, "groups": groups,
+        "other": OTHER, "chip_api_level": CHIP_API_LEVEL, "pack": f"{PACK_BYTES:,}", "all": f"{ALL_BYTES:,}",
+        "sizes": [(group, f"{size:,}") for group, size in sizes.items()],
+    }  # fmt: skip
+    texts = (BUILD_FILE, "README.md", *([TARGETING_FILE] if targeted else []))
+    pack: dict[str, str | VerifiedFile] = {file: _render(file, **values) for file in texts}
     for group, _, files in groups:
         place = f"src/main/assets/{assets}{f'#group_{group}' if targeted else ''}"
-        pack |= {asset_path(place, file): bundle / file for file in files}
+        pack |= {asset_path(place, file): manifest.verified(bundle, file) for file in files}
     return pack
 
 

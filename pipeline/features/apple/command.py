@@ -6,7 +6,7 @@ import click
 
 from device_runner.files import visible
 from pipeline.cli.command import Command
-from pipeline.cli.options import telemetry_option
+from pipeline.cli.options import signer_option, telemetry_option
 from pipeline.cli.outputs import Outputs, json_option
 
 
@@ -20,25 +20,26 @@ from pipeline.cli.outputs import Outputs, json_option
     help="Version of ONNX Runtime's Swift package.  [default: the newest known of the target's release]",
 )  # fmt: skip
 @telemetry_option
+@signer_option
 @click.option("--runtime", type=click.Path(path_type=Path), help="Build of ONNX Runtime: xcframework, folder or ZIP.")
 @click.option("--runtime-url", metavar="URL", help="Where apps get it: the package then has address and checksum.")
 @json_option
 def apple(
     bundle: Path, output: Path, name: str | None, target: str | None, version: str | None, telemetry: str,
-    runtime: Path | None, runtime_url: str | None, outputs: Outputs,
+    key: Path | None, runtime: Path | None, runtime_url: str | None, outputs: Outputs,
 ) -> None:  # fmt: skip
     """Write the models of BUNDLE as a Swift package, with classes that open them.
 
     The package has the models as resources, and for each model a class that opens it with the session options that it
     was released with. What ONNX Runtime's Objective-C API cannot set is reported; models that it cannot run are
-    refused. The bundle is verified first. It depends on ONNX Runtime's own Swift package, or has a build of yours.
+    refused. The bundle is verified first: give the maker's public key (--key) for one that is not your own. It depends
+    on ONNX Runtime's own Swift package, or has a build of yours.
     """
     from pipeline.config import AppleRelease, Telemetry
     from pipeline.features.apple.package import swift_package, write_package
-    from pipeline.release.manifest import refuse_unproven, verify_bundle
+    from pipeline.release.signature import verified_bundle
 
-    manifest = verify_bundle(bundle)
-    refuse_unproven(bundle, manifest)
+    manifest = verified_bundle(bundle, key)
     table = AppleRelease(
         name=name, target=target, folder=str(output), onnxruntime=version, telemetry=Telemetry(telemetry),
         runtime=str(runtime) if runtime else None, runtime_url=runtime_url,

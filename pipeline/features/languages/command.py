@@ -6,6 +6,7 @@ import click
 
 from device_runner.files import visible
 from pipeline.cli.command import Command
+from pipeline.cli.options import signer_option
 from pipeline.cli.outputs import Outputs, json_option
 
 
@@ -17,29 +18,33 @@ from pipeline.cli.outputs import Outputs, json_option
 )  # fmt: skip
 @click.option("--model", metavar="NAME", help="Model.  [default: all that ship to the target]")
 @click.option("--target", metavar="NAME", help="Target of the config.  [default: the only one that such apps run on]")
+@signer_option
 @json_option
-def snippet(bundle: Path, language: str, model: str | None, target: str | None, outputs: Outputs) -> None:
+def snippet(
+    bundle: Path, language: str, model: str | None, target: str | None, key: Path | None, outputs: Outputs
+) -> None:
     """Print code that opens the models of BUNDLE with the session options that they were released with.
 
-    Options that the package of such apps cannot set are listed in the code and on stderr. The bundle is verified first.
+    Options that the package of such apps cannot set are listed in the code and on stderr. The bundle is verified
+    first: give the maker's public key (--key) for one that is not your own.
     """
     from pipeline.features.languages.snippet import LANGUAGES, lost, openings, other_release
     from pipeline.features.languages.snippet import snippet as code_for
     from pipeline.release.app_code import target_of
-    from pipeline.release.manifest import refuse_unproven, verify_bundle
     from pipeline.release.shipped import shipped_files, sizes_of
+    from pipeline.release.signature import verified_bundle
 
-    manifest = verify_bundle(bundle)
-    refuse_unproven(bundle, manifest)
+    manifest = verified_bundle(bundle, key)
     target_name = target_of(bundle, manifest, LANGUAGES[language].platforms, f"{language} apps", target)
     opened = openings(manifest.content, target_name, model)
     contexts = [row for row in manifest.content.contexts if row.target == target_name and model in (None, row.model)]
     names = {opening.model for opening in opened}
     sizes = sizes_of(manifest.content, target_name)
     sizes = [rows for rows in sizes if names.issuperset(row.model for row in rows)]
-    code, missing = code_for(language, opened, contexts, sizes), lost(language, opened, sizes)
     releases = {row.ort_release for row in manifest.content.ships if row.target == target_name and row.model in names}
     others = [text for release in sorted(releases) for text in other_release(language, release)]
+    code = str(code_for(language, opened, contexts, sizes, others))
+    missing = lost(language, opened, sizes)
     files = [opening.file for opening in opened]
     files += dict.fromkeys(name for opening in opened for name in opening.weights[:1])
     files += [Path(path).name for path in shipped_files(contexts)]

@@ -4,42 +4,47 @@ For apps that do not take a package. What a package cannot set is listed beside 
 packages' published interfaces: docs/facts/release_consumers.md, R.10.
 """
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from device_runner.files import visible
 from device_runner.providers import CPU, NNAPI, provider_named
 from device_runner.spec import ElementType, OptimizationLevel, RunOptions
 from pipeline.campaign.plan import options_name
 from pipeline.core.errors import ConfigError
 from pipeline.core.releases import line_of
 from pipeline.release.app_code import (
-    ALLOCATOR,
     BUFFERS,
     CPP,
     CPP_LEVELS,
     KOTLIN,
     SessionCalls,
     class_name,
-    comment_text,
     contexts_of,
     cpp_calls,
     cpp_helpers,
-    cpp_text,
     has_java_call,
-    java_text,
     kotlin_calls,
-    kotlin_text,
     lacks,
-    render_source,
     rows_of,
     session_calls,
 )
 from pipeline.release.manifest import Content, ModelSignature, SelectionRow, ShippedContext
 from pipeline.release.shipped import gradle_notations, sized_inputs
+from pipeline.release.source_code import (
+    Code,
+    codes,
+    comment,
+    csharp_text,
+    dart_text,
+    identifier,
+    javascript_text,
+    joined,
+    python_text,
+    render_source,
+    word,
+)
 
 COREML_FLAGS: dict[tuple[str, str], int] = {
     ("MLComputeUnits", "ALL"): 0,
@@ -56,10 +61,13 @@ COREML_FLAGS: dict[tuple[str, str], int] = {
 
 DART_PROVIDERS = {CPU: "CPU", NNAPI: "NNAPI", "coreml": "CORE_ML", "xnnpack": "XNNPACK", "qnn": "QNN"}
 """The providers of Flutter's, React Native's and .NET's packages, as Dart names them."""
-CPP_TYPES: dict[ElementType, str] = {
-    ElementType.FLOAT32: "float", ElementType.FLOAT64: "double", ElementType.FLOAT16: "Ort::Float16_t",
-    ElementType.BFLOAT16: "Ort::BFloat16_t", ElementType.BOOL: "char",
-    **{ElementType(f"{sign}int{bits}"): f"std::{sign}int{bits}_t" for bits in (8, 16, 32, 64) for sign in ("", "u")},
+CPP_TYPES: dict[ElementType, Code] = {
+    ElementType.FLOAT32: Code("float"), ElementType.FLOAT64: Code("double"), ElementType.BOOL: Code("char"),
+    ElementType.FLOAT16: Code("Ort::Float16_t"), ElementType.BFLOAT16: Code("Ort::BFloat16_t"),
+    **{
+        kind: Code("std::{}_t").format(identifier(kind.value))
+        for kind in ElementType if kind.value.lstrip("u").startswith("int")
+    },
 }  # fmt: skip
 """Element types in C++; a vector of bool has no array of them."""
 REACT_NATIVE_FLAGS = {
@@ -109,50 +117,42 @@ class Opening:
         return class_name(self.model, ())
 
 
-def remark(text: str) -> str:
-    """Text for the rest of a line that is a comment; a backslash at its end would carry it on in C++."""
-    return visible(text).replace("\\", "/")
-
-
-def open_code(language: str, opening: Opening, calls: Callable[[RunOptions], Iterable[str]]) -> str:
+def open_code(language: str, opening: Opening, calls: Callable[[RunOptions], Iterable[Code]]) -> Code:
     """The lines that open one file in a language; `calls` are those that set a way's options.
 
     Raises ConfigError for a file of which the package has a call for no way's provider.
     """
     kind = LANGUAGES[language]
-    ways = [
-        (remark(options_name(options)), list(calls(options))) for options in opening.ways if kind.has(options.provider)
-    ]
+    ways = [(options_name(options), list(calls(options))) for options in opening.ways if kind.has(options.provider)]
     if not ways:
         raise ConfigError(
             f"{kind.title} has no call for the provider {opening.ways[0].provider}",
             where="the bundle's manifest",
             remedy="leave the provider out of [[runs]], and make the bundle again",
         )
-    values = {
-        "opening": opening, "ways": ways, "asset": java_text(opening.assets[0]),
-        "dart_asset": java_text(f"assets/{opening.assets[0]}").replace("$", "\\$"),
-        "kotlin_asset": kotlin_text(opening.assets[0]), "literal": kotlin_text,
-        "kotlin_weights": kotlin_text(opening.assets[-1]) if opening.weights else "",
-    }  # fmt: skip
-    return render_source("pipeline.features.languages", f"{language}.jinja", **values)
+    return render_source("pipeline.features.languages", f"{language}.jinja", opening=opening, ways=ways)
 
 
-def python(options: RunOptions) -> Iterator[str]:
+def python(options: RunOptions) -> Iterator[Code]:
     """Python by the package onnxruntime; options of a provider that its build does not have are passed over."""
     yield from session_calls(PYTHON, options)
     provider = provider_named(options.provider)
-    pair = (provider.ort_name or provider.name, dict(sorted(options.provider_options.items())))
-    yield "return []" if provider.name == CPU else f"return [{pair!r}]"
+    if provider.name == CPU:
+        yield Code("return []")
+        return
+    given = sorted(options.provider_options.items())
+    pairs = joined(Code("{}: {}").format(python_text(key), python_text(value)) for key, value in given)
+    yield Code("return [({}, {{{}}})]").format(python_text(provider.ort_name or provider.name), pairs)
 
 
-def react_native(options: RunOptions) -> Iterator[str]:
+def react_native(options: RunOptions) -> Iterator[Code]:
     """TypeScript by onnxruntime-react-native."""
     provider = provider_named(options.provider)
     if provider.name != CPU:  # naming the CPU would switch its arena off
-        settings = [f"{REACT_NATIVE_FLAGS[flag.value]}: true" for flag in options.flags]
-        settings += [f"coreMlFlags: {_coreml_flags(options)}"] if provider.name == "coreml" else []
-        yield f"executionProviders: [{{{', '.join([f'name: {json.dumps(provider.name)}', *settings])}}}]"
+        settings = [Code("name: {}").format(javascript_text(provider.name))]
+        settings += [Code("{}: true").format(identifier(REACT_NATIVE_FLAGS[flag.value])) for flag in options.flags]
+        settings += [Code("coreMlFlags: {}").format(_coreml_flags(options))] if provider.name == "coreml" else []
+        yield Code("executionProviders: [{{{}}}]").format(joined(settings))
     yield from session_calls(REACT_NATIVE, options)
 
 
@@ -160,74 +160,76 @@ def _coreml_flags(options: RunOptions) -> int:
     return sum(COREML_FLAGS.get(pair, 0) for pair in options.provider_options.items())
 
 
-def flutter(options: RunOptions) -> list[str]:
+def flutter(options: RunOptions) -> list[Code]:
     """Dart by flutter_onnxruntime."""
     fields = list(session_calls(FLUTTER, options))
-    fields.insert(len(fields) - (not options.cpu_arena), f"providers: [OrtProvider.{DART_PROVIDERS[options.provider]}]")
+    provider = Code("providers: [OrtProvider.{}]").format(identifier(DART_PROVIDERS[options.provider]))
+    fields.insert(len(fields) - (not options.cpu_arena), provider)
     return fields
 
 
-def maui(options: RunOptions) -> Iterator[str]:
+def maui(options: RunOptions) -> Iterator[Code]:
     """C# by Microsoft.ML.OnnxRuntime."""
     yield from session_calls(MAUI, options)
     provider = provider_named(options.provider)
     if provider.has_flags:
-        flags = " | ".join(f"NnapiFlags.NNAPI_FLAG_{flag.value}" for flag in options.flags)
-        yield f"options.AppendExecutionProvider_Nnapi({flags});"
+        flags = [Code("NnapiFlags.NNAPI_FLAG_{}").format(identifier(flag.value)) for flag in options.flags]
+        yield Code("options.AppendExecutionProvider_Nnapi({});").format(joined(flags, " | "))
     elif provider.name == "coreml":
-        yield f"options.AppendExecutionProvider_CoreML((CoreMLFlags){_coreml_flags(options)});"
+        yield Code("options.AppendExecutionProvider_CoreML((CoreMLFlags){});").format(_coreml_flags(options))
     elif provider.name != CPU:
-        pairs = ", ".join(f"[{java_text(k)}] = {java_text(v)}" for k, v in sorted(options.provider_options.items()))
-        text = f"new Dictionary<string, string> {{ {pairs} }}"
-        yield f"options.AppendExecutionProvider({java_text(provider.append_name)}, {text});"
+        given = sorted(options.provider_options.items())
+        pairs = joined(Code("[{}] = {}").format(csharp_text(key), csharp_text(value)) for key, value in given)
+        call = Code("options.AppendExecutionProvider({}, new Dictionary<string, string> {{ {} }});")
+        yield call.format(csharp_text(provider.append_name), pairs)
 
 
 PYTHON = SessionCalls(
     levels=CPP_LEVELS,
-    settings={
-        "level": "options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.{}",
-        "intra": "options.intra_op_num_threads = {}",
-        "inter": "options.inter_op_num_threads = {}",
-        "parallel": "options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL",
-        "pattern": "options.enable_mem_pattern = False",
-        "arena": "options.enable_cpu_mem_arena = False",
-        "entry": "options.add_session_config_entry({}, {})",
-        "bind": "# Measured so: bind inputs and outputs in GPU memory (io_binding), and run with these.",
-        "allocator": f"# {ALLOCATOR}",
-        "custom_ops": "options.register_custom_ops_library({})",
-    },
-    text=repr,
+    settings=codes(
+        level="options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.{}",
+        intra="options.intra_op_num_threads = {}",
+        inter="options.inter_op_num_threads = {}",
+        parallel="options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL",
+        pattern="options.enable_mem_pattern = False",
+        arena="options.enable_cpu_mem_arena = False",
+        entry="options.add_session_config_entry({}, {})",
+        bind="# Measured so: bind inputs and outputs in GPU memory (io_binding), and run with these.",
+        allocator="# Start the process with LD_PRELOAD=lib{}.so: no API replaces the allocator.",
+        custom_ops="options.register_custom_ops_library({})",
+    ),
+    text=python_text,
 )
 REACT_NATIVE = SessionCalls(
     levels=REACT_NATIVE_LEVELS,
-    settings={
-        "level": 'graphOptimizationLevel: "{}"',
-        "intra": "intraOpNumThreads: {}",
-        "inter": "interOpNumThreads: {}",
-        "parallel": "executionMode: 'parallel'",
-        "pattern": "enableMemPattern: false",
-        "arena": "enableCpuMemArena: false",
-    },
-    text=json.dumps,
+    settings=codes(
+        level='graphOptimizationLevel: "{}"',
+        intra="intraOpNumThreads: {}",
+        inter="interOpNumThreads: {}",
+        parallel="executionMode: 'parallel'",
+        pattern="enableMemPattern: false",
+        arena="enableCpuMemArena: false",
+    ),
+    text=javascript_text,
 )
 FLUTTER = SessionCalls(
     levels={},
-    settings={"intra": "intraOpNumThreads: {}", "inter": "interOpNumThreads: {}", "arena": "useArena: false"},
-    text=java_text,
+    settings=codes(intra="intraOpNumThreads: {}", inter="interOpNumThreads: {}", arena="useArena: false"),
+    text=dart_text,
 )
 MAUI = SessionCalls(
     levels=CPP_LEVELS,
-    settings={
-        "level": "options.GraphOptimizationLevel = GraphOptimizationLevel.{};",
-        "intra": "options.IntraOpNumThreads = {};",
-        "inter": "options.InterOpNumThreads = {};",
-        "parallel": "options.ExecutionMode = ExecutionMode.ORT_PARALLEL;",
-        "pattern": "options.EnableMemoryPattern = false;",
-        "arena": "options.EnableCpuMemArena = false;",
-        "entry": "options.AddSessionConfigEntry({}, {});",
-        "custom_ops": "options.RegisterCustomOpLibrary({});",
-    },
-    text=java_text,
+    settings=codes(
+        level="options.GraphOptimizationLevel = GraphOptimizationLevel.{};",
+        intra="options.IntraOpNumThreads = {};",
+        inter="options.InterOpNumThreads = {};",
+        parallel="options.ExecutionMode = ExecutionMode.ORT_PARALLEL;",
+        pattern="options.EnableMemoryPattern = false;",
+        arena="options.EnableCpuMemArena = false;",
+        entry="options.AddSessionConfigEntry({}, {});",
+        custom_ops="options.RegisterCustomOpLibrary({});",
+    ),
+    text=csharp_text,
 )
 
 
@@ -242,9 +244,9 @@ class Language:
     """
 
     title: str
-    blank: str
-    head: tuple[str, ...]
-    write: Callable[[RunOptions], Iterable[str]]
+    blank: Code
+    head: Code
+    write: Callable[[RunOptions], Iterable[Code]]
     calls: SessionCalls
     lacks: frozenset[str]
     platforms: tuple[str, ...] = ("android", "ios", "linux", "macos")
@@ -253,6 +255,10 @@ class Language:
     has: Callable[[str], bool] = lambda _provider: True
     brings: str = ""
     pins: str = ""
+
+    def remark(self, text: str) -> Code:
+        """A comment on a line of its own."""
+        return Code("{} {}").format(self.blank, comment(text))
 
 
 def openings(content: Content, target: str, model: str | None) -> list[Opening]:
@@ -318,15 +324,17 @@ def snippet(
     opened: Sequence[Opening],
     contexts: Sequence[ShippedContext],
     sizes: Sequence[Sequence[ModelSignature]] = (),
-) -> str:
-    """The code for a language of `LANGUAGES`; what its package cannot set stands in comments.
+    notes: Iterable[str] = (),
+) -> Code:
+    """The code for a language of `LANGUAGES`; what its package cannot set, and `notes`, stand in comments.
 
     `contexts` are those of the target, `sizes` those of its models that come in several.
     """
     kind = LANGUAGES[language]
     ways = [way for opening in opened for way in opening.ways]
     inputs = {rows[-1].model: list(sized_inputs(rows, frozenset())) for rows in sizes}
-    lines = [*kind.head, *(cpp_helpers(ways) if kind.calls is CPP else ())]
+    lines = [kind.head] if kind.head else []
+    lines += [kind.remark(text) for text in notes] + (cpp_helpers(ways) if kind.calls is CPP else [])
     if kind.support:
         plugin, runtime = gradle_notations(contexts) if contexts else ("", "")
         filled = [row for rows in inputs.values() for row in rows if row.filled]
@@ -335,33 +343,33 @@ def snippet(
             "buffers": sorted({BUFFERS[row.dtype][0] for row in filled if row.dtype in BUFFERS}),
             "weights": any(row.weights for row in opened),
         }  # fmt: skip
-        lines += render_source("pipeline.features.languages", kind.support, **values).splitlines()
+        support = render_source("pipeline.features.languages", kind.support, **values).stripped()
+        lines += [support] if support else []
     for opening in opened:
-        lines += ["", f"{kind.blank} {remark(opening.file)}, sha256 {opening.sha256}"]
+        lines += [Code(""), kind.remark(f"{opening.file}, sha256 {opening.sha256}")]
         if opening.weights:
-            name, digest = opening.weights
-            lines += [f"{kind.blank} in one folder with its weights, {remark(name)}, sha256 {digest}"]
-        lines += [f"{kind.blank} for {remark(opening.where)}"]
+            lines.append(kind.remark("in one folder with its weights, {}, sha256 {}".format(*opening.weights)))
+        lines.append(kind.remark(f"for {opening.where}"))
         picked = [rows for rows in sizes if opening.model == rows[-1].model]
-        lines += [f"{kind.blank} {remark(text)}" for text in lost(language, [opening], picked)]
-        lines.append(open_code(language, opening, kind.write).rstrip("\n"))
+        lines += [kind.remark(text) for text in lost(language, [opening], picked)]
+        lines.append(open_code(language, opening, kind.write).stripped())
     by_model = {opening.model: opening for opening in opened}
-    values = {"buffers": BUFFERS, "types": CPP_TYPES, "literal": kotlin_text, "cpp_text": cpp_text}
+    values = {"buffers": BUFFERS, "types": CPP_TYPES}
     for rows in sizes if kind.support else ():
         title = rows[-1].model
         text = render_source(
-            "pipeline.features.languages", f"{language}-sizes.jinja", model=comment_text(title),
+            "pipeline.features.languages", f"{language}-sizes.jinja", model=title,
             openings=[by_model[row.model] for row in rows], inputs=inputs[title], **values,
         )  # fmt: skip
-        lines.append(text.rstrip("\n"))
-    return "\n".join(lines) + "\n"
+        lines.append(text.stripped())
+    return Code("{}\n").format(Code("\n").join(lines))
 
 
 def lost(language: str, opened: Sequence[Opening], sizes: Sequence[Sequence[ModelSignature]] = ()) -> list[str]:
     """For each way of a model that a package cannot run as it was measured: what it leaves out."""
     kind = LANGUAGES[language]
     texts = [
-        f"{comment_text(rows[-1].model)}: without the choice of the size that inputs fit into, which C++ and Kotlin "
+        f"{word(rows[-1].model)}: without the choice of the size that inputs fit into, which C++ and Kotlin "
         "(--for cpp, kotlin), and the classes of `release android` and `release apple` have"
         for rows in sizes
         if not kind.support
@@ -411,40 +419,50 @@ def _provider_lacks(language: Language, options: RunOptions) -> list[str]:
 
 LANGUAGES: dict[str, Language] = {
     "kotlin": Language(
-        title="onnxruntime-android", blank="//", write=kotlin_calls, calls=KOTLIN, platforms=("android",),
-        head=(), lacks=frozenset(), support="kotlin-head.jinja", contexts=True, has=has_java_call,
+        title="onnxruntime-android", blank=Code("//"), write=kotlin_calls, calls=KOTLIN, platforms=("android",),
+        head=Code(""), lacks=frozenset(), support="kotlin-head.jinja", contexts=True, has=has_java_call,
     ),
     "react-native": Language(
-        title="onnxruntime-react-native", blank="//", write=react_native, calls=REACT_NATIVE,
+        title="onnxruntime-react-native", blank=Code("//"), write=react_native, calls=REACT_NATIVE,
         platforms=("android", "ios"),
-        head=("import { InferenceSession } from 'onnxruntime-react-native';",),
+        head=Code("import { InferenceSession } from 'onnxruntime-react-native';"),
         brings="onnxruntime-react-native 1.24.3 takes the newest ONNX Runtime when the app is built "
         "(latest.integration on Android)",
         lacks=frozenset({"options", "coreml options"}), has=DART_PROVIDERS.__contains__,
     ),
     "flutter": Language(
-        title="flutter_onnxruntime", blank="//", write=flutter, calls=FLUTTER, platforms=("android", "ios"),
-        head=("import 'package:flutter_onnxruntime/flutter_onnxruntime.dart';",),
+        title="flutter_onnxruntime", blank=Code("//"), write=flutter, calls=FLUTTER, platforms=("android", "ios"),
+        head=Code("import 'package:flutter_onnxruntime/flutter_onnxruntime.dart';"),
         brings="flutter_onnxruntime 1.8.3 brings ONNX Runtime 1.25.0 on Android", pins="1.25.0",
         lacks=frozenset({"flags", "options", "coreml flags"}), has=DART_PROVIDERS.__contains__,
     ),
     "maui": Language(
-        title="Microsoft.ML.OnnxRuntime", blank="//", write=maui, calls=MAUI, platforms=("android", "ios", "macos"),
-        head=(
-            "using Microsoft.ML.OnnxRuntime;", "using System;", "using System.Collections.Generic;", "using System.IO;",
-            "using System.Threading.Tasks;", "using Microsoft.Maui.Storage;",
+        title="Microsoft.ML.OnnxRuntime", blank=Code("//"), write=maui, calls=MAUI,
+        platforms=("android", "ios", "macos"),
+        head=Code(
+            "using Microsoft.ML.OnnxRuntime;\n"
+            "using System;\n"
+            "using System.Collections.Generic;\n"
+            "using System.IO;\n"
+            "using System.Threading.Tasks;\n"
+            "using Microsoft.Maui.Storage;"
         ),
         lacks=frozenset({"coreml options"}), has=DART_PROVIDERS.__contains__,
     ),
     "cpp": Language(
-        title="C++", blank="//", write=cpp_calls, calls=CPP, lacks=frozenset(), support="cpp-head.jinja",
-        head=(
-            "#include <onnxruntime_cxx_api.h>", "#ifdef __ANDROID__", "#include <nnapi_provider_factory.h>", "#endif",
-            "#include <cstddef>", "#include <functional>", "#include <vector>",
+        title="C++", blank=Code("//"), write=cpp_calls, calls=CPP, lacks=frozenset(), support="cpp-head.jinja",
+        head=Code(
+            "#include <onnxruntime_cxx_api.h>\n"
+            "#ifdef __ANDROID__\n"
+            "#include <nnapi_provider_factory.h>\n"
+            "#endif\n"
+            "#include <cstddef>\n"
+            "#include <functional>\n"
+            "#include <vector>"
         ),
     ),
     "python": Language(
-        title="Python", blank="#", write=python, calls=PYTHON, head=("import onnxruntime",),
+        title="Python", blank=Code("#"), write=python, calls=PYTHON, head=Code("import onnxruntime"),
         lacks=frozenset({"flags"}),
     ),
 }  # fmt: skip

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from pipeline.features.android import library, package
-from pipeline.features.android.library import MARK, release_range
+from pipeline.features.android.library import release_range
 from pipeline.features.android.package import asset_folder, compiled, device_groups, java_compiler
 from tests.command import Done, ort_mobile
 from tests.features.android.samples import FLAGSHIP, OLD_CHIP, bundle, needs_java, shipped, signature, two_classes
@@ -69,7 +69,7 @@ def test_a_repository_has_what_gradle_and_maven_read(tmp_path: Path) -> None:
     assert api["files"][0]["sha512"] == hashlib.sha512(aar).hexdigest()
     assert api["files"][0]["size"] == len(aar)
     pom = (place / f"{stem}.pom").read_text()
-    assert MARK in pom
+    assert "do_not_remove: published-with-gradle-metadata" in pom
     assert ET.fromstring(pom)[0].text == "4.0.0"
     for file, content in files_of(tmp_path / "repo").items():
         if not file.endswith((".md5", ".sha1", ".sha256", ".sha512")):
