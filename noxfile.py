@@ -369,8 +369,8 @@ def accuracy_tests(session: nox.Session) -> None:
 
 @development_session
 def stop_tests(session: nox.Session) -> None:
-    """An update stopped at each of its system calls by every signal and error, for an hour; installs strace."""
-    install_packages(session, ("strace",), "tests of stopped updates", present=bool(shutil.which("strace")))
+    """Updates, signings and publications stopped before each change of the disk, for an hour; installs strace."""
+    install_packages(session, ("strace",), "tests of stopped commands", present=bool(shutil.which("strace")))
     pytest(session, "-m", "every_call", "-rs", *session.posargs)
 
 

@@ -225,15 +225,19 @@ RUN_PREFIX = "ort-mobile-run-"
 
 @contextlib.contextmanager
 def taking_turns(path: Path) -> Iterator[None]:
-    """While it lasts other processes and threads wait that name the same file to lock, which stays there, empty.
+    """While it lasts other processes and threads wait that name the same folder, or the same file, which stays there.
 
     The end of a process ends its turn. A file system without locks lets all of them go on. Raises OSError.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as lock:
+    flags = os.O_RDONLY if path.is_dir() else os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    lock = os.open(path, flags | os.O_CLOEXEC, 0o666)
+    try:
         with contextlib.suppress(OSError):
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(lock)
 
 
 @contextlib.contextmanager
@@ -424,7 +428,7 @@ def replacing(path: Path) -> Iterator[Path]:
     The bytes are on disk before the name is (fsync, rename), so that no reader and no crash sees half a file. Raises
     OSError.
     """
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name[:40]}.", suffix=PART, dir=path.parent)
+    descriptor, name = tempfile.mkstemp(prefix=_part_prefix(path), suffix=PART, dir=path.parent)
     os.close(descriptor)
     temporary = Path(name)
     try:
@@ -436,3 +440,19 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def remove_parts(path: Path) -> None:
+    """Remove what processes that were killed in `replacing` left beside `path`, where no other writes it now.
+
+    Raises OSError.
+    """
+    names = re.compile(re.escape(_part_prefix(path)) + f"[a-z0-9_]{{8}}{re.escape(PART)}")  # as tempfile.mkstemp has it
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(path.parent) as entries:
+        for entry in entries:
+            if names.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                Path(entry.path).unlink(missing_ok=True)
+
+
+def _part_prefix(path: Path) -> str:
+    return f".{path.name[:40]}."

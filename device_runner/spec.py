@@ -189,7 +189,7 @@ AUTO: Final = "auto"
 class TensorFile(StrictStruct, frozen=True, kw_only=True):
     """A tensor in a file: raw little-endian elements in C order, nothing else; strings of an input each end with a NUL.
 
-    `crc32` is zlib's checksum of the file, where the probe wrote it.
+    `crc32` is zlib's checksum of the file, where it was noted as the file was written.
     """
 
     name: Text

@@ -11,6 +11,7 @@ from pipeline.cli.command import Command, OpenGroup
 from pipeline.cli.options import database_option, progress
 from pipeline.cli.outputs import Outputs, ci_options, json_option, show_findings
 from pipeline.core.features import Place
+from pipeline.core.files import DATABASE
 
 KEY, PASSPHRASE = "ORT_MOBILE_KEY", "ORT_MOBILE_PASSPHRASE"
 """Environment variables of the private key."""
@@ -136,8 +137,13 @@ def sign(bundle: Path, key: Path, outputs: Outputs) -> None:
     from pipeline.release import signature
     from pipeline.release.manifest import SIGNATURE_FILE, refuse_unproven, verify_bundle
 
+    signature.remove_leftovers(bundle)
     manifest = verify_bundle(bundle)
     refuse_unproven(bundle, manifest)
+    if (bundle.resolve().parent / DATABASE).is_file():
+        from pipeline.job.assemble import refuse_unrecorded
+
+        refuse_unrecorded(bundle, manifest)
     fingerprint, tests = signature.sign(bundle, manifest, key, os.environ.get(PASSPHRASE))
     lines = (
         f"signed  {bundle / SIGNATURE_FILE}",

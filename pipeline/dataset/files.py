@@ -7,6 +7,7 @@ import csv
 import difflib
 import re
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -554,8 +555,9 @@ def write_tensor(path: Path, name: str, array: Array) -> TensorFile:
     import numpy as np
 
     if array.dtype.kind in "UO":
-        write_bytes(path, b"".join(str(text).encode() + b"\0" for text in array.ravel()))
-        return TensorFile(name=name, dtype=ElementType.STRING, shape=tuple(array.shape), file=str(path))
-    kind = "bool" if array.dtype == np.bool_ else array.dtype.name
-    write_bytes(path, np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<")).tobytes())
-    return TensorFile(name=name, dtype=ElementType(kind), shape=tuple(array.shape), file=str(path))
+        kind, content = ElementType.STRING, b"".join(str(text).encode() + b"\0" for text in array.ravel())
+    else:
+        kind = ElementType("bool" if array.dtype == np.bool_ else array.dtype.name)
+        content = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<")).tobytes()
+    write_bytes(path, content)
+    return TensorFile(name=name, dtype=kind, shape=tuple(array.shape), file=str(path), crc32=zlib.crc32(content))

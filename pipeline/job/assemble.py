@@ -38,7 +38,7 @@ from pipeline.compat import rules
 from pipeline.config import BuildKind, Config, MeasureMode, ModelConfig, RunConfig, Target
 from pipeline.convert.many import with_claims
 from pipeline.convert.onnx_needs import needs_of_one
-from pipeline.core.errors import ExitCode, Finding, PipelineError, Severity, errors, warning
+from pipeline.core.errors import CheckFailed, ExitCode, Finding, PipelineError, Severity, errors, warning
 from pipeline.core.features import Place
 from pipeline.core.files import ARTIFACTS, BUNDLE, REFERENCES, TYPED_CONFIG_FILE, sha256_of
 from pipeline.core.groups import grouped
@@ -46,7 +46,7 @@ from pipeline.core.progress import NoProgress, Progress, StageLog
 from pipeline.core.variant import Artifact, Level, Variant
 from pipeline.job.prepare import crowded, profiled, provider_settings, sizes_of, unexpected
 from pipeline.job.sizes import needless_sizes
-from pipeline.job.stored import write_reports
+from pipeline.job.stored import list_campaigns, stored, write_reports
 from pipeline.ort_build.run import added_by_operator
 from pipeline.release import shipped
 from pipeline.release.bundle import make_bundle
@@ -54,8 +54,10 @@ from pipeline.release.choose import Choice, Rejected, choose, rejections, suits
 from pipeline.release.manifest import (
     CUSTOM_OPS,
     MEASURED_FILE,
+    MOST_FINDINGS,
     Content,
     KeptReference,
+    Manifest,
     Shipped,
     ShippedContext,
     read_manifest,
@@ -558,7 +560,7 @@ def ship(
     custom = (row for choice in choices for row in shipped.custom_libraries(assembled.record.config, choice.target))
     sources |= {f"{CUSTOM_OPS}{row.system}/{row.abi}/{row.path.name}": row.path for row in custom}
     report = assembled.report
-    references, tensors = kept_references(assembled, folder)
+    references, tensors = kept_references(assembled, folder / REFERENCES)
     libraries = shipped.libraries_of((choice.target for choice in choices), library)
 
     def attested(bundle: Path) -> dict[str, Any]:
@@ -609,7 +611,7 @@ def proven(assembled: Assembled, folder: Path) -> Assembled:
 def kept_references(assembled: Assembled, folder: Path) -> tuple[tuple[KeptReference, ...], dict[str, Path]]:
     """What the bundle keeps of the originals of its models, and the raw tensors by their paths in the bundle.
 
-    A model is left out whose tensors are no longer there.
+    `folder` has one of tensors for each model. Raises CheckFailed for those that are not what the campaign recorded.
     """
     kept: list[KeptReference] = []
     files: dict[str, Path] = {}
@@ -618,7 +620,7 @@ def kept_references(assembled: Assembled, folder: Path) -> tuple[tuple[KeptRefer
     for model in dict.fromkeys(sources):
         reference = assembled.record.references.get(model)
         if reference:
-            references = folder / REFERENCES / model
+            references = folder / model
             reference_kept = shipped.keep_reference(model, reference, references, assembled.record.config.check)
             kept.append(reference_kept)
             files |= {
@@ -626,6 +628,36 @@ def kept_references(assembled: Assembled, folder: Path) -> tuple[tuple[KeptRefer
                 for tensor in (*reference_kept.inputs, *reference_kept.outputs)
             }
     return tuple(kept), files
+
+
+def refuse_unrecorded(bundle: Path, manifest: Manifest) -> None:
+    """Raise CheckFailed where a verified bundle has other models or references than its campaign recorded.
+
+    That is known where the bundle lies in its job's folder, with the database of the results.
+    """
+    folder, campaign = bundle.resolve().parent, manifest.evidence.get("campaign")
+    if campaign not in list_campaigns(folder, None):
+        return
+    assembled = stored(folder, None, str(campaign))
+    record, artifacts = assembled.record, assembled.report.artifacts
+    made = {digest for row in artifacts for digest in (row.sha256, row.weights_sha256)}
+    made |= {digest for row in record.contexts for digest in (row.sha256, row.binary_sha256)}
+    models = [file for file in manifest.content.files if file.path.startswith(MODELS)]
+    other = [f"changed or added: {file.path}" for file in models if file.sha256 not in made]
+    if not other:
+        kept, _ = kept_references(assembled, bundle / shipped.KEPT_FOLDER)
+        here, recorded = ({row.model: row for row in rows} for rows in (manifest.references, kept))
+        for model in sorted({*here, *recorded}):
+            if here.get(model) != recorded.get(model):
+                how = "removed" if model not in here else "added" if model not in recorded else "changed"
+                other.append(f"{how}: the reference of {model}")
+    if other:
+        raise CheckFailed(
+            "this bundle is not what its campaign made",
+            where=str(bundle),
+            why="; ".join(other[:MOST_FINDINGS]),
+            remedy="make it again: `ort-mobile bundle rebuild FOLDER`",
+        )
 
 
 def _contexts(assembled: Assembled, folder: Path) -> tuple[tuple[ShippedContext, ...], dict[str, Path]]:

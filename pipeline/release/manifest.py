@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from device_runner.files import INVISIBLE, decode_json, read_regular
+from device_runner.files import INVISIBLE, decode_json, read_regular, visible
 from device_runner.result import epoch_ms, utc_now
 from device_runner.spec import ElementType, Provider, RunOptions, Sha256, Text
 from pipeline.check.compare import Tolerance
@@ -545,7 +545,14 @@ def _refusal(folder: Path, findings: list[str]) -> CheckFailed:
 
 
 def refuse_foreign(folder: Path) -> None:
-    """Raise when `folder` holds something that is no bundle: it would be lost."""
+    """Raise ConfigError when `folder` holds something that is no bundle, or is a link: what is there would be lost."""
+    if folder.is_symlink():
+        raise ConfigError(
+            "the bundle's folder is a symbolic link",
+            where=str(folder),
+            why=f"making the bundle would replace what it points to: {visible(str(folder.readlink()))[:SHOWN]}",
+            remedy="remove the link, which leaves what it points to as it is, or choose another folder",
+        )
     if not folder.exists() or (folder / MANIFEST_FILE).is_file():
         return
     if not folder.is_dir() or any(folder.iterdir()):

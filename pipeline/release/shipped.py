@@ -8,6 +8,7 @@ before it takes the old one's place (docs/facts/release_consumers.md, R.12).
 import hashlib
 import logging
 import struct
+import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -30,7 +31,7 @@ from device_runner.library import (
 from device_runner.options import AFFINITY_KEY, BLOCK_KEY
 from device_runner.probe.elf import read_elf
 from device_runner.providers import CHIPS
-from device_runner.spec import TYPES_BY_CODE, ElementType, RunOptions, TensorFile
+from device_runner.spec import TYPES_BY_CODE, ElementType, RunOptions, TensorFile, tensor_bytes
 from pipeline.campaign.plan import PREPACKING_KEY, SPINNING_KEYS, plan_runs
 from pipeline.check.compare import OutputCheck, sound
 from pipeline.check.many import tolerance_for
@@ -553,7 +554,10 @@ def _tensor(name: str, graph: OrtGraph) -> TensorInfo:
 
 
 def keep_reference(model: str, reference: Reference, folder: Path, check: CheckConfig) -> KeptReference:
-    """What a bundle keeps of a reference whose raw tensors lie in `folder`: outputs only beside their inputs."""
+    """What a bundle keeps of a reference whose raw tensors lie in `folder`: outputs only beside their inputs.
+
+    Raises CheckFailed for a tensor that is not what the campaign recorded.
+    """
     inputs = _tensors(model, reference.inputs, folder)
     outputs = _tensors(model, reference.outputs, folder) if inputs or not reference.inputs else ()
     return KeptReference(
@@ -565,9 +569,18 @@ def keep_reference(model: str, reference: Reference, folder: Path, check: CheckC
 
 
 def _tensors(model: str, tensors: Sequence[TensorFile], folder: Path) -> tuple[KeptTensor, ...]:
-    """Tensors with what their files are; none where one is not there any more, or all together are large."""
+    """Tensors with what their files are; none where all together are large, or a text that may be is not there."""
     files = [folder / Path(tensor.file).name for tensor in tensors]
-    if not all(file.is_file() for file in files) or sum(file.stat().st_size for file in files) > MOST_KEPT_BYTES:
+    strings = [file for tensor, file in zip(tensors, files, strict=True) if tensor.dtype is ElementType.STRING]
+    sizes = (tensor_bytes(tensor) for tensor in tensors if tensor.dtype is not ElementType.STRING)
+    if sum(sizes) > MOST_KEPT_BYTES or not all(file.is_file() for file in strings):
+        return ()
+    for tensor, file in zip(tensors, files, strict=True):
+        if not file.is_file():
+            raise _unrecorded(file, "it is not there")
+        if tensor.crc32 is not None and zlib.crc32(file.read_bytes()) != tensor.crc32:
+            raise _unrecorded(file, "its checksum is another one than that which the campaign recorded")
+    if sum(file.stat().st_size for file in files) > MOST_KEPT_BYTES:
         return ()
     return tuple(
         KeptTensor(
@@ -579,6 +592,16 @@ def _tensors(model: str, tensors: Sequence[TensorFile], folder: Path) -> tuple[K
             shape=tensor.shape,
         )
         for tensor, file in zip(tensors, files, strict=True)
+    )
+
+
+def _unrecorded(file: Path, why: str) -> CheckFailed:
+    return CheckFailed(
+        "a reference is not what the original model computed",
+        where=str(file),
+        why=f"{why}, and an app would judge its outputs by it",
+        remedy="run the campaign again (unchanged models are not converted anew); where only the bundle was changed, "
+        "make it again: `ort-mobile bundle rebuild FOLDER`",
     )
 
 

@@ -20,13 +20,21 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import msgspec
 
-from device_runner.files import decode_json, read_regular, visible
+from device_runner.files import (
+    decode_json,
+    read_regular,
+    remove_parts,
+    restore_place,
+    staging_folder,
+    take_place,
+    visible,
+)
 from device_runner.result import Status
 from pipeline.accuracy.result import ArtifactAccuracy
 from pipeline.check.compare import OutputCheck
 from pipeline.check.library_proof import LibraryProof
 from pipeline.core.errors import CheckFailed, ConfigError, missing_extra
-from pipeline.core.files import sha256_of, write_bytes
+from pipeline.core.files import make_folder, sha256_of, share_file, storage_errors, write_bytes
 from pipeline.release.manifest import (
     ATTESTATION_FILE,
     MANIFEST_BYTES,
@@ -398,10 +406,11 @@ class Evidence(msgspec.Struct, frozen=True):
 
 
 def sign(folder: Path, manifest: Manifest, key: Path, passphrase: str | None = None) -> Signed:
-    """Write the attestation of a verified bundle's tests and its signature into it.
+    """Add the attestation of a verified bundle's tests and its signature to it, both at once or neither.
 
     Evidence without a test gives no attestation, and no file. Raises ConfigError for a key that cannot be used,
-    MissingError without the package cryptography, CheckFailed for evidence that cannot be read.
+    MissingError without the package cryptography, CheckFailed for evidence that cannot be read, SpecError while another
+    process replaces the bundle, and PipelineError for what cannot be written.
     """
     private = read_private_key(key, passphrase)
     try:
@@ -430,16 +439,27 @@ def sign(folder: Path, manifest: Manifest, key: Path, passphrase: str | None = N
         warned=names["WARNED"],
         failed=names["FAILED"],
     )
-    if outcomes:
-        statement = Statement(
-            predicate_type=TESTS_PREDICATE_TYPE, subject=_subjects(folder, manifest), predicate=results
-        )
-        envelope = sealed_envelope(msgspec.json.encode(statement, order="sorted"), private, named=True)
-        write_bytes(folder / ATTESTATION_FILE, msgspec.json.encode(envelope, order="sorted") + b"\n")
-    else:
-        (folder / ATTESTATION_FILE).unlink(missing_ok=True)
-    sign_bundle(folder, manifest, private)
+    with storage_errors(folder), staging_folder(folder) as new:
+        for path in (MANIFEST_FILE, SEAL_FILE, *(file.path for file in manifest.files)):
+            make_folder((new / path).parent)
+            share_file(folder / path, new / path)
+        if outcomes:
+            statement = Statement(
+                predicate_type=TESTS_PREDICATE_TYPE, subject=_subjects(folder, manifest), predicate=results
+            )
+            envelope = sealed_envelope(msgspec.json.encode(statement, order="sorted"), private, named=True)
+            write_bytes(new / ATTESTATION_FILE, msgspec.json.encode(envelope, order="sorted") + b"\n")
+        sign_bundle(new, manifest, private)
+        take_place(new, folder)
     return fingerprint(private.public_key()), results if outcomes else None
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Put a bundle back that a killed process took away, and remove what one left beside it or, earlier, in it."""
+    restore_place(folder)
+    with storage_errors(folder):
+        for name in (SIGNATURE_FILE, ATTESTATION_FILE):
+            remove_parts(folder / name)
 
 
 def verify_signed(folder: Path, manifest: Manifest, key: Path) -> Signed:

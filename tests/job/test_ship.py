@@ -1,5 +1,6 @@
 """From choices to a bundle: the ways to run that ship, what is kept of the originals, the libraries that are proven."""
 
+import zlib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from pipeline.check.result import Reference
 from pipeline.compat.defects import Runtime
 from pipeline.config import BuildConfig, CheckConfig, Config, ModelConfig, Platform, RunConfig, Target, VariantsConfig
 from pipeline.config.tables import BuildKind
-from pipeline.core.errors import Severity
+from pipeline.core.errors import CheckFailed, Severity
 from pipeline.core.files import CONFIG_FILE
 from pipeline.core.releases import Release
 from pipeline.core.variant import Artifact, Level, Style, Variant
@@ -93,14 +94,22 @@ def test_a_reference_is_kept_with_its_tolerance(tmp_path: Path) -> None:
     assert keep_reference("m", reference(tmp_path, 3), tmp_path, CheckConfig(max_relative_error=0.5)) != kept
 
 
-def test_large_tensors_and_lost_ones_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_tensors_are_not_kept_and_lost_or_changed_ones_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = reference(tmp_path, 3)
     monkeypatch.setattr(shipped, "MOST_KEPT_BYTES", 11)
     assert keep_reference("m", made, tmp_path, CheckConfig()).inputs == ()
     monkeypatch.undo()
+    summed = msgspec.structs.replace(made.outputs[0], crc32=zlib.crc32(bytes(12)))
+    noted = msgspec.structs.replace(made, outputs=(summed,))
+    assert keep_reference("m", noted, tmp_path, CheckConfig()).outputs
+    (tmp_path / "output_0.bin").write_bytes(bytes(11) + b"\1")
+    with pytest.raises(CheckFailed, match="not what the original model computed"):
+        keep_reference("m", noted, tmp_path, CheckConfig())
     (tmp_path / "input_0.bin").unlink()
-    kept = keep_reference("m", made, tmp_path, CheckConfig())
-    assert kept.inputs == kept.outputs == ()
+    with pytest.raises(CheckFailed, match="it is not there"):
+        keep_reference("m", made, tmp_path, CheckConfig())
 
 
 def test_libraries_are_those_of_android_and_linux_targets_each_once() -> None:

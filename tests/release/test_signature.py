@@ -35,9 +35,10 @@ from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_runner.files import cache_folder, scratch_folder
-from pipeline.core.errors import CheckFailed
-from pipeline.core.files import sha256_of
+from device_runner.files import cache_folder, scratch_folder, staging_folder
+from pipeline.core.errors import CheckFailed, DiskError
+from pipeline.core.files import sha256_of, write_bytes
+from pipeline.release import signature
 from pipeline.release.manifest import SIGNATURE_FILE, verify_bundle
 from pipeline.release.signature import (
     read_private_key,
@@ -48,7 +49,9 @@ from pipeline.release.signature import (
 )
 from tests.command import ort_mobile
 from tests.python_packages import download
-from tests.release.test_bundle import bundle_in
+from tests.release.test_bundle import bundle_in, proof
+from tests.stops import STOPPED, stops
+from tests.values import files_of
 
 CURVES = {"P-256": ec.SECP256R1(), "P-384": ec.SECP384R1(), "P-521": ec.SECP521R1()}
 
@@ -142,6 +145,70 @@ def two_signatures(bundle: Path) -> None:
 def test_attacks_are_refused(signed: Path, attack: Callable[[Path], None]) -> None:
     attack(signed)
     ort_mobile("bundle", "verify", signed, "--key", signed.parent / "key.pub", code=4)
+
+
+def test_a_full_disk_leaves_the_signature_that_was_there(signed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = files_of(signed)
+
+    def full(path: Path, content: bytes) -> None:
+        if path.name == SIGNATURE_FILE:
+            raise DiskError("cannot write", why="No space left on device")
+        write_bytes(path, content)
+
+    monkeypatch.setattr(signature, "write_bytes", full)
+    ort_mobile("bundle", "sign", signed, "--key", write_keys(signed.parent, "other"), code=3)
+    assert files_of(signed) == before
+    assert not list(signed.parent.glob(".*"))
+
+
+@pytest.mark.parametrize(
+    "left", [f".{SIGNATURE_FILE}.abcd_123.part", "evidence/.test-result.intoto.jsonl.00000000.part"]
+)
+def test_what_a_killed_signing_left_in_the_bundle_goes_with_the_next(signed: Path, left: str) -> None:
+    (signed / left).write_bytes(b"half")
+    ort_mobile("bundle", "verify", signed, code=4)
+    ort_mobile("bundle", "sign", signed, "--key", signed.parent / "key.pem")
+    ort_mobile("bundle", "verify", signed, "--key", signed.parent / "key.pub")
+
+
+@pytest.mark.parametrize(
+    "left", [f".{SIGNATURE_FILE}.part", f".{SIGNATURE_FILE}.abcd_1234.part", "models/.m.ort.abcd_123.part"]
+)
+def test_what_signing_never_writes_is_not_removed(signed: Path, left: str) -> None:
+    (signed / left).write_bytes(b"of somebody")
+    ort_mobile("bundle", "sign", signed, "--key", signed.parent / "key.pem", code=4)
+    assert (signed / left).is_file()
+
+
+def test_while_a_bundle_is_replaced_it_is_not_signed(signed: Path) -> None:
+    before = files_of(signed)
+    with staging_folder(signed):
+        refused = ort_mobile("bundle", "sign", signed, "--key", write_keys(signed.parent, "other"), code=2)
+    assert refused.err.startswith("error: another process is replacing this\n")
+    assert files_of(signed) == before
+
+
+@pytest.mark.parametrize("actions", STOPPED)
+@pytest.mark.parametrize("key", ["first", "second"])
+def test_a_signing_that_is_stopped_leaves_a_whole_bundle_and_the_next_one_ends(
+    tmp_path: Path, key: str, actions: tuple[str, ...]
+) -> None:
+    start = tmp_path / "start"
+    bundle_in(start, attest=lambda _: proof(failed=False))
+    write_keys(start, "second")
+    if key == "second":
+        ort_mobile("bundle", "sign", start / "bundle", "--key", write_keys(start, "first"))
+    else:
+        write_keys(start, "first")
+    left = stops(tmp_path, ("bundle", "sign", "bundle", "--key", f"{key}.pem"), actions)
+    old, new = files_of(start / "bundle"), files_of(left[-1].again / "bundle")
+    assert len(left) > 30
+    for stop in left:
+        assert not stop.traced, stop.name
+        assert files_of(stop.after / "bundle") in (old, new), stop.name
+        assert (files_of(stop.again / "bundle"), stop.again_code) == (new, 0), stop.name
+        assert sorted(path.name for path in stop.again.iterdir()) == sorted(path.name for path in start.iterdir())
+    ort_mobile("bundle", "verify", left[0].again / "bundle", "--key", start / f"{key}.pub")
 
 
 def test_damaged_signatures_are_refused_and_never_crash(tmp_path: Path) -> None:

@@ -330,7 +330,7 @@ REFUSALS: tuple[tuple[str, str, str, type[PipelineError]], ...] = (
         "check the permissions of the file and its folder, or give another one", PipelineError,
     ),
     (
-        "database or disk is full", "the disk is full",
+        "database or disk is full|sqlite_ioerr_shmsize", "the disk is full",
         "make room and start again: runs that were stored are kept and not repeated", PipelineError,
     ),
     (
@@ -416,7 +416,8 @@ REFUSALS: tuple[tuple[str, str, str, type[PipelineError]], ...] = (
         "the campaign was deleted while it ran: start it again", PipelineError,
     ),
 )  # fmt: skip
-"""What SQLite or PostgreSQL says in lower case, as a pattern of which the first that fits counts; what and remedy."""
+"""What SQLite, behind the name of its code, or PostgreSQL says in lower case, as a pattern of which the first that fits
+counts; what and remedy. Of a full disk a reader gets another code: the file beside the log cannot be enlarged."""
 
 UNKNOWN = ("", "the database refuses", "see why above; --debug shows where it came from", PipelineError)
 
@@ -429,7 +430,8 @@ def store_errors(where: str) -> Iterator[None]:
     except exc.SQLAlchemyError as error:
         cause = error.orig if isinstance(error, exc.DBAPIError) and error.orig is not None else error
         message = " ".join(str(cause).split())
-        _, what, remedy, kind = next((row for row in REFUSALS if re.search(row[0], message.lower())), UNKNOWN)
+        said = f"{getattr(cause, 'sqlite_errorname', '')} {message}".lower()
+        _, what, remedy, kind = next((row for row in REFUSALS if re.search(row[0], said)), UNKNOWN)
         raise kind(what, where=where, why=message, remedy=remedy) from error
     except UnicodeDecodeError as error:  # sqlite3 cannot read SQLite's own message, which quotes a damaged schema
         raise damaged("its schema", where, str(error)) from error

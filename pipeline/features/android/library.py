@@ -19,7 +19,15 @@ from xml.sax.saxutils import escape
 
 import msgspec
 
-from device_runner.files import ZIP_ERRORS, check_unpacked, scratch_folder, staging_folder, take_place
+from device_runner.files import (
+    ZIP_ERRORS,
+    check_unpacked,
+    remove_parts,
+    scratch_folder,
+    staging_folder,
+    take_place,
+    taking_turns,
+)
 from device_runner.library import LIBRARY, Library, find_archive, is_archive, release_of, resolve, small_pages
 from device_runner.probe.elf import NotElf, parse_header
 from pipeline.config import AndroidRelease, Config, Telemetry
@@ -328,8 +336,8 @@ def java_package(given: str | None, named: MavenModule) -> str:
 def publish(modules: Sequence[MavenModule], repository: Path) -> tuple[bool, ...]:
     """Write modules into a repository, new or not; False for each of which the same bytes are there already.
 
-    A version appears whole or not at all, and none before all are made. Raises PipelineError for a version that is
-    there with other content.
+    A version appears whole or not at all, and none before all are made. An index that does not list them, since a
+    process was killed before, is made again. Raises PipelineError for a version that is there with other content.
     """
     with contextlib.ExitStack() as stack:
         folders: list[Path | None] = []
@@ -354,28 +362,41 @@ def publish(modules: Sequence[MavenModule], repository: Path) -> tuple[bool, ...
                     why=f"{differing[0]} differs; builds keep what they once resolved, so a version must never change",
                     remedy="give the release a new --version, or remove the folder if nobody has used it",
                 )
-        for module, folder in zip(modules, folders, strict=True):
+        # What is needed comes before what needs it. The index may lack what a killed process published.
+        for module, folder in reversed([*zip(modules, folders, strict=True)]):
             place = repository / module.folder
-            if folder:
-                with storage_errors(place):
+            with storage_errors(place):
+                if folder:
                     take_place(folder, place)
-                    beside = list(place.parent.iterdir())
-                artifact = module.artifact
-                versions = [row.name for row in beside if (row / f"{artifact}-{row.name}.pom").is_file()]
-                # Numbers by value, words before them: 1.0-rc1 is older than 1.0.1, and 1.10 newer than 1.9.
-                versions.sort(
-                    key=lambda version: [
-                        (1, int(part), "") if part.isdigit() else (0, 0, part)
-                        for part in re.findall(r"\d+|[A-Za-z]+", version)
-                    ]
-                )
-                items = "".join(f"      <version>{escape(version)}</version>\n" for version in versions)
-                index = INDEX_TEXT.format(
-                    group=module.group, artifact=artifact, newest=escape(versions[-1]), versions=items
-                )
-                write_text(place.parent / INDEX, index)
-                _write_checksums(place.parent / INDEX)
+                _write_index(module, place.parent)
     return tuple(folder is not None for folder in folders)
+
+
+def _write_index(module: MavenModule, folder: Path) -> None:
+    """Write the list of all versions in a module's folder, and its checksums, where they are not there as they should.
+
+    What processes that were killed left of them goes; others that publish a version wait. Raises OSError.
+    """
+    with taking_turns(folder):
+        artifact = module.artifact
+        versions = [row.name for row in folder.iterdir() if (row / f"{artifact}-{row.name}.pom").is_file()]
+        # Numbers by value, words before them: 1.0-rc1 is older than 1.0.1, and 1.10 newer than 1.9.
+        versions.sort(
+            key=lambda version: [
+                (1, int(part), "") if part.isdigit() else (0, 0, part) for part in re.findall(r"\d+|[A-Za-z]+", version)
+            ]
+        )
+        items = "".join(f"      <version>{escape(version)}</version>\n" for version in versions)
+        index = INDEX_TEXT.format(group=module.group, artifact=artifact, newest=escape(versions[-1]), versions=items)
+        content = index.encode()
+        files = {INDEX: content} | {
+            f"{INDEX}.{name}": hashlib.new(name, content, usedforsecurity=False).hexdigest().encode()
+            for name in CHECKSUM_NAMES
+        }
+        for name, wanted in files.items():
+            remove_parts(folder / name)
+            if not (folder / name).is_file() or (folder / name).read_bytes() != wanted:
+                write_bytes(folder / name, wanted)
 
 
 def _write_checksums(file: Path) -> None:

@@ -11,20 +11,21 @@ lie, and their numbers subtracted in the order of their values. Nothing has to k
 import contextlib
 import errno
 import io
+import os
 import shutil
+import tempfile
 import zipfile
-from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, TypeAlias
+from typing import Any, BinaryIO, Literal, TypeAlias, cast
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from device_runner.files import ZIP_ERRORS, read_regular, restore_place, staging_folder, take_place
+from device_runner.files import ZIP_ERRORS, open_regular, read_regular, restore_place, staging_folder, take_place
 from pipeline.core.documents import decode_document
 from pipeline.core.errors import CheckFailed, ConfigError, ModelError, missing_extra
 from pipeline.core.files import (
@@ -113,16 +114,27 @@ def gaps_of(content: bytes, spans: Iterable[tuple[int, int]]) -> bytes:
     return b"".join([*parts, content[at:]])
 
 
-def filled(size: int, regions: Sequence[Region], inside: Sequence[bytes], gaps: bytes) -> bytes:
-    """A file of `size` bytes made of what is inside its regions and what is between them."""
-    parts, at, used = [], 0, 0
-    for region, content in zip(regions, inside, strict=True):
-        parts += [gaps[used : used + region.new - at], content]
-        used, at = used + region.new - at, region.new + region.length
-    whole = b"".join([*parts, gaps[used:]])
-    if len(whole) != size:
+def write_gaps(source: BinaryIO, regions: Sequence[Region], size: int, out: BinaryIO) -> None:
+    """Write what lies between regions, in their order, to its places in a file of `size` bytes.
+
+    Raises ValueError where that is more or less than `source` has.
+    """
+    at = 0
+    for start, length in [*((region.new, region.length) for region in regions), (size, 0)]:
+        out.seek(at)
+        copy_exactly(source, out, start - at)
+        at = start + length
+    if source.read(1):
         raise ValueError("its regions and what is between them do not make the file")
-    return whole
+
+
+def copy_exactly(source: BinaryIO, out: BinaryIO, size: int) -> None:
+    """Copy so many bytes in pieces; raises ValueError where there are fewer."""
+    while size:
+        piece = source.read(min(size, CHUNK_BYTES))
+        if not piece:
+            raise ValueError("it has fewer bytes than stated")
+        size -= out.write(piece)
 
 
 def refuse_outside(regions: Sequence[Region], old: int, new: int) -> None:
@@ -158,32 +170,64 @@ def words_of(before: bytes, content: bytes, regions: Sequence[Region]) -> bytes:
     return b"".join(parts)
 
 
-def from_words(before: bytes, words: bytes, regions: Sequence[Region]) -> list[bytes]:
-    """What is inside each region, of what `words_of` made."""
-    totals = Counter[Kind]()
+def write_words(before: BinaryIO, words: BinaryIO, regions: Sequence[Region], out: BinaryIO) -> None:
+    """Write what is inside each region to its place in `out`, of what `words_of` made, in pieces of `CHUNK_BYTES`.
+
+    `before` and `words` are files. Raises ValueError where one of them ends too early.
+    """
+    start = 0
+    for kind in dict.fromkeys(region.kind for region in regions):
+        of_kind = [region for region in regions if region.kind == kind]
+        total, width = sum(region.length for region in of_kind), int(kind[1])
+        count, done = total // width, 0
+        for piece in cut(of_kind, CHUNK_BYTES):
+            was = b"".join(_bytes_at(before, region.old, region.length) for region in piece)
+            numbers, rest = divmod(len(was), width)
+            planes = (_bytes_at(words, start + plane * count + done, numbers) for plane in range(width))
+            now = _added(was, b"".join(planes), kind) + _bytes_at(words, start + count * width, rest)
+            at = 0
+            for region in piece:
+                out.seek(region.new)
+                out.write(now[at : at + region.length])
+                at += region.length
+            done += numbers
+        start += total
+
+
+def cut(regions: Iterable[Region], size: int) -> Iterator[list[Region]]:
+    """Regions, divided where that is needed, in groups of `size` bytes, the last one of what is left."""
+    group: list[Region] = []
+    left = size
     for region in regions:
-        totals[region.kind] += region.length
-    if len(words) != totals.total():
-        raise ValueError("the words have another length than their regions")
-    streams: dict[Kind, bytes] = {}
-    at = 0
-    for kind, total in totals.items():
-        was = b"".join(before[region.old : region.old + region.length] for region in regions if region.kind == kind)
-        differences, width = words[at : at + total], int(kind[1])
-        at += total
-        count = len(was) // width
-        planes = np.frombuffer(differences, np.uint8, count * width).reshape(width, count)
-        unsigned = np.ascontiguousarray(planes.T).view(f">u{width}").ravel().astype(f"u{width}")
-        ordered = _ordered(was, kind) + ((unsigned >> 1) ^ (~(unsigned & 1) + 1))
-        signs = 1 - (ordered >> (8 * width - 1))
-        bits: npt.NDArray[Any] = ordered ^ _flip(signs, width) if kind[0] == "f" else ordered
-        streams[kind] = bits.astype(f"<u{width}").tobytes() + differences[count * width :]
-    inside: list[bytes] = []
-    used = Counter[Kind]()
-    for region in regions:
-        inside.append(streams[region.kind][used[region.kind] : used[region.kind] + region.length])
-        used[region.kind] += region.length
-    return inside
+        done = 0
+        while done < region.length:
+            length = min(left, region.length - done)
+            group.append(Region(old=region.old + done, new=region.new + done, length=length, kind=region.kind))
+            done, left = done + length, left - length
+            if not left:
+                yield group
+                group, left = [], size
+    if group:
+        yield group
+
+
+def _bytes_at(file: BinaryIO, start: int, length: int) -> bytes:
+    with _reading(str(file.name)):
+        content = os.pread(file.fileno(), length, start)
+    if len(content) < length:
+        raise ValueError("a region of weights lies outside of its file")
+    return content
+
+
+def _added(was: bytes, differences: bytes, kind: Kind) -> bytes:
+    """The numbers of some bytes, changed by differences as `words_of` writes them, without a rest of less than one."""
+    width = int(kind[1])
+    planes = np.frombuffer(differences, np.uint8).reshape(width, -1)
+    unsigned = np.ascontiguousarray(planes.T).view(f">u{width}").ravel().astype(f"u{width}")
+    ordered = _ordered(was, kind) + ((unsigned >> 1) ^ (~(unsigned & 1) + 1))
+    signs = 1 - (ordered >> (8 * width - 1))
+    bits: npt.NDArray[Any] = ordered ^ _flip(signs, width) if kind[0] == "f" else ordered
+    return bits.astype(f"<u{width}").tobytes()
 
 
 def _ordered(content: bytes, kind: Kind) -> npt.NDArray[Any]:
@@ -217,12 +261,17 @@ LARGEST_WINDOW = 1 << 27
 """Of a file that is compressed alone: level 19 keeps 8 MiB."""
 FRAME_BYTES = 1 << 10
 """What zstd may add to content that cannot be compressed, for files of a few bytes."""
+JOINED_BYTES = 64 << 20
+"""A file that is made of one of the old bundle may have `UNSIGNED_GROWTH` times the bytes of that and the delta, and so
+many more: a small delta takes little memory, whatever it says."""
 UNSIGNED_GROWTH, UNSIGNED_BYTES = 4, 1 << 30
 """A new bundle that nobody is known to have signed may have so many times the bytes of the old one and the delta, and
 so many more: weights shrink to a third or a tenth, and what shrinks more is made to fill disks."""
 
 How = Literal["kept", "whole", "zstd", "patch", "words"]
 STORED: tuple[How, ...] = ("whole", "zstd", "patch", "words")
+JOINED: tuple[How, ...] = ("patch", "words")
+"""What is made of a file of the old bundle: in memory, which grows with the new file's size."""
 Parts = dict[str, bytes]
 """What is stored of a file: one of STORED, and beside words a `rest`; nothing where it is kept."""
 Allowed = Literal["older", "unsigned"]
@@ -368,9 +417,7 @@ def apply_delta(
                 make = partial(_make, archive, bundle, digests, new)
                 manifest = _manifest(make, delta, new, path)
                 _refuse_unsafe(bundle, old, new, manifest, key, path, allow)
-                old_bytes = sum((bundle / name).stat().st_size for name in digests)
-                honest = UNSIGNED_GROWTH * (old_bytes + path.stat().st_size) + UNSIGNED_BYTES
-                _make_rest(make, delta, manifest, bundle, new, None if key else honest)
+                _make_rest(make, delta, manifest, bundle, new, None if key else path.stat().st_size)
         except (*ZIP_ERRORS, zstandard.ZstdError, msgspec.DecodeError, KeyError) as error:
             if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # zipfile seeks to odd places
                 raise os_error(error) from error
@@ -491,23 +538,35 @@ def _manifest(make: Callable[[DeltaFile], None], delta: Delta, new: Path, path: 
 
 
 def _make_rest(
-    make: Callable[[DeltaFile], None], delta: Delta, manifest: Manifest, bundle: Path, new: Path, most: int | None
+    make: Callable[[DeltaFile], None], delta: Delta, manifest: Manifest, bundle: Path, new: Path, packed: int | None
 ) -> None:
-    """Make every other file, each as large as the manifest says, all together in at most `most` bytes.
+    """Make every other file, each as large as the manifest says, after all were found to be what the manifest lists.
 
-    That is what an honest delta would make, None where somebody who is known signed it.
+    `packed` is the size of the delta, None where somebody who is known signed the bundle: else it becomes no more than
+    an honest one would.
     """
     files = [file for file in delta.files if file.path not in OWN_FILES]
     listed = {file.path: (file.size_bytes, file.sha256) for file in manifest.files}
     if {file.path: (file.size_bytes, file.sha256) for file in files} != listed:
         raise ValueError(f"its files are not those of {MANIFEST_FILE}")
+    sizes = {place.relative_to(bundle).as_posix(): place.stat().st_size for place in bundle.rglob("*")}
+    joined = [file for file in files if file.how in JOINED]
+    if large := next((file for file in joined if file.size_bytes > LARGEST_BASE), None):
+        raise ValueError(f"{large.path[:200]} would have more than {LARGEST_BASE:,} bytes")
     total = sum(file.size_bytes for file in files)
-    if most is not None and total > most:
-        raise ValueError(f"it would become {total:,} bytes, which is believed of a signed one only (--key)")
+    if packed is not None:
+        if total > UNSIGNED_GROWTH * (sum(sizes.values()) + packed) + UNSIGNED_BYTES:
+            raise ValueError(f"it would become {total:,} bytes, {UNBELIEVED}")
+        for file in joined:
+            if file.size_bytes > UNSIGNED_GROWTH * (sizes.get(file.base, 0) + packed) + JOINED_BYTES:
+                raise ValueError(f"{file.path[:200]} would become {file.size_bytes:,} bytes, {UNBELIEVED}")
     if total > shutil.disk_usage(new).free:
         raise os_error(OSError(errno.ENOSPC, f"the new bundle has {total:,} bytes"), bundle)
     for file in files:
         make(file)
+
+
+UNBELIEVED = "which is believed of a signed one only (--key)"
 
 
 def _whole(new: Path, path: Path, read: Callable[[Path], Manifest] = verify_bundle) -> Manifest:
@@ -535,7 +594,9 @@ def _smallest(zstandard: ModuleType, file: Path, base: Path | None) -> tuple[Par
     alone = zstandard.ZstdCompressor(level=LEVEL)
     regions: tuple[Region, ...] = ()
     forms: list[Parts] = [{"zstd": alone.compress(content)}]
-    if base and max(base.stat().st_size, len(content)) <= LARGEST_BASE:
+    size_before = base.stat().st_size if base else 0
+    largest = min(LARGEST_BASE, UNSIGNED_GROWTH * size_before + JOINED_BYTES)
+    if base and size_before <= LARGEST_BASE and len(content) <= largest:
         before = read_regular(base, LARGEST_BASE)
         forms.append({"patch": _patch(zstandard, before, content)})
         if regions := regions_of(before, content):
@@ -555,13 +616,18 @@ def _smallest(zstandard: ModuleType, file: Path, base: Path | None) -> tuple[Par
 
 
 def _patch(zstandard: ModuleType, before: bytes, content: bytes) -> bytes:
-    window = max(10, min(31, (len(before) + len(content)).bit_length()))
+    window_log = _window_log(len(before) + len(content))
     parameters = zstandard.ZstdCompressionParameters.from_level(
-        LEVEL, window_log=window, enable_ldm=True, source_size=len(content)
+        LEVEL, window_log=window_log, enable_ldm=True, source_size=len(content)
     )
     dictionary = zstandard.ZstdCompressionDict(before, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
     patch: bytes = zstandard.ZstdCompressor(dict_data=dictionary, compression_params=parameters).compress(content)
     return patch
+
+
+def _window_log(size: int) -> int:
+    """The window of a patch has both files; zstd's has 1 KiB to 2 GiB."""
+    return max(10, min(31, size.bit_length()))
 
 
 def _make(archive: zipfile.ZipFile, old: Path, digests: Mapping[str, str], new: Path, file: DeltaFile) -> None:
@@ -572,52 +638,59 @@ def _make(archive: zipfile.ZipFile, old: Path, digests: Mapping[str, str], new: 
     target = new / file.path
     if file.how == "kept" and digests.get(file.base) == file.sha256:
         copy_file(old / file.base, target)
-    elif file.how in ("whole", "zstd"):
-        member = _member(archive, file.member, file.size_bytes)
-        with replacing(target) as part, archive.open(member) as packed, part.open("wb") as out:
-            source: Any = packed
-            if file.how == "zstd":
-                decompressor = _zstandard(APPLY).ZstdDecompressor(max_window_size=LARGEST_WINDOW)
-                source = decompressor.stream_reader(packed)
-            left = file.size_bytes + 1  # one more shows that it is larger than stated
-            while left and (piece := source.read(min(left, CHUNK_BYTES))):
-                left -= out.write(piece)
     elif file.how != "kept":
-        if file.base not in digests:
+        if file.how in JOINED and file.base not in digests:
             raise ValueError(f"{file.base[:200]} is no file of the old bundle")
-        write_bytes(target, _joined(archive, old / file.base, file))
+        with replacing(target) as part, part.open("wb") as out:
+            if file.how == "words":
+                _write_joined(archive, old / file.base, file, out)
+            else:
+                before = _base(old / file.base) if file.how == "patch" else b""
+                with _unpacked(archive, file.member, file.size_bytes, before, packed=file.how != "whole") as source:
+                    copy_exactly(source, out, file.size_bytes)
+                    if source.read(1):
+                        raise ValueError(f"{file.member[:200]} would have another size than stated")
     with _reading(target):
         finished = target.is_file() and target.stat().st_size == file.size_bytes and sha256_of(target) == file.sha256
     if not finished:
         raise ValueError(f"{file.path[:200]} does not become what it should")
 
 
-def _joined(archive: zipfile.ZipFile, base: Path, file: DeltaFile) -> bytes:
-    """A file out of its members and a file of the old bundle."""
-    if file.size_bytes > LARGEST_BASE:
-        raise ValueError(f"{file.path[:200]} would have more than {LARGEST_BASE:,} bytes")
-    with _reading(base):
-        before = read_regular(base, LARGEST_BASE)
-    if file.how == "patch":
-        return _unpacked(archive, file.member, file.size_bytes, before)
-    refuse_outside(file.regions, len(before), file.size_bytes)
+def _base(path: Path) -> bytes:
+    with _reading(path):
+        return read_regular(path, LARGEST_BASE)
+
+
+def _write_joined(archive: zipfile.ZipFile, base: Path, file: DeltaFile, out: BinaryIO) -> None:
+    """Write a file of words and what is between them. The words lie on the disk meanwhile, not in memory."""
+    refuse_outside(file.regions, base.stat().st_size, file.size_bytes)
     inside = sum(region.length for region in file.regions)
-    words = _unpacked(archive, file.member, inside, None)
-    between = gaps_of(before, [(row.old, row.length) for row in file.regions]) if file.rest else None
-    gaps = _unpacked(archive, file.rest, file.size_bytes - inside, between) if file.rest else b""
-    return filled(file.size_bytes, file.regions, from_words(before, words, file.regions), gaps)
+    between = gaps_of(_base(base), [(row.old, row.length) for row in file.regions]) if file.rest else b""
+    if file.rest:
+        with _unpacked(archive, file.rest, file.size_bytes - inside, between) as source:
+            write_gaps(source, file.regions, file.size_bytes, out)
+    elif inside != file.size_bytes:
+        raise ValueError("its regions do not make the file")
+    with tempfile.TemporaryFile(dir=Path(out.name).parent) as words, open_regular(base) as before:
+        with _unpacked(archive, file.member, inside, b"") as source:
+            copy_exactly(source, words, inside)
+        words.flush()
+        write_words(before, words, file.regions, out)
 
 
-def _unpacked(archive: zipfile.ZipFile, name: str, size: int, before: bytes | None) -> bytes:
-    """What a member was made of, by what was known before; it must have the size that is stated."""
-    zstandard = _zstandard(APPLY)
-    packed = archive.read(_member(archive, name, size))
-    if zstandard.frame_content_size(packed) != size:
-        raise ValueError(f"{name[:200]} would have another size than stated")
-    raw = zstandard.DICT_TYPE_RAWCONTENT
-    dictionary = zstandard.ZstdCompressionDict(before, dict_type=raw) if before else None
-    decompressor = zstandard.ZstdDecompressor(dict_data=dictionary, max_window_size=1 << 31)
-    return bytes(decompressor.decompress(packed))
+@contextlib.contextmanager
+def _unpacked(
+    archive: zipfile.ZipFile, name: str, size: int, before: bytes, *, packed: bool = True
+) -> Iterator[BinaryIO]:
+    """What a member was made of, by what was known before it, to be read in pieces: `size` bytes, if all is right."""
+    with archive.open(_member(archive, name, size)) as stored:
+        if not packed:
+            yield cast(BinaryIO, stored)
+            return
+        zstandard = _zstandard(APPLY)
+        dictionary = zstandard.ZstdCompressionDict(before, dict_type=zstandard.DICT_TYPE_RAWCONTENT) if before else None
+        window = 1 << _window_log(len(before) + size) if before else LARGEST_WINDOW
+        yield zstandard.ZstdDecompressor(dict_data=dictionary, max_window_size=window).stream_reader(stored)
 
 
 def _member(archive: zipfile.ZipFile, name: str, most: int) -> zipfile.ZipInfo:

@@ -1,7 +1,10 @@
 """What the store refuses, and what it says: databases that cannot be opened, written or believed."""
 
+import contextlib
+import os
 import socket
 import sqlite3
+import subprocess
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -137,6 +140,27 @@ def test_full_disk_keeps_what_was_stored(file_url: str) -> None:
         assert stored > 3
     with open_store(file_url) as store:
         assert store.finished("c1") == {("s1", number) for number in range(stored)}
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="mounting a small disk needs root")
+def test_a_reader_on_a_full_disk_is_told_so(tmp_path: Path) -> None:
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)]
+    if subprocess.run(mount, env={"PATH": os.defpath}, check=False).returncode:
+        pytest.skip("this system does not let root mount a tmpfs")
+    url = f"sqlite:///{tmp_path / 'results.sqlite'}"
+    try:
+        open_store(url).close()
+        with contextlib.suppress(OSError), (tmp_path / "rest").open("wb", buffering=0) as rest:
+            while True:
+                rest.write(bytes(4096))
+        with pytest.raises(PipelineError, match="the disk is full") as caught:
+            open_store(url)
+        (tmp_path / "rest").unlink()
+        with open_store(url) as store:
+            assert store.names() == {}
+    finally:
+        subprocess.run(["umount", str(tmp_path)], env={"PATH": os.defpath}, check=True)
+    assert "make room" in caught.value.remedy
 
 
 def add_many(store: Store) -> None:

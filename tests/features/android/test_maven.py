@@ -9,6 +9,8 @@ import sys
 import time
 import zipfile
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 from xml.etree import ElementTree as ET
@@ -23,6 +25,7 @@ from tests.command import Done, ort_mobile
 from tests.features.android.samples import FLAGSHIP, OLD_CHIP, bundle, needs_java, shipped, signature, two_classes
 from tests.library.library_files import library as elf_library
 from tests.library.library_files import texts
+from tests.stops import ACTIONS, stops
 from tests.values import files_of
 
 NAMED = ("--group", "com.example", "--version", "1.0")
@@ -202,6 +205,59 @@ def test_a_published_version_never_changes(tmp_path: Path) -> None:
     changed = released(tmp_path, "--package", "org.demo.ml", code=1)
     assert "is published already, with other content" in changed.err
     assert files_of(tmp_path / "repo") == before
+
+
+INDEX = "com/example/demo-app-models/maven-metadata.xml"
+
+
+@pytest.mark.usefixtures("java")
+@pytest.mark.parametrize("lost", ["", ".sha1", ".sha512"])
+def test_an_index_that_a_killed_process_did_not_write_is_written_by_the_next(tmp_path: Path, lost: str) -> None:
+    bundle(tmp_path)
+    released(tmp_path)
+    whole = files_of(tmp_path / "repo")
+    index = tmp_path / "repo" / f"{INDEX}{lost}"
+    index.write_text("of an earlier version")
+    for place in (index, index.with_name("maven-metadata.xml")):
+        place.with_name(f".{place.name}.abcd_123.part").write_text("half")
+    again = released(tmp_path)
+    assert again.text.startswith("unchanged")
+    assert files_of(tmp_path / "repo") == whole
+
+
+@pytest.mark.every_call
+@pytest.mark.usefixtures("java")
+@pytest.mark.parametrize("action", ACTIONS)
+def test_a_publication_that_is_stopped_is_ended_by_the_next(tmp_path: Path, action: str) -> None:
+    start = tmp_path / "start"
+    start.mkdir()
+    bundle(start)
+    released(start)
+    words = ("release", "android", "bundle", "--output", "repo", "--group", "com.example", "--version", "1.1")
+    left = stops(tmp_path, (*words, "--ai-pack", "pack"), (action,))
+    whole, versions = files_of(left[-1].again), {"1.0", "1.1"}
+    assert len(left) > 60
+    for stop in left:
+        assert not stop.traced, stop.name
+        assert (files_of(stop.again), stop.again_code) == (whole, 0), stop.name
+        assert not list(stop.again.rglob(".*")), stop.name
+        assert {path.parent.name for path in stop.after.rglob("1.*/*.pom")} <= versions
+    assert {one.text for one in ET.fromstring(whole[f"repo/{INDEX}"]).iter("version")} == versions
+
+
+def test_versions_that_are_published_at_once_are_all_in_the_index(tmp_path: Path) -> None:
+    def publish(number: int) -> tuple[bool, ...]:
+        named = library.maven_module("com.example", "demo-app-models", f"1.{number}")
+        files = {".aar": lambda path: path.write_bytes(b"models")}
+        return library.publish([replace(named, files=files)], tmp_path)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(publish, range(24))) == [(True,)] * 24
+    files = files_of(tmp_path)
+    assert {one.text for one in ET.fromstring(files[INDEX]).iter("version")} == {f"1.{number}" for number in range(24)}
+    for name in ("md5", "sha1", "sha256", "sha512"):
+        assert files[f"{INDEX}.{name}"].decode() == hashlib.new(name, files[INDEX]).hexdigest()
+    assert not list(tmp_path.rglob(".*"))
 
 
 @pytest.mark.long

@@ -28,6 +28,7 @@ from tests.features.apple.frameworks import (
     xcframework,
 )
 from tests.features.apple.samples import CPU, for_ios
+from tests.stops import STOPPED, stops
 from tests.values import files_of
 
 
@@ -179,6 +180,24 @@ def test_a_package_of_ours_is_replaced_and_nothing_else_is(tmp_path: Path) -> No
     result = released(tmp_path, code=2)
     assert "no Swift package of ours" in result.err
     assert (tmp_path / "package/.git").is_dir()
+
+
+@pytest.mark.parametrize("actions", STOPPED)
+@pytest.mark.parametrize("there", ["nothing", "an older package"])
+def test_a_package_that_is_stopped_is_written_by_the_next(tmp_path: Path, there: str, actions: tuple[str, ...]) -> None:
+    start = tmp_path / "start"
+    start.mkdir()
+    bundle(start, (for_ios(),))
+    if there != "nothing":
+        released(start, "--name", "Older")
+    left = stops(tmp_path, ("release", "apple", "bundle", "--output", "package"), actions)
+    old, new = files_of(start / "package"), files_of(left[-1].again / "package")
+    assert len(left) > 20
+    for stop in left:
+        assert not stop.traced, stop.name
+        assert files_of(stop.after / "package") in (old, new), stop.name
+        assert (files_of(stop.again / "package"), stop.again_code) == (new, 0), stop.name
+        assert not list(stop.again.glob(".*")), stop.name
 
 
 def test_what_the_api_cannot_set_is_reported(tmp_path: Path) -> None:

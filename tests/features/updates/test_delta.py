@@ -1,17 +1,21 @@
 """Deltas: the new bundle comes out byte by byte, small, at once or not at all, whatever is wrong or killed."""
 
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper
@@ -21,7 +25,13 @@ from device_runner.spec import RunOptions
 from pipeline.features.updates import delta
 from pipeline.features.updates.delta import (
     DELTA_FILE,
+    Kind,
+    Region,
+    gaps_of,
+    words_of,
     write_delta,
+    write_gaps,
+    write_words,
 )
 from pipeline.release import manifest
 from pipeline.release.bundle import make_bundle
@@ -31,6 +41,7 @@ from tests.features.android.samples import shipped
 from tests.ort_models import convert, parsed
 from tests.release.test_bundle import SHIPS, proof, reseal
 from tests.release.test_signature import write_keys
+from tests.stops import STOPPED, stops
 from tests.values import files_of
 
 WEIGHTS = np.random.default_rng(0).normal(0, 0.05, 100_000).astype(np.float32)
@@ -427,6 +438,86 @@ def test_a_small_delta_that_would_become_much_is_believed_of_a_signed_one_only(
     ort_mobile("bundle", "apply", made / "e", made / "old", "--key", key.with_suffix(".pub"))
 
 
+def words_delta(made: Path, megabytes: int, key: Path | None = None) -> int:
+    """A delta to a bundle with a file of so many megabytes that is made of words over a small one; gives its size."""
+    old = bundle(made, WEIGHTS[:2000].tobytes(), "small")
+    content = WEIGHTS[:2000].tobytes()
+    count = (megabytes << 20) // len(content)
+    new = bundle(made, content * count, "large")
+    if key:
+        ort_mobile("bundle", "sign", new, "--key", key)
+    with pytest.MonkeyPatch.context() as patched:
+        regions = tuple(Region(old=0, new=len(content) * at, length=len(content), kind="f4") for at in range(count))
+        packed = zstandard.ZstdCompressor(level=1).compress(bytes(len(content) * count))
+
+        def smallest(_: object, file: Path, base: Path | None) -> tuple[dict[str, bytes], tuple[Region, ...]]:
+            if file.name == "m.ort":
+                return {"words": packed}, regions
+            return {"whole": file.read_bytes()}, ()
+
+        patched.setattr(delta, "_smallest", smallest)
+        write_delta(old, new, made / "e")
+    return (made / "e").stat().st_size
+
+
+def test_a_small_delta_that_would_take_much_memory_is_believed_of_a_signed_one_only(made: Path) -> None:
+    key = write_keys(made)
+    size = words_delta(made, 70, key)
+    assert size < 2 << 20
+    before = files_of(made / "small")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(delta, "JOINED_BYTES", 32 << 20)
+        assert "believed of a signed one only" in refusal(made / "e", made / "small")
+    assert files_of(made / "small") == before
+    ort_mobile("bundle", "apply", made / "e", made / "small", "--key", key.with_suffix(".pub"))
+    assert files_of(made / "small") == files_of(made / "large")
+
+
+KINDS: tuple[Kind, ...] = ("f2", "f4", "f8", "i1", "i2", "i4", "i8")
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_words_of_any_regions_give_the_file_again(data: st.DataObject) -> None:
+    """Also of lengths that divide no number, in pieces of another size than theirs."""
+    lengths = data.draw(st.lists(st.integers(0, 40), min_size=1, max_size=8))
+    before, content = data.draw(st.binary(min_size=60, max_size=60)), bytearray(data.draw(st.binary(max_size=30)))
+    regions = []
+    for length in lengths:
+        kind = data.draw(st.sampled_from(KINDS))
+        regions.append(Region(old=data.draw(st.integers(0, 20)), new=len(content), length=length, kind=kind))
+        content += data.draw(st.binary(min_size=length, max_size=length)) + data.draw(st.binary(max_size=3))
+    gaps = gaps_of(bytes(content), [(region.new, region.length) for region in regions])
+    with (
+        pytest.MonkeyPatch.context() as patched,
+        TemporaryFile() as old,
+        TemporaryFile() as words,
+        TemporaryFile() as out,
+    ):
+        patched.setattr(delta, "CHUNK_BYTES", data.draw(st.sampled_from([8, 16, 48])))
+        for file, bytes_ in ((old, before), (words, words_of(before, bytes(content), regions))):
+            file.write(bytes_)
+            file.flush()
+        write_gaps(io.BytesIO(gaps), regions, len(content), out)
+        write_words(old, words, regions, out)
+        out.seek(0)
+        assert out.read() == content
+
+
+def test_words_take_little_memory_whatever_they_become(tmp_path: Path) -> None:
+    old, words = tmp_path / "old", tmp_path / "words"
+    old.write_bytes(WEIGHTS.tobytes())
+    regions = [Region(old=0, new=400_000 * at, length=400_000, kind="f2") for at in range(100)]
+    words.write_bytes(bytes(40_000_000))
+    with old.open("rb") as before, words.open("rb") as given_words, (tmp_path / "new").open("wb") as out:
+        tracemalloc.start()
+        write_words(before, given_words, regions, out)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert (tmp_path / "new").read_bytes() == WEIGHTS.tobytes() * 100
+    assert peak < 16 << 20
+
+
 def test_a_list_of_many_members_is_not_read(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delta._Archive, "most", 100)
     assert "its list of members has more than 100 bytes" in refusal(made / "d", made / "old")
@@ -456,6 +547,34 @@ def test_what_is_wrong_with_a_delta_is_said_of_the_delta(
     said = refusal(made / "d", made / "old")
     assert said.startswith("error: the delta is damaged")
     assert why in said
+
+
+@pytest.mark.parametrize("actions", STOPPED)
+@pytest.mark.parametrize("more", [(), ("--keep", "kept")], ids=["", "kept"])
+def test_an_update_that_is_stopped_is_ended_by_the_next(
+    packed: Path, tmp_path: Path, more: tuple[str, ...], actions: tuple[str, ...]
+) -> None:
+    shutil.copytree(packed, tmp_path / "start")
+    left = stops(tmp_path, ("bundle", "apply", "d", "old", *more), actions)
+    old, new = files_of(packed / "old"), files_of(packed / "new")
+    assert len(left) > 30
+    for stop in left:
+        assert not stop.traced, stop.name
+        assert files_of(stop.after / "old") in (old, new), stop.name
+        assert (files_of(stop.again / "old"), stop.again_code) == (new, 0), stop.name
+        assert not list(stop.again.glob(".*")), stop.name
+        assert files_of(stop.after / "kept") in ({}, old), stop.name
+        assert not more or files_of(stop.again / "kept") == old, stop.name
+
+
+@pytest.mark.parametrize("actions", STOPPED)
+def test_a_delta_that_is_stopped_is_written_by_the_next(packed: Path, tmp_path: Path, actions: tuple[str, ...]) -> None:
+    shutil.copytree(packed, tmp_path / "start")
+    left = stops(tmp_path, ("bundle", "delta", "old", "new", "--output", "e"), actions)
+    for stop in left:
+        assert not stop.traced, stop.name
+        assert (stop.again_code, files_of(stop.again)) == (0, files_of(left[-1].again)), stop.name
+        assert not (stop.after / "e").exists() or (stop.after / "e").read_bytes() == (stop.again / "e").read_bytes()
 
 
 STRACE = shutil.which("strace")
@@ -493,7 +612,7 @@ def stopped_at_each(made: Path, calls: str, fault: str) -> int:
         pytest.param("read", "EIO:when=1+", "d", 1, "Input/output error", marks=pytest.mark.nightly),
         ("read", "EIO:when=5", "d", 1, "Input/output error"),
         pytest.param("openat", "EACCES:when=2", "m[1]/models/m.ort", 1, "Permission denied", marks=pytest.mark.nightly),
-        ("read", "EIO:when=6", "m[1]/models/m.ort", 1, "Input/output error"),
+        ("pread64", "EIO:when=1", "m[1]/models/m.ort", 1, "Input/output error"),
         ("write", "ENOSPC:when=1", "", 3, "No space left on device"),
     ],
 )
