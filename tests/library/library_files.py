@@ -10,17 +10,25 @@ MINIMAL = b"ONNX format model is not supported in this build."
 MACHINES = {"arm64-v8a": 183, "x86_64": 62}
 
 
-def library(abi: str, *, needed: str = "libc.so", extra: bytes = b"", alignment: int = 16384) -> bytes:
-    """A 64-bit ELF file that exports OrtGetApiBase and needs one library; `extra` stands in its data."""
-    strings = b"\0OrtGetApiBase\0" + needed.encode() + b"\0"
-    symbols = bytes(24) + struct.pack("<IBBHQQ", 1, 0x12, 0, 1, 0x100, 4)
-    table = struct.pack("<IIII", 1, 1, 1, 0) + struct.pack("<Q", 0) + struct.pack("<I", 1) + struct.pack("<I", 1)
+def library(
+    abi: str, *, needed: str = "libc.so", extra: bytes = b"", alignment: int = 16384,
+    functions: tuple[str, ...] = ("OrtGetApiBase",),
+) -> bytes:  # fmt: skip
+    """A 64-bit ELF file that exports `functions` and needs one library; `extra` stands in its data."""
+    strings, symbols, chain = b"\0", bytes(24), b""
+    for number, name in enumerate(functions, start=1):
+        symbols += struct.pack("<IBBHQQ", len(strings), 0x12, 0, 1, 0x100, 4)
+        chain += struct.pack("<I", number == len(functions))
+        strings += name.encode() + b"\0"
+    needed_at = len(strings)
+    strings += needed.encode() + b"\0"
+    table = struct.pack("<IIII", 1, 1, 1, 0) + struct.pack("<Q", 0) + struct.pack("<I", 1) + chain
     start = 64 + 2 * 56
     places = [start, start + 6 * 16]
     places += [places[1] + len(strings)]
     places += [places[2] + len(symbols)]
     end = places[3] + len(table)
-    tags = ((5, places[1]), (6, places[2]), (0x6FFFFEF5, places[3]), (10, len(strings)), (1, 15), (0, 0))
+    tags = ((5, places[1]), (6, places[2]), (0x6FFFFEF5, places[3]), (10, len(strings)), (1, needed_at), (0, 0))
     dynamic = b"".join(struct.pack("<QQ", *tag) for tag in tags)
     body = dynamic + strings + symbols + table + b"\0" + extra + b"\0"
     size = end + len(extra) + 2

@@ -29,7 +29,7 @@ from device_runner.files import (
     taking_turns,
 )
 from device_runner.library import LIBRARY, Library, find_archive, is_archive, release_of, resolve, small_pages
-from device_runner.probe.elf import NotElf, parse_header
+from device_runner.probe.elf import NotElf, parse_elf, parse_header
 from pipeline.config import AndroidRelease, Config, Telemetry
 from pipeline.core.abis import abis_of_target
 from pipeline.core.errors import CheckFailed, ConfigError, PipelineError
@@ -56,6 +56,8 @@ from pipeline.features.android.package import (
     pack_name,
 )
 from pipeline.features.packages.release import AppPackage
+from pipeline.library.java_class import NotJava, read_jar
+from pipeline.library.jni import PACKAGE, misfit, read_jni
 from pipeline.release.app_code import rows_of, target_in, target_of
 from pipeline.release.manifest import CUSTOM_OPS, Manifest, Shipped, ShippedContext
 from pipeline.release.shipped import gradle_notations, release_for
@@ -109,6 +111,7 @@ def runtime_libraries(text: str, releases: Sequence[str], needed: Collection[str
         raise _no_runtime(archive, f"it has nothing for {', '.join(missing)}, for which the models were released")
     libraries = tuple(resolve(text, abi) for abi in abis)
     release = _one_release(archive, libraries)
+    _check_classes(archive, libraries)
 
     def patch(text: str) -> int:
         return int(text.split(".")[2]) if text.count(".") == 2 else 0
@@ -172,6 +175,30 @@ def _one_release(archive: Path, libraries: Sequence[Library]) -> str:
             remedy=AAR_REMEDY,
         )
     return release
+
+
+def _check_classes(archive: Path, libraries: Sequence[Library]) -> None:
+    """Raise for Java classes that the JNI libraries do not belong to: an app that opens a model with them crashes."""
+    try:
+        classes = list(read_jar(_content(archive, CLASSES), PACKAGE))
+    except NotJava as error:
+        raise _no_runtime(archive, f"{CLASSES}: {error}") from error
+    if not any(row.natives for row in classes if row.package == PACKAGE):
+        raise _no_runtime(archive, f"its {CLASSES} has no classes of ONNX Runtime")
+    for library in libraries:
+        member = f"jni/{library.abi}/{JNI_LIBRARY}"
+        content = _content(archive, member)
+        try:
+            jni = read_jni(content, {name for name, section in parse_elf(content).symbols if section})
+        except NotElf as error:
+            raise _no_runtime(archive, f"{member}: {error}") from error
+        if not jni:
+            raise _no_runtime(archive, f"{member} has no function for its Java classes")
+        if lacking := misfit(classes, [jni]):
+            raise CheckFailed(
+                "the parts of this runtime are not of one build", where=str(archive),
+                why=f"{CLASSES} does not belong to {member}: {lacking.text}", remedy=AAR_REMEDY,
+            )  # fmt: skip
 
 
 def _content(archive: Path, member: str) -> bytes:

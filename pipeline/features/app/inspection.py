@@ -35,7 +35,9 @@ from pipeline.core.abis import ARM64
 from pipeline.core.errors import Finding, ModelError, Severity, finding_of
 from pipeline.features.app.api_version import GET_API_BASE, asked_api
 from pipeline.features.app.document import NativeLibrary, PackagedModel, SizePart, finding
+from pipeline.features.app.java import JavaParts
 from pipeline.features.app.members import Member, read_members, unreadable
+from pipeline.library.java_class import NotJava
 from pipeline.library.kernels import read_arm_code
 from pipeline.model.onnx_model import (
     LENGTH,
@@ -87,6 +89,7 @@ class Inspector:
         self.findings: list[Finding] = []
         self.extracts: dict[str, bool | None] = {}
         self.sizes: dict[str, SizePart] = {}
+        self.java = JavaParts()
 
     def read(self) -> None:
         """Read everything; raises ConfigError for a package that cannot be read, and for a file that is none."""
@@ -122,6 +125,12 @@ class Inspector:
                 with member.content() as content:
                     self.extracts[member.archive] = extracts_libraries(content)
             return
+        if self.java.takes(member) and member.size_bytes >= LEAST_BYTES:
+            try:
+                self.java.read(member)
+            except NotJava as error:
+                self._damaged(member, "these Java classes are damaged", str(error))
+            return
         if suffix in PASSED or member.size_bytes < LEAST_BYTES:
             return
         head = member.head()
@@ -150,8 +159,11 @@ class Inspector:
                 elf = _whole(content)
                 dsp = elf.machine == HEXAGON
                 closed = dsp or member.path.rpartition("/")[2].startswith(UNSEARCHED)
-                system = {"system": "dsp" if dsp else "android"}
-                details = system if closed else _elf_details(content, parse_elf(content))
+                details: dict[str, Any] = {"system": "dsp" if dsp else "android"}
+                if not closed:
+                    elf = parse_elf(content)
+                    details = _elf_details(content, elf)
+                    self.java.add_library(member.path, content, elf)
             except NotElf as error:
                 self._damaged(member, "this native library is damaged", str(error))
                 return

@@ -325,11 +325,15 @@ def _plugins(package: Package) -> Iterator[Finding]:
                 )  # fmt: skip
 
 
+def _java(package: Package) -> Iterator[Finding]:
+    return package.inspector.java.findings(package.scopes, package.kind, whole=package.kind in WHOLE)
+
+
 def _listed(texts: object) -> str:
     return ", ".join(sorted(map(str, texts)))  # type: ignore[call-overload]
 
 
 RULES: tuple[Callable[[Package], Iterator[Finding]], ...] = (
     _pages, _in_archive, _same_path, _two_runtimes, _other_release, _missing_runtime, _telemetry, _processors, _models,
-    _custom_operators, _for_linux, _qnn, _plugins,
+    _custom_operators, _for_linux, _qnn, _plugins, _java,
 )  # fmt: skip

@@ -21,8 +21,10 @@ import pytest
 from pipeline.features.android import library, package
 from pipeline.features.android.library import release_range
 from pipeline.features.android.package import asset_folder, compiled, device_groups, java_compiler
+from pipeline.library.jni import PACKAGE, function_of
 from tests.command import Done, ort_mobile
 from tests.features.android.samples import FLAGSHIP, OLD_CHIP, bundle, needs_java, shipped, signature, two_classes
+from tests.library.java_files import jar
 from tests.library.library_files import library as elf_library
 from tests.library.library_files import texts
 from tests.stops import ACTIONS, stops
@@ -357,6 +359,7 @@ def test_without_a_compiler_the_package_to_install_is_named(tmp_path: Path, monk
 ELF = b"\x7fELF\x02\x01" + bytes(58)
 PARTS = {"AndroidManifest.xml": b"<manifest/>", "classes.jar": b"", "jni/arm64-v8a/libonnxruntime.so": ELF}
 JNI = "libonnxruntime4j_jni.so"
+TENSOR = f"{PACKAGE}/OnnxTensor"
 
 
 @pytest.mark.usefixtures("java")
@@ -387,17 +390,52 @@ def test_what_is_no_whole_runtime_is_refused(tmp_path: Path, members: dict[str, 
 @pytest.mark.usefixtures("java")
 def test_a_runtime_with_a_library_that_cannot_be_read_is_refused_first(tmp_path: Path) -> None:
     bundle(tmp_path, ships=(shipped(abis=("arm64-v8a",)),))
-    whole = elf_library("arm64-v8a", extra=texts("1.28.0"))
+    functions = ("OrtGetApiBase", function_of(TENSOR, "close"))
+    whole = elf_library("arm64-v8a", extra=texts("1.28.0"), functions=functions)
+    parts = {**PARTS, "classes.jar": jar({TENSOR: [("close", "()V", True)]})}
     given = tmp_path / "given.aar"
     with zipfile.ZipFile(given, "w") as archive:
-        for name in (*PARTS, f"jni/arm64-v8a/{JNI}", "jni/arm64-v8a/libother.so"):
-            archive.writestr(name, whole if name.startswith("jni") else PARTS[name])
+        for name in (*parts, f"jni/arm64-v8a/{JNI}", "jni/arm64-v8a/libother.so"):
+            archive.writestr(name, whole if name.startswith("jni") else parts[name])
     content = bytearray(given.read_bytes())
     content[content.rindex(b"PK\x01\x02") + 8] |= 1  # the last one is encrypted
     given.write_bytes(content)
     result = released(tmp_path, "--runtime", str(given), code=3)
     assert "this archive cannot be unpacked" in result.err
     assert not (tmp_path / "repo").exists()
+
+
+@pytest.mark.usefixtures("java")
+@pytest.mark.parametrize(
+    ("methods", "functions", "code", "why"),
+    [
+        (("getArray",), ("getArray",), 0, ""),
+        (
+            ("getArray", "close"),
+            ("close",),
+            4,
+            "no native library has a function for ai.onnxruntime.OnnxTensor.getArray",
+        ),
+        ((), ("close",), 2, "its classes.jar has no classes of ONNX Runtime"),
+        (("close",), (), 2, f"{JNI} has no function for its Java classes"),
+    ],
+)
+def test_a_runtime_whose_classes_are_of_another_release_is_refused(
+    methods: tuple[str, ...], functions: tuple[str, ...], code: int, why: str, tmp_path: Path
+) -> None:
+    bundle(tmp_path, ships=(shipped(abis=("arm64-v8a",)),))
+    named = tuple(function_of(TENSOR, name) for name in functions)
+    members = {
+        **PARTS, "classes.jar": jar({TENSOR: [(name, "()V", True) for name in methods]}),
+        "jni/arm64-v8a/libonnxruntime.so": elf_library("arm64-v8a", extra=texts("1.28.0")),
+        f"jni/arm64-v8a/{JNI}": elf_library("arm64-v8a", extra=texts("1.28.0"), functions=(*named, "JNI_OnLoad")),
+    }  # fmt: skip
+    with zipfile.ZipFile(tmp_path / "given.aar", "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    result = released(tmp_path, "--runtime", str(tmp_path / "given.aar"), code=code)
+    assert why in result.err
+    assert (tmp_path / "repo").exists() is (code == 0)
 
 
 CONFIG = "{http://schemas.android.com/apk/config}"
