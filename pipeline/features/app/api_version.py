@@ -4,13 +4,43 @@ Source: the calls of GetApi as clang compiles them in libraries of 1.17.1 to 1.3
 """
 
 import contextlib
+import itertools
 import re
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 from device_runner.probe.elf import PT_LOAD, Buffer, Elf, NotElf
 
 GET_API_BASE = "OrtGetApiBase"
+
+
+class ApiRange(NamedTuple):
+    """Versions of the API that a library asks for one after the other, from the newest down."""
+
+    least: int
+    most: int
+
+
+NO_RANGE = ApiRange(0, 0)
+RANGE_TEXT = b"The loaded library did not have an ORT API version between %d and %d.\0"
+"""What ONNX Runtime GenAI says where GetApi gave null for each: the two numbers follow it as arguments."""
+MOST_DISTANCE = 32
+"""Bytes of code between the format's address and the numbers, either side."""
+MOST_PLACES = 1000
+
+
+def asked_range(content: Buffer, elf: Elf) -> ApiRange:
+    """The versions that a library tries, newest first; NO_RANGE where its code does not show them."""
+    text = content.find(RANGE_TEXT)
+    if text < 0 or elf.abi not in RANGES:
+        return NO_RANGE
+    with contextlib.suppress(NotElf, struct.error):
+        address = _address(elf, text)
+        for numbers in RANGES[elf.abi](content, elf, address):
+            if 0 < numbers.least < numbers.most < 1000:
+                return numbers
+    return NO_RANGE
 
 
 def asked_api(content: Buffer, elf: Elf) -> int:
@@ -30,6 +60,13 @@ def asked_api(content: Buffer, elf: Elf) -> int:
             if called is not None and decode(content, elf, place, called) == slot:
                 return int.from_bytes(match[1], "little") >> (5 if elf.machine == 183 else 0) & 0xFFFF
     return 0
+
+
+def _address(elf: Elf, place: int) -> int:
+    for part in elf.segments:
+        if part.type == PT_LOAD and 0 <= place - part.offset < part.file_size:
+            return place - part.offset + part.address
+    raise NotElf(f"no segment has byte {place:#x}")
 
 
 def _place(elf: Elf, address: int) -> int:
@@ -73,4 +110,51 @@ CALLS: Mapping[str, tuple[re.Pattern[bytes], Callable[[Buffer, Elf, int, int], i
     "arm64-v8a": (re.compile(rb"(?s)...[\x94-\x97].\x00\x40\xf9(..\x80\x52).[\x00-\x03]\x3f\xd6"), _slot_arm64),
     # call; mov edi, version; call [rax]
     "x86_64": (re.compile(rb"(?s)\xe8....\xbf(.\x00\x00\x00)\xff\x10"), _slot_x86_64),
+}
+
+
+def _range_arm64(content: Buffer, elf: Elf, address: int) -> Iterator[ApiRange]:
+    """ADRP and ADD make the text's address in xN; MOV puts the numbers into wN+1 and wN+2."""
+    for register in range(6):
+        add = struct.pack("<I", 0x91000000 | (address & 0xFFF) << 10 | register << 5 | register)
+        for match in itertools.islice(re.finditer(re.escape(add), content), MOST_PLACES):
+            page, moved = -1, {}
+            for at in range(
+                max(match.start() - MOST_DISTANCE, 0), min(match.end() + MOST_DISTANCE, len(content) - 3), 4
+            ):
+                (word,) = struct.unpack_from("<I", content, at)
+                if at < match.start() and word & 0x9F00001F == 0x90000000 | register:
+                    distance = _signed((word >> 5 & 0x7FFFF) << 2 | word >> 29 & 3, 21) << 12
+                    page = (_address(elf, at) & ~0xFFF) + distance
+                if word & 0xFFE00000 == 0x52800000:
+                    moved[word & 31] = word >> 5 & 0xFFFF
+            if page == address & ~0xFFF:
+                yield ApiRange(moved.get(register + 2, 0), moved.get(register + 1, 0))
+
+
+LOADS = (b"\x48\x8d\x3d", b"\x48\x8d\x35", b"\x48\x8d\x15", b"\x48\x8d\x0d")
+"""LEA with a distance from RIP, into the registers of the first four arguments."""
+MOVES = (b"\xbf", b"\xbe", b"\xba", b"\xb9", b"\x41\xb8", b"\x41\xb9")
+"""MOV of 32 bits into those of all six."""
+
+
+def _range_x86_64(content: Buffer, elf: Elf, address: int) -> Iterator[ApiRange]:
+    """LEA makes the text's address, MOV puts the numbers into the next two registers of arguments."""
+    for part in elf.segments:
+        start, end = part.offset, part.offset + part.file_size
+        for number, load in enumerate(LOADS if part.type == PT_LOAD and part.flags & 1 else ()):
+            for match in re.compile(b"(?s)" + re.escape(load) + b"(....)").finditer(content, start, end):
+                reached = match.end() - part.offset + part.address + int.from_bytes(match[1], "little", signed=True)
+                if reached != address:
+                    continue
+                around = content[max(match.start() - MOST_DISTANCE, 0) : match.end() + MOST_DISTANCE]
+                moved = [re.search(b"(?s)" + re.escape(move) + rb"([\x01-\xff]\x00\x00\x00)", around)
+                         for move in MOVES[number + 1 : number + 3]]  # fmt: skip
+                most, least = (int.from_bytes(found[1], "little") if found else 0 for found in moved)
+                yield ApiRange(least, most)
+
+
+RANGES: Mapping[str, Callable[[Buffer, Elf, int], Iterator[ApiRange]]] = {
+    "arm64-v8a": _range_arm64,
+    "x86_64": _range_x86_64,
 }

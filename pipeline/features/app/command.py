@@ -94,7 +94,8 @@ def _what(row: "NativeLibrary", document: "AppDocument") -> str:
         names = ", ".join(part.extension for part in row.arm_code.extensions) if row.arm_code else ""
         code = f"; code for {names}" if names else ""
         return f"ONNX Runtime {release}{inside}, {row.kind} build{api}: {', '.join(row.providers)}{telemetry}{code}"
-    asks = row.asks or (f"API {row.api}" if row.api else "any release")
+    versions = f"{row.least_api} to {row.api}" if row.least_api else f"{row.api}"
+    asks = row.asks or (f"API {versions}" if row.api else "any release")
     gets = document.served.get(row.path)
     uses = f"uses ONNX Runtime ({asks}): gets {gets or 'none here'}" if row.uses else ""
     texts = [*(ENTRIES[name] for name in row.entries), uses, "telemetry" if row.telemetry else ""]

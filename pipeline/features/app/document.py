@@ -14,10 +14,10 @@ class NativeLibrary(msgspec.Struct, frozen=True, kw_only=True):
     `system` is android, linux, ios, macos (with a variant), or dsp. `page_bytes` is the smallest alignment of its
     segments, 0 where that does not count; `offset` where it lies in its archive if it is stored there uncompressed,
     else -1. `kind` is that of the build of ONNX Runtime in it, "" for all other libraries. `asks` is the release whose
-    symbols it must find, `api` the version that it calls GetApi with, 0 where neither tells. `opens`: it looks for
-    libonnxruntime.so when it runs. `entries` are what ONNX Runtime may load it as, `plugin` the release
-    of QNN's, as its options tell. `arm_code` is the code of an
-    ONNX Runtime for arm64 that only some processors run.
+    symbols it must find, `api` the version that it calls GetApi with, 0 where neither tells; where it tries several,
+    `api` is the newest and `least_api` the oldest of them. `opens`: it looks for libonnxruntime.so when it runs.
+    `entries` are what ONNX Runtime may load it as, `plugin` the release of QNN's, as its options tell. `arm_code` is
+    the code of an ONNX Runtime for arm64 that only some processors run.
     """
 
     path: str
@@ -38,6 +38,7 @@ class NativeLibrary(msgspec.Struct, frozen=True, kw_only=True):
     telemetry: bool = False
     asks: str = ""
     api: int = 0
+    least_api: int = 0
     opens: bool = False
     entries: tuple[str, ...] = ()
     plugin: str = ""
@@ -57,6 +58,11 @@ class NativeLibrary(msgspec.Struct, frozen=True, kw_only=True):
     def offered(self) -> int:
         """The newest version of the API that the ONNX Runtime in it has, 0 where that is not known."""
         return int(self.release.split(".")[1]) if self.kind and self.release else 0
+
+    @property
+    def needs_api(self) -> int:
+        """The oldest version of the API with which it works, 0 where that is not known."""
+        return self.least_api or self.api
 
     @property
     def uses(self) -> bool:

@@ -33,8 +33,10 @@ from pipeline.compat.release_table import release_table
 from pipeline.compat.rules import ArtifactFacts, facts_of
 from pipeline.core.abis import ARM64
 from pipeline.core.errors import Finding, ModelError, Severity, finding_of
-from pipeline.features.app.api_version import GET_API_BASE, asked_api
+from pipeline.features.app.api_version import GET_API_BASE, asked_api, asked_range
 from pipeline.features.app.document import NativeLibrary, PackagedModel, SizePart, finding
+from pipeline.features.app.frameworks import Frameworks
+from pipeline.features.app.gradle import Places
 from pipeline.features.app.java import JavaParts
 from pipeline.features.app.members import Member, read_members, unreadable
 from pipeline.library.java_class import NotJava
@@ -90,6 +92,8 @@ class Inspector:
         self.extracts: dict[str, bool | None] = {}
         self.sizes: dict[str, SizePart] = {}
         self.java = JavaParts()
+        self.frameworks = Frameworks()
+        self.places = Places()
 
     def read(self) -> None:
         """Read everything; raises ConfigError for a package that cannot be read, and for a file that is none."""
@@ -102,6 +106,7 @@ class Inspector:
                 raise unreadable(self.path, member.path, error) from error
             if max(len(self.libraries), len(self.models)) > MOST_PARTS:
                 raise unreadable(self.path, "", ValueError(f"it has over {MOST_PARTS:,} native libraries or models"))
+            self.places.add(member, self.libraries[before[0] :])
             for row in self.libraries[before[0] :]:  # a universal file of Apple's has one for each architecture
                 runtime = f"ONNX Runtime, {row.abi}" if row.kind else f"native libraries, {row.abi}"
                 self._count(runtime, row)
@@ -124,6 +129,9 @@ class Inspector:
             if member.size_bytes <= MANIFEST_BYTES:
                 with member.content() as content:
                     self.extracts[member.archive] = extracts_libraries(content)
+            return
+        if self.frameworks.takes(member):
+            self.frameworks.read(member)
             return
         if self.java.takes(member) and member.size_bytes >= LEAST_BYTES:
             try:
@@ -181,6 +189,7 @@ class Inspector:
                 images = list(read_images(content))
             except (ValueError, struct.error):
                 return  # 32-bit code, a Java class (its magic is that of fat files), objects for several systems
+            self.frameworks.add_code(member.path, images)
             for image in images:
                 end = image.start + image.size_bytes
                 code = content if image.size_bytes == len(content) else content[image.start : end]
@@ -244,7 +253,10 @@ def _elf_details(content: Buffer, elf: Elf) -> dict[str, Any]:
         "api": asked_api(content, elf) if GET_API_BASE in elf.undefined else 0,
     }
     if build is None:
+        tried = asked_range(content, elf)
         return details | {
+            "api": tried.most or details["api"],
+            "least_api": tried.least,
             "opens": content.find(OPENED) >= 0,
             "entries": tuple(sorted(defined & ENTRIES.keys())),
             "plugin": plugin_release(content) if "CreateEpFactories" in defined else "",

@@ -2,7 +2,7 @@
 
 Sources: developer.android.com/guide/practices/page-sizes (16 KB pages); bionic's linker (symbol versions, loading from
 an APK, one library for each DT_SONAME); onnxruntime_c_api.h (GetApi gives null for a version that is newer than the
-library); docs/npu.md (files of QNN); docs/facts/release_consumers.md 1.7 (packages that bring one library twice).
+library); docs/npu.md (files of QNN).
 """
 
 import re
@@ -26,6 +26,8 @@ from pipeline.features.app.inspection import Inspector
 from pipeline.features.app.package import WHOLE, Package, kind_of
 
 VERSION: Final = 1
+PHONE_ABIS = ("arm64-v8a", "armeabi-v7a")
+"""Those of phones; the others are of emulators and a few computers."""
 WIDE_ABIS = ("arm64-v8a", "x86_64")
 """ABIs of phones with 16 KB pages."""
 KNOWN_DOMAINS = frozenset({
@@ -94,30 +96,27 @@ def _in_archive(package: Package) -> Iterator[Finding]:
 
 
 def _same_path(package: Package) -> Iterator[Finding]:
-    """Two files that an app has one place for: a build stops, or takes one of them."""
-    for path, rows in grouped((row.path, row) for row in package.libraries if row.system == "android").items():
-        if len({row.offset for row in rows}) > 1 or len({row.size_bytes for row in rows}) > 1:
-            yield finding(
-                "same-path", Severity.ERROR, f"{len(rows)} members of one archive have this name", path,
-                "Android's installer refuses such a package, and readers take the first or the last of them",
-                "build the package again: its tools write a name once",
-            )  # fmt: skip
-    if package.kind in WHOLE:
-        return
-    for scope, rows in package.scopes.items():
-        for name, alike in grouped((row.name, row) for row in rows if scope[0] == "android" and row.kind).items():
-            releases = {row.release for row in alike}
-            if len({row.path for row in alike}) < 2:
-                continue
-            differ = len(releases) > 1 or len({row.size_bytes for row in alike}) > 1
-            yield finding(
-                "same-path", Severity.ERROR if differ else Severity.WARNING,
-                f"{len(alike)} packages bring lib/{scope[1]}/{name}" + (
-                    f", of {_listed(releases)}" if len(releases) > 1 else ""),
-                ", ".join(row.path for row in alike),
-                "Gradle stops (2 files found with path), and with pickFirsts the first wins for all of them",
-                "leave one of them out, of a release that all of them ask for",
-            )  # fmt: skip
+    releases = {row.path: row.release for row in package.libraries if row.kind}
+    return package.inspector.places.findings(releases, whole=package.kind in WHOLE)
+
+
+def _app_store(package: Package) -> Iterator[Finding]:
+    return package.inspector.frameworks.findings(whole=package.kind == "IPA")
+
+
+def _abi_gap(package: Package) -> Iterator[Finding]:
+    """Android installs an app for an ABI that it has any library of, and then takes those of this ABI alone."""
+    rows_by_abi = {abi: rows for (system, abi), rows in package.scopes.items() if system == "android"}
+    having = [abi for abi, rows in rows_by_abi.items() if any(row.kind for row in rows)]
+    for abi in sorted(rows_by_abi.keys() - set(having)) if having else ():
+        certain = package.kind in WHOLE and abi in PHONE_ABIS
+        yield finding(
+            "abi-gap", Severity.ERROR if certain else Severity.WARNING,
+            f"devices that take the libraries for {abi} get no ONNX Runtime", rows_by_abi[abi][0].path,
+            f"a library for {abi} is there, so that Android installs that ABI, and ONNX Runtime is there for "
+            f"{_listed(having)} only",
+            f"add ONNX Runtime for {abi}, or leave that ABI out of the app (ndk {{ abiFilters }})",
+        )  # fmt: skip
 
 
 def _two_runtimes(package: Package) -> Iterator[Finding]:
@@ -147,7 +146,14 @@ def _other_release(package: Package) -> Iterator[Finding]:
                 f"its symbols have the version VERS_{row.asks}, and {runtime.path} is {runtime.release}",
                 f"ship {LIBRARY} {row.asks}, or a build of this library for {runtime.release}",
             )  # fmt: skip
-        elif row.api > runtime.offered > 0:
+        elif row.least_api > runtime.offered > 0:
+            yield finding(
+                "null-api", Severity.ERROR, f"GetApi gives it a null pointer for {row.api} and each down to "
+                f"{row.least_api}: it stops with an exception", row.path,
+                f"{runtime.path} is {runtime.release}, which has versions up to {runtime.offered}",
+                f"ship ONNX Runtime 1.{row.least_api} or later",
+            )  # fmt: skip
+        elif row.needs_api > runtime.offered > 0:
             yield finding(
                 "null-api", Severity.ERROR, f"GetApi({row.api}) gives it a null pointer: the app crashes", row.path,
                 f"{runtime.path} is {runtime.release}, which has versions up to {runtime.offered}",
@@ -158,7 +164,7 @@ def _other_release(package: Package) -> Iterator[Finding]:
 def _missing_runtime(package: Package) -> Iterator[Finding]:
     for row, runtime in package.served:
         if runtime is None and row.system == "android":
-            asked = f" {row.asks}" if row.asks else f" 1.{row.api} or later" if row.api else ""
+            asked = f" {row.asks}" if row.asks else f" 1.{row.needs_api} or later" if row.needs_api else ""
             whole = package.kind in WHOLE and not row.opens
             yield finding(
                 "no-runtime", Severity.ERROR if whole else Severity.WARNING,
@@ -335,5 +341,5 @@ def _listed(texts: object) -> str:
 
 RULES: tuple[Callable[[Package], Iterator[Finding]], ...] = (
     _pages, _in_archive, _same_path, _two_runtimes, _other_release, _missing_runtime, _telemetry, _processors, _models,
-    _custom_operators, _for_linux, _qnn, _plugins, _java,
+    _custom_operators, _for_linux, _qnn, _plugins, _java, _app_store, _abi_gap,
 )  # fmt: skip

@@ -6,6 +6,7 @@ import mmap
 import os
 import struct
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -32,7 +33,8 @@ METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 class Member(NamedTuple):
     """A file by its path; `archive` is the ZIP that holds it ("" for a folder), also as a part of `path`.
 
-    `offset` is where its bytes lie in that ZIP if they are stored as they are, else -1.
+    `offset` is where its bytes lie in that ZIP if they are stored as they are, else -1; `crc` is what the ZIP says of
+    its bytes, -1 outside of one.
     """
 
     path: str
@@ -41,6 +43,7 @@ class Member(NamedTuple):
     packed_bytes: int
     offset: int
     open: Callable[[], IO[bytes]]
+    crc: int = -1
 
     @property
     def name(self) -> str:
@@ -51,6 +54,16 @@ class Member(NamedTuple):
         """Its first bytes."""
         with self.open() as file:
             return file.read(count)
+
+    def checksum(self) -> int:
+        """The CRC-32 of its bytes, by which equal files are known."""
+        if self.crc >= 0:
+            return self.crc
+        checksum = 0
+        with self.open() as file:
+            while chunk := file.read(COPY_BYTES):
+                checksum = zlib.crc32(chunk, checksum)
+        return checksum
 
     @contextlib.contextmanager
     def content(self) -> Iterator[Buffer]:
@@ -183,7 +196,7 @@ class _Archives:
                 raise OSError(f"its members become over {TOTAL_BYTES:,} bytes")
             return archive.open(info)
 
-        return Member(path, prefix, info.file_size, info.compress_size, offset, opened)
+        return Member(path, prefix, info.file_size, info.compress_size, offset, opened, info.CRC)
 
 
 def unreadable(path: Path, member: str, error: Exception) -> ConfigError:

@@ -165,6 +165,107 @@ def test_two_runtimes_and_two_files_for_one_place(tmp_path: Path) -> None:
     assert "libs/x.aar/jni/arm64-v8a/libonnxruntime.so" in document["findings"][0]["where"]
 
 
+def aars(folder: Path, **members: dict[str, bytes]) -> Path:
+    """A folder with an AAR of each of these members."""
+    folder.mkdir()
+    for name, files in members.items():
+        package(folder / f"{name}.aar", {"AndroidManifest.xml": b"<manifest/>", **files})
+    return folder
+
+
+@pytest.mark.parametrize("name", ["libonnxruntime.so", "libonnxruntime4j_jni.so", "libsdk.so", "libQnnHtpV75Skel.so"])
+def test_a_library_of_two_packages_stops_gradle_where_it_differs(name: str, tmp_path: Path) -> None:
+    place = f"jni/arm64-v8a/{name}"
+    one, other = (library("arm64-v8a", extra=text, functions=("f",)) for text in (b"1", b"2"))
+    differ = inspected(aars(tmp_path / "differ", a={place: one}, b={place: other}))
+    equal = inspected(aars(tmp_path / "equal", a={place: one}, b={place: one}))
+    assert (rules(differ), rules(equal)) == ([("same-path", "error")], [("same-path", "warning")])
+    assert differ["findings"][0]["where"] == f"a.aar/{place}, b.aar/{place}"
+    assert f"2 packages bring lib/arm64-v8a/{name}" in differ["findings"][0]["what"]
+
+
+def test_paths_that_two_packages_share_are_one_finding(tmp_path: Path) -> None:
+    names = [f"jni/{abi}/lib{number}.so" for abi in TARGETS for number in range(4)]
+    one, other = ({name: library("arm64-v8a", extra=text, functions=("f",)) for name in names} for text in (b"1", b"2"))
+    (found,) = inspected(aars(tmp_path / "libs", a=one, b=other))["findings"]
+    assert "lib/x86_64/lib0.so and 3 more" in found["what"]
+
+
+def test_of_assets_of_one_path_gradle_takes_one_without_a_word(tmp_path: Path) -> None:
+    model, other = MNIST.read_bytes(), MNIST.read_bytes() + b"\x2a\x00"
+    (found,) = inspected(aars(tmp_path / "x", a={"assets/m.onnx": model}, b={"assets/m.onnx": other}))["findings"]
+    assert (found["rule"], found["severity"]) == ("same-path", "error")
+    assert found["where"] == "a.aar/assets/m.onnx, b.aar/assets/m.onnx"
+    assert "without a word" in found["why"]
+    equal = {"assets/m.onnx": model, "assets/own/a.onnx": model}
+    assert rules(inspected(aars(tmp_path / "y", a=equal, b={"assets/m.onnx": model, "assets/a.onnx": other}))) == []
+
+
+def test_an_asset_that_an_app_has_twice_is_an_error(tmp_path: Path) -> None:
+    path = package(tmp_path / "app.apk", {"AndroidManifest.xml": MANIFEST, "classes.dex": b"", "assets/a.json": b"{}"})
+    with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
+        archive.writestr("assets/a.json", "[]")
+    assert rules(inspected(path)) == [("same-path", "error")]
+
+
+@pytest.mark.parametrize(
+    ("has", "lacks", "severity"),
+    [("arm64-v8a", "armeabi-v7a", "error"), ("armeabi-v7a", "arm64-v8a", "error"), ("arm64-v8a", "x86_64", "warning")],
+)
+def test_an_abi_without_onnx_runtime_beside_one_that_has_it(
+    has: str, lacks: str, severity: str, tmp_path: Path
+) -> None:
+    machines = {"arm64-v8a": 183, "armeabi-v7a": 40, "x86_64": 62}
+
+    def of(abi: str, content: bytes) -> bytes:
+        return content[:18] + struct.pack("<H", machines[abi]) + content[20:]
+
+    camera = library("arm64-v8a", functions=("f",))
+    members = {"AndroidManifest.xml": MANIFEST, "classes.dex": b"", f"lib/{has}/libonnxruntime.so": of(has, runtime()),
+               f"lib/{lacks}/libcamera.so": of(lacks, camera)}  # fmt: skip
+    (found,) = [row for row in inspected(package(tmp_path / "a.apk", members))["findings"] if row["rule"] == "abi-gap"]
+    assert (found["severity"], found["where"]) == (severity, f"lib/{lacks}/libcamera.so")
+    assert f"ONNX Runtime is there for {has} only" in found["why"]
+    members[f"lib/{lacks}/libonnxruntime.so"] = of(lacks, runtime())
+    assert "abi-gap" not in str(inspected(package(tmp_path / "b.apk", members)))
+    del members[f"lib/{has}/libonnxruntime.so"], members[f"lib/{lacks}/libonnxruntime.so"]
+    assert "abi-gap" not in str(inspected(package(tmp_path / "c.apk", members)))
+
+
+LOOP = """
+typedef struct { const void *(*GetApi)(unsigned); } Base;
+extern void *dlopen(const char *, int);
+extern void *dlsym(void *, const char *);
+extern int printf(const char *, ...);
+extern int log_at(int, const char *, const char *, ...);
+const void *api;
+__attribute__((visibility("default"))) int start(void) {
+    const Base *base = ((const Base *(*)(void))dlsym(dlopen("libonnxruntime.so", 2), "OrtGetApiBase"))();
+    for (int version = 26; version >= 18; --version) if ((api = base->GetApi(version))) return 0;
+    %s;
+    return 1;
+}
+"""
+SAYS = '"The loaded library did not have an ORT API version between %d and %d.", 26, 18)'
+
+
+@pytest.mark.parametrize("call", [f"printf({SAYS}", f'log_at(5, "GenAI", {SAYS}'])
+@pytest.mark.parametrize("abi", list(TARGETS))
+def test_a_library_that_tries_several_versions_of_the_api_needs_the_oldest(abi: str, call: str, tmp_path: Path) -> None:
+    genai = compiled(tmp_path, abi, "libgenai.so", LOOP.replace("%s", call, 1), "-Wl,-z,undefs")
+    older, fitting = runtime(abi, "1.17.1"), runtime(abi, "1.18.0")
+    place = f"lib/{abi}/libgenai.so"
+    documents = [
+        inspected(package(tmp_path / f"{number}.zip", {place: genai, f"lib/{abi}/libonnxruntime.so": content}))
+        for number, content in enumerate((older, fitting))
+    ]
+    (row,) = (row for row in documents[0]["libraries"] if row["path"] == place)
+    assert (row["least_api"], row["api"]) == (18, 26)
+    assert [rules(document) for document in documents] == [[("null-api", "error")], []]
+    assert "for 26 and each down to 18" in documents[0]["findings"][0]["what"]
+    assert "uses ONNX Runtime (API 18 to 26)" in ort_mobile("app", tmp_path / "0.zip").out
+
+
 def test_models_are_judged_by_the_library_beside_them(tmp_path: Path) -> None:
     from pipeline.model.onnx_model import encode_field
 
