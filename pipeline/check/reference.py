@@ -361,10 +361,10 @@ def make_reference(
     """
     loaded, target = load_model(source, Path(work_folder)), Path(folder)
     settings = replace(ORIGINAL, role=Role.FORM if original else Role.ORIGINAL, prepacked=prepacked)
-    whole = complete_data(loaded, sizes, data)
     try:
         model = prepare_model(loaded, sizes)
         session = open_session(model, replace(settings, brief=labelled is None))
+        whole = complete_data(loaded, sizes, data, session)
         takes = own_inputs(model.proto)
         sample = first_sample(whole, takes)
         if stream:

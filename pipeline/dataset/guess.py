@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from difflib import SequenceMatcher
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -22,6 +23,7 @@ from pipeline.core.ort_session import load_session, ort_errors, session_options
 from pipeline.dataset import Dataset, TensorInfo, check_data, first_sample, samples, sizes_in
 from pipeline.dataset.files import write_tensor
 from pipeline.dataset.values import LENGTH, full_lengths
+from pipeline.model.edit import all_nodes, subgraphs
 from pipeline.model.guards import check_structure
 from pipeline.model.onnx_model import LoadedModel, load_model, optional_inputs, prepare_model
 from pipeline.model.ort_format import TensorType, read_artifact
@@ -64,20 +66,30 @@ BATCH = re.compile(r"batch|^(n|b|bs)$", re.IGNORECASE)
 
 
 class Reads:
-    """Who reads which value, in the main graph and in the bodies inside it."""
+    """Who reads which value, in the main graph and in the bodies inside it; looked up when it is asked for."""
 
     def __init__(self, model: "onnx.ModelProto") -> None:
-        from pipeline.model.edit import subgraphs
+        self.model = model
 
-        self.constants: dict[str, onnx.TensorProto] = {}
-        self.readers: dict[str, list[onnx.NodeProto]] = defaultdict(list)
-        for graph in subgraphs(model.graph):
-            self.constants.update((tensor.name, tensor) for tensor in graph.initializer)
+    @cached_property
+    def constants(self) -> "dict[str, onnx.TensorProto]":
+        """Tensors that are in the file, by name."""
+        found: dict[str, onnx.TensorProto] = {}
+        for graph in subgraphs(self.model.graph):
+            found.update((tensor.name, tensor) for tensor in graph.initializer)
             for node in graph.node:
-                for name in node.input:
-                    self.readers[name].append(node)
                 if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
-                    self.constants[node.output[0]] = node.attribute[0].t
+                    found[node.output[0]] = node.attribute[0].t
+        return found
+
+    @cached_property
+    def readers(self) -> "Mapping[str, list[onnx.NodeProto]]":
+        """Nodes by the values that they read."""
+        found: dict[str, list[onnx.NodeProto]] = defaultdict(list)
+        for node in all_nodes(self.model.graph):
+            for name in node.input:
+                found[name].append(node)
+        return found
 
     def of(self, name: str) -> Iterator[tuple["onnx.NodeProto", int]]:
         """Nodes that read a value, also behind operators that only pass it on, with the slot they read it in."""
@@ -130,15 +142,15 @@ def states_of(model: "onnx.ModelProto", takes: Sequence[TensorInfo]) -> dict[str
     other, or where both are called states by like names. Names alone say nothing: an encoder's hidden states are
     features, and an image of the input's size is no state.
     """
-    reads = Reads(model)
-    gates = {name for node in model.graph.node if node.op_type in GATES for name in node.output}
-    several = len(takes) > 1 and len(model.graph.output) > 1  # else it is what the model is about
-    ends = _recurrent_ends(model, gates) if several else set()
+    reads, gates, ends = Reads(model), set[str](), set[str]()
+    if len(takes) > 1 and len(model.graph.output) > 1:  # else it is what the model is about
+        gates = {name for node in model.graph.node if node.op_type in GATES for name in node.output}
+        ends = _recurrent_ends(model, gates)
     pairs: list[_StatePair] = []
     for info in takes:
         if info.dtype is None or not info.dtype.value.startswith("float") or info.shape is None:
             continue
-        begins = _begins(reads, info.name, gates)
+        begins = bool(ends) and _begins(reads, info.name, gates)
         for output in tensor_infos(model.graph.output):
             if output.dtype is not info.dtype or not _alike(info.shape, output.shape):
                 continue
@@ -609,10 +621,11 @@ def _refusal(session: Any, takes: Sequence[TensorInfo], sizes: Mapping[str, int]
     return f"the output {empty[0]} is empty" if outputs and len(empty) == len(outputs) else ""
 
 
-def complete_data(loaded: LoadedModel, dimensions: Mapping[str, int], data: Dataset) -> Dataset:
+def complete_data(loaded: LoadedModel, dimensions: Mapping[str, int], data: Dataset, session: Any = None) -> Dataset:
     """The data with values and sizes for what would be random or 1: what `guess_inputs` finds.
 
-    ConfigError, with the line to write, when no size is found for an open dimension.
+    Sizes are tried in the `session` of the model, where its caller has one. ConfigError, with the line to write, when
+    no size is found for an open dimension.
     """
     _refuse_optional(loaded, data)
     if data.test_data:
@@ -625,7 +638,7 @@ def complete_data(loaded: LoadedModel, dimensions: Mapping[str, int], data: Data
     of_data = resolve_dimensions(takes, of_data, loaded.source.name)
     if all(axis.key in of_data for axis in axes):
         return msgspec.structs.replace(whole, sizes=data.sizes | of_data)
-    session, where = open_session(prepared, ASKED), loaded.source.name
+    session, where = session or open_session(prepared, ASKED), loaded.source.name
     sized, why = _first_that_runs(session, prepared.proto, takes, axes, whole, where)
     if not sized:
         error = no_size(loaded.source.name, list(names_of(axes)), why)

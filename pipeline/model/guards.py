@@ -207,7 +207,8 @@ def _bodies(graph: "onnx.GraphProto", where: str, most: int = MAX_BODY_DEPTH) ->
         yield current
         for node in current.node:
             for attribute in node.attribute:
-                stack += [(body, depth + 1) for body in (attribute.g, *attribute.graphs) if body.node]
+                bodies = [attribute.g, *attribute.graphs] if attribute.HasField("g") or attribute.graphs else []
+                stack += [(body, depth + 1) for body in bodies if body.node]
 
 
 def _is_sound(sparse: "onnx.SparseTensorProto") -> bool:

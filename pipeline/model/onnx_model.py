@@ -302,13 +302,13 @@ def _parsed(data: bytes) -> "onnx.ModelProto":
 
 def _texts(message: "Message") -> Iterator[str | bytes]:
     """All strings of a message, but for comments, which nothing reads."""
-    for field, value in message.ListFields():
-        values = value if field.is_repeated else (value,)
-        if field.type == field.TYPE_MESSAGE:
-            for part in values:
-                yield from _texts(part)
-        elif field.type == field.TYPE_STRING and field.name != "doc_string":
-            yield from values
+    waiting = [message]
+    while waiting:
+        for field, value in waiting.pop().ListFields():
+            if field.type == field.TYPE_MESSAGE:
+                waiting += value if field.is_repeated else (value,)
+            elif field.type == field.TYPE_STRING and field.name != "doc_string":
+                yield from value if field.is_repeated else (value,)
 
 
 def _not_onnx(source: SourceModel, why: str, remedy: str = "") -> ModelError:

@@ -58,7 +58,7 @@ def _with_bodies(node: "NodeProto") -> Iterator["NodeProto"]:
     """A node and all those in its bodies."""
     yield node
     for held in node.attribute:
-        for body in [held.g, *held.graphs]:
+        for body in [held.g, *held.graphs] if held.HasField("g") or held.graphs else ():
             yield from all_nodes(body)
 
 

@@ -3,11 +3,13 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 from onnx import TensorProto, helper
 
 from device_runner.spec import Stream
 from pipeline.check.reference import make_reference
 from pipeline.dataset import Dataset
+from pipeline.model import session
 from pipeline.model.sources import SourceModel
 
 
@@ -30,3 +32,17 @@ def test_a_scalar_input_comes_from_the_data_of_each_step(tmp_path: Path) -> None
     assert reference.stream is not None
     (outputs,) = reference.stream.outputs
     assert np.fromfile(outputs.file, "<f4").tolist() == [0.0, 1.0, 3.0]
+
+
+def test_a_reference_of_open_sizes_takes_one_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 4]) for name in ("x", "y"))
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    (tmp_path / "open.onnx").write_bytes(model.SerializeToString())
+    opened, make = list[object](), session.make_session
+    monkeypatch.setattr(session, "make_session", lambda *given: opened.append(given) or make(*given))
+    reference = make_reference(
+        SourceModel(path=str(tmp_path / "open.onnx")), {}, Dataset(), str(tmp_path / "r"), str(tmp_path)
+    )
+    assert reference.inputs[0].shape == (1, 4)
+    assert len(opened) == 1
