@@ -26,7 +26,17 @@ from pipeline.dataset import Array, Dataset, Sample, TensorInfo, overlap, sample
 from pipeline.dataset.guess import states_of
 from pipeline.model.onnx_model import load_model, prepare_model
 from pipeline.model.random_numbers import random_outputs
-from pipeline.model.session import ORIGINAL, CpuSettings, Role, not_prepacked, open_session, room_for, run_session
+from pipeline.model.session import (
+    DEFAULT,
+    ORIGINAL,
+    AppSession,
+    CpuSettings,
+    Role,
+    not_prepacked,
+    open_session,
+    room_for,
+    run_session,
+)
 from pipeline.model.signature import check_states, own_inputs
 from pipeline.model.sources import SourceModel, source_bytes
 
@@ -39,9 +49,10 @@ FLOATS = {"tensor(float16)": "float16", "tensor(float)": "float32", "tensor(doub
 class AccuracyRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A model file (.onnx or .ort), its original, and the data that both are run on.
 
-    `session_options` are config entries that the file needs. With a `chip` the model runs in the simulator of its NPU.
-    Where `calibration` is given, samples that it shares with `data` are reported. A model with `states` (output to
-    input; None: those that are found in the graph) is judged in a stream of so many `steps`, beside its original.
+    `session_options` are config entries that the file needs, `app` is the session that a run asks for. With a `chip`
+    the model runs in the simulator of its NPU. Where `calibration` is given, samples that it shares with `data` are
+    reported. A model with `states` (output to input; None: those that are found in the graph) is judged in a stream of
+    so many `steps`, beside its original.
     """
 
     model: str
@@ -49,6 +60,7 @@ class AccuracyRequest(msgspec.Struct, frozen=True, kw_only=True):
     data: Dataset
     dimensions: dict[str, int] = {}
     session_options: dict[str, str] = {}
+    app: AppSession = DEFAULT
     chip: str = ""
     accuracy: AccuracyConfig = AccuracyConfig()
     calibration: Dataset | None = None
@@ -120,7 +132,8 @@ def evaluate_model(request: AccuracyRequest) -> AccuracyResult:
     original = prepare_model(loaded, request.dimensions)
     takes = own_inputs(original.proto)
     # The session of an app, beside the original as it is defined
-    settings = CpuSettings(config=request.session_options, prepacked=request.prepacked)
+    config = request.session_options | request.app.config
+    settings = CpuSettings(level=request.app.level, config=config, prepacked=request.prepacked)
     if Path(request.model).suffix.lower() == ".ort":
         ours = open_session(Path(request.model), settings)
     else:

@@ -55,7 +55,9 @@ class OutputCheck(msgspec.Struct, frozen=True, kw_only=True):
     """The same of the float original's outputs, on the computer that made the artifacts."""
     from_simulator: float | None = None
     session: Text = ""
-    """The session that judged on this computer, where memory kept it from being the app's; "" for that."""
+    """The session that judged on this computer, where it is not ONNX Runtime's default: the level and the entries that
+    [[runs]] ask for, and where memory forbade to prepack; of several sessions that of the worst answer.
+    """
     unequal: int | None = None
     """Of class numbers, indices and truth values: how many elements differ; `max_rel_error` is their share."""
     ties: int = 0

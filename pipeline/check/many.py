@@ -1,6 +1,6 @@
 """Artifacts run on this computer's CPU and compared with the original; in worker processes, a crash costs one."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -30,8 +30,10 @@ from pipeline.dataset import Dataset
 from pipeline.dataset.guess import check_inputs
 from pipeline.model.onnx_model import LoadedModel, load_model
 from pipeline.model.session import (
+    DEFAULT,
     IN_BYTES,
     WITHOUT_PREPACKING,
+    AppSession,
     CpuSettings,
     Role,
     failed,
@@ -61,12 +63,18 @@ def tolerance_for(reference: Reference, config: CheckConfig) -> Tolerance:
 
 
 def check_artifact(
-    file: str, session_options: dict[str, str], reference: Reference, tolerance: Tolerance, *, prepacked: bool = True
+    file: str,
+    session_options: dict[str, str],
+    reference: Reference,
+    tolerance: Tolerance,
+    *,
+    asked: AppSession = DEFAULT,
+    prepacked: bool = True,
 ) -> tuple[OutputCheck, ...]:
     """Run an artifact once on the reference's inputs, and check each output; ModelError when it does not load or run.
 
-    The session is the app's, with the entries that the file ships with. Without `prepacked`, where memory forbids it,
-    files that compute otherwise then are not judged.
+    The session is the app's: that which is `asked` for, with the entries that the file ships with. Without `prepacked`,
+    where memory forbids it, files that compute otherwise then are not judged.
 
     Where the model has a stream, the outputs of its steps are checked as well. Sequences and maps are not compared:
     they are unknown. What this computer's processor computes less exactly than phones is not held against a file.
@@ -74,7 +82,9 @@ def check_artifact(
     feeds = {tensor.name: read_tensor(tensor) for tensor in reference.inputs}
     expected = {tensor.name: read_tensor(tensor) for tensor in reference.outputs}
     original = {tensor.name: read_tensor(tensor) for tensor in reference.original}
-    settings = CpuSettings(role=Role.ARTIFACT, config=session_options, brief=True, prepacked=prepacked)
+    settings = CpuSettings(
+        role=Role.ARTIFACT, level=asked.level, config=session_options | asked.config, brief=True, prepacked=prepacked
+    )
     session = open_session(Path(file), settings)
     try:
         values = session.run(None, feeds)
@@ -102,6 +112,7 @@ def check_artifact(
             msgspec.structs.replace(check, output=f"{check.output} in {streamed.stream.steps} steps")
             for check in with_first_step(compared, steps, outputs, streamed.stream.tracked)
         ]
+    checks = [msgspec.structs.replace(check, session=asked.text) for check in checks]
     if not prepacked:
         checks = _not_prepacked(checks, file)
     elif any(check.failed for check in checks) and (operator := in_fewer_bits(Path(file))):
@@ -126,7 +137,11 @@ def _not_prepacked(checks: Iterable[OutputCheck], file: str) -> list[OutputCheck
         "reason": f"memory is too short for an app's session, in which {fewer} computes in fewer bits",
     }  # fmt: skip
     return [
-        msgspec.structs.replace(check, session=WITHOUT_PREPACKING, **(unknown if fewer and check.passed else {}))
+        msgspec.structs.replace(
+            check,
+            session=" ".join(filter(None, (check.session, WITHOUT_PREPACKING))),
+            **(unknown if fewer and check.passed else {}),
+        )
         for check in checks
     ]
 
@@ -196,24 +211,56 @@ def _outcomes(
 
 
 def check_all(
-    compared: Sequence[tuple[Artifact, Reference]], folder: Path, config: CheckConfig, progress: Progress
+    compared: Sequence[tuple[Artifact, Reference]],
+    folder: Path,
+    config: CheckConfig,
+    progress: Progress,
+    sessions: Callable[[Artifact], Sequence[AppSession]] = lambda _artifact: (DEFAULT,),
 ) -> dict[tuple[str, str], tuple[OutputCheck, ...] | PipelineError]:
     """Run every artifact of a folder on this computer's CPU and compare it with its reference.
 
-    The checks are by model and variant name, in the order given; an artifact that cannot be run has its error there.
+    It runs in each of its `sessions`, and the worst counts. The checks are by model and variant name, in the order
+    given; an artifact that cannot be run has its error there.
     """
-    tasks = {}
+    tasks: dict[Task[tuple[OutputCheck, ...]], tuple[Artifact, AppSession]] = {}
     for artifact, reference in compared:
         tolerance, file = tolerance_for(reference, config), str(folder / artifact.file)
         room, entries = room_for(artifact.total_bytes), artifact.session_options
-        call = partial(check_artifact, file, entries, reference, tolerance, prepacked=room.prepacked)
-        label = f"{artifact.model} {artifact.variant.name}"
-        task = Task(label=label, call=call, memory_bytes=room.memory_bytes)
-        tasks[task] = artifact.model, artifact.variant.name
-    checks: dict[tuple[str, str], tuple[OutputCheck, ...] | PipelineError] = dict.fromkeys(tasks.values(), ())
-    for key, outcome in _outcomes("check", tasks, (artifact.size_bytes for artifact, _ in compared), progress):
-        checks[key] = outcome.error or outcome.value or ()
-    return checks
+        for session in sessions(artifact):
+            call = partial(check_artifact, file, entries, reference, tolerance, asked=session, prepacked=room.prepacked)
+            label = f"{artifact.model} {artifact.variant.name}"
+            tasks[Task(label=label, call=call, memory_bytes=room.memory_bytes)] = artifact, session
+    done: dict[tuple[str, str], list[tuple[OutputCheck, ...] | PipelineError]] = {
+        (artifact.model, artifact.variant.name): [] for artifact, _ in tasks.values()
+    }
+    for (artifact, session), outcome in _outcomes("check", tasks, (row.size_bytes for row, _ in compared), progress):
+        error = _of_session(outcome.error, session) if outcome.error and session.text else outcome.error
+        done[artifact.model, artifact.variant.name].append(error or outcome.value or ())
+    return {key: _worst(results) for key, results in done.items()}
+
+
+def _of_session(error: PipelineError, session: AppSession) -> PipelineError:
+    """The error of an artifact in a session that [[runs]] ask for, with that session."""
+    return type(error)(
+        f"{error.what} in a session {session.text}", where=error.where, why=error.why,
+        remedy=f"change what [[runs]] ask for, or the variants of it; where it is not that: {error.remedy}",
+    )  # fmt: skip
+
+
+def _worst(results: Sequence[tuple[OutputCheck, ...] | PipelineError]) -> tuple[OutputCheck, ...] | PipelineError:
+    """The checks of an artifact in all its sessions as one for each output; the error, where one could not be run."""
+    outputs: dict[str, OutputCheck] = {}
+    for result in results:
+        if isinstance(result, PipelineError):
+            return result
+        for check in result:
+            outputs[check.output] = max(outputs.get(check.output, check), check, key=_gravity)
+    return tuple(outputs.values())
+
+
+def _gravity(check: OutputCheck) -> tuple[bool, bool, float, bool, str]:
+    """Orders the checks of one output, the worst last; of equal ones the default session's, whichever ended first."""
+    return check.failed, check.unknown, check.max_rel_error or 0.0, not check.session, check.session
 
 
 def check_paths_inputs(paths: Sequence[str], dimensions: dict[str, int], data: Dataset, output: Path) -> None:

@@ -193,6 +193,7 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
                 classes=tuple(device_class.text for device_class in choice.classes),
                 undecided=choice.undecided,
                 slower=dict(choice.slower),
+                provider=choice.options.provider,
             )
             for choice, compared in fresh
         ),

@@ -18,7 +18,7 @@ from device_runner.providers import provider_named
 from device_runner.result import RunResult
 from device_runner.spec import RunOptions, RunSpec, Stream
 from pipeline.accuracy.evaluate import AccuracyRequest, measure_accuracy
-from pipeline.accuracy.result import ArtifactAccuracy
+from pipeline.accuracy.result import AccuracyResult, ArtifactAccuracy
 from pipeline.accuracy.score import check_outputs
 from pipeline.campaign.plan import ALL_FILES, PlannedRun, options_name, planned_id, run_options
 from pipeline.campaign.record import Host, Prediction, RecordedRun, RefusedNodes, place
@@ -50,9 +50,18 @@ from pipeline.core.progress import Progress
 from pipeline.core.providers import WEBGPU, on_any_chip, rules_of_run
 from pipeline.core.releases import line_of
 from pipeline.core.variant import Artifact, Level, Style
-from pipeline.core.workers import Task, memory_budget, needed_bytes, run_tasks, shared_children, time_limit
+from pipeline.core.workers import (
+    Task,
+    TaskOutcome,
+    memory_budget,
+    needed_bytes,
+    run_tasks,
+    shared_children,
+    time_limit,
+)
 from pipeline.dataset import Dataset, Part, dataset_of, labelled_data, part_of
 from pipeline.dataset.guess import output_names
+from pipeline.job.sessions import app_sessions
 from pipeline.model.sources import NamedModel, SourceModel, find_models, name_models
 from pipeline.partition.answer import ModelAnswer, Settings, make_settings
 from pipeline.partition.judge import PartitionRequest, judge
@@ -394,7 +403,7 @@ def prepare(
         raise wrong[0]  # it costs every model: no size is known for an open dimension
     references = {name: outcome.value for name, outcome in outcomes.items() if outcome.value}
     compared = [(row, references[row.source]) for rows in artifacts for row in rows if row.source in references]
-    checks = check_all(compared, folder / ARTIFACTS, config.check, progress)
+    checks = check_all(compared, folder / ARTIFACTS, config.check, progress, partial(app_sessions, config.runs))
     if contexts := [context for row in converted for context in row.contexts]:
         checks |= _simulated(contexts, references, folder, config.check, progress)
     prepared = []
@@ -444,9 +453,10 @@ NO_DATA = "there are no evaluation data: give `test_data`, or `evaluation` of th
 def with_accuracy(prepared: Sequence[Prepared], config: Config, folder: Path, progress: Progress) -> list[Prepared]:
     """The same with the accuracy of every artifact in another precision than the model's own, beside the model's own.
 
-    The others compute what the model does, as their check shows. Equal files are measured once; what could not be
-    measured has the reason, and those with wrong outputs are left out. Where this computer's processor would be at
-    fault, the model in its precision is measured in place of the artifact: ONNX Runtime computes it exactly.
+    The others compute what the model does, as their check shows. Equal files are measured once in each of their
+    sessions, of which the worst counts; what could not be measured has the reason, and those with wrong outputs are
+    left out. Where this computer's processor would be at fault, the model in its precision is measured in place of the
+    artifact: ONNX Runtime computes it exactly.
     """
     changed = [
         (model, artifact)
@@ -454,19 +464,23 @@ def with_accuracy(prepared: Sequence[Prepared], config: Config, folder: Path, pr
         for artifact in model.artifacts
         if artifact.variant.precision and model.sound(artifact)
     ]
-    requests: dict[tuple[str, str], AccuracyRequest] = {}
+    requests: dict[tuple[str, str, str], AccuracyRequest] = {}
     for model, artifact in changed:
         data = part_of(model.table, Part.EVALUATION)
-        if data.test_data and (model.name, artifact.sha256) not in requests:
+        for session in app_sessions(config.runs, artifact) if data.test_data else ():
+            key = model.name, artifact.sha256, session.text
+            if key in requests:
+                continue
             file, base = folder / ARTIFACTS / artifact.file, model.converted.base.model
             form = next(form for form in model.converted.models if form.precision == artifact.variant.precision)
             calibrated = PRECISIONS[form.precision].needs_data
-            requests[model.name, artifact.sha256] = AccuracyRequest(
+            requests[key] = AccuracyRequest(
                 model=form.model.source.path if saturates_here(file) else str(file),
                 reference=base.source,
                 data=data,
                 dimensions=base.dimensions,
                 session_options=artifact.session_options,
+                app=session,
                 accuracy=config.accuracy,
                 calibration=calibration_data(config, model.table) if calibrated else None,
                 states=model.table.state or None,
@@ -476,7 +490,11 @@ def with_accuracy(prepared: Sequence[Prepared], config: Config, folder: Path, pr
     outcomes = dict(zip(requests, measured, strict=True))
     rows: dict[str, list[ArtifactAccuracy]] = {model.name: [] for model in prepared}
     for model, artifact in changed:
-        outcome = outcomes.get((model.name, artifact.sha256))
+        outcome = _worst_of(
+            outcomes[key]
+            for session in app_sessions(config.runs, artifact)
+            if (key := (model.name, artifact.sha256, session.text)) in outcomes
+        )
         why = outcome.error.text if outcome and outcome.error else "" if outcome else NO_DATA
         # What was run may lie in a folder that is gone after the job, and no path of a computer goes into a bundle.
         result = msgspec.structs.replace(outcome.value, model=artifact.file) if outcome and outcome.value else None
@@ -487,6 +505,16 @@ def with_accuracy(prepared: Sequence[Prepared], config: Config, folder: Path, pr
         )  # fmt: skip
         rows[model.name].append(row)
     return [replace(model, accuracy=tuple(rows[model.name])) for model in prepared]
+
+
+def _worst_of(outcomes: Iterable[TaskOutcome[AccuracyResult]]) -> TaskOutcome[AccuracyResult] | None:
+    """Of one file's accuracy in several sessions the worst; None where it was not measured."""
+
+    def gravity(outcome: TaskOutcome[AccuracyResult]) -> tuple[bool, bool, float]:
+        result = outcome.value
+        return result is None, bool(result and result.refused), (result.drop if result else None) or 0.0
+
+    return max(outcomes, key=gravity, default=None)
 
 
 def predict(

@@ -13,6 +13,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import msgspec
+
 from device_runner.failures import Topic, text_of_message
 from pipeline.core.errors import Finding, ModelError, Severity
 from pipeline.core.ort_session import (
@@ -72,6 +74,24 @@ REMEDIES: Mapping[Role, Remedies] = {
     Role.ARTIFACT: Remedies(loads=DISAGREE, runs=LOWER),
     Role.MODEL: Remedies(loads="leave it out, or try another onnxruntime", runs=FITTING_DATA),
 }
+
+
+class AppSession(msgspec.Struct, frozen=True, kw_only=True):
+    """The optimization level and the session config entries that an app opens a file with."""
+
+    level: Level = Level.ALL
+    config: dict[str, str] = {}
+
+    @property
+    def text(self) -> str:
+        """What is not ONNX Runtime's default, in words: at level basic with session.disable_prepacking=1; else ""."""
+        level = "" if self.level is Level.ALL else f"at level {self.level}"
+        entries = ", ".join(f"{key}={value}" for key, value in self.config.items())
+        return " ".join(filter(None, (level, f"with {entries}" if entries else "")))
+
+
+DEFAULT = AppSession()
+"""ONNX Runtime's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
+from device_runner.providers import CPU, provider_named
 from device_runner.result import Status
 from pipeline.accuracy.result import FLOOR_DB
 from pipeline.campaign.record import ModelFacts, TuneOutcome
@@ -315,15 +316,22 @@ def _gain(compared: Comparison) -> str:
     return f"{abs(1 - ratio):.0%} {word} time{by} than {compared.baseline}".replace("%", " %", 1)
 
 
+def _outputs_against(choice: ChoiceRow, checks: Sequence[OutputCheck], row: Row | None) -> Iterator[str]:
+    """What its outputs leave open."""
+    if any(check.unknown for check in checks):
+        yield "its outputs could not be judged"
+    if choice.provider not in ("", CPU) and not (row and row.checks):
+        yield f"its outputs were judged on this computer's CPU, and not by {provider_named(choice.provider).title}"
+    if _only_random(checks):
+        yield "its outputs were compared on random inputs only"
+
+
 def _against(report: CampaignReport, choice: ChoiceRow, row: Row | None) -> Iterator[str]:
     """What a reader should know before shipping it, a few words each."""
     if row is None:
         yield "nothing was measured on a device like this"
     checks = next((c.checks for c in report.checks if (c.model, c.variant) == (choice.model, choice.variant)), ())
-    if any(check.unknown for check in checks):
-        yield "its outputs could not be judged"
-    if _only_random(checks):
-        yield "its outputs were compared on random inputs only"
+    yield from _outputs_against(choice, checks, row)
     yield from (_guesses(model) for model in report.models if model.name == choice.model and model.guessed)
     if text := grown_text(report, choice):
         yield text

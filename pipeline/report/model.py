@@ -105,7 +105,7 @@ class ChoiceRow(msgspec.Struct, frozen=True, kw_only=True):
     `fresh` compares it with `fresh.baseline` (VARIANT/RUN) in rounds that did not choose it. `device` is where it was
     measured, of several devices the one on which it loses most, "" where nothing was; `classes` are the devices that a
     search found it best for; `undecided` names what was shown neither slower than the best nor the same; `slower` has,
-    by device, how much longer it takes than what is fastest there.
+    by device, how much longer it takes than what is fastest there. `provider` is the run's, "" where none is known.
     """
 
     target: str
@@ -119,6 +119,7 @@ class ChoiceRow(msgspec.Struct, frozen=True, kw_only=True):
     classes: tuple[str, ...] = ()
     undecided: tuple[str, ...] = ()
     slower: dict[str, Comparison] = {}
+    provider: str = ""
 
 
 class SimulatedContext(msgspec.Struct, frozen=True, kw_only=True):

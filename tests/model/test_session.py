@@ -8,14 +8,17 @@ import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from pipeline.check.many import check_artifact
+from pipeline.check.compare import OutputCheck
+from pipeline.check.many import check_all, check_artifact
 from pipeline.check.reference import make_reference
-from pipeline.core.errors import ModelError
-from pipeline.core.variant import Level
+from pipeline.config import CheckConfig
+from pipeline.core.errors import ModelError, PipelineError
+from pipeline.core.progress import NoProgress
+from pipeline.core.variant import Artifact, Level, Variant
 from pipeline.dataset import Dataset
 from pipeline.model import session
 from pipeline.model.onnx_model import LoadedModel, load_model
-from pipeline.model.session import ORIGINAL, CpuSettings, Role, broken_by_optimizer, outputs_of, room_for
+from pipeline.model.session import ORIGINAL, AppSession, CpuSettings, Role, broken_by_optimizer, outputs_of, room_for
 from pipeline.model.sources import SourceModel
 from pipeline.passes.base import Effect, PassContext
 from pipeline.passes.optimize import saved_at
@@ -72,6 +75,33 @@ def test_what_computes_otherwise_in_apps_differs(tmp_path: Path) -> None:
     assert "MatMulNBits computes in 8 bits in apps" in check.reason
     assert "accuracy_level 1" in check.remedy
     assert checked(four_bits(tmp_path, accuracy_level=1), tmp_path).passed
+
+
+def test_of_several_sessions_the_worst_counts(tmp_path: Path) -> None:
+    model = four_bits(tmp_path)
+    reference = make_reference(
+        model.source, {}, Dataset(inputs={"x": tuple(OUTLIERS)}), str(tmp_path / "r"), str(tmp_path)
+    )
+    artifact = Artifact(
+        model="m", variant=Variant(level=Level.ALL), file=model.path.name, source_operators={}, size_bytes=1, sha256="",
+        semantic_digest="", operators={},
+    )  # fmt: skip
+    in_float = AppSession(config={"session.disable_prepacking": "1"})
+
+    def judged(*sessions: AppSession) -> OutputCheck | PipelineError:
+        results = check_all([(artifact, reference)], tmp_path, CheckConfig(), NoProgress(), lambda _: sessions)
+        (result,) = results.values()
+        return result if isinstance(result, PipelineError) else result[0]
+
+    alone, both = judged(in_float), judged(in_float, AppSession())
+    assert isinstance(alone, OutputCheck)
+    assert isinstance(both, OutputCheck)
+    assert (alone.passed, alone.session) == (True, "with session.disable_prepacking=1")
+    assert (both.failed, both.session) == (True, "")
+    error = judged(AppSession(), AppSession(config={"session.load_model_format": "ORT"}))
+    assert isinstance(error, PipelineError)
+    assert "in a session with session.load_model_format=ORT" in error.what
+    assert "[[runs]]" in error.remedy
 
 
 def test_a_step_is_not_blamed_for_what_the_original_does(tmp_path: Path) -> None:

@@ -192,6 +192,13 @@ def test_a_library_that_was_not_proven_speaks_against_its_own_targets_alone() ->
         assert ["not proven in a.aar" in one.against for one in answers] == expected
 
 
+@pytest.mark.parametrize(("provider", "expected"), [("nnapi", "NNAPI"), ("cpu", "")])
+def test_a_provider_that_nobody_judged_speaks_against_a_choice(provider: str, expected: str) -> None:
+    (answer,) = decisions(report(choices=(msgspec.structs.replace(CHOICE, provider=provider, device=""),)))
+    told = [text for text in answer.against if "judged" in text]
+    assert told == ([f"its outputs were judged on this computer's CPU, and not by {expected}"] if expected else [])
+
+
 def test_an_accuracy_that_could_not_be_computed_is_no_missing_budget() -> None:
     result = AccuracyResult(model="m", metric="cosine", labelled=False, samples=12, data="d", value=None)
     own = ArtifactAccuracy(model="m", variant="all-fixed", result=result)
