@@ -10,7 +10,14 @@ import msgspec
 
 from pipeline.core.errors import MissingError, PipelineError
 from pipeline.core.providers import PROVIDER_RULES, WEBGPU
-from pipeline.partition.answer import MOST_COPIES, ModelAnswer, Simulation, lost_to_dimensions, percent_of
+from pipeline.partition.answer import (
+    MOST_COPIES,
+    LoadForecast,
+    ModelAnswer,
+    Simulation,
+    lost_to_dimensions,
+    percent_of,
+)
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -27,9 +34,8 @@ class FixChoice(StrEnum):
 class ProviderSupport(msgspec.Struct, frozen=True, kw_only=True):
     """How far a provider takes a model; `copies` of one inference where it is judged by them, `about` as many or just.
 
-    `load_error` says that a session fails on the phone all the same, `at_run` that it is made before. `wrong` is what a
-    chip's simulator computes otherwise, where it was asked, and `noisy` that it computes a form with more noise than
-    the CPU.
+    `load` is what making a session gives: it may fail on the phone all the same. `wrong` is what a chip's simulator
+    computes otherwise, where it was asked, and `noisy` that it computes a form with more noise than the CPU.
     """
 
     nodes: int
@@ -37,10 +43,19 @@ class ProviderSupport(msgspec.Struct, frozen=True, kw_only=True):
     partitions: int
     copies: int | None = None
     about: bool = False
-    load_error: str | None = None
-    at_run: bool = False
+    load: LoadForecast | None = None
     wrong: str | None = None
     noisy: bool = False
+
+    @property
+    def load_error(self) -> str | None:
+        """Why a session fails on the phone; None where it does not, or that is not known."""
+        return self.load.error if self.load else None
+
+    @property
+    def at_run(self) -> bool:
+        """Whether a session is made before it fails."""
+        return bool(self.load and self.load.at_run)
 
     @property
     def trouble(self) -> int:
@@ -162,8 +177,7 @@ def standing_of(answer: ModelAnswer) -> ProviderSupport:
         partitions=len(answer.partitions),
         copies=answer.copies,
         about=answer.copies_estimated,
-        load_error=answer.load.error if answer.load else None,
-        at_run=bool(answer.load and answer.load.at_run),
+        load=answer.load,
         wrong=(answer.simulated.reason or "its outputs differ")
         if answer.simulated and answer.simulated.passed is False
         else None,
@@ -413,6 +427,16 @@ def _worth(changes: Sequence[_Change]) -> tuple[int, ...]:
     return tuple(map(sum, zip(*(change.worth for change in changes), strict=True)))
 
 
+FUSED_FROM = {
+    "FusedConv": "Conv and its activation", "NhwcFusedConv": "Conv and its activation",
+    "FusedGemm": "Gemm and its activation", "FusedMatMul": "MatMul and the scale or Transpose beside it",
+}  # fmt: skip
+"""Operators that nobody wrote: what ONNX Runtime fused into each, from level extended on (basic for FusedMatMul)."""
+UNFUSED = (
+    "convert the original model with `--ep` of this provider, which leaves unfused what it takes, or at a lower level"
+)
+
+
 def _help(changes: Sequence[_Change], sizes: str) -> Help:
     """The providers that gain most first; the reasons of the first."""
     ordered = sorted(changes, key=lambda change: (change.gains, change.worth), reverse=True)
@@ -420,9 +444,13 @@ def _help(changes: Sequence[_Change], sizes: str) -> Help:
     refused = [d for d in ordered[0].answer.decisions if not d.claimed and d.op_type == op_type]
     remedies = Counter(decision.remedy for decision in refused if decision.remedy)
     reasons = Counter(decision.reason for decision in refused if decision.reason)
-    rewrite = f"rewrite {op_type} ({nodes} node{'s' * (nodes != 1)})"
+    count = f"{nodes} node{'s' * (nodes != 1)}"
+    what = f"rewrite {op_type} ({count})" if op_type else f"fix the dynamic dimensions ({sizes})"
+    if fused_from := FUSED_FROM.get(op_type):
+        what = f"leave {fused_from} apart ({op_type}, {count})"
+        remedies = Counter([UNFUSED])
     return Help(
-        what=rewrite if op_type else f"fix the dynamic dimensions ({sizes})",
+        what=what,
         gains={change.answer.ep: change.text for change in ordered if change.gains},
         losses={change.answer.ep: change.text for change in ordered if change.loses},
         reason=reasons.most_common(1)[0][0] if reasons else "",

@@ -271,6 +271,8 @@ def _identity_at(graph: OrtGraph) -> str:
     reader gave a graph output, and what was dequantized comes from no node or had several readers, an Identity is put
     in (qdq_final_cleanup.cc). Values of the parameters are not compared here: types and shapes are.
     """
+    if all(node.op_type != "DequantizeLinear" for node in graph.nodes):
+        return ""
     computed = {output for node in graph.nodes for output in node.outputs}
     readers: dict[str, list[OrtNode]] = {}  # in themselves or in their bodies
     for node in graph.nodes:

@@ -192,7 +192,7 @@ class ReleaseTable:
         asked = set()
         for node, types in nodes:
             kinds = tuple(types(name) for name in (*node.inputs, "", *node.outputs))
-            alike = (node.domain, node.op_type, node.since_version, kinds, *map(str, _plain(node).items()))
+            alike = (node.domain, node.op_type, node.since_version, kinds, *_plain(node).items())
             if alike not in asked:
                 asked.add(alike)
                 demands += self._of_node(node, types, onnx=_opset(model, "") if onnx else 0)

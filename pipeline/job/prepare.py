@@ -636,6 +636,11 @@ def unexpected(measured: Iterable[MeasuredRun], profiles: Iterable[Profiled]) ->
     )
 
 
+def crowded_text(threads: int, cores: int) -> str:
+    """That some threads wait for a core."""
+    return f"{threads} threads on {cores} cores: more threads than cores"
+
+
 def crowded(
     runs: Iterable[PlannedRun] | Iterable[RecordedRun], devices: Iterable[DeviceFacts], host: Host
 ) -> Iterator[Finding]:
@@ -643,11 +648,8 @@ def crowded(
     cores = {facts.name: core_count(facts, host.cores) for facts in devices}
     for device, threads in dict.fromkeys((run.device, run.options.intra_op_threads) for run in runs):
         if 0 < cores.get(device, 0) < threads:
-            yield warning(
-                f"{threads} threads on {cores[device]} cores: more threads than cores, which stalls single inferences: "
-                "see mean and p90",
-                device,
-            )
+            told = f"{crowded_text(threads, cores[device])}, which stalls single inferences: see mean and p90"
+            yield warning(told, device)
 
 
 def measured_partitions(result: RunResult) -> int | None:

@@ -152,12 +152,24 @@ def outputs(checks: Sequence[OutputCheck]) -> str:
         return DASH
     failed, unknown = any(c.failed for c in checks), any(c.unknown for c in checks)
     agreements = [check.top1_agreement for check in checks if check.top1_agreement is not None]
-    errors = [check.max_rel_error for check in checks if check.max_rel_error is not None]
-    parts = ["differ" if failed else "not judged" if unknown else "ok", error_size(max(errors)) if errors else ""]
+    parts = ["differ" if failed else "not judged" if unknown else "ok", _largest_error(checks)]
     parts.append(f"top-1 {share(min(agreements))}" if agreements and min(agreements) < 1 else "")
     sessions = dict.fromkeys(f"judged {check.session}" for check in checks if check.session)
     texts = " ".join(part for part in parts if part), from_float(checks), from_simulator(checks), *sessions
     return ", ".join(filter(None, texts))
+
+
+TINY = 1e-2
+"""Where an output's largest magnitude is smaller, a relative error alone misleads: rounding is not small beside it."""
+
+
+def _largest_error(checks: Sequence[OutputCheck]) -> str:
+    """The largest relative error; beside it the absolute one of a tiny output."""
+    worst = max(checks, key=lambda check: -1.0 if check.max_rel_error is None else check.max_rel_error)
+    relative, absolute = worst.max_rel_error, worst.max_abs_error
+    if relative and absolute and absolute / relative < TINY:
+        return f"{error_size(relative)} (absolute {error_size(absolute)})"
+    return "" if relative is None else error_size(relative)
 
 
 def from_simulator(checks: Sequence[OutputCheck]) -> str:

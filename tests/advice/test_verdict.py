@@ -19,7 +19,7 @@ NNAPI, XNNPACK, WEBGPU = "nnapi", "xnnpack", "webgpu"
 
 
 def stand(claimed: int, partitions: int, *, nodes: int = 100, load_error: str | None = None) -> ProviderSupport:
-    return ProviderSupport(nodes=nodes, claimed=claimed, partitions=partitions, load_error=load_error)
+    return ProviderSupport(nodes=nodes, claimed=claimed, partitions=partitions, load=LoadForecast(error=load_error))
 
 
 @pytest.mark.parametrize(
@@ -137,6 +137,13 @@ def test_an_operator_that_costs_another_provider_says_so() -> None:
     )
     assert rewrite.gains == {NNAPI: "98 → 100 of 100 nodes, 3 → 1 partitions"}
     assert rewrite.losses == {"coreml-nn": "60 → 62 of 100 nodes, 4 → 5 partitions"}
+
+
+def test_a_fusion_is_no_operator_to_rewrite() -> None:
+    gain = OperatorGain(op_type="FusedConv", nodes=2, partitions=1, claimed=100)
+    (help_,) = helps_of([answered(NNAPI, stand(98, 3), gain)], None, {})
+    assert help_.what == "leave Conv and its activation apart (FusedConv, 2 nodes)"
+    assert "--ep" in help_.remedy
 
 
 def test_a_change_that_is_worse_for_all_is_no_help() -> None:

@@ -74,6 +74,13 @@ def test_another_precision_stands_beside_its_distance_from_the_float_original() 
     assert wording.check_numbers(one).endswith("top-1 -, 19.3 dB from float")
 
 
+def test_a_tiny_output_has_its_absolute_error_beside_the_relative_one() -> None:
+    tiny = OutputCheck(output="a", passed=True, max_rel_error=1.3e-3, max_abs_error=4e-8)
+    usual = OutputCheck(output="b", passed=True, max_rel_error=1e-4, max_abs_error=2e-4)
+    assert wording.outputs([usual, tiny]) == "ok 1.3e-03 (absolute 4.0e-08)"
+    assert wording.outputs([usual]) == "ok 1.0e-04"
+
+
 def test_a_phones_outputs_stand_beside_the_simulators() -> None:
     equal = OutputCheck(output="a", passed=True, max_rel_error=1e-4, from_simulator=0.0)
     near = OutputCheck(output="b", passed=True, max_rel_error=1e-4, from_simulator=3e-3)

@@ -22,6 +22,7 @@ from pipeline.campaign.statistics.compare import Comparison, Verdict
 from pipeline.check.compare import OutputPrecision
 from pipeline.core.providers import PROVIDER_RULES, XNNPACK
 from pipeline.core.releases import Release, line_of
+from pipeline.job.prepare import crowded_text
 from pipeline.model.signature import names_of, open_axes, own_inputs
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import ModelAnswer, Optimize, Settings
@@ -317,7 +318,7 @@ def _threads(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
     )
     cores, text, advice = core_count(model.facts), "", ""
     if 0 < cores < model.start.intra_op_threads:
-        text = f"{model.start.intra_op_threads} threads on {cores} cores: more threads than cores"
+        text = crowded_text(model.start.intra_op_threads, cores)
         advice = f"set at most {cores}: a thread without a core stalls single inferences, which no median shows"
     return _proposed(
         check, *(Remedy(name=name, settings={"threads": n}) for n, name in named), text=text, advice=advice
