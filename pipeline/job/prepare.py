@@ -224,20 +224,36 @@ def left_out(config: Config, less: Config) -> str:
     )
 
 
-def with_none(config: Config, whole: Config, prepared: Sequence["Prepared"]) -> tuple[Config, str]:
-    """A quick config with level none and why, where the levels of it leave a model nothing that is sound; else itself.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecondTry:
+    """The config with which some models are prepared again, and why."""
 
-    Optimizers break some models, and level none is one of the `whole` config's that the quick one leaves out.
+    config: Config
+    why: str
+    names: frozenset[str]
+
+
+def with_none(config: Config, whole: Config, prepared: Sequence["Prepared"]) -> SecondTry | None:
+    """A quick config with level none, where the levels of it leave a model nothing that is sound.
+
+    Optimizers break some models, and level none is one of the `whole` config's that the quick one leaves out. Sizes of
+    one model share their weights, and are prepared again together.
     """
     levels, none = config.variants.levels, Level.NONE
     tried = [row for row in prepared if not row.converted.error and (row.references or not row.artifacts)]
     broken = [row.name for row in tried if not any(map(row.sound, row.artifacts))]
     if not broken or none in levels or none not in whole.variants.levels:
-        return config, ""
+        return None
     variants = msgspec.structs.replace(config.variants, levels=(none, *levels))
     named = ", ".join(level.value for level in levels)
     why = f"quick: level none was converted after all, since nothing of {', '.join(broken)} works at {named}"
-    return msgspec.structs.replace(config, variants=variants), why
+    of_sizes = sizes_of({row.name: row.table for row in prepared})
+    families = {of_sizes.get(name, name) for name in broken}
+    return SecondTry(
+        config=msgspec.structs.replace(config, variants=variants),
+        why=why,
+        names=frozenset(row.name for row in prepared if of_sizes.get(row.name, row.name) in families),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

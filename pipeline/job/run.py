@@ -514,10 +514,13 @@ def prepared_job(config: Config, options: JobOptions, progress: Progress) -> Ite
         require_devices(options.devices or config.devices, options.library, options.wait_seconds)
     with custom_operators(config.custom_ops, "custom_ops"), locked(folder), scratch(folder) as work:
         prepared = prepare(config, models, folder, work, progress)
+        if options.quick and (again := with_none(config, whole, prepared)):
+            config, hints = again.config, (again.why, *hints)
+            broken = [pair for pair in models if pair[0].name in again.names]
+            tried = {row.name: row for row in prepare(config, broken, folder, work / "none", progress)}
+            prepared = [tried.get(row.name, row) for row in prepared]
         if options.quick:
-            config, more = with_none(config, whole, prepared)
-            prepared = prepare(config, models, folder, work / "none", progress) if more else prepared
-            hints = (left_out(whole, config), *filter(None, [more]), *hints)
+            hints = (left_out(whole, config), *hints)
         prepared = with_accuracy(prepared, config, folder, progress)
         artifacts = [artifact for model in prepared for artifact in model.artifacts]
         files = [folder / ARTIFACTS / artifact.file for artifact in artifacts]

@@ -16,6 +16,7 @@ from pipeline.core.errors import ExitCode
 from pipeline.core.variant import Level, Style
 from pipeline.job.prepare import finding, left_out, measured_partitions, quick, settings_of
 from tests.command import ort_mobile
+from tests.onnx_samples import linear, save
 from tests.values import present
 
 
@@ -120,11 +121,14 @@ BROAD_SCALE = """<ir_version: 8, opset_import: ["" : 17]> g (float[2,5,1] x) => 
 @pytest.mark.long
 def test_a_quick_job_tries_level_none_where_optimizers_break_the_model(tmp_path: Path) -> None:
     """LayerNormFusion takes a scale for one that it is not: no file of a level fails to load, and none runs."""
-    path, out = tmp_path / "m.onnx", tmp_path / "out"
-    path.write_bytes(onnx.parser.parse_model(BROAD_SCALE).SerializeToString())
-    ended = ort_mobile("run", "--model", path, "--quick", "--convert-only", "--output", out, code=None)
+    config, out = tmp_path / "two.toml", tmp_path / "out"
+    (tmp_path / "m.onnx").write_bytes(onnx.parser.parse_model(BROAD_SCALE).SerializeToString())
+    save(linear(4), tmp_path / "sound.onnx")
+    config.write_text('name = "two"\n[[models]]\npath = "m.onnx"\n[[models]]\npath = "sound.onnx"\n')
+    ended = ort_mobile("run", config, "--quick", "--convert-only", "--output", out, code=None)
     words = " ".join(ended.out.split())
     assert ended.code == ExitCode.SOME_FAILED  # files of two levels do not run
-    assert "Ships: none-fixed" in words
+    assert "Ships: m: none-fixed" in words
     assert "level none was converted after all, since nothing of m works at basic, all" in words
     assert "ONNX Runtime's LayerNormFusion breaks the model" in words
+    assert sorted(file.name for file in (out / "artifacts").glob("*none-fixed*.ort")) == ["m.none-fixed.ort"]
