@@ -32,6 +32,7 @@ from pipeline.model.session import (
     AppSession,
     CpuSettings,
     Role,
+    StreamStates,
     not_prepacked,
     open_session,
     room_for,
@@ -224,17 +225,18 @@ def _streamed(request: AccuracyRequest, takes: Sequence[TensorInfo], ours: Any, 
     The first begins with zeros, or the values that the data declare for these inputs.
     """
     convert, states = _conversion(ours, takes, request.model), request.states or {}
-    mine, theirs = dict[str, Array](), dict[str, Array]()
+    mine, theirs = StreamStates(states), StreamStates(states)
     for step, sample in enumerate(itertools.islice(repeated(request.data, takes), request.steps), 1):
         still_at_work()
-        if step == 1:
-            mine = zero_states(sample.inputs, states, request.data.inputs)
-            mine = theirs = {name: mine[name] for name in states.values()}
-        name = f"step {step}, {sample.name}"
-        expected = run_session(reference, {**sample.inputs, **theirs}, f"{request.reference.name}, {name}")
-        outputs = run_session(ours, convert({**sample.inputs, **mine}), f"{request.model}, {name}", Role.MODEL)
-        theirs = {state: expected[output] for output, state in states.items()}
-        mine = {state: outputs[output] for output, state in states.items()}
+        inputs = zero_states(sample.inputs, states, request.data.inputs) if step == 1 else sample.inputs
+        name, feeds, ours_feeds = f"step {step}, {sample.name}", theirs.feeds(inputs), convert(mine.feeds(inputs))
+        expected = run_session(reference, feeds, f"{request.reference.name}, {name}")
+        outputs = run_session(ours, ours_feeds, f"{request.model}, {name}", Role.MODEL)
+        if changed := theirs.take(feeds, expected) or mine.take(ours_feeds, outputs):
+            raise ModelError(
+                "the state changes its size", where=f"{request.model}, {name}", why=f"{', '.join(changed)} gives it",
+                remedy="export the model with a state of one size, as with a cache of fixed length",
+            )  # fmt: skip
         yield dataclasses.replace(sample, name=name, label=None, expected=list(expected.items())), outputs
 
 

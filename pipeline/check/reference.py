@@ -45,7 +45,7 @@ from pipeline.model.edit import attribute, copied
 from pipeline.model.onnx_model import LoadedModel, load_model, prepare_model
 from pipeline.model.ort_format import OrtModel, read_artifact
 from pipeline.model.random_numbers import random_outputs
-from pipeline.model.session import ORIGINAL, Role, open_session, outputs_of, run_session
+from pipeline.model.session import ORIGINAL, Role, StreamStates, open_session, outputs_of, run_session
 from pipeline.model.signature import own_inputs
 from pipeline.model.sources import SourceModel
 from pipeline.model.types import BFLOAT16, FLOAT16
@@ -135,23 +135,21 @@ def run_steps(session: Any, feeds: Mapping[str, Array], stream: Stream) -> tuple
         tensor.name: np.memmap(tensor.file, np.dtype(tensor.dtype.value).newbyteorder("<"), "r", shape=tensor.shape)
         for tensor in stream.sequences
     }
-    now, outputs = dict(feeds), dict[str, Array]()
+    states, outputs = StreamStates(stream.states), dict[str, Array]()
     rows: dict[str, list[Array]] = {}
     for step in range(stream.steps):
-        now |= {name: np.asarray(array[step]) for name, array in moving.items()}  # of a scalar, an element is no array
+        # of a scalar, an element is no array
+        now = states.feeds({**feeds, **{name: np.asarray(array[step]) for name, array in moving.items()}})
         outputs = dict(zip(names, session.run(names, now), strict=True))
         rows = rows or {name: [] for name in stream.tracked or _smallest(outputs, stream.steps)}
         for name, row in rows.items():
             row.append(outputs[name])
-        for name, state in stream.states.items():
-            before, after = now[state], outputs[name]
-            if before.shape != after.shape or before.dtype != after.dtype:
-                raise ConfigError(
-                    "the state changes its shape", where="state",
-                    why=f"{name!r} goes from {list(before.shape)} to {list(after.shape)}",
-                    remedy="export the model with a state of one size, as with a cache of fixed length",
-                )  # fmt: skip
-            now[state] = after
+        for name in states.take(now, outputs):
+            raise ConfigError(
+                "the state changes its shape", where="state",
+                why=f"{name!r} goes from {list(now[stream.states[name]].shape)} to {list(outputs[name].shape)}",
+                remedy="export the model with a state of one size, as with a cache of fixed length",
+            )  # fmt: skip
         if step % 10 == 0:
             still_at_work()
     stacked = {name: np.stack(row) for name, row in rows.items() if len({array.shape for array in row}) == 1}

@@ -298,6 +298,31 @@ def run_session(session: Any, feeds: Mapping[str, Array], where: str, role: Role
     return {name: value for name, value in zip(names, values, strict=True) if hasattr(value, "dtype")}
 
 
+class StreamStates:
+    """The states of a model along a stream: the outputs of each step that the next one is given.
+
+    `states` are inputs by the outputs that give their next value, `now` their values.
+    """
+
+    def __init__(self, states: Mapping[str, str], first: Mapping[str, Array] = {}) -> None:
+        self.states, self.now = states, dict(first)
+
+    def feeds(self, step: Mapping[str, Array]) -> dict[str, Array]:
+        """The inputs of a step with the states."""
+        return {**step, **self.now}
+
+    def take(self, feeds: Mapping[str, Array], outputs: Mapping[str, Array]) -> list[str]:
+        """Take the states out of a step's outputs; the outputs whose state changed its size are left out."""
+        changed = []
+        for output, name in self.states.items():
+            if feeds[name].shape == outputs[output].shape:
+                self.now[name] = outputs[output]
+            else:
+                self.now.pop(name, None)
+                changed.append(output)
+        return changed
+
+
 def outputs_of(
     model: LeanModel | Path, feeds: Mapping[str, Array], settings: CpuSettings = ORIGINAL, where: str = ""
 ) -> dict[str, Array]:

@@ -23,7 +23,17 @@ from pipeline.dataset import Dataset, TensorInfo, first_sample, samples
 from pipeline.dataset.guess import complete_data, states_of
 from pipeline.model.guards import check_structure
 from pipeline.model.onnx_model import LoadedModel, content_digest, load_model, prepare_model, range_digests
-from pipeline.model.session import ASKED, ORIGINAL, Array, Role, in_fewer_bits, open_session, outputs_of, run_session
+from pipeline.model.session import (
+    ASKED,
+    ORIGINAL,
+    Array,
+    Role,
+    StreamStates,
+    in_fewer_bits,
+    open_session,
+    outputs_of,
+    run_session,
+)
 from pipeline.model.signature import check_states, own_inputs
 from pipeline.model.sources import SourceModel, source_bytes
 from pipeline.passes.base import Effect, Feeds, MixedSearch, Model, PassContext, PassResult, StepChange
@@ -319,14 +329,12 @@ def _along_stream(model: LoadedModel, steps: Iterable[Feeds], states: Mapping[st
     as the data have it.
     """
     session = open_session(prepare_model(model, {}), ASKED) if states else None
-    now: dict[str, Array] = {}
+    carried = StreamStates(states)
     for step in steps:
-        feeds = {**step, **{name: state for name, state in now.items() if not step[name].any()}}
+        feeds = {**carried.feeds(step), **{name: step[name] for name in states.values() if step[name].any()}}
         yield feeds
         if session:
-            outputs = run_session(session, feeds, model.source.name)
-            given = {name: outputs[output] for output, name in states.items()}
-            now = {name: state for name, state in given.items() if state.shape == feeds[name].shape}
+            carried.take(feeds, run_session(session, feeds, model.source.name))
 
 
 def _shared(steps: Sequence[Step]) -> str:
