@@ -7,6 +7,9 @@ import msgspec
 from pipeline.core.errors import Finding, Severity
 from pipeline.library.kernels import ArmCode
 
+PHONE_ABIS = ("arm64-v8a", "armeabi-v7a")
+"""Those of phones; the others are of emulators and a few computers."""
+
 
 class NativeLibrary(msgspec.Struct, frozen=True, kw_only=True):
     """A native library of a package, for one ABI.

@@ -1,6 +1,6 @@
 """Files of several packages for one place in an app, as Gradle's Android plugin merges them.
 
-Sources: AGP's MergeNativeLibsTask (libraries of one path stop the build; releases of AGP since 8 take equal ones once,
+Sources: AGP's MergeNativeLibsTask (libraries of one path stop the build; newer releases of AGP take equal ones once,
 and an app's own before those of its dependencies), its AssetMerger (of assets of one path one is taken, silently; run
 with AGP's own sdk-common 25.3.0), and libziparchive of Android (an entry twice: the package is not opened).
 """

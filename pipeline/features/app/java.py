@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from device_runner.probe.elf import Buffer, Elf
 from pipeline.core.errors import Finding, Severity
 from pipeline.core.groups import grouped
-from pipeline.features.app.document import NativeLibrary, finding
+from pipeline.features.app.document import PHONE_ABIS, NativeLibrary, finding
 from pipeline.features.app.members import Member
 from pipeline.library.dex import read_dex
 from pipeline.library.java_class import CLASS_BYTES, Budget, JavaClass, NotJava, read_class
@@ -125,12 +125,19 @@ class JavaParts:
             rows for (system, _), rows in scopes.items() if system == "linux" and package in self._packages(rows)
         ]
         lacking = sorted(judged.keys() - set(linked))
-        if lacking or not (judged or desktop):
+        if linked and lacking:
+            yield finding(
+                "abi-gap", Severity.ERROR if whole and {*lacking} & {*PHONE_ABIS} else Severity.WARNING,
+                f"devices that take the libraries for {', '.join(lacking)} get no {library}", place or "class files",
+                f"it is there for {', '.join(sorted(linked))} only: elsewhere the first use of "
+                f"{package.replace('/', '.')} throws UnsatisfiedLinkError",
+                f"add it, or leave {', '.join(lacking)} out of the app (ndk {{ abiFilters }})",
+            )  # fmt: skip
+        elif lacking or not (judged or desktop):
             yield finding(
                 "java-classes", Severity.ERROR if lacking and (whole or with_runtime) else Severity.WARNING,
-                f"the Java classes of {package.replace('/', '.')} are here without {library}",
-                place or "class files", "their first use throws UnsatisfiedLinkError: no library has their functions"
-                + (f" for {', '.join(lacking)}" if lacking else ""),
+                f"the Java classes of {package.replace('/', '.')} are here without {library}", place or "class files",
+                "their first use throws UnsatisfiedLinkError: no library has their functions",
                 f"ship {library} of the same build: its AAR has the classes and all native libraries",
             )  # fmt: skip
 

@@ -21,13 +21,11 @@ from pipeline.config.tables import BuildKind
 from pipeline.core.errors import Finding, Severity
 from pipeline.core.groups import grouped
 from pipeline.core.releases import line_of, numbers_of
-from pipeline.features.app.document import AppDocument, NativeLibrary, finding
+from pipeline.features.app.document import PHONE_ABIS, AppDocument, NativeLibrary, finding
 from pipeline.features.app.inspection import Inspector
 from pipeline.features.app.package import WHOLE, Package, kind_of
 
 VERSION: Final = 1
-PHONE_ABIS = ("arm64-v8a", "armeabi-v7a")
-"""Those of phones; the others are of emulators and a few computers."""
 WIDE_ABIS = ("arm64-v8a", "x86_64")
 """ABIs of phones with 16 KB pages."""
 KNOWN_DOMAINS = frozenset({

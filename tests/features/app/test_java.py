@@ -80,6 +80,18 @@ def test_classes_and_their_library_come_together(
     assert what in str(found)
 
 
+@pytest.mark.parametrize(("abi", "machine", "severity"), [("armeabi-v7a", 40, "error"), ("x86_64", 62, "warning")])
+def test_a_jni_library_that_an_abi_lacks_is_a_gap(abi: str, machine: int, severity: str, tmp_path: Path) -> None:
+    """GenAI is published for two ABIs, and ONNX Runtime for four."""
+    content = runtime()
+    members = {f"lib/arm64-v8a/{file}.so": library for file, library in WHOLE.items()}
+    members |= {"AndroidManifest.xml": MANIFEST, "classes.dex": dex_file(CLASSES),
+                f"lib/{abi}/{RUNTIME}": content[:18] + bytes([machine]) + content[19:]}  # fmt: skip
+    found = inspected(package(tmp_path / "x.apk", members))["findings"]
+    assert [(row["rule"], row["severity"]) for row in found if row["rule"] != "damaged"] == [("abi-gap", severity)]
+    assert f"libraries for {abi} get no libonnxruntime4j_jni.so" in str(found)
+
+
 def test_native_libraries_alone_get_their_classes_from_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "jniLibs" / "arm64-v8a").mkdir(parents=True)
     for name, content in WHOLE.items():
