@@ -60,6 +60,25 @@ def test_a_package_that_brings_another_release_is_named(language: str, release: 
     assert bool(other_release(language, release)) is bool(said)
 
 
+def test_the_code_says_which_release_its_package_brings(tmp_path: Path) -> None:
+    sample(tmp_path, RunOptions(), ort_release="1.29.0")
+    (warning,) = other_release("flutter", "1.29.0")
+    assert f"\n// {warning}\n" in printed(tmp_path, "flutter").out
+    assert "\n// onnxruntime-react-native 1.24.3 takes the newest" in printed(tmp_path, "react-native").out
+    assert "which was tested" not in printed(tmp_path, "kotlin").out
+
+
+@pytest.mark.parametrize("language", ["kotlin", "maui"])
+def test_a_large_model_is_opened_by_its_path(tmp_path: Path, language: str) -> None:
+    """The heap of an Android app ends at some 256 MB."""
+    sample(tmp_path, RunOptions())
+    code = printed(tmp_path, language).out
+    assert not re.search(r"readBytes|readAllBytes|byte\[\]|MemoryStream|ToArray", code)
+    readme = (tmp_path / "bundle/README.md").read_text()
+    assert "readBytes" not in readme
+    assert "FileChannel.MapMode.READ_ONLY" in readme
+
+
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_every_way_is_in_the_code_in_its_order(tmp_path: Path, language: str) -> None:
     sample(tmp_path)
