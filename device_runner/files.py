@@ -106,6 +106,11 @@ def read_regular(path: Path, limit_bytes: int = TEXT_BYTES) -> bytes:
     return content
 
 
+def files_of(archive: "zipfile.ZipFile") -> list["zipfile.ZipInfo"]:
+    """The members of a zip archive that are no folders; `ZipInfo.is_dir` raises IndexError for an empty name."""
+    return [info for info in archive.infolist() if not info.filename.endswith("/")]
+
+
 def check_unpacked(info: "zipfile.ZipInfo", limit_bytes: int) -> None:
     """Raise OSError (EFBIG) for a member of a zip archive that would become too large, before it is unpacked."""
     ratio = info.file_size / max(info.compress_size, 1)
@@ -118,8 +123,12 @@ def check_unpacked(info: "zipfile.ZipInfo", limit_bytes: int) -> None:
     raise OSError(errno.EFBIG, f"{info.filename[:200]} would become {info.file_size:,} bytes: {why}")
 
 
-INVISIBLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
-"""Control characters, marks that turn the direction of text, separators of lines, zero-width ones, lone surrogates."""
+INVISIBLE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff"
+    "\uffa0\ufff0-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]"
+)
+"""Control characters, marks that turn the direction of text, separators of lines, zero-width ones, lone surrogates;
+soft hyphens, fillers, tags and other characters that Unicode has shown as nothing (Default_Ignorable_Code_Point)."""
 
 
 def visible(text: str) -> str:

@@ -3,7 +3,7 @@
 import math
 import platform
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import accumulate, pairwise
@@ -347,6 +347,21 @@ OVERTIME_NS = 30_000_000_000
 """What the parts of a run may take beyond its time limit, in which it is killed."""
 
 
+LEAST_PEAK = 0.9
+"""Of what a process has after loading, its peak is more: Linux counts pages for each thread, and adds up late."""
+LEAST_TIME = 0.5
+"""Of `max_seconds`, inferences have taken more where that ended them before there were `min_runs`."""
+
+
+def _too_few(spec: RunSpec, result: RunResult) -> Iterator[str]:
+    """That a timed loop ended before it had the inferences that were asked for, and before its time was over."""
+    looped = not (spec.sustain_seconds or spec.cold or spec.stream or spec.perf_test)
+    count = len(result.latencies_ns) + (len(result.warmup_ns) if spec.warmup == "auto" else 0)
+    seconds = sum((*result.latencies_ns, *result.warmup_ns)) / 1e9
+    if looped and 0 < count < spec.min_runs and seconds < LEAST_TIME * spec.max_seconds:
+        yield f"{count} timed inferences in {seconds:.3g} s, and {spec.min_runs} were asked for"
+
+
 def implausible(spec: RunSpec, result: RunResult) -> Failure | None:
     """A `garbage` failure for numbers and outputs that no run of the spec can give; None for a result to keep."""
     reasons = []
@@ -366,6 +381,10 @@ def implausible(spec: RunSpec, result: RunResult) -> Failure | None:
         )
         if not timed and (spec.sustain_seconds or (spec.min_runs and spec.max_seconds)):
             reasons.append("it ended well, and timed no inference")
+        reasons += _too_few(spec, result)
+        peak, loaded = result.memory_peak_bytes, result.memory_after_load_bytes
+        if 0 < peak < LEAST_PEAK * loaded:
+            reasons.append(f"a peak of {peak:,} bytes, and {loaded:,} after loading")
         if any(not each.min_ns <= each.median_ns <= each.max_ns or not each.inferences for each in bins):
             reasons.append("a stretch of the sustained run whose median is not between its extremes")
     tensors = [*result.outputs, *([result.labelled_outputs] if result.labelled_outputs else [])]

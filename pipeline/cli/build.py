@@ -26,7 +26,9 @@ _choices = together(
     click.option("--source", type=FILE, help="Source tree of ONNX Runtime."),
     click.option("--system-dependencies", is_flag=True, help="Use system packages, download nothing."),
     click.option("--onnx-source", type=FILE, help="Source of ONNX, for --system-dependencies."),
-    click.option("--jobs", type=click.IntRange(1), help="Parallel compiler processes.  [default: one per processor]"),
+    click.option(
+        "--jobs", type=click.IntRange(1, 2**31 - 1), help="Parallel compiler processes.  [default: one per processor]"
+    ),
 )
 """The options that say what is to be built; the same for every command of the group."""
 

@@ -224,20 +224,18 @@ def preprocess_table(_ctx: click.Context, param: click.Parameter, text: str | No
     """A callback for the keys of [models.preprocess], as in `resize = [224, 224], scale = 0.0039`."""
     if not text:
         return None
-    import tomllib
-
     import msgspec
 
     from pipeline.config import PreprocessConfig
+    from pipeline.core.documents import read_toml
     from pipeline.core.errors import ConfigError
 
+    where = f"{param.opts[0]} {text}"
+    remedy = "write keys of [models.preprocess] as in a config: resize = [224, 224], scale = 0.0039"
     try:
-        return msgspec.convert(tomllib.loads(f"table = {{ {text} }}")["table"], PreprocessConfig)
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        raise ConfigError(
-            "this is no preprocessing", where=f"{param.opts[0]} {text}", why=str(error),
-            remedy="write keys of [models.preprocess] as in a config: resize = [224, 224], scale = 0.0039",
-        ) from error  # fmt: skip
+        return msgspec.convert(read_toml(f"table = {{ {text} }}", where, remedy)["table"], PreprocessConfig)
+    except msgspec.ValidationError as error:
+        raise ConfigError("this is no preprocessing", where=where, why=str(error), remedy=remedy) from error
 
 
 preprocess_option = click.option(
@@ -253,7 +251,7 @@ sample_options = together(
         help="Which samples: all, or those for one purpose. They are divided by their content, one in four for "
         "calibration, the same in every command.",
     ),
-    click.option("--samples", type=click.IntRange(min=1), help="At most so many samples.  [default: all]"),
+    click.option("--samples", type=click.IntRange(1, 2**31 - 1), help="At most so many samples.  [default: all]"),
 )  # fmt: skip
 """--preprocess, --part and --samples, whose values `dataset_from` takes."""
 

@@ -7,7 +7,6 @@ import difflib
 import math
 import re
 import shlex
-import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
@@ -33,6 +32,7 @@ from pipeline.config.tables import (
 )
 from pipeline.config.values import Accelerator, Config, ModelConfig, Platform, Target, VariantsConfig
 from pipeline.core.abis import PLATFORM_ABIS
+from pipeline.core.documents import read_toml
 from pipeline.core.errors import ConfigError
 from pipeline.core.providers import PROVIDER_RULES, WEBGPU, aware_names
 from pipeline.core.releases import SWIFT_PACKAGES, read_release
@@ -229,15 +229,7 @@ def read_config(path: Path, *, existing: bool = False) -> Config:
             "the config file cannot be read", where=str(path), why=str(error),
             remedy="a config is a TOML file in UTF-8; `ort-mobile init MODEL` writes one",
         ) from error  # fmt: skip
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(
-            "this is not valid TOML",
-            where=str(path),
-            why=str(error),
-            remedy="fix the line; see docs/reference/config.md",
-        ) from error
+    document = read_toml(text, str(path), "fix the line; see docs/reference/config.md")
     for number, line in enumerate(text.splitlines(), 1):
         if line.lstrip().startswith("#") and line.rstrip().endswith(FILL_IN):
             raise ConfigError(

@@ -11,8 +11,9 @@ from msgspec import Meta
 from device_runner.spec import Allocator, ExecutionMode, OptimizationLevel, Provider, Text
 from pipeline.core.documents import Name
 
-Count = Annotated[int, Meta(ge=1)]
-Seconds = Annotated[float, Meta(gt=0)]
+Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Seconds = Annotated[float, Meta(gt=0, le=86_400)]
+Rounds = Annotated[int, Meta(ge=1, le=10_000)]
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

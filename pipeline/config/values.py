@@ -28,6 +28,7 @@ from pipeline.config.tables import (
     PreprocessConfig,
     Range,
     ReleaseConfig,
+    Rounds,
     RunConfig,
     Seconds,
     Step,
@@ -205,17 +206,17 @@ class VariantsConfig(Table, frozen=True, kw_only=True):
 class MeasureConfig(Table, frozen=True, kw_only=True):
     """How long and how often to measure."""
 
-    rounds: Count | Literal["auto"] = 5
+    rounds: Rounds | Literal["auto"] = 5
     """Number of rounds. In each round every variant runs once in a new process, so that drift affects all of them
     equally. "auto": until every comparison with the baseline is decided, looking after 5, 8, 12, 16, 20, 30, 45, 70,
     100 and 150 rounds up to most_rounds; what is decided is not run any more."""
-    most_rounds: Count = 30
+    most_rounds: Rounds = 30
     """Maximum number of rounds with rounds = "auto": 30 find 3 % where processes differ by up to 2 %; `ort-mobile run
     --plan` says how many a device needs."""
     mode: MeasureMode | Annotated[tuple[MeasureMode, ...], Meta(min_length=1)] = MeasureMode.STEADY
     """steady (latency after warm-up), cold (load and first run with the files out of the page cache, every round in a
     new process), sustained (minutes of back-to-back inference, after everything else), or a list of them."""
-    warmup: Annotated[int, Meta(ge=0)] | Literal["auto"] = "auto"
+    warmup: Annotated[int, Meta(ge=0, le=2**31 - 1)] | Literal["auto"] = "auto"
     """Untimed inferences before the timed ones, or "auto": the first ones are left out as long as they are slower than
     the rest."""
     rule: MeasureRule = MeasureRule.STANDARD

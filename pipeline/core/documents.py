@@ -7,7 +7,9 @@ escapes them. `$(?!\n)` is the very end: `$` alone lets a line end behind it. Nu
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+import re
+import tomllib
+from collections.abc import Callable, Collection, Sequence
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -64,6 +66,43 @@ OptionalModelFile = Annotated[str, Meta(pattern=rf"^(?!.*\.\.)([A-Za-z0-9_][A-Za
 T = TypeVar("T")
 Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
 """Makes a document of one version one of the next."""
+
+
+PART_OF_KEY = r"""(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')"""
+MOST_PARTS = 100
+LONG_KEY = re.compile(
+    rf"(?:^|[\[{{,])[ \t]*{PART_OF_KEY}(?:[ \t]*\.[ \t]*{PART_OF_KEY}){{{MOST_PARTS},}}", re.MULTILINE
+)
+"""A key of so many parts with dots between: tomllib takes time and memory by their square."""
+MOST_NESTED = 200
+"""Arrays and tables inside one another, which is what reading and explaining them recurses into."""
+
+
+def read_toml(text: str, where: str, remedy: str) -> dict[str, Any]:
+    """A TOML document; ConfigError for what is none, and for what nobody writes by hand and no reader bears."""
+    why = ""
+    if LONG_KEY.search(text):
+        why = f"a key has more than {MOST_PARTS} parts"
+    else:
+        try:
+            document = tomllib.loads(text)
+            if not _deeper(document, MOST_NESTED):
+                return document
+            why = f"its tables and arrays are nested more than {MOST_NESTED} deep"
+        except RecursionError:
+            why = f"its tables and arrays are nested more than {MOST_NESTED} deep"
+        except ValueError as error:  # TOMLDecodeError is one; another is raised for integers of thousands of digits
+            why = str(error)
+    raise ConfigError("this is not valid TOML", where=where, why=why, remedy=remedy)
+
+
+def _deeper(value: object, most: int) -> bool:
+    inside: Collection[object] = ()
+    if isinstance(value, dict):
+        inside = value.values()
+    elif isinstance(value, list):
+        inside = value
+    return any(most == 0 or _deeper(each, most - 1) for each in inside if isinstance(each, dict | list))
 
 
 class _Versioned(msgspec.Struct):

@@ -302,6 +302,9 @@ def _matched(arrays: Named, data: Dataset, takes: Takes, where: str, *, by_numbe
             remedy="give input_0.pb … for every input of the model, and for no initializer",
         )  # fmt: skip
     extra = [name for name, _ in arrays if name not in names]
+    if not extra:
+        twice = next(name for name, count in Counter(name for name, _ in arrays).items() if count > 1)
+        raise ConfigError(f"the test data has {twice!r} more than once", where=where, remedy="keep one of them")
     raise ConfigError(
         f"the test data has {', '.join(map(repr, extra[:5]))}, which the model does not take", where=where,
         remedy=f"name arrays after the model's inputs: {', '.join(info.name for info in takes)}",
@@ -388,9 +391,18 @@ def _archive(file: Path, data: Dataset, takes: Takes) -> Sample:
             labelled = LABEL in arrays.files and all(info.name != LABEL for info in takes)
             inputs = [(key, arrays[key]) for key in arrays.files if key != LABEL or not labelled]
             label = arrays[LABEL] if labelled else None
+            _check_arrays([*inputs, *([(LABEL, label)] if labelled else [])], file)
     except (*ZIP_ERRORS, KeyError, SyntaxError) as error:
         raise _damaged(file, error) from error
     return Sample(name=str(file), inputs=_matched(inputs, data, takes, str(file)), label=label)
+
+
+def _check_arrays(members: Iterable[tuple[str, object]], file: Path) -> None:
+    """ConfigError for a member of an archive that numpy takes for bytes: it has no header of an array."""
+    import numpy as np
+
+    if strange := next((name for name, content in members if not isinstance(content, np.ndarray)), None):
+        raise _damaged(file, ValueError(f"its member {strange[:100]!r} is no array"))
 
 
 def _damaged(file: Path, error: Exception) -> ConfigError:

@@ -1,6 +1,5 @@
 """Sizes for a model's dynamic dimensions: from test data, from what the graph requires, else the usual, tried."""
 
-import itertools
 import json
 import math
 import re
@@ -83,12 +82,12 @@ class Reads:
         return found
 
     @cached_property
-    def readers(self) -> "Mapping[str, list[onnx.NodeProto]]":
-        """Nodes by the values that they read."""
-        found: dict[str, list[onnx.NodeProto]] = defaultdict(list)
+    def readers(self) -> "Mapping[str, list[tuple[onnx.NodeProto, int]]]":
+        """Nodes by the values that they read, with the slot."""
+        found: dict[str, list[tuple[onnx.NodeProto, int]]] = defaultdict(list)
         for node in all_nodes(self.model.graph):
-            for name in node.input:
-                found[name].append(node)
+            for slot, name in enumerate(node.input):
+                found[name].append((node, slot))
         return found
 
     def of(self, name: str) -> Iterator[tuple["onnx.NodeProto", int]]:
@@ -96,9 +95,9 @@ class Reads:
         seen, names = {name}, [name]
         while names:
             current = names.pop()
-            for node in self.readers[current]:
-                yield node, list(node.input).index(current)
-                if node.op_type in PASSING and node.input[0] == current and node.output[0] not in seen:
+            for node, slot in self.readers[current]:
+                yield node, slot
+                if node.op_type in PASSING and slot == 0 and node.output[0] not in seen:
                     seen.add(node.output[0])
                     names.append(node.output[0])
 
@@ -189,7 +188,7 @@ def _begins(reads: Reads, name: str, gates: AbstractSet[str]) -> bool:
     seen, names = {name}, [name]
     while names:
         current = names.pop()
-        for node in reads.readers[current]:
+        for node, _ in reads.readers[current]:
             slots = [slot for slot, read in enumerate(node.input) if read == current]
             if node.op_type in RECURRENT and set(slots) & set(INITIAL_STATES):
                 return True
@@ -256,7 +255,7 @@ def _table_rows(reads: Reads, name: str) -> int | None:
             continue
         table = node.input[0]
         for _ in range(3):
-            makers = [n for readers in reads.readers.values() for n in readers if table in n.output]
+            makers = [n for readers in reads.readers.values() for n, _ in readers if table in n.output]
             if table in reads.constants or not makers:
                 break
             if makers[0].op_type not in ("DequantizeLinear", "Cast", "Identity"):
@@ -302,21 +301,28 @@ DimensionUnit: TypeAlias = tuple[tuple[str, ...], Choices]
 """The names of dimensions that are tried together, and sizes for them."""
 
 
+SIDE_KINDS = ("height", "width")
+"""What the sides of an image count."""
+
+
 def units(model: "onnx.ModelProto", takes: Sequence[TensorInfo], axes: Sequence[OpenAxis]) -> tuple[DimensionUnit, ...]:
     """What is to be tried for the open axes, one unit for height and width."""
     infos = {info.name: info for info in takes}
     named = {name: group for name, group in names_of(axes).items() if not sum_parts(name)}
     kinds = {name: kind_of(infos[group[0].input], group[0].axis, group[0].symbol) for name, group in named.items()}
+    sides_of: dict[str, dict[str, list[str]]] = {}  # of each input, by kind
+    for name, group in named.items():
+        for input_name in dict.fromkeys(axis.input for axis in group) if kinds[name] in SIDE_KINDS else ():
+            sides_of.setdefault(input_name, {}).setdefault(kinds[name], []).append(name)
     tried, done = [], set[str]()
     for name, group in named.items():
         if name in done:
             continue
         info = infos[group[0].input]
-        names = [n for n, group in named.items() if any(axis.input == info.name for axis in group)]
-        sides = [n for kind in ("height", "width") for n in names if kinds[n] == kind]
+        sides = [n for kind in SIDE_KINDS for n in sides_of.get(info.name, {}).get(kind, ())]
         pair = tuple(sides) if name in sides else (name,)
         done |= set(pair)
-        if len(pair) == 2 or kinds[name] in ("height", "width"):
+        if len(pair) == 2 or kinds[name] in SIDE_KINDS:
             tried.append((tuple(pair), _images(model, info, pair)))
             continue
         choices = [((size,), ONE if kinds[name] == "batch" else USUAL) for size in SIZES.get(kinds[name], OTHER)]
@@ -333,15 +339,30 @@ def sum_parts(name: str) -> tuple[str, str] | None:
 
 
 def assignments(tried: Sequence[DimensionUnit]) -> Iterator[dict[str, tuple[int, str]]]:
-    """Sizes with reasons for every dimension, the likeliest combinations first."""
-    ranked = [list(enumerate(choices)) for _, choices in tried]
-    combinations = sorted(itertools.product(*ranked), key=lambda combination: sum(rank for rank, _ in combination))
-    for combination in combinations:
-        yield {
-            name: (size, reason)
-            for (names, _), (_, (sizes, reason)) in zip(tried, combination, strict=True)
-            for name, size in zip(names, sizes, strict=True)
-        }
+    """Sizes with reasons for every dimension, the likeliest combinations first.
+
+    They are made as they are asked for: there are as many as the product of all choices.
+    """
+    worst = sum(len(choices) - 1 for _, choices in tried)
+    for total in range(worst + 1):
+        for ranks in _ranks([len(choices) for _, choices in tried], total):
+            yield {
+                name: (size, reason)
+                for at, (names, choices) in enumerate(tried)
+                for name, size in zip(names, choices[ranks.get(at, 0)][0], strict=True)
+                for reason in (choices[ranks.get(at, 0)][1],)
+            }
+
+
+def _ranks(counts: Sequence[int], total: int, first: int = 0) -> Iterator[dict[int, int]]:
+    """Ranks by place, those above 0, that add up to a total: what changes the last places alone comes first."""
+    if total == 0:
+        yield {}
+        return
+    for place in reversed(range(first, len(counts))):
+        for rank in range(1, min(counts[place] - 1, total) + 1):
+            for behind in _ranks(counts, total - rank, place + 1):
+                yield {place: rank, **behind}
 
 
 def with_sums(sizes: Mapping[str, int], names: Sequence[str]) -> dict[str, int]:
@@ -368,7 +389,7 @@ def kind_of(info: TensorInfo, axis: int, symbol: str) -> str:
         return "past"
     if re.search(r"seq|len|token|time|frame|sample|audio", text):
         return "tokens" if integer else _in_time(shape, axis)
-    few = [isinstance(size, int) and size in (1, 3, 4) for size in shape]
+    few = [isinstance(size, int) and size in (1, 3, 4) for size in shape[:4]]
     places: dict[int, str] = {}
     if len(shape) == 4:
         last = few[3] and not few[1]
@@ -390,7 +411,7 @@ def kind_of(info: TensorInfo, axis: int, symbol: str) -> str:
 
 def _in_time(shape: Sequence[int | str | None], axis: int) -> str:
     """Samples of a signal where nothing else may have many elements, else frames of features."""
-    others = [size for place, size in enumerate(shape) if place not in (0, axis)]
+    others = (size for place, size in enumerate(shape) if place not in (0, axis))
     features = any(not isinstance(size, int) or size > 2 for size in others)
     return "frames" if features or (axis == 0 and len(shape) > 1) else "signal"
 

@@ -123,7 +123,7 @@ def _unpack(path: Path, work: Path) -> None:
                 raise _no_framework(path, f"the ZIP has {len(infos):,} members; at most {MOST_FILES:,} are read")
             left = TOTAL_BYTES
             for info in infos:
-                if info.is_dir():
+                if info.filename.endswith("/"):
                     continue
                 _require_plain(path, info.filename)
                 if stat.S_ISLNK(info.external_attr >> 16):

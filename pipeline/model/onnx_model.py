@@ -452,7 +452,10 @@ class _ExternalData:
         needed = tensor_bytes(tensor)
         length = self._number(tensor, entries["length"]) if entries.get("length") else needed
         size = file.stat().st_size
-        if length is None or needed is None or length != needed or offset + length > size:
+        if needed is None:
+            shape = f"{list(tensor.dims)}"[:200]
+            raise self._error(tensor, f"no number of bytes is known for the type {tensor.data_type} and shape {shape}")
+        if length is None or length != needed or offset + length > size:
             raise self._error(tensor, f"{needed} bytes are needed, {length} at {offset} are named, the file has {size}")
         entries |= {"location": str(file.relative_to(self.folder)), "offset": str(offset), "length": str(length)}
         del tensor.external_data[:]

@@ -115,9 +115,15 @@ def resolve_dimensions(takes: Sequence[TensorInfo], given: Mapping[str, int], wh
     """
     axes = open_axes(takes)
     raw = {(info.name, axis): size for info in takes for axis, size in enumerate(info.shape or ())}
+    by_key: dict[str, list[OpenAxis]] = {}
+    by_name: dict[object, list[OpenAxis]] = {}
+    for a in axes:
+        by_key.setdefault(a.key, []).append(a)
+        for name in {a.symbol, raw[a.input, a.axis]}:
+            by_name.setdefault(name, []).append(a)
     sizes: dict[str, int] = {}
     for key, size in given.items():
-        meant = [a for a in axes if key == a.key] or [a for a in axes if key in (a.symbol, raw[a.input, a.axis])]
+        meant = by_key.get(key) or by_name.get(key, [])
         if not meant:
             raise _unknown(takes, axes, key, where)
         if len(meant) > 1 and not meant[0].symbol:

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from device_runner.files import ZIP_ERRORS, check_unpacked
+from device_runner.files import ZIP_ERRORS, check_unpacked, files_of
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.core.files import readable_name
 
@@ -55,6 +55,11 @@ def find_models(paths: Iterable[str | Path], suffixes: tuple[str, ...] = (".onnx
     models: dict[SourceModel, None] = {}
     for path in paths:
         models.update(dict.fromkeys(_models_of(Path(path), suffixes)))
+        if len(models) > MOST_MODELS:
+            raise ConfigError(
+                "too many models", where=str(path), why=f"{len(models):,}; at most {MOST_MODELS:,} are taken at once",
+                remedy="name a part of them: folders inside it, or single files",
+            )  # fmt: skip
     return list(models)
 
 
@@ -71,10 +76,9 @@ def _models_of(path: Path, suffixes: tuple[str, ...]) -> list[SourceModel]:
         return _required(
             sorted(
                 [
-                    SourceModel(path=str(Path(root, file)))
-                    for root, _, files in os.walk(path)
-                    for file in files
-                    if file.lower().endswith(suffixes) and Path(root, file).is_file()
+                    SourceModel(path=str(file))
+                    for file in _walked(path)
+                    if file.name.lower().endswith(suffixes) and file.is_file()
                 ]
             ),
             path,
@@ -83,7 +87,7 @@ def _models_of(path: Path, suffixes: tuple[str, ...]) -> list[SourceModel]:
     if path.suffix.lower() == ".zip" or (path.suffix.lower() not in suffixes and zipfile.is_zipfile(path)):
         try:
             with zipfile.ZipFile(path) as opened:
-                count = Counter(i.filename for i in opened.infolist() if not i.is_dir())
+                count = Counter(info.filename for info in files_of(opened))
         except ZIP_ERRORS as error:
             raise ConfigError("not a readable zip archive", where=str(path), why=str(error),
                               remedy="make the archive anew") from error  # fmt: skip
@@ -93,6 +97,21 @@ def _models_of(path: Path, suffixes: tuple[str, ...]) -> list[SourceModel]:
                 log.warning("%s: %s is in it %d times: the last one is read", path, name, count[name])
         return _required([SourceModel(path=str(path), member=name) for name in models], path, suffixes)
     return [SourceModel(path=str(path))]
+
+
+MOST_FILES = 200_000
+"""Files of a folder that is searched: more has a disk, and no folder of models."""
+MOST_MODELS = 10_000
+
+
+def _walked(folder: Path) -> Iterator[Path]:
+    for number, file in enumerate(Path(root, file) for root, _, files in os.walk(folder) for file in files):
+        if number >= MOST_FILES:
+            raise ConfigError(
+                "this folder has too many files", where=str(folder), why=f"over {MOST_FILES:,}",
+                remedy="name the folder inside it that holds the models",
+            )  # fmt: skip
+        yield file
 
 
 def _required(models: list[SourceModel], path: Path, suffixes: tuple[str, ...]) -> list[SourceModel]:

@@ -6,7 +6,6 @@ settings files (facts of the project: custom builds), pull requests by number.
 
 import difflib
 import hashlib
-import tomllib
 from collections.abc import Collection
 from dataclasses import dataclass
 from importlib.metadata import version as installed_version
@@ -18,6 +17,7 @@ from device_runner.files import read_regular
 from device_runner.providers import CPU
 from pipeline.config import Config, Platform, Table, Target, read_config
 from pipeline.config.tables import BuildConfig, BuildKind, Dependencies
+from pipeline.core.documents import read_toml
 from pipeline.core.errors import ConfigError
 from pipeline.core.providers import BUILD_PROVIDERS
 from pipeline.core.releases import Release, at_release, line_of, read_release
@@ -260,8 +260,8 @@ def requests_for(
 def _is_campaign(path: Path) -> bool:
     """Campaigns have models; what cannot be read is left to the reader of build files to explain."""
     try:
-        return "models" in tomllib.loads(read_regular(path).decode("utf-8-sig"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        return "models" in read_toml(read_regular(path).decode("utf-8-sig"), str(path), "")
+    except (OSError, UnicodeDecodeError, ConfigError):
         return False
 
 
@@ -303,15 +303,13 @@ class BuildFile(Table, frozen=True, kw_only=True):
 
 def read_build_file(path: Path) -> BuildFile:
     """Read and check a build file; its paths become relative to the current folder. Raises ConfigError."""
+    remedy = "compare it with those in build_configs/builds; docs/reference/config.md has the keys"
     try:
-        file = msgspec.convert(tomllib.loads(read_regular(path).decode("utf-8-sig")), BuildFile)
+        file = msgspec.convert(read_toml(read_regular(path).decode("utf-8-sig"), str(path), remedy), BuildFile)
     except OSError as error:
         raise ConfigError("the build file cannot be read", where=str(path), why=error.strerror or str(error)) from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        raise ConfigError(
-            "this is no build file", where=str(path), why=str(error),
-            remedy="compare it with those in build_configs/builds; docs/reference/config.md has the keys",
-        ) from error  # fmt: skip
+    except (UnicodeDecodeError, msgspec.ValidationError) as error:
+        raise ConfigError("this is no build file", where=str(path), why=str(error), remedy=remedy) from error
     if file.target.ort_release is not None:
         read_release(file.target.ort_release, "ort_release", str(path))
     onnx = file.build.onnx_source

@@ -121,7 +121,8 @@ class Graph:
 
     `overridable` names initializers that a caller may replace: listed as graph inputs, IR version 4 or later (A.4).
     `outer` is the graph around a body. `opset` is the main graph's import of the default domain (None: not imported).
-    `units` keeps the units that it was divided into before, by what they depend on: one graph is judged many times.
+    `units` keeps the units that it was divided into before, by what they depend on, and `claims` what providers claimed
+    by their settings: one graph is judged many times.
     """
 
     nodes: Mapping[int, Node]
@@ -136,6 +137,8 @@ class Graph:
     waves: dict[int, tuple[Sequence["Unit"], Mapping[int, int], Mapping[int, Sequence["Unit"]]]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+
+    claims: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def value(self, name: str) -> Value:
         """Type and shape of a value, here or in an outer graph; UNKNOWN when nothing is known."""

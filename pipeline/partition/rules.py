@@ -8,6 +8,7 @@ import importlib
 from collections import deque
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 
 from pipeline.model.types import BITS
@@ -233,7 +234,7 @@ def shrinks_evenly(size: int, scale: float) -> bool:
     return abs(1 / scale - divisor) < 1e-4 and size % divisor == 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Claim:
     """What a provider claims of one graph: groups of nodes in their order, and why it refuses the others, by index.
 
@@ -244,7 +245,7 @@ class Claim:
     refusals: Mapping[int, Refusal] = field(default_factory=dict)
     fatal: Refusal | None = None
 
-    @property
+    @cached_property
     def claimed(self) -> frozenset[int]:
         """Indices of all claimed nodes."""
         return frozenset(node.index for group in self.groups for node in group)
@@ -260,7 +261,13 @@ def claim(graph: Graph, settings: Settings, only: Container[int] | None = None) 
     Those are given when it is asked again after functions were inlined (A.2).
     """
     module = importlib.import_module(settings.rules.rules_module)
-    provider_claim: Claim = module.claim(graph, settings, only)
+    if only is not None:
+        rest: Claim = module.claim(graph, settings, only)
+        return rest
+    kept = graph.claims.get(settings)
+    if kept is None:  # a forecast, its findings and the copies each ask again
+        kept = graph.claims[settings] = module.claim(graph, settings, None)
+    provider_claim: Claim = kept
     return provider_claim
 
 

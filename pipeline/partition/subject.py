@@ -91,6 +91,7 @@ class Views:
         self.warnings = list(notes)
         self._saved: LoadedModel | None = None
         self._graphs: dict[int, tuple[ModelProto, Graph]] = {}
+        self._shown: dict[int, tuple[ModelProto, ModelProto | None]] = {}
 
     @property
     def loaded(self) -> LoadedModel | None:
@@ -117,8 +118,10 @@ class Views:
             return graph, graph, before
         saved = self.basic()
         ships = self._graph(saved.proto, saved)
-        shown = undone_for_provider(saved.proto, before)
-        return (ships if shown is None else unique_dq(self._view(shown, saved))), ships, saved.proto
+        if id(before) not in self._shown:  # every provider without functions of its own has the same model before
+            self._shown[id(before)] = before, undone_for_provider(saved.proto, before)
+        shown = self._shown[id(before)][1]
+        return (ships if shown is None else self._graph(shown, saved)), ships, saved.proto
 
     def before(self, settings: Settings) -> "ModelProto":
         """The ONNX model as it is when the provider is asked about it at level none."""

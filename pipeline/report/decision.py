@@ -145,8 +145,9 @@ def _accuracy_cautions(report: CampaignReport, shipped: set[tuple[str, str]]) ->
 
 def _guesses(model: ModelFacts) -> str:
     """That sizes were guessed: image_width was fixed to 224 by a guess: the files take no other size."""
-    first, *more = (f"{name} {{}} {model.dimensions[name]}" for name in model.guessed)
-    sizes = ", ".join((first.format("was fixed to"), *(size.format("to") for size in more)))
+    first, *more = model.guessed
+    others = (f"{name} to {model.dimensions[name]}" for name in more)
+    sizes = ", ".join((f"{first} was fixed to {model.dimensions[first]}", *others))
     return f"{sizes} by a guess: the files take no other {'sizes' if more else 'size'}"
 
 

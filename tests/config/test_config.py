@@ -207,3 +207,14 @@ def test_runs_that_mean_no_variant_are_refused_with_what_there_is(tmp_path: Path
         read_config(write(tmp_path, text))
     assert "basic-fixed" in caught.value.remedy
     read_config(write(tmp_path, MINIMAL + '[[runs]]\nvariants = ["basic-fixed", "*-nnapi*"]\n'))
+
+
+@pytest.mark.parametrize(
+    "line", ["rounds = 9223372036854775807", "most_rounds = 10_001", "min_seconds = inf", "max_seconds = inf",
+             "timeout_seconds = 1e300", "min_runs = 9223372036854775807", "warmup = 2147483648"],
+)  # fmt: skip
+def test_what_no_measurement_lasts_is_refused_when_it_is_read(tmp_path: Path, line: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_config(write(tmp_path, f"{MINIMAL}[measure]\n{line}"))
+    assert line.split()[0] in caught.value.text
+    assert caught.value.where.endswith("c.toml:5")

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import pytest
 
-from pipeline.core.documents import decode_document
+from pipeline.core.documents import decode_document, read_toml
 from pipeline.core.errors import ConfigError
 from pipeline.report import model
 from pipeline.report.model import CampaignReport
@@ -48,3 +48,31 @@ def test_a_version_that_is_not_known_is_refused(version: int) -> None:
         "this release of ort-mobile reads versions 1 to 2",
     )
     assert "update ort-mobile" in caught.value.remedy
+
+
+TOML_BOMBS = {
+    "brackets": ("x = " + "[" * 20_000 + "]" * 20_000, "nested more than 200 deep"),
+    "brackets that Python bears": ("x = " + "[" * 300 + "]" * 300, "nested more than 200 deep"),
+    "tables": ("x = " + "{a=" * 5_000 + "1" + "}" * 5_000, "nested more than 200 deep"),
+    "a long integer": ("x = " + "9" * 5_000, "4300 digits"),
+    "a key of 20,000 dots": (".".join("a" * 20_000) + " = 1", "a key has more than 100 parts"),
+    "a table of 20,000 dots": ("[" + ".".join("a" * 20_000) + "]", "a key has more than 100 parts"),
+    "dots between quotes": ("x = { " + " . ".join(['"a b"'] * 20_000) + " = 1 }", "a key has more than 100 parts"),
+    "no TOML": ("x = ", "Invalid value"),
+}
+
+
+@pytest.mark.parametrize("kind", list(TOML_BOMBS))
+def test_toml_that_no_reader_bears_is_refused(kind: str) -> None:
+    text, why = TOML_BOMBS[kind]
+    with pytest.raises(ConfigError, match="this is not valid TOML") as caught:
+        read_toml(f"a = 1\n{text}\n", "c.toml", "fix the line")
+    assert why in caught.value.why
+    assert (caught.value.where, caught.value.remedy) == ("c.toml", "fix the line")
+
+
+def test_long_texts_and_nested_tables_are_read() -> None:
+    dots = ".".join("a" * 1_000)
+    document = read_toml(f'x = "{dots}"\ny = ["{dots}", "b"]\n[a.b."c.d"]\ne = [[[1]]]\n', "c.toml", "")
+    assert document["y"] == [dots, "b"]
+    assert document["a"]["b"]["c.d"]["e"] == [[[1]]]

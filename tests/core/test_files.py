@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from device_runner.files import visible
 from pipeline.core.errors import DiskError, PipelineError
 from pipeline.core.files import (
     make_folder,
@@ -109,3 +110,12 @@ def test_a_folder_that_an_error_leaves_empty_is_not_left(tmp_path: Path) -> None
         with pytest.raises(ZeroDivisionError), scratch(tmp_path / name) as work:
             (work / "half").write_bytes(bytes([1 // 0]))
     assert [path.name for path in tmp_path.iterdir()] == ["before"]
+
+
+@pytest.mark.parametrize(
+    "hidden", ["\xad", "\u034f", "\u115f", "\u180e", "\u2064", "\u206a", "\u3164", "\ufffb", "\U000e0041"]
+)
+def test_what_is_shown_as_nothing_is_written_out(hidden: str) -> None:
+    text = visible(f"a{hidden}b é 日本 😀")
+    assert hidden not in text
+    assert text.endswith("b é 日本 😀")

@@ -2,6 +2,7 @@
 
 import io
 import wave
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -360,3 +361,24 @@ def test_few_samples_serve_both_parts_and_more_are_divided(tmp_path: Path, count
     if found:
         assert found.what.startswith("the ranges come from all samples")
         assert "give 20 or more" in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("members", "said"),
+    [
+        ({"x.npy": (b"hello",)}, "its member 'x' is no array"),
+        ({"x.npy": (npy(array(1, 3)),), "label": (b"3",)}, "its member 'label' is no array"),
+        ({"x.npy": (npy(array(1, 3)), npy(array(1, 3)))}, "has 'x' more than once"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_members_that_are_no_arrays_or_are_there_twice_are_named(
+    tmp_path: Path, members: dict[str, tuple[bytes, ...]], said: str
+) -> None:
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        for name, contents in members.items():
+            for content in contents:
+                archive.writestr(name, content)
+    with pytest.raises(ConfigError) as caught:
+        first_sample(Dataset(test_data=str(tmp_path / "a.npz")), [X])
+    assert said in caught.value.text

@@ -1,5 +1,6 @@
 """Sizes and values that are found for models, or given by the same names to every command; the error where none is."""
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from pipeline.core.errors import ConfigError
 from pipeline.dataset import Dataset, TensorInfo, first_sample
 from pipeline.dataset.guess import (
     Guess,
+    assignments,
     guess_inputs,
     guess_values,
     inputs_of_file,
@@ -435,3 +437,24 @@ def test_an_input_of_strings_needs_a_text_and_no_size(tmp_path: Path) -> None:
     found = guess(tmp_path, model([label], {"s": (TensorProto.STRING, [None])}))
     assert found.missing == ("s[0]",)
     assert "give a text: --input 's=" in found.why
+
+
+def test_combinations_of_many_dimensions_are_made_as_they_are_asked_for() -> None:
+    """Seven sizes for each of 40 dimensions are 10**33 combinations."""
+    tried = tuple(((f"d{number}",), tuple(((size,), "usual") for size in range(7))) for number in range(40))
+    first = list(itertools.islice(assignments(tried), 42))
+    ranks = [tuple(size for size, _ in sizes.values()) for sizes in first]
+    assert ranks[0] == (0,) * 40
+    assert ranks[1] == (*(0,) * 39, 1)
+    assert ranks[40] == (1, *(0,) * 39)
+    assert ranks[41] == (*(0,) * 39, 2)
+
+
+def test_combinations_come_in_the_order_of_their_ranks() -> None:
+    counts = {("a",): 3, ("h", "w"): 2, ("b",): 1, ("c",): 4}
+    tried = tuple(
+        (names, tuple(((size,) * len(names), "usual") for size in range(count))) for names, count in counts.items()
+    )
+    every = itertools.product(*map(range, counts.values()))
+    wanted = [{"a": a, "h": h, "w": h, "b": b, "c": c} for a, h, b, c in sorted(every, key=sum)]
+    assert [{name: size for name, (size, _) in sizes.items()} for sizes in assignments(tried)] == wanted

@@ -109,6 +109,8 @@ FALSE_DOCUMENTS: dict[str, Callable[[Document], object]] = {
     "a fraction of a nanosecond": value(latencies_ns=[1e300]),
     "loading in negative time": value(load_ns=-5),
     "loading for a week": value(load_ns=7 * 86_400 * 10**9),
+    "one inference of three": value(latencies_ns=[5000]),
+    "a peak below what it has after loading": value(memory_after_load_bytes=9 << 20, memory_peak_bytes=1 << 20),
     "a peak of 2**70 bytes": value(memory_peak_bytes=2**70),
     "a kind of failure that is none": value(status="failed", kind="\x1b[2J"),
     "a release of 1 MB": value(ort_version="1" * 1_000_000),

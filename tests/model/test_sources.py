@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.errors import ConfigError, ModelError
+from pipeline.model import sources
 from pipeline.model.onnx_model import load_model
 from pipeline.model.sources import SourceModel, Spool, find_models
 from tests.onnx_samples import linear, save, save_external
@@ -125,3 +126,24 @@ def test_a_damaged_stream_is_an_error_of_that_member_alone(tmp_path: Path) -> No
                 spool.fetch_model()
         else:
             assert spool.fetch_model().read_bytes() == model
+
+
+def test_a_disk_is_no_folder_of_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "MOST_FILES", 3)
+    for number in range(4):
+        (tmp_path / f"{number}.txt").touch()
+    with pytest.raises(ConfigError, match="too many files") as caught:
+        find_models([tmp_path])
+    assert caught.value.where == str(tmp_path)
+
+
+def test_an_archive_of_endless_models_is_refused_before_they_are_opened(tmp_path: Path) -> None:
+    path = tmp_path / "many.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for number in range(sources.MOST_MODELS + 1):
+            archive.writestr(f"a/m{number}.onnx" if number else "m.onnx", b"")
+    with pytest.raises(ConfigError, match="too many models") as caught:
+        find_models([path])
+    assert "10,001" in caught.value.why
+    assert "single files" in caught.value.remedy
+    assert [model.member for model in find_models([path / "m.onnx"])] == ["m.onnx"]

@@ -78,6 +78,13 @@ def test_what_a_guess_froze_and_random_inputs_are_reservations(style: str) -> No
         assert "batch → 1, image_width → 224 (guessed)" in text
 
 
+def test_braces_in_names_of_guessed_dimensions_are_text() -> None:
+    sizes = {"{b}": 1, "a{": 2, "{0.shape}": 3, "{}": 4, "{0:2000000000}": 5, "%s": 6}
+    model = ModelFacts(name="m", file="m.onnx", inputs=(), dimensions=sizes, guessed=tuple(sizes))
+    text = texts(report(models=(model,)))["terminal"]
+    assert "{b} was fixed to 1, a{ to 2, {0.shape} to 3, {} to 4, {0:2000000000} to 5, %s to 6 by a guess" in text
+
+
 def test_a_gain_that_is_shown_is_said_although_others_may_be_as_good() -> None:
     """Which of several is the fastest is one question, whether the chosen gains over the baseline another."""
     sample = make_report()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from device_runner.files import ZIP_ERRORS, check_unpacked, open_regular, scratch_folder
+from device_runner.files import ZIP_ERRORS, check_unpacked, files_of, open_regular, scratch_folder
 from device_runner.probe.elf import Buffer
 from pipeline.core.errors import ConfigError
 
@@ -149,7 +149,7 @@ class _Archives:
         try:
             with _Directory(io.FileIO(file)) as opened, zipfile.ZipFile(opened) as archive:
                 opened.directory_read = True
-                infos = [info for info in archive.infolist() if not info.is_dir()]
+                infos = files_of(archive)
                 if len(infos) > MOST_MEMBERS:
                     raise OSError(f"it has {len(infos):,} members; at most {MOST_MEMBERS:,} are read")
                 for info in infos:

@@ -105,10 +105,14 @@ def _perf_order(paths: Sequence[Path], answers: dict[str, Any]) -> "PerfOrder":
     "--rounds", type=click.IntRange(min=8, max=500), default=20, show_default=True, help="New processes of each side."
 )
 @click.option(
-    "--min-runs", type=click.IntRange(min=1), default=20, show_default=True, help="Minimum inferences per process."
+    "--min-runs",
+    type=click.IntRange(1, 2**31 - 1),
+    default=20,
+    show_default=True,
+    help="Minimum inferences per process.",
 )
 @click.option(
-    "--min-seconds", type=click.FloatRange(min=0, min_open=True), default=0.2, show_default=True,
+    "--min-seconds", type=click.FloatRange(0, 86_400, min_open=True), default=0.2, show_default=True,
     help="Minimum seconds of inferences per process.",
 )  # fmt: skip
 @click.option(

@@ -30,12 +30,16 @@ def counts(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[int
 @run_settings
 @options.dimension_option
 @options.data_options
-@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="New processes per file.")
+@click.option("--rounds", type=click.IntRange(1, 10_000), default=5, show_default=True, help="New processes per file.")
 @click.option(
-    "--min-runs", type=click.IntRange(min=1), default=20, show_default=True, help="Minimum inferences per process."
+    "--min-runs",
+    type=click.IntRange(1, 2**31 - 1),
+    default=20,
+    show_default=True,
+    help="Minimum inferences per process.",
 )
 @click.option(
-    "--min-seconds", type=click.FloatRange(min=0, min_open=True), default=0.2, show_default=True,
+    "--min-seconds", type=click.FloatRange(0, 86_400, min_open=True), default=0.2, show_default=True,
     help="Minimum seconds of inferences per process.",
 )  # fmt: skip
 @click.option("--quick", is_flag=True, help="Measure less: 3 rounds of some 5 inferences. For a first look.")

@@ -351,13 +351,15 @@ def explain_failure(failure: Failure, file: Path, provider: str, *, stock: bool)
     what = what if what and kind is kind_of_topic else WHATS[kind]
     signal = f" ({failure.signal})" if failure.signal and kind is FindingKind.CRASH else ""
     cause = logged.why if logged else failure.cause
-    remedy = REMEDIES.get(kind, logged.remedy if logged else failure.remedy)
+    remedy = logged.remedy if logged else failure.remedy
+    if kind in REMEDIES:
+        remedy = REMEDIES[kind].format(provider=provider)
     return ProofFinding(
         severity=Severity.ERROR,
         kind=kind,
         what=what + signal,
         why=f"{cause}: {message}" if cause else message,
-        remedy=failure.remedy if failure.signal == "SIGILL" else remedy.format(provider=provider),
+        remedy=failure.remedy if failure.signal == "SIGILL" else remedy,
     )
 
 

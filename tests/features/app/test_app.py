@@ -443,6 +443,11 @@ def zipped(name: str = LIBRARY, content: bytes = bytes(5000), method: int = zipf
     return packed.getvalue()
 
 
+def nameless() -> bytes:
+    """An archive whose member has an empty name: what is behind a zero byte does not count."""
+    return zipped("#a.so").replace(b"#a.so", b"\0a.so")
+
+
 HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     "empty": (bytes, "neither an archive"),
     "text": (lambda: b"<html>404 Not Found</html>" * 9, "neither an archive"),
@@ -458,6 +463,8 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: changed(zipped(method=zipfile.ZIP_LZMA), local=(56, "<I", 0xFFFFFFFF), listed=(8, "<H", 0)),
         "by method 14",
     ),
+    "without a name": (nameless, "leads out of it"),
+    "without a name in an archive": (lambda: zipped("x.aar", nameless()), "leads out of it"),
     "named with a zero byte": (lambda: zipped("liba.so|").replace(b"so|", b"so\0"), "leads out of it"),
     "damaged in an archive": (lambda: zipped("x.aar", zipped("a.so")[:-40]), "app.apk/x.aar"),
     "encrypted in an archive": (lambda: zipped("x.aar", changed(zipped(), listed=(8, "<H", 1))), "is encrypted"),
