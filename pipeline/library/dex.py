@@ -29,10 +29,10 @@ class _Table:
 
 def read_dex(content: Buffer, package: str, budget: Budget) -> Iterator[JavaClass]:
     """The classes of a Java package (ai/onnxruntime) and of those below it; raises NotJava."""
+    if content[:4] != MAGIC:
+        raise NotJava("it does not begin as a dex file does")
     start = 0
     while True:
-        if content[start : start + 4] != MAGIC:
-            raise NotJava("it does not begin as a dex file does")
         budget.spend(HEADER_BYTES)
         try:
             yield from _Dex(content, start, budget).classes(f"L{package}/".encode())
@@ -40,7 +40,7 @@ def read_dex(content: Buffer, package: str, budget: Budget) -> Iterator[JavaClas
         except (struct.error, IndexError) as error:
             raise NotJava("this dex is cut off or damaged") from error
         start += size
-        if size < HEADER_BYTES or start >= len(content):
+        if size < HEADER_BYTES or content[start : start + 4] != MAGIC:
             return
 
 

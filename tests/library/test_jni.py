@@ -101,6 +101,11 @@ def test_dex_and_class_files_say_the_same() -> None:
     assert [len(row.natives) for row in dexed] == [2, 0]
 
 
+def test_a_dex_may_be_padded() -> None:
+    content = dex_file(CLASSES)
+    assert list(read_dex(content + bytes(9), PACKAGE, Budget())) == list(read_dex(content, PACKAGE, Budget()))
+
+
 @pytest.mark.parametrize("kind", ["class", "dex", "jar"])
 def test_java_that_is_cut_or_damaged_anywhere_is_refused_or_read(kind: str) -> None:
     whole = {"class": class_file(TENSOR, CLASSES[TENSOR]), "dex": dex_file(CLASSES), "jar": jar(CLASSES)}[kind]
