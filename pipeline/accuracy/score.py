@@ -267,6 +267,8 @@ class _Drift:
         self.powers: list[Any] = []
         self.same: list[Any] = []
         self.equal: list[Any] = []
+        self.reshaped = 0
+        """Samples on which it has other sizes than the original's."""
 
     def add(self, ours: Mapping[str, Array], expected: Mapping[str, Array]) -> None:
         (mine,), (original,) = ours.values(), expected.values()
@@ -274,6 +276,7 @@ class _Drift:
             self.equal.append(METRICS[MetricName.EQUAL].measure(ours, expected))
         if original.dtype.kind not in "fiub" or mine.dtype.kind not in "fiub":
             return
+        self.reshaped += mine.size != original.size
         self.powers.append(METRICS[MetricName.SQNR].measure(ours, expected))
         if class_scores(original) is not None and class_scores(mine) is not None:
             self.same.append(METRICS[MetricName.AGREEMENT].measure(ours, expected))
@@ -301,12 +304,22 @@ class _Drift:
         """A warning where no measure of error can be computed."""
         if not self.powers or (sound := np.isfinite(rows := np.asarray(self.powers))).all():
             return None
+        why = "no measure of error can be computed there, and such answers count as wrong"
+        if self.reshaped:
+            return Finding(
+                severity=Severity.WARNING,
+                what=f"the output {name!r} has another shape than the original's on {self.reshaped} of {len(rows)} "
+                "samples",
+                why=why,
+                remedy="leave the layers that compute its size in float; where it lists what a model finds, give "
+                "labels and a metric of them",
+            )
         of_original = int((~sound[:, 2]).sum())
         whose, count = "the original's" if of_original else "the", of_original or int((~sound).any(axis=1).sum())
         return Finding(
             severity=Severity.WARNING,
-            what=f"{whose} output {name!r} has NaN or infinity, or another shape, on {count} of {len(rows)} samples",
-            why="no measure of error can be computed there, and such answers count as wrong",
+            what=f"{whose} output {name!r} has NaN or infinity on {count} of {len(rows)} samples",
+            why=why,
             remedy="look for NaN in these samples first, then leave the layers that overflow in float",
         )
 

@@ -36,7 +36,7 @@ from pipeline.check.result import Reference
 from pipeline.core import providers
 from pipeline.core.errors import ConfigError, ModelError, PipelineError
 from pipeline.core.files import copy_file, scratch
-from pipeline.core.workers import Task, needed_bytes, run_tasks
+from pipeline.core.workers import Task, needed_bytes, run_tasks, time_limit
 from pipeline.dataset import Dataset, given_sizes, samples
 from pipeline.model.onnx_model import LeanModel, LoadedModel, load_model
 from pipeline.model.session import ORIGINAL, Role, outputs_of
@@ -673,7 +673,8 @@ def advise_answers(
         if not answer.error
     ]
     advice: dict[str, Advice] = {}
-    limit = TIMEOUT_SECONDS * (SIMULATED_FACTOR if simulate else 1)
+    patience = TIMEOUT_SECONDS * (SIMULATED_FACTOR if simulate else 1)
+    limit = max(patience, time_limit(source_bytes(source) for source in find_models(paths, SUFFIXES)))
     for outcome in run_tasks(tasks, processes=processes, timeout_seconds=limit):
         error = outcome.error
         why = error.text if error else "no advice"

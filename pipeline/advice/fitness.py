@@ -24,7 +24,7 @@ from pipeline.core.ort_session import NO_PREPACKING, make_session, ort_errors, s
 from pipeline.core.providers import COREML_MLPROGRAM, COREML_NN, NNAPI, PROVIDER_RULES, QNN, WEBGPU, XNNPACK
 from pipeline.core.releases import Release, rules_of
 from pipeline.core.variant import Level
-from pipeline.core.workers import Task, needed_bytes, run_tasks
+from pipeline.core.workers import Task, needed_bytes, run_tasks, time_limit
 from pipeline.dataset import Dataset
 from pipeline.model.edit import onnx_opset
 from pipeline.model.guards import PACKED, four_bit_constants
@@ -33,7 +33,6 @@ from pipeline.model.sources import SourceModel, find_models, source_bytes
 from pipeline.partition.answer import SUFFIXES, ModelAnswer, Optimize, Settings
 from pipeline.partition.graph import refused
 from pipeline.partition.judge import judge_views, reason_of
-from pipeline.partition.many import TIMEOUT_SECONDS
 from pipeline.partition.qnn.kept import require_compilers
 from pipeline.partition.subject import Views, likely_sizes, open_views, scratch_folder, unnamed
 
@@ -357,7 +356,8 @@ def check_models(
         for source in sources
     }
     fits = {}
-    for outcome in run_tasks(asked_of, processes=processes, timeout_seconds=TIMEOUT_SECONDS):
+    limit = time_limit(source_bytes(source) for source in sources)
+    for outcome in run_tasks(asked_of, processes=processes, timeout_seconds=limit):
         source, (error, remedy) = asked_of[outcome.task], reason_of(outcome.error)
         fits[source] = outcome.value or ModelFit(path=source.name, error=error, remedy=remedy)
     asked = settings[0].ort_release

@@ -249,7 +249,13 @@ def compare_outputs(
             dead = _dead(original[name], actual[name], tolerance.floor_of(name)) if name in original else ""
             if not check.failed and dead:
                 why = f"{dead} in the float original"
-                check = msgspec.structs.replace(check, passed=False, unknown=False, reason=why, limit=None, remedy=DEAD)
+                empty = not actual[name].size
+                unknown = empty and tolerance.random_inputs  # what a detector finds in noise says nothing
+                check = msgspec.structs.replace(
+                    check, passed=False, unknown=unknown, reason=why, limit=None, remedy="" if unknown else DEAD,
+                    max_rel_error=None if empty else check.max_rel_error,
+                    max_abs_error=None if empty else check.max_abs_error,
+                )  # fmt: skip
             if check.unknown:
                 check = msgspec.structs.replace(check, reason=f"cannot judge on {tolerance.data}: {check.reason}")
             check = msgspec.structs.replace(check, random_inputs=tolerance.random_inputs)
@@ -263,12 +269,15 @@ DEAD = "leave the layers that make it float (`keep_float` of the model in the co
 
 def _dead(original: Array, actual: Array, floor: float) -> str:
     """What is 0 everywhere, and up to which number in the original: an output of several numbers, or its channels of a
-    smaller scale; "" for none. Numbers up to the floor are rightly 0 in so few bits.
+    smaller scale; or that it has no elements, and how many there; "" for none. Numbers up to the floor are rightly 0 in
+    so few bits.
     """
     import numpy as np
 
     from pipeline.check.scales import parts_of  # which records need for nothing
 
+    if original.size and not actual.size:
+        return f"it is empty {list(actual.shape)}, and {list(original.shape)}"
     if original.dtype.kind != "f" or original.shape != actual.shape or original.size < 2:
         return ""
     if actual.any():

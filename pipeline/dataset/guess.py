@@ -47,7 +47,8 @@ PASSING = frozenset({"Cast", "Identity", "Unsqueeze", "Squeeze", "Reshape", "Fla
 STATE = re.compile(r"state|hidden|cell|cache|past|(^|[^a-z])[hc](_?[0n0-9]+)?($|[^a-z])", re.IGNORECASE)
 ACTIVATIONS = re.compile(r"hidden_states|(encoder|last|image|pooled|context)_", re.IGNORECASE)
 """Names that exporters give to features of a sequence, which are no states of a stream."""
-RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
+RECURRENT = frozenset({"LSTM", "GRU", "RNN", "DynamicQuantizeLSTM", "AttnLSTM"})
+"""ONNX's own, and ONNX Runtime's, which have the same initial and last states: `quantize_dynamic` makes the first."""
 GATES = frozenset({"Sigmoid", "HardSigmoid"})
 """What decides in a recurrent operator that was exported as its nodes how much of a state stays."""
 INITIAL_STATES = (5, 6)

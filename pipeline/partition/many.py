@@ -12,9 +12,6 @@ from pipeline.partition.qnn.kept import answer_entry, kept_answer, require_compi
 if TYPE_CHECKING:
     from pipeline.dataset import Dataset
 
-TIMEOUT_SECONDS = 120.0
-"""For one model."""
-
 SIMULATION_SECONDS = 1500.0
 """For one model with inferences in a simulator."""
 
@@ -47,7 +44,7 @@ def judge_paths(
     if not left:
         yield from answers.values()
         return
-    from pipeline.core.workers import Task, needed_bytes, run_tasks
+    from pipeline.core.workers import Task, needed_bytes, run_tasks, time_limit
     from pipeline.partition.judge import PartitionRequest, failed_answer, judge
 
     tasks = {}
@@ -57,7 +54,7 @@ def judge_paths(
         )
         memory = needed_bytes(source_bytes(source))
         tasks[Task(label=source.name, call=partial(judge, request), memory_bytes=memory)] = request
-    limit = TIMEOUT_SECONDS if simulate is None else SIMULATION_SECONDS
+    limit = time_limit(source_bytes(source) for source, _ in left) if simulate is None else SIMULATION_SECONDS
     outcomes = run_tasks(tasks, processes=processes, timeout_seconds=limit)
     for question in questions:
         while question not in answers:

@@ -26,10 +26,10 @@ from device_runner.vulkan import find_driver
 from pipeline.core.errors import ConfigError, MissingError, ModelError
 from pipeline.core.providers import PROVIDER_RULES, WEBGPU, XNNPACK, in_android_libraries
 from pipeline.core.releases import has_rules, line_of, rules_of
-from pipeline.core.workers import Task, TaskOutcome, run_tasks
+from pipeline.core.workers import Task, TaskOutcome, run_tasks, time_limit
 from pipeline.model.edit import all_nodes, keep_only
 from pipeline.model.onnx_model import load_model
-from pipeline.model.sources import SourceModel, find_models
+from pipeline.model.sources import SourceModel, find_models, source_bytes
 from pipeline.partition.answer import (
     NO_SIZES,
     SUFFIXES,
@@ -43,7 +43,6 @@ from pipeline.partition.answer import (
     Settings,
     Side,
 )
-from pipeline.partition.many import TIMEOUT_SECONDS
 from pipeline.partition.shown import undone_for_provider
 from pipeline.partition.subject import open_views, remove_model, write_model, written_bytes
 
@@ -626,7 +625,8 @@ def compare_answers(
             if not answer.error
             for target in [f"{name}/{number}.onnx"]
         }
-        outcomes = run_tasks(files, processes=processes, timeout_seconds=TIMEOUT_SECONDS)
+        limit = time_limit(source_bytes(source) for source, _ in pairs)
+        outcomes = run_tasks(files, processes=processes, timeout_seconds=limit)
         shown = ((files[outcome.task], outcome) for outcome in outcomes)
         claims = {path: claimed for chunk in _chunks(shown) for path, claimed in _claims(chunk, facts, settings)}
     models, differences = [], []

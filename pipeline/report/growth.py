@@ -40,7 +40,7 @@ def growth_findings(conversion: Conversion) -> Iterator[Finding]:
             what=f"{', '.join(artifact.variant.name for artifact in grown)}: up to "
             f"{largest.total_bytes / original:.1f} times the size of the model: {size(largest.total_bytes)} "
             f"of {size(original)}",
-            where=form.model.source.name,
+            where=conversion.model.source.name,  # a form lies in a folder that is gone
             why="the optimizer writes out constants that the model stores in fewer bits or computes, and the ORT "
             "format lists of attributes",
             remedy=remedy,

@@ -14,6 +14,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from pipeline.advice.fitness import FitDocument, FitRow, ModelFit
+from pipeline.core import workers
 from pipeline.core.providers import on_any_chip
 from pipeline.core.releases import NEWEST_RULES
 from pipeline.model.sources import SourceModel
@@ -299,3 +300,15 @@ def sums_in_half(near: float) -> onnx.ModelProto:
         "{ a = Abs (x)  s = MatMul (a, w)  m = ReduceMean <axes = [1], keepdims = 1> (s)  y = Sub (s, m) }",
         w=weights,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("words", [("check",), ("partition", "--ep", "nnapi")])
+def test_how_long_the_work_on_a_model_may_take_follows_from_its_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    onnx.save(chain("Relu"), tmp_path / "m.onnx")
+    monkeypatch.setattr(workers, "TIMEOUT_SECONDS", 0.0)
+    monkeypatch.setattr(workers, "SECONDS_PER_BYTE", 0.0)
+    assert "longer than 0 s" in ort_mobile(*words, tmp_path / "m.onnx", code=1).text
+    monkeypatch.setattr(workers, "SECONDS_PER_BYTE", 1.0)
+    ort_mobile(*words, tmp_path / "m.onnx")

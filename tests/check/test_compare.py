@@ -2,6 +2,7 @@
 
 import math
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -222,3 +223,16 @@ def test_scores_that_are_0_beside_exact_boxes_fail_beside_the_float_original(pos
     assert check.passed
     assert isinstance(check.sqnr_db, float)
     assert check.sqnr_db > 20
+
+
+@pytest.mark.parametrize("kind", ["f4", "u1"])
+@pytest.mark.parametrize(("random", "state"), [(False, "failed"), (True, "unknown")])
+def test_nothing_in_a_form_where_the_float_original_gives_numbers(kind: str, random: bool, state: str) -> None:
+    original, nothing = np.ones((257, 3), kind), np.ones((257, 0), kind)
+    tolerance = msgspec.structs.replace(usual_tolerance(OutputPrecision.FLOAT16), random_inputs=random)
+    (check,) = compare_outputs({"y": nothing}, {"y": nothing}, tolerance, {"y": original})
+    assert (check.failed, check.unknown) == (state == "failed", state == "unknown")
+    assert "it is empty [257, 0], and [257, 3] in the float original" in check.reason
+    (check,) = compare_outputs({"y": nothing}, {"y": nothing}, tolerance, {"y": nothing})
+    assert check.unknown, "what finds nothing in both shows nothing"
+    assert check.reason.endswith("the output is empty")

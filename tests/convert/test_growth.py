@@ -51,6 +51,13 @@ def test_a_file_of_the_size_of_its_model_is_none(tmp_path: Path) -> None:
     assert "times" not in ort_mobile("convert", model(tmp_path / "m.onnx", "f4"), "--output", tmp_path / "o").err
 
 
+def test_a_precision_that_grew_names_the_file_that_was_given(tmp_path: Path) -> None:
+    given = model(tmp_path / "m.onnx", "f4")
+    told = ort_mobile("convert", given, "--output", tmp_path / "o", "--level", "none,all", "--precision", "fp16").err
+    assert f"warning: {given}: all-fixed-fp16" in told
+    assert "times the size of the model" in told
+
+
 @pytest.mark.parametrize("name", ["m.bin", "m.onnx.data"])
 def test_weights_in_a_file_of_their_own_count(tmp_path: Path, name: str) -> None:
     plain = onnx.load(model(tmp_path / "m.onnx", "i1"))

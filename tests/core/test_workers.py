@@ -23,7 +23,15 @@ from pipeline.core.errors import (
     PipelineError,
     common_exit_code,
 )
-from pipeline.core.workers import Task, memory_limit, note, run_tasks, shared_children, still_at_work
+from pipeline.core.workers import (
+    Task,
+    memory_limit,
+    needed_bytes,
+    note,
+    run_tasks,
+    shared_children,
+    still_at_work,
+)
 from tests.values import present
 
 starts_and_ends = pytest.mark.usefixtures("own_workers")
@@ -181,6 +189,15 @@ def test_a_task_may_allocate_what_follows_from_what_it_needs() -> None:
     assert "not enough memory" in first.error.what
     assert f"{memory_limit(1) / 1e9:.1f} GB" in first.error.why
     assert second.value == order.number, "a limit is of one task"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits what a process allocates")
+def test_a_model_whose_numbers_are_attributes_may_take_many_times_its_bytes() -> None:
+    """As a tree ensemble does, as protobuf and in a session; the machine's memory is the end of it."""
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for size in (200 << 20, 1 << 30):
+        assert memory_limit(needed_bytes(size)) >= min(26 * size, machine)
+    assert memory_limit(needed_bytes(1)) < min(4 << 30, machine), "a small one cannot fill the machine"
 
 
 @pytest.mark.parametrize(("deed", "number"), [("crash", 0), ("allocate", 1 << 40)])

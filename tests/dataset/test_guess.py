@@ -163,11 +163,11 @@ def mapped(source: str, target: str, size: Dims, after: Dims | None = None) -> o
     return made
 
 
-def unnamed_recurrence() -> onnx.ModelProto:
+def unnamed_recurrence(kind: str = "LSTM") -> onnx.ModelProto:
     """The two states of an LSTM in one input and one output, with names that say nothing."""
     nodes = parsed_nodes(
         "h0 = Gather <axis = 0> (in_3, zero)  c0 = Gather <axis = 0> (in_3, one)  "
-        "Y, h1, c1 = LSTM <hidden_size = 2> (x, W, R, , , h0, c0)  "
+        f"Y, h1, c1 = {kind} <hidden_size = 2> (x, W, R, , , h0, c0)  "
         "h2 = Unsqueeze (h1, zero)  c2 = Unsqueeze (c1, zero)  out_7 = Concat <axis = 0> (h2, c2)  y = Relu (Y)"
     )
     tensors = {
@@ -200,6 +200,8 @@ STATES: dict[str, tuple[onnx.ModelProto, dict[str, str]]] = {
         mapped("past_key_values.0.key", "present.0.key", [1, 2, 16, 4]), {"present.0.key": "past_key_values.0.key"}
     ),
     "the ends of an LSTM": (unnamed_recurrence(), {"out_7": "in_3"}),
+    "the ends of an LSTM in 8 bits": (unnamed_recurrence("com.microsoft.DynamicQuantizeLSTM"), {"out_7": "in_3"}),
+    "the ends of an LSTM with attention": (unnamed_recurrence("com.microsoft.AttnLSTM"), {"out_7": "in_3"}),
     "a cell as its nodes": (gated(with_data=True), {"out_9": "in_5"}),
     "a gate alone": (gated(with_data=False), {}),
     "no output of its size": (mapped("state", "stateN", [2, 1, 8], [2, 1, 9]), {}),
