@@ -29,13 +29,16 @@ FALLBACK_KEY = "session.disable_cpu_ep_fallback"
 AFFINITY_KEY = "session.intra_op_thread_affinities"
 BLOCK_KEY = "session.dynamic_block_base"
 BYTES_KEY = "session.use_ort_model_bytes_directly"
+INITIALIZERS_KEY = "session.use_ort_model_bytes_for_initializers"
 
-MAPPED = {BYTES_KEY: "1", "session.use_ort_model_bytes_for_initializers": "1"}
+MAPPED = {BYTES_KEY: "1", INITIALIZERS_KEY: "1"}
 """Session config entries with which a session reads a model, and its weights, where they lie in memory.
 
 With the first one the probe maps an ORT format file and creates the session from these bytes, as apps do with an asset;
 ONNX Runtime itself ignores it for a path.
 """
+BY_PATH = {BYTES_KEY: "0", INITIALIZERS_KEY: "0"}
+"""Those of a file that no session opens with its weights where they lie."""
 
 AFFINITIES = re.compile(r"{0}(;{0})*".format(r"(\d+(,\d+)*|\d+-\d+)"))
 CORES = re.compile(r"big|{0}(,{0})*".format(r"[1-9]\d?(-[1-9]\d?)?"))

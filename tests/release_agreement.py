@@ -15,7 +15,7 @@ import tempfile
 import warnings
 import zipfile
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,7 +36,6 @@ OPSETS = (13, 17, 20, 22)
 FORMS = {"ort": ("--level", "none,all", "--style", "fixed"), "onnx": ("--level", "none,all", "--format", "onnx")}
 UNMIXED = ",".join(name for name, row in PRECISIONS.items() if not row.by_search)
 """Precisions that need no search: a mixed one is one of them with operators left float."""
-IN_ALL = ("--level", "none,all", "--style", "fixed,onnx", "--precision", UNMIXED)
 FLOAT, HALF, BYTE, INT8, INT32, INT64 = (
     TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.UINT8, TensorProto.INT8, TensorProto.INT32, TensorProto.INT64,
 )  # fmt: skip
@@ -260,32 +259,25 @@ def random_inputs(graph: onnx.GraphProto) -> dict[str, Any]:
     return values
 
 
-class Batch(NamedTuple):
-    """What one call of `convert` gets: a folder or a model, and the words that say what of it."""
-
-    source: Path
-    words: tuple[str, ...]
-
-
-def batches(models: Path, inputs_of: dict[str, str], *, precisions: bool) -> Iterator[Batch]:
-    """All models in each form, or one after the other in all forms and precisions, which need its inputs."""
-    if not precisions:
-        yield from (Batch(models, words) for words in FORMS.values())
-        return
+def write_precisions(folder: Path, inputs_of: dict[str, str]) -> dict[str, str]:
+    """Beside float models their forms in all precisions, as `convert` makes them before any release is asked for."""
+    forms = dict(inputs_of)
     for name, data in inputs_of.items():
-        yield Batch(models / f"{name}.onnx", (*IN_ALL, "--test-data", data))
+        words = ("--level", "none", "--style", "onnx", "--precision", UNMIXED, "--test-data", data)
+        rows = converted(folder / f"{name}.onnx", folder, words, folder / "made.json")
+        forms |= {Path(row["file"]).stem: data for row in rows if row.get("file") and not row.get("error")}
+    return forms
 
 
-def converted(batch: Batch, output: Path, release: str, document: Path) -> list[dict[str, Any]]:
+def converted(source: Path, output: Path, words: Sequence[str], document: Path) -> list[dict[str, Any]]:
     """The rows of the document of `convert`: artifacts, with what speaks against each."""
     command: list[str | Path] = [
-        sys.executable, "-m", "pipeline", "convert", batch.source, "--output", output, "--ort-release", release,
-        *batch.words, "--abi", "x86_64", "--no-config", "--json", document, "--quiet",
-        "--cache", document.with_name("cache"),
+        sys.executable, "-m", "pipeline", "convert", source, "--output", output, *words,
+        "--abi", "x86_64", "--no-config", "--json", document, "--quiet",
     ]  # fmt: skip
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if not document.is_file():
-        raise PipelineError("convert wrote no document", where=str(batch.source), why=done.stderr[-300:])
+        raise PipelineError("convert wrote no document", where=str(source), why=done.stderr[-300:])
     rows: list[dict[str, Any]] = json.loads(document.read_text("utf-8"))["artifacts"]
     document.unlink()
     return rows
@@ -308,7 +300,7 @@ def ran(python: Path, rows: list[tuple[str, str]], work: Path) -> dict[str, str]
 
 
 def compare(
-    release: str, python: Path, asked: Iterable[Batch], inputs_of: dict[str, str], work: Path, broken: Collection[str]
+    release: str, python: Path, models: Path, inputs_of: dict[str, str], work: Path, broken: Collection[str]
 ) -> tuple[Counter[str], list[str]]:
     """Counts of verdicts, and what is wrong, for the files of one release.
 
@@ -317,8 +309,9 @@ def compare(
     counts: Counter[str] = Counter()
     wrong = []
     output = work / "converted"
-    for batch in asked:
-        rows = [row for row in converted(batch, output, release, work / "converted.json") if row.get("file")]
+    for words in FORMS.values():
+        made = converted(models, output, ("--ort-release", release, *words), work / "converted.json")
+        rows = [row for row in made if row.get("file")]
         names = {str(output / row["file"]): inputs_of.get(row["file"].rsplit(".", 2)[0], "") for row in rows}
         answers = ran(python, list(names.items()), work)
         for row in rows:
@@ -363,13 +356,13 @@ def main() -> int:
         (models := work / "models").mkdir()
         real = chosen.real and write_real(models, chosen.real, in_float=chosen.precisions)
         inputs_of = real or write_models(models, chosen.every)
+        inputs_of = write_precisions(models, inputs_of) if chosen.precisions else inputs_of
         originals = [(str(models / f"{name}.onnx"), file) for name, file in inputs_of.items()]
         broken = {Path(file).stem for file, why in ran(Path(sys.executable), originals, work).items() if why}
         print(f"{len(inputs_of)} models; the installed release does not run:", ", ".join(sorted(broken)), flush=True)
         failed = False
         for release, python in pythons.items():
-            asked = batches(models, inputs_of, precisions=chosen.precisions)
-            counts, wrong = compare(release, python, asked, inputs_of, work, broken)
+            counts, wrong = compare(release, python, models, inputs_of, work, broken)
             print(release, ", ".join(f"{verdict} {count}" for verdict, count in sorted(counts.items())))
             for line in wrong:
                 print("  ", line, flush=True)

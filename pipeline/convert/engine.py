@@ -279,7 +279,7 @@ def convert_model(request: ConvertRequest) -> ConvertResult:
                 variant=variant,
                 file=maker.file_name(variant),
                 source_operators=operators,
-                session_options=run_time_options(variant, maker.target, replayable=not files[variant].unreplayable),
+                session_options=run_time_options(variant, maker.target, files[variant]),
             )
             for variant in variants
             if variant in files
@@ -433,6 +433,7 @@ class _Maker:
                     unreplayable=unreplayable(
                         (record.action, bool(record.produced_ops)) for record in model.graph.runtime_optimizations
                     ),
+                    unmappable=guards.unmappable(model.graph),
                 )
                 if self.request.preflight:
                     with suppress(ModelError):  # who wants the operator config then learns it from the file

@@ -5,6 +5,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from device_runner.options import BY_PATH
 from pipeline.compat.defects import REPLAY_NEEDS_KEY_SINCE, RUNTIME_STYLE_SINCE, ReadWeight
 from pipeline.compat.rules import ArtifactFacts, facts_of
 from pipeline.config import REPLAY_KEY
@@ -12,7 +13,7 @@ from pipeline.core.abis import ARM64, ARM_ABIS, X86_64
 from pipeline.core.errors import Finding, Severity
 from pipeline.core.providers import NNAPI, WEBGPU, aware_names
 from pipeline.core.releases import Release
-from pipeline.core.variant import Artifact, AwareBy, Level, Style, Variant, Way
+from pipeline.core.variant import Artifact, AwareBy, ConvertedFile, Level, Style, Variant, Way
 from pipeline.model.ort_format import OrtModel
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Settings
@@ -123,13 +124,15 @@ def session_settings(variant: Variant, platform: OptimizerPlatform, aware: Aware
     )
 
 
-def run_time_options(variant: Variant, target: Release, *, replayable: bool = True) -> dict[str, str]:
+def run_time_options(variant: Variant, target: Release, file: ConvertedFile) -> dict[str, str]:
     """Session config entries that the app must set for the artifact to do what was measured.
 
     From 1.30 saved runtime optimizations are ignored unless the app asks for them (pull request 32077).
     """
-    replays = replayable and variant.style is Style.RUNTIME and variant.level not in {Level.NONE, Level.BASIC}
-    return {REPLAY_KEY: "1"} if replays and target >= REPLAY_NEEDS_KEY_SINCE else {}
+    recorded = variant.style is Style.RUNTIME and variant.level not in {Level.NONE, Level.BASIC}
+    replays = recorded and not file.unreplayable and target >= REPLAY_NEEDS_KEY_SINCE
+    by_path = file.unmappable and variant.style is not Style.ONNX
+    return ({REPLAY_KEY: "1"} if replays else {}) | (BY_PATH if by_path else {})
 
 
 def refusal(variant: Variant, target: Release, installed: Release) -> tuple[str, str] | None:

@@ -133,6 +133,7 @@ class ConvertedFile(msgspec.Struct, frozen=True, kw_only=True):
     semantic_digest: str
     operators: dict[str, int]
     unreplayable: tuple[str, ...] = ()
+    unmappable: bool = False
     claimed: dict[str, int] = {}
     notes: tuple[str, ...] = ()
     aware_by: AwareBy | None = None
@@ -144,6 +145,7 @@ class Artifact(ConvertedFile, frozen=True, kw_only=True):
     `operators` counts "domain:op" in the main graph (the default domain is ai.onnx); `source_operators` counts those
     of the prepared model. `semantic_digest` is equal for the same graph and weights whatever the container says.
     `unreplayable` names the recorded fusions that no release can replay (rules.UNREPLAYABLE); it then runs unfused.
+    `unmappable`: no session opens the file with its weights where they lie (guards.unmappable).
     `session_options` are the session config entries that the app must set for this file to do what was measured.
     `claimed` counts the nodes kept for each provider that the variant is aware of; `notes` are warnings about them, and
     `aware_by` says what made the file (None for one that is aware of no provider).

@@ -709,7 +709,7 @@ def _shipped(assembled: Assembled, choice: Choice) -> Shipped:
         library=shipped.library_name(target),
         library_kind=shipped.shipped_library(target, record.config, installed).runtime.kind.value,
         loading=("mapped" if mapped and record.config.measure.perf_test is None else "path")
-        if choice.measured
+        if choice.measured or artifact.unmappable
         else None,
         basis="measured" if choice.measured else "advised",
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.core.errors import ModelError
 from pipeline.model.edit import constant_names, constant_tensors, plain_domain
-from pipeline.model.ort_format import OrtGraph, TensorType
+from pipeline.model.ort_format import OrtGraph, Tensor, TensorType
 from pipeline.model.types import BY_CODE, LAST_STORED_TYPE
 
 if TYPE_CHECKING:
@@ -127,6 +127,21 @@ def unstorable(graph: OrtGraph) -> str:
                 row = BY_CODE.get(tensor.data_type)
                 return f"{name[:80]!r} is of type {row.ort if row else tensor.data_type}"
     return ""
+
+
+REFERRED_BYTES = 128
+"""From this size on a session that uses weights where they lie takes a tensor for data of another file."""
+
+
+def unmappable(graph: OrtGraph) -> bool:
+    """Whether an attribute of a node is so large a tensor, as trees of doubles have them.
+
+    With INITIALIZERS_KEY no release makes a session of such an ORT format file ("should be stored in
+    */_ORT_MEM_ADDR_/*, but it is not regular file"); without, all do. Measured with 1.17 to 1.32.
+    """
+    nodes = (node for part in graph.walk() for node in part.nodes)
+    values = (entry.value for node in nodes for entry in node.attributes.values())
+    return any(isinstance(value, Tensor) and value.length >= REFERRED_BYTES for value in values)
 
 
 def four_bit_constants(proto: "onnx.ModelProto") -> list[str]:

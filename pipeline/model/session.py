@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from device_runner.failures import Topic, text_of_message
+from device_runner.options import BY_PATH
 from pipeline.core.errors import Finding, ModelError, Severity
 from pipeline.core.ort_session import (
     EXACT_PRODUCTS,
@@ -238,6 +239,10 @@ def _opened(model: LeanModel | Path, settings: CpuSettings) -> Any:
     if onnx and settings.level not in (Level.NONE, Level.BASIC):
         with suppress(*ort_errors()):
             return session(config | EXACT_PRODUCTS)
+    if not onnx:
+        with suppress(*ort_errors()):
+            return session(config)
+        config = config | BY_PATH  # guards.unmappable
     return session(config)
 
 

@@ -8,7 +8,7 @@ from pipeline.compat.defects import unreplayable
 from pipeline.config import REPLAY_KEY
 from pipeline.convert.request import OptimizerPlatform, SessionSettings, refusal, run_time_options, session_settings
 from pipeline.core.releases import Release
-from pipeline.core.variant import Level, Style, Variant
+from pipeline.core.variant import ConvertedFile, Level, Style, Variant
 from tests.command import ort_mobile
 from tests.onnx_samples import linear, save
 from tests.ort_models import ORT_STYLES
@@ -20,11 +20,15 @@ def variant(level: str, style: str = "fixed") -> Variant:
     return Variant(level=Level(level), style=Style(style))
 
 
+def of_file(unreplayable: tuple[str, ...] = ()) -> ConvertedFile:
+    return ConvertedFile(size_bytes=0, sha256="", semantic_digest="", operators={}, unreplayable=unreplayable)
+
+
 def test_records_that_cannot_be_replayed_are_known_and_not_asked_for() -> None:
     actions = [("MatMul", False), ("Conv", True), ("MatMul", True), ("dropSplitQDQ", False)]
     assert unreplayable(actions) == ("MatMul", "dropSplitQDQ")
     runtime = Variant(level=Level.EXTENDED, style=Style.RUNTIME)
-    assert run_time_options(runtime, NEW, replayable=False) == {}
+    assert run_time_options(runtime, NEW, of_file(unreplayable=actions[0][:1])) == {}
 
 
 def test_styles_are_one_optimization_where_nothing_is_recorded() -> None:
@@ -81,10 +85,10 @@ def test_what_both_releases_have_is_not_refused(level: Level, style: Style) -> N
 
 
 def test_replaying_needs_a_key_from_1_30_on() -> None:
-    assert run_time_options(variant("all", "runtime"), Release(1, 30)) == {REPLAY_KEY: "1"}
-    assert run_time_options(variant("all", "runtime"), Release(1, 29)) == {}
-    assert run_time_options(variant("basic", "runtime"), Release(1, 31)) == {}
-    assert run_time_options(variant("all"), Release(1, 31)) == {}
+    assert run_time_options(variant("all", "runtime"), Release(1, 30), of_file()) == {REPLAY_KEY: "1"}
+    assert run_time_options(variant("all", "runtime"), Release(1, 29), of_file()) == {}
+    assert run_time_options(variant("basic", "runtime"), Release(1, 31), of_file()) == {}
+    assert run_time_options(variant("all"), Release(1, 31), of_file()) == {}
 
 
 def test_a_model_of_which_nothing_is_made_is_a_failure(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from device_runner.custom_ops import SYMBOL
 from device_runner.files import scratch_folder, staging_folder, take_place
+from device_runner.options import INITIALIZERS_KEY
 from device_runner.providers import provider_named
 from device_runner.spec import ElementType
 from pipeline.campaign.plan import options_name
@@ -501,6 +502,7 @@ def _model(content: Content, model: str, rows: Sequence[SelectionRow], release: 
                 for options in shipped.runs
             ],
             "weights": weights and Code("{}: {}").format(swift_text(resource(weights)), swift_text(digests[weights])),
+            "by_path": any(options.session_config.get(INITIALIZERS_KEY) == "0" for options in shipped.runs),
         })  # fmt: skip
     for row in rows if len(ships) > 1 else rows[-1:]:  # API levels are Android's
         parts = [Code("device.chips.contains({})").format(swift_text(row.soc))] if row.soc else []

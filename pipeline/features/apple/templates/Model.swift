@@ -165,7 +165,7 @@ public final class {{ model.class_name | identifier }}: @unchecked Sendable {
 {% for call in calls %}
                     {{ call | code }}
 {% endfor %}
-{% if maps %}
+{% if maps and not file.by_path %}
                     // The session reads weights where they lie in the file, which is mapped.
                     try options.addConfigEntry(withKey: "session.use_memory_mapped_ort_model", value: "1")
                     try options.addConfigEntry(withKey: "session.use_ort_model_bytes_for_initializers", value: "1")
