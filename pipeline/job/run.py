@@ -281,7 +281,7 @@ class CampaignJob:
             devices = list(bench.facts.values())
             legal, skipped = plan_runs(self.config.runs, measurable, devices, known_denied(), self.contexts)
             libraries = libraries_by_device(bench.facts, self.config.targets, self.options.library)
-            possible, refused = self.possible(legal, bench.devices, libraries)
+            possible, refused = self.possible(legal, bench.devices, libraries, change_layout=True)
             runs = in_modes(possible, self.config.measure)
             release = oldest_release(self.config)  # its rules say what is expected of runs
             predictions, placements = predict(runs, bench.facts, release, self.folder / ARTIFACTS, progress)
@@ -345,13 +345,21 @@ class CampaignJob:
         ]
 
     def possible(
-        self, legal: Sequence[PlannedRun], devices: Mapping[str, Device], libraries: Mapping[str, str | None]
+        self,
+        legal: Sequence[PlannedRun],
+        devices: Mapping[str, Device],
+        libraries: Mapping[str, str | None],
+        *,
+        change_layout: bool = False,
     ) -> tuple[Sequence[PlannedRun], Sequence[Skipped]]:
-        """Runs that the library can load; every one with onnxruntime_perf_test, which brings a library of its own."""
+        """Runs that the library can load; every one with onnxruntime_perf_test, which brings a library of its own.
+
+        `change_layout` is as for `possible_runs`.
+        """
         if self.config.measure.perf_test and not self.options.library:
             return legal, []
         plugins = self.config.measure.plugins
-        return possible_runs(legal, self.read, devices, libraries, plugins)
+        return possible_runs(legal, self.read, devices, libraries, plugins, change_layout=change_layout)
 
     def plan(
         self,

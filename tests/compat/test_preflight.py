@@ -1,9 +1,11 @@
 """What a target's library is, from itself or from the config, and what is said of artifacts that cannot be read."""
 
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 from device_runner.library import NamedLibrary, keep
@@ -16,12 +18,12 @@ from pipeline.config.tables import AppleRelease, BuildConfig, BuildKind, Release
 from pipeline.core.errors import Severity, errors
 from pipeline.core.releases import Release
 from pipeline.core.variant import Style
-from pipeline.job.assemble import possible_runs
+from pipeline.job.assemble import LAYOUT, possible_runs
 from pipeline.job.prepare import oldest_release
 from pipeline.release.shipped import budget_findings, library_release, planned_runtime, shipped_library
 from tests.library.library_files import library, official_aar, official_jar
 from tests.onnx_samples import linear
-from tests.ort_models import convert
+from tests.ort_models import convert, parsed
 from tests.scripted_devices import lanes_of
 from tests.values import present
 
@@ -222,6 +224,24 @@ def test_what_this_computer_loads_is_known_and_what_is_no_library_left_to_the_de
     garbage.write_bytes(b"none")
     for named in (str(garbage), "nowhere", "wheel:9.8.7"):
         assert runtime_on(local, named) is None
+
+
+@pytest.mark.parametrize(
+    ("groups", "given", "ran"),
+    [(2, ({},), ["NCHW"]), (1, ({},), [""]), (2, ({LAYOUT: "NHWC"},), []), (2, ({}, {LAYOUT: "NCHW"}), ["NCHW"])],
+)
+def test_a_gpu_runs_in_the_layout_that_computes_right_where_none_is_named(
+    groups: int, given: tuple[dict[str, str], ...], ran: list[str], local: LocalDevice, tmp_path: Path
+) -> None:
+    weights = np.ones((12, 8 // groups, 3, 3), np.float32)
+    model = parsed(f"g (float[1, 8, 6, 6] x) => (float[1, 12, 4, 4] y) {{ y = Conv<group={groups}>(x, w) }}", w=weights)
+    read = read_artifacts({"m.ort": convert(model, tmp_path / "m.ort", level="basic")})
+    lane = lanes_of(["local"], 1)[0]
+    lanes = [replace(lane, options=RunOptions(provider="webgpu", provider_options=options)) for options in given]
+    possible, skipped = possible_runs(lanes, read, {"local": local}, {"local": None}, ["webgpu"], change_layout=True)
+    assert [run.options.provider_options.get(LAYOUT, "") for run in possible] == ran
+    instead = [row.text.startswith(f"run as {lane.variant}/webgpu+{LAYOUT}=NCHW in its place: ") for row in skipped]
+    assert instead == [{} in given] * (groups == 2)
 
 
 @pytest.mark.parametrize("given", ["a.aar", "a.jar", "jvm:1.12.1"])
