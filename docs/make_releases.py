@@ -1,7 +1,8 @@
 """Write pipeline/compat/releases.json: what each release of ONNX Runtime can open, asked of its wheel.
 
 As a program: `python docs/make_releases.py [--check] [--keep FOLDER]`, in an environment with uv, which installs each
-release's wheel into an environment of its own. `--check` compares instead of writing (exit status 1 where they differ);
+wheel into an environment of its own: the newest of each release, and all patches before it, of which those that
+differ from it get rows. `--check` compares instead of writing (exit status 1 where they differ);
 `--keep` is where these environments stay (1 GB), for who asks again. pipeline/compat/release_table.py says what the
 file holds.
 """
@@ -126,9 +127,10 @@ def values_of(said: Sequence[Said]) -> dict[str, list[Any]]:
     }
 
 
-def environment(minor: int, folder: Path) -> Path:
-    """The Python of an environment with the newest wheel of a minor release; UnavailableError where there is none."""
-    place = folder / f"1.{minor}"
+def environment(minor: int, folder: Path, patch: int | None = None) -> Path:
+    """The Python of an environment with a wheel of a release, the newest or a patch; UnavailableError without one."""
+    release = f"1.{minor}" if patch is None else f"1.{minor}.{patch}"
+    place = folder / release
     python = place / "bin" / "python"
     if python.exists():
         return python
@@ -136,7 +138,17 @@ def environment(minor: int, folder: Path) -> Path:
     uv = [sys.executable, "-m", "uv"]
     steps: tuple[list[str], ...] = (
         [*uv, "venv", "--quiet", "--python", sys.executable, str(place)],
-        [*uv, "pip", "install", "--quiet", "--python", str(python), "--no-deps", f"onnxruntime==1.{minor}.*", numpy],
+        [
+            *uv,
+            "pip",
+            "install",
+            "--quiet",
+            "--python",
+            str(python),
+            "--no-deps",
+            f"onnxruntime=={release}" + ".*" * (patch is None),
+            numpy,
+        ],
     )
     for step in steps:
         done = subprocess.run(step, capture_output=True, text=True, check=False)
@@ -144,7 +156,7 @@ def environment(minor: int, folder: Path) -> Path:
             shutil.rmtree(place, ignore_errors=True)  # without the wheel it is no environment of the release
             here = f"Python {sys.version_info[0]}.{sys.version_info[1]}"
             raise UnavailableError(
-                f"no wheel of onnxruntime 1.{minor} can be installed for {here}",
+                f"no wheel of onnxruntime {release} can be installed for {here}",
                 why=" ".join(done.stderr.split())[:300],
                 remedy=f"name a release from 1.{OLDEST} to {NEWEST_KNOWN}; for Python 3.13 and later there are none "
                 "before 1.20: run the session with an older one (nox --force-python 3.11)",
@@ -159,6 +171,31 @@ def ask(python: Path, trials: Path) -> Said:
     return said
 
 
+def patches(minor: int, environments: Path, trials: Path) -> list[Said]:
+    """What the wheels of a minor release say: those that differ from the newest, marked as `earlier`, then that.
+
+    UnavailableError where there is none at all.
+    """
+    newest = ask(environment(minor, environments), trials)
+    said = []
+    for patch in range(int(newest["version"].split(".")[2])):
+        try:
+            said.append(ask(environment(minor, environments, patch), trials))
+        except UnavailableError:
+            continue  # numbers are left out: there is no 1.17.2
+    return [*differing(said, newest), newest]
+
+
+def differing(said: Sequence[Said], newest: Said) -> list[Said]:
+    """Those that say something else than the newest, marked as `earlier`."""
+
+    def content(wheel: Said) -> set[str]:
+        rows = (*wheel["schemas"], *wheel["kernels"], *wheel["refused"])
+        return {json.dumps(row, sort_keys=True) for row in rows}
+
+    return [{**wheel, "earlier": True} for wheel in said if content(wheel) != content(newest)]
+
+
 def release_row(said: Said) -> dict[str, Any]:
     """A release with its limits; a domain whose every version is taken is none that it knows."""
     refused = set(said["refused"])
@@ -166,13 +203,13 @@ def release_row(said: Said) -> dict[str, Any]:
         domain: max(version for version in range(1, HIGHEST_OPSET + 1) if f"opset {domain} {version}" not in refused)
         for domain in DOMAINS
     }
-    line = ".".join(said["version"].split(".")[:2])
+    earlier = said.get("earlier", False)
     return {
-        "release": line,
+        "release": said["version"] if earlier else ".".join(said["version"].split(".")[:2]),
         "wheel": said["version"],
         "ir": max(ir for ir in range(3, HIGHEST_IR + 1) if f"ir {ir}" not in refused),
         "opsets": {domain: version for domain, version in highest.items() if version < HIGHEST_OPSET},
-    }
+    } | ({"earlier": True} if earlier else {})
 
 
 def functions() -> set[tuple[str, str, int]]:
@@ -314,7 +351,7 @@ def text_of(table: Mapping[str, Any]) -> str:
 
 def newer(text: str) -> str:
     """What to do where a later release than NEWEST_KNOWN has a wheel; "" where none has."""
-    known = [Release(*map(int, row["release"].split("."))) for row in json.loads(text)["releases"]]
+    known = [Release(*map(int, row["release"].split(".")[:2])) for row in json.loads(text)["releases"]]
     return f"NEWEST_KNOWN (pipeline/core/releases.py): wheels go to {max(known)}" * (max(known) > NEWEST_KNOWN)
 
 
@@ -331,7 +368,7 @@ def main() -> int:
         said = []
         for minor in range(OLDEST, NEWEST_KNOWN.minor + 2):  # the next one, too: it may have come
             try:
-                said.append(ask(environment(minor, environments), trials))
+                said += patches(minor, environments, trials)
             except UnavailableError as error:
                 if minor <= NEWEST_KNOWN.minor:
                     print(f"error: {error.text}", file=sys.stderr)

@@ -1,7 +1,7 @@
 """What each release of ONNX Runtime opens, as its own wheel says: IR versions, opsets, operators, attributes, kernels.
 
-`releases.json` is made by docs/make_releases.py (`nox -s release_tables`) from the wheel of every minor release. In it
-bit n of a mask is the n-th release; `types` are of tensors, `values` of
+`releases.json` is made by docs/make_releases.py (`nox -s release_tables`) from the newest wheel of every minor release
+and those of its patches that differ. In it bit n of a mask is the n-th of these; `types` are of tensors, `values` of
 attributes that kernels were tried with. Of an operator there are versions of its schema (`in`:
 releases that have it; `arity`: least and most inputs and outputs; `young`: attributes that some of these releases lack,
 with their default; `places`: inputs from 0, outputs from -1 down, of a type that kernels name; `function`: ONNX defines
@@ -71,17 +71,21 @@ class Operator(msgspec.Struct, frozen=True):
 
 
 class ReleaseRow(msgspec.Struct, frozen=True):
-    """A release: the wheel that was asked, the newest IR version of ONNX files, the newest opset by domain."""
+    """A release: the wheel that was asked, the newest IR version of ONNX files, the newest opset by domain.
+
+    `earlier`: it is no newest patch of a line, but one before it that has other operators, attributes or kernels.
+    """
 
     release: str
     wheel: str
     ir: int
     opsets: dict[str, int]
+    earlier: bool = False
 
     @property
     def line(self) -> Release:
         """The release line."""
-        return Release(*map(int, self.release.split(".")))
+        return Release(*map(int, self.release.split(".")[:2]))
 
 
 class DemandKind(StrEnum):
@@ -137,7 +141,12 @@ class ReleaseTable:
 
     def row(self, release: tuple[int, int]) -> ReleaseRow | None:
         """The row that judges a release: the newest for later ones, None for those from before the table."""
-        return next((row for row in reversed(self.releases) if row.line <= release), None)
+        return next((row for row in reversed(self.releases) if row.line <= release and not row.earlier), None)
+
+    def earlier(self, release: tuple[int, int]) -> dict[str, int]:
+        """The patches of a release that differ from its newest, each with its bit."""
+        rows = enumerate(self.releases)
+        return {row.release: 1 << at for at, row in rows if row.earlier and row.line == release}
 
     def bit(self, release: tuple[int, int]) -> int:
         """The bit of that row; 0 without one."""
@@ -159,9 +168,11 @@ class ReleaseTable:
 
     def first(self, having: int) -> str:
         """The first of the releases with these bits from which on all have it, in words of a remedy."""
-        since = ""
+        since, before = "", None
         for at, row in enumerate(self.releases):
-            since = (since or row.release) if having >> at & 1 else ""
+            within = before is not None and before.earlier and before.line == row.line
+            since = (since or (row.wheel if within else str(row.line))) if having >> at & 1 else ""
+            before = row
         return f"ONNX Runtime {since} or later" if since else f"a release newer than {self.releases[-1].release}"
 
     def demands(self, model: OrtModel, claimed: Collection[str] = (), provider: str = "") -> tuple[Demand, ...]:
@@ -244,17 +255,15 @@ class ReleaseTable:
     def unknown_attributes(
         self, domain: str, name: str, version: int, values: Mapping[str, Any], release: tuple[int, int]
     ) -> frozenset[str]:
-        """Attributes at their default that a release does not know: without them a node computes the same.
+        """Attributes at their default that a patch of a release does not know: without them a node computes the same.
 
         `version` is that of the opset or the schema, `values` are the node's attributes.
         """
-        operator, bit = self.operator(domain, name), self.bit(release)
+        operator, bits = self.operator(domain, name), self.bit(release) | sum(self.earlier(release).values())
         schema = operator.schema(version) if operator else None
         young = schema.young if schema else {}
         return frozenset(
-            key
-            for key in young.keys() & values.keys()
-            if bit and not young[key][0] & bit and _same(values[key], young[key][1])
+            key for key in young.keys() & values.keys() if bits & ~young[key][0] and _same(values[key], young[key][1])
         )
 
     def lower_opsets(

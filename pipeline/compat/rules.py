@@ -302,7 +302,7 @@ def _before_table(artifact: ArtifactFacts, runtime: Runtime, _use: RunOptions) -
             f"export the model with opset {highest} or lower, or ship a later release",
         )  # fmt: skip
     elif artifact.format_version in ("", ONNX_FORMAT):
-        oldest = release_table().releases[0].release
+        oldest = release_table().releases[0].line
         yield _warning(
             f"whether ONNX Runtime {runtime.release} opens this was not judged", artifact.name,
             f"its IR version, operators and kernels are known from {oldest} on", f"ship {oldest} or later, or try it",
@@ -316,6 +316,15 @@ def _demands(artifact: ArtifactFacts, runtime: Runtime, use: RunOptions) -> Iter
     lacking = [demand for demand in artifact.demands if bit and not demand.having & bit]
     kinds = {demand.kind for demand in lacking}
     said = {DemandKind.OPSET} if DemandKind.OPERATOR in kinds else set()  # a missing operator says more
+    for patch, its_bit in table.earlier(runtime.release).items() if bit else ():
+        for demand in artifact.demands:
+            parsed = demand.kind in PARSED and runtime.kind is not BuildKind.FULL
+            if demand not in lacking and not demand.having & its_bit and not demand.taken_by and not parsed:
+                yield _warning(
+                    f"ONNX Runtime {patch} {demand.what}", artifact.name,
+                    f"{demand.why}; a later patch of {runtime.release} has it",
+                    ", or ".join(filter(None, [demand.remedy, f"ship {table.first(demand.having)}"])),
+                )  # fmt: skip
     for demand in lacking:
         if demand.kind in said or (demand.kind in PARSED and runtime.kind is not BuildKind.FULL):
             continue

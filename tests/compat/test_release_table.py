@@ -3,14 +3,17 @@
 import json
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.capi import onnxruntime_pybind11_state as state
 
 from device_runner.spec import RunOptions
+from docs.make_releases import differing
 from pipeline.compat.defects import Runtime
 from pipeline.compat.release_table import Operator, release_table
 from pipeline.compat.rules import findings_for, read_artifacts
@@ -44,7 +47,8 @@ def lacks(proto: onnx.ModelProto, folder: Path, release: tuple[int, int]) -> lis
 
 def test_the_table_goes_from_the_first_release_of_the_format_to_the_newest_known() -> None:
     table = release_table()
-    assert [row.line for row in table.releases] == [Release(1, minor) for minor in range(16, NEWEST_KNOWN.minor + 1)]
+    newest = [row.line for row in table.releases if not row.earlier]
+    assert newest == [Release(1, minor) for minor in range(16, NEWEST_KNOWN.minor + 1)]
     assert table.row((1, 99)) == table.releases[-1]
     assert (table.row((1, 15)), table.bit((1, 15))) == (None, 0)
 
@@ -268,3 +272,40 @@ def test_files_in_ort_format_have_the_lower_versions_in_their_nodes(tmp_path: Pa
     ort_mobile("convert", tmp_path / "m.onnx", "--output", tmp_path / "o", *asked)
     nodes = parse_ort((tmp_path / "o" / "m.none-fixed.ort").read_bytes(), "m").graph.nodes
     assert [(node.op_type, node.since_version) for node in nodes] == [("Identity", 21), ("Sin", 7)]
+
+
+def attention(smooth: int) -> onnx.ModelProto:
+    """GroupQueryAttention with an attribute that 1.19.2 has and 1.19.0 has not."""
+    shapes: dict[str, list[int]] = {"q": [1, 4, 64], "k": [1, 4, 32], "v": [1, 4, 32], "a": [1, 2, 8, 16]}
+    names = ["q", "k", "v", "a", "a", "sl", "tl"]
+    node = helper.make_node("GroupQueryAttention", names, ["y", "p", "w"], "n", domain="com.microsoft",
+                            num_heads=4, kv_num_heads=2, smooth_softmax=smooth)  # fmt: skip
+    lengths = [numpy_helper.from_array(np.array([3], "i4"), "sl"), numpy_helper.from_array(np.array(4, "i4"), "tl")]
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
+    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in "ypw"]
+    graph = helper.make_graph([node], "g", inputs, outputs, lengths)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def test_what_an_earlier_patch_of_a_release_lacks_is_left_out_or_a_warning(tmp_path: Path) -> None:
+    assert set(release_table().earlier((1, 19))) == {"1.19.0"}
+    assert release_table().earlier((1, 20)) == {}  # 1.20.0 and 1.20.1 say the same
+    for smooth, release, said in ((1, (1, 19), True), (-1, (1, 19), False), (1, (1, 20), False)):
+        proto = attention(smooth)
+        written_for(proto, release)
+        onnx.save(proto, tmp_path / "m.onnx")
+        findings = findings_for(
+            read_artifacts({"m": tmp_path / "m.onnx"}), "m", Runtime(release=Release(*release)), RunOptions()
+        )
+        assert not [finding for finding in findings if finding.severity is Severity.ERROR]
+        told = [(finding.what, finding.remedy) for finding in findings if "1.19.0" in finding.what]
+        remedy = "do without smooth_softmax, or ship ONNX Runtime 1.19.2 or later"
+        assert told == [("ONNX Runtime 1.19.0 has no attribute smooth_softmax of com.microsoft:GroupQueryAttention",
+                         remedy)] * said  # fmt: skip
+
+
+def test_wheels_that_say_the_same_as_the_newest_get_no_row() -> None:
+    newest: dict[str, Any] = {"version": "1.9.2", "schemas": [], "kernels": [["", "Relu"]], "refused": ["ir 9"]}
+    older = {**newest, "version": "1.9.0", "kernels": []}
+    assert differing([older, {**newest, "version": "1.9.1"}], newest) == [{**older, "earlier": True}]
