@@ -6,7 +6,7 @@ the very files.
 
 import contextlib
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -14,17 +14,16 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from device_runner.device import Device, DeviceFacts
+from device_runner.device import DeviceFacts
 from device_runner.options import Denied
-from device_runner.providers import CPU, provider_named
+from device_runner.providers import CPU
 from device_runner.result import Status
-from pipeline.campaign.plan import MAKERS, PlannedRun, decision_rule
+from pipeline.campaign.plan import MAKERS, decision_rule
 from pipeline.campaign.record import (
     CampaignRecord,
     JobRecord,
     RecordedRun,
     RunRecord,
-    Skipped,
     TunedClass,
     TuneOutcome,
     TuneReport,
@@ -82,9 +81,6 @@ from pipeline.report.model import (
 from pipeline.report.modes import mode_rows, required_operators
 from pipeline.report.profiles import profile_views
 from pipeline.required_ops import covers, read_config
-
-LAYOUT = "preferredLayout"
-"""WebGPU's option."""
 
 ArtifactKey = tuple[str, str]
 """Model and variant name."""
@@ -399,54 +395,6 @@ def _told_claims(
     if not providers or not isinstance(facts, rules.ArtifactFacts):
         return read
     return {**read, artifact.file: with_claims(facts, folder / ARTIFACTS / artifact.file, providers)}
-
-
-def possible_runs(
-    planned_runs: Sequence[PlannedRun],
-    read: rules.ReadArtifacts,
-    devices: Mapping[str, Device],
-    libraries: Mapping[str, str | None],
-    plugins: Collection[str] = (),
-    *,
-    change_layout: bool = False,
-) -> tuple[list[PlannedRun], list[Skipped]]:
-    """Runs that the library of their device can load, and the others with the reason; unknown ones are left in.
-
-    With `change_layout`, a GPU's run that names no layout takes the other one where that works and its own does not.
-    """
-    possible: list[PlannedRun] = []
-    impossible: list[Skipped] = []
-    runtimes = {
-        name: rules.runtime_on(devices[name], libraries.get(name), plugins)
-        for name in {planned.device for planned in planned_runs}
-    }
-
-    def why_not(planned: PlannedRun) -> str:
-        runtime = runtimes[planned.device]
-        use = rules.use_of(planned.options, planned.session_options)
-        return rules.first_error(rules.findings_for(read, planned.file, runtime, use)) if runtime else ""
-
-    keys = {planned.key for planned in planned_runs}
-    for planned in planned_runs:
-        reason = why_not(planned)
-        moved = _in_nchw(planned) if reason and change_layout else None
-        if moved and not why_not(moved):
-            impossible.append(planned.skipped(f"run as {moved.run_name} in its place: {reason}"))
-            possible += [moved] * (moved.key not in keys)
-        elif reason:
-            impossible.append(planned.skipped(reason))
-        else:
-            possible.append(planned)
-    return possible, impossible
-
-
-def _in_nchw(planned: PlannedRun) -> PlannedRun | None:
-    """A run on a GPU that names no layout in the one that is not its default; None for all others."""
-    options = planned.options
-    if not provider_named(options.provider).gpu or LAYOUT in options.provider_options:
-        return None
-    asked = {**options.provider_options, LAYOUT: "NCHW"}
-    return replace(planned, options=msgspec.structs.replace(options, provider_options=asked))
 
 
 def _at_target(target: Target, artifact: Artifact, findings: Iterable[Finding]) -> Iterator[Finding]:

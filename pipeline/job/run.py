@@ -74,7 +74,6 @@ from pipeline.job.assemble import (
     check_against_targets,
     close_job,
     compared_runs,
-    possible_runs,
 )
 from pipeline.job.bench import (
     host,
@@ -87,6 +86,7 @@ from pipeline.job.bench import (
     stored_config,
     versions,
 )
+from pipeline.job.possible import possible_runs
 from pipeline.job.prepare import (
     QUICKER,
     Prepared,
