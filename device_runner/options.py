@@ -37,8 +37,6 @@ MAPPED = {BYTES_KEY: "1", INITIALIZERS_KEY: "1"}
 With the first one the probe maps an ORT format file and creates the session from these bytes, as apps do with an asset;
 ONNX Runtime itself ignores it for a path.
 """
-BY_PATH = {BYTES_KEY: "0", INITIALIZERS_KEY: "0"}
-"""Those of a file that no session opens with its weights where they lie."""
 
 AFFINITIES = re.compile(r"{0}(;{0})*".format(r"(\d+(,\d+)*|\d+-\d+)"))
 CORES = re.compile(r"big|{0}(,{0})*".format(r"[1-9]\d?(-[1-9]\d?)?"))

@@ -5,7 +5,6 @@ from typing import TypeAlias
 
 import msgspec
 
-from device_runner.options import BY_PATH
 from pipeline.compat.defects import REPLAY_NEEDS_KEY_SINCE, RUNTIME_STYLE_SINCE, ReadWeight
 from pipeline.compat.rules import ArtifactFacts, facts_of
 from pipeline.config import REPLAY_KEY
@@ -14,6 +13,7 @@ from pipeline.core.errors import Finding, Severity
 from pipeline.core.providers import NNAPI, WEBGPU, aware_names
 from pipeline.core.releases import Release
 from pipeline.core.variant import Artifact, AwareBy, ConvertedFile, Level, Style, Variant, Way
+from pipeline.model.guards import BY_PATH
 from pipeline.model.ort_format import OrtModel
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Settings

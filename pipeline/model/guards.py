@@ -129,6 +129,8 @@ def unstorable(graph: OrtGraph) -> str:
     return ""
 
 
+BY_PATH = {"session.use_ort_model_bytes_directly": "0", "session.use_ort_model_bytes_for_initializers": "0"}
+"""Session config entries of a file that no session opens with its weights where they lie."""
 REFERRED_BYTES = 128
 """From this size on a session that uses weights where they lie takes a tensor for data of another file."""
 
@@ -136,7 +138,7 @@ REFERRED_BYTES = 128
 def unmappable(graph: OrtGraph) -> bool:
     """Whether an attribute of a node is so large a tensor, as trees of doubles have them.
 
-    With INITIALIZERS_KEY no release makes a session of such an ORT format file ("should be stored in
+    With the second entry as "1" no release makes a session of such an ORT format file ("should be stored in
     */_ORT_MEM_ADDR_/*, but it is not regular file"); without, all do. Measured with 1.17 to 1.32.
     """
     nodes = (node for part in graph.walk() for node in part.nodes)

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from device_runner.failures import Topic, text_of_message
-from device_runner.options import BY_PATH
 from pipeline.core.errors import Finding, ModelError, Severity
 from pipeline.core.ort_session import (
     EXACT_PRODUCTS,
@@ -29,7 +28,7 @@ from pipeline.core.ort_session import (
 from pipeline.core.variant import Level
 from pipeline.core.workers import memory_budget, needed_bytes
 from pipeline.model.edit import all_nodes, copied
-from pipeline.model.guards import check_structure
+from pipeline.model.guards import BY_PATH, check_structure
 from pipeline.model.onnx_model import LeanModel, LoadedModel, loadable
 from pipeline.model.ort_format import read_artifact
 

@@ -10,7 +10,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.helper import make_tensor_value_info as value
 
-from device_runner.options import BY_PATH, MAPPED
+from device_runner.options import MAPPED
+from pipeline.model.guards import BY_PATH
 from pipeline.model.session import CpuSettings, open_session, run_session
 from tests.command import ort_mobile
 
