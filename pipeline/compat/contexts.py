@@ -34,6 +34,16 @@ As published by Qualcomm for Android; a plugin finds nothing in an older runtime
 """
 
 
+NO_NPU = frozenset({"2.4.0"})
+"""Plugins that find no NPU in an Android app: they look for it in /dev, which no app may list.
+
+As the provider's developers say, who have since then asked Android for the chip's maker (2.5.0).
+"""
+
+FAILING_ARCHS = frozenset({68})
+"""NPUs on which contexts that were compiled on a computer are reported to fail, while the phone's own run."""
+
+
 PLUGIN_OPTIONS = {
     "2.7.0": b"htp_reused_io_limit_mb", "2.6.0": b"enable_htp_graph_splitting", "2.5.0": b"skip_backend_op_validation",
     "2.4.0": b"enable_framework_op_trace",

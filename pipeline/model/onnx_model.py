@@ -196,6 +196,28 @@ NOT_MODELS = (
     (b"{", "it is JSON text", "save the model in ONNX's binary format"),
     (b"\x89PNG", "it is a picture", "name the model file"),
 )
+FOREIGN_BYTES = 256
+"""Of a file, by which it is known for no model: a model's first ones have lengths and types."""
+
+
+class ForeignFile(NamedTuple):
+    """Why a file is no model, and what to do about it."""
+
+    why: str
+    remedy: str
+
+
+def foreign_file(head: bytes) -> ForeignFile | None:
+    """What a file is by its first bytes, if it is known and no model."""
+    plain = head.removeprefix(codecs.BOM_UTF8).lstrip()
+    for magic, why, remedy in NOT_MODELS:
+        if head.startswith(magic) or (plain.startswith(magic) and magic.isascii()):
+            return ForeignFile(why, remedy)
+    with contextlib.suppress(UnicodeDecodeError):
+        text = codecs.getincrementaldecoder("utf-8")().decode(head)  # a letter may be cut at the end
+        if all(letter.isprintable() or letter.isspace() for letter in text):
+            return ForeignFile("it is a text file, and no ONNX model", "name the model: a binary file, .onnx or .ort")
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,22 +346,13 @@ def _frame(source: SourceModel, path: Path) -> bytes:
         if not (size := path.stat().st_size):
             raise _not_onnx(source, "the file is empty", "download or export it again")
         with open_regular(path) as opened, mmap.mmap(opened.fileno(), size, access=mmap.ACCESS_READ) as data:
-            head = data[:256]
+            head = data[:FOREIGN_BYTES]
             if head[4:8] == b"ORTM":
                 raise _not_onnx(
                     source, "it is an ORT format model already", "convert the ONNX model that it was made from"
                 )
-            for magic, why, remedy in NOT_MODELS:
-                if head.startswith(magic):
-                    raise _not_onnx(source, why, remedy)
-            with contextlib.suppress(UnicodeDecodeError):
-                text = codecs.getincrementaldecoder("utf-8")().decode(head)  # a letter may be cut at the end
-                if all(
-                    c.isprintable() or c.isspace() for c in text
-                ):  # a model's first 256 bytes have lengths and types
-                    raise _not_onnx(
-                        source, "it is a text file, and no ONNX model", "name the model: a binary file, .onnx or .ort"
-                    )
+            if foreign := foreign_file(head):
+                raise _not_onnx(source, *foreign)
             with memoryview(data) as view:
                 # Where external data can name the file itself: in UTF-8, and no link leads out of its folder
                 real = path.resolve()

@@ -36,7 +36,7 @@ from pipeline.campaign.plan import PREPACKING_KEY, SPINNING_KEYS, plan_runs
 from pipeline.check.compare import OutputCheck, sound
 from pipeline.check.many import tolerance_for
 from pipeline.check.result import Reference
-from pipeline.compat.contexts import PLUGINS, Loading, NpuContext, built_for, loader_answer
+from pipeline.compat.contexts import NO_NPU, PLUGINS, Loading, NpuContext, built_for, loader_answer
 from pipeline.compat.defects import Runtime
 from pipeline.compat.rules import runtime_of
 from pipeline.config import (
@@ -455,6 +455,13 @@ def context_findings(
                 severity=Severity.ERROR, what=f"{context.variant.name} needs ONNX Runtime {lowest} or later",
                 where=f"{where}: {context.model}", why=f"the plugin {plugin} does, and the target has {release}",
                 remedy=f"set the target's `ort_release` or `library` to {lowest} or later",
+            )  # fmt: skip
+        if context.plugin in NO_NPU:
+            yield Finding(
+                severity=Severity.ERROR, what=f"phones find no NPU for {context.variant.name}",
+                where=f"{where}: {context.model}",
+                why=f"its plugin {context.plugin} lists /dev, which Android lets no app do",
+                remedy="make it again with another release of onnxruntime-qnn (pip install -U onnxruntime-qnn)",
             )  # fmt: skip
         built = built_for(context.compatibility)
         loading, why, remedy = loader_answer(built, context.chip, target.qnn_runtime or "")

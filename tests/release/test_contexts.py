@@ -1,10 +1,12 @@
 """Which contexts ship, and what speaks against them in a target."""
 
+import msgspec
 import pytest
 
 from pipeline.check.compare import OutputCheck
 from pipeline.compat.contexts import NpuContext
 from pipeline.config import BuildKind, Platform, Target
+from pipeline.core.errors import Severity
 from pipeline.core.variant import Level, Variant
 from pipeline.release.shipped import chosen_contexts, context_findings, gradle_notations, other_phones, shipped_context
 
@@ -45,6 +47,12 @@ def test_a_target_that_cannot_open_contexts_is_told_why(
     target = Target(name="phone", platform=Platform.ANDROID, qnn_runtime=runtime)
     found = [finding.what for finding in context_findings([context()], target, kind, release)]
     assert [what in text for text in found] == ([True] if what else [])
+
+
+def test_a_plugin_that_finds_no_npu_in_apps_does_not_ship() -> None:
+    made = msgspec.structs.replace(context(), plugin="2.4.0")
+    (found,) = context_findings([made], PHONE, BuildKind.FULL, "1.29.0")
+    assert (found.severity, found.what) == (Severity.ERROR, "phones find no NPU for qnn-SM8650")
 
 
 @pytest.mark.parametrize(

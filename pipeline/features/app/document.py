@@ -74,6 +74,17 @@ class NativeLibrary(msgspec.Struct, frozen=True, kw_only=True):
         return not self.kind and (linked or self.opens or bool(self.asks or self.api))
 
 
+class ExternalFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that an ONNX model has data in: `location` is as the model names it, from the model's folder.
+
+    `least_bytes` is what it must have for `needed_by`, the tensor that lies last in it, or the node of a context.
+    """
+
+    location: str
+    least_bytes: int
+    needed_by: str
+
+
 class PackagedModel(msgspec.Struct, frozen=True, kw_only=True):
     """A model of a package: its format (ort, onnx), the opset of ai.onnx, the domains of its operators.
 
@@ -90,6 +101,7 @@ class PackagedModel(msgspec.Struct, frozen=True, kw_only=True):
     context: bool = False
     npu: int = 0
     qairt: str = ""
+    external: tuple[ExternalFile, ...] = ()
 
 
 class SizePart(msgspec.Struct, frozen=True, kw_only=True):

@@ -34,7 +34,9 @@ from pipeline.compat.rules import ArtifactFacts, facts_of
 from pipeline.core.abis import ARM64
 from pipeline.core.errors import Finding, ModelError, Severity, finding_of
 from pipeline.features.app.api_version import GET_API_BASE, asked_api, asked_range
-from pipeline.features.app.document import NativeLibrary, PackagedModel, SizePart, finding
+from pipeline.features.app.document import ExternalFile, NativeLibrary, PackagedModel, SizePart, finding
+from pipeline.features.app.external import context_file, joined, tensor_file
+from pipeline.features.app.foreign import NAMED, foreign
 from pipeline.features.app.frameworks import Frameworks
 from pipeline.features.app.gradle import Places
 from pipeline.features.app.java import JavaParts
@@ -42,6 +44,8 @@ from pipeline.features.app.members import Member, read_members, unreadable
 from pipeline.library.java_class import NotJava
 from pipeline.library.kernels import read_arm_code
 from pipeline.model.onnx_model import (
+    FOREIGN_BYTES,
+    GRAPH_INITIALIZER,
     LENGTH,
     MODEL_GRAPH,
     WireError,
@@ -49,7 +53,7 @@ from pipeline.model.onnx_model import (
     parse_onnx,
     read_varint,
 )
-from pipeline.model.ort_format import read_artifact
+from pipeline.model.ort_format import check_identifier, read_artifact
 
 ENTRIES = {"RegisterCustomOps": "custom operators", "CreateEpFactories": "plugin", "GetProvider": "provider"}
 """Functions that ONNX Runtime calls in a library that it loads, and what such a library is."""
@@ -76,7 +80,9 @@ ATTRIBUTE_BYTES = 20
 MOST_PARTS = 4000
 """Native libraries, and models: what apps have by hundreds, and rules look at in pairs."""
 MODEL_OPSETS, MODEL_METADATA, GRAPH_NODE, NODE_OPERATOR, NODE_ATTRIBUTE = 8, 14, 1, 4, 5
-NODE_DOMAIN, ATTRIBUTE_GRAPH = 7, 6
+NODE_DOMAIN, ATTRIBUTE_GRAPH, ATTRIBUTE_TENSOR = 7, 6, 5
+RESOURCE_FORK = "._"
+"""What begins the names of files that macOS puts beside others in archives; they have no content of those."""
 
 
 class Inspector:
@@ -85,6 +91,7 @@ class Inspector:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.names: set[str] = set()
+        self.file_bytes: dict[str, int] = {}
         self.libraries: list[NativeLibrary] = []
         self.models: list[PackagedModel] = []
         self.facts: list[ArtifactFacts] = []
@@ -99,6 +106,7 @@ class Inspector:
         """Read everything; raises ConfigError for a package that cannot be read, and for a file that is none."""
         for member in read_members(self.path):
             self.names.add(member.path)
+            self.file_bytes[member.path] = member.size_bytes
             before = len(self.libraries), len(self.models)
             try:
                 self._look(member)
@@ -124,7 +132,6 @@ class Inspector:
         )  # fmt: skip
 
     def _look(self, member: Member) -> None:
-        suffix = PurePosixPath(member.name).suffix.lower()
         if member.name == "AndroidManifest.xml":
             if member.size_bytes <= MANIFEST_BYTES:
                 with member.content() as content:
@@ -139,15 +146,25 @@ class Inspector:
             except NotJava as error:
                 self._damaged(member, "these Java classes are damaged", str(error))
             return
-        if suffix in PASSED or member.size_bytes < LEAST_BYTES:
+        file_name = PurePosixPath(member.name)
+        suffix = file_name.suffix.lower()
+        if suffix not in PASSED and not file_name.name.startswith(RESOURCE_FORK):
+            self._binary(member, suffix)
+
+    def _binary(self, member: Member, suffix: str) -> None:
+        if member.size_bytes < LEAST_BYTES and suffix not in NAMED:
             return
-        head = member.head()
-        if head[:4] == b"\x7fELF":
+        head = member.head(FOREIGN_BYTES)
+        if found := foreign(member.path, suffix, head):
+            self.findings.append(found)
+        elif head[:4] == b"\x7fELF":
             self._elf(member)
         elif head[:4] in (THIN, FAT) or (head[:8] == ARCHIVE and suffix in (".a", "")):
             self._macho(member)
         elif head[4:8] == b"ORTM":
             self._ort_model(member)
+        elif suffix == ".ort":
+            self._no_ort_model(member, head)
         elif suffix == ".onnx":
             with member.content() as content:
                 try:
@@ -214,6 +231,14 @@ class Inspector:
         nodes = [node for graph in model.graph.walk() for node in graph.nodes]
         domains, context = {node.domain for node in nodes}, any(node.op_type == CONTEXT_NODE for node in nodes)
         self._model(member, "ort", facts, domains=tuple(sorted(domains)), context=context)
+
+    def _no_ort_model(self, member: Member, head: bytes) -> None:
+        """A warning: an app may decrypt it first, or open an ONNX model from memory, where no name counts."""
+        try:
+            check_identifier(head, member.path)
+        except ModelError as error:
+            found = finding_of(error, member.path)
+            self.findings.append(msgspec.structs.replace(found, rule="damaged", severity=Severity.WARNING))
 
     def _model(self, member: Member, kind: str, facts: ArtifactFacts, **details: Any) -> None:
         self.facts.append(facts)
@@ -293,7 +318,7 @@ def extracts_libraries(manifest: Buffer) -> bool | None:
 
 
 def scan_onnx(content: Buffer, name: str) -> tuple[ArtifactFacts, dict[str, Any]]:
-    """What of an ONNX model decides whether it loads, and fields of PackagedModel: domains, context, NPU and QAIRT.
+    """What of an ONNX model decides whether it loads, and fields of PackagedModel: domains, context, external files.
 
     The message's frame is walked, weights are passed over. Raises WireError.
     """
@@ -301,6 +326,7 @@ def scan_onnx(content: Buffer, name: str) -> tuple[ArtifactFacts, dict[str, Any]
     domains: set[str] = set()
     context, npu, qairt = False, 0, ""
     graphs: list[tuple[int, int]] = []
+    external: list[ExternalFile | None] = []
     with memoryview(content) as data:
         for part in fields(data, 0, len(data)):
             if part.number == MODEL_OPSETS and part.wire_type == LENGTH:
@@ -317,6 +343,8 @@ def scan_onnx(content: Buffer, name: str) -> tuple[ArtifactFacts, dict[str, Any]
             for part in fields(data, *graphs.pop()):
                 if part.wire_type != LENGTH:
                     continue
+                if part.number == GRAPH_INITIALIZER:
+                    external.append(tensor_file(data, part))
                 if part.number == GRAPH_NODE:
                     rows = [field for field in fields(data, part.value, part.end) if field.wire_type == LENGTH]
                     domain, operator = (
@@ -326,16 +354,22 @@ def scan_onnx(content: Buffer, name: str) -> tuple[ArtifactFacts, dict[str, Any]
                     )  # fmt: skip
                     domains.add(domain)
                     context = context or operator == CONTEXT_NODE
-                    graphs += [
-                        (body.value, body.end)
+                    if operator == CONTEXT_NODE:
+                        external.append(context_file(data, part))
+                    values = [
+                        value
                         for row in rows
                         if row.number == NODE_ATTRIBUTE
-                        for body in fields(data, row.value, row.end)
-                        if body.number == ATTRIBUTE_GRAPH and body.wire_type == LENGTH
+                        for value in fields(data, row.value, row.end)
+                        if value.wire_type == LENGTH
                     ]
+                    graphs += [(value.value, value.end) for value in values if value.number == ATTRIBUTE_GRAPH]
+                    external += [tensor_file(data, value) for value in values if value.number == ATTRIBUTE_TENSOR]
     opset = opsets.get("", opsets.get("ai.onnx", 1))
     facts = _asked(content, name, opset)
-    return facts, {"domains": tuple(sorted(domains)), "context": context, "npu": npu, "qairt": qairt}
+    return facts, {
+        "domains": tuple(sorted(domains)), "context": context, "npu": npu, "qairt": qairt, "external": joined(external)
+    }  # fmt: skip
 
 
 def _asked(content: Buffer, name: str, opset: int) -> ArtifactFacts:

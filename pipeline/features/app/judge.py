@@ -14,13 +14,14 @@ import msgspec
 
 from device_runner.library import LIBRARY, PAGE_BYTES
 from device_runner.plugins import PLUGINS_SINCE
-from pipeline.compat.contexts import PLUGIN_OPTIONS, PLUGINS
+from pipeline.compat.contexts import FAILING_ARCHS, NO_NPU, PLUGIN_OPTIONS, PLUGINS
 from pipeline.compat.defects import DEFECTS, Runtime, library_defects
 from pipeline.compat.rules import check_artifact, check_onnx
 from pipeline.config.tables import BuildKind
 from pipeline.core.errors import Finding, Severity
 from pipeline.core.groups import grouped
 from pipeline.core.releases import line_of, numbers_of
+from pipeline.features.app import external
 from pipeline.features.app.document import PHONE_ABIS, AppDocument, NativeLibrary, finding
 from pipeline.features.app.inspection import Inspector
 from pipeline.features.app.package import WHOLE, Package, kind_of
@@ -213,6 +214,11 @@ def _models(package: Package) -> Iterator[Finding]:
                 yield msgspec.structs.replace(against, rule="model")
 
 
+def _external(package: Package) -> Iterator[Finding]:
+    files = external.PackageFiles(package.kind, package.kind in WHOLE, package.inspector.file_bytes)
+    return external.findings(package.inspector.models, files)
+
+
 def _custom_operators(package: Package) -> Iterator[Finding]:
     if any("RegisterCustomOps" in row.entries for row in package.libraries):
         return
@@ -271,10 +277,28 @@ def _qnn(package: Package) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+def _qnn_contexts(package: Package) -> Iterator[Finding]:
+    for model in package.inspector.models:
+        if model.npu in FAILING_ARCHS:
+            yield finding(
+                "qnn-context", Severity.WARNING, f"contexts for V{model.npu} that a computer compiled may not run",
+                model.path, f"phones with V{model.npu} are reported to refuse them, and to run those that they compile "
+                "themselves; nothing in the file tells which it is",
+                "try it on such a phone, and let the app open the model on the CPU where it fails",
+            )  # fmt: skip
+
+
 def _qnn_releases(package: Package, plugin: NativeLibrary) -> Iterator[Finding]:
     """The plugin beside contexts and ONNX Runtime: each of its releases belongs to one runtime of Qualcomm's."""
     pairs = {release: (qairt, least) for qairt, (release, least) in PLUGINS.items()}
     qairt, least = pairs.get(plugin.plugin, ("", ""))
+    if plugin.plugin in NO_NPU:
+        fitting = next(f"{name} with qnn-runtime:{row[0]}" for name, row in pairs.items() if name not in NO_NPU)
+        yield finding(
+            "qnn-release", Severity.ERROR, f"plugin {plugin.plugin} finds no NPU in an Android app", plugin.path,
+            "it lists /dev, which no app may: nothing runs on the NPU, and a session falls back to the CPU",
+            f"ship com.qualcomm.qti:onnxruntime-android-qnn:{fitting}, or later ones",
+        )  # fmt: skip
     contexts = [model for model in package.inspector.models if model.qairt]
     newer = [model for model in contexts if qairt and numbers_of(model.qairt) > numbers_of(qairt)]
     # What has the options of the newest release that is known may be a later one.
@@ -339,5 +363,5 @@ def _listed(texts: object) -> str:
 
 RULES: tuple[Callable[[Package], Iterator[Finding]], ...] = (
     _pages, _in_archive, _same_path, _two_runtimes, _other_release, _missing_runtime, _telemetry, _processors, _models,
-    _custom_operators, _for_linux, _qnn, _plugins, _java, _app_store, _abi_gap,
+    _external, _custom_operators, _for_linux, _qnn, _qnn_contexts, _plugins, _java, _app_store, _abi_gap,
 )  # fmt: skip
