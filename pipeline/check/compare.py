@@ -61,7 +61,9 @@ class OutputCheck(msgspec.Struct, frozen=True, kw_only=True):
     unequal: int | None = None
     """Of class numbers, indices and truth values: how many elements differ; `max_rel_error` is their share."""
     ties: int = 0
-    """So many of them differ where the original's two best scores are as near as rounding."""
+    """So many of them differ where the original's two best scores are as near as rounding. Of rows that are sorted by a
+    score: so many have another place, or are others, for the same reason.
+    """
 
     @property
     def failed(self) -> bool:
@@ -243,6 +245,8 @@ def compare_outputs(
             continue
         if check is None:
             check = _compared(name, expected, actual[name], tolerance)
+            if check.failed:
+                check = _at_ties(check, expected, actual[name], tolerance)
             if check.failed and name in tolerance.unsteady:
                 why = "the original model's own output changes as much when its inputs change by a rounding error"
                 check = msgspec.structs.replace(check, unknown=True, reason=f"{why}; {check.reason}")
@@ -260,8 +264,27 @@ def compare_outputs(
                 check = msgspec.structs.replace(check, reason=f"cannot judge on {tolerance.data}: {check.reason}")
             check = msgspec.structs.replace(check, random_inputs=tolerance.random_inputs)
         scale = name in original and tolerance.categories_of(name, expected) is None
-        sqnr = sqnr_db(original[name], actual[name]) if scale else msgspec.UNSET
+        sqnr = _ranked_sqnr_db(original[name], actual[name], tolerance) if scale else msgspec.UNSET
         yield msgspec.structs.replace(check, sqnr_db=sqnr, constants=tolerance.constants)
+
+
+def _at_ties(check: OutputCheck, expected: Array, given: Array, tolerance: Tolerance) -> OutputCheck:
+    """The check again of rows that are sorted by a score and have other places where scores tie; else as it is."""
+    from pipeline.check import ranked_rows  # which equal outputs need for nothing
+
+    rows = ranked_rows.matched_rows(expected, given, tolerance.max_relative_error)
+    if rows is None:
+        return check
+    again = _compared(check.output, rows.original, rows.actual, tolerance)
+    return msgspec.structs.replace(again, ties=rows.moved + rows.others) if not again.failed else check
+
+
+def _ranked_sqnr_db(original: Array, actual: Array, tolerance: Tolerance) -> float | msgspec.UnsetType | None:
+    """Signal to noise; of rows that are sorted by a score, of those that stand for each other."""
+    from pipeline.check import ranked_rows
+
+    rows = ranked_rows.matched_rows(original, actual, tolerance.max_relative_error)
+    return sqnr_db(rows.original, rows.actual) if rows else sqnr_db(original, actual)
 
 
 DEAD = "leave the layers that make it float (`keep_float` of the model in the config), or ship float or half precision"

@@ -201,6 +201,7 @@ def check_numbers(check: OutputCheck) -> str:
         f"max abs {error_size(check.max_abs_error)}{limit}, max rel {error_size(check.max_rel_error)}, "
         f"cosine {DASH if check.cosine is None else format(check.cosine, '.7g')}, top-1 {share(check.top1_agreement)}"
         + "".join(f", {text}" for text in (from_float([check]), from_simulator([check])) if text)
+        + (f", {check.ties} rows sorted otherwise where their scores tie" if check.ties else "")
     )
 
 
