@@ -11,9 +11,12 @@ from pipeline.features.app.inspection import Inspector
 WHOLE = frozenset({"APK", "APK set", "AAB", "IPA"})
 """Packages to which nothing is added before they run."""
 
+BY_NAME = {".apk": "APK", ".aab": "AAB", ".aar": "AAR", ".ipa": "IPA"}
+"""What a package is that lacks the files of its kind, such as a manifest."""
+
 
 def kind_of(path: Path, names: set[str]) -> str:
-    """What a package is, by the files that only one kind has; "" for a plain folder or ZIP."""
+    """What a package is, by the files that only one kind has, else by its name; "" for a plain folder or ZIP."""
     heads = {name.partition("/")[0] for name in names}
     rows = (
         ("AAB", "BundleConfig.pb" in names),
@@ -25,7 +28,7 @@ def kind_of(path: Path, names: set[str]) -> str:
         ("wheel", any(head.endswith(".dist-info") for head in heads)),
         ("APK set", "toc.pb" in names or ("manifest.json" in names and any(head.endswith(".apk") for head in heads))),
     )
-    return next((kind for kind, matches in rows if matches), "")
+    return next((kind for kind, matches in rows if matches), BY_NAME.get(path.suffix.lower(), ""))
 
 
 class Package:

@@ -109,6 +109,16 @@ def test_a_model_with_weights_beside_it_has_no_path_as_an_asset(tmp_path: Path) 
     assert found(tmp_path, copied, "copied.apk") == []
 
 
+@pytest.mark.parametrize(
+    ("name", "severity"), [("a.apk", "error"), ("A.IPA", "error"), ("a.aar", "warning"), ("a.zip", "warning")]
+)
+def test_a_package_without_the_files_of_its_kind_is_what_its_name_says(
+    name: str, severity: str, tmp_path: Path
+) -> None:
+    (row,) = inspected(package(tmp_path / name, {"m.onnx": external("m.data")[0]}))["findings"]
+    assert (row["rule"], row["severity"]) == ("external-data", severity)
+
+
 def test_parts_of_an_app_have_one_folder_of_assets(tmp_path: Path) -> None:
     model, data = external("m.data")
     members = {
