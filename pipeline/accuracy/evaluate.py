@@ -23,7 +23,7 @@ from pipeline.core.progress import Progress
 from pipeline.core.providers import QNN
 from pipeline.core.workers import Task, TaskOutcome, memory_budget, run_tasks, still_at_work, time_limit
 from pipeline.dataset import Array, Dataset, Sample, TensorInfo, overlap, samples
-from pipeline.dataset.guess import states_of
+from pipeline.dataset.states import states_of
 from pipeline.model.onnx_model import load_model, prepare_model
 from pipeline.model.random_numbers import random_outputs
 from pipeline.model.session import (

@@ -40,7 +40,8 @@ from pipeline.core.ort_session import first_line, ort_errors
 from pipeline.core.workers import still_at_work
 from pipeline.dataset import Dataset, Sample, TensorInfo, first_sample, samples
 from pipeline.dataset.files import write_tensor
-from pipeline.dataset.guess import blame_dimensions, complete_data, states_of
+from pipeline.dataset.guess import blame_dimensions, complete_data
+from pipeline.dataset.states import states_of
 from pipeline.model.edit import attribute, copied
 from pipeline.model.onnx_model import LoadedModel, load_model, prepare_model
 from pipeline.model.ort_format import OrtModel, read_artifact

@@ -4,13 +4,10 @@ import json
 import math
 import re
 import time
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from difflib import SequenceMatcher
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -21,11 +18,12 @@ from pipeline.core.errors import ConfigError, ModelError, PipelineError
 from pipeline.core.ort_session import load_session, ort_errors, session_options
 from pipeline.dataset import Dataset, TensorInfo, check_data, first_sample, samples, sizes_in
 from pipeline.dataset.files import write_tensor
+from pipeline.dataset.states import STATE, caches_of, states_of
 from pipeline.dataset.values import LENGTH, full_lengths
-from pipeline.model.edit import all_nodes, subgraphs
 from pipeline.model.guards import check_structure
 from pipeline.model.onnx_model import LoadedModel, load_model, optional_inputs, prepare_model
 from pipeline.model.ort_format import TensorType, read_artifact
+from pipeline.model.reads import Reads
 from pipeline.model.session import ASKED, OPTIMIZED, open_session, refused, run_session
 from pipeline.model.signature import (
     OpenAxis,
@@ -42,65 +40,9 @@ if TYPE_CHECKING:
     import onnx
 
 
-PASSING = frozenset({"Cast", "Identity", "Unsqueeze", "Squeeze", "Reshape", "Flatten", "Clip"})
-"""Operators behind which a value is still the input's, in another type or shape."""
-STATE = re.compile(r"state|hidden|cell|cache|past|(^|[^a-z])[hc](_?[0n0-9]+)?($|[^a-z])", re.IGNORECASE)
-ACTIVATIONS = re.compile(r"hidden_states|(encoder|last|image|pooled|context)_", re.IGNORECASE)
-"""Names that exporters give to features of a sequence, which are no states of a stream."""
-RECURRENT = frozenset({"LSTM", "GRU", "RNN", "DynamicQuantizeLSTM", "AttnLSTM"})
-"""ONNX's own, and ONNX Runtime's, which have the same initial and last states: `quantize_dynamic` makes the first."""
-GATES = frozenset({"Sigmoid", "HardSigmoid"})
-"""What decides in a recurrent operator that was exported as its nodes how much of a state stays."""
-INITIAL_STATES = (5, 6)
-"""Inputs of recurrent operators that their states begin with (RNN has no second)."""
-CARRYING = PASSING | {"Slice", "Split", "Gather", "Transpose", "Concat", "StridedSlice"}
-"""Operators behind which a state is still one, in part or with others."""
-ALIKE = 0.6
-"""Names of a state and its successor have so much in common, as `h0` and `hn` after what only says which is which."""
-SIDES_OF_NAMES = re.compile(
-    r"key_values|input|output|new|next|prev|past|present|updated|in|out|[^a-z0-9]", re.IGNORECASE
-)
 RATE = re.compile(r"^sr$|sampl\w*_rate", re.IGNORECASE)
 MASK = re.compile(r"mask", re.IGNORECASE)
 BATCH = re.compile(r"batch|^(n|b|bs)$", re.IGNORECASE)
-
-
-class Reads:
-    """Who reads which value, in the main graph and in the bodies inside it; looked up when it is asked for."""
-
-    def __init__(self, model: "onnx.ModelProto") -> None:
-        self.model = model
-
-    @cached_property
-    def constants(self) -> "dict[str, onnx.TensorProto]":
-        """Tensors that are in the file, by name."""
-        found: dict[str, onnx.TensorProto] = {}
-        for graph in subgraphs(self.model.graph):
-            found.update((tensor.name, tensor) for tensor in graph.initializer)
-            for node in graph.node:
-                if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
-                    found[node.output[0]] = node.attribute[0].t
-        return found
-
-    @cached_property
-    def readers(self) -> "Mapping[str, list[tuple[onnx.NodeProto, int]]]":
-        """Nodes by the values that they read, with the slot."""
-        found: dict[str, list[tuple[onnx.NodeProto, int]]] = defaultdict(list)
-        for node in all_nodes(self.model.graph):
-            for slot, name in enumerate(node.input):
-                found[name].append((node, slot))
-        return found
-
-    def of(self, name: str) -> Iterator[tuple["onnx.NodeProto", int]]:
-        """Nodes that read a value, also behind operators that only pass it on, with the slot they read it in."""
-        seen, names = {name}, [name]
-        while names:
-            current = names.pop()
-            for node, slot in self.readers[current]:
-                yield node, slot
-                if node.op_type in PASSING and slot == 0 and node.output[0] not in seen:
-                    seen.add(node.output[0])
-                    names.append(node.output[0])
 
 
 def metadata_size(model: "onnx.ModelProto") -> tuple[int, int] | None:
@@ -125,97 +67,6 @@ def connected_size(reads: Reads, name: str) -> int | None:
             transposed = any(a.name == "transB" and a.i for a in node.attribute)
             return int(weight.dims[1 if transposed else 0])
     return None
-
-
-class _StatePair(NamedTuple):
-    """An output and the input whose next value it may be, with how much speaks for it."""
-
-    likeness: float
-    output: str
-    input: str
-
-
-def states_of(model: "onnx.ModelProto", takes: Sequence[TensorInfo]) -> dict[str, str]:
-    """Outputs that look like the next value of an input, with that input: states of a stream.
-
-    An input and an output of one type and shape, where a recurrent operator begins with the one and ends with the
-    other, or where both are called states by like names. Names alone say nothing: an encoder's hidden states are
-    features, and an image of the input's size is no state.
-    """
-    reads, gates, ends = Reads(model), set[str](), set[str]()
-    if len(takes) > 1 and len(model.graph.output) > 1:  # else it is what the model is about
-        gates = {name for node in model.graph.node if node.op_type in GATES for name in node.output}
-        ends = _recurrent_ends(model, gates)
-    pairs: list[_StatePair] = []
-    for info in takes:
-        if info.dtype is None or not info.dtype.value.startswith("float") or info.shape is None:
-            continue
-        begins = bool(ends) and _begins(reads, info.name, gates)
-        for output in tensor_infos(model.graph.output):
-            if output.dtype is not info.dtype or not _alike(info.shape, output.shape):
-                continue
-            likeness = SequenceMatcher(None, _stem(info.name), _stem(output.name)).ratio()
-            if begins and output.name in ends:
-                pairs.append(_StatePair(1 + likeness, output.name, info.name))
-            elif likeness >= ALIKE and _called_state(info.name) and _called_state(output.name):
-                pairs.append(_StatePair(likeness, output.name, info.name))
-    states: dict[str, str] = {}
-    for pair in sorted(pairs, key=lambda pair: -pair.likeness):  # of equal ones the first
-        if pair.output not in states and pair.input not in states.values():
-            states[pair.output] = pair.input
-    return states
-
-
-def _called_state(name: str) -> bool:
-    return bool(STATE.search(name) or name.lower().startswith("present")) and not ACTIVATIONS.search(name)
-
-
-def _stem(name: str) -> str:
-    """A name without what says only that it goes in or comes out: past_key.0 and present_key.0 are both key0."""
-    return SIDES_OF_NAMES.sub("", name.lower()) or name.lower()
-
-
-def _alike(shape: Sequence[int | str | None], other: Sequence[int | str | None] | None) -> bool:
-    """Whether two shapes can be the same: sizes that are known are equal, and so are names of sizes."""
-    if other is None:
-        return True
-    return len(shape) == len(other) and not any(
-        type(size) is type(beside) and size != beside for size, beside in zip(shape, other, strict=True)
-    )
-
-
-def _begins(reads: Reads, name: str, gates: AbstractSet[str]) -> bool:
-    """Whether a recurrent operator begins with an input or a part of it, or a gate lets it through, as in its nodes."""
-    seen, names = {name}, [name]
-    while names:
-        current = names.pop()
-        for node, _ in reads.readers[current]:
-            slots = [slot for slot, read in enumerate(node.input) if read == current]
-            if node.op_type in RECURRENT and set(slots) & set(INITIAL_STATES):
-                return True
-            if node.op_type == "Mul" and not gates.isdisjoint(node.input):
-                return True
-            if node.op_type in CARRYING:
-                fresh = [output for output in node.output if output not in seen]
-                seen.update(fresh)
-                names += fresh
-    return False
-
-
-def _recurrent_ends(model: "onnx.ModelProto", gates: AbstractSet[str]) -> set[str]:
-    """Values with the last states of recurrent operators in them, or of what a gate let through and was added to."""
-    ends, let_through = set[str](), set[str]()
-    for node in model.graph.node:  # in the order in which they run
-        if node.op_type in RECURRENT:
-            ends.update(name for name in node.output[1:] if name)
-        elif node.op_type == "Mul" and not gates.isdisjoint(node.input):
-            let_through.update(node.output)
-        else:
-            whole = node.op_type in ("Add", "Concat")  # else the first input is what is carried
-            parts = let_through if node.op_type == "Add" else ends if node.op_type in CARRYING else set()
-            if not parts.isdisjoint(node.input if whole else node.input[:1]):
-                ends.update(node.output)
-    return ends
 
 
 def guess_values(model: "onnx.ModelProto", takes: Sequence[TensorInfo]) -> dict[str, tuple[InputValue, str]]:
@@ -527,11 +378,16 @@ class Guess(msgspec.Struct, frozen=True, kw_only=True):
     optional: tuple[str, ...] = ()
     """Inputs with a value in the file, which artifacts have as constants."""
     states: dict[str, str] = {}
+    growing: tuple[str, ...] = ()
+    """Dimensions that have another size in the output which looks like the input's next value, and what follows them: a
+    file in which one is fixed makes a single step.
+    """
 
     @property
     def to_fix(self) -> dict[str, int]:
-        """The sizes to convert the model with: all, or those given alone where it is not fixable."""
-        return {name: size for name, size in self.dimensions.items() if self.fixable or self.reasons[name] == GIVEN}
+        """The sizes to convert the model with: those given, and all that do not grow where it is fixable."""
+        left = self.growing if self.fixable else self.dimensions
+        return {k: size for k, size in self.dimensions.items() if k not in left or self.reasons[k] == GIVEN}
 
 
 def guess_inputs(source: SourceModel, dimensions: dict[str, int], data: Dataset, work_folder: str) -> Guess:
@@ -566,25 +422,21 @@ def guess_inputs(source: SourceModel, dimensions: dict[str, int], data: Dataset,
                 named.setdefault(name, set()).add(int(sample.inputs[group[0].input].shape[group[0].axis]))
         same = {name: sizes.pop() for name, sizes in named.items() if len(sizes) == 1}
         reasons = guess.reasons | dict.fromkeys(same, DATA)
-        return msgspec.structs.replace(guess, dimensions=dimensions | same, reasons=reasons)
+        guess = msgspec.structs.replace(guess, dimensions=dimensions | same, reasons=reasons)
+        return _stepped(guess, prepared, takes, data)
     guessed = {k: v for k, v in guess_values(prepared.proto, takes).items() if k not in data.inputs}
     values = {name: value for name, (value, _) in guessed.items()}
     reasons = guess.reasons | {name: reason for name, (_, reason) in guessed.items()}
     data = msgspec.structs.replace(data, inputs=values | data.inputs)
     guess = msgspec.structs.replace(guess, values=values, reasons=reasons)
     if not axes:
-        return msgspec.structs.replace(guess, states=_that_repeat(guess.states, prepared, takes, data))
-    sized, why = _first_that_runs(open_session(prepared, ASKED), prepared.proto, takes, axes, data, source.name)
+        return _stepped(guess, prepared, takes, data)
+    session = open_session(prepared, ASKED)
+    sized, why = _first_that_runs(session, prepared.proto, takes, axes, data, source.name, dimensions)
     if not sized:
         names = tuple(n for group, choices in units(prepared.proto, takes, axes) for n in group if choices[0][1] != ONE)
         return msgspec.structs.replace(guess, missing=names or tuple(names_of(axes)), why=why)
     sizes = dimensions | {name: size for name, (size, _) in sized.items()}
-    fixed = prepare_model(loaded, sizes)
-    try:  # whether it can be optimized, and still runs, when its dimensions are fixed to these sizes
-        open_session(fixed, OPTIMIZED)
-        fixable = not _refusal(open_session(fixed, ASKED), own_inputs(fixed.proto), {}, data)
-    except ModelError:
-        fixable = False
     reasons |= {name: reason for name, (_, reason) in sized.items()}
     # Lengths are filled in by themselves too, but which axis they are of is plain only while it is open
     by_axis = resolve_dimensions(guess.inputs, sizes, source.name)
@@ -592,38 +444,68 @@ def guess_inputs(source: SourceModel, dimensions: dict[str, int], data: Dataset,
     lengths = {name: size for name, size in full_lengths(guess.inputs, arrays).items() if name not in data.inputs}
     reasons |= dict.fromkeys(lengths, "the full length")
     values |= lengths
+    guess = msgspec.structs.replace(guess, dimensions=sizes, values=values, reasons=reasons)
     in_sizes = msgspec.structs.replace(data, sizes=data.sizes | by_axis)
-    return msgspec.structs.replace(
-        guess, dimensions=sizes, values=values, reasons=reasons, fixable=fixable,
-        states=_that_repeat(guess.states, prepared, takes, in_sizes),
-    )  # fmt: skip
+    guess = _stepped(guess, prepared, takes, in_sizes)
+    fixed = prepare_model(loaded, guess.to_fix)
+    try:  # whether it can be optimized, and still runs, when its dimensions are fixed to these sizes
+        open_session(fixed, OPTIMIZED)
+        fixed_takes = own_inputs(fixed.proto)
+        open_sizes = {axis.key: by_axis[axis.key] for axis in open_axes(fixed_takes) if axis.key in by_axis}
+        fixable = not _refusal(open_session(fixed, ASKED), fixed_takes, open_sizes, data)
+    except ModelError:
+        fixable = False
+    return msgspec.structs.replace(guess, fixable=fixable)
 
 
-def _that_repeat(
-    states: Mapping[str, str], prepared: LoadedModel, takes: Sequence[TensorInfo], data: Dataset
-) -> dict[str, str]:
-    """The states whose size is the same after an inference; none where the model does not run."""
-    if not states:
-        return {}
+def _stepped(guess: Guess, prepared: LoadedModel, takes: Sequence[TensorInfo], data: Dataset) -> Guess:
+    """With the states whose size is the same after an inference, and the dimensions whose size it changed.
+
+    None of either where the model does not run.
+    """
+    caches = caches_of(prepared.proto, takes) | guess.states
+    if not caches:
+        return guess
     try:
-        feeds = first_sample(data, takes).inputs
-        outputs = run_session(open_session(prepared, ASKED), feeds, prepared.source.name)
+        feeds, session = first_sample(data, takes).inputs, open_session(prepared, ASKED)
+        outputs = run_session(session, feeds, prepared.source.name)
     except (ModelError, ConfigError):
-        return {}
-    return {output: name for output, name in states.items() if outputs[output].shape == feeds[name].shape}
+        return msgspec.structs.replace(guess, states={})
+    states = {output: name for output, name in guess.states.items() if outputs[output].shape == feeds[name].shape}
+    after = {output.name: output.shape or () for output in tensor_infos(prepared.proto.graph.output)}
+    names = names_of(open_axes(takes))
+    keys = {axis.key: name for name, axes in names.items() for axis in axes}
+    growing = set[str]()
+    for output, name in caches.items():
+        pairs = enumerate(zip(feeds[name].shape, outputs[output].shape, strict=False))
+        changed = [axis for axis, (size, beside) in pairs if size != beside]
+        if outputs[output].ndim == feeds[name].ndim and len(changed) == 1 and f"{name}[{changed[0]}]" in keys:
+            growing |= {keys[f"{name}[{changed[0]}]"], str(after[output][changed[0]])}
+    with_it = [name for name in names if name in growing or not growing.isdisjoint(sum_parts(name) or ())]
+    sizes = {axis.key: feeds[axis.input].shape[axis.axis] + (keys[axis.key] in with_it) for axis in open_axes(takes)}
+    if with_it and not data.test_data and _refusal(session, takes, sizes, data):  # one step is all that it makes
+        with_it = []
+    reasons = {name: f"{guess.reasons[name]}; left open, as it grows with each step" for name in with_it
+               if guess.reasons.get(name, GIVEN) != GIVEN}  # fmt: skip
+    return msgspec.structs.replace(guess, states=states, growing=tuple(with_it), reasons=guess.reasons | reasons)
 
 
 def _first_that_runs(
     session: Any, model: "onnx.ModelProto", takes: Sequence[TensorInfo], axes: Sequence[OpenAxis], data: Dataset,
-    where: str,
+    where: str, given: Mapping[str, int] = MappingProxyType({}),
 ) -> tuple[dict[str, tuple[int, str]], str]:  # fmt: skip
-    """The likeliest sizes that the model runs with, by name with the reason; or none, and why not."""
+    """The likeliest sizes that the model runs with, by name with the reason; or none, and why not.
+
+    Sizes that were `given` are parts of sums, too.
+    """
+    names = names_of(axes)
     deadline = time.monotonic() + PATIENCE_SECONDS
     why = ""
     for number, sizes in enumerate(assignments(units(model, takes, axes))):
         if number >= MOST_TRIALS or time.monotonic() > deadline:
             break
-        whole = with_sums({name: size for name, (size, _) in sizes.items()}, list(names_of(axes)))
+        solved = with_sums({**given, **{name: size for name, (size, _) in sizes.items()}}, list(names))
+        whole = {name: size for name, size in solved.items() if name in names}
         why = _refusal(session, takes, resolve_dimensions(takes, whole, where), data)
         if not why:
             return {name: sizes.get(name, (size, "a sum")) for name, size in whole.items()}, ""
@@ -661,7 +543,7 @@ def complete_data(loaded: LoadedModel, dimensions: Mapping[str, int], data: Data
     if all(axis.key in of_data for axis in axes):
         return msgspec.structs.replace(whole, sizes=data.sizes | of_data)
     session, where = session or open_session(prepared, ASKED), loaded.source.name
-    sized, why = _first_that_runs(session, prepared.proto, takes, axes, whole, where)
+    sized, why = _first_that_runs(session, prepared.proto, takes, axes, whole, where, dimensions)
     if not sized:
         error = no_size(loaded.source.name, list(names_of(axes)), why)
         raise blame_dimensions(loaded, dimensions, data, error) from error

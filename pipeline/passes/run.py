@@ -20,7 +20,8 @@ from pipeline.core.files import copy_file, make_folder, scratch, sha256_of, sour
 from pipeline.core.progress import NoProgress, Progress
 from pipeline.core.workers import Task, needed_bytes, note, run_tasks, still_at_work, time_limit
 from pipeline.dataset import Dataset, TensorInfo, first_sample, samples
-from pipeline.dataset.guess import complete_data, states_of
+from pipeline.dataset.guess import complete_data
+from pipeline.dataset.states import states_of
 from pipeline.model.guards import check_structure
 from pipeline.model.onnx_model import LoadedModel, content_digest, load_model, prepare_model, range_digests
 from pipeline.model.session import (

@@ -22,9 +22,9 @@ from pipeline.dataset.guess import (
     guess_values,
     inputs_of_file,
     make_feeds,
-    states_of,
     with_sums,
 )
+from pipeline.dataset.states import states_of
 from pipeline.dataset.values import full_lengths
 from pipeline.model.signature import own_inputs
 from pipeline.model.sources import SourceModel
@@ -219,6 +219,46 @@ def test_a_state_has_an_output_of_its_own(why: str) -> None:
     assert states_of(made, own_inputs(made)) == states
     zeros = [name for name, (value, _) in guess_values(made, own_inputs(made)).items() if value == 0.0]
     assert zeros == list(states.values())
+
+
+def decoder(past: str, after: str, mask: int | str, read: str = "m = ReduceSum (mask)") -> onnx.ModelProto:
+    """A decoder's step: a cache that has one more row afterwards, and a mask over both."""
+    nodes = parsed_nodes(f"present_key = Concat <axis = 1> (past_key, x)  {read}  y = Add (present_key, m)")
+    inputs: dict[str, tuple[int, Dims]] = {
+        "past_key": (1, ["batch", past, 4]), "x": (1, ["batch", 1, 4]), "mask": (1, ["batch", mask, 1])
+    }  # fmt: skip
+    made = model(nodes, inputs)
+    made.graph.output.append(helper.make_tensor_value_info("present_key", 1, ["batch", after, 4]))
+    return made
+
+
+@pytest.mark.parametrize(
+    "names",
+    [("past", "total", "total"), ("past", "past + 1", "past + 1"), ("p", "present_dim", "p + 1"), ("p", "", "p + 1")],
+)
+def test_what_grows_with_each_step_stays_open(names: tuple[str, str, str], tmp_path: Path) -> None:
+    found = guess(tmp_path, decoder(*names))
+    assert (found.fixable, found.to_fix) == (True, {"batch": 1})
+    assert set(found.growing) == {names[0], names[2]}
+    assert found.reasons[names[0]].endswith("grows with each step")
+
+
+def test_what_grows_is_fixed_where_its_size_is_given(tmp_path: Path) -> None:
+    assert guess(tmp_path, decoder("p", "q", "p + 1"), p=5).to_fix == {"batch": 1, "p": 5, "p + 1": 6}
+
+
+def test_what_grows_in_test_data_stays_open(tmp_path: Path) -> None:
+    past, x, mask = (np.ones((1, rows, columns), np.float32) for rows, columns in ((3, 4), (1, 4), (4, 1)))
+    np.savez(tmp_path / "data.npz", past_key=past, x=x, mask=mask)
+    onnx.save(decoder("past", "total", "total"), tmp_path / "m.onnx")
+    data = Dataset(test_data=str(tmp_path / "data.npz"))
+    assert guess_inputs(SourceModel(path=str(tmp_path / "m.onnx")), {}, data, str(tmp_path)).to_fix == {"batch": 1}
+
+
+def test_a_cache_that_makes_one_step_alone_gets_its_size(tmp_path: Path) -> None:
+    """By its mask, whose size the file fixes."""
+    found = guess(tmp_path, decoder("past", "total", 17, "m = Identity (mask)"))
+    assert (found.growing, found.to_fix) == ((), {"batch": 1, "past": 16})
 
 
 @pytest.mark.parametrize("why", GUESSES)
