@@ -192,9 +192,10 @@ def opened(bundle: Path, folder: Path, libraries: Path, chip: str, given: Path) 
     ("chip", "reason"),
     [
         ("SM8650-AC", "qnn+SM8650: [libonnxruntime_providers_qnn.so, libQnnHtp.so, libQnnSystem.so] not in "),
+        ("SM8650P", "qnn+SM8650: [libonnxruntime_providers_qnn.so, libQnnHtp.so, libQnnSystem.so] not in "),
         ("SM8550", "qnn: nothing was compiled for the NPU of SM8550"),
     ],
-    ids=["no plugin", "another chip"],
+    ids=["no plugin", "a variant", "another chip"],
 )
 def test_the_code_of_a_bundle_with_contexts_opens_the_cpu_here_and_says_why(
     tmp_path: Path, chip: str, reason: str

@@ -164,9 +164,10 @@ def _ones(tmp_path: Path) -> Path:
     ("chip", "reason"),
     [
         ("SM8650-AC", "qnn+SM8650: libonnxruntime_providers_qnn.so is not in "),
+        ("SM8650P", "qnn+SM8650: libonnxruntime_providers_qnn.so is not in "),
         ("SM8550", "qnn: nothing was compiled for the NPU of [QTI SM8550, SM8550], arm64-v8a, API level 34"),
     ],
-    ids=["no plugin", "another chip"],
+    ids=["no plugin", "a variant", "another chip"],
 )
 def test_a_device_without_the_npu_opens_the_next_row_and_says_why(
     tmp_path: Path, ones: Path, chip: str, reason: str

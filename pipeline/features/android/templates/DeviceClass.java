@@ -36,8 +36,9 @@ public final class DeviceClass {
     public static DeviceClass ofThisDevice() {
         Set<String> chips = new HashSet<>();
         if (Build.VERSION.SDK_INT >= 31 && !"unknown".equals(Build.SOC_MODEL)) {
-            // Letters of a variant may follow, as in SM8550-AC.
-            for (String model : new String[] {Build.SOC_MODEL, Build.SOC_MODEL.split("-")[0]}) {
+            // Letters of a variant may follow, as in SM8550-AC and SM8750P.
+            String chip = Build.SOC_MODEL.split("-")[0].replaceFirst("^(SM[0-9]+)[A-Z]+$", "$1");
+            for (String model : new String[] {Build.SOC_MODEL, chip}) {
                 chips.addAll(Arrays.asList(model, Build.SOC_MANUFACTURER + " " + model));
             }
         } else {
