@@ -179,11 +179,21 @@ def opened(names: Sequence[str], wait_seconds: float = 0.0, waiting: Waiting | N
         if not devices:
             raise MissingError(
                 "no device is ready",
-                where=", ".join(names),
-                why="; ".join(f"{skipped.device}: {skipped.text}" for skipped in unusable) or "none is connected",
+                where=_few(names, ", "),
+                why=_few([f"{skipped.device}: {skipped.text}" for skipped in unusable], "; ") or "none is connected",
                 remedy="`ort-mobile devices` says what each one needs; `ort-mobile run --convert-only` needs none",
             )
         yield devices, facts, tuple(unusable)
+
+
+MOST_NAMED = 5
+"""Devices that a message names: a lab has thousands."""
+
+
+def _few(texts: Sequence[str], between: str) -> str:
+    """The first of them, and how many more there are."""
+    more = len(texts) - MOST_NAMED
+    return between.join(texts[:MOST_NAMED]) + (f"{between}and {more:,} more" if more > 0 else "")
 
 
 def _open(name: str, stack: contextlib.ExitStack, waiting: Waiting) -> tuple[Device, DeviceFacts] | Skipped:

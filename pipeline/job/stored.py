@@ -228,8 +228,9 @@ def _own(store: "Store", folder: Path | None, database: str | None, names: Seque
     names_here = [name for name in kept.campaigns if name in names]
     url = database or kept.database
     if url is None or lasting(url) == lasting(f"sqlite:///{folder / files.DATABASE}"):
-        return [*(name for name in names if name not in kept.campaigns), *names_here] if kept.campaigns else names
-    if names_here:
+        if names_here or not kept.campaigns:
+            return [*(name for name in names if name not in kept.campaigns), *names_here]
+    elif names_here:
         return names_here
     if len(names) == 1 and not kept.campaigns:
         return names

@@ -84,6 +84,19 @@ def test_in_its_own_file_a_folder_has_the_newest_that_it_worked_on(tmp_path: Pat
     assert list(list_campaigns(tmp_path, None)) == ["a", "b"]
 
 
+def test_a_folder_that_knows_none_of_its_own_file_gets_none_of_another(tmp_path: Path) -> None:
+    """As after a copy of one of the two files from another folder."""
+    with open_store(f"sqlite:///{tmp_path / DATABASE}") as store:
+        store.start(msgspec.structs.replace(CAMPAIGN, id="a"), new_artifacts=[ARTIFACT])
+    keep_campaign(tmp_path, "b", None)
+    with pytest.raises(ConfigError, match="has no campaign of this folder") as caught:
+        stored(tmp_path, None, None)
+    assert "the folder's are: b" in caught.value.why
+    assert stored(tmp_path, None, "a").report.campaign == "a"
+    keep_campaign(tmp_path, "a", None)
+    assert stored(tmp_path, None, None).report.campaign == "a"
+
+
 def test_a_database_alone_has_its_newest_campaign(lab: str, tmp_path: Path) -> None:
     assert read_side(lab).campaign == "b"
     assert read_side(str(tmp_path / "lab.sqlite")).campaign == "b"

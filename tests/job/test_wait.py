@@ -100,6 +100,18 @@ def test_the_wait_ends_and_the_other_devices_go_on(seconds: float) -> None:
             pass
 
 
+def test_of_many_devices_that_are_not_there_a_few_are_named() -> None:
+    names = [f"adb:none{number}@127.0.0.1:1" for number in range(200)]
+    with pytest.raises(MissingError, match="no device is ready") as caught, opened(names):
+        pass
+    assert len(caught.value.text) < 3_000
+    assert "adb:none0@127.0.0.1:1" in caught.value.why
+    assert caught.value.why.endswith("and 195 more")
+    with pytest.raises(MissingError) as caught, opened(names[:2]):
+        pass
+    assert "more" not in caught.value.where
+
+
 def test_a_device_in_use_is_there_only_for_a_job_that_will_wait_for_it() -> None:
     with held("leased:phone"):
         require_devices(["leased:phone"], None, 60)
