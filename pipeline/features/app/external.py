@@ -7,8 +7,8 @@ and a session that is made of bytes has no folder; assets of an Android app lie 
 import itertools
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import PurePosixPath
-from typing import NamedTuple
 
 from pipeline.core.errors import Finding, Severity
 from pipeline.features.app.document import ExternalFile, PackagedModel, finding
@@ -89,22 +89,35 @@ def joined(files: Iterable[ExternalFile | None]) -> tuple[ExternalFile, ...]:
     return tuple(most.values())
 
 
-class PackageFiles(NamedTuple):
+class PackageFiles:
     """The sizes of all files of a package, its kind, and whether it is `whole`: nothing is added before it runs."""
 
-    kind: str
-    whole: bool
-    file_bytes: Mapping[str, int]
+    def __init__(self, kind: str, whole: bool, file_bytes: Mapping[str, int]) -> None:
+        self.android = kind in ANDROID
+        self.whole = whole
+        self.file_bytes = file_bytes
 
     def find(self, place: str) -> str:
         """The file at a path, or at the same one below assets/ in another part of an app; "" for none."""
-        if place in self.file_bytes:
-            return place
-        parts = PurePosixPath(place).parts
-        if self.kind not in ANDROID or ASSETS not in parts:
-            return ""
-        ending = "/".join(("", *parts[parts.index(ASSETS) :]))
-        return next((path for path in self.file_bytes if f"/{path}".endswith(ending)), "")
+        return place if place in self.file_bytes else self._assets.get(_asset(place), "") if self.android else ""
+
+    def named(self, name: str) -> str:
+        """A file with this name in any folder; "" for none."""
+        return self._by_name.get(name, "")
+
+    @cached_property
+    def _assets(self) -> dict[str, str]:
+        return {asset: path for path in self.file_bytes if (asset := _asset(path))}
+
+    @cached_property
+    def _by_name(self) -> dict[str, str]:
+        return {posixpath.basename(path): path for path in self.file_bytes}
+
+
+def _asset(path: str) -> str:
+    """A path from assets/ on, which parts of an app share; "" for others."""
+    _, folder, rest = f"/{path}".partition(f"/{ASSETS}/")
+    return rest if folder else ""
 
 
 def findings(models: Sequence[PackagedModel], package: PackageFiles) -> Iterator[Finding]:
@@ -119,8 +132,7 @@ def _of_file(model: PackagedModel, file: ExternalFile, package: PackageFiles) ->
     found, severity = package.find(place), Severity.ERROR if package.whole else Severity.WARNING
     needs = f"{file.needed_by or 'it'} lies in {file.location}"
     if not found:
-        name = PurePosixPath(file.location).name
-        elsewhere = next((path for path in package.file_bytes if PurePosixPath(path).name == name), "")
+        elsewhere = package.named(posixpath.basename(file.location))
         if elsewhere:
             yield finding(
                 "external-data", severity, "data of this model are not where it looks for them", model.path,
@@ -139,7 +151,7 @@ def _of_file(model: PackagedModel, file: ExternalFile, package: PackageFiles) ->
             "download or export the model and that file again, both of one export (of a Git LFS pointer: `git lfs "
             "pull`), and build the package again",
         )  # fmt: skip
-    elif package.kind in ANDROID and _has_no_path(model.path):
+    elif package.android and _has_no_path(model.path):
         yield finding(
             "external-data", Severity.WARNING, "this model opens by a path alone, and here it has none", model.path,
             f"{needs}, and a session of the bytes of an asset has no folder to look in",
