@@ -9,7 +9,7 @@ it by others) and kernels of the CPU: first and last version (0: the first alone
 x86-64: builds for ARM have kernels of half precision besides.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -200,13 +200,8 @@ class ReleaseTable:
         for domain in sorted(used):
             demands += self._of_opset(domain, _opset(model, domain))
         demands += self._of_types(model)
-        asked = set()
-        for node, types in nodes:
-            kinds = tuple(types(name) for name in (*node.inputs, "", *node.outputs))
-            alike = (node.domain, node.op_type, node.since_version, kinds, *_plain(node).items())
-            if alike not in asked:
-                asked.add(alike)
-                demands += self._of_node(node, types, onnx=_opset(model, "") if onnx else 0)
+        for node, types in _distinct(nodes):
+            demands += self._of_node(node, types, onnx=_opset(model, "") if onnx else 0)
         if onnx:
             demands += self._of_fusions(nodes)
         return tuple({demand.what: demand for demand in reversed(demands)}.values())[::-1]
@@ -220,18 +215,18 @@ class ReleaseTable:
             return ()
         opset = _opset(model, "")
         open_nodes: dict[tuple[str, str, int], Demand] = {}
-        for types, graph in _graphs(model.graph):
-            for node in graph.nodes:
-                operator = self.operator(node.domain, node.op_type)
-                schema = operator.schema(node.since_version) if operator else None
-                if operator and schema and node.op_type not in IN_SESSIONS:
-                    least = self._kernels_of_any(operator, schema, node, types, onnx=opset)
-                    if least != self._kernels(operator, schema, node, types, onnx=opset):
-                        what = f"the types of {node.op_type} '{node.name or first_output(node)}'"
-                        open_nodes.setdefault((node.domain, node.op_type, least), Demand(
-                            kind=DemandKind.KERNEL, what=what, having=least | self.everywhere & ~schema.having
-                        ))  # fmt: skip
-        called = {f"{node.domain}:{node.op_type}" for _, graph in _graphs(model.graph) for node in graph.nodes}
+        nodes = [(node, types) for types, graph in _graphs(model.graph) for node in graph.nodes]
+        for node, types in _distinct(nodes):
+            operator = self.operator(node.domain, node.op_type)
+            schema = operator.schema(node.since_version) if operator else None
+            if operator and schema and node.op_type not in IN_SESSIONS:
+                least = self._kernels_of_any(operator, schema, node, types, onnx=opset)
+                if least != self._kernels(operator, schema, node, types, onnx=opset):
+                    what = f"the types of {node.op_type} '{node.name or first_output(node)}'"
+                    open_nodes.setdefault((node.domain, node.op_type, least), Demand(
+                        kind=DemandKind.KERNEL, what=what, having=least | self.everywhere & ~schema.having
+                    ))  # fmt: skip
+        called = {f"{node.domain}:{node.op_type}" for node, _ in nodes} if model.functions else set()
         functions = (f"what the function {name} consists of" for name in model.functions if name in called)
         return (
             *open_nodes.values(),
@@ -259,9 +254,12 @@ class ReleaseTable:
 
         `version` is that of the opset or the schema, `values` are the node's attributes.
         """
-        operator, bits = self.operator(domain, name), self.bit(release) | sum(self.earlier(release).values())
+        operator = self.operator(domain, name)
         schema = operator.schema(version) if operator else None
         young = schema.young if schema else {}
+        if young.keys().isdisjoint(values):
+            return frozenset()
+        bits = self.bit(release) | sum(self.earlier(release).values())
         return frozenset(
             key for key in young.keys() & values.keys() if bits & ~young[key][0] and _same(values[key], young[key][1])
         )
@@ -479,9 +477,25 @@ def _opset(model: OrtModel, domain: str) -> int:
     return imports.get(domain, imports.get(DEFAULT_DOMAIN, 1) if not domain else 1)
 
 
-def _plain(node: OrtNode) -> dict[str, Any]:
-    """Attributes that are no graphs and no tensors."""
-    return {name: entry.value for name, entry in node.attributes.items() if isinstance(entry.value, int | float | str)}
+def _distinct(nodes: Iterable[tuple[OrtNode, "Types"]]) -> Iterator[tuple[OrtNode, "Types"]]:
+    """The first of all nodes that are alike: in operator, attributes and types of values, by which releases differ.
+
+    Values of types that nobody knows are told apart by their names: one may stand in several places.
+    """
+    asked: set[Hashable] = set()
+    for node, types in nodes:
+        kinds = tuple([types(name) or name for name in (*node.inputs, "", *node.outputs)])
+        values = tuple([(name, _comparable(entry.value)) for name, entry in node.attributes.items()])
+        alike = (node.domain, node.op_type, node.since_version, kinds, values)
+        if alike not in asked:
+            asked.add(alike)
+            yield node, types
+
+
+def _comparable(value: Any) -> Hashable:
+    """An attribute's value; of graphs and tensors, each is its own."""
+    numbers = value if isinstance(value, tuple) else (value,)
+    return value if all(isinstance(number, int | float | str) for number in numbers) else id(value)
 
 
 def _graphs(graph: OrtGraph, outer: Mapping[str, TypeInfo] | None = None) -> Iterator[tuple["Types", OrtGraph]]:

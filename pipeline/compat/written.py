@@ -87,7 +87,7 @@ def _write_nodes(
 ) -> None:
     table = release_table()
     opsets = {plain_domain(entry.domain): entry.version for entry in imports}
-    for node in nodes:
+    for node in (node for node in nodes if node.attribute):
         domain, values = plain_domain(node.domain), {entry.name: _value(entry) for entry in node.attribute}
         unknown = table.unknown_attributes(domain, node.op_type, opsets.get(domain, 1), values, release)
         _leave_out(node, unknown)

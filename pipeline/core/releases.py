@@ -182,4 +182,7 @@ T = TypeVar("T")
 
 def at_release(steps: Sequence[tuple[tuple[int, int], T]], release: tuple[int, int]) -> T:
     """The last row that holds at a release; `steps` ascend and the first holds always."""
-    return next((value for since, value in reversed(steps) if since <= release), steps[0][1])
+    for since, value in reversed(steps):
+        if since <= release:
+            return value
+    return steps[0][1]

@@ -18,13 +18,14 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from device_runner.files import open_regular
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.core.files import REMEDIES
-from pipeline.model.edit import all_nodes, constant_names, copied, keep_only, plain_domain, subgraphs
+from pipeline.model.edit import all_nodes, constant_names, copied, keep_only, plain_domain, subgraphs, texts
 from pipeline.model.guards import MAX_WEIGHT_BYTES, tensor_bytes, unsound
 from pipeline.model.ort_format import (
     CONTENT_ELEMENTS,
@@ -45,7 +46,6 @@ from pipeline.model.sources import SourceModel, Spool
 
 if TYPE_CHECKING:
     import onnx
-    from google.protobuf.message import Message
 
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 MODEL_GRAPH = 7
@@ -316,21 +316,10 @@ def _parsed(data: bytes) -> "onnx.ModelProto":
     except (DecodeError, RecursionError) as error:
         raise ValueError(str(error)) from error
     # A string that is not UTF-8 is given as bytes
-    strange = next((text for text in _texts(proto) if isinstance(text, bytes)), None)
+    strange = next((text for text in texts(proto) if isinstance(text, bytes)), None)
     if strange is not None:
         raise ValueError(f"a name in it is not UTF-8: {strange[:80]!r}")
     return proto
-
-
-def _texts(message: "Message") -> Iterator[str | bytes]:
-    """All strings of a message, but for comments, which nothing reads."""
-    waiting = [message]
-    while waiting:
-        for field, value in waiting.pop().ListFields():
-            if field.type == field.TYPE_MESSAGE:
-                waiting += value if field.is_repeated else (value,)
-            elif field.type == field.TYPE_STRING and field.name != "doc_string":
-                yield from value if field.is_repeated else (value,)
 
 
 def _not_onnx(source: SourceModel, why: str, remedy: str = "") -> ModelError:
@@ -732,6 +721,7 @@ def _node(index: int, proto: "onnx.NodeProto", imports: dict[str, int], file: _F
     )
 
 
+@lru_cache(maxsize=4096)
 def _since(op_type: str, domain: str, opset: int) -> int:
     """The version of the schema; 1 for operators that ONNX does not define, as all of ONNX Runtime's own have."""
     import onnx

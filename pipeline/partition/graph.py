@@ -15,6 +15,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+
 from device_runner.failures import Topic, text_of_message
 from pipeline.core.errors import ModelError
 from pipeline.core.ort_session import load_session, make_session, ort_errors, session_options
@@ -36,8 +38,7 @@ Shape = tuple[int | None, ...]
 """Dimensions; None is a dimension without a value. A shape that is itself None is of unknown rank."""
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(msgspec.Struct, frozen=True, gc=False):
     """Type and shape of one value as ONNX Runtime has them; `dtype` is None when it is no tensor or unknown."""
 
     dtype: str | None = None
@@ -52,8 +53,7 @@ class Value:
 UNKNOWN = Value()
 
 
-@dataclass(frozen=True, slots=True)
-class Constant:
+class Constant(msgspec.Struct, frozen=True):
     """An initializer: its type and dimensions at once, its numbers only when a rule asks for them.
 
     `external` marks data in a file of its own. `int64_field` is False when the numbers are stored as raw bytes, which
@@ -85,8 +85,7 @@ class Edge(NamedTuple):
     producer: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class Node(msgspec.Struct, frozen=True, kw_only=True):
     """One node. `attributes` holds the defaults of the schema too (ep_rules A.5); tensors there are Constants.
 
     `index` orders nodes everywhere (A.8). `domain` is "" for ai.onnx. `implicit_inputs` are the outer values that the
@@ -100,14 +99,17 @@ class Node:
     since_version: int
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    attributes: Mapping[str, Any] = field(default_factory=dict)
+    attributes: Mapping[str, Any] = msgspec.field(default_factory=dict)
     bodies: tuple["Graph", ...] = ()
     implicit_inputs: tuple[str, ...] = ()
 
     @property
     def first_output(self) -> str:
         """The name by which answers call the node: its first output that is not left out."""
-        return next((name for name in self.outputs if name), "")
+        for name in self.outputs:  # asked of every node, for each provider: no generator
+            if name:
+                return name
+        return ""
 
     @property
     def label(self) -> str:
@@ -122,7 +124,7 @@ class Graph:
     `overridable` names initializers that a caller may replace: listed as graph inputs, IR version 4 or later (A.4).
     `outer` is the graph around a body. `opset` is the main graph's import of the default domain (None: not imported).
     `units` keeps the units that it was divided into before, by what they depend on, and `claims` what providers claimed
-    by their settings: one graph is judged many times.
+    by their settings and `copies` how often that has values copied: one graph is judged many times.
     """
 
     nodes: Mapping[int, Node]
@@ -139,6 +141,7 @@ class Graph:
     )
 
     claims: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    copies: dict[object, int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def value(self, name: str) -> Value:
         """Type and shape of a value, here or in an outer graph; UNKNOWN when nothing is known."""
@@ -343,10 +346,17 @@ def _load(data: bytes) -> dict[str, Value]:
         raise refused(error) from error
     values = {}
     for meta in outputs:
-        match = re.fullmatch(r"tensor\((\w+)\)", meta.type)
-        shape = tuple(dim if isinstance(dim, int) and dim >= 0 else None for dim in meta.shape)
-        values[meta.name] = Value(SHORT_BY_ORT.get(match[1], match[1]), shape) if match else UNKNOWN
+        dtype = _tensor_type(meta.type)
+        shape = tuple([dim if isinstance(dim, int) and dim >= 0 else None for dim in meta.shape])
+        values[meta.name] = Value(dtype, shape) if dtype else UNKNOWN
     return values
+
+
+@lru_cache(maxsize=256)
+def _tensor_type(text: str) -> str | None:
+    """The type of elements of `tensor(float)`; None for what is no tensor."""
+    match = re.fullmatch(r"tensor\((\w+)\)", text)
+    return SHORT_BY_ORT.get(match[1], match[1]) if match else None
 
 
 def refused(error: Exception, what: str = "ONNX Runtime cannot load the model") -> ModelError:

@@ -1,6 +1,7 @@
 """Judges one model for a provider: the answers of `ort-mobile partition`."""
 
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 
 import msgspec
@@ -105,8 +106,7 @@ def judge_views(views: Views, settings: Settings, *, simulates: bool = False) ->
 
     shown, ships, model = views.of(settings)
     loaded = views.loaded
-    if loaded:
-        check_computed(loaded, shown, views.source.name)
+    check_computed(views.computed, shown, views.source.name)
     _check_names(views, shown, settings)
     compiler, doubts = "", tuple[str, ...]()
     if settings.rules.by_chip:
@@ -306,6 +306,8 @@ def gains(
     all refused nodes of one operator would give, for every operator that has some. What computes on the CPU (XNNPACK)
     does not group, so nothing cuts there and its partitions are none.
     """
+    if len(provider_claim.claimed) == len(graph.nodes):
+        return (), ()
     waves = _Waves(graph, settings, provider_claim, inside)
     cuts = []
     before = copies_of(graph, settings, provider_claim.claimed, inside)
@@ -343,14 +345,19 @@ class _Waves:
         self.graph, self.settings, self.claimed, self.inside = graph, settings, provider_claim.claimed, inside
         self.units = node_units(graph, settings) if settings.rules.qdq_units else plain_units(graph)
         self.trivial = {index for index, refusal in provider_claim.refusals.items() if refusal.code in TRIVIAL}
-        place = {unit.target.index: position for position, unit in enumerate(self.units)}
-        owner = unit_of_node(self.units)
-        self.producers: list[list[int]] = [[] for _ in self.units]
-        for position, unit in enumerate(self.units):
-            for edge in unit_edges(graph, unit):
-                self.producers[place[owner[edge.consumer].target.index]].append(position)
         claimed = provider_claim.claimed
         self.supported = [u.target.index in claimed or u.target.index in self.trivial for u in self.units]
+
+    @cached_property
+    def producers(self) -> list[list[int]]:
+        """For each unit the positions of those that it reads from."""
+        place = {unit.target.index: position for position, unit in enumerate(self.units)}
+        owner = unit_of_node(self.units)
+        producers: list[list[int]] = [[] for _ in self.units]
+        for position, unit in enumerate(self.units):
+            for edge in unit_edges(self.graph, unit):
+                producers[place[owner[edge.consumer].target.index]].append(position)
+        return producers
 
     def candidates(self) -> list[int]:
         """Refused units that a claimed one feeds, those with most claimed neighbours first."""

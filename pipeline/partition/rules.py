@@ -279,8 +279,12 @@ def copies_of(graph: Graph, settings: Settings, claimed: Container[int], inside:
     if not settings.rules.copies:
         return None
     module = importlib.import_module(settings.rules.rules_module)
-    count: int = module.copies(graph, settings, claimed)
-    return count + inside
+    kept = graph.claims.get(settings)
+    if kept is None or claimed is not kept.claimed:
+        return int(module.copies(graph, settings, claimed)) + inside
+    if settings not in graph.copies:
+        graph.copies[settings] = module.copies(graph, settings, claimed)
+    return graph.copies[settings] + inside
 
 
 def copies_estimated(graph: Graph, settings: Settings, claimed: Container[int]) -> bool:

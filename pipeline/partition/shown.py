@@ -18,6 +18,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from device_runner.build import build_library
 from device_runner.errors import UnavailableError
 from pipeline.core.errors import ModelError
@@ -145,7 +147,7 @@ def _inline_local(model: "ModelProto", protected: Collection[str], names: FreshN
 
 def is_inlined(graph: Graph, node: Node) -> bool:
     """Whether the CPU cannot run a node of the default domain as it stands and uses its function's body."""
-    if node.domain != "":
+    if node.domain != "" or not (node.op_type in NEVER or node.op_type in NOT_F16):
         return False
     first = graph.value(next(iter(node.inputs), ""))
     if node.op_type == "PRelu" and first.dtype:
@@ -387,7 +389,7 @@ def inlined_view(graph: Graph, after: Graph) -> tuple[Graph, frozenset[int]]:
     fresh: dict[int, Node] = {}
     for node in after.nodes.values():
         if (node.op_type, node.outputs) not in nodes_before:
-            fresh[first + len(fresh)] = replace(node, index=first + len(fresh))
+            fresh[first + len(fresh)] = msgspec.structs.replace(node, index=first + len(fresh))
     merged = replace(
         graph,
         nodes=nodes | fresh,
@@ -410,7 +412,8 @@ def predict_load(asked: Iterable[Round], settings: Settings) -> LoadForecast:
 FLOATS = frozenset({1, 10, 16})
 """ONNX's numbers of 32-bit, 16-bit and brain floats."""
 CAST_PREFIX = "InsertedPrecisionFreeCast_"
-INLINED = re.compile(r"_inlfunc_(?P<op>[A-Za-z0-9]+?)(?P<token>_token_\d+)?_")
+INLINED_PREFIX = "_inlfunc_"
+INLINED = re.compile(INLINED_PREFIX + r"(?P<op>[A-Za-z0-9]+?)(?P<token>_token_\d+)?_")
 
 
 def save_basic(loaded: LoadedModel, work_folder: Path) -> LoadedModel:
@@ -438,7 +441,8 @@ def undone_for_provider(saved: "ModelProto", source: "ModelProto") -> "ModelProt
     """
     # Names show inserted Casts and inlined functions; a Cast may have been a CastLike.
     names = (name for node in saved.graph.node for name in (node.name, *node.input, *node.output))
-    if not any(name.startswith(CAST_PREFIX) or INLINED.match(name) for name in names) and not any(
+    made = (name for name in names if name.startswith((CAST_PREFIX, INLINED_PREFIX)))
+    if not any(name.startswith(CAST_PREFIX) or INLINED.match(name) for name in made) and not any(
         node.op_type == "Cast" for node in saved.graph.node
     ):
         return None

@@ -3,10 +3,10 @@
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -97,6 +97,11 @@ class Views:
     def loaded(self) -> LoadedModel | None:
         """The model, of an ONNX file."""
         return None if isinstance(self.subject, Path) else self.subject
+
+    @cached_property
+    def computed(self) -> list[str]:
+        """The values that loading the model computes of constants."""
+        return computed_constants(self.loaded.proto.graph) if self.loaded else []
 
     @property
     def ships(self) -> LoadedModel | None:
@@ -304,14 +309,14 @@ def rewritten(loaded: LoadedModel, proto: "ModelProto", work_folder: Path, name:
     return replace(again, source=loaded.source, outside=loaded.outside)
 
 
-def check_computed(loaded: LoadedModel, shown: Graph, where: str) -> None:
+def check_computed(computed: Collection[str], shown: Graph, where: str) -> None:
     """ModelError for constants that no phone could compute when it loads the model; `shown` has their shapes."""
 
     def size_of(name: str) -> int:
         value = shown.value(name)
         return shaped_bytes(CODES.get(value.dtype or "", 0), [dim or 0 for dim in value.shape or (0,)])
 
-    check_constants(computed_constants(loaded.proto.graph), size_of, where)
+    check_constants(computed, size_of, where)
 
 
 MOST_TRIALS = 12

@@ -5,8 +5,9 @@ nodes are one (C.2 and the supplement by release, part 2), one function for each
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
+
+import msgspec
 
 from pipeline.core.abis import ARM64, X86_64, as_int32, wrapped_sum
 from pipeline.core.providers import NNAPI, XNNPACK
@@ -28,8 +29,7 @@ class UnitValue(NamedTuple):
     zero_point: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unit:
+class Unit(msgspec.Struct, frozen=True, kw_only=True):
     """A target node with the DequantizeLinear, redundant Relu or Clip, and QuantizeLinear nodes that belong to it."""
 
     target: Node
@@ -48,8 +48,7 @@ class Unit:
         return (*self.dqs, self.target, *((self.clip,) if self.clip else ()), *self.qs)
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(msgspec.Struct, frozen=True):
     """One node unit that is judged. Positions are positions among the unit's inputs and outputs (ep_rules C.3)."""
 
     graph: Graph
@@ -590,7 +589,10 @@ def unique_dq(graph: Graph) -> Graph:
     if any(
         new is not old for i, parts in bodies.items() for new, old in zip(parts, graph.nodes[i].bodies, strict=True)
     ):
-        nodes = {i: replace(node, bodies=bodies[i]) if i in bodies else node for i, node in graph.nodes.items()}
+        nodes = {
+            i: msgspec.structs.replace(node, bodies=bodies[i]) if i in bodies else node
+            for i, node in graph.nodes.items()
+        }
         graph = graph.with_nodes(nodes, graph.values)
     nodes, values = dict(graph.nodes), dict(graph.values)
     names, fresh = {node.name for node in nodes.values()}, FreshNames()
@@ -604,10 +606,10 @@ def unique_dq(graph: Graph) -> Graph:
             name = fresh.take(f"{original.name}/duplicated", names)
             names.add(name)
             index = max(nodes) + 1
-            nodes[index] = replace(original, index=index, name=name, outputs=(output,))
+            nodes[index] = msgspec.structs.replace(original, index=index, name=name, outputs=(output,))
             reader = nodes[edge.consumer]
             inputs = tuple(output if slot == edge.input_slot else read for slot, read in enumerate(reader.inputs))
-            nodes[edge.consumer] = replace(reader, inputs=inputs)
+            nodes[edge.consumer] = msgspec.structs.replace(reader, inputs=inputs)
     return graph.with_nodes(nodes, values) if len(nodes) > len(graph.nodes) else graph
 
 

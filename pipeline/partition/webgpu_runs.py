@@ -47,10 +47,10 @@ class GpuFile:
         """The indices of the nodes that run on the GPU."""
         return claim(self.graph, self.settings).claimed
 
-    @property
-    def on_gpu(self) -> Iterator[Node]:
+    @cached_property
+    def on_gpu(self) -> tuple[Node, ...]:
         """Nodes that run on the GPU; those of bodies are asked about by themselves."""
-        return (self.graph.nodes[index] for index in sorted(self.claimed))
+        return tuple([self.graph.nodes[index] for index in sorted(self.claimed)])
 
     def shape(self, node: Node, slot: int) -> tuple[int | None, ...] | None:
         """The shape of an input, be it a constant."""

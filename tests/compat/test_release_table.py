@@ -15,7 +15,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as state
 from device_runner.spec import RunOptions
 from docs.make_releases import differing
 from pipeline.compat.defects import Runtime
-from pipeline.compat.release_table import Operator, release_table
+from pipeline.compat.release_table import Operator, ReleaseTable, release_table
 from pipeline.compat.rules import findings_for, read_artifacts
 from pipeline.compat.written import written_for
 from pipeline.core.errors import Severity
@@ -215,6 +215,23 @@ def test_kernels_of_nodes_that_a_provider_takes_are_told_from_those_of_the_cpu(
     (demand,) = release_table().demands(read_onnx(tmp_path / "m.onnx"), claimed, "nnapi")
     assert demand.what.startswith("has no kernel on the CPU for Where")
     assert demand.taken_by == taker
+
+
+def test_nodes_that_are_alike_are_judged_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    judge, asked = ReleaseTable._kernels, list[str]()
+
+    def counted(*arguments: Any, **options: Any) -> int:
+        asked.append(arguments[3].op_type)
+        return judge(*arguments, **options)
+
+    monkeypatch.setattr(ReleaseTable, "_kernels", counted)
+    rows = "".join(f"t{at} = Relu (t{at - 1})  e{at} = Elu <alpha = {at % 2}.0> (t{at})  " for at in range(1, 9))
+    proto = model(f"t0 = Neg (x)  {rows}  y = Relu (t8)", {"x": TensorProto.FLOAT})
+    onnx.save(onnx.shape_inference.infer_shapes(proto), tmp_path / "m.onnx")
+    read = read_onnx(tmp_path / "m.onnx")
+    assert (release_table().demands(read), release_table().unjudged(read)) == ((), ())
+    each = asked.count("Neg")
+    assert (asked.count("Relu"), asked.count("Elu")) == (each, 2 * each)
 
 
 BODIES = """<ir_version: 10, opset_import: ["": 17, "f": 1]> g (bool c, %s[2] x) => (%s[2] y) {

@@ -129,6 +129,20 @@ def test_reasons_name_the_nearest_kernel(op_type: str, opset: int, reason: str, 
     assert given.claimed == (not reason)
 
 
+def test_the_memories_of_a_graph_are_found_once_for_all_questions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find, asked = webgpu.memories, list[frozenset[int]]()
+
+    def counted(graph: Graph, claimed: frozenset[int]) -> tuple[webgpu.Memory, webgpu.Memory]:
+        asked.append(claimed)
+        return find(graph, claimed)
+
+    monkeypatch.setattr(webgpu, "memories", counted)
+    given = answer_of(one("Relu", [1, 4]), tmp_path)
+    assert (given.copies, len(asked)) == (0, 1)
+
+
 def test_named_nodes_stay_on_the_cpu_and_cost_copies(tmp_path: Path) -> None:
     nodes = parsed_nodes("[first] a = Relu (x)  [second] b = Sigmoid (a)  [third] y = Tanh (b)")
     made = model(nodes, [value("x", (1, 4))], ["y"])
