@@ -41,8 +41,9 @@ def snippet(
     names = {opening.model for opening in opened}
     sizes = sizes_of(manifest.content, target_name)
     sizes = [rows for rows in sizes if names.issuperset(row.model for row in rows)]
-    releases = {row.ort_release for row in manifest.content.ships if row.target == target_name and row.model in names}
-    others = [text for release in sorted(releases) for text in other_release(language, release)]
+    ships = [row for row in manifest.content.ships if row.target == target_name and row.model in names]
+    tested = sorted({(row.ort_release, row.platform) for row in ships})
+    others = [text for release, platform in tested for text in other_release(language, release, platform)]
     code = str(code_for(language, opened, contexts, sizes, others))
     missing = lost(language, opened, sizes)
     files = [opening.file for opening in opened]

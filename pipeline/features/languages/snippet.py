@@ -6,7 +6,7 @@ packages' published interfaces: docs/facts/release_consumers.md, R.10.
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from device_runner.providers import CPU, NNAPI, provider_named
@@ -239,8 +239,8 @@ class Language:
 
     `blank` is a comment's start; `head` comes once, `write` gives the calls that set a way's options. `support` is a
     template that comes once, too, with what opens `contexts`, where it does, and picks sizes; a language without one
-    does neither. `has` says of a provider whether the package can append it. `brings` says which ONNX Runtime the
-    package brings itself, and `pins` is its release where that is one.
+    does neither. `has` says of a provider whether the package can append it. `brings` says by platform which ONNX
+    Runtime the package brings itself, and `pins` its release where that is one; of other platforms it is not known.
     """
 
     title: str
@@ -253,8 +253,8 @@ class Language:
     support: str = ""
     contexts: bool = False
     has: Callable[[str], bool] = lambda _provider: True
-    brings: str = ""
-    pins: str = ""
+    brings: Mapping[str, str] = field(default_factory=dict)
+    pins: Mapping[str, str] = field(default_factory=dict)
 
     def remark(self, text: str) -> Code:
         """A comment on a line of its own."""
@@ -392,15 +392,17 @@ def lost(language: str, opened: Sequence[Opening], sizes: Sequence[Sequence[Mode
     return texts
 
 
-def other_release(language: str, tested: str) -> list[str]:
+def other_release(language: str, tested: str, platform: str) -> list[str]:
     """What a package brings in place of the release that was tested; nothing where it brings none of its own."""
     kind, release = LANGUAGES[language], line_of(tested) if tested else None
-    if not kind.brings or (kind.pins and release == line_of(kind.pins)):
+    pinned = kind.pins.get(platform)
+    if not kind.brings or (pinned and release == line_of(pinned)):
         return []
     tested = f"ONNX Runtime {tested}" if tested else "the release of this bundle"
-    return [
-        f"{kind.brings}, not {tested}, which was tested: build the app with that one, or release for what it brings"
-    ]
+    if brings := kind.brings.get(platform):
+        return [f"{brings}, not {tested}, which was tested: build the app with that one, or release for what it brings"]
+    unknown = f"which ONNX Runtime {kind.title} brings on {platform} is not known here, and {tested} was tested"
+    return [f"{unknown}: look it up in the lock file of the app's pods or packages, and release for that one"]
 
 
 def _provider_lacks(language: Language, options: RunOptions) -> list[str]:
@@ -426,14 +428,18 @@ LANGUAGES: dict[str, Language] = {
         title="onnxruntime-react-native", blank=Code("//"), write=react_native, calls=REACT_NATIVE,
         platforms=("android", "ios"),
         head=Code("import { InferenceSession } from 'onnxruntime-react-native';"),
-        brings="onnxruntime-react-native 1.24.3 takes the newest ONNX Runtime when the app is built "
-        "(latest.integration on Android)",
+        brings={
+            "android": "onnxruntime-react-native 1.24.3 takes the newest ONNX Runtime when the app is built "
+            "(latest.integration)",
+            "ios": "onnxruntime-react-native takes the newest ONNX Runtime when its pods are installed (onnxruntime-c, "
+            "without a release)",
+        },
         lacks=frozenset({"options", "coreml options"}), has=DART_PROVIDERS.__contains__,
     ),
     "flutter": Language(
         title="flutter_onnxruntime", blank=Code("//"), write=flutter, calls=FLUTTER, platforms=("android", "ios"),
         head=Code("import 'package:flutter_onnxruntime/flutter_onnxruntime.dart';"),
-        brings="flutter_onnxruntime 1.8.3 brings ONNX Runtime 1.25.0 on Android", pins="1.25.0",
+        brings={"android": "flutter_onnxruntime 1.8.3 brings ONNX Runtime 1.25.0"}, pins={"android": "1.25.0"},
         lacks=frozenset({"flags", "options", "coreml flags"}), has=DART_PROVIDERS.__contains__,
     ),
     "maui": Language(
