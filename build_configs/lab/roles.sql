@@ -28,15 +28,14 @@ REVOKE SELECT ON lab_blobs FROM ort_mobile_reader;
 -- Tables and views that a later release adds, too: they are the owner's, who runs this.
 ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT SELECT ON TABLES TO ort_mobile_reader, ort_mobile_submitter;
 
--- `lab work`: adds results of the devices that its host has, and repeats what failed there for a passing reason. Leases,
--- jobs, hosts and devices change by functions, which look at the login, the host and its leases.
+-- `lab work`: adds results of the devices that its host has. Leases, jobs, hosts and devices change by functions, which
+-- look at the login, the host and its leases, and so are runs repeated that failed for a passing reason: who may delete
+-- from a table may lock it for everybody.
 GRANT INSERT (campaign_id, spec_id, planned, round, model, variant, device, provider, status, failure_kind, started_at,
   spec, result, checks, prediction, digest, host, started_at_ms, ended_at_ms, median_ns) ON runs TO ort_mobile_agent;
 GRANT INSERT ON latencies TO ort_mobile_agent;
-GRANT USAGE ON SEQUENCE runs_id_seq TO ort_mobile_agent;
-GRANT DELETE ON runs, latencies TO ort_mobile_agent;
-GRANT EXECUTE ON FUNCTION lab_begin, lab_live, lab_take, lab_keep, lab_end, lab_change, lab_end_stage, lab_may_add
-  TO ort_mobile_agent;
+GRANT EXECUTE ON FUNCTION lab_begin(text, text, text), lab_begin(text, text), lab_live, lab_take, lab_keep, lab_end,
+  lab_change, lab_end_stage, lab_may_add, lab_repeat TO ort_mobile_agent;
 
 ALTER TABLE runs ENABLE ROW LEVEL SECURITY;
 DROP POLICY IF EXISTS everybody_reads ON runs;
@@ -44,10 +43,6 @@ CREATE POLICY everybody_reads ON runs FOR SELECT USING (true);
 DROP POLICY IF EXISTS agents_add ON runs;
 CREATE POLICY agents_add ON runs FOR INSERT TO ort_mobile_agent
   WITH CHECK (EXISTS (SELECT FROM lab_jobs j WHERE j.campaign_id = runs.campaign_id));
-DROP POLICY IF EXISTS agents_repeat ON runs;
-CREATE POLICY agents_repeat ON runs FOR DELETE TO ort_mobile_agent
-  USING (failure_kind IN ('lost_device', 'garbage', 'device_error', 'no_space', 'denied', 'out_of_memory')
-  AND lab_may_add(campaign_id, device, '') = '');
 -- Latencies come with their run, in one transaction.
 ALTER TABLE latencies ENABLE ROW LEVEL SECURITY;
 DROP POLICY IF EXISTS everybody_reads ON latencies;
@@ -55,16 +50,13 @@ CREATE POLICY everybody_reads ON latencies FOR SELECT USING (true);
 DROP POLICY IF EXISTS agents_add ON latencies;
 CREATE POLICY agents_add ON latencies FOR INSERT TO ort_mobile_agent WITH CHECK (EXISTS (
   SELECT FROM runs WHERE runs.id = run_id AND runs.xmin = pg_current_xact_id()::xid));
-DROP POLICY IF EXISTS agents_repeat ON latencies;
-CREATE POLICY agents_repeat ON latencies FOR DELETE TO ort_mobile_agent USING (EXISTS (
-  SELECT FROM runs WHERE runs.id = run_id AND lab_may_add(campaign_id, device, '') = ''
-  AND failure_kind IN ('lost_device', 'garbage', 'device_error', 'no_space', 'denied', 'out_of_memory')));
 
 -- `lab submit`, `lab cancel` and `lab close`: adds plans with their files, and cancels. A plan comes in one transaction
--- and stays as it is; jobs and files are entered by a function.
+-- and stays as it is; jobs, files and their parts are entered by functions.
 GRANT INSERT ON campaigns, artifacts, devices TO ort_mobile_submitter;
-GRANT INSERT (sha256, part, content) ON lab_blobs TO ort_mobile_submitter;
-GRANT EXECUTE ON FUNCTION lab_submit, lab_cancel, lab_remove_old_files, lab_next_sequence TO ort_mobile_submitter;
+GRANT EXECUTE ON FUNCTION lab_submit(text, text[], integer[], bigint[], jsonb),
+  lab_submit(text, text[], integer[], text[], text[], bigint[]), lab_put, lab_cancel, lab_remove_old_files,
+  lab_next_sequence TO ort_mobile_submitter;
 ALTER TABLE campaigns ENABLE ROW LEVEL SECURITY;
 DROP POLICY IF EXISTS everybody_reads ON campaigns;
 CREATE POLICY everybody_reads ON campaigns FOR SELECT USING (true);
@@ -88,7 +80,6 @@ DROP POLICY IF EXISTS everybody_reads ON lab_blobs;
 CREATE POLICY everybody_reads ON lab_blobs FOR SELECT USING (true);
 DROP POLICY IF EXISTS submitters_remove ON lab_blobs;
 DROP POLICY IF EXISTS submitters_add ON lab_blobs;
-CREATE POLICY submitters_add ON lab_blobs FOR INSERT TO ort_mobile_submitter WITH CHECK (true);
 
 COMMIT;
 

@@ -26,6 +26,14 @@ SERVER_TIMEOUTS = {
 }  # fmt: skip
 """Options of libpq, in seconds, the last in milliseconds; what the URL has of them counts before these."""
 
+WAITING = {"lock_timeout": 10, "statement_timeout": 300}
+READING = {"lock_timeout": 5, "statement_timeout": 60}
+"""How long PostgreSQL lets a statement wait for another session's lock, and run, in seconds: of those who store, and of
+those who only read. What the URL has in `options` counts instead."""
+
+UPGRADING = "SET LOCAL lock_timeout = '60s'; SET LOCAL statement_timeout = 0"
+"""An upgrade may take long, and another process may be at it."""
+
 LIBPQ = ("psycopg", "psycopg2")
 """Drivers that take these options."""
 
@@ -153,13 +161,18 @@ def _engine(url: URL, where: str, busy_seconds: float, read_only: str = "") -> E
         raise ConfigError("the database URL has a wrong part", where=where, why=str(error)) from error
     if url.get_backend_name() == "sqlite":
         _arrange_sqlite(engine, busy_seconds, write_ahead=not read_only)
-    if read_only:
+    statements = [read_only] if read_only else []
+    if url.get_backend_name() == "postgresql" and "options" not in url.query:
+        bounds = READING if read_only else WAITING
+        statements += [f"SET {name} = '{seconds}s'" for name, seconds in bounds.items()]
 
-        def refuse_writes(connection: Any, _record: object) -> None:
-            connection.cursor().execute(read_only)
-            connection.commit()
+    def set_up(connection: Any, _record: object) -> None:
+        for statement in statements:
+            connection.cursor().execute(statement)
+        connection.commit()
 
-        event.listen(engine, "connect", refuse_writes)
+    if statements:
+        event.listen(engine, "connect", set_up)
     return engine
 
 
@@ -207,6 +220,8 @@ def _prepare(engine: Engine, where: str) -> None:
             # What one process finds must stay true until it has upgraded; who may only read cannot hold such a lock. In
             # a new database making `alembic_version` is the lock: PostgreSQL lets the second wait for the first, and
             # fails it. SQLite's transaction has the only lock there is.
+            if connection.dialect.name == "postgresql":
+                connection.exec_driver_sql(UPGRADING)
             if connection.dialect.name == "postgresql" and sa.inspect(connection).has_table("alembic_version"):
                 connection.execute(sa.text("LOCK TABLE alembic_version IN EXCLUSIVE MODE"))
             locked = _revision(connection)

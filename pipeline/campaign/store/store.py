@@ -27,7 +27,7 @@ from pipeline.campaign.store.tables import (
     campaigns,
     damaged,
     devices,
-    is_away,
+    is_away_or_held,
     keep_waiting,
     latencies,
     patiently,
@@ -145,12 +145,12 @@ class Store:
         try:
             with store_errors(self.where):
                 try:
-                    return self._entrance.bring(row)
+                    return self._bring(row)
                 except sa.exc.SQLAlchemyError as error:
-                    if not is_away(error):
+                    if not is_away_or_held(error):
                         raise
                 kept = keep_waiting(run, self._spool)
-                entered = patiently(lambda: self._entrance.bring(self._row(run)), stop)
+                entered = patiently(lambda: self._bring(self._row(run)), stop, passes=is_away_or_held)
         except MissingError as error:
             raise MissingError(
                 error.what, where=error.where, why=error.why,
@@ -170,7 +170,7 @@ class Store:
         for path, run in waiting_runs(self._spool):
             try:
                 with store_errors(self.where):
-                    brought += self._entrance.bring(self._row(run))
+                    brought += self._bring(self._row(run))
             except MissingError:
                 raise
             except PipelineError as error:
@@ -178,6 +178,21 @@ class Store:
             else:
                 path.unlink(missing_ok=True)
         return brought
+
+    def _bring(self, row: Row) -> bool:
+        """Enter a run; False where it is there. Raises StoreError where that one is of another device."""
+        if self._entrance.bring(row):
+            return True
+        same = (getattr(runs.c, name) == row[name] for name in ("campaign_id", "spec_id", "round"))
+        with self.engine.begin() as connection:
+            there = connection.execute(sa.select(runs.c.device, runs.c.host).where(*same)).first()
+        if there is not None and there.device != row["device"]:
+            raise StoreError(
+                f"a run of {row['device']} cannot be stored: a row of {there.device} is in its place", where=self.where,
+                why=visible(f"the host {there.host or '?'} entered it as {_name_of_run(row)}"),
+                remedy="ask whose login that host has, and submit the campaign again",
+            )  # fmt: skip
+        return False
 
     def _row(self, run: RunRecord) -> Row:
         latencies_ns = run.result.latencies_ns

@@ -50,8 +50,14 @@ campaigns = sa.Table(
     sa.Column("document", sa.Text, nullable=False),
     sa.Column("sequence", sa.Integer, nullable=False, index=True, unique=True),
     _digest_column(),
+    sa.Column("login", sa.String(64), nullable=False, server_default=""),
 )
-"""`sequence` counts campaigns in the order in which they were entered: clocks jump."""
+"""`sequence` counts campaigns in the order in which they were entered: clocks jump. `login` is the user that entered it
+where the database is PostgreSQL, which says so itself.
+"""
+
+KEY = sa.BigInteger().with_variant(sa.Integer, "sqlite")
+"""The type of the keys of runs: SQLite has 64 bits by the other name."""
 
 
 def _campaign_column(**more: Any) -> sa.Column[str]:
@@ -81,7 +87,7 @@ artifacts = sa.Table(
 runs = sa.Table(
     "runs",
     metadata,
-    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("id", KEY, sa.Identity(always=True), primary_key=True),
     _campaign_column(),
     sa.Column("spec_id", sa.String(256), nullable=False),
     sa.Column("planned", sa.String(256), nullable=False),
@@ -109,7 +115,7 @@ runs = sa.Table(
 latencies = sa.Table(
     "latencies",
     metadata,
-    sa.Column("run_id", sa.Integer, sa.ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("run_id", KEY, sa.ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
     sa.Column("samples", sa.Integer, nullable=False),
     sa.Column("nanoseconds", sa.LargeBinary, nullable=False),
 )
@@ -176,6 +182,8 @@ MOST_AT_ONCE = 256
 FIND = sa.select(runs.c.id, runs.c.spec_id, runs.c.round, runs.c.failure_kind).where(
     runs.c.campaign_id == sa.bindparam("campaign"), runs.c.spec_id.in_(sa.bindparam("specs", expanding=True))
 )
+REPEAT = sa.select(sa.func.lab_repeat(sa.bindparam("keys", type_=sa.ARRAY(sa.BigInteger))))
+"""PostgreSQL's way to remove runs that are repeated: who may delete from a table may also lock it for everybody."""
 REMOVE = (
     latencies.delete().where(latencies.c.run_id == sa.bindparam("key")),
     runs.delete().where(runs.c.id == sa.bindparam("key")),
@@ -224,7 +232,7 @@ class RunWriter:
                 entered.set_result(name in new)
         except sa.exc.SQLAlchemyError as error:
             for row, entered in batch.values():
-                if is_away(error):  # to try each would only wait for the server once more
+                if is_away_or_held(error):  # to try each would only wait for the server once more
                     entered.set_exception(error)
                     continue
                 try:
@@ -248,7 +256,9 @@ def enter(connection: Connection, rows: Sequence[Row]) -> set[Identity]:
     """Insert runs of different identities with their latencies, over those of `REPEATED`; which were not there."""
     stored = dict(_found(connection, rows))
     stale = [{"key": key} for key, kind in stored.values() if kind in REPEATED]
-    if stale:
+    if stale and connection.dialect.name == "postgresql":
+        connection.execute(REPEAT, {"keys": [row["key"] for row in stale]})
+    elif stale:
         for statement in REMOVE:
             connection.execute(statement, stale)
     new = [row for row in rows if _identity(row) not in stored or stored[_identity(row)][1] in REPEATED]
@@ -393,7 +403,17 @@ REFUSALS: tuple[tuple[str, str, str, type[PipelineError]], ...] = (
     ),
     (
         "permission denied", "the database's user may not do this",
-        "use a user with the role for it; for a lab's see docs/lab.md", PipelineError,
+        "use a user with the role for it; after an update of a lab run roles.sql again, as docs/lab.md says",
+        PipelineError,
+    ),
+    (
+        "due to lock timeout", "another session holds what is needed of the database",
+        "try again; where it stays so, the owner of the database looks for it in pg_locks and pg_stat_activity",
+        PipelineError,
+    ),
+    (
+        "due to statement timeout", "the database server takes too long to answer",
+        "try again; where the network is slow, pass ?options=-c%20statement_timeout%3D0 in the URL", PipelineError,
     ),
     (
         "does not exist", "the database server does not know this database, user or table",
@@ -452,6 +472,9 @@ PATIENCE_SECONDS = 600.0
 PAUSE_SECONDS = (0.1, 5.0)
 """The first pause between two tries, which doubles, and the longest."""
 
+HELD_STATE = "55P03"
+"""PostgreSQL's code for a lock that another session kept for longer than `lock_timeout`."""
+
 AWAY_STATES = ("57P01", "57P02", "57P03")
 """PostgreSQL's codes for a server that stops or starts; those that begin with 08 are failed connections."""
 
@@ -465,8 +488,21 @@ def is_away(error: exc.SQLAlchemyError) -> bool:
     return error.connection_invalidated or (isinstance(error, exc.OperationalError) and lost)
 
 
-def patiently(work: Callable[[], T], stop: threading.Event | None = None, seconds: float = PATIENCE_SECONDS) -> T:
+def is_away_or_held(error: exc.SQLAlchemyError) -> bool:
+    """Whether the server is away, or another session holds what is needed."""
+    held = isinstance(error, exc.DBAPIError) and getattr(error.orig, "sqlstate", "") == HELD_STATE
+    return held or is_away(error)
+
+
+def patiently(
+    work: Callable[[], T],
+    stop: threading.Event | None = None,
+    seconds: float = PATIENCE_SECONDS,
+    passes: Callable[[exc.SQLAlchemyError], bool] = is_away,
+) -> T:
     """What `work` gives, tried again while the server is away, until `stop` or `seconds` have passed.
+
+    `passes` says which errors are waited for.
 
     Raises SQLAlchemyError: any other at once, the last when it gives up.
     """
@@ -476,10 +512,10 @@ def patiently(work: Callable[[], T], stop: threading.Event | None = None, second
         try:
             value = work()
         except exc.SQLAlchemyError as error:
-            if not is_away(error) or time.monotonic() - begun > seconds or stop.wait(pause):
+            if not passes(error) or time.monotonic() - begun > seconds or stop.wait(pause):
                 raise
             if pause == PAUSE_SECONDS[0]:
-                log.warning("the database server is away; trying again for %g s", seconds)
+                log.warning("the database server is away or held by another; trying again for %g s", seconds)
             pause = min(2 * pause, PAUSE_SECONDS[1])
         else:
             if pause > PAUSE_SECONDS[0]:

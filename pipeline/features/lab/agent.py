@@ -209,13 +209,18 @@ def alive(agent: Agent, session: queue.LabSession) -> Iterator[None]:
 
     def live() -> None:
         """Give signs of life, and say what is attached, until the session is over or lost."""
+        elsewhere: tuple[str, ...] = ()
         try:
             while True:
                 note = "; ".join((*agent.attached.notes, *dict.fromkeys(agent.refused.values())))
                 documents = {
                     name: msgspec.json.encode(facts).decode() for name, facts in dict(agent.attached.facts).items()
                 }
-                session.sign_of_life(versions, note, documents)
+                others = session.sign_of_life(versions, note, documents)
+                if others != elsewhere:
+                    elsewhere = others
+                    at = "at hosts of other logins, which are alive"
+                    agent.say(f"{at}: {', '.join(others[:MOST_NAMES])}" if others else f"nothing is {at}, any more")
                 if over.wait(SIGN_SECONDS):
                     return
         except queue.SessionLost as error:

@@ -190,7 +190,7 @@ def fetched(
     for name in record.references:
         queue.file_in(folder, f"{REFERENCES}/{name}/any")
     files = queue.files_of(store, campaign.id)
-    paths = [by_name.get(name, queue.file_in(folder, name)) for name, _, _ in files]
+    paths = [by_name.get(file.name, queue.file_in(folder, file.name)) for file in files]
     for file, path in zip(files, paths, strict=True):
         queue.fetch_file(store, file, path, ended)
     return Carried(campaign=campaign, record=record, artifacts=artifacts, folder=folder)
@@ -305,19 +305,29 @@ def submit(config: Config, options: JobOptions, progress: Progress) -> dict[str,
         queue.submit_jobs(job.store, campaign.id, most_runs(campaign.job(), facts), files)
     return {
         "campaign": campaign.id, "devices": tuple(facts), "runs": len(planned) * config.measure.timed_rounds,
-        "files": len(files), "bytes": sum(size for _, _, size in files),
+        "files": len(files), "bytes": sum(file.size_bytes for file in files),
     }  # fmt: skip
 
 
-MOST_AGAIN, SPARE_RUNS = 3, 1000
+MOST_AGAIN, SPARE_RUNS = 3, 30
 """How many times what is planned, and how many more, a device's results may be: failures are stored and repeated."""
 
+RESULT_BYTES = 1 << 20
+"""Of a result without its latencies; one of a profile has the times of every node."""
 
-def most_runs(record: JobRecord, devices: Iterable[str]) -> dict[str, int]:
-    """How many results the database takes of each device: so many that no honest host meets the bound."""
-    rounds = record.config.measure.timed_rounds + record.config.measure.profile + FRESH_ROUNDS
+MOST_INFERENCES = 100_000
+"""In a second, of a process: more than a model of one node does."""
+
+
+def most_runs(record: JobRecord, devices: Iterable[str]) -> dict[str, queue.Allowed]:
+    """What the database takes of each device: so much that no honest host meets the bounds."""
+    measure = record.config.measure
+    rounds = measure.timed_rounds + measure.profile + FRESH_ROUNDS
     planned = Counter(run.device for run in record.planned)
-    return {device: planned[device] * rounds * MOST_AGAIN + SPARE_RUNS for device in devices}
+    runs = {device: planned[device] * rounds * MOST_AGAIN + SPARE_RUNS for device in devices}
+    seconds = max(measure.seconds_of(mode, 0.0) for mode in measure.modes)
+    size = RESULT_BYTES + 8 * int(measure.min_runs + MOST_INFERENCES * seconds)
+    return {device: queue.Allowed(count, count * size) for device, count in runs.items()}
 
 
 def found_campaign(store: Store, asked: str | None) -> CampaignRecord:

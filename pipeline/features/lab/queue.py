@@ -15,21 +15,22 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import JSONB, insert
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.engine import Connection, Engine
 
 from device_runner.device import DeviceFacts
 from device_runner.files import decode_json, visible
 from pipeline.campaign.store import Store, StoreError
-from pipeline.campaign.store.tables import hidden, metadata, store_errors
+from pipeline.campaign.store.tables import HELD_STATE, hidden, metadata, store_errors
 from pipeline.core.errors import ConfigError
-from pipeline.core.files import replacing, sha256_of
+from pipeline.core.files import REVISION, replacing, sha256_of
 
 hosts = sa.Table(
     "lab_hosts",
@@ -76,10 +77,11 @@ jobs = sa.Table(
     sa.Column("changed", sa.DateTime(timezone=True), nullable=False),
     sa.Column("again", sa.Text, nullable=False, server_default="[]"),
     sa.Column("runs_left", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("bytes_left", sa.BigInteger, nullable=False, server_default="0"),
 )
 """One device of one campaign, with all its rounds: leased as a whole, so that its runs stay interleaved. `reason` says
 why it was left, refused or ended without all of its runs; `again` has the planned runs of the fresh rounds, as JSON;
-`runs_left` is how many results may still be stored."""
+`runs_left` and `bytes_left` are how many results may still be stored, and of how many bytes together."""
 
 files = sa.Table(
     "lab_files",
@@ -88,16 +90,18 @@ files = sa.Table(
     sa.Column("name", sa.String(1024), primary_key=True),
     sa.Column("sha256", sa.String(64), nullable=False),
     sa.Column("size_bytes", sa.BigInteger, nullable=False),
+    sa.Column("parts", sa.Text, nullable=False, server_default="[]"),
 )
+"""`parts` has the digests of the parts in their order, as JSON."""
 
 blobs = sa.Table(
     "lab_blobs",
     metadata,
     sa.Column("sha256", sa.String(64), primary_key=True),
-    sa.Column("part", sa.Integer, primary_key=True),
     sa.Column("content", sa.LargeBinary, nullable=False),
     sa.Column("stored", sa.DateTime(timezone=True)),
 )
+"""Parts of files under the SHA-256 of their own content: who stores one cannot change what others get."""
 
 TABLES = (hosts, attached, leases, jobs, files, blobs)
 
@@ -110,12 +114,19 @@ SILENT_SECONDS = 8
 SERVER_SIDE = ("tcp_keepalives_idle=3", "tcp_keepalives_interval=1", "tcp_keepalives_count=3", "tcp_user_timeout=8000")
 """How fast the server notices that a host is gone; settings that any user may make for a session."""
 
+HELD_MS = 2000
+"""How long a statement of a session waits for a lock of another: less than a host may be silent."""
+
 PREFIX = "ort-mobile "
 """Of the sessions' names, which pg_stat_activity shows."""
 
 
 class SessionLost(Exception):
     """The connection ended, or another host has the device: nothing may be begun."""
+
+
+class LeaseHeld(SessionLost):
+    """Another session is at what was asked for, and has not said yet what becomes of it; this session goes on."""
 
 
 def refuse_other_database(engine: Engine) -> str:
@@ -142,7 +153,7 @@ class LabSession:
         self.host, self.key = host, key
         self._turn = threading.Lock()
         self._connection: Connection | None = None
-        settings = [f"SET {setting.replace('=', ' = ')}" for setting in SERVER_SIDE]
+        settings = [f"SET {setting.replace('=', ' = ')}" for setting in (*SERVER_SIDE, f"lock_timeout={HELD_MS}")]
         name = f"{PREFIX}{host[:40]}"
         with store_errors(where):
             connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
@@ -151,7 +162,7 @@ class LabSession:
                 connection.execute(sa.text("SELECT set_config('application_name', :name, false)"), {"name": name})
                 for setting in settings:
                     connection.exec_driver_sql(setting)
-                self.has_name = bool(connection.scalar(sa.select(sa.func.lab_begin(host, key))))
+                self.has_name = bool(connection.scalar(sa.select(sa.func.lab_begin(host, key, REVISION))))
                 """Whether no other agent of this host's name is at work."""
             except BaseException:
                 self._drop()
@@ -165,6 +176,8 @@ class LabSession:
             try:
                 return work(self._connection)
             except sa.exc.DBAPIError as error:
+                if getattr(error.orig, "sqlstate", "") == HELD_STATE:
+                    raise LeaseHeld("another session holds what is asked for") from error
                 self._drop()
                 raise SessionLost(" ".join(str(error.orig).split())[:200]) from error
 
@@ -174,17 +187,24 @@ class LabSession:
         return self.ask(lambda connection: connection.scalar(query))
 
     def take(self, device: str) -> bool:
-        """Lease a device, without waiting; False where another host has it, or this one has not said that it has it."""
-        return bool(self.call("lab_take", device))
+        """Lease a device; False where another host has it, or takes it now, or this one has not said that it has it."""
+        try:
+            return bool(self.call("lab_take", device))
+        except LeaseHeld:
+            return False
 
     def keep(self, names: Iterable[str]) -> None:
         """Give back every lease but these."""
         self.call("lab_keep", _texts(names))
 
-    def sign_of_life(self, versions: str, note: str, devices: dict[str, str]) -> None:
-        """Say that this host lives, and which devices are attached: their names to their facts as JSON."""
+    def sign_of_life(self, versions: str, note: str, devices: dict[str, str]) -> tuple[str, ...]:
+        """Say that this host lives, and which devices are attached: their names to their facts as JSON.
+
+        Gives those that it may not have: a host of another login has them, and is alive.
+        """
         noted = visible(" ".join(note.split()))[:MOST_NOTE]
-        self.call("lab_live", versions, noted, _texts(devices), _texts(devices.values()))
+        others = self.call("lab_live", versions, noted, _texts(devices), _texts(devices.values()))
+        return tuple(others) if isinstance(others, list) else ()
 
     def state_of(self, campaign: str, device: str) -> str:
         """The state of a job as it is now, "" for none; raises SessionLost where this host has no lease of the device.
@@ -244,8 +264,13 @@ FILE_NAME = "(artifacts|libraries)/[^/]+|reference/[^/]+/[^/]+"
 """Regular expressions, for Python and for PostgreSQL; a host has no other files of a campaign than these."""
 
 
-LabFile = tuple[str, str, int]
-"""A file of a campaign: its path in an output folder, its SHA-256 and its size in bytes."""
+class LabFile(msgspec.Struct, frozen=True):
+    """A file of a campaign: its path in an output folder, SHA-256, size in bytes, and the SHA-256 of each part."""
+
+    name: str
+    sha256: str
+    size_bytes: int
+    parts: tuple[str, ...] = ()
 
 
 def checked_id(campaign: str) -> str:
@@ -270,13 +295,13 @@ def file_in(folder: Path, name: str) -> Path:
 def checked_files(files: Iterable[LabFile]) -> list[LabFile]:
     """The files of a campaign; raises StoreError for sizes or digests that cannot be, or more than a host takes."""
     checked, total = list(files), 0
-    for name, sha256, size_bytes in checked:
-        shown = visible(name)[:200]
-        if not re.fullmatch("[0-9a-f]{64}", sha256):
-            raise _refused(f"the file {shown!r} has no SHA-256", "it names the parts that the file is stored in")
-        if not 0 <= size_bytes <= MOST_BYTES:
-            raise _refused(f"the file {shown!r} has {size_bytes} bytes", f"a file has 0 to {MOST_BYTES}")
-        total += size_bytes
+    for file in checked:
+        shown = visible(file.name)[:200]
+        if not re.fullmatch("[0-9a-f]{64}", file.sha256):
+            raise _refused(f"the file {shown!r} has no SHA-256", "a host compares what it fetched with it")
+        if not 0 <= file.size_bytes <= MOST_BYTES:
+            raise _refused(f"the file {shown!r} has {file.size_bytes} bytes", f"a file has 0 to {MOST_BYTES}")
+        total += file.size_bytes
     if total > MOST_BYTES or len(checked) > MOST_FILES:
         raise _refused(
             f"the campaign has {len(checked)} files of {total >> 20} MB",
@@ -318,7 +343,7 @@ MOST_ATTEMPTS = 3
 LabJob = sa.Row[Any]
 """One device of one campaign: a row of `jobs` without what its fresh rounds are and what may still be stored."""
 
-JOB = tuple(column for column in jobs.c if column.name not in ("changed", "again", "runs_left"))
+JOB = tuple(column for column in jobs.c if column.name not in ("changed", "again", "runs_left", "bytes_left"))
 """The columns of a `LabJob`."""
 
 
@@ -341,7 +366,7 @@ def attached_devices(store: Store) -> dict[str, DeviceFacts]:
 
 
 def keep_files(store: Store, paths: Mapping[str, Path]) -> list[LabFile]:
-    """Store files by content, in transactions of one part; what is there already is not sent again.
+    """Store files by content, in transactions of one part; what is there already, and sound, is not sent again.
 
     Raises ConfigError for more than `MOST_BYTES`.
     """
@@ -353,23 +378,26 @@ def keep_files(store: Store, paths: Mapping[str, Path]) -> list[LabFile]:
         )  # fmt: skip
     kept = []
     for name, path in paths.items():
-        digest = sha256_of(path)
-        kept.append((name, digest, path.stat().st_size))
-        parts = store.read(partial(_parts, digest=digest))
+        digest, parts = hashlib.sha256(), []
         with path.open("rb") as file:
-            for number, content in enumerate(iter(partial(file.read, PART_BYTES), b"")):
-                if number not in parts:
-                    store.write(partial(_put_part, digest=digest, number=number, content=content))
+            for content in iter(partial(file.read, PART_BYTES), b""):
+                digest.update(content)
+                parts.append(hashlib.sha256(content).hexdigest())
+                if not store.read(partial(_is_sound, digest=parts[-1])):
+                    store.write(partial(_put_part, content=content))
+        kept.append(LabFile(name, digest.hexdigest(), path.stat().st_size, tuple(parts)))
     return kept
 
 
-def _parts(connection: Connection, digest: str) -> set[int]:
-    return set(connection.scalars(sa.select(blobs.c.part).where(blobs.c.sha256 == digest)))
+def _is_sound(connection: Connection, digest: str) -> bool:
+    """Whether a part is there with its own content, as the database computes it."""
+    of_content = sa.func.encode(sa.func.sha256(blobs.c.content), "hex")
+    query = sa.select(sa.exists(sa.select(blobs.c.sha256).where(blobs.c.sha256 == digest, of_content == digest)))
+    return bool(connection.scalar(query))
 
 
-def _put_part(connection: Connection, digest: str, number: int, content: bytes) -> None:
-    values = {"sha256": digest, "part": number, "content": content}
-    connection.execute(insert(blobs).values(values).on_conflict_do_nothing())
+def _put_part(connection: Connection, content: bytes) -> None:
+    connection.execute(sa.select(sa.func.lab_put(content)))
 
 
 def fetch_file(store: Store, file: LabFile, path: Path, ended: Callable[[], str] = str) -> None:
@@ -377,46 +405,50 @@ def fetch_file(store: Store, file: LabFile, path: Path, ended: Callable[[], str]
 
     `ended` is asked before each part why the file is not needed any more, "" while it is; a reason is raised, too.
     """
-    name, sha256, size_bytes = file
-    if path.is_file() and path.stat().st_size == size_bytes and sha256_of(path) == sha256:
+    if path.is_file() and path.stat().st_size == file.size_bytes and sha256_of(path) == file.sha256:
         return
     digest = hashlib.sha256()
     with replacing(path) as temporary, temporary.open("wb") as out:
-        for number, start in enumerate(range(0, size_bytes, PART_BYTES)):
+        for part_digest, start in zip(file.parts, range(0, file.size_bytes, PART_BYTES), strict=False):
             if reason := ended():
-                raise StoreError(f"{name} is not fetched", where=store.where, why=reason)
-            part = store.read(partial(_part, digest=sha256, number=number))
-            if len(part) != min(PART_BYTES, size_bytes - start):
+                raise StoreError(f"{file.name} is not fetched", where=store.where, why=reason)
+            part = store.read(partial(_part, digest=part_digest))
+            if len(part) != min(PART_BYTES, file.size_bytes - start):
                 break
             digest.update(part)
             out.write(part)
-        if digest.hexdigest() != sha256:
+        if digest.hexdigest() != file.sha256:
             raise StoreError(
-                f"the file {name} is not as it was submitted", where=store.where,
+                f"the file {file.name} is not as it was submitted", where=store.where,
                 why=f"parts of it are lost or were changed; {KEPT_DAYS} days after a campaign's end they are removed",
                 remedy="submit the campaign again",
             )  # fmt: skip
 
 
-def _part(connection: Connection, digest: str, number: int) -> bytes:
+def _part(connection: Connection, digest: str) -> bytes:
     """A part; of one that is too large no more than shows it."""
     content = sa.type_coerce(sa.func.substr(blobs.c.content, 1, PART_BYTES + 1), sa.LargeBinary)
-    query = sa.select(content).where(blobs.c.sha256 == digest, blobs.c.part == number)
-    return bytes(connection.execute(query).scalar() or b"")
+    return bytes(connection.execute(sa.select(content).where(blobs.c.sha256 == digest)).scalar() or b"")
 
 
-def submit_jobs(store: Store, campaign: str, runs: Mapping[str, int], files_kept: Sequence[LabFile]) -> None:
-    """Enter a job for each device with how many runs are planned, and the campaign's files, all in one transaction.
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """How many results of a device a campaign takes, and of how many bytes together."""
+
+    runs: int
+    bytes: int
+
+
+def submit_jobs(store: Store, campaign: str, allowed: Mapping[str, Allowed], files_kept: Sequence[LabFile]) -> None:
+    """Enter a job for each device with what it may store, and the campaign's files, all in one transaction.
 
     Raises StoreError where files were removed since they were stored.
     """
-    numbers = [sa.literal(list(runs.values()), sa.ARRAY(sa.Integer))]
-    numbers.append(sa.literal([size for _, _, size in files_kept], sa.ARRAY(sa.BigInteger)))
-    devices, names, digests = (
-        sa.literal(values, sa.ARRAY(sa.Text))
-        for values in (list(runs), [name for name, _, _ in files_kept], [sha256 for _, sha256, _ in files_kept])
-    )
-    query = sa.select(sa.func.lab_submit(campaign, devices, numbers[0], names, digests, numbers[1]))
+    query = sa.select(sa.func.lab_submit(
+        campaign, _texts(allowed), sa.literal([one.runs for one in allowed.values()], sa.ARRAY(sa.Integer)),
+        sa.literal([one.bytes for one in allowed.values()], sa.ARRAY(sa.BigInteger)),
+        sa.literal(msgspec.to_builtins(files_kept), JSONB),
+    ))  # fmt: skip
     if not store.write(lambda connection: connection.scalar(query)):
         raise StoreError(
             "files of the campaign are gone", where=store.where, remedy="submit it again",
@@ -434,9 +466,11 @@ def remove_old_files(store: Store) -> int:
 
 def files_of(store: Store, campaign: str) -> list[LabFile]:
     """The files of a campaign; raises StoreError for more of them than a host takes, or sizes that cannot be."""
-    query = sa.select(files.c.name, files.c.sha256, files.c.size_bytes).where(files.c.campaign_id == campaign)
-    rows = store.read(lambda connection: connection.execute(query.limit(MOST_FILES + 1)).all())
-    return checked_files((row.name, row.sha256, row.size_bytes) for row in rows)
+    query = sa.select(files).where(files.c.campaign_id == campaign).limit(MOST_FILES + 1)
+    rows = store.read(lambda connection: connection.execute(query).all())
+    return checked_files(
+        LabFile(row.name, row.sha256, row.size_bytes, tuple(msgspec.json.decode(row.parts))) for row in rows
+    )
 
 
 def jobs_of(store: Store, campaign: str | None = None) -> list[LabJob]:

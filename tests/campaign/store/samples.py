@@ -1,4 +1,4 @@
-"""A campaign with its artifact, and runs of it; and a second migration, as a later release may have."""
+"""A campaign with its artifact, and runs of it; and one migration more, as a later release may have."""
 
 import os
 from pathlib import Path
@@ -21,7 +21,6 @@ from pipeline.campaign.record import (
 from pipeline.campaign.store import database, migrations
 from pipeline.check.compare import OutputCheck
 from pipeline.config import Config, ModelConfig
-from pipeline.core.files import REVISION
 from pipeline.core.variant import Artifact, Level, Variant
 
 DOCUMENT = JobRecord(
@@ -79,13 +78,13 @@ def failed(kind: FailureKind, spec: str = "s1") -> RunRecord:
     return run_record(spec, latencies_ns=(), failure=Failure(kind=kind, message="it broke"))
 
 
-SECOND = "v0002"
+SECOND = "v0003"
 SECOND_MIGRATION = """
 import sqlalchemy as sa
 from alembic import op
 
-revision = "v0002"
-down_revision = "v0001"
+revision = "v0003"
+down_revision = "v0002"
 
 
 def upgrade() -> None:
@@ -97,9 +96,9 @@ def upgrade() -> None:
 def add_second_migration(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Make this program one of a later release until the test ends."""
     (folder / "migrations").mkdir()
-    (folder / "migrations/v0002_notes.py").write_text(SECOND_MIGRATION)
+    (folder / "migrations/v0003_notes.py").write_text(SECOND_MIGRATION)
     folders = (str(Path(migrations.__file__).with_name("versions")), str(folder / "migrations"))
-    config = migrations._config
+    config, released = migrations._config, migrations.revisions()
 
     def with_second() -> AlembicConfig:
         made = config()
@@ -107,5 +106,5 @@ def add_second_migration(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         return made
 
     monkeypatch.setattr(migrations, "_config", with_second)
-    monkeypatch.setattr(migrations, "revisions", lambda: (SECOND, REVISION))
+    monkeypatch.setattr(migrations, "revisions", lambda: (SECOND, *released))
     monkeypatch.setattr(database, "REVISION", SECOND)

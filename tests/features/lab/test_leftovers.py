@@ -1,5 +1,6 @@
 """An agent beside others, what campaigns leave on hosts and in the database, and what a host does without its lease."""
 
+import random
 import threading
 import time
 from pathlib import Path
@@ -17,6 +18,7 @@ from pipeline.features.lab.queue import (
     DONE,
     FAILED,
     WAITING,
+    Allowed,
     attached,
     attached_devices,
     blobs,
@@ -115,7 +117,7 @@ def test_files_that_are_removed_while_they_are_submitted_again_are_missed(
     kept = keep_files(store, {"artifacts/m.ort": file})
     assert remove_old_files(store) > 0
     with pytest.raises(StoreError, match="files of the campaign are gone"):
-        submit_jobs(store, "c2", dict.fromkeys(rigs(1), 9), kept)
+        submit_jobs(store, "c2", dict.fromkeys(rigs(1), Allowed(9, 1 << 20)), kept)
 
 
 def test_host_that_lost_its_lease_begins_nothing_until_it_has_it_again(
@@ -158,7 +160,7 @@ def test_files_of_a_submit_that_was_broken_off_are_removed_after_a_day(store: St
     submitted(store, tmp_path, rigs(1), 1, "c1")
     stored = parts(store)
     file = tmp_path / "other.ort"
-    file.write_bytes(bytes(3 << 20))
+    file.write_bytes(random.randbytes(3 << 20))
     keep_files(store, {"artifacts/other.ort": file})
     assert (remove_old_files(store), parts(store)) == (0, stored + 3)
     aged(store, 2)

@@ -94,7 +94,7 @@ def test_contexts_are_run_by_hosts_of_a_lab_with_the_plugin_and_what_the_simulat
 
 
 def lab_file(name: str = "artifacts/m.ort", sha256: str = DIGEST, size_bytes: int = 1) -> LabFile:
-    return name, sha256, size_bytes
+    return LabFile(name, sha256, size_bytes)
 
 
 @pytest.fixture
@@ -209,17 +209,19 @@ def test_parts_that_are_missing_short_or_long_are_refused(
 ) -> None:
     """Also where more parts are there than the file's size says: they are not read."""
     parts = {0: bytes(PART_BYTES), 1: b"end", 2: b"more"} | {part: content}
-    rows = [{"sha256": DIGEST, "part": number, "content": value} for number, value in parts.items() if value]
+    rows = [{"sha256": f"{number:064}", "content": value} for number, value in parts.items() if value]
+    file = LabFile("artifacts/m.ort", DIGEST, PART_BYTES + 3, tuple(f"{number:064}" for number in parts))
     with plain as store:
         store.write(lambda connection: connection.execute(blobs.insert(), rows))
         with pytest.raises(StoreError, match="not as it was submitted"):
-            fetch_file(store, lab_file(size_bytes=PART_BYTES + 3), tmp_path / "x")
+            fetch_file(store, file, tmp_path / "x")
     assert not list(tmp_path.glob("x*"))
 
 
 def test_a_file_that_is_not_needed_any_more_is_not_fetched(plain: "contextlib.closing[Store]", tmp_path: Path) -> None:
+    file = LabFile("artifacts/m.ort", DIGEST, 5 * PART_BYTES, (DIGEST,) * 5)
     with plain as store, pytest.raises(StoreError, match="the job is cancelled"):
-        fetch_file(store, lab_file(size_bytes=5 * PART_BYTES), tmp_path / "x", lambda: "the job is cancelled")
+        fetch_file(store, file, tmp_path / "x", lambda: "the job is cancelled")
 
 
 @pytest.mark.parametrize("file", ["../m.ort", "/etc/passwd", ""])
