@@ -248,14 +248,17 @@ def write_real(folder: Path, place: Path, *, in_float: bool) -> dict[str, str]:
 
 
 def random_inputs(graph: onnx.GraphProto) -> dict[str, Any]:
-    """A value for each input: normal numbers, whole ones of 0 and 1; open sizes are 1."""
+    """A value for each input: normal numbers, whole ones of 0 and 1, letters; open sizes are 1."""
     rng, weights = np.random.default_rng(0), {tensor.name for tensor in graph.initializer}
     values = {}
     for value in (value for value in graph.input if value.name not in weights):
         kind = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
         shape = [size.dim_value or 1 for size in value.type.tensor_type.shape.dim]
-        numbers = rng.normal(size=shape) if kind.kind == "f" else rng.integers(0, 2, shape)
-        values[value.name] = numbers.astype(kind)
+        if kind.kind == "O":
+            values[value.name] = np.full(shape, "a")
+        else:
+            numbers = rng.normal(size=shape) if kind.kind == "f" else rng.integers(0, 2, shape)
+            values[value.name] = numbers.astype(kind)
     return values
 
 
