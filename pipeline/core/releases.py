@@ -90,8 +90,8 @@ def line_of(version: str) -> Release:
 
 
 def numbers_of(version: str) -> tuple[int, ...]:
-    """A release as numbers, for comparison: 1.29 is 1.29.0."""
-    parts = [int(part) for part in version.split(".")]
+    """A release as numbers, for comparison: 1.29 is 1.29.0; what is no number does not count."""
+    parts = [int(part) for part in re.findall("[0-9]+", version)]
     return (*parts, *[0] * (3 - len(parts)))
 
 

@@ -503,9 +503,8 @@ def context_line(context: ShippedContext) -> str:
 
 def gradle_notations(contexts: Iterable[ShippedContext]) -> tuple[str, ...]:
     """The plugin and the runtime that apps need for contexts, as Gradle writes them."""
-    pairs = dict.fromkeys((context.plugin, context.qairt) for context in contexts)
-    plugin, qairt = max(pairs)
-    return f"{':'.join(PLUGIN)}:{plugin}", f"{':'.join(RUNTIME)}:{qairt}"
+    newest = max(contexts, key=lambda context: (numbers_of(context.plugin), numbers_of(context.qairt)))
+    return f"{':'.join(PLUGIN)}:{newest.plugin}", f"{':'.join(RUNTIME)}:{newest.qairt}"
 
 
 def shipped_files(contexts: Iterable[ShippedContext]) -> dict[str, ShippedContext]:

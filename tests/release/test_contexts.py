@@ -66,6 +66,13 @@ def test_nothing_speaks_against_contexts_where_none_ships(target: Target) -> Non
     assert list(context_findings([context()], target, BuildKind.MINIMAL, "1.20")) == []
 
 
+def test_an_app_gets_the_newest_plugin_by_number() -> None:
+    ships = shipped_context(context(), PHONE, "2" * 64, "models/", "1.29")
+    newer = msgspec.structs.replace(ships, plugin="2.10.0", qairt="2.52.0.260501")
+    plugin, runtime = gradle_notations([newer, ships])
+    assert (plugin.rpartition(":")[2], runtime.rpartition(":")[2]) == ("2.10.0", "2.52.0.260501")
+
+
 def test_an_app_gets_the_pair_and_knows_which_other_phones_would_load_it() -> None:
     ships = shipped_context(context(), PHONE, "2" * 64, "models/", "1.29")
     assert gradle_notations([ships]) == (
