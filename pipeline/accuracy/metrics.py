@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from device_runner.files import read_regular
 from pipeline.accuracy.result import DropVerdict
-from pipeline.check.compare import unequal_places
+from pipeline.check.compare import decibel, unequal_places
 from pipeline.config import AccuracyConfig, MetricName
 from pipeline.config.tables import is_function
 from pipeline.core.errors import ConfigError, missing_extra
@@ -440,20 +440,15 @@ def _cosine(powers: Floats, weights: Counts) -> float:
         return _mean(np.where(same, 1.0, np.where(norms == 0, 0.0, powers[:, Powers.PRODUCT] / norms)), weights)
 
 
-def _decibel(signal: float, noise: float) -> float:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return float(10 * np.log10(np.float64(signal) / noise)) if noise else float("inf")
-
-
 def _sqnr(powers: Floats, weights: Counts) -> float:
-    return _decibel(float(weights @ powers[:, Powers.REFERENCE]), float(weights @ powers[:, Powers.ERROR]))
+    return decibel(float(weights @ powers[:, Powers.REFERENCE]), float(weights @ powers[:, Powers.ERROR]))
 
 
 def _psnr(powers: Floats, weights: Counts) -> float:
     """By the range of the original's output over all samples."""
     counted = powers[weights > 0]
     span = float(counted[:, Powers.HIGH].max() - counted[:, Powers.LOW].min())
-    return _decibel(span**2, float(weights @ powers[:, Powers.ERROR]) / float(weights @ powers[:, Powers.COUNT]))
+    return decibel(span**2, float(weights @ powers[:, Powers.ERROR]) / float(weights @ powers[:, Powers.COUNT]))
 
 
 def _labelled(name: MetricName, measure: Callable[[Outputs, Any], Any], value: Callable[[Any, Counts], float],

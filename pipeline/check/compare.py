@@ -8,7 +8,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -447,6 +447,29 @@ def _compared_categories(
     )  # fmt: skip
 
 
+class SignalAndNoise(NamedTuple):
+    """The power of an original's numbers, and that of what others differ by."""
+
+    signal: float
+    noise: float
+
+
+def signal_and_noise(original: Array, actual: Array) -> SignalAndNoise:
+    """Of two arrays of one shape, summed in 64 bits."""
+    import numpy as np
+
+    signal = original.astype(np.float64)
+    return SignalAndNoise(float(np.square(signal).sum()), float(np.square(signal - actual.astype(np.float64)).sum()))
+
+
+def decibel(signal: float, noise: float) -> float:
+    """The ratio of two powers; infinite without noise."""
+    import numpy as np
+
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return float(10 * np.log10(np.float64(signal) / noise)) if noise else float("inf")
+
+
 def sqnr_db(original: Array, actual: Array) -> float | msgspec.UnsetType | None:
     """Signal to noise in dB where the original is finite; None for equal numbers, unset where it cannot be computed.
 
@@ -459,16 +482,15 @@ def sqnr_db(original: Array, actual: Array) -> float | msgspec.UnsetType | None:
     if original.shape != actual.shape or original.dtype.kind not in "fiub" or not original.size:
         return msgspec.UNSET
     finite = np.isfinite(original)
-    signal, given = original[finite].astype(np.float64), actual[finite].astype(np.float64)
-    if not signal.size or not np.isfinite(given).all():
+    given = actual[finite].astype(np.float64)
+    if not given.size or not np.isfinite(given).all():
         return msgspec.UNSET
-    noise = float(np.square(given - signal).sum())
-    power = float(np.square(signal).sum())
+    power, noise = signal_and_noise(original[finite], given)
     if not noise:
         return None
     shares = [float(part.powers.sum() / part.errors.sum())
               for part in parts_of(original, actual) if not part.quiet and part.errors.any()]  # fmt: skip
-    return float(10 * np.log10(min([power / noise, *shares]))) if power else msgspec.UNSET
+    return decibel(min([power / noise, *shares]), 1.0) if power else msgspec.UNSET
 
 
 def worst_sqnr(checks: Iterable[OutputCheck]) -> float | msgspec.UnsetType | None:

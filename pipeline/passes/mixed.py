@@ -11,6 +11,7 @@ import msgspec
 
 from device_runner.files import cache_folder, decode_json, scratch_folder
 from device_runner.providers import chip_named
+from pipeline.check.compare import decibel, signal_and_noise
 from pipeline.core.abis import ARM64
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.core.files import write_bytes
@@ -183,20 +184,18 @@ def sqnr_db(expected: Sequence[Sequence[Any]], actual: Sequence[Sequence[Any]]) 
 
     Outputs that are not float say nothing and do not count. At most VERY_GOOD_DB, its negative where there is NaN.
     """
-    import numpy as np
-
     shares = []
     for place in range(len(expected[0])):
         pairs = [(a[place], b[place]) for a, b in zip(expected, actual, strict=True)]
         if pairs[0][0].dtype.kind != "f" or any(a.shape != b.shape for a, b in pairs):
             continue
-        signal = sum(float(np.square(a.astype(np.float64)).sum()) for a, _ in pairs)
-        noise = sum(float(np.square(a.astype(np.float64) - b).sum()) for a, b in pairs)
+        powers = [signal_and_noise(a, b) for a, b in pairs]
+        signal, noise = sum(power.signal for power in powers), sum(power.noise for power in powers)
         shares.append(noise / signal if signal else float(noise > 0))
     mean = sum(shares) / len(shares) if shares else 0.0
     if mean == 0:
         return VERY_GOOD_DB
-    return max(-VERY_GOOD_DB, min(VERY_GOOD_DB, -10 * math.log10(mean))) if math.isfinite(mean) else -VERY_GOOD_DB
+    return max(-VERY_GOOD_DB, min(VERY_GOOD_DB, decibel(1.0, mean))) if math.isfinite(mean) else -VERY_GOOD_DB
 
 
 log = logging.getLogger(__name__)

@@ -11,6 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from pipeline.check import compare
 from pipeline.config.tables import Step
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.model import session
@@ -181,6 +182,7 @@ def test_bad_options_and_records_are_refused(tmp_path: Path) -> None:
 def test_noise_of_outputs_counts_by_output() -> None:
     large, small = np.full(4, 100.0), np.full(4, 0.01)
     assert sqnr_db([[large, small]], [[large, small * 2]]) == pytest.approx(-10 * np.log10(0.5))
+    assert sqnr_db([[large]], [[large * 1.1]]) == pytest.approx(20) == compare.sqnr_db(large, large * 1.1)
     assert sqnr_db([[large]], [[large]]) == VERY_GOOD_DB
     assert sqnr_db([[np.array([3])]], [[np.array([4])]]) == VERY_GOOD_DB  # integers say nothing
     assert sqnr_db([[large]], [[np.full(4, np.nan)]]) == -VERY_GOOD_DB
