@@ -12,14 +12,15 @@ from typing import Any
 import msgspec
 import pytest
 import sqlalchemy as sa
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 
 from device_runner.device import DeviceFacts
 from pipeline.campaign.record import FailureRow
-from pipeline.campaign.store import Store, StoreError, open_store
+from pipeline.campaign.store import Store, StoreError, migrations, open_store
 from pipeline.campaign.store.migrations import revisions
-from pipeline.campaign.store.tables import campaigns, metadata, row_digest
+from pipeline.campaign.store.tables import campaigns, metadata, row_digest, text_of
 from pipeline.config import Platform, Target
 from pipeline.core.errors import PipelineError
 from pipeline.core.files import REVISION
@@ -83,6 +84,22 @@ def test_a_database_of_an_earlier_release_is_upgraded_with_all_that_it_has(first
             assert [facts.name for facts in store.devices("c1")] == ["local"]
     assert rows(first, "SELECT spec_id, note FROM runs") == [("s1", "nobody looked")]
     assert rows(first, "SELECT version_num FROM alembic_version") == [(SECOND,)]
+
+
+def test_a_database_of_the_first_release_is_read_and_written_to(url: str) -> None:
+    with changing(url) as connection:
+        config = migrations._config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, "v0001")
+        row: dict[str, Any] = {"id": "c1", "name": "mnist", "created_at": CAMPAIGN.created_at, "sequence": 1}
+        row["document"] = text_of(DOCUMENT)
+        row["digest"] = row_digest("campaigns", row)
+        connection.execute(sa.insert(campaigns).values(row))
+    with open_store(url) as store:
+        assert store.campaigns() == (CAMPAIGN,)
+        assert store.add_run(run_record())
+        assert store.runs("c1") == (run_record(),)
+    assert rows(url, "SELECT version_num FROM alembic_version") == [(REVISION,)]
 
 
 def test_an_upgraded_database_can_be_reported_and_written_to(first: str, later: None) -> None:
