@@ -111,7 +111,9 @@ def test_a_folder_in_the_place_of_the_library_writes_no_ruby_of_its_own(phones: 
         document["content"]["files"] = files
 
     reseal(bundle, relist)
-    assert "chop" not in package(tmp_path)["TwiceModels.podspec"]
+    refused = ort_mobile("release", "apple", bundle, "--output", "package", cwd=tmp_path, code=4)
+    assert "unreadable: manifest.json" in refused.err
+    assert not (tmp_path / "package").exists()
 
 
 def test_a_mac_links_a_dylib_in_a_framework(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from tests.perf_tests import real_perf_test, stand_in
 from tests.values import present
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "build_configs" / "examples" / "mnist" / "mnist.onnx"
-SPEC = RunSpec(id="x", model="m.onnx", min_runs=3, warmup=1)
+SPEC = RunSpec(id="x", model="m.onnx", min_runs=3, warmup=1, perf_test="onnxruntime_perf_test")
 STDOUT = """Setting intra_op_num_threads to 2
 Session creation time cost: 0.0164401 s
 First inference time cost: 4 ms

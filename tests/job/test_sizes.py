@@ -184,7 +184,7 @@ def test_a_cut_or_another_file_of_weights_is_one_finding(bundle: Path) -> None:
 
 @pytest.mark.parametrize(
     ("place", "why"),
-    [("../m.weights", "not beside its model: ../m.weights"), ("models/other.weights", "ships, but is not listed"),
+    [("../m.weights", "at `$.content.ships[0].weights`"), ("models/other.weights", "ships, but is not listed"),
      ("README.md", "not beside its model: README.md")],
 )  # fmt: skip
 def test_weights_elsewhere_are_refused_in_a_manifest(place: str, why: str, bundle: Path) -> None:

@@ -81,13 +81,19 @@ def test_a_contradiction_is_exit_code_4(tmp_path: Path, operators: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "text", [None, "[target]\n", "x = 1\n", "[target", '[target]\nname="t"\nplatform="android"\n[build]\nkin="x"']
+    ("text", "why"),
+    [
+        (None, "the build file cannot be read"),
+        ("[target]\n", "this is no build file"),
+        ("x = 1\n", "this is no build file"),
+        ("[target", "this is not valid TOML"),
+        ('[target]\nname="t"\nplatform="android"\n[build]\nkin="x"', "this is no build file"),
+    ],
 )
-def test_a_wrong_build_file_is_a_usage_error(text: str | None, tmp_path: Path) -> None:
+def test_a_wrong_build_file_is_a_usage_error(text: str | None, why: str, tmp_path: Path) -> None:
     if text is not None:
         (tmp_path / "b.toml").write_text(text)
-    result = build("plan", tmp_path / "b.toml", code=2)
-    assert ("the build file cannot be read" if text is None else "this is no build file") in result.err
+    assert why in build("plan", tmp_path / "b.toml", code=2).err
 
 
 def test_doctor_alone_looks_for_android_and_for_this_computer() -> None:
