@@ -53,9 +53,8 @@ QnnRelease = Annotated[str, Meta(pattern=rf"^[0-9][A-Za-z0-9._-]{{0,63}}{END}")]
 """Of a plugin, as its wheel has it."""
 OptionalSha256 = Annotated[str, Meta(pattern=rf"^([0-9a-f]{{64}})?{END}")]
 WordOrNone = Annotated[str, Meta(pattern=rf"^[A-Za-z0-9_-]{{0,64}}{END}")]
-FilePath = Annotated[
-    str, Meta(pattern=rf"^(?!/)(?!.*(^|/)\.\.(/|$))[^\x00-\x1f\x7f\"'`\\$*?<>|:;{{}}\u2028\u2029]+{END}")
-]
+FILE_PATH = rf"^(?!/)(?!.*(^|/)\.\.(/|$))[^\x00-\x1f\x7f\"'`\\$*?<>|:;{{}}\u2028\u2029]+{END}"
+FilePath = Annotated[str, Meta(pattern=FILE_PATH)]
 """Of a file in a bundle: relative, with `/`, never out of it, and nothing that a shell or a language reads as its own.
 """
 ModelFile = Annotated[str, Meta(pattern=rf"^(?!.*\.\.)[A-Za-z0-9_][A-Za-z0-9._+@/-]{{0,999}}{END}")]

@@ -7,6 +7,7 @@ before it takes the old one's place (docs/facts/release_consumers.md, R.12).
 
 import hashlib
 import logging
+import re
 import struct
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -53,6 +54,7 @@ from pipeline.config import (
 from pipeline.convert.many import config_texts
 from pipeline.convert.onnx_needs import needs_of_one
 from pipeline.core.abis import ARM64, abi_of, abis_of_target
+from pipeline.core.documents import FILE_PATH
 from pipeline.core.errors import BUDGET, CheckFailed, ConfigError, Finding, Severity, finding_of
 from pipeline.core.files import TYPED_CONFIG_FILE, sha256_of
 from pipeline.core.releases import SWIFT_PACKAGES, Release, installed_release, line_of, numbers_of, range_of
@@ -644,10 +646,18 @@ def custom_libraries(config: Config, target: Target) -> tuple[CustomLibrary, ...
     """Libraries of custom operators that ship to a target; UnavailableError where one for an ABI of it is missing.
 
     Apps of Apple's systems link one for all ABIs: ConfigError for more, CheckFailed for one that they cannot link.
+    ConfigError for a name that no bundle has.
     """
     platform, linked = target.platform.value, target.platform in APPLE
     abis = abis_of_target(platform, target.abis)
     rows = tuple(row for abi in abis for row in fitting(config.custom_ops, platform, abi, linked=linked))
+    if odd := next((row.path.name for row in rows if not re.match(FILE_PATH, row.path.name)), ""):
+        raise ConfigError(
+            f"a bundle cannot have a file named {odd!r}",
+            where=f"target {target.name}: custom_ops",
+            why="the name has characters that shells and languages read as their own",
+            remedy="give the library a name of letters, digits, dots and dashes",
+        )
     if not linked:
         return rows
     if len(files := {row.path for row in rows}) > 1:

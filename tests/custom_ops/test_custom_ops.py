@@ -192,3 +192,13 @@ def test_sessions_of_other_commands_take_the_variable(work: Path) -> None:
     assert "not a registered function" in ort_mobile(*line, cwd=work, code=1).err
     ort_mobile(*line, cwd=work, ORT_MOBILE_CUSTOM_OPS=str(work / "libtwice.so"))
     assert (work / "optimized.onnx").is_file()
+
+
+@pytest.mark.parametrize("name", ["lib'twice.so", "lib$(twice).so", "lib twice;.so"])
+def test_a_library_whose_name_no_bundle_has_is_refused_before_all_work(work: Path, name: str) -> None:
+    shutil.copy(library(), work / name)
+    config = CONFIG.format(more="", platform="linux", abi="x86_64").replace("libtwice.so", name)
+    (work / "twice.toml").write_text(config)
+    refused = ort_mobile("run", "twice.toml", "--convert-only", cwd=work, code=2)
+    assert "a bundle cannot have a file named" in refused.err
+    assert not list((work / "output").rglob("*.ort"))
