@@ -1,6 +1,7 @@
 """Streams: what an original gives in steps whose inputs come from test data."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from onnx import TensorProto, helper
 
 from device_runner.spec import Stream
 from pipeline.check.reference import make_reference
+from pipeline.core import ort_session
 from pipeline.dataset import Dataset
 from pipeline.model import session
 from pipeline.model.sources import SourceModel
@@ -39,8 +41,13 @@ def test_a_reference_of_open_sizes_takes_one_session(tmp_path: Path, monkeypatch
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     (tmp_path / "open.onnx").write_bytes(model.SerializeToString())
-    opened, make = list[object](), session.make_session
-    monkeypatch.setattr(session, "make_session", lambda *given: opened.append(given) or make(*given))
+    opened = []
+
+    def counted(*given: Any) -> Any:
+        opened.append(given)
+        return ort_session.make_session(*given)
+
+    monkeypatch.setattr(session, "make_session", counted)
     reference = make_reference(
         SourceModel(path=str(tmp_path / "open.onnx")), {}, Dataset(), str(tmp_path / "r"), str(tmp_path)
     )

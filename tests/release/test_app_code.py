@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from device_runner.spec import Allocator, ExecutionMode, NnapiFlag, OptimizationLevel, RunOptions
-from pipeline.release.app_code import code_for, cpp, cpp_helpers, java, java_text, kotlin, swift, swift_text
+from pipeline.release.app_code import code_for, cpp, cpp_helpers, java, kotlin, swift
+from pipeline.release.source_code import java_text, swift_text
 from tests.debian_packages import unpacked
 from tests.features.android.jvm import fetched
 from tests.features.android.samples import JAVAC
