@@ -211,6 +211,11 @@ def _texts(tree: ast.Module) -> Iterator[tuple[str, bool]]:
         id(part) for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg == "remedy"
         for part in ast.walk(node)
     }  # fmt: skip
+    remedies |= {
+        id(part) for node in ast.walk(tree) if isinstance(node, ast.Assign)
+        and any(isinstance(target, ast.Name) and target.id == "remedy" for target in node.targets)
+        for part in ast.walk(node.value)
+    }  # fmt: skip
     for table in (node for node in ast.walk(tree) if isinstance(node, ast.GeneratorExp)):
         if any(isinstance(node, ast.keyword) and node.arg == "remedy" for node in ast.walk(table.elt)):
             rows = (node for node in ast.walk(table.generators[0].iter) if isinstance(node, ast.Tuple) and node.elts)

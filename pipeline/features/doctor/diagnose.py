@@ -197,7 +197,7 @@ class ModelOnDevice:
             run=options_name(options),
             set=tuple(lines),
             commands=tuple(commands),
-            calls=tuple(line for line in after[language] if line and line not in before[language]),
+            calls=tuple(str(line) for line in after[language] if line and line not in before[language]),
             language=language,
         )
 

@@ -25,7 +25,15 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from device_runner.files import ZIP_ERRORS, open_regular, read_regular, restore_place, staging_folder, take_place
+from device_runner.files import (
+    ZIP_ERRORS,
+    open_regular,
+    read_regular,
+    remove_parts,
+    restore_place,
+    staging_folder,
+    take_place,
+)
 from pipeline.core.documents import decode_document
 from pipeline.core.errors import CheckFailed, ConfigError, ModelError, missing_extra
 from pipeline.core.files import (
@@ -355,6 +363,8 @@ def write_delta(old: Path, new: Path, output: Path) -> Delta:
             new_digest=new_manifest.content_sha256,
             files=tuple(files),
         )
+        with storage_errors(output):
+            remove_parts(output)  # of a call that was killed
         write_zip(output, {**members, DELTA_FILE: msgspec.json.encode(delta, order="sorted")})
     return delta
 
