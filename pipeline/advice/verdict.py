@@ -10,14 +10,7 @@ import msgspec
 
 from pipeline.core.errors import MissingError, PipelineError
 from pipeline.core.providers import PROVIDER_RULES, WEBGPU
-from pipeline.partition.answer import (
-    MOST_COPIES,
-    LoadForecast,
-    ModelAnswer,
-    Simulation,
-    lost_to_dimensions,
-    percent_of,
-)
+from pipeline.partition.answer import MOST_COPIES, ModelAnswer, Simulation, lost_to_dimensions, percent_of
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -34,8 +27,9 @@ class FixChoice(StrEnum):
 class ProviderSupport(msgspec.Struct, frozen=True, kw_only=True):
     """How far a provider takes a model; `copies` of one inference where it is judged by them, `about` as many or just.
 
-    `load` is what making a session gives: it may fail on the phone all the same. `wrong` is what a chip's simulator
-    computes otherwise, where it was asked, and `noisy` that it computes a form with more noise than the CPU.
+    `load_error` says that a session fails on the phone all the same, `at_run` that it is made before: the two of a
+    LoadForecast that documents of release 1.0 have here. `wrong` is what a chip's simulator computes otherwise, where
+    it was asked, and `noisy` that it computes a form with more noise than the CPU.
     """
 
     nodes: int
@@ -43,19 +37,10 @@ class ProviderSupport(msgspec.Struct, frozen=True, kw_only=True):
     partitions: int
     copies: int | None = None
     about: bool = False
-    load: LoadForecast | None = None
+    load_error: str | None = None
+    at_run: bool = False
     wrong: str | None = None
     noisy: bool = False
-
-    @property
-    def load_error(self) -> str | None:
-        """Why a session fails on the phone; None where it does not, or that is not known."""
-        return self.load.error if self.load else None
-
-    @property
-    def at_run(self) -> bool:
-        """Whether a session is made before it fails."""
-        return bool(self.load and self.load.at_run)
 
     @property
     def trouble(self) -> int:
@@ -177,7 +162,8 @@ def standing_of(answer: ModelAnswer) -> ProviderSupport:
         partitions=len(answer.partitions),
         copies=answer.copies,
         about=answer.copies_estimated,
-        load=answer.load,
+        load_error=answer.load.error if answer.load else None,
+        at_run=bool(answer.load and answer.load.at_run),
         wrong=(answer.simulated.reason or "its outputs differ")
         if answer.simulated and answer.simulated.passed is False
         else None,

@@ -303,7 +303,8 @@ def _model(answer: ModelAnswer) -> Iterator[Line]:
             partitions=fixed.partitions,
             copies=fixed.copies,
             about=fixed.copies_estimated,
-            load=fixed.load,
+            load_error=fixed.load.error if fixed.load else None,
+            at_run=bool(fixed.load and fixed.load.at_run),
         )
         joined = "in" if fixed.copies is None else "with"
         borders = PROVIDER_RULES[answer.ep].borders(standing.borders, about=standing.about)

@@ -19,7 +19,7 @@ NNAPI, XNNPACK, WEBGPU = "nnapi", "xnnpack", "webgpu"
 
 
 def stand(claimed: int, partitions: int, *, nodes: int = 100, load_error: str | None = None) -> ProviderSupport:
-    return ProviderSupport(nodes=nodes, claimed=claimed, partitions=partitions, load=LoadForecast(error=load_error))
+    return ProviderSupport(nodes=nodes, claimed=claimed, partitions=partitions, load_error=load_error)
 
 
 @pytest.mark.parametrize(
