@@ -101,7 +101,8 @@ class Checkout:
 
     def run(self, step: str, **variables: str) -> str:
         """A shell step as GitHub's runner starts it; what it prints."""
-        environment = fresh_clone.environment(self.home, f"{self.shims}:{os.environ['PATH']}")
+        path = f"{self.shims}:{os.environ['PATH']}:{fresh_clone.ROOT}/.venv/bin"  # uv, where the clone has one
+        environment = fresh_clone.environment(self.home, path)
         done = subprocess.run(
             ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step], cwd=self.folder,
             env={**environment, **variables}, capture_output=True, text=True, check=False, timeout=240,

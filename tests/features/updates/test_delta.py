@@ -41,7 +41,7 @@ from tests.features.android.samples import shipped
 from tests.ort_models import convert, parsed
 from tests.release.test_bundle import SHIPS, proof, reseal
 from tests.release.test_signature import write_keys
-from tests.stops import STOPPED, stops
+from tests.stops import ACTIONS, STOPPED, stops
 from tests.values import files_of
 
 WEIGHTS = np.random.default_rng(0).normal(0, 0.05, 100_000).astype(np.float32)
@@ -550,7 +550,7 @@ def test_what_is_wrong_with_a_delta_is_said_of_the_delta(
 
 
 @pytest.mark.parametrize("actions", STOPPED)
-@pytest.mark.parametrize("more", [(), ("--keep", "kept")], ids=["", "kept"])
+@pytest.mark.parametrize("more", [(), pytest.param(("--keep", "kept"), marks=pytest.mark.every_call)], ids=["", "kept"])
 def test_an_update_that_is_stopped_is_ended_by_the_next(
     packed: Path, tmp_path: Path, more: tuple[str, ...], actions: tuple[str, ...]
 ) -> None:
@@ -567,7 +567,8 @@ def test_an_update_that_is_stopped_is_ended_by_the_next(
         assert not more or files_of(stop.again / "kept") == old, stop.name
 
 
-@pytest.mark.parametrize("actions", STOPPED)
+@pytest.mark.every_call
+@pytest.mark.parametrize("actions", [ACTIONS])
 def test_a_delta_that_is_stopped_is_written_by_the_next(packed: Path, tmp_path: Path, actions: tuple[str, ...]) -> None:
     shutil.copytree(packed, tmp_path / "start")
     left = stops(tmp_path, ("bundle", "delta", "old", "new", "--output", "e"), actions)
