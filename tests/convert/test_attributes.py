@@ -51,7 +51,7 @@ def test_files_with_a_large_tensor_as_an_attribute_are_opened_by_their_path(
         options.add_session_config_entry(key, entry)
     content = (tmp_path / "m.all-fixed.ort").read_bytes()
     if large:
-        with pytest.raises(Exception, match="not regular file|is not accessible"):
+        with pytest.raises(Exception, match=r"not regular file|is not accessible"):
             onnxruntime.InferenceSession(content, options)
     else:
         onnxruntime.InferenceSession(content, options)
