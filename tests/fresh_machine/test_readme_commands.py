@@ -71,6 +71,7 @@ def test_the_whole_job_works_and_tests_pass(machine: Machine) -> None:
 
 
 SIGNED_RELEASE = """
+name = "mnist"
 [[models]]
 path = "mnist.onnx"
 [[runs]]
@@ -78,7 +79,7 @@ provider = "cpu"
 [measure]
 rounds = 1
 min_runs = 2
-min_seconds = 0.0
+min_seconds = 0.01
 [release]
 version = "1.0"
 gates = ["signature"]
