@@ -143,7 +143,7 @@ def test_cpp_compiles_against_the_headers(tmp_path: Path) -> None:
     for number, options in enumerate((CPU, *older)):
         lines = cpp(options, FILE)
         start = len(lines) - lines[::-1].index("")
-        parts += [line for line in lines[:start] if line.startswith("#")]
+        parts += [line for line in "\n".join(lines[:start]).splitlines() if line.startswith("#")]
         parts += [f"void open{number}(const char* path) {{", *lines[start:], "}"]
     (tmp_path / "app.cc").write_text("\n".join(parts), "utf-8")
     include = ("-I", str(headers), "-I", str(tmp_path))
