@@ -38,6 +38,8 @@ MOVING = {
     "Where": (1, 2), "ScatterElements": (0, 2), "ScatterND": (0, 2),
 }  # fmt: skip
 """Operators that keep values at other places, with the inputs that have them; Concat has them in all."""
+GATHERING = frozenset({"Gather", "GatherElements", "GatherND"})
+"""Operators that take elements at the indices of their second input."""
 COUNTING = frozenset({"Add", "Sub", "Mul", "Div", "Mod", "Neg", "Abs", "Min", "Max", "Clip"})
 """Arithmetic that makes indices of indices, as long as these are integers."""
 MEASURED = frozenset({
@@ -97,6 +99,28 @@ def _origin(name: str, makers: Mapping[str, "NodeProto"], hops: int) -> Origin |
     if chosen and (kind in COUNTING or len(chosen) == len(behind)):
         return Origin(categorical=True, computed=kind in COUNTING or any(origin.computed for origin in chosen))
     return next((origin for origin in behind if origin and not origin.categorical), None)
+
+
+def sorted_by_score(graph: "GraphProto") -> frozenset[str]:
+    """The outputs with rows that a TopK sorts: its values are among their columns, or its indices gather the rows."""
+    makers = {name: node for node in graph.node for name in node.output if name}
+    return frozenset(value.name for value in graph.output if _is_sorted(value.name, makers, MOST_HOPS))
+
+
+def _is_sorted(name: str, makers: Mapping[str, "NodeProto"], hops: int) -> bool:
+    node = makers.get(name)
+    if node is None or not hops or not node.input or plain_domain(node.domain):
+        return False
+    if node.op_type == "TopK":
+        return node.output[0] == name and bool(attribute(node, "largest", 1)) and bool(attribute(node, "sorted", 1))
+    if node.op_type in GATHERING:
+        origin = _origin(node.input[1], makers, hops - 1)
+        return bool(origin and origin.ranked is not None and origin.ranked.op_type == "TopK")
+    if node.op_type in IN_ORDER:
+        return _is_sorted(node.input[0], makers, hops - 1)
+    return node.op_type == "Concat" and any(
+        _is_sorted(part, makers, (hops - 1) // len(node.input)) for part in node.input
+    )
 
 
 def categorical_of(

@@ -150,6 +150,8 @@ class Tolerance(msgspec.Struct, frozen=True, kw_only=True):
     categorical: dict[Text, Categorical] = {}
     scales: tuple[Text, ...] = ()
     """Outputs of whole numbers that are not categorical, though their type is usual for these."""
+    sorted_rows: tuple[Text, ...] = ()
+    """Outputs whose rows the model sorts by a score."""
     min_top1_agreement: float | None = None
 
     def floor_of(self, output: str) -> float:
@@ -245,7 +247,7 @@ def compare_outputs(
             continue
         if check is None:
             check = _compared(name, expected, actual[name], tolerance)
-            if check.failed:
+            if check.failed and name in tolerance.sorted_rows:
                 check = _at_ties(check, expected, actual[name], tolerance)
             if check.failed and name in tolerance.unsteady:
                 why = "the original model's own output changes as much when its inputs change by a rounding error"
@@ -264,7 +266,11 @@ def compare_outputs(
                 check = msgspec.structs.replace(check, reason=f"cannot judge on {tolerance.data}: {check.reason}")
             check = msgspec.structs.replace(check, random_inputs=tolerance.random_inputs)
         scale = name in original and tolerance.categories_of(name, expected) is None
-        sqnr = _ranked_sqnr_db(original[name], actual[name], tolerance) if scale else msgspec.UNSET
+        sqnr = (
+            _ranked_sqnr_db(original[name], actual[name], tolerance, is_sorted=name in tolerance.sorted_rows)
+            if scale
+            else msgspec.UNSET
+        )
         yield msgspec.structs.replace(check, sqnr_db=sqnr, constants=tolerance.constants)
 
 
@@ -279,11 +285,13 @@ def _at_ties(check: OutputCheck, expected: Array, given: Array, tolerance: Toler
     return msgspec.structs.replace(again, ties=rows.moved + rows.others) if not again.failed else check
 
 
-def _ranked_sqnr_db(original: Array, actual: Array, tolerance: Tolerance) -> float | msgspec.UnsetType | None:
+def _ranked_sqnr_db(
+    original: Array, actual: Array, tolerance: Tolerance, *, is_sorted: bool
+) -> float | msgspec.UnsetType | None:
     """Signal to noise; of rows that are sorted by a score, of those that stand for each other."""
     from pipeline.check import ranked_rows
 
-    rows = ranked_rows.matched_rows(original, actual, tolerance.max_relative_error)
+    rows = ranked_rows.matched_rows(original, actual, tolerance.max_relative_error) if is_sorted else None
     return sqnr_db(rows.original, rows.actual) if rows else sqnr_db(original, actual)
 
 

@@ -21,20 +21,21 @@ ROWS, COLUMNS = -2, -1
 class RankedRows:
     """Rows of an output, each beside the original's that it stands for: both arrays are [rows, columns].
 
-    `moved` so many of the rows have another place than the original's. `others` is how many more are left out of both,
-    of `total`: their scores tie with the last one's, so that which rows come last is decided by rounding.
+    `moved` so many of the rows have another place than the original's. `others` is how many more are left out of both:
+    their scores are 0 but for rounding, so that which rows come last says nothing.
     """
 
     original: Array
     actual: Array
     moved: int
     others: int
-    total: int
 
 
 def matched_rows(original: Array, actual: Array, share: float) -> RankedRows | None:
     """The rows of two outputs that are sorted by a score, matched; None where they are not, or rows really differ.
 
+    Only for outputs that the graph sorts (`categorical.sorted_by_score`): a column falls in many others, as a mask of 1
+    and 0 does, whose rows have their places all the same.
     `share` is the largest error that passes, relative to the largest value: scores tie where they differ by less.
     """
     if original.shape != actual.shape or original.ndim < 2 or original.dtype.kind != "f" or not share:
@@ -58,7 +59,6 @@ def matched_rows(original: Array, actual: Array, share: float) -> RankedRows | N
         actual=np.concatenate([matched.actual for matched in known]),
         moved=sum(matched.moved for matched in known),
         others=sum(matched.others for matched in known),
-        total=sum(matched.total for matched in known),
     )
 
 
@@ -82,7 +82,8 @@ def _match(original: Floats, actual: Floats, share: float) -> RankedRows | None:
             left.remove(place)
     rows = [row for row, place in enumerate(places) if place is not None]
     lost = [row for row, place in enumerate(places) if place is None]
-    if any(scores[row] - scores[-1] > tie for row in (*lost, *left)) or not rows:
+    # What comes last is decided by rounding where scores tie with the last one: unjudged it passes only as noise
+    if any(scores[row] > tie for row in (*lost, *left)) or not rows:
         return None
     given = [place for place in places if place is not None]
     return RankedRows(
@@ -90,7 +91,6 @@ def _match(original: Floats, actual: Floats, share: float) -> RankedRows | None:
         actual=actual[given],
         moved=sum(row != place for row, place in zip(rows, given, strict=True)),
         others=len(lost),
-        total=len(original),
     )
 
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from device_runner.spec import MOST_STRING_BYTES, ElementType, Stream, TensorFile
-from pipeline.check.categorical import categorical_of
+from pipeline.check.categorical import categorical_of, sorted_by_score
 from pipeline.check.compare import (
     Array,
     OutputCheck,
@@ -386,7 +386,10 @@ def make_reference(
     random, spans = data.is_random(takes), output_spans(model.proto.graph)
     categorical = categorical_of(model.proto.graph, outputs, precision, partial(_inner, model, sample.inputs))
     scales = tuple(name for name, array in outputs.items() if is_categorical_by_type(array) and name not in categorical)
-    tolerance = msgspec.structs.replace(usual_tolerance(precision), spans=spans, categorical=categorical, scales=scales)
+    sorted_rows = tuple(sorted(sorted_by_score(model.proto.graph)))
+    tolerance = msgspec.structs.replace(
+        usual_tolerance(precision), spans=spans, categorical=categorical, scales=scales, sorted_rows=sorted_rows
+    )
     expected: dict[str, Array] = {}
     refuted: list[OutputCheck] = []
     if original:  # its outputs on the same sample, and what they refute
@@ -423,6 +426,7 @@ def make_reference(
         drawn=random_outputs(model.proto),
         categorical=categorical,
         scales=scales,
+        sorted_rows=sorted_rows,
         unsteady=_unsteady(session, sample.inputs, outputs, tolerance, precision) if random else (),
         stream=streamed,
     )

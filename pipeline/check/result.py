@@ -61,6 +61,8 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
     """Outputs that are class numbers, indices or truth values."""
     scales: tuple[str, ...] = ()
     """Outputs of whole numbers that are none."""
+    sorted_rows: tuple[str, ...] = ()
+    """Outputs whose rows the model sorts by a score."""
     original: tuple[TensorFile, ...] = ()
     """The float original's outputs on the same inputs; () for a model in its own precision."""
     refuted: tuple[OutputCheck, ...] = ()
@@ -84,4 +86,5 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
             drawn=self.drawn,
             categorical=self.categorical,
             scales=self.scales,
+            sorted_rows=self.sorted_rows,
         )

@@ -1,9 +1,12 @@
 """Rows that a model sorts by a score: another order where scores tie passes, every other one does not."""
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pytest
+from onnx.parser import parse_graph
 
+from pipeline.check.categorical import sorted_by_score
 from pipeline.check.compare import OutputCheck, OutputPrecision, compare_outputs, usual_tolerance
 
 Boxes = npt.NDArray[np.float32]
@@ -19,8 +22,10 @@ def boxes() -> Boxes:
     return np.column_stack([corners, scores, classes]).astype(np.float32)[None]
 
 
-def judged(original: Boxes, actual: Boxes) -> OutputCheck:
-    (check,) = compare_outputs({"boxes": original}, {"boxes": actual}, usual_tolerance(OutputPrecision.FLOAT32))
+def judged(original: Boxes, actual: Boxes, *, is_sorted: bool = True) -> OutputCheck:
+    tolerance = usual_tolerance(OutputPrecision.FLOAT32)
+    tolerance = msgspec.structs.replace(tolerance, sorted_rows=("boxes",) if is_sorted else ())
+    (check,) = compare_outputs({"boxes": original}, {"boxes": actual}, tolerance)
     return check
 
 
@@ -71,3 +76,31 @@ def test_scores_that_are_scaled_fail(boxes: Boxes) -> None:
 def test_numbers_that_are_in_no_order_are_compared_as_they_stand(boxes: Boxes) -> None:
     rows = boxes[:, np.random.default_rng(1).permutation(100)]
     assert judged(rows, rows[:, swapped(4, 9)]).failed
+
+
+def test_an_output_that_no_topk_sorts_is_compared_as_it_stands(boxes: Boxes) -> None:
+    """A column falls in many outputs: a mask of 1 and 0, a state of two layers."""
+    assert judged(boxes, in_order(boxes, [*range(20), *range(99, 19, -1)]), is_sorted=False).failed
+
+
+def test_a_last_row_with_a_score_is_not_left_out(boxes: Boxes) -> None:
+    two = boxes[:, [0, 19]]
+    wrong = two.copy()
+    wrong[0, 1, :4] += 50.0
+    assert judged(two, wrong).failed
+
+
+@pytest.mark.parametrize(
+    ("text", "sorted_outputs"),
+    [
+        ("s, i = TopK (x, k)  u = Unsqueeze (s, a)  y = Concat <axis = 2> (u, z)", {"y"}),
+        ("s, i = TopK (x, k)  y = GatherElements <axis = 1> (x, i)", {"y"}),
+        ("s, i = TopK <largest = 0> (x, k)  y = Identity (s)", set()),
+        ("s, i = TopK <sorted = 0> (x, k)  y = Identity (s)", set()),
+        ("s, i = TopK (x, k)  y = MatMul (s, z)", set()),
+        ("y = Concat <axis = 2> (x, z)", set()),
+    ],
+)
+def test_the_graph_says_which_rows_are_sorted(text: str, sorted_outputs: set[str]) -> None:
+    graph = parse_graph(f"g (float[1, 9] x, int64[1] k, int64[1] a, float[1, 9, 4] z) => (float[N] y) {{ {text} }}")
+    assert sorted_by_score(graph) == sorted_outputs

@@ -106,6 +106,7 @@ def references() -> tuple[KeptReference, ...]:
     tolerance = Tolerance(
         max_relative_error=0.1, spans={"y out": 1.0}, unsteady=("y out",), constants=("x in",), refuted=(check,),
         drawn={"y out": "a dropout"}, categorical={"y out": Categorical(elements=1)}, scales=("y out",),
+        sorted_rows=("y out",),
     )  # fmt: skip
     return (KeptReference(model="m", inputs=(kept,), outputs=(kept,), tolerance=tolerance),)
 
