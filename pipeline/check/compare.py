@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from pipeline.check.ranked_rows import RankedRows
+
 
 class OutputCheck(msgspec.Struct, frozen=True, kw_only=True):
     """How one output of a run differs from the host's reference; None where it could not be computed (or is NaN).
@@ -247,7 +249,7 @@ def compare_outputs(
             continue
         if check is None:
             check = _compared(name, expected, actual[name], tolerance)
-            if check.failed and name in tolerance.sorted_rows:
+            if check.failed:
                 check = _at_ties(check, expected, actual[name], tolerance)
             if check.failed and name in tolerance.unsteady:
                 why = "the original model's own output changes as much when its inputs change by a rounding error"
@@ -266,33 +268,29 @@ def compare_outputs(
                 check = msgspec.structs.replace(check, reason=f"cannot judge on {tolerance.data}: {check.reason}")
             check = msgspec.structs.replace(check, random_inputs=tolerance.random_inputs)
         scale = name in original and tolerance.categories_of(name, expected) is None
-        sqnr = (
-            _ranked_sqnr_db(original[name], actual[name], tolerance, is_sorted=name in tolerance.sorted_rows)
-            if scale
-            else msgspec.UNSET
-        )
+        sqnr: float | msgspec.UnsetType | None = msgspec.UNSET
+        if scale:
+            rows = _sorted_rows(name, original[name], actual[name], tolerance)
+            sqnr = sqnr_db(rows.original, rows.actual) if rows else sqnr_db(original[name], actual[name])
         yield msgspec.structs.replace(check, sqnr_db=sqnr, constants=tolerance.constants)
 
 
-def _at_ties(check: OutputCheck, expected: Array, given: Array, tolerance: Tolerance) -> OutputCheck:
-    """The check again of rows that are sorted by a score and have other places where scores tie; else as it is."""
-    from pipeline.check import ranked_rows  # which equal outputs need for nothing
+def _sorted_rows(output: str, original: Array, actual: Array, tolerance: Tolerance) -> "RankedRows | None":
+    """The rows of an output that the graph sorts by a score, each beside the original's; None for other outputs."""
+    from pipeline.check import ranked_rows  # which most models need for nothing
 
-    rows = ranked_rows.matched_rows(expected, given, tolerance.max_relative_error)
+    if output not in tolerance.sorted_rows:
+        return None
+    return ranked_rows.matched_rows(original, actual, tolerance.max_relative_error, tolerance.floor_of(output))
+
+
+def _at_ties(check: OutputCheck, expected: Array, given: Array, tolerance: Tolerance) -> OutputCheck:
+    """The check again of rows that have other places where their scores tie; else as it is."""
+    rows = _sorted_rows(check.output, expected, given, tolerance)
     if rows is None:
         return check
     again = _compared(check.output, rows.original, rows.actual, tolerance)
     return msgspec.structs.replace(again, ties=rows.moved + rows.others) if not again.failed else check
-
-
-def _ranked_sqnr_db(
-    original: Array, actual: Array, tolerance: Tolerance, *, is_sorted: bool
-) -> float | msgspec.UnsetType | None:
-    """Signal to noise; of rows that are sorted by a score, of those that stand for each other."""
-    from pipeline.check import ranked_rows
-
-    rows = ranked_rows.matched_rows(original, actual, tolerance.max_relative_error) if is_sorted else None
-    return sqnr_db(rows.original, rows.actual) if rows else sqnr_db(original, actual)
 
 
 DEAD = "leave the layers that make it float (`keep_float` of the model in the config), or ship float or half precision"

@@ -31,12 +31,12 @@ class RankedRows:
     others: int
 
 
-def matched_rows(original: Array, actual: Array, share: float) -> RankedRows | None:
+def matched_rows(original: Array, actual: Array, share: float, floor: float) -> RankedRows | None:
     """The rows of two outputs that are sorted by a score, matched; None where they are not, or rows really differ.
 
     Only for outputs that the graph sorts (`categorical.sorted_by_score`): a column falls in many others, as a mask of 1
-    and 0 does, whose rows have their places all the same.
-    `share` is the largest error that passes, relative to the largest value: scores tie where they differ by less.
+    and 0 does, whose rows have their places all the same. `share` is the largest error that passes, relative to the
+    largest value, `floor` what passes whatever that is: scores tie where they differ by less.
     """
     if original.shape != actual.shape or original.ndim < 2 or original.dtype.kind != "f" or not share:
         return None
@@ -46,7 +46,7 @@ def matched_rows(original: Array, actual: Array, share: float) -> RankedRows | N
         return None
     shape = (-1, *original.shape[ROWS:])
     lists = [
-        _match(expected, given, share)
+        _match(expected, given, share, floor)
         for expected, given in zip(
             original.reshape(shape).astype(np.float64), actual.reshape(shape).astype(np.float64), strict=True
         )
@@ -62,12 +62,12 @@ def matched_rows(original: Array, actual: Array, share: float) -> RankedRows | N
     )
 
 
-def _match(original: Floats, actual: Floats, share: float) -> RankedRows | None:
-    scores = _scores(original, actual, share)
+def _match(original: Floats, actual: Floats, share: float, floor: float) -> RankedRows | None:
+    scores = _scores(original, actual, share, floor)
     if scores is None:
         return None
-    tie = share * float(np.abs(scores).max())
-    limit = share * float(np.abs(original).max())
+    tie = max(share * float(np.abs(scores).max()), floor)
+    limit = max(share * float(np.abs(original).max()), floor)
     places: list[int | None] = [None] * len(original)  # of the actual row that stands for each of the original's
     near = np.abs(original - actual).max(axis=COLUMNS) <= limit
     for row in np.flatnonzero(near).tolist():
@@ -94,11 +94,11 @@ def _match(original: Floats, actual: Floats, share: float) -> RankedRows | None:
     )
 
 
-def _scores(original: Floats, actual: Floats, share: float) -> "npt.NDArray[np.float64] | None":
+def _scores(original: Floats, actual: Floats, share: float, floor: float) -> "npt.NDArray[np.float64] | None":
     """The column that both lists are sorted by, the largest first, and that is equal at each rank."""
     for column in range(original.shape[COLUMNS]):
         scores, given = original[:, column], actual[:, column]
-        tie = share * float(np.abs(scores).max())
+        tie = max(share * float(np.abs(scores).max()), floor)
         falls = scores[0] - scores[-1] > tie and (np.diff(scores) <= 0).all()
         if falls and (np.diff(given) <= 0).all() and (np.abs(scores - given) <= tie).all():
             return scores

@@ -83,6 +83,15 @@ def test_an_output_that_no_topk_sorts_is_compared_as_it_stands(boxes: Boxes) -> 
     assert judged(boxes, in_order(boxes, [*range(20), *range(99, 19, -1)]), is_sorted=False).failed
 
 
+def test_where_nothing_is_found_all_rows_are_noise(boxes: Boxes) -> None:
+    """The largest score is 2e-4 then, and a thousandth of it less than what a sigmoid's rounding gives."""
+    boxes[..., 4] *= 3e-4
+    others = boxes.copy()
+    others[:, 95:, :4] = 7.0
+    check = judged(boxes, others)
+    assert (check.passed, check.ties) == (True, 5)
+
+
 def test_a_last_row_with_a_score_is_not_left_out(boxes: Boxes) -> None:
     two = boxes[:, [0, 19]]
     wrong = two.copy()
