@@ -96,8 +96,8 @@ def test_what_is_not_there_is_said_before_anything_is_converted_or_measured(
 
 
 def test_more_rounds_go_on_with_those_that_are_stored(tmp_path: Path) -> None:
-    chain(tmp_path / "before.onnx", 2)
-    chain(tmp_path / "after.onnx", 2 + 1)
+    chain(tmp_path / "before.onnx", 6)
+    chain(tmp_path / "after.onnx", 48)
     ort_mobile("gate", "before.onnx", "after.onnx", *SHORT, cwd=tmp_path, code=4)
     done = ort_mobile("gate", "before.onnx", "after.onnx", *SHORT, "--rounds", "9", "--json", "-", cwd=tmp_path, code=4)
     assert "measure: 2 to do" in done.err
