@@ -26,7 +26,7 @@ from pipeline.campaign.measure import measure, with_looks
 from pipeline.campaign.plan import planned_id
 from pipeline.campaign.store import Store, StoreError, open_store
 from pipeline.core.errors import ConfigError
-from pipeline.features.lab import campaigns, queue
+from pipeline.features.lab import campaigns, hooks, queue
 from pipeline.job.bench import opened
 from pipeline.job.run import fresh_plan, to_confirm
 
@@ -158,6 +158,7 @@ class Agent:
     carried: dict[str, campaigns.Carried] = field(default_factory=dict)
     fetching: threading.Lock = field(default_factory=threading.Lock)
     tidied: float = float("-inf")
+    reservations: hooks.Reservations = field(default_factory=lambda: hooks.Reservations(""))
     key: str = field(default_factory=lambda: secrets.token_hex(8))
     """What tells this agent from another of the same host's name."""
 
@@ -212,7 +213,8 @@ def alive(agent: Agent, session: queue.LabSession) -> Iterator[None]:
         elsewhere: tuple[str, ...] = ()
         try:
             while True:
-                note = "; ".join((*agent.attached.notes, *dict.fromkeys(agent.refused.values())))
+                reasons = (*agent.refused.values(), *agent.reservations.troubles.values())
+                note = "; ".join((*agent.attached.notes, *dict.fromkeys(reasons)))
                 documents = {
                     name: msgspec.json.encode(facts).decode() for name, facts in dict(agent.attached.facts).items()
                 }
@@ -263,6 +265,9 @@ TICK_SECONDS = 1.0
 REST_SECONDS = 5.0
 """For how long a device that was left is not taken again."""
 
+RESERVE_SECONDS = 60.0
+"""For how long a device is not asked for again that could not be reserved: somebody works with it."""
+
 OPEN_SECONDS = 10.0
 """For how long a device is waited for that another process of this host has, as when one was killed that ends now."""
 
@@ -283,6 +288,7 @@ def work(
     once: bool = False,
     host: str = "",
     say: Callable[[str], None] = log.info,
+    called: hooks.Hooks | None = None,
 ) -> None:
     """Work for a lab until `stop`; with `once` until nothing is left to do for the devices of this host.
 
@@ -291,7 +297,9 @@ def work(
     the absence of the database is waited for.
     """
     with open_store(database) as store, ThreadPoolExecutor(MOST_DEVICES, thread_name_prefix="lab") as pool:
-        agent = Agent(store, Attached(devices), stop, host or host_name(), say)
+        name = host or host_name()
+        reservations = hooks.Reservations(name, called or hooks.Hooks())
+        agent = Agent(store, Attached(devices), stop, name, say, reservations=reservations)
         for prefix in (WORK_PREFIX, RUN_PREFIX):
             remove_abandoned(prefix)
         with closing(sessions_of(agent)) as sessions:
@@ -321,6 +329,8 @@ def _until_lost(agent: Agent, session: queue.LabSession, pool: ThreadPoolExecuto
                 if (error := agent.busy.pop(name).exception()) is not None:
                     log.error("%s: %s", name, error)
             session.keep(agent.busy)
+            if tidies := time.monotonic() - agent.tidied > TIDY_SECONDS:
+                _give_back_left(agent, pool)
             jobs = session.ask(lambda connection: queue.open_jobs(connection, list(agent.attached.facts)))
             for job in jobs:
                 _take(agent, session, pool, job)
@@ -329,15 +339,8 @@ def _until_lost(agent: Agent, session: queue.LabSession, pool: ThreadPoolExecuto
                 if lease not in agent.busy and session.take(lease):
                     agent.busy[lease] = pool.submit(_confirm, agent, session, campaign)
             over = once and not jobs and not agent.busy
-            if over or time.monotonic() - agent.tidied > TIDY_SECONDS:
-                # Forget campaigns that have ended, and remove their files, also those of an agent that was here before
-                agent.tidied = time.monotonic()
-                with suppress(OSError):  # a folder that cannot be read
-                    ended = session.ask(partial(queue.ended_campaigns, names=campaigns.carried_campaigns()))
-                    for campaign in ended - set(agent.working.values()):
-                        agent.carried.pop(campaign, None)
-                        agent.refused.pop(campaign, None)
-                        shutil.rmtree(campaigns.carried_folder(campaign), ignore_errors=True)
+            if over or tidies:
+                _tidy(agent, session)
             if over:
                 return True
         if agent.busy:
@@ -346,6 +349,25 @@ def _until_lost(agent: Agent, session: queue.LabSession, pool: ThreadPoolExecuto
     except queue.SessionLost as error:
         log.warning("the session with the database was lost: %s", error)
     return False
+
+
+def _give_back_left(agent: Agent, pool: ThreadPoolExecutor) -> None:
+    """Give devices back that were reserved and not given back, by an agent that was killed or a hook that failed."""
+    for name in agent.reservations.left():
+        if name not in agent.busy:
+            agent.say(f"{name}: is given back: it was left reserved")
+            agent.busy[name] = pool.submit(agent.reservations.give_back, name)
+
+
+def _tidy(agent: Agent, session: queue.LabSession) -> None:
+    """Forget campaigns that have ended, and remove their files, also those of an agent that was here before."""
+    agent.tidied = time.monotonic()
+    with suppress(OSError):  # a folder that cannot be read
+        ended = session.ask(partial(queue.ended_campaigns, names=campaigns.carried_campaigns()))
+        for campaign in ended - set(agent.working.values()):
+            agent.carried.pop(campaign, None)
+            agent.refused.pop(campaign, None)
+            shutil.rmtree(campaigns.carried_folder(campaign), ignore_errors=True)
 
 
 def _take(agent: Agent, session: queue.LabSession, pool: ThreadPoolExecutor, job: queue.LabJob) -> None:
@@ -363,61 +385,72 @@ def _work_on(agent: Agent, session: queue.LabSession, job: queue.LabJob, name: s
     try:
         if session.state_of(job.campaign_id, job.device) not in queue.OPEN:
             return  # it ended between being listed and being leased
-        reason = ""
         try:
-            with agent.fetching:  # once for all devices of this host
-                if job.campaign_id not in agent.carried:
-                    campaign, ended = agent.store.campaign(job.campaign_id), partial(_stopped, agent, session, job)
-                    agent.carried[job.campaign_id] = campaigns.fetched(agent.store, campaign, ended=ended)
-                carried = agent.carried[job.campaign_id]
-            refusal = campaigns.other_versions(carried.record)
-            if refusal:
-                agent.refused[job.campaign_id] = f"{job.campaign_id} is refused: {refusal}"
-                log.warning("%s", agent.refused[job.campaign_id])
-                queue.change_job(session, job, queue.WAITING, f"{agent.host} is refused: {refusal}")
-                return
-            queue.change_job(session, job, queue.RUNNING, job.reason)
-            agent.say(f"{job.campaign_id}: {job.device}: begins{' fresh rounds' if job.stage == queue.FRESH else ''}")
-            with opened([name], OPEN_SECONDS) as (devices, facts_now, _), scratch_folder(WORK_PREFIX) as work:
-                device, now = next(iter(devices.values())), next(iter(facts_now.values()))
-                device.name = job.device  # as results of all hosts call it
-                facts = msgspec.structs.replace(now, name=job.device, host=agent.host)
-                planned = campaigns.planned_here(carried, facts)
-                plan = replace(
-                    campaigns.plan_here(carried, planned, facts), host=agent.host,
-                    fence=lambda _device: _stopped(agent, session, job),
-                )  # fmt: skip
-                if job.stage == queue.FRESH:
-                    again = queue.again_of(agent.store, job)
-                    plan = fresh_plan(plan, [run for run in plan.planned_runs if planned_id(run) in again], agent.store)
-                else:
-                    plan = with_looks(plan, planned, agent.store)
-                # Run what is left; why it was left before the end
-                reason = measure(plan, {job.device: device}, agent.store, work).get(job.device, "")
-        except queue.SessionLost:
-            raise
-        except (RunnerError, OSError) as error:
-            reason = str(error)
-        except Exception as error:  # a device that is left unsaid would be taken again for ever
-            log.debug("%s", job.device, exc_info=True)
-            reason = f"internal error: {type(error).__name__}: {error}"
-        # Say in the queue how it ended, or why it was left: by a host whose lease still holds, and nobody else
-        if session.state_of(job.campaign_id, job.device) not in queue.OPEN:
-            return
-        if not reason:
-            state = queue.DONE if job.stage == queue.FRESH else queue.MEASURED
-            queue.change_job(session, job, state)
-            agent.say(f"{job.campaign_id}: {job.device}: {state}")
-        elif agent.stop.is_set():
-            queue.change_job(session, job, queue.WAITING)
-        else:
-            log.warning("%s: left: %s", job.device, reason)
-            attempts = job.attempts + 1
-            agent.resting[job.device] = time.monotonic() + REST_SECONDS
-            state = queue.FAILED if attempts >= queue.MOST_ATTEMPTS else queue.WAITING
-            queue.change_job(session, job, state, f"{agent.host}: {reason}", attempts)
+            with agent.reservations.of(job.device):
+                _say_ended(agent, session, job, _measured(agent, session, job, name))
+        except RunnerError as error:  # of the reservation: it counts as no attempt
+            log.warning("%s: not taken: %s", job.device, error)
+            agent.resting[job.device] = time.monotonic() + RESERVE_SECONDS
+            queue.change_job(session, job, queue.WAITING, f"{agent.host}: {error.reason}")
     except queue.SessionLost as error:
         log.warning("%s: left for now: %s", job.device, error)
+
+
+def _measured(agent: Agent, session: queue.LabSession, job: queue.LabJob, name: str) -> str | None:
+    """Run what is left of a job; why it was left before the end, or "". None where this host may not measure it."""
+    try:
+        with agent.fetching:  # once for all devices of this host
+            if job.campaign_id not in agent.carried:
+                campaign, ended = agent.store.campaign(job.campaign_id), partial(_stopped, agent, session, job)
+                agent.carried[job.campaign_id] = campaigns.fetched(agent.store, campaign, ended=ended)
+            carried = agent.carried[job.campaign_id]
+        if refusal := campaigns.other_versions(carried.record):
+            agent.refused[job.campaign_id] = f"{job.campaign_id} is refused: {refusal}"
+            log.warning("%s", agent.refused[job.campaign_id])
+            queue.change_job(session, job, queue.WAITING, f"{agent.host} is refused: {refusal}")
+            return None
+        queue.change_job(session, job, queue.RUNNING, job.reason)
+        agent.say(f"{job.campaign_id}: {job.device}: begins{' fresh rounds' if job.stage == queue.FRESH else ''}")
+        with opened([name], OPEN_SECONDS) as (devices, facts_now, _), scratch_folder(WORK_PREFIX) as work:
+            device, now = next(iter(devices.values())), next(iter(facts_now.values()))
+            device.name = job.device  # as results of all hosts call it
+            facts = msgspec.structs.replace(now, name=job.device, host=agent.host)
+            planned = campaigns.planned_here(carried, facts)
+            plan = replace(
+                campaigns.plan_here(carried, planned, facts), host=agent.host,
+                fence=lambda _device: _stopped(agent, session, job),
+            )  # fmt: skip
+            if job.stage == queue.FRESH:
+                again = queue.again_of(agent.store, job)
+                plan = fresh_plan(plan, [run for run in plan.planned_runs if planned_id(run) in again], agent.store)
+            else:
+                plan = with_looks(plan, planned, agent.store)
+            return measure(plan, {job.device: device}, agent.store, work).get(job.device, "")
+    except queue.SessionLost:
+        raise
+    except (RunnerError, OSError) as error:
+        return str(error)
+    except Exception as error:  # a device that is left unsaid would be taken again for ever
+        log.debug("%s", job.device, exc_info=True)
+        return f"internal error: {type(error).__name__}: {error}"
+
+
+def _say_ended(agent: Agent, session: queue.LabSession, job: queue.LabJob, reason: str | None) -> None:
+    """Say in the queue how a job ended, or why it was left: by a host whose lease still holds, and nobody else."""
+    if reason is None or session.state_of(job.campaign_id, job.device) not in queue.OPEN:
+        return
+    if not reason:
+        state = queue.DONE if job.stage == queue.FRESH else queue.MEASURED
+        queue.change_job(session, job, state)
+        agent.say(f"{job.campaign_id}: {job.device}: {state}")
+    elif agent.stop.is_set():
+        queue.change_job(session, job, queue.WAITING)
+    else:
+        log.warning("%s: left: %s", job.device, reason)
+        attempts = job.attempts + 1
+        agent.resting[job.device] = time.monotonic() + REST_SECONDS
+        state = queue.FAILED if attempts >= queue.MOST_ATTEMPTS else queue.WAITING
+        queue.change_job(session, job, state, f"{agent.host}: {reason}", attempts)
 
 
 def _stopped(agent: Agent, session: queue.LabSession, job: queue.LabJob) -> str:

@@ -81,7 +81,11 @@ def submit_command(
     help="Devices of this host to work on: adb:*, adb:SERIAL, local, android-host:LIBRARY; repeatable.",
 )  # fmt: skip
 @click.option("--once", is_flag=True, help="End when nothing is left to do for the devices of this host.")
-def work_command(database: str | None, devices: tuple[str, ...], once: bool) -> None:
+@click.option(
+    "--hooks", "hooks_file", type=click.Path(path_type=Path), envvar="ORT_MOBILE_LAB_HOOKS",
+    help="TOML with what to call before a device is taken and after it is given back.  [env: ORT_MOBILE_LAB_HOOKS]",
+)  # fmt: skip
+def work_command(database: str | None, devices: tuple[str, ...], once: bool, hooks_file: Path | None) -> None:
     """Measure what is submitted on the devices of this host, until it is stopped.
 
     On SIGTERM or Ctrl-C each device finishes its run; what is left is taken up again by this host or another. A second
@@ -92,7 +96,9 @@ def work_command(database: str | None, devices: tuple[str, ...], once: bool) -> 
     from device_runner.local import end_runs
     from pipeline.core.errors import ExitCode
     from pipeline.features.lab.agent import work
+    from pipeline.features.lab.hooks import read_hooks
 
+    called = read_hooks(hooks_file) if hooks_file else None
     stop = threading.Event()
 
     def stopped(number: int, _frame: object) -> None:
@@ -104,7 +110,7 @@ def work_command(database: str | None, devices: tuple[str, ...], once: bool) -> 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stopped)
     say = (lambda _line: None) if quiet() else (lambda line: click.echo(visible(line), err=True))
-    work(_database(database), devices, stop, once=once, say=say)
+    work(_database(database), devices, stop, once=once, say=say, called=called)
 
 
 @lab.command("status")

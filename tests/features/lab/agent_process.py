@@ -13,8 +13,11 @@ from pathlib import Path
 from device_runner import device
 from pipeline.features.lab import agent as lab_agent
 from pipeline.features.lab import agent as lab_work
+from pipeline.features.lab.hooks import read_hooks
 from tests.device.farm_cli import use_folders
 from tests.features.lab.farm import SCHEME, rigs, shared_identity
+
+HOOKS = "ORT_MOBILE_LAB_HOOKS"
 
 PHONES, PROBE = "LAB_PHONES", "LAB_PROBE"
 """Environment variables: JSON of the phones' serials with their folders, and the probe that runs there."""
@@ -23,7 +26,8 @@ PHONES, PROBE = "LAB_PHONES", "LAB_PROBE"
 def agent(url: str, host: str, names: tuple[str, ...]) -> None:
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    lab_work.work(url, names, stop, host=host)
+    file = os.environ.get(HOOKS)
+    lab_work.work(url, names, stop, host=host, called=read_hooks(Path(file)) if file else None)
 
 
 def chosen(devices: str) -> tuple[str, ...]:

@@ -1,0 +1,303 @@
+"""What an agent's host calls before it takes a device and after it gives it back, as for a lab that people use, too.
+
+A reservation is written down before it is asked for and forgotten when it was given back, so that the next agent of the
+host gives back what one had that was killed. A hook that fails or takes too long costs its device alone.
+"""
+
+import http.client
+import logging
+import os
+import re
+import threading
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import quote, urlsplit
+
+import msgspec
+from msgspec import Meta
+
+from device_runner.device import split_server
+from device_runner.errors import RunnerError
+from device_runner.files import decode_json, read_regular, scratch_folder, state_folder, visible
+from device_runner.local import run_group, tail
+from pipeline.config.tables import Table
+from pipeline.core.documents import read_toml
+from pipeline.core.errors import ConfigError, MissingError
+from pipeline.core.files import safe_name, write_bytes
+
+log = logging.getLogger(__name__)
+
+PLACES = ("device", "serial", "host")
+"""What may stand in braces in a hook: the lab's name of the device, its part after the kind, and this host."""
+
+PLACE = re.compile(r"\{([a-z_]+)\}")
+"""Other braces are those of JSON, or of a shell."""
+
+PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@/?=&+,~ -]*")
+"""Names that are handed to hooks: none can be read as an option, or end a text in quotes."""
+
+MOST_ANSWER = 400
+"""Characters of what a hook said, in the reason."""
+
+WORK_PREFIX = "ort-mobile-hook-"
+
+
+MOST_TRIES = 5
+"""How often a release hook that fails is called in the life of an agent."""
+
+
+class HookError(RunnerError):
+    """A hook did not do what it is for."""
+
+
+class HookLateError(HookError):
+    """A hook ran out of time: what it has done is not known."""
+
+
+class Hook(Table, frozen=True, kw_only=True):
+    """What is called: a command, each argument as it is (no shell), or a URL. {device}, {serial} and {host} are filled
+    in.
+    """
+
+    command: Annotated[tuple[str, ...], Meta(max_length=64)] = ()
+    """The program and its arguments; it has done its part when it ends with 0."""
+    url: str = ""
+    """An http or https address in place of a command; 200 to 299 will do as an answer, and nobody else is asked."""
+    method: Literal["POST", "PUT", "PATCH", "DELETE", "GET"] = "POST"
+    """Of the request to the URL."""
+    json: dict[str, Any] | None = None
+    """What the request carries, as JSON; names in braces are filled in within its texts."""
+    token_file: str | None = None
+    """A file, beside this one or by its whole path, whose text is sent as `Authorization: Bearer TEXT`."""
+    timeout_seconds: Annotated[float, Meta(gt=0, le=600)] = 30.0
+    """After so long the hook has failed; a command is ended then."""
+
+
+class Hooks(Table, frozen=True, kw_only=True):
+    """The file of `lab work --hooks`."""
+
+    reserve: Hook | None = None
+    """Called before a device is taken; where it fails, the device is not taken, and asked for again later."""
+    release: Hook | None = None
+    """Called after a device was given back, whatever came of its runs; again later where it fails."""
+
+
+class Reservation(msgspec.Struct, frozen=True, kw_only=True):
+    """A device that was asked for and not given back yet, as the state folder keeps it."""
+
+    device: str
+    host: str
+
+
+def read_hooks(path: Path) -> Hooks:
+    """The hooks of a file; raises ConfigError for what they cannot be, MissingError for no file."""
+    remedy = "docs/lab.md has examples: [reserve] and [release] with `command` or `url`"
+    try:
+        text = read_regular(path).decode()
+    except FileNotFoundError as error:
+        raise MissingError("there is no such file", where=str(path), remedy="name the file of --hooks") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError("the file cannot be read", where=str(path), why=str(error), remedy=remedy) from error
+    try:
+        hooks = msgspec.convert(read_toml(text, str(path), remedy), Hooks)
+    except msgspec.ValidationError as error:
+        raise ConfigError("this is no file of hooks", where=str(path), why=str(error), remedy=remedy) from error
+
+    def checked(name: str, hook: Hook | None) -> Hook | None:
+        if hook is None:
+            return None
+        texts = [*hook.command, hook.url, *_texts(hook.json)]
+        unknown = [place for text in texts for place in PLACE.findall(text) if place not in PLACES]
+        parts = urlsplit(hook.url) if "\n" not in hook.url else None
+        why = ""
+        if bool(hook.command) == bool(hook.url):
+            why = "it needs either `command` or `url`"
+        elif hook.command and (hook.json is not None or hook.token_file or hook.method != "POST"):
+            why = "`method`, `json` and `token_file` belong to a `url`"
+        elif hook.url and (parts is None or parts.scheme not in ("http", "https") or not parts.hostname):
+            why = f"{visible(hook.url)!r} is no http or https address"
+        elif parts and PLACE.search(parts.netloc):
+            why = "a name in braces cannot stand for a server"
+        elif unknown:
+            why = f"{{{unknown[0]}}} is none of {', '.join(f'{{{place}}}' for place in PLACES)}"
+        if why:
+            raise ConfigError(f"[{name}] cannot be called", where=str(path), why=why, remedy=remedy)
+        token = hook.token_file and str(path.parent / hook.token_file)
+        return msgspec.structs.replace(hook, token_file=token)
+
+    return Hooks(reserve=checked("reserve", hooks.reserve), release=checked("release", hooks.release))
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Every text in a value of JSON."""
+    if isinstance(value, str):
+        yield value
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _texts(part)
+
+
+def _filled(value: Any, fill: Callable[[str], str]) -> Any:
+    """A value of JSON with its texts filled in."""
+    if isinstance(value, dict):
+        return {key: _filled(part, fill) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_filled(part, fill) for part in value]
+    return fill(value) if isinstance(value, str) else value
+
+
+def call(hook: Hook, name: str, reservation: Reservation) -> None:
+    """Call a hook for a device; raises HookError for what it does not do, with what it said."""
+    device = reservation.device
+    serial = split_server(device.removeprefix("adb:"))[0] if device.startswith("adb:") else device
+    values = {"device": device, "serial": serial, "host": reservation.host}
+    if bad := [value for value in values.values() if not PLAIN.fullmatch(value)]:
+        raise HookError(
+            f"the {name} hook is not called", why=f"the name {visible(bad[0])!r} could be read as more than a name",
+            remedy="give the device or host another name",
+        )  # fmt: skip
+
+    def filled(text: str, escape: Callable[[str], str] = str) -> str:
+        return PLACE.sub(lambda place: escape(values[place[1]]), text)
+
+    if hook.command:
+        said = _said_by_command([filled(word) for word in hook.command], hook.timeout_seconds)
+    else:
+        said = _said_by_server(hook, filled(hook.url, lambda value: quote(value, safe="")), filled)
+    remedy = "see the file of --hooks on this host"
+    if said is None:
+        why = f"it had not ended after {hook.timeout_seconds:g} s"
+        raise HookLateError(f"the {name} hook takes too long", why=why, remedy=remedy)
+    if said:
+        raise HookError(f"the {name} hook failed", why=visible(said), remedy=remedy)
+
+
+def _said_by_command(command: list[str], seconds: float) -> str | None:
+    """Why a command did not end well, "" where it did, None where it did not end."""
+    with scratch_folder(WORK_PREFIX) as folder:
+        try:
+            code = run_group(command, folder, seconds, os.environ)
+        except OSError as error:
+            return f"{command[0]} cannot be started: {error.strerror or error}"
+        said = " ".join((tail(folder / "stderr", MOST_ANSWER) or tail(folder / "stdout", MOST_ANSWER)).split())
+    if code is None:
+        return None
+    return "" if code == 0 else f"{command[0]} ended with {code}{f': {said}' * bool(said)}"
+
+
+class _NotFollowed(urllib.request.HTTPRedirectHandler):
+    """A token is for the server that was named, not for one that this names."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+def _said_by_server(hook: Hook, url: str, fill: Callable[[str], str]) -> str | None:
+    """Why a server did not take a request, "" where it did, None where it did not answer."""
+    headers = {"User-Agent": "ort-mobile"}
+    content = None
+    if hook.json is not None:
+        content = msgspec.json.encode(_filled(hook.json, fill))
+        headers["Content-Type"] = "application/json"
+    if hook.token_file:
+        try:
+            headers["Authorization"] = f"Bearer {read_regular(Path(hook.token_file)).decode().strip()}"
+        except (OSError, UnicodeDecodeError) as error:
+            return f"{hook.token_file} cannot be read: {error}"
+    said: list[str] = []
+
+    def ask() -> None:
+        request = urllib.request.Request(url, content, headers, method=hook.method)  # noqa: S310 # http(s) by read_hooks
+        try:
+            with urllib.request.build_opener(_NotFollowed).open(request, timeout=hook.timeout_seconds):
+                said.append("")
+        except urllib.error.HTTPError as error:
+            with suppress(OSError, http.client.HTTPException):
+                answer = " ".join(error.read(MOST_ANSWER).decode("utf-8", "replace").split())
+                said.append(f"the server answers {error.code}{f': {answer}' * bool(answer)}")
+        except TimeoutError:
+            return
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            reason = getattr(error, "reason", error)
+            if isinstance(reason, TimeoutError):
+                return
+            said.append(f"the server cannot be asked: {getattr(reason, 'strerror', None) or reason}")
+
+    # A server that sends a byte now and then, and a name that nobody resolves, end no time limit of a socket.
+    asking = threading.Thread(target=ask, daemon=True, name="hook")
+    asking.start()
+    asking.join(hook.timeout_seconds)
+    return said[0] if said else None
+
+
+@dataclass(slots=True)
+class Reservations:
+    """Devices that this host reserved; `troubles` says of which a hook failed last, and why."""
+
+    host: str
+    hooks: Hooks = field(default_factory=Hooks)
+    troubles: dict[str, str] = field(default_factory=dict)
+    tries: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def folder(self) -> Path:
+        """Where they are kept; no other host of this user has the same."""
+        return state_folder() / "lab" / safe_name(self.host)
+
+    def _file(self, device: str) -> Path:
+        return self.folder / f"{safe_name(device)}.json"
+
+    def left(self) -> list[str]:
+        """Devices that were reserved and not given back, by this agent or one before it."""
+        devices = []
+        for path in sorted(self.folder.glob("*.json")) if self.hooks.release else ():
+            with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):  # nothing that was written here
+                devices.append(decode_json(read_regular(path), Reservation).device)
+        return devices
+
+    @contextmanager
+    def of(self, device: str) -> Iterator[None]:
+        """The reservation of a device, which is given back; raises HookError where it is not had."""
+        if self.hooks == Hooks():
+            yield
+            return
+        write_bytes(self._file(device), msgspec.json.encode(Reservation(device=device, host=self.host)))
+        try:
+            if self.hooks.reserve:
+                call(self.hooks.reserve, "reserve", Reservation(device=device, host=self.host))
+        except HookError as error:
+            if isinstance(error, HookLateError):
+                self.give_back(device)
+            else:  # it is another's
+                self._forget(device)
+            self.troubles[device] = f"{device}: {error.reason}"
+            raise
+        try:
+            self.troubles.pop(device, None)
+            yield
+        finally:
+            self.give_back(device)
+
+    def give_back(self, device: str) -> None:
+        """Call the release hook; what fails is kept for a later time."""
+        try:
+            if self.hooks.release:
+                call(self.hooks.release, "release", Reservation(device=device, host=self.host))
+        except HookError as error:
+            self.tries[device] += 1
+            self.troubles[device] = f"{device}: {error.reason}"
+            log.warning("%s", self.troubles[device])
+            if self.tries[device] >= MOST_TRIES:
+                self._forget(device)
+        else:
+            self.troubles.pop(device, None)
+            self._forget(device)
+
+    def _forget(self, device: str) -> None:
+        self.tries.pop(device, None)
+        self._file(device).unlink(missing_ok=True)
