@@ -78,7 +78,8 @@ def init(
     """Write a commented config for MODEL (an .onnx file), with its inputs and dynamic dimensions filled in.
 
     Sizes come from test data, from what the graph requires, or are the usual ones for such a model, tried by running
-    it; guesses are marked # GUESSED in the file. Where no size is found, the line to fill in is marked # FILL IN.
+    it; guesses are marked # GUESSED in the file. Where no size is found, or a text is needed, the line to fill in is
+    marked # FILL IN.
     """
     from pipeline.core.errors import ConfigError
     from pipeline.core.files import write_text
@@ -90,6 +91,7 @@ def init(
         data_beside,
         guess_for,
         guessed_lines,
+        left_to_user,
         line_to_fill_in,
         safe_line,
     )
@@ -112,11 +114,11 @@ def init(
         click.echo("inputs:")
         for line in (*map(str, guess.inputs), *(f"guessed: {line}" for line in guessed_lines(guess))):
             click.echo(f"  {safe_line(line)}")
-    if guess.missing:
+    if left := left_to_user(guess):
         raise ConfigError(
-            f"no size was found for {safe_line(', '.join(guess.missing))}", where=f"{path}:{line_to_fill_in(path)}",
-            why=f"the model does not run with any usual size: {guess.why}",
-            remedy="the config is written: fill in the line that ends in # FILL IN, then run it",
+            left, where=f"{path}:{line_to_fill_in(path)}",
+            why=f"the model does not run with any usual size: {guess.why}" if guess.missing else "no text is guessed",
+            remedy="the config is written: fill in what ends in # FILL IN, then run it",
         )  # fmt: skip
     if outputs.text:
         if (name := campaign_name(model)) != model.stem:

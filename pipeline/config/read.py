@@ -234,7 +234,7 @@ def read_config(path: Path, *, existing: bool = False) -> Config:
         if line.lstrip().startswith("#") and line.rstrip().endswith(FILL_IN):
             raise ConfigError(
                 "this line is to be filled in", where=f"{path}:{number}", why=line.strip(),
-                remedy="put the sizes that your app uses for the zeros, and remove the first #; or delete the line",
+                remedy="put in the sizes and texts of your app, and remove the first #; or delete the line",
             )  # fmt: skip
     # ConfigError for an `ort_release` that is none; other mistakes are found later.
     targets = document.get("targets")

@@ -1,25 +1,24 @@
 """Sizes for a model's dynamic dimensions: from test data, from what the graph requires, else the usual, tried."""
 
-import json
 import math
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from device_runner.errors import RunnerError
-from device_runner.spec import TYPES_BY_CODE, TensorFile
+from device_runner.spec import TYPES_BY_CODE, ElementType, TensorFile
 from pipeline.config.tables import InputValue, Range
 from pipeline.core.errors import ConfigError, ModelError, PipelineError
 from pipeline.core.ort_session import load_session, ort_errors, session_options
-from pipeline.dataset import Dataset, TensorInfo, check_data, first_sample, samples, sizes_in
+from pipeline.dataset import Dataset, TensorInfo, check_data, first_sample, samples, sizes_in, usual_sizes
 from pipeline.dataset.files import write_tensor
-from pipeline.dataset.states import STATE, caches_of, states_of
-from pipeline.dataset.values import LENGTH, full_lengths
+from pipeline.dataset.states import caches_of, states_of
+from pipeline.dataset.values import full_lengths
 from pipeline.model.guards import check_structure
 from pipeline.model.onnx_model import LoadedModel, load_model, optional_inputs, prepare_model
 from pipeline.model.ort_format import TensorType, read_artifact
@@ -40,33 +39,9 @@ if TYPE_CHECKING:
     import onnx
 
 
-RATE = re.compile(r"^sr$|sampl\w*_rate", re.IGNORECASE)
+RATE = re.compile(r"^sr$|(?<![a-z])(?<!down_)(?<!up_)sampl\w*rate", re.IGNORECASE)
+"""Names of samples a second, which no factor of a resampling is."""
 MASK = re.compile(r"mask", re.IGNORECASE)
-BATCH = re.compile(r"batch|^(n|b|bs)$", re.IGNORECASE)
-
-
-def metadata_size(model: "onnx.ModelProto") -> tuple[int, int] | None:
-    """Height and width that the exporter wrote into the model's metadata (`imgsz` of Ultralytics)."""
-    for entry in model.metadata_props:
-        if entry.key == "imgsz":
-            try:
-                value = json.loads(entry.value)
-            except ValueError:
-                return None
-            sizes = value if isinstance(value, list) else [value, value]
-            if len(sizes) == 2 and all(isinstance(size, int) and 1 < size < 10_000 for size in sizes):
-                return sizes[0], sizes[1]
-    return None
-
-
-def connected_size(reads: Reads, name: str) -> int | None:
-    """How many features the fully connected layer that reads an input takes."""
-    for node, slot in reads.of(name):
-        weight = reads.constants.get(node.input[1]) if slot == 0 and node.op_type in ("MatMul", "Gemm") else None
-        if weight is not None and len(weight.dims) == 2:
-            transposed = any(a.name == "transB" and a.i for a in node.attribute)
-            return int(weight.dims[1 if transposed else 0])
-    return None
 
 
 def guess_values(model: "onnx.ModelProto", takes: Sequence[TensorInfo]) -> dict[str, tuple[InputValue, str]]:
@@ -99,6 +74,29 @@ def _with_values(model: "onnx.ModelProto", takes: Sequence[TensorInfo], data: Da
     return msgspec.structs.replace(data, inputs=values | data.inputs)
 
 
+KNOWN_TEXTS = frozenset({"keys_strings", "cats_strings", "pool_strings", "classlabels_strings"})
+"""Attributes of ai.onnx's and ai.onnx.ml's operators with the texts that they tell apart."""
+SHOWN_TEXTS = 3
+
+
+def texts_without_value(
+    model: "onnx.ModelProto", takes: Sequence[TensorInfo], data: Dataset
+) -> dict[str, tuple[str, ...]]:
+    """Inputs of strings that have no value, each with some texts that its readers know; none is right for all."""
+    reads = Reads(model)
+    return {
+        info.name: tuple(
+            text.decode("utf-8", "replace")
+            for node, _ in reads.of(info.name)
+            for attribute in node.attribute
+            if attribute.name in KNOWN_TEXTS
+            for text in attribute.strings
+        )[:SHOWN_TEXTS]
+        for info in takes
+        if info.dtype is ElementType.STRING and info.name not in data.inputs and not data.test_data
+    }
+
+
 def _table_rows(reads: Reads, name: str) -> int | None:
     """Rows of the smallest table that an input looks up: a constant, or behind DequantizeLinear, Cast or Identity."""
     rows = []
@@ -127,166 +125,6 @@ def _compared(reads: Reads, name: str) -> int | None:
         if other is not None and math.prod(other.dims) == 1 and other.data_type in (6, 7):
             return int(numpy_helper.to_array(other).reshape(-1)[0])
     return None
-
-
-SIDES = (
-    224, 320, 640, 256, 384, 512, 416, 299, 240, 288, 192, 128, 160, 112, 96, 480, 448, 336, 1024, 64, 32, 28, 48, 227,
-)  # fmt: skip
-"""Sides of square images, by how usual they are: classifiers, detectors, segmentation, then the rest."""
-LINES = ((48, 320), (32, 320), (32, 100))
-"""Height and width of lines of text, as recognizers take them; none has as many pixels as a usual square."""
-SIZES: Mapping[str, tuple[int, ...]] = {
-    "batch": (1,), "past": (16, 8), "channels": (3, 1), "tokens": (128, 64, 32, 16, 256, 512, 77, 8),
-    "signal": (16000, 512, 1024, 480, 256, 160, 4096, 8000, 48000), "frames": (100, 128, 64, 200, 3000, 256, 512, 16),
-}  # fmt: skip
-"""Sizes of other axes by what they count (`kind_of`)."""
-OTHER = (64, 32, 16, 128, 8, 4, 256)
-USUAL = "usual"
-ONE = "one at a time"
-
-
-Choices: TypeAlias = tuple[tuple[tuple[int, ...], str], ...]
-"""Sizes for some dimensions together, each with the reason, most likely first."""
-
-
-DimensionUnit: TypeAlias = tuple[tuple[str, ...], Choices]
-"""The names of dimensions that are tried together, and sizes for them."""
-
-
-SIDE_KINDS = ("height", "width")
-"""What the sides of an image count."""
-
-
-def units(model: "onnx.ModelProto", takes: Sequence[TensorInfo], axes: Sequence[OpenAxis]) -> tuple[DimensionUnit, ...]:
-    """What is to be tried for the open axes, one unit for height and width."""
-    infos = {info.name: info for info in takes}
-    named = {name: group for name, group in names_of(axes).items() if not sum_parts(name)}
-    kinds = {name: kind_of(infos[group[0].input], group[0].axis, group[0].symbol) for name, group in named.items()}
-    sides_of: dict[str, dict[str, list[str]]] = {}  # of each input, by kind
-    for name, group in named.items():
-        for input_name in dict.fromkeys(axis.input for axis in group) if kinds[name] in SIDE_KINDS else ():
-            sides_of.setdefault(input_name, {}).setdefault(kinds[name], []).append(name)
-    tried, done = [], set[str]()
-    for name, group in named.items():
-        if name in done:
-            continue
-        info = infos[group[0].input]
-        sides = [n for kind in SIDE_KINDS for n in sides_of.get(info.name, {}).get(kind, ())]
-        pair = tuple(sides) if name in sides else (name,)
-        done |= set(pair)
-        if len(pair) == 2 or kinds[name] in SIDE_KINDS:
-            tried.append((tuple(pair), _images(model, info, pair)))
-            continue
-        choices = [((size,), ONE if kinds[name] == "batch" else USUAL) for size in SIZES.get(kinds[name], OTHER)]
-        if kinds[name] == "signal" and (demanded := connected_size(Reads(model), info.name)):
-            choices.insert(0, ((demanded,), "what the first fully connected layer takes"))
-        tried.append(((name,), tuple(choices)))
-    return tuple(tried)
-
-
-def sum_parts(name: str) -> tuple[str, str] | None:
-    """The parts of a symbolic name that is a sum, as `past + 1`: such a size follows from the others."""
-    match = re.fullmatch(r"(\w+) ?\+ ?(\w+)", name)
-    return (match.group(1), match.group(2)) if match else None
-
-
-def assignments(tried: Sequence[DimensionUnit]) -> Iterator[dict[str, tuple[int, str]]]:
-    """Sizes with reasons for every dimension, the likeliest combinations first.
-
-    They are made as they are asked for: there are as many as the product of all choices.
-    """
-    worst = sum(len(choices) - 1 for _, choices in tried)
-    for total in range(worst + 1):
-        for ranks in _ranks([len(choices) for _, choices in tried], total):
-            yield {
-                name: (size, reason)
-                for at, (names, choices) in enumerate(tried)
-                for name, size in zip(names, choices[ranks.get(at, 0)][0], strict=True)
-                for reason in (choices[ranks.get(at, 0)][1],)
-            }
-
-
-def _ranks(counts: Sequence[int], total: int, first: int = 0) -> Iterator[dict[int, int]]:
-    """Ranks by place, those above 0, that add up to a total: what changes the last places alone comes first."""
-    if total == 0:
-        yield {}
-        return
-    for place in reversed(range(first, len(counts))):
-        for rank in range(1, min(counts[place] - 1, total) + 1):
-            for behind in _ranks(counts, total - rank, place + 1):
-                yield {place: rank, **behind}
-
-
-def with_sums(sizes: Mapping[str, int], names: Sequence[str]) -> dict[str, int]:
-    """The sizes with those of names that are sums of others."""
-    solved = dict(sizes)
-    for name in names:
-        parts = sum_parts(name)
-        terms = [solved.get(part, int(part) if part.isdigit() else None) for part in parts or ()]
-        if parts and all(term is not None for term in terms):
-            solved[name] = sum(term for term in terms if term is not None)
-    return solved
-
-
-def kind_of(info: TensorInfo, axis: int, symbol: str) -> str:
-    """What an axis counts, from its name, its place and the axes beside it."""
-    shape, text = info.shape or (), symbol.lower()
-    integer = bool(info.dtype) and str(info.dtype).startswith(("int", "uint", "bool"))
-    if integer and len(shape) == 1 and LENGTH.fullmatch(info.name):  # one length for each row of the batch
-        return "batch"
-    batched = axis and isinstance(shape[0], str) and BATCH.search(shape[0])  # then N, behind it, is another size
-    if BATCH.search(text) and not batched:
-        return "batch"
-    if re.search(r"past|cache", f"{info.name} {text}".lower()) and len(shape) >= 3 and axis:
-        return "past"
-    if re.search(r"seq|len|token|time|frame|sample|audio", text):
-        return "tokens" if integer else _in_time(shape, axis)
-    few = [isinstance(size, int) and size in (1, 3, 4) for size in shape[:4]]
-    places: dict[int, str] = {}
-    if len(shape) == 4:
-        last = few[3] and not few[1]
-        places = {1: "height", 2: "width", 3: "channels"} if last else {1: "channels", 2: "height", 3: "width"}
-    elif len(shape) == 3 and shape[2] == 3:
-        places = {0: "height", 1: "width"}
-    elif len(shape) == 3 and shape[0] == 3:
-        places = {1: "height", 2: "width"}
-    if axis in places:
-        return places[axis]
-    if len(shape) < 2 or (len(shape) == 2 and axis):
-        return "tokens" if integer else "signal"
-    if axis == 0 or (
-        len(shape) == 3 and axis == 1 and (STATE.search(info.name) or (isinstance(shape[0], int) and shape[0] > 1))
-    ):
-        return "batch"
-    return _in_time(shape, axis) if len(shape) == 3 else "other"
-
-
-def _in_time(shape: Sequence[int | str | None], axis: int) -> str:
-    """Samples of a signal where nothing else may have many elements, else frames of features."""
-    others = (size for place, size in enumerate(shape) if place not in (0, axis))
-    features = any(not isinstance(size, int) or size > 2 for size in others)
-    return "frames" if features or (axis == 0 and len(shape) > 1) else "signal"
-
-
-def _images(model: "onnx.ModelProto", info: TensorInfo, pair: tuple[str, ...]) -> Choices:
-    """Sizes of images; where one side is fixed, the same for the other comes first."""
-    recorded = metadata_size(model)
-    if len(pair) == 2:
-        first = [(recorded, "from the model's metadata")] if recorded else []
-        squares = [(side, side) for side in SIDES]
-        rest = [*squares[:4], *LINES, *squares[4:]]  # a recognizer of lines takes small squares too, and no large ones
-        return (*first, *((sizes, USUAL) for sizes in rest))
-    fixed = [
-        size for axis, size in enumerate(info.shape or ())
-        if isinstance(size, int) and kind_of(info, axis, "") in ("height", "width")
-    ]  # fmt: skip
-    beside = [(size, "as its other side") for size in fixed if size >= SMALLEST_SQUARE]
-    lines = [(width, USUAL) for height, width in LINES if fixed and height == fixed[0]]
-    return tuple(((size,), reason) for size, reason in (*beside, *lines, *((side, USUAL) for side in SIDES)))
-
-
-SMALLEST_SQUARE = 65
-"""An image with a fixed side below this may be a line of text."""
 
 
 def make_feeds(
@@ -378,6 +216,8 @@ class Guess(msgspec.Struct, frozen=True, kw_only=True):
     optional: tuple[str, ...] = ()
     """Inputs with a value in the file, which artifacts have as constants."""
     states: dict[str, str] = {}
+    texts: dict[str, tuple[str, ...]] = {}
+    """Inputs of strings that have no value yet, with some texts that the model knows."""
     growing: tuple[str, ...] = ()
     """Dimensions that have another size in the output which looks like the input's next value, and what follows them: a
     file in which one is fixed makes a single step.
@@ -427,14 +267,21 @@ def guess_inputs(source: SourceModel, dimensions: dict[str, int], data: Dataset,
     guessed = {k: v for k, v in guess_values(prepared.proto, takes).items() if k not in data.inputs}
     values = {name: value for name, (value, _) in guessed.items()}
     reasons = guess.reasons | {name: reason for name, (_, reason) in guessed.items()}
-    data = msgspec.structs.replace(data, inputs=values | data.inputs)
-    guess = msgspec.structs.replace(guess, values=values, reasons=reasons)
+    texts = texts_without_value(prepared.proto, takes, data)
+    tried = {name: known[0] if known else "" for name, known in texts.items()}
+    data = msgspec.structs.replace(data, inputs=tried | values | data.inputs)
+    guess = msgspec.structs.replace(guess, values=values, reasons=reasons, texts=texts)
     if not axes:
         return _stepped(guess, prepared, takes, data)
     session = open_session(prepared, ASKED)
     sized, why = _first_that_runs(session, prepared.proto, takes, axes, data, source.name, dimensions)
     if not sized:
-        names = tuple(n for group, choices in units(prepared.proto, takes, axes) for n in group if choices[0][1] != ONE)
+        names = tuple(
+            n
+            for group, choices in usual_sizes.units(prepared.proto, takes, axes)
+            for n in group
+            if choices[0][1] != usual_sizes.ONE
+        )
         return msgspec.structs.replace(guess, missing=names or tuple(names_of(axes)), why=why)
     sizes = dimensions | {name: size for name, (size, _) in sized.items()}
     reasons |= {name: reason for name, (_, reason) in sized.items()}
@@ -481,7 +328,7 @@ def _stepped(guess: Guess, prepared: LoadedModel, takes: Sequence[TensorInfo], d
         changed = [axis for axis, (size, beside) in pairs if size != beside]
         if outputs[output].ndim == feeds[name].ndim and len(changed) == 1 and f"{name}[{changed[0]}]" in keys:
             growing |= {keys[f"{name}[{changed[0]}]"], str(after[output][changed[0]])}
-    with_it = [name for name in names if name in growing or not growing.isdisjoint(sum_parts(name) or ())]
+    with_it = [name for name in names if name in growing or not growing.isdisjoint(usual_sizes.sum_parts(name) or ())]
     sizes = {axis.key: feeds[axis.input].shape[axis.axis] + (keys[axis.key] in with_it) for axis in open_axes(takes)}
     if with_it and not data.test_data and _refusal(session, takes, sizes, data):  # one step is all that it makes
         with_it = []
@@ -501,10 +348,10 @@ def _first_that_runs(
     names = names_of(axes)
     deadline = time.monotonic() + PATIENCE_SECONDS
     why = ""
-    for number, sizes in enumerate(assignments(units(model, takes, axes))):
+    for number, sizes in enumerate(usual_sizes.assignments(usual_sizes.units(model, takes, axes))):
         if number >= MOST_TRIALS or time.monotonic() > deadline:
             break
-        solved = with_sums({**given, **{name: size for name, (size, _) in sizes.items()}}, list(names))
+        solved = usual_sizes.with_sums({**given, **{name: size for name, (size, _) in sizes.items()}}, list(names))
         whole = {name: size for name, size in solved.items() if name in names}
         why = _refusal(session, takes, resolve_dimensions(takes, whole, where), data)
         if not why:
@@ -536,6 +383,8 @@ def complete_data(loaded: LoadedModel, dimensions: Mapping[str, int], data: Data
         return data
     prepared = prepare_model(loaded, dimensions)
     takes = own_inputs(prepared.proto)
+    if texts := texts_without_value(prepared.proto, takes, data):
+        raise no_text(loaded.source.name, list(texts))
     whole = _with_values(prepared.proto, takes, data)
     axes = [axis for axis in open_axes(takes) if not isinstance(data.inputs.get(axis.input), tuple)]
     of_data = {name: size for name, size in data.sizes.items() if any(name in (a.key, a.symbol) for a in axes)}
@@ -649,4 +498,13 @@ def no_size(where: str, names: Sequence[str], why: str) -> ConfigError:
         f"the sizes of {', '.join(names)} are not known", where=where,
         why=f"the model does not run with any usual size: {why}",
         remedy=f"write `dimensions = {{ {line} }}` under [[models]], or give `test_data` (--dimension, --test-data)",
+    )  # fmt: skip
+
+
+def no_text(where: str, names: Sequence[str]) -> ConfigError:
+    """The error for a model with inputs of strings that have no value, with the line that gives them."""
+    line = ", ".join(f'{msgspec.json.encode(name).decode()} = "…"' for name in names)
+    return ConfigError(
+        f"the input {', '.join(names)} needs a text", where=where, why="it is of strings, which are not guessed",
+        remedy=f"write `inputs = {{ {line} }}` under [[models]] (--input '{names[0]}=\"…\"'), or give `test_data`",
     )  # fmt: skip

@@ -16,7 +16,7 @@ from pipeline.core.providers import aware_names, on_any_chip
 from pipeline.core.releases import SWIFT_PACKAGES, Release, installed_release, read_release
 from pipeline.core.workers import Task, needed_bytes, run_tasks
 from pipeline.dataset import Dataset
-from pipeline.dataset.guess import DATA, GIVEN, Guess, guess_inputs, no_size
+from pipeline.dataset.guess import DATA, GIVEN, Guess, guess_inputs, no_size, no_text
 from pipeline.library.fetch import known_libraries
 from pipeline.model.signature import names_of, open_axes
 from pipeline.model.sources import SourceModel, source_bytes
@@ -123,10 +123,6 @@ def config_text(model: Path, folder: Path, guess: Guess, data: Dataset, ships: S
     release, installed = _android_release(), installed_release()
     if ships.android:
         release = read_release(ships.android, "--android")
-    values = guess.values | data.inputs
-    pairs = ", ".join(f"{quoted(name)} = {_toml(value)}" for name, value in values.items())
-    reasons = "; ".join(f"{safe_line(name)}: {guess.reasons[name]}" for name in guess.values)
-    inputs = f"inputs = {{ {pairs} }}{'  # GUESSED' if guess.values else ''}"
     why = f"the newest whose AAR is known; this computer has {installed}" if release else "by default as installed"
     why = "that of the library" if ships.android else why
     return TEMPLATE.format(
@@ -137,9 +133,7 @@ def config_text(model: Path, folder: Path, guess: Guess, data: Dataset, ships: S
         test_data='# test_data = "samples"'
         if not data.test_data
         else f"test_data = {quoted(os.path.relpath(data.test_data, folder))}",
-        values=(f"# {reasons}\n" if reasons else "") + inputs
-        if values
-        else "# inputs = { sr = 16000, tokens = { low = 0, high = 178 } }",
+        values=_values_text(guess, data),
         state=_state_text(guess),
         dimensions=_dimensions_text(guess),
         compared=", ".join(on_any_chip()),
@@ -167,6 +161,8 @@ def config_for_model(model: Path, data: Dataset, dimensions: Mapping[str, int] =
     guess = guess_for(model, data, dimensions)
     if guess.missing:
         raise no_size(str(model), guess.missing, guess.why)
+    if guess.texts:
+        raise no_text(str(model), list(guess.texts))
     table = ModelConfig(
         path=str(model),
         test_data=data.test_data or None,
@@ -246,6 +242,35 @@ def _toml(value: InputValue) -> str:
     if isinstance(value, Range):
         return f"{{ low = {value.low}, high = {value.high} }}"
     return msgspec.json.encode(value).decode()
+
+
+def _values_text(guess: Guess, data: Dataset) -> str:
+    """The line of the inputs' values with the reasons of those that were guessed; texts are left to the user."""
+    values: dict[str, InputValue] = dict.fromkeys(guess.texts, "") | guess.values | data.inputs
+    if not values:
+        return "# inputs = { sr = 16000, tokens = { low = 0, high = 178 } }"
+    lines = ["; ".join(f"{safe_line(name)}: {guess.reasons[name]}" for name in guess.values)]
+    pairs = ", ".join(f"{quoted(name)} = {_toml(value)}" for name, value in values.items())
+    line = f"inputs = {{ {pairs} }}"
+    if guess.texts:
+        known = "; ".join(
+            f"the model knows {', '.join(map(quoted, texts))} for {safe_line(name)}"
+            for name, texts in guess.texts.items() if texts
+        )  # fmt: skip
+        lines.append(
+            f'Texts are not guessed: put one that your app gives for "" and remove the first #. {known}'.strip()
+        )
+        line = f"# {line}  {FILL_IN}"
+    elif guess.values:
+        line += "  # GUESSED"
+    return "\n".join([*(f"# {text}" for text in lines if text), line])
+
+
+def left_to_user(guess: Guess) -> str:
+    """What of a config is to be filled in before it runs; "" where nothing is."""
+    sizes = f"no size was found for {safe_line(', '.join(guess.missing))}" if guess.missing else ""
+    texts = f"no text is known for {safe_line(', '.join(guess.texts))}" if guess.texts else ""
+    return ", ".join(filter(None, (sizes, texts)))
 
 
 def _dimensions_text(guess: Guess) -> str:

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -40,13 +41,13 @@ class Reads:
                 found[name].append((node, slot))
         return found
 
-    def of(self, name: str) -> Iterator[tuple["onnx.NodeProto", int]]:
+    def of(self, name: str, passing: AbstractSet[str] = PASSING) -> Iterator[tuple["onnx.NodeProto", int]]:
         """Nodes that read a value, also behind operators that only pass it on, with the slot they read it in."""
         seen, names = {name}, [name]
         while names:
             current = names.pop()
             for node, slot in self.readers[current]:
                 yield node, slot
-                if node.op_type in PASSING and slot == 0 and node.output[0] not in seen:
+                if node.op_type in passing and slot == 0 and node.output[0] not in seen:
                     seen.add(node.output[0])
                     names.append(node.output[0])

@@ -18,8 +18,8 @@ from pipeline.check.many import LARGEST_RUN_BYTES
 from pipeline.core.errors import ConfigError, Finding, ModelError, PipelineError
 from pipeline.core.files import share_file, storage_errors
 from pipeline.core.releases import Release
-from pipeline.dataset import Dataset
-from pipeline.dataset.guess import assignments, complete_data, units, with_sums
+from pipeline.dataset import Dataset, usual_sizes
+from pipeline.dataset.guess import complete_data
 from pipeline.model.edit import copied
 from pipeline.model.guards import (
     MAX_ONNX_BODY_DEPTH,
@@ -353,11 +353,11 @@ def likely_sizes(loaded: LoadedModel, given: Mapping[str, int]) -> Iterator[dict
         if running
         else (
             {name: size for name, (size, _) in assignment.items()}
-            for assignment in islice(assignments(units(loaded.proto, takes, left)), MOST_TRIALS)
+            for assignment in islice(usual_sizes.assignments(usual_sizes.units(loaded.proto, takes, left)), MOST_TRIALS)
         )
     )
     for candidate in candidates:
-        sizes = with_sums(asked | candidate, list(names))
+        sizes = usual_sizes.with_sums(asked | candidate, list(names))
         model = slim_copy(loaded.proto)
         fix_dimensions(model, sizes, loaded.source.name)
         try:

@@ -14,15 +14,13 @@ from device_runner.spec import ElementType
 from pipeline.check.reference import make_reference
 from pipeline.config import Range
 from pipeline.core.errors import ConfigError
-from pipeline.dataset import Dataset, TensorInfo, first_sample
+from pipeline.dataset import Dataset, TensorInfo, first_sample, usual_sizes
 from pipeline.dataset.guess import (
     Guess,
-    assignments,
     guess_inputs,
     guess_values,
     inputs_of_file,
     make_feeds,
-    with_sums,
 )
 from pipeline.dataset.states import states_of
 from pipeline.dataset.values import full_lengths
@@ -113,6 +111,38 @@ def heard(dims: Dims) -> onnx.ModelProto:
     return model(nodes, {"waveforms": (1, dims), "waveforms_lens": (TensorProto.INT64, ["N"])})
 
 
+def slots(kind: int) -> onnx.ModelProto:
+    """A network over graphs: as many slots as there are graphs, and the graph of each node."""
+    nodes = parsed_nodes(
+        "z = Cast <to = 1> (graph_slots)  s = ReduceMean <axes = [1], keepdims = 0> (h)  "
+        'y = ScatterElements <reduction = "add"> (z, batch, s)'
+    )
+    return model(
+        nodes, {"graph_slots": (kind, ["num_graphs"]), "h": (1, ["num_nodes", 8]), "batch": (7, ["num_nodes"])}
+    )
+
+
+def trees() -> onnx.ModelProto:
+    """A tree that looks at column 300."""
+    node = helper.make_node(
+        "TreeEnsembleRegressor", ["x"], ["y"], domain="ai.onnx.ml", n_targets=1,
+        nodes_treeids=[0, 0, 0], nodes_nodeids=[0, 1, 2], nodes_featureids=[300, 0, 0], nodes_values=[0.5, 0.0, 0.0],
+        nodes_modes=["BRANCH_LEQ", "LEAF", "LEAF"], nodes_truenodeids=[1, 0, 0], nodes_falsenodeids=[2, 0, 0],
+        target_treeids=[0, 0], target_nodeids=[1, 2], target_ids=[0, 0], target_weights=[1.0, 2.0],
+    )  # fmt: skip
+    made = model([node], {"x": (1, ["rows", "columns"])})
+    made.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+    return made
+
+
+def convolved(nodes: str) -> onnx.ModelProto:
+    tensors = {
+        "w": np.ones((2, 1, 5), np.float32), "one": np.array([1], np.int64), "two": np.array([2], np.int64),
+        "four": np.array([0, 2, 0, 2], np.int64),
+    }  # fmt: skip
+    return model(parsed_nodes(nodes), {"x": (1, ["b", "n"])}, tensors)
+
+
 GUESSES: dict[str, tuple[onnx.ModelProto, dict[str, int], dict[str, object]]] = {
     "an image has the size that the layers behind it demand": (
         flattened(3 * 96 * 96, ["batch", 3, "height", "width"]), {"batch": 1, "height": 96, "width": 96}, {}
@@ -146,7 +176,46 @@ GUESSES: dict[str, tuple[onnx.ModelProto, dict[str, int], dict[str, object]]] = 
     "a length is no number of features": (heard(["N", "T", 80]), {"N": 1, "T": 100}, {"waveforms_lens": 100}),
     "names in any script are names": (
         model(parsed_nodes("y = Add (x, z)"), {name: (1, [None, "幅"]) for name in ("x", "z")}),
-        {"x[0]": 1, "z[0]": 1, "幅": 16000}, {},
+        {"x[0]": 1, "z[0]": 1, "幅": 64}, {},
+    ),
+    "slots of graphs are no sound": (slots(1), {"num_graphs": 64, "num_nodes": 1}, {}),
+    "nor are slots that are whole numbers": (slots(7), {"num_graphs": 128, "num_nodes": 1}, {}),
+    "nor are scores beside boxes": (
+        model(parsed_nodes("y = Sigmoid (scores)"), {"scores": (1, ["detections"])}), {"detections": 64}, {}
+    ),
+    "nor are columns of a table": (
+        model(parsed_nodes("y = Relu (x)"), {"x": (1, ["rows", "columns"])}), {"rows": 1, "columns": 64}, {}
+    ),
+    "a tree ensemble takes the columns that it looks at": (
+        trees(), {"rows": 1, "columns": 301}, {}
+    ),
+    "what is convolved along its one axis is sound, whatever its name": (
+        convolved("c = Unsqueeze (x, one)  y = Conv (c, w)"), {"b": 1, "n": 16000}, {}
+    ),
+    "so it is behind a padding and a mean": (
+        convolved("m = Sub (x, x)  p = Pad (m, four)  c = Unsqueeze (p, one)  y = Conv (c, w)"),
+        {"b": 1, "n": 16000}, {},
+    ),
+    "so is what goes into a Fourier transform": (
+        convolved("c = Unsqueeze (x, two)  y = DFT (c)"), {"b": 1, "n": 16000}, {}
+    ),
+    "what is convolved across features is no sound": (
+        model(
+            parsed_nodes("c = Transpose <perm = [0, 2, 1]> (x)  y = Conv (c, w)"), {"x": (1, [1, "steps", 8])},
+            {"w": np.ones((4, 8, 3), np.float32)},
+        ), {"steps": 100}, {},
+    ),
+    "a factor between rates is no rate": (
+        model(
+            parsed_nodes("f = Cast <to = 1> (downsample_rate)  y = Mul (x, f)"),
+            {"x": (1, [1, 4]), "downsample_rate": (7, [1])},
+        ), {}, {},
+    ),
+    "samples a second are a rate": (
+        model(
+            parsed_nodes("f = Cast <to = 1> (audio_sample_rate)  y = Mul (x, f)"),
+            {"x": (1, [1, 4]), "audio_sample_rate": (7, [1])},
+        ), {}, {"audio_sample_rate": 16000},
     ),
     "of two open axes none is a whole signal": (
         model(parsed_nodes("y = Relu (x)"), {"x": (1, ["a", "rows", None])}), {"a": 1, "rows": 100, "x[2]": 100}, {}
@@ -322,7 +391,7 @@ def test_not_enough_memory_names_the_inputs(tmp_path: Path) -> None:
 
 
 def test_sums_follow_from_their_parts() -> None:
-    assert with_sums({"past": 16, "seq": 4}, ["past + seq", "past + 1", "x + y"]) == {
+    assert usual_sizes.with_sums({"past": 16, "seq": 4}, ["past + seq", "past + 1", "x + y"]) == {
         "past": 16, "seq": 4, "past + seq": 20, "past + 1": 17,
     }  # fmt: skip
 
@@ -474,17 +543,53 @@ def test_conversion_names_dimensions_as_the_cause(tmp_path: Path) -> None:
     assert "check_model" not in result.text
 
 
-def test_an_input_of_strings_needs_a_text_and_no_size(tmp_path: Path) -> None:
-    label = helper.make_node("StringNormalizer", ["s"], ["y"], locale="C")
-    found = guess(tmp_path, model([label], {"s": (TensorProto.STRING, [None])}))
-    assert found.missing == ("s[0]",)
-    assert "give a text: --input 's=" in found.why
+def normalized() -> onnx.ModelProto:
+    return model(
+        [helper.make_node("StringNormalizer", ["s"], ["y"], locale="C")], {"s": (TensorProto.STRING, ["texts"])}
+    )
+
+
+def encoded() -> onnx.ModelProto:
+    """Numbers of words, in a table with an axis that names say nothing of; one row alone runs."""
+    nodes = [
+        helper.make_node(
+            "LabelEncoder", ["words"], ["e"], domain="ai.onnx.ml", keys_strings=["cat", "dog"], values_floats=[1.0, 2.0]
+        ),
+        helper.make_node("Add", ["e", "x"], ["y"]),
+    ]
+    made = model(nodes, {"words": (TensorProto.STRING, ["b", "n"]), "x": (1, ["b", "n"])})
+    made.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("made", "sizes", "texts"),
+    [(normalized(), {"texts": 64}, {"s": ()}), (encoded(), {"b": 1, "n": 64}, {"words": ("cat", "dog")})],
+    ids=["of any text", "of known texts"],
+)
+def test_an_input_of_strings_needs_a_text_and_has_sizes(
+    tmp_path: Path, made: onnx.ModelProto, sizes: dict[str, int], texts: dict[str, tuple[str, ...]]
+) -> None:
+    found = guess(tmp_path, made)
+    assert (found.missing, found.texts, found.dimensions) == ((), texts, sizes)
+    assert not set(texts) & set(found.values), "texts are not guessed"
+
+
+@pytest.mark.parametrize(
+    "command", [("run", "--convert-only", "--model"), ("convert", "--check", "--output", "out"), ("perf",)]
+)
+def test_a_text_that_is_missing_is_asked_for_and_no_size(tmp_path: Path, command: tuple[str, ...]) -> None:
+    onnx.save(encoded(), tmp_path / "m.onnx")
+    said = ort_mobile(*command, "m.onnx", cwd=tmp_path, code=2).err
+    assert "the input words needs a text" in said
+    assert "--input 'words=\"…\"'" in said.partition("remedy:")[2]
+    assert "size" not in said
 
 
 def test_combinations_of_many_dimensions_are_made_as_they_are_asked_for() -> None:
     """Seven sizes for each of 40 dimensions are 10**33 combinations."""
     tried = tuple(((f"d{number}",), tuple(((size,), "usual") for size in range(7))) for number in range(40))
-    first = list(itertools.islice(assignments(tried), 42))
+    first = list(itertools.islice(usual_sizes.assignments(tried), 42))
     ranks = [tuple(size for size, _ in sizes.values()) for sizes in first]
     assert ranks[0] == (0,) * 40
     assert ranks[1] == (*(0,) * 39, 1)
@@ -499,4 +604,4 @@ def test_combinations_come_in_the_order_of_their_ranks() -> None:
     )
     every = itertools.product(*map(range, counts.values()))
     wanted = [{"a": a, "h": h, "w": h, "b": b, "c": c} for a, h, b, c in sorted(every, key=sum)]
-    assert [{name: size for name, (size, _) in sizes.items()} for sizes in assignments(tried)] == wanted
+    assert [{name: size for name, (size, _) in sizes.items()} for sizes in usual_sizes.assignments(tried)] == wanted

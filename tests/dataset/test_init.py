@@ -19,7 +19,7 @@ from pipeline.job.template import config_for_model
 from pipeline.partition.answer import make_settings
 from pipeline.release.shipped import shipped_library
 from tests.command import Done, ort_mobile
-from tests.dataset.test_guess import embedded, flattened, impossible, mapped, model, state_and_speed, switched
+from tests.dataset.test_guess import embedded, encoded, flattened, impossible, mapped, model, state_and_speed, switched
 from tests.onnx_samples import parsed_nodes
 
 
@@ -138,6 +138,37 @@ def test_where_no_size_works_the_line_to_fill_in_is_named(tmp_path: Path) -> Non
     assert read_config(tmp_path / "m.toml").models[0].dimensions == {"batch": 1, "width_of_it": 5}
 
 
+def test_the_line_of_a_text_is_left_to_the_user_and_runs_once_it_is_filled_in(tmp_path: Path) -> None:
+    said = write(tmp_path, encoded(), code=2).err
+    path = tmp_path / "m.toml"
+    (number,) = re.findall(rf"{re.escape(str(path))}:(\d+)", said)
+    assert "no text is known for words" in said
+    lines = path.read_text().splitlines()
+    assert lines[int(number) - 1] == '# inputs = { "words" = "" }  # FILL IN'
+    assert '"cat", "dog"' in lines[int(number) - 2]
+    assert 'dimensions = { "b" = 1, "n" = 64 }  # GUESSED' in lines
+    with pytest.raises(ConfigError) as caught:
+        read_config(path)
+    assert caught.value.where == f"{path}:{number}"
+    lines[int(number) - 1] = 'inputs = { "words" = "dog" }'
+    path.write_text("\n".join(lines))
+    ort_mobile("run", path, "--convert-only", "--quick", "--output", tmp_path / "out")
+
+
+def test_texts_and_sizes_are_both_left_to_the_user(tmp_path: Path) -> None:
+    made = impossible()
+    made.graph.input.append(helper.make_tensor_value_info("text", onnx.TensorProto.STRING, [1]))
+    said = write(tmp_path, made, code=2).err
+    assert "no size was found for width_of_it, no text is known for text" in said
+    lines = [line for line in (tmp_path / "m.toml").read_text().splitlines() if line.endswith("# FILL IN")]
+    assert [line.split(" = ")[0] for line in lines] == ["# inputs", "# dimensions"]
+
+
+def test_a_text_that_is_given_is_written(tmp_path: Path) -> None:
+    write(tmp_path, encoded(), "--input", 'words="cat"')
+    assert read_config(tmp_path / "m.toml").models[0].inputs == {"words": "cat"}
+
+
 def test_a_run_without_a_config_finds_the_same(tmp_path: Path) -> None:
     onnx.save(switched(), tmp_path / "m.onnx")
     config, guess = config_for_model(tmp_path / "m.onnx", Dataset())
@@ -229,7 +260,7 @@ def test_a_name_cannot_turn_the_text_of_the_config(tmp_path: Path) -> None:
     text = (tmp_path / "m.toml").read_text()
     assert "\u202e" not in text
     assert "\u2066" not in text
-    assert tomllib.loads(text)["models"][0]["dimensions"] == {"n\u2066": 16000}
+    assert tomllib.loads(text)["models"][0]["dimensions"] == {"n\u2066": 64}
 
 
 def test_a_name_that_is_not_the_files_is_shown(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from pipeline.core.progress import Progress, Stage
 from pipeline.core.releases import installed_release
 from pipeline.core.workers import Task, run_tasks
 from pipeline.dataset.dataset import dataset_of
-from pipeline.dataset.guess import no_size
+from pipeline.dataset.guess import no_size, no_text
 from pipeline.features.doctor import diagnosis
 from pipeline.features.doctor.checks import CHECKS, ExaminedModel, MeasuredRemedy, Remedy, examine, together
 from pipeline.job.bench import (
@@ -93,6 +93,8 @@ def checked(order: PerfOrder) -> PerfOrder:
     guess = guess_for(path, data)
     if guess.missing:
         raise no_size(str(path), guess.missing, guess.why)
+    if guess.texts:
+        raise no_text(str(path), list(guess.texts))
     values = msgspec.structs.replace(data, inputs=guess.values | data.inputs)
     return replace(order, data=values, dimensions=guess.dimensions)
 
