@@ -115,6 +115,10 @@ BUDGET = "budget"
 """The rule of findings on the largest size that a library may have."""
 
 
+APP_CODE = "app-code"
+"""The rule of findings about what no code for apps can be written for."""
+
+
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that speaks against something, in the four parts of our errors; what adds fields to it is one, too.
 

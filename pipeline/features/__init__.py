@@ -17,6 +17,10 @@ OFFERS: dict[str, tuple[str, ...]] = {
     "campaign.searches": ("tune.job:tune_report",),
     "report.listings": ("tune.report:listings",),
     "report.since": ("pairs.comparison:since",),
+    "ship.objections": (
+        "android.package:objections",
+        "apple.package:objections",
+    ),
     "ship.proofs": ("prove.run:attested",),
     "convert.options": ("diff.command:convert_options",),
     "convert.changes": ("diff.command:convert_changes",),

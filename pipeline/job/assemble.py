@@ -474,6 +474,8 @@ MODELS = "models/"
 """The bundle's folder of artifacts."""
 
 
+OBJECTIONS = Place[Callable[[Manifest], Iterator[Finding]]]("ship.objections")
+"""What packages for apps would refuse, or leave out, of what ships: warnings of the rule APP_CODE."""
 PROOFS = Place[Callable[[Mapping[str, tuple[str, ...]], Progress, Path], dict[str, Any]]]("ship.proofs")
 """The evidence on a finished bundle of libraries that ship, each given with the targets that ship it."""
 
@@ -568,7 +570,9 @@ def ship(
 
 
 def proven(assembled: Assembled, folder: Path) -> Assembled:
-    """The same with what came of the libraries that ship, and the operators of a reduced build, of its own bundle."""
+    """The same with what its own bundle says: proofs in the libraries that ship, what packages for apps would refuse,
+    and the operators of a reduced build.
+    """
     try:
         manifest = read_manifest(folder / BUNDLE)
         proofs = manifest.proofs
@@ -576,7 +580,9 @@ def proven(assembled: Assembled, folder: Path) -> Assembled:
         return assembled
     if manifest.evidence.get("campaign") != assembled.report.campaign:
         return assembled
-    report = msgspec.structs.replace(assembled.report, proofs=proofs)
+    objections = (finding for of_feature in OBJECTIONS for finding in of_feature(manifest))
+    warnings = (*assembled.report.warnings, *objections)
+    report = msgspec.structs.replace(assembled.report, proofs=proofs, warnings=warnings)
     with contextlib.suppress(PipelineError, OSError):  # builds may be removed at this moment
         config = read_config(folder / BUNDLE / "operators" / TYPED_CONFIG_FILE)
         report = msgspec.structs.replace(report, required=required_operators(config, added_by_operator()))

@@ -13,6 +13,7 @@ from pipeline.campaign.record import ModelFacts, TuneOutcome
 from pipeline.campaign.statistics.compare import Comparison, Verdict
 from pipeline.campaign.statistics.groups import Doubt
 from pipeline.check.compare import OutputCheck
+from pipeline.core.errors import APP_CODE
 from pipeline.core.groups import counted, grouped
 from pipeline.release.choose import MOST_NAMED, slower_text
 from pipeline.report import wording
@@ -106,6 +107,7 @@ def _cautions(report: CampaignReport) -> Iterator[str]:
     if any(row.status.value == "failed" or row.failed_rounds for row in report.rows) or report.failures:
         yield f"{counted(len(report.failures), 'failure')}, listed below"
     yield from (f"not proven in {proof.library.file}: {proof.not_run_text}" for proof in report.proofs if proof.not_run)
+    yield from (f"{row.where}: {row.what}" for row in report.warnings if row.rule == APP_CODE)
     yield from _choice_cautions(report)
 
 

@@ -18,9 +18,10 @@ from device_runner.device import SOC_MAKER, SOC_PROPERTIES
 from device_runner.local import run_group, tail
 from device_runner.providers import provider_named
 from pipeline.campaign.plan import options_name
-from pipeline.core.errors import CheckFailed, ConfigError, MissingError, PipelineError
+from pipeline.core.errors import CheckFailed, ConfigError, Finding, MissingError, PipelineError
 from pipeline.core.files import VerifiedFile, storage_errors, write_text
 from pipeline.core.releases import Release, line_of
+from pipeline.features.packages import objections as refusals
 from pipeline.model.signature import TensorInfo
 from pipeline.release.app_code import (
     BUFFERS,
@@ -146,6 +147,13 @@ def java_sources(
     for name, values in _sizes(content, target, models):
         sources[f"{name}.java"] = _render("Sizes.java", class_name=name, **values, **common)
     return sources
+
+
+def objections(manifest: Manifest) -> Iterator[Finding]:
+    """What `release android` would refuse of the models of each target, whatever coordinates it is given."""
+    group, artifact = "com.example", "models"
+    write = partial(java_sources, manifest, package=f"{group}.{artifact}", assets=asset_folder(group, artifact))
+    yield from refusals.objections(manifest, ("android",), "android", write)
 
 
 def _sizes(content: Content, target: str, models: Sequence[TemplateModel]) -> Iterator[tuple[str, dict[str, object]]]:

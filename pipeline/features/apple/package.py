@@ -21,9 +21,10 @@ from device_runner.providers import provider_named
 from device_runner.spec import ElementType
 from pipeline.campaign.plan import options_name
 from pipeline.config import AppleRelease, Config, Telemetry
-from pipeline.core.errors import CheckFailed, ConfigError
+from pipeline.core.errors import CheckFailed, ConfigError, Finding
 from pipeline.core.files import BUNDLE, VerifiedFile, make_folder, sha256_of, storage_errors, write_files, write_zip
 from pipeline.core.releases import SWIFT_PACKAGES, SWIFT_REPOSITORY, Release, SwiftPackageVersion, line_of
+from pipeline.features.packages import objections as refusals
 from pipeline.features.packages.release import AppPackage
 from pipeline.library.xcframework import XcFramework, opened
 from pipeline.model.signature import TensorInfo
@@ -448,12 +449,27 @@ def warnings(content: Content, target: str) -> Iterator[str]:
                     f"{model}: {name} runs without {', '.join(missing)}: ONNX Runtime's Objective-C API cannot set "
                     "that, and times and memory differ from those measured"
                 )
+    yield from _left_out(content, target)
+
+
+def _left_out(content: Content, target: str) -> Iterator[str]:
+    """The outputs that classes do not give, where they give others."""
+    for model in rows_of(content, target):
         for tensor in content.signature(model).outputs:
             if tensor.dtype not in ELEMENTS:
                 yield (
                     f"{model}: the output {tensor.name} is left out: ONNX Runtime's Objective-C API reads no "
                     f"{tensor.dtype or 'sequences and maps'}"
                 )
+
+
+def objections(manifest: Manifest) -> Iterator[Finding]:
+    """What `release apple` would refuse or leave out of the models of each target for Apple's systems.
+
+    Only what the bundle itself decides: versions of ONNX Runtime's package and names are the command's to choose.
+    """
+    write, left_out = partial(swift_sources, manifest, module=MODELS), partial(_left_out, manifest.content)
+    yield from refusals.objections(manifest, PLATFORMS, "apple", write, left_out)
 
 
 def _ships(content: Content, rows: Sequence[SelectionRow]) -> list[Shipped]:
