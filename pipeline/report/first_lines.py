@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pipeline.core.groups import counted, grouped
 from pipeline.core.variant import Artifact, grew
 from pipeline.passes.precisions import common_name
-from pipeline.report import layout, wording
+from pipeline.report import growth, layout, wording
 from pipeline.report.model import CampaignReport, ChoiceRow
 from pipeline.report.wording import Line
 
@@ -98,14 +98,12 @@ def grown_text(report: CampaignReport, choice: ChoiceRow) -> str:
     chosen, original = _artifact(report, choice), _original_bytes(report, choice)
     if chosen is None or not grew(chosen.total_bytes, original):
         return ""
-    sizes = {
-        made.variant.name: made.total_bytes
+    alike = [
+        made
         for made in report.artifacts
         if (made.model, made.variant.precision) == (choice.model, chosen.variant.precision)
-    }
-    least = min(sizes, key=sizes.__getitem__)
-    smaller = f"{least} has {wording.size(sizes[least])}"
-    smaller = "level none keeps it as it is" if grew(sizes[least], original) else smaller
+    ]
+    smaller = growth.not_grown(alike, original)
     return f"{chosen.total_bytes / original:.1f} times the size of the original: {smaller}"
 
 

@@ -1,16 +1,40 @@
-"""Files that grew: the optimizer writes constants out in float that a model stores in 8 or 16 bits, or computes."""
+"""Files that grew: constants that a model stores in 8 or 16 bits and the optimizer writes out, lists of attributes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from pipeline.convert.precisions import Conversion
 from pipeline.core.errors import Finding, Severity
-from pipeline.core.variant import Level, Style, grew
+from pipeline.core.variant import Artifact, Level, Style, grew
 from pipeline.report.wording import size
 
+if TYPE_CHECKING:
+    from pipeline.convert.precisions import Conversion
+
 RULE = "grew"
+LEVELS = list(Level)
+LISTS = ("ai.onnx.ml:", "ai.onnx:TfIdfVectorizer", "ai.onnx:StringNormalizer")
+"""Operators whose tables are attributes: at every level the ORT format has 4 or 8 bytes for an element."""
 
 
-def growth_findings(conversion: Conversion) -> Iterator[Finding]:
+def _has_lists(artifact: Artifact) -> bool:
+    return any(operator.startswith(LISTS) for operator in artifact.operators)
+
+
+def not_grown(alike: Sequence[Artifact], original: int) -> str:
+    """What of a model in one precision is not much larger than its `original` bytes: a file, or the form to convert."""
+    kept = max(
+        (artifact for artifact in alike if not grew(artifact.total_bytes, original) and not artifact.variant.providers),
+        key=lambda artifact: (LEVELS.index(artifact.variant.level), artifact.variant.style is Style.FIXED),
+        default=None,
+    )
+    if kept:
+        return f"{kept.variant.name} has {size(kept.total_bytes)}"
+    if any(artifact.variant.level is Level.NONE or _has_lists(artifact) for artifact in alike):
+        return "ONNX files (style onnx) keep it as it is"
+    return "level none keeps it as it is"
+
+
+def growth_findings(conversion: "Conversion") -> Iterator[Finding]:
     """A warning for each precision in which artifacts are much larger than the model in it, with what does not grow."""
     for form in conversion.models:
         original = form.model.size_bytes
@@ -19,21 +43,9 @@ def growth_findings(conversion: Conversion) -> Iterator[Finding]:
         if not grown:
             continue
         largest = max(grown, key=lambda artifact: artifact.total_bytes)
-        levels = list(Level)
-        kept = max(
-            (artifact for artifact in alike if artifact not in grown and not artifact.variant.providers),
-            key=lambda artifact: (levels.index(artifact.variant.level), artifact.variant.style is Style.FIXED),
-            default=None,
-        )
-        tried = any(artifact.variant.level is Level.NONE for artifact in grown)
-        if kept:
-            remedy = f"where size matters, ship {kept.variant.name}: {size(kept.total_bytes)}"
-        elif tried:
-            remedy = (
-                "where size matters, ship ONNX files (style onnx), or store constants as inputs of DequantizeLinear"
-            )
-        else:
-            remedy = "where size matters, convert at level none, which leaves them as they are, or ship ONNX files"
+        why = "the optimizer writes out constants that the model stores in fewer bits or computes"
+        if all(map(_has_lists, grown)):
+            why = "the ORT format writes each element of an operator's lists in 4 or 8 bytes"
         yield Finding(
             severity=Severity.WARNING,
             rule=RULE,
@@ -41,7 +53,6 @@ def growth_findings(conversion: Conversion) -> Iterator[Finding]:
             f"{largest.total_bytes / original:.1f} times the size of the model: {size(largest.total_bytes)} "
             f"of {size(original)}",
             where=conversion.model.source.name,  # a form lies in a folder that is gone
-            why="the optimizer writes out constants that the model stores in fewer bits or computes, and the ORT "
-            "format lists of attributes",
-            remedy=remedy,
+            why=why,
+            remedy=f"where size matters: {not_grown(alike, original)}",
         )
