@@ -204,7 +204,9 @@ def _transformed(
                 error = outcome.error or ModelError("no answer", where=form.model.source.name)
                 forms[number] = replace(form, error=error)
             else:
-                source = SourceModel(path=str(work / "passes" / form.name / report.saved.file))
+                called = form.model.source.name + (f" in {form.precision}" if form.precision else "")
+                path = work / "passes" / form.name / report.saved.file
+                source = SourceModel(path=str(path), called=called)
                 size = report.saved.size_bytes + report.saved.data_bytes
                 model = replace(form.model, source=source, size_bytes=size)
                 forms[number] = replace(form, model=model, search=report.search, notes=(*form.notes, *report.notes))

@@ -30,11 +30,13 @@ class SourceModel(msgspec.Struct, frozen=True, kw_only=True, order=True):
 
     path: str
     member: str = ""
+    called: str = ""
+    """Its name, where the path is that of a file in a folder of work, which is gone when the name is read."""
 
     @property
     def name(self) -> str:
-        """How tables and JSON call it: the path, or archive/member."""
-        return f"{self.path}/{self.member}" if self.member else self.path
+        """How errors, tables and JSON call it: the path, or archive/member."""
+        return self.called or (f"{self.path}/{self.member}" if self.member else self.path)
 
 
 def require_model_file(path: Path) -> None:
