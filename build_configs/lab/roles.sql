@@ -25,6 +25,8 @@ REVOKE CREATE ON SCHEMA public FROM PUBLIC;
 -- Reports, dashboards and `lab status`: everything but the content of files (models, test data, libraries).
 GRANT SELECT ON ALL TABLES IN SCHEMA public TO ort_mobile_reader, ort_mobile_submitter, ort_mobile_agent;
 REVOKE SELECT ON lab_blobs FROM ort_mobile_reader;
+-- An address that is told of a campaign's end may have a secret in it.
+REVOKE ALL ON lab_notices FROM ort_mobile_reader, ort_mobile_submitter, ort_mobile_agent;
 -- Tables and views that a later release adds, too: they are the owner's, who runs this.
 ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT SELECT ON TABLES TO ort_mobile_reader, ort_mobile_submitter;
 
@@ -34,8 +36,8 @@ ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT SELECT ON TABLES TO ort_mobile_r
 GRANT INSERT (campaign_id, spec_id, planned, round, model, variant, device, provider, status, failure_kind, started_at,
   spec, result, checks, prediction, digest, host, started_at_ms, ended_at_ms, median_ns) ON runs TO ort_mobile_agent;
 GRANT INSERT ON latencies TO ort_mobile_agent;
-GRANT EXECUTE ON FUNCTION lab_begin(text, text, text), lab_begin(text, text), lab_live, lab_take, lab_keep, lab_end,
-  lab_change, lab_end_stage, lab_may_add, lab_repeat TO ort_mobile_agent;
+GRANT EXECUTE ON FUNCTION lab_begin(text, text, text), lab_begin(text, text), lab_live, lab_take, lab_next, lab_turn,
+  lab_keep, lab_end, lab_notice, lab_noticed, lab_change, lab_end_stage, lab_may_add, lab_repeat TO ort_mobile_agent;
 
 ALTER TABLE runs ENABLE ROW LEVEL SECURITY;
 DROP POLICY IF EXISTS everybody_reads ON runs;
@@ -51,11 +53,11 @@ DROP POLICY IF EXISTS agents_add ON latencies;
 CREATE POLICY agents_add ON latencies FOR INSERT TO ort_mobile_agent WITH CHECK (EXISTS (
   SELECT FROM runs WHERE runs.id = run_id AND runs.xmin = pg_current_xact_id()::xid));
 
--- `lab submit`, `lab cancel` and `lab close`: adds plans with their files, and cancels. A plan comes in one transaction
--- and stays as it is; jobs, files and their parts are entered by functions.
+-- `lab submit`, `priority`, `cancel` and `close`: adds plans with their files, and changes what is left of its own. A plan
+-- comes in one transaction and stays as it is; jobs, files and their parts are entered by functions.
 GRANT INSERT ON campaigns, artifacts, devices TO ort_mobile_submitter;
-GRANT EXECUTE ON FUNCTION lab_submit(text, text[], integer[], bigint[], jsonb),
-  lab_submit(text, text[], integer[], text[], text[], bigint[]), lab_put, lab_cancel, lab_remove_old_files,
+GRANT EXECUTE ON FUNCTION lab_submit(text, text[], integer[], bigint[], jsonb, integer, text),
+  lab_submit(text, text[], integer[], text[], text[], bigint[]), lab_put, lab_cancel, lab_prefer, lab_remove_old_files,
   lab_next_sequence TO ort_mobile_submitter;
 ALTER TABLE campaigns ENABLE ROW LEVEL SECURITY;
 DROP POLICY IF EXISTS everybody_reads ON campaigns;

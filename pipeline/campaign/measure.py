@@ -143,8 +143,9 @@ class CampaignPlan:
     """The folder for traces of profile runs."""
     schedules: Mapping[str, Schedule] = field(default_factory=dict)
     """By device, what it runs in place of rounds of `planned_runs`."""
-    fence: Callable[[str], str] | None = None
-    """Asked before each run with the device's name: why it may not run any more, or "". None: it always may."""
+    fence: Callable[[str, int], str] | None = None
+    """Asked before each run with the device's name and the run's round: why it may not run any more, or "". None: it
+    always may."""
     host: str = field(default_factory=host_name)
     """The name of this computer in results."""
 
@@ -377,7 +378,7 @@ class _Worker:
         if not reason and self.stop.is_set():
             reason = "interrupted"
         if not reason and self.plan.fence:
-            reason = self.plan.fence(self.device.name)
+            reason = self.plan.fence(self.device.name, number)
         if reason:
             return reason
         self.progress(self.device.name, planned, number)

@@ -26,7 +26,9 @@ from pipeline.campaign.measure import measure, with_looks
 from pipeline.campaign.plan import planned_id
 from pipeline.campaign.store import Store, StoreError, open_store
 from pipeline.core.errors import ConfigError
+from pipeline.core.groups import grouped
 from pipeline.features.lab import campaigns, hooks, queue
+from pipeline.features.lab.fence import Fence
 from pipeline.job.bench import opened
 from pipeline.job.run import fresh_plan, to_confirm
 
@@ -332,8 +334,7 @@ def _until_lost(agent: Agent, session: queue.LabSession, pool: ThreadPoolExecuto
             if tidies := time.monotonic() - agent.tidied > TIDY_SECONDS:
                 _give_back_left(agent, pool)
             jobs = session.ask(lambda connection: queue.open_jobs(connection, list(agent.attached.facts)))
-            for job in jobs:
-                _take(agent, session, pool, job)
+            _take(agent, session, pool, jobs)
             for campaign in session.ask(queue.stages_to_end):
                 lease = f"campaign {campaign}"
                 if lease not in agent.busy and session.take(lease):
@@ -370,14 +371,19 @@ def _tidy(agent: Agent, session: queue.LabSession) -> None:
             shutil.rmtree(campaigns.carried_folder(campaign), ignore_errors=True)
 
 
-def _take(agent: Agent, session: queue.LabSession, pool: ThreadPoolExecutor, job: queue.LabJob) -> None:
-    rests = agent.resting.get(job.device, 0.0) > time.monotonic()
-    if job.device in agent.busy or job.campaign_id in agent.refused or rests or len(agent.busy) >= MOST_DEVICES:
-        return
-    name = agent.attached.opens.get(job.device)
-    if name and session.take(job.device):
-        agent.working[job.device] = job.campaign_id
-        agent.busy[job.device] = pool.submit(_work_on, agent, session, job, name)
+def _take(agent: Agent, session: queue.LabSession, pool: ThreadPoolExecutor, jobs: Iterable[queue.LabJob]) -> None:
+    """Begin on devices that have nothing to do and something left, with the job that the database hands out."""
+    now, refused = time.monotonic(), list(agent.refused)
+    for device, left in grouped((job.device, job) for job in jobs if job.campaign_id not in agent.refused).items():
+        name = agent.attached.opens.get(device)
+        rests = agent.resting.get(device, 0.0) > now
+        if not name or rests or device in agent.busy or len(agent.busy) >= MOST_DEVICES:
+            continue
+        campaign = session.next_job(device, refused)
+        for job in left:  # one that was submitted since is taken at the next look
+            if job.campaign_id == campaign:
+                agent.working[device] = campaign
+                agent.busy[device] = pool.submit(_work_on, agent, session, job, name)
 
 
 def _work_on(agent: Agent, session: queue.LabSession, job: queue.LabJob, name: str) -> None:
@@ -387,7 +393,8 @@ def _work_on(agent: Agent, session: queue.LabSession, job: queue.LabJob, name: s
             return  # it ended between being listed and being leased
         try:
             with agent.reservations.of(job.device):
-                _say_ended(agent, session, job, _measured(agent, session, job, name))
+                fence = Fence(session, job, agent.stop, agent.refused)
+                _say_ended(agent, fence, _measured(agent, fence, name))
         except RunnerError as error:  # of the reservation: it counts as no attempt
             log.warning("%s: not taken: %s", job.device, error)
             agent.resting[job.device] = time.monotonic() + RESERVE_SECONDS
@@ -396,13 +403,14 @@ def _work_on(agent: Agent, session: queue.LabSession, job: queue.LabJob, name: s
         log.warning("%s: left for now: %s", job.device, error)
 
 
-def _measured(agent: Agent, session: queue.LabSession, job: queue.LabJob, name: str) -> str | None:
+def _measured(agent: Agent, fence: Fence, name: str) -> str | None:
     """Run what is left of a job; why it was left before the end, or "". None where this host may not measure it."""
+    session, job = fence.session, fence.job
     try:
         with agent.fetching:  # once for all devices of this host
             if job.campaign_id not in agent.carried:
-                campaign, ended = agent.store.campaign(job.campaign_id), partial(_stopped, agent, session, job)
-                agent.carried[job.campaign_id] = campaigns.fetched(agent.store, campaign, ended=ended)
+                campaign = agent.store.campaign(job.campaign_id)
+                agent.carried[job.campaign_id] = campaigns.fetched(agent.store, campaign, ended=fence)
             carried = agent.carried[job.campaign_id]
         if refusal := campaigns.other_versions(carried.record):
             agent.refused[job.campaign_id] = f"{job.campaign_id} is refused: {refusal}"
@@ -416,10 +424,7 @@ def _measured(agent: Agent, session: queue.LabSession, job: queue.LabJob, name: 
             device.name = job.device  # as results of all hosts call it
             facts = msgspec.structs.replace(now, name=job.device, host=agent.host)
             planned = campaigns.planned_here(carried, facts)
-            plan = replace(
-                campaigns.plan_here(carried, planned, facts), host=agent.host,
-                fence=lambda _device: _stopped(agent, session, job),
-            )  # fmt: skip
+            plan = replace(campaigns.plan_here(carried, planned, facts), host=agent.host, fence=fence)
             if job.stage == queue.FRESH:
                 again = queue.again_of(agent.store, job)
                 plan = fresh_plan(plan, [run for run in plan.planned_runs if planned_id(run) in again], agent.store)
@@ -435,33 +440,24 @@ def _measured(agent: Agent, session: queue.LabSession, job: queue.LabJob, name: 
         return f"internal error: {type(error).__name__}: {error}"
 
 
-def _say_ended(agent: Agent, session: queue.LabSession, job: queue.LabJob, reason: str | None) -> None:
+def _say_ended(agent: Agent, fence: Fence, reason: str | None) -> None:
     """Say in the queue how a job ended, or why it was left: by a host whose lease still holds, and nobody else."""
+    session, job = fence.session, fence.job
     if reason is None or session.state_of(job.campaign_id, job.device) not in queue.OPEN:
         return
     if not reason:
         state = queue.DONE if job.stage == queue.FRESH else queue.MEASURED
         queue.change_job(session, job, state)
         agent.say(f"{job.campaign_id}: {job.device}: {state}")
-    elif agent.stop.is_set():
+    elif agent.stop.is_set() or fence.gives_way:
         queue.change_job(session, job, queue.WAITING)
+        agent.say(f"{job.campaign_id}: {job.device}: {reason}")
     else:
         log.warning("%s: left: %s", job.device, reason)
         attempts = job.attempts + 1
         agent.resting[job.device] = time.monotonic() + REST_SECONDS
         state = queue.FAILED if attempts >= queue.MOST_ATTEMPTS else queue.WAITING
         queue.change_job(session, job, state, f"{agent.host}: {reason}", attempts)
-
-
-def _stopped(agent: Agent, session: queue.LabSession, job: queue.LabJob) -> str:
-    """Why a device may not go on with its job, or ""."""
-    if agent.stop.is_set():
-        return "interrupted"
-    try:
-        state = session.state_of(job.campaign_id, job.device)
-    except queue.SessionLost as error:
-        return f"the lease was lost: {error}"
-    return "" if state in queue.OPEN else f"the job is {state or 'gone'}"
 
 
 def _confirm(agent: Agent, session: queue.LabSession, campaign: str) -> None:

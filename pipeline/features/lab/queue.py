@@ -1,6 +1,6 @@
 """What hosts of a lab share in its database: leases of devices, and the jobs and files of its campaigns.
 
-The tables of a lab stand beside those of the store. Leases are rows that hold while their host gives signs of life
+Leases are rows that hold while their host gives signs of life
 (8 s); when it does not, as when it died, was stopped or lost its cable, another host may take its devices. Who finds
 that a lease is another's stops before its next run. A campaign is submitted with a job for each device, which hosts
 take and end; states of jobs only say what is left to do, and go forward.
@@ -28,83 +28,10 @@ from sqlalchemy.engine import Connection, Engine
 from device_runner.device import DeviceFacts
 from device_runner.files import decode_json, visible
 from pipeline.campaign.store import Store, StoreError
-from pipeline.campaign.store.tables import HELD_STATE, hidden, metadata, store_errors
+from pipeline.campaign.store.tables import HELD_STATE, hidden, store_errors
 from pipeline.core.errors import ConfigError
 from pipeline.core.files import REVISION, replacing, sha256_of
-
-hosts = sa.Table(
-    "lab_hosts",
-    metadata,
-    sa.Column("name", sa.String(256), primary_key=True),
-    sa.Column("seen", sa.DateTime(timezone=True), nullable=False),
-    sa.Column("versions", sa.Text, nullable=False),
-    sa.Column("note", sa.Text, nullable=False, server_default=""),
-    sa.Column("login", sa.String(64), nullable=False, server_default=""),
-    sa.Column("session", sa.String(64), nullable=False, server_default=""),
-)
-"""`login` is the user of the database that the host's name belongs to, `session` its agent at work, "" for none."""
-
-leases = sa.Table(
-    "lab_leases",
-    metadata,
-    sa.Column("name", sa.String(256), primary_key=True),
-    sa.Column("host", sa.String(256), sa.ForeignKey("lab_hosts.name", ondelete="CASCADE"), nullable=False),
-    sa.Column("since", sa.DateTime(timezone=True), nullable=False),
-)
-"""Which host has a device, or the choice of a campaign (`campaign ID`): it holds while the host gives signs of life,
-and after that until another takes it."""
-
-attached = sa.Table(
-    "lab_devices",
-    metadata,
-    sa.Column("name", sa.String(256), primary_key=True),
-    sa.Column("host", sa.String(256), primary_key=True),
-    sa.Column("seen", sa.DateTime(timezone=True), nullable=False),
-    sa.Column("document", sa.Text, nullable=False),
-)
-"""Devices under their names among those of all hosts; one on the network may be at several hosts."""
-
-jobs = sa.Table(
-    "lab_jobs",
-    metadata,
-    sa.Column("campaign_id", sa.String(128), sa.ForeignKey("campaigns.id"), primary_key=True),
-    sa.Column("device", sa.String(256), primary_key=True),
-    sa.Column("state", sa.String(16), nullable=False, index=True),
-    sa.Column("stage", sa.String(16), nullable=False),
-    sa.Column("attempts", sa.Integer, nullable=False, server_default="0"),
-    sa.Column("host", sa.String(256), nullable=False, server_default=""),
-    sa.Column("reason", sa.Text, nullable=False, server_default=""),
-    sa.Column("changed", sa.DateTime(timezone=True), nullable=False),
-    sa.Column("again", sa.Text, nullable=False, server_default="[]"),
-    sa.Column("runs_left", sa.Integer, nullable=False, server_default="0"),
-    sa.Column("bytes_left", sa.BigInteger, nullable=False, server_default="0"),
-)
-"""One device of one campaign, with all its rounds: leased as a whole, so that its runs stay interleaved. `reason` says
-why it was left, refused or ended without all of its runs; `again` has the planned runs of the fresh rounds, as JSON;
-`runs_left` and `bytes_left` are how many results may still be stored, and of how many bytes together."""
-
-files = sa.Table(
-    "lab_files",
-    metadata,
-    sa.Column("campaign_id", sa.String(128), sa.ForeignKey("campaigns.id"), primary_key=True),
-    sa.Column("name", sa.String(1024), primary_key=True),
-    sa.Column("sha256", sa.String(64), nullable=False),
-    sa.Column("size_bytes", sa.BigInteger, nullable=False),
-    sa.Column("parts", sa.Text, nullable=False, server_default="[]"),
-)
-"""`parts` has the digests of the parts in their order, as JSON."""
-
-blobs = sa.Table(
-    "lab_blobs",
-    metadata,
-    sa.Column("sha256", sa.String(64), primary_key=True),
-    sa.Column("content", sa.LargeBinary, nullable=False),
-    sa.Column("stored", sa.DateTime(timezone=True)),
-)
-"""Parts of files under the SHA-256 of their own content: who stores one cannot change what others get."""
-
-TABLES = (hosts, attached, leases, jobs, files, blobs)
-
+from pipeline.features.lab.tables import attached, blobs, files, hosts, jobs, leases
 
 T = TypeVar("T")
 
@@ -139,6 +66,14 @@ def refuse_other_database(engine: Engine) -> str:
             remedy="--database postgresql://USER@HOST/DATABASE, or [output] database in the config",
         )  # fmt: skip
     return where
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The state of a job, and the campaign that its device is to be left to; "" while it goes on."""
+
+    state: str
+    gives_way_to: str
 
 
 class LabSession:
@@ -193,6 +128,26 @@ class LabSession:
         except LeaseHeld:
             return False
 
+    def next_job(self, device: str, refused: Iterable[str]) -> str:
+        """Lease a device with the campaign whose turn it is there; "" for none, or where another host has the device.
+
+        `refused` are campaigns that this host cannot measure.
+        """
+        try:
+            return str(self.call("lab_next", device, _texts(refused)) or "")
+        except LeaseHeld:
+            return ""
+
+    def turn(self, job: "LabJob", refused: Iterable[str], *, between_rounds: bool) -> "Turn":
+        """What is of a job and its device now; raises SessionLost where this host has no lease of it.
+
+        So it is the fence before each run.
+        """
+        answer = self.call("lab_turn", job.campaign_id, job.device, _texts(refused), between_rounds)
+        if not isinstance(answer, list):
+            raise SessionLost(f"this host has no lease of {job.device} for {job.campaign_id} any more")
+        return Turn(state=str(answer[0] or ""), gives_way_to=str(answer[1] or ""))
+
     def keep(self, names: Iterable[str]) -> None:
         """Give back every lease but these."""
         self.call("lab_keep", _texts(names))
@@ -207,10 +162,7 @@ class LabSession:
         return tuple(others) if isinstance(others, list) else ()
 
     def state_of(self, campaign: str, device: str) -> str:
-        """The state of a job as it is now, "" for none; raises SessionLost where this host has no lease of the device.
-
-        So it is the fence before each run.
-        """
+        """The state of a job now, "" for none; raises SessionLost where this host has no lease of its device."""
         mine = sa.select(leases.c.name).join(hosts, hosts.c.name == leases.c.host)
         mine = mine.where(leases.c.name == device, hosts.c.name == self.host, hosts.c.session == self.key)
         query = sa.select(sa.exists(mine), sa.select(jobs.c.state).where(
@@ -439,15 +391,24 @@ class Allowed:
     bytes: int
 
 
-def submit_jobs(store: Store, campaign: str, allowed: Mapping[str, Allowed], files_kept: Sequence[LabFile]) -> None:
+def submit_jobs(
+    store: Store,
+    campaign: str,
+    allowed: Mapping[str, Allowed],
+    files_kept: Sequence[LabFile],
+    *,
+    priority: int = 0,
+    address: str = "",
+) -> None:
     """Enter a job for each device with what it may store, and the campaign's files, all in one transaction.
 
-    Raises StoreError where files were removed since they were stored.
+    `address` is the URL that is told of the campaign's end. Raises StoreError where files were removed since they were
+    stored.
     """
     query = sa.select(sa.func.lab_submit(
         campaign, _texts(allowed), sa.literal([one.runs for one in allowed.values()], sa.ARRAY(sa.Integer)),
         sa.literal([one.bytes for one in allowed.values()], sa.ARRAY(sa.BigInteger)),
-        sa.literal(msgspec.to_builtins(files_kept), JSONB),
+        sa.literal(msgspec.to_builtins(files_kept), JSONB), priority, address,
     ))  # fmt: skip
     if not store.write(lambda connection: connection.scalar(query)):
         raise StoreError(
@@ -482,7 +443,7 @@ def jobs_of(store: Store, campaign: str | None = None) -> list[LabJob]:
 
 
 def open_jobs(connection: Connection, devices: Sequence[str]) -> list[LabJob]:
-    """Jobs of these devices that are left to do, the oldest campaign first."""
+    """Jobs of these devices that are left to do; whose turn it is the database says (`LabSession.next_job`)."""
     query = sa.select(*JOB).where(jobs.c.device.in_(devices), jobs.c.state.in_(OPEN)).order_by(jobs.c.campaign_id)
     return list(connection.execute(query))
 
@@ -531,6 +492,15 @@ def again_of(store: Store, job: LabJob) -> set[str]:
 def cancel_jobs(store: Store, campaign: str) -> int:
     """Cancel what is left of a campaign; how many jobs that were. Hosts stop before their next run."""
     return int(store.write(lambda connection: connection.scalar(sa.select(sa.func.lab_cancel(campaign)))) or 0)
+
+
+def prefer(store: Store, campaign: str, priority: int) -> int:
+    """Give what is left of a campaign another priority; how many jobs that were. Devices see it before their next run.
+
+    Raises PipelineError for a campaign of another login, or a priority that this one may not give.
+    """
+    change = sa.select(sa.func.lab_prefer(campaign, priority))
+    return int(store.write(lambda connection: connection.scalar(change)) or 0)
 
 
 def lab_hosts(store: Store) -> list[dict[str, Any]]:

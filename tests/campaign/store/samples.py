@@ -21,6 +21,7 @@ from pipeline.campaign.record import (
 from pipeline.campaign.store import database, migrations
 from pipeline.check.compare import OutputCheck
 from pipeline.config import Config, ModelConfig
+from pipeline.core.files import REVISION
 from pipeline.core.variant import Artifact, Level, Variant
 
 DOCUMENT = JobRecord(
@@ -78,13 +79,13 @@ def failed(kind: FailureKind, spec: str = "s1") -> RunRecord:
     return run_record(spec, latencies_ns=(), failure=Failure(kind=kind, message="it broke"))
 
 
-SECOND = "v0003"
-SECOND_MIGRATION = """
+SECOND = "v9999"
+SECOND_MIGRATION = f"""
 import sqlalchemy as sa
 from alembic import op
 
-revision = "v0003"
-down_revision = "v0002"
+revision = "{SECOND}"
+down_revision = "{REVISION}"
 
 
 def upgrade() -> None:
@@ -96,7 +97,7 @@ def upgrade() -> None:
 def add_second_migration(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Make this program one of a later release until the test ends."""
     (folder / "migrations").mkdir()
-    (folder / "migrations/v0003_notes.py").write_text(SECOND_MIGRATION)
+    (folder / "migrations/v9999_notes.py").write_text(SECOND_MIGRATION)
     folders = (str(Path(migrations.__file__).with_name("versions")), str(folder / "migrations"))
     config, released = migrations._config, migrations.revisions()
 

@@ -25,7 +25,7 @@ from pipeline.config import Platform, Target
 from pipeline.core.errors import PipelineError
 from pipeline.core.files import REVISION
 from pipeline.core.variant import Level
-from pipeline.features.lab.queue import TABLES
+from pipeline.features.lab.tables import TABLES
 from pipeline.job.assemble import assemble
 from tests import new_databases
 from tests.campaign.store.samples import ARTIFACT, CAMPAIGN, DOCUMENT, SECOND, add_second_migration, run_record

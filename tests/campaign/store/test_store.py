@@ -22,7 +22,7 @@ from pipeline.campaign.record import Prediction, RunRecord
 from pipeline.campaign.statistics.groups import RunGroup, describe
 from pipeline.campaign.store import REPEATED, Store, open_store
 from pipeline.core.errors import PipelineError, warning
-from pipeline.features.lab.queue import hosts, jobs
+from pipeline.features.lab.tables import hosts, jobs
 from tests.campaign.store.samples import ARTIFACT, CAMPAIGN, DOCUMENT, failed, run_record
 from tests.values import present
 

@@ -22,7 +22,13 @@ from pipeline.config import Config, MeasureConfig, ModelConfig, OutputConfig, Ru
 from pipeline.core.variant import Artifact, Level, Variant
 from pipeline.features.lab.agent import work
 from pipeline.features.lab.campaigns import lab_versions, most_runs
-from pipeline.features.lab.queue import LabSession, hosts, jobs_of, keep_files, submit_jobs
+from pipeline.features.lab.queue import (
+    LabSession,
+    jobs_of,
+    keep_files,
+    submit_jobs,
+)
+from pipeline.features.lab.tables import hosts
 from tests.scripted_devices import ScriptedDevice, latencies_of
 
 FILE = b"what an artifact would be" * 100_000
@@ -78,14 +84,17 @@ def entered(
     return campaign
 
 
-def submitted(store: Store, folder: Path, names: Sequence[str], rounds: int, name: str = "c1") -> CampaignRecord:
+def submitted(
+    store: Store, folder: Path, names: Sequence[str], rounds: int, name: str = "c1", *, priority: int = 0,
+    address: str = "",
+) -> CampaignRecord:  # fmt: skip
     """A campaign in the queue for these rigs; its file is removed where it was submitted."""
     campaign = entered(store, names, rounds, name)
     file = folder / "m.ort"
     file.write_bytes(FILE)
     kept = keep_files(store, {"artifacts/m.ort": file})
     file.unlink()
-    submit_jobs(store, name, most_runs(campaign.job(), names), kept)
+    submit_jobs(store, name, most_runs(campaign.job(), names), kept, priority=priority, address=address)
     return campaign
 
 

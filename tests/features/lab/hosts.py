@@ -22,7 +22,14 @@ import sqlalchemy as sa
 
 from pipeline.campaign.record import CampaignRecord, RunRecord
 from pipeline.campaign.store import Store
-from pipeline.features.lab.queue import DONE, ENDED, OPEN, RUNNING, jobs, jobs_of
+from pipeline.features.lab.queue import (
+    DONE,
+    ENDED,
+    OPEN,
+    RUNNING,
+    jobs_of,
+)
+from pipeline.features.lab.tables import jobs
 from tests.features.lab.farm import all_in, until
 from tests.postgres import PostgresServer, own_server
 

@@ -76,7 +76,7 @@ AGENT = {
     "SELECT nextval('runs_id_seq')": "permission denied",
     "DO $$ BEGIN LOCK TABLE runs IN ACCESS EXCLUSIVE MODE; END $$": "permission denied",
     "DO $$ BEGIN LOCK TABLE latencies IN SHARE MODE; END $$": "permission denied",
-    "SELECT count(lab_begin('evil' || n, 'k', 'v0002')) FROM generate_series(1, 300) n": "has 256 hosts",
+    f"SELECT count(lab_begin('evil' || n, 'k', '{REVISION}')) FROM generate_series(1, 300) n": "has 256 hosts",
     "SELECT lab_begin('evil', 'k', 'v0001')": "an agent of the schema v0001: update",
     "SELECT lab_begin('evil', 'k')": "the database was upgraded: update ort-mobile",
     "SELECT lab_cancel('c1')": "permission denied",
@@ -98,7 +98,7 @@ AGENT = {
 def submitting(name: str, size_bytes: int = 0) -> str:
     """A submit of the login's own campaign with one file."""
     file = f'{{"name": "{name}", "sha256": "{"a" * 64}", "size_bytes": {size_bytes}, "parts": []}}'
-    return f"lab_submit('own', '{{d}}', '{{1}}', '{{1}}', '[{file}]')"
+    return f"lab_submit('own', '{{d}}', '{{1}}', '{{1}}', '[{file}]', 0, '')"
 
 
 SUBMITTER = {
@@ -116,7 +116,8 @@ SUBMITTER = {
     "INSERT INTO lab_blobs (sha256, content) VALUES (repeat('a', 64), 'x')": "permission denied",
     "SELECT lab_put(repeat('x', 9999999)::bytea)": "check constraint",
     "SELECT lab_submit('c2', '{d}', '{1}', '{}', '{}', '{}')": "the database was upgraded: update ort-mobile",
-    "SELECT lab_submit('c2', '{d}', '{1}', '{1}', '[]')": "the campaign c2 belongs to another login",
+    "SELECT lab_submit('c2', '{d}', '{1}', '{1}', '[]')": "permission denied",
+    "SELECT lab_submit('c2', '{d}', '{1}', '{1}', '[]', 0, '')": "the campaign c2 belongs to another login",
     **{
         f"SELECT {submitting(name)}": "check constraint"
         for name in ("/tmp/x", "artifacts/../x", "../x", r"artifacts/\u001b", "artifacts/a/b", "")
@@ -143,7 +144,7 @@ def lab(url: str, store: Store, tmp_path: Path) -> Iterator[Store]:
     submitted(store, tmp_path, ["rig:0", "rig:1"], 2)
     entered(store, ["rig:0"], 1, "c2")
     session = host_session(store, "h1", ["rig:0"])
-    assert session.take("rig:0")
+    assert session.next_job("rig:0", ()) == "c1"
     with psycopg.connect(url, autocommit=True) as superuser:
         superuser.execute(
             "REVOKE EXECUTE ON FUNCTION lo_creat(int), lo_create(oid), lo_from_bytea(oid, bytea) FROM PUBLIC"
@@ -233,7 +234,7 @@ def evil(url: str, store: Store, tmp_path: Path) -> Iterator[tuple[Store, LabSes
     entered(store, ["rig:0"], 1, "c2")
     with open_store(with_roles(url, "evil_host", "ort_mobile_agent")) as opened:
         session = host_session(opened, "evil", ["rig:0"])
-        assert session.take("rig:0")
+        assert session.next_job("rig:0", ()) == "c1"
         yield opened, session
         session.close()
 
@@ -265,6 +266,10 @@ def test_more_results_than_planned_are_refused(evil: tuple[Store, LabSession], s
     file = tmp_path / "x"
     file.write_bytes(secrets.token_bytes(10))
     submit_jobs(store, "c3", {"rig:0": Allowed(2, 1 << 20)}, keep_files(store, {"artifacts/x": file}))
+    with pytest.raises(PipelineError, match="no lease of rig:0 at the host evil for the campaign c3"):
+        lie(evil[0], campaign="c3", round=0)
+    cancel_jobs(store, "c1")
+    assert evil[1].next_job("rig:0", ()) == "c3"
     lie(evil[0], campaign="c3", round=0)
     lie(evil[0], campaign="c3", round=1)
     with pytest.raises(PipelineError, match="more runs than were planned"):

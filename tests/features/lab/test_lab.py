@@ -29,13 +29,13 @@ from pipeline.features.lab.queue import (
     LabSession,
     SessionLost,
     attached_devices,
-    blobs,
     cancel_jobs,
     fetch_file,
     jobs_of,
     keep_files,
     lab_hosts,
 )
+from pipeline.features.lab.tables import blobs
 from pipeline.partition import shown
 from tests.command import ort_mobile
 from tests.custom_ops.samples import library as custom_operator_library

@@ -19,19 +19,17 @@ from pipeline.features.lab.queue import (
     FAILED,
     WAITING,
     Allowed,
-    attached,
     attached_devices,
-    blobs,
     cancel_jobs,
     fetch_file,
     files_of,
-    jobs,
     jobs_of,
     keep_files,
     lab_hosts,
     remove_old_files,
     submit_jobs,
 )
+from pipeline.features.lab.tables import attached, blobs, jobs
 from tests.features.lab.farm import (
     FILE,
     JOURNAL,

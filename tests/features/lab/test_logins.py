@@ -20,13 +20,13 @@ from pipeline.features.lab.queue import (
     Allowed,
     LabSession,
     attached_devices,
-    blobs,
     fetch_file,
     files_of,
     jobs_of,
     keep_files,
     submit_jobs,
 )
+from pipeline.features.lab.tables import blobs
 from tests.campaign.store.samples import run_record
 from tests.features.lab.farm import FILE, entered, host_session, rigs, silent, submitted, until
 from tests.features.lab.test_attacks import with_roles
@@ -52,7 +52,7 @@ def at_work(url: str, login: str, host: str, *devices: str) -> Iterator[tuple[St
     with opened(url, login) as found:
         session = host_session(found, host, devices)
         for device in devices:
-            assert session.take(device)
+            assert session.next_job(device, ())
         yield found, session
         session.close()
 
@@ -238,6 +238,7 @@ def test_a_device_of_a_living_host_is_its_logins_alone(url: str, store: Store, t
 
 def test_an_agent_says_what_hosts_of_other_logins_have(url: str, store: Store, tmp_path: Path) -> None:
     said: list[str] = []
+    submitted(store, tmp_path, rigs(1), 1)
     with at_work(url, "first", "h0", "rig:0"), opened(url, "second"):
         stop = threading.Event()
         as_second = url.replace("tester@", "second@")
@@ -315,7 +316,7 @@ def test_a_lab_of_the_release_before_is_upgraded_with_all_that_it_has(before: st
         assert (job.device, job.state) == ("rig:0", "running")
         store.write(lambda connection: connection.exec_driver_sql("UPDATE lab_hosts SET login = session_user"))
         session = host_session(store, "h0", rigs(1))
-        assert session.take("rig:0")
+        assert session.next_job("rig:0", ()) == "old"
         assert add(store, "rig:0/m", "rig:0", "h0", number=3, campaign="old")
         query = sa.text("SELECT r.id, l.run_id FROM runs r JOIN latencies l ON l.run_id = r.id ORDER BY r.id")
         assert store.read(lambda connection: [tuple(row) for row in connection.execute(query)])[-1] == (4, 4)

@@ -32,15 +32,13 @@ from pipeline.features.lab.queue import (
     MOST_FILES,
     PART_BYTES,
     LabFile,
-    blobs,
     checked_files,
     checked_id,
     fetch_file,
     file_in,
-    files,
     files_of,
-    jobs,
 )
+from pipeline.features.lab.tables import blobs, files, jobs
 from pipeline.job.run import JobOptions
 from tests.campaign.test_plan import context
 from tests.features.lab.farm import entered
