@@ -101,13 +101,14 @@ def measure_accuracy(requests: Sequence[AccuracyRequest], progress: Progress) ->
         limit = time_limit(_size(path) for request in requests for path in (request.model, request.reference.path))
         if any(request.chip for request in requests):
             limit = TIMEOUT_SECONDS  # the simulator has limits of its own
+        part = stage.part("this computer", len(tasks))  # after its first step it says how long the others take
         for outcome in run_tasks(tasks, memory_bytes=memory_budget(), timeout_seconds=limit):
             place = places[outcome.task]
             if result := outcome.value:
                 findings = (*result.findings, *shared.get(keys[place], ()))
                 outcome = dataclasses.replace(outcome, value=msgspec.structs.replace(result, findings=findings))
             outcomes[place] = outcome
-            stage.done()
+            part.done()
     return [outcomes[place] for place in range(len(tasks))]
 
 

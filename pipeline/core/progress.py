@@ -48,6 +48,9 @@ class Progress(Protocol):
     def stage(self, name: str, steps: int) -> contextlib.AbstractContextManager[Stage]:
         """A stage of so many steps, shown until the block ends."""
 
+    def tell(self, line: str) -> None:
+        """Show a line of its own, between stages."""
+
 
 class StageTime(msgspec.Struct, frozen=True, kw_only=True):
     """A stage of a job as it was: on which computer, from when, for how long."""
@@ -65,6 +68,10 @@ class StageLog:
     def __init__(self, shown: Progress) -> None:
         self._shown = shown
         self.stages: list[StageTime] = []
+
+    def tell(self, line: str) -> None:
+        """The line of the other."""
+        self._shown.tell(line)
 
     @contextlib.contextmanager
     def stage(self, name: str, steps: int) -> Iterator[Stage]:
@@ -145,6 +152,10 @@ class Pace:
 class NoProgress:
     """Shows nothing; times go to the log."""
 
+    def tell(self, line: str) -> None:
+        """Log the line."""
+        log.info("%s", line)
+
     @contextlib.contextmanager
     def stage(self, name: str, steps: int) -> Iterator[Stage]:
         """Log how long the stage took."""
@@ -155,6 +166,10 @@ class NoProgress:
 
 class Terminal:
     """Bars on stderr that end in a line with the stage's time."""
+
+    def tell(self, line: str) -> None:
+        """A line on stderr."""
+        say(line)
 
     @contextlib.contextmanager
     def stage(self, name: str, steps: int) -> Iterator[Stage]:
@@ -221,6 +236,10 @@ class Lines:
 
     def __init__(self, every_seconds: float = MINUTE_SECONDS) -> None:
         self.every_seconds = every_seconds
+
+    def tell(self, line: str) -> None:
+        """A line on stderr."""
+        say(line)
 
     @contextlib.contextmanager
     def stage(self, name: str, steps: int) -> Iterator[Stage]:

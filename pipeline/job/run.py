@@ -6,8 +6,9 @@ S.3). So the choice and what it is compared with run again, in rounds that choos
 
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,7 @@ from pipeline.core.custom_ops import custom_operators, of_this_computer
 from pipeline.core.errors import Finding, PipelineError, warning
 from pipeline.core.files import ARTIFACTS, DATABASE, PROFILES, scratch, write_text
 from pipeline.core.progress import Progress, StageLog
+from pipeline.job import forecast
 from pipeline.job.assemble import (
     Assembled,
     EndedCampaign,
@@ -101,7 +103,7 @@ from pipeline.job.prepare import (
 )
 from pipeline.job.stored import keep_campaign, kept_campaigns, locked
 from pipeline.model.sources import numbered_lines
-from pipeline.release.shipped import custom_findings, operator_configs, release_for
+from pipeline.release.shipped import custom_findings, libraries_of, operator_configs, release_for
 from pipeline.report.growth import growth_findings
 
 log = logging.getLogger(__name__)
@@ -269,6 +271,8 @@ class CampaignJob:
     """What a reader of the report must know of the job as a whole."""
     entered: Callable[[str], object] = str
     """Is told the id of each campaign as soon as it is in the store."""
+    begun: float = field(default_factory=time.monotonic)
+    """When the job began, by time.monotonic."""
 
     def measure(self, work: Path, progress: Progress) -> EndedCampaign:
         """Open the devices, enter the plan, run what is not stored yet, confirm what was chosen in fresh rounds, and
@@ -298,14 +302,10 @@ class CampaignJob:
                 bench.facts, runs, [*skipped, *refused, *bench.unusable], losses, placements=placements
             )
             plan = self.plan(campaign.id, distinct(runs), libraries, predictions)
-            # How long a run on this computer takes on average, as long as inferences take that the original took.
-            seconds = [
-                plan.measure.seconds_of(run.mode, self.references[run.source].run_seconds)
-                for run in plan.planned_runs
-                if run.device == "local"
-            ]
+            mean = forecast.here_seconds(plan.planned_runs, plan.measure, self.references)
+            if line := self.total(plan, mean):
+                progress.tell(line)
             shorter = "" if self.options.quick else QUICKER
-            mean = sum(seconds) / len(seconds) if seconds else None
             try:
                 left = bench.run(with_looks(plan, runs, self.store), shorter, mean)
                 chosen, ended = to_confirm(campaign, self.store), set(left)
@@ -319,6 +319,19 @@ class CampaignJob:
                 ) from error
             denied = bench.blame(plan) if self.options.blame else ()
             return campaign, left | bench.away(campaign), denied
+
+    def total(self, plan: CampaignPlan, run_seconds: float | None) -> str:
+        """About how long the whole job takes, said before its first run; "" where that is soon."""
+        proves = self.options.prove and libraries_of(self.config.targets, self.options.library)
+        return forecast.total_text(
+            time.monotonic() - self.begun,
+            runs_left(plan, self.store),
+            run_seconds,
+            sum(bool(model.artifacts) for model in self.prepared),
+            auto=plan.measure.rounds == "auto",
+            proof="the proof in the libraries that ship" if proves else "",
+            proof_seconds=forecast.last_proof_seconds(self.store, self.config.name) if proves else None,
+        )
 
     @contextlib.contextmanager
     def bench(self, work: Path, progress: Progress) -> Iterator[Bench]:
@@ -506,6 +519,7 @@ def run_job(config: Config, options: JobOptions, shown: Progress, measure: Measu
 @contextlib.contextmanager
 def prepared_job(config: Config, options: JobOptions, progress: Progress) -> Iterator[tuple[CampaignJob, Path]]:
     """The job with everything before its first run done, and a folder for what is left of runs."""
+    begun = time.monotonic()
     check_runs(config.runs)
     hints: tuple[str, ...] = ()
     whole, config = config, quick(config) if options.quick else config
@@ -541,5 +555,5 @@ def prepared_job(config: Config, options: JobOptions, progress: Progress) -> Ite
         # The database of a job: the config's, or a file in its output folder.
         with open_store(config.output.database or f"sqlite:///{folder / DATABASE}") as store:
             yield CampaignJob(
-                config, options, prepared, folder, store, read, unloadable, findings, hints, entered
+                config, options, prepared, folder, store, read, unloadable, findings, hints, entered, begun
             ), work  # fmt: skip
