@@ -26,6 +26,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from device_runner.errors import UnavailableError
 from pipeline.compat.release_table import FILE, FORMAT
+from pipeline.core.errors import PipelineError
 from pipeline.core.releases import NEWEST_KNOWN, Release
 
 HERE = Path(__file__).resolve().parent
@@ -48,6 +49,9 @@ VALUES = {
 
 ExpandDims has none: in some releases it ends the process.
 """
+
+NO_SOLUTION = 1
+"""uv's exit code where no version that is asked for exists; 2 where it could not find that out."""
 
 Said: TypeAlias = dict[str, Any]
 """What docs/read_release.py printed for one wheel."""
@@ -128,7 +132,10 @@ def values_of(said: Sequence[Said]) -> dict[str, list[Any]]:
 
 
 def environment(minor: int, folder: Path, patch: int | None = None) -> Path:
-    """The Python of an environment with a wheel of a release, the newest or a patch; UnavailableError without one."""
+    """The Python of an environment with a wheel of a release, the newest or a patch.
+
+    UnavailableError where no such wheel is to be had, PipelineError where that is not known: no network, no room.
+    """
     release = f"1.{minor}" if patch is None else f"1.{minor}.{patch}"
     place = folder / release
     python = place / "bin" / "python"
@@ -154,6 +161,13 @@ def environment(minor: int, folder: Path, patch: int | None = None) -> Path:
         done = subprocess.run(step, capture_output=True, text=True, check=False)
         if done.returncode:
             shutil.rmtree(place, ignore_errors=True)  # without the wheel it is no environment of the release
+            if done.returncode != NO_SOLUTION:
+                raise PipelineError(
+                    f"no environment could be made for onnxruntime {release}",
+                    where=str(place),
+                    why=" ".join(done.stderr.split())[:300],
+                    remedy="see to that, and run it again",
+                )
             here = f"Python {sys.version_info[0]}.{sys.version_info[1]}"
             raise UnavailableError(
                 f"no wheel of onnxruntime {release} can be installed for {here}",
@@ -165,8 +179,15 @@ def environment(minor: int, folder: Path, patch: int | None = None) -> Path:
 
 
 def ask(python: Path, trials: Path) -> Said:
-    """What a wheel says."""
-    done = subprocess.run([python, HERE / "read_release.py", trials], check=True, capture_output=True)
+    """What a wheel says; PipelineError where it does not answer."""
+    done = subprocess.run([python, HERE / "read_release.py", trials], check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise PipelineError(
+            "a wheel says nothing of itself",
+            where=str(python),
+            why=done.stderr.strip()[-300:],
+            remedy="remove its environment, and run it again",
+        )
     said: Said = json.loads(done.stdout)
     return said
 
@@ -349,6 +370,16 @@ def text_of(table: Mapping[str, Any]) -> str:
     return f'{{{head},\n"operators":{{\n{lines}\n}}}}\n'
 
 
+def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """The operators, and the other parts, that two tables have otherwise."""
+
+    def parts(table: Mapping[str, Any]) -> dict[str, Any]:
+        return {**{key: value for key, value in table.items() if key != "operators"}, **table.get("operators", {})}
+
+    old, new = parts(before), parts(after)
+    return sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
+
+
 def newer(text: str) -> str:
     """What to do where a later release than NEWEST_KNOWN has a wheel; "" where none has."""
     known = [Release(*map(int, row["release"].split(".")[:2])) for row in json.loads(text)["releases"]]
@@ -369,14 +400,18 @@ def main() -> int:
         for minor in range(OLDEST, NEWEST_KNOWN.minor + 2):  # the next one, too: it may have come
             try:
                 said += patches(minor, environments, trials)
-            except UnavailableError as error:
-                if minor <= NEWEST_KNOWN.minor:
+            except (UnavailableError, PipelineError) as error:
+                if minor <= NEWEST_KNOWN.minor or isinstance(error, PipelineError):
                     print(f"error: {error.text}", file=sys.stderr)
                     return 3
             else:
-                print(f"{said[-1]['version']}: {len(said[-1]['schemas'])} schemas, {len(said[-1]['kernels'])} kernels")
+                last = said[-1]
+                print(f"{last['version']}: {len(last['schemas'])} schemas, {len(last['kernels'])} kernels", flush=True)
     text = text_of(table_of(said))
-    differs = not FILE.is_file() or FILE.read_text("utf-8") != text
+    before = FILE.read_text("utf-8") if FILE.is_file() else "{}"
+    differs = before != text
+    for name in differences(json.loads(before), json.loads(text)):
+        print(f"differs: {name}")
     if not chosen.check:
         FILE.write_text(text, "utf-8")
     print("as it was" if not differs else "differs" if chosen.check else f"{FILE.name}: {len(text)} bytes")

@@ -39,7 +39,10 @@ def read_release(folder: Path) -> dict[str, Any]:
         for kernel in state.get_all_opkernel_def()
         if kernel.provider == "CPUExecutionProvider"
     ]
-    refused = [model.stem for model in sorted(folder.glob("*.onnx")) if not _in_a_child(onnxruntime, model)]
+    trials = sorted(folder.glob("*.onnx"))
+    if not trials:  # none refused would be said to be all taken
+        sys.exit(f"{folder}: no models to try")
+    refused = [model.stem for model in trials if not _in_a_child(onnxruntime, model)]
     return {"version": onnxruntime.__version__, "schemas": schemas, "kernels": kernels, "refused": refused}
 
 

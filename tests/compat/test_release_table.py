@@ -1,6 +1,7 @@
 """The table of releases: what files ask that a release lacks, and how they are written for it."""
 
 import json
+import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,14 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.capi import onnxruntime_pybind11_state as state
 
+from device_runner.errors import RunnerError, UnavailableError
 from device_runner.spec import RunOptions
-from docs.make_releases import differing
+from docs import make_releases
 from pipeline.compat.defects import Runtime
 from pipeline.compat.release_table import Operator, ReleaseTable, release_table
 from pipeline.compat.rules import findings_for, read_artifacts
 from pipeline.compat.written import written_for
-from pipeline.core.errors import Severity
+from pipeline.core.errors import PipelineError, Severity
 from pipeline.core.releases import NEWEST_KNOWN, Release, line_of
 from pipeline.model.onnx_model import read_onnx
 from pipeline.model.ort_format import parse_ort
@@ -325,4 +327,34 @@ def test_what_an_earlier_patch_of_a_release_lacks_is_left_out_or_a_warning(tmp_p
 def test_wheels_that_say_the_same_as_the_newest_get_no_row() -> None:
     newest: dict[str, Any] = {"version": "1.9.2", "schemas": [], "kernels": [["", "Relu"]], "refused": ["ir 9"]}
     older = {**newest, "version": "1.9.0", "kernels": []}
-    assert differing([older, {**newest, "version": "1.9.1"}], newest) == [{**older, "earlier": True}]
+    assert make_releases.differing([older, {**newest, "version": "1.9.1"}], newest) == [{**older, "earlier": True}]
+
+
+@pytest.mark.parametrize(
+    ("code", "error"), [(1, UnavailableError), (2, PipelineError), (101, PipelineError)],
+    ids=["no such wheel", "no answer of the registry", "a crash"],
+)  # fmt: skip
+def test_a_wheel_is_missing_only_where_the_registry_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, error: type[RunnerError]
+) -> None:
+    """A module in uv's place ends as uv does: 1 where no version solves what is asked, 2 where it could not ask."""
+    (tmp_path / "uv.py").write_text(f"import sys\nprint('said', file=sys.stderr)\nsys.exit({code})\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(error, match="said") as raised:
+        make_releases.environment(17, tmp_path / "environments", 2)
+    assert isinstance(raised.value, PipelineError) == (code != 1)
+    monkeypatch.setattr(sys, "argv", ["make_releases.py", "--check"])
+    assert make_releases.main() == 3
+
+
+@pytest.mark.parametrize("python", ["/bin/false", sys.executable], ids=["it crashes", "it was asked nothing"])
+def test_a_wheel_that_says_nothing_is_an_error(tmp_path: Path, python: str) -> None:
+    with pytest.raises(PipelineError, match="says nothing of itself"):
+        make_releases.ask(Path(python), tmp_path / "trials")
+
+
+def test_what_differs_of_two_tables_is_named() -> None:
+    table = {"releases": [1], "types": {}, "operators": {"a": 1, "b": 2, "c": 3}}
+    changed = {**table, "releases": [1, 2], "operators": {"a": 1, "b": 5, "d": 3}}
+    assert make_releases.differences(table, changed) == ["b", "c", "d", "releases"]
+    assert make_releases.differences(table, table) == []
