@@ -24,7 +24,7 @@ from pipeline.core.ort_session import NO_PREPACKING, make_session, ort_errors, s
 from pipeline.core.providers import COREML_MLPROGRAM, COREML_NN, NNAPI, PROVIDER_RULES, QNN, WEBGPU, XNNPACK
 from pipeline.core.releases import Release, rules_of
 from pipeline.core.variant import Level
-from pipeline.core.workers import Task, needed_bytes, run_tasks, time_limit
+from pipeline.core.workers import Task, needed_bytes, run_tasks, still_at_work, time_limit
 from pipeline.dataset import Dataset
 from pipeline.model.edit import onnx_opset
 from pipeline.model.guards import PACKED, four_bit_constants
@@ -34,7 +34,7 @@ from pipeline.partition.answer import SUFFIXES, ModelAnswer, Optimize, Settings
 from pipeline.partition.graph import refused
 from pipeline.partition.judge import judge_views, reason_of
 from pipeline.partition.qnn.kept import require_compilers
-from pipeline.partition.subject import Views, likely_sizes, open_views, scratch_folder, unnamed
+from pipeline.partition.subject import MOST_NODES, Views, likely_sizes, open_views, scratch_folder, unnamed
 
 ANSWERS = {FixChoice.USE: "yes", FixChoice.MEASURE: "maybe", FixChoice.CPU: "no"}
 """The verdicts in one word, as ONNX Runtime's mobile usability checker gives them."""
@@ -43,8 +43,9 @@ ANSWERS = {FixChoice.USE: "yes", FixChoice.MEASURE: "maybe", FixChoice.CPU: "no"
 class ProviderFit(msgspec.Struct, frozen=True, kw_only=True):
     """How far one provider supports a model: `verdict` is yes, maybe or no, `reason` says why.
 
-    `partitions` is None for what computes on the CPU, where a border costs nothing, and for what is judged by `copies`;
-    `refused` counts the nodes that are not supported by operator, with its domain where that is not ONNX's own.
+    The CPU's is "unknown" where no session was made of a model with many nodes. `partitions` is None for what computes
+    on the CPU, where a border costs nothing, and for what is judged by `copies`; `refused` counts the nodes that are
+    not supported by operator, with its domain where that is not ONNX's own.
     """
 
     nodes: int
@@ -130,8 +131,8 @@ class ModelFit(msgspec.Struct, frozen=True, kw_only=True):
     """One model's answer. `sizes` are those of the dynamic dimensions, `guessed` those that nobody gave.
 
     `oldest` has the rows whose verdict is another one on the oldest systems that ONNX Runtime's packages allow.
-    `optimize` is the level that was judged: basic, or none where ONNX Runtime cannot make a session on the CPU. With
-    `error` set, nothing else is known.
+    `optimize` is the level that was judged: basic, or none where ONNX Runtime cannot make a session on the CPU, or was
+    not asked for one since the model has too many nodes. With `error` set, nothing else is known.
     """
 
     path: str
@@ -175,7 +176,9 @@ def fit(
         as_is = folder / "as-is"
         as_is.mkdir()
         views = open_views(source, Optimize.BASIC, as_is, {})
+        still_at_work()
         cpu = _cpu_error(views)
+        still_at_work()
         found = () if cpu else errors(views.lacking(settings[0], CPU))
         lacking = "; ".join(dict.fromkeys(f"{error.what}: {error.remedy}" for error in found))
         before = _answers(views, settings)
@@ -202,11 +205,12 @@ def fit(
         before = tuple(provider.as_is for provider in judged)
         fixed = tuple(provider.fixed for provider in judged if provider.fixed) or None
         now = fixed or before
-        on_cpu = _on_cpu(fixed[0].nodes, fixed_cpu or lacking) if fixed else None
+        on_cpu = _on_cpu(views, fixed[0].nodes, fixed_cpu or lacking) if fixed else None
         form = precision_of(views.loaded.proto) if views.loaded else ""
         unsuited = quantized_advice(form, *now)
         on_gpu = any(row.ep == WEBGPU and row.fit.supported for row in rows)
-        loss = gpu_loss_alone(views.loaded, sizes or {}, Dataset(), folder) if views.loaded and on_gpu else None
+        runs = on_gpu and _asks(views)
+        loss = gpu_loss_alone(views.loaded, sizes or {}, Dataset(), folder) if views.loaded and runs else None
         differing = []  # the rows whose verdict is another one on the oldest systems
         for row, asked, older in zip(rows, settings, oldest or settings, strict=True):
             if older.system != asked.system:
@@ -223,12 +227,13 @@ def fit(
             sizes=sizes or {},
             guessed=guessed,
             optimize=views.optimize,
-            rows=(*rows, FitRow(ep=CPU, as_is=_on_cpu(before[0].nodes, cpu or lacking), fixed=on_cpu)),
+            rows=(*rows, FitRow(ep=CPU, as_is=_on_cpu(views, before[0].nodes, cpu or lacking), fixed=on_cpu)),
             oldest=tuple(differing),
             first=first_choices(rows, quantized=form not in ("", "fp16") and not form.startswith("w")),
             helps=helps_of(before, fixed, sizes or {}, unsuited),
             notes=(
                 *_notes(now, cpu, dynamic if sizes is None else (), fixed_cpu),
+                *(() if _asks(views) else (UNASKED_NOTE.format(views.nodes, MOST_NODES),)),
                 *([_four_bits(views.loaded)] if views.loaded and four_bit_constants(views.loaded.proto) else ()),
                 *(note for note in dict.fromkeys(quantized_advice(form, row) for row in now) if note and not unsuited),
                 *([loss.text] if loss else ()),
@@ -237,11 +242,33 @@ def fit(
 
 
 def _answers(views: Views, settings: tuple[Settings, ...]) -> tuple[ModelAnswer, ...]:
-    return tuple(judge_views(views, asked) for asked in settings)
+    answers = []
+    for asked in settings:
+        still_at_work()
+        answers.append(judge_views(views, asked, brief=True))
+    return tuple(answers)
+
+
+def _asks(views: Views) -> bool:
+    """Whether sessions are made of the model, to know what they would be; not of one with too many nodes."""
+    return views.nodes <= MOST_NODES
+
+
+UNASKED = "not judged: ONNX Runtime makes no session of more than {:,} nodes here; ort-mobile convert makes one"
+UNASKED_NOTE = (
+    "not judged: what level basic makes of {:,} nodes, and whether a session can be made on the CPU. Beyond {:,} nodes "
+    "providers are judged of the model as it is; ort-mobile partition --optimize basic judges what ships"
+)
 
 
 def _cpu_error(views: Views) -> str:
-    """Why no session can be made on the CPU, "" when one can; the model is then judged without optimization."""
+    """Why no session can be made on the CPU, "" when one can or none is asked for (`_asks`).
+
+    Unless one can, the model is judged without optimization.
+    """
+    if not _asks(views):
+        views.optimize = Optimize.NONE
+        return ""
     if isinstance(views.subject, Path):
         views.optimize = Optimize.NONE
         # Why onnxruntime does not load an ORT format file, "" when it does
@@ -305,9 +332,11 @@ def _of(answer: ModelAnswer) -> ProviderFit:
     )
 
 
-def _on_cpu(nodes: int, error: str) -> ProviderFit:
+def _on_cpu(views: Views, nodes: int, error: str) -> ProviderFit:
     if error:
         return ProviderFit(nodes=nodes, supported=0, verdict="no", reason=error)
+    if not _asks(views):
+        return ProviderFit(nodes=nodes, supported=0, verdict="unknown", reason=UNASKED.format(MOST_NODES))
     return ProviderFit(nodes=nodes, supported=nodes, verdict="yes", reason="every node has a kernel on the CPU")
 
 

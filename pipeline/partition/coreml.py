@@ -633,12 +633,20 @@ def build_refusal(graph: Graph, groups: Iterable[tuple[Node, ...]], settings: Se
     types = (*CORE_ML_TYPES, *(("bool",) if settings.ort_release >= (1, 27) else ()))
     for group in groups:
         written = {name for node in group for name in node.outputs}
-        for reader, slot, name in ((node, slot, name) for node in group for slot, name in enumerate(node.inputs)):
-            # Values from outside: no initializers, and not Resize's roi, which is skipped
-            inside = not name or name in written or name in graph.initializers or graph.constant(name) is not None
-            if not inside and (reader.op_type != "Resize" or slot != 1) and graph.value(name).dtype not in types:
+        read = {name for node in group for name in node.inputs if name} - written
+        wrong = {
+            name
+            for name in read
+            if graph.value(name).dtype not in types
+            and not (name in graph.initializers or graph.constant(name) is not None)
+        }
+        for reader, slot, name in (
+            ((node, slot, name) for node in group for slot, name in enumerate(node.inputs)) if wrong else ()
+        ):
+            # Not Resize's roi, which is skipped
+            if name in wrong and (reader.op_type != "Resize" or slot != 1):
                 return _bad_type(graph, name, reader, types)
-        for node in group:
+        for node in group if "Split" in graph.operators else ():
             if node.op_type == "Split" and len(node.inputs) > 1 and not node.inputs[1]:
                 return Refusal(
                     "crash",

@@ -7,7 +7,7 @@ their schemas, edges, order (ep_rules A.2 to A.5).
 
 import logging
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from math import prod
@@ -123,8 +123,9 @@ class Graph:
 
     `overridable` names initializers that a caller may replace: listed as graph inputs, IR version 4 or later (A.4).
     `outer` is the graph around a body. `opset` is the main graph's import of the default domain (None: not imported).
-    `units` keeps the units that it was divided into before, by what they depend on, and `claims` what providers claimed
-    by their settings and `copies` how often that has values copied: one graph is judged many times.
+    One graph is judged many times: `units` keeps the units that it was divided into before, by what they depend on,
+    `outlines` which of them look alike, `groups` what they were joined to, by those that are refused, `claims` what
+    providers claimed by their settings and `copies` how often that has values copied.
     """
 
     nodes: Mapping[int, Node]
@@ -140,6 +141,10 @@ class Graph:
         default_factory=dict, init=False, repr=False, compare=False
     )
 
+    outlines: dict[int, tuple[Sequence["Unit"], Sequence[Sequence["Unit"]]]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    groups: dict[object, list[list[Node]]] = field(default_factory=dict, init=False, repr=False, compare=False)
     claims: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     copies: dict[object, int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -158,6 +163,11 @@ class Graph:
         if self.outer is None or name in self.values:
             return None
         return self.outer.constant(name)
+
+    @cached_property
+    def operators(self) -> frozenset[str]:
+        """The operators of its nodes, whatever their domains; not those of bodies."""
+        return frozenset(node.op_type for node in self.nodes.values())
 
     @cached_property
     def output_set(self) -> frozenset[str]:
@@ -478,6 +488,7 @@ class _Builder:
         self.ir_version = ir_version
         self.read = read
         self.outside = outside
+        self.attributes: dict[Hashable, Mapping[str, Any]] = {}
 
     def graph(
         self, proto: "GraphProto", types: Mapping[str, Value], outer: Graph | None, saved: "ort_format.OrtGraph | None"
@@ -535,7 +546,6 @@ class _Builder:
         for inside in bodies:
             read = (name for row in inside.nodes.values() for name in (*row.inputs, *row.implicit_inputs) if name)
             implicit |= dict.fromkeys(name for name in (*read, *inside.outputs) if name not in inside.values)
-        given = {a.name: self._constant(a.t) if a.type == 4 else attribute_value(a) for a in proto.attribute}
         return Node(
             index=index,
             name=proto.name,
@@ -544,10 +554,21 @@ class _Builder:
             since_version=since_version,
             inputs=tuple(proto.input),
             outputs=tuple(proto.output),
-            attributes={**attributes, **given},
+            attributes=self._attributes(proto, attributes),
             bodies=tuple(bodies),
             implicit_inputs=tuple(implicit),
         )
+
+    def _attributes(self, proto: "NodeProto", defaults: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A node's attributes with defaults: one object for all nodes that have the same, by which they are known."""
+        plain = all(a.type not in WITH_PARTS for a in proto.attribute)
+        if not plain or (proto.attribute and proto.ByteSize() > SHARED_BYTES):
+            given = {a.name: self._constant(a.t) if a.type == 4 else attribute_value(a) for a in proto.attribute}
+            return {**defaults, **given}
+        key = (id(defaults), *(a.SerializeToString() for a in proto.attribute))  # `schema` keeps the defaults
+        if key not in self.attributes:
+            self.attributes[key] = {**defaults, **{a.name: attribute_value(a) for a in proto.attribute}}
+        return self.attributes[key]
 
     def _constant(self, tensor: "TensorProto") -> Constant:
         return Constant(
@@ -572,6 +593,12 @@ class _Builder:
                 yield node.output[0], self._sparse(attribute.sparse_tensor)
             elif attribute.name.startswith("value_"):
                 yield node.output[0], _plain_constant(attribute)
+
+
+WITH_PARTS = (4, 5, 9, 10, 11, 12)
+"""Kinds of attributes that hold messages: tensors and graphs, and lists of these."""
+SHARED_BYTES = 2000
+"""A node with so many bytes is not looked for among others: few have an attribute as long."""
 
 
 def _is_constant(node: "NodeProto") -> bool:

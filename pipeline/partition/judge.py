@@ -96,11 +96,12 @@ def judge(request: PartitionRequest) -> ModelAnswer:
         return failed_answer(request, error)
 
 
-def judge_views(views: Views, settings: Settings, *, simulates: bool = False) -> ModelAnswer:
+def judge_views(views: Views, settings: Settings, *, simulates: bool = False, brief: bool = False) -> ModelAnswer:
     """One provider's answer; ModelError for what the rules or ONNX Runtime cannot read.
 
     What the provider is shown is asked about; what becomes of it on load is asked of the file that ships.
-    Nodes that a chip may compute otherwise are named, unless it `simulates` them next.
+    Nodes that a chip may compute otherwise are named, unless it `simulates` them next. A `brief` answer has decisions
+    about refused nodes alone, no single cuts, and no bytes at the borders of partitions.
     """
     import onnxruntime
 
@@ -147,10 +148,11 @@ def judge_views(views: Views, settings: Settings, *, simulates: bool = False) ->
             reason=refusals[index].text if index in refusals else None,
             remedy=(refusals[index].remedy or None) if index in refusals else None,
         )
-        for index, node in shown.nodes.items()
+        for index, node in (shown.nodes.items() if not brief or refusals else ())
+        if not brief or index not in group_of
     )
-    cuts, operators = gains(shown, settings, provider_claim, copies_inside)
-    apart = not settings.rules.on_cpu and not settings.rules.copies  # partitions with memory of their own
+    cuts, operators = gains(shown, settings, provider_claim, copies_inside, each=not brief)
+    apart = not (settings.rules.on_cpu or settings.rules.copies or brief)  # partitions with memory of their own
     given, taken = (copied_bytes(shown, provider_claim.groups) if apart else None) or (None, None)
     return ModelAnswer(
         path=views.source.name,
@@ -298,11 +300,12 @@ TRIVIAL = ("trivial", "constant", "border", "single")
 
 
 def gains(
-    graph: Graph, settings: Settings, provider_claim: Claim, inside: int = 0
+    graph: Graph, settings: Settings, provider_claim: Claim, inside: int = 0, *, each: bool = True
 ) -> tuple[tuple[Cut, ...], tuple[OperatorGain, ...]]:
     """What supporting more nodes would give; `inside` as `copies_of`.
 
-    First refused nodes whose claim would join partitions or take in more nodes, the best first; then what supporting
+    First refused nodes whose claim would join partitions or take in more nodes, the best first (none where `each` is
+    False: each costs a look at the whole graph); then what supporting
     all refused nodes of one operator would give, for every operator that has some. What computes on the CPU (XNNPACK)
     does not group, so nothing cuts there and its partitions are none.
     """
@@ -311,7 +314,7 @@ def gains(
     waves = _Waves(graph, settings, provider_claim, inside)
     cuts = []
     before = copies_of(graph, settings, provider_claim.claimed, inside)
-    none_cut = settings.rules.on_cpu or not provider_claim.groups
+    none_cut = settings.rules.on_cpu or not provider_claim.groups or not each
     for position in () if none_cut else waves.candidates():
         partitions, claimed, copies = waves.claiming(frozenset({position}))
         if copies is None and partitions >= len(provider_claim.groups) and claimed <= len(provider_claim.claimed):

@@ -9,6 +9,7 @@ from math import prod
 from pipeline.partition.answer import LoadForecast, Refusal, Settings
 from pipeline.partition.graph import Graph, Node
 from pipeline.partition.nnapi import TABLE, parameters, permuted
+from pipeline.partition.outline import left_over
 from pipeline.partition.rules import Claim, Rule
 from pipeline.partition.units import (
     DEQUANTIZE,
@@ -37,6 +38,8 @@ TAKEN_APART = {
     "Split": (1,), "Squeeze": (1,), "Unsqueeze": (1,),
 }  # fmt: skip
 """Inputs that the builder of an operator turns into something else, so that NNAPI is not handed them as they are."""
+HANDED_OTHERWISE = frozenset((*TAKEN_APART, "Gemm", "MatMul"))
+"""Operators of which `_skipped` may name some."""
 
 KINDS = {"f32", "i32", "u8"}
 POOLS = ("AveragePool", "MaxPool", "QLinearAveragePool")
@@ -49,12 +52,14 @@ def _is_quantized(unit: Unit) -> bool:
 class _Builder:
     """One partition while its model is built: each method is a step, which gives why it fails."""
 
-    def __init__(self, graph: Graph, units: Sequence[Unit], settings: Settings) -> None:
+    def __init__(self, graph: Graph, units: Sequence[Unit], settings: Settings, suspects: Container[int]) -> None:
         self.graph = graph
+        self.suspects = suspects  # the others of the graph are no operation that fails
         self.units = units
         self.settings = settings
-        self.skipped = {name for unit in units for name in _skipped(graph, unit)}
-        self.quantized = {io.name: io for unit in reversed(units) for io in _quantized_inputs(unit)}
+        special = [unit for unit in units if _is_quantized(unit) or unit.target.op_type in HANDED_OTHERWISE]
+        self.skipped = {name for unit in special for name in _skipped(graph, unit)}
+        self.quantized = {io.name: io for unit in reversed(special) for io in _quantized_inputs(unit)}
         self.nodes = [node for unit in units for node in unit.nodes]
         written = {name for node in self.nodes for name in node.outputs}
         read = dict.fromkeys(name for node in self.nodes for name in node.inputs if name)
@@ -79,21 +84,23 @@ class _Builder:
         initializers = [("initializer", name) for name in handed if name in self.graph.initializers]
         for what, name in (*initializers, *(("input", name) for name in handed if self.graph.constant(name) is None)):
             kind = self.graph.value(name).dtype
-            reader = next(node for node in self.nodes if name in node.inputs)
             if kind not in KINDS:
                 return _failure(
-                    reader,
+                    self._reader(name),
                     f"the partition's {what} '{name}' is {kind}; NNAPI supports f32, i32 and quantized u8",
                     "leave this node to the CPU (--safe), or express it without that input",
                 )
             if kind == "u8" and name not in self.quantized:
                 return _failure(
-                    reader,
+                    self._reader(name),
                     f"the partition's {what} '{name}' is u8 and no operation in the partition "
                     "has it as the input that gives its scale",
                     "leave this node to the CPU (--safe), or do not quantize it",
                 )
         return None
+
+    def _reader(self, name: str) -> Node:
+        return next(node for node in self.nodes if name in node.inputs)
 
     def operations(self) -> Refusal | None:
         """Each operation in turn: shapes that NNAPI has, scales that fit."""
@@ -101,7 +108,7 @@ class _Builder:
         for name in self.outside:
             if name in self.quantized:
                 scales[name] = parameters(self.graph, self.quantized[name])
-        for unit in self.units:
+        for unit in (unit for unit in self.units if unit.target.index in self.suspects):
             refusal = _shape_problem(self.graph, unit.target) or _missing_operation(self.graph, unit, self.settings)
             if refusal is not None:
                 return refusal
@@ -233,13 +240,15 @@ PASSED = frozenset({
 })  # fmt: skip
 """Operators of one input that a Transpose is pushed through."""
 
+MOVED = frozenset((DEQUANTIZE, "Resize", "MaxPool", "Transpose"))
+"""Without one of these in a graph, another layout undoes no claim."""
 GROUPED = "without the Transposes around it, it becomes part of a quantized group, which is refused"
 ADVICE = "set USE_NCHW, or leave the node to the CPU (--safe)"
 
 
 def _layout_refusal(graph: Graph, provider_claim: Claim, settings: Settings) -> Refusal | None:
     """The first claim that the transformation undoes, None where none is predicted."""
-    if not settings.nhwc or not provider_claim.groups:
+    if not settings.nhwc or not provider_claim.groups or graph.operators.isdisjoint(MOVED):
         return None
     claimed = provider_claim.claimed
     for unit in (unit for unit in node_units(graph, settings) if unit.target.index in claimed):
@@ -373,10 +382,25 @@ def _after_group(graph: Graph, rest: Mapping[int, Node], index: int) -> bool:
 
 def build_refusal(graph: Graph, groups: Iterable[tuple[Node, ...]], settings: Settings) -> Refusal | None:
     """The first reason why the model of one of the partitions cannot be built, so that no session is made."""
-    owner = unit_of_node(node_units(graph, settings))
+    parts = node_units(graph, settings)
+    owner = unit_of_node(parts)
+    suspects = frozenset(
+        unit.target.index
+        for unit in left_over(
+            graph,
+            parts,
+            lambda shown, unit: (
+                not (
+                    _is_quantized(unit)
+                    or _shape_problem(shown, unit.target)
+                    or _missing_operation(shown, unit, settings)
+                )
+            ),
+        )
+    )
     for group in groups:
         units = {owner[node.index].target.index: owner[node.index] for node in group}
-        builder = _Builder(graph, list(units.values()), settings)
+        builder = _Builder(graph, list(units.values()), settings, suspects)
         for step in (builder.half_scales, builder.outside_values, builder.operations, builder.outputs):
             problem = step()
             if problem is not None:

@@ -10,10 +10,12 @@ from collections.abc import Callable, Collection, Container, Iterable, Mapping, 
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
+from typing import Any
 
 from pipeline.model.types import BITS
 from pipeline.partition.answer import Refusal, Settings
 from pipeline.partition.graph import Edge, Graph, Node, Shape, Value, given_outside
+from pipeline.partition.outline import refused
 from pipeline.partition.units import Case, Unit, unit_of_node
 
 Check = Callable[[Case], Refusal | None]
@@ -322,40 +324,34 @@ def claim_by_rules(
         return Claim(fatal=nothing) if nothing.fatal else Claim(refusals=dict.fromkeys(graph.nodes, nothing))
 
     in_order = units(graph, settings)
-    stops = [unit for unit in in_order if stopped and unit.target.op_type in settings.stop_ops]
-    behind_stops = downstream(graph, in_order, stops) if stops else frozenset()
-    verdicts: dict[int, Refusal | None] = {}
-    on_cpu = settings.rules.on_cpu
+    settled = _settled(graph, in_order, settings, only, taken, stopped)
+    refusals = {**refused(graph, in_order, settings, operator, settled), **settled}
+    # Those that an open group may have to give something
+    doubtful = (
+        refused(graph, in_order, settings, lambda case: in_group(case, ()), refusals) if in_group else dict[int, Any]()
+    )
+    verdicts = _Verdicts(
+        refusals, doubtful, lambda unit, given: in_group and in_group(Case(graph, unit, settings), given)
+    )
+    if settings.rules.on_cpu:  # nothing is compiled: every node of a unit stands alone
+        groups = [[node] for unit in in_order if verdicts.accept(unit, ()) for node in unit.nodes]
+    elif doubtful or any(refusal.fatal for refusal in refusals.values()):
+        groups = group_by_waves(graph, in_order, verdicts.accept)
+    else:  # what is refused decides: providers that refuse the same have the same groups
+        key = id(in_order), frozenset(refusals)
+        if key not in graph.groups:
+            graph.groups[key] = group_by_waves(graph, in_order, verdicts.accept)
+        groups = graph.groups[key]
 
-    def accept(unit: Unit, group_outputs: Collection[str]) -> bool:
-        """Whether a unit is claimed; it is judged once, when it first comes up."""
-        index = unit.target.index
-        if index not in verdicts:
-            # Kernels on the CPU replace all nodes of a unit; a compiling provider looks at the target alone.
-            needed = unit.nodes if on_cpu else (unit.target,)
-            if only is not None and not all(node.index in only for node in needed):
-                verdicts[index] = taken
-            elif stopped and index in behind_stops:
-                verdicts[index] = stopped
-            else:
-                case = Case(graph, unit, settings)
-                verdicts[index] = operator(case) or (in_group(case, group_outputs) if in_group else None)
-        return verdicts[index] is None
-
-    if on_cpu:  # nothing is compiled: every node of a unit stands alone
-        groups = [[node] for unit in in_order if accept(unit, ()) for node in unit.nodes]
-    else:
-        groups = group_by_waves(graph, in_order, accept)
-
-    refusals = {
-        node.index: verdict
-        for unit in in_order
-        if (verdict := verdicts.get(unit.target.index)) is not None
+    by_node = {
+        node.index: refusals[unit.target.index]
+        for unit in (in_order if refusals else ())
+        if unit.target.index in refusals
         for node in unit.nodes
     }
-    fatal = next((verdict for verdict in verdicts.values() if verdict is not None and verdict.fatal), None)
-    if fatal is not None and not on_cpu:
-        return Claim(refusals=refusals, fatal=fatal)
+    fatal = next((refusal for refusal in verdicts.met.values() if refusal.fatal), None)
+    if fatal is not None and not settings.rules.on_cpu:
+        return Claim(refusals=by_node, fatal=fatal)
 
     kept = []
     for group in groups:
@@ -363,8 +359,60 @@ def claim_by_rules(
         if refusal is None:
             kept.append(tuple(group))
         else:
-            refusals |= dict.fromkeys((node.index for node in group), refusal)
-    return Claim(groups=tuple(kept), refusals=refusals, fatal=fatal)
+            by_node |= dict.fromkeys((node.index for node in group), refusal)
+    return Claim(groups=tuple(kept), refusals=by_node, fatal=fatal)
+
+
+def _settled(
+    graph: Graph,
+    units: Sequence[Unit],
+    settings: Settings,
+    only: Container[int] | None,
+    taken: Refusal,
+    stopped: Refusal | None,
+) -> dict[int, Refusal]:
+    """What is refused without a look at the rules, by the index of the target; arguments as in `claim_by_rules`."""
+    stops = [unit for unit in units if stopped and unit.target.op_type in settings.stop_ops]
+    behind_stops = downstream(graph, units, stops) if stops else frozenset()
+    settled: dict[int, Refusal] = {}
+    for unit in units if only is not None or behind_stops else ():
+        # Kernels on the CPU replace all nodes of a unit; a compiling provider looks at the target alone.
+        needed = unit.nodes if settings.rules.on_cpu else (unit.target,)
+        if only is not None and not all(node.index in only for node in needed):
+            settled[unit.target.index] = taken
+        elif stopped and unit.target.index in behind_stops:
+            settled[unit.target.index] = stopped
+    return settled
+
+
+class _Verdicts:
+    """Which units are claimed: all but the refused ones, and those that the open group gives too little.
+
+    `refusals` grow by the latter; `met` has all in the order in which grouping came to them.
+    """
+
+    def __init__(
+        self,
+        refusals: dict[int, Refusal],
+        doubtful: Container[int],
+        in_group: Callable[[Unit, Collection[str]], Refusal | None],
+    ) -> None:
+        self.refusals, self.doubtful, self.in_group = refusals, doubtful, in_group
+        self.passed: set[int] = set()
+        self.met: dict[int, Refusal] = {}
+
+    def accept(self, unit: Unit, group_outputs: Collection[str]) -> bool:
+        """Whether a unit is claimed; a doubtful one is judged once, when it first comes up."""
+        index = unit.target.index
+        if index in self.doubtful and index not in self.refusals and index not in self.passed:
+            refusal = self.in_group(unit, group_outputs)
+            if refusal is None:
+                self.passed.add(index)
+            else:
+                self.refusals[index] = refusal
+        if index in self.refusals:
+            self.met.setdefault(index, self.refusals[index])
+        return index not in self.refusals
 
 
 def copied_bytes(graph: Graph, groups: Iterable[Iterable[Node]]) -> tuple[int, int] | None:

@@ -32,7 +32,9 @@ from pipeline.model.sources import SourceModel
 from pipeline.model.types import CODES
 from pipeline.partition.answer import LoadForecast, Settings
 from pipeline.partition.graph import FreshNames, Graph, Node, bodies_in, given_outside, infer, refused, schema
+from pipeline.partition.outline import left_over
 from pipeline.partition.rules import Claim, claim
+from pipeline.partition.units import plain_units
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
@@ -155,6 +157,14 @@ def is_inlined(graph: Graph, node: Node) -> bool:
     return node.op_type in NEVER or (node.op_type in NOT_F16 and first.dtype == "f16")
 
 
+def _inlined(graph: Graph) -> list[Node]:
+    """The nodes for which `is_inlined` holds."""
+    if graph.operators.isdisjoint(NEVER) and graph.operators.isdisjoint(NOT_F16):
+        return []
+    parts = left_over(graph, plain_units(graph), lambda shown, unit: not is_inlined(shown, unit.target))
+    return [unit.target for unit in parts if is_inlined(graph, unit.target)]
+
+
 def without_functions(
     model: "ModelProto", graph: Graph, claimed: Collection[str], names: FreshNames | None = None
 ) -> "ModelProto":
@@ -163,7 +173,7 @@ def without_functions(
     `claimed` are first outputs, `names` the counter of an earlier inlining in the same graph.
     """
     imports = {plain_domain(entry.domain): entry.version for entry in model.opset_import}
-    calls = {node.first_output for node in graph.nodes.values() if is_inlined(graph, node)} - set(claimed)
+    calls = {node.first_output for node in _inlined(graph)} - set(claimed)
 
     def body(node: "NodeProto") -> "FunctionProto | None":
         called = next(iter(node.output), "") in calls and node.domain in ("", "ai.onnx")
@@ -345,6 +355,8 @@ def rounds(model: "ModelProto | None", first: Round, view: View, settings: Setti
         return
     whole, groups = first[0], first[1].groups
     for _ in range(MOST_ROUNDS):
+        if not _inlined(whole):
+            return
         claimed = frozenset(node.first_output for group in groups for node in group)
         changed = without_functions(model, whole, claimed)
         if changed is model:

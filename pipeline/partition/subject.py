@@ -20,7 +20,7 @@ from pipeline.core.files import share_file, storage_errors
 from pipeline.core.releases import Release
 from pipeline.dataset import Dataset, usual_sizes
 from pipeline.dataset.guess import complete_data
-from pipeline.model.edit import copied
+from pipeline.model.edit import copied, subgraphs
 from pipeline.model.guards import (
     MAX_ONNX_BODY_DEPTH,
     check_constants,
@@ -42,7 +42,7 @@ from pipeline.model.signature import names_of, open_axes, own_inputs, resolve_di
 from pipeline.model.sources import SourceModel, Spool, source_bytes
 from pipeline.model.types import CODES
 from pipeline.partition.answer import NO_SIZES, Optimize, Settings
-from pipeline.partition.graph import Graph, body_types, infer, slim_copy, tensor_reader, view, view_of_file
+from pipeline.partition.graph import Graph, bodies, body_types, infer, slim_copy, tensor_reader, view, view_of_file
 from pipeline.partition.shown import before_partitioning, save_basic, undone_for_provider
 from pipeline.partition.units import unique_dq
 
@@ -90,6 +90,7 @@ class Views:
         self.source, self.subject, self.optimize, self.folder, self.notes = source, subject, optimize, folder, notes
         self.warnings = list(notes)
         self._saved: LoadedModel | None = None
+        self._file: Graph | None = None
         self._graphs: dict[int, tuple[ModelProto, Graph]] = {}
         self._shown: dict[int, tuple[ModelProto, ModelProto | None]] = {}
 
@@ -97,6 +98,14 @@ class Views:
     def loaded(self) -> LoadedModel | None:
         """The model, of an ONNX file."""
         return None if isinstance(self.subject, Path) else self.subject
+
+    @cached_property
+    def nodes(self) -> int:
+        """How many nodes the model has, those of bodies among them."""
+        if self.loaded:
+            return node_count(self.loaded.proto)
+        graph = self._of_file()
+        return len(graph.nodes) + sum(len(body.nodes) for _, body in bodies(graph))
 
     @cached_property
     def computed(self) -> list[str]:
@@ -115,7 +124,7 @@ class Views:
         """
         subject = self.subject
         if isinstance(subject, Path):
-            graph = unique_dq(view_of_file(subject))
+            graph = self._of_file()
             return graph, graph, None
         before = self.before(settings)
         if self.optimize is Optimize.NONE:
@@ -127,6 +136,12 @@ class Views:
             self._shown[id(before)] = before, undone_for_provider(saved.proto, before)
         shown = self._shown[id(before)][1]
         return (ships if shown is None else self._graph(shown, saved)), ships, saved.proto
+
+    def _of_file(self) -> Graph:
+        if self._file is None:
+            assert isinstance(self.subject, Path), "asked of an ORT format file alone"  # noqa: S101 - an invariant
+            self._file = unique_dq(view_of_file(self.subject))
+        return self._file
 
     def before(self, settings: Settings) -> "ModelProto":
         """The ONNX model as it is when the provider is asked about it at level none."""
@@ -319,6 +334,17 @@ def check_computed(computed: Collection[str], shown: Graph, where: str) -> None:
     check_constants(computed, size_of, where)
 
 
+MOST_NODES = 20_000
+"""Of a model of which sessions are made only to judge it. ONNX Runtime makes one of 100,000 nodes in 5 to 60 s of
+processor time: MatMulAddFusion and ReshapeFusion, kernels and the planned memory grow faster than the nodes.
+"""
+
+
+def node_count(model: "ModelProto") -> int:
+    """How many nodes the graph and its bodies have."""
+    return sum(len(body.node) for body in subgraphs(model.graph))
+
+
 MOST_TRIALS = 12
 """Loading a model needs a tenth of a second, and the first sizes are nearly always accepted."""
 
@@ -339,7 +365,8 @@ def likely_sizes(loaded: LoadedModel, given: Mapping[str, int]) -> Iterator[dict
     """Sizes for all dynamic dimensions that ONNX Runtime's shape inference accepts, the likeliest first.
 
     They are those with which the model runs here, as every command guesses them. Of a model that is too large to be
-    tried, or does not run on this computer's CPU, inference alone decides: claims hardly depend on which size it is.
+    tried (its bytes, its nodes), or does not run on this computer's CPU, inference alone decides: claims hardly depend
+    on which size it is.
     ConfigError when a size is given for a dimension that the model does not have.
     """
     takes = own_inputs(loaded.proto)
@@ -373,7 +400,7 @@ _ran: dict[bytes, dict[str, int]] = {}
 
 def _sizes_that_run(loaded: LoadedModel, given: Mapping[str, int]) -> dict[str, int]:
     """Sizes by `input[axis]` with which the model runs here; none where it is not tried, or does not run."""
-    if source_bytes(loaded.source) > LARGEST_RUN_BYTES:
+    if source_bytes(loaded.source) > LARGEST_RUN_BYTES or node_count(loaded.proto) > MOST_NODES:
         return {}
     asked = repr((loaded.source, sorted(given.items()))).encode()
     key = hashlib.sha256(asked + loaded.proto.SerializeToString(deterministic=True)).digest()

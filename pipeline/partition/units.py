@@ -130,7 +130,12 @@ def node_units(graph: Graph, settings: Settings) -> tuple[Unit, ...]:
     """QDQ groups and single nodes in topological order of their targets, each node in one unit (C.2, C.3)."""
     key = (settings.ort_release, settings.abi)  # all that selectors look at beside the graph
     if key not in graph.units:
-        units = ((index, select(graph, graph.nodes[index], settings)) for index in graph.order)
+        if graph.operators.isdisjoint((DEQUANTIZE, QUANTIZE, *QLINEAR)):
+            graph.units[key] = plain_units(graph)
+            return graph.units[key]
+        dqs = [node.index for node in graph.nodes.values() if node.op_type == DEQUANTIZE]
+        fed = {edge.consumer for index in dqs for edge in graph.out_edges[index]}
+        units = ((index, select(graph, graph.nodes[index], settings)) for index in graph.order if index in fed)
         groups = {index: unit for index, unit in units if unit is not None}
         taken = {member.index for unit in groups.values() for member in unit.nodes}
         graph.units[key] = tuple(
@@ -207,7 +212,7 @@ def select(graph: Graph, node: Node, settings: Settings) -> Unit | None:
 
 def selection_crash(graph: Graph, settings: Settings) -> Refusal | None:
     """A Pad without DequantizeLinear before a QuantizeLinear: releases up to 1.27 read out of range (C.2)."""
-    if settings.ort_release >= (1, 28):
+    if settings.ort_release >= (1, 28) or "Pad" not in graph.operators:
         return None
     for node in (graph.nodes[index] for index in graph.order):
         unit = _candidate(graph, node, settings) if node.op_type == "Pad" else None
@@ -627,9 +632,10 @@ def processor_warnings(graph: Graph, settings: Settings, *, optimized_there: boo
             f"{clips}; these claims are for {settings.abi}. Give --abi, or bound it by what the quantized type can "
             "hold, which is the same function"
         )
+    pooled = "MaxPool" in graph.operators
     pools = [
         node
-        for node in (graph.nodes.values() if settings.abi == ARM64 and optimized_there else ())
+        for node in (graph.nodes.values() if settings.abi == ARM64 and optimized_there and pooled else ())
         if (node.domain, node.op_type) == ("", "MaxPool")
         and node.since_version < MAX_POOL_NHWC
         and graph.value(node.inputs[0]).dtype == "f16"
@@ -650,7 +656,7 @@ BY_UNITS = (NNAPI, XNNPACK)
 def clips_by_processor(graph: Graph) -> str:
     """Which Relu and Clip nodes belong to a quantized group on ARM or on x86 only, in words; "" for none."""
     clips = []
-    for node in graph.nodes.values():
+    for node in graph.nodes.values() if QUANTIZE in graph.operators else ():
         clip = _activation(graph, node)
         behind = graph.nodes[graph.out_edges[clip.index][0].consumer] if clip else None
         if clip is None or behind is None or behind.op_type != QUANTIZE:

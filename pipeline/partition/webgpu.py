@@ -107,15 +107,21 @@ def _runtime_schemas() -> Mapping[tuple[str, str, int], Any]:
     return {(row.name, row.domain, row.since_version): row for row in runtime.get_all_operator_schema()}
 
 
-def bound_types(graph: Graph, node: Node) -> dict[str, str]:
+def bound_types(graph: Graph, node: Node) -> Mapping[str, str]:
     """The type of each constraint and formal of a node, by the first of its values that has one."""
+    read, given = (
+        tuple([graph.value(name).dtype if name else None for name in names]) for names in (node.inputs, node.outputs)
+    )
+    return _bound(node.op_type, node.domain, node.since_version, read, given)
+
+
+@lru_cache(maxsize=8192)
+def _bound(
+    op_type: str, domain: str, version: int, read: tuple[str | None, ...], given: tuple[str | None, ...]
+) -> Mapping[str, str]:
     types: dict[str, str] = {}
-    sides = formals(node.op_type, node.domain, node.since_version)
-    for values, side in zip((node.inputs, node.outputs), sides, strict=False):
-        for position, name in enumerate(values):
-            if not (name and side):
-                continue
-            dtype = graph.value(name).dtype
+    for dtypes, side in zip((read, given), formals(op_type, domain, version), strict=False):
+        for position, dtype in enumerate(dtypes if side else ()):
             if dtype is not None:
                 formal, constraint = side[min(position, len(side) - 1)]
                 types.setdefault(constraint, dtype)

@@ -6,14 +6,16 @@ of `RULES`, which all commands ask, was measured with ONNX Runtime 1.29.0 for An
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
 from pipeline.core.errors import Finding, FindingRule, Severity, findings
 from pipeline.partition.answer import Settings, layout_window
 from pipeline.partition.graph import Graph, Node, bodies, named
+from pipeline.partition.outline import left_over
 from pipeline.partition.rules import claim, copies_of
+from pipeline.partition.units import Unit, plain_units
 from pipeline.partition.webgpu import (
     NAMELESS_BIAS,
     QUANTIZED,
@@ -47,11 +49,6 @@ class GpuFile:
         """The indices of the nodes that run on the GPU."""
         return claim(self.graph, self.settings).claimed
 
-    @cached_property
-    def on_gpu(self) -> tuple[Node, ...]:
-        """Nodes that run on the GPU; those of bodies are asked about by themselves."""
-        return tuple([self.graph.nodes[index] for index in sorted(self.claimed)])
-
     def shape(self, node: Node, slot: int) -> tuple[int | None, ...] | None:
         """The shape of an input, be it a constant."""
         name = node.inputs[slot] if slot < len(node.inputs) else ""
@@ -70,7 +67,15 @@ class GpuFile:
 
 
 def _nodes(holds: Callable[[GpuFile, Node], bool]) -> Callable[[GpuFile], str]:
-    return lambda file: named((node for node in file.on_gpu if holds(file, node)), MOST_NAMED)
+    def find(file: GpuFile) -> str:
+        def spared(shown: Graph, unit: Unit) -> bool:
+            return not holds(replace(file, graph=shown), unit.target)
+
+        units = (unit.target for unit in left_over(file.graph, plain_units(file.graph), spared))
+        held = [node for node in units if node.index in file.claimed and holds(file, node)]
+        return named(sorted(held, key=lambda node: node.index), MOST_NAMED)
+
+    return find
 
 
 def _alone(file: GpuFile) -> str:

@@ -121,7 +121,7 @@ def _fit(model: "ModelFit", judged_for: Sequence[str]) -> Iterator[Line]:
     yield from _table(model)
     yield Line()
     for row in _all_rows(model):
-        if row.ep != CPU or row.fit.verdict == "no":
+        if row.ep != CPU or row.fit.verdict != "yes":
             title = PROVIDER_RULES[row.ep].title if row.ep in PROVIDER_RULES else ""
             yield Line(f"{_title(row)}: {row.fit.reason.removeprefix(f'{title} ')}")
     yield from (Line(), Line(("Try first:", "bold")))  # on which phones
