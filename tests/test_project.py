@@ -75,7 +75,7 @@ def test_functions_and_modules_fit_a_readers_memory() -> None:
     [
         ("pipeline.cli.main, pipeline.cli.bundle, pipeline.release.signature", 45),
         ("pipeline.cli.main, pipeline.features.pairs.command, pipeline.features.pairs.gating", 112),
-        ("pipeline.cli.main, pipeline.cli.convert, pipeline.convert.many, pipeline.report.conversion", 118),
+        ("pipeline.cli.main, pipeline.cli.convert, pipeline.convert.many, pipeline.report.conversion", 119),
     ],
     ids=["verify", "gate", "convert"],
 )
