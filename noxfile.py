@@ -462,7 +462,10 @@ def lab_tests(session: nox.Session) -> None:
 @nox.session
 def lowest(session: nox.Session) -> None:
     """The tests with the lowest versions of the dependencies that pyproject.toml allows."""
-    lowest_versions = [requirement.replace(">=", "==") for requirement in PROJECT["project"]["dependencies"]]
+    serving = PROJECT["project"]["optional-dependencies"]["serve"]
+    lowest_versions = [
+        requirement.replace(">=", "==") for requirement in (*PROJECT["project"]["dependencies"], *serving)
+    ]
     session.install("-e", ".[android]", *lowest_versions, *groups("test"))
     session.run("python", "-m", "pytest", *(session.posargs or FAST_TESTS))
 

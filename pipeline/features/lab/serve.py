@@ -17,13 +17,13 @@ import re
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import parse_qsl, quote, unquote
 
 import msgspec
 import sqlalchemy as sa
@@ -35,27 +35,15 @@ from pipeline import __version__
 from pipeline.campaign.record import CampaignRecord
 from pipeline.campaign.store import Store, open_reading
 from pipeline.campaign.store.tables import campaigns, runs
-from pipeline.core.errors import ConfigError, MissingError, missing_extra
+from pipeline.core.errors import ConfigError, MissingError, PipelineError
 from pipeline.features.lab.campaigns import state_of, status_lines
+from pipeline.features.lab.connections import Answer, serve_until_stopped
 from pipeline.features.lab.queue import jobs_of
 from pipeline.job.assemble import Assembled, assemble, with_earlier
 from pipeline.report import html, model
 from pipeline.report.wording import DASH, Listing
 
-try:
-    import uvicorn
-    from starlette.applications import Starlette
-    from starlette.datastructures import Headers, MutableHeaders
-    from starlette.exceptions import HTTPException
-    from starlette.requests import Request
-    from starlette.responses import Response, StreamingResponse
-    from starlette.routing import Route
-    from uvicorn.protocols.http.h11_impl import H11Protocol
-except ImportError as error:
-    raise missing_extra("serve", "starlette or uvicorn", "lab serve", error) from error
-
 log = logging.getLogger(__name__)
-
 
 JSON, HTML, EVENTS = "application/json", "text/html", "text/event-stream"
 
@@ -68,8 +56,12 @@ KEPT_REPORTS = 4
 LINKS = (("Campaigns", "/"), ("Lab", "/lab"))
 
 
-class NotServedError(ConfigError):
-    """There is no such campaign, or no such page."""
+class RefusedError(ConfigError):
+    """A request that gets no page, with the HTTP status that says so."""
+
+    def __init__(self, status: int, what: str, remedy: str = "", headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(what, remedy=remedy)
+        self.status, self.headers = status, headers or {}
 
 
 class ServedCampaign(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,37 +110,29 @@ class ServedError(msgspec.Struct, frozen=True, kw_only=True):
     remedy: str = ""
 
 
-MOST_STREAMS = 32
-"""Event streams at once: each asks the database every `POLL_SECONDS`."""
-
-WORKERS = 4
-"""Threads that read the database."""
+MOST_STREAMS, WORKERS = 32, 4
+"""Event streams at once, each of which asks the database every `POLL_SECONDS`; and threads that read the database."""
 
 
 class Shelf:
-    """What requests share: the open store with threads to read it, reports, places for streams, and whether it ends.
+    """What requests share: the open store with threads to read it, the token or "", reports, places for streams.
 
     One report is made at a time; the last few are kept while nothing was added to their campaign.
     """
 
-    def __init__(self, store: Store, *, has_token: bool, ending: Callable[[], bool]) -> None:
-        self.store = store
-        self.has_token = has_token
-        self.ending = ending
+    def __init__(self, store: Store, token: str) -> None:
+        self.store, self.token = store, token
         self.pool = ThreadPoolExecutor(WORKERS, "lab-serve")
         self.streams = asyncio.Semaphore(MOST_STREAMS)
         self._making = threading.Lock()
         self._kept = lru_cache(KEPT_REPORTS)(self._made)
 
     def report(self, campaign: str) -> Assembled:
-        """Raises NotServedError where it is not there, PipelineError for what cannot be read."""
+        """Raises RefusedError where it is not there, PipelineError for what cannot be read."""
         # What the report is kept by changes with every run that is stored and every change of the plan
-        query = sa.select(campaigns.c.digest).where(campaigns.c.id == campaign)
         of_runs = sa.select(sa.func.count(), sa.func.max(runs.c.id)).where(runs.c.campaign_id == campaign)
         with self._making:
-            digest = self.store.read(lambda connection: connection.scalar(query))
-            if digest is None:
-                raise unknown_campaign(campaign)
+            digest = _digest(self.store, campaign)
             counted = self.store.read(lambda connection: connection.execute(of_runs).one())
             return self._kept(campaign, (digest, *counted))
 
@@ -160,16 +144,17 @@ class Shelf:
         return await asyncio.get_running_loop().run_in_executor(self.pool, work)
 
 
-def unknown_campaign(campaign: str) -> NotServedError:
-    """The error for a campaign that is not there."""
-    return NotServedError(f"no campaign {campaign!r} here", remedy="see the list of campaigns")
+def _digest(store: Store, campaign: str) -> str:
+    query = sa.select(campaigns.c.digest).where(campaigns.c.id == campaign)
+    digest = store.read(lambda connection: connection.scalar(query))
+    if digest is None:
+        raise RefusedError(404, f"no campaign {campaign!r} here", "see the list of campaigns")
+    return str(digest)
 
 
 def known_campaign(store: Store, campaign: str) -> CampaignRecord:
-    """The stored campaign with that id; raises NotServedError for none."""
-    query = sa.select(campaigns.c.id).where(campaigns.c.id == campaign)
-    if store.read(lambda connection: connection.scalar(query)) is None:
-        raise unknown_campaign(campaign)
+    """The stored campaign with that id; raises RefusedError for none."""
+    _digest(store, campaign)
     return store.campaign(campaign)
 
 
@@ -248,100 +233,89 @@ def _lab_page(shelf: Shelf) -> str:
     return html.render_listings("Lab", listings, LINKS, lines=tuple(status_lines(state))[:1])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ServedPage:
-    """A page: where it is, what it is made by (None: a stream of events), and the type of what it gives as JSON.
+    """A page: where it is, what it is made by (None: a stream of events), and the type of what it gives.
 
     It is made from the shelf and what the request names: `campaign` where the path has one, and `query`.
     """
 
     path: str
     summary: str
-    media: str
     make: Callable[..., object] | None = None
-    gives: Any = None
+    gives: Any = str
     query: tuple[str, ...] = ()
     policy: Callable[[], str] = html.listing_policy
 
     @property
-    def has_campaign(self) -> bool:
-        """Whether the path names a campaign."""
-        return "{campaign}" in self.path
+    def media(self) -> str:
+        """The media type of what it gives."""
+        return error_media(self.path) if self.make else EVENTS
+
+    def matched(self, path: str) -> dict[str, str] | None:
+        """What `path` names, as it was sent: %2F is a part of an id, and no end of it. None where another page is."""
+        # PostgreSQL takes no NUL in an id, not even to say that it is not there.
+        found = re.fullmatch(self.path.replace("{campaign}", "(?P<campaign>(?:(?!%00)[^/])+)"), path)
+        return found and {name: unquote(text) for name, text in found.groupdict().items()}
+
+
+def error_media(path: str) -> str:
+    """The media type of errors at a path, whether or not something is there: JSON for programs, else a page."""
+    return JSON if path.startswith("/api/") or path == "/openapi.json" else HTML
 
 
 PAGES = (
-    ServedPage(path="/", summary="The campaigns, as a page", media=HTML, make=_campaigns_page, query=("limit",)),
-    ServedPage(path="/lab", summary="Hosts, devices and queue, as a page", media=HTML, make=_lab_page),
+    ServedPage("/", "The campaigns, as a page", _campaigns_page, query=("limit",)),
+    ServedPage("/lab", "Hosts, devices and queue, as a page", _lab_page),
+    ServedPage("/campaigns/{campaign}", "How far a campaign is, as a page that follows it", _progress_page),
     ServedPage(
-        path="/campaigns/{campaign}", summary="How far a campaign is, as a page that follows it", media=HTML,
-        make=_progress_page,
+        "/campaigns/{campaign}/report.html", "The report of a campaign as it is now", _report_page,
+        policy=html.report_policy,
     ),
+    ServedPage("/api/campaigns", "The campaigns", _campaigns, ServedCampaigns, query=("limit",)),
     ServedPage(
-        path="/campaigns/{campaign}/report.html", summary="The report of a campaign as it is now", media=HTML,
-        make=_report_page, policy=html.report_policy,
+        "/api/campaigns/{campaign}", "The report of a campaign, as results.json",
+        lambda shelf, *, campaign: model.encode(shelf.report(campaign).report), model.CampaignReport,
     ),
+    ServedPage("/api/campaigns/{campaign}/progress", "How far a campaign is", _progress, CampaignProgress),
+    ServedPage("/api/campaigns/{campaign}/events", "How far a campaign is, whenever that changes"),
+    ServedPage("/api/lab", "Hosts, devices and queue", lambda shelf: state_of(shelf.store), dict[str, Any]),
     ServedPage(
-        path="/api/campaigns", summary="The campaigns", media=JSON, make=_campaigns, gives=ServedCampaigns,
-        query=("limit",),
-    ),
-    ServedPage(
-        path="/api/campaigns/{campaign}", summary="The report of a campaign, as results.json", media=JSON,
-        make=lambda shelf, *, campaign: model.encode(shelf.report(campaign).report),
-        gives=model.CampaignReport,
-    ),
-    ServedPage(
-        path="/api/campaigns/{campaign}/progress", summary="How far a campaign is", media=JSON, make=_progress,
-        gives=CampaignProgress,
-    ),
-    ServedPage(
-        path="/api/campaigns/{campaign}/events", summary="How far a campaign is, whenever that changes", media=EVENTS,
-    ),
-    ServedPage(
-        path="/api/lab", summary="Hosts, devices and queue", media=JSON, make=lambda shelf: state_of(shelf.store),
-        gives=dict[str, Any],
-    ),
-    ServedPage(
-        path="/openapi.json", summary="This description", media=JSON,
-        make=lambda shelf: openapi(has_token=shelf.has_token), gives=dict[str, Any],
+        "/openapi.json", "This description", lambda shelf: openapi(has_token=bool(shelf.token)), dict[str, Any]
     ),
 )  # fmt: skip
 """Everything that is served: the server's routes and its OpenAPI are made from it."""
 
+REFUSED = {
+    "400": "The request has a wrong or unknown parameter",
+    "401": "The token is missing or wrong",
+    "404": "There is no such campaign",
+    "421": "The request is for another host",
+    "500": "The database is damaged, or an internal error",
+    "503": "The database cannot be reached, or too many requests at once",
+}
+"""HTTP status of an error to when it is given."""
+
 
 def openapi(*, has_token: bool) -> dict[str, Any]:
     """What is served, as OpenAPI 3.1: behind a token, or without one to requests that name the loopback address."""
-    kinds = [page.gives for page in PAGES if page.gives is not None]
-    schemas, components = msgspec.json.schema_components(
-        [*kinds, ServedError], ref_template="#/components/schemas/{name}"
-    )
+    kinds = [*(page.gives for page in PAGES), ServedError]
+    schemas, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
     schemes = {name: {"type": "http", "scheme": name} for name in ("bearer", "basic")}
-    by_path = dict(zip((page.path for page in PAGES if page.gives is not None), schemas, strict=False))
     campaign = {"name": "campaign", "in": "path", "required": True, "schema": {"type": "string", "maxLength": 128}}
-    limit = {
-        "name": "limit", "in": "query", "required": False,
-        "schema": {"type": "integer", "minimum": 1, "maximum": MOST_CAMPAIGNS, "default": USUAL_CAMPAIGNS},
-    }  # fmt: skip
+    numbers = {"type": "integer", "minimum": 1, "maximum": MOST_CAMPAIGNS, "default": USUAL_CAMPAIGNS}
+    limit = {"name": "limit", "in": "query", "required": False, "schema": numbers}
     paths = {}
-    for page in PAGES:
-        refused = {
-            "400": "The request has a wrong or unknown parameter",
-            **({"401": "The token is missing or wrong"} if has_token else {"421": "The request is for another host"}),
-            **({"404": "There is no such campaign"} if page.has_campaign else {}),
-            "500": "The database is damaged, or an internal error",
-            "503": "The database cannot be reached, or too many requests at once",
-        }
-        media, schema = error_media(page.path), by_path.get(page.path, {"type": "string"})
-        error = {"type": "string"} if media == HTML else {"$ref": "#/components/schemas/ServedError"}
-        content = {media: {"schema": error}}
-        operation = {
-            "summary": page.summary,
-            "parameters": [*([campaign] if page.has_campaign else []), *([limit] if page.query else [])],
-            "responses": {
-                "200": {"description": page.summary, "content": {page.media: {"schema": schema}}},
-                **{code: {"description": text, "content": content} for code, text in refused.items()},
-            },
-        }
-        paths[page.path] = {"get": operation}
+    for page, schema in zip(PAGES, schemas, strict=False):
+        error = {"schema": schemas[-1] if error_media(page.path) == JSON else {"type": "string"}}
+        named = [campaign] if "{campaign}" in page.path else []
+        never = {"421" if has_token else "401", "" if named else "404"}
+        responses = {"200": {"description": page.summary, "content": {page.media: {"schema": schema}}}}
+        for status, when in REFUSED.items():
+            if status not in never:
+                responses[status] = {"description": when, "content": {error_media(page.path): error}}
+        parameters = named + ([limit] if page.query else [])
+        paths[page.path] = {"get": {"summary": page.summary, "parameters": parameters, "responses": responses}}
     return {
         "openapi": "3.1.0",
         "info": {"title": "ort-mobile lab serve", "version": __version__},
@@ -351,59 +325,18 @@ def openapi(*, has_token: bool) -> dict[str, Any]:
     }
 
 
-def error_media(path: str) -> str:
-    """The media type of errors at a path, whether or not something is there: JSON for programs, else a page."""
-    return JSON if path.startswith("/api/") or path == "/openapi.json" else HTML
-
-
 TOKEN_VARIABLE = "ORT_MOBILE_LAB_TOKEN"  # noqa: S105 # the variable's name
 
 LEAST_TOKEN, MOST_TOKEN = 16, 1024
 """Characters of a token."""
 
-POLL_SECONDS, STEP_SECONDS, ALIVE_SECONDS, STREAM_SECONDS = 2.0, 0.25, 15.0, 3600.0
-"""Between two looks at a campaign, at the client, between two signs of life; and the longest stream."""
-
-HEADER_BYTES = 16 << 10
-
-GRACE_SECONDS = 3
-"""For answers that are being sent when the server is stopped."""
-
-
-OF_ADDRESS, CONNECTIONS = 64, 128
-"""How many connections there may be, of a client's address and in all."""
-
-REQUEST_SECONDS, TAKING_SECONDS = 10.0, 30.0
-"""How long the server waits for the whole head and for what is left of a body, however it trickles in; and for a client
-that takes nothing of its answer."""
-
+POLL_SECONDS, ALIVE_SECONDS, STREAM_SECONDS = 2.0, 15.0, 3600.0
+"""Between two looks at a campaign, between two signs of life; and the longest stream."""
 
 HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[0-9A-Za-z.-]+)(:[0-9]{1,5})?")
 """A Host header: a name or an address, and a port."""
 
-STRICT = {
-    "cache-control": "no-store",
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
-    "cross-origin-resource-policy": "same-origin",
-    "cross-origin-opener-policy": "same-origin",
-}
-"""Headers of every answer; its policy comes with the page."""
-
-NO_PAGE = "default-src 'none'; frame-ancestors 'none'"
-
 CHALLENGE = {"www-authenticate": 'Basic realm="ort-mobile lab", charset="UTF-8"'}
-
-_LOG_IN = "log in with it as the password; programs send `Authorization: Bearer TOKEN`"
-
-PLAIN = {404: "There is no such page", 405: "Only GET and HEAD are served"}
-"""HTTP status to what is said where nothing else was."""
-
-STATUS = ((NotServedError, 404), (MissingError, 503))
-"""Kind of error to HTTP status; others are 500."""
-
-App = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 def read_token(file: Path | None, environment: Mapping[str, str] = os.environ) -> str:
@@ -447,91 +380,9 @@ def serve(database: str, host: str, port: int, token: str, started: Callable[[st
                 f"cannot listen on {host}:{port}", where="lab serve", why=str(error),
                 remedy="name an address of this computer and a free port with --host and --port; 0 finds one",
             ) from error  # fmt: skip
-        app = make_app(store, token, lambda: bool(server.should_exit))
-        config = uvicorn.Config(
-            app, http=Bounded, ws="none", lifespan="off", loop="asyncio", log_config=None, access_log=False,
-            server_header=False, proxy_headers=False, limit_concurrency=CONNECTIONS + 1,
-            timeout_keep_alive=5, timeout_graceful_shutdown=GRACE_SECONDS, h11_max_incomplete_event_size=HEADER_BYTES,
-        )  # fmt: skip
-        server = uvicorn.Server(config)
         address = listener.getsockname()
-        started(f"http://{f'[{address[0]}]' if ':' in address[0] else address[0]}:{address[1]}/")
-        try:
-            server.run(sockets=[listener])
-        except KeyboardInterrupt:
-            log.info("stopped")  # uvicorn has ended all connections, and raises the signal again
-
-
-class Bounded(H11Protocol):  # type: ignore[misc] # the library has no types here
-    """uvicorn's protocol with limits: it waits for ever for a request, and for who does not take its answer.
-
-    Who comes when all places are taken gets that of the connection that has waited longest without a request: silence
-    and trickling heads keep nobody out. Where all have requests, uvicorn says 503 to more.
-    """
-
-    _timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: Any) -> None:
-        """Give it the place of another where all are taken."""
-        super().connection_made(transport)
-        self.silent_since = time.monotonic()
-        peers = [peer for peer in self.connections if isinstance(peer, Bounded) and not peer.transport.is_closing()]
-        neighbours = [peer for peer in peers if (peer.client or ("",))[0] == (self.client or ("",))[0]]
-        if len(neighbours) > OF_ADDRESS:
-            self._longest_silent(neighbours).transport.abort()
-        elif len(peers) > CONNECTIONS:
-            self._longest_silent(peers).transport.abort()
-        self._wait()
-
-    def _longest_silent(self, peers: list["Bounded"]) -> "Bounded":
-        """`self` where all others have requests."""
-        silent = [peer for peer in peers if peer is not self and peer._silent()]
-        return min(silent, key=lambda peer: peer.silent_since, default=self)
-
-    def _silent(self) -> bool:
-        """Whether a request is waited for: its head, or what is left of the body of an answered one."""
-        return self.cycle is None or self.cycle.response_complete
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the clock."""
-        self._end_after(None)
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        """Handle what came, and wait for the rest."""
-        super().data_received(data)
-        self._wait()
-
-    def on_response_complete(self) -> None:
-        """Go on to the next request."""
-        self.silent_since = time.monotonic()
-        super().on_response_complete()  # begins with the next request where it was sent already
-        self._wait()
-
-    def pause_writing(self) -> None:
-        """Wait until the client takes more of its answer."""
-        super().pause_writing()
-        self._end_after(TAKING_SECONDS)
-
-    def resume_writing(self) -> None:
-        """Go on as before."""
-        super().resume_writing()
-        self._end_after(None)
-        self._wait()
-
-    def _wait(self) -> None:
-        """Begin to wait for a request, or go on: what was sent of it does not lengthen the time."""
-        if self.flow.write_paused:
-            return
-        if not self._silent():
-            self._end_after(None)
-        elif self._timer is None:
-            self._end_after(REQUEST_SECONDS)
-
-    def _end_after(self, seconds: float | None) -> None:
-        if self._timer:
-            self._timer.cancel()
-        self._timer = None if seconds is None else self.loop.call_later(seconds, self.transport.abort)
+        shown = f"http://{f'[{address[0]}]' if ':' in address[0] else address[0]}:{address[1]}/"
+        asyncio.run(serve_until_stopped(listener, partial(answer_to, Shelf(store, token)), partial(started, shown)))
 
 
 def _is_loopback(host: str) -> bool:
@@ -541,139 +392,103 @@ def _is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
-def make_app(store: Store, token: str, ending: Callable[[], bool]) -> App:
-    """The ASGI application; it accepts the token alone where there is one, else requests that name the loopback.
-
-    Every answer has strict headers.
-    """
-    shelf = Shelf(store, has_token=bool(token), ending=ending)
-    routes = [Route(page.path, partial(_answer, shelf, page), methods=["GET"]) for page in PAGES]
-    app = Starlette(routes=routes, exception_handlers={HTTPException: _refused})
-
-    async def guarded(scope: Any, receive: Any, send: Any) -> None:
-        async def strictly(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                headers.update(STRICT)
-                headers.setdefault("content-security-policy", NO_PAGE)
-            await send(message)
-
-        headers, path = Headers(scope=scope), scope["raw_path"].decode("ascii")
-        scope = {**scope, "path": path}  # as it was sent: %2F is a part of an id, and no end of it
-        named = HOST.fullmatch(headers.get("host", ""))
-        scheme, _, given = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer":
-            given = given.strip()
-        elif scheme.lower() == "basic":  # which browsers ask for: the token is its password
-            try:
-                given = base64.b64decode(given, validate=True).decode().partition(":")[2]
-            except (binascii.Error, ValueError):
-                given = ""
-        else:
-            given = ""
-        if token and not hmac.compare_digest(given.encode(), token.encode()):
-            refusal = ServedError(error="The token is missing or wrong", remedy=_LOG_IN)
-            await _error(path, 401, refusal, CHALLENGE)(scope, receive, strictly)
-        elif not token and not (named and _is_loopback(named[1])):
-            refusal = ServedError(error="This request is for another host", remedy="ask for 127.0.0.1 or localhost")
-            await _error(path, 421, refusal)(scope, receive, strictly)
-        else:
-            await app(scope, receive, strictly)
-
-    return guarded
-
-
-async def _answer(shelf: Shelf, page: ServedPage, request: Request) -> Response | App:
-    """The answer of a page; whatever goes wrong is a small one with the reason, and the log has the rest."""
-    path = request.url.path
+async def answer_to(shelf: Shelf, method: str, target: str, headers: Mapping[str, str]) -> Answer:
+    """The answer to a request; whatever goes wrong is a small one with the reason, and the log has the rest."""
+    path, _, query = target.partition("?")
     try:
-        asked = _asked(page, request)
+        _admit(shelf.token, headers)
+        page, asked = _asked(method, path, query)
         if page.make is None:
-            return await _stream(shelf, asked["campaign"], request)
+            return await _stream(shelf, asked["campaign"], path)
         body = await shelf.read(partial(page.make, shelf, **asked))
+    except RefusedError as error:
+        log.info("%s: %s", path, error)
+        return _error(path, error.status, error)
     except RunnerError as error:
         log.warning("%s: %s", path, error)
-        status = next((status for kind, status in STATUS if isinstance(error, kind)), 500)
-        return _error(path, status, ServedError(error=error.what, why=error.why, remedy=error.remedy))
-    except HTTPException:
-        raise
+        return _error(path, 503 if isinstance(error, MissingError) else 500, error)
     except Exception as error:  # a page that fails must not end the server, nor show its inside
         log.error("%s: %s: %s", path, type(error).__name__, error)  # noqa: TRY400 # one line, as everywhere
         log.debug("%s", path, exc_info=True)
-        return _error(path, 500, ServedError(error="Internal error", remedy="see the log of the server"))
-    content = body if isinstance(body, str | bytes) else msgspec.json.encode(body)
-    policy = NO_PAGE if page.media == JSON else f"{page.policy()}; frame-ancestors 'none'"
-    return Response(content, media_type=page.media, headers={"content-security-policy": policy})
+        return _error(path, 500, PipelineError("Internal error", remedy="see the log of the server"))
+    if isinstance(body, str):
+        return Answer(media=page.media, content=body.encode(), policy=page.policy())
+    return Answer(media=page.media, content=body if isinstance(body, bytes) else msgspec.json.encode(body))
 
 
-def _asked(page: ServedPage, request: Request) -> dict[str, Any]:
-    """What a request names. Raises HTTPException for a parameter that the page does not have, or a wrong one."""
-    given = request.query_params.multi_items()
+def _admit(token: str, headers: Mapping[str, str]) -> None:
+    """Raises RefusedError for who has not the token; without one, for another host's name."""
+    scheme, _, given = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "basic":  # which browsers ask for: the token is its password
+        try:
+            given = base64.b64decode(given, validate=True).decode().partition(":")[2]
+        except (binascii.Error, ValueError):
+            given = ""
+    elif scheme.lower() != "bearer":
+        given = ""
+    named = HOST.fullmatch(headers.get("host", ""))
+    if token and not hmac.compare_digest(given.strip().encode(), token.encode()):
+        remedy = "log in with it as the password; programs send `Authorization: Bearer TOKEN`"
+        raise RefusedError(401, "The token is missing or wrong", remedy, CHALLENGE)
+    if not token and not (named and _is_loopback(named[1])):
+        raise RefusedError(421, "This request is for another host", "ask for 127.0.0.1 or localhost")
+
+
+def _asked(method: str, path: str, query: str) -> tuple[ServedPage, dict[str, Any]]:
+    """The page at a path, and the values with which it is made.
+
+    Raises RefusedError for no page, a method that writes, and a parameter that the page does not have, or a wrong one.
+    """
+    page, values = next(((page, values) for page in PAGES if (values := page.matched(path)) is not None), (None, {}))
+    if page is None:
+        raise RefusedError(404, "There is no such page")
+    if method not in ("GET", "HEAD"):
+        raise RefusedError(405, "Only GET and HEAD are served", headers={"allow": "GET, HEAD"})
+    given = parse_qsl(query, keep_blank_values=True)
     if unknown := [name for name, _ in given if name not in page.query]:
-        raise HTTPException(400, f"there is no parameter {unknown[0]!r} here")
+        raise RefusedError(400, f"there is no parameter {unknown[0]!r} here")
     if len(given) > 1:
-        raise HTTPException(400, "a parameter is given twice")
-    values: dict[str, Any] = {name: unquote(text) for name, text in request.path_params.items()}
-    if "\0" in values.get("campaign", ""):  # PostgreSQL takes no such text, not even to say that it is not there
-        raise unknown_campaign(values["campaign"])
+        raise RefusedError(400, "a parameter is given twice")
     for name, text in given:
         if not (text.isascii() and text.isdecimal() and len(text) <= 4 and 1 <= int(text) <= MOST_CAMPAIGNS):
-            raise HTTPException(400, f"{name} is a number from 1 to {MOST_CAMPAIGNS}")
-        values[name] = int(text)
-    return values
+            raise RefusedError(400, f"{name} is a number from 1 to {MOST_CAMPAIGNS}")
+    return page, {**values, **{name: int(text) for name, text in given}}
 
 
-async def _stream(shelf: Shelf, campaign: str, request: Request) -> App:
+async def _stream(shelf: Shelf, campaign: str, path: str) -> Answer:
     record = await shelf.read(partial(known_campaign, shelf.store, campaign))
     look = partial(progress_of, shelf.store, record)
     await shelf.read(look)  # what fails now is an answer with its reason
     if shelf.streams.locked():
-        raise HTTPException(503, f"{MOST_STREAMS} event streams are open, the most at once", {"retry-after": "30"})
-    await shelf.streams.acquire()
-
-    async def streamed(scope: Any, receive: Any, send: Any) -> None:
-        try:
-            await StreamingResponse(_events(shelf, look, request), media_type=EVENTS)(scope, receive, send)
-        finally:
-            shelf.streams.release()
-
-    return streamed
+        raise RefusedError(503, f"There are {MOST_STREAMS} event streams", headers={"retry-after": "30"})
+    return Answer(media=EVENTS, content=_events(shelf, look, path))
 
 
-async def _events(shelf: Shelf, look: Callable[[], Any], request: Request) -> AsyncIterator[bytes]:
-    """Progress whenever it changes, until the client goes, the server ends or the stream is old: browsers come back."""
+async def _events(shelf: Shelf, look: Callable[[], Any], path: str) -> AsyncGenerator[bytes, None]:
+    """Progress whenever it changes, until the stream is old or cut off: browsers come back."""
     sent, begun, spoken = None, time.monotonic(), time.monotonic()
-    yield b"retry: 5000\n\n"
-    while time.monotonic() - begun < STREAM_SECONDS:
-        try:
-            news = await shelf.read(look)
-        except RunnerError as error:
-            log.warning("%s: %s", request.url.path, error)
-            return
-        if news != sent:
-            sent, spoken = news, time.monotonic()
-            yield b"event: progress\ndata: %s\n\n" % msgspec.json.encode(news)
-        elif time.monotonic() - spoken > ALIVE_SECONDS:
-            spoken = time.monotonic()
-            yield b": alive\n\n"
-        for _ in range(round(POLL_SECONDS / STEP_SECONDS)):
-            await asyncio.sleep(STEP_SECONDS)
-            if shelf.ending() or await request.is_disconnected():
+    async with shelf.streams:
+        yield b"retry: 5000\n\n"
+        while time.monotonic() - begun < STREAM_SECONDS:
+            try:
+                news = await shelf.read(look)
+            except RunnerError as error:
+                log.warning("%s: %s", path, error)
                 return
+            if news != sent:
+                sent, spoken = news, time.monotonic()
+                yield b"event: progress\ndata: %s\n\n" % msgspec.json.encode(news)
+            elif time.monotonic() - spoken > ALIVE_SECONDS:
+                spoken = time.monotonic()
+                yield b": alive\n\n"
+            await asyncio.sleep(POLL_SECONDS)
 
 
-async def _refused(request: Request, error: Exception) -> Response:
-    """The answer to what has no page, another method or a wrong parameter."""
-    status, headers = getattr(error, "status_code", 500), getattr(error, "headers", None) or {}
-    text = PLAIN.get(status) or str(getattr(error, "detail", error))
-    return _error(request.url.path, status, ServedError(error=text), headers)
-
-
-def _error(path: str, status: int, error: ServedError, headers: Mapping[str, str] | None = None) -> Response:
-    media = error_media(path)
-    if media == JSON:
-        return Response(msgspec.json.encode(error), status, headers or {}, media)
+def _error(path: str, status: int, error: RunnerError) -> Answer:
+    headers = error.headers if isinstance(error, RefusedError) else {}
+    if error_media(path) == JSON:
+        content = msgspec.json.encode(ServedError(error=error.what, why=error.why, remedy=error.remedy))
+        return Answer(status=status, media=JSON, content=content, headers=headers)
     lines = tuple(text for text in (error.why, error.remedy) if text)
-    policy = f"{html.listing_policy()}; frame-ancestors 'none'"
-    page = html.render_listings(error.error, (), LINKS, lines=lines)
-    return Response(page, status, {"content-security-policy": policy, **(headers or {})}, media)
+    page = html.render_listings(error.what, (), LINKS, lines=lines).encode()
+    return Answer(status=status, media=HTML, content=page, policy=html.listing_policy(), headers=headers)

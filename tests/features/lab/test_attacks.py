@@ -409,7 +409,7 @@ def test_what_later_releases_add_can_be_read_at_once(url: str, store: Store, rol
 
 
 def test_lab_is_served_to_a_reader_of_postgresql(url: str, store: Store, tmp_path: Path) -> None:
-    serving = pytest.importorskip("tests.features.lab.test_serve", reason="starlette is not installed")
+    serving = pytest.importorskip("tests.features.lab.test_serve", reason="tornado is not installed")
     campaign, names = submitted(store, tmp_path, rigs(1), 2), rigs(1)
     reader = with_roles(url, "looking", "ort_mobile_reader")
     with agent(url, "h1", names):

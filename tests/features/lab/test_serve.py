@@ -28,8 +28,7 @@ from pipeline.core.errors import ConfigError, MissingError, PipelineError
 from pipeline.report import html, model
 from tests.campaign.store.samples import ARTIFACT, CAMPAIGN, failed, run_record
 
-pytest.importorskip("starlette", reason="starlette is not installed")
-pytest.importorskip("uvicorn", reason="uvicorn is not installed")
+pytest.importorskip("tornado", reason="tornado is not installed")
 
 from pipeline.features.lab.serve import MOST_STREAMS, PAGES, openapi, progress_of, read_token, serve
 
@@ -55,8 +54,8 @@ def file_url(tmp_path: Path) -> str:
 
 SHORT = """
 import sys
-from pipeline.features.lab import serve
-serve.OF_ADDRESS, serve.CONNECTIONS, serve.REQUEST_SECONDS = 8, 12, 2.0
+from pipeline.features.lab import connections, serve
+connections.OF_ADDRESS, connections.CONNECTIONS, connections.REQUEST_SECONDS = 8, 12, 2.0
 serve.serve(sys.argv[1], "127.0.0.1", 0, "", lambda url: print(f"serving {url} - Ctrl-C ends it", flush=True))
 """
 
