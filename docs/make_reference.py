@@ -40,6 +40,7 @@ EXIT_TEXTS = {
     ExitCode.USAGE: "the command line or the config is wrong; nothing was done",
     ExitCode.MISSING: "something is missing on this computer (a full or read-only disk counts), or no device is ready",
     ExitCode.CHECK_FAILED: "a check failed: outputs, coverage, operators, budget, regression, a changed bundle",
+    ExitCode.TIMED_OUT: "`lab wait`: the time was over before the campaigns had ended",
     ExitCode.INTERRUPTED: "interrupted",
 }
 

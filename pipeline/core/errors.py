@@ -23,6 +23,7 @@ class ExitCode(IntEnum):
     USAGE = 2
     MISSING = 3
     CHECK_FAILED = 4
+    TIMED_OUT = 124
     INTERRUPTED = 130
 
 

@@ -48,6 +48,7 @@ from pipeline.compat.rules import findings_for, first_error, read_artifacts, run
 from pipeline.config import ConditionsConfig, Config, MeasureConfig, Platform, Target, TuneConfig
 from pipeline.core.errors import Finding, MissingError, ModelError, Severity
 from pipeline.core.files import DATABASE, scratch
+from pipeline.core.groups import few
 from pipeline.core.progress import Progress, duration_text
 from pipeline.core.variant import Artifact
 from pipeline.core.workers import Task, run_tasks
@@ -179,21 +180,11 @@ def opened(names: Sequence[str], wait_seconds: float = 0.0, waiting: Waiting | N
         if not devices:
             raise MissingError(
                 "no device is ready",
-                where=_few(names, ", "),
-                why=_few([f"{skipped.device}: {skipped.text}" for skipped in unusable], "; ") or "none is connected",
+                where=few(names),
+                why=few([f"{skipped.device}: {skipped.text}" for skipped in unusable], "; ") or "none is connected",
                 remedy="`ort-mobile devices` says what each one needs; `ort-mobile run --convert-only` needs none",
             )
         yield devices, facts, tuple(unusable)
-
-
-MOST_NAMED = 5
-"""Devices that a message names: a lab has thousands."""
-
-
-def _few(texts: Sequence[str], between: str) -> str:
-    """The first of them, and how many more there are."""
-    more = len(texts) - MOST_NAMED
-    return between.join(texts[:MOST_NAMED]) + (f"{between}and {more:,} more" if more > 0 else "")
 
 
 def _open(name: str, stack: contextlib.ExitStack, waiting: Waiting) -> tuple[Device, DeviceFacts] | Skipped:

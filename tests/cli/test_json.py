@@ -7,7 +7,7 @@ import pytest
 
 from tests.command import leaves, ort_mobile
 
-WITHOUT_RESULT = {"help", "completion", "schema", "lab work", "lab cancel", "lab serve"}
+WITHOUT_RESULT = {"help", "completion", "schema", "lab work", "lab cancel", "lab priority", "lab serve"}
 """Commands that print text or a schema by definition, or work until they are stopped."""
 
 NOT_RUN_HERE = {
@@ -19,6 +19,8 @@ NOT_RUN_HERE = {
     "bundle sign": "needs a key (tests/release/test_signature.py)",
     "lab submit": "needs a PostgreSQL (tests/features/lab/test_lab.py)",
     "lab status": "needs a PostgreSQL (tests/features/lab/test_lab.py)",
+    "lab wait": "needs a PostgreSQL (tests/features/lab/test_waiting.py)",
+    "lab history": "needs results of several campaigns (tests/features/lab/test_history.py)",
     "lab close": "needs a PostgreSQL (tests/features/lab/test_lab.py)",
     "import": "needs a framework (tests/features/imports)",
     "release android": "needs a JDK (tests/features/android)",

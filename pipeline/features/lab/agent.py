@@ -26,8 +26,8 @@ from pipeline.campaign.measure import measure, with_looks
 from pipeline.campaign.plan import planned_id
 from pipeline.campaign.store import Store, StoreError, open_store
 from pipeline.core.errors import ConfigError
-from pipeline.core.groups import grouped
-from pipeline.features.lab import campaigns, hooks, queue
+from pipeline.core.groups import few, grouped
+from pipeline.features.lab import campaigns, hooks, notices, queue
 from pipeline.features.lab.fence import Fence
 from pipeline.job.bench import opened
 from pipeline.job.run import fresh_plan, to_confirm
@@ -58,6 +58,8 @@ class Attached:
     asked: float = 0.0
     network: set[tuple[str, str]] = field(default_factory=set)
     lost: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
+    missing: frozenset[str] = frozenset()
+    """Phones at work that their adb server does not have any more: nobody counts on them meanwhile."""
 
     def look(self, busy: Iterable[str] = ()) -> None:
         """Ask adb's servers what is there, which costs phones nothing; ask phones where that has changed.
@@ -83,6 +85,11 @@ class Attached:
             if due <= now:
                 log.info("adb:%s: joined again: %s", serial, reconnect(server_at(address), serial))
                 self.lost[address, serial] = time.monotonic() + pause, min(2 * pause, JOIN_SECONDS[1])
+        at_work = [(name, *split_server(self.opens[name])) for name in busy if name in self.opens]
+        self.missing = frozenset(
+            name for name, opens, address in at_work
+            if opens.startswith("adb:") and listed.get(address, {}).get(opens.removeprefix("adb:")) != "device"
+        )  # fmt: skip
         answer = (listed, tuple(notes))
         waits = bool(self.notes) and time.monotonic() - self.asked > AGAIN_SECONDS
         if answer != self.seen or waits:
@@ -218,13 +225,15 @@ def alive(agent: Agent, session: queue.LabSession) -> Iterator[None]:
                 reasons = (*agent.refused.values(), *agent.reservations.troubles.values())
                 note = "; ".join((*agent.attached.notes, *dict.fromkeys(reasons)))
                 documents = {
-                    name: msgspec.json.encode(facts).decode() for name, facts in dict(agent.attached.facts).items()
+                    name: msgspec.json.encode(facts).decode()
+                    for name, facts in dict(agent.attached.facts).items()
+                    if name not in agent.attached.missing
                 }
                 others = session.sign_of_life(versions, note, documents)
                 if others != elsewhere:
                     elsewhere = others
                     at = "at hosts of other logins, which are alive"
-                    agent.say(f"{at}: {', '.join(others[:MOST_NAMES])}" if others else f"nothing is {at}, any more")
+                    agent.say(f"{at}: {few(others, most=MOST_NAMES)}" if others else f"nothing is {at}, any more")
                 if over.wait(SIGN_SECONDS):
                     return
         except queue.SessionLost as error:
@@ -254,8 +263,7 @@ def _look(agent: Agent) -> None:
 def _say_attached(agent: Agent) -> None:
     """Say which devices this host has, and why others cannot be used, where that has changed."""
     names = sorted(agent.attached.facts)
-    more = [f"and {len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES else []
-    listed = f"devices of {agent.host}: {', '.join((*names[:MOST_NAMES], *more)) or 'none'}"
+    listed = f"devices of {agent.host}: {few(names, most=MOST_NAMES) or 'none'}"
     if (lines := "\n".join((listed, *agent.attached.notes))) != agent.shown:
         agent.shown = lines
         agent.say(listed)
@@ -339,13 +347,14 @@ def _until_lost(agent: Agent, session: queue.LabSession, pool: ThreadPoolExecuto
                 lease = f"campaign {campaign}"
                 if lease not in agent.busy and session.take(lease):
                     agent.busy[lease] = pool.submit(_confirm, agent, session, campaign)
+            _tell(agent, session, pool)
             over = once and not jobs and not agent.busy
             if over or tidies:
                 _tidy(agent, session)
             if over:
                 return True
         if agent.busy:
-            agent.say(f"stops when runs in progress have ended: {', '.join(sorted(agent.busy)[:MOST_NAMES])}")
+            agent.say(f"stops when runs in progress have ended: {few(sorted(agent.busy), most=MOST_NAMES)}")
         wait(agent.busy.values())
     except queue.SessionLost as error:
         log.warning("the session with the database was lost: %s", error)
@@ -369,6 +378,14 @@ def _tidy(agent: Agent, session: queue.LabSession) -> None:
             agent.carried.pop(campaign, None)
             agent.refused.pop(campaign, None)
             shutil.rmtree(campaigns.carried_folder(campaign), ignore_errors=True)
+
+
+def _tell(agent: Agent, session: queue.LabSession, pool: ThreadPoolExecutor) -> None:
+    """Take a notice of a campaign that has ended, and give it in a thread."""
+    ended = agent.reservations.hooks.ended
+    if notice := notices.taken_notice(session, [notices.URL, *[notices.PROGRAM] * bool(ended)]):
+        place = f"notice {notice[0]} {notice[1]}"
+        agent.busy[place] = pool.submit(notices.tell, agent.store, session, notice, ended, agent.say)
 
 
 def _take(agent: Agent, session: queue.LabSession, pool: ThreadPoolExecutor, jobs: Iterable[queue.LabJob]) -> None:

@@ -26,11 +26,13 @@ from pipeline.campaign.store import Store, open_store
 from pipeline.check.result import Reference
 from pipeline.compat.contexts import NpuContext
 from pipeline.config import Config, Target
-from pipeline.core.errors import ConfigError, MissingError
+from pipeline.core.errors import ConfigError, MissingError, PipelineError
 from pipeline.core.files import ARTIFACTS, REFERENCES, safe_name
+from pipeline.core.groups import counted, few
 from pipeline.core.progress import NoProgress, Progress, StageLog, duration_text
 from pipeline.core.variant import Artifact
 from pipeline.features.lab import queue
+from pipeline.features.lab.progress import RunsLeft, progress_by_device
 from pipeline.job.assemble import Assembled, close_job
 from pipeline.job.bench import libraries_by_device, versions
 from pipeline.job.prepare import oldest_release, predict
@@ -238,10 +240,13 @@ def plan_here(carried: Carried, planned_runs: list[PlannedRun], facts: DeviceFac
     )
 
 
-def chosen_devices(names: Sequence[str], attached: Mapping[str, DeviceFacts]) -> dict[str, DeviceFacts]:
-    """The devices of a lab that a config means, under their names there; raises MissingError for none.
+def chosen_devices(
+    names: Sequence[str], attached: Mapping[str, DeviceFacts], lost: Mapping[str, queue.LostDevice] | None = None
+) -> dict[str, DeviceFacts]:
+    """The devices of a lab that a config means, under their names there; raises MissingError for a name of none.
 
-    `adb:*` and conditions mean every phone that fits, `local` that of every host, and NAME@HOST one of them.
+    `lost` are devices that a host had before. `adb:*` and conditions mean every phone that fits, `local` that of every
+    host, and NAME@HOST one of them.
     """
     fits = {
         name: parse_selector(split_server(name.removeprefix("adb:"))[0])
@@ -255,18 +260,28 @@ def chosen_devices(names: Sequence[str], attached: Mapping[str, DeviceFacts]) ->
         return facts.name == name or facts.name.startswith(f"{name}@")
 
     named = [msgspec.structs.replace(facts, name=name) for name, facts in attached.items()]
-    chosen = {facts.name: facts for facts in named if any(means(name, facts) for name in names)}
-    if not chosen:
+    of_nobody = [name for name in names if not any(means(name, facts) for facts in named)]
+    if of_nobody:
+        was = [
+            f"{name} was at {device.host} until {device.since}"
+            for name, device in (lost or {}).items()
+            if any(other in (name, name.partition("@")[0]) for other in of_nobody)
+        ]
         raise MissingError(
-            "no host of the lab has such a device", where=", ".join(names),
-            why=f"attached are: {', '.join(attached) or 'none'}",
-            remedy="start `ort-mobile lab work` on the hosts; `ort-mobile lab status` lists what they have",
+            "no host of the lab has such a device", where=few(of_nobody),
+            why=f"{few([*was, ''], '; ')}attached are: {few(list(attached)) or 'none'}",
+            remedy="attach it, and see in `ort-mobile lab status` that its host works; or leave it out: --device names "
+            "those that are meant",
         )  # fmt: skip
-    return chosen
+    return {facts.name: facts for facts in named if any(means(name, facts) for name in names)}
 
 
-def submit(config: Config, options: JobOptions, progress: Progress) -> dict[str, Any]:
+def submit(
+    config: Config, options: JobOptions, progress: Progress, *, priority: int = 0, notify: str = ""
+) -> dict[str, Any]:
     """Prepare a campaign here, and put it with its files into the queue; nothing of this computer is needed then.
+
+    `notify` is a URL that a host tells of the campaign's end.
 
     Gives what the command shows: the campaign, its devices, the most runs, and how many files of how many bytes.
 
@@ -291,7 +306,8 @@ def submit(config: Config, options: JobOptions, progress: Progress) -> dict[str,
             )  # fmt: skip
     with open_store(config.output.database) as store:
         queue.refuse_other_database(store.engine)
-        facts = chosen_devices(options.devices or config.devices, queue.attached_devices(store))
+        names, lost = options.devices or config.devices, queue.lost_devices(store)
+        facts = chosen_devices(names, queue.attached_devices(store), lost)
     with prepared_job(config, replace(options, convert_only=True), progress) as (job, _):
         measurable = [a for prepared in job.prepared for a in prepared.artifacts if a.source in prepared.references]
         legal, skipped = plan_runs(job.config.runs, measurable, list(facts.values()), known_denied(), job.contexts)
@@ -302,10 +318,12 @@ def submit(config: Config, options: JobOptions, progress: Progress) -> dict[str,
         queue.remove_old_files(job.store)
         carried = carried_files(job.folder, measurable, references, job.config, campaign.job().contexts)
         files = queue.keep_files(job.store, carried)
-        queue.submit_jobs(job.store, campaign.id, most_runs(campaign.job(), facts), files)
+        allowed = most_runs(campaign.job(), facts)
+        queue.submit_jobs(job.store, campaign.id, allowed, files, priority=priority, address=notify)
     return {
-        "campaign": campaign.id, "devices": tuple(facts), "runs": len(planned) * config.measure.timed_rounds,
-        "files": len(files), "bytes": sum(file.size_bytes for file in files),
+        "campaign": campaign.id, "priority": priority, "devices": tuple(facts),
+        "runs": len(planned) * config.measure.timed_rounds, "files": len(files),
+        "bytes": sum(file.size_bytes for file in files),
     }  # fmt: skip
 
 
@@ -338,7 +356,7 @@ def found_campaign(store: Store, asked: str | None) -> CampaignRecord:
     if not fitting:
         raise ConfigError(
             f"no campaign {asked!r} was submitted" if asked else "no campaign was submitted", where=store.where,
-            why=f"submitted are: {', '.join(titles) or 'none'}", remedy="see `ort-mobile lab status`",
+            why=f"submitted are: {few(list(reversed(titles))) or 'none'}", remedy="see `ort-mobile lab status`",
         )  # fmt: skip
     return store.campaign(fitting[-1])
 
@@ -354,7 +372,7 @@ def close(database: str, asked: str | None, output: Path | None, progress: Progr
         if working := [job.device for job in jobs if job.state in (*queue.OPEN, queue.MEASURED)]:
             raise ConfigError(
                 f"{len(working)} of {len(jobs)} devices are not done", where=campaign.id,
-                why=f"left are {', '.join(working[:5])}{' and more' if len(working) > 5 else ''}",
+                why=f"left are {few(working)}",
                 remedy="wait for them (`ort-mobile lab status`), or give them up with `ort-mobile lab cancel`",
             )  # fmt: skip
         # not the folder that the config names: whoever submitted it did so for another computer
@@ -383,7 +401,7 @@ def state_of(store: Store, campaign: str | None = None) -> dict[str, Any]:
     names = (
         [found_campaign(store, campaign).id] if campaign else sorted({job.campaign_id for job in queue.jobs_of(store)})
     )
-    titles, hosts, devices, campaigns = store.names(), [], [], []
+    titles, hosts, devices = store.names(), [], []
     for row in queue.lab_hosts(store):
         versions: dict[str, str] = {}
         with suppress(msgspec.DecodeError):  # what a host wrote that is none of ours
@@ -394,18 +412,49 @@ def state_of(store: Store, campaign: str | None = None) -> dict[str, Any]:
         chip = chip_of_phone(facts.soc.rpartition(" ")[2])
         title = f"{chip.name} ({chip.title})" if chip else ""
         devices.append({"name": name, "host": facts.host, "model": facts.model, "soc": facts.soc, "chip": title})
-    for name in names:
-        jobs = queue.jobs_of(store, name)
-        campaigns.append(
-            {
-                "campaign": name,
-                "name": titles[name],
-                "runs": len(store.finished(name)),
-                "devices": dict(sorted(Counter(job.state for job in jobs).items())),
-                "jobs": [{key: value for key, value in job._mapping.items() if key != "campaign_id"} for job in jobs],
-            }
-        )
-    return {"version": 1, "hosts": hosts, "devices": devices, "campaigns": campaigns}
+    lost = queue.lost_devices(store)
+    silent = {host["name"]: host["silent_seconds"] for host in hosts if host["state"] == "silent"}
+    campaigns = [campaign_state(store, name, titles[name]) for name in names]
+    for job in (job for campaign in campaigns for job in campaign["jobs"] if job["state"] in queue.OPEN):
+        # Why a device does not go on, which no host says that is dead or does not see it
+        device, host = lost.get(job["device"]), silent.get(job["host"])
+        if host is not None and job["state"] == queue.RUNNING:
+            job["note"] = f"nothing heard of {job['host']} for {duration_text(host)}"
+        elif device:
+            job["note"] = f"lost: at {device.host} until {device.since}, {duration_text(device.seconds)} ago"
+    return {
+        "version": 1, "hosts": hosts, "devices": devices, "campaigns": campaigns,
+        "lost": [
+            {"name": name, "host": device.host, "since": device.since, "seconds": device.seconds}
+            for name, device in lost.items()
+        ],
+    }  # fmt: skip
+
+
+def campaign_state(store: Store, campaign: str, name: str) -> dict[str, Any]:
+    """One campaign of `state_of`: its jobs, and how far each device is; no progress of one that has ended."""
+    jobs = queue.jobs_of(store, campaign)
+    progress: dict[str, RunsLeft] = {}
+    if any(job.state not in queue.ENDED for job in jobs):
+        with suppress(PipelineError):  # a plan that this release cannot read, which `lab close` says
+            progress = progress_by_device(store, store.campaign(campaign), queue.again_of_all(store, campaign))
+    rows = []
+    for job in jobs:
+        row = {key: value for key, value in job._mapping.items() if key != "campaign_id"}
+        rows.append({**row, "note": "", "progress": msgspec.to_builtins(progress.get(job.device))})
+    left = {job.device: progress[job.device] for job in jobs if job.device in progress and job.state in queue.OPEN}
+    known = {device: row.seconds_left for device, row in left.items() if row.seconds_left is not None}
+    together = {
+        "stored": sum(row.stored for row in progress.values()), "failed": sum(row.failed for row in progress.values()),
+        "at_most": sum(row.at_most for row in progress.values()), "seconds_left": max(known.values(), default=None),
+        "slowest": max(known, key=lambda device: known[device] or 0.0, default=""),
+        "unknown": sorted(left.keys() - known.keys()),
+    }  # fmt: skip
+    return {
+        "campaign": campaign, "name": name, "priority": max((job.priority for job in jobs), default=0),
+        "runs": len(store.finished(campaign)), "devices": dict(sorted(Counter(job.state for job in jobs).items())),
+        "progress": together if progress else None, "jobs": rows,
+    }  # fmt: skip
 
 
 def status_lines(state: dict[str, Any]) -> Iterator[str]:
@@ -416,17 +465,40 @@ def status_lines(state: dict[str, Any]) -> Iterator[str]:
 def _lines(state: dict[str, Any]) -> Iterator[str]:
     yield f"hosts: {len(state['hosts'])}"
     for host in state["hosts"]:
+        is_silent = host["state"] == "silent"
         silent = f"nothing heard for {duration_text(host['silent_seconds'])}"
-        count = f"{host['devices']} device{'s' * (host['devices'] != 1)}"
-        has = f", works on {', '.join(host['leases'][:MOST_REASONS])}" if host["leases"] else ""
-        more = f" and {len(host['leases']) - MOST_REASONS} more" if len(host["leases"]) > MOST_REASONS else ""
-        note = f"{has}{more}; {host['note']}" if host["note"] else has + more
-        yield f"  {host['name']}: {silent if host['state'] == 'silent' else 'working'}, {count}{note}"
+        names = [device["name"] for device in state.get("devices", ()) if device["host"] == host["name"]]
+        listed = f" ({few(names)})" if names else ""
+        has = f", {'worked' if is_silent else 'works'} on {few(host['leases'])}" if host["leases"] else ""
+        note = f"{has}; {host['note']}" if host["note"] else has
+        count = f"{counted(host['devices'], 'device')}{listed}"
+        yield f"  {host['name']}: {silent if is_silent else 'working'}, {count}{note}"
+    lost = state.get("lost", ())
+    for device in lost[:MOST_REASONS]:
+        when = f"until {device['since']}, {duration_text(device['seconds'])} ago"
+        yield f"lost: {device['name']}, at {device['host']} {when}"
+    if len(lost) > MOST_REASONS:
+        yield f"lost: {len(lost) - MOST_REASONS} more: --json - lists all"
     for campaign in state["campaigns"]:
         states = ", ".join(f"{number} {state}" for state, number in campaign["devices"].items())
-        yield f"{campaign['campaign']} {campaign['name']}: {campaign['runs']} runs stored; devices: {states}"
-        reasons = [job for job in campaign["jobs"] if job["reason"]]
-        for job in reasons[:MOST_REASONS]:
-            yield f"  {job['device']} {job['state']}: {job['reason']}"
-        if len(reasons) > MOST_REASONS:
-            yield f"  and {len(reasons) - MOST_REASONS} more: --json - lists all"
+        first = f" (priority {campaign['priority']})" if campaign["priority"] else ""
+        yield f"{campaign['campaign']} {campaign['name']}{first}: {progress_text(campaign)}; devices: {states}"
+        reasons = [(job, "; ".join(filter(None, (job["note"], job["reason"])))) for job in campaign["jobs"]]
+        said = [f"  {job['device']} {job['state']}: {reason}" for job, reason in reasons if reason]
+        yield from said[:MOST_REASONS]
+        if len(said) > MOST_REASONS:
+            yield f"  and {len(said) - MOST_REASONS} more: --json - lists all"
+
+
+def progress_text(campaign: dict[str, Any]) -> str:
+    """How far a campaign of `campaign_state` is, in words."""
+    progress = campaign["progress"]
+    if progress is None:
+        return f"{campaign['runs']} runs stored"
+    parts = [f"{progress['stored']:,} of at most {progress['at_most']:,} runs stored"]
+    parts += [f"{progress['failed']:,} failed"] if progress["failed"] else []
+    if progress["seconds_left"]:
+        parts.append(f"about {duration_text(progress['seconds_left'])} of {progress['slowest']}'s time left")
+    if progress["unknown"]:
+        parts.append(f"not known yet how long {few(progress['unknown'])} takes")
+    return ", ".join(parts)

@@ -20,6 +20,12 @@ database_option = click.option(
 )  # fmt: skip
 
 
+priority_option = click.option(
+    "--priority", type=click.IntRange(-1, 2), default=0, show_default=True,
+    help="-1 when nothing else waits, 0, 1 before others, 2 before everything (the database's owner alone).",
+)  # fmt: skip
+
+
 @click.group(cls=Group)
 def lab() -> None:
     """Run campaigns on many hosts, with PostgreSQL as queue, lease of devices and store.
@@ -51,10 +57,17 @@ def _database(given: str | None, *, sqlite: bool = False) -> str:
 @database_option
 @devices_option
 @output_option
+@priority_option
+@click.option(
+    "--notify", metavar="URL", default="", envvar="ORT_MOBILE_LAB_NOTIFY",
+    help="Address (http or https) that a host of the lab sends a JSON document to when the campaign has ended.  "
+    "[env: ORT_MOBILE_LAB_NOTIFY]",
+)  # fmt: skip
 @json_option
 def submit_command(
-    config: Path, database: str | None, devices: tuple[str, ...], output: Path | None, outputs: Outputs
-) -> None:
+    config: Path, database: str | None, devices: tuple[str, ...], output: Path | None, priority: int, notify: str,
+    outputs: Outputs,
+) -> None:  # fmt: skip
     """Convert and check the models of CONFIG here, and put the campaign into the queue of a lab."""
     import msgspec
 
@@ -66,12 +79,27 @@ def submit_command(
     if database:
         output_table = msgspec.structs.replace(settings.output, database=database)
         settings = msgspec.structs.replace(settings, output=output_table)
-    done = submit(settings, JobOptions(output=output, devices=devices), progress())
+    _check_address(notify)
+    job = JobOptions(output=output, devices=devices)
+    done = submit(settings, job, progress(), priority=priority, notify=notify)
     lines = (
         f"{done['campaign']}: submitted for {counted(len(done['devices']), 'device')}, at most {done['runs']} runs",
         f"files: {done['files']}, {done['bytes']:,} bytes; this computer may be switched off",
     )
     outputs.show_lines(done, lines)
+
+
+def _check_address(address: str) -> None:
+    """Refuse what is no http or https address, before anything is converted."""
+    import re
+
+    from pipeline.core.errors import ConfigError
+
+    if address and not re.fullmatch(r"https?://[!-~]{1,1990}", address):
+        raise ConfigError(
+            "this is no address to be told", where="--notify", why="it begins with http:// or https://, has no spaces, "
+            "and at most 2,000 characters of ASCII", remedy="pass one as https://chat.example/hooks/…",
+        )  # fmt: skip
 
 
 @lab.command("work")
@@ -123,6 +151,75 @@ def status_command(campaign: str | None, database: str | None, outputs: Outputs)
 
     state = lab_status(_database(database), campaign)
     outputs.show_lines(state, status_lines(state))
+
+
+@lab.command("wait")
+@click.argument("campaigns", nargs=-1, required=True)
+@database_option
+@click.option(
+    "--timeout", metavar="SECONDS", type=click.FloatRange(0), help="Wait so long at most; then exit with 124."
+)
+@json_option
+@click.pass_context
+def wait_command(
+    ctx: click.Context, /, campaigns: tuple[str, ...], database: str | None, timeout: float | None, outputs: Outputs
+) -> None:
+    """Wait until CAMPAIGNS (ids or names) have ended. Ctrl-C ends the waiting, and no campaign.
+
+    Exits with 0 where every device of all of them is done, 1 where one failed or was cancelled, 124 where --timeout was
+    over before.
+    """
+    import threading
+
+    from pipeline.features.lab.waiting import ended_lines, exit_code_of, wait_for
+
+    def say(line: str) -> None:
+        if not quiet():
+            click.echo(visible(line), err=True)
+
+    try:
+        ends = wait_for(_database(database), campaigns, timeout, threading.Event(), say)
+    except KeyboardInterrupt:
+        say("the waiting ends; the campaigns go on (`ort-mobile lab cancel` gives one up)")
+        raise
+    outputs.show_lines({"campaigns": ends}, ended_lines(ends))
+    ctx.exit(exit_code_of(ends))
+
+
+@lab.command("history")
+@click.argument("device")
+@database_option
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Campaigns, the newest.")
+@json_option
+def history_command(device: str, database: str | None, limit: int, outputs: Outputs) -> None:
+    """Show what was run on DEVICE, campaign by campaign: when, how it went, in which state it was, and how fast.
+
+    Reads results of `ort-mobile run`, too: --database sqlite:///output/my/results.sqlite.
+    """
+    from pipeline.features.lab.history import device_history, history_lines
+
+    history = device_history(_database(database, sqlite=True), device, limit)
+    outputs.show_lines(history, history_lines(history))
+
+
+@lab.command("priority")
+@click.argument("campaign")
+@click.argument("priority", type=click.IntRange(-1, 2))
+@database_option
+def priority_command(campaign: str, priority: int, database: str | None) -> None:
+    """Give what is left of CAMPAIGN (its id or name) another PRIORITY, -1 to 2, as of `lab submit`.
+
+    The login that submitted it may, and the owner of the database. For -1 write `-- my -1`.
+    """
+    from pipeline.campaign.store import open_store
+    from pipeline.features.lab.campaigns import found_campaign
+    from pipeline.features.lab.queue import prefer
+
+    with open_store(_database(database)) as store:
+        record = found_campaign(store, campaign)
+        count = prefer(store, record.id, priority)
+        done = f"priority {priority} on {counted(count, 'device')}"
+        click.echo(visible(f"{record.id}: {done if count else 'nothing is left to do'}"))
 
 
 @lab.command("cancel")

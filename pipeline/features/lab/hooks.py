@@ -36,6 +36,9 @@ log = logging.getLogger(__name__)
 PLACES = ("device", "serial", "host")
 """What may stand in braces in a hook: the lab's name of the device, its part after the kind, and this host."""
 
+ENDED_PLACES = ("file",)
+"""What may stand in braces in the hook `ended`: the path of the JSON file about the campaign."""
+
 PLACE = re.compile(r"\{([a-z_]+)\}")
 """Other braces are those of JSON, or of a shell."""
 
@@ -86,6 +89,8 @@ class Hooks(Table, frozen=True, kw_only=True):
     """Called before a device is taken; where it fails, the device is not taken, and asked for again later."""
     release: Hook | None = None
     """Called after a device was given back, whatever came of its runs; again later where it fails."""
+    ended: Hook | None = None
+    """Told of the end of each campaign, once: a command finds a JSON file as {file}, a URL gets its content."""
 
 
 class Reservation(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,11 +114,11 @@ def read_hooks(path: Path) -> Hooks:
     except msgspec.ValidationError as error:
         raise ConfigError("this is no file of hooks", where=str(path), why=str(error), remedy=remedy) from error
 
-    def checked(name: str, hook: Hook | None) -> Hook | None:
+    def checked(name: str, hook: Hook | None, places: tuple[str, ...] = PLACES) -> Hook | None:
         if hook is None:
             return None
         texts = [*hook.command, hook.url, *_texts(hook.json)]
-        unknown = [place for text in texts for place in PLACE.findall(text) if place not in PLACES]
+        unknown = [place for text in texts for place in PLACE.findall(text) if place not in places]
         parts = urlsplit(hook.url) if "\n" not in hook.url else None
         why = ""
         if bool(hook.command) == bool(hook.url):
@@ -125,13 +130,17 @@ def read_hooks(path: Path) -> Hooks:
         elif parts and PLACE.search(parts.netloc):
             why = "a name in braces cannot stand for a server"
         elif unknown:
-            why = f"{{{unknown[0]}}} is none of {', '.join(f'{{{place}}}' for place in PLACES)}"
+            why = f"{{{unknown[0]}}} is none of {', '.join(f'{{{place}}}' for place in places)}"
         if why:
             raise ConfigError(f"[{name}] cannot be called", where=str(path), why=why, remedy=remedy)
         token = hook.token_file and str(path.parent / hook.token_file)
         return msgspec.structs.replace(hook, token_file=token)
 
-    return Hooks(reserve=checked("reserve", hooks.reserve), release=checked("release", hooks.release))
+    return Hooks(
+        reserve=checked("reserve", hooks.reserve),
+        release=checked("release", hooks.release),
+        ended=checked("ended", hooks.ended, ENDED_PLACES),
+    )
 
 
 def _texts(value: object) -> Iterator[str]:
@@ -168,7 +177,7 @@ def call(hook: Hook, name: str, reservation: Reservation) -> None:
     if hook.command:
         said = _said_by_command([filled(word) for word in hook.command], hook.timeout_seconds)
     else:
-        said = _said_by_server(hook, filled(hook.url, lambda value: quote(value, safe="")), filled)
+        said = said_by_server(hook, filled(hook.url, lambda value: quote(value, safe="")), filled)
     remedy = "see the file of --hooks on this host"
     if said is None:
         why = f"it had not ended after {hook.timeout_seconds:g} s"
@@ -197,7 +206,7 @@ class _NotFollowed(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def _said_by_server(hook: Hook, url: str, fill: Callable[[str], str]) -> str | None:
+def said_by_server(hook: Hook, url: str, fill: Callable[[str], str]) -> str | None:
     """Why a server did not take a request, "" where it did, None where it did not answer."""
     headers = {"User-Agent": "ort-mobile"}
     content = None
@@ -263,7 +272,7 @@ class Reservations:
     @contextmanager
     def of(self, device: str) -> Iterator[None]:
         """The reservation of a device, which is given back; raises HookError where it is not had."""
-        if self.hooks == Hooks():
+        if not (self.hooks.reserve or self.hooks.release):
             yield
             return
         write_bytes(self._file(device), msgspec.json.encode(Reservation(device=device, host=self.host)))

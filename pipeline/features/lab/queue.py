@@ -31,7 +31,7 @@ from pipeline.campaign.store import Store, StoreError
 from pipeline.campaign.store.tables import HELD_STATE, hidden, store_errors
 from pipeline.core.errors import ConfigError
 from pipeline.core.files import REVISION, replacing, sha256_of
-from pipeline.features.lab.tables import attached, blobs, files, hosts, jobs, leases
+from pipeline.features.lab.tables import attached, blobs, files, hosts, jobs, leases, lost
 
 T = TypeVar("T")
 
@@ -134,7 +134,7 @@ class LabSession:
         `refused` are campaigns that this host cannot measure.
         """
         try:
-            return str(self.call("lab_next", device, _texts(refused)) or "")
+            return str(self.call("lab_next", device, texts(refused)) or "")
         except LeaseHeld:
             return ""
 
@@ -143,14 +143,14 @@ class LabSession:
 
         So it is the fence before each run.
         """
-        answer = self.call("lab_turn", job.campaign_id, job.device, _texts(refused), between_rounds)
+        answer = self.call("lab_turn", job.campaign_id, job.device, texts(refused), between_rounds)
         if not isinstance(answer, list):
             raise SessionLost(f"this host has no lease of {job.device} for {job.campaign_id} any more")
         return Turn(state=str(answer[0] or ""), gives_way_to=str(answer[1] or ""))
 
     def keep(self, names: Iterable[str]) -> None:
         """Give back every lease but these."""
-        self.call("lab_keep", _texts(names))
+        self.call("lab_keep", texts(names))
 
     def sign_of_life(self, versions: str, note: str, devices: dict[str, str]) -> tuple[str, ...]:
         """Say that this host lives, and which devices are attached: their names to their facts as JSON.
@@ -158,7 +158,7 @@ class LabSession:
         Gives those that it may not have: a host of another login has them, and is alive.
         """
         noted = visible(" ".join(note.split()))[:MOST_NOTE]
-        others = self.call("lab_live", versions, noted, _texts(devices), _texts(devices.values()))
+        others = self.call("lab_live", versions, noted, texts(devices), texts(devices.values()))
         return tuple(others) if isinstance(others, list) else ()
 
     def state_of(self, campaign: str, device: str) -> str:
@@ -194,7 +194,7 @@ MOST_NOTE = 4096
 """Characters of what a host says of itself."""
 
 
-def _texts(values: Iterable[str]) -> sa.BindParameter[list[str]]:
+def texts(values: Iterable[str]) -> sa.BindParameter[list[str]]:
     """Texts as an array of PostgreSQL."""
     return sa.literal(list(values), sa.ARRAY(sa.Text))
 
@@ -384,6 +384,15 @@ def _part(connection: Connection, digest: str) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
+class LostDevice:
+    """The host that had a device last, and since when no host has it."""
+
+    host: str
+    since: str
+    seconds: int
+
+
+@dataclass(frozen=True, slots=True)
 class Allowed:
     """How many results of a device a campaign takes, and of how many bytes together."""
 
@@ -406,7 +415,7 @@ def submit_jobs(
     stored.
     """
     query = sa.select(sa.func.lab_submit(
-        campaign, _texts(allowed), sa.literal([one.runs for one in allowed.values()], sa.ARRAY(sa.Integer)),
+        campaign, texts(allowed), sa.literal([one.runs for one in allowed.values()], sa.ARRAY(sa.Integer)),
         sa.literal([one.bytes for one in allowed.values()], sa.ARRAY(sa.BigInteger)),
         sa.literal(msgspec.to_builtins(files_kept), JSONB), priority, address,
     ))  # fmt: skip
@@ -481,6 +490,26 @@ def end_stage(session: LabSession, campaign: str, chosen: Mapping[str, str], rea
     for run, device in chosen.items():
         again.setdefault(device, []).append(run)
     session.call("lab_end_stage", campaign, sa.literal(again, JSONB), visible(" ".join(reason.split()))[:MOST_REASON])
+
+
+def again_of_all(store: Store, campaign: str) -> set[str]:
+    """The planned runs of the fresh rounds of a campaign, whose ids tell devices apart."""
+    query = sa.select(jobs.c.again).where(jobs.c.campaign_id == campaign)
+    rows = store.read(lambda connection: list(connection.scalars(query)))
+    return {run for text in rows for run in msgspec.json.decode(text)}
+
+
+def lost_devices(store: Store) -> dict[str, LostDevice]:
+    """Devices that no host has any more, by name."""
+    seconds = sa.extract("epoch", sa.func.now() - lost.c.since).label("seconds")
+    query = sa.select(lost.c.name, lost.c.host, lost.c.since, seconds).order_by(lost.c.name)
+    rows = store.read(lambda connection: connection.execute(query).all())
+    return {
+        row.name: LostDevice(
+            host=row.host, since=row.since.isoformat(" ", "seconds"), seconds=round(float(row.seconds))
+        )
+        for row in rows
+    }
 
 
 def again_of(store: Store, job: LabJob) -> set[str]:

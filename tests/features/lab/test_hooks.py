@@ -64,12 +64,13 @@ def test_a_wrong_file_is_one_error(tmp_path: Path, text: str) -> None:
 
 
 def test_recipes_of_the_docs_are_files_of_hooks(tmp_path: Path) -> None:
-    assert len(RECIPES) == 3
+    assert len(RECIPES) == 4
+    found = []
     for recipe in RECIPES:
         (tmp_path / "hooks.toml").write_text(recipe)
         hooks = read_hooks(tmp_path / "hooks.toml")
-        assert hooks.reserve
-        assert hooks.release
+        found.append((bool(hooks.reserve), bool(hooks.release), bool(hooks.ended)))
+    assert sorted(found) == [(False, False, True), *[(True, True, False)] * 3]
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

@@ -257,8 +257,9 @@ FUNCTIONS = {
             PERFORM lab_own(the_host, the_session);
             SELECT n.* INTO due FROM lab_notices n WHERE n.kind = ANY (kinds) AND NOT n.told AND n.attempts < 3
                 AND (n.host = '' OR n.taken < now() - interval '2 minutes')
-                AND NOT EXISTS (SELECT FROM lab_jobs j WHERE j.campaign_id = n.campaign_id
-                    AND j.state NOT IN ('done', 'failed', 'cancelled'))
+                AND (SELECT bool_and(j.state IN ('done', 'failed', 'cancelled'))
+                    AND max(j.changed) > now() - interval '1 day'
+                    FROM lab_jobs j WHERE j.campaign_id = n.campaign_id)
                 ORDER BY n.campaign_id, n.kind LIMIT 1 FOR UPDATE SKIP LOCKED;
             IF NOT FOUND THEN
                 RETURN NULL;
