@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from device_runner import errors as runner
+from pipeline.core import workers
 from pipeline.core.errors import (
     CheckFailed,
     ConfigError,
@@ -64,6 +65,20 @@ def tire(order: Order) -> int:
     for _ in range(order.number):
         time.sleep(0.5)
         still_at_work()
+    return order.number
+
+
+def rest(order: Order) -> int:
+    """Take so many seconds, and say nothing."""
+    time.sleep(order.number)
+    return order.number
+
+
+def burn(order: Order) -> int:
+    """Compute for so many milliseconds of a processor, and say nothing."""
+    begun = time.process_time()
+    while (time.process_time() - begun) * 1e3 < order.number:
+        pass
     return order.number
 
 
@@ -130,6 +145,38 @@ def test_every_task_gets_its_own_answer() -> None:
     orders = [Order("double", number) for number in range(40)]
     outcomes = list(run_tasks(tasks(*orders), processes=2))
     assert {o.task.call.args[0].number: o.value for o in outcomes} == {n: 2 * n for n in range(40)}
+
+
+@starts_and_ends
+@pytest.mark.long
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the system does not say who waits")
+def test_time_without_a_processor_does_not_pass() -> None:
+    """Five processes share one core: what computes for 1.2 s takes over 5 s."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
+    try:
+        begun = time.monotonic()
+        (outcome,) = run_tasks([Task(label="", call=partial(burn, Order("", 1200)))], timeout_seconds=5.0)
+        assert outcome.value == 1200, outcome.error
+        assert time.monotonic() - begun > 5
+        (outcome,) = run_tasks([Task(label="m", call=partial(burn, Order("", 1 << 30)))], timeout_seconds=1.0)
+        assert "longer than 1 s" in present(outcome.error).why
+    finally:
+        os.sched_setaffinity(0, cores)
+        for process in others:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.parametrize(("waiting", "value"), [(1.0, 2), (0.0, None)])
+def test_what_a_task_waited_for_a_processor_is_added_to_its_time(
+    waiting: float, value: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes 2 s, has half a second, and waits all the while, or not at all."""
+    monkeypatch.setattr(workers, "waiting_seconds", lambda _: waiting * time.monotonic())
+    (outcome,) = run_tasks([Task(label="", call=partial(rest, Order("", 2)))], timeout_seconds=0.5)
+    assert outcome.value == value
 
 
 @starts_and_ends
