@@ -502,7 +502,15 @@ def _graphs(graph: OrtGraph, outer: Mapping[str, TypeInfo] | None = None) -> Ite
     """The graph and all bodies in it, each with the types of the values that it sees."""
     types = {**(outer or {}), **graph.node_args}
     types |= {name: TensorType(tensor.data_type) for name, tensor in graph.initializers.items()}
-    yield (lambda name: _written(types.get(name))), graph
+    words: dict[str, str] = {}  # each is asked about by all who read it
+
+    def written(name: str) -> str:
+        word = words.get(name)
+        if word is None:
+            word = words[name] = _written(types.get(name))
+        return word
+
+    yield written, graph
     for body in graph.bodies:
         yield from _graphs(body, types)
 

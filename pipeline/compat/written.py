@@ -64,19 +64,19 @@ def refusals(
     The graph is judged as it is: what a level of optimization takes away is asked for. Kernels of the CPU that are
     missing are warnings where another provider is asked first.
     """
-    import onnx
-
     typed = copied(proto)
     declared = {value.name for value in (*typed.graph.input, *typed.graph.output)}
     del typed.graph.value_info[:]
-    typed.graph.value_info.extend(
-        onnx.helper.make_tensor_value_info(name, CODES[value.dtype], None)
-        for name, value in values.items()
-        if name not in declared and value.dtype in CODES
-    )
+    for name, value in values.items():
+        if name not in declared and value.dtype in CODES:
+            typed.graph.value_info.add(name=name).type.tensor_type.elem_type = CODES[value.dtype]
     written_for(typed, release)
     use = RunOptions(provider=provider)
     return check_onnx(facts_of(model_of(typed, where), where), Runtime(release=Release(*release)), use)
+
+
+SMALL_BYTES = 2000
+"""Of a node that is compared with others by its attributes."""
 
 
 def _write_nodes(
@@ -87,10 +87,17 @@ def _write_nodes(
 ) -> None:
     table = release_table()
     opsets = {plain_domain(entry.domain): entry.version for entry in imports}
+    known: set[tuple[object, ...]] = set()  # nodes of which a release knows all attributes, and of all that are alike
     for node in (node for node in nodes if node.attribute):
+        small = node.ByteSize() < SMALL_BYTES
+        alike = (node.domain, node.op_type, *(entry.SerializeToString() for entry in node.attribute if small))
+        if small and alike in known:
+            continue
         domain, values = plain_domain(node.domain), {entry.name: _value(entry) for entry in node.attribute}
         unknown = table.unknown_attributes(domain, node.op_type, opsets.get(domain, 1), values, release)
         _leave_out(node, unknown)
+        if small and not unknown:
+            known.add(alike)
     lower = table.lower_opsets(opsets, {(plain_domain(node.domain), node.op_type) for node in nodes}, release, kinds)
     for entry in imports:
         entry.version = lower.get(plain_domain(entry.domain), entry.version)

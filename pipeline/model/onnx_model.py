@@ -283,7 +283,8 @@ def _load(source: SourceModel, path: Path, spool: Spool | None) -> LoadedModel:
 
     if not proto.HasField("graph"):
         raise _not_onnx(source, "it has no graph")
-    for tensor in (*proto.graph.initializer, *_other_tensors(proto)):
+    others = list(_other_tensors(proto))
+    for tensor in (*proto.graph.initializer, *others):
         if tensor.data_location != tensor.EXTERNAL and (why := unsound(tensor)):
             raise _not_onnx(source, f"the tensor {tensor.name[:80]!r} {why}")
     # Initializers whose data lie in another file than the model: those of `lean_model` lie in its own
@@ -294,7 +295,7 @@ def _load(source: SourceModel, path: Path, spool: Spool | None) -> LoadedModel:
         if tensor.data_location == tensor.EXTERNAL
         and any(entry.key == "location" and entry.value != name for entry in tensor.external_data)
     )
-    weights = _resolve_external(source, path, proto, spool)
+    weights = _resolve_external(source, path, proto, spool, others)
     total = sum(r.length for r in weights.values())
     if total > MAX_WEIGHT_BYTES:
         raise ModelError("the model is too large for the ORT format", where=source.name,
@@ -376,9 +377,16 @@ def external_entries(tensor: "onnx.TensorProto") -> tuple[str, int, int]:
 
 
 def _resolve_external(
-    source: SourceModel, path: Path, proto: "onnx.ModelProto", spool: Spool | None
+    source: SourceModel,
+    path: Path,
+    proto: "onnx.ModelProto",
+    spool: Spool | None,
+    others: "Collection[onnx.TensorProto]",
 ) -> dict[str, ByteRange]:
-    """Check every external tensor; large ones of the main graph stay external, all others are read in."""
+    """Check every external tensor; large ones of the main graph stay external, all others are read in.
+
+    `others` are those of `_other_tensors`.
+    """
     resolver = _ExternalData(source, path, spool)
     places = {t.name: resolver.locate(t) for t in proto.graph.initializer if t.data_location == t.EXTERNAL}
     lean = sum(place.length for place in places.values()) >= LEAN_MINIMUM_BYTES
@@ -386,7 +394,7 @@ def _resolve_external(
     for tensor in proto.graph.initializer:
         if tensor.name in places and tensor.name not in weights:
             read_in(tensor, places[tensor.name])
-    for tensor in _other_tensors(proto):
+    for tensor in others:
         if tensor.data_location == tensor.EXTERNAL:
             read_in(tensor, resolver.locate(tensor))
     return weights

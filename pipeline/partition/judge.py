@@ -305,11 +305,11 @@ def gains(
     """What supporting more nodes would give; `inside` as `copies_of`.
 
     First refused nodes whose claim would join partitions or take in more nodes, the best first (none where `each` is
-    False: each costs a look at the whole graph); then what supporting
+    False: each costs a look at the whole graph, and nothing is said of what computes on the CPU); then what supporting
     all refused nodes of one operator would give, for every operator that has some. What computes on the CPU (XNNPACK)
     does not group, so nothing cuts there and its partitions are none.
     """
-    if len(provider_claim.claimed) == len(graph.nodes):
+    if len(provider_claim.claimed) == len(graph.nodes) or (settings.rules.on_cpu and not each):
         return (), ()
     waves = _Waves(graph, settings, provider_claim, inside)
     cuts = []
@@ -352,9 +352,22 @@ class _Waves:
         self.supported = [u.target.index in claimed or u.target.index in self.trivial for u in self.units]
 
     @cached_property
+    def sizes(self) -> list[int]:
+        """How many nodes each unit has."""
+        return [len(unit.nodes) if unit.group else 1 for unit in self.units]
+
+    @cached_property
+    def is_trivial(self) -> list[bool]:
+        """Whether each unit's refusal is one of `TRIVIAL`."""
+        return [unit.target.index in self.trivial for unit in self.units]
+
+    @cached_property
     def producers(self) -> list[list[int]]:
         """For each unit the positions of those that it reads from."""
         place = {unit.target.index: position for position, unit in enumerate(self.units)}
+        if len(self.units) == len(self.graph.nodes):  # no groups
+            edges = self.graph.in_edges
+            return [[place[edge.producer] for edge in edges[unit.target.index]] for unit in self.units]
         owner = unit_of_node(self.units)
         producers: list[list[int]] = [[] for _ in self.units]
         for position, unit in enumerate(self.units):
@@ -382,17 +395,23 @@ class _Waves:
         if self.settings.rules.on_cpu or self.settings.rules.copies:
             claimed = self.claimed | {node.index for position in forced for node in self.units[position].nodes}
             return 0, len(claimed), copies_of(self.graph, self.settings, claimed, self.inside)
-        wave = [0] * len(self.units)
-        sizes: dict[int, int] = {}
-        real: set[int] = set()
-        for position, unit in enumerate(self.units):
-            producers = self.producers[position]
-            highest = max((wave[p] for p in producers), default=0)
-            if self.supported[position] or position in forced:
-                sizes[highest] = sizes.get(highest, 0) + len(unit.nodes)
-                if unit.target.index not in self.trivial:
+        supported = [*self.supported]
+        for position in forced:
+            supported[position] = True
+        wave, sizes, real = [0] * len(supported), [0] * (len(supported) + 1), set[int]()
+        for position, producers in enumerate(self.producers):
+            highest = 0
+            for producer in producers:
+                if wave[producer] > highest:
+                    highest = wave[producer]
+            if supported[position]:
+                sizes[highest] += self.sizes[position]
+                if not self.is_trivial[position]:
                     real.add(highest)
-            elif any(wave[p] == highest and (self.supported[p] or p in forced) for p in producers):
-                highest += 1
+            else:
+                for producer in producers:
+                    if supported[producer] and wave[producer] == highest:
+                        highest += 1
+                        break
             wave[position] = highest
         return len(real), sum(sizes[number] for number in real), None
