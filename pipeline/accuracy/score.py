@@ -14,26 +14,10 @@ import msgspec
 import numpy as np
 
 from device_runner.spec import TensorFile
-from pipeline.accuracy.metrics import (
-    METRICS,
-    DropInterval,
-    Metric,
-    Needs,
-    Outputs,
-    Powers,
-    bootstrap_interval,
-    class_scores,
-    find_metric,
-    finite,
-    looks_like_classes,
-    mcnemar,
-    paired_interval,
-    paired_samples_needed,
-    samples_needed,
-    unseen_share,
-    usual_metric,
-    verdict_of,
-)
+from pipeline.accuracy import classes, intervals
+from pipeline.accuracy.distances import Powers
+from pipeline.accuracy.metrics import METRICS, Metric, Needs, find_metric, usual_metric
+from pipeline.accuracy.outputs import Outputs
 from pipeline.accuracy.result import AccuracyResult, DropVerdict, OutputDrift
 from pipeline.check.compare import FLOORS, OutputPrecision, read_tensor
 from pipeline.check.scales import SHOWN, Scales
@@ -116,7 +100,7 @@ class _Judge:
         metric, count = self.metric, len(self.ours)
         mine, every = metric.pack(self.ours), np.ones(count, np.int64)
         original = metric.pack(self.references) if self.references else None
-        found: dict[str, Any] = {"value": finite(metric.value(mine, every)), "max_drop": self.max_drop}
+        found: dict[str, Any] = {"value": intervals.finite(metric.value(mine, every)), "max_drop": self.max_drop}
         if found["value"] is None or not metric.share:
             return found | ({} if self.max_drop is None else {"verdict": DropVerdict.CANNOT_TELL})
 
@@ -133,14 +117,14 @@ class _Judge:
         if metric.paired:
             right = every if original is None else original
             lost, gained = int((right > mine).sum()), int((right < mine).sum())
-            interval: DropInterval | None = paired_interval(lost, gained, count)
+            interval: intervals.DropInterval | None = intervals.paired_interval(lost, gained, count)
         else:
             # One sample can change a metric with a name by 1 at most; a user's function has a scale of its own.
             span = 1.0 if metric.name in list(MetricName) else max(1.0, float(np.abs(mine).max()))
             span = 0.0 if metric.name in OF_POWERS else span
             if self.elements:  # each element could have differed: where none did, they are the trials
-                span = unseen_share(self.elements) / unseen_share(count)
-            interval = bootstrap_interval(drop, -(-count // block), span, metric.resamples)
+                span = intervals.unseen_share(self.elements) / intervals.unseen_share(count)
+            interval = intervals.bootstrap_interval(drop, -(-count // block), span, metric.resamples)
         interval = interval if sound else None
         if interval and metric.perfect is not None:  # nothing agrees better with the original than it does itself
             interval = max(0.0, interval[0]), interval[1]
@@ -149,14 +133,14 @@ class _Judge:
         worse = drop(every)
         found |= {"reference_value": reference(every), "drop": worse}
         found |= {"drop_low": interval[0], "drop_high": interval[1]} if interval else {}
-        found |= {"p_value": mcnemar(lost, gained)} if metric.paired and self.references else {}
+        found |= {"p_value": intervals.mcnemar(lost, gained)} if metric.paired and self.references else {}
         if self.max_drop is None:
             return found
-        verdict, needed = verdict_of(interval, self.max_drop), None
+        verdict, needed = intervals.verdict_of(interval, self.max_drop), None
         if verdict is DropVerdict.CANNOT_TELL and metric.paired and sound:
-            needed = paired_samples_needed(lost, gained, count, self.max_drop)
+            needed = intervals.paired_samples_needed(lost, gained, count, self.max_drop)
         elif verdict is DropVerdict.CANNOT_TELL:
-            needed = samples_needed(worse, interval, count * self.each, self.max_drop, span)
+            needed = intervals.samples_needed(worse, interval, count * self.each, self.max_drop, span)
         return found | {"verdict": verdict, "samples_needed": needed}
 
     def parts(self) -> "Iterator[_Judge]":
@@ -239,7 +223,7 @@ def _suits(metric: Metric, array: Array, *, alone: bool) -> bool:
     if metric.needs is Needs.LABELS:
         return False
     if metric.name == MetricName.AGREEMENT:
-        return alone or class_scores(array) is not None
+        return alone or classes.class_scores(array) is not None
     return metric.name == MetricName.EQUAL or array.dtype.kind == "f" or (alone and array.dtype.kind in "iub")
 
 
@@ -247,8 +231,8 @@ def _of_labels(metric: Metric, budgets: Mapping[str, OutputBudget], expected: Ou
     """The output that labels are of: that of the classes, where they are classes; ConfigError where none could be."""
     names = [name for name, budget in budgets.items() if budget.metric is None]
     if metric.name in (MetricName.TOP_1, MetricName.TOP_5, MetricName.F1) and len(names) > 1:
-        scored = [name for name in names if class_scores(expected[name]) is not None]
-        names = [name for name in scored if looks_like_classes(name, expected[name])] or scored
+        scored = [name for name in names if classes.class_scores(expected[name]) is not None]
+        names = [name for name in scored if classes.looks_like_classes(name, expected[name])] or scored
     if not names:
         shapes = ", ".join(f"{name} {array.dtype} {list(array.shape)}" for name, array in expected.items())
         raise ConfigError(
@@ -278,7 +262,7 @@ class _Drift:
             return
         self.reshaped += mine.size != original.size
         self.powers.append(METRICS[MetricName.SQNR].measure(ours, expected))
-        if class_scores(original) is not None and class_scores(mine) is not None:
+        if classes.class_scores(original) is not None and classes.class_scores(mine) is not None:
             self.same.append(METRICS[MetricName.AGREEMENT].measure(ours, expected))
 
     def drift(self, name: str, steps: int) -> OutputDrift:
@@ -327,7 +311,7 @@ class _Drift:
 def _value(metric: Metric, contributions: list[Any]) -> float | None:
     if not contributions:
         return None
-    return finite(metric.value(metric.pack(contributions), np.ones(len(contributions), np.int64)))
+    return intervals.finite(metric.value(metric.pack(contributions), np.ones(len(contributions), np.int64)))
 
 
 def score(

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import msgspec
 
 from device_runner.providers import CHIPS, NNAPI, provider_named
-from pipeline.accuracy.metrics import LEAST_SAMPLES, METRICS
+from pipeline.accuracy import intervals
+from pipeline.accuracy.metrics import METRICS
 from pipeline.accuracy.result import FLOOR_DB, AccuracyResult, DropVerdict, OutputDrift
 from pipeline.campaign.record import place
 from pipeline.check.compare import OutputCheck, remedy_of
@@ -434,7 +435,7 @@ def verdict_text(result: AccuracyResult) -> str:
         return f"cannot tell: {result.still}"
     if result.samples_needed:
         return f"cannot tell: about {result.samples_needed} samples would"
-    if result.drop_low is None and result.samples >= LEAST_SAMPLES:
+    if result.drop_low is None and result.samples >= intervals.LEAST_SAMPLES:
         return "cannot tell: there is no interval, see the warnings"
     return "cannot tell: too few samples, or the drop is the budget itself"
 

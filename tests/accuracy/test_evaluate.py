@@ -9,8 +9,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from device_runner.spec import ElementType, TensorFile
+from pipeline.accuracy import intervals
 from pipeline.accuracy.evaluate import AccuracyRequest, measure_accuracy
-from pipeline.accuracy.metrics import DropInterval, bootstrap_interval
 from pipeline.accuracy.result import AccuracyResult, ArtifactAccuracy, DropVerdict
 from pipeline.accuracy.score import Answer, measure_outputs, score
 from pipeline.config import AccuracyConfig
@@ -249,9 +249,9 @@ def test_detections_are_drawn_again_less_often(monkeypatch: pytest.MonkeyPatch) 
     """Counting detections again takes milliseconds: thousands of draws would take minutes."""
     drawn: list[int] = []
 
-    def counted(weights_to_drop: Any, count: int, span: float, resamples: int) -> DropInterval | None:
+    def counted(weights_to_drop: Any, count: int, span: float, resamples: int) -> intervals.DropInterval | None:
         drawn.append(resamples)
-        return bootstrap_interval(weights_to_drop, count, span, 20)
+        return intervals.bootstrap_interval(weights_to_drop, count, span, 20)
 
     monkeypatch.setattr("pipeline.accuracy.score.bootstrap_interval", counted)
     rows = np.array([[[0, 0, 10, 10, 0.9, 0]]], np.float32)

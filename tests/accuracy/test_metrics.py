@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.accuracy.metrics import METRICS, Metric, Needs, decoded, find_metric
+from pipeline.accuracy import texts
+from pipeline.accuracy.metrics import METRICS, Metric, Needs, find_metric
 from pipeline.accuracy.score import score
 from pipeline.config import AccuracyConfig, MetricName
 from pipeline.core.errors import ConfigError, MissingError
@@ -169,11 +170,11 @@ def test_texts_of_class_scores_by_a_vocabulary(tmp_path: Path) -> None:
     vocabulary = ("<blank>", "a", "b", " ")
     steps = [1, 1, 0, 1, 2, 2, 0, 3, 2]
     scores = np.eye(4, dtype=np.float32)[steps][None]
-    assert decoded(scores, vocabulary) == "aab b"
-    assert decoded(np.array([[1, 1, 2]]), vocabulary) == "aab"
-    assert decoded(np.array(["as", "is"], object), ()) == "as is"
+    assert texts.decoded(scores, vocabulary) == "aab b"
+    assert texts.decoded(np.array([[1, 1, 2]]), vocabulary) == "aab"
+    assert texts.decoded(np.array(["as", "is"], object), ()) == "as is"
     with pytest.raises(ConfigError, match="no text"):
-        decoded(scores, vocabulary[:3])
+        texts.decoded(scores, vocabulary[:3])
     (tmp_path / "v.txt").write_text("<blank>\na\nb\n \n", encoding="utf-8")
     pytest.importorskip("jiwer", reason="jiwer is not installed")
     config = AccuracyConfig(metric="cer", vocabulary=str(tmp_path / "v.txt"))
