@@ -31,6 +31,7 @@ from pipeline.passes.edit import (
     whole,
 )
 from pipeline.passes.optimize import PreprocessOptions, declare_types, name_nodes, preprocess
+from pipeline.passes.size_arithmetic import own_constants, size_arithmetic
 from pipeline.passes.surgery import constants_fixed
 
 if TYPE_CHECKING:
@@ -271,7 +272,10 @@ class HalfOptions(Options, frozen=True, kw_only=True):
 
 
 def fp16(model: Model, options: HalfOptions, context: PassContext) -> Model:
-    """The model in half precision; NotApplicable for a quantized model and one without float weights."""
+    """The model in half precision but for what computes sizes and positions.
+
+    NotApplicable for a quantized model and one without float weights.
+    """
     if operators := quantized_operators(model.proto):
         raise NotApplicable("a quantized model has no half precision", where=context.where,
                             why=f"it has {', '.join(sorted(operators))}, whose scales must stay float",
@@ -282,6 +286,8 @@ def fp16(model: Model, options: HalfOptions, context: PassContext) -> Model:
     proto = written_out(whole(constants_fixed(model, context)), context.where)
     name_nodes(proto.graph)
     check_names(proto, options.exclude, context.where)
+    exact = size_arithmetic(proto)
+    own_constants(proto, exact)
     declare_types(LeanModel(proto=proto, folder=model.folder, weights={}), context.where)
     from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16
 
@@ -295,7 +301,7 @@ def fp16(model: Model, options: HalfOptions, context: PassContext) -> Model:
         halved: onnx.ModelProto = convert_float_to_float16(
             proto, SMALLEST, LARGEST, keep_io_types=options.keep_io, disable_shape_infer=not bodies,
             op_block_list=[*DEFAULT_OP_BLOCK_LIST, *SUMS_OF_SQUARES, *options.block],
-            node_block_list=[*options.exclude, *_without_half_kernel(proto.graph)],
+            node_block_list=[*options.exclude, *exact, *_without_half_kernel(proto.graph)],
         )  # fmt: skip
     _keep_between(halved.graph, before)
     sort_nodes(halved.graph)
