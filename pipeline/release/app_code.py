@@ -582,11 +582,11 @@ Pick by the device (Kotlin; `manifest` is the `manifest.json` of this bundle as 
 fun pick(manifest: JSONObject, target: String, model: String): JSONObject {
     val content = manifest.getJSONObject("content")
     val rows = content.getJSONArray("selection")
-    val soc = chip()
+    val chips = chips() + ""
     for (index in 0 until rows.length()) {
         val row = rows.getJSONObject(index)
         val fits = row.getString("target") == target && row.getString("model") == model &&
-            row.getString("soc") in setOf("", soc) && row.getString("abi") in setOf("", Build.SUPPORTED_ABIS[0]) &&
+            row.getString("soc") in chips && row.getString("abi") in setOf("", Build.SUPPORTED_ABIS[0]) &&
             row.getInt("min_api_level") <= Build.VERSION.SDK_INT
         if (fits) return content.getJSONArray("ships").getJSONObject(row.getInt("ships"))
     }
@@ -594,13 +594,18 @@ fun pick(manifest: JSONObject, target: String, model: String): JSONObject {
 }
 
 /** The chip as it was recorded: below API level 31 only the system's properties name it. */
-private fun chip(): String {
-    if (Build.VERSION.SDK_INT >= 31) return "${Build.SOC_MANUFACTURER} ${Build.SOC_MODEL}"
+private fun chips(): Set<String> {
+    if (Build.VERSION.SDK_INT >= 31 && Build.SOC_MODEL != "unknown") {
+        // Letters of a variant may follow, as in SM8550-AC and SM8750P.
+        val chip = Build.SOC_MODEL.substringBefore("-").replace(Regex("^(SM[0-9]+)[A-Z]+$"), "$1")
+        return listOf(Build.SOC_MODEL, chip).flatMap { listOf(it, "${Build.SOC_MANUFACTURER} $it") }.toSet()
+    }
     fun property(name: String): String =
         ProcessBuilder("getprop", name).start().inputStream.bufferedReader().use { it.readText().trim() }
     val names = listOf(@PROPERTIES@)
-    val chip = names.map(::property).firstOrNull { it.isNotEmpty() } ?: Build.MODEL
-    return "${property("@MAKER@")} $chip".trim()
+    val chip = names.map(::property).firstOrNull { it.isNotEmpty() }
+        ?: return setOf(Build.BOARD, Build.HARDWARE, Build.MODEL)
+    return setOf(chip, "${property("@MAKER@")} $chip".trim())
 }
 ```
 """.replace("@PROPERTIES@", ", ".join(f'"{name}"' for name in SOC_PROPERTIES)).replace("@MAKER@", SOC_MAKER)

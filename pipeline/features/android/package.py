@@ -6,6 +6,7 @@ keep: R.1 and R.3. A Play AI pack may have the models in its place, each device 
 Play and the Android Gradle plugin read of it is in R.7.
 """
 
+import hashlib
 import os
 import re
 import shutil
@@ -365,6 +366,7 @@ ALL_BYTES = 4_000_000_000
 """What Google Play allows for all packs of an app together; here with what every group of devices gets."""
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+PLAIN = re.compile(r"[A-Za-z0-9]+")
 MOST_SELECTORS = 5
 """Of one group of devices."""
 OTHER = "other"
@@ -460,10 +462,21 @@ def device_groups(content: Content, target: str) -> tuple[DeviceGroup, ...]:
     groups: list[DeviceGroup] = []
     for files, alike in by_files.items():
         for first in range(0, len(alike), MOST_SELECTORS):
-            plain = re.sub(r"[^a-z0-9]+", "_", "_".join(alike[first]).lower()).strip("_")
-            name = plain if NAME.fullmatch(plain) and plain != OTHER else f"chip_{plain}"
-            groups.append((name, tuple(alike[first : first + MOST_SELECTORS]), files))
+            chips_of_group = tuple(alike[first : first + MOST_SELECTORS])
+            groups.append((_group_name(chips_of_group), chips_of_group, files))
     return (*groups, (OTHER, (), others))
+
+
+def _group_name(chips: Sequence[tuple[str, str]]) -> str:
+    """The name of the group of these chips, and of no others: an app has one file of groups for all of its packs.
+
+    Of one chip whose name has letters and digits alone it is that, else that of the first with a digest of all.
+    """
+    plain = re.sub(r"[^a-z0-9]+", "_", "_".join(chips[0]).lower()).strip("_")
+    name = plain if NAME.fullmatch(plain) and plain != OTHER else f"chip_{plain}"
+    if len(chips) == 1 and all(PLAIN.fullmatch(part) for part in chips[0]):
+        return name
+    return f"{name}_{hashlib.sha256(repr(sorted(chips)).encode()).hexdigest()[:8]}"
 
 
 def _chip(row: SelectionRow) -> tuple[str, str] | None:

@@ -481,12 +481,29 @@ def test_chips_that_get_the_same_share_groups_of_at_most_five(tmp_path: Path) ->
     chips = [msgspec.structs.replace(FLAGSHIP, chip=f"Maker X{number}") for number in range(7)]
     ships = (shipped(), shipped(file="models/fast.ort"))
     groups = device_groups(bundle(tmp_path, ships, classes=((), chips)).content, "phone")
-    assert [(name, len(chips)) for name, chips, _ in groups] == [("maker_x0", 5), ("maker_x5", 2), ("other", 0)]
+    assert [(name.rpartition("_")[0], len(chips)) for name, chips, _ in groups] == [
+        ("maker_x0", 5), ("maker_x5", 2), ("", 0)
+    ]  # fmt: skip
     basic, fast = "models/m.basic-fixed.ort", "models/fast.ort"
     assert [files for _, _, files in groups] == [(fast, basic), (fast, basic), (basic,)]
     # Google Play does not know the chips of older devices: all others get what these may open
     groups = device_groups(bundle(tmp_path, ships, classes=((), (*chips, OLD_CHIP))).content, "phone")
     assert [(name, files) for name, _, files in groups] == [("other", (fast, basic))]
+
+
+def test_groups_of_one_name_have_the_same_chips_in_every_pack(tmp_path: Path) -> None:
+    """An app has one file of groups for all of its packs."""
+    ships, chips_of = (shipped(), shipped(file="models/fast.ort")), dict[str, set[tuple[tuple[str, str], ...]]]()
+    made = (("X1",), ("X1", "X2"), ("X1", "X3"), ("X1", "X2"), ("X1.", "X2"), ("X-1",), ("X_1",))
+    for number, models in enumerate(made):
+        classes = [msgspec.structs.replace(FLAGSHIP, chip=f"Maker {model}") for model in models]
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        for name, chips, _ in device_groups(bundle(folder, ships, classes=((), classes)).content, "phone"):
+            chips_of.setdefault(name, set()).add(chips)
+    assert {name: len(chips) for name, chips in chips_of.items() if len(chips) > 1} == {}
+    assert len(chips_of) == len(set(made)) + 1, "and other"
+    assert all(re.fullmatch("[a-z][a-z0-9_]*", name) for name in chips_of)
 
 
 @pytest.mark.parametrize(
