@@ -14,8 +14,10 @@ import pytest
 from device_runner import device
 from device_runner.adb.phone import take_lease
 from device_runner.device import Waiting, no_waiting
+from device_runner.errors import RunnerError
+from pipeline.campaign.record import Skipped
 from pipeline.core.errors import MissingError
-from pipeline.job.bench import opened, require_devices
+from pipeline.job.bench import opened, opened_alone, require_devices
 from tests.scripted_devices import ScriptedDevice
 from tests.signals import PYTHON_THAT_HEARS
 
@@ -98,6 +100,17 @@ def test_the_wait_ends_and_the_other_devices_go_on(seconds: float) -> None:
         assert "--wait SECONDS" in left.text
         with pytest.raises(MissingError, match="no device is ready"), opened(["leased:phone"], seconds):
             pass
+
+
+@pytest.mark.parametrize("ready", [True, False])
+def test_of_many_devices_that_a_selector_means_a_few_are_named(monkeypatch: pytest.MonkeyPatch, ready: bool) -> None:
+    names = [f"adb:phone{number}" for number in range(2000)]
+    silent = [Skipped(device=name, what=f"{name} does not answer") for name in names]
+    monkeypatch.setattr("pipeline.job.bench.found", lambda *_, **__: (names, []) if ready else ([], silent))
+    with pytest.raises(RunnerError) as caught, opened_alone("adb:*", 0, None):
+        pass
+    assert caught.value.why.endswith("and 1,995 more")
+    assert len(caught.value.text) < 500
 
 
 def test_of_many_devices_that_are_not_there_a_few_are_named() -> None:
