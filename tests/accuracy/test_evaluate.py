@@ -249,11 +249,13 @@ def test_detections_are_drawn_again_less_often(monkeypatch: pytest.MonkeyPatch) 
     """Counting detections again takes milliseconds: thousands of draws would take minutes."""
     drawn: list[int] = []
 
+    whole = intervals.bootstrap_interval
+
     def counted(weights_to_drop: Any, count: int, span: float, resamples: int) -> intervals.DropInterval | None:
         drawn.append(resamples)
-        return intervals.bootstrap_interval(weights_to_drop, count, span, 20)
+        return whole(weights_to_drop, count, span, 20)
 
-    monkeypatch.setattr("pipeline.accuracy.score.bootstrap_interval", counted)
+    monkeypatch.setattr("pipeline.accuracy.intervals.bootstrap_interval", counted)
     rows = np.array([[[0, 0, 10, 10, 0.9, 0]]], np.float32)
     label = [[0, 0, 0, 10, 10]]
     made = [answer(n, rows, rows, label) for n in range(12)]
