@@ -3,7 +3,7 @@
 As a program: `python docs/make_releases.py [--check] [--keep FOLDER]`, in an environment with uv, which installs each
 wheel into an environment of its own: the newest of each release, and all patches before it, of which those that
 differ from it get rows. `--check` compares instead of writing (exit status 1 where they differ);
-`--keep` is where these environments stay (1 GB), for who asks again. pipeline/compat/release_table.py says what the
+`--keep` is where these environments stay (1.5 GB), for who asks again. pipeline/compat/release_table.py says what the
 file holds.
 """
 
