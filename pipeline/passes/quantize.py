@@ -31,7 +31,6 @@ from pipeline.passes.edit import (
     whole,
 )
 from pipeline.passes.optimize import PreprocessOptions, declare_types, name_nodes, preprocess
-from pipeline.passes.size_arithmetic import own_constants, size_arithmetic
 from pipeline.passes.surgery import constants_fixed
 
 if TYPE_CHECKING:
@@ -283,14 +282,16 @@ def fp16(model: Model, options: HalfOptions, context: PassContext) -> Model:
     if FLOAT not in float_types(model.proto):
         raise NotApplicable("the model has no 32-bit float weights", where=context.where,
                             remedy="nothing is to be done" if FLOAT16 in float_types(model.proto) else "")  # fmt: skip
+    from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16
+
+    from pipeline.passes.size_arithmetic import own_constants, size_arithmetic  # which no other precision needs
+
     proto = written_out(whole(constants_fixed(model, context)), context.where)
     name_nodes(proto.graph)
     check_names(proto, options.exclude, context.where)
     exact = size_arithmetic(proto)
     own_constants(proto, exact)
     declare_types(LeanModel(proto=proto, folder=model.folder, weights={}), context.where)
-    from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16
-
     before, risky = {node.name for node in proto.graph.node}, list(_not_held(proto.graph))
     bodies = sum(1 for _ in subgraphs(proto.graph)) > 1
     with library_call(
