@@ -102,11 +102,11 @@ def opened_alone(name: str, wait_seconds: float, library: str | None) -> Iterato
         present, silent = found([name], ready=True)
         if len(present) > 1:
             raise SpecError(
-                f"{len(present)} devices are meant, and one is measured here", where=name, why=_few(present, ", "),
+                f"{len(present)} devices are meant, and one is measured here", where=name, why=few(present),
                 remedy="name one of them with --device; `run`, `tune` and `gate` take several",
             )  # fmt: skip
         if not present:
-            why = _few([skipped.text for skipped in silent], "; ") or "none is connected"
+            why = few([skipped.text for skipped in silent], "; ") or "none is connected"
             remedy = "`ort-mobile devices` says what each one needs"
             raise MissingError("no device is ready", where=name, why=why, remedy=remedy)
         (name,) = present
@@ -495,9 +495,9 @@ def resume(
             ):
                 changed = "its config, programs or runs are others"
             elif missing:
-                changed = f"it has other files of {_few(missing, ', ')}"
+                changed = f"it has other files of {few(missing)}"
             elif others:
-                changed = f"{_few(others, ', ')} is now another device"
+                changed = f"{few(others)} is now another device"
             else:
                 last, stored = campaign, before
     if last is None:
