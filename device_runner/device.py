@@ -2,7 +2,9 @@
 
 import contextlib
 import difflib
+import fcntl
 import fnmatch
+import hashlib
 import importlib
 import os
 import re
@@ -11,12 +13,13 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from itertools import islice
 from types import TracebackType
-from typing import Protocol, Self, runtime_checkable
+from typing import BinaryIO, Protocol, Self, runtime_checkable
 from urllib.parse import parse_qsl
 
 from msgspec import Struct
 
-from device_runner.errors import SpecError
+from device_runner.errors import SpecError, UnavailableError
+from device_runner.files import own_folder_errors, state_folder
 from device_runner.library import Library
 from device_runner.providers import chip_named, chip_of_phone
 from device_runner.result import Conditions, RunResult
@@ -225,6 +228,35 @@ Waiting = Callable[[str], bool]
 def no_waiting(_holder: str) -> bool:
     """A device that another process has is not waited for."""
     return False
+
+
+def take_lease(key: str, name: str, waiting: Waiting = no_waiting) -> BinaryIO:
+    """The lock of a device, held until it is closed or the process ends; raises UnavailableError when another has it.
+
+    `key` is what tells devices apart (`lease_key`), `name` how messages call it. While another has it, `waiting` is
+    asked again and again; the device itself is left in peace.
+    """
+    folder = state_folder() / "leases"
+    path = folder / hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    with own_folder_errors(folder, "ORT_MOBILE_STATE"):
+        folder.mkdir(parents=True, exist_ok=True)
+        file = path.open("a+b")
+    with contextlib.ExitStack() as opened:
+        opened.callback(file.close)
+        locked = False
+        while not locked:
+            with contextlib.suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                locked = True
+            why = f"process {path.read_text(errors='replace')[:20] or 'unknown'} of this computer runs on it"
+            if not locked and not waiting(why):
+                remedy = "wait for it (--wait SECONDS), or end that process"
+                raise UnavailableError(f"{name} is in use", why=why, remedy=remedy)
+        opened.pop_all()
+    file.truncate(0)
+    file.write(str(os.getpid()).encode())
+    file.flush()
+    return file
 
 
 OPENERS: dict[str, str] = {

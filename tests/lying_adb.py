@@ -109,21 +109,35 @@ class LyingAdb:
     def _serve(self, client: socket.socket) -> None:
         with client, contextlib.suppress(OSError, EOFError):
             service = self._service(client)
-            if service == "host:devices":
-                listed = (*((serial, "device") for serial in self.lie.serials), *self.lie.others)
-                client.sendall(b"OKAY" + text_block("".join(f"{serial}\t{state}\n" for serial, state in listed)))
+            if service == "host:track-devices":
+                client.sendall(b"OKAY")
+                self._track(client)
             if service.startswith(("host:disconnect:", "host:connect:")):
                 self.joined.append(service)
                 self.lie.joining(service)
                 client.sendall(b"OKAY" + text_block("done"))
-            if service.startswith("host:transport:"):
-                client.sendall(b"OKAY")
+            if service.startswith(("host:transport:", "host:tport:serial:")):
+                client.sendall(b"OKAY" + bytes(8 if "tport" in service else 0))
                 service = self._service(client)
                 client.sendall(b"OKAY")
                 if service.startswith("shell,v2,raw:"):
                     self._shell(client, service.removeprefix("shell,v2,raw:"))
                 else:
                     self._sync(client)
+
+    def _track(self, client: socket.socket) -> None:
+        """Tell which devices there are, again when a lie has changed, until the client is gone."""
+        told = None
+        client.settimeout(0.01)
+        while not self._ended.is_set():
+            lie = self.lie
+            if lie is not told:
+                listed = (*((serial, "device") for serial in lie.serials), *lie.others)
+                client.sendall(text_block("".join(f"{serial}\t{state}\n" for serial, state in listed)))
+                told = lie
+            with contextlib.suppress(TimeoutError):
+                if not client.recv(1):
+                    return
 
     def _service(self, client: socket.socket) -> str:
         return read(client, int(read(client, 4), 16)).decode("utf-8", "surrogateescape")

@@ -13,34 +13,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from device_runner import NO_TELEMETRY, perf_test
-from device_runner.adb.link import (
-    Link,
-    LinkError,
-    LinkLost,
-    LinkTimeout,
-    NoServer,
-    RunTimeout,
-    list_serials,
-    reconnect,
-    script,
-    server_at,
-)
-from device_runner.adb.phone import (
-    CONDITIONS,
-    FIRST_FIXED_PERFORMANCE_API,
-    FIXED_PERFORMANCE,
-    SCREEN_ON,
-    ask,
-    facts_or_reason,
-    hold,
-    lease_key,
-    log,
-    parse_conditions,
-    read_facts,
-    restore,
-    take_lease,
-)
-from device_runner.adb.phone import SUFFIX as PROBE_SUFFIX
+from device_runner.adb import phone
+from device_runner.adb.link import Link, LinkError, LinkLost, LinkTimeout, NoServer, RunTimeout, script, server_at
 from device_runner.adb.store import SLOWEST_BYTES_PER_SECOND, DeviceStore, NoSpace, StoreRefused
 from device_runner.build import HOST, build_probe
 from device_runner.device import (
@@ -52,6 +26,7 @@ from device_runner.device import (
     on_network,
     parse_selector,
     split_server,
+    take_lease,
 )
 from device_runner.errors import RunnerError, UnavailableError
 from device_runner.failures import ERROR_KINDS, explain, failure_of
@@ -71,7 +46,6 @@ from device_runner.wheels import foreign_library
 REMOTE_ROOT = "/data/local/tmp/ort-mobile"
 """Where everything of ours lies on a device: the shell user may write and execute there."""
 
-
 RUN = f"""
 rm -rf "$1" && mkdir -p "$1" && cd "$1" || exit 90
 head -c "$2" > request || exit 91
@@ -88,9 +62,7 @@ LD_LIBRARY_PATH="$libraries${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}" {NO_TELEMETR
 """Run folder, bytes of the request on standard input, probe, folder of libraries before those of the device itself; and
 pairs of a stored file of a plugin and its name in the run folder, where the linker and Qualcomm's DSP look for it."""
 
-
 KILL = 'kill -9 "$(cat "$1/pid")"; rm -rf "$1"'
-
 
 Tools = tuple[Path, Path | None]
 """What runs on the device: the probe, and the library where a spec names none (Android has no default)."""
@@ -116,7 +88,6 @@ LINK_KINDS: tuple[tuple[type[Exception], FailureKind], ...] = (
     *ERROR_KINDS,
 )
 """Pushes, pulls and questions without an answer say nothing of the run."""
-
 
 ENDS: dict[int, Failure] = {
     90: Failure(kind=FailureKind.NO_SPACE, message="the run folder could not be made"),
@@ -223,7 +194,6 @@ exit $code
 The end of standard input is the end of whoever asked: then it is killed. Its exit code is that of the script.
 """
 
-
 FETCH_GRACE_SECONDS = 20.0
 """What fetching files may take beside their bytes."""
 
@@ -236,6 +206,8 @@ def open_adb(text: str, waiting: Waiting = no_waiting) -> "AdbDevice":
 
     Raises UnavailableError when it is not there, not ready or in use; NoServer; SpecError.
     """
+    from device_runner.adb.server import list_serials, reconnect
+
     serial, address = split_server(text)
     server = server_at(address)
     states = dict(list_serials(server))
@@ -246,10 +218,10 @@ def open_adb(text: str, waiting: Waiting = no_waiting) -> "AdbDevice":
     if serial not in states:
         raise UnavailableError(f"no device {serial!r}", why=why, remedy="see `ort-mobile devices`")
     link = Link(server, serial)
-    facts = facts_or_reason(link, f"adb:{text}", states[serial], REMOTE_ROOT)
+    facts = phone.facts_or_reason(link, f"adb:{text}", states[serial], REMOTE_ROOT)
     if facts.readiness is not Readiness.READY and on_network(serial) and states[serial] == "device":
         reconnect(server, serial)  # a connection may hang for ever after a broken packet
-        facts = facts_or_reason(link, f"adb:{text}", "device", REMOTE_ROOT)
+        facts = phone.facts_or_reason(link, f"adb:{text}", "device", REMOTE_ROOT)
     if facts.readiness is not Readiness.READY:
         raise UnavailableError(f"device {serial} is not ready", why=facts.advice, remedy="see `ort-mobile devices`")
     return AdbDevice(link, name=facts.name, waiting=waiting)
@@ -261,6 +233,8 @@ def list_devices(text: str = "*", without: Collection[str] = ()) -> list[DeviceF
     Devices whose names are in `without` are not asked: questions disturb what is timed there. Raises NoServer without
     a server, SpecError for a selector that makes no sense.
     """
+    from device_runner.adb.server import list_serials
+
     selector, address = split_server(text)
     matches = parse_selector(selector)
     server = server_at(address)
@@ -268,7 +242,7 @@ def list_devices(text: str = "*", without: Collection[str] = ()) -> list[DeviceF
     listed = ((f"adb:{serial}{at}", Link(server, serial), state) for serial, state in list_serials(server))
     with ThreadPoolExecutor(32) as pool:
         asked = [
-            pool.submit(facts_or_reason, link, name, state, REMOTE_ROOT)
+            pool.submit(phone.facts_or_reason, link, name, state, REMOTE_ROOT)
             for name, link, state in listed
             if name not in without
         ]
@@ -285,23 +259,25 @@ class AdbDevice(ProbeDevice):
         link: Link,
         *,
         name: str = "",
-        root: str = REMOTE_ROOT,
+        root: str = "",
         tools: Tools | None = None,
         waiting: Waiting = no_waiting,
     ) -> None:
         super().__init__(name or f"adb:{link.serial}")
         self.link = link
-        self._root = root
+        self._root = root or REMOTE_ROOT
         self._tools = tools
-        self.store = DeviceStore(link, root)
-        self._folder = f"{root}/run-{secrets.token_hex(8)}"
+        self.store = DeviceStore(link, self._root)
+        self._folder = f"{self._root}/run-{secrets.token_hex(8)}"
         self._facts: DeviceFacts | None = None
         self._lost = False
         self._held: list[str] = []
         self._links: list[str] = []
         self._conditions = Conditions()
         self._conditions_at = -CONDITIONS_AGE_SECONDS
-        self._lease = self.opened.enter_context(take_lease(lease_key(link.server, link.serial), self.name, waiting))
+        self._lease = self.opened.enter_context(
+            take_lease(phone.lease_key(link.server, link.serial), self.name, waiting)
+        )
         self.opened.callback(self._give_back)
 
     def facts(self) -> DeviceFacts:
@@ -335,16 +311,16 @@ class AdbDevice(ProbeDevice):
         settings = []
         try:
             api_level = self._known_facts().api_level
-            if fixed_performance and api_level < FIRST_FIXED_PERFORMANCE_API:
-                refused.append(f"no fixed performance mode: it needs API {FIRST_FIXED_PERFORMANCE_API}")
+            if fixed_performance and api_level < phone.FIRST_FIXED_PERFORMANCE_API:
+                refused.append(f"no fixed performance mode: it needs API {phone.FIRST_FIXED_PERFORMANCE_API}")
             elif fixed_performance:
-                settings.append((FIXED_PERFORMANCE, "no fixed performance mode"))
+                settings.append((phone.FIXED_PERFORMANCE, "no fixed performance mode"))
             if screen_on:
-                settings.append((SCREEN_ON, "the screen is not kept on"))
+                settings.append((phone.SCREEN_ON, "the screen is not kept on"))
             for text, otherwise in settings:
                 self._conditions_at = -CONDITIONS_AGE_SECONDS
                 self._held.append(text)
-                if refusal := hold(self.link, self._root, text):
+                if refusal := phone.hold(self.link, self._root, text):
                     self._held.remove(text)
                     refused.append(f"{otherwise}: {refusal}")
         except LinkError as error:
@@ -369,10 +345,10 @@ class AdbDevice(ProbeDevice):
         """Restore its settings and remove the run folder."""
         if self._held:
             try:
-                restore(self.link, self._root)
+                phone.restore(self.link, self._root)
             except LinkError as error:  # nobody can be told any more: the note on the device stays for the next time
                 text = "%s: settings could not be restored, and will be at the next start: %s"
-                log.warning(text, self.link.serial, error)
+                phone.log.warning(text, self.link.serial, error)
         with contextlib.suppress(LinkError, RunnerError):
             self.link.shell(script('rm -rf "$1"', self._folder), seconds=5.0)
 
@@ -380,14 +356,16 @@ class AdbDevice(ProbeDevice):
         if self._lost:
             # Join it again, make sure that it is the same one, and believe nothing of what was pushed.
             if on_network(self.link.serial):
+                from device_runner.adb.server import reconnect
+
                 reconnect(self.link.server, self.link.serial)
-            facts, before = read_facts(self.link, self.name, self._root), self._facts
+            facts, before = phone.read_facts(self.link, self.name, self._root), self._facts
             same = [facts.fingerprint, facts.model, facts.abis]
             if before and same != [before.fingerprint, before.model, before.abis]:
                 raise LinkError(f"another device answers: {facts.model} {facts.fingerprint}, not {before.model}")
             self.store.forget()
             for text in self._held:
-                hold(self.link, self._root, text)
+                phone.hold(self.link, self._root, text)
             self._lost = False
             self._facts = facts
         facts = self._known_facts()
@@ -423,7 +401,7 @@ class AdbDevice(ProbeDevice):
         return [f"{folder}/{Path(file).name}" for file in files]
 
     def _ask(self, request: bytes, folder: str, limit_seconds: float, limit_bytes: int) -> ProbeAnswer | Failure:
-        probe = self._put(self._known_tools(self._known_facts())[0], PROBE_SUFFIX)
+        probe = self._put(self._known_tools(self._known_facts())[0], phone.SUFFIX)
         arguments = script(RUN, folder, str(len(request)), probe, f"{self._root}/store", *self._links)
         try:
             seconds = limit_seconds + GRACE_SECONDS
@@ -523,18 +501,20 @@ class AdbDevice(ProbeDevice):
 
     def _known_facts(self) -> DeviceFacts:
         if self._facts is None:
-            restore(self.link, self._root)
-            facts = read_facts(self.link, self.name, self._root)
+            phone.restore(self.link, self._root)
+            facts = phone.read_facts(self.link, self.name, self._root)
             if facts.nnapi is None:  # not known yet: a probe on it is asked
                 with contextlib.suppress(RunnerError, OSError):
-                    probe = self._put(self._known_tools(facts)[0], PROBE_SUFFIX)
-                    facts = read_facts(self.link, self.name, self._root, probe)
+                    probe = self._put(self._known_tools(facts)[0], phone.SUFFIX)
+                    facts = phone.read_facts(self.link, self.name, self._root, probe)
             self._facts = facts
         return self._facts
 
     def _conditions_now(self) -> Conditions:
         if time.monotonic() - self._conditions_at >= CONDITIONS_AGE_SECONDS:
-            fixed = FIXED_PERFORMANCE in self._held if self._held else None
-            self._conditions = replace(parse_conditions(ask(self.link, CONDITIONS)), fixed_performance=fixed)
+            fixed = phone.FIXED_PERFORMANCE in self._held if self._held else None
+            self._conditions = replace(
+                phone.parse_conditions(phone.ask(self.link, phone.CONDITIONS)), fixed_performance=fixed
+            )
             self._conditions_at = time.monotonic()
         return self._conditions

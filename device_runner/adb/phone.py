@@ -1,17 +1,14 @@
-"""A phone behind adb: what it and its NNAPI say of themselves, its settings changed for runs, and its lease.
+"""A phone behind adb: what it and its NNAPI say of themselves, its settings changed for runs, and its lease's name.
 
 Whatever a phone says is text until it parses. What is changed is noted on the device before it is changed, and the note
 goes when it is restored: so the next one who opens the device restores what a killed process could not.
 """
 
 import contextlib
-import fcntl
-import hashlib
 import logging
-import os
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 
@@ -25,21 +22,12 @@ from device_runner.device import (
     GraphicsProcessor,
     NnapiDevice,
     Readiness,
-    Waiting,
-    no_waiting,
     zones_celsius,
 )
-from device_runner.errors import UnavailableError
-from device_runner.files import decode_json, own_folder_errors, state_folder
+from device_runner.files import decode_json
 from device_runner.probe.protocol import NnapiAnswer, ProbeAnswer, decode_answer, encode_inspection
 from device_runner.providers import NNAPI_API_LEVEL, NNAPI_DEVICES_API_LEVEL
 from device_runner.result import Conditions, Status
-
-NNAPI_SECTIONS = {
-    "nnapi": 'head -c 65536 "$root/nnapi-$(cat /proc/sys/kernel/random/boot_id)" | tr -d "\\000"',
-    "probe": 'ls -t "$root"/store/*.probe',
-}
-"""What to ask a device together with its other facts: the answer of this boot, and probes that lie there."""
 
 SUFFIX = ".probe"
 """Of the probe's name on the device, by which it is found again."""
@@ -60,7 +48,6 @@ boot=$(cat /proc/sys/kernel/random/boot_id) && rm -f "$1"/nnapi-* || exit 1
 printf %s "$2" > "$1/.nnapi-$$" && mv -f "$1/.nnapi-$$" "$1/nnapi-$boot"
 """
 """Root and answer. An answer of an earlier boot is of other drivers, perhaps."""
-
 
 GPU_BYTES = 1 << 19
 """The most that is read of what Vulkan says of itself, some 100 KB."""
@@ -121,9 +108,11 @@ SECTIONS = {
     "battery": "dumpsys battery",
     "thermal": "dumpsys thermalservice",
     "gpu": f"cmd gpu vkjson | head -c {GPU_BYTES}",
-    **NNAPI_SECTIONS,
+    "nnapi": 'head -c 65536 "$root/nnapi-$(cat /proc/sys/kernel/random/boot_id)" | tr -d "\\000"',
+    "probe": 'ls -t "$root"/store/*.probe',
 }
-"""Name to command; what a device does not have or allow gives nothing."""
+"""Name to command; what a device does not have or allow gives nothing. The last two: NNAPI's answer of this boot, and
+probes that lie there and can be asked for one."""
 
 CONDITIONS = {
     "battery": "dumpsys battery",
@@ -350,32 +339,3 @@ def lease_key(server: Server, serial: str) -> str:
     if is_local and not OF_ONE_SERVER.fullmatch(serial):
         return serial
     return f"{'127.0.0.1' if is_local else host}:{port} {serial}"
-
-
-def take_lease(key: str, name: str, waiting: Waiting = no_waiting) -> BinaryIO:
-    """The lock of a device, held until it is closed or the process ends; raises UnavailableError when another has it.
-
-    `key` is what tells devices apart (`lease_key`), `name` how messages call it. While another has it, `waiting` is
-    asked again and again; the device itself is left in peace.
-    """
-    folder = state_folder() / "leases"
-    path = folder / hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()[:32]
-    with own_folder_errors(folder, "ORT_MOBILE_STATE"):
-        folder.mkdir(parents=True, exist_ok=True)
-        file = path.open("a+b")
-    with contextlib.ExitStack() as opened:
-        opened.callback(file.close)
-        locked = False
-        while not locked:
-            with contextlib.suppress(OSError):
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                locked = True
-            why = f"process {path.read_text(errors='replace')[:20] or 'unknown'} of this computer runs on it"
-            if not locked and not waiting(why):
-                remedy = "wait for it (--wait SECONDS), or end that process"
-                raise UnavailableError(f"{name} is in use", why=why, remedy=remedy)
-        opened.pop_all()
-    file.truncate(0)
-    file.write(str(os.getpid()).encode())
-    file.flush()
-    return file

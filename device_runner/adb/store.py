@@ -13,6 +13,7 @@ import logging
 import os
 import re
 import secrets
+import subprocess
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,11 +26,7 @@ from device_runner.adb.phone import SUFFIX, free_bytes
 from device_runner.files import sha256
 
 if TYPE_CHECKING:
-    import subprocess
-
     import numpy as np
-
-
 WINDOW = 8
 """Bytes that are hashed for one place: two float32, so that weights give different hashes."""
 
@@ -51,7 +48,6 @@ BLOCK = 256 * 1024
 
 BUFFER = 8 * 1024 * 1024
 """Bytes of a file that are held in memory."""
-
 
 Pieces = tuple["np.ndarray", "np.ndarray"]
 """The pieces of a file in order: where each ends (int64), and the first 8 bytes of its sha256 (uint64).
@@ -385,7 +381,6 @@ printf '\\0'
 stat -c "%Y %s %n" * 2>/dev/null
 true
 """
-
 """The root: what pushed files need is tried with an empty one, so that nothing is pushed in vain."""
 
 REMOVE = 'cd "$1" && shift && rm -f "$@"'
@@ -498,7 +493,7 @@ class DeviceStore:
         rows = (re.fullmatch(r"(\d{1,12}) (\d{1,15}) ([0-9a-f]{64}[.a-z0-9]*)", line) for line in listed.splitlines())
         return free_bytes(df), tuple((int(row[1]), int(row[2]), row[3]) for row in rows if row)
 
-    def _require(self, output: "subprocess.CompletedProcess[bytes]") -> None:
+    def _require(self, output: subprocess.CompletedProcess[bytes]) -> None:
         """Raise StoreRefused for what a script says that the device does not let it do."""
         if what := REFUSALS.get(output.returncode):
             said = " ".join(output.stderr[-300:].decode("utf-8", "replace").split())

@@ -11,7 +11,8 @@ import pytest
 
 import pipeline.partition.shown as claims
 from device_runner.adb.device import AdbDevice, Tools
-from device_runner.adb.link import Link, LinkError, list_serials, script, server_at
+from device_runner.adb.link import Link, LinkError, script, server_at
+from device_runner.adb.server import list_serials
 from device_runner.build import build_library
 from device_runner.device import open_device
 from device_runner.plugins import installed_plugin

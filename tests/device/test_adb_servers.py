@@ -12,7 +12,8 @@ import pytest
 
 from device_runner.adb import device as adb_device
 from device_runner.adb.device import AdbDevice, Tools, list_devices, open_adb
-from device_runner.adb.link import Link, NoServer, list_serials, server_at
+from device_runner.adb.link import Link, NoServer, server_at
+from device_runner.adb.server import list_serials
 from device_runner.device import open_device
 from device_runner.errors import UnavailableError
 from device_runner.result import Status

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from device_runner.adb.phone import take_lease
 from device_runner.build import build_probe
+from device_runner.device import take_lease
 from device_runner.errors import UnavailableError
 from device_runner.files import are_sound, cache_folder, note_digests, own_folder_errors, state_folder
 from tests import own_home

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from device_runner.adb.device import AdbDevice, list_devices, open_adb
-from device_runner.adb.link import OUTPUT_LIMIT, Link, list_serials, reconnect, server_at
+from device_runner.adb.link import OUTPUT_LIMIT, Link, server_at
 from device_runner.adb.phone import PROPERTIES
+from device_runner.adb.server import list_serials, reconnect
 from device_runner.device import Readiness
 from device_runner.failures import failure_of
 from device_runner.local import wheel_library

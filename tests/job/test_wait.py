@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from device_runner import device
-from device_runner.adb.phone import take_lease
-from device_runner.device import Waiting, no_waiting
+from device_runner.device import Waiting, no_waiting, take_lease
 from device_runner.errors import RunnerError
 from pipeline.campaign.record import Skipped
 from pipeline.core.errors import MissingError
@@ -24,7 +23,7 @@ from tests.signals import PYTHON_THAT_HEARS
 ROOT = Path(__file__).resolve().parents[2]
 HOLDER = """
 import sys
-from device_runner.adb.phone import take_lease
+from device_runner.device import take_lease
 lease = take_lease(sys.argv[1], "it")
 print("held", flush=True)
 sys.stdin.read()

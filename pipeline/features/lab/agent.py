@@ -17,7 +17,8 @@ from functools import partial
 
 import msgspec
 
-from device_runner.adb.link import list_serials, reconnect, server_at
+from device_runner.adb.link import server_at
+from device_runner.adb.server import list_serials, reconnect
 from device_runner.device import DeviceFacts, Readiness, identity, on_network, open_device, parse_selector, split_server
 from device_runner.errors import RunnerError
 from device_runner.files import RUN_PREFIX, remove_abandoned, scratch_folder
@@ -40,6 +41,9 @@ AGAIN_SECONDS = 30.0
 JOIN_SECONDS = (10.0, 600.0)
 """Between two tries to join a phone on the network that an adb server has lost: the first pause, which doubles, and
 the longest."""
+
+MOST_JOINED = 32
+"""Phones that are joined at the same time."""
 
 
 @dataclass(slots=True)
@@ -78,32 +82,34 @@ class Attached:
             self.network |= ready
             for back in ready & set(self.lost):
                 del self.lost[back]
-        for address, serial in self.network:
-            if address not in listed or listed[address].get(serial) == "device":
-                continue
-            due, pause = self.lost.setdefault((address, serial), (now, JOIN_SECONDS[0]))
-            if due <= now:
-                log.info("adb:%s: joined again: %s", serial, reconnect(server_at(address), serial))
-                self.lost[address, serial] = time.monotonic() + pause, min(2 * pause, JOIN_SECONDS[1])
+        absent = (phone for phone in self.network if phone[0] in listed and listed[phone[0]].get(phone[1]) != "device")
+        due = [phone for phone in absent if self.lost.setdefault(phone, (now, JOIN_SECONDS[0]))[0] <= now]
+        if due:  # all at once: each may take its server's whole time for an answer
+            with ThreadPoolExecutor(min(len(due), MOST_JOINED)) as pool:
+                answers = pool.map(reconnect, (server_at(address) for address, _ in due), (serial for _, serial in due))
+                for phone, answer in zip(due, answers, strict=True):
+                    log.info("adb:%s: joined again: %s", phone[1], answer)
+                    pause = self.lost[phone][1]
+                    self.lost[phone] = time.monotonic() + pause, min(2 * pause, JOIN_SECONDS[1])
         at_work = [(name, *split_server(self.opens[name])) for name in busy if name in self.opens]
         self.missing = frozenset(
             name for name, opens, address in at_work
             if opens.startswith("adb:") and listed.get(address, {}).get(opens.removeprefix("adb:")) != "device"
         )  # fmt: skip
-        answer = (listed, tuple(notes))
+        said = (listed, tuple(notes))
         waits = bool(self.notes) and time.monotonic() - self.asked > AGAIN_SECONDS
-        if answer != self.seen or waits:
-            self.seen, self.asked = answer, time.monotonic()
+        if said != self.seen or waits:
+            self.seen, self.asked = said, time.monotonic()
             # Ask every device that does not work at this moment; those that do are as they were
             facts = {name: facts_here for name, facts_here in self.facts.items() if name in set(busy)}
             opens = {name: self.opens[name] for name in facts}
-            answers, silent = _answers(self.names, listed, set(opens.values()))
+            devices, silent = _answers(self.names, listed, set(opens.values()))
             notes += silent
-            for phone in (msgspec.structs.replace(answer, host=host_name()) for answer in answers):
-                if phone.readiness is Readiness.READY:
-                    facts[identity(phone)], opens[identity(phone)] = phone, phone.name
+            for device in (msgspec.structs.replace(device, host=host_name()) for device in devices):
+                if device.readiness is Readiness.READY:
+                    facts[identity(device)], opens[identity(device)] = device, device.name
                 else:
-                    notes.append(f"{phone.name}: {phone.advice}")
+                    notes.append(f"{device.name}: {device.advice}")
             self.opens, self.facts, self.notes = {**self.opens, **opens}, facts, tuple(dict.fromkeys(notes))
 
 

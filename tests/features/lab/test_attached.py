@@ -1,6 +1,7 @@
 """What an agent finds on its host: a server that does not answer has its reason, and the others go on."""
 
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -75,6 +76,27 @@ def test_a_phone_on_the_network_that_its_server_forgot_is_joined_again(monkeypat
         adb.lie = Lie(serials=("10.0.0.7:5555",))
         attached.look()
         assert (len(attached.facts), attached.lost, adb.joined) == (1, {}, 2 * joining)
+
+
+def test_phones_that_were_lost_together_are_joined_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A switch was off: one after the other, each phone that does not answer would hold up all that follow."""
+    monkeypatch.setenv("ADBUTILS_ADB_PATH", "/bin/false")
+    phones = tuple(f"10.0.0.{number}:5555" for number in range(3))
+    meeting = threading.Barrier(len(phones))
+
+    def joining(service: str) -> None:
+        if service.startswith("host:connect:"):
+            meeting.wait(60)  # raises in the server's thread, which pytest reports, where one is asked before others
+
+    with LyingAdb(Lie(serials=phones, joining=joining)) as adb:
+        attached = Attached((f"adb:*@127.0.0.1:{adb.port}",))
+        attached.look()
+        adb.lie = Lie(serials=(), joining=joining)
+        attached.look()
+        assert sorted(adb.joined) == sorted(
+            f"host:{word}:{phone}" for phone in phones for word in ("connect", "disconnect")
+        )
+    assert not meeting.broken
 
 
 def test_a_phone_that_is_not_ready_has_its_reason_and_costs_no_other() -> None:
