@@ -202,14 +202,14 @@ def history_command(device: str, database: str | None, limit: int, outputs: Outp
     outputs.show_lines(history, history_lines(history))
 
 
-@lab.command("priority")
+@lab.command("priority", context_settings={"ignore_unknown_options": True})  # -1 is no option
 @click.argument("campaign")
 @click.argument("priority", type=click.IntRange(-1, 2))
 @database_option
 def priority_command(campaign: str, priority: int, database: str | None) -> None:
     """Give what is left of CAMPAIGN (its id or name) another PRIORITY, -1 to 2, as of `lab submit`.
 
-    The login that submitted it may, and the owner of the database. For -1 write `-- my -1`.
+    The login that submitted it may, and the owner of the database.
     """
     from pipeline.campaign.store import open_store
     from pipeline.features.lab.campaigns import found_campaign

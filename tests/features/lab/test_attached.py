@@ -54,6 +54,25 @@ def test_a_phone_that_works_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> Non
         assert len(asked) > questions
 
 
+def test_a_phone_that_works_and_is_lost_is_missing_until_it_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that `lab status` says since when; its facts stay for the run that it is in."""
+    monkeypatch.setenv("ADBUTILS_ADB_PATH", "/bin/false")
+    with LyingAdb(Lie(serials=("R1", "R2"))) as adb:
+        attached = Attached((f"adb:*@127.0.0.1:{adb.port}",))
+        attached.look()
+        adb.lie = Lie(serials=("R2",))
+        attached.look(["adb:R1", "adb:R2", "campaign c1"])
+        assert (set(attached.missing), set(attached.facts)) == ({"adb:R1"}, {"adb:R1", "adb:R2"})
+        adb.lie = Lie(serials=("R2",), others=(("R1", "offline"),))
+        attached.look(["adb:R1", "adb:R2"])
+        assert attached.missing == {"adb:R1"}
+        adb.lie = Lie(serials=("R1", "R2"))
+        attached.look(["adb:R1", "adb:R2"])
+        assert attached.missing == set()
+    attached.look(["adb:R1"])
+    assert attached.missing == {"adb:R1"}, "its server is away"
+
+
 def test_a_phone_on_the_network_that_its_server_forgot_is_joined_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """With pauses that double; a phone on a cable, and one that never was there, are nobody's to join."""
     monkeypatch.setenv("ADBUTILS_ADB_PATH", "/bin/false")

@@ -3,9 +3,11 @@
 `nox -s lab_tests` runs it; LAB_EVENTS is how often each kind of event happens (2; 50 in the full session).
 """
 
+from datetime import datetime
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from pipeline.campaign.store import open_store
 from pipeline.features.lab.queue import DONE
@@ -71,3 +73,36 @@ def test_a_thousand_devices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         print(f"\nlab: {count} devices, {count * 2 * rounds} runs stored once, {share:.1%} of device time in runs")
         print(f"lab: {others:.1%} on the hosts whose agent was not killed")
     assert len({run.result.device for run in runs} & killed) == count // HOSTS
+
+
+def test_a_campaign_of_higher_priority_on_hosts_of_which_one_dies(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It begins within a run of each device, and the large one goes on: nothing is lost, nothing is stored twice."""
+    names, rounds = rigs(16), 6
+    with (
+        lab(tmp_path) as found,
+        agents(found, ["16"] * HOSTS, settings(tmp_path, 3.0)),
+        open_store(found.server.url) as store,
+    ):
+        large = submitted(store, tmp_path, names, rounds, "c000")
+        until(lambda: len(store.finished(large.id)) > 32, 600)
+        small = submitted(store, tmp_path, names, 1, "c001", priority=1)
+        now = store.read(lambda connection: connection.scalar(sa.text("SELECT clock_timestamp()")))
+        until(lambda: len(store.finished(small.id)) > 4, 600)
+        found.killed(0)
+        until(all_in(store, DONE), 1800)
+        counted = {faults(store, campaign, number) for campaign, number in ((large, rounds), (small, 1))}
+        begun: list[int] = []
+        waited: list[float] = []
+        for name in names:
+            runs = [(run.campaign, datetime.fromisoformat(run.result.started_at)) for run in store.runs(large.id)
+                    + store.runs(small.id) if run.result.device == name]  # fmt: skip
+            first = min(at for campaign, at in runs if campaign == small.id)
+            begun.append(sum(campaign == large.id and now < at < first for campaign, at in runs))
+            waited.append((first - now).total_seconds())
+    with capsys.disabled():
+        print(f"\nlab: {len(names)} devices: begun after {max(begun)} runs of the large campaign at most, "
+              f"{min(waited):.1f} to {max(waited):.1f} s after it was submitted; {counted}")  # fmt: skip
+    assert max(begun) <= 1
+    assert counted == {Faults(missing=0, twice=0, wrong_device=0)}
