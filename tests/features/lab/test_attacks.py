@@ -23,7 +23,6 @@ from pipeline.features.lab.queue import (
     LabSession,
     SessionLost,
     cancel_jobs,
-    jobs_of,
     keep_files,
     remove_old_files,
     submit_jobs,
@@ -151,31 +150,6 @@ def lab(url: str, store: Store, tmp_path: Path) -> Iterator[Store]:
         )
     yield store
     session.end()
-
-
-@pytest.mark.parametrize(
-    ("role", "attacks"),
-    [("reader", READER), ("agent", AGENT), ("submitter", SUBMITTER)],
-    ids=lambda value: str(value)[:9],
-)
-def test_sql_of_a_role_does_no_more_than_its_role_says(
-    url: str, lab: Store, role: str, attacks: dict[str, str]
-) -> None:
-    login = with_roles(url, f"evil_{role}", f"ort_mobile_{role}")
-    with psycopg.connect(login, autocommit=True) as connection:
-        if role == "agent":
-            connection.execute(f"SELECT lab_begin('evil', 'k', '{REVISION}')")
-            connection.execute("SELECT lab_live('evil', 'k', '{}', '', '{}', '{}')")
-        if role == "submitter":
-            connection.execute(
-                "INSERT INTO campaigns (id, name, created_at, document, digest, sequence) "
-                "SELECT 'own', '', '', '', '', lab_next_sequence()"
-            )
-        for statement, reason in {**COMMON, **attacks}.items():
-            with pytest.raises(psycopg.Error) as refused:
-                connection.execute(statement)
-            assert reason in str(refused.value), statement
-    assert {(job.device, job.state) for job in jobs_of(lab)} == {("rig:0", "waiting"), ("rig:1", "waiting")}
 
 
 def test_advisory_locks_of_a_reader_stop_nothing(url: str, lab: Store, tmp_path: Path) -> None:
