@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from pipeline.campaign.record import RunRecord
-from pipeline.campaign.store import Store, open_store
+from pipeline.campaign.store import Store, migrations, open_store
 from pipeline.core.errors import PipelineError
 from pipeline.features.lab.queue import (
     DONE,
@@ -33,6 +33,7 @@ from tests.features.lab.farm import (
     until,
 )
 from tests.features.lab.test_attacks import with_roles
+from tests.postgres import PostgresServer
 
 psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed")
 
@@ -361,6 +362,33 @@ OF_SUBMITTERS = (
     "SELECT lab_prefer('c1', 1)", "SELECT lab_prefer('c1', NULL)", "SELECT lab_cancel('c1')",
     "SELECT lab_submit('c1', '{rig:0}', '{9}', '{9}', '[]', 1, 'http://evil')",
 )  # fmt: skip
+
+
+def test_addresses_are_nobodys_right_after_an_upgrade(server: PostgresServer) -> None:
+    """Before roles.sql was run again: roles have what later tables get by themselves, but this one."""
+    from alembic import command
+
+    url = server.database()
+    engine = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+    roles = ("ort_mobile_reader", "ort_mobile_submitter", "ort_mobile_agent")
+    with engine.begin() as connection:
+        config = migrations._config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, "v0002")
+        for role in roles:
+            missing = f"IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '{role}') THEN CREATE ROLE {role}; END IF;"
+            connection.exec_driver_sql(f"DO $$ BEGIN {missing} END $$")
+            connection.exec_driver_sql(f"ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT SELECT ON TABLES TO {role}")
+    engine.dispose()
+    open_store(url).close()
+    with psycopg.connect(url, autocommit=True) as connection:
+        for role in roles:
+            for table, readable in (("lab_times", True), ("lab_notices", False)):
+                asked = "SELECT has_table_privilege(%s, %s, 'SELECT')"
+                assert connection.execute(asked, (role, table)).fetchone() == (readable,)
+            may_call = "SELECT bool_or(has_function_privilege(%s, oid, 'EXECUTE')) FROM pg_proc"
+            called = connection.execute(may_call + r" WHERE proname LIKE 'lab\_%%'", (role,)).fetchone()
+            assert called == (False,)
 
 
 @pytest.mark.parametrize("role", ["reader", "agent", "submitter"])
