@@ -1,5 +1,6 @@
 """`ort-mobile check` of models with many nodes: no session is made, and the work grows as the nodes do."""
 
+import gc
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -176,3 +177,12 @@ def test_bodies_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         [helper.make_tensor_value_info("c", TensorProto.BOOL, ()), value("x", (1, 4))], ["y"], {},
     )  # fmt: skip
     assert judged(made, tmp_path).optimize is Optimize.NONE
+
+
+@pytest.mark.usefixtures("no_sessions")
+def test_cycles_are_looked_for_again_afterwards(tmp_path: Path) -> None:
+    judged(relus(3), tmp_path)
+    assert gc.isenabled()
+    with pytest.raises(ModelError):
+        fit(SourceModel(path=str(tmp_path / "none.onnx")), SETTINGS, OLDEST, {})
+    assert gc.isenabled()
