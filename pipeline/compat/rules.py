@@ -261,7 +261,7 @@ def _finding(severity: Severity, what: str, where: str, why: str, remedy: str) -
 _error, _warning = partial(_finding, Severity.ERROR), partial(_finding, Severity.WARNING)
 
 
-def _format(artifact: ArtifactFacts, runtime: Runtime, _use: RunOptions) -> Iterator[Finding]:
+def _format(artifact: ArtifactFacts, runtime: Runtime, use: RunOptions) -> Iterator[Finding]:
     if artifact.format_version == ONNX_FORMAT:
         if runtime.kind is not BuildKind.FULL:
             yield _error(
@@ -281,60 +281,86 @@ def _format(artifact: ArtifactFacts, runtime: Runtime, _use: RunOptions) -> Iter
     )
     if version not in formats and (runtime.release <= NEWEST_KNOWN or version <= max(formats)):
         writers = WRITTEN_BY.get(version, "a later release")
+        able = [f"ONNX Runtime {span}" for span in loadable_by(version, runtime.kind)]
+        if version == max(WRITTEN_BY):  # written since the table begins: it knows what else the file asks
+            able = [release_table().first(_having_all(artifact, runtime, use))]
         yield _error(
             f"ONNX Runtime {runtime.release} ({runtime.kind}) does not load ORT format version {version}",
             artifact.name,
             f"it loads {', '.join(map(str, sorted(formats)))}; {writers} wrote this one",
             f"convert again with onnxruntime {WRITTEN_BY[max(formats)]}"
-            + (f", or ship ONNX Runtime {' or '.join(able)}" if (able := loadable_by(version, runtime.kind)) else ""),
+            + (f", or ship {' or '.join(able)}" if able else ""),
         )
 
 
-def _before_table(artifact: ArtifactFacts, runtime: Runtime, _use: RunOptions) -> Iterator[Finding]:
+def _before_table(artifact: ArtifactFacts, runtime: Runtime, use: RunOptions) -> Iterator[Finding]:
     """Of a release from before the table only the opset is known."""
     if release_table().bit(runtime.release) or runtime.kind is not BuildKind.FULL:
         return
     highest = at_release(OLD_OPSETS, runtime.release)
+    able = release_table().first(_having_all(artifact, runtime, use))
     if artifact.opset > highest:
         yield _error(
             f"ONNX Runtime {runtime.release} does not take opset {artifact.opset}", artifact.name,
             f"a full build checks the model's opset even where all operators are older; it takes {highest}",
-            f"export the model with opset {highest} or lower, or ship a later release",
+            f"export the model with opset {highest} or lower, or ship {able}",
         )  # fmt: skip
     elif artifact.format_version in ("", ONNX_FORMAT):
         oldest = release_table().releases[0].line
         yield _warning(
             f"whether ONNX Runtime {runtime.release} opens this was not judged", artifact.name,
-            f"its IR version, operators and kernels are known from {oldest} on", f"ship {oldest} or later, or try it",
+            f"its IR version, operators and kernels are known from {oldest} on", f"ship {able}, or try it",
         )  # fmt: skip
 
 
 def _demands(artifact: ArtifactFacts, runtime: Runtime, use: RunOptions) -> Iterator[Finding]:
-    """What the release that runs it does not have of what the file asks."""
+    """What the release that runs it does not have of what the file asks.
+
+    The release that a remedy names has all that the file asks and that keeps this library from running it.
+    """
     table = release_table()
     bit = table.bit(runtime.release) if runtime.release <= NEWEST_KNOWN else 0
-    lacking = [demand for demand in artifact.demands if bit and not demand.having & bit]
+    asked, having = _asked(artifact, runtime), _having_all(artifact, runtime, use)
+    lacking = [demand for demand in asked if bit and not demand.having & bit]
     kinds = {demand.kind for demand in lacking}
     said = {DemandKind.OPSET} if DemandKind.OPERATOR in kinds else set()  # a missing operator says more
     for patch, its_bit in table.earlier(runtime.release).items() if bit else ():
-        for demand in artifact.demands:
-            parsed = demand.kind in PARSED and runtime.kind is not BuildKind.FULL
-            if demand not in lacking and not demand.having & its_bit and not demand.taken_by and not parsed:
+        for demand in asked:
+            if demand not in lacking and not demand.having & its_bit and not demand.taken_by:
                 yield _warning(
                     f"ONNX Runtime {patch} {demand.what}", artifact.name,
                     f"{demand.why}; a later patch of {runtime.release} has it",
-                    ", or ".join(filter(None, [demand.remedy, f"ship {table.first(demand.having)}"])),
+                    ", or ".join(filter(None, [demand.remedy, f"ship {table.first(demand.having & having)}"])),
                 )  # fmt: skip
     for demand in lacking:
-        if demand.kind in said or (demand.kind in PARSED and runtime.kind is not BuildKind.FULL):
+        if demand.kind in said:
             continue
-        taker = demand.taken_by or (use.provider if use.provider != CPU and not artifact.claims_asked else "")
-        taken = demand.kind is DemandKind.KERNEL and taker
-        yield (_warning if taken else _error)(
+        taker = _taker(demand, artifact, use)
+        yield (_warning if taker else _error)(
             f"ONNX Runtime {runtime.release} {demand.what}", artifact.name,
-            demand.why + (f"; it runs only where {taker} takes the node" if taken else ""),
-            ", or ".join(filter(None, [demand.remedy, f"ship {table.first(demand.having)}"])),
+            demand.why + (f"; it runs only where {taker} takes the node" if taker else ""),
+            ", or ".join(filter(None, [demand.remedy, f"ship {table.first(demand.having & having)}"])),
         )  # fmt: skip
+
+
+def _asked(artifact: ArtifactFacts, runtime: Runtime) -> list[Demand]:
+    """The demands that this kind of library looks at."""
+    return [demand for demand in artifact.demands if demand.kind not in PARSED or runtime.kind is BuildKind.FULL]
+
+
+def _having_all(artifact: ArtifactFacts, runtime: Runtime, use: RunOptions) -> int:
+    """The bits of the releases that have all that the file asks of them, but for kernels of nodes that others take."""
+    having = release_table().everywhere
+    for demand in _asked(artifact, runtime):
+        having &= having if _taker(demand, artifact, use) else demand.having
+    return having
+
+
+def _taker(demand: Demand, artifact: ArtifactFacts, use: RunOptions) -> str:
+    """The provider that may take the nodes which ask for a kernel of the CPU; "" where none does."""
+    if demand.kind is not DemandKind.KERNEL:
+        return ""
+    return demand.taken_by or (use.provider if use.provider != CPU and not artifact.claims_asked else "")
 
 
 def _unjudged(artifact: ArtifactFacts, runtime: Runtime, _use: RunOptions) -> Iterator[Finding]:

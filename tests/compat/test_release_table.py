@@ -324,6 +324,53 @@ def test_what_an_earlier_patch_of_a_release_lacks_is_left_out_or_a_warning(tmp_p
                          remedy)] * said  # fmt: skip
 
 
+def trees_of_doubles() -> onnx.ModelProto:
+    """TreeEnsemble of ai.onnx.ml 5: the operator is known from 1.18 on, its kernel of doubles from 1.21 on."""
+    node = helper.make_node(
+        "TreeEnsemble", ["x"], ["z"], "trees", domain="ai.onnx.ml", n_targets=1, aggregate_function=1, post_transform=0,
+        tree_roots=[0], nodes_featureids=[0], nodes_truenodeids=[0], nodes_trueleafs=[1], nodes_falsenodeids=[1],
+        nodes_falseleafs=[1], leaf_targetids=[0, 0],
+        nodes_splits=numpy_helper.from_array(np.array([0.5])), nodes_modes=numpy_helper.from_array(np.array([0], "u1")),
+        leaf_weights=numpy_helper.from_array(np.array([1.0, 2.0])),
+    )  # fmt: skip
+    proto = model("y = Cast <to = 1> (z)", {"x": TensorProto.DOUBLE}, ai_onnx_ml=5)
+    proto.graph.node.insert(0, node)
+    return proto
+
+
+@pytest.mark.parametrize(
+    ("proto", "releases", "named"),
+    [
+        (trees_of_doubles(), (11, 17, 18, 19, 20), "1.21"),
+        (model("h = Gelu (x) y = Identity (h)", {"x": TensorProto.FLOAT}, opset=23), (15, 16, 17, 20), "1.23"),
+        (model("h = Gelu (x) y = RMSNormalization (h, x)", {"x": TensorProto.FLOAT}, opset=23), (11, 16, 20), "1.23"),
+    ],
+    ids=["operator and kernel of a node", "operator and opset", "two operators"],
+)
+@pytest.mark.parametrize("suffix", ["onnx", "ort"])
+def test_the_release_that_a_remedy_names_opens_the_file(
+    proto: onnx.ModelProto, releases: tuple[int, ...], named: str, suffix: str, tmp_path: Path
+) -> None:
+    file = tmp_path / f"m.{suffix}"
+    onnx.save(proto, tmp_path / "m.onnx")
+    if suffix == "ort":
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.optimized_model_filepath = str(file)
+        options.add_session_config_entry("session.save_model_format", "ORT")
+        onnxruntime.InferenceSession(tmp_path / "m.onnx", options, providers=["CPUExecutionProvider"])
+
+    def refusals(release: Release) -> list[str]:
+        found = findings_for(read_artifacts({"m": file}), "m", Runtime(release=release), RunOptions())
+        return [finding.remedy for finding in found if finding.severity is Severity.ERROR]
+
+    for minor in releases:
+        remedies = refusals(Release(1, minor))
+        assert remedies
+        assert all(remedy.endswith(f"ship ONNX Runtime {named} or later") for remedy in remedies), remedies
+    assert not refusals(Release(*map(int, named.split("."))))
+
+
 def test_wheels_that_say_the_same_as_the_newest_get_no_row() -> None:
     newest: dict[str, Any] = {"version": "1.9.2", "schemas": [], "kernels": [["", "Relu"]], "refused": ["ir 9"]}
     older = {**newest, "version": "1.9.0", "kernels": []}
