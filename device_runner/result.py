@@ -73,6 +73,8 @@ class Mark(StrEnum):
     """Inferences still became faster in the middle of what was timed: no end of the warm-up was found."""
     UNRECORDED = "unrecorded"
     """A plugin was loaded, and ONNX Runtime does not say what it took, as of any ORT format file."""
+    QUARANTINED = "quarantined"
+    """A lab took the device out, and this was measured since its last good check: whether it holds is not known."""
     PERF_TEST = "perf_test"
     """Measured by onnxruntime_perf_test: no outputs, and the first inference to the millisecond."""
 

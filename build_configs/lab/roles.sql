@@ -9,7 +9,8 @@ BEGIN;
 DO $$
 DECLARE role_name text;
 BEGIN
-  FOREACH role_name IN ARRAY ARRAY['ort_mobile_reader', 'ort_mobile_agent', 'ort_mobile_submitter'] LOOP
+  FOREACH role_name IN ARRAY ARRAY['ort_mobile_reader', 'ort_mobile_agent', 'ort_mobile_submitter',
+    'ort_mobile_operator'] LOOP
     IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = role_name) THEN
       EXECUTE format('CREATE ROLE %I NOLOGIN', role_name);
     END IF;
@@ -17,7 +18,8 @@ BEGIN
   EXECUTE format('REVOKE TEMPORARY ON DATABASE %I FROM PUBLIC', current_database());
 END $$;
 
-REVOKE ALL ON ALL TABLES IN SCHEMA public FROM PUBLIC, ort_mobile_reader, ort_mobile_agent, ort_mobile_submitter;
+REVOKE ALL ON ALL TABLES IN SCHEMA public FROM PUBLIC, ort_mobile_reader, ort_mobile_agent, ort_mobile_submitter,
+  ort_mobile_operator;
 REVOKE ALL ON ALL SEQUENCES IN SCHEMA public FROM PUBLIC, ort_mobile_agent;
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA public FROM PUBLIC;
 REVOKE CREATE ON SCHEMA public FROM PUBLIC;
@@ -37,7 +39,8 @@ GRANT INSERT (campaign_id, spec_id, planned, round, model, variant, device, prov
   spec, result, checks, prediction, digest, host, started_at_ms, ended_at_ms, median_ns) ON runs TO ort_mobile_agent;
 GRANT INSERT ON latencies TO ort_mobile_agent;
 GRANT EXECUTE ON FUNCTION lab_begin(text, text, text), lab_begin(text, text), lab_live, lab_take, lab_next, lab_turn,
-  lab_keep, lab_end, lab_notice, lab_noticed, lab_change, lab_end_stage, lab_may_add, lab_repeat TO ort_mobile_agent;
+  lab_keep, lab_end, lab_notice, lab_noticed, lab_change, lab_end_stage, lab_may_add, lab_repeat, lab_checked,
+  lab_quarantine TO ort_mobile_agent;
 
 ALTER TABLE runs ENABLE ROW LEVEL SECURITY;
 DROP POLICY IF EXISTS everybody_reads ON runs;
@@ -58,7 +61,7 @@ CREATE POLICY agents_add ON latencies FOR INSERT TO ort_mobile_agent WITH CHECK 
 GRANT INSERT ON campaigns, artifacts, devices TO ort_mobile_submitter;
 GRANT EXECUTE ON FUNCTION lab_submit(text, text[], integer[], bigint[], jsonb, integer, text),
   lab_submit(text, text[], integer[], text[], text[], bigint[]), lab_put, lab_cancel, lab_prefer, lab_remove_old_files,
-  lab_next_sequence TO ort_mobile_submitter;
+  lab_next_sequence, lab_needs TO ort_mobile_submitter;
 ALTER TABLE campaigns ENABLE ROW LEVEL SECURITY;
 DROP POLICY IF EXISTS everybody_reads ON campaigns;
 CREATE POLICY everybody_reads ON campaigns FOR SELECT USING (true);
@@ -82,6 +85,13 @@ DROP POLICY IF EXISTS everybody_reads ON lab_blobs;
 CREATE POLICY everybody_reads ON lab_blobs FOR SELECT USING (true);
 DROP POLICY IF EXISTS submitters_remove ON lab_blobs;
 DROP POLICY IF EXISTS submitters_add ON lab_blobs;
+
+-- `lab golden` and `lab release`: what devices are checked with, and which come back from quarantine; submits, too.
+GRANT ort_mobile_submitter TO ort_mobile_operator;
+GRANT EXECUTE ON FUNCTION lab_set_golden, lab_release TO ort_mobile_operator;
+
+-- Which earlier and later releases may work with these tables.
+GRANT EXECUTE ON FUNCTION lab_serves TO ort_mobile_reader, ort_mobile_agent, ort_mobile_submitter;
 
 COMMIT;
 

@@ -218,6 +218,7 @@ ALWAYS_AGAINST = {
     Doubt.CPU_FALLBACK: "the CPU ran nodes of the provider",
     Doubt.EXTREME: "single inferences took far longer",
     Doubt.NOT_A_PHONE: "not measured on a phone",
+    Doubt.QUARANTINED: "measured on a device that the lab took out",
 }
 """Doubts in a few words; the section Doubts has them with numbers and advice."""
 

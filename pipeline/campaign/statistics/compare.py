@@ -270,7 +270,7 @@ def _looked(
 
 
 def compare(group: RunGroup, baseline: RunGroup, rule: DecisionRule = DEFAULT_RULE) -> Comparison | None:
-    """The group against the baseline alone; None without two rounds in common, or where times are not a phone's."""
+    """The group against the baseline alone; None without two rounds in common, or where times are not comparable."""
     return compare_all([group], baseline, rule)[0]
 
 

@@ -427,11 +427,13 @@ def paired_log_ratios(group: RunGroup, baseline: RunGroup) -> PairedRatios:
     return PairedRatios(numbers=both, logs=ratios.pop(Yardstick.MEDIAN), tails=ratios)
 
 
-UNRANKED = frozenset({Mark.NOT_A_PHONE, Mark.EMULATED, Mark.SIMULATED, Mark.SOFTWARE_GPU})
+UNRANKED = frozenset({Mark.NOT_A_PHONE, Mark.EMULATED, Mark.SIMULATED, Mark.SOFTWARE_GPU, Mark.QUARANTINED})
 
 
 def comparable(group: RunGroup) -> bool:
-    """Whether its times may be compared: those of another machine than the library's, or an emulator's, may not."""
+    """Whether its times may be compared: those of another machine than the library's, of an emulator, or of a device
+    that a lab found to have changed, may not.
+    """
     return UNRANKED.isdisjoint(group.marks)
 
 
@@ -460,6 +462,7 @@ class Doubt(StrEnum):
     CPU_FALLBACK = "cpu_fallback"
     PERF_TEST = "perf_test"
     WRONG_SHAPE = "wrong_shape"
+    QUARANTINED = "quarantined"
 
 
 class Caution(msgspec.Struct, frozen=True, kw_only=True):
@@ -521,6 +524,10 @@ MARKED: dict[Mark, tuple[Doubt, str]] = {
     Mark.EMULATED: (Doubt.NOT_A_PHONE, "an emulator computed, whose times are no processor's"),
     Mark.SIMULATED: (Doubt.NOT_A_PHONE, "a simulator of an accelerator computed, whose times are no phone's"),
     Mark.SOFTWARE_GPU: (Doubt.NOT_A_PHONE, "a software GPU computed, whose times are no GPU's"),
+    Mark.QUARANTINED: (
+        Doubt.QUARANTINED,
+        "the lab took the device out, which had drifted or failed since its last good check",
+    ),
     Mark.CHARGING: (Doubt.CHARGING, "the battery was charging"),
     Mark.SHORT: (Doubt.CUT_SHORT, "the time limit came before the number of inferences asked for"),
     Mark.UNSETTLED: (Doubt.UNSETTLED, "inferences still became faster in the middle of what was timed"),
@@ -544,6 +551,7 @@ ADVICE: dict[Doubt, str] = {
     Doubt.FEW_ROUNDS: f"set rounds to {FEWEST_ROUNDS} or more",
     Doubt.THROTTLED: "let the device cool, measure fewer inferences at a time",
     Doubt.NOT_A_PHONE: "use them to see that it runs, never to choose: measure on a phone, for which files are made",
+    Doubt.QUARANTINED: "measure on another device, or here once `ort-mobile lab release` has given it back",
     Doubt.CHARGING: "charging warms a phone: measure with the battery over half full and the charger off",
     Doubt.CUT_SHORT: "raise max_seconds, or ask for fewer inferences (min_runs)",
     Doubt.UNSETTLED: "warm-up did not end: measure longer (min_seconds, min_runs), so that half of it is steady",

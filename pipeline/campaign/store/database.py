@@ -51,7 +51,8 @@ DRIVERS = {"postgresql": "postgresql"}
 
 
 def open_store(url: str, busy_seconds: float = BUSY_SECONDS) -> Store:
-    """Open the database at an SQLAlchemy URL; make its tables where it is new, upgrade those of an earlier release.
+    """Open the database at an SQLAlchemy URL; make its tables where it is new, upgrade those of an earlier release, and
+    take those of a later one that serves this.
 
     `busy_seconds` is how long SQLite waits for another process's transaction. Raises ConfigError for a URL that is
     none, MissingError for a missing driver or a database that cannot be reached, PipelineError for a later release's.
@@ -89,10 +90,11 @@ def open_reading(url: str) -> Store:
     try:
         with store_errors(where), engine.begin() as connection:
             revision = _revision(connection)
+            served = _serves(connection)
     except BaseException:
         engine.dispose()
         raise
-    if revision != REVISION:
+    if revision != REVISION and not served:
         engine.dispose()
         raise ConfigError(
             f"the database has the schema {revision}" if revision else "the database has no tables of ort-mobile",
@@ -211,10 +213,13 @@ def _prepare(engine: Engine, where: str) -> None:
     """Bring the tables to this release's form, in one transaction; another process may do the same at this moment."""
     with engine.begin() as connection:
         revision = _revision(connection)
-    if revision == REVISION:
-        return
-    from pipeline.campaign.store.migrations import revisions, upgrade
+        if revision == REVISION:
+            return
+        from pipeline.campaign.store.migrations import upgrade
 
+        # A later release's: most users could not lock its tables, and nobody need
+        if _is_later(revision, where, served=_serves(connection)):
+            return
     try:
         with engine.execution_options(writes=True).begin() as connection:
             # What one process finds must stay true until it has upgraded; who may only read cannot hold such a lock. In
@@ -225,14 +230,7 @@ def _prepare(engine: Engine, where: str) -> None:
             if connection.dialect.name == "postgresql" and sa.inspect(connection).has_table("alembic_version"):
                 connection.execute(sa.text("LOCK TABLE alembic_version IN EXCLUSIVE MODE"))
             locked = _revision(connection)
-            if locked not in (None, *revisions()):
-                raise PipelineError(
-                    f"the database has the schema {locked}, which this release of ort-mobile does not know",
-                    where=where,
-                    why=f"this release reads and writes {REVISION}",
-                    remedy="update ort-mobile, or use another database: those of before 1.0 are not read",
-                )
-            if locked != REVISION:
+            if locked != REVISION and not _is_later(locked, where, served=_serves(connection)):
                 upgrade(connection)
     except (sa.exc.IntegrityError, sa.exc.ProgrammingError) as error:
         with engine.begin() as connection:
@@ -246,6 +244,33 @@ def _prepare(engine: Engine, where: str) -> None:
                 remedy="run `ort-mobile lab status` of this release as the owner of the tables, then roles.sql again",
             ) from error  # fmt: skip
         raise
+
+
+def _is_later(revision: str | None, where: str, *, served: bool) -> bool:
+    """Whether a schema is none that this release upgrades, but `served` it is; raises PipelineError where it is not."""
+    from pipeline.campaign.store.migrations import revisions
+
+    if revision in (None, *revisions()):
+        return False
+    if served:
+        return True
+    raise PipelineError(
+        f"the database has the schema {revision}, which this release of ort-mobile does not know",
+        where=where,
+        why=f"this release reads and writes {REVISION}",
+        remedy="update ort-mobile, or use another database: those of before 1.0 are not read",
+    )
+
+
+def _serves(connection: Connection) -> bool:
+    """Whether a lab's database of another release says that the statements of this one go on working."""
+    if connection.dialect.name != "postgresql":
+        return False
+    if connection.scalar(sa.text("SELECT to_regprocedure('lab_serves()')")) is None:
+        return False
+    # What a later migration left as it was says nothing of that migration
+    query = "SELECT :own = ANY (lab_serves()) AND bool_and(version_num = ANY (lab_serves())) FROM alembic_version"
+    return bool(connection.scalar(sa.text(query), {"own": REVISION}))
 
 
 def _revision(connection: Connection) -> str | None:

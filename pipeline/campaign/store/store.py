@@ -14,10 +14,11 @@ from sqlalchemy.engine import Connection, Engine
 
 from device_runner.device import DeviceFacts
 from device_runner.files import decode_json, visible
-from device_runner.result import RunResult, Status
+from device_runner.result import Mark, RunResult, Status
 from device_runner.spec import RunSpec
 from pipeline.campaign.record import CampaignRecord, JobRecord, Prediction, RunRecord
 from pipeline.campaign.store.tables import (
+    IN_DOUBT,
     PATIENCE_SECONDS,
     REPEATED,
     Row,
@@ -282,7 +283,7 @@ class Store:
         self, campaign: str, number: int | None = None, *, check_pages: bool = True
     ) -> Sequence[Mapping[Any, Any]]:
         query = (
-            sa.select(runs, latencies.c.samples, RAW_LATENCIES)
+            sa.select(runs, latencies.c.samples, RAW_LATENCIES, IN_DOUBT)
             .join_from(runs, latencies, isouter=True)
             .where(*_of(campaign, None))
             .order_by(runs.c.id)
@@ -378,7 +379,9 @@ class Store:
         """The run of a row, without its latencies."""
         name = _name_of_run(row)
         self._check("runs", name, row)
-        prediction = row["prediction"]
+        prediction, result = row["prediction"], self._decode(row["result"], RunResult, name)
+        if row["in_doubt"]:  # said of the device later, and no part of what was measured
+            result = msgspec.structs.replace(result, marks=(*result.marks, Mark.QUARANTINED))
         return RunRecord(
             campaign=row["campaign_id"],
             planned=row["planned"],
@@ -386,7 +389,7 @@ class Store:
             model=row["model"],
             variant=row["variant"],
             spec=self._decode(row["spec"], RunSpec, name),
-            result=self._decode(row["result"], RunResult, name),
+            result=result,
             checks=self._decode(row["checks"], tuple[OutputCheck, ...], name),
             prediction=None if prediction is None else self._decode(prediction, Prediction, name),
         )

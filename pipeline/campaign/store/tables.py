@@ -120,6 +120,33 @@ latencies = sa.Table(
     sa.Column("nanoseconds", sa.LargeBinary, nullable=False),
 )
 
+quarantines = sa.Table(
+    "lab_quarantines",
+    metadata,
+    sa.Column("id", KEY, sa.Identity(always=True), primary_key=True),
+    sa.Column("device", sa.String(256), nullable=False, index=True),
+    sa.Column("host", sa.String(256), nullable=False, server_default=""),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("placed", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("after_run", sa.BigInteger, nullable=False),
+    sa.Column("last_run", sa.BigInteger),
+    sa.Column("released", sa.DateTime(timezone=True)),
+    sa.Column("released_by", sa.String(64), nullable=False, server_default=""),
+    sa.Column("sound", sa.Boolean, nullable=False, server_default=sa.false()),
+)
+"""Devices that a lab took out. Their runs with keys above `after_run`, of the last good check, up to `last_run`, of the
+release (None before it), are in doubt, unless the operator found the device `sound`."""
+
+IN_DOUBT = sa.exists(
+    sa.select(quarantines.c.id).where(
+        quarantines.c.device == runs.c.device,
+        runs.c.id > quarantines.c.after_run,
+        sa.or_(quarantines.c.last_run.is_(None), runs.c.id <= quarantines.c.last_run),
+        sa.not_(quarantines.c.sound),
+    )
+).label("in_doubt")
+"""Whether a run is of a device in quarantine, since its last good check."""
+
 
 DIGEST_BYTES = 16
 

@@ -28,7 +28,7 @@ from pipeline.campaign.plan import planned_id
 from pipeline.campaign.store import Store, StoreError, open_store
 from pipeline.core.errors import ConfigError
 from pipeline.core.groups import few, grouped
-from pipeline.features.lab import campaigns, hooks, notices, queue
+from pipeline.features.lab import campaigns, checks, health, hooks, notices, queue
 from pipeline.features.lab.fence import Fence
 from pipeline.job.bench import opened
 from pipeline.job.run import fresh_plan, to_confirm
@@ -430,15 +430,11 @@ def _measured(agent: Agent, fence: Fence, name: str) -> str | None:
     """Run what is left of a job; why it was left before the end, or "". None where this host may not measure it."""
     session, job = fence.session, fence.job
     try:
-        with agent.fetching:  # once for all devices of this host
-            if job.campaign_id not in agent.carried:
-                campaign = agent.store.campaign(job.campaign_id)
-                agent.carried[job.campaign_id] = campaigns.fetched(agent.store, campaign, ended=fence)
-            carried = agent.carried[job.campaign_id]
+        carried = _carried(agent, fence, job.campaign_id)
+        golden = session.ask(checks.golden_of)
+        checked_with = _carried(agent, fence, golden) if golden else None
         if refusal := campaigns.other_versions(carried.record):
-            agent.refused[job.campaign_id] = f"{job.campaign_id} is refused: {refusal}"
-            log.warning("%s", agent.refused[job.campaign_id])
-            queue.change_job(session, job, queue.WAITING, f"{agent.host} is refused: {refusal}")
+            _refuse(agent, fence, refusal)
             return None
         queue.change_job(session, job, queue.RUNNING, job.reason)
         agent.say(f"{job.campaign_id}: {job.device}: begins{' fresh rounds' if job.stage == queue.FRESH else ''}")
@@ -447,13 +443,21 @@ def _measured(agent: Agent, fence: Fence, name: str) -> str | None:
             device.name = job.device  # as results of all hosts call it
             facts = msgspec.structs.replace(now, name=job.device, host=agent.host)
             planned = campaigns.planned_here(carried, facts)
+            if refusal := campaigns.other_plan(carried.record, facts, planned):
+                _refuse(agent, fence, refusal)
+                return None
             plan = replace(campaigns.plan_here(carried, planned, facts), host=agent.host, fence=fence)
             if job.stage == queue.FRESH:
                 again = queue.again_of(agent.store, job)
                 plan = fresh_plan(plan, [run for run in plan.planned_runs if planned_id(run) in again], agent.store)
             else:
                 plan = with_looks(plan, planned, agent.store)
-            return measure(plan, {job.device: device}, agent.store, work).get(job.device, "")
+            examiner = checked_with and health.Examiner(session, checked_with, device, facts, agent.stop)
+            reason = examiner.examine("before") if examiner else ""
+            if not reason:
+                reason = measure(plan, {job.device: device}, agent.store, work).get(job.device, "")
+                reason = reason or (examiner.examine("after") if examiner else "")
+            return reason
     except queue.SessionLost:
         raise
     except (RunnerError, OSError) as error:
@@ -461,6 +465,22 @@ def _measured(agent: Agent, fence: Fence, name: str) -> str | None:
     except Exception as error:  # a device that is left unsaid would be taken again for ever
         log.debug("%s", job.device, exc_info=True)
         return f"internal error: {type(error).__name__}: {error}"
+
+
+def _refuse(agent: Agent, fence: Fence, refusal: str) -> None:
+    """Leave a campaign to hosts that can measure it."""
+    job = fence.job
+    agent.refused[job.campaign_id] = f"{job.campaign_id} is refused: {refusal}"
+    log.warning("%s", agent.refused[job.campaign_id])
+    queue.change_job(fence.session, job, queue.WAITING, f"{agent.host} is refused: {refusal}")
+
+
+def _carried(agent: Agent, fence: Fence, campaign: str) -> campaigns.Carried:
+    """A campaign with its files here, fetched once for all devices of this host."""
+    with agent.fetching:
+        if campaign not in agent.carried:
+            agent.carried[campaign] = campaigns.fetched(agent.store, agent.store.campaign(campaign), ended=fence)
+        return agent.carried[campaign]
 
 
 def _say_ended(agent: Agent, fence: Fence, reason: str | None) -> None:

@@ -4,6 +4,7 @@ What a host runs of a campaign that it was handed as data are the same functions
 """
 
 import hashlib
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -31,13 +32,15 @@ from pipeline.core.files import ARTIFACTS, REFERENCES, safe_name
 from pipeline.core.groups import counted, few
 from pipeline.core.progress import NoProgress, Progress, StageLog, duration_text
 from pipeline.core.variant import Artifact
-from pipeline.features.lab import queue
+from pipeline.features.lab import checks, queue
 from pipeline.features.lab.progress import RunsLeft, progress_by_device
 from pipeline.job.assemble import Assembled, close_job
 from pipeline.job.bench import libraries_by_device, versions
 from pipeline.job.prepare import oldest_release, predict
 from pipeline.job.run import JobOptions, campaign_plan, prepared_job
 from pipeline.job.stored import keep_campaign, locked
+
+log = logging.getLogger(__name__)
 
 LIBRARIES = "libraries"
 """The folder of libraries that targets name by a path, each by the digest of that path."""
@@ -46,8 +49,11 @@ CUSTOM_OPS, PLUGINS = "custom_ops", "plugins"
 """A host's folders of libraries by their own names: of custom operators each in one of its own, as a process loads the
 first of a name, and of a plugin all in one, as its library loads the others beside it."""
 
-COMPARED = ("ort-mobile", "onnxruntime", "probe")
+COMPARED = ("onnxruntime", "probe")
 """Programs that must be of the same version on every host of a campaign: others would measure something else."""
+
+NEEDS = "v0002"
+"""The schema of the earliest agents that measure what this release submits: later where a host must know more of it."""
 
 
 @cache
@@ -63,6 +69,16 @@ def other_versions(record: JobRecord) -> str:
     pairs = {name: (versions.get(name), record.versions.get(name)) for name in COMPARED}
     other = [f"{name} {at_host}, the campaign {there}" for name, (at_host, there) in pairs.items() if at_host != there]
     return f"this host has {'; '.join(other)}" if other else ""
+
+
+def other_plan(record: JobRecord, facts: DeviceFacts, planned_runs: Iterable[PlannedRun]) -> str:
+    """Why this host may not measure a device of a campaign, or "": another release may plan other runs."""
+    made = record.versions.get("ort-mobile", "?")
+    if made == lab_versions()["ort-mobile"]:
+        return ""
+    wanted = {run.id for run in record.planned if run.device == facts.name}
+    lacking = len(wanted - {planned_id(run) for run in planned_runs})
+    return f"ort-mobile {made} planned {len(wanted)} runs of it, of which {lacking} are unknown here" if lacking else ""
 
 
 def carried_files(
@@ -308,6 +324,16 @@ def submit(
         queue.refuse_other_database(store.engine)
         names, lost = options.devices or config.devices, queue.lost_devices(store)
         facts = chosen_devices(names, queue.attached_devices(store), lost)
+        held = {name: row["reason"] for name, row in checks.in_quarantine(store).items() if name in facts}
+        for name, reason in held.items():
+            log.warning("%s: left out, in quarantine: %s", name, reason)
+        facts = {name: device for name, device in facts.items() if name not in held}
+        if not facts:
+            raise MissingError(
+                "every device that is meant is in quarantine", where=", ".join(held),
+                why="; ".join(dict.fromkeys(held.values())),
+                remedy="`ort-mobile lab release DEVICE` gives one back, once it was looked at",
+            )  # fmt: skip
     with prepared_job(config, replace(options, convert_only=True), progress) as (job, _):
         measurable = [a for prepared in job.prepared for a in prepared.artifacts if a.source in prepared.references]
         legal, skipped = plan_runs(job.config.runs, measurable, list(facts.values()), known_denied(), job.contexts)
@@ -319,12 +345,39 @@ def submit(
         carried = carried_files(job.folder, measurable, references, job.config, campaign.job().contexts)
         files = queue.keep_files(job.store, carried)
         allowed = most_runs(campaign.job(), facts)
-        queue.submit_jobs(job.store, campaign.id, allowed, files, priority=priority, address=notify)
+        queue.submit_jobs(job.store, campaign.id, allowed, files, priority=priority, address=notify, needs=NEEDS)
     return {
         "campaign": campaign.id, "priority": priority, "devices": tuple(facts),
         "runs": len(planned) * config.measure.timed_rounds, "files": len(files),
         "bytes": sum(file.size_bytes for file in files),
     }  # fmt: skip
+
+
+def store_golden(store: Store, url: str, config: Config, options: JobOptions, progress: Progress) -> str:
+    """Store a config's model with its files, and check devices with it; the id of its campaign, which has no devices.
+
+    Raises ConfigError for another number of models than one, PipelineError where nothing of it can be run.
+    """
+    queue.refuse_other_database(store.engine)
+    where = "[[models]]"
+    if len(config.models) != 1:
+        raise ConfigError(
+            f"the config of a golden model has {len(config.models)} models", where=where,
+            why="a check is one small model", remedy="name one",
+        )  # fmt: skip
+    config = msgspec.structs.replace(config, output=msgspec.structs.replace(config.output, database=url))
+    with prepared_job(config, replace(options, convert_only=True), progress) as (job, _):
+        measurable = [a for prepared in job.prepared for a in prepared.artifacts if a.source in prepared.references]
+        if not measurable:
+            errors = (error for prepared in job.prepared for error in prepared.errors)
+            raise next(errors, None) or ConfigError(
+                "the golden model has no outputs to compare with", where=where, remedy="name another model"
+            )
+        campaign = job.enter({}, [], [], versions=lab_versions())
+        record = campaign.job()
+        files = carried_files(job.folder, measurable, record.references, job.config, record.contexts)
+        checks.set_golden(store, campaign.id, queue.keep_files(store, files))
+    return campaign.id
 
 
 MOST_AGAIN, SPARE_RUNS = 3, 30
@@ -424,6 +477,7 @@ def state_of(store: Store, campaign: str | None = None) -> dict[str, Any]:
             job["note"] = f"lost: at {device.host} until {device.since}, {duration_text(device.seconds)} ago"
     return {
         "version": 1, "hosts": hosts, "devices": devices, "campaigns": campaigns,
+        "golden": store.read(checks.golden_of), "quarantine": checks.in_quarantine(store),
         "lost": [
             {"name": name, "host": device.host, "since": device.since, "seconds": device.seconds}
             for name, device in lost.items()
@@ -479,6 +533,9 @@ def _lines(state: dict[str, Any]) -> Iterator[str]:
         yield f"lost: {device['name']}, at {device['host']} {when}"
     if len(lost) > MOST_REASONS:
         yield f"lost: {len(lost) - MOST_REASONS} more: --json - lists all"
+    for device, row in state.get("quarantine", {}).items():
+        yield f"in quarantine: {device}, since {row['since'][:16].replace('T', ' ')}, by {row['host']}: {row['reason']}"
+        yield f"  once it was looked at: ort-mobile lab release {device}"
     for campaign in state["campaigns"]:
         states = ", ".join(f"{number} {state}" for state, number in campaign["devices"].items())
         first = f" (priority {campaign['priority']})" if campaign["priority"] else ""

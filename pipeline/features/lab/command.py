@@ -238,6 +238,58 @@ def cancel_command(campaign: str, database: str | None) -> None:
         click.echo(visible(f"{record.id}: {done if count else 'nothing was left to cancel'}"))
 
 
+@lab.command("golden")
+@click.argument("config", type=click.Path(path_type=Path), required=False)
+@click.option("--off", is_flag=True, help="Check devices with nothing from now on.")
+@database_option
+@output_option
+def golden_command(config: Path | None, off: bool, database: str | None, output: Path | None) -> None:
+    """Check the devices of a lab with the model of CONFIG, before and after each batch of runs.
+
+    A device that drifts, fails or gives other outputs is quarantined: build_configs/lab/golden.toml has a small model.
+    For who has the role ort_mobile_operator, or owns the database.
+    """
+    from pipeline.campaign.store import open_store
+    from pipeline.config import read_config
+    from pipeline.core.errors import ConfigError
+    from pipeline.features.lab.campaigns import store_golden
+    from pipeline.features.lab.checks import set_golden
+    from pipeline.job.run import JobOptions
+
+    if off == bool(config):
+        raise ConfigError(
+            "name the config of a golden model, or --off", where="lab golden", why="it is one of both",
+            remedy="ort-mobile lab golden build_configs/lab/golden.toml",
+        )  # fmt: skip
+    url = _database(database)
+    with open_store(url) as store:
+        if config:
+            settings = read_config(config, existing=True)
+            campaign = store_golden(store, url, settings, JobOptions(output=output), progress())
+            click.echo(f"{campaign}: devices are checked with it")
+        else:
+            set_golden(store, "")
+            click.echo("devices are checked with nothing")
+
+
+@lab.command("release")
+@click.argument("device")
+@click.option("--sound", is_flag=True, help="The device was sound: what it measured counts after all.")
+@database_option
+def release_command(device: str, sound: bool, database: str | None) -> None:
+    """Give DEVICE, which is in quarantine, back to the lab.
+
+    Without --sound its checks begin anew, as of a device that was repaired, and what it measured stays in doubt.
+    """
+    from pipeline.campaign.store import open_store
+    from pipeline.features.lab.checks import release
+
+    with open_store(_database(database)) as store:
+        release(store, device, sound=sound)
+        what = "what it measured counts" if sound else "what it measured since its last good check stays in doubt"
+        click.echo(visible(f"{device}: given back to the lab; {what}"))
+
+
 @lab.command("close")
 @click.argument("campaign", required=False)
 @database_option

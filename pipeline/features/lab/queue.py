@@ -408,10 +408,12 @@ def submit_jobs(
     *,
     priority: int = 0,
     address: str = "",
+    needs: str = "",
 ) -> None:
     """Enter a job for each device with what it may store, and the campaign's files, all in one transaction.
 
-    `address` is the URL that is told of the campaign's end. Raises StoreError where files were removed since they were
+    `address` is the URL that is told of the campaign's end, `needs` the schema of the earliest agents that measure it,
+    "" for any. Raises StoreError where files were removed since they were
     stored.
     """
     query = sa.select(sa.func.lab_submit(
@@ -419,7 +421,14 @@ def submit_jobs(
         sa.literal([one.bytes for one in allowed.values()], sa.ARRAY(sa.BigInteger)),
         sa.literal(msgspec.to_builtins(files_kept), JSONB), priority, address,
     ))  # fmt: skip
-    if not store.write(lambda connection: connection.scalar(query)):
+
+    def work(connection: Connection) -> bool:
+        entered = bool(connection.scalar(query))
+        if entered and needs:
+            connection.execute(sa.select(sa.func.lab_needs(campaign, needs)))
+        return entered
+
+    if not store.write(work):
         raise StoreError(
             "files of the campaign are gone", where=store.where, remedy="submit it again",
             why="they were of a campaign that ended long ago, or the database was away meanwhile",

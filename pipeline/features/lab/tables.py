@@ -2,7 +2,7 @@
 
 import sqlalchemy as sa
 
-from pipeline.campaign.store.tables import metadata
+from pipeline.campaign.store.tables import KEY, metadata
 
 hosts = sa.Table(
     "lab_hosts",
@@ -13,8 +13,10 @@ hosts = sa.Table(
     sa.Column("note", sa.Text, nullable=False, server_default=""),
     sa.Column("login", sa.String(64), nullable=False, server_default=""),
     sa.Column("session", sa.String(64), nullable=False, server_default=""),
+    sa.Column("schema", sa.String(32), nullable=False, server_default="v0002"),
 )
-"""`login` is the user of the database that the host's name belongs to, `session` its agent at work, "" for none."""
+"""`login` is the user of the database that the host's name belongs to, `session` its agent at work, "" for none,
+`schema` the one that the agent was made for."""
 
 leases = sa.Table(
     "lab_leases",
@@ -54,6 +56,7 @@ jobs = sa.Table(
     sa.Column("runs_left", sa.Integer, nullable=False, server_default="0"),
     sa.Column("bytes_left", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("priority", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("needs", sa.String(32), nullable=False, server_default="v0002"),
     sa.Index("ix_lab_jobs_device", "device", "state"),
 )
 """One device of one campaign, with all its rounds: leased as a whole, so that its runs stay interleaved. `reason` says
@@ -118,4 +121,34 @@ notices = sa.Table(
 """Who is told of a campaign's end: `url` is the one that was submitted, `program` that of a host. No role reads them,
 since an address may have a secret in it."""
 
-TABLES = (hosts, attached, leases, jobs, files, blobs, times, lost, notices)
+goldens = sa.Table(
+    "lab_golden",
+    metadata,
+    sa.Column("campaign_id", sa.String(128), sa.ForeignKey("campaigns.id"), primary_key=True),
+    sa.Column("since", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("ended", sa.DateTime(timezone=True)),
+    sa.Column("login", sa.String(64), nullable=False),
+    sa.Column("after_run", sa.BigInteger, nullable=False),
+)
+"""Campaigns that devices were checked with, the present one without an end; `after_run` was the newest run then."""
+
+checks = sa.Table(
+    "lab_checks",
+    metadata,
+    sa.Column("id", KEY, sa.Identity(always=True), primary_key=True),
+    sa.Column("device", sa.String(256), nullable=False, index=True),
+    sa.Column("host", sa.String(256), nullable=False),
+    sa.Column("at", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("golden", sa.String(128), nullable=False),
+    sa.Column("moment", sa.String(16), nullable=False),
+    sa.Column("setting", sa.Text, nullable=False),
+    sa.Column("value_ns", sa.BigInteger),
+    sa.Column("good", sa.Boolean, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False, server_default=""),
+    sa.Column("note", sa.Text, nullable=False, server_default="{}"),
+    sa.Column("last_run", sa.BigInteger, nullable=False),
+)
+"""Checks of devices. `setting` is what a value depends on besides: the phone's build, libonnxruntime, the probe; `note`
+is what else is known of it, as JSON, `last_run` the newest run of the lab at that time."""
+
+TABLES = (hosts, attached, leases, jobs, files, blobs, times, lost, notices, goldens, checks)

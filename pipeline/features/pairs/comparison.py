@@ -234,6 +234,10 @@ def _facts(report: CampaignReport, row: Row) -> Facts:
     return {**facts, MADE_WITH: makers} if makers else facts
 
 
+UNCOMPARED = {Doubt.NOT_A_PHONE: "not a phone's", Doubt.QUARANTINED: "of a device that a lab took out"}
+"""Doubts for which no ratio is given, and what times with them are."""
+
+
 def _compared(
     a: Row, b: Row, changed: tuple[ChangedFact, ...], rule: DecisionRule, confidence: float, *, same_campaign: bool
 ) -> ComparedRun:
@@ -245,8 +249,8 @@ def _compared(
     for side, row in (("A", a), ("B", b)):
         if row.status is not Status.OK:
             notes.append(f"{row.status.value} in {side}")
-        elif any(caution.doubt is Doubt.NOT_A_PHONE for caution in row.cautions):
-            notes.append(f"times of {side} are not a phone's")
+        elif doubts := {caution.doubt for caution in row.cautions} & UNCOMPARED.keys():
+            notes.append(f"times of {side} are {UNCOMPARED[min(doubts)]}")
     if rounds < FEWEST:
         notes.append(f"{rounds} rounds: at least {FEWEST} of each side make an interval")
     compared = ComparedRun(

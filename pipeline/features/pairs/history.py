@@ -14,9 +14,10 @@ from xml.sax.saxutils import escape
 
 import msgspec
 
-from device_runner.result import Status
+from device_runner.result import Mark, Status
 from pipeline.campaign.plan import ENVIRONMENT, NOT_KNOWN, ChangedFact, changes, facts_of_place, facts_of_run
 from pipeline.campaign.statistics.groups import RunGroup, comparable
+from pipeline.campaign.statistics.level import level_of
 from pipeline.config import MeasureMode
 from pipeline.core.errors import ConfigError
 from pipeline.core.groups import grouped
@@ -102,9 +103,8 @@ Usual = tuple[float, float]
 
 def usual(values: Sequence[float]) -> Usual:
     """The median, and the limit: 3 median absolute deviations over it, at least 2 %."""
-    median = statistics.median(values)
-    deviation = statistics.median(abs(value - median) for value in values)
-    return median, median + max(DEVIATIONS * deviation, LEAST_RISE * median)
+    level = level_of(values, DEVIATIONS, LEAST_RISE)
+    return level.median, level.median + level.reach
 
 
 def rise(values: Sequence[float]) -> Usual | None:
@@ -245,7 +245,8 @@ def _measured(
             failures = (run.result.failure for run, _ in runs)
             yield key, next((failure.message for failure in failures if failure), "no round of it was run")
         elif not comparable(RunGroup(key="", latencies_ns={}, marks=marks)):
-            yield key, "its times are not a phone's"
+            in_doubt = Mark.QUARANTINED in marks
+            yield key, "a lab took the device out" if in_doubt else "its times are not a phone's"
         else:
             middle = statistics.median(medians_ns)
             place = facts_of_place(planned.device, devices.get(planned.device), record.host)

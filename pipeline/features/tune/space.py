@@ -416,6 +416,8 @@ def failure_of(run: RunRecord, goals: Iterable[Goal]) -> str:
         return "a software GPU computed: its times and memory are no GPU's"
     if {Mark.NOT_A_PHONE, Mark.SIMULATED} & set(result.marks) and TIMED & set(goals):
         return "its times are not a phone's"
+    if Mark.QUARANTINED in result.marks:
+        return "the lab took the device out: what it measured is in doubt"
     return "" if result.latencies_ns else "it timed nothing"
 
 

@@ -1,7 +1,10 @@
 """A lab in one process: agents as threads, devices that only sleep and are seen by all of them, a journal of starts."""
 
 import hashlib
+import itertools
+import json
 import os
+import secrets
 import threading
 import time
 from collections import Counter
@@ -10,9 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import sqlalchemy as sa
 
 from device_runner.device import DeviceFacts, Waiting, identity, no_waiting
+from device_runner.result import Failure, FailureKind, RunResult, Status, utc_now, without_measurement
+from device_runner.spec import ElementType, RunSpec, TensorFile
 from pipeline.campaign.plan import in_modes, plan_runs, recorded
 from pipeline.campaign.record import CampaignRecord, Host, JobRecord, ModelFacts
 from pipeline.campaign.store import Store
@@ -22,17 +28,24 @@ from pipeline.config import Config, MeasureConfig, ModelConfig, OutputConfig, Ru
 from pipeline.core.variant import Artifact, Level, Variant
 from pipeline.features.lab.agent import work
 from pipeline.features.lab.campaigns import lab_versions, most_runs
-from pipeline.features.lab.queue import (
-    LabSession,
-    jobs_of,
-    keep_files,
-    submit_jobs,
-)
+from pipeline.features.lab.checks import set_golden
+from pipeline.features.lab.queue import LabSession, jobs_of, keep_files, submit_jobs
 from pipeline.features.lab.tables import hosts
 from tests.scripted_devices import ScriptedDevice, latencies_of
 
 FILE = b"what an artifact would be" * 100_000
 """Of more than one part."""
+
+GOLDEN_FILE = "golden.ort"
+
+NOISE: dict[str, list[int]] = {
+    name: [min(pair) for pair in itertools.pairwise(values)]
+    for name, values in json.loads(Path(__file__).with_name("noise.json").read_text())["values_ns"].items()
+}
+"""Values of groups of six processes, by model: the file has those of three, and says how they were recorded."""
+
+RECORDED = [value for value in NOISE["conv"] if value < 1.42e6]
+"""Of these the ones that no other work slowed."""
 
 SCHEME, SECONDS, JOURNAL = "rig", "RIG_SECONDS", "RIG_JOURNAL"
 
@@ -40,7 +53,7 @@ SCHEME, SECONDS, JOURNAL = "rig", "RIG_SECONDS", "RIG_JOURNAL"
 def open_rig(rest: str, _waiting: Waiting = no_waiting) -> ScriptedDevice:
     """The device `rig:REST`."""
     journal = os.environ.get(JOURNAL)
-    return ScriptedDevice(
+    return (GoldenRig if HEALTH in os.environ else ScriptedDevice)(
         f"{SCHEME}:{rest}", seconds=float(os.environ.get(SECONDS, "0.05")), journal=Path(journal) if journal else None
     )
 
@@ -180,3 +193,63 @@ def faults(store: Store, campaign: CampaignRecord, rounds: int) -> Faults:
 def check_stored(store: Store, campaign: CampaignRecord, rounds: int) -> None:
     """Every planned run of every round is stored, once, with the numbers of its own device."""
     assert faults(store, campaign, rounds) == Faults(missing=0, twice=0, wrong_device=0)
+
+
+HEALTH = "RIG_HEALTH"
+"""Environment variable: a JSON file of what is wrong with rigs when they run the golden model, by their names."""
+
+SCORES = np.array([[0.25, -1.5, 3.0]], np.float32)
+
+
+class GoldenRig(ScriptedDevice):
+    """A rig that computes the golden model's outputs and takes as long as a real computer did, one group after another.
+
+    The file of HEALTH has for each rig `factor` (of its times), `wrong` (outputs) and `fails` (a kind of failure).
+    """
+
+    def run(self, spec: RunSpec) -> RunResult:
+        if not spec.model.endswith(GOLDEN_FILE):
+            return super().run(spec)
+        path = Path(os.environ[HEALTH])
+        ill = json.loads(path.read_text()).get(self.name.partition("@")[0], {})
+        self._count(spec.id)
+        if "fails" in ill:
+            failure = Failure(kind=FailureKind(ill["fails"]), message="as scripted", cause="it is broken")
+            return without_measurement(spec, self.name, failure)
+        number = int.from_bytes(secrets.token_bytes(4)) % len(RECORDED)
+        latencies_ns = (int(RECORDED[number] * ill.get("factor", 1.0)),) * 20
+        outputs: tuple[TensorFile, ...] = ()
+        if spec.outputs_folder:
+            file = Path(spec.outputs_folder) / "scores.raw"
+            file.write_bytes((SCORES * (2 if ill.get("wrong") else 1)).tobytes())
+            outputs = (TensorFile(name="scores", dtype=ElementType.FLOAT32, shape=SCORES.shape, file=str(file)),)
+        return RunResult(
+            spec_id=spec.id, device=self.name, status=Status.OK, latencies_ns=latencies_ns, started_at=utc_now(),
+            outputs=outputs,
+        )  # fmt: skip
+
+    def _count(self, name: str) -> None:
+        with Path(f"{os.environ[HEALTH]}.journal").open("a") as file:
+            file.write(f"{self.name} {name}\n")
+
+
+def golden_stored(store: Store, folder: Path, name: str = "golden") -> str:
+    """A golden model in the database, as `lab golden` stores one, for rigs of HEALTH."""
+    folder.mkdir(exist_ok=True)
+    (folder / "scores.raw").write_bytes(SCORES.tobytes())
+    (folder / GOLDEN_FILE).write_bytes(b"golden")
+    scores = TensorFile(name="scores", dtype=ElementType.FLOAT32, shape=SCORES.shape, file=str(folder / "scores.raw"))
+    config = Config(
+        name="golden", models=(ModelConfig(path="g.onnx"),), runs=(RunConfig(threads=1),),
+        measure=MeasureConfig(rounds=1, min_runs=20, min_seconds=0.001),
+    )  # fmt: skip
+    record = JobRecord(
+        config=config, host=Host(), versions=lab_versions(), models=(ModelFacts(name="m", file="m.onnx"),), planned=(),
+        skipped=(), failures=(), warnings=(), checks={},
+        references={"m": Reference(inputs=(), outputs=(scores,), precision=OutputPrecision.FLOAT32)},
+    )  # fmt: skip
+    campaign = CampaignRecord(id=name, name="golden", created_at="2026-01-01T00:00:00.000Z", document=record)
+    store.start(campaign, (), [made(Level.BASIC, GOLDEN_FILE)])
+    paths = {f"artifacts/{GOLDEN_FILE}": folder / GOLDEN_FILE, "reference/m/scores.raw": folder / "scores.raw"}
+    set_golden(store, name, keep_files(store, paths))
+    return name

@@ -62,12 +62,29 @@ COMMON = {
     "UPDATE lab_blobs SET content = 'x'": "permission denied",
     "DELETE FROM lab_blobs": "permission denied",
     "DO $$ BEGIN LOCK TABLE lab_blobs IN EXCLUSIVE MODE; END $$": "permission denied",
+    "INSERT INTO lab_quarantines (device, reason, placed, after_run) VALUES ('rig:0', 'x', now(), 0)":
+        "permission denied",
+    "UPDATE lab_quarantines SET sound = true": "permission denied",
+    "INSERT INTO lab_checks (device, host, at, golden, moment, setting, good, last_run) VALUES ('rig:0', 'h1', now(), "
+    "'', 'before', '', true, 0)": "permission denied",
+    "DELETE FROM lab_checks": "permission denied",
+    "UPDATE lab_golden SET campaign_id = 'c1'": "permission denied",
+    "UPDATE lab_jobs SET needs = 'v9999'": "permission denied",
+    "SELECT lab_lease_of('h1', 'key of h1', 'rig:0')": "permission denied",
+    "SELECT lab_set_golden('c1', '[]')": "permission denied",
+    "SELECT lab_release('rig:0', true)": "permission denied",
     "SET SESSION AUTHORIZATION tester": "permission denied",
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'tester'": "",
 }  # fmt: skip
 """Statements to what PostgreSQL says."""
 
 AGENT = {
+    "SELECT lab_quarantine('h1', 'key of h1', 'rig:0', 'x')": "the host h1 is not of this session",
+    "SELECT lab_checked('h1', 'key of h1', 'rig:0', 'c1', 'before', '', 1, true, '', '{}')":
+        "the host h1 is not of this session",
+    "SELECT lab_quarantine('evil', 'k', 'rig:0', 'x')": "the host evil has no lease of rig:0",
+    "SELECT lab_checked('evil', 'k', 'rig:0', 'c1', 'before', '', 1, true, '', '{}')": "no lease of rig:0",
+    "SELECT lab_needs('c1', 'v9999')": "permission denied",
     "SELECT lab_submit('c1', '{}', '{}', '{}', '{}')": "permission denied",
     "SELECT lab_put('x')": "permission denied",
     "DELETE FROM runs": "permission denied",
@@ -101,6 +118,8 @@ def submitting(name: str, size_bytes: int = 0) -> str:
 
 
 SUBMITTER = {
+    "SELECT lab_quarantine('h1', 'key of h1', 'rig:0', 'x')": "permission denied",
+    "SELECT lab_checked('h1', 'key of h1', 'rig:0', 'c1', 'before', '', 1, true, '', '{}')": "permission denied",
     "INSERT INTO runs (campaign_id) VALUES ('c1')": "permission denied",
     f"SELECT lab_begin('evil', 'k', '{REVISION}')": "permission denied",
     "SELECT lab_take('h1', 'key of h1', 'rig:0')": "permission denied",
@@ -127,6 +146,9 @@ SUBMITTER = {
 }  # fmt: skip
 
 READER = {
+    "SELECT lab_quarantine('h1', 'key of h1', 'rig:0', 'x')": "permission denied",
+    "SELECT lab_checked('h1', 'key of h1', 'rig:0', 'c1', 'before', '', 1, true, '', '{}')": "permission denied",
+    "SELECT lab_needs('c1', 'v9999')": "permission denied",
     "SELECT content FROM lab_blobs": "permission denied",
     "INSERT INTO runs (campaign_id) VALUES ('c1')": "permission denied",
     "INSERT INTO campaigns (id, name, created_at, document) VALUES ('c9', '', '', '')": "permission denied",

@@ -85,12 +85,17 @@ ATTACKS = {
 }
 
 HARMLESS = {
+    "reader": ("SELECT lab_serves()",),
     "agent": (
+        "SELECT lab_serves()",
         "SELECT lab_repeat(array_agg(id)) FROM runs", "SELECT lab_may_add('c1', 'rig:0', 'h1')",
         "SELECT lab_next('evil', 'k', 'rig:0', '{}')", "SELECT lab_turn('evil', 'k', 'c1', 'rig:0', '{}', true)",
         "SELECT lab_noticed('evil', 'k', 'c1', 'http', '')", "SELECT lab_take('evil', 'k', 'rig:0')",
     ),
-    "submitter": ("SELECT lab_next_sequence()", "SELECT lab_remove_old_files()"),
+    "submitter": (
+        "SELECT lab_next_sequence()", "SELECT lab_remove_old_files()", "SELECT lab_needs('c1', 'v9999')",
+        "SELECT lab_serves()",
+    ),
 }  # fmt: skip
 """Calls that may go well, and change nothing of what others have."""
 
