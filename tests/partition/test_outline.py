@@ -89,7 +89,8 @@ def ranks() -> onnx.ModelProto:
     for kind in kinds * 3:
         names.append(f"v{len(names)}" + "w" * (len(names) * 6))
         inputs = [names[-2], *({"Add": [names[-2]], "Reshape": ["same"]}.get(kind, []))]
-        nodes.append(helper.make_node(kind, inputs, names[-1:], **({"axis": 0} if kind == "Concat" else {})))
+        attributes: dict[str, Any] = {"axis": 0} if kind == "Concat" else {}
+        nodes.append(helper.make_node(kind, inputs, names[-1:], **attributes))
     nodes[3::6] = [helper.make_node("Transpose", node.input, node.output, perm=range(6)) for node in nodes[3::6]]
     weights = {"same": np.array([0, 0, 0, 0, 0, 0])}
     return model(nodes, [value("x", (1, 2, 3, 4, 5, "n"))], names[-1:], weights)

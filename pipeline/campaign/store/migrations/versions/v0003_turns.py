@@ -341,7 +341,6 @@ def upgrade() -> None:
 
 
 def _make_tables() -> None:
-    text = {"nullable": False, "server_default": ""}
     op.create_table(
         "lab_times",
         sa.Column("device", sa.String(256), primary_key=True),
@@ -361,12 +360,12 @@ def _make_tables() -> None:
         "lab_notices",
         sa.Column("campaign_id", sa.String(128), sa.ForeignKey("campaigns.id"), primary_key=True),
         sa.Column("kind", sa.String(16), primary_key=True),
-        sa.Column("address", sa.Text(), **text),
-        sa.Column("host", sa.String(256), **text),
+        sa.Column("address", sa.Text(), nullable=False, server_default=""),
+        sa.Column("host", sa.String(256), nullable=False, server_default=""),
         sa.Column("attempts", sa.Integer(), nullable=False, server_default="0"),
         sa.Column("taken", sa.DateTime(timezone=True)),
         sa.Column("told", sa.Boolean(), nullable=False, server_default=sa.false()),
-        sa.Column("failure", sa.Text(), **text),
+        sa.Column("failure", sa.Text(), nullable=False, server_default=""),
     )
 
 
