@@ -44,33 +44,50 @@ RATE = re.compile(r"^sr$|(?<![a-z])(?<!down_)(?<!up_)sampl\w*rate", re.IGNORECAS
 MASK = re.compile(r"mask", re.IGNORECASE)
 
 
-def guess_values(model: "onnx.ModelProto", takes: Sequence[TensorInfo]) -> dict[str, tuple[InputValue, str]]:
-    """Values for inputs that random numbers would not suit, each with the reason."""
+PADDING = re.compile(r"pad", re.IGNORECASE)
+"""Names of masks of truth values that say what is left out, as PyTorch's key_padding_mask does."""
+
+
+def guess_values(
+    model: "onnx.ModelProto", takes: Sequence[TensorInfo], declared: Sequence[TensorInfo] | None = None
+) -> dict[str, tuple[InputValue, str]]:
+    """Values for inputs that random numbers would not suit, each with the reason.
+
+    `declared` are the inputs as the file has them, where `takes` have sizes that a config fixed: the column of a batch
+    of one is no single number of the model's.
+    """
     reads = Reads(model)
     states = {name: output for output, name in states_of(model, takes).items()}
     guesses: dict[str, tuple[InputValue, str]] = {}
+    shapes = {info.name: info.shape for info in declared or takes}
     for info in takes:
         kind = info.dtype.value if info.dtype else ""
-        single = info.shape is not None and all(size == 1 for size in info.shape)
-        if kind.startswith(("int", "uint")):
+        shape = shapes.get(info.name, info.shape)
+        single = shape is not None and all(size == 1 for size in shape)
+        if kind == "bool" and MASK.search(info.name):
+            leaves_out = bool(PADDING.search(info.name))
+            guesses[info.name] = int(not leaves_out), "a mask that leaves everything in"
+        elif kind.startswith(("int", "uint")):
             if MASK.search(info.name):
                 guesses[info.name] = 1, "a mask that leaves everything in"
             elif single and (number := _compared(reads, info.name)) is not None:
                 guesses[info.name] = number, "the model compares it with this number"
-            elif single and RATE.search(info.name):
+            elif shape is not None and len(shape) < 2 and RATE.search(info.name):
                 guesses[info.name] = 16000, "samples a second, as usual for speech"
             elif rows := _table_rows(reads, info.name):
                 guesses[info.name] = Range(low=0, high=rows), "rows of its embedding table"
         elif info.name in states:
             guesses[info.name] = 0.0, f"a state begins with zeros; {states[info.name]} is its next value"
-        elif kind.startswith("float") and single:
+        elif kind.startswith("float") and single and len(shape or ()) < 2:  # [1, 1] is a row of one column
             guesses[info.name] = 1.0, "a single number"
     return guesses
 
 
-def _with_values(model: "onnx.ModelProto", takes: Sequence[TensorInfo], data: Dataset) -> Dataset:
+def _with_values(
+    model: "onnx.ModelProto", takes: Sequence[TensorInfo], data: Dataset, declared: Sequence[TensorInfo] | None = None
+) -> Dataset:
     """The data with guessed values for inputs that have none."""
-    values = {name: value for name, (value, _) in guess_values(model, takes).items()}
+    values = {name: value for name, (value, _) in guess_values(model, takes, declared).items()}
     return msgspec.structs.replace(data, inputs=values | data.inputs)
 
 
@@ -264,7 +281,7 @@ def guess_inputs(source: SourceModel, dimensions: dict[str, int], data: Dataset,
         reasons = guess.reasons | dict.fromkeys(same, DATA)
         guess = msgspec.structs.replace(guess, dimensions=dimensions | same, reasons=reasons)
         return _stepped(guess, prepared, takes, data)
-    guessed = {k: v for k, v in guess_values(prepared.proto, takes).items() if k not in data.inputs}
+    guessed = {k: v for k, v in guess_values(prepared.proto, takes, guess.inputs).items() if k not in data.inputs}
     values = {name: value for name, (value, _) in guessed.items()}
     reasons = guess.reasons | {name: reason for name, (_, reason) in guessed.items()}
     texts = texts_without_value(prepared.proto, takes, data)
@@ -385,7 +402,7 @@ def complete_data(loaded: LoadedModel, dimensions: Mapping[str, int], data: Data
     takes = own_inputs(prepared.proto)
     if texts := texts_without_value(prepared.proto, takes, data):
         raise no_text(loaded.source.name, list(texts))
-    whole = _with_values(prepared.proto, takes, data)
+    whole = _with_values(prepared.proto, takes, data, own_inputs(loaded.proto))
     axes = [axis for axis in open_axes(takes) if not isinstance(data.inputs.get(axis.input), tuple)]
     of_data = {name: size for name, size in data.sizes.items() if any(name in (a.key, a.symbol) for a in axes)}
     of_data = resolve_dimensions(takes, of_data, loaded.source.name)

@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from device_runner.spec import ElementType
+from pipeline.check.compare import read_tensor
 from pipeline.check.reference import make_reference
 from pipeline.config import Range
 from pipeline.core.errors import ConfigError
@@ -288,6 +289,40 @@ def test_a_state_has_an_output_of_its_own(why: str) -> None:
     assert states_of(made, own_inputs(made)) == states
     zeros = [name for name, (value, _) in guess_values(made, own_inputs(made)).items() if value == 0.0]
     assert zeros == list(states.values())
+
+
+COLUMN, VECTOR, SCALAR = ["n", 1], ["n"], [1]
+
+
+@pytest.mark.parametrize(
+    ("dims", "kind", "name", "value"),
+    [
+        (COLUMN, TensorProto.FLOAT, "age", None),
+        (VECTOR, TensorProto.FLOAT, "act", None),
+        ([1, 1], TensorProto.FLOAT, "income", None),
+        (COLUMN, TensorProto.DOUBLE, "temperature_feature", None),
+        (SCALAR, TensorProto.FLOAT, "speed", 1.0),
+        ([], TensorProto.FLOAT16, "scale", 1.0),
+        (["n", 8], TensorProto.BOOL, "mask", 1),
+        (["n", 8], TensorProto.INT64, "mask", 1),
+        (["n", 8], TensorProto.BOOL, "src_key_padding_mask", 0),
+        (VECTOR, TensorProto.INT64, "sr", 16000),
+    ],
+)
+def test_init_and_run_guess_the_same_values(
+    dims: list[int | str], kind: int, name: str, value: float | None, tmp_path: Path
+) -> None:
+    """Also where a size that was fixed leaves one element of an input."""
+    made = model(parsed_nodes(f"z = Cast <to = 1> ({name})  y = Add (x, z)"), {"x": (1, ["n", 8]), name: (kind, dims)})
+    found = guess(tmp_path, made)
+    assert found.values == ({} if value is None else {name: value})
+    source, sizes = SourceModel(path=str(tmp_path / "m.onnx")), {"n": 1}
+    run = make_reference(source, sizes, Dataset(), str(tmp_path / "out"), str(tmp_path))
+    assert run.data.inputs == found.values
+    assert guess(tmp_path, made, **sizes).values == found.values
+    (given,) = (read_tensor(tensor) for tensor in run.inputs if tensor.name == name)
+    assert value is None or (given == value).all()
+    assert value is not None or (given != 1).all()
 
 
 def decoder(past: str, after: str, mask: int | str, read: str = "m = ReduceSum (mask)") -> onnx.ModelProto:
