@@ -29,10 +29,11 @@ class OutputCheck(msgspec.Struct, frozen=True, kw_only=True):
     `max_rel_error` is relative to the largest absolute value of the reference, `limit` the largest absolute error that
     passes, `cosine` over the flattened outputs, `top1_agreement` the share of the labelled set on which the answer is
     the original model's. `unknown`: these inputs cannot show whether the output is right, for the reason given; then
-    `passed` is false, and the check has not failed either. `random_inputs`: nobody gave test data. `sqnr_db` is the
-    output's signal to noise against the float original's on the same inputs, where the reference is that model in
-    another precision; None where they are equal, unset where there is no such number. `from_simulator` is the largest
-    difference from what the simulator of the phone's NPU computes on the same inputs, relative as `max_rel_error`.
+    `passed` is false, and the check has not failed either. `random_inputs`: some input got random numbers, as nobody
+    gave test data. `sqnr_db` is the output's signal to noise against the float original's on the same inputs, where the
+    reference is that model in another precision; None where they are equal, unset where there is no such number.
+    `from_simulator` is the largest difference from what the simulator of the phone's NPU computes on the same inputs,
+    relative as `max_rel_error`.
     """
 
     output: Text
@@ -66,11 +67,20 @@ class OutputCheck(msgspec.Struct, frozen=True, kw_only=True):
     """So many of them differ where the original's two best scores are as near as rounding. Of rows that are sorted by a
     score: so many have another place, or are others, for the same reason.
     """
+    unsteady: bool = False
+    """Whether the original's own output fails this check when its inputs change by a rounding error: that a file
+    repeats it here says nothing of other processors and releases.
+    """
 
     @property
     def failed(self) -> bool:
         """Whether the output was shown to be wrong."""
         return not self.passed and not self.unknown
+
+    @property
+    def without_data(self) -> bool:
+        """Whether nobody gave test data."""
+        return self.random_inputs or bool(self.constants)
 
 
 def sound(checks: Sequence[OutputCheck]) -> bool:
@@ -134,9 +144,9 @@ class Categorical(msgspec.Struct, frozen=True, kw_only=True):
 class Tolerance(msgspec.Struct, frozen=True, kw_only=True):
     """What still passes, and what is known of the reference that outputs are compared with.
 
-    `floor` is a share of an output's span; `spans` are the spans of outputs that are bounded. `random_inputs`: nobody
-    gave test data. `unsteady` are the outputs that the original itself does not repeat when these inputs change by a
-    rounding error: they show nothing.
+    `floor` is a share of an output's span; `spans` are the spans of outputs that are bounded. `random_inputs`: some
+    input got random numbers. `unsteady` are the outputs that the original itself does not repeat when these inputs
+    change by a rounding error: they show nothing.
     """
 
     max_relative_error: float
@@ -172,6 +182,11 @@ class Tolerance(msgspec.Struct, frozen=True, kw_only=True):
             if known or (is_categorical_by_type(array) and output not in self.scales)
             else None
         )
+
+    @property
+    def without_data(self) -> bool:
+        """Whether nobody gave test data."""
+        return self.random_inputs or bool(self.constants)
 
     @property
     def data(self) -> str:
@@ -245,7 +260,7 @@ def compare_outputs(
             check = OutputCheck(
                 output=name, passed=False, unknown=True, reason=f"cannot be compared: {drawn}", remedy=WITHOUT_CHANCE
             )
-            yield msgspec.structs.replace(check, random_inputs=tolerance.random_inputs)
+            yield msgspec.structs.replace(check, random_inputs=tolerance.random_inputs, constants=tolerance.constants)
             continue
         if check is None:
             check = _compared(name, expected, actual[name], tolerance)
@@ -258,7 +273,7 @@ def compare_outputs(
             if not check.failed and dead:
                 why = f"{dead} in the float original"
                 empty = not actual[name].size
-                unknown = empty and tolerance.random_inputs  # what a detector finds in noise says nothing
+                unknown = empty and tolerance.without_data  # what a detector finds in noise says nothing
                 check = msgspec.structs.replace(
                     check, passed=False, unknown=unknown, reason=why, limit=None, remedy="" if unknown else DEAD,
                     max_rel_error=None if empty else check.max_rel_error,
@@ -272,7 +287,9 @@ def compare_outputs(
         if scale:
             rows = _sorted_rows(name, original[name], actual[name], tolerance)
             sqnr = sqnr_db(rows.original, rows.actual) if rows else sqnr_db(original[name], actual[name])
-        yield msgspec.structs.replace(check, sqnr_db=sqnr, constants=tolerance.constants)
+        yield msgspec.structs.replace(
+            check, sqnr_db=sqnr, constants=tolerance.constants, unsteady=name in tolerance.unsteady
+        )
 
 
 def _sorted_rows(output: str, original: Array, actual: Array, tolerance: Tolerance) -> "RankedRows | None":
@@ -373,7 +390,7 @@ def _compared(name: str, reference: Array, actual: Array, tolerance: Tolerance) 
         reason = f"numbers where the original has NaN ({count} of {expected.size} elements; GPUs may do so)"
         if not count:
             reason = "NaN or infinity where the original has numbers, or otherwise"
-        unknown = tolerance.random_inputs and not finite.all()
+        unknown = tolerance.without_data and not finite.all()
         return OutputCheck(output=name, passed=False, unknown=unknown, reason=reason)
     if not finite.any():
         return OutputCheck(output=name, passed=False, unknown=True, reason="the original gives only NaN or infinity")
@@ -510,13 +527,13 @@ def remedy_of(check: OutputCheck) -> str:
     """What to do about a check that did not pass: test data first, tolerances last."""
     if check.remedy:
         return check.remedy
-    if check.unknown and not check.random_inputs:
+    if check.unknown and not check.without_data:
         return "give test data on which this output varies"
     if check.unknown:
         return "give test data (`test_data` of the model in the config)"
-    first = "give test data (`test_data` of the model in the config): random inputs may mean nothing to the model; "
+    first = "give test data (`test_data` of the model in the config): others may mean nothing to the model; "
     return (
-        f"{first if check.random_inputs else ''}leave this variant or run out, or, if your app can tolerate the "
+        f"{first if check.without_data else ''}leave this variant or run out, or, if your app can tolerate the "
         "difference, raise max_relative_error in the config's check table"
     )
 

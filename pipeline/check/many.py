@@ -96,6 +96,7 @@ def check_artifact(
     checks += [
         OutputCheck(
             output=name, passed=False, unknown=True, random_inputs=tolerance.random_inputs,
+            constants=tolerance.constants,
             reason="it is a sequence, a map or nothing, and only tensors are compared", remedy=GIVE_TENSORS,
         )
         for name in no_tensors

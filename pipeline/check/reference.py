@@ -383,7 +383,7 @@ def make_reference(
     except ModelError as error:
         raise blame_dimensions(loaded, sizes, data, error) from error
     precision = precision_of(model.proto, outputs.values())
-    random, spans = data.is_random(takes), output_spans(model.proto.graph)
+    random, spans = whole.is_random(takes), output_spans(model.proto.graph)
     categorical = categorical_of(model.proto.graph, outputs, precision, partial(_inner, model, sample.inputs))
     scales = tuple(name for name, array in outputs.items() if is_categorical_by_type(array) and name not in categorical)
     sorted_rows = tuple(sorted(sorted_by_score(model.proto.graph)))
@@ -427,7 +427,7 @@ def make_reference(
         categorical=categorical,
         scales=scales,
         sorted_rows=sorted_rows,
-        unsteady=_unsteady(session, sample.inputs, outputs, tolerance, precision) if random else (),
+        unsteady=_unsteady(session, sample.inputs, outputs, tolerance, precision) if not data.test_data else (),
         stream=streamed,
     )
 

@@ -54,7 +54,7 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
     spans: dict[str, float] = {}
     """Upper minus lower bound of outputs that their operators bound, by name."""
     unsteady: tuple[str, ...] = ()
-    """Outputs that the original does not repeat when random inputs change by a rounding error."""
+    """Outputs that the original does not repeat when inputs that nobody gave change by a rounding error."""
     drawn: dict[str, str] = {}
     """Outputs that depend on random numbers, with what draws them."""
     categorical: dict[str, Categorical] = {}

@@ -134,7 +134,7 @@ def problem_lines(report: ConversionJob, *, warnings: bool) -> Iterator[Line]:
                 model,
                 OutputCheck(
                     output=check.output, passed=False, unknown=check.unknown, random_inputs=check.random_inputs,
-                    reason=check.reason, remedy=check.remedy,
+                    constants=check.constants, reason=check.reason, remedy=check.remedy,
                 ),
             ),
             variant,

@@ -22,6 +22,10 @@ from pipeline.report.first_lines import accuracy_of, grown_text, size_of
 from pipeline.report.model import CampaignReport, ChoiceRow, Row
 from pipeline.report.wording import Listing
 
+UNSTEADY = (
+    "change beyond the limit when inputs change by a rounding error: another release or processor may compute others, "
+    "with the original, too"
+)
 MOST_REASONS = 5
 MOST_CARDS = 12
 """Answers that have a card each on the page: more of them are rows of one table."""
@@ -92,18 +96,24 @@ def _cautions(report: CampaignReport) -> Iterator[str]:
     if number := sum(map(bool, unknown.values())):
         of_data = [check for of_file in unknown.values() for check in of_file if not check.remedy]
         advice = "on this test data" if of_data else "here, whatever the data"
-        if any(check.random_inputs for check in of_data):
-            advice = "on random inputs: give test data"
+        if given := _kind_of_data(of_data):
+            advice = f"on {given}: give test data"
         yield f"outputs of {counted(number, 'variant')} that {_ship(number)} cannot be judged {advice}"
     for model in report.models:
         if model.guessed and model.name in {name for name, _ in shipped}:
             yield f"{model.name}: {_guesses(model)}"
         if model.constants and model.name in {name for name, _ in shipped}:
             yield f"{model.name}: {_constants(model)}"
-    by_chance = dict.fromkeys(model for model, variant in shipped if _only_random(checks.get((model, variant), ())))
-    if by_chance:
-        names = ", ".join(by_chance) if len(by_chance) <= MOST_NAMED else f"{len(by_chance)} models"
-        yield f"outputs of {names} were compared on random inputs only: give test data"
+    made_up = grouped(
+        (_kind_of_data(checks[key]), key[0]) for key in sorted(shipped) if _without_data(checks.get(key, ()))
+    )
+    for given, models in made_up.items():
+        distinct = list(dict.fromkeys(models))
+        names = ", ".join(distinct) if len(distinct) <= MOST_NAMED else f"{len(distinct)} models"
+        yield f"outputs of {names} were compared on {given} only: give test data"
+    unsteady = dict.fromkeys(model for model, variant in sorted(shipped) if _unsteady(checks.get((model, variant), ())))
+    if unsteady:
+        yield f"outputs of {', '.join(unsteady)} {UNSTEADY}"
     if any(row.status.value == "failed" or row.failed_rounds for row in report.rows) or report.failures:
         yield f"{counted(len(report.failures), 'failure')}, listed below"
     yield from (f"not proven in {proof.library.file}: {proof.not_run_text}" for proof in report.proofs if proof.not_run)
@@ -161,9 +171,20 @@ def _constants(model: ModelFacts) -> str:
     )
 
 
-def _only_random(checks: Sequence[OutputCheck]) -> bool:
-    """Whether outputs were judged, and on random inputs alone."""
-    return bool(checks) and all(check.random_inputs and not check.unknown for check in checks)
+def _without_data(checks: Sequence[OutputCheck]) -> bool:
+    """Whether outputs were judged, and on nothing that anybody gave."""
+    return bool(checks) and all(check.without_data and not check.unknown for check in checks)
+
+
+def _kind_of_data(checks: Sequence[OutputCheck]) -> str:
+    """What stood in for test data, without names; "" where there are test data."""
+    words = ["random inputs"] * any(check.random_inputs for check in checks)
+    return " and ".join(words + ["constants"] * any(check.constants for check in checks))
+
+
+def _unsteady(checks: Sequence[OutputCheck]) -> bool:
+    """Whether an output that passed could as well not have."""
+    return any(check.unsteady and check.passed for check in checks)
 
 
 def _are(number: int) -> str:
@@ -326,8 +347,10 @@ def _outputs_against(choice: ChoiceRow, checks: Sequence[OutputCheck], row: Row 
         yield "its outputs could not be judged"
     if choice.provider not in ("", CPU) and not (row and row.checks):
         yield f"its outputs were judged on this computer's CPU, and not by {provider_named(choice.provider).title}"
-    if _only_random(checks):
-        yield "its outputs were compared on random inputs only"
+    if _without_data(checks):
+        yield f"its outputs were compared on {_kind_of_data(checks)} only"
+    if _unsteady(checks):
+        yield f"its outputs {UNSTEADY}"
 
 
 def _against(report: CampaignReport, choice: ChoiceRow, row: Row | None) -> Iterator[str]:

@@ -127,8 +127,11 @@ def accuracy_of(report: CampaignReport, choice: ChoiceRow) -> str:
         return "not compared with the original"
     if any(check.unknown for check in checks):
         return "the original's precision; its outputs could not be judged"
-    random = ", compared on random inputs" if all(check.random_inputs for check in checks) else ""
+    given = wording.data_of(checks)
+    compared = f", compared on one sample of {given}" if given else ""
+    if any(check.unsteady for check in checks):
+        compared += "; unsteady: a rounding error in the inputs changes them beyond the limit"
     errors = [check.max_rel_error for check in checks if check.max_rel_error is not None]
     error = wording.error_size(max(errors, default=0.0))
     equal = "the original's, bit for bit" if error == "0" else f"the original's: outputs differ by at most {error}"
-    return f"{equal}{random}"
+    return f"{equal}{compared}"

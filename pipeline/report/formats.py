@@ -403,9 +403,10 @@ def measured_text(
             lines.append(f"| {' | '.join(visible(cell).replace('|', '/') for cell in cells)} |")
         lines += [""] if rows else ["Not measured on any device.", ""]
         of_artifact = checks.get(artifact.model, {}).get(artifact.variant.name, ())
-        random = " on random inputs only" if any(check.random_inputs for check in of_artifact) else ""
+        given = wording.data_of(of_artifact)
+        made_up = f" on one sample of {given} only" if given else ""
         where = "where the bundle was made, compared with those of the original model in this precision"
-        lines += [f"Outputs{random} {where}:", ""]
+        lines += [f"Outputs{made_up} {where}:", ""]
         for check in of_artifact:
             verdict = "passed" if check.passed else "not judged" if check.unknown else "FAILED"
             reason = f"; {escaped(check.reason)}" if check.reason else ""

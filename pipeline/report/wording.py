@@ -191,6 +191,16 @@ def from_float(checks: Sequence[OutputCheck]) -> str:
     return f"{text} on {inputs}" if inputs else text
 
 
+MOST_CONSTANTS = 3
+
+
+def data_of(checks: Sequence[OutputCheck]) -> str:
+    """What outputs were compared on where nobody gave test data, as random inputs and constants (mask); else ""."""
+    names = list(dict.fromkeys(name for check in checks for name in check.constants))
+    few = names[:MOST_CONSTANTS] + [f"{len(names) - MOST_CONSTANTS} more"] * (len(names) > MOST_CONSTANTS)
+    return inputs_text(random=any(check.random_inputs for check in checks), constants=few)
+
+
 def check_numbers(check: OutputCheck) -> str:
     """All numbers of one check in one line."""
     if check.unequal is not None:

@@ -140,6 +140,8 @@ def test_what_the_original_does_not_repeat_itself_is_unknown() -> None:
     assert state(noise(), noise(seed=1), tolerance) == "unknown"
     assert state(noise(4), noise(5), tolerance) == "unknown"
     assert state(noise(), noise(), tolerance) == "passed"
+    assert check(noise(), noise(), tolerance).unsteady
+    assert not check(noise(), noise()).unsteady
 
 
 @pytest.mark.parametrize(

@@ -291,7 +291,9 @@ def test_a_state_has_an_output_of_its_own(why: str) -> None:
     assert zeros == list(states.values())
 
 
-COLUMN, VECTOR, SCALAR = ["n", 1], ["n"], [1]
+COLUMN: Dims = ["n", 1]
+VECTOR: Dims = ["n"]
+SCALAR: Dims = [1]
 
 
 @pytest.mark.parametrize(
@@ -310,7 +312,7 @@ COLUMN, VECTOR, SCALAR = ["n", 1], ["n"], [1]
     ],
 )
 def test_init_and_run_guess_the_same_values(
-    dims: list[int | str], kind: int, name: str, value: float | None, tmp_path: Path
+    dims: Dims, kind: int, name: str, value: float | None, tmp_path: Path
 ) -> None:
     """Also where a size that was fixed leaves one element of an input."""
     made = model(parsed_nodes(f"z = Cast <to = 1> ({name})  y = Add (x, z)"), {"x": (1, ["n", 8]), name: (kind, dims)})
@@ -323,6 +325,23 @@ def test_init_and_run_guess_the_same_values(
     (given,) = (read_tensor(tensor) for tensor in run.inputs if tensor.name == name)
     assert value is None or (given == value).all()
     assert value is not None or (given != 1).all()
+
+
+@pytest.mark.parametrize(
+    ("given", "random", "constants"),
+    [({"a": 0.5}, True, ("a", "speed")), ({"a": 0.5, "b": 2.0}, False, ("a", "b", "speed")), ({}, True, ("speed",))],
+)
+def test_inputs_are_random_only_where_some_are(
+    given: dict[str, float], random: bool, constants: tuple[str, ...], tmp_path: Path
+) -> None:
+    """A guessed constant counts as one that was given; what nobody repeats is found with constants, too."""
+    nodes = parsed_nodes("c = Add (a, b)  d = Mul (c, factor)  e = Sin (d)  y = Mul (e, speed)")
+    inputs: dict[str, tuple[int, Dims]] = {"a": (1, [1, 8]), "b": (1, [1, 8]), "speed": (1, [1])}
+    onnx.save(model(nodes, inputs, {"factor": np.array([1e7], np.float32)}), tmp_path / "m.onnx")
+    source = SourceModel(path=str(tmp_path / "m.onnx"))
+    run = make_reference(source, {}, Dataset(inputs={**given}), str(tmp_path / "out"), str(tmp_path))
+    assert (run.random_inputs, tuple(sorted(run.constants))) == (random, constants)
+    assert run.unsteady == ("y",)
 
 
 def decoder(past: str, after: str, mask: int | str, read: str = "m = ReduceSum (mask)") -> onnx.ModelProto:

@@ -1,14 +1,17 @@
 """What is said first: what ships, with its size and accuracy beside the original's."""
 
 import msgspec
+import pytest
 
 from pipeline.accuracy.result import AccuracyResult, ArtifactAccuracy, DropVerdict
 from pipeline.check.compare import OutputCheck
 from pipeline.core.variant import Level, Variant
 from pipeline.report import formats, html
+from pipeline.report.decision import banner
 from pipeline.report.model import ArtifactCheck, CampaignReport
 from pipeline.report.words import words as meanings
 from tests.report_samples import artifact, make_report
+from tests.values import present
 
 INT8 = Variant(level=Level.ALL, precision="s8s8pc")
 
@@ -53,7 +56,37 @@ def test_what_was_not_measured_is_said() -> None:
     *_, accuracy = first(shipping(INT8, failed))
     assert accuracy == "not measured: the labels fit no output"
     *_, accuracy = first(shipping(Variant(level=Level.ALL), random=True))
-    assert accuracy == "the original's: outputs differ by at most 4.2e-07, compared on random inputs"
+    assert accuracy == "the original's: outputs differ by at most 4.2e-07, compared on one sample of random inputs"
+
+
+@pytest.mark.parametrize(
+    ("random", "constants", "said"),
+    [
+        (False, ("age", "income"), "compared on one sample of constants (age, income)"),
+        (True, ("mask",), "compared on one sample of random inputs and constants (mask)"),
+        (False, ("a", "b", "c", "d", "e"), "compared on one sample of constants (a, b, c, 2 more)"),
+    ],
+)
+@pytest.mark.parametrize("unsteady", [False, True])
+def test_the_headline_says_what_varied_and_what_would_not_repeat(
+    random: bool, constants: tuple[str, ...], said: str, unsteady: bool
+) -> None:
+    given = shipping(Variant(level=Level.ALL))
+    (entry,) = given.checks
+    checks = tuple(
+        msgspec.structs.replace(
+            check, random_inputs=random, constants=constants, unsteady=unsteady, max_rel_error=0.0, passed=True
+        )
+        for check in entry.checks
+    )
+    report = msgspec.structs.replace(given, checks=(msgspec.structs.replace(entry, checks=checks),))
+    *_, accuracy = first(report)
+    assert accuracy.startswith(f"the original's, bit for bit, {said}")
+    assert ("unsteady" in accuracy) is unsteady
+    reasons = " ".join(present(banner(report))[2])
+    kind = "random inputs and constants" if random else "constants"
+    assert f"outputs of mnist were compared on {kind} only: give test data" in reasons
+    assert ("another release or processor may compute others" in reasons) is unsteady
 
 
 def test_the_page_has_size_and_accuracy_on_its_first_screen() -> None:
