@@ -27,6 +27,8 @@ from pipeline.model.types import FLOAT, FLOAT16, INT8, UINT8
 if TYPE_CHECKING:
     import numpy as np
 
+    from pipeline.compat.tree_classes import OneScore
+
 
 BLOCK, APART = 16, 8
 """Products of a block along K, and how far apart those are that are added in 16 bits first."""
@@ -226,7 +228,7 @@ class Defect(NamedTuple):
     `measured` None: in all releases. `depends`: on the processor or the values, so that it is never an error. `needs`
     is the extension without whose code a library does not have it, `mended` the first release of a line that is mended
     (1.24.4; the line itself has it). `onnx`: of ONNX files, which a session optimizes again for
-    its CPU; others of ORT format. `avoided`: whether the settings of a session do without it.
+    its CPU; others of ORT format; None of both. `avoided`: whether the settings of a session do without it.
     """
 
     name: str
@@ -239,14 +241,14 @@ class Defect(NamedTuple):
     depends: bool = False
     needs: str = ""
     mended: str = ""
-    onnx: bool = False
+    onnx: bool | None = False
     avoided: Callable[[RunOptions], bool] = lambda _: False
 
 
 def marks_of(model: OrtModel, read: ReadWeight | None = None) -> dict[str, str]:
     """The defects that an artifact may meet, by name, with the words that say where; `read` reads int8 weights."""
     onnx = model.format_version == ONNX_FORMAT
-    return {row.name: mark for row in DEFECTS if row.onnx is onnx and (mark := row.find(model, read))}
+    return {row.name: mark for row in DEFECTS if row.onnx in (onnx, None) and (mark := row.find(model, read))}
 
 
 def library_defects(release: str, processor: Runtime, extensions: Collection[str]) -> Iterator[Defect]:
@@ -414,6 +416,21 @@ def _half_norms_in_float(model: OrtModel, _: ReadWeight | None) -> str:
     return "" if any(half_norms(model, HALF_ON_ARM64)) else _listed(half_norms(model))
 
 
+CLASSIFIER = "TreeEnsembleClassifier"
+DECIDES_AT_ZERO = (Release(1, 26), Release(1, 27))
+
+
+def _deciding(wrong: Callable[["OneScore"], bool], *, known: bool) -> Callable[[OrtModel, ReadWeight | None], str]:
+    def find(model: OrtModel, _: ReadWeight | None) -> str:
+        if all(node.op_type != CLASSIFIER for graph in model.graph.walk() for node in graph.nodes):
+            return ""
+        from pipeline.compat.tree_classes import one_scores  # which most models need for nothing
+
+        return _listed(row.node for row in one_scores(model) if row.known is known and wrong(row))
+
+    return find
+
+
 DEFECTS: tuple[Defect, ...] = (
     Defect(
         "sum-layout", _with_sums,
@@ -437,6 +454,25 @@ DEFECTS: tuple[Defect, ...] = (
             ("half-norm-arm64", _half_norms_in_float,
              lambda c: _fuses_half_norms(c) and _computes_half(c), "on some processors fails", True),
         )
+    ),
+    *(
+        Defect(
+            f"{name}{'' if known else '-unread'}", _deciding(wrong, known=known), shows, measured,
+            f"{releases} {{mark}}" if known else f"{releases} {{mark}} if no weight is negative", why,
+            remedy, depends=not known, onnx=None,
+        )
+        for name, wrong, shows, measured, releases, why, remedy in (
+            ("decided-at-zero", lambda row: row.decided_at_zero, lambda c: c.release in DECIDES_AT_ZERO,
+             frozenset(DECIDES_AT_ZERO), "ONNX Runtime 1.26 and 1.27 compute wrong labels or scores of",
+             "they take the score of two classes, a probability, as positive or negative (onnxruntime issue 28557)",
+             "ship 1.28 or later, or export weights for both classes"),
+            ("left-plain", lambda row: row.left_plain, lambda c: c.release < Release(1, 26),
+             frozenset(Release(1, minor) for minor in (17, 20, 23, 24, 25)),
+             "ONNX Runtime before 1.26 leaves out LOGISTIC of",
+             "no weight is negative, and it takes their sum as a probability (onnxruntime issue 27533)",
+             "ship 1.28 or later"),
+        )
+        for known in (True, False)
     ),
     Defect(
         "unreplayable",

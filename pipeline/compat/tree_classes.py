@@ -1,0 +1,118 @@
+"""Ensembles of trees that decide between two classes by one score, which releases compute differently.
+
+Where TreeEnsembleClassifier has two labels, all its weights are of one class, and none is negative, the score is a
+probability: above 0.5 it means the second label, and the first one's score is 1 less it. 1.26 and 1.27 decide at 0, as
+where weights may be negative, and give the first class the score of the second with the sign changed. With LOGISTIC,
+releases before 1.26 leave the transformation out where the class is the first (onnxruntime issues 28557, 27533).
+Measured with 3,569 made-up classifiers and the wheels of 1.17 to 1.32 (release_tables.md).
+"""
+
+from array import array
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from pipeline.compat.defects import CLASSIFIER
+from pipeline.model.ort_format import OrtModel, OrtNode, Tensor
+from pipeline.model.types import CODES
+
+DOMAIN = "ai.onnx.ml"
+DECIDES = 0.5
+"""The probability above which the second label is meant."""
+LOGISTIC = "LOGISTIC"
+BOTH_ALIKE = frozenset({LOGISTIC, "PROBIT"})
+"""Transformations of which the two ways of deciding differ in labels alone."""
+ARRAYS = {CODES["f32"]: "f", CODES["f64"]: "d"}
+
+
+class OneScore(NamedTuple):
+    """A classifier of two labels by one score, whose values before the transformation lie between two.
+
+    `known` is False where weights or base values are a tensor whose values nobody read: weights may be negative, too.
+    `lone_base`: whether there is one base value at most, and not one for each class.
+    """
+
+    node: OrtNode
+    class_id: int
+    transform: str
+    lowest: float
+    highest: float
+    lone_base: bool
+    known: bool
+
+    @property
+    def decided_at_zero(self) -> bool:
+        """Whether 1.26 and 1.27 give it other labels or scores for some input."""
+        other_scores = self.class_id == 0 and self.lone_base and self.transform not in BOTH_ALIKE
+        return other_scores or (self.lowest <= DECIDES and self.highest > 0)
+
+    @property
+    def left_plain(self) -> bool:
+        """Whether releases before 1.26 leave its scores without LOGISTIC."""
+        return self.class_id == 0 and self.lone_base and self.transform == LOGISTIC
+
+
+def one_scores(model: OrtModel) -> Iterator[OneScore]:
+    """The classifiers by one score that no weight is known to make negative."""
+    for graph in model.graph.walk():
+        for node in graph.nodes:
+            if node.op_type == CLASSIFIER and node.domain == DOMAIN and (score := _one_score(node)):
+                yield score
+
+
+def _one_score(node: OrtNode) -> OneScore | None:
+    classes = set(_list(node, "class_ids"))
+    labels = _list(node, "classlabels_strings") or _list(node, "classlabels_int64s")
+    weights = _numbers(node, "class_weights")
+    if len(labels) != 2 or len(classes) != 1 or (weights and min(weights) < 0):
+        return None
+    bases = _numbers(node, "base_values")
+    lowest, highest = _bounds(node, weights) if weights is not None else (0.0, float("inf"))
+    transform = node.attributes.get("post_transform")
+    class_id = int(classes.pop())
+    base, adds = _base(class_id, bases or ())
+    return OneScore(
+        node,
+        class_id,
+        str(transform.value) if transform else "NONE",
+        base + (lowest if adds else 0.0),
+        base + (highest if adds else 0.0),
+        lone_base=len(bases or ()) < len(labels),
+        known=weights is not None and bases is not None,
+    )
+
+
+def _base(class_id: int, bases: tuple[float, ...]) -> tuple[float, bool]:
+    """What is added to the sum of the leaves, and whether that sum counts, as all releases compute it."""
+    if class_id == 0:
+        return (bases[0] if bases else 0.0), True
+    return (0.0, True) if len(bases) < 2 else (bases[1], False)
+
+
+def _bounds(node: OrtNode, weights: tuple[float, ...]) -> tuple[float, float]:
+    """The least and the greatest sum of one leaf of each tree; a leaf without a weight is 0."""
+    leaves: dict[object, dict[object, float]] = defaultdict(lambda: defaultdict(float))
+    nodes = (_list(node, f"nodes_{name}") for name in ("treeids", "modes", "nodeids"))
+    for tree, mode, leaf in zip(*nodes, strict=False):
+        if mode == "LEAF":
+            leaves[tree][leaf] = 0.0
+    for tree, leaf, weight in zip(_list(node, "class_treeids"), _list(node, "class_nodeids"), weights, strict=False):
+        leaves[tree][leaf] += weight
+    trees = [leaf.values() for leaf in leaves.values()]
+    return sum(map(min, trees)), sum(map(max, trees))
+
+
+def _list(node: OrtNode, name: str) -> tuple[int | float | str, ...]:
+    value = node.attributes[name].value if name in node.attributes else ()
+    return tuple(item for item in value if isinstance(item, int | float | str)) if isinstance(value, tuple) else ()
+
+
+def _numbers(node: OrtNode, name: str) -> tuple[float, ...] | None:
+    """A list of floats or its tensor of doubles; None for a tensor whose values nobody read."""
+    given = node.attributes.get(f"{name}_as_tensor")
+    if given is None or not isinstance(given.value, Tensor):
+        return tuple(map(float, _list(node, name)))
+    if 0 in given.value.dims:
+        return ()
+    code = ARRAYS.get(given.value.data_type)
+    return tuple(array(code, given.value.content)) if code and given.value.content else None

@@ -1,0 +1,108 @@
+"""Classifiers of two labels by one score: `CASES` has what wheels compute otherwise than 1.32.0, as measured."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from device_runner.spec import RunOptions
+from pipeline.compat.defects import Runtime
+from pipeline.compat.rules import check_artifact, facts_of
+from pipeline.core.errors import Severity
+from pipeline.core.releases import Release
+from pipeline.model.ort_format import read_artifact
+from tests.ort_models import convert
+
+Case = tuple[str, int, tuple[float, ...], tuple[float, ...]]
+
+CASES: dict[Case, str] = {
+    # transformation, class, weights of each of two trees' two leaves, base values: what differs
+    ("NONE", 0, (0.4, 0.1, 0.4, 0.1), ()): "1.26",
+    ("NONE", 1, (0.4, 0.1, 0.4, 0.1), ()): "1.26",
+    ("NONE", 0, (0.4, 0.3, 0.4, 0.3), ()): "1.26",
+    ("NONE", 1, (0.4, 0.3, 0.4, 0.3), ()): "",
+    ("NONE", 0, (0.4, -0.1, 0.4, 0.1), ()): "",
+    ("NONE", 0, (0.0, 0.0, 0.0, 0.0), ()): "1.26",
+    ("NONE", 1, (0.0, 0.0, 0.0, 0.0), ()): "",
+    ("SOFTMAX", 0, (0.4, 0.3, 0.4, 0.3), ()): "1.26",
+    ("SOFTMAX_ZERO", 0, (0.4, 0.3, 0.4, 0.3), ()): "1.26",
+    ("PROBIT", 0, (0.4, 0.3, 0.4, 0.3), ()): "",
+    ("PROBIT", 0, (0.4, 0.1, 0.4, 0.1), ()): "1.26",
+    ("LOGISTIC", 0, (0.4, 0.3, 0.4, 0.3), ()): "1.25",
+    ("LOGISTIC", 0, (0.4, 0.1, 0.4, 0.1), ()): "1.25 1.26",
+    ("LOGISTIC", 1, (0.4, 0.1, 0.4, 0.1), ()): "1.26",
+    ("LOGISTIC", 0, (0.4, -0.1, 0.4, 0.1), ()): "",
+    ("LOGISTIC", 0, (0.4, 0.3, 0.4, 0.3), (-0.4,)): "1.25 1.26",
+    ("LOGISTIC", 0, (0.4, 0.3, 0.4, 0.3), (0.1, 0.2)): "",
+    ("NONE", 0, (0.4, 0.1, 0.4, 0.1), (0.8, 0.2)): "",
+    ("NONE", 1, (0.4, 0.3, 0.4, 0.3), (0.1, 0.2)): "1.26",
+    ("NONE", 1, (0.4, 0.1, 0.4, 0.1), (0.1, 0.8)): "",
+    ("NONE", 1, (0.4, 0.3, 0.4, 0.3), (-0.4,)): "",
+}  # fmt: skip
+
+
+def forest(
+    case: Case, *, version: int = 3, labels: tuple[str, ...] = ("no", "yes"), double: bool = False
+) -> onnx.ModelProto:
+    """Two trees that ask whether a feature is at most 0.5; inputs [N, 2] of 0 and 1 reach all sums of leaves."""
+    transform, class_id, weights, bases = case
+    modes, trees, leaves = ["BRANCH_LEQ", "LEAF", "LEAF"] * 2, [0, 0, 0, 1, 1, 1], [0, 0, 1, 1]
+    given: dict[str, Any] = {
+        "nodes_treeids": trees, "nodes_nodeids": [0, 1, 2] * 2, "nodes_featureids": trees, "nodes_modes": modes,
+        "nodes_truenodeids": [1, 0, 0] * 2, "nodes_falsenodeids": [2, 0, 0] * 2, "class_treeids": leaves,
+        "class_nodeids": [1, 2] * 2, "class_ids": [class_id] * 4, "post_transform": transform,
+        "classlabels_strings": labels,
+    }  # fmt: skip
+    values = {"nodes_values": [0.5, 0.0, 0.0] * 2, "class_weights": weights} | ({"base_values": bases} if bases else {})
+    for name, numbers in values.items():
+        if double:
+            given[f"{name}_as_tensor"] = numpy_helper.from_array(np.array(numbers), name)
+        else:
+            given[name] = numbers
+    node = helper.make_node("TreeEnsembleClassifier", ["x"], ["label", "scores"], domain="ai.onnx.ml", **given)
+    kind = TensorProto.DOUBLE if double else TensorProto.FLOAT
+    graph = helper.make_graph(
+        [node], "g", [helper.make_tensor_value_info("x", kind, ["N", 2])],
+        [helper.make_tensor_value_info("label", TensorProto.STRING, ["N"]),
+         helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["N", "K"])],
+    )  # fmt: skip
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", version)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def told(file: Path, minor: int) -> list[Severity]:
+    findings = check_artifact(facts_of(read_artifact(file), "m"), Runtime(release=Release(1, minor)), RunOptions())
+    return [finding.severity for finding in findings if "TreeEnsembleClassifier" in finding.what]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_what_releases_compute_otherwise_is_an_error(case: Case, tmp_path: Path) -> None:
+    onnx.save(forest(case), file := tmp_path / "m.onnx")
+    for artifact in (file, convert(file, tmp_path / "m.ort")):
+        for minor in (25, 26, 27, 28, 32):
+            differs = f"1.{26 if minor == 27 else minor}" in CASES[case].split()
+            assert told(artifact, minor) == [Severity.ERROR] * differs, (artifact.suffix, minor)
+
+
+def test_others_are_not_named(tmp_path: Path) -> None:
+    model = forest(("NONE", 0, (0.4, 0.1, 0.4, 0.1), ()), labels=("a", "b", "c"))
+    both = forest(("NONE", 0, (0.4, 0.1, 0.4, 0.1), ()), version=1)
+    next(given for given in both.graph.node[0].attribute if given.name == "class_ids").ints[:] = [0, 1, 0, 1]
+    for name, other in (("three", model), ("both", both)):
+        onnx.save(other, tmp_path / f"{name}.onnx")
+        assert not told(tmp_path / f"{name}.onnx", 26)
+
+
+def test_weights_that_are_not_read_are_no_pass(tmp_path: Path) -> None:
+    onnx.save(forest(("NONE", 0, (0.4, 0.1, 0.4, 0.1), ()), double=True), file := tmp_path / "m.onnx")
+    assert told(file, 26) == [Severity.ERROR], "a small tensor of an ONNX file is read"
+    written = convert(file, tmp_path / "m.ort")
+    assert [told(written, minor) for minor in (25, 26, 28)] == [[], [Severity.WARNING], []]
+
+
+def test_releases_between_those_measured_are_a_warning(tmp_path: Path) -> None:
+    onnx.save(forest(("LOGISTIC", 0, (0.4, 0.3, 0.4, 0.3), ())), file := tmp_path / "m.onnx")
+    assert [told(file, minor) for minor in (20, 22)] == [[Severity.ERROR], [Severity.WARNING]]
