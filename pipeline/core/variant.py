@@ -42,9 +42,9 @@ GREW, GREW_BYTES = 1.2, 256 << 10
 """A file is called grown that is so many times its model, and by more than what the container of a small one takes."""
 
 
-def grew(size_bytes: int, original_bytes: int) -> bool:
-    """Whether a file is larger than what it was made of, by more than a reader would expect."""
-    return size_bytes > max(GREW * original_bytes, original_bytes + GREW_BYTES) and original_bytes > 0
+def grew(size_bytes: int, original_bytes: int, least: int = GREW_BYTES) -> bool:
+    """Whether a file is larger than what it was made of, by more than a reader would expect, and than `least` bytes."""
+    return size_bytes > max(GREW * original_bytes, original_bytes + least) and original_bytes > 0
 
 
 OWN_PRECISION = "float"

@@ -16,7 +16,7 @@ from pipeline.check.compare import OutputCheck
 from pipeline.core.errors import APP_CODE
 from pipeline.core.groups import counted, grouped
 from pipeline.release.choose import MOST_NAMED, slower_text
-from pipeline.report import wording
+from pipeline.report import layout, wording
 from pipeline.report.drawing import log_place
 from pipeline.report.first_lines import accuracy_of, grown_text, size_of
 from pipeline.report.model import CampaignReport, ChoiceRow, Row
@@ -273,7 +273,7 @@ def overview(report: CampaignReport) -> Listing:
         for answer in answers
     )  # fmt: skip
     head = ("Model", "Target", "How sure", "Variant and run", "Gain", "Interval", "Figures", "Against it")
-    return Listing(title="What ships", head=head, rows=tuple(rows) if len(answers) > MOST_CARDS else ())
+    return Listing(title=layout.choices_title(report), head=head, rows=tuple(rows) if len(answers) > MOST_CARDS else ())
 
 
 def _chosen(report: CampaignReport, choice: ChoiceRow) -> ShipAnswer:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pipeline.core.groups import counted, grouped
-from pipeline.core.variant import Artifact, grew
+from pipeline.core.variant import Artifact
 from pipeline.passes.precisions import common_name
 from pipeline.report import growth, layout, wording
 from pipeline.report.model import CampaignReport, ChoiceRow
@@ -32,7 +32,7 @@ def shipped_files(report: CampaignReport) -> tuple[ShippedFile, ...]:
 
 def first_lines(report: CampaignReport) -> Iterator[Line]:
     """Three lines for each of the first files that ship; nothing where none does."""
-    answers = shipped_files(report)
+    answers = () if report.stopped else shipped_files(report)
     several = len({answer.model for answer in answers}) > 1
     for answer in answers[:MOST_ANSWERS]:
         yield Line(("Ships:    ", "bold"), f"{answer.model}: " * several + answer.ships, indent=0)
@@ -96,7 +96,7 @@ def size_of(report: CampaignReport, choice: ChoiceRow) -> str:
 def grown_text(report: CampaignReport, choice: ChoiceRow) -> str:
     """That what ships is much larger than the model as it was given, and what is smaller; "" where it is not."""
     chosen, original = _artifact(report, choice), _original_bytes(report, choice)
-    if chosen is None or not grew(chosen.total_bytes, original):
+    if chosen is None or not growth.grown(chosen, original):
         return ""
     alike = [
         made

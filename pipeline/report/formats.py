@@ -124,6 +124,8 @@ def render(report: CampaignReport, width: int) -> Iterator[Part]:
     """The parts of the report for a terminal of so many columns."""
     # One line per variant and run; columns that need a wider terminal are left out.
     columns = {head: text for head, text in COLUMNS.items() if FROM_WIDTH.get(head, 0) <= width}
+    if report.stopped:  # what may not ship is not said at the end alone
+        yield from _banner(report)
     yield from first_lines(report)
     yield from result_tables(report, columns)
     if report.rows:
@@ -153,7 +155,8 @@ def render(report: CampaignReport, width: int) -> Iterator[Part]:
         yield changes(view, most=SHORT)
         yield from map(Line, (*view_notes(view), ""))
     yield choices(report)
-    yield from _banner(report)
+    if not report.stopped:
+        yield from _banner(report)
 
 
 def result_tables(report: CampaignReport, columns: Columns = COLUMNS) -> Iterator[Listing]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pipeline.core.errors import Finding, Severity
-from pipeline.core.variant import Artifact, Level, Style, grew
+from pipeline.core.variant import GREW_BYTES, Artifact, Level, Style, grew
 from pipeline.report.wording import size
 
 if TYPE_CHECKING:
@@ -16,6 +16,15 @@ LISTS = ("ai.onnx.ml:", "ai.onnx:TfIdfVectorizer", "ai.onnx:StringNormalizer")
 """Operators whose tables are attributes: at every level the ORT format has 4 or 8 bytes for an element."""
 
 
+LIST_BYTES = 16 << 10
+"""By so much more than its model a file of lists is called grown: what the container of a small one takes has nodes."""
+
+
+def grown(artifact: Artifact, original: int) -> bool:
+    """Whether a file is larger than its model of `original` bytes, by more than a reader would expect."""
+    return grew(artifact.total_bytes, original, LIST_BYTES if _has_lists(artifact) else GREW_BYTES)
+
+
 def _has_lists(artifact: Artifact) -> bool:
     return any(operator.startswith(LISTS) for operator in artifact.operators)
 
@@ -23,7 +32,7 @@ def _has_lists(artifact: Artifact) -> bool:
 def not_grown(alike: Sequence[Artifact], original: int) -> str:
     """What of a model in one precision is not much larger than its `original` bytes: a file, or the form to convert."""
     kept = max(
-        (artifact for artifact in alike if not grew(artifact.total_bytes, original) and not artifact.variant.providers),
+        (artifact for artifact in alike if not grown(artifact, original) and not artifact.variant.providers),
         key=lambda artifact: (LEVELS.index(artifact.variant.level), artifact.variant.style is Style.FIXED),
         default=None,
     )
@@ -39,17 +48,17 @@ def growth_findings(conversion: "Conversion") -> Iterator[Finding]:
     for form in conversion.models:
         original = form.model.size_bytes
         alike = [artifact for artifact in conversion.artifacts if artifact.variant.precision == form.precision]
-        grown = [artifact for artifact in alike if grew(artifact.total_bytes, original)]
-        if not grown:
+        larger = [artifact for artifact in alike if grown(artifact, original)]
+        if not larger:
             continue
-        largest = max(grown, key=lambda artifact: artifact.total_bytes)
+        largest = max(larger, key=lambda artifact: artifact.total_bytes)
         why = "the optimizer writes out constants that the model stores in fewer bits or computes"
-        if all(map(_has_lists, grown)):
+        if all(map(_has_lists, larger)):
             why = "the ORT format writes each element of an operator's lists in 4 or 8 bytes"
         yield Finding(
             severity=Severity.WARNING,
             rule=RULE,
-            what=f"{', '.join(artifact.variant.name for artifact in grown)}: up to "
+            what=f"{', '.join(artifact.variant.name for artifact in larger)}: up to "
             f"{largest.total_bytes / original:.1f} times the size of the model: {size(largest.total_bytes)} "
             f"of {size(original)}",
             where=conversion.model.source.name,  # a form lies in a folder that is gone

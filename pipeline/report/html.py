@@ -88,6 +88,7 @@ def render(
         banner=banner(report),
         decisions=decisions(report),
         overview=overview(report),
+        choices_title=layout.choices_title(report),
         shipped={
             ("" if choice.classes else choice.device, choice.model, choice.variant, choice.run)
             for choice in report.choices

@@ -59,13 +59,18 @@ MOST_LAYERS = 20
 """Rows of layers in a report: results.json has all."""
 
 
+def choices_title(report: CampaignReport) -> str:
+    """What was chosen ships only in a bundle."""
+    return "What was chosen" if report.refusals else "What ships"
+
+
 def choices(report: CampaignReport) -> Listing:
-    """What ships to each target."""
+    """What ships to each target; where no bundle was made, what was chosen to."""
     rows = (
         (choice.target, choice.model, choice.variant, choice.run, choice.reason + wording.fresh(choice.fresh))
         for choice in report.choices
     )
-    return Listing(title="What ships", head=("Target", "Model", "Variant", "Run", "Why"), rows=tuple(rows))
+    return Listing(title=choices_title(report), head=("Target", "Model", "Variant", "Run", "Why"), rows=tuple(rows))
 
 
 def accuracies(report: CampaignReport, *, brief: bool = False) -> Listing:

@@ -206,6 +206,11 @@ class CampaignReport(msgspec.Struct, frozen=True, kw_only=True):
     placements: tuple[Placement, ...] = ()
     """Of each model and provider with rules, the graph that it claims most of."""
 
+    @property
+    def stopped(self) -> bool:
+        """Whether nothing of the bundle may ship: it was not made, or the library that ships fails on it."""
+        return bool(self.refusals) or any(proof.failed for proof in self.proofs)
+
 
 def encode(report: CampaignReport) -> bytes:
     """The bytes of results.json: keys in the order of the schema, names and counts sorted, ending in a newline."""

@@ -79,7 +79,21 @@ def trees() -> onnx.NodeProto:
     )  # fmt: skip
 
 
+def classes() -> onnx.NodeProto:
+    """A classifier of 400 small trees: far below what a model of layers may grow by."""
+    count, nodes = 400, range(3)
+    return helper.make_node(
+        "TreeEnsembleClassifier", ["x"], ["y", "scores"], domain="ai.onnx.ml", classlabels_int64s=[0, 1],
+        nodes_treeids=[tree for tree in range(count) for _ in nodes], nodes_nodeids=count * [0, 1, 2],
+        nodes_featureids=count * [1, 0, 0], nodes_values=count * [0.5, 0.0, 0.0],
+        nodes_modes=count * ["BRANCH_LEQ", "LEAF", "LEAF"], nodes_truenodeids=count * [1, 0, 0],
+        nodes_falsenodeids=count * [2, 0, 0], class_treeids=[tree for tree in range(count) for _ in range(2)],
+        class_nodeids=count * [1, 2], class_ids=count * [0, 1], class_weights=count * [1.0, 1.0],
+    )  # fmt: skip
+
+
 LISTS = {
+    "classifier of small trees": (classes(), TensorProto.FLOAT, TensorProto.INT64),
     "trees": (trees(), TensorProto.FLOAT, TensorProto.FLOAT),
     "classes": (
         helper.make_node(

@@ -184,6 +184,23 @@ def test_a_refused_bundle_stops() -> None:
     assert reasons == ("no bundle was made: target tablet: no Gelu",)
 
 
+@pytest.mark.parametrize("style", ["terminal", "markdown", "html"])
+@pytest.mark.parametrize("of", ["refusal", "proof"])
+def test_what_may_not_ship_is_said_first_and_nothing_is_called_shipping(style: str, of: str) -> None:
+    given = report(refusals=("target phone: no Gelu",)) if of == "refusal" else report(proofs=(PROOF,))
+    text = texts(given)[style]
+    if style == "terminal":
+        assert text.startswith("Do not ship: ")
+    assert "Ships:" not in text
+    assert "Accuracy:" not in text
+    assert text.count("Do not ship: ") == 1
+    if of == "refusal":
+        assert "What ships" not in text
+        assert "What was chosen" in text
+        assert text.index("Do not ship: ") < text.rindex("What was chosen")
+    assert ("Ships:" in texts(report())[style]) is (style != "html")
+
+
 def test_instants_have_no_fractions_of_a_second() -> None:
     assert "2026-01-31 08:15:30 UTC" in texts(report())["html"]
     assert ".123" not in texts(report())["html"]
