@@ -27,7 +27,7 @@ from pipeline.model.types import FLOAT, FLOAT16, INT8, UINT8
 if TYPE_CHECKING:
     import numpy as np
 
-    from pipeline.compat.tree_classes import OneScore
+    from pipeline.compat.two_classes import OneScore
 
 
 BLOCK, APART = 16, 8
@@ -416,19 +416,29 @@ def _half_norms_in_float(model: OrtModel, _: ReadWeight | None) -> str:
     return "" if any(half_norms(model, HALF_ON_ARM64)) else _listed(half_norms(model))
 
 
-CLASSIFIER = "TreeEnsembleClassifier"
+CLASSIFIERS = frozenset({"TreeEnsembleClassifier", "TreeEnsemble", "LinearClassifier", "SVMClassifier"})
 DECIDES_AT_ZERO = (Release(1, 26), Release(1, 27))
+LOGISTIC_LEFT_OUT = tuple(Release(1, minor) for minor in (17, 20, 23, 24, 25, 26))
+"""Where it was measured; 1.26 leaves it out of machines alone."""
+
+
+def _classifiers(find: Callable[[Any, OrtModel], Iterable[OrtNode]]) -> Callable[[OrtModel, ReadWeight | None], str]:
+    """What finds nodes by the module of classifiers, which most models need for nothing."""
+
+    def listed(model: OrtModel, _: ReadWeight | None) -> str:
+        if all(node.op_type not in CLASSIFIERS for graph in model.graph.walk() for node in graph.nodes):
+            return ""
+        from pipeline.compat import two_classes
+
+        return _listed(find(two_classes, model))
+
+    return listed
 
 
 def _deciding(wrong: Callable[["OneScore"], bool], *, known: bool) -> Callable[[OrtModel, ReadWeight | None], str]:
-    def find(model: OrtModel, _: ReadWeight | None) -> str:
-        if all(node.op_type != CLASSIFIER for graph in model.graph.walk() for node in graph.nodes):
-            return ""
-        from pipeline.compat.tree_classes import one_scores  # which most models need for nothing
-
-        return _listed(row.node for row in one_scores(model) if row.known is known and wrong(row))
-
-    return find
+    return _classifiers(
+        lambda classes, model: (row.node for row in classes.one_scores(model) if row.known is known and wrong(row))
+    )
 
 
 DEFECTS: tuple[Defect, ...] = (
@@ -467,12 +477,26 @@ DEFECTS: tuple[Defect, ...] = (
              "they take the score of two classes, a probability, as positive or negative (onnxruntime issue 28557)",
              "ship 1.28 or later, or export weights for both classes"),
             ("left-plain", lambda row: row.left_plain, lambda c: c.release < Release(1, 26),
-             frozenset(Release(1, minor) for minor in (17, 20, 23, 24, 25)),
+             frozenset(LOGISTIC_LEFT_OUT[:-1]),
              "ONNX Runtime before 1.26 leaves out LOGISTIC of",
              "no weight is negative, and it takes their sum as a probability (onnxruntime issue 27533)",
              "ship 1.28 or later"),
         )
         for known in (True, False)
+    ),
+    Defect(
+        "machine-left-plain", _classifiers(lambda classes, model: classes.plain_machines(model)),
+        lambda c: c.release < Release(1, 27),
+        frozenset(LOGISTIC_LEFT_OUT), "ONNX Runtime before 1.27 leaves out LOGISTIC of {mark}",
+        "it has one score for two classes, which is given as 1 - s and s, below 0 and above 1, too",
+        "ship 1.27 or later, or export scores for both classes", onnx=None,
+    ),
+    Defect(
+        "taken-for-leaf", _classifiers(lambda classes, model: classes.taken_for_leaves(model)),
+        lambda c: c.release < Release(1, 24),
+        frozenset({Release(1, 23)}), "ONNX Runtime 1.23 computes wrong values of {mark}",
+        "a branch to a node and one to a leaf have the same number, and it takes what they part from for a leaf",
+        "ship 1.24 or later, or number the leaves otherwise", onnx=None,
     ),
     Defect(
         "unreplayable",

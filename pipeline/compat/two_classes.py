@@ -1,9 +1,11 @@
-"""Ensembles of trees that decide between two classes by one score, which releases compute differently.
+"""Classifiers that decide between two classes by one score, which releases compute differently; trees of version 5.
 
 Where TreeEnsembleClassifier has two labels, all its weights are of one class, and none is negative, the score is a
 probability: above 0.5 it means the second label, and the first one's score is 1 less it. 1.26 and 1.27 decide at 0, as
 where weights may be negative, and give the first class the score of the second with the sign changed. With LOGISTIC,
 releases before 1.26 leave the transformation out where the class is the first (onnxruntime issues 28557, 27533).
+So do those before 1.27 of a LinearClassifier of one row, and of an SVMClassifier without parameters of probabilities.
+1.23 takes a node of TreeEnsemble whose branches are a node and a leaf of the same number for a leaf.
 Measured with 3,569 made-up classifiers and the wheels of 1.17 to 1.32 (release_tables.md).
 """
 
@@ -12,7 +14,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from pipeline.compat.defects import CLASSIFIER
 from pipeline.model.ort_format import OrtModel, OrtNode, Tensor
 from pipeline.model.types import CODES
 
@@ -52,12 +53,39 @@ class OneScore(NamedTuple):
         return self.class_id == 0 and self.lone_base and self.transform == LOGISTIC
 
 
+def plain_machines(model: OrtModel) -> Iterator[OrtNode]:
+    """The linear classifiers and support vector machines of one score whose LOGISTIC releases before 1.27 leave out."""
+    for node in _nodes(model, "LinearClassifier", "SVMClassifier"):
+        two = len(_list(node, "classlabels_strings") or _list(node, "classlabels_ints")) == 2
+        if node.op_type == "LinearClassifier":
+            one_score = len(_list(node, "intercepts")) == 1
+        else:
+            one_score = bool(_list(node, "vectors_per_class")) and not _list(node, "prob_a")
+        if two and one_score and _transform(node) == LOGISTIC:
+            yield node
+
+
+def taken_for_leaves(model: OrtModel) -> Iterator[OrtNode]:
+    """The TreeEnsembles that have a node whose branches, one a leaf and one not, have the same number."""
+    for node in _nodes(model, "TreeEnsemble"):
+        branches = (_list(node, f"nodes_{name}") for name in ("truenodeids", "falsenodeids", "trueleafs", "falseleafs"))
+        if any(yes == no and bool(leaf) != bool(other) for yes, no, leaf, other in zip(*branches, strict=False)):
+            yield node
+
+
+def _nodes(model: OrtModel, *operators: str) -> Iterator[OrtNode]:
+    for graph in model.graph.walk():
+        yield from (node for node in graph.nodes if node.op_type in operators and node.domain == DOMAIN)
+
+
+def _transform(node: OrtNode) -> str:
+    given = node.attributes.get("post_transform")
+    return str(given.value) if given else "NONE"
+
+
 def one_scores(model: OrtModel) -> Iterator[OneScore]:
     """The classifiers by one score that no weight is known to make negative."""
-    for graph in model.graph.walk():
-        for node in graph.nodes:
-            if node.op_type == CLASSIFIER and node.domain == DOMAIN and (score := _one_score(node)):
-                yield score
+    yield from filter(None, map(_one_score, _nodes(model, "TreeEnsembleClassifier")))
 
 
 def _one_score(node: OrtNode) -> OneScore | None:
@@ -68,13 +96,12 @@ def _one_score(node: OrtNode) -> OneScore | None:
         return None
     bases = _numbers(node, "base_values")
     lowest, highest = _bounds(node, weights) if weights is not None else (0.0, float("inf"))
-    transform = node.attributes.get("post_transform")
     class_id = int(classes.pop())
     base, adds = _base(class_id, bases or ())
     return OneScore(
         node,
         class_id,
-        str(transform.value) if transform else "NONE",
+        _transform(node),
         base + (lowest if adds else 0.0),
         base + (highest if adds else 0.0),
         lone_base=len(bases or ()) < len(labels),

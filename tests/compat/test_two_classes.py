@@ -1,5 +1,6 @@
 """Classifiers of two labels by one score: `CASES` has what wheels compute otherwise than 1.32.0, as measured."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -73,9 +74,9 @@ def forest(
     return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
-def told(file: Path, minor: int) -> list[Severity]:
+def told(file: Path, minor: int, words: str = "TreeEnsembleClassifier") -> list[Severity]:
     findings = check_artifact(facts_of(read_artifact(file), "m"), Runtime(release=Release(1, minor)), RunOptions())
-    return [finding.severity for finding in findings if "TreeEnsembleClassifier" in finding.what]
+    return [finding.severity for finding in findings if words in f"{finding.what} {finding.why}"]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -106,3 +107,64 @@ def test_weights_that_are_not_read_are_no_pass(tmp_path: Path) -> None:
 def test_releases_between_those_measured_are_a_warning(tmp_path: Path) -> None:
     onnx.save(forest(("LOGISTIC", 0, (0.4, 0.3, 0.4, 0.3), ())), file := tmp_path / "m.onnx")
     assert [told(file, minor) for minor in (20, 22)] == [[Severity.ERROR], [Severity.WARNING]]
+
+
+def machine(operator: str, transform: str, **attributes: Any) -> onnx.ModelProto:
+    """A linear classifier of one row, or a support vector machine of two vectors, with what attributes change."""
+    usual: dict[str, dict[str, Any]] = {
+        "LinearClassifier": {"coefficients": [0.5, -1.5], "intercepts": [0.25]},
+        "SVMClassifier": {
+            "coefficients": [0.5, -0.75], "support_vectors": [0.5, 1.0, 0.25, -1.0], "vectors_per_class": [1, 1],
+            "kernel_type": "RBF", "kernel_params": [0.5, 0.0, 3.0], "rho": [0.125],
+        },
+    }  # fmt: skip
+    given = usual[operator] | {"classlabels_ints": [0, 1], "post_transform": transform} | attributes
+    node = helper.make_node(operator, ["x"], ["label", "scores"], domain="ai.onnx.ml", **given)
+    model = forest(next(iter(CASES)))
+    model.graph.node[0].CopyFrom(node)
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.INT64
+    return model
+
+
+@pytest.mark.parametrize(
+    ("operator", "transform", "attributes", "differs"),
+    [
+        ("LinearClassifier", "LOGISTIC", {}, True),
+        ("LinearClassifier", "NONE", {}, False),
+        ("LinearClassifier", "SOFTMAX", {}, False),
+        ("LinearClassifier", "LOGISTIC", {"coefficients": [0.5, -1.5] * 2, "intercepts": [0.25, 0.5]}, False),
+        ("SVMClassifier", "LOGISTIC", {}, True),
+        ("SVMClassifier", "NONE", {}, False),
+        ("SVMClassifier", "LOGISTIC", {"prob_a": [-1.25], "prob_b": [0.125]}, False),
+    ],
+)
+def test_machines_of_one_score_lack_logistic_before_1_27(
+    operator: str, transform: str, attributes: dict[str, Any], differs: bool, tmp_path: Path
+) -> None:
+    onnx.save(machine(operator, transform, **attributes), file := tmp_path / "m.onnx")
+    for artifact in (file, convert(file, tmp_path / "m.ort")):
+        assert [told(artifact, minor, operator) for minor in (20, 26, 27)] == [[Severity.ERROR] * differs] * 2 + [[]]
+
+
+@pytest.mark.parametrize("leaves", list(itertools.permutations(range(3))), ids=str)
+@pytest.mark.parametrize("deep", [True, False])
+def test_nodes_that_1_23_takes_for_leaves(leaves: tuple[int, int, int], deep: bool, tmp_path: Path) -> None:
+    """A tree of two nodes, the second one behind the true or the false branch; measured with 1.23.2 and 1.24.4."""
+    yes, no, other = leaves
+    ids, are_leaves = ([1, yes], [other, no]), ([0, 1], [1, 1])
+    if not deep:
+        ids, are_leaves = ([other, yes], [1, no]), ([1, 1], [0, 1])
+    node = helper.make_node(
+        "TreeEnsemble", ["x"], ["y"], domain="ai.onnx.ml", n_targets=1, tree_roots=[0], nodes_featureids=[0, 1],
+        nodes_splits=numpy_helper.from_array(np.array([0.5, 0.5], "f4"), "s"), leaf_targetids=[0, 0, 0],
+        nodes_modes=numpy_helper.from_array(np.zeros(2, "u1"), "m"), nodes_truenodeids=ids[0],
+        nodes_falsenodeids=ids[1], nodes_trueleafs=are_leaves[0], nodes_falseleafs=are_leaves[1],
+        leaf_weights=numpy_helper.from_array(np.array([1, 2, 3], "f4"), "w"),
+    )  # fmt: skip
+    info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", size]) for name, size in (("x", 2), ("y", 1))]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 5)]
+    graph = helper.make_graph([node], "g", info[:1], info[1:])
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), file := tmp_path / "m.onnx")
+    wrong = leaves in ((0, 2, 1), (2, 0, 1))
+    for artifact in (file, convert(file, tmp_path / "m.ort")):
+        assert [told(artifact, minor, "same number") for minor in (23, 24)] == [[Severity.ERROR] * wrong, []]
