@@ -1,9 +1,12 @@
-"""Whether files that `convert --ort-release X` calls fit load and run in X's own wheel: `nox -s release_agreement`.
+"""Whether files that `convert --ort-release X` calls fit run in X's own wheel, and compute what the installed one does.
+
+`nox -s release_agreement`.
 
 As a program: `python -m tests.release_agreement [--keep FOLDER] [--every N] [--real PATH [--precisions]] [X.Y …]`.
 Models are ONNX's own tests of operators, each with its versions and types, and operators of com.microsoft, or with
 `--real` those of an archive or a folder; each becomes files of both formats at levels none and all, with `--precisions`
-those of float in every precision. Prints a table; exit status 1 where a file that is called fit does not run.
+those of float in every precision. Prints a table; exit status 1 where a file that is called fit does not run, or
+computes something else.
 """
 
 import argparse
@@ -15,24 +18,31 @@ import tempfile
 import warnings
 import zipfile
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from device_runner.errors import UnavailableError
 from docs.make_releases import OLDEST, environment
+from pipeline.check.categorical import categorical_of, sorted_by_score
+from pipeline.check.compare import Tolerance, compare_outputs, is_categorical_by_type, usual_tolerance
+from pipeline.check.reference import output_spans, precision_of
 from pipeline.core.errors import ConfigError, PipelineError
 from pipeline.core.releases import read_release
+from pipeline.model.random_numbers import random_outputs
 from pipeline.passes.precisions import PRECISIONS
 from tests.command import ROOT
+from tests.compat.test_two_classes import CASES, forest, machine
 
 RELEASES = ("1.17", "1.20", "1.23", "1.26", "1.29", "1.32")
 OPSETS = (13, 17, 20, 22)
 """Besides its own, those that a test of an operator is written for, where the operator has one of their time."""
+ML_DOMAIN = "ai.onnx.ml"
 FORMS = {"ort": ("--level", "none,all", "--style", "fixed"), "onnx": ("--level", "none,all", "--format", "onnx")}
 UNMIXED = ",".join(name for name, row in PRECISIONS.items() if not row.by_search)
 """Precisions that need no search: a mixed one is one of them with operators left float."""
@@ -212,10 +222,21 @@ def contrib_samples() -> Iterator[Sample]:
         yield Sample(name, helper.make_model(graph, opset_imports=opsets, ir_version=8), None)
 
 
+def classifier_samples() -> Iterator[Sample]:
+    """Classifiers of two classes by one score, of which releases make labels and scores in different ways."""
+    given = {"x": np.array([[0, 0], [0, 1], [1, 0], [1, 1]], "f4")}
+    for number, case in enumerate(CASES):
+        yield Sample(f"{ML_DOMAIN}.forest_{number}", forest(case), given)
+    for transform in ("NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO"):
+        for operator in ("LinearClassifier", "SVMClassifier"):
+            yield Sample(f"{ML_DOMAIN}.{operator}_{transform}", machine(operator, transform), given)
+
+
 def write_models(folder: Path, every: int) -> dict[str, str]:
     """Write the models; by their names, the files of their inputs ("" for made-up ones)."""
     inputs_of = {}
-    samples = (*contrib_samples(), *(s for at, s in enumerate(onnx_samples()) if at % every == 0))
+    chosen = (s for at, s in enumerate(onnx_samples()) if at % every == 0 or s.model.graph.node[0].domain == ML_DOMAIN)
+    samples = (*contrib_samples(), *classifier_samples(), *chosen)
     for sample in samples:
         onnx.save(sample.model, folder / f"{sample.name}.onnx")
         inputs_of[sample.name] = ""
@@ -286,12 +307,17 @@ def converted(source: Path, output: Path, words: Sequence[str], document: Path) 
     return rows
 
 
-def ran(python: Path, rows: list[tuple[str, str]], work: Path) -> dict[str, str]:
-    """Of each file why it does not run; one that ends the process does not run, and the rest is asked again."""
+def ran(python: Path, rows: list[tuple[str, str]], work: Path, outputs: Path) -> dict[str, str]:
+    """Of each file why it does not run; one that ends the process does not run, and the rest is asked again.
+
+    `outputs` is a new folder of what they give: a file for each, of its own name and .npz.
+    """
     answers: dict[str, str] = {}
+    shutil.rmtree(outputs, ignore_errors=True)
+    outputs.mkdir()
     while left := [row for row in rows if row[0] not in answers]:
         asked = work / "asked.json"
-        asked.write_text(json.dumps(left), "utf-8")
+        asked.write_text(json.dumps([(file, given, str(written(outputs, file))) for file, given in left]), "utf-8")
         done = subprocess.run(
             [python, ROOT / "tests" / "run_in_release.py", asked], capture_output=True, text=True, check=False
         )
@@ -300,6 +326,32 @@ def ran(python: Path, rows: list[tuple[str, str]], work: Path) -> dict[str, str]
         if crashed:
             answers[crashed] = f"run: the process ended with {done.returncode}"
     return answers
+
+
+def written(folder: Path, file: str) -> Path:
+    """Where the outputs of a file are."""
+    return folder / f"{Path(file).name}.npz"
+
+
+def tolerance_of(model: onnx.ModelProto, outputs: Mapping[str, Any]) -> Tolerance:
+    """What outputs of a model may differ by, as `check` compares them; scores of classes that tie are not known."""
+    precision, graph = precision_of(model, outputs.values()), model.graph
+    categories = categorical_of(graph, outputs, precision, lambda _: {})
+    scales = (name for name, array in outputs.items() if is_categorical_by_type(array) and name not in categories)
+    return msgspec.structs.replace(
+        usual_tolerance(precision), spans=output_spans(graph), categorical=categories, scales=tuple(scales),
+        drawn=random_outputs(model), sorted_rows=tuple(sorted(sorted_by_score(graph))),
+    )  # fmt: skip
+
+
+def otherwise(model: Path, expected: Path, given: Path) -> str:
+    """What a file computes otherwise than the installed release, "" where nothing, and where one gave no tensors."""
+    if not expected.is_file() or not given.is_file():
+        return ""
+    reference, actual = dict(np.load(expected)), dict(np.load(given))
+    tolerance = tolerance_of(onnx.load(model), reference)
+    checks = compare_outputs(reference, actual, tolerance)
+    return "; ".join(f"{check.output}: {check.reason}" for check in checks if check.failed and not check.unknown)
 
 
 def compare(
@@ -316,15 +368,20 @@ def compare(
         made = converted(models, output, ("--ort-release", release, *words), work / "converted.json")
         rows = [row for row in made if row.get("file")]
         names = {str(output / row["file"]): inputs_of.get(row["file"].rsplit(".", 2)[0], "") for row in rows}
-        answers = ran(python, list(names.items()), work)
+        answers = ran(python, list(names.items()), work, work / "given")
+        ran(Path(sys.executable), list(names.items()), work, work / "expected")
         for row in rows:
             why = answers[str(output / row["file"])]
             said = [finding["what"] for finding in row["findings"] if finding["severity"] == "error"]
             fit = not said and not row.get("error")
             if why and row["file"].rsplit(".", 2)[0] in broken:
                 continue
-            verdict = f"{'fit' if fit else 'refused'}, {'runs' if not why else 'does not'}"
-            counts[verdict] += 1
+            name = row["file"].rsplit(".", 2)[0]
+            given, expected = (written(work / folder, row["file"]) for folder in ("given", "expected"))
+            other = otherwise(models / f"{name}.onnx", expected, given) if not why else ""
+            verdict = "computes something else" if other else "does not" if why else "runs"
+            counts[f"{'fit' if fit else 'refused'}, {verdict}"] += 1
+            why = why or other
             if fit is bool(why):
                 wrong.append(f"{release} {row['file']}: {' '.join(why.split())[:300] or said}")
         shutil.rmtree(output, ignore_errors=True)
@@ -361,7 +418,9 @@ def main() -> int:
         inputs_of = real or write_models(models, chosen.every)
         inputs_of = write_precisions(models, inputs_of) if chosen.precisions else inputs_of
         originals = [(str(models / f"{name}.onnx"), file) for name, file in inputs_of.items()]
-        broken = {Path(file).stem for file, why in ran(Path(sys.executable), originals, work).items() if why}
+        broken = {
+            Path(file).stem for file, why in ran(Path(sys.executable), originals, work, work / "first").items() if why
+        }
         print(f"{len(inputs_of)} models; the installed release does not run:", ", ".join(sorted(broken)), flush=True)
         failed = False
         for release, python in pythons.items():
@@ -369,7 +428,7 @@ def main() -> int:
             print(release, ", ".join(f"{verdict} {count}" for verdict, count in sorted(counts.items())))
             for line in wrong:
                 print("  ", line, flush=True)
-            failed |= bool(counts["fit, does not"])
+            failed |= bool(counts["fit, does not"] or counts["fit, computes something else"])
     return int(failed)
 
 

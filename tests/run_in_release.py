@@ -1,7 +1,8 @@
 """Load and run files in the onnxruntime of this environment; release_agreement.py starts it in those of old releases.
 
-As a program: `python tests/run_in_release.py LIST`: LIST is JSON, rows of a file and its inputs (.npz, "" for made-up
-ones); prints for each file "" or why it does not run. Needs onnxruntime and numpy alone, of any release from 1.16 on.
+As a program: `python tests/run_in_release.py LIST`: LIST is JSON, rows of a file, its inputs (.npz, "" for those
+made up) and the file for its outputs (.npz); prints for each "" or why it does not run. Needs onnxruntime and numpy
+alone, of any release from 1.16 on.
 """
 
 import json
@@ -31,8 +32,11 @@ def made_up(session: Any) -> dict[str, Any]:
     return values
 
 
-def why_not(onnxruntime: Any, file: str, inputs: str) -> str:
-    """Why a file does not load or run, "" where it does; a model with inputs that cannot be made is only loaded."""
+def why_not(onnxruntime: Any, file: str, inputs: str, outputs: str) -> str:
+    """Why a file does not load or run, "" where it does; a model with inputs that cannot be made is only loaded.
+
+    Outputs that are tensors are written, texts without Python's objects: releases come with different numpys.
+    """
     try:
         session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
     except Exception as error:  # noqa: BLE001 -- its own kinds, which differ by release
@@ -44,9 +48,14 @@ def why_not(onnxruntime: Any, file: str, inputs: str) -> str:
     given = dict(np.load(inputs, allow_pickle=True)) if inputs else made
     names = {info.name for info in session.get_inputs()}
     try:
-        session.run(None, {name: value for name, value in given.items() if name in names})
+        values = session.run(None, {name: value for name, value in given.items() if name in names})
     except Exception as error:  # noqa: BLE001
         return "" if UNSAID in str(error) else f"run: {error}"
+    named = zip((info.name for info in session.get_outputs()), values, strict=True)
+    tensors: dict[str, Any] = {name: value for name, value in named if isinstance(value, np.ndarray)}
+    np.savez(
+        outputs, **{name: value.astype(str) if value.dtype == object else value for name, value in tensors.items()}
+    )
     return ""
 
 
@@ -54,5 +63,5 @@ if __name__ == "__main__":
     import onnxruntime
 
     onnxruntime.set_default_logger_severity(4)
-    for file, inputs in json.loads(Path(sys.argv[1]).read_text("utf-8")):
-        print(json.dumps([file, why_not(onnxruntime, file, inputs)]), flush=True)
+    for file, inputs, outputs in json.loads(Path(sys.argv[1]).read_text("utf-8")):
+        print(json.dumps([file, why_not(onnxruntime, file, inputs, outputs)]), flush=True)
