@@ -196,8 +196,8 @@ REWRITES = (
 """Every rewrite, in the order in which advice tries them."""
 
 SURGERY = (
-    surgery.PRUNE_OUTPUTS, surgery.FIXED_DIMENSIONS, batch_size.PASS, surgery.CONSTANT_INITIALIZERS, surgery.EXTERNAL,
-    surgery.INLINE, surgery.OPSET, surgery.FOLD, surgery.FUSIONS, optimize.PASS,
+    surgery.PRUNE_OUTPUTS, surgery.FIXED_DIMENSIONS, batch_size.PASS, surgery.FLOAT_IO, surgery.CONSTANT_INITIALIZERS,
+    surgery.EXTERNAL, surgery.INLINE, surgery.OPSET, surgery.FOLD, surgery.FUSIONS, optimize.PASS,
 )  # fmt: skip
 
 QUANTIZATION = (

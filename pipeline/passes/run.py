@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from device_runner.files import decode_json, read_regular
+from device_runner.spec import ElementType
 from pipeline.check.compare import OutputCheck, compare_outputs, read_tensor
 from pipeline.check.reference import make_reference
 from pipeline.config.tables import Step
@@ -103,11 +104,17 @@ def verify(original: SourceModel, changed: Path, effects: Iterable[Effect], data
         else feeds[info.name]
         for info in own_inputs(after.proto)
     }
+    narrow = {info.name for info in own_inputs(after.proto) if info.dtype is ElementType.FLOAT32}
+    narrow = {name for name in narrow if joined[name].dtype.name != "float32"}
+    joined |= {name: joined[name].astype("float32") for name in narrow}
     # A pass is judged, not what a session would fuse. What computes as it is defined must give equal numbers.
     exact = kinds <= {Effect.EXACT}
     settings = replace(ORIGINAL, role=Role.CHANGED, defined=exact)
     given = outputs_of(after, joined, settings, original.name)
     expected = {tensor.name: read_tensor(tensor) for tensor in reference.outputs}
+    if narrow and times == 1:  # on what float32 holds of the inputs, which alone the changed model gets
+        feeds |= {name: joined[name].astype(feeds[name].dtype) for name in narrow}
+        expected = run_session(open_session(before), feeds, before.source.name)
     if times > 1:  # the original's outputs for one part after the other, joined where the changed model's are longer
         session = open_session(before)
         runs = [run_session(session, part, before.source.name) for part in parts]
@@ -168,7 +175,8 @@ def _differing(
             raise _IncomparableError(f"the original has no input {after.name!r}")
         if before.shape is None or after.shape is None:
             continue
-        if len(before.shape) != len(after.shape) or before.dtype != after.dtype:
+        widened = after.dtype is ElementType.FLOAT32 and before.dtype in WIDENED
+        if len(before.shape) != len(after.shape) or not (before.dtype == after.dtype or widened):
             raise _IncomparableError(f"the input {after.name!r} has another type or rank")
         for axis, (old, new) in enumerate(zip(before.shape, after.shape, strict=True)):
             if not isinstance(new, int) or old == new:
@@ -182,6 +190,8 @@ def _differing(
     return fixed, batch, times
 
 
+WIDENED = frozenset({ElementType.FLOAT64, ElementType.FLOAT16, ElementType.BOOL})
+"""Types of inputs that a pass may make float32 (`surgery.float_io`)."""
 LIBRARIES = ("numpy", "onnx", "onnxruntime", "onnxslim", "onnx-ir", "sympy")
 """Packages whose versions do, where they are installed."""
 

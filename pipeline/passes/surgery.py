@@ -2,7 +2,9 @@
 
 import difflib
 import importlib
+import itertools
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
@@ -14,20 +16,23 @@ from pipeline.model.edit import (
     constant_names,
     copied,
     first_output,
+    fresh_name,
     keep_only,
     onnx_opset,
     operand,
     read_names,
+    set_nodes,
+    subgraphs,
 )
 from pipeline.model.guards import check_constants, check_structure, computed_constants, shaped_bytes, tensor_bytes
 from pipeline.model.onnx_model import fix_dimensions
 from pipeline.model.signature import open_axes, own_inputs
-from pipeline.model.types import CODES
+from pipeline.model.types import CODES, FLOAT, FLOAT16
 from pipeline.passes import edit
 from pipeline.passes.base import Effect, Model, NotApplicable, Options, Pass, PassContext
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, TensorProto
+    from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto
 
 
 def take_initializers_out(model: Model, _options: Options, _context: PassContext) -> Model:
@@ -482,4 +487,79 @@ FUSIONS = Pass(
     effect=Effect.ROUNDING,
     options=FusionOptions,
     extra=TRANSFORMERS,
+)
+
+
+BOOL, DOUBLE = 9, 11
+WIDENED = frozenset({FLOAT16, BOOL, DOUBLE})
+CAST_SINCE = 6
+"""The opset from which on Cast names its type by a number."""
+
+
+def float_io(model: Model, _options: Options, _context: PassContext) -> Model:
+    """The model with float32 where inputs and outputs are float64, float16 or bool, and a Cast at each.
+
+    A truth value is 0 or 1, and every other number is true. NotApplicable where no input or output has such a type.
+    """
+    import onnx
+
+    proto = copied(model.proto)
+    graph = proto.graph
+    constants = constant_names(graph)
+    inputs = [value for value in graph.input if value.name not in constants and _kind(value) in WIDENED]
+    outputs = [value for value in graph.output if _kind(value) in WIDENED]
+    if not (inputs or outputs):
+        raise NotApplicable("nothing to do", why="no input or output is float64, float16 or bool")
+    _check_casts(proto, outputs)
+    if not onnx_opset(proto):
+        proto.opset_import.append(onnx.helper.make_opsetid("", 13))
+    taken = {name for node in all_nodes(graph) for name in (*node.input, *node.output)} | constants
+    taken |= {value.name for body in subgraphs(graph) for value in (*body.input, *body.output, *body.value_info)}
+    before, after, inner = [], [], dict[str, str]()
+    for value in inputs:
+        inner[value.name] = fresh_name(f"{value.name}/cast", taken)
+        before.append(onnx.helper.make_node("Cast", [value.name], [inner[value.name]], to=_kind(value)))
+    given = {value.name for value in graph.input}
+    for value in outputs:
+        if value.name not in given:
+            inner[value.name] = fresh_name(f"{value.name}/cast", taken)
+            after.append(onnx.helper.make_node("Cast", [inner[value.name]], [value.name], to=FLOAT))
+    for value in (*inputs, *outputs):
+        value.type.tensor_type.elem_type = FLOAT
+    _rename_values(graph, inner)
+    set_nodes(graph, [*before, *graph.node, *after])
+    return edit.changed(model, proto)
+
+
+def _check_casts(proto: "ModelProto", outputs: "Sequence[ValueInfoProto]") -> None:
+    """NotApplicable for what a Cast cannot be put behind."""
+    if 0 < onnx_opset(proto) < CAST_SINCE:
+        raise NotApplicable(
+            "the model is too old", why=f"Cast needs opset {CAST_SINCE}", remedy="first convert it with the pass opset"
+        )
+    constants = constant_names(proto.graph)
+    if fixed := [value.name for value in outputs if value.name in constants]:
+        raise NotApplicable("an output is a constant", why=f"{fixed[0]} is stored in the model")
+
+
+def _rename_values(graph: "GraphProto", inner: Mapping[str, str]) -> None:
+    """Other names for values of the graph, in bodies that read them, too; its own inputs and outputs keep theirs."""
+    for node in all_nodes(graph):
+        for names in (node.input, node.output):
+            for place, name in enumerate(names):
+                names[place] = inner.get(name, name)
+    given = [body.output for body in subgraphs(graph) if body is not graph]
+    for value in itertools.chain(graph.value_info, *given):
+        value.name = inner.get(value.name, value.name)
+
+
+def _kind(value: "ValueInfoProto") -> int:
+    return value.type.tensor_type.elem_type if value.type.HasField("tensor_type") else 0
+
+
+FLOAT_IO = Pass(
+    name="float-io",
+    title="Take and give float32 in place of float64, float16 and bool, by a Cast at each.",
+    apply=float_io,
+    effect=Effect.INTERFACE,
 )

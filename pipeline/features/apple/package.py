@@ -489,8 +489,8 @@ def _model(content: Content, model: str, rows: Sequence[SelectionRow], release: 
             f"Swift cannot run the model {model}: {wrong[0].name} is {wrong[0].dtype or kinds[0]}",
             where="the bundle's manifest",
             why=f"ONNX Runtime's Objective-C API has no tensors of {', '.join(kinds)}",
-            remedy="convert the model with inputs and outputs of float32 (`ort-mobile transform` has passes for that), "
-            "or use the C++ API: `ort-mobile release snippet --for cpp`",
+            remedy="make float64, float16 and bool float32 (`ort-mobile transform MODEL OUT.onnx --do float-io`, or "
+            "`transforms` of the model in the config), or use the C++ API: `ort-mobile release snippet --for cpp`",
         )
     ships = _ships(content, rows)
     ways = [options for shipped in ships for options in shipped.runs]
