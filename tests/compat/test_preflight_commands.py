@@ -27,7 +27,7 @@ def test_convert_tells_what_a_release_cannot_load_and_does_the_others(tmp_path: 
         "--json", tmp_path / "out.json", ORT_MOBILE_CACHE=str(tmp_path),
      code=4)  # fmt: skip
     assert "ONNX Runtime 1.16 has no Gelu of opset 20 (basic-fixed)" in ended.err
-    assert "ship ONNX Runtime 1.17 or later" in ended.err
+    assert "ship ONNX Runtime 1.18 or later" in ended.err
     rows = {
         row["model"].rpartition("/")[2]: row for row in json.loads((tmp_path / "out.json").read_text())["artifacts"]
     }
