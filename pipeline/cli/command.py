@@ -119,6 +119,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "ort-mobile lab work": ("ort-mobile lab work --device 'adb:*' --device local",),
     "ort-mobile lab status": ("ort-mobile lab status --json -",),
     "ort-mobile lab cancel": ("ort-mobile lab cancel my",),
+    "ort-mobile lab golden": ("ort-mobile lab golden build_configs/lab/golden.toml", "ort-mobile lab golden --off"),
+    "ort-mobile lab release": ("ort-mobile lab release adb:SERIAL --sound",),
     "ort-mobile lab close": ("ort-mobile lab close my --output output/my",),
     "ort-mobile lab serve": (
         "ort-mobile lab serve --database sqlite:///output/my/results.sqlite",

@@ -7,7 +7,17 @@ import pytest
 
 from tests.command import leaves, ort_mobile
 
-WITHOUT_RESULT = {"help", "completion", "schema", "lab work", "lab cancel", "lab priority", "lab serve"}
+WITHOUT_RESULT = {
+    "help",
+    "completion",
+    "schema",
+    "lab work",
+    "lab cancel",
+    "lab golden",
+    "lab priority",
+    "lab release",
+    "lab serve",
+}
 """Commands that print text or a schema by definition, or work until they are stopped."""
 
 NOT_RUN_HERE = {
