@@ -37,7 +37,7 @@ variants = ["basic-*"]
 """
 
 
-PROGRESS = re.compile(r"(convert|reference|check|predict|measure): ")
+PROGRESS = re.compile(r"(convert|reference|check|predict|measure): |about .* in all: ")
 
 
 def write_config(folder: Path, text: str = CONFIG) -> Path:
@@ -292,7 +292,7 @@ def test_the_second_ctrl_c_ends_the_run_in_progress_and_leaves_nothing_of_it(tmp
 def interrupted(folder: Path, number: signal.Signals, words: tuple[str, ...] = ("run",)) -> tuple[int, list[str]]:
     """Send a signal to a job that has stored two runs: how many it kept, and the command to go on with."""
     config = write_config(
-        folder, CONFIG.replace("min_seconds = 0.001", "min_seconds = 0.2") + "[release]\ngates = []\n"
+        folder, CONFIG.replace("min_seconds = 0.001", "min_seconds = 0.6") + "[release]\ngates = []\n"
     )
     job = subprocess.Popen(
         [*PYTHON_THAT_HEARS, "-m", "pipeline", *words, str(config), "--output", str(folder / "out")],

@@ -61,7 +61,7 @@ def test_what_the_library_cannot_load_does_not_ship(tmp_path: Path) -> None:
         "run", config, "--convert-only", "--output", out, ORT_MOBILE_CACHE=str(tmp_path / "cache"), code=4
     )
     assert "target phone: young basic-fixed: ONNX Runtime 1.16 has no Gelu of opset 20" in ended.err
-    assert "ship ONNX Runtime 1.17 or later" in ended.err
+    assert "ship ONNX Runtime 1.18 or later" in ended.err
     assert not (out / "bundle").exists()
     report = json.loads((out / "results.json").read_text())
     refused = [one for one in report["warnings"] if one["what"].startswith("no bundle: ")]

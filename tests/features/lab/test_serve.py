@@ -119,7 +119,9 @@ def test_what_is_served_is_what_is_stored(port: int, store: Store, tmp_path: Pat
     assert (report.campaign, len(report.rows)) == ("c1", 1)
     progress = json.loads(ask(port, "/api/campaigns/c1/progress")[2])
     assert progress["devices"] == [{"device": "local", "stored": 1, "failed": 0, "state": ""}]
-    assert json.loads(ask(port, "/api/lab")[2]) == {"version": 1, "hosts": [], "devices": [], "campaigns": []}
+    assert json.loads(ask(port, "/api/lab")[2]) == {
+        "version": 1, "hosts": [], "devices": [], "campaigns": [], "golden": "", "lost": [], "quarantine": {},
+    }  # fmt: skip
     for path in ("/", "/lab", "/campaigns/c1", f"/campaigns/{quote(HOSTILE.id)}"):
         status, headers, page = ask(port, path)
         assert status == 200
