@@ -531,7 +531,7 @@ def remedy_of(check: OutputCheck) -> str:
         return "give test data on which this output varies"
     if check.unknown:
         return "give test data (`test_data` of the model in the config)"
-    first = "give test data (`test_data` of the model in the config): others may mean nothing to the model; "
+    first = "give test data (`test_data` of the model in the config): made-up inputs may mean nothing to the model; "
     return (
         f"{first if check.without_data else ''}leave this variant or run out, or, if your app can tolerate the "
         "difference, raise max_relative_error in the config's check table"

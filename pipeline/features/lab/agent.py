@@ -390,8 +390,7 @@ def _tell(agent: Agent, session: queue.LabSession, pool: ThreadPoolExecutor) -> 
     """Take a notice of a campaign that has ended, and give it in a thread."""
     ended = agent.reservations.hooks.ended
     if notice := notices.taken_notice(session, [notices.URL, *[notices.PROGRAM] * bool(ended)]):
-        place = f"notice {notice[0]} {notice[1]}"
-        agent.busy[place] = pool.submit(notices.tell, agent.store, session, notice, ended, agent.say)
+        agent.busy[str(notice)] = pool.submit(notices.tell, agent.store, session, notice, ended, agent.say)
 
 
 def _take(agent: Agent, session: queue.LabSession, pool: ThreadPoolExecutor, jobs: Iterable[queue.LabJob]) -> None:

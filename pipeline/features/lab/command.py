@@ -94,8 +94,9 @@ def _check_address(address: str) -> None:
     import re
 
     from pipeline.core.errors import ConfigError
+    from pipeline.features.lab.hooks import is_web_address
 
-    if address and not re.fullmatch(r"https?://[!-~]{1,1990}", address):
+    if address and not (re.fullmatch(r"[!-~]{1,2000}", address) and is_web_address(address)):
         raise ConfigError(
             "this is no address to be told", where="--notify", why="it begins with http:// or https://, has no spaces, "
             "and at most 2,000 characters of ASCII", remedy="pass one as https://chat.example/hooks/…",

@@ -140,7 +140,7 @@ class Examiner:
         level = next(filter(None, levels), None)  # where one moment has too few, both together
         try:
             outcome = judged(lambda: self._group(plan), level)
-        except _OtherError as error:
+        except _GoldenFailure as error:
             outcome = CheckOutcome(failed=str(error))
             if not error.is_of_device and not any(row.good for row in known):
                 raise GoldenError(
@@ -178,7 +178,7 @@ class Examiner:
         return list(connection.execute(query))[::-1]
 
     def _group(self, plan: CampaignPlan) -> int:
-        """The value of a group of processes; raises _OtherError where one fails twice or computes otherwise."""
+        """The value of a group of processes; raises _GoldenFailure where one fails twice or computes otherwise."""
         results: list[RunResult] = []
         while len(results) < PROCESSES:
             for pause in (PAUSE_SECONDS, None):
@@ -187,7 +187,7 @@ class Examiner:
                     results.append(result)
                     break
                 if pause is None:
-                    raise _OtherError(why, is_of_device=result.status is Status.OK)
+                    raise _GoldenFailure(why, is_of_device=result.status is Status.OK)
                 log.warning("%s: golden model: %s; once more", self.facts.name, why)
                 self.stop.wait(pause)
         return value_of(results)
@@ -232,7 +232,7 @@ def _drift_text(outcome: CheckOutcome, heat: Conditions) -> str:
     return ", ".join(parts)
 
 
-class _OtherError(Exception):
+class _GoldenFailure(Exception):
     """A device fails the golden model, or computes something else; `is_of_device`: it ran, whatever it gave."""
 
     def __init__(self, why: str, *, is_of_device: bool) -> None:

@@ -133,23 +133,24 @@ def _row(store: Store, campaign: _Campaign, usual: dict[tuple[str, ...], float])
     begun = [run.started_at_ms for run in campaign.runs if run.started_at_ms is not None]
     ended = [run.ended_at_ms for run in campaign.runs if run.ended_at_ms is not None]
     busy = sum(run.ended_at_ms - run.started_at_ms for run in campaign.runs if run.ended_at_ms and run.started_at_ms)
-    states = [_result(store, run.id) for run in campaign.runs[:1] + campaign.runs[-1:]]
+    first, last = (_result(store, edge[0].id) if edge else None for edge in (campaign.runs[:1], campaign.runs[-1:]))
     return DeviceCampaign(
         campaign=campaign.id, name=campaign.name, hosts=tuple(sorted({run.host for run in campaign.runs})),
         runs=len(campaign.runs), outcomes=dict(outcomes), first_ms=min(begun, default=None),
         last_ms=max(ended, default=None), busy_seconds=busy / 1000, compared=len(ratios),
-        level=math.exp(fmean(ratios)) if ratios else None, before=states[0].before if states else Conditions(),
-        after=states[-1].after if states else Conditions(),
+        level=math.exp(fmean(ratios)) if ratios else None, before=first.before if first else Conditions(),
+        after=last.after if last else Conditions(),
         os_build=campaign.facts.fingerprint if campaign.facts else "",
     )  # fmt: skip
 
 
-def _result(store: Store, key: int) -> RunResult:
+def _result(store: Store, key: int) -> RunResult | None:
+    """A stored result; None for one of a later release, which reports name: here only its state is missing."""
     text = store.read(lambda connection: connection.scalar(sa.select(runs.c.result).where(runs.c.id == key)))
     try:
         return decode_json(text or "", RunResult)
-    except msgspec.DecodeError:  # reports name the row; here only its state is missing
-        return msgspec.json.decode(b'{"spec_id":"","device":"","status":"failed"}', type=RunResult)
+    except msgspec.DecodeError:
+        return None
 
 
 def instant(milliseconds: int | None) -> str:

@@ -50,7 +50,6 @@ MOST_ANSWER = 400
 
 WORK_PREFIX = "ort-mobile-hook-"
 
-
 MOST_TRIES = 5
 """How often a release hook that fails is called in the life of an agent."""
 
@@ -119,15 +118,14 @@ def read_hooks(path: Path) -> Hooks:
             return None
         texts = [*hook.command, hook.url, *_texts(hook.json)]
         unknown = [place for text in texts for place in PLACE.findall(text) if place not in places]
-        parts = urlsplit(hook.url) if "\n" not in hook.url else None
         why = ""
         if bool(hook.command) == bool(hook.url):
             why = "it needs either `command` or `url`"
         elif hook.command and (hook.json is not None or hook.token_file or hook.method != "POST"):
             why = "`method`, `json` and `token_file` belong to a `url`"
-        elif hook.url and (parts is None or parts.scheme not in ("http", "https") or not parts.hostname):
+        elif hook.url and not is_web_address(hook.url):
             why = f"{visible(hook.url)!r} is no http or https address"
-        elif parts and PLACE.search(parts.netloc):
+        elif PLACE.search(urlsplit(hook.url).netloc):
             why = "a name in braces cannot stand for a server"
         elif unknown:
             why = f"{{{unknown[0]}}} is none of {', '.join(f'{{{place}}}' for place in places)}"
@@ -175,7 +173,8 @@ def call(hook: Hook, name: str, reservation: Reservation) -> None:
         return PLACE.sub(lambda place: escape(values[place[1]]), text)
 
     if hook.command:
-        said = _said_by_command([filled(word) for word in hook.command], hook.timeout_seconds)
+        with scratch_folder(WORK_PREFIX) as folder:
+            said = said_by_command([filled(word) for word in hook.command], folder, hook.timeout_seconds)
     else:
         said = said_by_server(hook, filled(hook.url, lambda value: quote(value, safe="")), filled)
     remedy = "see the file of --hooks on this host"
@@ -186,17 +185,25 @@ def call(hook: Hook, name: str, reservation: Reservation) -> None:
         raise HookError(f"the {name} hook failed", why=visible(said), remedy=remedy)
 
 
-def _said_by_command(command: list[str], seconds: float) -> str | None:
-    """Why a command did not end well, "" where it did, None where it did not end."""
-    with scratch_folder(WORK_PREFIX) as folder:
-        try:
-            code = run_group(command, folder, seconds, os.environ)
-        except OSError as error:
-            return f"{command[0]} cannot be started: {error.strerror or error}"
-        said = " ".join((tail(folder / "stderr", MOST_ANSWER) or tail(folder / "stdout", MOST_ANSWER)).split())
+def said_by_command(command: list[str], folder: Path, seconds: float) -> str | None:
+    """Why a command that works in a folder did not end well, "" where it did, None where it did not end."""
+    try:
+        code = run_group(command, folder, seconds, os.environ)
+    except OSError as error:
+        return f"{command[0]} cannot be started: {error.strerror or error}"
+    said = " ".join((tail(folder / "stderr", MOST_ANSWER) or tail(folder / "stdout", MOST_ANSWER)).split())
     if code is None:
         return None
     return "" if code == 0 else f"{command[0]} ended with {code}{f': {said}' * bool(said)}"
+
+
+def is_web_address(url: str) -> bool:
+    """Whether a URL is asked of a server, by http or https: others open files of this computer."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # brackets that hold no address
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and "\n" not in url
 
 
 class _NotFollowed(urllib.request.HTTPRedirectHandler):
@@ -208,6 +215,8 @@ class _NotFollowed(urllib.request.HTTPRedirectHandler):
 
 def said_by_server(hook: Hook, url: str, fill: Callable[[str], str]) -> str | None:
     """Why a server did not take a request, "" where it did, None where it did not answer."""
+    if not is_web_address(url):  # a database's own check knows less of addresses
+        return "it is no http or https address"
     headers = {"User-Agent": "ort-mobile"}
     content = None
     if hook.json is not None:
@@ -221,7 +230,7 @@ def said_by_server(hook: Hook, url: str, fill: Callable[[str], str]) -> str | No
     said: list[str] = []
 
     def ask() -> None:
-        request = urllib.request.Request(url, content, headers, method=hook.method)  # noqa: S310 # http(s) by read_hooks
+        request = urllib.request.Request(url, content, headers, method=hook.method)  # noqa: S310 # http(s) alone, above
         try:
             with urllib.request.build_opener(_NotFollowed).open(request, timeout=hook.timeout_seconds):
                 said.append("")

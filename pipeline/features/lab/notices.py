@@ -5,14 +5,13 @@ the database, gets into a command line. A notice that fails is tried twice more 
 """
 
 import logging
-import os
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import msgspec
 
 from device_runner.errors import RunnerError
 from device_runner.files import scratch_folder, visible
-from device_runner.local import run_group, tail
 from pipeline.campaign.store import Store
 from pipeline.features.lab import hooks, queue
 from pipeline.features.lab.waiting import ended_document
@@ -28,18 +27,29 @@ TIMEOUT_SECONDS = 15.0
 FILE_NAME = "campaign.json"
 
 
-def taken_notice(session: queue.LabSession, kinds: list[str]) -> tuple[str, str, str] | None:
-    """A notice that this host is to give: campaign, kind and address; None while there is none."""
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """That a campaign has ended, for who is to be told of it: its `address`, "" for the hook of a host."""
+
+    campaign: str
+    kind: str
+    address: str
+
+    def __str__(self) -> str:
+        return f"notice {self.campaign} {self.kind}"
+
+
+def taken_notice(session: queue.LabSession, kinds: list[str]) -> Notice | None:
+    """A notice that this host is to give; None while there is none."""
     answer = session.call("lab_notice", queue.texts(kinds))
-    return (str(answer[0]), str(answer[1]), str(answer[2])) if isinstance(answer, list) else None
+    return Notice(*map(str, answer)) if isinstance(answer, list) else None
 
 
 def tell(
-    store: Store, session: queue.LabSession, notice: tuple[str, str, str], ended: hooks.Hook | None,
-    say: Callable[[str], None],
-) -> None:  # fmt: skip
+    store: Store, session: queue.LabSession, notice: Notice, ended: hooks.Hook | None, say: Callable[[str], None]
+) -> None:
     """Give a notice, and say in the database how it went."""
-    campaign, kind, address = notice
+    campaign, kind, address = notice.campaign, notice.kind, notice.address
     try:
         document = ended_document(store, campaign, store.campaign(campaign).name)
         hook = hooks.Hook(url=address, timeout_seconds=TIMEOUT_SECONDS) if kind == URL else ended
@@ -67,11 +77,5 @@ def _failure(hook: hooks.Hook, document: dict[str, object]) -> str:
         file = folder / FILE_NAME
         file.write_bytes(msgspec.json.encode(document))
         command = [word.replace("{file}", str(file)) for word in hook.command]
-        try:
-            code = run_group(command, folder, hook.timeout_seconds, os.environ)
-        except OSError as error:
-            return f"{command[0]} cannot be started: {error.strerror or error}"
-        if code is None:
-            return late
-        said = tail(folder / "stderr", hooks.MOST_ANSWER)
-        return "" if code == 0 else f"{command[0]} ended with {code}: {' '.join(said.split())}"
+        said = hooks.said_by_command(command, folder, hook.timeout_seconds)
+        return late if said is None else said

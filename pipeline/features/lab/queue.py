@@ -1,9 +1,9 @@
 """What hosts of a lab share in its database: leases of devices, and the jobs and files of its campaigns.
 
-Leases are rows that hold while their host gives signs of life
-(8 s); when it does not, as when it died, was stopped or lost its cable, another host may take its devices. Who finds
-that a lease is another's stops before its next run. A campaign is submitted with a job for each device, which hosts
-take and end; states of jobs only say what is left to do, and go forward.
+Leases are rows that hold while their host gives signs of life (8 s); when it does not, as when it died, was stopped or
+lost its cable, another host may take its devices. Who finds that a lease is another's stops before its next run. A
+campaign is submitted with a job for each device, which hosts take and end; states of jobs only say what is left to do,
+and go forward.
 
 Whatever changes is changed by functions of the database (its first migration), which know the login: no statement of a
 reader can take or keep a lease, and no agent's that of another login's host. Whoever may write to the database may have
@@ -413,8 +413,7 @@ def submit_jobs(
     """Enter a job for each device with what it may store, and the campaign's files, all in one transaction.
 
     `address` is the URL that is told of the campaign's end, `needs` the schema of the earliest agents that measure it,
-    "" for any. Raises StoreError where files were removed since they were
-    stored.
+    "" for any. Raises StoreError where files were removed since they were stored.
     """
     query = sa.select(sa.func.lab_submit(
         campaign, texts(allowed), sa.literal([one.runs for one in allowed.values()], sa.ARRAY(sa.Integer)),

@@ -4,6 +4,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from enum import StrEnum
 from typing import Any
 
 from pipeline.campaign.store import Store, open_store
@@ -15,18 +16,25 @@ POLL_SECONDS = 2.0
 SAY_SECONDS = 60.0
 """Between two lines about what has not changed otherwise."""
 
-DONE, FAILED, OPEN = "done", "failed", "open"
 
-CODES = {DONE: ExitCode.DONE, FAILED: ExitCode.SOME_FAILED, OPEN: ExitCode.TIMED_OUT}
-"""How a campaign ended, `open` where the time was over before, to the exit code of `lab wait`."""
+class CampaignEnd(StrEnum):
+    """How a campaign ended: FAILED where a device of it failed or was cancelled; OPEN while it goes on."""
+
+    DONE = "done"
+    FAILED = "failed"
+    OPEN = "open"
 
 
-def outcome_of(jobs: Sequence[queue.LabJob]) -> str:
-    """How a campaign ended: `failed` where a device of it failed or was cancelled; `open` while it goes on."""
+CODES = {CampaignEnd.FAILED: ExitCode.SOME_FAILED, CampaignEnd.OPEN: ExitCode.TIMED_OUT}
+"""The exit codes of `lab wait`, the gravest first; 0 where all campaigns are done."""
+
+
+def outcome_of(jobs: Sequence[queue.LabJob]) -> CampaignEnd:
+    """How a campaign with these jobs ended."""
     states = {job.state for job in jobs}
     if states - set(queue.ENDED):
-        return OPEN
-    return DONE if states == {queue.DONE} else FAILED
+        return CampaignEnd.OPEN
+    return CampaignEnd.DONE if states == {queue.DONE} else CampaignEnd.FAILED
 
 
 def ended_document(store: Store, campaign: str, name: str) -> dict[str, Any]:
@@ -58,11 +66,11 @@ def wait_for(
     begun, said = time.monotonic(), 0.0
     with open_store(database) as store:
         records = list({record.id: record for record in (found_campaign(store, name) for name in asked)}.values())
-        ends: dict[str, str] = {}
+        ends: dict[str, CampaignEnd] = {}
         while True:
             for record in records:
                 outcome = outcome_of(queue.jobs_of(store, record.id))
-                if record.id not in ends and outcome != OPEN:
+                if record.id not in ends and outcome != CampaignEnd.OPEN:
                     ends[record.id] = outcome
                     say(f"{record.id} {record.name}: {outcome}")
             left = [record for record in records if record.id not in ends]
@@ -90,4 +98,4 @@ def ended_lines(campaigns: Sequence[dict[str, Any]]) -> Iterator[str]:
 def exit_code_of(campaigns: Sequence[dict[str, Any]]) -> int:
     """1 where one failed, else 124 where one has not ended."""
     outcomes = {campaign["outcome"] for campaign in campaigns}
-    return next((int(CODES[outcome]) for outcome in (FAILED, OPEN) if outcome in outcomes), 0)
+    return next((int(code) for outcome, code in CODES.items() if outcome in outcomes), 0)

@@ -29,6 +29,7 @@ from pipeline.features.lab.hooks import (
     Reservations,
     call,
     read_hooks,
+    said_by_server,
 )
 from pipeline.features.lab.queue import DONE, WAITING, jobs_of, lab_hosts
 from tests.features.lab.farm import JOURNAL, SECONDS, all_in, check_stored, rigs, submitted, until
@@ -52,6 +53,16 @@ WRONG = {
     '[reserve]\nurl = "https://a"\nmethod = "BREW"': "Invalid enum value 'BREW'",
     "[reserve": "this is not valid TOML",
 }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "address", ["file://{}", "FILE:{}", "ftp://127.0.0.1/x", "data:,x", "http:{}", "https://[", "x"]
+)
+def test_an_address_of_a_database_opens_no_file_here(tmp_path: Path, address: str) -> None:
+    """A database has what its owner entered, too, and brackets that hold no address pass its check."""
+    (tmp_path / "secret").write_text("s")
+    said = said_by_server(Hook(url="https://a"), address.format(tmp_path / "secret"), str)
+    assert said == "it is no http or https address"
 
 
 @pytest.mark.parametrize("text", WRONG)

@@ -178,7 +178,7 @@ def test_names_that_a_campaign_has_reach_no_command(url: str, store: Store, tmp_
 
 
 @pytest.mark.parametrize(
-    "address", ["ftp://x", "x", "http://a b", "file:///etc/passwd", "http://x/\n", "https://" + "x" * 2000]
+    "address", ["ftp://x", "x", "http://a b", "file:///etc/passwd", "http://x/\n", "https://[", "https://" + "x" * 2000]
 )
 def test_an_address_that_is_none_is_refused_before_anything_is_done(address: str, tmp_path: Path) -> None:
     config = ROOT / "build_configs/mnist.toml"
