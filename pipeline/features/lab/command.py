@@ -45,7 +45,7 @@ def _database(given: str | None, *, sqlite: bool = False) -> str:
         )  # fmt: skip
     if given.startswith("sqlite:") and not sqlite:
         raise ConfigError(
-            "a lab needs PostgreSQL", where=given, why="SQLite has no locks that end with a host",
+            "a lab needs PostgreSQL", where=given, why="its functions decide who may change what, and SQLite has none",
             remedy="pass --database postgresql://USER@HOST/DATABASE; "
             "`ort-mobile report` and `lab serve` read the results of `ort-mobile run`",
         )  # fmt: skip
@@ -262,10 +262,9 @@ def golden_command(config: Path | None, off: bool, database: str | None, output:
             "name the config of a golden model, or --off", where="lab golden", why="it is one of both",
             remedy="ort-mobile lab golden build_configs/lab/golden.toml",
         )  # fmt: skip
-    url = _database(database)
+    url, settings = _database(database), config and read_config(config, existing=True)
     with open_store(url) as store:
-        if config:
-            settings = read_config(config, existing=True)
+        if settings:
             campaign = store_golden(store, url, settings, JobOptions(output=output), progress())
             click.echo(f"{campaign}: devices are checked with it")
         else:

@@ -83,8 +83,9 @@ def test_a_real_regression_is_found_and_nothing_is_measured_twice(tmp_path: Path
     ],
 )
 def test_what_is_not_there_is_said_before_anything_is_converted_or_measured(
-    tmp_path: Path, line: tuple[str, ...]
+    tmp_path: Path, line: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("ADBUTILS_ADB_PATH", "/bin/false")  # else a server is started at the port, and stays
     chain(tmp_path / "m.onnx", 2)
     chain(tmp_path / "n.onnx", 3)
     (tmp_path / "my.toml").write_text(CONFIG)
