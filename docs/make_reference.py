@@ -10,6 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+DOCS = Path(__file__).resolve().parent
+sys.path.insert(0, str(DOCS.parent))  # the code of this checkout, whichever one an editable installation is of
+
 import click
 import msgspec
 
@@ -32,7 +35,6 @@ from pipeline.partition.answer import PartitionDocument
 from pipeline.passes.registry import PASSES
 from pipeline.report.model import schema as results_schema
 
-DOCS = Path(__file__).resolve().parent
 MADE = "<!-- Made by docs/make_reference.py from the code: change that. -->\n\n"
 EXIT_TEXTS = {
     ExitCode.DONE: "done",

@@ -3,6 +3,7 @@
 import ast
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -38,6 +39,20 @@ def test_the_reference_is_current() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_the_reference_is_made_from_its_own_checkout(tmp_path: Path) -> None:
+    """An editable installation is of one checkout, and a second one has another reference."""
+    for name in ("docs", "pipeline", "device_runner"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    schema = tmp_path / "docs/config.schema.json"
+    schema.write_text("{}", "utf-8")
+    done = subprocess.run(
+        [sys.executable, tmp_path / "docs/make_reference.py", "--check"], cwd=ROOT, capture_output=True, text=True,
+        check=False, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert str(schema.name) in done.stdout + done.stderr
+    assert done.returncode == 1
+
+
 def test_links_in_the_docs_lead_somewhere() -> None:
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
     links = [
@@ -51,6 +66,10 @@ def test_links_in_the_docs_lead_somewhere() -> None:
 
 def test_the_guide_can_be_read_in_one_sitting() -> None:
     assert len((ROOT / "docs/guide.md").read_text(encoding="utf-8").split()) <= 6000
+
+
+def test_a_newcomers_first_page_is_short() -> None:
+    assert (ROOT / "CONTRIBUTING.md").stat().st_size <= 6 * 1024
 
 
 def test_few_dependencies_each_with_a_lower_bound() -> None:

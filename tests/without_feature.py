@@ -34,7 +34,7 @@ ROWS = {
 WITHIN = {"pilot": ("--plan",), "updates": ("delta", "apply")}
 """What features add to commands of the engine: an option, subcommands."""
 
-ABOUT_THE_WHOLE = ("test_project.py", "test_features.py", "test_contributing.py", "test_ci_recipes.py", "test_facts.py")
+ABOUT_THE_WHOLE = ("test_project.py", "test_features.py", "test_recipes.py", "test_ci_recipes.py", "test_facts.py")
 """Tests of the repository as it stands: its texts name every feature."""
 
 

@@ -88,6 +88,9 @@ Result = TypeVar("Result")
 CHILD = f"import sys; from {__name__} import serve; serve(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])"
 """What a child runs. Not `-m`: tasks import this module by its name, and would have another one than the child's."""
 
+IN_PROCESS = "ORT_MOBILE_IN_PROCESS"
+"""For developers: where it is set, tasks run in the caller's process, so that a breakpoint in them stops."""
+
 HEADER = struct.Struct("<Q")
 """Length of the JSON message that follows, in bytes."""
 
@@ -182,6 +185,9 @@ def run_tasks(
     the caller stops early or is interrupted, no child is left behind; idle ones serve further calls inside
     `shared_children`.
     """
+    if os.environ.get(IN_PROCESS):
+        yield from map(_run_here, tasks)
+        return
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     pool = _Pool(processes or min(len(tasks), cores), memory_bytes, timeout_seconds, heard)
@@ -189,6 +195,22 @@ def run_tasks(
         yield from pool.run(deque(tasks))
     finally:
         pool.close()
+
+
+def _run_here(task: Task[Result]) -> TaskOutcome[Result]:
+    """The outcome of a task whose work was done in this process; what is no error of ours is raised as it is."""
+    try:
+        return TaskOutcome(task=task, value=task.call())
+    except RunnerError as error:
+        return TaskOutcome(
+            task=task, error=_told(class_name(error), (error.what, error.where, error.why, error.remedy))
+        )
+
+
+def _told(name: str, parts: tuple[str, str, str, str]) -> PipelineError:
+    """The error of a task by the name of its class; those of device_runner are about the model that it was given."""
+    what, where, why, remedy = parts
+    return CLASSES.get(name, ModelError)(what, where=where, why=why, remedy=remedy)
 
 
 class _Shared:
@@ -209,7 +231,7 @@ def shared_children(*modules: str) -> Iterator[None]:
         return
     _Shared.idle = []
     try:
-        if modules:
+        if modules and not os.environ.get(IN_PROCESS):
             _Shared.idle.append(_start(modules))
         yield
     finally:
@@ -312,9 +334,7 @@ class _Pool(Generic[Result]):
                 assert task is not None, "a child answers only what it was asked"  # noqa: S101 - an invariant, not a check of input
                 if kind == VALUE:
                     return TaskOutcome(task=task, value=decode_json(content, _signature(task.call.func)[1]))
-                what, where, why, remedy = decode_json(content, tuple[str, str, str, str])
-                error = CLASSES.get(kind, ModelError)(what, where=where, why=why, remedy=remedy)
-                return TaskOutcome(task=task, error=error)
+                return TaskOutcome(task=task, error=_told(kind, decode_json(content, tuple[str, str, str, str])))
             child.heard_of(self.timeout_seconds)
             text = decode_json(content, str)
             if child.task and text != AT_WORK:

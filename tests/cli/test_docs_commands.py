@@ -31,7 +31,9 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = (
     ROOT / "README.md",
     ROOT / "build_configs/builds/README.md",
-    *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "facts"),
+    *sorted(
+        page for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "facts" and page.name != "recipes.md"
+    ),
 )
 
 ELSEWHERE = {
@@ -188,7 +190,7 @@ RECIPES = tuple(
     if path.is_file() and path.suffix in ("", ".yml", ".toml", ".sql", ".service")
 )  # fmt: skip
 TEMPLATES = tuple(path for path in sorted((ROOT / "pipeline").rglob("templates/*")) if path.suffix in (".html", ".js"))
-OTHER_PAGES = (ROOT / "CONTRIBUTING.md", *sorted((ROOT / "build_configs").rglob("*.md")))
+OTHER_PAGES = (ROOT / "CONTRIBUTING.md", ROOT / "docs/recipes.md", *sorted((ROOT / "build_configs").rglob("*.md")))
 HOLE = "HOLE"
 """Stands for what a text gets when it is used."""
 WRITTEN = re.compile(rf"(?<![\w=-])ort-mobile\s+((?:{'|'.join(sorted(NAMES))})\b[^`\n;<]*)")

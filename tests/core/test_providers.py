@@ -1,4 +1,4 @@
-"""One registry of execution providers; tests/test_contributing.py shows that what a row adds is found everywhere."""
+"""One registry of execution providers; tests/test_recipes.py shows that what a row adds is found everywhere."""
 
 import pytest
 

@@ -215,6 +215,20 @@ def test_an_error_keeps_its_class_and_exit_code(deed: str) -> None:
     assert expected.exit_code == raised.exit_code
 
 
+def test_work_in_the_callers_process_gives_the_same_outcomes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(workers.IN_PROCESS, "1")
+    answer, failure = run_tasks(tasks(Order("pid"), Order("missing")))
+    assert answer.value == os.getpid()
+    assert type(failure.error) is MissingError
+    assert [text for _, text in failure.error.lines()] == ["no such library", "there", "nobody fetched it", "fetch it"]
+
+
+def test_a_defect_of_work_in_the_callers_process_is_raised_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(workers.IN_PROCESS, "1")
+    with pytest.raises(ZeroDivisionError, match="unforeseen"):
+        list(run_tasks(tasks(Order("bug"))))
+
+
 def test_one_handler_catches_what_either_package_misses() -> None:
     assert issubclass(MissingError, runner.UnavailableError)
     assert issubclass(ConfigError, runner.SpecError)

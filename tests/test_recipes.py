@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md is true: the files exist, there are few of them, and its examples work in a copy of the code."""
+"""docs/recipes.md is true: the files exist, there are few of them, and its examples work in a copy of the code."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from tests import command
 from tests.partition_samples import chain
 
 ROOT = Path(__file__).resolve().parent.parent
-TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "docs/recipes.md").read_text(encoding="utf-8")
 RECIPES = dict(re.findall(r"^## (Add .+?)\n(.*?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL))
 
 
@@ -22,7 +22,8 @@ def blocks(title: str) -> list[str]:
 
 
 def test_the_files_that_are_named_exist() -> None:
-    named = set(re.findall(r"`((?:pipeline|device_runner|tests|docs)/[\w./]*)`(?! \(new\))", TEXT))
+    pages = TEXT + (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    named = set(re.findall(r"`((?:pipeline|device_runner|tests|docs)/[\w./]*)`(?! \(new\))", pages))
     assert len(named) > 15
     assert {path for path in named if not (ROOT / path).exists() and "NAME" not in path} == {"tests/features/largest/"}
 
@@ -174,7 +175,8 @@ def test_the_example_of_a_pass_works(with_pass: Path) -> None:
     transform = ("-m", "pipeline", "transform", "model.onnx", "out.onnx", "--do", "drop-identity:most=3")
     assert "drop-identity:most=3" in python(copy, *transform)
     assert [node.op_type for node in onnx.load(copy / "out.onnx").graph.node] == ["Relu", "Abs", "Relu"]
-    pages: dict[str, str] = json.loads(python(copy, "-c", PAGES, str(ROOT / "docs")))
+    shutil.copytree(ROOT / "docs", copy / "docs")
+    pages: dict[str, str] = json.loads(python(copy, "-c", PAGES, str(copy / "docs")))
     assert "## `drop-identity`\n\nTake Identity nodes out. Outputs: exact.\n" in pages["passes.md"]
     assert "| `most=1000` | At most so many nodes. |" in pages["passes.md"]
     assert "drop-identity" in json.loads(pages["config.schema.json"])["$defs"]["Step"]["properties"]["do"]["enum"]
