@@ -441,7 +441,8 @@ class CampaignRecord(msgspec.Struct, frozen=True, kw_only=True):
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A run as stored: `planned` is the id of its planned run; what was asked, what came, and how outputs differ.
 
-    `variant` is the variant's name; `prediction` what was expected of the run before it was measured.
+    `variant` is the variant's name; `prediction` what was expected of the run before it was measured. `stretch` tells
+    those apart that were measured before and after runs of another campaign on the device.
     """
 
     campaign: str
@@ -453,6 +454,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     result: RunResult
     checks: tuple[OutputCheck, ...] = ()
     prediction: Prediction | None = None
+    stretch: int = 0
 
 
 def rounds_of(
@@ -465,5 +467,6 @@ def rounds_of(
     return RunGroup(
         key=key,
         latencies_ns={record.round: latencies_ns(record.result) for record in passed},
+        stretches={record.round: record.stretch for record in passed},
         marks=tuple(mark for record in passed for mark in dict.fromkeys(record.result.marks)),
     )

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -33,6 +34,7 @@ from pipeline.campaign.statistics.groups import (
     Statistics,
     cautions,
     describe,
+    paired_log_ratios,
 )
 from pipeline.config import MeasureConfig
 from tests.values import present
@@ -98,6 +100,13 @@ def test_rounds_are_paired_by_number_not_by_place() -> None:
     comparison = present(compare(ours, theirs))
     assert comparison.rounds == 2
     assert comparison.ratio == pytest.approx(2)
+
+
+def test_a_round_that_another_campaign_cut_in_two_is_no_pair() -> None:
+    """Its parts were measured at two times; other rounds after the cut are pairs as before."""
+    ours = msgspec.structs.replace(group([10], [20], [30], key="a"), stretches={0: 0, 1: 4, 2: 4})
+    others = msgspec.structs.replace(group([1], [2], [3], key="b"), stretches={0: 0, 1: 0, 2: 4})
+    assert paired_log_ratios(ours, others).numbers == (0, 2)
 
 
 def test_nothing_measured_is_no_statistics_and_no_comparison() -> None:

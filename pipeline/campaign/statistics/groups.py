@@ -269,12 +269,14 @@ class RunGroup(msgspec.Struct, frozen=True, kw_only=True):
     """All rounds of one artifact, run options and device, each a process; `key` is whatever tells the caller which.
 
     `latencies_ns` are by the number of a round, which counts from 0 and pairs it with those of other groups. `marks`
-    has a mark once for each round that has it.
+    has a mark once for each round that has it. `stretches` has, by round, a number that is another one after another
+    campaign had the device.
     """
 
     key: str
     latencies_ns: dict[int, tuple[int, ...]]
     marks: tuple[Mark, ...] = ()
+    stretches: dict[int, int] = {}
 
     @property
     def timed(self) -> dict[int, tuple[int, ...]]:
@@ -415,9 +417,12 @@ def log_ratios(ours: Sequence[float], others: Sequence[float]) -> Floats:
 
 
 def paired_log_ratios(group: RunGroup, baseline: RunGroup) -> PairedRatios:
-    """The ratios of every round that both have."""
+    """The ratios of every round that both have; not where another campaign had the device between (facts, lab D.6)."""
     ours, others = group.timed, baseline.timed
-    both = tuple(number for number in ours if number in others)
+    both = tuple(
+        number for number in ours
+        if number in others and group.stretches.get(number, 0) == baseline.stretches.get(number, 0)
+    )  # fmt: skip
     values = [[yardsticks(side[number]) for number in both] for side in (ours, others)]
     ratios = {
         of: log_ratios(*([round_values[of] for round_values in side] for side in values))

@@ -4,6 +4,7 @@ import logging
 import math
 import struct
 import threading
+from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -42,6 +43,7 @@ from pipeline.campaign.store.tables import (
 )
 from pipeline.check.compare import OutputCheck
 from pipeline.core.errors import Finding, MissingError, PipelineError, warning
+from pipeline.core.groups import grouped
 from pipeline.core.variant import Artifact
 
 T = TypeVar("T")
@@ -142,7 +144,7 @@ class Store:
         bring at the same moment share a transaction. While the server is away the run waits in memory and in a file,
         until `stop` is set or patience ends: then MissingError says where it lies.
         """
-        row = self._row(run)
+        row, kept = self._row(run), None
         try:
             with store_errors(self.where):
                 try:
@@ -153,6 +155,8 @@ class Store:
                 kept = keep_waiting(run, self._spool)
                 entered = patiently(lambda: self._bring(self._row(run)), stop, passes=is_away_or_held)
         except MissingError as error:
+            if kept is None:
+                raise
             raise MissingError(
                 error.what, where=error.where, why=error.why,
                 remedy=f"{error.remedy}; what was measured waits in {self._spool} and is stored when this user "
@@ -244,13 +248,27 @@ class Store:
         In a shared database those are left out that cannot be what was measured: `left_out` gets which and why, else
         the log. Elsewhere StoreError names the first.
         """
-        records = []
-        for row in self._run_rows(campaign, number):
+        records, rows = [], self._run_rows(campaign, number)
+        stretch = self._stretches(campaign, rows)
+        for row in rows:
             try:
-                records.append(self._timed_run(row))
+                records.append(msgspec.structs.replace(self._timed_run(row), stretch=stretch(row)))
             except StoreError as error:
                 self._leave_out(row, error, left_out)
         return tuple(records)
+
+    def _stretches(self, campaign: str, rows: Sequence[Mapping[Any, Any]]) -> Callable[[Mapping[Any, Any]], int]:
+        """How many runs of other campaigns were stored of a run's device before it, since the first of these.
+
+        Of hosts that the campaign has, too: of other computers a device may have the same name.
+        """
+        keys = [row["id"] for row in rows]
+        query = sa.select(runs.c.device, runs.c.id).where(
+            runs.c.campaign_id != campaign, runs.c.id.between(min(keys, default=0), max(keys, default=0)),
+            runs.c.device.in_({row["device"] for row in rows}), runs.c.host.in_({row["host"] for row in rows}),
+        ).order_by(runs.c.id)  # fmt: skip
+        others = grouped(self.read(lambda connection: [(run.device, run.id) for run in connection.execute(query)]))
+        return lambda row: bisect(others.get(row["device"], ()), row["id"])
 
     def _leave_out(self, row: Mapping[Any, Any], error: StoreError, left_out: list[Finding] | None = None) -> None:
         if not self.shared:
