@@ -12,7 +12,7 @@ from sqlalchemy.engine import URL, Connection, Engine
 from device_runner.errors import pip_install
 from pipeline.campaign.store.store import Store
 from pipeline.campaign.store.tables import hidden, store_errors
-from pipeline.core.errors import ConfigError, MissingError, PipelineError, install_extra
+from pipeline.core.errors import ConfigError, MissingError, install_extra
 from pipeline.core.files import REVISION
 
 BUSY_SECONDS = 30.0
@@ -55,7 +55,7 @@ def open_store(url: str, busy_seconds: float = BUSY_SECONDS) -> Store:
     take those of a later one that serves this.
 
     `busy_seconds` is how long SQLite waits for another process's transaction. Raises ConfigError for a URL that is
-    none, MissingError for a missing driver or a database that cannot be reached, PipelineError for a later release's.
+    none, or a later release's tables, MissingError for a missing driver or a database that cannot be reached.
     """
     parsed = _parse(url)
     where = hidden(url)
@@ -247,14 +247,14 @@ def _prepare(engine: Engine, where: str) -> None:
 
 
 def _is_later(revision: str | None, where: str, *, served: bool) -> bool:
-    """Whether a schema is none that this release upgrades, but `served` it is; raises PipelineError where it is not."""
+    """Whether a schema is none that this release upgrades, but `served` it is; raises ConfigError where it is not."""
     from pipeline.campaign.store.migrations import revisions
 
     if revision in (None, *revisions()):
         return False
     if served:
         return True
-    raise PipelineError(
+    raise ConfigError(
         f"the database has the schema {revision}, which this release of ort-mobile does not know",
         where=where,
         why=f"this release reads and writes {REVISION}",

@@ -31,7 +31,7 @@ from sqlalchemy.engine import Connection, Engine
 from device_runner.files import decode_json, state_folder
 from device_runner.result import FailureKind, epoch_ms
 from pipeline.campaign.record import RunRecord
-from pipeline.core.errors import ConfigError, MissingError, PipelineError
+from pipeline.core.errors import ConfigError, DiskError, MissingError, PipelineError
 from pipeline.core.files import write_bytes
 
 metadata = sa.MetaData()
@@ -364,15 +364,15 @@ REFUSALS: tuple[tuple[str, str, str, type[PipelineError]], ...] = (
     ),
     (
         "readonly database", "the database cannot be written to",
-        "check the permissions of the file and its folder, or give another one", PipelineError,
+        "check the permissions of the file and its folder, or give another one", MissingError,
     ),
     (
         "database or disk is full|sqlite_ioerr_shmsize", "the disk is full",
-        "make room and start again: runs that were stored are kept and not repeated", PipelineError,
+        "make room and start again: runs that were stored are kept and not repeated", DiskError,
     ),
     (
         "no space left on device", "the database server's disk is full",
-        "make room there and start again: runs that were stored are kept and not repeated", PipelineError,
+        "make room there and start again: runs that were stored are kept and not repeated", DiskError,
     ),
     (
         "database is locked", "another process holds the database",
@@ -426,12 +426,12 @@ REFUSALS: tuple[tuple[str, str, str, type[PipelineError]], ...] = (
     ),
     (
         "the lab refuses", "this login may not do this in the lab",
-        "docs/lab.md says what each role may; `ort-mobile lab status` says which host has which device", PipelineError,
+        "docs/lab.md says what each role may; `ort-mobile lab status` says which host has which device", ConfigError,
     ),
     (
         "permission denied", "the database's user may not do this",
         "use a user with the role for it; after an update of a lab run roles.sql again, as docs/lab.md says",
-        PipelineError,
+        ConfigError,
     ),
     (
         "due to lock timeout", "another session holds what is needed of the database",

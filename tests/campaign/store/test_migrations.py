@@ -175,7 +175,7 @@ with open_store(sys.argv[1]) as store:
 def test_processes_that_open_a_new_database_at_the_same_time_make_it_once(url: str) -> None:
     def run(_: int) -> tuple[int, str]:
         command = [sys.executable, "-c", OPENER, url]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
         return done.returncode, done.stdout.strip() or done.stderr
 
     with ThreadPoolExecutor(4) as pool:

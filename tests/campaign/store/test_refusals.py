@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from pipeline.campaign.store import Store, open_store
 from pipeline.campaign.store import store as store_module
 from pipeline.campaign.store.tables import hidden, store_errors
-from pipeline.core.errors import ConfigError, MissingError, PipelineError
+from pipeline.core.errors import ConfigError, DiskError, MissingError, PipelineError
 from tests.campaign.store.samples import CAMPAIGN, run_record
 from tests.postgres import PostgresServer
 
@@ -133,9 +133,10 @@ def test_full_disk_keeps_what_was_stored(file_url: str) -> None:
             store.engine.connect() as connection
         ):  # of a file that may not grow SQLite says what it says of a full disk
             connection.exec_driver_sql("PRAGMA max_page_count=60")
-        with pytest.raises(PipelineError, match="disk is full") as caught:
+        with pytest.raises(DiskError, match="disk is full") as caught:
             add_many(store)
         assert "make room" in caught.value.remedy
+        assert "waits in" not in caught.value.remedy
         stored = len(store.runs("c1"))
         assert stored > 3
     with open_store(file_url) as store:
@@ -153,7 +154,7 @@ def test_a_reader_on_a_full_disk_is_told_so(tmp_path: Path) -> None:
         with contextlib.suppress(OSError), (tmp_path / "rest").open("wb", buffering=0) as rest:
             while True:
                 rest.write(bytes(4096))
-        with pytest.raises(PipelineError, match="the disk is full") as caught:
+        with pytest.raises(DiskError, match="the disk is full") as caught:
             open_store(url)
         (tmp_path / "rest").unlink()
         with open_store(url) as store:
@@ -173,7 +174,7 @@ def test_read_only_file(tmp_path: Path) -> None:
     open_store(f"sqlite:///{path}").close()
     with open_store(f"sqlite:///file:{path}?mode=ro&uri=true") as store:
         assert store.campaigns() == ()
-        with pytest.raises(PipelineError, match="cannot be written to"):
+        with pytest.raises(MissingError, match="cannot be written to"):
             store.start(CAMPAIGN)
 
 

@@ -183,7 +183,7 @@ def test_what_was_stored_before_a_kill_is_there_and_whole(url: str) -> None:
 
 def test_two_processes_start_and_write_at_the_same_time(url: str) -> None:
     with writer(url, "a", 30) as one, writer(url, "b", 30) as two:
-        assert (one.wait(60), two.wait(60)) == (0, 0)
+        assert (one.wait(600), two.wait(600)) == (0, 0)
     with open_store(url) as store:
         assert len(store.finished("c1")) == 60
 
@@ -300,13 +300,17 @@ def test_the_queue_shows_who_works_on_what(url: str) -> None:
     with open_store(url) as store:
         store.start(CAMPAIGN)
     engine = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
-    job = {"campaign_id": "c1", "state": "waiting", "stage": "rounds", "reason": "", "changed": now, "host": ""}
+    job = {
+        "campaign_id": "c1", "state": "waiting", "stage": "rounds", "reason": "", "changed": now, "host": "",
+        "priority": 1,
+    }  # fmt: skip
     with engine.begin() as connection:
         connection.execute(hosts.insert(), {"name": "shelf", "seen": now, "versions": "{}"})
         connection.execute(jobs.insert(), [{**job, "device": "a"}, {**job, "device": "b", "host": "shelf"}])
     engine.dispose()
     waiting, working = rows(url, "SELECT * FROM queue ORDER BY device")
     assert (waiting["campaign"], waiting["host_seen"], waiting["attempts"]) == ("mnist", None, 0)
+    assert waiting["priority"] == 1
     assert (working["host"], working["stage"]) == ("shelf", "rounds")
     assert working["host_seen"] is not None
 

@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 
 from pipeline.campaign.store import Store, open_reading, open_store
-from pipeline.core.errors import PipelineError
+from pipeline.core.errors import ConfigError, PipelineError
 from pipeline.core.files import REVISION
 from pipeline.features.lab import campaigns
-from pipeline.features.lab.queue import DONE, WAITING, LabSession, jobs_of, keep_files, submit_jobs
+from pipeline.features.lab.content import keep_files
+from pipeline.features.lab.queue import DONE, WAITING, LabSession, jobs_of, submit_jobs
 from tests.campaign.store.samples import SECOND, add_second_migration
 from tests.command import ROOT
 from tests.features.lab.farm import (
@@ -61,7 +62,7 @@ def release_before(migration: str, folder: Path) -> Path:
 
 def run_in(tree: Path, code: str, *words: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", code, *words], cwd=tree, capture_output=True, text=True, check=False, timeout=300
+        [sys.executable, "-c", code, *words], cwd=tree, capture_output=True, text=True, check=False, timeout=900
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -79,7 +80,7 @@ def agent_of(tree: Path, url: str, host: str, devices: str, folder: Path) -> Ite
             yield process
         finally:
             process.terminate()
-            process.wait(60)
+            process.wait(600)
 
 
 SUBMIT = """
@@ -201,7 +202,7 @@ def test_a_login_without_a_role_is_one_error(url: str, store: Store) -> None:
     with_roles(url, "any_reader", "ort_mobile_reader")
     with psycopg.connect(url, autocommit=True) as owner:
         owner.execute("DROP ROLE IF EXISTS roleless; CREATE ROLE roleless LOGIN")
-    with pytest.raises(PipelineError, match="the database's user may not do this") as said:
+    with pytest.raises(ConfigError, match="the database's user may not do this") as said:
         open_store(url.replace("tester@", "roleless@"))
     assert "use a user with the role for it" in said.value.remedy
 

@@ -275,15 +275,25 @@ CHECKS = {
     "lab_quarantines": ("octet_length(reason) <= 65536",),
 }  # fmt: skip
 
-RUN_SUMMARY = """
-    SELECT runs.campaign_id, campaigns.name AS campaign, runs.host, runs.device, runs.model, runs.variant,
-        runs.provider, runs.planned, runs.round, runs.status, runs.failure_kind, runs.started_at_ms,
-        runs.ended_at_ms, (runs.ended_at_ms - runs.started_at_ms) / 1000.0 AS seconds,
-        runs.median_ns / 1000000.0 AS median_ms,
-        EXISTS (SELECT 1 FROM lab_quarantines q WHERE q.device = runs.device AND runs.id > q.after_run
-            AND (q.last_run IS NULL OR runs.id <= q.last_run) AND NOT q.sound) AS in_doubt
-    FROM runs JOIN campaigns ON campaigns.id = runs.campaign_id
-"""
+VIEWS = {
+    "run_summary": """
+        SELECT runs.campaign_id, campaigns.name AS campaign, runs.host, runs.device, runs.model, runs.variant,
+            runs.provider, runs.planned, runs.round, runs.status, runs.failure_kind, runs.started_at_ms,
+            runs.ended_at_ms, (runs.ended_at_ms - runs.started_at_ms) / 1000.0 AS seconds,
+            runs.median_ns / 1000000.0 AS median_ms,
+            EXISTS (SELECT 1 FROM lab_quarantines q WHERE q.device = runs.device AND runs.id > q.after_run
+                AND (q.last_run IS NULL OR runs.id <= q.last_run) AND NOT q.sound) AS in_doubt
+        FROM runs JOIN campaigns ON campaigns.id = runs.campaign_id
+    """,
+    "queue": """
+        SELECT lab_jobs.campaign_id, campaigns.name AS campaign, lab_jobs.device, lab_jobs.state, lab_jobs.stage,
+            lab_jobs.attempts, lab_jobs.host, lab_hosts.seen AS host_seen, lab_jobs.reason, lab_jobs.changed,
+            lab_jobs.priority
+        FROM lab_jobs JOIN campaigns ON campaigns.id = lab_jobs.campaign_id
+        LEFT JOIN lab_hosts ON lab_hosts.name = lab_jobs.host
+    """,
+}
+"""Those of before with more columns."""
 
 OF_NOBODY = """
 DO $$
@@ -312,9 +322,10 @@ def upgrade() -> None:
     op.add_column("lab_jobs", sa.Column("needs", sa.String(32), nullable=False, server_default="v0002"))
     _make_tables()
     postgresql = op.get_bind().dialect.name == "postgresql"
-    if not postgresql:  # SQLite binds names when a view is read
-        op.execute("DROP VIEW run_summary")
-    op.execute(_plain(f"CREATE {'OR REPLACE ' * postgresql}VIEW run_summary AS {RUN_SUMMARY}"))
+    for name, query in VIEWS.items():
+        if not postgresql:  # SQLite binds names when a view is read
+            op.execute(f"DROP VIEW {name}")
+        op.execute(_plain(f"CREATE {'OR REPLACE ' * postgresql}VIEW {name} AS {query}"))
     if not postgresql:
         return
     for table, checks in CHECKS.items():
