@@ -18,7 +18,6 @@ from functools import partial
 import msgspec
 
 from device_runner.adb.link import server_at
-from device_runner.adb.server import list_serials, reconnect
 from device_runner.device import DeviceFacts, Readiness, identity, on_network, open_device, parse_selector, split_server
 from device_runner.errors import RunnerError
 from device_runner.files import RUN_PREFIX, remove_abandoned, scratch_folder
@@ -73,6 +72,8 @@ class Attached:
         listed, notes, now = {}, [], time.monotonic()
         for address in sorted({split_server(name)[1] for name in self.names if name.startswith("adb:")}):
             try:
+                from device_runner.adb.server import list_serials  # adbutils takes half a second
+
                 listed[address] = dict(list_serials(server_at(address)))
             except RunnerError as error:
                 notes.append(f"adb {address or 'here'}: {error.reason}")
@@ -85,6 +86,8 @@ class Attached:
         absent = (phone for phone in self.network if phone[0] in listed and listed[phone[0]].get(phone[1]) != "device")
         due = [phone for phone in absent if self.lost.setdefault(phone, (now, JOIN_SECONDS[0]))[0] <= now]
         if due:  # all at once: each may take its server's whole time for an answer
+            from device_runner.adb.server import reconnect
+
             with ThreadPoolExecutor(min(len(due), MOST_JOINED)) as pool:
                 answers = pool.map(reconnect, (server_at(address) for address, _ in due), (serial for _, serial in due))
                 for phone, answer in zip(due, answers, strict=True):
@@ -340,15 +343,13 @@ def _until_lost(agent: Agent, session: queue.LabSession, pool: ThreadPoolExecuto
     """
     try:
         while not agent.stop.wait(TICK_SECONDS):
-            for name in [name for name, future in agent.busy.items() if future.done()]:
-                agent.working.pop(name, None)
-                if (error := agent.busy.pop(name).exception()) is not None:
-                    log.error("%s: %s", name, error)
+            _forget_done(agent)
             session.keep(agent.busy)
             if tidies := time.monotonic() - agent.tidied > TIDY_SECONDS:
                 _give_back_left(agent, pool)
             jobs = session.ask(lambda connection: queue.open_jobs(connection, list(agent.attached.facts)))
             _take(agent, session, pool, jobs)
+            _give_back_idle(agent, pool)
             for campaign in session.ask(queue.stages_to_end):
                 lease = f"campaign {campaign}"
                 if lease not in agent.busy and session.take(lease):
@@ -364,7 +365,23 @@ def _until_lost(agent: Agent, session: queue.LabSession, pool: ThreadPoolExecuto
         wait(agent.busy.values())
     except queue.SessionLost as error:
         log.warning("the session with the database was lost: %s", error)
+    _forget_done(agent)
+    _give_back_idle(agent, pool)
     return False
+
+
+def _forget_done(agent: Agent) -> None:
+    """Forget threads that have ended, and log what they should not have raised."""
+    for name in [name for name, future in agent.busy.items() if future.done()]:
+        agent.working.pop(name, None)
+        if (error := agent.busy.pop(name).exception()) is not None:
+            log.error("%s: %s", name, error)
+
+
+def _give_back_idle(agent: Agent, pool: ThreadPoolExecutor) -> None:
+    """Give reserved devices back that have ended their part of a campaign and did not go on with another."""
+    for name in [name for name in agent.reservations.idle if name not in agent.busy]:
+        agent.busy[name] = pool.submit(agent.reservations.give_back, name)
 
 
 def _give_back_left(agent: Agent, pool: ThreadPoolExecutor) -> None:

@@ -7,7 +7,6 @@ import hashlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -17,8 +16,7 @@ import msgspec
 
 from device_runner.build import units
 from device_runner.device import DeviceFacts, is_selector, parse_selector, split_server
-from device_runner.files import cache_folder, decode_json, visible
-from device_runner.providers import chip_of_phone
+from device_runner.files import cache_folder
 from device_runner.spec import TensorFile
 from pipeline.campaign.measure import CampaignPlan
 from pipeline.campaign.plan import PlannedRun, distinct, in_modes, inputs_of, known_denied, plan_runs, planned_id
@@ -27,13 +25,12 @@ from pipeline.campaign.store import Store, open_store
 from pipeline.check.result import Reference
 from pipeline.compat.contexts import NpuContext
 from pipeline.config import Config, Target
-from pipeline.core.errors import ConfigError, MissingError, PipelineError
+from pipeline.core.errors import ConfigError, MissingError
 from pipeline.core.files import ARTIFACTS, REFERENCES, safe_name
-from pipeline.core.groups import counted, few
-from pipeline.core.progress import NoProgress, Progress, StageLog, duration_text
+from pipeline.core.groups import few
+from pipeline.core.progress import NoProgress, Progress, StageLog
 from pipeline.core.variant import Artifact
-from pipeline.features.lab import checks, queue
-from pipeline.features.lab.progress import RunsLeft, progress_by_device
+from pipeline.features.lab import checks, content, queue
 from pipeline.job.assemble import Assembled, close_job
 from pipeline.job.bench import libraries_by_device, versions
 from pipeline.job.prepare import oldest_release, predict
@@ -100,16 +97,33 @@ def carried_files(
     for target in config.targets:
         if target.library and Path(target.library).is_file():
             paths[_library_name(target.library)] = Path(target.library)
-    return paths | {name: Path(file) for name, file, _ in _libraries(config)}
+    return paths | {library.name: Path(library.file) for library in _libraries(config)}
 
 
-def _libraries(config: Config) -> list[tuple[str, str, str]]:
-    """A config's custom operators and plugins: name in the database, file, and path in the campaign's folder here."""
-    rows = [(str(number), CUSTOM_OPS, file) for number, file in enumerate(config.custom_ops)]
-    rows += [(name, PLUGINS, file) for name, files in config.measure.plugins.items() for file in files]
-    return [
-        (f"{LIBRARIES}/{key}-{Path(file).name}", file, f"{kind}/{key}/{Path(file).name}") for key, kind, file in rows
-    ]
+@dataclass(frozen=True, slots=True)
+class CarriedLibrary:
+    """A library that a config names by its file: of custom operators, or of a plugin, whose `key` tells its folder."""
+
+    kind: str
+    key: str
+    file: str
+
+    @property
+    def name(self) -> str:
+        """Its name in the database."""
+        return f"{LIBRARIES}/{self.key}-{Path(self.file).name}"
+
+    @property
+    def place(self) -> str:
+        """Where it lies in the campaign's folder of a host."""
+        return f"{self.kind}/{self.key}/{Path(self.file).name}"
+
+
+def _libraries(config: Config) -> list[CarriedLibrary]:
+    """A config's custom operators and plugins."""
+    custom = [CarriedLibrary(CUSTOM_OPS, str(number), file) for number, file in enumerate(config.custom_ops)]
+    plugins = config.measure.plugins.items()
+    return custom + [CarriedLibrary(PLUGINS, name, file) for name, files in plugins for file in files]
 
 
 def _library_name(library: str) -> str:
@@ -168,7 +182,7 @@ class Carried:
     def config(self) -> Config:
         """The config with its custom operators and plugins where they lie here."""
         config = self.record.config
-        paths = {file: str(self.folder / place) for _, file, place in _libraries(config)}
+        paths = {library.file: str(self.folder / library.place) for library in _libraries(config)}
         plugins = {name: tuple(paths[file] for file in files) for name, files in config.measure.plugins.items()}
         return msgspec.structs.replace(
             config,
@@ -179,7 +193,7 @@ class Carried:
 
 def carried_folder(campaign: str) -> Path:
     """Where this host has the files of a campaign; raises StoreError for an id that could lead elsewhere."""
-    return cache_folder() / "lab" / queue.checked_id(campaign).replace(":", "=")  # no id has =, no Windows path has :
+    return cache_folder() / "lab" / content.checked_id(campaign).replace(":", "=")  # no id has =, no Windows path has :
 
 
 def carried_campaigns() -> list[str]:
@@ -200,17 +214,17 @@ def fetched(
     record, artifacts = campaign.job(), store.artifacts(campaign.id)
     by_chip = (name for context in record.contexts for name in (context.file, context.binary))
     for name in (*(name for artifact in artifacts for name in artifact.files), *by_chip):
-        queue.file_in(folder, f"{ARTIFACTS}/{name}")
+        content.file_in(folder, f"{ARTIFACTS}/{name}")
     by_name = {}
-    for name, _, place in _libraries(record.config):
-        queue.file_in(folder, f"{REFERENCES}/{place.partition('/')[2]}")  # as strict about folder and name
-        by_name[name] = folder / place
+    for library in _libraries(record.config):
+        content.file_in(folder, f"{REFERENCES}/{library.place.partition('/')[2]}")  # as strict about folder and name
+        by_name[library.name] = folder / library.place
     for name in record.references:
-        queue.file_in(folder, f"{REFERENCES}/{name}/any")
-    files = queue.files_of(store, campaign.id)
-    paths = [by_name.get(file.name, queue.file_in(folder, file.name)) for file in files]
+        content.file_in(folder, f"{REFERENCES}/{name}/any")
+    files = content.files_of(store, campaign.id)
+    paths = [by_name.get(file.name, content.file_in(folder, file.name)) for file in files]
     for file, path in zip(files, paths, strict=True):
-        queue.fetch_file(store, file, path, ended)
+        content.fetch_file(store, file, path, ended)
     return Carried(campaign=campaign, record=record, artifacts=artifacts, folder=folder)
 
 
@@ -309,22 +323,22 @@ def submit(
             remedy="pass --database postgresql://USER@HOST/DATABASE, or set [output] database in the config",
         )  # fmt: skip
     by_name: dict[str, str] = {}
-    for name, file, _ in _libraries(config):
-        if not Path(file).is_file():
+    for library in _libraries(config):
+        if not Path(library.file).is_file():
             raise MissingError(
-                "a library of the campaign is not here", where=file, why="there is no such file",
+                "a library of the campaign is not here", where=library.file, why="there is no such file",
                 remedy="correct its path in `custom_ops`, or in `plugins` of [measure]",
             )  # fmt: skip
-        if (other := by_name.setdefault(name, file)) != file:
+        if (other := by_name.setdefault(library.name, library.file)) != library.file:
             raise ConfigError(
-                "two libraries of the campaign have one name", where=file, why=f"{other} has it, too, and hosts of the "
-                "lab have the files of a plugin in one folder", remedy="rename one of them",
+                "two libraries of the campaign have one name", where=library.file, remedy="rename one of them",
+                why=f"{other} has it, too, and hosts of the lab have the files of a plugin in one folder",
             )  # fmt: skip
     with open_store(config.output.database) as store:
         queue.refuse_other_database(store.engine)
         names, lost = options.devices or config.devices, queue.lost_devices(store)
         facts = chosen_devices(names, queue.attached_devices(store), lost)
-        held = {name: row["reason"] for name, row in checks.in_quarantine(store).items() if name in facts}
+        held = {name: quarantine["reason"] for name, quarantine in checks.in_quarantine(store).items() if name in facts}
         for name, reason in held.items():
             log.warning("%s: left out, in quarantine: %s", name, reason)
         facts = {name: device for name, device in facts.items() if name not in held}
@@ -341,9 +355,9 @@ def submit(
         _, placements = predict(planned, facts, oldest_release(job.config), job.folder / ARTIFACTS, progress)
         campaign = job.enter(facts, planned, skipped, versions=lab_versions(), placements=placements)
         references = campaign.job().references
-        queue.remove_old_files(job.store)
+        content.remove_old_files(job.store)
         carried = carried_files(job.folder, measurable, references, job.config, campaign.job().contexts)
-        files = queue.keep_files(job.store, carried)
+        files = content.keep_files(job.store, carried)
         allowed = most_runs(campaign.job(), facts)
         queue.submit_jobs(job.store, campaign.id, allowed, files, priority=priority, address=notify, needs=NEEDS)
     return {
@@ -376,7 +390,7 @@ def store_golden(store: Store, url: str, config: Config, options: JobOptions, pr
         campaign = job.enter({}, [], [], versions=lab_versions())
         record = campaign.job()
         files = carried_files(job.folder, measurable, record.references, job.config, record.contexts)
-        checks.set_golden(store, campaign.id, queue.keep_files(store, files))
+        checks.set_golden(store, campaign.id, content.keep_files(store, files))
     return campaign.id
 
 
@@ -437,125 +451,3 @@ def close(database: str, asked: str | None, output: Path | None, progress: Progr
             campaign = msgspec.structs.replace(campaign, document=document)
             left = {job.device: job.reason for job in jobs if job.state in queue.ENDED and job.reason}
             return close_job(store, folder, (campaign, left, ()), None, StageLog(progress), only_reads=True)
-
-
-MOST_REASONS = 5
-"""Of one campaign in the terminal; --json has all."""
-
-
-def lab_status(database: str, campaign: str | None = None) -> dict[str, Any]:
-    """The state of the lab whose database is at a URL; see `state_of`."""
-    with open_store(database) as store:
-        return state_of(store, campaign)
-
-
-def state_of(store: Store, campaign: str | None = None) -> dict[str, Any]:
-    """Hosts, devices and campaigns of a lab; with `campaign` that campaign alone. Times are the database's."""
-    names = (
-        [found_campaign(store, campaign).id] if campaign else sorted({job.campaign_id for job in queue.jobs_of(store)})
-    )
-    titles, hosts, devices = store.names(), [], []
-    for row in queue.lab_hosts(store):
-        versions: dict[str, str] = {}
-        with suppress(msgspec.DecodeError):  # what a host wrote that is none of ours
-            versions = decode_json(row["versions"], dict[str, str])
-        state = "silent" if row["silent_seconds"] > queue.SILENT_SECONDS else "working"
-        hosts.append({**row, "versions": versions, "state": state})
-    for name, facts in queue.attached_devices(store).items():
-        chip = chip_of_phone(facts.soc.rpartition(" ")[2])
-        title = f"{chip.name} ({chip.title})" if chip else ""
-        devices.append({"name": name, "host": facts.host, "model": facts.model, "soc": facts.soc, "chip": title})
-    lost = queue.lost_devices(store)
-    silent = {host["name"]: host["silent_seconds"] for host in hosts if host["state"] == "silent"}
-    campaigns = [campaign_state(store, name, titles[name]) for name in names]
-    for job in (job for campaign in campaigns for job in campaign["jobs"] if job["state"] in queue.OPEN):
-        # Why a device does not go on, which no host says that is dead or does not see it
-        device, host = lost.get(job["device"]), silent.get(job["host"])
-        if host is not None and job["state"] == queue.RUNNING:
-            job["note"] = f"nothing heard of {job['host']} for {duration_text(host)}"
-        elif device:
-            job["note"] = f"lost: at {device.host} until {device.since}, {duration_text(device.seconds)} ago"
-    return {
-        "version": 1, "hosts": hosts, "devices": devices, "campaigns": campaigns,
-        "golden": store.read(checks.golden_of), "quarantine": checks.in_quarantine(store),
-        "lost": [
-            {"name": name, "host": device.host, "since": device.since, "seconds": device.seconds}
-            for name, device in lost.items()
-        ],
-    }  # fmt: skip
-
-
-def campaign_state(store: Store, campaign: str, name: str) -> dict[str, Any]:
-    """One campaign of `state_of`: its jobs, and how far each device is; no progress of one that has ended."""
-    jobs = queue.jobs_of(store, campaign)
-    progress: dict[str, RunsLeft] = {}
-    if any(job.state not in queue.ENDED for job in jobs):
-        with suppress(PipelineError):  # a plan that this release cannot read, which `lab close` says
-            progress = progress_by_device(store, store.campaign(campaign), queue.again_of_all(store, campaign))
-    rows = []
-    for job in jobs:
-        row = {key: value for key, value in job._mapping.items() if key != "campaign_id"}
-        rows.append({**row, "note": "", "progress": msgspec.to_builtins(progress.get(job.device))})
-    left = {job.device: progress[job.device] for job in jobs if job.device in progress and job.state in queue.OPEN}
-    known = {device: row.seconds_left for device, row in left.items() if row.seconds_left is not None}
-    together = {
-        "stored": sum(row.stored for row in progress.values()), "failed": sum(row.failed for row in progress.values()),
-        "at_most": sum(row.at_most for row in progress.values()), "seconds_left": max(known.values(), default=None),
-        "slowest": max(known, key=lambda device: known[device] or 0.0, default=""),
-        "unknown": sorted(left.keys() - known.keys()),
-    }  # fmt: skip
-    return {
-        "campaign": campaign, "name": name, "priority": max((job.priority for job in jobs), default=0),
-        "runs": len(store.finished(campaign)), "devices": dict(sorted(Counter(job.state for job in jobs).items())),
-        "progress": together if progress else None, "jobs": rows,
-    }  # fmt: skip
-
-
-def status_lines(state: dict[str, Any]) -> Iterator[str]:
-    """The state of a lab for a terminal, which nothing in it can steer: others wrote it."""
-    yield from map(visible, _lines(state))
-
-
-def _lines(state: dict[str, Any]) -> Iterator[str]:
-    yield f"hosts: {len(state['hosts'])}"
-    for host in state["hosts"]:
-        is_silent = host["state"] == "silent"
-        silent = f"nothing heard for {duration_text(host['silent_seconds'])}"
-        names = [device["name"] for device in state.get("devices", ()) if device["host"] == host["name"]]
-        listed = f" ({few(names)})" if names else ""
-        has = f", {'worked' if is_silent else 'works'} on {few(host['leases'])}" if host["leases"] else ""
-        note = f"{has}; {host['note']}" if host["note"] else has
-        count = f"{counted(host['devices'], 'device')}{listed}"
-        yield f"  {host['name']}: {silent if is_silent else 'working'}, {count}{note}"
-    lost = state.get("lost", ())
-    for device in lost[:MOST_REASONS]:
-        when = f"until {device['since']}, {duration_text(device['seconds'])} ago"
-        yield f"lost: {device['name']}, at {device['host']} {when}"
-    if len(lost) > MOST_REASONS:
-        yield f"lost: {len(lost) - MOST_REASONS} more: --json - lists all"
-    for device, row in state.get("quarantine", {}).items():
-        yield f"in quarantine: {device}, since {row['since'][:16].replace('T', ' ')}, by {row['host']}: {row['reason']}"
-        yield f"  once it was looked at: ort-mobile lab release {device}"
-    for campaign in state["campaigns"]:
-        states = ", ".join(f"{number} {state}" for state, number in campaign["devices"].items())
-        first = f" (priority {campaign['priority']})" if campaign["priority"] else ""
-        yield f"{campaign['campaign']} {campaign['name']}{first}: {progress_text(campaign)}; devices: {states}"
-        reasons = [(job, "; ".join(filter(None, (job["note"], job["reason"])))) for job in campaign["jobs"]]
-        said = [f"  {job['device']} {job['state']}: {reason}" for job, reason in reasons if reason]
-        yield from said[:MOST_REASONS]
-        if len(said) > MOST_REASONS:
-            yield f"  and {len(said) - MOST_REASONS} more: --json - lists all"
-
-
-def progress_text(campaign: dict[str, Any]) -> str:
-    """How far a campaign of `campaign_state` is, in words."""
-    progress = campaign["progress"]
-    if progress is None:
-        return f"{campaign['runs']} runs stored"
-    parts = [f"{progress['stored']:,} of at most {progress['at_most']:,} runs stored"]
-    parts += [f"{progress['failed']:,} failed"] if progress["failed"] else []
-    if progress["seconds_left"]:
-        parts.append(f"about {duration_text(progress['seconds_left'])} of {progress['slowest']}'s time left")
-    if progress["unknown"]:
-        parts.append(f"not known yet how long {few(progress['unknown'])} takes")
-    return ", ".join(parts)

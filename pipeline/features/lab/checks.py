@@ -16,7 +16,7 @@ from device_runner.files import visible
 from pipeline.campaign.store import Store, StoreError
 from pipeline.campaign.store.tables import quarantines
 from pipeline.core.errors import ConfigError
-from pipeline.features.lab.queue import LabFile
+from pipeline.features.lab.content import LabFile
 from pipeline.features.lab.tables import checks, goldens
 
 
@@ -52,7 +52,14 @@ def in_quarantine(store: Store) -> dict[str, dict[str, Any]]:
     """Devices in quarantine with the reason, when they were put there, and the host that found it."""
     query = sa.select(quarantines).where(quarantines.c.released.is_(None)).order_by(quarantines.c.device)
     rows = store.read(lambda connection: connection.execute(query).all())
-    return {row.device: {"reason": row.reason, "since": row.placed.isoformat(), "host": row.host} for row in rows}
+    return {
+        quarantine.device: {
+            "reason": quarantine.reason,
+            "since": quarantine.placed.isoformat(),
+            "host": quarantine.host,
+        }
+        for quarantine in rows
+    }
 
 
 def last_checks(store: Store) -> dict[str, dict[str, Any]]:
@@ -60,11 +67,11 @@ def last_checks(store: Store) -> dict[str, dict[str, Any]]:
     newest = sa.select(sa.func.max(checks.c.id)).group_by(checks.c.device)
     rows = store.read(lambda connection: connection.execute(sa.select(checks).where(checks.c.id.in_(newest))).all())
     return {
-        row.device: {
-            "at": row.at.isoformat(), "moment": row.moment, "good": row.good, "value_ns": row.value_ns,
-            "reason": row.reason,
+        check.device: {
+            "at": check.at.isoformat(), "moment": check.moment, "good": check.good, "value_ns": check.value_ns,
+            "reason": check.reason,
         }
-        for row in rows
+        for check in rows
     }  # fmt: skip
 
 

@@ -148,7 +148,7 @@ def work_command(database: str | None, devices: tuple[str, ...], once: bool, hoo
 @json_option
 def status_command(campaign: str | None, database: str | None, outputs: Outputs) -> None:
     """Show the hosts of a lab, their devices, and what is left of submitted campaigns, or of one CAMPAIGN."""
-    from pipeline.features.lab.campaigns import lab_status, status_lines
+    from pipeline.features.lab.status import lab_status, status_lines
 
     state = lab_status(_database(database), campaign)
     outputs.show_lines(state, status_lines(state))

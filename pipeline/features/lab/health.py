@@ -135,14 +135,15 @@ class Examiner:
         known = self.session.ask(self._known)
         if moment == "before" and known and known[-1].good and known[-1].age_seconds < RECENT_SECONDS:
             return ""
-        good = [row for row in known if row.good and row.value_ns]
-        levels = (usual([row.value_ns for row in rows]) for rows in ([r for r in good if r.moment == moment], good))
+        good = [check for check in known if check.good and check.value_ns]
+        of_moment = [check for check in good if check.moment == moment]
+        levels = (usual([check.value_ns for check in newest]) for newest in (of_moment, good))
         level = next(filter(None, levels), None)  # where one moment has too few, both together
         try:
             outcome = judged(lambda: self._group(plan), level)
         except _GoldenFailure as error:
             outcome = CheckOutcome(failed=str(error))
-            if not error.is_of_device and not any(row.good for row in known):
+            if not error.is_of_device and not any(check.good for check in known):
                 raise GoldenError(
                     "the golden model does not run on this device", where=self.facts.name, why=str(error),
                     remedy="name one that does: `ort-mobile lab golden CONFIG`",
@@ -157,7 +158,7 @@ class Examiner:
             "lab_checked", self.facts.name, self.golden.campaign.id, moment, self.setting, outcome.nearest_ns,
             not reason, reason[: queue.MOST_REASON], msgspec.json.encode(note).decode(),
         )  # fmt: skip
-        earlier = (_ratio(row) for row in reversed(known))
+        earlier = (_ratio(check) for check in reversed(known))
         if not reason or not (outcome.failed or is_drift(outcome, earlier)):
             return ""
         self.session.call("lab_quarantine", self.facts.name, visible(reason)[: queue.MOST_REASON])

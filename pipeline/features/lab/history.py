@@ -82,8 +82,8 @@ class _Campaign:
 def device_history(database: str, device: str, most: int) -> DeviceHistory:
     """The newest campaigns of a device, `most` at most; raises ConfigError for a device that no campaign has."""
     with open_store(database) as store:
-        found = list(_campaigns(store, device, most))
-        if not found:
+        recorded = list(_campaigns(store, device, most))
+        if not recorded:
             query = sa.select(devices.c.name).distinct().order_by(devices.c.name).limit(1000)
             names = store.read(lambda connection: list(connection.scalars(query)))
             raise ConfigError(
@@ -92,11 +92,11 @@ def device_history(database: str, device: str, most: int) -> DeviceHistory:
                 remedy="write the name as `ort-mobile lab status --json -` has it, or as reports do",
             )  # fmt: skip
         usual = defaultdict(list)
-        for campaign in found:
+        for campaign in recorded:
             for key, value in campaign.medians().items():
                 usual[key].append(value)
         shared = {key: median(values) for key, values in usual.items() if len(values) > 1}
-        return DeviceHistory(device=device, campaigns=tuple(_row(store, campaign, shared) for campaign in found))
+        return DeviceHistory(device=device, campaigns=tuple(_row(store, campaign, shared) for campaign in recorded))
 
 
 def _campaigns(store: Store, device: str, most: int) -> Iterator[_Campaign]:
@@ -104,8 +104,8 @@ def _campaigns(store: Store, device: str, most: int) -> Iterator[_Campaign]:
         devices, devices.c.campaign_id == campaigns.c.id
     )
     query = query.where(devices.c.name == device).order_by(campaigns.c.sequence.desc()).limit(most)
-    rows = store.read(lambda connection: connection.execute(query).all())
-    for row in reversed(rows):
+    stored = store.read(lambda connection: connection.execute(query).all())
+    for campaign in reversed(stored):
         columns = (
             runs.c.id, runs.c.planned, runs.c.round, runs.c.status, runs.c.failure_kind, runs.c.host, runs.c.median_ns,
             runs.c.started_at_ms, runs.c.ended_at_ms, artifacts.c.sha256,
@@ -116,13 +116,13 @@ def _campaigns(store: Store, device: str, most: int) -> Iterator[_Campaign]:
             & (artifacts.c.variant == runs.c.variant)
         )
         of_device = sa.select(*columns).outerjoin_from(runs, artifacts, same)
-        of_device = of_device.where(runs.c.campaign_id == row.id, runs.c.device == device)
+        of_device = of_device.where(runs.c.campaign_id == campaign.id, runs.c.device == device)
         of_device = of_device.order_by(runs.c.started_at_ms, runs.c.id)
-        found = store.read(lambda connection, query=of_device: list(connection.execute(query).all()))  # type: ignore[misc]
+        device_runs = store.read(lambda connection, query=of_device: list(connection.execute(query).all()))  # type: ignore[misc]
         facts = None
         with suppress(msgspec.DecodeError):  # of a later release
-            facts = decode_json(row.document, DeviceFacts)
-        yield _Campaign(row.id, row.name, facts, found)
+            facts = decode_json(campaign.document, DeviceFacts)
+        yield _Campaign(campaign.id, campaign.name, facts, device_runs)
 
 
 def _row(store: Store, campaign: _Campaign, usual: dict[tuple[str, ...], float]) -> DeviceCampaign:
@@ -173,15 +173,15 @@ def history_lines(history: DeviceHistory) -> Iterable[str]:
     """The history of a device for a terminal."""
     count = counted(len(history.campaigns), "campaign")
     yield f"{history.device}: {count}, the newest last; a level of 1 is usual, 1.1 is 10 % slower"
-    for row in history.campaigns:
-        level = "no level" if row.level is None else f"level {row.level:.3f} of {row.compared}"
-        outcomes = ", ".join(f"{count} {kind}" for kind, count in sorted(row.outcomes.items())) or "no runs"
-        states = " to ".join(dict.fromkeys(filter(None, map(_state, (row.before, row.after)))))
+    for campaign in history.campaigns:
+        level = "no level" if campaign.level is None else f"level {campaign.level:.3f} of {campaign.compared}"
+        outcomes = ", ".join(f"{count} {kind}" for kind, count in sorted(campaign.outcomes.items())) or "no runs"
+        states = " to ".join(dict.fromkeys(filter(None, map(_state, (campaign.before, campaign.after)))))
         parts = (
-            f"{instant(row.first_ms)} {row.campaign} {row.name}", level, outcomes,
-            f"{duration_text(row.busy_seconds)} at {few(row.hosts) or 'no host'}", states, row.os_build,
+            f"{instant(campaign.first_ms)} {campaign.campaign} {campaign.name}", level, outcomes,
+            f"{duration_text(campaign.busy_seconds)} at {few(campaign.hosts) or 'no host'}", states, campaign.os_build,
         )  # fmt: skip
         yield f"  {'; '.join(filter(None, parts))}"
-    levels = [row.level for row in history.campaigns if row.level is not None]
+    levels = [campaign.level for campaign in history.campaigns if campaign.level is not None]
     if levels and levels[-1] > SLOWER:
         yield f"its newest campaign with a level was {levels[-1] - 1:.1%} slower than usual on this device"

@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections import Counter
@@ -49,6 +50,9 @@ MOST_ANSWER = 400
 """Characters of what a hook said, in the reason."""
 
 WORK_PREFIX = "ort-mobile-hook-"
+
+MOST_HELD_SECONDS = 3600.0
+"""For how long a device stays reserved from campaign to campaign: then it is given back between two, for who waits."""
 
 MOST_TRIES = 5
 """How often a release hook that fails is called in the life of an agent."""
@@ -255,11 +259,16 @@ def said_by_server(hook: Hook, url: str, fill: Callable[[str], str]) -> str | No
 
 @dataclass(slots=True)
 class Reservations:
-    """Devices that this host reserved; `troubles` says of which a hook failed last, and why."""
+    """Devices that this host reserved; `troubles` says of which a hook failed last, and why.
+
+    `idle` are those whose part of a campaign has ended, with the time (monotonic) from which on they are reserved: they
+    go on with the next campaign as they are, or are given back.
+    """
 
     host: str
     hooks: Hooks = field(default_factory=Hooks)
     troubles: dict[str, str] = field(default_factory=dict)
+    idle: dict[str, float] = field(default_factory=dict)
     tries: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -271,19 +280,38 @@ class Reservations:
         return self.folder / f"{safe_name(device)}.json"
 
     def left(self) -> list[str]:
-        """Devices that were reserved and not given back, by this agent or one before it."""
+        """Devices that were reserved and not given back, by this agent or one before it; not those that are idle."""
         devices = []
         for path in sorted(self.folder.glob("*.json")) if self.hooks.release else ():
             with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):  # nothing that was written here
                 devices.append(decode_json(read_regular(path), Reservation).device)
-        return devices
+        return [device for device in devices if device not in self.idle]
 
     @contextmanager
     def of(self, device: str) -> Iterator[None]:
-        """The reservation of a device, which is given back; raises HookError where it is not had."""
+        """The reservation of a device, which is idle afterwards; raises HookError where it is not had.
+
+        After an error, and after MOST_HELD_SECONDS, it is given back at once.
+        """
         if not (self.hooks.reserve or self.hooks.release):
             yield
             return
+        since = self.idle.pop(device, None)
+        if since is None:
+            since = time.monotonic()
+            self._reserve(device)
+        try:
+            yield
+        except BaseException:
+            self.give_back(device)
+            raise
+        if time.monotonic() - since > MOST_HELD_SECONDS:
+            self.give_back(device)
+        else:
+            self.idle[device] = since
+
+    def _reserve(self, device: str) -> None:
+        """Call the reserve hook; raises HookError where the device is not had."""
         write_bytes(self._file(device), msgspec.json.encode(Reservation(device=device, host=self.host)))
         try:
             if self.hooks.reserve:
@@ -295,14 +323,11 @@ class Reservations:
                 self._forget(device)
             self.troubles[device] = f"{device}: {error.reason}"
             raise
-        try:
-            self.troubles.pop(device, None)
-            yield
-        finally:
-            self.give_back(device)
+        self.troubles.pop(device, None)
 
     def give_back(self, device: str) -> None:
         """Call the release hook; what fails is kept for a later time."""
+        self.idle.pop(device, None)
         try:
             if self.hooks.release:
                 call(self.hooks.release, "release", Reservation(device=device, host=self.host))

@@ -1,4 +1,4 @@
-"""What hosts of a lab share in its database: leases of devices, and the jobs and files of its campaigns.
+"""What hosts of a lab share in its database: leases of devices, and the jobs of its campaigns.
 
 Leases are rows that hold while their host gives signs of life (8 s); when it does not, as when it died, was stopped or
 lost its cable, another host may take its devices. Who finds that a lease is another's stops before its next run. A
@@ -7,17 +7,13 @@ and go forward.
 
 Whatever changes is changed by functions of the database (its first migration), which know the login: no statement of a
 reader can take or keep a lease, and no agent's that of another login's host. Whoever may write to the database may have
-written anything: a host checks names and sizes before it takes them.
+written anything: a host checks what it gets before it takes it (content.py).
 """
 
-import hashlib
 import logging
-import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -30,8 +26,9 @@ from device_runner.files import decode_json, visible
 from pipeline.campaign.store import Store, StoreError
 from pipeline.campaign.store.tables import HELD_STATE, hidden, store_errors
 from pipeline.core.errors import ConfigError
-from pipeline.core.files import REVISION, replacing, sha256_of
-from pipeline.features.lab.tables import attached, blobs, files, hosts, jobs, leases, lost
+from pipeline.core.files import REVISION
+from pipeline.features.lab.content import LabFile
+from pipeline.features.lab.tables import attached, hosts, jobs, leases, lost
 
 T = TypeVar("T")
 
@@ -199,79 +196,6 @@ def texts(values: Iterable[str]) -> sa.BindParameter[list[str]]:
     return sa.literal(list(values), sa.ARRAY(sa.Text))
 
 
-PART_BYTES = 1 << 20
-"""Files are stored in parts of this size, so that neither side has more of one in memory."""
-
-MOST_BYTES = 8 << 30
-"""What the files of one campaign may have together."""
-
-MOST_FILES = 10_000
-"""Of one campaign."""
-
-LONGEST_PART = 255
-"""Bytes of a file's name, as file systems have it."""
-
-CAMPAIGN_ID = "[0-9A-Za-z][0-9A-Za-z.:_-]{0,127}"
-FILE_NAME = "(artifacts|libraries)/[^/]+|reference/[^/]+/[^/]+"
-"""Regular expressions, for Python and for PostgreSQL; a host has no other files of a campaign than these."""
-
-
-class LabFile(msgspec.Struct, frozen=True):
-    """A file of a campaign: its path in an output folder, SHA-256, size in bytes, and the SHA-256 of each part."""
-
-    name: str
-    sha256: str
-    size_bytes: int
-    parts: tuple[str, ...] = ()
-
-
-def checked_id(campaign: str) -> str:
-    """The id of a campaign, a folder's name on hosts; raises StoreError for one that could lead elsewhere."""
-    if not re.fullmatch(CAMPAIGN_ID, campaign):
-        raise _refused(f"{visible(campaign)[:200]!r} is no id of a campaign", "an id has letters, digits and .:_- only")
-    return campaign
-
-
-def file_in(folder: Path, name: str) -> Path:
-    """Where a campaign's file of that name lies in a folder; raises StoreError for a name that leads out of it."""
-    shown = f"{visible(name)[:200]!r} is no name of a campaign's file"
-    parts = name.split("/")
-    if not re.fullmatch(FILE_NAME, name) or {".", ".."} & set(parts) or visible(name) != name or "\\" in name:
-        raise _refused(shown, "names are artifacts/FILE, reference/MODEL/FILE and libraries/FILE, without `..`")
-    path = folder / name
-    if max(len(part.encode()) for part in parts) > LONGEST_PART or not path.resolve().is_relative_to(folder.resolve()):
-        raise _refused(shown, f"it leads out of {folder}")
-    return path
-
-
-def checked_files(files: Iterable[LabFile]) -> list[LabFile]:
-    """The files of a campaign; raises StoreError for sizes or digests that cannot be, or more than a host takes."""
-    checked, total = list(files), 0
-    for file in checked:
-        shown = visible(file.name)[:200]
-        if not re.fullmatch("[0-9a-f]{64}", file.sha256):
-            raise _refused(f"the file {shown!r} has no SHA-256", "a host compares what it fetched with it")
-        if not 0 <= file.size_bytes <= MOST_BYTES:
-            raise _refused(f"the file {shown!r} has {file.size_bytes} bytes", f"a file has 0 to {MOST_BYTES}")
-        total += file.size_bytes
-    if total > MOST_BYTES or len(checked) > MOST_FILES:
-        raise _refused(
-            f"the campaign has {len(checked)} files of {total >> 20} MB",
-            f"a host takes at most {MOST_FILES} of {MOST_BYTES >> 20} MB together",
-        )
-    return checked
-
-
-def _refused(what: str, why: str) -> StoreError:
-    return StoreError(
-        what, where="the lab's database", why=why,
-        remedy="`ort-mobile lab submit` writes no such thing: ask who may write to the database, then submit again",
-    )  # fmt: skip
-
-
-KEPT_DAYS = 30
-"""For how long after its end the files of a campaign stay, for `lab close` and for campaigns that use the same."""
-
 log = logging.getLogger(__name__)
 
 ATTACHED_SECONDS = 600
@@ -308,79 +232,13 @@ def attached_devices(store: Store) -> dict[str, DeviceFacts]:
     query = sa.select(attached.c.name, attached.c.document, silent).order_by(attached.c.seen)
     rows = store.read(lambda connection: connection.execute(query).all())
     devices = {}
-    for row in rows:
-        if row.silent_seconds < ATTACHED_SECONDS:
+    for device in rows:
+        if device.silent_seconds < ATTACHED_SECONDS:
             try:
-                devices[row.name] = decode_json(row.document, DeviceFacts)
+                devices[device.name] = decode_json(device.document, DeviceFacts)
             except msgspec.DecodeError as error:
-                log.warning("%s: left out: %s", row.name, error)
+                log.warning("%s: left out: %s", device.name, error)
     return devices
-
-
-def keep_files(store: Store, paths: Mapping[str, Path]) -> list[LabFile]:
-    """Store files by content, in transactions of one part; what is there already, and sound, is not sent again.
-
-    Raises ConfigError for more than `MOST_BYTES`.
-    """
-    total = sum(path.stat().st_size for path in paths.values())
-    if total > MOST_BYTES:
-        raise ConfigError(
-            f"the files of this campaign have {total >> 20} MB", where="lab submit",
-            why=f"a campaign may put {MOST_BYTES >> 20} MB into the database", remedy="submit fewer models or variants",
-        )  # fmt: skip
-    kept = []
-    for name, path in paths.items():
-        digest, parts = hashlib.sha256(), []
-        with path.open("rb") as file:
-            for content in iter(partial(file.read, PART_BYTES), b""):
-                digest.update(content)
-                parts.append(hashlib.sha256(content).hexdigest())
-                if not store.read(partial(_is_sound, digest=parts[-1])):
-                    store.write(partial(_put_part, content=content))
-        kept.append(LabFile(name, digest.hexdigest(), path.stat().st_size, tuple(parts)))
-    return kept
-
-
-def _is_sound(connection: Connection, digest: str) -> bool:
-    """Whether a part is there with its own content, as the database computes it."""
-    of_content = sa.func.encode(sa.func.sha256(blobs.c.content), "hex")
-    query = sa.select(sa.exists(sa.select(blobs.c.sha256).where(blobs.c.sha256 == digest, of_content == digest)))
-    return bool(connection.scalar(query))
-
-
-def _put_part(connection: Connection, content: bytes) -> None:
-    connection.execute(sa.select(sa.func.lab_put(content)))
-
-
-def fetch_file(store: Store, file: LabFile, path: Path, ended: Callable[[], str] = str) -> None:
-    """Write a stored file to a path, whole or not at all, unless it is there. Raises StoreError for another content.
-
-    `ended` is asked before each part why the file is not needed any more, "" while it is; a reason is raised, too.
-    """
-    if path.is_file() and path.stat().st_size == file.size_bytes and sha256_of(path) == file.sha256:
-        return
-    digest = hashlib.sha256()
-    with replacing(path) as temporary, temporary.open("wb") as out:
-        for part_digest, start in zip(file.parts, range(0, file.size_bytes, PART_BYTES), strict=False):
-            if reason := ended():
-                raise StoreError(f"{file.name} is not fetched", where=store.where, why=reason)
-            part = store.read(partial(_part, digest=part_digest))
-            if len(part) != min(PART_BYTES, file.size_bytes - start):
-                break
-            digest.update(part)
-            out.write(part)
-        if digest.hexdigest() != file.sha256:
-            raise StoreError(
-                f"the file {file.name} is not as it was submitted", where=store.where,
-                why=f"parts of it are lost or were changed; {KEPT_DAYS} days after a campaign's end they are removed",
-                remedy="submit the campaign again",
-            )  # fmt: skip
-
-
-def _part(connection: Connection, digest: str) -> bytes:
-    """A part; of one that is too large no more than shows it."""
-    content = sa.type_coerce(sa.func.substr(blobs.c.content, 1, PART_BYTES + 1), sa.LargeBinary)
-    return bytes(connection.execute(sa.select(content).where(blobs.c.sha256 == digest)).scalar() or b"")
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,8 +274,8 @@ def submit_jobs(
     "" for any. Raises StoreError where files were removed since they were stored.
     """
     query = sa.select(sa.func.lab_submit(
-        campaign, texts(allowed), sa.literal([one.runs for one in allowed.values()], sa.ARRAY(sa.Integer)),
-        sa.literal([one.bytes for one in allowed.values()], sa.ARRAY(sa.BigInteger)),
+        campaign, texts(allowed), sa.literal([device.runs for device in allowed.values()], sa.ARRAY(sa.Integer)),
+        sa.literal([device.bytes for device in allowed.values()], sa.ARRAY(sa.BigInteger)),
         sa.literal(msgspec.to_builtins(files_kept), JSONB), priority, address,
     ))  # fmt: skip
 
@@ -432,23 +290,6 @@ def submit_jobs(
             "files of the campaign are gone", where=store.where, remedy="submit it again",
             why="they were of a campaign that ended long ago, or the database was away meanwhile",
         )  # fmt: skip
-
-
-def remove_old_files(store: Store) -> int:
-    """Remove the content of files that only campaigns use that ended `KEPT_DAYS` ago; how many parts that were.
-
-    Also of files that no campaign has a day after they were stored, left by a submit that was broken off.
-    """
-    return int(store.write(lambda connection: connection.scalar(sa.select(sa.func.lab_remove_old_files()))) or 0)
-
-
-def files_of(store: Store, campaign: str) -> list[LabFile]:
-    """The files of a campaign; raises StoreError for more of them than a host takes, or sizes that cannot be."""
-    query = sa.select(files).where(files.c.campaign_id == campaign).limit(MOST_FILES + 1)
-    rows = store.read(lambda connection: connection.execute(query).all())
-    return checked_files(
-        LabFile(row.name, row.sha256, row.size_bytes, tuple(msgspec.json.decode(row.parts))) for row in rows
-    )
 
 
 def jobs_of(store: Store, campaign: str | None = None) -> list[LabJob]:
@@ -513,10 +354,10 @@ def lost_devices(store: Store) -> dict[str, LostDevice]:
     query = sa.select(lost.c.name, lost.c.host, lost.c.since, seconds).order_by(lost.c.name)
     rows = store.read(lambda connection: connection.execute(query).all())
     return {
-        row.name: LostDevice(
-            host=row.host, since=row.since.isoformat(" ", "seconds"), seconds=round(float(row.seconds))
+        device.name: LostDevice(
+            host=device.host, since=device.since.isoformat(" ", "seconds"), seconds=round(float(device.seconds))
         )
-        for row in rows
+        for device in rows
     }
 
 
@@ -552,6 +393,10 @@ def lab_hosts(store: Store) -> list[dict[str, Any]]:
     for name, host in store.read(lambda connection: connection.execute(sa.select(leases.c.name, leases.c.host)).all()):
         held.setdefault(host, []).append(name)
     return [
-        {**row, "silent_seconds": round(float(row["silent_seconds"]), 1), "leases": sorted(held.get(row["name"], []))}
-        for row in rows
+        {
+            **host,
+            "silent_seconds": round(float(host["silent_seconds"]), 1),
+            "leases": sorted(held.get(host["name"], [])),
+        }
+        for host in rows
     ]

@@ -36,9 +36,9 @@ from pipeline.campaign.record import CampaignRecord
 from pipeline.campaign.store import Store, open_reading
 from pipeline.campaign.store.tables import campaigns, runs
 from pipeline.core.errors import ConfigError, MissingError, PipelineError
-from pipeline.features.lab.campaigns import state_of, status_lines
 from pipeline.features.lab.connections import Answer, serve_until_stopped
 from pipeline.features.lab.queue import jobs_of
+from pipeline.features.lab.status import state_of, status_lines
 from pipeline.job.assemble import Assembled, assemble, with_earlier
 from pipeline.report import html, model
 from pipeline.report.wording import DASH, Listing
@@ -164,12 +164,14 @@ def progress_of(store: Store, record: CampaignRecord) -> CampaignProgress:
     failed_runs = sa.func.count().filter(runs.c.status == Status.FAILED)
     query = sa.select(runs.c.device, sa.func.count(), failed_runs)
     query = query.where(runs.c.campaign_id == record.id).group_by(runs.c.device)
-    counted = {row[0]: (row[1], row[2]) for row in store.read(lambda connection: connection.execute(query).all())}
+    counted = {
+        counts[0]: (counts[1], counts[2]) for counts in store.read(lambda connection: connection.execute(query).all())
+    }
     states = {job.device: job.state for job in jobs_of(store, record.id)}
     names = sorted({run.device for run in plan.planned} | counted.keys() | states.keys())
     rows = [(name, *counted.get(name, (0, 0)), states.get(name, "")) for name in names]
     devices = tuple(DeviceProgress(device=name, stored=n, failed=bad, state=state) for name, n, bad, state in rows)
-    stored, failed = sum(row.stored for row in devices), sum(row.failed for row in devices)
+    stored, failed = sum(device.stored for device in devices), sum(device.failed for device in devices)
     at_most = max(stored, len(plan.planned) * plan.config.measure.timed_rounds)
     line = f"{stored} of at most {at_most} runs are stored, {failed} of them failed"
     return CampaignProgress(
@@ -182,7 +184,7 @@ def _campaigns(shelf: Shelf, *, limit: int = USUAL_CAMPAIGNS) -> ServedCampaigns
     query = query.order_by(campaigns.c.sequence.desc()).limit(limit)
     total = shelf.store.read(lambda connection: connection.scalar(sa.select(sa.func.count()).select_from(campaigns)))
     rows = shelf.store.read(lambda connection: connection.execute(query).mappings().all())
-    return ServedCampaigns(total=total or 0, campaigns=tuple(ServedCampaign(**row) for row in rows))
+    return ServedCampaigns(total=total or 0, campaigns=tuple(ServedCampaign(**campaign) for campaign in rows))
 
 
 def _campaigns_page(shelf: Shelf, *, limit: int = USUAL_CAMPAIGNS) -> str:
@@ -203,7 +205,9 @@ def _progress(shelf: Shelf, *, campaign: str) -> CampaignProgress:
 def _progress_page(shelf: Shelf, *, campaign: str) -> str:
     progress = _progress(shelf, campaign=campaign)
     place = quote(progress.campaign, safe="")
-    rows = ((row.device, str(row.stored), str(row.failed), row.state or DASH) for row in progress.devices)
+    rows = (
+        (device.device, str(device.stored), str(device.failed), device.state or DASH) for device in progress.devices
+    )
     listing = Listing(title="Devices", head=("Device", "Stored", "Failed", "State"), rows=tuple(rows))
     links = (*LINKS, ("Report", f"/campaigns/{place}/report.html"))
     title = f"{progress.name} ({progress.campaign})"
@@ -219,16 +223,25 @@ def _report_page(shelf: Shelf, *, campaign: str) -> str:
 
 def _lab_page(shelf: Shelf) -> str:
     state = state_of(shelf.store)
-    hosts = ((row["name"], row["state"], f"{row['silent_seconds']:g} s", row["note"]) for row in state["hosts"])
-    devices = ((row["name"], row["host"], row["model"], row["chip"] or row["soc"]) for row in state["devices"])
+    hosts = ((host["name"], host["state"], f"{host['silent_seconds']:g} s", host["note"]) for host in state["hosts"])
+    devices = (
+        (device["name"], device["host"], device["model"], device["chip"] or device["soc"])
+        for device in state["devices"]
+    )
+    held = (
+        (device, quarantine["since"][:16].replace("T", " "), quarantine["host"], quarantine["reason"])
+        for device, quarantine in state["quarantine"].items()
+    )
     jobs = (
-        (job["device"], row["campaign"], job["state"], job["host"], job["reason"])
-        for row in state["campaigns"] for job in row["jobs"]
+        (job["device"], campaign["campaign"], str(job["priority"]), job["state"], job["host"], job["reason"])
+        for campaign in state["campaigns"] for job in campaign["jobs"]
     )  # fmt: skip
+    queue_head = ("Device", "Campaign", "Priority", "State", "Host", "Reason")
     listings = (
         Listing(title="Hosts", head=("Host", "State", "Silent for", "Note"), rows=tuple(hosts)),
         Listing(title="Devices", head=("Device", "Host", "Model", "Chip"), rows=tuple(devices)),
-        Listing(title="Queue", head=("Device", "Campaign", "State", "Host", "Reason"), rows=tuple(jobs)),
+        Listing(title="Quarantine", head=("Device", "Since", "Found at", "Reason"), rows=tuple(held)),
+        Listing(title="Queue", head=queue_head, rows=tuple(jobs)),
     )
     return html.render_listings("Lab", listings, LINKS, lines=tuple(status_lines(state))[:1])
 

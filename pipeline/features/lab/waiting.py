@@ -10,7 +10,8 @@ from typing import Any
 from pipeline.campaign.store import Store, open_store
 from pipeline.core.errors import ExitCode
 from pipeline.features.lab import queue
-from pipeline.features.lab.campaigns import campaign_state, found_campaign, progress_text
+from pipeline.features.lab.campaigns import found_campaign
+from pipeline.features.lab.status import campaign_state, progress_text
 
 POLL_SECONDS = 2.0
 SAY_SECONDS = 60.0

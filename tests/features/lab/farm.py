@@ -29,7 +29,8 @@ from pipeline.core.variant import Artifact, Level, Variant
 from pipeline.features.lab.agent import work
 from pipeline.features.lab.campaigns import lab_versions, most_runs
 from pipeline.features.lab.checks import set_golden
-from pipeline.features.lab.queue import LabSession, jobs_of, keep_files, submit_jobs
+from pipeline.features.lab.content import keep_files
+from pipeline.features.lab.queue import LabSession, jobs_of, submit_jobs
 from pipeline.features.lab.tables import hosts
 from tests.scripted_devices import ScriptedDevice, latencies_of
 
@@ -46,6 +47,9 @@ NOISE: dict[str, list[int]] = {
 
 RECORDED = [value for value in NOISE["conv"] if value < 1.42e6]
 """Of these the ones that no other work slowed."""
+
+LONG_SECONDS = 600.0
+"""For what must happen, however slow and busy a computer is: tests wait for it, and for no time."""
 
 SCHEME, SECONDS, JOURNAL = "rig", "RIG_SECONDS", "RIG_JOURNAL"
 
@@ -84,7 +88,7 @@ def entered(
         measure=MeasureConfig(rounds=rounds), runs=(RunConfig(threads=(1, 2)),),
         output=OutputConfig(folder=folder or None),
     )  # fmt: skip
-    facts = [DeviceFacts(name=one, platform="linux", abis=("x86_64",)) for one in devices]
+    facts = [DeviceFacts(name=device, platform="linux", abis=("x86_64",)) for device in devices]
     artifacts = [made(Level.BASIC, file), made(Level.ALL, file)]
     legal, _ = plan_runs(config.runs, artifacts, facts)
     record = JobRecord(
@@ -128,7 +132,7 @@ def agent(url: str, host: str, names: tuple[str, ...]) -> Iterator[threading.Eve
         yield stop
     finally:
         stop.set()
-        thread.join(60)
+        thread.join(LONG_SECONDS)
     if errors:
         raise errors[0]
 
@@ -153,11 +157,21 @@ def end_session(host: str) -> sa.TextClause:
     return sa.text(query).bindparams(name=f"ort-mobile {host}")
 
 
-def until(ended: Callable[[], bool], seconds: float = 120.0) -> None:
+def until(ended: Callable[[], bool], seconds: float = LONG_SECONDS) -> None:
     deadline = time.monotonic() + seconds
     while not ended():
         assert time.monotonic() < deadline, "it does not end"
         time.sleep(0.1)
+
+
+def settled(count: Callable[[], int], seconds: float = 1.0) -> int:
+    """A number once it has not changed for so long."""
+    known, since = count(), time.monotonic()
+    while time.monotonic() - since < seconds:
+        time.sleep(0.05)
+        if (now := count()) != known:
+            known, since = now, time.monotonic()
+    return known
 
 
 def all_in(store: Store, *states: str) -> Callable[[], bool]:

@@ -132,7 +132,7 @@ def agents(found: Lab, devices: Sequence[str], environment: Mapping[str, str]) -
         for process in processes:
             process.terminate()
         for process in processes:
-            process.wait(120)
+            process.wait(600)
 
 
 def inside(name: str) -> list[str]:

@@ -105,7 +105,7 @@ def test_phones_that_were_lost_together_are_joined_at_the_same_time(monkeypatch:
 
     def joining(service: str) -> None:
         if service.startswith("host:connect:"):
-            meeting.wait(60)  # raises in the server's thread, which pytest reports, where one is asked before others
+            meeting.wait(600)  # raises in the server's thread, which pytest reports, where one is asked before others
 
     with LyingAdb(Lie(serials=phones, joining=joining)) as adb:
         attached = Attached((f"adb:*@127.0.0.1:{adb.port}",))

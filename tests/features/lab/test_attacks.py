@@ -16,17 +16,10 @@ from pipeline.campaign.store.tables import latencies, row_digest, runs
 from pipeline.core.errors import ConfigError, PipelineError
 from pipeline.core.files import REVISION
 from pipeline.core.progress import NoProgress
-from pipeline.features.lab.campaigns import close, lab_status, most_runs, status_lines
-from pipeline.features.lab.queue import (
-    DONE,
-    Allowed,
-    LabSession,
-    SessionLost,
-    cancel_jobs,
-    keep_files,
-    remove_old_files,
-    submit_jobs,
-)
+from pipeline.features.lab.campaigns import close, most_runs
+from pipeline.features.lab.content import keep_files, remove_old_files
+from pipeline.features.lab.queue import DONE, Allowed, LabSession, SessionLost, cancel_jobs, submit_jobs
+from pipeline.features.lab.status import lab_status, status_lines
 from pipeline.job.assemble import assemble
 from tests.campaign.store.samples import add_second_migration, run_record
 from tests.features.lab.farm import agent, all_in, check_stored, entered, host_session, rigs, submitted, until
@@ -310,7 +303,7 @@ def test_a_run_that_cannot_be_is_left_out_with_its_reason(
         sign(store)
     lie(mine, **sound, round=1)
     report = assemble(store, campaign).report
-    (warned,) = [one for one in report.warnings if "was left out" in one.what]
+    (warned,) = [warning for warning in report.warnings if "was left out" in warning.what]
     assert warned.where.startswith("rig:0 at the host evil" if name != "another device in its document" else "rig:1 at")
     assert "round 0 of the run" in warned.what
     assert reason in warned.what
@@ -417,6 +410,23 @@ def test_lab_is_served_to_a_reader_of_postgresql(url: str, store: Store, tmp_pat
         state = msgspec.json.decode(serving.ask(port, "/api/lab")[2])
     assert progress["stored"] == len(names) * 2 * 2
     assert [host["name"] for host in state["hosts"]] == ["h1"]
+
+
+def test_the_page_of_a_lab_shows_quarantine_and_priority(url: str, store: Store, tmp_path: Path) -> None:
+    serving = pytest.importorskip("tests.features.lab.test_serve", reason="tornado is not installed")
+    submitted(store, tmp_path, rigs(1), 1, priority=1)
+    session = host_session(store, "h1", rigs(1))
+    assert session.next_job("rig:0", ()) == "c1"
+    session.call("lab_quarantine", "rig:0", "it is 12 % slower <than> usual")
+    session.close()
+    with serving.process(url) as (_, port):
+        page = serving.ask(port, "/lab")[2].decode()
+    cells = {title: re.findall(r'<t(?:h scope="row"|d)>(.*?)</t[hd]>', table) for title, table in re.findall(
+        r"<h2[^>]*>(.*?)</h2>(.*?)</table>", page, re.DOTALL
+    )}  # fmt: skip
+    device, _, host, reason = cells["Quarantine"]
+    assert (device, host, reason) == ("rig:0", "h1", "it is 12 % slower &lt;than&gt; usual")
+    assert cells["Queue"][:4] == ["rig:0", "c1", "1", "failed"]
 
 
 SET_UP = """

@@ -17,8 +17,9 @@ from pipeline.campaign.store import Store
 from pipeline.core.errors import ConfigError
 from pipeline.core.progress import NoProgress
 from pipeline.features.lab import checks, health, tables
-from pipeline.features.lab.campaigns import close, lab_status, lab_versions, status_lines
+from pipeline.features.lab.campaigns import close, lab_versions
 from pipeline.features.lab.queue import DONE, FAILED, attached_devices, jobs_of
+from pipeline.features.lab.status import lab_status, status_lines
 from pipeline.job.assemble import assemble
 from tests.command import ROOT, ort_mobile
 from tests.features.lab.farm import (

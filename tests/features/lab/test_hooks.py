@@ -19,6 +19,7 @@ from device_runner.errors import RunnerError
 from pipeline.campaign.store import Store
 from pipeline.core.errors import ConfigError, MissingError
 from pipeline.features.lab import agent as lab_agent
+from pipeline.features.lab import hooks as lab_hooks
 from pipeline.features.lab.agent import work
 from pipeline.features.lab.hooks import (
     Hook,
@@ -31,8 +32,8 @@ from pipeline.features.lab.hooks import (
     read_hooks,
     said_by_server,
 )
-from pipeline.features.lab.queue import DONE, WAITING, jobs_of, lab_hosts
-from tests.features.lab.farm import JOURNAL, SECONDS, all_in, check_stored, rigs, submitted, until
+from pipeline.features.lab.queue import DONE, MEASURED, WAITING, jobs_of, lab_hosts
+from tests.features.lab.farm import JOURNAL, LONG_SECONDS, SECONDS, all_in, check_stored, rigs, submitted, until
 
 RECIPES = re.findall(r"```toml\n(.*?)```", (Path(__file__).parents[3] / "docs/lab.md").read_text(), re.DOTALL)
 
@@ -113,13 +114,13 @@ def test_a_command_says_why_it_failed() -> None:
 
 
 def test_a_command_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> None:
-    hook = Hook(command=("sh", "-c", f"sleep 60 & echo $! > {tmp_path}/pid; wait"), timeout_seconds=2.0)
+    hook = Hook(command=("sh", "-c", f"sleep 60 & echo $! > {tmp_path}/pid; wait"), timeout_seconds=5.0)
     begun = time.monotonic()
-    with pytest.raises(HookLateError, match="it had not ended after 2 s"):
+    with pytest.raises(HookLateError, match="it had not ended after 5 s"):
         call(hook, "reserve", PHONE)
-    assert time.monotonic() - begun < 30
+    assert time.monotonic() - begun < 55
     state = Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}/stat")
-    until(lambda: not state.exists() or ") Z " in state.read_text(), 10)
+    until(lambda: not state.exists() or ") Z " in state.read_text())
 
 
 @contextmanager
@@ -243,6 +244,7 @@ def test_a_release_that_fails_is_tried_again_and_not_for_ever(tmp_path: Path) ->
     held = Reservations("h1", Hooks(release=shell(tmp_path, "release", f"test -e {tmp_path}/open")))
     with held.of("adb:A"):
         pass
+    held.give_back("adb:A")
     assert held.left() == ["adb:A"]
     (tmp_path / "open").touch()
     held.give_back("adb:A")
@@ -250,11 +252,64 @@ def test_a_release_that_fails_is_tried_again_and_not_for_ever(tmp_path: Path) ->
     (tmp_path / "open").unlink()
     with held.of("adb:A"):
         pass
+    held.give_back("adb:A")
     for _ in range(4):
         assert held.left() == ["adb:A"]
         held.give_back("adb:A")
     assert held.left() == []
     assert "the release hook failed" in held.troubles["adb:A"]
+
+
+def test_a_device_goes_on_as_it_is_reserved_but_not_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Reservations("h1", Hooks(reserve=shell(tmp_path, "reserve"), release=shell(tmp_path, "release")))
+    for _ in range(3):
+        with held.of("adb:A"):
+            pass
+    assert called(tmp_path) == ["reserve adb:A"]
+    assert (list(held.idle), held.left()) == (["adb:A"], [])
+    monkeypatch.setattr(lab_hooks, "MOST_HELD_SECONDS", 0.0)
+    with held.of("adb:A"):
+        assert held.left() == ["adb:A"]
+    assert called(tmp_path) == ["reserve adb:A", "release adb:A"]
+    assert (held.idle, held.left()) == ({}, [])
+
+
+def test_what_ends_in_an_error_is_given_back_at_once(tmp_path: Path) -> None:
+    held = Reservations("h1", Hooks(release=shell(tmp_path, "release")))
+    with pytest.raises(ZeroDivisionError), held.of("adb:A"):
+        raise ZeroDivisionError
+    assert (called(tmp_path), held.idle, held.left()) == (["release adb:A"], {}, [])
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize("seconds", [3600.0, 0.0], ids=["within the time", "beyond it"])
+def test_a_device_that_changes_campaigns_stays_reserved(
+    url: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    """A farm would lend it in between; after a time it may."""
+    monkeypatch.setattr(lab_hooks, "MOST_HELD_SECONDS", seconds)
+    monkeypatch.setenv(SECONDS, "0.05")
+    submitted(store, tmp_path, rigs(1), 300, "c1")
+    hooks = Hooks(reserve=shell(tmp_path, "reserve"), release=shell(tmp_path, "release"))
+    stop = threading.Event()
+    thread = threading.Thread(target=work, args=(url, rigs(1), stop), kwargs={"host": "h1", "called": hooks})
+    thread.start()
+    try:
+        until(lambda: len(store.finished("c1")) >= 2)
+        submitted(store, tmp_path, rigs(1), 1, "c2", priority=1)
+        until(lambda: all(job.state == DONE for job in jobs_of(store, "c2")))
+        measured = len(store.finished("c1"))
+        until(lambda: len(store.finished("c1")) > measured)
+        meanwhile = called(tmp_path)
+    finally:
+        stop.set()
+        thread.join(LONG_SECONDS)
+    if seconds:
+        assert meanwhile == ["reserve rig:0"]
+    else:
+        assert meanwhile[:3] == ["reserve rig:0", "release rig:0", "reserve rig:0"]
+    assert called(tmp_path)[-1] == "release rig:0"
+    assert called(tmp_path).count("release rig:0") == called(tmp_path).count("reserve rig:0")
 
 
 @pytest.mark.postgresql
@@ -275,17 +330,19 @@ def test_a_device_that_cannot_be_reserved_waits_with_its_reason_and_stops_nothin
         job = jobs_of(store)[0]
         assert (job.device, job.attempts) == ("rig:0", 0)
         assert "h1: the reserve hook failed; sh ended with 1: in use by ann" in job.reason
+        until(lambda: {job.state for job in jobs_of(store)[1:]} == {MEASURED})
+        until(lambda: len(called(tmp_path)) >= 5)
+        assert "release rig:0" not in called(tmp_path)
         (tmp_path / "free").touch()
         until(all_in(store, DONE))
         until(lambda: "in use by ann" not in str(lab_hosts(store)[0]["note"]))
     finally:
         stop.set()
-        thread.join(60)
+        thread.join(LONG_SECONDS)
     check_stored(store, campaign, 2)
     lines = called(tmp_path)
     for name in names:
         assert lines.count(f"release {name}") >= 1
-    assert "release rig:0" not in lines[: lines.index("release rig:1")]
 
 
 @pytest.mark.postgresql
@@ -308,7 +365,7 @@ def test_an_agent_that_was_killed_gives_back_at_its_next_start(
         cwd=Path(__file__).parents[3],
     )
     try:
-        until(lambda: len(store.finished("c1")) >= 2)
+        until(lambda: len(store.finished("c1")) >= 2 and len(called(tmp_path)) >= 2)
         assert sorted(called(tmp_path)) == ["reserve rig:0", "reserve rig:1"]
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
         until(lambda: called(tmp_path).count("release rig:0") == 1 and called(tmp_path).count("release rig:1") == 1)
@@ -318,5 +375,5 @@ def test_an_agent_that_was_killed_gives_back_at_its_next_start(
                    for name in names)  # fmt: skip
     finally:
         process.terminate()
-        process.wait(60)
+        process.wait(LONG_SECONDS)
     assert called(tmp_path).count("release rig:0") == called(tmp_path).count("reserve rig:0")

@@ -19,8 +19,8 @@ from device_runner.result import Failure, host_name
 from pipeline.campaign.store import Store, StoreError, open_store
 from pipeline.core.errors import ConfigError, MissingError
 from pipeline.features.lab import agent as lab_agent
-from pipeline.features.lab import queue as lab_session
-from pipeline.features.lab.campaigns import chosen_devices, lab_status, lab_versions, status_lines
+from pipeline.features.lab.campaigns import chosen_devices, lab_versions
+from pipeline.features.lab.content import fetch_file, keep_files
 from pipeline.features.lab.queue import (
     CANCELLED,
     DONE,
@@ -30,11 +30,10 @@ from pipeline.features.lab.queue import (
     SessionLost,
     attached_devices,
     cancel_jobs,
-    fetch_file,
     jobs_of,
-    keep_files,
     lab_hosts,
 )
+from pipeline.features.lab.status import lab_status, status_lines
 from pipeline.features.lab.tables import blobs
 from pipeline.partition import shown
 from tests.command import ort_mobile
@@ -91,7 +90,7 @@ def test_cancelled_campaign_ends_and_keeps_what_was_measured(url: str, store: St
     with agent(url, "h1", names):
         until(lambda: len(store.finished(campaign.id)) >= 4)
         assert cancel_jobs(store, campaign.id) == 2
-        time.sleep(0.5)
+        until(lambda: not lab_hosts(store)[0]["leases"])  # each device ends the run that it is in
         kept = len(store.runs(campaign.id))
         time.sleep(0.5)
         assert len(store.runs(campaign.id)) == kept
@@ -247,12 +246,12 @@ def test_host_whose_clock_is_off_keeps_its_leases(
     with agent(url, "h1", names):
         until(lambda: len(store.finished(campaign.id)) >= 2)
         while not all_in(store, DONE)():
-            assert lab_hosts(store)[0]["silent_seconds"] < lab_session.SILENT_SECONDS
+            assert lab_hosts(store)[0]["silent_seconds"] < 1800  # half of what the clock is wrong by
             time.sleep(0.1)
         assert {host["name"]: host["state"] for host in lab_status(url)["hosts"]}["h1"] == "working"
     check_stored(store, campaign, rounds)
     begun = [datetime.fromisoformat(run.result.started_at) for run in store.runs(campaign.id)]
-    assert all(abs((one - datetime.now(UTC)).total_seconds() / 3600 - hours) < 0.5 for one in begun)
+    assert all(abs((moment - datetime.now(UTC)).total_seconds() / 3600 - hours) < 0.5 for moment in begun)
 
 
 def test_silent_host_loses_its_devices_to_others_alone(store: Store) -> None:
@@ -261,7 +260,7 @@ def test_silent_host_loses_its_devices_to_others_alone(store: Store) -> None:
     assert stopped.take("phone")
     assert not other.take("phone")
     silent(store, "stopped")
-    until(lambda: other.take("phone"), 15)
+    until(lambda: other.take("phone"))
     with pytest.raises(SessionLost, match="no lease of phone any more"):
         stopped.state_of("c", "phone")
     assert other.state_of("c", "phone") == ""

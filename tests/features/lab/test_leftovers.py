@@ -13,7 +13,7 @@ from device_runner.files import cache_folder
 from pipeline.campaign.store import Store, StoreError
 from pipeline.features.lab import agent as lab_agent
 from pipeline.features.lab import agent as lab_work
-from pipeline.features.lab.campaigns import lab_status, status_lines
+from pipeline.features.lab.content import fetch_file, files_of, keep_files, remove_old_files
 from pipeline.features.lab.queue import (
     DONE,
     FAILED,
@@ -21,14 +21,11 @@ from pipeline.features.lab.queue import (
     Allowed,
     attached_devices,
     cancel_jobs,
-    fetch_file,
-    files_of,
     jobs_of,
-    keep_files,
     lab_hosts,
-    remove_old_files,
     submit_jobs,
 )
+from pipeline.features.lab.status import lab_status, status_lines
 from pipeline.features.lab.tables import attached, blobs, jobs
 from tests.features.lab.farm import (
     FILE,
@@ -39,6 +36,7 @@ from tests.features.lab.farm import (
     check_stored,
     host_session,
     rigs,
+    settled,
     silent,
     submitted,
     until,
@@ -142,8 +140,7 @@ def test_host_that_lost_its_lease_begins_nothing_until_it_has_it_again(
     with agent(url, "h1", (name,)):
         until(lambda: len(store.finished(campaign.id)) >= 2)
         until(taken)
-        time.sleep(0.5)  # the run that it was in ends
-        before = begun()
+        before = settled(begun)  # the run that it was in ends
         time.sleep(1.0)
         assert begun() == before
         assert 0 <= before - len(store.finished(campaign.id)) <= 1, "a result needs its lease"

@@ -15,20 +15,12 @@ from device_runner.result import Failure, FailureKind, Status
 from pipeline.campaign.store import REPEATED, Store, StoreError, migrations, open_reading, open_store
 from pipeline.core.errors import PipelineError
 from pipeline.features.lab.agent import work
-from pipeline.features.lab.campaigns import state_of
-from pipeline.features.lab.queue import (
-    Allowed,
-    LabSession,
-    attached_devices,
-    fetch_file,
-    files_of,
-    jobs_of,
-    keep_files,
-    submit_jobs,
-)
+from pipeline.features.lab.content import fetch_file, files_of, keep_files
+from pipeline.features.lab.queue import Allowed, LabSession, attached_devices, jobs_of, submit_jobs
+from pipeline.features.lab.status import state_of
 from pipeline.features.lab.tables import blobs
 from tests.campaign.store.samples import run_record
-from tests.features.lab.farm import FILE, entered, host_session, rigs, silent, submitted, until
+from tests.features.lab.farm import FILE, LONG_SECONDS, entered, host_session, rigs, silent, submitted, until
 from tests.features.lab.test_attacks import with_roles
 from tests.postgres import PostgresServer
 
@@ -162,7 +154,7 @@ def test_a_result_waits_for_a_lock_of_another(url: str, store: Store, tmp_path: 
             adding.start()
             time.sleep(0.5)
             holder.rollback()
-            adding.join(30)
+            adding.join(LONG_SECONDS)
     assert len(store.runs("c1")) == 1
 
 
@@ -246,9 +238,9 @@ def test_an_agent_says_what_hosts_of_other_logins_have(url: str, store: Store, t
             target=work, args=(as_second, rigs(2), stop), kwargs={"host": "h1", "say": said.append}
         )
         thread.start()
-        until(lambda: "at hosts of other logins, which are alive: rig:0" in said, 30)
+        until(lambda: "at hosts of other logins, which are alive: rig:0" in said)
         stop.set()
-        thread.join(30)
+        thread.join(LONG_SECONDS)
 
 
 def test_results_of_a_device_are_bounded_together(url: str, store: Store, tmp_path: Path) -> None:

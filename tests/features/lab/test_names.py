@@ -27,7 +27,7 @@ from pipeline.features.lab.campaigns import (
     planned_here,
     submit,
 )
-from pipeline.features.lab.queue import (
+from pipeline.features.lab.content import (
     MOST_BYTES,
     MOST_FILES,
     PART_BYTES,

@@ -164,9 +164,9 @@ def phone_faults(store: Store, campaign: CampaignRecord) -> Faults:
     """As `farm.faults`; a result is of its own device if that one's charge and its own name are in it."""
     record = campaign.job()
     runs = [run for run in store.runs(campaign.id) if run.round < FRESH_FROM]
-    wanted = {(one.id, number) for one in record.planned if not one.same_as for number in range(ROUNDS)}
+    wanted = {(planned.id, number) for planned in record.planned if not planned.same_as for number in range(ROUNDS)}
     stored = {(run.planned, run.round) for run in runs}
-    devices = {one.id: one.device for one in record.planned}
+    devices = {planned.id: planned.device for planned in record.planned}
     charges = {f"adb:LAB{number:04}": LOWEST_CHARGE + number for number in range(COUNT)}
     wrong = sum(
         run.result.device != devices.get(run.planned)
@@ -201,7 +201,7 @@ def test_events_on_phones_that_all_hosts_reach(tmp_path: Path, capsys: pytest.Ca
         with agents(found, ["adb:*"] * HOSTS, settings):
             until(lambda: len(attached_devices(store)) == COUNT, 300)
             campaigns = tally.events(found, store, begin)
-        counted, stored = {phone_faults(store, one) for one in campaigns}, len(stored_in(store))
+        counted, stored = {phone_faults(store, campaign) for campaign in campaigns}, len(stored_in(store))
     ran = [ran_on(phone) for phone in phones]
     busy = sum(one.ended - one.begun for of_one in ran for one in of_one if one.ended)
     span = sum(of_one[-1].ended - of_one[0].begun for of_one in ran)

@@ -70,9 +70,9 @@ def test_a_pause_for_another_campaign_does_not_make_a_device_slow(database: str)
     with open_store(database) as store:
         campaign = entered(store, rigs(1), 10)
         for number in range(4):
-            for place in range(2):
-                at = 40.0 * number + 20 * place + (7200 if number > 1 else 0)
-                add(store, campaign, "rig:0", number, place, seconds=18, at=at)
+            for variant in range(2):
+                at = 40.0 * number + 20 * variant + (7200 if number > 1 else 0)
+                add(store, campaign, "rig:0", number, variant, seconds=18, at=at)
         assert progress(store, campaign).seconds_left == 12 * 20
 
 

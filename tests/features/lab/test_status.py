@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pipeline.features.lab.campaigns import status_lines
+from pipeline.features.lab.status import status_lines
 
 RED = "\x1b[31mred\x07"
 
