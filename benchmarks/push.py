@@ -18,7 +18,8 @@ from pathlib import Path
 
 from benchmarks.models import LARGE
 from device_runner.adb.link import Link, server_at
-from device_runner.adb.store import READ_BYTES, DeviceStore
+from device_runner.adb.pieces import READ_BYTES
+from device_runner.adb.store import DeviceStore
 from device_runner.build import build_probe
 from tests.device.adb_farm import Farm, Phone, farm_in
 from tests.ground_truth import ORACLE

@@ -58,7 +58,7 @@ def read_libraries(text: str) -> tuple[CustomLibrary, ...]:
         raise NoLibraryError("no library of custom operators there", where=text, remedy=remedy)
     status = path.stat()
     key = path.absolute(), status.st_size, status.st_mtime_ns
-    if not all(row.path.is_file() for row in _read(*key)):  # what was unpacked went with the cache
+    if not all(library.path.is_file() for library in _read(*key)):  # what was unpacked went with the cache
         _read.cache_clear()
     return _read(*key)
 
@@ -138,9 +138,9 @@ def fitting(
     """
     libraries = [library for text in given for library in read_libraries(text)]
     fit: dict[str, CustomLibrary] = {}
-    for row in libraries:  # a domain is registered once
-        if (row.system, row.abi, row.linked) == (system, abi, linked) and (python or not row.python):
-            fit.setdefault(row.path.name, row)
+    for library in libraries:  # a domain is registered once
+        if (library.system, library.abi, library.linked) == (system, abi, linked) and (python or not library.python):
+            fit.setdefault(library.path.name, library)
     if given and not fit:
         kind = CustomLibrary(Path(), system, abi, linked=linked)
         raise UnavailableError(

@@ -324,7 +324,8 @@ CONDITIONS: dict[str, Callable[[str], Test]] = {
     "soc": lambda pattern: _glob(pattern, lambda facts: [facts.soc, facts.soc.rpartition(" ")[2]]),
     # A Snapdragon, whatever letters of a variant the phone's own name of it has
     "chip": lambda text: _glob(
-        chip_named(text).name, lambda facts: [row.name for row in (chip_of_phone(facts.soc.rpartition(" ")[2]),) if row]
+        chip_named(text).name,
+        lambda facts: [chip.name for chip in (chip_of_phone(facts.soc.rpartition(" ")[2]),) if chip],
     ),
     "abi": lambda name: lambda facts: name in facts.abis,
     "api": _api,

@@ -277,7 +277,7 @@ def find_processor(abi: str, cpu: str = "") -> Processor:
     given = os.environ.get("ORT_MOBILE_SYSROOT", "")
     roots = [Path("/")] if abi == machine_abi() else []
     places = [Path(given), Path(given) / "usr" / row.root] if given else [*roots, Path("/usr") / row.root]
-    root = next((place for place in places if (place / row.loader).is_file()), None)
+    root = next((folder for folder in places if (folder / row.loader).is_file()), None)
     if root is None:
         raise _missing(abi, f"no {row.loader} in {places[-1]}", "ORT_MOBILE_SYSROOT")
     return Processor(abi=abi, cpu=cpu, command=(emulator, "-cpu", row.cpus[cpu].qemu, "-L", str(root.absolute())))
@@ -286,7 +286,7 @@ def find_processor(abi: str, cpu: str = "") -> Processor:
 def common_cpus(abi: str) -> tuple[str, ...]:
     """The profiles of an ABI that phones have and the emulator here, for `all`; raises UnavailableError as above."""
     _, cores = _asked(_emulator(abi))
-    return tuple(name for name, row in HOST_ABIS[abi].cpus.items() if row.common and row.core in cores)
+    return tuple(name for name, cpu in HOST_ABIS[abi].cpus.items() if cpu.common and cpu.core in cores)
 
 
 def _missing(abi: str, what: str, variable: str) -> UnavailableError:
@@ -304,7 +304,7 @@ def _emulator(abi: str) -> str:
     """The emulator of ORT_MOBILE_QEMU (the program, or the folder that it is in), else that on PATH."""
     name = f"qemu-{HOST_ABIS[abi].machine}"
     given = os.environ.get("ORT_MOBILE_QEMU", "")
-    others = {f"qemu-{row.machine}" for row in HOST_ABIS.values()} - {name}
+    others = {f"qemu-{host_abi.machine}" for host_abi in HOST_ABIS.values()} - {name}
     if given and Path(given).is_file():
         if Path(given).name.removesuffix("-static") not in others:
             return str(Path(given).absolute())
@@ -437,7 +437,7 @@ class LinuxHost(HostDevice):
                 row, root = HOST_ABIS[library.abi], processor.command[-1]
                 folders = [Path(root, folder) for folder in ("lib", "lib64", "usr/lib")]
                 places = [Path(library.path).parent, *folders, *(path / row.root for path in folders)]
-                missing = [file for file in library.needed if not any((place / file).exists() for place in places)]
+                missing = [file for file in library.needed if not any((folder / file).exists() for folder in places)]
                 if missing:
                     package = row.package.replace("libc6", "libstdc++6")
                     raise UnavailableError(

@@ -90,7 +90,9 @@ def read_build(content: Buffer) -> dict[str, Any]:
     # providers by their source folder or their own function
     folders = {name.decode("ascii") for name in PROVIDER_SOURCES.findall(content)} | {CPU}
     functions = {name.decode("ascii") for name in PROVIDER_SYMBOLS.findall(content)}
-    names = (row.name for row in PROVIDERS.values() if row.name in folders or row.function in functions)
+    names = (
+        provider.name for provider in PROVIDERS.values() if provider.name in folders or provider.function in functions
+    )
     # Exporters define the version of their symbols; a file that only asks for another's has it, too, and no mark.
     tagged = set(re.findall(rb"\0VERS_(\d+\.\d+\.\d+)\0", content))
     releases = tagged or set(VERSION_TEXT.findall(content))
@@ -139,7 +141,9 @@ def read_facts(path: Path) -> LibraryFacts:
         )
     facts = _FACTS[digest]
     # CUDA and TensorRT are libraries of their own, which the main one opens beside itself
-    files = ((row.name, path.parent / f"libonnxruntime_providers_{row.name}.so") for row in PROVIDERS.values())
+    files = (
+        (provider.name, path.parent / f"libonnxruntime_providers_{provider.name}.so") for provider in PROVIDERS.values()
+    )
     beside = {name for name, file in files if not PROVIDERS[name].plugin and file.is_file()}
     return msgspec.structs.replace(facts, path=str(path), providers=tuple(sorted({*facts.providers, *beside})))
 

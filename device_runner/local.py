@@ -173,7 +173,7 @@ def open_local(rest: str, _waiting: Waiting = no_waiting) -> "LocalDevice":
 class LocalDevice(ProbeDevice):
     """Runs specs on this computer. Its numbers are this computer's: they rank what ships to such computers."""
 
-    plugins = frozenset(name for name, row in PROVIDERS.items() if row.plugin)
+    plugins = frozenset(name for name, provider in PROVIDERS.items() if provider.plugin)
     """Those of the registry; without the package of one, its run says so."""
 
     def __init__(

@@ -141,7 +141,9 @@ RULES: tuple[Rule, ...] = (
         # Of a provider without a row the session says it.
         lambda o: o.device_tensors and o.provider in PROVIDERS and not provider_named(o.provider).capture,
         "device_tensors need a provider whose device has a memory of its own; this one's is the CPU's",
-        f"leave device_tensors out, or ask for {', '.join(row.name for row in PROVIDERS.values() if row.capture)}",
+        "leave device_tensors out, or ask for {}".format(
+            ", ".join(n for n, provider in PROVIDERS.items() if provider.capture)
+        ),
     ),
     (
         # Words make the session fail, negative numbers are taken and do nothing (1.31.1, measured).
@@ -403,7 +405,9 @@ def add_denied(path: Path, entry: Denied) -> list[Denied]:
     """
     with taking_turns(path.with_name(path.name + ".lock")):
         subject = (entry.devices, entry.options, entry.model_sha256)
-        others = (row for row in read_denied(path) if (row.devices, row.options, row.model_sha256) != subject)
+        others = (
+            denied for denied in read_denied(path) if (denied.devices, denied.options, denied.model_sha256) != subject
+        )
         entries = [*others, entry]
         with replacing(path) as part:
             part.write_bytes(msgspec.json.format(msgspec.json.encode(entries), indent=1) + b"\n")

@@ -36,7 +36,7 @@ from device_runner.spec import AUTO, ONNX_CODES, ExecutionMode, RunSpec, TensorF
 OTHER_PROVIDERS = (
     "acl", "armnn", "dml", "dnnl", "migraphx", "openvino", "rocm", "snpe", "vitisai",
 )  # fmt: skip
-TAKEN_PROVIDERS = sorted([*OTHER_PROVIDERS, *(row.name for row in PROVIDERS.values() if row.perf_test)])
+TAKEN_PROVIDERS = sorted([*OTHER_PROVIDERS, *(provider.name for provider in PROVIDERS.values() if provider.perf_test)])
 """What -e takes; anything else makes it print its usage."""
 
 RESULT_FILE = "result.csv"
@@ -228,8 +228,8 @@ def to_result(spec: RunSpec, device: str, ended: Ended, *, exact: bool) -> RunRe
     # commas. A line that is not one of its own, or not in its place, makes all of them worthless.
     fields = [line.rsplit(",", 4) for line in csv.splitlines()]
     seconds = [
-        _number(r"^(\S+)$", row[1]) if len(row) == 5 and row[4] == str(index) else None
-        for index, row in enumerate(fields)
+        _number(r"^(\S+)$", line[1]) if len(line) == 5 and line[4] == str(index) else None
+        for index, line in enumerate(fields)
     ]
     times = tuple(round(second * 1e9) for second in seconds if second is not None)
     load = _number(r"Session creation time cost: (\S+) s", process.stdout)

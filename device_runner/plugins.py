@@ -112,7 +112,7 @@ def with_plugin(spec: RunSpec, library: Library) -> RunSpec | Failure:
     # does, and a number that is no chip's takes nothing: both without a word.
     options = spec.options.provider_options
     soc_model, htp_arch = options.get("soc_model", ""), options.get("htp_arch", "")
-    by_number = next((row for row in CHIPS.values() if str(row.soc_model) == soc_model), None)
+    by_number = next((chip for chip in CHIPS.values() if str(chip.soc_model) == soc_model), None)
     chip = by_number or chip_of_phone(soc_model)
     if chip is None or htp_arch not in ("", str(chip.htp_arch)):
         why = "without it the simulator computes in float32, which no phone does"
@@ -129,7 +129,9 @@ def with_plugin(spec: RunSpec, library: Library) -> RunSpec | Failure:
     model = Path(spec.model)
     if model.suffix.lower() == ".onnx" and model.is_file() and model.stat().st_size <= MOST_BYTES:  # perhaps a context
         content = model.read_bytes()
-        why = next((f"made, not run here: this context {why}" for row, why in NOT_HERE if row.search(content)), "")
+        why = next(
+            (f"made, not run here: this context {why}" for pattern, why in NOT_HERE if pattern.search(content)), ""
+        )
         arch = int(built[2]) if (built := BUILT_FOR.search(content)) else chip.htp_arch
         if not why and (arch > chip.htp_arch or arch < NEW_LAYOUT <= chip.htp_arch):
             # The simulator computes it as the chip that it is for would, whatever chip is named.

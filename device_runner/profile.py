@@ -180,12 +180,12 @@ def read_profile(path: Path, log: Iterable[str] = ()) -> Profile:
     in_order = named and numbers == [*range(numbers[0], numbers[0] + len(added))]
     copies = tuple(
         ValueCopy(
-            value=added[place][1] if in_order else "",
+            value=added[number][1] if in_order else "",
             to_host=move[1].endswith("ToHost"),
             size_bytes=sum(event.args.output_size for event in moves[move]) // len(counted),
             nanoseconds=1e3 * _usual(event.dur for event in moves[move]) * len(moves[move]) / len(counted),
         )
-        for place, move in enumerate(sorted(moves)[:MOST_NODES])
+        for number, move in enumerate(sorted(moves)[:MOST_NODES])
     )
     inference_ns = 1e3 * _usual(run.dur for run in counted)
     return Profile(
@@ -199,7 +199,8 @@ def read_profile(path: Path, log: Iterable[str] = ()) -> Profile:
         inference_ns=inference_ns,
         overhead_ns=max(inference_ns - sum(node.nanoseconds for node in nodes), 0.0),
         written_bytes=sum(event.args.output_size for event in kernels) // len(counted),
-        copied_bytes=sum(row.args.output_size for row in kernels if row.args.op_name.startswith(COPY)) // len(counted),
+        copied_bytes=sum(event.args.output_size for event in kernels if event.args.op_name.startswith(COPY))
+        // len(counted),
         copies=copies,
         peak_bytes=max((event.args.mem_in_use_peak for event in kernels), default=0),
         arena_bytes=max((event.args.mem_arena_held for event in kernels), default=0),

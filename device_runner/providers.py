@@ -199,7 +199,7 @@ _ROWS = (
     _nvidia("TensorRT", "TensorrtExecutionProvider", "trt_cuda_graph_enable", _TENSORRT_OPTIONS),
 )  # fmt: skip
 
-PROVIDERS: dict[str, ExecutionProvider] = {row.name: row for row in _ROWS}
+PROVIDERS: dict[str, ExecutionProvider] = {provider.name: provider for provider in _ROWS}
 """The registry, by name in run options; help texts and messages list them in this order."""
 
 OTHER_NAMES = (
@@ -266,7 +266,7 @@ _CHIPS = (
     Chip(name="SM8975", title="SM8975", soc_model=103, htp_arch=85, floats=True),
 )
 
-CHIPS: dict[str, Chip] = {row.name: row for row in _CHIPS}
+CHIPS: dict[str, Chip] = {chip.name: chip for chip in _CHIPS}
 """The chips by name, the oldest NPU first. Sources: the QNN provider's own table of chips (onnxruntime-qnn 2.7), and
 one session of a float model for each number (docs/npu.md)."""
 
@@ -285,7 +285,9 @@ def chip_named(text: str) -> Chip:
     chip = chip_of_phone(text)
     if chip is None:
         close = difflib.get_close_matches(text.upper(), CHIPS, n=1, cutoff=0.8)
-        names = ", ".join(f"{row.name} ({row.title})" if row.title != row.name else row.name for row in CHIPS.values())
+        names = ", ".join(
+            f"{chip.name} ({chip.title})" if chip.title != chip.name else chip.name for chip in CHIPS.values()
+        )
         raise SpecError(
             f"no Snapdragon chip is called {text!r}",
             why="a chip is named by Android's Build.SOC_MODEL (adb shell getprop ro.soc.model)",

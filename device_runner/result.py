@@ -370,9 +370,9 @@ def implausible(spec: RunSpec, result: RunResult) -> Failure | None:
     if result.status is Status.OK:
         bins = result.sustained.bins if result.sustained else ()
         total = sum((*result.latencies_ns, *result.warmup_ns, result.load_ns, result.first_run_ns))
-        total += sum(each.total_ns for each in bins)
+        total += sum(part.total_ns for part in bins)
         callers = result.concurrent.callers if result.concurrent else ()
-        if any(sum(each.slices) > each.inferences or each.median_ns > each.high_ns for each in callers):
+        if any(sum(caller.slices) > caller.inferences or caller.median_ns > caller.high_ns for caller in callers):
             reasons.append("a caller with more inferences in parts than in all, or a median over its higher latencies")
         if total > spec.timeout_seconds * 1e9 + OVERTIME_NS:
             reasons.append(f"{total / 1e9:.3g} s of work in a run that is limited to {spec.timeout_seconds:g} s")
@@ -387,13 +387,13 @@ def implausible(spec: RunSpec, result: RunResult) -> Failure | None:
         peak, loaded = result.memory_peak_bytes, result.memory_after_load_bytes
         if 0 < peak < LEAST_PEAK * loaded:
             reasons.append(f"a peak of {peak:,} bytes, and {loaded:,} after loading")
-        if any(not each.min_ns <= each.median_ns <= each.max_ns or not each.inferences for each in bins):
+        if any(not part.min_ns <= part.median_ns <= part.max_ns or not part.inferences for part in bins):
             reasons.append("a stretch of the sustained run whose median is not between its extremes")
     tensors = [*result.outputs, *([result.labelled_outputs] if result.labelled_outputs else [])]
     # An empty dimension counts as one: arrays of none may not be endless in another direction.
     sizes = (
-        max(tensor_bytes(each), math.prod(max(1, size) for size in each.shape) * ELEMENT_BYTES.get(each.dtype, 1))
-        for each in tensors
+        max(tensor_bytes(tensor), math.prod(max(1, size) for size in tensor.shape) * ELEMENT_BYTES.get(tensor.dtype, 1))
+        for tensor in tensors
     )
     if sum(sizes) > spec.outputs_limit_bytes:
         reasons.append(f"outputs of more than {spec.outputs_limit_bytes} bytes, the most that this model has")

@@ -126,7 +126,10 @@ class ProbeDevice(Device):
             plugin = replace(plugin, library=there, files=tuple(files))
             options = replace(options, provider_options=named)
         if fit := self._fitting(spec, library):
-            options = replace(options, custom_ops=tuple(self._put(row.path, row.path.suffix) for row in fit))
+            options = replace(
+                options,
+                custom_ops=tuple(self._put(fitting.path, fitting.path.suffix) for fitting in fit),
+            )
 
         def put(tensor: TensorFile) -> TensorFile:
             return replace(tensor, file=self._put(Path(tensor.file)))
@@ -140,7 +143,7 @@ class ProbeDevice(Device):
             inputs=tuple(map(put, spec.inputs)),
             labelled=spec.labelled and put(spec.labelled),
             concurrent=concurrent
-            and replace(concurrent, beside=tuple(self._put_model(Path(row), folder) for row in concurrent.beside)),
+            and replace(concurrent, beside=tuple(self._put_model(Path(model), folder) for model in concurrent.beside)),
             stream=stream and replace(stream, sequences=tuple(map(put, stream.sequences))),
             outputs_folder=None if spec.outputs_folder is None else folder,
         )

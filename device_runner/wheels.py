@@ -78,7 +78,7 @@ def foreign_library(abi: str, version: str = "") -> Path:
     indexes = [*(settings["index-url"].split() or [INDEX]), *settings["extra-index-url"].split()]
     if settings["no-index"].split() not in ([], ["0"], ["false"], ["no"], ["off"]):
         indexes = []
-    asked = ", ".join(files.public_address(place) for place in (*folders, *indexes))
+    asked = ", ".join(files.public_address(address) for address in (*folders, *indexes))
 
     def unfetched(why: str) -> UnavailableError:
         return UnavailableError(

@@ -295,9 +295,9 @@ class AndroidHost(HostDevice):
 
     def _fitting(self, spec: RunSpec, library: Path) -> tuple[CustomLibrary, ...]:
         libraries = super()._fitting(spec, library)
-        for row in libraries:
-            elf = read_elf(row.path)
-            check_imports(elf.undefined, elf.needed, where=str(row.path))
+        for custom_library in libraries:
+            elf = read_elf(custom_library.path)
+            check_imports(elf.undefined, elf.needed, where=str(custom_library.path))
         return libraries
 
     def _has_gpu(self) -> bool:
@@ -318,7 +318,9 @@ class AndroidHost(HostDevice):
             api_level=level,
             nnapi=level >= NNAPI_API_LEVEL,
             nnapi_devices=tuple(
-                NnapiDevice(name=row.name, type=row.type, feature_level=row.feature_level, version=row.version)
-                for row in drivers
+                NnapiDevice(
+                    name=driver.name, type=driver.type, feature_level=driver.feature_level, version=driver.version
+                )
+                for driver in drivers
             ),
         )

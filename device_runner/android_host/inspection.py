@@ -199,7 +199,10 @@ def questions() -> tuple[Question, ...]:
         for operation in operations.split():
             for kind in kinds.split():
                 operands = tuple(_operand(kind, operation, word) for word in (*given.split(), *results.split()))
-                levels = (definitions("operations.def")[operation][1], *(types[each.type][1] for each in operands))
+                levels = (
+                    definitions("operations.def")[operation][1],
+                    *(types[operand.type][1] for operand in operands),
+                )
                 rows.append(Question(operation, operands, len(results.split()), max(levels)))
     return tuple(rows)
 
@@ -513,7 +516,9 @@ def _ask_once(
         triples.append(("save", str(saved.absolute()) if saved else "", ""))
         triples.append(("model", name, str(model.absolute())))
     request = folder / "request"
-    request.write_bytes(b"".join(text.encode("utf-8", "surrogateescape") + b"\0" for row in triples for text in row))
+    request.write_bytes(
+        b"".join(text.encode("utf-8", "surrogateescape") + b"\0" for triple in triples for text in triple)
+    )
     with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
         process = subprocess.Popen(
             [*command, str(request)], stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment

@@ -144,7 +144,7 @@ def parse_header(data: Buffer) -> Elf:
     if count > MOST_ROWS:
         raise NotElf(f"it has {count} segments, more than any linker loads")
     order = (0, 1, 2, 3, 5, 6, 7) if wide else (0, 6, 1, 2, 4, 5, 7)
-    segments = tuple(Segment(*(row[place] for place in order)) for row in rows)
+    segments = tuple(Segment(*(row[column] for column in order)) for row in rows)
     return Elf(64 if wide else 32, machine, kind, sections, names, segments)
 
 
@@ -176,12 +176,12 @@ def parse_elf(data: Buffer) -> Elf:
     highest = 0
     for table, length in tables:
         entries = values.get(DT[length], 0) // size if DT[table] in values else 0
-        for row in _rows(data, layout, offset(table), entries):
-            symbol = row[1] >> shift
-            kinds.add(row[1] & (1 << shift) - 1)
+        for relocation in _rows(data, layout, offset(table), entries):
+            symbol = relocation[1] >> shift
+            kinds.add(relocation[1] & (1 << shift) - 1)
             highest = max(highest, symbol)
             if table == "jmprel":
-                called[symbol] = row[0]
+                called[symbol] = relocation[0]
     strings = offset("strtab")
     symbols: list[tuple[str, int]] = []
     if offset("symtab") >= 0 and DT["gnu_hash"] in values:
@@ -212,7 +212,7 @@ def parse_elf(data: Buffer) -> Elf:
                 MOST_ROWS,
             )
         ),
-        interpreter=next((_text(data, each.offset) for each in elf.segments if each.type == PT_INTERP), ""),
+        interpreter=next((_text(data, segment.offset) for segment in elf.segments if segment.type == PT_INTERP), ""),
     )
 
 
@@ -220,7 +220,7 @@ def _symbol_count(data: Buffer, table: int) -> int:
     """Symbols by the gnu hash table: undefined ones lie before its first, chains end with a set low bit."""
     buckets, first, bloom_words, _ = _unpack(data, "IIII", table)
     start = table + 16 + bloom_words * data[4] * 4
-    highest = max((row[0] for row in _rows(data, "I", start, buckets)), default=0)
+    highest = max((bucket[0] for bucket in _rows(data, "I", start, buckets)), default=0)
     if highest < first:
         return first
     chains = start + buckets * 4
@@ -284,10 +284,10 @@ def read_images(content: Buffer) -> Iterator[MachOImage]:
         (count,) = struct.unpack_from(">I", content, 4)
         if not 0 < count <= 16:
             raise ValueError("its list of architectures is damaged")
-    for place in range(count):
+    for number in range(count):
         start, size = 0, len(content)
         if content[:4] == FAT:
-            _, _, start, size, _ = struct.unpack_from(">5I", content, 8 + 20 * place)
+            _, _, start, size, _ = struct.unpack_from(">5I", content, 8 + 20 * number)
         if start + size > len(content):
             raise ValueError("a part of it lies outside the file")
         if content[start : start + 8] != ARCHIVE:

@@ -328,9 +328,15 @@ def to_result(spec: RunSpec, device: str, answer: ProbeAnswer) -> RunResult:
         warmup = find_warmup(answer.latencies_ns)
     first = warmup.inferences if warmup and spec.warmup == AUTO else 0
     tensors = [
-        TensorFile(name=row.name, dtype=TYPES_BY_CODE[row.type], shape=tuple(row.shape), file=row.file, crc32=row.crc32)
-        for row in answer.outputs
-        if row.file
+        TensorFile(
+            name=output.name,
+            dtype=TYPES_BY_CODE[output.type],
+            shape=tuple(output.shape),
+            file=output.file,
+            crc32=output.crc32,
+        )
+        for output in answer.outputs
+        if output.file
     ]
     labelled = [tensor for tensor in tensors if tensor.file.endswith("labelled.raw")]
     shares = tuple(EpShare(provider=name, nodes=nodes, subgraphs=parts) for name, nodes, parts in answer.ep_shares)

@@ -13,7 +13,7 @@ import pytest
 
 from device_runner.adb.device import AdbDevice, Tools
 from device_runner.adb.link import Link, server_at
-from device_runner.adb.store import RESERVE_BYTES, DeviceStore, choose_victims
+from device_runner.adb.store import RESERVE_BYTES, DeviceStore, StoredFile, choose_victims
 from device_runner.build import build_probe
 from device_runner.errors import UnavailableError
 from device_runner.result import FailureKind, RunResult, Status
@@ -56,7 +56,7 @@ def read(path: Path) -> bytes:
         return b""
 
 
-LONG_SECONDS = 60.0
+LONG_SECONDS = 300.0
 """What takes longer never happens; a busy computer may take some seconds for what is done at once."""
 
 
@@ -285,11 +285,11 @@ def test_files_that_vanish_from_a_device_are_pushed_again(opened: Open, farm: Fa
 def test_a_probe_that_does_not_answer_is_killed(
     farm: Farm, phone: Phone, tools: Tools, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("device_runner.adb.device.GRACE_SECONDS", 0.3)
+    monkeypatch.setattr("device_runner.adb.device.GRACE_SECONDS", 2.0)
     (tmp_path / "probe").write_text(f"#!/bin/sh\n: {phone.root}\nexec sleep 987\n")
     link = Link(server_at(f"127.0.0.1:{farm.port}"), phone.serial)
     with AdbDevice(link, root=phone.root, tools=(tmp_path / "probe", tools[1])) as device:
-        failure = device.run(quick(models, timeout_seconds=0.3)).failure
+        failure = device.run(quick(models, timeout_seconds=2.0)).failure
     assert present(failure).kind is FailureKind.TIMEOUT
     assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if b"sleep\0987" in read(path)]
 
@@ -324,9 +324,9 @@ def test_any_number_of_files_can_make_room(farm: Farm, tmp_path: Path) -> None:
 
 
 def test_victims_are_the_oldest_and_never_those_in_use() -> None:
-    files = [(3, 10, "c"), (1, 10, "a"), (2, 10, "b")]
-    assert [name for _, _, name in choose_victims(files, 15, set()) or ()] == ["a", "b"]
-    assert [name for _, _, name in choose_victims(files, 15, {"a"}) or ()] == ["b", "c"]
+    files = [StoredFile(3, 10, "c"), StoredFile(1, 10, "a"), StoredFile(2, 10, "b")]
+    assert [file.name for file in choose_victims(files, 15, set()) or ()] == ["a", "b"]
+    assert [file.name for file in choose_victims(files, 15, {"a"}) or ()] == ["b", "c"]
     assert choose_victims(files, 31, set()) is None
     assert choose_victims(files, 0, set()) == []
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from device_runner.adb.store import (
+from device_runner.adb.pieces import (
     BUFFER,
     LONGEST,
     SHORTEST,
