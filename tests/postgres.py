@@ -71,7 +71,7 @@ class PostgresServer:
         """End it: sessions are cut off with SIGINT, and nothing is tidied up with SIGQUIT."""
         if self.process:
             self.process.send_signal(how)
-            self.process.wait(60)
+            self.process.wait(300)
             self.process = None
 
     def database(self, template: str = "template1") -> str:
@@ -126,7 +126,7 @@ def wait_for_server(url: str) -> None:
     """Until it takes connections: it listens before it does."""
     import psycopg
 
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while True:
         try:
             psycopg.connect(url).close()

@@ -75,7 +75,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def wait_for_port(port: int, process: subprocess.Popen[bytes], seconds: float = 10.0) -> None:
+def wait_for_port(port: int, process: subprocess.Popen[bytes], seconds: float = 300.0) -> None:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 0.5):
@@ -194,7 +194,7 @@ class Farm:
     def adb(self, *arguments: str) -> str:
         done = subprocess.run(
             [*self._adb, "-P", str(self.port), *arguments], env=self.environment, capture_output=True, text=True,
-            timeout=30, check=False,
+            timeout=300, check=False,
         )  # fmt: skip
         return done.stdout + done.stderr
 
@@ -213,7 +213,7 @@ class Farm:
 
     def join(self, phone: Phone) -> None:
         """Connect the server to a phone, from anew where it was lost."""
-        end = time.monotonic() + 20
+        end = time.monotonic() + 300
         self.adb("connect", phone.serial)
         while not self._ready_within(phone, 2.0):
             assert time.monotonic() < end, self.adb("devices")

@@ -151,7 +151,7 @@ def test_a_connection_that_hangs_is_made_anew(farm: Farm, models: Path, monkeypa
     def hurried(
         self: Link, arguments: Sequence[str], *, stdin: bytes = b"", seconds: float = 30.0
     ) -> "subprocess.CompletedProcess[bytes]":
-        return usual(self, arguments, stdin=stdin, seconds=min(seconds, 3.0))
+        return usual(self, arguments, stdin=stdin, seconds=min(seconds, 10.0))
 
     monkeypatch.setattr(Link, "shell", hurried)
     made[0].once("up", Hit("stall", 0, seconds=600.0))
@@ -165,7 +165,7 @@ def test_a_connection_that_hangs_is_made_anew(farm: Farm, models: Path, monkeypa
 def device_runner(spec: Path, device: str, **environment: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [sys.executable, "-m", "device_runner", str(spec), "--device", device], cwd=ROOT, capture_output=True,
-        text=True, check=False, timeout=60, env={**os.environ, **environment},
+        text=True, check=False, timeout=600, env={**os.environ, **environment},
     )  # fmt: skip
 
 

@@ -78,7 +78,7 @@ def test_four_phones_killed_resumed_shared_and_late(
         taken = farm.phones[2]
         with AdbDevice(Link(server_at(f"127.0.0.1:{farm.port}"), taken.serial), root=taken.root, tools=tools):
             ended = start(farm, tmp_path, "run", "--resume")
-            said, _ = ended.communicate(timeout=120)
+            said, _ = ended.communicate(timeout=600)
         assert ended.returncode == 1
         assert f"process {os.getpid()} of this computer runs on it" in " ".join(said.split())
         counts = Counter(run.result.device for run in runs_of(tmp_path))
@@ -88,7 +88,7 @@ def test_four_phones_killed_resumed_shared_and_late(
 
         late.start()
         ended = start(farm, tmp_path, "run", "--resume")
-        said, _ = ended.communicate(timeout=120)
+        said, _ = ended.communicate(timeout=600)
         assert ended.returncode == 0, said
         runs = runs_of(tmp_path)
         assert f"{late.serial} was left" not in said

@@ -26,7 +26,7 @@ def ort_mobile(farm: Farm, folder: Path, *words: str) -> tuple[int, Any, str]:
     command = [sys.executable, str(Path(__file__).with_name("farm_cli.py")), json.dumps(roots)]
     done = subprocess.run(
         [*command, *words, "--rounds", str(ROUNDS), "--min-runs", "2", "--min-seconds", "0.001", "--json", "-"],
-        cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=120,
+        cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=600,
         env={**os.environ, "PYTHONPATH": str(ROOT), "ANDROID_ADB_SERVER_PORT": str(farm.port)},
     )  # fmt: skip
     return done.returncode, json.loads(done.stdout), done.stderr

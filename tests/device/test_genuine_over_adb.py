@@ -114,7 +114,8 @@ def test_drivers_that_fail_are_typed_results_over_adb(
         broken = profile.__class__(devices=profile.devices, faults=(Fault(stage=stage, kind=kind),))
         phone = phone_with(farm, shims(), broken, tmp_path)
         device = opened(phone)
-        failure = device.run(spec_of(library, timeout_seconds=2.0)).failure
+        seconds = 2.0 if wanted is FailureKind.TIMEOUT else 300.0
+        failure = device.run(spec_of(library, timeout_seconds=seconds)).failure
         assert failure
         assert (failure.kind, failure.signal) == (wanted, signal)
         assert device.run(RunSpec(id="cpu", model=str(MNIST), library=library.path, min_runs=1)).status is Status.OK
@@ -192,7 +193,7 @@ def campaign(folder: Path, farm_folder: Path, text: str, levels: Sequence[int], 
                 sys.executable, str(Path(__file__).with_name("farm_cli.py")), json.dumps(roots), "run",
                 str(folder / "nnapi.toml"), "--output", str(folder / "out"), "--library", f"android:{NEWEST}",
             ],
-            capture_output=True, text=True, check=False, timeout=300,
+            capture_output=True, text=True, check=False, timeout=900,
             env={
                 **os.environ, "PYTHONPATH": str(ROOT), "ANDROID_ADB_SERVER_PORT": str(farm.port), "COLUMNS": "160",
                 "ORT_MOBILE_PIECES": "0",  # libraries go whole: they share nothing, and to find that takes seconds

@@ -50,7 +50,7 @@ def command(farm: Farm, phone: Phone, state: Path, *words: str) -> str:
     environment = {"ANDROID_ADB_SERVER_PORT": str(farm.port), "ORT_MOBILE_STATE": str(state), "COLUMNS": "200"}
     done = subprocess.run(
         [sys.executable, str(cli), json.dumps({phone.serial: phone.root}), *words],
-        capture_output=True, text=True, check=False, timeout=120,
+        capture_output=True, text=True, check=False, timeout=600,
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
     )  # fmt: skip
     return done.stdout + done.stderr

@@ -138,7 +138,7 @@ def command(farm: Farm, *arguments: str) -> subprocess.CompletedProcess[str]:
             sys.executable, str(Path(__file__).with_name("farm_cli.py")),
             json.dumps({phone.serial: phone.root for phone in farm.phones}), "devices", *arguments,
         ],
-        capture_output=True, text=True, check=False, timeout=60,
+        capture_output=True, text=True, check=False, timeout=600,
         env={**os.environ, "PYTHONPATH": str(ROOT), "ANDROID_ADB_SERVER_PORT": str(farm.port), "COLUMNS": "160"},
     )  # fmt: skip
 

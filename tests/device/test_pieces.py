@@ -30,7 +30,7 @@ def convert(model: Path, output: Path) -> list[Path]:
     """All eight variants, the largest first."""
     command = [sys.executable, "-c", "from pipeline.cli.main import main; main()", "convert", str(model)]
     options = ["--output", str(output), "--no-config"]
-    subprocess.run([*command, *options], cwd=ROOT, check=True, capture_output=True, timeout=120)
+    subprocess.run([*command, *options], cwd=ROOT, check=True, capture_output=True, timeout=600)
     return sorted(output.glob("*.ort"), key=lambda path: (-path.stat().st_size, path.name))
 
 
@@ -185,7 +185,7 @@ def test_a_joiner_gone_wrong_costs_a_push_of_the_whole(
 
 
 def stop_at(phone: Phone, sign: Path) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 300
     while not sign.exists() and time.monotonic() < end:
         time.sleep(0.01)
     phone.stop()
@@ -213,7 +213,7 @@ def test_a_device_lost_while_it_joins(farm: Farm, variants: list[Path], tools: T
     assert Path(store.put(variants[-1], ".ort")).read_bytes() == variants[-1].read_bytes()
     assert store.pushed_bytes - before < 0.1 * variants[-1].stat().st_size + tools[0].stat().st_size
     go.touch()  # what ran on without a connection must not do harm
-    end = time.monotonic() + 20
+    end = time.monotonic() + 300
     while list((Path(phone.root) / "store").glob(".part-*")) and time.monotonic() < end:
         time.sleep(0.02)
     assert not broken(phone)
@@ -247,11 +247,11 @@ def test_killed_at_any_time_and_resumed(farm: Farm, variants: list[Path], tools:
         caller.wait()
         time.sleep(0.05)
         assert not (Path(phone.root) / "store").exists() or not broken(phone)
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=True)
     names = {f"{hashlib.sha256(path.read_bytes()).hexdigest()}.ort" for path in variants}
     assert names <= {path.name for path in (Path(phone.root) / "store").iterdir()}
     assert not broken(phone)
-    again = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    again = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=True)
     assert (again.stdout.strip(), done.returncode) == ("0", 0)
 
 

@@ -54,7 +54,7 @@ def test_kill_9_at_many_points_of_a_campaign(
             process.kill()
             killed += 1
     with lab.living(ground) as process:
-        process.join(120)
+        process.join(600)
         assert process.exitcode == 0
     outcome = judge(ground, lab.phones, killed + 1, Counter(killed=killed))
     record_property(f"{kills} kills of our process", str(outcome))

@@ -52,7 +52,7 @@ def test_two_chips_are_searched_killed_resumed_and_answered(
         assert job.returncode < 0, said
         kept = stored_runs(tmp_path)
         ended = start(farm, tmp_path, "tune", "--minutes", "0.08", "--resume")
-        said, _ = ended.communicate(timeout=240)
+        said, _ = ended.communicate(timeout=900)
     assert ended.returncode == 0, said
     report = json.loads((tmp_path / "out/tune.json").read_text())
     answers = {one["search"]["device"]: one for one in report["answers"]}
