@@ -34,6 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("ort-mobile")
     group.addoption("--schedules", type=int, default=1000, help="schedules of faults, on real adbd at most")
     group.addoption("--write-pictures", action="store_true", help="write the pictures of the page in docs/pictures")
+    group.addoption("--update", action="store_true", help="write tests/goldens again: what commands give users")
     group.addoption("--reverse", action="store_true", help="run the tests in the other order")
     group.addoption("--schedule-seconds", type=float, default=240.0, help="time for them; 0: as long as it takes")
 

@@ -6,6 +6,7 @@ docs/architecture.md gives. tests/test_project.py bounds the same numbers.
 
 import ast
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -83,6 +84,69 @@ def filler_names(path: str) -> list[str]:
     bound = [node.arg for node in nodes(path) if isinstance(node, ast.arg)]
     bound += [node.id for node in nodes(path) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
     return [name for name in bound if name in FILLERS]
+
+
+QUOTED_TYPE = re.compile(r'[\w\[\], .|"]{1,200}')
+"""A type in quotes, or the name of what another place of the module defines."""
+
+
+class Island(NamedTuple):
+    """Definitions of a module that use one another, and none that is outside of the island."""
+
+    names: tuple[str, ...]
+    line: int
+    lines: int
+
+
+def islands(path: str) -> list[Island]:
+    """The islands of a module; its logger and type variables, which anything may share, hold nothing together."""
+    statements = [node for node in sources()[path].body if _defined(node)]
+    owners = {name: number for number, node in enumerate(statements) for name in _defined(node)}
+    roots = list(range(len(statements)))
+
+    def root(number: int) -> int:
+        while roots[number] != number:
+            number = roots[number]
+        return number
+
+    for number, node in enumerate(statements):
+        for name in _used(node):
+            if name in owners:
+                roots[root(number)] = root(owners[name])
+    groups: dict[int, list[ast.stmt]] = {}
+    for number, node in enumerate(statements):
+        groups.setdefault(root(number), []).append(node)
+    return [
+        Island(
+            names=tuple(name for node in group for name in _defined(node)),
+            line=group[0].lineno,
+            lines=sum((node.end_lineno or node.lineno) - node.lineno + 1 for node in group),
+        )
+        for group in groups.values()
+    ]
+
+
+def _defined(node: ast.stmt) -> list[str]:
+    """The names that a statement of a module defines."""
+    match node:
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+            return [node.name]
+        case ast.Assign(targets=targets, value=value):
+            shared = ast.unparse(value).startswith(("logging.getLogger(", "TypeVar(", "ParamSpec("))
+            names = [part for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)]
+            return [] if shared else [name.id for name in names]
+        case ast.AnnAssign(target=ast.Name(id=name)):
+            return [name]
+    return []
+
+
+def _used(node: ast.stmt) -> Iterator[str]:
+    """The names that a definition uses, also in annotations that are texts."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.Name):
+            yield part.id
+        elif isinstance(part, ast.Constant) and isinstance(part.value, str) and QUOTED_TYPE.fullmatch(part.value):
+            yield from re.findall(r"\w+", part.value)
 
 
 def totals() -> dict[str, Shape]:
