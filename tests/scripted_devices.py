@@ -11,7 +11,7 @@ from device_runner.library import Library
 from device_runner.result import Failure, FailureKind, RunResult, Status, utc_now, without_measurement
 from device_runner.spec import RunOptions, RunSpec
 from pipeline.campaign.measure import CampaignPlan
-from pipeline.campaign.plan import Inputs, PlannedRun, run_of
+from pipeline.campaign.planned import Inputs, PlannedRun, run_of
 from pipeline.campaign.record import CampaignRecord
 from pipeline.campaign.store import Store, open_store
 from pipeline.config import ConditionsConfig, MeasureConfig

@@ -25,17 +25,11 @@ from device_runner.options import Denied
 from device_runner.profile import with_profile, with_profiler
 from device_runner.result import Conditions, FailureKind, RunResult, Status, host_name, utc_now
 from device_runner.spec import RunSpec
-from pipeline.campaign.plan import (
-    Inputs,
-    PlannedRun,
-    baselines,
-    blame,
-    decision_rule,
-    order_of_round,
-    planned_id,
-    spec_of,
-)
+from pipeline.campaign.denied import blame
+from pipeline.campaign.plan import baselines, decision_rule, order_of_round
+from pipeline.campaign.planned import Inputs, PlannedRun, planned_id
 from pipeline.campaign.record import FRESH_FROM, CampaignRecord, Prediction, RunRecord, Skipped, rounds_of
+from pipeline.campaign.specs import spec_of
 from pipeline.campaign.statistics.compare import undecided
 from pipeline.campaign.statistics.groups import RunGroup
 from pipeline.campaign.store import REPEATED, Store

@@ -176,7 +176,7 @@ def options_of(answers: Mapping[str, Any]) -> tuple["RunOptions", ...]:
     import msgspec
 
     from device_runner.spec import OptimizationLevel
-    from pipeline.campaign.plan import run_options
+    from pipeline.campaign.run_options import run_options
     from pipeline.config import RunConfig
     from pipeline.config.read import provider_problems
 
@@ -367,7 +367,7 @@ def completed_job(ctx: click.Context, settings: "Config", options: "job.JobOptio
 @contextlib.contextmanager
 def resumable(ctx: click.Context, nothing: str = NOTHING_MEASURED) -> Iterator[None]:
     """End a command that is interrupted with what is kept, by default `nothing` that was measured, and how to go on."""
-    from pipeline.campaign.store.tables import hidden
+    from pipeline.campaign.store.refusals import hidden
     from pipeline.core.errors import ExitCode
 
     try:
@@ -382,7 +382,8 @@ def resumable(ctx: click.Context, nothing: str = NOTHING_MEASURED) -> Iterator[N
 
 def show_denied(entries: "Iterable[Denied]") -> None:
     """What was newly entered in the deny list, and where that is; on stderr."""
-    from pipeline.campaign.plan import deny_list, options_name
+    from pipeline.campaign.denied import deny_list
+    from pipeline.campaign.run_options import options_name
 
     for entry in entries:
         model = ", this model" if entry.model_sha256 else ""

@@ -18,18 +18,11 @@ from device_runner.device import DeviceFacts
 from device_runner.options import Denied
 from device_runner.providers import CPU
 from device_runner.result import Status
-from pipeline.campaign.plan import MAKERS, decision_rule
-from pipeline.campaign.record import (
-    CampaignRecord,
-    JobRecord,
-    RecordedRun,
-    RunRecord,
-    TunedClass,
-    TuneOutcome,
-    TuneReport,
-    rounds_of,
-)
+from pipeline.campaign.changed_facts import MAKERS
+from pipeline.campaign.plan import decision_rule
+from pipeline.campaign.record import CampaignRecord, JobRecord, RecordedRun, RunRecord, rounds_of
 from pipeline.campaign.store import Store
+from pipeline.campaign.tuned import TunedClass, TuneOutcome, TuneReport
 from pipeline.check.compare import sound
 from pipeline.check.library_proof import PROOFS as LIBRARY_PROOFS
 from pipeline.check.library_proof import LibraryProof, ProvenLibrary

@@ -40,8 +40,9 @@ from device_runner.files import decode_json, sha256
 from device_runner.result import host_name, utc_now
 from device_runner.spec import RunOptions, Stream, TensorFile
 from pipeline import __version__
+from pipeline.campaign.denied import denied_here, known_denied
 from pipeline.campaign.measure import Bench
-from pipeline.campaign.plan import ALL_FILES, Inputs, PlannedRun, denied_here, known_denied
+from pipeline.campaign.planned import ALL_FILES, Inputs, PlannedRun
 from pipeline.campaign.record import CampaignRecord, Host, JobRecord, Skipped
 from pipeline.campaign.store import Store, open_store
 from pipeline.compat.rules import findings_for, first_error, read_artifacts, runtime_on

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from pipeline.campaign.plan import PlannedRun
+from pipeline.campaign.planned import PlannedRun
 from pipeline.campaign.record import FRESH_ROUNDS
 from pipeline.campaign.store import Store
 from pipeline.check.result import Reference

@@ -7,7 +7,7 @@ import msgspec
 
 from device_runner.device import Device
 from device_runner.providers import provider_named
-from pipeline.campaign.plan import PlannedRun
+from pipeline.campaign.planned import PlannedRun
 from pipeline.campaign.record import Skipped
 from pipeline.compat import rules
 

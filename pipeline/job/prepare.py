@@ -20,8 +20,9 @@ from device_runner.spec import RunOptions, RunSpec, Stream
 from pipeline.accuracy.evaluate import AccuracyRequest, measure_accuracy
 from pipeline.accuracy.result import AccuracyResult, ArtifactAccuracy
 from pipeline.accuracy.score import check_outputs
-from pipeline.campaign.plan import ALL_FILES, PlannedRun, options_name, planned_id, run_options
+from pipeline.campaign.planned import ALL_FILES, PlannedRun, planned_id
 from pipeline.campaign.record import Host, Prediction, RecordedRun, RefusedNodes, place
+from pipeline.campaign.run_options import options_name, run_options
 from pipeline.check.compare import OutputCheck, sound, worst_sqnr
 from pipeline.check.many import CheckedModel, check_all, check_all_inputs, make_references
 from pipeline.check.reference import saturates_here

@@ -20,21 +20,11 @@ from device_runner.providers import provider_named
 from device_runner.result import Mark, RunResult
 from device_runner.spec import TensorFile
 from pipeline.accuracy.score import measure_outputs
+from pipeline.campaign.changed_facts import ON_THIS_COMPUTER
+from pipeline.campaign.denied import known_denied
 from pipeline.campaign.measure import Bench, CampaignPlan, OpenTurns, runs_left, with_looks
-from pipeline.campaign.plan import (
-    ON_THIS_COMPUTER,
-    Inputs,
-    PlannedRun,
-    check_runs,
-    distinct,
-    in_modes,
-    inputs_of,
-    known_denied,
-    order_of_round,
-    plan_runs,
-    planned_id,
-    recorded,
-)
+from pipeline.campaign.plan import distinct, in_modes, order_of_round, plan_runs, recorded
+from pipeline.campaign.planned import Inputs, PlannedRun, planned_id
 from pipeline.campaign.record import (
     FRESH_FROM,
     FRESH_ROUNDS,
@@ -46,6 +36,8 @@ from pipeline.campaign.record import (
     Prediction,
     Skipped,
 )
+from pipeline.campaign.run_options import check_runs
+from pipeline.campaign.specs import inputs_of
 from pipeline.campaign.store import Store, open_store
 from pipeline.check.compare import (
     Array,

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 
 from device_runner.options import AFFINITY_KEY, BLOCK_KEY, FALLBACK_KEY, MAPPED
 from device_runner.spec import RunOptions
-from pipeline.campaign.plan import matches, run_options
+from pipeline.campaign.plan import matches
+from pipeline.campaign.run_options import run_options
 from pipeline.config import RunConfig
 from pipeline.core.ort_session import NO_SPINNING
 from pipeline.core.variant import Artifact, Level

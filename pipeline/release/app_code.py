@@ -24,8 +24,8 @@ from device_runner.spec import (
     RunOptions,
     cores_from_zero,
 )
-from pipeline.campaign.plan import options_name
-from pipeline.campaign.record import TunedClass
+from pipeline.campaign.run_options import options_name
+from pipeline.campaign.tuned import TunedClass
 from pipeline.config import Config, Target
 from pipeline.core.errors import ConfigError
 from pipeline.model.signature import TensorInfo

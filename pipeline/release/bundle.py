@@ -11,7 +11,7 @@ from device_runner.files import staging_folder, take_place, visible
 from device_runner.library import release_of
 from device_runner.providers import provider_named
 from device_runner.result import utc_now
-from pipeline.campaign.record import TunedClass
+from pipeline.campaign.tuned import TunedClass
 from pipeline.compat.contexts import Loading
 from pipeline.config.tables import PreprocessConfig, Range
 from pipeline.core.errors import ConfigError

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from device_runner.device import DeviceFacts
 from device_runner.files import visible
 from device_runner.spec import RunOptions
-from pipeline.campaign.plan import options_name
-from pipeline.campaign.record import RecordedRun, TunedClass
+from pipeline.campaign.record import RecordedRun
+from pipeline.campaign.run_options import options_name
 from pipeline.campaign.statistics.compare import Comparison, DecisionRule, Verdict, compare
 from pipeline.campaign.statistics.groups import RunGroup, comparable, describe
+from pipeline.campaign.tuned import TunedClass
 from pipeline.config import Target
 from pipeline.core.abis import abi_of
 from pipeline.core.variant import GREW_BYTES, Artifact, Level, Style

@@ -33,7 +33,8 @@ from device_runner.options import AFFINITY_KEY, BLOCK_KEY
 from device_runner.probe.elf import read_elf
 from device_runner.providers import CHIPS
 from device_runner.spec import TYPES_BY_CODE, ElementType, RunOptions, TensorFile, tensor_bytes
-from pipeline.campaign.plan import PREPACKING_KEY, SPINNING_KEYS, plan_runs
+from pipeline.campaign.plan import plan_runs
+from pipeline.campaign.run_options import PREPACKING_KEY, SPINNING_KEYS
 from pipeline.check.compare import OutputCheck, sound
 from pipeline.check.many import tolerance_for
 from pipeline.check.result import Reference

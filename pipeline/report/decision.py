@@ -9,9 +9,10 @@ import msgspec
 from device_runner.providers import CPU, provider_named
 from device_runner.result import Status
 from pipeline.accuracy.result import FLOOR_DB
-from pipeline.campaign.record import ModelFacts, TuneOutcome
+from pipeline.campaign.record import ModelFacts
 from pipeline.campaign.statistics.compare import Comparison, Verdict
 from pipeline.campaign.statistics.groups import Doubt
+from pipeline.campaign.tuned import TuneOutcome
 from pipeline.check.compare import OutputCheck
 from pipeline.core.errors import APP_CODE
 from pipeline.core.groups import counted, grouped

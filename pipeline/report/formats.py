@@ -12,8 +12,9 @@ from rich.console import Console
 from device_runner.device import DeviceFacts, Readiness
 from device_runner.result import Status, epoch_ms
 from pipeline.advice.verdict import AdvisedAnswer
-from pipeline.campaign.record import FailureRow, RunRecord, TuneAnswer, TuneOutcome, place
+from pipeline.campaign.record import FailureRow, RunRecord, place
 from pipeline.campaign.statistics.compare import Verdict
+from pipeline.campaign.tuned import TuneAnswer, TuneOutcome
 from pipeline.check.compare import OutputCheck
 from pipeline.check.library_proof import LibraryProof
 from pipeline.core.errors import Finding, Severity

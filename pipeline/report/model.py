@@ -10,7 +10,7 @@ import numpy as np
 from device_runner.device import DeviceFacts
 from device_runner.result import Failure, FailureKind, Status
 from pipeline.accuracy.result import ArtifactAccuracy
-from pipeline.campaign.plan import facts_of_run
+from pipeline.campaign.changed_facts import facts_of_run
 from pipeline.campaign.record import (
     FRESH_FROM,
     FailureRow,
@@ -22,7 +22,6 @@ from pipeline.campaign.record import (
     RunKey,
     RunRecord,
     Skipped,
-    TuneReport,
     rounds_of,
 )
 from pipeline.campaign.statistics.compare import (
@@ -36,6 +35,7 @@ from pipeline.campaign.statistics.compare import (
     summarize,
 )
 from pipeline.campaign.statistics.groups import Caution, Statistics
+from pipeline.campaign.tuned import TuneReport
 from pipeline.check.compare import OutputCheck, worst_sqnr
 from pipeline.check.library_proof import LibraryProof
 from pipeline.compat.contexts import NpuContext

@@ -10,7 +10,8 @@ from device_runner.device import OPENERS, DeviceFacts, Waiting
 from device_runner.options import Denied
 from device_runner.result import FailureKind
 from device_runner.spec import RunOptions, RunSpec
-from pipeline.campaign.plan import known_denied, plan_runs
+from pipeline.campaign.denied import known_denied
+from pipeline.campaign.plan import plan_runs
 from pipeline.config import RunConfig
 from tests.command import ort_mobile
 from tests.configs import BASIC, EVERY

@@ -20,7 +20,8 @@ import pytest
 from device_runner.result import FailureKind, RunResult, Status, epoch_ms, utc_now
 from device_runner.spec import RunSpec
 from pipeline.campaign.measure import GIVE_UP_AFTER, CampaignPlan, measure, runs_left, with_looks
-from pipeline.campaign.plan import PlannedRun, decision_rule, planned_id
+from pipeline.campaign.plan import decision_rule
+from pipeline.campaign.planned import PlannedRun, planned_id
 from pipeline.campaign.record import RunRecord
 from pipeline.campaign.store import REPEATED, Store
 from pipeline.config import MeasureConfig

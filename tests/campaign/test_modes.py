@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from device_runner.result import ColdStart, DeviceSample, LatencyBin, RunResult, Status, SustainedRun
 from device_runner.spec import RunOptions
-from pipeline.campaign.plan import Inputs, PlannedRun, in_modes, planned_id, recorded, spec_of
+from pipeline.campaign.plan import in_modes, recorded
+from pipeline.campaign.planned import Inputs, PlannedRun, planned_id
+from pipeline.campaign.specs import spec_of
 from pipeline.campaign.statistics.compare import (
     cold_numbers,
     early_stopping,

@@ -11,21 +11,10 @@ from device_runner.device import DeviceFacts, GraphicsProcessor
 from device_runner.options import AFFINITY_KEY, BLOCK_KEY, BYTES_KEY, FALLBACK_KEY
 from device_runner.providers import CHIPS
 from device_runner.spec import ElementType, ExecutionMode, NnapiFlag, OptimizationLevel, RunOptions, TensorFile
-from pipeline.campaign.plan import (
-    Inputs,
-    baseline_of,
-    check_runs,
-    matches,
-    options_name,
-    order_of_round,
-    plan_runs,
-    planned_id,
-    recorded,
-    representatives,
-    run_of,
-    run_options,
-    spec_of,
-)
+from pipeline.campaign.plan import baseline_of, matches, order_of_round, plan_runs, recorded, representatives
+from pipeline.campaign.planned import Inputs, planned_id, run_of
+from pipeline.campaign.run_options import check_runs, options_name, run_options
+from pipeline.campaign.specs import spec_of
 from pipeline.compat.contexts import NpuContext
 from pipeline.config import ADVISED_RUNS, MeasureConfig, RunConfig
 from pipeline.core.errors import ConfigError

@@ -12,8 +12,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from device_runner.spec import RunOptions
-from pipeline.campaign.plan import options_name
-from pipeline.campaign.record import TunedClass
+from pipeline.campaign.run_options import options_name
+from pipeline.campaign.tuned import TunedClass
 from pipeline.config import ModelConfig
 from pipeline.release.bundle import make_bundle
 from pipeline.release.shipped import signature_of

@@ -23,7 +23,7 @@ from device_runner.device import Waiting
 from device_runner.result import RunResult, utc_now
 from device_runner.spec import RunOptions
 from pipeline.campaign.measure import CampaignPlan, measure
-from pipeline.campaign.plan import Inputs, PlannedRun, run_of
+from pipeline.campaign.planned import Inputs, PlannedRun, run_of
 from pipeline.campaign.record import CampaignRecord, RunRecord
 from pipeline.campaign.store import Store, open_store
 from pipeline.check.compare import OutputCheck

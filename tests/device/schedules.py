@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipeline.campaign.plan import planned_id
+from pipeline.campaign.planned import planned_id
 from pipeline.campaign.store import REPEATED
 from tests.device import lives
 from tests.device.adb_farm import BATTERY, PHONE_PROPERTIES, Farm, Phone

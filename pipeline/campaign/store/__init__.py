@@ -6,7 +6,8 @@ row has a digest that is checked when it is read; databases of earlier releases 
 """
 
 from pipeline.campaign.store.database import lasting, open_reading, open_store
+from pipeline.campaign.store.refusals import StoreError
 from pipeline.campaign.store.store import Store
-from pipeline.campaign.store.tables import REPEATED, StoreError
+from pipeline.campaign.store.writer import REPEATED
 
 __all__ = ["REPEATED", "Store", "StoreError", "lasting", "open_reading", "open_store"]

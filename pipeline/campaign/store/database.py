@@ -10,8 +10,8 @@ from sqlalchemy import event
 from sqlalchemy.engine import URL, Connection, Engine
 
 from device_runner.errors import pip_install
+from pipeline.campaign.store.refusals import hidden, store_errors
 from pipeline.campaign.store.store import Store
-from pipeline.campaign.store.tables import hidden, store_errors
 from pipeline.core.errors import ConfigError, MissingError, install_extra
 from pipeline.core.files import REVISION
 

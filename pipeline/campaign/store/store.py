@@ -18,29 +18,18 @@ from device_runner.files import decode_json, visible
 from device_runner.result import Mark, RunResult, Status
 from device_runner.spec import RunSpec
 from pipeline.campaign.record import CampaignRecord, JobRecord, Prediction, RunRecord
-from pipeline.campaign.store.tables import (
-    IN_DOUBT,
+from pipeline.campaign.store.digests import row_digest
+from pipeline.campaign.store.refusals import StoreError, damaged, store_errors
+from pipeline.campaign.store.spool import (
     PATIENCE_SECONDS,
-    REPEATED,
-    Row,
-    RunWriter,
-    StoreError,
-    artifacts,
-    campaigns,
-    damaged,
-    devices,
     is_away_or_held,
     keep_waiting,
-    latencies,
     patiently,
-    row_digest,
-    run_columns,
-    runs,
     spool_of,
-    store_errors,
-    text_of,
     waiting_runs,
 )
+from pipeline.campaign.store.tables import IN_DOUBT, artifacts, campaigns, devices, latencies, runs
+from pipeline.campaign.store.writer import REPEATED, Row, RunWriter, run_columns, text_of
 from pipeline.check.compare import OutputCheck
 from pipeline.core.errors import Finding, MissingError, PipelineError, warning
 from pipeline.core.groups import grouped

@@ -18,7 +18,7 @@ from typing import Any
 from device_runner.device import SOC_MAKER, SOC_PROPERTIES
 from device_runner.local import run_group, tail
 from device_runner.providers import provider_named
-from pipeline.campaign.plan import options_name
+from pipeline.campaign.run_options import options_name
 from pipeline.core.errors import CheckFailed, ConfigError, Finding, MissingError, PipelineError
 from pipeline.core.files import VerifiedFile, storage_errors, write_text
 from pipeline.core.releases import Release, line_of

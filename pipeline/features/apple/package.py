@@ -19,7 +19,7 @@ from device_runner.files import scratch_folder, staging_folder, take_place
 from device_runner.options import INITIALIZERS_KEY
 from device_runner.providers import provider_named
 from device_runner.spec import ElementType
-from pipeline.campaign.plan import options_name
+from pipeline.campaign.run_options import options_name
 from pipeline.config import AppleRelease, Config, Telemetry
 from pipeline.core.errors import CheckFailed, ConfigError, Finding
 from pipeline.core.files import BUNDLE, VerifiedFile, make_folder, sha256_of, storage_errors, write_files, write_zip

@@ -20,8 +20,9 @@ from device_runner.providers import PROVIDERS
 from device_runner.result import RunResult
 from device_runner.spec import RunOptions
 from pipeline.campaign.measure import Bench, CampaignPlan, OpenTurns, measure
-from pipeline.campaign.plan import Inputs, PlannedRun, options_name, planned_id, run_options
+from pipeline.campaign.planned import Inputs, PlannedRun, planned_id
 from pipeline.campaign.record import RunRecord, rounds_of
+from pipeline.campaign.run_options import options_name, run_options
 from pipeline.campaign.statistics.compare import LOOKS, DecisionRule, undecided
 from pipeline.check.compare import Array, OutputCheck, OutputPrecision, compare_outputs, read_tensor, usual_tolerance
 from pipeline.config import Config, RunConfig

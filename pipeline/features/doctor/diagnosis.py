@@ -10,8 +10,8 @@ import numpy as np
 from device_runner.device import DeviceFacts
 from device_runner.result import RunResult, Status
 from device_runner.spec import RunOptions
-from pipeline.campaign.plan import options_name
 from pipeline.campaign.record import Host, RunRecord, rounds_of
+from pipeline.campaign.run_options import options_name
 from pipeline.campaign.statistics.compare import Comparison, DecisionRule, Verdict, compare, summarize
 from pipeline.core.errors import ExitCode
 from pipeline.core.groups import grouped

@@ -23,7 +23,7 @@ from device_runner.errors import RunnerError
 from device_runner.files import RUN_PREFIX, remove_abandoned, scratch_folder
 from device_runner.result import host_name
 from pipeline.campaign.measure import measure, with_looks
-from pipeline.campaign.plan import planned_id
+from pipeline.campaign.planned import planned_id
 from pipeline.campaign.store import Store, StoreError, open_store
 from pipeline.core.errors import ConfigError
 from pipeline.core.groups import few, grouped

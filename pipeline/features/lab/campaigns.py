@@ -18,9 +18,12 @@ from device_runner.build import units
 from device_runner.device import DeviceFacts, is_selector, parse_selector, split_server
 from device_runner.files import cache_folder
 from device_runner.spec import TensorFile
+from pipeline.campaign.denied import known_denied
 from pipeline.campaign.measure import CampaignPlan
-from pipeline.campaign.plan import PlannedRun, distinct, in_modes, inputs_of, known_denied, plan_runs, planned_id
+from pipeline.campaign.plan import distinct, in_modes, plan_runs
+from pipeline.campaign.planned import PlannedRun, planned_id
 from pipeline.campaign.record import FRESH_ROUNDS, CampaignRecord, JobRecord
+from pipeline.campaign.specs import inputs_of
 from pipeline.campaign.store import Store, open_store
 from pipeline.check.result import Reference
 from pipeline.compat.contexts import NpuContext

@@ -24,7 +24,8 @@ from sqlalchemy.engine import Connection, Engine
 from device_runner.device import DeviceFacts
 from device_runner.files import decode_json, visible
 from pipeline.campaign.store import Store, StoreError
-from pipeline.campaign.store.tables import HELD_STATE, hidden, store_errors
+from pipeline.campaign.store.refusals import hidden, store_errors
+from pipeline.campaign.store.spool import HELD_STATE
 from pipeline.core.errors import ConfigError
 from pipeline.core.files import REVISION
 from pipeline.features.lab.content import LabFile

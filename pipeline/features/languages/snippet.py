@@ -11,7 +11,7 @@ from typing import Any
 
 from device_runner.providers import CPU, NNAPI, provider_named
 from device_runner.spec import ElementType, OptimizationLevel, RunOptions
-from pipeline.campaign.plan import options_name
+from pipeline.campaign.run_options import options_name
 from pipeline.core.errors import ConfigError
 from pipeline.core.releases import line_of
 from pipeline.release.app_code import (

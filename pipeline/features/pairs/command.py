@@ -48,7 +48,7 @@ def compare(a: str, b: str, run_a: str, run_b: str, outputs: Outputs) -> None:
     Runs of one campaign are compared in pairs of rounds. Two campaigns were measured at different times: `gate`
     measures both again, in alternating rounds. A difference is no error; exit code 1 if nothing could be compared.
     """
-    from pipeline.campaign.store.tables import hidden
+    from pipeline.campaign.store.refusals import hidden
     from pipeline.features.pairs import comparison
 
     sources = hidden(a), hidden(b)

@@ -16,7 +16,7 @@ import numpy as np
 
 from device_runner.files import read_regular
 from device_runner.result import Status
-from pipeline.campaign.plan import MADE_WITH, MAKERS, NAMES, ChangedFact, Facts, changes, facts_of_place
+from pipeline.campaign.changed_facts import MADE_WITH, MAKERS, NAMES, ChangedFact, Facts, changes, facts_of_place
 from pipeline.campaign.record import place
 from pipeline.campaign.statistics.compare import (
     DEFAULT_MARGIN,

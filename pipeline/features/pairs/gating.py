@@ -14,22 +14,13 @@ from device_runner.errors import RunnerError
 from device_runner.files import sha256
 from device_runner.result import utc_now
 from device_runner.spec import RunOptions, TensorFile
+from pipeline.campaign.changed_facts import SYSTEM, changes, facts_of_place, facts_of_run
+from pipeline.campaign.denied import denied_here, known_denied
 from pipeline.campaign.measure import Bench, CampaignPlan, runs_left
-from pipeline.campaign.plan import (
-    SYSTEM,
-    Inputs,
-    PlannedRun,
-    changes,
-    denied_here,
-    facts_of_place,
-    facts_of_run,
-    inputs_of,
-    known_denied,
-    options_name,
-    planned_id,
-    run_of,
-)
+from pipeline.campaign.planned import Inputs, PlannedRun, planned_id, run_of
 from pipeline.campaign.record import CampaignRecord, Host, RunRecord, place, rounds_of
+from pipeline.campaign.run_options import options_name
+from pipeline.campaign.specs import inputs_of
 from pipeline.campaign.statistics.compare import DEFAULT_MARGIN, SAME, tail_level, tail_ratios
 from pipeline.campaign.statistics.groups import comparable, describe, paired_log_ratios, ratio_interval
 from pipeline.config import ConditionsConfig, MeasureConfig, MeasureMode, Target

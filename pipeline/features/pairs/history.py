@@ -15,7 +15,7 @@ from xml.sax.saxutils import escape
 import msgspec
 
 from device_runner.result import Mark, Status
-from pipeline.campaign.plan import ENVIRONMENT, NOT_KNOWN, ChangedFact, changes, facts_of_place, facts_of_run
+from pipeline.campaign.changed_facts import ENVIRONMENT, NOT_KNOWN, ChangedFact, changes, facts_of_place, facts_of_run
 from pipeline.campaign.statistics.groups import RunGroup, comparable
 from pipeline.campaign.statistics.level import level_of
 from pipeline.config import MeasureMode

@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from pipeline.campaign.plan import ARTIFACT, ChangedFact
+from pipeline.campaign.changed_facts import ARTIFACT, ChangedFact
 from pipeline.campaign.record import place
 from pipeline.campaign.statistics.compare import TailRatio
 from pipeline.core.errors import ExitCode, Finding, Severity

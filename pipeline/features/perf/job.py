@@ -21,8 +21,10 @@ from device_runner.result import Caller, Failure, RunResult
 from device_runner.spec import Concurrency, Stream, TensorFile
 from pipeline.accuracy.result import FLOOR_DB
 from pipeline.campaign.measure import Bench, CampaignPlan
-from pipeline.campaign.plan import Inputs, PlannedRun, decision_rule, distinct, in_modes, options_name, recorded
+from pipeline.campaign.plan import decision_rule, distinct, in_modes, recorded
+from pipeline.campaign.planned import Inputs, PlannedRun
 from pipeline.campaign.record import FailureRow
+from pipeline.campaign.run_options import options_name
 from pipeline.campaign.statistics.groups import t_quantile
 from pipeline.check.compare import (
     OutputCheck,

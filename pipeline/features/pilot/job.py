@@ -12,18 +12,11 @@ from statistics import median
 import msgspec
 
 from device_runner.result import RunResult
-from pipeline.campaign.plan import (
-    baseline_of,
-    check_runs,
-    decision_rule,
-    distinct,
-    in_modes,
-    known_denied,
-    options_name,
-    plan_runs,
-    planned_id,
-)
+from pipeline.campaign.denied import known_denied
+from pipeline.campaign.plan import baseline_of, decision_rule, distinct, in_modes, plan_runs
+from pipeline.campaign.planned import planned_id
 from pipeline.campaign.record import RunKey, RunRecord, rounds_of
+from pipeline.campaign.run_options import check_runs, options_name
 from pipeline.campaign.statistics.compare import DEFAULT_RULE, DecisionRule
 from pipeline.campaign.statistics.groups import LEAST_ROUNDS, detectable, noise, paired_log_ratios, rounds_needed
 from pipeline.config import Config, MeasureMode

@@ -16,7 +16,7 @@ from device_runner.options import MAPPED
 from device_runner.providers import NNAPI, NNAPI_API_LEVEL, provider_named
 from device_runner.result import Failure, FailureKind
 from device_runner.spec import RunOptions, TensorFile
-from pipeline.campaign.plan import options_name
+from pipeline.campaign.run_options import options_name
 from pipeline.check.compare import OutputCheck, remedy_of
 from pipeline.check.library_proof import FindingKind, ProofFinding, ProofRow
 from pipeline.compat.defects import DEFECTS, SME_TRAPS, Runtime

@@ -20,22 +20,20 @@ import numpy as np
 
 from device_runner.device import DeviceFacts
 from device_runner.result import Status
+from pipeline.campaign.denied import known_denied
 from pipeline.campaign.measure import Bench, CampaignPlan, measure
-from pipeline.campaign.plan import PlannedRun, distinct, known_denied, planned_id
-from pipeline.campaign.record import (
+from pipeline.campaign.plan import distinct
+from pipeline.campaign.planned import PlannedRun, planned_id
+from pipeline.campaign.record import CampaignRecord, JobRecord, Prediction, RecordedRun, RunRecord, Skipped
+from pipeline.campaign.store import REPEATED
+from pipeline.campaign.tuned import (
     ANSWERED,
-    CampaignRecord,
     CandidateValues,
     ClassChoice,
     Dropped,
     FrontPoint,
     Gain,
-    JobRecord,
-    Prediction,
-    RecordedRun,
-    RunRecord,
     SharedCost,
-    Skipped,
     TuneAnswer,
     TunedCandidate,
     TunedClass,
@@ -43,7 +41,6 @@ from pipeline.campaign.record import (
     TuneOutcome,
     TuneReport,
 )
-from pipeline.campaign.store import REPEATED
 from pipeline.config import Config, Goal, MeasureMode, TuneConfig, TuneStrategy
 from pipeline.core.errors import ConfigError, MissingError
 from pipeline.core.files import ARTIFACTS

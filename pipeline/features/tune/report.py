@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from pipeline.campaign.record import CandidateValues, Dropped, Gain, TuneAnswer, TunedCandidate, TuneReport
+from pipeline.campaign.tuned import CandidateValues, Dropped, Gain, TuneAnswer, TunedCandidate, TuneReport
 from pipeline.core.documents import document_schema
 from pipeline.report import wording
 from pipeline.report.model import CampaignReport

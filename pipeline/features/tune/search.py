@@ -28,8 +28,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.campaign.record import CandidateValues, Dropped
 from pipeline.campaign.statistics.groups import Interval, t_quantile
+from pipeline.campaign.tuned import CandidateValues, Dropped
 from pipeline.config import TuneConfig, TuneStrategy
 from pipeline.core.errors import MissingError, install_extra
 from pipeline.features.tune.space import Space

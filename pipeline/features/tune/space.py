@@ -17,10 +17,13 @@ from device_runner.options import BLOCK_KEY, Denied
 from device_runner.providers import CAPTURE_KEY, CPU, NNAPI_RELAXED_API_LEVEL, provider_named
 from device_runner.result import Mark, RunResult, Status
 from device_runner.spec import ExecutionMode, NnapiFlag, OptimizationLevel, RunOptions
-from pipeline.campaign.plan import FIELDS, SHORT, SHORT_KEYS, SPINNING_KEYS, PlannedRun, distinct, plan_runs, planned_id
-from pipeline.campaign.record import CandidateValues, Dropped, Prediction, RunRecord, Skipped
+from pipeline.campaign.plan import distinct, plan_runs
+from pipeline.campaign.planned import PlannedRun, planned_id
+from pipeline.campaign.record import Prediction, RunRecord, Skipped
+from pipeline.campaign.run_options import FIELDS, SHORT, SHORT_KEYS, SPINNING_KEYS
 from pipeline.campaign.statistics.compare import DEFAULT_MARGIN, SAME, TailRatio, tail_level, tail_ratios
 from pipeline.campaign.statistics.groups import Floats, Yardstick, ratio_interval
+from pipeline.campaign.tuned import CandidateValues, Dropped
 from pipeline.config import ADVISED_RUNS, Config, Goal, RunConfig, TuneConfig
 from pipeline.config.tables import SPACE_KEYS, widened
 from pipeline.core.errors import ConfigError

@@ -19,8 +19,10 @@ from alembic.runtime.migration import MigrationContext
 from device_runner.device import DeviceFacts
 from pipeline.campaign.record import FailureRow
 from pipeline.campaign.store import Store, StoreError, migrations, open_store
+from pipeline.campaign.store.digests import row_digest
 from pipeline.campaign.store.migrations import revisions
-from pipeline.campaign.store.tables import campaigns, metadata, row_digest, text_of
+from pipeline.campaign.store.tables import campaigns, metadata
+from pipeline.campaign.store.writer import text_of
 from pipeline.config import Platform, Target
 from pipeline.core.errors import PipelineError
 from pipeline.core.files import REVISION

@@ -10,7 +10,7 @@ import pytest
 from device_runner.files import state_folder
 from pipeline.campaign.measure import measure
 from pipeline.campaign.store import open_store
-from pipeline.campaign.store.tables import keep_waiting, spool_of, waiting_runs
+from pipeline.campaign.store.spool import keep_waiting, spool_of, waiting_runs
 from pipeline.core.errors import MissingError
 from tests.campaign.store.samples import CAMPAIGN, run_record
 from tests.postgres import PostgresServer, own_server

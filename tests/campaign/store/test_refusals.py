@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from pipeline.campaign.store import Store, open_store
 from pipeline.campaign.store import store as store_module
-from pipeline.campaign.store.tables import hidden, store_errors
+from pipeline.campaign.store.refusals import hidden, store_errors
 from pipeline.core.errors import ConfigError, DiskError, MissingError, PipelineError
 from tests.campaign.store.samples import CAMPAIGN, run_record
 from tests.postgres import PostgresServer

@@ -10,7 +10,7 @@ import pytest
 from onnx import numpy_helper
 
 from device_runner.spec import ElementType, NnapiFlag, RunOptions
-from pipeline.campaign.record import TunedClass
+from pipeline.campaign.tuned import TunedClass
 from pipeline.core.variant import Level, Variant
 from pipeline.features.android.package import QUICK_JVM
 from pipeline.model.signature import TensorInfo

@@ -14,8 +14,8 @@ from device_runner.local import machine_abi
 from device_runner.profile import CPU
 from device_runner.result import Failure, FailureKind, OperatorTime, Profile, RunResult, Status
 from device_runner.spec import Allocator, ExecutionMode, NnapiFlag, OptimizationLevel, RunOptions
-from pipeline.campaign.plan import options_name
 from pipeline.campaign.record import RunRecord
+from pipeline.campaign.run_options import options_name
 from pipeline.campaign.statistics.compare import DecisionRule
 from pipeline.check.compare import OutputCheck
 from pipeline.core.errors import MissingError

@@ -12,7 +12,8 @@ import pytest
 import sqlalchemy as sa
 
 from pipeline.campaign.store import Store, open_store
-from pipeline.campaign.store.tables import latencies, row_digest, runs
+from pipeline.campaign.store.digests import row_digest
+from pipeline.campaign.store.tables import latencies, runs
 from pipeline.core.errors import ConfigError, PipelineError
 from pipeline.core.files import REVISION
 from pipeline.core.progress import NoProgress

@@ -16,7 +16,8 @@ import sqlalchemy as sa
 
 from device_runner.device import DeviceFacts
 from pipeline.campaign.store import Store
-from pipeline.campaign.store.tables import campaigns, row_digest
+from pipeline.campaign.store.digests import row_digest
+from pipeline.campaign.store.tables import campaigns
 from pipeline.core.errors import MissingError
 from pipeline.features.lab.agent import work
 from pipeline.features.lab.campaigns import chosen_devices

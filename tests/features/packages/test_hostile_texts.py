@@ -18,7 +18,7 @@ from msgspec import inspect
 
 from device_runner.files import decode_json
 from device_runner.spec import ElementType, RunOptions
-from pipeline.campaign.record import TunedClass
+from pipeline.campaign.tuned import TunedClass
 from pipeline.check.compare import Categorical, OutputCheck, Tolerance
 from pipeline.config import AppleRelease
 from pipeline.config.tables import PreprocessConfig

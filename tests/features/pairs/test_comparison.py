@@ -11,7 +11,7 @@ import pytest
 
 from device_runner.device import DeviceFacts
 from device_runner.result import Failure, FailureKind, Mark
-from pipeline.campaign.plan import ChangedFact
+from pipeline.campaign.changed_facts import ChangedFact
 from pipeline.campaign.record import Host
 from pipeline.campaign.statistics.compare import Verdict
 from pipeline.core.errors import ConfigError, PipelineError

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.campaign.plan import RELEASE, SETTINGS, SYSTEM
+from pipeline.campaign.changed_facts import RELEASE, SETTINGS, SYSTEM
 from pipeline.features.pairs.history import FEWEST_POINTS, IN_A_ROW, HistoryPoint, history, restarts, rise
 from tests.features.pairs import histories
 

@@ -4,7 +4,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from pipeline.campaign.plan import ChangedFact
+from pipeline.campaign.changed_facts import ChangedFact
 from pipeline.features.pairs import report as regression
 from pipeline.features.pairs.history import History, HistoryPoint, history, history_svg
 from pipeline.features.pairs.report import GatedRun, GateOutcome, GateReport

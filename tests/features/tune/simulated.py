@@ -18,8 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from device_runner.spec import NnapiFlag, RunOptions
-from pipeline.campaign.plan import SPINNING_KEYS, PlannedRun, run_of
-from pipeline.campaign.record import CandidateValues
+from pipeline.campaign.planned import PlannedRun, run_of
+from pipeline.campaign.run_options import SPINNING_KEYS
+from pipeline.campaign.tuned import CandidateValues
 from pipeline.config import Goal, TuneConfig
 from pipeline.core.variant import Artifact, Level, Variant
 from pipeline.features.tune.job import CONFIRM_ROUNDS, ModelSearch

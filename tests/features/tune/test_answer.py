@@ -7,8 +7,10 @@ import pytest
 from device_runner.device import DeviceFacts
 from device_runner.result import RunResult, Status
 from device_runner.spec import RunOptions, RunSpec
-from pipeline.campaign.plan import PlannedRun, planned_id, recorded, run_of
-from pipeline.campaign.record import CampaignRecord, Host, JobRecord, RunRecord, TunedModel, TuneOutcome, TuneReport
+from pipeline.campaign.plan import recorded
+from pipeline.campaign.planned import PlannedRun, planned_id, run_of
+from pipeline.campaign.record import CampaignRecord, Host, JobRecord, RunRecord
+from pipeline.campaign.tuned import TunedModel, TuneOutcome, TuneReport
 from pipeline.config import Config, ModelConfig, TuneConfig
 from pipeline.features.tune.job import tune_report
 from tests.scripted_devices import ARTIFACT

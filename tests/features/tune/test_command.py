@@ -10,8 +10,9 @@ from xml.etree import ElementTree as ET
 import msgspec
 import pytest
 
-from pipeline.campaign.record import TUNE_VERSION, CampaignRecord, RunRecord, TuneReport
+from pipeline.campaign.record import CampaignRecord, RunRecord
 from pipeline.campaign.store import open_store
+from pipeline.campaign.tuned import TUNE_VERSION, TuneReport
 from pipeline.features.tune.space import SOFTWARE_GPU
 from pipeline.job.assemble import NO_ANSWERS
 from pipeline.job.stored import stored as assembled_of

@@ -12,9 +12,9 @@ import pytest
 from device_runner.result import FailureKind, RunResult
 from device_runner.spec import RunOptions, RunSpec
 from pipeline.campaign.measure import measure
-from pipeline.campaign.plan import PlannedRun, planned_id, run_of
-from pipeline.campaign.record import CandidateValues, Dropped, TunedClass, TunedModel, TuneOutcome
+from pipeline.campaign.planned import PlannedRun, planned_id, run_of
 from pipeline.campaign.store import open_store
+from pipeline.campaign.tuned import CandidateValues, Dropped, TunedClass, TunedModel, TuneOutcome
 from pipeline.config import Goal, TuneConfig
 from pipeline.features.tune.job import NO_ENERGY, DeviceSearch, ModelSearch, cover, found_by, goals_on
 from pipeline.features.tune.search import Observation

@@ -1,6 +1,6 @@
 """Why candidates of a search were dropped, as one reads it: single numbers of many become spans."""
 
-from pipeline.campaign.record import Dropped, TunedCandidate
+from pipeline.campaign.tuned import Dropped, TunedCandidate
 from pipeline.features.tune.report import counted_reasons
 
 LEFT_OUT = Dropped(reason="left out: 4 threads on 2 cores wait for each other")

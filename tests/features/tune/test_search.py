@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pipeline.campaign.record import Dropped
+from pipeline.campaign.tuned import Dropped
 from pipeline.config import TuneConfig, TuneStrategy
 from pipeline.core.errors import MissingError
 from pipeline.features.tune.search import (

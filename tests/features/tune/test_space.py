@@ -8,8 +8,9 @@ import pytest
 
 from device_runner.device import DeviceFacts
 from device_runner.spec import ExecutionMode, NnapiFlag, RunOptions
-from pipeline.campaign.plan import PlannedRun, run_of, run_options
+from pipeline.campaign.planned import PlannedRun, run_of
 from pipeline.campaign.record import Skipped
+from pipeline.campaign.run_options import run_options
 from pipeline.config import RunConfig, TuneConfig
 from pipeline.core.errors import ConfigError
 from pipeline.core.variant import Artifact, Level, Style, Variant

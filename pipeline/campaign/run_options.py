@@ -1,0 +1,183 @@
+"""Every combination of the values of a `[[runs]]` table, which are legal, and their names."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from itertools import product
+from typing import Any
+
+import msgspec
+
+from device_runner.options import AFFINITY_KEY, BLOCK_KEY, FALLBACK_KEY, subsets, wrong_option
+from device_runner.spec import Allocator, ExecutionMode, NnapiFlag, OptimizationLevel, RunOptions
+from pipeline.config import ALL_FLAGS, RunConfig
+from pipeline.core.errors import ConfigError
+
+SPINNING_KEYS = ("session.intra_op.allow_spinning", "session.inter_op.allow_spinning")
+
+PREPACKING_KEY = "session.disable_prepacking"
+
+FIELDS = {
+    "provider": "provider",
+    "threads": "intra_op_threads",
+    "inter_op_threads": "inter_op_threads",
+    "execution_mode": "execution_mode",
+    "level": "optimization_level",
+    "memory_arena": "cpu_arena",
+    "memory_pattern": "memory_pattern",
+    "thread_cores": "thread_cores",
+    "thread_nice": "thread_nice",
+    "allocator": "allocator",
+    "device_tensors": "device_tensors",
+}
+"""Keys of [[runs]] and the fields of RunOptions that they are."""
+
+ENTRIES: dict[str, Callable[[Any], dict[str, str]]] = {
+    "spinning": lambda on: dict.fromkeys(SPINNING_KEYS, str(int(on))),
+    "affinities": lambda text: {AFFINITY_KEY: text},
+    "prepacking": lambda on: {} if on else {PREPACKING_KEY: "1"},
+    "dynamic_block_base": lambda base: {BLOCK_KEY: str(base)},
+    "strict": lambda on: {FALLBACK_KEY: "1"} if on else {},
+}
+"""Keys of [[runs]] and the session config entries that a value of theirs means (onnxruntime's own keys, 1.21 to 1.31).
+
+Spinning is always said: builds differ in their default. The others' defaults are the same everywhere.
+"""
+
+MOST_RUNS = 2048
+"""Combinations of one table: what is more is a mistake, or takes days."""
+
+
+def run_options(run: RunConfig) -> list[RunOptions]:
+    """Every combination of the values of a [[runs]] table, legal or not, the last key's values next to each other.
+
+    Raises ConfigError for a flag that NNAPI does not have, a setting that is made twice, and far too many of them.
+    """
+    settings = {key: getattr(run, key) for key in (*FIELDS, *ENTRIES)}
+    settings |= {f"options.{key}": value for key, value in run.options.items()}
+    settings |= {f"session_config.{key}": value for key, value in run.session_config.items()}
+    axes = {key: value if isinstance(value, tuple) else (value,) for key, value in settings.items()}
+    # Flags: one set for a list of names, one for each list in a list of lists, every set for the word `all`.
+    named = (run.flags,) if isinstance(run.flags, str) else run.flags
+    lists = [value for value in named if isinstance(value, tuple)]
+    flags = tuple(value for value in named if isinstance(value, str))
+    if lists and flags:
+        raise ConfigError(
+            "flags are a list of names or a list of lists, not both",
+            where="[[runs]] flags",
+            remedy='write [["USE_FP16"], ["USE_FP16", "USE_NCHW"]] for two sets, and [] in it for none',
+        )
+    axes["flags"] = tuple(subsets()) if run.flags == ALL_FLAGS else tuple(map(_flag_set, lists or [flags]))
+    count = math.prod(len(values) for values in axes.values())
+    if count > MOST_RUNS:
+        sizes = ", ".join(f"{key} {len(values)}" for key, values in axes.items() if len(values) > 1)
+        raise ConfigError(
+            f"one [[runs]] asks for {count} combinations",
+            where=f"[[runs]] {sizes}",
+            why=f"at most {MOST_RUNS} can be meant",
+            remedy="write several [[runs]] with shorter lists",
+        )
+    for key, meant in ENTRIES.items():
+        values = [value for value in axes[key] if value is not None]
+        if twice := {name for value in values for name in meant(value)} & set(run.session_config):
+            raise ConfigError(
+                f"`{key}` and session_config both set {', '.join(sorted(twice))}",
+                where="[[runs]]",
+                remedy="leave out one of the two",
+            )
+    combinations = []
+    for combination in product(*axes.values()):
+        chosen = dict(zip(axes, combination, strict=True))
+        config = {key.partition(".")[2]: value for key, value in chosen.items() if key.startswith("session_config.")}
+        for key, meant in ENTRIES.items():
+            config |= {} if chosen[key] is None else meant(chosen[key])
+        combinations.append(
+            RunOptions(
+                provider_options={key.partition(".")[2]: v for key, v in chosen.items() if key.startswith("options.")},
+                flags=chosen["flags"],
+                session_config=config,
+                **{field: chosen[key] for key, field in FIELDS.items()},
+            )
+        )
+    return combinations
+
+
+def _flag_set(names: Iterable[str]) -> tuple[NnapiFlag, ...]:
+    """The flags once each, in NNAPI's order."""
+    chosen = {name.removeprefix("NNAPI_FLAG_"): name for name in names}
+    for name, text in chosen.items():
+        if name not in set(NnapiFlag):
+            remedy = f"it takes: {', '.join(NnapiFlag)}, or `all`"
+            raise ConfigError(f"unknown NNAPI flag {text!r}", where="[[runs]] flags", remedy=remedy)
+    return tuple(flag for flag in NnapiFlag if flag.value in chosen)
+
+
+def check_runs(runs: Iterable[RunConfig]) -> None:
+    """Raise ConfigError for a table that `run_options` refuses, or with an option that its provider does not have."""
+    for failure in (wrong_option(options) for run in runs for options in run_options(run)):
+        if failure:
+            raise ConfigError(failure.message, where="[[runs]] options", why=failure.cause, remedy=failure.remedy)
+
+
+def changed(options: RunOptions, settings: Mapping[str, Any]) -> RunOptions:
+    """Run options with other values for keys of [[runs]]; `options` and `session_config` are added to those there."""
+    fields = {FIELDS[key]: value for key, value in settings.items() if key in FIELDS}
+    config = {**options.session_config, **settings.get("session_config", {})}
+    for key, meant in ENTRIES.items():
+        config |= meant(settings[key]) if key in settings else {}
+    flags = _flag_set(settings["flags"]) if "flags" in settings else options.flags
+    provider_options = {**options.provider_options, **settings.get("options", {})}
+    return msgspec.structs.replace(
+        options, session_config=config, flags=flags, provider_options=provider_options, **fields
+    )
+
+
+SHORT: dict[str, dict[str, str]] = {
+    "spinning=off": dict.fromkeys(SPINNING_KEYS, "0"),
+    "spinning=on": dict.fromkeys(SPINNING_KEYS, "1"),
+    "prepacking=off": {PREPACKING_KEY: "1"},
+    "strict": {FALLBACK_KEY: "1"},
+}
+"""What stands in names for session config entries."""
+
+SHORT_KEYS = {AFFINITY_KEY: "affinities", BLOCK_KEY: "dynamic_block_base"}
+
+PREFIXES = ("config.", "option.")
+"""What tells entries apart in names whose own keys would not: session config keys have dots, provider options none."""
+
+
+def options_name(options: RunOptions) -> str:
+    """The provider with what differs from the defaults, as in `nnapi+USE_FP16` or `cpu+threads=2+spinning=off`.
+
+    No two different sets of provider options and session config entries give the same name.
+    """
+    fields = {
+        "threads": (options.intra_op_threads, 0),
+        "inter_op_threads": (options.inter_op_threads, 0),
+        "execution_mode": (options.execution_mode, ExecutionMode.SEQUENTIAL),
+        "level": (options.optimization_level, OptimizationLevel.ALL),
+        "thread_cores": (options.thread_cores, ""),
+        "thread_nice": (options.thread_nice, 0),
+        "allocator": (options.allocator, Allocator.DEFAULT),
+    }
+    parts = [_plain(options.provider), *sorted({flag.value for flag in options.flags})]
+    parts += [f"{name}={value}" for name, (value, default) in fields.items() if value != default]
+    parts += [] if options.cpu_arena else ["memory_arena=off"]
+    parts += [] if options.memory_pattern else ["memory_pattern=off"]
+    parts += ["device_tensors=on"] if options.device_tensors else []
+    config = options.session_config
+    short = {word: entries for word, entries in SHORT.items() if entries.items() <= config.items()}
+    covered = {key for entries in short.values() for key in entries}
+    entries = list(short)
+    for key, value in config.items():
+        if key not in covered:
+            raw = key if "." in key and not key.startswith(PREFIXES) else f"config.{key}"
+            entries.append(f"{SHORT_KEYS.get(key) or _plain(raw)}={_plain(value, '+%')}")
+    for key, value in options.provider_options.items():
+        raw = f"option.{key}" if "." in key or key in (*FIELDS, *ENTRIES) else key
+        entries.append(f"{_plain(raw)}={_plain(value, '+%')}")
+    return "+".join([*parts, *sorted(entries)])
+
+
+def _plain(text: str, special: str = "+%=") -> str:
+    """Text without what has a meaning in names, in the way of URLs."""
+    return "".join(f"%{ord(char):02X}" if char in special else char for char in text)
