@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,17 +29,21 @@ def server() -> Iterator[PostgresServer]:
         yield found
 
 
+def restart_twice(server: PostgresServer) -> None:
+    for pause in (0.2, 0.5):
+        time.sleep(pause)
+        server.restart(0.3)
+
+
 def test_restart_in_the_middle_costs_nothing(server: PostgresServer, tmp_path: Path) -> None:
     devices = {name: ScriptedDevice(name, seconds=0.02, journal=tmp_path / name) for name in ("a", "b", "c")}
     lanes = lanes_of(devices, 4)
     with open_store(server.url) as store:
         store.start(SCRIPTED)
-        restarts = [threading.Timer(seconds, server.restart, [0.3]) for seconds in (0.2, 1.2)]
-        for one in restarts:
-            one.start()
+        restarts = threading.Thread(target=restart_twice, args=(server,))
+        restarts.start()
         left = measure(plan_of(lanes, 20), devices, store, tmp_path)
-        for one in restarts:
-            one.join()
+        restarts.join()
         assert left == {}
         check_attribution(store)
         assert len(store.runs(SCRIPTED.id)) == len(lanes) * 20
