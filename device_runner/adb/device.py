@@ -13,8 +13,18 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from device_runner import NO_TELEMETRY, perf_test
-from device_runner.adb import phone
-from device_runner.adb.link import Link, LinkError, LinkLost, LinkTimeout, NoServer, RunTimeout, script, server_at
+from device_runner.adb import phone, settings
+from device_runner.adb.link import (
+    Link,
+    LinkError,
+    LinkLost,
+    LinkTimeout,
+    NoServer,
+    RunTimeout,
+    lease_key,
+    script,
+    server_at,
+)
 from device_runner.adb.store import SLOWEST_BYTES_PER_SECOND, DeviceStore, NoSpace, StoreRefused
 from device_runner.build import HOST, build_probe
 from device_runner.device import (
@@ -275,9 +285,7 @@ class AdbDevice(ProbeDevice):
         self._links: list[str] = []
         self._conditions = Conditions()
         self._conditions_at = -CONDITIONS_AGE_SECONDS
-        self._lease = self.opened.enter_context(
-            take_lease(phone.lease_key(link.server, link.serial), self.name, waiting)
-        )
+        self._lease = self.opened.enter_context(take_lease(lease_key(link.server, link.serial), self.name, waiting))
         self.opened.callback(self._give_back)
 
     def facts(self) -> DeviceFacts:
@@ -308,19 +316,19 @@ class AdbDevice(ProbeDevice):
     def arrange(self, *, fixed_performance: bool, screen_on: bool) -> list[str]:
         """Set Android's fixed performance mode and keep the screen on, until it is closed; what it cannot do."""
         refused = []
-        settings = []
+        wanted = []
         try:
             api_level = self._known_facts().api_level
-            if fixed_performance and api_level < phone.FIRST_FIXED_PERFORMANCE_API:
-                refused.append(f"no fixed performance mode: it needs API {phone.FIRST_FIXED_PERFORMANCE_API}")
+            if fixed_performance and api_level < settings.FIRST_FIXED_PERFORMANCE_API:
+                refused.append(f"no fixed performance mode: it needs API {settings.FIRST_FIXED_PERFORMANCE_API}")
             elif fixed_performance:
-                settings.append((phone.FIXED_PERFORMANCE, "no fixed performance mode"))
+                wanted.append((settings.FIXED_PERFORMANCE, "no fixed performance mode"))
             if screen_on:
-                settings.append((phone.SCREEN_ON, "the screen is not kept on"))
-            for text, otherwise in settings:
+                wanted.append((settings.SCREEN_ON, "the screen is not kept on"))
+            for text, otherwise in wanted:
                 self._conditions_at = -CONDITIONS_AGE_SECONDS
                 self._held.append(text)
-                if refusal := phone.hold(self.link, self._root, text):
+                if refusal := settings.hold(self.link, self._root, text):
                     self._held.remove(text)
                     refused.append(f"{otherwise}: {refusal}")
         except LinkError as error:
@@ -345,10 +353,10 @@ class AdbDevice(ProbeDevice):
         """Restore its settings and remove the run folder."""
         if self._held:
             try:
-                phone.restore(self.link, self._root)
+                settings.restore(self.link, self._root)
             except LinkError as error:  # nobody can be told any more: the note on the device stays for the next time
                 text = "%s: settings could not be restored, and will be at the next start: %s"
-                phone.log.warning(text, self.link.serial, error)
+                settings.log.warning(text, self.link.serial, error)
         with contextlib.suppress(LinkError, RunnerError):
             self.link.shell(script('rm -rf "$1"', self._folder), seconds=5.0)
 
@@ -365,7 +373,7 @@ class AdbDevice(ProbeDevice):
                 raise LinkError(f"another device answers: {facts.model} {facts.fingerprint}, not {before.model}")
             self.store.forget()
             for text in self._held:
-                phone.hold(self.link, self._root, text)
+                settings.hold(self.link, self._root, text)
             self._lost = False
             self._facts = facts
         facts = self._known_facts()
@@ -501,7 +509,7 @@ class AdbDevice(ProbeDevice):
 
     def _known_facts(self) -> DeviceFacts:
         if self._facts is None:
-            phone.restore(self.link, self._root)
+            settings.restore(self.link, self._root)
             facts = phone.read_facts(self.link, self.name, self._root)
             if facts.nnapi is None:  # not known yet: a probe on it is asked
                 with contextlib.suppress(RunnerError, OSError):
@@ -512,7 +520,7 @@ class AdbDevice(ProbeDevice):
 
     def _conditions_now(self) -> Conditions:
         if time.monotonic() - self._conditions_at >= CONDITIONS_AGE_SECONDS:
-            fixed = phone.FIXED_PERFORMANCE in self._held if self._held else None
+            fixed = settings.FIXED_PERFORMANCE in self._held if self._held else None
             self._conditions = replace(
                 phone.parse_conditions(phone.ask(self.link, phone.CONDITIONS)), fixed_performance=fixed
             )

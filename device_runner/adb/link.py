@@ -5,6 +5,7 @@ or a file, no standard input, and reasons get lost (docs/facts/adb.md).
 """
 
 import os
+import re
 import shlex
 import struct
 import subprocess
@@ -93,6 +94,19 @@ def server_at(address: str = "") -> Server:
     except UnicodeError as error:
         raise SpecError(f"{host!r} is no name of a host", why=str(error), remedy=remedy) from error
     return host, int(port)
+
+
+OF_ONE_SERVER = re.compile(r"emulator-\d+|(127\.\d+\.\d+\.\d+|localhost|\[?::1\]?):\d+")
+"""Serials that mean something else for a server behind a tunnel."""
+
+
+def lease_key(server: Server, serial: str) -> str:
+    """What tells devices apart: one on the network or on USB is the same by whichever server of this computer."""
+    host, port = server
+    is_local = host in LOOPBACK
+    if is_local and not OF_ONE_SERVER.fullmatch(serial):
+        return serial
+    return f"{'127.0.0.1' if is_local else host}:{port} {serial}"
 
 
 class Link:

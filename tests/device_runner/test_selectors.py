@@ -5,8 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from device_runner.adb.link import Server, server_at
-from device_runner.adb.phone import lease_key
+from device_runner.adb.link import Server, lease_key, server_at
 from device_runner.device import DeviceFacts, is_selector, parse_selector, split_server
 from device_runner.errors import SpecError
 from device_runner.providers import CHIPS, chip_named, chip_of_phone
