@@ -166,6 +166,19 @@ class FitDocument(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 1
 
 
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """No search for cycles: a graph is millions of objects without any, and looking took a fifth of the time."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
+@_uncollected()  # around the call: where it ends, the graphs are gone
 def fit(
     source: SourceModel, settings: tuple[Settings, ...], oldest: tuple[Settings, ...], given: dict[str, int]
 ) -> ModelFit:
@@ -174,7 +187,7 @@ def fit(
     `oldest` are the settings of the oldest systems, for providers that are asked of them as well; `given` are the sizes
     that the user gave.
     """
-    with _uncollected(), scratch_folder(source) as folder:
+    with scratch_folder(source) as folder:
         as_is = folder / "as-is"
         as_is.mkdir()
         views = open_views(source, Optimize.BASIC, as_is, {})
@@ -241,18 +254,6 @@ def fit(
                 *([loss.text] if loss else ()),
             ),
         )
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """No search for cycles: a graph is millions of objects without any, and looking took a fifth of the time."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
 
 
 def _answers(views: Views, settings: tuple[Settings, ...]) -> tuple[ModelAnswer, ...]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from enum import StrEnum
 from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -117,6 +117,13 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     taken_by: str = ""
 
 
+class Needs(NamedTuple):
+    """What a file asks that some release does not have, and what could not be asked (`ReleaseTable._unjudged`)."""
+
+    demands: tuple[Demand, ...]
+    unjudged: tuple[Demand, ...]
+
+
 class _Document(msgspec.Struct, frozen=True):
     format: int
     releases: tuple[ReleaseRow, ...]
@@ -180,10 +187,13 @@ class ReleaseTable:
 
         `claimed` are the first outputs of nodes that the provider takes, which need no kernel of the CPU.
         """
-        demands = self._demands(model)
+        nodes = _typed_nodes(model)
+        demands = self._demands(model, nodes, _distinct(nodes))
         if not claimed or all(demand.kind is not DemandKind.KERNEL for demand in demands):
             return demands
-        left = {demand.what for demand in self._demands(model, set(claimed))}
+        taken = set(claimed)
+        rest = [(node, types) for node, types in nodes if first_output(node) not in taken]
+        left = {demand.what for demand in self._demands(model, rest, _distinct(rest))}
         return tuple(
             msgspec.structs.replace(demand, taken_by=provider)
             if demand.kind is DemandKind.KERNEL and demand.what not in left
@@ -191,22 +201,26 @@ class ReleaseTable:
             for demand in demands
         )
 
-    def _demands(self, model: OrtModel, without: Collection[str] = ()) -> tuple[Demand, ...]:
+    def needs(self, model: OrtModel) -> Needs:
+        """The demands of a file, and what of it cannot be asked."""
+        nodes = _typed_nodes(model)
+        distinct = list(_distinct(nodes))
+        return Needs(self._demands(model, nodes, distinct), self._unjudged(model, nodes, distinct))
+
+    def _demands(self, model: OrtModel, nodes: "TypedNodes", distinct: "Iterable[TypedNode]") -> tuple[Demand, ...]:
         onnx = model.format_version == ONNX_FORMAT
-        graphs = list(_graphs(model.graph))
-        nodes = [(node, types) for types, graph in graphs for node in graph.nodes if first_output(node) not in without]
         used = {node.domain for node, _ in nodes} | (model.opset_import.keys() if onnx else set())
         demands = [*self._of_file(model)] if onnx else []
         for domain in sorted(used):
             demands += self._of_opset(domain, _opset(model, domain))
         demands += self._of_types(model)
-        for node, types in _distinct(nodes):
+        for node, types in distinct:
             demands += self._of_node(node, types, onnx=_opset(model, "") if onnx else 0)
         if onnx:
             demands += self._of_fusions(nodes)
         return tuple({demand.what: demand for demand in reversed(demands)}.values())[::-1]
 
-    def unjudged(self, model: OrtModel) -> tuple[Demand, ...]:
+    def _unjudged(self, model: OrtModel, nodes: "TypedNodes", distinct: "TypedNodes") -> tuple[Demand, ...]:
         """Nodes of an ONNX file whose types are not known and for some of which a release has no kernel.
 
         And functions that are not in their place: `having` has the releases for which that makes no difference.
@@ -215,8 +229,7 @@ class ReleaseTable:
             return ()
         opset = _opset(model, "")
         open_nodes: dict[tuple[str, str, int], Demand] = {}
-        nodes = [(node, types) for types, graph in _graphs(model.graph) for node in graph.nodes]
-        for node, types in _distinct(nodes):
+        for node, types in distinct:
             operator = self.operator(node.domain, node.op_type)
             schema = operator.schema(node.since_version) if operator else None
             if operator and schema and node.op_type not in IN_SESSIONS:
@@ -269,12 +282,12 @@ class ReleaseTable:
         imports: Mapping[str, int],
         operators: Collection[tuple[str, str]],
         release: tuple[int, int],
-        kinds: Collection[str] | None = None,
+        kinds: Callable[[], Collection[str]] | None = None,
     ) -> dict[str, int]:
         """Domains whose opset a release does not take, with the newest that it does, where that changes no operator.
 
         `operators` are domains and names of all nodes: each must have the same version in both opsets. With `kinds`,
-        the types of the model's tensors, versions will do that differ in other types alone.
+        which gives the types of the model's tensors, versions will do that differ in other types alone.
         """
         lower = {}
         for domain, version in imports.items():
@@ -284,7 +297,9 @@ class ReleaseTable:
                 lower[domain] = highest
         return lower
 
-    def _same(self, domain: str, name: str, older: int, newer: int, kinds: Collection[str] | None) -> bool:
+    def _same(
+        self, domain: str, name: str, older: int, newer: int, kinds: Callable[[], Collection[str]] | None
+    ) -> bool:
         operator = self.operator(domain, name)
         if not operator or operator.schema(older) is operator.schema(newer):
             return bool(operator)
@@ -292,7 +307,7 @@ class ReleaseTable:
             return False
         from pipeline.compat.schemas import same_but_types
 
-        return same_but_types(name, older, newer, kinds)
+        return same_but_types(name, older, newer, kinds())
 
     def _of_file(self, model: OrtModel) -> Iterator[Demand]:
         having = sum(1 << at for at, row in enumerate(self.releases) if row.ir >= model.ir_version)
@@ -383,7 +398,7 @@ class ReleaseTable:
             remedy="compute in another type (Cast before and behind)" if of_other_types != having else "",
         )  # fmt: skip
 
-    def _of_fusions(self, nodes: Sequence[tuple[OrtNode, "Types"]]) -> Iterator[Demand]:
+    def _of_fusions(self, nodes: "TypedNodes") -> Iterator[Demand]:
         """Kernels of what a session makes of products in double, whatever it has: transposed and scaled ones."""
         made_by = {output: node.op_type for node, _ in nodes for output in node.outputs}
         having = sum(mask for _, _, types, mask in self._fused.kernels if types == {"T": "double"})
@@ -435,6 +450,8 @@ class ReleaseTable:
 
 Types = Callable[[str], str]
 """The type of a value by its name, as the table writes it; "" where nobody knows."""
+TypedNode = tuple[OrtNode, Types]
+TypedNodes = Sequence[TypedNode]
 
 
 def _values(node: OrtNode, places: tuple[int, ...]) -> list[str]:
@@ -477,7 +494,11 @@ def _opset(model: OrtModel, domain: str) -> int:
     return imports.get(domain, imports.get(DEFAULT_DOMAIN, 1) if not domain else 1)
 
 
-def _distinct(nodes: Iterable[tuple[OrtNode, "Types"]]) -> Iterator[tuple[OrtNode, "Types"]]:
+def _typed_nodes(model: OrtModel) -> TypedNodes:
+    return [(node, types) for types, graph in _graphs(model.graph) for node in graph.nodes]
+
+
+def _distinct(nodes: TypedNodes) -> Iterator[TypedNode]:
     """The first of all nodes that are alike: in operator, attributes and types of values, by which releases differ.
 
     Values of types that nobody knows are told apart by their names: one may stand in several places.

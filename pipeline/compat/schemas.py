@@ -48,9 +48,9 @@ def _form(schema: "onnx.defs.OpSchema") -> tuple[object, ...]:
     return schema.doc, attributes, values, len(schema.inputs), schema.min_input, schema.min_output
 
 
-def kinds_of(proto: "onnx.ModelProto") -> frozenset[str]:
-    """Types of tensors that a model's values have or are computed to."""
-    return frozenset(f"tensor({ORT_NAMES[code]})" for code in _codes(proto) if code in ORT_NAMES)
+def kinds_of(proto: "onnx.ModelProto", inner: Collection[int] = ()) -> frozenset[str]:
+    """Types of tensors that a model's values have or are computed to; `inner` are those that it does not declare."""
+    return frozenset(f"tensor({ORT_NAMES[code]})" for code in {*inner, *_codes(proto)} if code in ORT_NAMES)
 
 
 def _codes(proto: "onnx.ModelProto") -> Iterator[int]:

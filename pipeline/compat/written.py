@@ -1,7 +1,10 @@
 """An ONNX model written so that a release reads it, where that loses nothing."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import cache, partial
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from device_runner.providers import CPU
 from device_runner.spec import RunOptions
@@ -13,6 +16,7 @@ from pipeline.core.errors import Finding
 from pipeline.core.releases import Release
 from pipeline.model.edit import all_nodes, copied, drop_unused_domains, keep_only, plain_domain, subgraphs
 from pipeline.model.onnx_model import model_of
+from pipeline.model.ort_format import TensorType
 from pipeline.model.types import CODES
 
 if TYPE_CHECKING:
@@ -27,27 +31,31 @@ LOWEST_IR = 8
 """What came up to here is of no interest: every release of the table reads it."""
 
 
-def written_for(proto: "onnx.ModelProto", release: tuple[int, int]) -> None:
+def written_for(proto: "onnx.ModelProto", release: tuple[int, int], inner: Collection[int] = ()) -> None:
     """Change a model in place: no imports of domains that no node uses, no default of attributes that the release does
     not know, opsets and the IR version that it takes, unless something in the model came with a newer one.
+
+    `inner` are types of values that the model does not declare.
     """
     table = release_table()
     row = table.row(release)
     drop_unused_domains(proto)
     if row is None:
         return
-    kinds = kinds_of(proto)
+    kinds = cache(partial(kinds_of, proto, inner))  # few models are asked for them
     _write_nodes(list(all_nodes(proto.graph)), proto.opset_import, release, kinds)
     for function in proto.functions:
         _write_nodes(function.node, function.opset_import, release, kinds)
-    proto.ir_version = min(proto.ir_version, max(row.ir, needed_ir(proto)))
+    if proto.ir_version > row.ir:
+        proto.ir_version = min(proto.ir_version, max(row.ir, needed_ir(proto, inner)))
 
 
 def with_opsets_for(proto: "onnx.ModelProto", release: tuple[int, int]) -> "onnx.ModelProto":
     """The model with opsets that a release takes, where no operator of it computes otherwise; itself where none are."""
     plain = {plain_domain(entry.domain): entry.version for entry in proto.opset_import}
     operators = {(plain_domain(node.domain), node.op_type) for node in all_nodes(proto.graph)}
-    lower = {} if proto.functions else release_table().lower_opsets(plain, operators, release, kinds_of(proto))
+    kinds = partial(kinds_of, proto)
+    lower = {} if proto.functions else release_table().lower_opsets(plain, operators, release, kinds)
     if not lower:
         return proto
     changed = copied(proto)
@@ -64,15 +72,15 @@ def refusals(
     The graph is judged as it is: what a level of optimization takes away is asked for. Kernels of the CPU that are
     missing are warnings where another provider is asked first.
     """
-    typed = copied(proto)
-    declared = {value.name for value in (*typed.graph.input, *typed.graph.output)}
-    del typed.graph.value_info[:]
-    for name, value in values.items():
-        if name not in declared and value.dtype in CODES:
-            typed.graph.value_info.add(name=name).type.tensor_type.elem_type = CODES[value.dtype]
-    written_for(typed, release)
-    use = RunOptions(provider=provider)
-    return check_onnx(facts_of(model_of(typed, where), where), Runtime(release=Release(*release)), use)
+    written = copied(proto)
+    del written.graph.value_info[:]
+    written_for(written, release, {CODES[value.dtype] for value in values.values() if value.dtype in CODES})
+    model = model_of(written, where)
+    types = {name: TensorType(code) for name, code in CODES.items()}
+    inner = {name: types[value.dtype] for name, value in values.items() if value.dtype in types}
+    graph = msgspec.structs.replace(model.graph, node_args={**inner, **model.graph.node_args})
+    facts = facts_of(msgspec.structs.replace(model, graph=graph), where)
+    return check_onnx(facts, Runtime(release=Release(*release)), RunOptions(provider=provider))
 
 
 SMALL_BYTES = 2000
@@ -83,7 +91,7 @@ def _write_nodes(
     nodes: "Collection[onnx.NodeProto]",
     imports: "Collection[onnx.OperatorSetIdProto]",
     release: tuple[int, int],
-    kinds: Collection[str],
+    kinds: Callable[[], Collection[str]],
 ) -> None:
     table = release_table()
     opsets = {plain_domain(entry.domain): entry.version for entry in imports}
@@ -108,15 +116,16 @@ def _leave_out(node: "onnx.NodeProto", names: Collection[str]) -> None:
         keep_only(node.attribute, lambda entry: entry.name not in names)
 
 
-def needed_ir(proto: "onnx.ModelProto") -> int:
+def needed_ir(proto: "onnx.ModelProto", inner: Collection[int] = ()) -> int:
     """The lowest IR version that has all that the model uses. What only describes (metadata, devices) counts for none.
 
-    A release ignores fields that came after it; ONNX Runtime ignores those also where it knows them.
+    A release ignores fields that came after it; ONNX Runtime ignores those also where it knows them. `inner` as in
+    `written_for`.
     """
     if any(function.overload for function in proto.functions):
         return OVERLOADS_SINCE
     graphs = list(subgraphs(proto.graph))
-    codes = {tensor.data_type for graph in graphs for tensor in graph.initializer}
+    codes = {*inner, *(tensor.data_type for graph in graphs for tensor in graph.initializer)}
     codes |= {
         value.type.tensor_type.elem_type
         for graph in graphs

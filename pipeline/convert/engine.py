@@ -463,13 +463,14 @@ class _Maker:
         if file.sha256 in self.needs:
             facts, minimal, extended = self.needs[file.sha256]
             read = model_of(whole_of(model.proto) if model.proto.functions else model.proto, str(path))
+            needs = release_table().needs(read)
             facts = msgspec.structs.replace(
                 facts,
                 format_version=ONNX_FORMAT,
                 defects=marks_of(read),
                 small=(),
-                demands=release_table().demands(read),
-                unjudged=release_table().unjudged(read),
+                demands=needs.demands,
+                unjudged=needs.unjudged,
             )
             self.needs[digest] = (facts, minimal, extended)
         notes = tuple(dict.fromkeys((*file.notes, *loads_where(model.proto))))

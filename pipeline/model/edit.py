@@ -208,5 +208,7 @@ def onnx_opset(proto: "onnx.ModelProto") -> int:
 
 def drop_unused_domains(proto: "onnx.ModelProto") -> None:
     """Remove opset imports that no node uses: onnxruntime declares all that it knows when it saves."""
+    if not any(entry.domain for entry in proto.opset_import):
+        return
     used = {node.domain for node in all_nodes(proto.graph)} | {function.domain for function in proto.functions} | {""}
     keep_only(proto.opset_import, lambda entry: entry.domain in used)

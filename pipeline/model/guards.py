@@ -174,7 +174,7 @@ def check_structure(proto: "onnx.ModelProto", where: str, depth: int = MAX_BODY_
                                  remedy="export the model with dense initializers")  # fmt: skip
         # A Range whose constant step is zero never ends, and every run of it fails
         scalars = {t.name: t for t in graph.initializer if not t.dims and t.data_type in RANGE_TYPES}
-        for node in graph.node:
+        for node in graph.node if scalars else ():
             tensor = scalars.get(node.input[2]) if node.op_type == "Range" and len(node.input) == 3 else None
             step = _array(tensor) if tensor is not None else None
             if step is not None and not step.any():
@@ -251,6 +251,8 @@ def _array(tensor: "onnx.TensorProto") -> "np.ndarray[Any, Any] | None":
 
 def _check_functions(proto: "onnx.ModelProto", where: str, depth: int) -> None:
     """ModelError when local functions call one another deeper than MAX_FUNCTION_DEPTH, in a circle, or too often."""
+    if not proto.functions:
+        return
     bodies = {(f.domain, f.name): [(n.domain, n.op_type) for n in f.node] for f in proto.functions}
     waiting = {name: {called for called in body if called in bodies} for name, body in bodies.items()}
     sizes: dict[tuple[str, str], int] = {}

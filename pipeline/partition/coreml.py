@@ -637,8 +637,7 @@ def build_refusal(graph: Graph, groups: Iterable[tuple[Node, ...]], settings: Se
         wrong = {
             name
             for name in read
-            if graph.value(name).dtype not in types
-            and not (name in graph.initializers or graph.constant(name) is not None)
+            if name not in graph.initializers and graph.value(name).dtype not in types and graph.constant(name) is None
         }
         for reader, slot, name in (
             ((node, slot, name) for node in group for slot, name in enumerate(node.inputs)) if wrong else ()

@@ -35,7 +35,7 @@ from pipeline.partition.qnn.claims import of_chip, suspicions
 from pipeline.partition.qnn.kept import answer_entry, compiler_name, keep_answer
 from pipeline.partition.rules import Claim, claim, copied_bytes, copies_estimated, copies_of, unit_edges
 from pipeline.partition.shown import predict_load, rounds
-from pipeline.partition.subject import Views, check_computed, dynamic_names, likely_sizes, open_views, scratch_folder
+from pipeline.partition.subject import Views, check_computed, likely_sizes, open_views, scratch_folder
 from pipeline.partition.units import node_units, plain_units, processor_warnings, unit_of_node
 
 
@@ -181,7 +181,7 @@ def judge_views(views: Views, settings: Settings, *, simulates: bool = False, br
         cuts=cuts,
         operators=operators,
         load=load,
-        dynamic=dynamic_names(loaded.proto) if loaded else (),
+        dynamic=views.dynamic,
         shapes_from=onnxruntime.__version__,
         warnings=(
             *dict.fromkeys(views.warnings),

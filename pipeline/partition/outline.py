@@ -10,7 +10,7 @@ import contextlib
 import re
 from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
@@ -28,6 +28,9 @@ MOST_NUMBERS = 16
 PLACEHOLDER = re.compile("⟦(?:([0-9]+)|node)⟧")
 PLAIN_NAME = re.compile(r"[\w./:-]{1,40}")
 """A name that texts show as it is: they cut long ones short, and may quote others."""
+
+
+Answer = TypeVar("Answer")
 
 
 class Beyond(Exception):
@@ -82,7 +85,7 @@ class _Outline:
         )
         self._unit = msgspec.structs.replace(unit, target=target, inputs=inputs, outputs=outputs)
 
-    def asked(self, question: "Callable[[Graph, Unit], Any]") -> Any:
+    def asked(self, question: "Callable[[Graph, Unit], Answer]") -> "Answer":
         """The answer to a question about a graph and a unit of it; raises Beyond."""
         return question(cast("Graph", self), self._unit)
 
@@ -163,6 +166,18 @@ def left_over(graph: Graph, units: Sequence[Unit], passes: Callable[[Graph, Unit
             passed = False
         if not passed:
             yield from alike
+
+
+def answered(graph: Graph, units: Sequence[Unit], question: Callable[[Graph, Unit], Answer]) -> Mapping[int, Answer]:
+    """The answer to a question about each unit, by the index of its target; it has no names in it."""
+    answers: dict[int, Answer] = {}
+    for alike in _alike(graph, units):
+        try:
+            common = _Outline(graph, alike[0]).asked(question) if len(alike) > 1 else question(graph, alike[0])
+            answers |= dict.fromkeys((unit.target.index for unit in alike), common)
+        except Beyond:
+            answers |= {unit.target.index: question(graph, unit) for unit in alike}
+    return answers
 
 
 def refused(

@@ -108,6 +108,11 @@ class Views:
         return len(graph.nodes) + sum(len(body.nodes) for _, body in bodies(graph))
 
     @cached_property
+    def dynamic(self) -> tuple[str, ...]:
+        """The shortest names of the inputs' dimensions that have no size; none of an ORT format file's."""
+        return dynamic_names(self.loaded.proto) if self.loaded else ()
+
+    @cached_property
     def computed(self) -> list[str]:
         """The values that loading the model computes of constants."""
         return computed_constants(self.loaded.proto.graph) if self.loaded else []

@@ -599,6 +599,8 @@ def unique_dq(graph: Graph) -> Graph:
             for i, node in graph.nodes.items()
         }
         graph = graph.with_nodes(nodes, graph.values)
+    if DEQUANTIZE not in graph.operators:
+        return graph
     nodes, values = dict(graph.nodes), dict(graph.values)
     names, fresh = {node.name for node in nodes.values()}, FreshNames()
     for original in [graph.nodes[index] for index in graph.order if graph.nodes[index].op_type == DEQUANTIZE]:

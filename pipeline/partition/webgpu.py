@@ -21,7 +21,9 @@ import msgspec
 
 from pipeline.partition.answer import LoadForecast, Refusal, Settings, layout_window
 from pipeline.partition.graph import Graph, Node
+from pipeline.partition.outline import answered
 from pipeline.partition.rules import Claim
+from pipeline.partition.units import plain_units
 
 Release = tuple[int, int]
 NEWEST: Release = (1, 30)
@@ -250,7 +252,8 @@ def claim(graph: Graph, settings: Settings, only: Container[int] | None = None) 
     if window is not None:
         refusal = Refusal("opset", window, "convert the model to such an opset, or set preferredLayout=NCHW")
         return Claim(refusals=dict.fromkeys(graph.nodes, refusal))
-    fitting = {index: kernel_of(graph, graph.nodes[index], settings) for index in graph.order}
+    kernels_by_node = answered(graph, plain_units(graph), lambda shown, unit: kernel_of(shown, unit.target, settings))
+    fitting = {index: kernels_by_node[index] for index in graph.order}
     preferred = frozenset[int]() if settings.nhwc else _preferred_on_cpu(graph, fitting, plugin=settings.webgpu.plugin)
     groups, refusals = [], dict[int, Refusal]()
     for index, kernel in fitting.items():

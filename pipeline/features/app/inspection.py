@@ -380,7 +380,5 @@ def _asked(content: Buffer, name: str, opset: int) -> ArtifactFacts:
             model = parse_onnx(view, name, whole=True)
     except ModelError:
         return facts
-    table = release_table()
-    return msgspec.structs.replace(
-        facts, demands=table.demands(model), unjudged=table.unjudged(model), defects=marks_of(model)
-    )
+    needs = release_table().needs(model)
+    return msgspec.structs.replace(facts, demands=needs.demands, unjudged=needs.unjudged, defects=marks_of(model))
