@@ -37,10 +37,19 @@ def half_norms(model: OrtModel, half: Collection[str] = ()) -> Iterator[OrtNode]
     """The first nodes (Pow) of the normalizations on which loading fails; `half` as HALF_ON_ARM64."""
     whole = model.opset_import.get("", model.opset_import.get(DEFAULT_DOMAIN, 1)) >= LAYER_NORMALIZATION
     for graph in model.graph.walk():
-        if CHAIN[0] in graph.operators:
+        if CHAIN[0] in graph.operators and _has_half(graph):
             view = _View(graph, half, whole=whole)
             if view.has_lone_weight():
                 yield from (chain[0] for chain in view.norms if view.is_shared(chain[0].inputs[1]))
+
+
+def _has_half(graph: OrtGraph) -> bool:
+    """Whether any value of a graph is in half precision."""
+    constants = (node.attributes.values() for node in graph.nodes if node.op_type == "Constant")
+    values = (*graph.initializers.values(), *(entry.value for entries in constants for entry in entries))
+    return any(isinstance(value, Tensor) and value.data_type == FLOAT16 for value in values) or any(
+        isinstance(info, TensorType) and info.elem_type == FLOAT16 for info in graph.node_args.values()
+    )
 
 
 class _View:

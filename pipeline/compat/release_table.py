@@ -70,7 +70,7 @@ class Operator(msgspec.Struct, frozen=True):
         return self.schemas.get(str(since))
 
 
-class ReleaseRow(msgspec.Struct, frozen=True):
+class ReleaseRow(msgspec.Struct, frozen=True, dict=True):
     """A release: the wheel that was asked, the newest IR version of ONNX files, the newest opset by domain.
 
     `earlier`: it is no newest patch of a line, but one before it that has other operators, attributes or kernels.
@@ -82,7 +82,7 @@ class ReleaseRow(msgspec.Struct, frozen=True):
     opsets: dict[str, int]
     earlier: bool = False
 
-    @property
+    @cached_property
     def line(self) -> Release:
         """The release line."""
         return Release(*map(int, self.release.split(".")[:2]))
