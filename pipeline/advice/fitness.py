@@ -33,10 +33,10 @@ from pipeline.model.guards import PACKED, four_bit_constants
 from pipeline.model.onnx_model import LeanModel
 from pipeline.model.sources import SourceModel, find_models, source_bytes
 from pipeline.partition.answer import SUFFIXES, ModelAnswer, Optimize, Settings
-from pipeline.partition.graph import refused
 from pipeline.partition.judge import judge_views, reason_of
 from pipeline.partition.qnn.kept import require_compilers
 from pipeline.partition.subject import MOST_NODES, Views, likely_sizes, open_views, scratch_folder, unnamed
+from pipeline.partition.types import refused
 
 ANSWERS = {FixChoice.USE: "yes", FixChoice.MEASURE: "maybe", FixChoice.CPU: "no"}
 """The verdicts in one word, as ONNX Runtime's mobile usability checker gives them."""

@@ -273,7 +273,7 @@ def _identity_at(graph: OrtGraph) -> str:
     reader gave a graph output, and what was dequantized comes from no node or had several readers, an Identity is put
     in (qdq_final_cleanup.cc). Values of the parameters are not compared here: types and shapes are.
     """
-    if "DequantizeLinear" not in graph.operators:
+    if all(node.op_type != "DequantizeLinear" for node in graph.nodes):
         return ""
     computed = {output for node in graph.nodes for output in node.outputs}
     readers: dict[str, list[OrtNode]] = {}  # in themselves or in their bodies
@@ -426,7 +426,7 @@ def _classifiers(find: Callable[[Any, OrtModel], Iterable[OrtNode]]) -> Callable
     """What finds nodes by the module of classifiers, which most models need for nothing."""
 
     def listed(model: OrtModel, _: ReadWeight | None) -> str:
-        if all(CLASSIFIERS.isdisjoint(graph.operators) for graph in model.graph.walk()):
+        if all(node.op_type not in CLASSIFIERS for graph in model.graph.walk() for node in graph.nodes):
             return ""
         from pipeline.compat import two_classes
 

@@ -13,7 +13,8 @@ from pipeline.core.workers import Task, run_tasks
 from pipeline.model.onnx_model import load_model
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Settings, webgpu_settings
-from pipeline.partition.graph import UNKNOWN, Graph, Value, infer, view_of_file
+from pipeline.partition.graph import Graph, view_of_file
+from pipeline.partition.types import UNKNOWN, Value, infer
 from pipeline.partition.webgpu_runs import run_findings
 
 

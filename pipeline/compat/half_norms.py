@@ -37,7 +37,7 @@ def half_norms(model: OrtModel, half: Collection[str] = ()) -> Iterator[OrtNode]
     """The first nodes (Pow) of the normalizations on which loading fails; `half` as HALF_ON_ARM64."""
     whole = model.opset_import.get("", model.opset_import.get(DEFAULT_DOMAIN, 1)) >= LAYER_NORMALIZATION
     for graph in model.graph.walk():
-        if CHAIN[0] in graph.operators and _has_half(graph):
+        if any(node.op_type == CHAIN[0] for node in graph.nodes) and _has_half(graph):
             view = _View(graph, half, whole=whole)
             if view.has_lone_weight():
                 yield from (chain[0] for chain in view.norms if view.is_shared(chain[0].inputs[1]))

@@ -117,7 +117,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     taken_by: str = ""
 
 
-class Needs(NamedTuple):
+class FileDemands(NamedTuple):
     """What a file asks that some release does not have, and what could not be asked (`ReleaseTable._unjudged`)."""
 
     demands: tuple[Demand, ...]
@@ -201,11 +201,11 @@ class ReleaseTable:
             for demand in demands
         )
 
-    def needs(self, model: OrtModel) -> Needs:
+    def file_demands(self, model: OrtModel) -> FileDemands:
         """The demands of a file, and what of it cannot be asked."""
         nodes = _typed_nodes(model)
         distinct = list(_distinct(nodes))
-        return Needs(self._demands(model, nodes, distinct), self._unjudged(model, nodes, distinct))
+        return FileDemands(self._demands(model, nodes, distinct), self._unjudged(model, nodes, distinct))
 
     def _demands(self, model: OrtModel, nodes: "TypedNodes", distinct: "Iterable[TypedNode]") -> tuple[Demand, ...]:
         onnx = model.format_version == ONNX_FORMAT

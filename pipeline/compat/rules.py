@@ -200,14 +200,14 @@ def runtime_on(device: Device, library: str | None, plugins: Collection[str] = (
 def facts_of(model: ort_format.OrtModel, name: str, read: ReadWeight | None = None) -> ArtifactFacts:
     """What of a parsed artifact depends on the release; without `read`, its int8 weights are not looked at."""
     graphs = list(model.graph.walk())
-    imports, needs = model.opset_import, release_table().needs(model)
+    imports, asked = model.opset_import, release_table().file_demands(model)
     return ArtifactFacts(
         name=name,
         format_version=model.format_version,
         opset=imports.get("", imports.get(ort_format.DEFAULT_DOMAIN, 1)),
         replays=any(graph.runtime_optimizations for graph in graphs),
-        demands=needs.demands,
-        unjudged=needs.unjudged,
+        demands=asked.demands,
+        unjudged=asked.unjudged,
         small=tuple(
             f"{name} ({ORT_NAMES.get(tensor.data_type, tensor.data_type)})"
             for graph in graphs

@@ -22,7 +22,7 @@ from pipeline.model.types import CODES
 if TYPE_CHECKING:
     import onnx
 
-    from pipeline.partition.graph import Value
+    from pipeline.partition.types import Value
 
 TYPES_SINCE = {9: range(17, 21), 10: range(21, 23), 11: (23,), 12: (24,), 13: (25, 26), 14: (27, 28)}
 """Types of elements by the IR version that brought them (onnx.proto, enum Version)."""

@@ -56,7 +56,7 @@ from pipeline.model.onnx_model import (
 from pipeline.model.ort_format import OrtModel, OrtNode, parse_ort, read_artifact
 from pipeline.model.ort_writer import FilePlan, with_opsets, without_attributes
 from pipeline.model.types import BFLOAT16, FLOAT16
-from pipeline.partition.graph import with_types
+from pipeline.partition.types import with_types
 from pipeline.passes.base import PassContext
 from pipeline.passes.optimize import for_processors, loads_where
 from pipeline.required_ops.value import replays
@@ -463,14 +463,14 @@ class _Maker:
         if file.sha256 in self.needs:
             facts, minimal, extended = self.needs[file.sha256]
             read = model_of(whole_of(model.proto) if model.proto.functions else model.proto, str(path))
-            needs = release_table().needs(read)
+            asked = release_table().file_demands(read)
             facts = msgspec.structs.replace(
                 facts,
                 format_version=ONNX_FORMAT,
                 defects=marks_of(read),
                 small=(),
-                demands=needs.demands,
-                unjudged=needs.unjudged,
+                demands=asked.demands,
+                unjudged=asked.unjudged,
             )
             self.needs[digest] = (facts, minimal, extended)
         notes = tuple(dict.fromkeys((*file.notes, *loads_where(model.proto))))

@@ -2,8 +2,6 @@
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator
-from enum import Enum
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from google.protobuf.message import Message
@@ -12,7 +10,6 @@ from pipeline.core.errors import ModelError
 
 if TYPE_CHECKING:
     import onnx
-    from google.protobuf.descriptor import FieldDescriptor
 
 M = TypeVar("M", bound=Message)
 ONNX_DOMAINS = ("", "ai.onnx")
@@ -29,38 +26,6 @@ def copied(message: M) -> M:
     copy: M = type(message)()
     copy.CopyFrom(message)
     return copy
-
-
-def texts(message: Message) -> Iterator[str | bytes]:
-    """All strings of a message, but for comments, which nothing reads."""
-    waiting = [message]
-    while waiting:
-        for field, value in waiting.pop().ListFields():
-            held = _held(field)
-            if held is _Held.MESSAGES:
-                waiting += value
-            elif held is _Held.MESSAGE:
-                waiting.append(value)
-            elif held is _Held.TEXTS:
-                yield from value
-            elif held is _Held.TEXT:
-                yield value
-
-
-class _Held(Enum):
-    """What a field of a message holds, as far as texts are asked for."""
-
-    MESSAGES, MESSAGE, TEXTS, TEXT, OTHER = range(5)
-
-
-@lru_cache(maxsize=1024)
-def _held(field: "FieldDescriptor") -> _Held:
-    """As protobuf describes a field: it answers slowly, and a model has few kinds of fields."""
-    if field.type == field.TYPE_MESSAGE:
-        return _Held.MESSAGES if field.is_repeated else _Held.MESSAGE
-    if field.type == field.TYPE_STRING and field.name != "doc_string":
-        return _Held.TEXTS if field.is_repeated else _Held.TEXT
-    return _Held.OTHER
 
 
 def subgraphs(graph: "onnx.GraphProto") -> "Iterator[onnx.GraphProto]":

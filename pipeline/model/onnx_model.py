@@ -18,14 +18,14 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from device_runner.files import open_regular
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.core.files import REMEDIES
-from pipeline.model.edit import all_nodes, constant_names, copied, keep_only, plain_domain, subgraphs, texts
+from pipeline.model.edit import all_nodes, constant_names, copied, keep_only, plain_domain, subgraphs
 from pipeline.model.guards import MAX_WEIGHT_BYTES, tensor_bytes, unsound
 from pipeline.model.ort_format import (
     CONTENT_ELEMENTS,
@@ -43,6 +43,7 @@ from pipeline.model.ort_format import (
 )
 from pipeline.model.signature import declared_axis, open_axes, own_inputs, resolve_dimensions
 from pipeline.model.sources import SourceModel, Spool
+from pipeline.model.texts import strange_text
 
 if TYPE_CHECKING:
     import onnx
@@ -315,32 +316,10 @@ def _parsed(data: bytes) -> "onnx.ModelProto":
         proto.ParseFromString(data)
     except (DecodeError, RecursionError) as error:
         raise ValueError(str(error)) from error
-    try:
-        _model_of_text().FromString(data)
-    except DecodeError:  # a string that is not UTF-8, which `proto` gives as bytes
-        strange = next((text for text in texts(proto) if isinstance(text, bytes)), None)
-        if strange is not None:
-            raise ValueError(f"a name in it is not UTF-8: {strange[:80]!r}") from None
+    strange = strange_text(proto, data)
+    if strange is not None:
+        raise ValueError(f"a name in it is not UTF-8: {strange[:80]!r}")
     return proto
-
-
-@cache
-def _model_of_text() -> "type[onnx.ModelProto]":
-    """The message of a model by rules of protobuf under which a string that is not UTF-8 is an error.
-
-    Parsing a model once more takes a tenth of the time that a look at each of its strings would.
-    """
-    import onnx
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-
-    file = descriptor_pb2.FileDescriptorProto.FromString(onnx.ModelProto.DESCRIPTOR.file.serialized_pb)
-    file.syntax = "proto3"
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    strict: type[onnx.ModelProto] = message_factory.GetMessageClass(
-        pool.FindMessageTypeByName(onnx.ModelProto.DESCRIPTOR.full_name)
-    )
-    return strict
 
 
 def _not_onnx(source: SourceModel, why: str, remedy: str = "") -> ModelError:
@@ -635,7 +614,7 @@ def content_digest(model: LeanModel, digests: Mapping[str, str]) -> str:
 
 ONNX_FORMAT = "onnx"
 """What stands for the ORT format version of a file that is none."""
-TENSOR, INTS = 4, 7
+TENSOR = 4
 
 
 def read_onnx(path: Path, *, whole: bool = False) -> OrtModel:
@@ -770,8 +749,6 @@ def _value(proto: "onnx.AttributeProto", imports: dict[str, int], file: _File) -
         return tuple(_graph(graph, imports, file) for graph in proto.graphs)
     if proto.type == TENSOR:
         return _tensor(proto.t, file)
-    if proto.type == INTS and not proto.ref_attr_name:  # most of all attributes
-        return tuple(proto.ints)
     value: Any = onnx.helper.get_attribute_value(proto)
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")

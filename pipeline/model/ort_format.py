@@ -308,11 +308,6 @@ class OrtGraph(msgspec.Struct, frozen=True, dict=True):
     runtime_optimizations: tuple[RuntimeOptimization, ...]
 
     @cached_property
-    def operators(self) -> frozenset[str]:
-        """The operators of its nodes, whatever their domains; not those of bodies."""
-        return frozenset(node.op_type for node in self.nodes)
-
-    @cached_property
     def bodies(self) -> tuple["OrtGraph", ...]:
         """Those of its nodes, in their order."""
         with_any = [n for n in self.nodes if any(a.type in (GRAPH, GRAPHS) for a in n.attributes.values())]

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Collection
 
 from pipeline.partition.answer import Refusal, Settings
-from pipeline.partition.graph import Shape
 from pipeline.partition.rules import (
     Check,
     attribute,
@@ -18,6 +17,7 @@ from pipeline.partition.rules import (
     show_shape,
     when,
 )
+from pipeline.partition.types import Shape
 from pipeline.partition.units import Case
 
 NN = "NeuralNetwork"

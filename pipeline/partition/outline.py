@@ -16,7 +16,8 @@ import msgspec
 
 from pipeline.core.errors import ModelError
 from pipeline.partition.answer import Refusal, Settings
-from pipeline.partition.graph import Constant, Graph, Node, Value
+from pipeline.partition.graph import Constant, Graph, Node
+from pipeline.partition.types import Value
 from pipeline.partition.units import Case, Unit, UnitValue
 
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ from typing import Any
 
 from pipeline.model.types import BITS
 from pipeline.partition.answer import Refusal, Settings
-from pipeline.partition.graph import Edge, Graph, Node, Shape, Value, given_outside
+from pipeline.partition.graph import Edge, Graph, Node, given_outside
 from pipeline.partition.outline import refused
+from pipeline.partition.types import Shape, Value
 from pipeline.partition.units import Case, Unit, unit_of_node
 
 Check = Callable[[Case], Refusal | None]

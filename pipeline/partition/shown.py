@@ -31,9 +31,10 @@ from pipeline.model.onnx_model import LoadedModel, load_model
 from pipeline.model.sources import SourceModel
 from pipeline.model.types import CODES
 from pipeline.partition.answer import LoadForecast, Settings
-from pipeline.partition.graph import FreshNames, Graph, Node, bodies_in, given_outside, infer, refused, schema
+from pipeline.partition.graph import FreshNames, Graph, Node, given_outside, schema
 from pipeline.partition.outline import left_over
 from pipeline.partition.rules import Claim, claim
+from pipeline.partition.types import bodies_in, infer, refused
 from pipeline.partition.units import plain_units
 
 if TYPE_CHECKING:

@@ -42,8 +42,9 @@ from pipeline.model.signature import names_of, open_axes, own_inputs, resolve_di
 from pipeline.model.sources import SourceModel, Spool, source_bytes
 from pipeline.model.types import CODES
 from pipeline.partition.answer import NO_SIZES, Optimize, Settings
-from pipeline.partition.graph import Graph, bodies, body_types, infer, slim_copy, tensor_reader, view, view_of_file
+from pipeline.partition.graph import Graph, bodies, body_types, tensor_reader, view, view_of_file
 from pipeline.partition.shown import before_partitioning, save_basic, undone_for_provider
+from pipeline.partition.types import infer, slim_copy
 from pipeline.partition.units import unique_dq
 
 if TYPE_CHECKING:

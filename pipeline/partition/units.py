@@ -12,7 +12,8 @@ import msgspec
 from pipeline.core.abis import ARM64, X86_64, as_int32, wrapped_sum
 from pipeline.core.providers import NNAPI, XNNPACK
 from pipeline.partition.answer import Refusal, Settings
-from pipeline.partition.graph import Constant, FreshNames, Graph, Node, Shape, Value, named
+from pipeline.partition.graph import Constant, FreshNames, Graph, Node, named
+from pipeline.partition.types import Shape, Value
 
 DEQUANTIZE, QUANTIZE = "DequantizeLinear", "QuantizeLinear"
 
@@ -599,8 +600,6 @@ def unique_dq(graph: Graph) -> Graph:
             for i, node in graph.nodes.items()
         }
         graph = graph.with_nodes(nodes, graph.values)
-    if DEQUANTIZE not in graph.operators:
-        return graph
     nodes, values = dict(graph.nodes), dict(graph.values)
     names, fresh = {node.name for node in nodes.values()}, FreshNames()
     for original in [graph.nodes[index] for index in graph.order if graph.nodes[index].op_type == DEQUANTIZE]:

@@ -9,7 +9,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 
 from pipeline.core.abis import ARM_ABIS
 from pipeline.partition.answer import LoadForecast, Refusal, Settings, layout_window
-from pipeline.partition.graph import Graph, Node, Shape, bodies
+from pipeline.partition.graph import Graph, Node, bodies
 from pipeline.partition.rules import (
     Check,
     Claim,
@@ -31,6 +31,7 @@ from pipeline.partition.rules import (
     shrinks_evenly,
     when,
 )
+from pipeline.partition.types import Shape
 from pipeline.partition.units import Case, UnitValue, node_units, plain_unit, selection_crash
 
 FLOATS = ("f32", "f16")

@@ -27,7 +27,7 @@ from pipeline.passes.edit import IR_OF_CONSTANTS, changed, make_constant, value_
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto
 
-    from pipeline.partition.graph import Value
+    from pipeline.partition.types import Value
 
 
 class Batch(NamedTuple):

@@ -39,7 +39,8 @@ from pipeline.model.onnx_model import (
 from pipeline.model.signature import Array
 from pipeline.model.types import CODES, SHORT_NAMES
 from pipeline.partition.answer import Settings
-from pipeline.partition.graph import Graph, Value, declared_value, infer
+from pipeline.partition.graph import Graph, declared_value
+from pipeline.partition.types import Value, infer
 from pipeline.passes.base import Model, NotApplicable, PassContext
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from pipeline.model.edit import copied, set_nodes, subgraphs
 from pipeline.model.onnx_model import LeanModel
 from pipeline.model.session import CpuSettings, Role, open_session, run_session
 from pipeline.model.types import FLOAT, FLOAT16
-from pipeline.partition.graph import Value, infer
+from pipeline.partition.types import Value, infer
 from pipeline.passes.base import Effect, Feeds, Model, NotApplicable, Pass, PassContext
 from pipeline.passes.edit import whole
 from pipeline.passes.optimize import name_nodes

@@ -231,7 +231,7 @@ def test_nodes_that_are_alike_are_judged_once(tmp_path: Path, monkeypatch: pytes
     proto = model(f"t0 = Neg (x)  {rows}  y = Relu (t8)", {"x": TensorProto.FLOAT})
     onnx.save(onnx.shape_inference.infer_shapes(proto), tmp_path / "m.onnx")
     read = read_onnx(tmp_path / "m.onnx")
-    assert release_table().needs(read) == ((), ())
+    assert release_table().file_demands(read) == ((), ())
     each = asked.count("Neg")
     assert (asked.count("Relu"), asked.count("Elu")) == (each, 2 * each)
 

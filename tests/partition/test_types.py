@@ -9,8 +9,8 @@ from onnx import helper, numpy_helper
 
 from pipeline.core import ort_session
 from pipeline.core.errors import ModelError
-from pipeline.partition import graph
-from pipeline.partition.graph import infer
+from pipeline.partition import types
+from pipeline.partition.types import infer
 from tests.onnx_samples import make, parsed_nodes, value, weight
 
 X = value("x", [1, 4, 8, 8])
@@ -31,7 +31,7 @@ def test_many_constants_of_one_form_are_one(monkeypatch: pytest.MonkeyPatch) -> 
         given.append(data)
         return ort_session.load_session(data, options)
 
-    monkeypatch.setattr(graph, "load_session", load)
+    monkeypatch.setattr(types, "load_session", load)
     names = [f"w{number}" for number in range(3)]
     nodes = parsed_nodes("a = Conv (x, w0)  b = Conv (a, w1)  y = Conv (b, w2)")
     model = make(nodes, [X], [value("y", None)], filters(*names))
@@ -68,6 +68,13 @@ def test_what_callers_may_replace_stands_for_nothing() -> None:
     optional = value("w0", ["features", 4, 3, 3])
     model = make(nodes, [X, optional], [value("a", None), value("y", None)], filters("w0", "w1"))
     assert (shape_of(model, "a"), shape_of(model, "y")) == ((1, None, 6, 6), (1, 4, 6, 6))
+
+
+def test_two_constants_of_one_name_contradict_each_other() -> None:
+    nodes = parsed_nodes("a = Conv (x, w0)  y = Conv (x, w1)")
+    model = make(nodes, [X], [value("a", None), value("y", None)], [*filters("w0", "w1"), weight("w1", 4, 4, 5, 5)])
+    with pytest.raises(ModelError, match="contradict"):
+        infer(model)
 
 
 @pytest.mark.parametrize(

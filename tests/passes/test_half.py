@@ -133,7 +133,7 @@ def test_several_nodes_that_stay_float_read_a_value_of_half_precision(tmp_path: 
 
 
 def test_nodes_that_stay_float_are_not_rounded(tmp_path: Path) -> None:
-    from pipeline.partition.graph import infer
+    from pipeline.partition.types import infer
 
     model = saved(deep(), tmp_path)
     exact = as_gpus_compute(model.proto, infer(model.proto), ())

@@ -380,5 +380,5 @@ def _asked(content: Buffer, name: str, opset: int) -> ArtifactFacts:
             model = parse_onnx(view, name, whole=True)
     except ModelError:
         return facts
-    needs = release_table().needs(model)
-    return msgspec.structs.replace(facts, demands=needs.demands, unjudged=needs.unjudged, defects=marks_of(model))
+    asked = release_table().file_demands(model)
+    return msgspec.structs.replace(facts, demands=asked.demands, unjudged=asked.unjudged, defects=marks_of(model))

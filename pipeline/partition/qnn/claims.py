@@ -26,11 +26,12 @@ from pipeline.core.releases import installed_release
 from pipeline.model.guards import refuse_context
 from pipeline.model.onnx_model import LoadedModel
 from pipeline.partition.answer import LoadForecast, Refusal, layout_window
-from pipeline.partition.graph import Graph, Node, Value
+from pipeline.partition.graph import Graph, Node
 from pipeline.partition.qnn.kept import entry_of, keep, kept
 from pipeline.partition.rules import Claim, show_shape
 from pipeline.partition.shown import is_inlined
 from pipeline.partition.subject import write_model
+from pipeline.partition.types import Value
 
 if TYPE_CHECKING:
     from onnx import ModelProto
