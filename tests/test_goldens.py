@@ -32,7 +32,7 @@ from device_runner import local
 from device_runner.result import Conditions, RunResult
 from device_runner.spec import RunSpec
 from pipeline.campaign.record import Host
-from pipeline.job import bench
+from pipeline.job import campaigns
 from tests.command import Done, ort_mobile
 from tests.ground_truth import ORACLE
 
@@ -290,7 +290,7 @@ def same_computer(monkeypatch: pytest.MonkeyPatch) -> None:
         (os, "cpu_count", lambda: 4),
         (local, "host_facts", lambda name: msgspec.structs.replace(asked(name), **computer)),
         (local.LocalDevice, "run", scripted(local.LocalDevice.run)),
-        (bench, "host", lambda: Host(system="Linux 6", machine="x86_64", cpu="Processor", cores=4, python="3")),
+        (campaigns, "host", lambda: Host(system="Linux 6", machine="x86_64", cpu="Processor", cores=4, python="3")),
     ):
         monkeypatch.setattr(owner, name, value)
     # As root, adb would start a server even where none may be asked

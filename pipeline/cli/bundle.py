@@ -40,7 +40,8 @@ def report(
         document = {"campaigns": [{"id": campaign_id, "name": name} for campaign_id, name in campaigns.items()]}
         outputs.show_lines(document, map("  ".join, campaigns.items()))
         return
-    from pipeline.report.formats import of_campaign, show_report
+    from pipeline.report.ci_parts import of_campaign
+    from pipeline.report.formats import show_report
 
     assembled = stored(folder, database, campaign)
     write_reports(assembled, folder)
@@ -75,8 +76,8 @@ def rebuild(folder: Path, database: str | None, campaign: str | None, outputs: O
     from pipeline.job.assemble import check_shipping, ship
     from pipeline.job.stored import stored
     from pipeline.ort_build.run import builds_in, default_cache, ranking
+    from pipeline.release.chip_contexts import context_line
     from pipeline.release.manifest import content_digest, read_manifest
-    from pipeline.release.shipped import context_line
     from pipeline.report.formats import proof_parts
     from pipeline.report.wording import Line
 

@@ -494,7 +494,7 @@ def accuracy(
     from pipeline.core.errors import ConfigError, ExitCode
     from pipeline.model.sources import find_models
     from pipeline.partition.qnn.kept import compiler_name
-    from pipeline.report.layout import accuracy_parts, refusal_text
+    from pipeline.report.accuracies import accuracy_parts, refusal_text
 
     if not test_data:
         raise ConfigError(

@@ -48,7 +48,7 @@ def devices(ctx: click.Context, selector: str, outputs: Outputs, profile_to: str
     outputs.write_json({"devices": [*local, *matching]})
     shown = Outputs("-" if profile_to == "-" else outputs.json_to)
     if shown.text and (local or matching):
-        from pipeline.report.formats import device_listing
+        from pipeline.report.device_list import device_listing
         from pipeline.report.show import show
 
         show([device_listing([*local, *matching])])

@@ -261,7 +261,7 @@ def partition(
         show(chip_parts(shown))
     outputs.show_errors(_problems(documents, advice["fix"]))
     if outputs.for_ci:
-        from pipeline.report.formats import of_partition
+        from pipeline.report.ci_parts import of_partition
 
         outputs.write_ci(of_partition(shown))
     if svg and len(shown) != 1:

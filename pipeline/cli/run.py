@@ -423,10 +423,10 @@ def job_document(result: "Assembled") -> dict[str, Any]:
 def show_job(result: "Assembled", outputs: Outputs) -> None:
     """The report and where everything is on stdout, unless there is to be no text; what went wrong on stderr."""
     from pipeline.core.errors import errors
+    from pipeline.release.chip_contexts import context_line
     from pipeline.release.manifest import content_digest
-    from pipeline.release.shipped import context_line
     from pipeline.report.formats import show_report
-    from pipeline.report.layout import failed_lines
+    from pipeline.report.sections import failed_lines
 
     if outputs.text:
         show_report(result.report)
@@ -450,7 +450,7 @@ def show_job(result: "Assembled", outputs: Outputs) -> None:
 
 def finish_job(ctx: click.Context, result: "Assembled", outputs: Outputs, **more: Any) -> NoReturn:
     """Write what a job left as JSON (with `more`) and for a CI, show it, and end the command."""
-    from pipeline.report.formats import of_campaign
+    from pipeline.report.ci_parts import of_campaign
 
     outputs.write_json(job_document(result) | more)
     outputs.write_ci(of_campaign(result.report, result.findings))

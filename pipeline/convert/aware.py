@@ -47,18 +47,14 @@ from pipeline.partition.nnapi_load import crash_in_file
 from pipeline.partition.reference import check_asked, claims_of_named, differing, reference_aware
 from pipeline.partition.rules import Claim, claim
 from pipeline.partition.shown import (
-    CLAIMS,
-    CLAIMS_PROVIDER,
     View,
     add_copies,
     before_partitioning,
-    claims_devices,
-    claims_file,
     inlined_view,
-    node_key,
     undone_for_provider,
     without_functions,
 )
+from pipeline.partition.stand_in import CLAIMS, CLAIMS_PROVIDER, claims_devices, claims_file, node_key
 from pipeline.partition.subject import dynamic_names, name_nodes, remove_model, write_model
 from pipeline.partition.units import node_units, unique_dq, unit_of_node
 from pipeline.passes.base import PassContext

@@ -36,11 +36,14 @@ from pipeline.core.files import ARTIFACTS, BUNDLE, REFERENCES, TYPED_CONFIG_FILE
 from pipeline.core.groups import grouped
 from pipeline.core.progress import NoProgress, Progress, StageLog
 from pipeline.core.variant import Artifact, Level, Variant
-from pipeline.job.prepare import crowded, profiled, provider_settings, sizes_of, unexpected
+from pipeline.job.models import sizes_of
+from pipeline.job.predicted import crowded, unexpected
+from pipeline.job.profiled import profiled
 from pipeline.job.sizes import needless_sizes
 from pipeline.job.stored import list_campaigns, stored, write_reports
+from pipeline.job.targets import provider_settings
 from pipeline.ort_build.run import added_by_operator
-from pipeline.release import shipped
+from pipeline.release import app_fit, chip_contexts, custom_ops, reference_files, shipped
 from pipeline.release.bundle import make_bundle
 from pipeline.release.choose import Choice, Rejected, choose, rejections, suits
 from pipeline.release.manifest import (
@@ -54,7 +57,7 @@ from pipeline.release.manifest import (
     ShippedContext,
     read_manifest,
 )
-from pipeline.report.formats import measured_text
+from pipeline.report.measured import measured_text
 from pipeline.report.model import (
     ArtifactCheck,
     CampaignReport,
@@ -71,7 +74,8 @@ from pipeline.report.model import (
     own_runs,
     worst_checks,
 )
-from pipeline.report.modes import mode_rows, required_operators
+from pipeline.report.modes import mode_rows
+from pipeline.report.operators import required_operators
 from pipeline.report.profiles import profile_views
 from pipeline.required_ops import covers, read_config
 
@@ -360,7 +364,7 @@ def check_against_targets(
     notes: list[Finding] = []
     for target in config.targets:
         library = shipped.shipped_library(target, config, installed)
-        notes += (*library.findings, *shipped.custom_findings(config, target))
+        notes += (*library.findings, *custom_ops.custom_findings(config, target))
         for artifact in artifacts:
             name = f"{artifact.model}/{artifact.variant.name}"
             findings = rules.findings_for(
@@ -411,10 +415,10 @@ def check_shipping(assembled: Assembled, folder: Path) -> tuple[Finding, ...]:
         file = folder / ARTIFACTS / artifact.file
         findings += _at_target(choice.target, artifact, left_out_of(library, file, choice.options.provider))
     findings += needless_sizes(choices, sizes_of(assembled.record.tables))
-    contexts = shipped.chosen_contexts(assembled.record.contexts, assembled.record.checks)
+    contexts = chip_contexts.chosen_contexts(assembled.record.contexts, assembled.record.checks)
     for target in config.targets:
         kind, release = libraries[target.name].runtime.kind, _release_of(target, installed)
-        findings += shipped.context_findings(contexts, target, kind, release)
+        findings += chip_contexts.context_findings(contexts, target, kind, release)
     # A target that gets fewer models than another gets nothing for them: said, so that nobody finds out late.
     chosen = {(choice.target.name, choice.artifact.model): None for choice in choices}
     for target, model in itertools.product(config.targets, dict.fromkeys(model for _, model in chosen)):
@@ -513,7 +517,7 @@ def ship(
     sizes = sizes_of(tables)
     # Inputs and outputs as each model's file declares them, with what the config says of them.
     models = tuple(
-        shipped.signature_of(
+        reference_files.signature_of(
             model,
             folder / ARTIFACTS / artifact.file,
             tables.get(model) or ModelConfig(path=""),
@@ -527,7 +531,7 @@ def ship(
     sources: dict[str, Path | bytes] = {**files, **context_files}
     sources |= {MODELS + name: folder / ARTIFACTS / name for name in weights}
     sources |= {f"operators/{name}": text.encode() for name, text in operators.items()}
-    custom = (row for choice in choices for row in shipped.custom_libraries(assembled.record.config, choice.target))
+    custom = (row for choice in choices for row in custom_ops.custom_libraries(assembled.record.config, choice.target))
     sources |= {f"{CUSTOM_OPS}{row.system}/{row.abi}/{row.path.name}": row.path for row in custom}
     report = assembled.report
     references, tensors = kept_references(assembled, folder / REFERENCES)
@@ -549,7 +553,7 @@ def ship(
         models=models,
         contexts=contexts,
         requires=tuple(
-            shipped.requirements(
+            app_fit.requirements(
                 ships, models, files, operators, shipped.library_licenses(assembled.record.config.targets)
             )
         ),
@@ -589,13 +593,13 @@ def kept_references(assembled: Assembled, folder: Path) -> tuple[tuple[KeptRefer
     """
     kept: list[KeptReference] = []
     files: dict[str, Path] = {}
-    contexts = shipped.chosen_contexts(assembled.record.contexts, assembled.record.checks)
+    contexts = chip_contexts.chosen_contexts(assembled.record.contexts, assembled.record.checks)
     sources = [choice.artifact.source for choice in assembled.choices] + [context.source for context in contexts]
     for model in dict.fromkeys(sources):
         reference = assembled.record.references.get(model)
         if reference:
             references = folder / model
-            reference_kept = shipped.keep_reference(model, reference, references, assembled.record.config.check)
+            reference_kept = reference_files.keep_reference(model, reference, references, assembled.record.config.check)
             kept.append(reference_kept)
             files |= {
                 tensor.path: references / Path(tensor.path).name
@@ -619,7 +623,7 @@ def refuse_unrecorded(bundle: Path, manifest: Manifest) -> None:
     models = [file for file in manifest.content.files if file.path.startswith(MODELS)]
     other = [f"changed or added: {file.path}" for file in models if file.sha256 not in made]
     if not other:
-        kept, _ = kept_references(assembled, bundle / shipped.KEPT_FOLDER)
+        kept, _ = kept_references(assembled, bundle / reference_files.KEPT_FOLDER)
         here, recorded = ({row.model: row for row in rows} for rows in (manifest.references, kept))
         for model in sorted({*here, *recorded}):
             if here.get(model) != recorded.get(model):
@@ -640,11 +644,11 @@ def _contexts(assembled: Assembled, folder: Path) -> tuple[tuple[ShippedContext,
     digests = {model.name: model.sha256 for model in assembled.report.models}
     installed = assembled.report.versions["onnxruntime"]
     targets = {(choice.target.name, choice.artifact.model): choice.target for choice in assembled.choices}
-    for context in shipped.chosen_contexts(assembled.record.contexts, assembled.record.checks):
+    for context in chip_contexts.chosen_contexts(assembled.record.contexts, assembled.record.checks):
         for target in (target for (_, model), target in targets.items() if model == context.model):
-            if shipped.takes_contexts(target):
+            if chip_contexts.takes_contexts(target):
                 release = _release_of(target, installed)
-                ships.append(shipped.shipped_context(context, target, digests[context.model], MODELS, release))
+                ships.append(chip_contexts.shipped_context(context, target, digests[context.model], MODELS, release))
                 for name, sha256 in ((context.file, context.sha256), (context.binary, context.binary_sha256)):
                     files[MODELS + name] = folder / ARTIFACTS / name
                     _check_unchanged(files[MODELS + name], sha256)
@@ -713,7 +717,7 @@ def _evidence(assembled: Assembled) -> dict[str, object]:
         "checks": {f"{key[0]}/{key[1]}": msgspec.to_builtins(record.checks_of(*key)) for key in sorted(chosen)},
         "measured": msgspec.to_builtins([row for row in report.rows if (row.model, row.variant) in chosen]),
         "datasets": [{"model": model, "use": use, "name": Path(path).name} for model, use, path in data if path],
-        "contexts": msgspec.to_builtins(shipped.chosen_contexts(record.contexts, record.checks)),
+        "contexts": msgspec.to_builtins(chip_contexts.chosen_contexts(record.contexts, record.checks)),
     } | ({"accuracy": accuracy} if accuracy else {})
 
 

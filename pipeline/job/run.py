@@ -61,6 +61,7 @@ from pipeline.core.errors import Finding, PipelineError, warning
 from pipeline.core.files import ARTIFACTS, DATABASE, PROFILES, scratch, write_text
 from pipeline.core.progress import Progress, StageLog
 from pipeline.job import forecast
+from pipeline.job.accuracies import with_accuracy
 from pipeline.job.assemble import (
     Assembled,
     EndedCampaign,
@@ -69,33 +70,18 @@ from pipeline.job.assemble import (
     close_job,
     compared_runs,
 )
-from pipeline.job.bench import (
-    host,
-    known_on_network,
-    libraries_by_device,
-    new_campaign,
-    opened,
-    require_devices,
-    resume,
-    stored_config,
-    versions,
-)
+from pipeline.job.bench import libraries_by_device, opened, require_devices
+from pipeline.job.campaigns import host, known_on_network, new_campaign, resume, stored_config, versions
+from pipeline.job.models import find
 from pipeline.job.possible import possible_runs
-from pipeline.job.prepare import (
-    QUICKER,
-    Prepared,
-    find,
-    left_out,
-    oldest_release,
-    predict,
-    prepare,
-    quick,
-    with_accuracy,
-    with_none,
-)
+from pipeline.job.predicted import predict
+from pipeline.job.prepare import Prepared, prepare
+from pipeline.job.quick import QUICKER, left_out, quick, with_none
 from pipeline.job.stored import keep_campaign, kept_campaigns, locked
+from pipeline.job.targets import oldest_release
 from pipeline.model.sources import numbered_lines
-from pipeline.release.shipped import custom_findings, libraries_of, operator_configs, release_for
+from pipeline.release.custom_ops import custom_findings
+from pipeline.release.shipped import libraries_of, operator_configs, release_for
 from pipeline.report.growth import growth_findings
 
 log = logging.getLogger(__name__)

@@ -264,10 +264,10 @@ def _url(folder: Path | None, database: str | None) -> str:
 
 def write_reports(assembled: "Assembled", folder: Path) -> None:
     """results.json, report.md, report.html and trace.json.gz; tune.json where a search was made."""
-    from pipeline.report import formats, html, model
+    from pipeline.report import formats, html, model, trace
 
     report = assembled.report
-    timeline = formats.encode_trace(report.name, report.campaign, assembled.runs, assembled.record.stages)
+    timeline = trace.encode_trace(report.name, report.campaign, assembled.runs, assembled.record.stages)
     files.write_bytes(folder / files.TRACE, timeline)
     files.write_bytes(folder / files.RESULTS, model.encode(report))
     files.write_text(folder / files.REPORT, formats.markdown_page(report))

@@ -13,18 +13,15 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from device_runner.build import build_library
-from device_runner.errors import UnavailableError
 from pipeline.core.errors import ModelError
 from pipeline.core.files import make_folder, share_file
-from pipeline.core.ort_session import first_line, make_session, ort_errors, session_options
+from pipeline.core.ort_session import make_session, ort_errors, session_options
 from pipeline.core.variant import Level
 from pipeline.model.edit import all_nodes, copied, first_output, plain_domain, set_nodes, subgraphs
 from pipeline.model.onnx_model import LoadedModel, load_model
@@ -39,45 +36,6 @@ from pipeline.partition.units import plain_units
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
-
-LIBRARY = "libort_mobile_claims.so"
-VENDOR = "ort-mobile"
-CLAIMS_PROVIDER = "OrtMobileClaims"
-CLAIMS = "ort_mobile.claims"
-"""The session config entry with the path of the list."""
-
-
-@cache
-def claims_devices() -> Mapping[str, Any]:
-    """Its devices by the name of the provider, as sessions take them; built and loaded once in a process.
-
-    WebGPU has one by its own name. UnavailableError where there is no compiler or onnxruntime does not take it,
-    RunnerError when the compiler fails.
-    """
-    from onnxruntime.capi import _pybind_state as ort
-
-    library = build_library(Path(__file__).parent / "plugin", LIBRARY)
-    refusals: tuple[type[Exception], ...] = (AttributeError, *ort_errors())
-    try:
-        ort.register_execution_provider_library(VENDOR, str(library))
-        return {device.ep_name: device for device in ort.get_ep_devices() if device.ep_vendor == VENDOR}
-    except refusals as error:
-        raise UnavailableError(
-            "the installed onnxruntime does not load the provider that stands in for those of phones",
-            where=str(library),
-            why=first_line(error),
-            remedy="install onnxruntime 1.23 or later",
-        ) from error
-
-
-def node_key(node: Node) -> str:
-    """What the provider knows a node by."""
-    return f"{node.op_type} {node.first_output}"
-
-
-def claims_file(keys: Collection[str]) -> bytes:
-    """The list of nodes that it is to claim, as claims.c wants it."""
-    return b"".join(sorted(key.encode() + b"\0" for key in keys))
 
 
 NEVER = frozenset({

@@ -19,6 +19,8 @@ from pipeline.core.files import copy_file, make_folder, sha256_of, storage_error
 from pipeline.core.releases import SWIFT_PACKAGES, SWIFT_REPOSITORY, line_of
 from pipeline.model.signature import TensorInfo
 from pipeline.release.app_code import code_for, selection, selection_text
+from pipeline.release.app_fit import ROLLBACK
+from pipeline.release.chip_contexts import gradle_notations, other_phones
 from pipeline.release.manifest import (
     MANIFEST_FILE,
     MEASURED_FILE,
@@ -40,7 +42,6 @@ from pipeline.release.manifest import (
     verify_bundle,
 )
 from pipeline.release.sbom import SBOM_FILE, bill_of_materials
-from pipeline.release.shipped import ROLLBACK, gradle_notations, other_phones
 
 README_FILE = "README.md"
 

@@ -18,8 +18,8 @@ from device_runner.providers import provider_named
 from pipeline.campaign.statistics.groups import Statistics, ratio_interval
 from pipeline.core.releases import line_of
 from pipeline.model.signature import TensorInfo
+from pipeline.release.chip_contexts import gradle_notations, shipped_files
 from pipeline.release.manifest import AppRule, Content, Shipped
-from pipeline.release.shipped import gradle_notations, shipped_files
 from pipeline.release.signature import Evidence
 
 SBOM_FILE = "evidence/sbom.cdx.json"

@@ -67,7 +67,7 @@ def conversion_parts(report: ConversionJob) -> Iterator[Part]:
             yield Line(f"weights of their own: {', '.join(separate)} ({why})")
     contexts = [context for converted in report.converted for context in converted.contexts]
     if contexts:
-        from pipeline.report.layout import contexts_listing  # which loads what campaigns need
+        from pipeline.report.inventory import contexts_listing
         from pipeline.report.model import SimulatedContext
 
         simulated = [

@@ -29,7 +29,7 @@ from pipeline.partition.placement import (
 )
 from pipeline.partition.placement import curves as graph_curves
 from pipeline.report import wording
-from pipeline.report.layout import decibel, higher_is_better, number
+from pipeline.report.accuracies import decibel, higher_is_better, number
 from pipeline.report.model import CampaignReport, Row
 from pipeline.report.profiles import OperatorChange, ProfileView, taken
 from pipeline.report.wording import visible

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pipeline.core.groups import counted, grouped
 from pipeline.core.variant import Artifact
 from pipeline.passes.precisions import common_name
-from pipeline.report import growth, layout, wording
+from pipeline.report import accuracies, growth, wording
 from pipeline.report.model import CampaignReport, ChoiceRow
 from pipeline.report.wording import Line
 
@@ -114,10 +114,10 @@ def accuracy_of(report: CampaignReport, choice: ChoiceRow) -> str:
     outputs = wording.outputs(checks) if checks else ""
     if entry and entry.result and entry.result.computed:
         result = entry.result
-        value, original = (layout.number(result, number) for number in (result.value, result.reference_value))
+        value, original = (accuracies.number(result, number) for number in (result.value, result.reference_value))
         beside = f", the original {original}" if result.reference_value is not None else ""
-        budget = "no budget" if result.max_drop is None else layout.verdict_text(result)
-        drop = f", drop {layout.drop_text(result)} ({budget})" if result.drop is not None else ""
+        budget = "no budget" if result.max_drop is None else accuracies.verdict_text(result)
+        drop = f", drop {accuracies.drop_text(result)} ({budget})" if result.drop is not None else ""
         return f"{result.metric} {value}{beside}{drop}, on {counted(result.samples, 'sample')}"
     if _precision(report, choice):
         distance = wording.from_float(checks)

@@ -22,11 +22,12 @@ from pipeline.campaign.statistics.compare import Verdict
 from pipeline.core.features import Place
 from pipeline.core.groups import grouped
 from pipeline.partition.answer import ModelAnswer
-from pipeline.report import drawing, layout, profiles, wording
+from pipeline.report import accuracies, drawing, inventory, layout, profiles, proofs, sections, wording
 from pipeline.report.decision import banner, decisions, not_a_phone, overview
 from pipeline.report.drawing import BOX_HEIGHT, draw_answers, graphs
 from pipeline.report.model import CampaignReport, MeasuredRun, Row
-from pipeline.report.modes import BAR, mode_listings, needed_operators, time_tables
+from pipeline.report.modes import mode_listings
+from pipeline.report.operators import BAR, needed_operators, time_tables
 from pipeline.report.wording import Listing, visible
 from pipeline.report.words import words
 
@@ -94,23 +95,23 @@ def render(
             for choice in report.choices
             if choice.classes or choice.device
         },
-        tuned=layout.offered(report),
+        tuned=sections.offered(report),
         tables=drawn,
         raw=latencies(measured),
         modes=mode_listings(report),
         curves=drawing.curves(report),
-        accuracy=layout.accuracies(report),
+        accuracy=accuracies.accuracies(report),
         fronts=drawing.fronts(report),
-        searches=tuple(zip(drawing.loss_bars(report), layout.searches(report), strict=True)),
-        proofs=tuple(listing for listing in map(layout.proof_listing, report.proofs) if listing.rows),
-        sections={section.title: section for section in layout.sections(report)},
+        searches=tuple(zip(drawing.loss_bars(report), accuracies.searches(report), strict=True)),
+        proofs=tuple(listing for listing in map(proofs.proof_listing, report.proofs) if listing.rows),
+        sections={section.title: section for section in sections.sections(report)},
         views=report.profile_views,
         times=time_tables(report.profiles),
         profiles=[profiles.summary(report.profiles), *map(profiles.copies, report.profiles)] if report.profiles else [],
         needed=needed_operators(report),
         graphs=graphs(report),
-        drivers=layout.drivers(measured),
-        inventory=layout.inventory(report),
+        drivers=inventory.drivers(measured),
+        inventory=inventory.inventory(report),
         words_used=words(report),
         legend=wording.legend(report),
     )

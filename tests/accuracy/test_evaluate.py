@@ -19,7 +19,7 @@ from pipeline.core.progress import NoProgress
 from pipeline.dataset import Dataset, Part, Sample
 from pipeline.dataset.files import write_tensor
 from pipeline.model.sources import SourceModel
-from pipeline.report.layout import accuracy_parts, verdict_text
+from pipeline.report.accuracies import accuracy_parts, verdict_text
 from pipeline.report.show import show
 from tests.passes.quantized_models import EXAMPLE, write_arrays
 

@@ -15,7 +15,7 @@ from pipeline.dataset import Dataset
 from pipeline.model.sources import SourceModel
 from pipeline.release.bundle import make_bundle
 from pipeline.release.manifest import KeptReference, Shipped
-from pipeline.release.shipped import keep_reference, signature_of
+from pipeline.release.reference_files import keep_reference, signature_of
 from tests.ort_models import convert
 
 MODEL = "model"

@@ -24,7 +24,7 @@ from pipeline.features.prove import ProofOrder, prove_bundle
 from pipeline.library.kernels import read_arm_code
 from pipeline.partition.answer import Settings
 from pipeline.partition.reference import reference_aware
-from pipeline.report.layout import summary
+from pipeline.report.proofs import summary
 from tests.android_host.bundles import bundle_of
 from tests.android_host.conftest import fetch
 from tests.android_host.runs import distance, failure, outputs, run

@@ -19,7 +19,7 @@ from pipeline.core.progress import NoProgress
 from pipeline.core.variant import Level
 from pipeline.features.prove import ProofOrder, prove_bundle
 from pipeline.library.fetch import get_library
-from pipeline.report.layout import rows, summary
+from pipeline.report.proofs import rows, summary
 from tests.android_host.bundles import bundle_of
 from tests.android_host.conftest import fetch
 from tests.android_host.runs import distance, failure, outputs, run

@@ -16,9 +16,9 @@ from pipeline.core.files import TRACE
 from pipeline.core.progress import StageTime
 from pipeline.core.providers import XNNPACK
 from pipeline.report import html
-from pipeline.report.formats import encode_trace
 from pipeline.report.model import CampaignReport, MeasuredRun
 from pipeline.report.profiles import profile_views
+from pipeline.report.trace import encode_trace
 from tests.browser.conftest import Browser, Open, Opened
 from tests.command import ort_mobile
 from tests.conftest import ROOT

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from device_runner.device import DeviceFacts, DriverType, NnapiDevice, Readiness
-from pipeline.report.formats import device_listing
+from pipeline.report.device_list import device_listing
 from pipeline.report.show import show
 from tests.command import ort_mobile
 

@@ -19,7 +19,7 @@ from pipeline.core.errors import Severity, errors
 from pipeline.core.releases import Release
 from pipeline.core.variant import Style
 from pipeline.job.possible import LAYOUT, possible_runs
-from pipeline.job.prepare import oldest_release
+from pipeline.job.targets import oldest_release
 from pipeline.release.shipped import budget_findings, library_release, planned_runtime, shipped_library
 from tests.library.library_files import library, official_aar, official_jar
 from tests.onnx_samples import linear

@@ -16,7 +16,7 @@ from pipeline.campaign.run_options import options_name
 from pipeline.campaign.tuned import TunedClass
 from pipeline.config import ModelConfig
 from pipeline.release.bundle import make_bundle
-from pipeline.release.shipped import signature_of
+from pipeline.release.reference_files import signature_of
 from tests.command import ort_mobile
 from tests.consumers import swift
 from tests.custom_ops.apple import framework

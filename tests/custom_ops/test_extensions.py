@@ -11,7 +11,7 @@ from PIL import Image
 
 from device_runner.custom_ops import fitting, read_libraries
 from pipeline.config import Config, ModelConfig, Platform, Target
-from pipeline.release.shipped import custom_findings, custom_libraries
+from pipeline.release.custom_ops import custom_findings, custom_libraries
 from tests.android_host.conftest import NEWEST, fetch
 from tests.command import ort_mobile
 from tests.npm_packages import packed

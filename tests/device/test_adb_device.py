@@ -19,6 +19,7 @@ from device_runner.plugins import installed_plugin
 from device_runner.providers import CHIPS
 from device_runner.result import Failure, FailureKind, Mark, Status
 from device_runner.spec import ElementType, Plugin, RunOptions, RunSpec, TensorFile
+from pipeline.partition import stand_in
 from tests.command import ort_mobile
 from tests.custom_ops.samples import library as custom_operator_library
 from tests.custom_ops.samples import model as custom_operator_model
@@ -84,7 +85,7 @@ def test_a_plugin_lies_with_its_files_in_the_run_folder(
     farm: Farm, tools: Tools, phone: Phone, models: Path, tmp_path: Path
 ) -> None:
     """By their names, as the linker and Qualcomm's DSP look for them; an option that names one gets its path there."""
-    library = build_library(Path(claims.__file__).with_name("plugin"), claims.LIBRARY)
+    library = build_library(Path(claims.__file__).with_name("plugin"), stand_in.LIBRARY)
     stub, seen, wrapper = tmp_path / "libStub.so", tmp_path / "seen", tmp_path / "probe"
     stub.write_bytes(library.read_bytes() + b"stub")
     wrapper.write_text(f'#!/bin/sh\n(echo "$ADSP_LIBRARY_PATH"; echo "$LD_LIBRARY_PATH"; cat "$1") > {seen}\n'
@@ -92,7 +93,7 @@ def test_a_plugin_lies_with_its_files_in_the_run_folder(
     plugin = Plugin(library=str(library), files=(str(stub),))
     options = RunOptions(
         provider="OrtMobileClaims", provider_options={"backend_path": str(stub)},
-        session_config={claims.CLAIMS: "/dev/null"},
+        session_config={stand_in.CLAIMS: "/dev/null"},
     )  # fmt: skip
     link = Link(server_at(f"127.0.0.1:{farm.port}"), phone.serial)
     with AdbDevice(link, root=phone.root, tools=(wrapper, tools[1])) as device:

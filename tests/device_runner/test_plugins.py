@@ -23,6 +23,7 @@ from device_runner.probe.protocol import encode_request
 from device_runner.providers import PROVIDERS
 from device_runner.result import EpShare, Failure, FailureKind, Mark, RunResult, Status
 from device_runner.spec import ElementType, HardwareType, Plugin, RunOptions, RunSpec, TensorFile, decode_spec, encode
+from pipeline.partition import stand_in
 from tests.android_host.conftest import NEWEST, fetch
 from tests.ort_models import convert
 
@@ -40,14 +41,14 @@ needs_recording = pytest.mark.skipif(
 
 @pytest.fixture(scope="session")
 def plugin() -> Plugin:
-    return Plugin(library=str(build_library(Path(claims.__file__).with_name("plugin"), claims.LIBRARY)))
+    return Plugin(library=str(build_library(Path(claims.__file__).with_name("plugin"), stand_in.LIBRARY)))
 
 
 def asked(tmp_path: Path, *nodes: str) -> RunOptions:
     """Options with which the claims provider claims these nodes."""
     listed = tmp_path / "claims"
-    listed.write_bytes(claims.claims_file(nodes))
-    return RunOptions(provider=CLAIMS, session_config={claims.CLAIMS: str(listed)})
+    listed.write_bytes(stand_in.claims_file(nodes))
+    return RunOptions(provider=CLAIMS, session_config={stand_in.CLAIMS: str(listed)})
 
 
 def failure(result: RunResult) -> Failure:
@@ -64,7 +65,7 @@ def test_a_plugin_that_takes_no_node_fails_the_run(run: Run, plugin: Plugin, tmp
     assert "soc_model" in found.remedy
     assert result.ep_shares == (EpShare(provider="CPUExecutionProvider", nodes=2, subgraphs=2),)
     offered = {(row.provider, row.vendor, row.type) for row in result.ep_devices}
-    assert (CLAIMS, claims.VENDOR, HardwareType.CPU) in offered
+    assert (CLAIMS, stand_in.VENDOR, HardwareType.CPU) in offered
 
 
 @needs_recording

@@ -26,6 +26,7 @@ from device_runner.local import wheel_library
 from device_runner.probe.elf import Elf, NotElf, Segment, parse_elf, read_elf, read_header
 from device_runner.probe.protocol import ProbeAnswer, decode_answer, encode_inspection, encode_request
 from device_runner.spec import Concurrency, Plugin, RunOptions, RunSpec, Stream
+from pipeline.partition import stand_in
 from tests.android_host.conftest import NEWEST, fetch
 
 needs_zig = pytest.mark.skipif(not importlib.util.find_spec("ziglang"), reason="the package ziglang is not installed")
@@ -65,13 +66,13 @@ def bound(request: bytes) -> bytes:
 def requests(models: Path, folder: Path) -> dict[str, bytes]:
     """One request for each way through the probe."""
 
-    library = build_library(Path(claims.__file__).with_name("plugin"), claims.LIBRARY)
+    library = build_library(Path(claims.__file__).with_name("plugin"), stand_in.LIBRARY)
     plugin = Plugin(library=str(library), name="claims")
     callers = Concurrency(callers=3, seconds=0.1)
     shared = Concurrency(callers=2, own_sessions=True, shared_arena=True, global_threads=True, seconds=0.1)
     beside = msgspec.structs.replace(shared, beside=(str(models / "sum.onnx"),))
     placed = RunOptions(intra_op_threads=3, thread_cores="1-2", thread_nice=3)
-    nothing = RunOptions(provider="OrtMobileClaims", session_config={claims.CLAIMS: "/dev/null"})
+    nothing = RunOptions(provider="OrtMobileClaims", session_config={stand_in.CLAIMS: "/dev/null"})
 
     def of(model: str, **values: object) -> bytes:
         quick = {"min_runs": 3, "min_seconds": 0.0, "library": str(wheel_library()), **values}

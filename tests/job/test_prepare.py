@@ -14,7 +14,8 @@ from pipeline.campaign.record import Prediction
 from pipeline.config import Config, MeasureConfig, MeasureMode, ModelConfig, VariantsConfig
 from pipeline.core.errors import ExitCode
 from pipeline.core.variant import Level, Style
-from pipeline.job.prepare import finding, left_out, measured_partitions, quick, settings_of
+from pipeline.job.predicted import finding, measured_partitions, settings_of
+from pipeline.job.quick import left_out, quick
 from tests.command import ort_mobile
 from tests.onnx_samples import linear, save
 from tests.values import present

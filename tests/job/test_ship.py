@@ -20,9 +20,10 @@ from pipeline.core.files import CONFIG_FILE
 from pipeline.core.releases import Release
 from pipeline.core.variant import Artifact, Level, Style, Variant
 from pipeline.job.assemble import bundled_name, left_out_of
-from pipeline.release import shipped
+from pipeline.release import reference_files
 from pipeline.release.choose import Choice
-from pipeline.release.shipped import ShippedLibrary, keep_reference, libraries_of, operator_configs, runs_of
+from pipeline.release.reference_files import keep_reference
+from pipeline.release.shipped import ShippedLibrary, libraries_of, operator_configs, runs_of
 from pipeline.required_ops import parse
 from tests.ort_models import conv_relu, convert
 
@@ -98,7 +99,7 @@ def test_large_tensors_are_not_kept_and_lost_or_changed_ones_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = reference(tmp_path, 3)
-    monkeypatch.setattr(shipped, "MOST_KEPT_BYTES", 11)
+    monkeypatch.setattr(reference_files, "MOST_KEPT_BYTES", 11)
     assert keep_reference("m", made, tmp_path, CheckConfig()).inputs == ()
     monkeypatch.undo()
     summed = msgspec.structs.replace(made.outputs[0], crc32=zlib.crc32(bytes(12)))

@@ -16,7 +16,7 @@ from pipeline.core.errors import ConfigError
 from pipeline.core.files import DATABASE, KEPT
 from pipeline.core.progress import NoProgress
 from pipeline.features.pairs.comparison import read_side
-from pipeline.job.bench import resume, stored_config, strangers
+from pipeline.job.campaigns import resume, stored_config, strangers
 from pipeline.job.stored import keep_campaign, kept_campaigns, list_campaigns, stored
 from tests.campaign.store.samples import ARTIFACT, CAMPAIGN
 from tests.command import ort_mobile

@@ -19,7 +19,7 @@ from pipeline.core.ort_session import load_session, ort_errors, session_options
 from pipeline.core.variant import Level
 from pipeline.model.ort_format import read_ort
 from pipeline.partition import shown
-from pipeline.partition.shown import CLAIMS, CLAIMS_PROVIDER, LIBRARY, claims_devices, claims_file
+from pipeline.partition.stand_in import CLAIMS, CLAIMS_PROVIDER, LIBRARY, claims_devices, claims_file
 from tests.debian_packages import unpacked
 from tests.onnx_samples import make, value, weight
 

@@ -8,7 +8,13 @@ from pipeline.compat.contexts import NpuContext
 from pipeline.config import BuildKind, Platform, Target
 from pipeline.core.errors import Severity
 from pipeline.core.variant import Level, Variant
-from pipeline.release.shipped import chosen_contexts, context_findings, gradle_notations, other_phones, shipped_context
+from pipeline.release.chip_contexts import (
+    chosen_contexts,
+    context_findings,
+    gradle_notations,
+    other_phones,
+    shipped_context,
+)
 
 PHONE = Target(name="phone", platform=Platform.ANDROID, abis=("arm64-v8a",))
 

@@ -12,8 +12,8 @@ from pipeline.convert.many import config_texts
 from pipeline.core.errors import CheckFailed
 from pipeline.core.files import TYPED_CONFIG_FILE
 from pipeline.model.signature import TensorInfo
+from pipeline.release.app_fit import App, refuse_misfit, requirements, signature_digest
 from pipeline.release.manifest import AppRule, Fallback, ModelSignature, verify_bundle
-from pipeline.release.shipped import App, refuse_misfit, requirements, signature_digest
 from tests.command import ort_mobile
 from tests.features.updates.test_delta import bundle
 from tests.onnx_samples import conv_bn

@@ -24,9 +24,9 @@ from pipeline.report.ci import (
     junit,
     sarif,
 )
-from pipeline.report.formats import of_campaign, of_partition
-from pipeline.report.layout import sections
+from pipeline.report.ci_parts import of_campaign, of_partition
 from pipeline.report.model import CampaignReport
+from pipeline.report.sections import sections
 from pipeline.report.wording import Listing, ListingNote, Section
 from tests.npm_packages import packed
 from tests.report.test_proof import PROOF

@@ -17,7 +17,7 @@ from pipeline.report import drawing, formats, html
 from pipeline.report.drawing import MOST_BOXES, draw_graph, drawings
 from pipeline.report.html import read_template, render
 from pipeline.report.model import CampaignReport, RequiredOperator
-from pipeline.report.modes import BAR, needed_operators, time_tables
+from pipeline.report.operators import BAR, needed_operators, time_tables
 from tests.command import ort_mobile
 from tests.partition_samples import chain
 from tests.report.test_html import Page

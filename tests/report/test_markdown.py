@@ -14,7 +14,7 @@ from pipeline.config import Platform, Target
 from pipeline.core.variant import AwareBy, Way
 from pipeline.release.choose import Choice
 from pipeline.report import formats, wording
-from pipeline.report.formats import measured_text
+from pipeline.report.measured import measured_text
 from pipeline.report.model import CampaignReport
 from pipeline.report.wording import visible
 from tests.report_samples import make_report

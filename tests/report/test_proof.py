@@ -10,7 +10,7 @@ from pipeline.campaign.record import Host
 from pipeline.check.compare import OutputCheck
 from pipeline.check.library_proof import FindingKind, LibraryProof, ProofFinding, ProofRow, ProvenLibrary
 from pipeline.core.errors import Severity
-from pipeline.report import formats, html, layout
+from pipeline.report import formats, html, proofs
 from pipeline.report.model import CampaignReport
 from pipeline.report.show import show
 
@@ -87,8 +87,8 @@ UNKNOWN = ProofFinding(
 def test_what_nobody_could_judge_does_not_pass() -> None:
     rows = (row(27, provider="cpu"), row(31, UNKNOWN), row(33, UNKNOWN, FLAG))
     undecided = LibraryProof(bundle="0" * 64, library=ProvenLibrary(file="app.aar"), rows=rows)
-    assert "1 of 3 runs pass, 2 could not be judged (" in layout.summary(undecided)
-    results = [cells[5] for cells in layout.rows(undecided)]
+    assert "1 of 3 runs pass, 2 could not be judged (" in proofs.summary(undecided)
+    results = [cells[5] for cells in proofs.rows(undecided)]
     assert results == ["passes", "not judged: not compared", "not judged: not compared, flag without effect"]
     assert not undecided.failed
 
@@ -96,8 +96,8 @@ def test_what_nobody_could_judge_does_not_pass() -> None:
 def test_what_fails_on_a_first_look_does_not_pass_either() -> None:
     refused = msgspec.structs.replace(KERNEL, severity=Severity.WARNING)
     proof = LibraryProof(bundle="0" * 64, library=ProvenLibrary(file="app.aar"), rows=(row(27, refused),))
-    assert "0 of 1 runs pass (" in layout.summary(proof)
-    assert [cells[5] for cells in layout.rows(proof)] == ["warns: missing kernel"]
+    assert "0 of 1 runs pass (" in proofs.summary(proof)
+    assert [cells[5] for cells in proofs.rows(proof)] == ["warns: missing kernel"]
 
 
 def test_a_run_that_another_place_judged_is_decided() -> None:

@@ -11,8 +11,9 @@ from pipeline.campaign.statistics.compare import Verdict
 from pipeline.campaign.statistics.groups import Doubt
 from pipeline.check.compare import OutputCheck
 from pipeline.report import wording
+from pipeline.report.accuracies import accuracies
 from pipeline.report.decision import decisions
-from pipeline.report.layout import accuracies, results
+from pipeline.report.layout import results
 from pipeline.report.model import NEVER_RUN, MeasuredRun, Row, ends_of, make_rows, worst_checks
 from tests.report_samples import BAD, GOOD, REFUSED, lane, make_report, measured, record, runs
 

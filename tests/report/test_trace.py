@@ -20,7 +20,7 @@ from device_runner.result import (
 )
 from pipeline.campaign.record import RunRecord
 from pipeline.core.progress import NoProgress, StageLog, StageTime
-from pipeline.report.formats import encode_trace
+from pipeline.report.trace import encode_trace
 from tests.campaign.store.samples import run_record
 
 KEYS = {

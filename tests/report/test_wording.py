@@ -15,8 +15,9 @@ from pipeline.campaign.record import FailureRow, Host
 from pipeline.check.compare import OutputCheck
 from pipeline.core.errors import PipelineError
 from pipeline.report import model, wording
-from pipeline.report.layout import NOT_MEASURED, REPORT_HEAD, accuracies, accuracy_parts, report_cells, sections
+from pipeline.report.accuracies import REPORT_HEAD, accuracies, accuracy_parts, report_cells
 from pipeline.report.model import ArtifactCheck, CampaignReport
+from pipeline.report.sections import NOT_MEASURED, sections
 from pipeline.report.wording import Listing, visible
 from tests.report_samples import make_report
 

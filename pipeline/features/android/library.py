@@ -59,8 +59,9 @@ from pipeline.features.packages.release import AppPackage
 from pipeline.library.java_class import NotJava, read_jar
 from pipeline.library.jni import PACKAGE, misfit, read_jni
 from pipeline.release.app_code import rows_of, target_in, target_of
+from pipeline.release.chip_contexts import gradle_notations
 from pipeline.release.manifest import CUSTOM_OPS, Manifest, Shipped, ShippedContext
-from pipeline.release.shipped import gradle_notations, release_for
+from pipeline.release.shipped import release_for
 from pipeline.release.source_code import render_source
 
 STORE_BYTES = 200_000_000

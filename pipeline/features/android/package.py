@@ -36,8 +36,9 @@ from pipeline.release.app_code import (
     tensor_text,
 )
 from pipeline.release.bundle import basis_text
+from pipeline.release.chip_contexts import CHIP_API_LEVEL, SOC_MANUFACTURER, gradle_notations
 from pipeline.release.manifest import Content, Manifest, SelectionRow
-from pipeline.release.shipped import CHIP_API_LEVEL, SOC_MANUFACTURER, gradle_notations, sized_inputs, sizes_of
+from pipeline.release.sizes import sized_inputs, sizes_of
 from pipeline.release.source_code import Code, identifier, java_text, joined, render_source
 
 _render = partial(render_source, "pipeline.features.android")

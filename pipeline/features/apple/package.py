@@ -41,8 +41,10 @@ from pipeline.release.app_code import (
     tensor_text,
 )
 from pipeline.release.bundle import basis_text
+from pipeline.release.custom_ops import ALL_ABIS
 from pipeline.release.manifest import CUSTOM_OPS, Content, Manifest, SelectionRow, Shipped
-from pipeline.release.shipped import ALL_ABIS, release_for, sized_inputs, sizes_of
+from pipeline.release.shipped import release_for
+from pipeline.release.sizes import sized_inputs, sizes_of
 from pipeline.release.source_code import Code, identifier, joined, render_source, swift_text
 
 BINARY = "onnxruntime"

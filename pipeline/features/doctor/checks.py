@@ -22,7 +22,7 @@ from pipeline.campaign.statistics.compare import Comparison, Verdict
 from pipeline.check.compare import OutputPrecision
 from pipeline.core.providers import PROVIDER_RULES, XNNPACK
 from pipeline.core.releases import Release, line_of
-from pipeline.job.prepare import crowded_text
+from pipeline.job.predicted import crowded_text
 from pipeline.model.signature import names_of, open_axes, own_inputs
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import ModelAnswer, Optimize, Settings

@@ -75,7 +75,7 @@ def doctor(
     from pipeline.config import MeasureConfig, read_config
     from pipeline.features.doctor.diagnose import diagnose, orders_of_config
     from pipeline.features.doctor.diagnosis import parts
-    from pipeline.job.bench import PerfOrder
+    from pipeline.job.file_runs import PerfOrder
 
     data = dataset_from(test_data, input_values)
     if model.suffix.lower() == ".toml":

@@ -37,17 +37,11 @@ from pipeline.dataset.dataset import dataset_of
 from pipeline.dataset.guess import no_size, no_text
 from pipeline.features.doctor import diagnosis
 from pipeline.features.doctor.checks import CHECKS, ExaminedModel, MeasuredRemedy, Remedy, examine, together
-from pipeline.job.bench import (
-    PerfOrder,
-    host,
-    inputs_of_files,
-    new_campaign,
-    open_bench,
-    opened_alone,
-    planned_files,
-    preflight,
-)
-from pipeline.job.prepare import find, settings_of
+from pipeline.job.bench import open_bench, opened_alone
+from pipeline.job.campaigns import host, new_campaign
+from pipeline.job.file_runs import PerfOrder, inputs_of_files, planned_files, preflight
+from pipeline.job.models import find
+from pipeline.job.predicted import settings_of
 from pipeline.job.template import data_beside, guess_for
 from pipeline.model.sources import SourceModel, require_model_file
 from pipeline.passes.registry import parse_step

@@ -35,10 +35,12 @@ from pipeline.core.progress import NoProgress, Progress, StageLog
 from pipeline.core.variant import Artifact
 from pipeline.features.lab import checks, content, queue
 from pipeline.job.assemble import Assembled, close_job
-from pipeline.job.bench import libraries_by_device, versions
-from pipeline.job.prepare import oldest_release, predict
+from pipeline.job.bench import libraries_by_device
+from pipeline.job.campaigns import versions
+from pipeline.job.predicted import predict
 from pipeline.job.run import JobOptions, campaign_plan, prepared_job
 from pipeline.job.stored import keep_campaign, locked
+from pipeline.job.targets import oldest_release
 
 log = logging.getLogger(__name__)
 

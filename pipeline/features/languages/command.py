@@ -31,8 +31,9 @@ def snippet(
     from pipeline.features.languages.snippet import LANGUAGES, lost, openings, other_release
     from pipeline.features.languages.snippet import snippet as code_for
     from pipeline.release.app_code import target_of
-    from pipeline.release.shipped import shipped_files, sizes_of
+    from pipeline.release.chip_contexts import shipped_files
     from pipeline.release.signature import verified_bundle
+    from pipeline.release.sizes import sizes_of
 
     manifest = verified_bundle(bundle, key)
     target_name = target_of(bundle, manifest, LANGUAGES[language].platforms, f"{language} apps", target)

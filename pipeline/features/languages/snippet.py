@@ -30,8 +30,9 @@ from pipeline.release.app_code import (
     rows_of,
     session_calls,
 )
+from pipeline.release.chip_contexts import gradle_notations
 from pipeline.release.manifest import Content, ModelSignature, SelectionRow, ShippedContext
-from pipeline.release.shipped import gradle_notations, sized_inputs
+from pipeline.release.sizes import sized_inputs
 from pipeline.release.source_code import (
     Code,
     codes,

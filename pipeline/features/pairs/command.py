@@ -20,7 +20,7 @@ from pipeline.cli.outputs import Outputs, ci_options, json_option, markdown_opti
 from pipeline.cli.run import options_of, run_settings
 
 if TYPE_CHECKING:
-    from pipeline.job.bench import PerfOrder
+    from pipeline.job.file_runs import PerfOrder
 
 
 def library_names(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
@@ -66,7 +66,7 @@ def _perf_order(paths: Sequence[Path], answers: dict[str, Any]) -> "PerfOrder":
     """How pairs are measured, and the model files among some paths."""
     from pipeline.config import MeasureConfig
     from pipeline.features.pairs.gating import model_files
-    from pipeline.job.bench import PerfOrder
+    from pipeline.job.file_runs import PerfOrder
 
     settings = MeasureConfig(rounds=answers["rounds"], min_runs=answers["min_runs"], min_seconds=answers["min_seconds"])
     return PerfOrder(

@@ -40,16 +40,8 @@ from pipeline.features.pairs.report import (
     PositionStanding,
     unconfirmed,
 )
-from pipeline.job.bench import (
-    PerfOrder,
-    guess_warnings,
-    guessed_sizes,
-    inputs_of_files,
-    libraries_by_device,
-    open_bench,
-    opened,
-    require_library,
-)
+from pipeline.job.bench import libraries_by_device, open_bench, opened, require_library
+from pipeline.job.file_runs import PerfOrder, guess_warnings, guessed_sizes, inputs_of_files
 from pipeline.job.stored import has_campaigns, stored
 from pipeline.release.manifest import MANIFEST_FILE, bundled_libraries, verify_bundle
 from pipeline.report import wording

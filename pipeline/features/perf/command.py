@@ -114,11 +114,11 @@ def perf(
     from pipeline.config import MeasureConfig
     from pipeline.core.errors import ExitCode
     from pipeline.features.perf import job
-    from pipeline.job.bench import PerfOrder
-    from pipeline.job.prepare import shorter
+    from pipeline.job.file_runs import PerfOrder
+    from pipeline.job.quick import shorter
     from pipeline.report.formats import show_report
-    from pipeline.report.layout import failed_lines
     from pipeline.report.profiles import profile_parts
+    from pipeline.report.sections import failed_lines
     from pipeline.report.show import show
     from pipeline.report.wording import sections_of
 

@@ -46,21 +46,19 @@ from pipeline.core.workers import Task, run_tasks
 from pipeline.dataset import Dataset
 from pipeline.dataset.files import write_tensor
 from pipeline.dataset.guess import inputs_of_file, make_feeds
-from pipeline.job.bench import (
+from pipeline.job.bench import open_bench, opened_alone
+from pipeline.job.campaigns import host, new_campaign, versions
+from pipeline.job.file_runs import (
     PerfOrder,
     guess_warnings,
     guessed_sizes,
-    host,
     inputs_of_files,
-    new_campaign,
-    open_bench,
-    opened_alone,
     planned_files,
     preflight,
-    versions,
     warnings,
 )
-from pipeline.job.prepare import crowded, profile_run
+from pipeline.job.predicted import crowded
+from pipeline.job.profiled import profile_run
 from pipeline.model.ort_format import read_artifact
 from pipeline.model.session import open_session
 from pipeline.model.signature import check_states

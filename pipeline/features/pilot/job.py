@@ -23,8 +23,10 @@ from pipeline.config import Config, MeasureMode
 from pipeline.core.groups import grouped
 from pipeline.core.progress import Progress
 from pipeline.job.assemble import check_against_targets
-from pipeline.job.bench import libraries_by_device, new_campaign, open_bench, opened, require_library
-from pipeline.job.prepare import find, prepare
+from pipeline.job.bench import libraries_by_device, open_bench, opened, require_library
+from pipeline.job.campaigns import new_campaign
+from pipeline.job.models import find
+from pipeline.job.prepare import prepare
 from pipeline.job.run import CampaignJob, JobOptions
 from pipeline.report import wording
 from pipeline.report.wording import Listing, ListingNote, Section, sections_of

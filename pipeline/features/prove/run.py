@@ -56,8 +56,8 @@ from pipeline.core.variant import in_precision
 from pipeline.features.prove import plan
 from pipeline.library.kernels import read_arm_code
 from pipeline.model.ort_format import read_artifact
+from pipeline.release.chip_contexts import CHIP_API_LEVEL
 from pipeline.release.manifest import Manifest, Shipped, ShippedContext, verify_bundle
-from pipeline.release.shipped import CHIP_API_LEVEL
 
 
 def contexts_to_run(

@@ -76,8 +76,10 @@ from pipeline.features.tune.space import (
 )
 from pipeline.job.assemble import EndedCampaign
 from pipeline.job.bench import libraries_by_device
-from pipeline.job.prepare import Prepared, oldest_release, predict
+from pipeline.job.predicted import predict
+from pipeline.job.prepare import Prepared
 from pipeline.job.run import CampaignJob
+from pipeline.job.targets import oldest_release
 from pipeline.report import wording
 
 log = logging.getLogger(__name__)

@@ -59,7 +59,7 @@ def apply(
     """
     from pipeline.core.releases import read_release
     from pipeline.features.updates.delta import Allowed, apply_delta
-    from pipeline.release.shipped import App
+    from pipeline.release.app_fit import App
 
     if runtime is not None:
         read_release(runtime, "--runtime")

@@ -48,6 +48,7 @@ from pipeline.core.files import (
     write_zip,
 )
 from pipeline.model.ort_format import parse_ort
+from pipeline.release.app_fit import App, refuse_misfit
 from pipeline.release.bundle import refuse_inside
 from pipeline.release.manifest import (
     MANIFEST_FILE,
@@ -64,7 +65,6 @@ from pipeline.release.manifest import (
     verify_bundle,
 )
 from pipeline.release.opened import refuse_unopened
-from pipeline.release.shipped import App, refuse_misfit
 from pipeline.release.signature import verify_signed
 
 Kind: TypeAlias = Literal["f2", "f4", "f8", "i1", "i2", "i4", "i8"]

@@ -21,7 +21,7 @@ from pipeline.core.progress import NoProgress
 from pipeline.features.doctor.checks import CHECKS, Outcome
 from pipeline.features.doctor.diagnose import diagnose
 from pipeline.features.doctor.diagnosis import parts
-from pipeline.job.bench import PerfOrder
+from pipeline.job.file_runs import PerfOrder
 from pipeline.report.wording import markdown
 from tests.command import ort_mobile
 from tests.job.test_job import EXAMPLE

@@ -35,7 +35,7 @@ from pipeline.features.lab.queue import (
 )
 from pipeline.features.lab.status import lab_status, status_lines
 from pipeline.features.lab.tables import blobs
-from pipeline.partition import shown
+from pipeline.partition import shown, stand_in
 from tests.command import ort_mobile
 from tests.custom_ops.samples import library as custom_operator_library
 from tests.custom_ops.samples import model as custom_operator_model
@@ -141,7 +141,7 @@ measure = {{ rounds = 1, min_runs = 2, min_seconds = 0.001, plugins = {{ {provid
 
 def claims_plugin(folder: Path) -> list[str]:
     """The plugin that claims what a list says, which no run here has, and a file that it brings along."""
-    library = build_library(Path(shown.__file__).with_name("plugin"), shown.LIBRARY)
+    library = build_library(Path(shown.__file__).with_name("plugin"), stand_in.LIBRARY)
     (folder / "beside.so").write_bytes(library.read_bytes())
     return [str(library), str(folder / "beside.so")]
 
@@ -158,7 +158,7 @@ def npu_plugin(_folder: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("provider", "options", "plugin", "failure"),
     [
-        (shown.CLAIMS_PROVIDER, "{}", claims_plugin, f"'{shown.CLAIMS}' was not found"),
+        (stand_in.CLAIMS_PROVIDER, "{}", claims_plugin, f"'{stand_in.CLAIMS}' was not found"),
         pytest.param(
             "qnn", '{ soc_model = "57", htp_arch = "75" }', npu_plugin, "",
             marks=(pytest.mark.npu, pytest.mark.nightly),

@@ -30,7 +30,7 @@ from pipeline.features.apple import package as apple
 from pipeline.features.languages import snippet
 from pipeline.release.app_code import code_for, selection
 from pipeline.release.manifest import AppRule, Content, KeptReference, KeptTensor, Manifest, ModelSignature
-from pipeline.release.shipped import sizes_of
+from pipeline.release.sizes import sizes_of
 from pipeline.release.source_code import render_source
 from tests.features.android.samples import (
     CPU,

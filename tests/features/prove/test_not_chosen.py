@@ -10,7 +10,7 @@ from pipeline.check.library_proof import FindingKind
 from pipeline.core.errors import Severity
 from pipeline.core.progress import NoProgress
 from pipeline.features.prove import ProofOrder, prove_bundle
-from pipeline.report.layout import rows, summary
+from pipeline.report.proofs import rows, summary
 from tests.android_host.bundles import bundle_of
 from tests.ort_models import parsed
 

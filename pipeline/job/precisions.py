@@ -1,0 +1,73 @@
+"""Which precisions are made of each model, and from what data ranges are taken."""
+
+from collections.abc import Sequence
+from itertools import product
+
+import msgspec
+
+from pipeline.campaign.run_options import run_options
+from pipeline.config import Config, ModelConfig
+from pipeline.convert.precisions import AutoProviders, Conversion, ModelInPrecision, cpu_of_abi
+from pipeline.core.providers import rules_of_run
+from pipeline.dataset import Dataset, Part, part_of
+from pipeline.job.targets import _abi_of, lowest_api_level, nnapi_level, provider_settings
+from pipeline.model.sources import NamedModel
+from pipeline.passes.precisions import AUTO, resolve_precisions
+from pipeline.passes.registry import options_of
+
+
+def precision_orders(config: Config, models: Sequence[tuple[NamedModel, ModelConfig]]) -> list[Conversion]:
+    """What is wanted of each model: precisions by their own names, and passes before everything else.
+
+    ConfigError, with the place in the config, for a precision or pass that there is not and for wrong options.
+    """
+    level = lowest_api_level(config)
+    general = resolve_precisions(config.variants.precisions, level, "[variants] precisions")
+    names: dict[tuple[str, ...], tuple[str, ...]] = {}
+    for number, table in enumerate(config.models):
+        where = f"models[{number}]"
+        names[table.precisions] = resolve_precisions(table.precisions, level, f"{where}.precisions") or general
+        for at, step in enumerate(table.transforms):
+            options_of(step, f"{where}.transforms[{at}]")
+    return [
+        Conversion(
+            model=model,
+            base=ModelInPrecision(model=model, steps=table.transforms),
+            precisions=names[table.precisions],
+            data=calibration_data(config, table),
+            api_level=nnapi_level(config),
+            keep_float=table.keep_float,
+        )
+        for model, table in models
+    ]
+
+
+LEAST_DIVIDED = 20
+"""Samples of which one in four gives ranges even where nothing is decided: five, as few as are of use."""
+
+
+def calibration_data(config: Config, table: ModelConfig) -> Dataset:
+    """What ranges are taken from: never evaluation data that are labelled, named, or decide, or are enough to divide.
+
+    Fewer samples than LEAST_DIVIDED serve both where accuracy is only shown: few people have more than three at first.
+    """
+    decides = config.accuracy.has_budget or table.labels or table.calibration or table.evaluation
+    apart = part_of(table, Part.CALIBRATION)
+    return apart if decides else msgspec.structs.replace(apart, least=LEAST_DIVIDED)
+
+
+def auto_providers(config: Config) -> AutoProviders:
+    """What `auto` chooses precisions for: the providers of the runs that targets have, the CPU by its processor."""
+    precisions = [config.variants.precisions, *(model.precisions for model in config.models)]
+    if not any(AUTO in names for names in precisions):
+        return {}
+    settings = {row.provider: row for row in provider_settings(config)}
+    names: dict[str, None] = {}
+    for target, run in product(config.targets, config.runs):
+        for options in run_options(run):
+            rules = rules_of_run(options.provider, options.provider_options)
+            if options.provider == "cpu":
+                names[cpu_of_abi(_abi_of(target))] = None
+            elif rules and not rules.run.never_on(target.platform.value):
+                names[rules.name] = None
+    return {name: settings.get(name) for name in names}

@@ -1,0 +1,103 @@
+"""What a bundle keeps of a model: inputs and outputs as they are declared, and values of a reference."""
+
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from device_runner.spec import TYPES_BY_CODE, ElementType, TensorFile, tensor_bytes
+from pipeline.check.many import tolerance_for
+from pipeline.check.result import Reference
+from pipeline.config import CheckConfig, ModelConfig
+from pipeline.core.errors import CheckFailed
+from pipeline.core.files import sha256_of
+from pipeline.dataset import preprocess_of
+from pipeline.model.ort_format import OrtGraph, TensorType, read_artifact
+from pipeline.model.signature import TensorInfo
+from pipeline.release.manifest import KeptReference, KeptTensor, ModelSignature
+
+KEPT_FOLDER = "evidence/reference"
+"""Where a bundle has raw tensors of the original models, in one folder for each model."""
+
+MOST_KEPT_BYTES = 8 << 20
+"""A model's inputs, or its outputs, that are larger than this do not go into the bundle."""
+
+
+def signature_of(
+    model: str, file: Path, table: ModelConfig, *, size_of: str = "", constant_inputs: tuple[str, ...] = ()
+) -> ModelSignature:
+    """The inputs and outputs of a model as its ORT format file declares them, with what the config says of them."""
+    graph = read_artifact(file).graph
+    return ModelSignature(
+        model=model,
+        inputs=tuple(_tensor(name, graph) for name in graph.inputs if name not in graph.initializers),
+        outputs=tuple(_tensor(name, graph) for name in graph.outputs),
+        dimensions=table.sizes,
+        guessed=tuple(name for name in table.guessed if name in table.dimensions),
+        preprocess=preprocess_of(table),
+        values=dict(table.inputs),
+        size_of=size_of,
+        padding=table.padding,
+        license=table.license or "",
+        optional_inputs=tuple(_tensor(name, graph) for name in graph.inputs if name in graph.initializers),
+        constant_inputs=constant_inputs,
+    )
+
+
+def _tensor(name: str, graph: OrtGraph) -> TensorInfo:
+    value_type = graph.node_args.get(name)
+    if not isinstance(value_type, TensorType):
+        return TensorInfo(name=name, dtype=None, shape=None)
+    dtype: ElementType | None = TYPES_BY_CODE.get(value_type.elem_type)
+    return TensorInfo(name=name, dtype=dtype, shape=value_type.shape)
+
+
+def keep_reference(model: str, reference: Reference, folder: Path, check: CheckConfig) -> KeptReference:
+    """What a bundle keeps of a reference whose raw tensors lie in `folder`: outputs only beside their inputs.
+
+    Raises CheckFailed for a tensor that is not what the campaign recorded.
+    """
+    inputs = _tensors(model, reference.inputs, folder)
+    outputs = _tensors(model, reference.outputs, folder) if inputs or not reference.inputs else ()
+    return KeptReference(
+        model=model,
+        inputs=inputs,
+        outputs=outputs,
+        tolerance=tolerance_for(reference, check),
+    )
+
+
+def _tensors(model: str, tensors: Sequence[TensorFile], folder: Path) -> tuple[KeptTensor, ...]:
+    """Tensors with what their files are; none where all together are large, or a text that may be is not there."""
+    files = [folder / Path(tensor.file).name for tensor in tensors]
+    strings = [file for tensor, file in zip(tensors, files, strict=True) if tensor.dtype is ElementType.STRING]
+    sizes = (tensor_bytes(tensor) for tensor in tensors if tensor.dtype is not ElementType.STRING)
+    if sum(sizes) > MOST_KEPT_BYTES or not all(file.is_file() for file in strings):
+        return ()
+    for tensor, file in zip(tensors, files, strict=True):
+        if not file.is_file():
+            raise _unrecorded(file, "it is not there")
+        if tensor.crc32 is not None and zlib.crc32(file.read_bytes()) != tensor.crc32:
+            raise _unrecorded(file, "its checksum is another one than that which the campaign recorded")
+    if sum(file.stat().st_size for file in files) > MOST_KEPT_BYTES:
+        return ()
+    return tuple(
+        KeptTensor(
+            path=f"{KEPT_FOLDER}/{model}/{file.name}",
+            size_bytes=file.stat().st_size,
+            sha256=sha256_of(file),
+            name=tensor.name,
+            dtype=tensor.dtype,
+            shape=tensor.shape,
+        )
+        for tensor, file in zip(tensors, files, strict=True)
+    )
+
+
+def _unrecorded(file: Path, why: str) -> CheckFailed:
+    return CheckFailed(
+        "a reference is not what the original model computed",
+        where=str(file),
+        why=f"{why}, and an app would judge its outputs by it",
+        remedy="run the campaign again (unchanged models are not converted anew); where only the bundle was changed, "
+        "make it again: `ort-mobile bundle rebuild FOLDER`",
+    )
