@@ -60,7 +60,7 @@ from pipeline.core.custom_ops import custom_operators, of_this_computer
 from pipeline.core.errors import Finding, PipelineError, warning
 from pipeline.core.files import ARTIFACTS, DATABASE, PROFILES, scratch, write_text
 from pipeline.core.progress import Progress, StageLog
-from pipeline.job import forecast
+from pipeline.job import campaigns, forecast
 from pipeline.job.accuracies import with_accuracy
 from pipeline.job.assemble import (
     Assembled,
@@ -71,7 +71,7 @@ from pipeline.job.assemble import (
     compared_runs,
 )
 from pipeline.job.bench import libraries_by_device, opened, require_devices
-from pipeline.job.campaigns import host, known_on_network, new_campaign, resume, stored_config, versions
+from pipeline.job.campaigns import known_on_network, new_campaign, resume, stored_config, versions
 from pipeline.job.models import find
 from pipeline.job.possible import possible_runs
 from pipeline.job.predicted import predict
@@ -422,7 +422,7 @@ class CampaignJob:
                     )  # fmt: skip
         record = JobRecord(
             config=stored_config(self.config),
-            host=host(),
+            host=campaigns.host(),
             versions=versions(),
             models=tuple(models),
             planned=tuple(recorded(planned_runs, self.config.measure.baseline)),

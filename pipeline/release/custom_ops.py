@@ -12,7 +12,6 @@ from pipeline.core.documents import FILE_PATH
 from pipeline.core.errors import ConfigError, Finding, Severity
 from pipeline.library.xcframework import opened
 
-
 WIDE_ABIS = frozenset({"arm64-v8a", "x86_64"})
 
 ALL_ABIS = "all"

@@ -37,8 +37,9 @@ from pipeline.dataset.dataset import dataset_of
 from pipeline.dataset.guess import no_size, no_text
 from pipeline.features.doctor import diagnosis
 from pipeline.features.doctor.checks import CHECKS, ExaminedModel, MeasuredRemedy, Remedy, examine, together
+from pipeline.job import campaigns
 from pipeline.job.bench import open_bench, opened_alone
-from pipeline.job.campaigns import host, new_campaign
+from pipeline.job.campaigns import new_campaign
 from pipeline.job.file_runs import PerfOrder, inputs_of_files, planned_files, preflight
 from pipeline.job.models import find
 from pipeline.job.predicted import settings_of
@@ -381,7 +382,7 @@ def diagnose(
                     diagnosis.Diagnosis(model=str(order.files[0]), device=order.device, failure=(error.text,))
                 )
     return diagnosis.DoctorReport(
-        host=host(),
+        host=campaigns.host(),
         device=facts,
         margin=of_all.measure.margin_percent / 100,
         minutes=minutes,

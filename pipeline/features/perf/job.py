@@ -46,8 +46,9 @@ from pipeline.core.workers import Task, run_tasks
 from pipeline.dataset import Dataset
 from pipeline.dataset.files import write_tensor
 from pipeline.dataset.guess import inputs_of_file, make_feeds
+from pipeline.job import campaigns
 from pipeline.job.bench import open_bench, opened_alone
-from pipeline.job.campaigns import host, new_campaign, versions
+from pipeline.job.campaigns import new_campaign, versions
 from pipeline.job.file_runs import (
     PerfOrder,
     guess_warnings,
@@ -502,7 +503,7 @@ def measure_files(
             created_at=campaign.created_at,
             margin=rule.margin,
             least=rule.least,
-            host=host(),
+            host=campaigns.host(),
             versions=versions(),
             devices=tuple(bench.facts.values()),
             rows=rows,
@@ -513,7 +514,7 @@ def measure_files(
                 *guess_warnings(guessed),
                 *warnings(runs, findings_of),
                 *losses,
-                *crowded(runs, bench.facts.values(), host()),
+                *crowded(runs, bench.facts.values(), campaigns.host()),
             ),
             profile_views=profile_views(profiled, medians(rows), {}),
         )
