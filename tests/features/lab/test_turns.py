@@ -209,7 +209,7 @@ def test_who_comes_later_gets_a_share_and_nothing_for_the_time_before(
 ) -> None:
     """Also in place of a campaign that waited without being possible here, and for who was away for hours."""
     lengths: dict[str, Sequence[float]] = {"a1": (60, 60), "b1": (50, 50), "b2": (50, 50), "s1": (1,)}
-    with as_login(url, "early") as a, as_login(url, "late") as b, as_login(url, "stuck") as stuck:
+    with as_login(url, "sooner") as a, as_login(url, "late") as b, as_login(url, "stuck") as stuck:
         submitted(stuck, tmp_path, [DEVICE], 9, "s1")
         cancel_jobs(stuck, "s1")
         submitted(a, tmp_path, [DEVICE], 9, "a1")
