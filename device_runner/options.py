@@ -28,6 +28,8 @@ from device_runner.spec import Allocator, ExecutionMode, NnapiFlag, RunOptions
 FALLBACK_KEY = "session.disable_cpu_ep_fallback"
 AFFINITY_KEY = "session.intra_op_thread_affinities"
 BLOCK_KEY = "session.dynamic_block_base"
+SPINNING_KEYS = ("session.intra_op.allow_spinning", "session.inter_op.allow_spinning")
+PREPACKING_KEY = "session.disable_prepacking"
 BYTES_KEY = "session.use_ort_model_bytes_directly"
 INITIALIZERS_KEY = "session.use_ort_model_bytes_for_initializers"
 

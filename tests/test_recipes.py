@@ -31,7 +31,7 @@ def test_the_files_that_are_named_exist() -> None:
 @pytest.mark.parametrize("title", RECIPES)
 def test_a_recipe_touches_at_most_three_files(title: str) -> None:
     listed = RECIPES[title].partition("Files:\n")[2].partition("\n\n\n")[0]
-    files = re.findall(r"^- `([\w./]+)`( \(new\))?: ", listed, re.MULTILINE)
+    files = re.findall(r"^- `([\w./]+)`( \(new\))?(?: or `[\w./]+`)?: ", listed, re.MULTILINE)
     assert 1 <= len(files) <= 3
     for path, new in files:
         assert (ROOT / path).is_file() is not bool(new), path
@@ -148,6 +148,30 @@ def test_jobs_take_a_new_provider_with_files_that_are_aware_of_it(copy: Path) ->
     python(copy, "-m", "pipeline", "run", "config.toml", "--convert-only", "--output", "out")
     assert (copy / "out" / "artifacts" / "model.extended-fixed-mynpu.ort").is_file()
     assert "| model | extended-fixed-mynpu |" in (copy / "out" / "report.md").read_text()
+
+
+SPACE = """
+from device_runner.spec import RunOptions
+from pipeline.campaign.run_options import options_name, run_options
+from pipeline.config import RunConfig
+from pipeline.features.tune.space import ORT_DEFAULTS
+from pipeline.release.app_code import code_for
+
+options = run_options(RunConfig(flush_denormals=(False, True)))
+print([options_name(row) for row in options], ORT_DEFAULTS["flush_denormals"])
+print(code_for("android", options[1], "m.ort")["Kotlin"])
+"""
+
+
+def test_the_example_of_a_session_option_works(copy: Path) -> None:
+    (key,) = blocks("Add a session option")
+    edit(copy / "pipeline/config/tables.py", "    session_config: dict[str, OneOrMore[str]] = {}\n", key)
+    names, code = python(copy, "-c", SPACE).splitlines()
+    assert names == "['cpu', 'cpu+flush_denormals=on'] off"
+    assert 'addConfigEntry("session.set_denormal_as_zero", "1")' in code
+    assert "--flush-denormals on,off" in python(copy, "-m", "pipeline", "help", "session-options")
+    words = ("--flush-denormals", "on", "--min-runs", "1", "--min-seconds", "0.01", "--rounds", "1")
+    assert "cpu+flush_denormals=on" in python(copy, "-m", "pipeline", "perf", "model.onnx", *words)
 
 
 @pytest.fixture

@@ -1,47 +1,24 @@
 """Every combination of the values of a `[[runs]]` table, which are legal, and their names."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import product
 from typing import Any
 
 import msgspec
 
-from device_runner.options import AFFINITY_KEY, BLOCK_KEY, FALLBACK_KEY, subsets, wrong_option
-from device_runner.spec import Allocator, ExecutionMode, NnapiFlag, OptimizationLevel, RunOptions
+from device_runner.options import subsets, wrong_option
+from device_runner.spec import NnapiFlag, RunOptions
 from pipeline.config import ALL_FLAGS, RunConfig
+from pipeline.config.settings import ConfigEntry, OptionField, setting_text
+from pipeline.config.tables import SESSION_SETTINGS
 from pipeline.core.errors import ConfigError
 
-SPINNING_KEYS = ("session.intra_op.allow_spinning", "session.inter_op.allow_spinning")
-
-PREPACKING_KEY = "session.disable_prepacking"
-
-FIELDS = {
-    "provider": "provider",
-    "threads": "intra_op_threads",
-    "inter_op_threads": "inter_op_threads",
-    "execution_mode": "execution_mode",
-    "level": "optimization_level",
-    "memory_arena": "cpu_arena",
-    "memory_pattern": "memory_pattern",
-    "thread_cores": "thread_cores",
-    "thread_nice": "thread_nice",
-    "allocator": "allocator",
-    "device_tensors": "device_tensors",
-}
+FIELDS = {setting.key: setting.sets.name for setting in SESSION_SETTINGS if isinstance(setting.sets, OptionField)}
 """Keys of [[runs]] and the fields of RunOptions that they are."""
 
-ENTRIES: dict[str, Callable[[Any], dict[str, str]]] = {
-    "spinning": lambda on: dict.fromkeys(SPINNING_KEYS, str(int(on))),
-    "affinities": lambda text: {AFFINITY_KEY: text},
-    "prepacking": lambda on: {} if on else {PREPACKING_KEY: "1"},
-    "dynamic_block_base": lambda base: {BLOCK_KEY: str(base)},
-    "strict": lambda on: {FALLBACK_KEY: "1"} if on else {},
-}
-"""Keys of [[runs]] and the session config entries that a value of theirs means (onnxruntime's own keys, 1.21 to 1.31).
-
-Spinning is always said: builds differ in their default. The others' defaults are the same everywhere.
-"""
+ENTRIES = {setting.key: setting for setting in SESSION_SETTINGS if setting.key not in FIELDS}
+"""Keys of [[runs]] that are session config entries."""
 
 MOST_RUNS = 2048
 """Combinations of one table: what is more is a mistake, or takes days."""
@@ -76,9 +53,8 @@ def run_options(run: RunConfig) -> list[RunOptions]:
             why=f"at most {MOST_RUNS} can be meant",
             remedy="write several [[runs]] with shorter lists",
         )
-    for key, meant in ENTRIES.items():
-        values = [value for value in axes[key] if value is not None]
-        if twice := {name for value in values for name in meant(value)} & set(run.session_config):
+    for key, setting in ENTRIES.items():
+        if twice := {name for value in axes[key] for name in setting.entries(value)} & set(run.session_config):
             raise ConfigError(
                 f"`{key}` and session_config both set {', '.join(sorted(twice))}",
                 where="[[runs]]",
@@ -88,8 +64,8 @@ def run_options(run: RunConfig) -> list[RunOptions]:
     for combination in product(*axes.values()):
         chosen = dict(zip(axes, combination, strict=True))
         config = {key.partition(".")[2]: value for key, value in chosen.items() if key.startswith("session_config.")}
-        for key, meant in ENTRIES.items():
-            config |= {} if chosen[key] is None else meant(chosen[key])
+        for key, setting in ENTRIES.items():
+            config |= setting.entries(chosen[key])
         combinations.append(
             RunOptions(
                 provider_options={key.partition(".")[2]: v for key, v in chosen.items() if key.startswith("options.")},
@@ -122,8 +98,8 @@ def changed(options: RunOptions, settings: Mapping[str, Any]) -> RunOptions:
     """Run options with other values for keys of [[runs]]; `options` and `session_config` are added to those there."""
     fields = {FIELDS[key]: value for key, value in settings.items() if key in FIELDS}
     config = {**options.session_config, **settings.get("session_config", {})}
-    for key, meant in ENTRIES.items():
-        config |= meant(settings[key]) if key in settings else {}
+    for key, setting in ENTRIES.items():
+        config |= setting.entries(settings.get(key))
     flags = _flag_set(settings["flags"]) if "flags" in settings else options.flags
     provider_options = {**options.provider_options, **settings.get("options", {})}
     return msgspec.structs.replace(
@@ -131,18 +107,16 @@ def changed(options: RunOptions, settings: Mapping[str, Any]) -> RunOptions:
     )
 
 
-SHORT: dict[str, dict[str, str]] = {
-    "spinning=off": dict.fromkeys(SPINNING_KEYS, "0"),
-    "spinning=on": dict.fromkeys(SPINNING_KEYS, "1"),
-    "prepacking=off": {PREPACKING_KEY: "1"},
-    "strict": {FALLBACK_KEY: "1"},
-}
+SHORT = {word: entries for setting in SESSION_SETTINGS for word, entries in setting.words.items()}
 """What stands in names for session config entries."""
 
-SHORT_KEYS = {AFFINITY_KEY: "affinities", BLOCK_KEY: "dynamic_block_base"}
+SHORT_KEYS = {setting.sets.key: setting.key for setting in SESSION_SETTINGS if isinstance(setting.sets, ConfigEntry)}
 
 PREFIXES = ("config.", "option.")
 """What tells entries apart in names whose own keys would not: session config keys have dots, provider options none."""
+
+
+DEFAULTS = RunOptions()
 
 
 def options_name(options: RunOptions) -> str:
@@ -150,20 +124,10 @@ def options_name(options: RunOptions) -> str:
 
     No two different sets of provider options and session config entries give the same name.
     """
-    fields = {
-        "threads": (options.intra_op_threads, 0),
-        "inter_op_threads": (options.inter_op_threads, 0),
-        "execution_mode": (options.execution_mode, ExecutionMode.SEQUENTIAL),
-        "level": (options.optimization_level, OptimizationLevel.ALL),
-        "thread_cores": (options.thread_cores, ""),
-        "thread_nice": (options.thread_nice, 0),
-        "allocator": (options.allocator, Allocator.DEFAULT),
-    }
     parts = [_plain(options.provider), *sorted({flag.value for flag in options.flags})]
-    parts += [f"{name}={value}" for name, (value, default) in fields.items() if value != default]
-    parts += [] if options.cpu_arena else ["memory_arena=off"]
-    parts += [] if options.memory_pattern else ["memory_pattern=off"]
-    parts += ["device_tensors=on"] if options.device_tensors else []
+    for key, name in FIELDS.items():
+        value = getattr(options, name)
+        parts += [f"{key}={setting_text(value)}"] if key != "provider" and value != getattr(DEFAULTS, name) else []
     config = options.session_config
     short = {word: entries for word, entries in SHORT.items() if entries.items() <= config.items()}
     covered = {key for entries in short.values() for key in entries}

@@ -131,11 +131,13 @@ def init(
 
 
 FLAGS = ("USE_FP16", "USE_NCHW", "CPU_DISABLED", "CPU_ONLY")
-SESSION_KEYS = (
-    "threads", "inter_op_threads", "execution_mode", "spinning", "affinities", "thread_cores", "thread_nice",
-    "memory_arena", "memory_pattern", "allocator", "device_tensors", "prepacking", "dynamic_block_base", "strict",
-)  # fmt: skip
-"""Keys of [[runs]] that are options by the same name."""
+
+
+def session_keys() -> tuple[str, ...]:
+    """Keys of [[runs]] that are options by the same name: all session settings but those with options of their own."""
+    from pipeline.config.tables import SESSION_SETTINGS
+
+    return tuple(setting.key for setting in SESSION_SETTINGS if setting.key not in ("provider", "level"))
 
 
 session_option = functools.partial(click.option, cls=SessionOption)
@@ -158,7 +160,7 @@ def run_settings(command: AnyCommand) -> AnyCommand:
             "--provider-option", callback=pairs, metavar="KEY=VALUE", multiple=True,
             help="Provider option; repeatable.",
         ),
-        config_options(RunConfig, *SESSION_KEYS, cls=SessionOption),
+        config_options(RunConfig, *session_keys(), cls=SessionOption),
         session_option(
             "--level", "levels", callback=words(LEVELS), metavar="LEVEL,…",
             help=f"Optimization level of the session: {', '.join(LEVELS)}. Of .ort files it decides replay and layouts."
@@ -183,7 +185,7 @@ def options_of(answers: Mapping[str, Any]) -> tuple["RunOptions", ...]:
     for _, problem in provider_problems((), answers["provider"]):
         problem.where = "--provider"
         raise problem
-    keys = given_keys(RunConfig, {key: answers[key] for key in SESSION_KEYS})
+    keys = given_keys(RunConfig, {key: answers[key] for key in session_keys()})
     flags = answers["nnapi_flags"]
     options: list[RunOptions] = []
     for provider in answers["provider"]:

@@ -8,7 +8,9 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 import msgspec
 from msgspec import Meta
 
+from device_runner.options import AFFINITY_KEY, BLOCK_KEY, FALLBACK_KEY, PREPACKING_KEY, SPINNING_KEYS
 from device_runner.spec import Allocator, ExecutionMode, OptimizationLevel, Provider, Text
+from pipeline.config.settings import ConfigEntry, ConfigSwitch, OptionField, settings_of
 from pipeline.core.documents import Name
 
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
@@ -207,13 +209,21 @@ ALL_FLAGS = "all"
 """In place of flags: every set of them."""
 
 
+SPINNING = ConfigSwitch(on=dict.fromkeys(SPINNING_KEYS, "1"), off=dict.fromkeys(SPINNING_KEYS, "0"))
+"""Always said: builds differ in their default. The defaults of the others are the same everywhere (1.21 to 1.31)."""
+PREPACKING = ConfigSwitch(on={}, off={PREPACKING_KEY: "1"})
+STRICT = ConfigSwitch(on={FALLBACK_KEY: "1"}, off={}, on_word="strict")
+
+
 class RunConfig(Table, frozen=True, kw_only=True):
     """Session options to run with: an execution provider and its options, threads, and so on, for matching variants.
     A list of values means one run for each; several lists mean every combination of their values. Combinations that
     cannot work are skipped and reported with the reason.
     """
 
-    provider: OneOrMore[Provider] = "cpu"
+    # What a key sets in a session stands in its annotation (settings.py), which is all that a new one needs.
+
+    provider: Annotated[OneOrMore[Provider], OptionField("provider")] = "cpu"
     """Execution provider: {providers}, or any name that the library has."""
     variants: tuple[str, ...] = ("*",)
     """Glob patterns of variant names, as in `basic-*`."""
@@ -222,40 +232,40 @@ class RunConfig(Table, frozen=True, kw_only=True):
     flags: str | tuple[str | tuple[str, ...], ...] = ()
     """NNAPI flags: a list of USE_FP16, USE_NCHW, CPU_DISABLED, CPU_ONLY; a list of such lists; or `all` for every
     combination."""
-    threads: OneOrMore[Threads] = 0
+    threads: Annotated[OneOrMore[Threads], OptionField("intra_op_threads")] = 0
     """Intra-op threads; 0: chosen by ONNX Runtime."""
-    inter_op_threads: OneOrMore[Threads] = 0
+    inter_op_threads: Annotated[OneOrMore[Threads], OptionField("inter_op_threads")] = 0
     """Inter-op threads, for parallel execution mode; 0: chosen by ONNX Runtime."""
-    execution_mode: OneOrMore[ExecutionMode] = ExecutionMode.SEQUENTIAL
+    execution_mode: Annotated[OneOrMore[ExecutionMode], OptionField("execution_mode")] = ExecutionMode.SEQUENTIAL
     """sequential, or parallel (independent nodes run concurrently)."""
-    level: OneOrMore[OptimizationLevel] = OptimizationLevel.ALL
+    level: Annotated[OneOrMore[OptimizationLevel], OptionField("optimization_level")] = OptimizationLevel.ALL
     """Optimization level of the session: none, basic, extended, layout (from 1.23) or all. Of an ORT format file it
     decides what is left: recorded fusions are replayed from extended on, layouts of 8-bit nodes change from layout on.
     """
-    spinning: OneOrMore[bool] | None = None
+    spinning: Annotated[OneOrMore[bool] | None, SPINNING] = None
     """Whether idle threads spin: lower latency, more power. ONNX Runtime's default is yes."""
-    affinities: OneOrMore[str] | None = None
+    affinities: Annotated[OneOrMore[str] | None, ConfigEntry(AFFINITY_KEY)] = None
     """CPU affinities of all threads but the first, cores numbered from 1: `;` separates threads, `,` and `-`
     cores, as in `3;4`."""
-    thread_cores: OneOrMore[str] = ""
+    thread_cores: Annotated[OneOrMore[str], OptionField("thread_cores")] = ""
     """Cores that all threads but the first may run on: `big` (faster than the slowest), or numbers from 1 as in `5-8`;
     default: any. Android and Linux; apps in C++."""
-    thread_nice: OneOrMore[Annotated[int, Meta(ge=-20, le=19)]] = 0
+    thread_nice: Annotated[OneOrMore[Annotated[int, Meta(ge=-20, le=19)]], OptionField("thread_nice")] = 0
     """Nice value of all threads but the first: below 0 they come before others. Android and Linux; apps in C++."""
-    allocator: OneOrMore[Allocator] = Allocator.DEFAULT
+    allocator: Annotated[OneOrMore[Allocator], OptionField("allocator")] = Allocator.DEFAULT
     """default (the C library's), mimalloc or jemalloc, where the library is installed. Linux hosts."""
-    device_tensors: OneOrMore[bool] = False
+    memory_arena: Annotated[OneOrMore[bool], OptionField("cpu_arena")] = True
+    """Enable the CPU memory arena (keeps memory for the next inference)."""
+    memory_pattern: Annotated[OneOrMore[bool], OptionField("memory_pattern")] = True
+    """Enable memory patterns (pre-planned memory)."""
+    device_tensors: Annotated[OneOrMore[bool], OptionField("device_tensors")] = False
     """Bind inputs and outputs in the memory of the provider's device (WebGPU, CUDA) and leave them there, as for a
     model between others on the GPU: no inference copies them. Apps in C++ and Python."""
-    memory_arena: OneOrMore[bool] = True
-    """Enable the CPU memory arena (keeps memory for the next inference)."""
-    memory_pattern: OneOrMore[bool] = True
-    """Enable memory patterns (pre-planned memory)."""
-    prepacking: OneOrMore[bool] = True
+    prepacking: Annotated[OneOrMore[bool], PREPACKING] = True
     """Enable prepacking of weights: faster, but needs memory for a second copy."""
-    dynamic_block_base: OneOrMore[Count] | None = None
+    dynamic_block_base: Annotated[OneOrMore[Count] | None, ConfigEntry(BLOCK_KEY)] = None
     """Dynamic block size base (session.dynamic_block_base), for example 4: less variance when cores are shared."""
-    strict: OneOrMore[bool] = False
+    strict: Annotated[OneOrMore[bool], STRICT] = False
     """Fail if a node falls back to the CPU (session.disable_cpu_ep_fallback)."""
     session_config: dict[str, OneOrMore[str]] = {}
     """Session config entries by key."""
@@ -264,6 +274,10 @@ class RunConfig(Table, frozen=True, kw_only=True):
     def providers(self) -> tuple[str, ...]:
         """Every provider that it names."""
         return self.provider if isinstance(self.provider, tuple) else (self.provider,)
+
+
+SESSION_SETTINGS = settings_of(RunConfig)
+"""Every session setting, those that are fields of `RunOptions` and those that are session config entries."""
 
 
 class Gate(StrEnum):
@@ -481,10 +495,7 @@ class TuneConfig(Table, frozen=True, kw_only=True):
         return tuple(dict.fromkeys(self.goals if isinstance(self.goals, tuple) else (self.goals,)))
 
 
-SPACE_KEYS = (
-    "threads", "inter_op_threads", "execution_mode", "spinning", "affinities", "memory_arena", "memory_pattern",
-    "prepacking", "dynamic_block_base", "flags",
-)  # fmt: skip
+SPACE_KEYS = tuple(key for key in TuneConfig.__struct_fields__ if key in RunConfig.__struct_fields__)
 """Keys of [tune] that are keys of [[runs]] by the same name."""
 
 RUN_DEFAULTS = {key: getattr(RunConfig(), key) for key in SPACE_KEYS}

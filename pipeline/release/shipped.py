@@ -22,10 +22,9 @@ from device_runner.library import (
     resolve_all,
     small_pages,
 )
-from device_runner.options import AFFINITY_KEY, BLOCK_KEY
+from device_runner.options import AFFINITY_KEY, BLOCK_KEY, PREPACKING_KEY, SPINNING_KEYS
 from device_runner.spec import RunOptions
 from pipeline.campaign.plan import plan_runs
-from pipeline.campaign.run_options import PREPACKING_KEY, SPINNING_KEYS
 from pipeline.compat.defects import Runtime
 from pipeline.compat.rules import runtime_of
 from pipeline.config import (

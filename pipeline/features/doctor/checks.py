@@ -13,11 +13,11 @@ import msgspec
 
 from device_runner.device import DeviceFacts, core_count
 from device_runner.local import PACKAGES, find_allocator, machine_abi
-from device_runner.options import AFFINITY_KEY, BLOCK_KEY
+from device_runner.options import AFFINITY_KEY, BLOCK_KEY, PREPACKING_KEY, SPINNING_KEYS
 from device_runner.providers import CPU, NNAPI, PROVIDERS, chip_of_phone
 from device_runner.result import RunResult
 from device_runner.spec import BIG_CORES, ExecutionMode, NnapiFlag, OptimizationLevel, RunOptions, cores_from_zero
-from pipeline.campaign.run_options import PREPACKING_KEY, SPINNING_KEYS, changed
+from pipeline.campaign.run_options import changed
 from pipeline.campaign.statistics.compare import Comparison, Verdict
 from pipeline.check.compare import OutputPrecision
 from pipeline.core.providers import PROVIDER_RULES, XNNPACK

@@ -13,19 +13,20 @@ import msgspec
 import numpy as np
 
 from device_runner.device import DeviceFacts, core_count
-from device_runner.options import BLOCK_KEY, Denied
+from device_runner.options import BLOCK_KEY, SPINNING_KEYS, Denied
 from device_runner.providers import CAPTURE_KEY, CPU, NNAPI_RELAXED_API_LEVEL, provider_named
 from device_runner.result import Mark, RunResult, Status
 from device_runner.spec import ExecutionMode, NnapiFlag, OptimizationLevel, RunOptions
 from pipeline.campaign.plan import distinct, plan_runs
 from pipeline.campaign.planned import PlannedRun, planned_id
 from pipeline.campaign.record import Prediction, RunRecord, Skipped
-from pipeline.campaign.run_options import FIELDS, SHORT, SHORT_KEYS, SPINNING_KEYS
+from pipeline.campaign.run_options import FIELDS, SHORT, SHORT_KEYS
 from pipeline.campaign.statistics.compare import DEFAULT_MARGIN, SAME, TailRatio, tail_level, tail_ratios
 from pipeline.campaign.statistics.groups import Floats, Yardstick, ratio_interval
 from pipeline.campaign.tuned import CandidateValues, Dropped
 from pipeline.config import ADVISED_RUNS, Config, Goal, RunConfig, TuneConfig
-from pipeline.config.tables import SPACE_KEYS, widened
+from pipeline.config.settings import setting_text
+from pipeline.config.tables import SESSION_SETTINGS, SPACE_KEYS, widened
 from pipeline.core.errors import ConfigError
 from pipeline.core.providers import PROVIDER_RULES
 from pipeline.core.variant import Artifact, Level, Style
@@ -210,10 +211,9 @@ Factors = Mapping[str, str]
 """Name of a factor to its value, as people read them: {"threads": "2", "spinning": "off", ...}."""
 
 ORT_DEFAULTS: Factors = {
-    "provider": "cpu", "flags": "", "threads": "0", "inter_op_threads": "0",
-    "execution_mode": ExecutionMode.SEQUENTIAL.value, "optimization_level": OptimizationLevel.ALL.value,
-    "memory_arena": "on", "memory_pattern": "on", "spinning": "", "prepacking": "on", "strict": "off",
-    "thread_cores": "", "thread_nice": "0", "allocator": "default", "device_tensors": "off",
+    **{setting.key: setting_text(setting.default) for setting in SESSION_SETTINGS if setting.default is not None},
+    "spinning": "",
+    "flags": "", "optimization_level": OptimizationLevel.ALL.value,
     "level": Level.ALL.value, "style": Style.FIXED.value, "precision": "", "providers": "",
 }  # fmt: skip
 """What a file of the stock converter and a session without any setting amount to. A factor without a row has no value
@@ -311,7 +311,7 @@ def factors(planned: PlannedRun) -> Factors:
     for name, field in FIELDS.items():
         value = getattr(options, field)
         factor = "optimization_level" if name == "level" else name  # `level` is the file's
-        row[factor] = ("off", "on")[value] if isinstance(value, bool) else str(value)
+        row[factor] = setting_text(value)
     row["flags"] = "+".join(sorted(flag.value for flag in options.flags))
     for word, entries in SHORT.items():
         name, _, value = word.partition("=")

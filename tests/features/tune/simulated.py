@@ -17,9 +17,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from device_runner.options import SPINNING_KEYS
 from device_runner.spec import NnapiFlag, RunOptions
 from pipeline.campaign.planned import PlannedRun, run_of
-from pipeline.campaign.run_options import SPINNING_KEYS
 from pipeline.campaign.tuned import CandidateValues
 from pipeline.config import Goal, TuneConfig
 from pipeline.core.variant import Artifact, Level, Variant

@@ -3,10 +3,11 @@
 import msgspec
 
 from device_runner.device import DeviceFacts, DriverType, NnapiDevice
+from device_runner.options import SPINNING_KEYS
 from device_runner.spec import ExecutionMode, NnapiFlag, RunOptions
 from pipeline.campaign.planned import planned_id
 from pipeline.campaign.record import Prediction
-from pipeline.campaign.run_options import SPINNING_KEYS, options_name
+from pipeline.campaign.run_options import options_name
 from pipeline.config import Config, Goal, ModelConfig, RunConfig, TuneConfig
 from pipeline.core.variant import Artifact, Level, Variant
 from pipeline.features.tune import space as tune_space
