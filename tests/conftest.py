@@ -83,6 +83,12 @@ def pytest_sessionfinish() -> None:
     gc.freeze()
 
 
+@pytest.fixture
+def no_adb(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No adb program: where no server listens, none is started, which would stay."""
+    monkeypatch.setenv("ADBUTILS_ADB_PATH", "/bin/false")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def shared_workers() -> Iterator[None]:
     """Workers that outlive their test; `own_workers` for tests of when they start and end."""

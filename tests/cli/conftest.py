@@ -9,12 +9,6 @@ from tests.command import ort_mobile
 from tests.onnx_samples import conv_bn, save
 
 
-@pytest.fixture
-def no_adb(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No adb program and no server: nothing of the developer's is touched."""
-    monkeypatch.setenv("ADBUTILS_ADB_PATH", "/bin/false")
-
-
 @pytest.fixture(scope="session")
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`my.onnx`, a sample, its config, `out/` of a conversion and `output/my/` of a job; tests must not change them."""

@@ -112,6 +112,7 @@ def test_of_many_devices_that_a_selector_means_a_few_are_named(monkeypatch: pyte
     assert len(caught.value.text) < 500
 
 
+@pytest.mark.usefixtures("no_adb")
 def test_of_many_devices_that_are_not_there_a_few_are_named() -> None:
     names = [f"adb:none{number}@127.0.0.1:1" for number in range(200)]
     with pytest.raises(MissingError, match="no device is ready") as caught, opened(names):
@@ -124,6 +125,7 @@ def test_of_many_devices_that_are_not_there_a_few_are_named() -> None:
     assert "more" not in caught.value.where
 
 
+@pytest.mark.usefixtures("no_adb")
 def test_a_device_in_use_is_there_only_for_a_job_that_will_wait_for_it() -> None:
     with held("leased:phone"):
         require_devices(["leased:phone"], None, 60)

@@ -161,6 +161,7 @@ def test_a_wrong_option_of_the_only_model_is_a_wrong_command(tmp_path: Path) -> 
         diagnose([order(tmp_path)], NoProgress())
 
 
+@pytest.mark.usefixtures("no_adb")
 def test_a_device_that_is_not_there_has_its_exit_code() -> None:
     ended = ort_mobile("doctor", EXAMPLE / "mnist.onnx", "--device", "adb:nowhere@127.0.0.1:1", code=3)
     assert "remedy" in ended.err
