@@ -420,6 +420,8 @@ CLASSIFIERS = frozenset({"TreeEnsembleClassifier", "TreeEnsemble", "LinearClassi
 DECIDES_AT_ZERO = (Release(1, 26), Release(1, 27))
 LOGISTIC_LEFT_OUT = tuple(Release(1, minor) for minor in (17, 20, 23, 24, 25, 26))
 """Where it was measured; 1.26 leaves it out of machines alone."""
+TAKES_FOR_LEAVES = frozenset(Release(1, minor) for minor in (21, 22, 23))
+"""1.20 has no kernel of TreeEnsemble."""
 
 
 def _classifiers(find: Callable[[Any, OrtModel], Iterable[OrtNode]]) -> Callable[[OrtModel, ReadWeight | None], str]:
@@ -493,9 +495,9 @@ DEFECTS: tuple[Defect, ...] = (
     ),
     Defect(
         "taken-for-leaf", _classifiers(lambda classes, model: classes.taken_for_leaves(model)),
-        lambda c: c.release < Release(1, 24),
-        frozenset({Release(1, 23)}), "ONNX Runtime 1.23 computes wrong values of {mark}",
-        "a branch to a node and one to a leaf have the same number, and it takes what they part from for a leaf",
+        lambda c: c.release in TAKES_FOR_LEAVES,
+        TAKES_FOR_LEAVES, "ONNX Runtime 1.21 to 1.23 compute wrong values of {mark}",
+        "a root's branches to a node and to a leaf have the same number, and they take that root for a leaf",
         "ship 1.24 or later, or number the leaves otherwise", onnx=None,
     ),
     Defect(

@@ -5,7 +5,7 @@ probability: above 0.5 it means the second label, and the first one's score is 1
 where weights may be negative, and give the first class the score of the second with the sign changed. With LOGISTIC,
 releases before 1.26 leave the transformation out where the class is the first (onnxruntime issues 28557, 27533).
 So do those before 1.27 of a LinearClassifier of one row, and of an SVMClassifier without parameters of probabilities.
-1.23 takes a node of TreeEnsemble whose branches are a node and a leaf of the same number for a leaf.
+1.21 to 1.23 take a root of TreeEnsemble whose branches are a node and a leaf of the same number for a leaf.
 Measured with 3,569 made-up classifiers and the wheels of 1.17 to 1.32 (release_tables.md).
 """
 
@@ -66,10 +66,13 @@ def plain_machines(model: OrtModel) -> Iterator[OrtNode]:
 
 
 def taken_for_leaves(model: OrtModel) -> Iterator[OrtNode]:
-    """The TreeEnsembles that have a node whose branches, one a leaf and one not, have the same number."""
+    """The TreeEnsembles that have a root whose branches, one a leaf and one not, have the same number."""
     for node in _nodes(model, "TreeEnsemble"):
-        branches = (_list(node, f"nodes_{name}") for name in ("truenodeids", "falsenodeids", "trueleafs", "falseleafs"))
-        if any(yes == no and bool(leaf) != bool(other) for yes, no, leaf, other in zip(*branches, strict=False)):
+        names = ("truenodeids", "falsenodeids", "trueleafs", "falseleafs")
+        branches = list(zip(*(_list(node, f"nodes_{name}") for name in names), strict=False))
+        roots = {int(root) for root in _list(node, "tree_roots")}
+        starts = (branches[root] for root in roots if 0 <= root < len(branches))
+        if any(yes == no and bool(leaf) != bool(other) for yes, no, leaf, other in starts):
             yield node
 
 

@@ -148,23 +148,45 @@ def test_machines_of_one_score_lack_logistic_before_1_27(
 
 @pytest.mark.parametrize("leaves", list(itertools.permutations(range(3))), ids=str)
 @pytest.mark.parametrize("deep", [True, False])
-def test_nodes_that_1_23_takes_for_leaves(leaves: tuple[int, int, int], deep: bool, tmp_path: Path) -> None:
-    """A tree of two nodes, the second one behind the true or the false branch; measured with 1.23.2 and 1.24.4."""
+def test_roots_that_1_21_to_1_23_take_for_leaves(leaves: tuple[int, int, int], deep: bool, tmp_path: Path) -> None:
+    """A tree of two nodes, the second one behind the true or the false branch; measured with 1.21.1 to 1.24.4."""
     yes, no, other = leaves
-    ids, are_leaves = ([1, yes], [other, no]), ([0, 1], [1, 1])
+    branches = [(1, other), (yes, no)], [(0, 1), (1, 1)]
     if not deep:
-        ids, are_leaves = ([other, yes], [1, no]), ([1, 1], [0, 1])
+        branches = [(other, 1), (yes, no)], [(1, 0), (1, 1)]
+    wrong = leaves in ((0, 2, 1), (2, 0, 1))
+    check_trees(tmp_path, branches, wrong=wrong)
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_nodes_below_a_root_are_never_taken_for_leaves(number: int, tmp_path: Path) -> None:
+    """Three nodes in a row, the middle one with node 2 and a leaf, of the same number or not."""
+    branches = [(1, 0), (2, number), (1, 5 - number)], [(0, 1), (0, 1), (1, 1)]
+    check_trees(tmp_path, branches, wrong=False)
+
+
+def check_trees(
+    folder: Path, branches: tuple[list[tuple[int, int]], list[tuple[int, int]]], *, wrong: bool
+) -> None:
+    """An ensemble of nodes with branches (true, false), which are leaves or not, is an error for 1.21 to 1.23."""
+    count, leaves = len(branches[0]), len(branches[0]) + 1
+    ids, are_leaves = zip(*branches[0], strict=True), zip(*branches[1], strict=True)
+    yes, no = map(list, ids)
+    yes_leaf, no_leaf = map(list, are_leaves)
     node = helper.make_node(
-        "TreeEnsemble", ["x"], ["y"], domain="ai.onnx.ml", n_targets=1, tree_roots=[0], nodes_featureids=[0, 1],
-        nodes_splits=numpy_helper.from_array(np.array([0.5, 0.5], "f4"), "s"), leaf_targetids=[0, 0, 0],
-        nodes_modes=numpy_helper.from_array(np.zeros(2, "u1"), "m"), nodes_truenodeids=ids[0],
-        nodes_falsenodeids=ids[1], nodes_trueleafs=are_leaves[0], nodes_falseleafs=are_leaves[1],
-        leaf_weights=numpy_helper.from_array(np.array([1, 2, 3], "f4"), "w"),
+        "TreeEnsemble", ["x"], ["y"], domain="ai.onnx.ml", n_targets=1, tree_roots=[0],
+        nodes_featureids=list(range(count)), leaf_targetids=[0] * leaves, nodes_truenodeids=yes, nodes_falsenodeids=no,
+        nodes_trueleafs=yes_leaf, nodes_falseleafs=no_leaf,
+        nodes_splits=numpy_helper.from_array(np.full(count, 0.5, "f4"), "s"),
+        nodes_modes=numpy_helper.from_array(np.zeros(count, "u1"), "m"),
+        leaf_weights=numpy_helper.from_array(np.arange(1, leaves + 1).astype("f4"), "w"),
     )  # fmt: skip
-    info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", size]) for name, size in (("x", 2), ("y", 1))]
+    info = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", size]) for name, size in (("x", count), ("y", 1))
+    ]
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 5)]
     graph = helper.make_graph([node], "g", info[:1], info[1:])
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), file := tmp_path / "m.onnx")
-    wrong = leaves in ((0, 2, 1), (2, 0, 1))
-    for artifact in (file, convert(file, tmp_path / "m.ort")):
-        assert [told(artifact, minor, "same number") for minor in (23, 24)] == [[Severity.ERROR] * wrong, []]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), file := folder / "m.onnx")
+    for artifact in (file, convert(file, folder / "m.ort")):
+        said = [told(artifact, minor, "same number") for minor in range(20, 25)]
+        assert said == [[], *[[Severity.ERROR] * wrong] * 3, []], artifact.suffix
