@@ -175,6 +175,7 @@ def _model(shipped: Shipped, signature: ModelSignature | None) -> Iterator[str]:
                 "The app cannot set them; `optional_inputs` in the config keeps one an input.\n"
             )
         yield _table("output", signature.outputs)
+        yield from _states(signature)
         if signature.dimensions:
             sizes = ", ".join(f"{_code(name)} = {size}" for name, size in signature.dimensions.items())
             yield f"Dimensions that were fixed for this file: {sizes}. It takes no other sizes.\n"
@@ -200,6 +201,24 @@ def _model(shipped: Shipped, signature: ModelSignature | None) -> Iterator[str]:
     for language, lines in code_for(shipped.platform, options, shipped.file.rpartition("/")[2]).items():
         fence = "cpp" if language == "C++" else language.lower()
         yield "\n".join((f"{language}:\n", f"```{fence}", *lines, "```\n"))
+
+
+def _states(signature: ModelSignature) -> Iterator[str]:
+    if signature.state:
+        yield (
+            "The model has a state: a stream begins with the first values, and each inference then gets in these "
+            "inputs what the inference before it gave.\n"
+        )
+        cells = (
+            f"| {_code(output)} | {_code(name)} | {_first_value(signature, name)} |"
+            for output, name in signature.state.items()
+        )
+        yield "\n".join(("| output | input of the next inference | first value |", "|---|---|---|", *cells, ""))
+
+
+def _first_value(signature: ModelSignature, name: str) -> str:
+    values = isinstance(signature.values.get(name), Range | tuple)
+    return "as in the test data (below)" if values else signature.first_value(name)
 
 
 NPU = """\

@@ -22,7 +22,7 @@ from device_runner.result import epoch_ms, utc_now
 from device_runner.spec import ElementType, Provider, RunOptions, Sha256, Text
 from pipeline.check.compare import Tolerance
 from pipeline.check.library_proof import PROOFS, LibraryProof
-from pipeline.config.tables import InputValue, PreprocessConfig
+from pipeline.config.tables import InputValue, PreprocessConfig, Range
 from pipeline.core.documents import (
     Abi,
     AnyRelease,
@@ -186,6 +186,21 @@ class ModelSignature(msgspec.Struct, frozen=True, kw_only=True):
     """Inputs with a value in the file, which apps may leave out."""
     constant_inputs: tuple[Text, ...] = ()
     """Optional inputs of the original model that are constants in the file: apps cannot set them."""
+    state: dict[Text, Text] = {}
+    """Outputs that become inputs of the next inference, which begin a stream with zeros, or what `values` has."""
+
+    def source_of(self, name: str) -> str | None:
+        """The output that an input gets the value of the inference before from; None for one that is no state."""
+        return next((output for output, state in self.state.items() if state == name), None)
+
+    def first_value(self, name: str) -> str:
+        """What the input of a state is at the start of a stream."""
+        value = self.values.get(name)
+        if value is None:
+            return "zeros"
+        if isinstance(value, Range | tuple):
+            return "the values that the README has"
+        return f"{value} in each element"
 
 
 class AppRule(msgspec.Struct, frozen=True, kw_only=True):

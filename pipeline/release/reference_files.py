@@ -40,6 +40,7 @@ def signature_of(
         license=table.license or "",
         optional_inputs=tuple(_tensor(name, graph) for name in graph.inputs if name in graph.initializers),
         constant_inputs=constant_inputs,
+        state=table.state,
     )
 
 

@@ -165,9 +165,7 @@ def test_nodes_below_a_root_are_never_taken_for_leaves(number: int, tmp_path: Pa
     check_trees(tmp_path, branches, wrong=False)
 
 
-def check_trees(
-    folder: Path, branches: tuple[list[tuple[int, int]], list[tuple[int, int]]], *, wrong: bool
-) -> None:
+def check_trees(folder: Path, branches: tuple[list[tuple[int, int]], list[tuple[int, int]]], *, wrong: bool) -> None:
     """An ensemble of nodes with branches (true, false), which are leaves or not, is an error for 1.21 to 1.23."""
     count, leaves = len(branches[0]), len(branches[0]) + 1
     ids, are_leaves = zip(*branches[0], strict=True), zip(*branches[1], strict=True)

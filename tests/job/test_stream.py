@@ -41,6 +41,7 @@ def test_steps_are_measured_and_the_outputs_of_each_compared(tmp_path: Path) -> 
         "y in 40 steps", "h1 in 40 steps", "c1 in 40 steps"
     ]  # fmt: skip
     assert "a stream of 40 steps" in (tmp_path / "out" / "report.md").read_text()
+    assert "| `h1` | `h0` | zeros |" in (tmp_path / "out" / "bundle" / "README.md").read_text()
 
 
 @pytest.mark.parametrize("change", [('h1 = "h0"', 'h1 = "x0"'), ("h1 =", "h9 =")])

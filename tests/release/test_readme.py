@@ -61,6 +61,19 @@ def test_it_says_what_an_app_does(text: str, line: str) -> None:
     assert line in text.splitlines()
 
 
+def test_states_are_told_with_their_first_values() -> None:
+    states = {"h|n": "h", "c1": "c", "k1": "k"}
+    model = msgspec.structs.replace(MODEL, state=states, values={"c": 1.5, "k": Range(low=0, high=2)})
+    lines = readme("demo", (PHONE,), (model,)).splitlines()
+    start = lines.index("| output | input of the next inference | first value |")
+    assert lines[start + 2 : start + 5] == [
+        "| `h\\|n` | `h` | zeros |",
+        "| `c1` | `c` | 1.5 in each element |",
+        "| `k1` | `k` | as in the test data (below) |",
+    ]
+    assert "state" not in readme("demo", (PHONE,), (MODEL,))
+
+
 def test_recordings_have_their_own_steps() -> None:
     model = msgspec.structs.replace(MODEL, preprocess=PreprocessConfig(sample_rate=16000, length=512, scale=0.5))
     lines = readme("demo", (PHONE,), (model,)).splitlines()

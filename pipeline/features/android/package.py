@@ -23,21 +23,21 @@ from pipeline.core.errors import CheckFailed, ConfigError, Finding, MissingError
 from pipeline.core.files import VerifiedFile, storage_errors, write_text
 from pipeline.core.releases import Release, line_of
 from pipeline.features.packages import objections as refusals
-from pipeline.model.signature import TensorInfo
 from pipeline.release.app_code import (
     BUFFERS,
     class_name,
     contexts_of,
     has_java_call,
     identifiers,
+    input_text,
     java_calls,
+    output_text,
     refuse_equal_names,
     rows_of,
-    tensor_text,
 )
 from pipeline.release.bundle import basis_text
 from pipeline.release.chip_contexts import CHIP_API_LEVEL, SOC_MANUFACTURER, gradle_notations
-from pipeline.release.manifest import Content, Manifest, SelectionRow
+from pipeline.release.manifest import Content, Manifest, ModelSignature, SelectionRow
 from pipeline.release.sizes import sized_inputs, sizes_of
 from pipeline.release.source_code import Code, identifier, java_text, joined, render_source
 
@@ -203,7 +203,7 @@ def _model(content: Content, target: str, model: str, rows: Sequence[SelectionRo
         )
     places = {name: place for place, (name, _) in enumerate(ways)}
     contexts = contexts_of(content, target, model, partial(asset_path, assets))
-    inputs = list(_inputs(signature.inputs))
+    inputs = list(_inputs(signature))
     parameters = [parameter for tensor in inputs for parameter in tensor["parameters"]]
     gpu = any(provider_named(options.provider).gpu for _, options in ways)
     weights = {shipped.weights: digests[shipped.weights] for shipped in ships if shipped.weights}
@@ -238,7 +238,7 @@ def _model(content: Content, target: str, model: str, rows: Sequence[SelectionRo
         ],
         "contexts": contexts,
         "inputs": inputs,
-        "outputs": list(_outputs(signature.outputs)),
+        "outputs": list(_outputs(signature)),
         "parameters": parameters,
         "arguments": [identifier(parameter.rpartition(" ")[2]) for parameter in parameters],
         "typed": all(tensor.dtype in BUFFERS for tensor in signature.inputs),
@@ -267,8 +267,8 @@ def _pairs(values: Mapping[str, str]) -> Code:
     return Code("ModelFile.pairs({})").format(joined(texts))
 
 
-def _inputs(tensors: Sequence[TensorInfo]) -> Iterator[dict[str, Any]]:
-    for tensor, own_name in identifiers(tensors, UNUSABLE):
+def _inputs(signature: ModelSignature) -> Iterator[dict[str, Any]]:
+    for tensor, own_name in identifiers(signature.inputs, UNUSABLE):
         if tensor.dtype not in BUFFERS:
             continue
         buffer, element, _ = BUFFERS[tensor.dtype]
@@ -282,7 +282,7 @@ def _inputs(tensors: Sequence[TensorInfo]) -> Iterator[dict[str, Any]]:
         yield {
             "name": tensor.name,
             "identifier": own_name,
-            "doc": tensor_text(tensor),
+            "doc": input_text(tensor, signature),
             "java_type": buffer,
             "parameters": [
                 Code("@NonNull {} {}").format(kind, name),
@@ -292,15 +292,15 @@ def _inputs(tensors: Sequence[TensorInfo]) -> Iterator[dict[str, Any]]:
         }
 
 
-def _outputs(tensors: Sequence[TensorInfo]) -> Iterator[dict[str, Any]]:
-    for place, (tensor, own_name) in enumerate(identifiers(tensors, UNUSABLE, "output")):
+def _outputs(signature: ModelSignature) -> Iterator[dict[str, Any]]:
+    for place, (tensor, own_name) in enumerate(identifiers(signature.outputs, UNUSABLE, "output")):
         if tensor.dtype in BUFFERS:
             buffer = BUFFERS[tensor.dtype][2]
             value = Code("((OnnxTensor) result.get({}))").format(place)
             yield {
                 "name": tensor.name,
                 "identifier": own_name,
-                "doc": tensor_text(tensor),
+                "doc": output_text(tensor, signature),
                 "java_type": buffer,
                 "tensor": value,
                 "read": Code("{}.get{}()").format(value, identifier(buffer)),

@@ -7,7 +7,7 @@ newer (docs/facts/release_consumers.md, R.8, R.9).
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import resources
@@ -32,13 +32,14 @@ from pipeline.release.app_code import (
     SWIFT,
     class_name,
     identifiers,
+    input_text,
     lacks,
+    output_text,
     refuse_equal_names,
     rows_of,
     swift_calls,
     target_in,
     target_of,
-    tensor_text,
 )
 from pipeline.release.bundle import basis_text
 from pipeline.release.custom_ops import ALL_ABIS
@@ -526,7 +527,7 @@ def _model(content: Content, model: str, rows: Sequence[SelectionRow], release: 
         parts = [Code("device.chips.contains({})").format(swift_text(row.soc))] if row.soc else []
         parts += [Code("device.abi == {}").format(swift_text(row.abi))] if row.abi else []
         conditions.append((joined(parts or [Code("true")], " && "), numbers.index(row.ships)))
-    inputs = list(_tensors(signature.inputs))
+    inputs = list(_tensors(signature.inputs, lambda tensor: input_text(tensor, signature)))
     parameters = [parameter for tensor in inputs for parameter in tensor["parameters"]]
     return {
         "name": model,
@@ -535,7 +536,13 @@ def _model(content: Content, model: str, rows: Sequence[SelectionRow], release: 
         "files": files,
         "rows": conditions,
         "inputs": inputs,
-        "outputs": list(_tensors([tensor for tensor in signature.outputs if tensor.dtype in ELEMENTS], "output")),
+        "outputs": list(
+            _tensors(
+                [tensor for tensor in signature.outputs if tensor.dtype in ELEMENTS],
+                lambda tensor: output_text(tensor, signature),
+                "output",
+            )
+        ),
         "parameters": parameters,
         "arguments": [Code("{0}: {0}").format(identifier(text.partition(":")[0])) for text in parameters],
         "operators": f"{module}{OPERATORS}" if any(options.custom_ops for options in ways) else "",
@@ -543,7 +550,9 @@ def _model(content: Content, model: str, rows: Sequence[SelectionRow], release: 
     }
 
 
-def _tensors(tensors: Sequence[TensorInfo], alone: str = "") -> Iterator[dict[str, Any]]:
+def _tensors(
+    tensors: Sequence[TensorInfo], text: Callable[[TensorInfo], Code], alone: str = ""
+) -> Iterator[dict[str, Any]]:
     """Inputs or outputs as Swift expressions; where a shape is not `fixed`, it is a parameter of `run`."""
     for tensor, own_name in identifiers(tensors, SWIFT_WORDS | OWN_NAMES, alone):
         if tensor.dtype is None:
@@ -553,7 +562,7 @@ def _tensors(tensors: Sequence[TensorInfo], alone: str = "") -> Iterator[dict[st
         yield {
             "name": tensor.name,
             "identifier": own_name,
-            "doc": tensor_text(tensor),
+            "doc": text(tensor),
             "element": element,
             "ort_type": ort_type,
             "shape": Code("[{}]").format(joined(tensor.shape or ())) if tensor.fixed else Code("{}Shape").format(name),
