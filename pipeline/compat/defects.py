@@ -493,6 +493,18 @@ DEFECTS: tuple[Defect, ...] = (
         "it has one score for two classes, which is given as 1 - s and s, below 0 and above 1, too",
         "ship 1.27 or later, or export scores for both classes", onnx=None,
     ),
+    *(
+        Defect(
+            name, find, lambda _: True, None, f"ONNX Runtime leaves out scores of {{mark}}{when}",
+            "it computes one number a row and writes no other: the rest is what the memory held before",
+            "export scores for both classes, with post_transform NONE", depends=depends, onnx=None,
+        )
+        for name, find, when, depends in (
+            ("unwritten", _classifiers(lambda classes, model: classes.unwritten(model)), "", False),
+            ("partly-unwritten", _classifiers(lambda classes, model: classes.partly_unwritten(model)),
+             " where no leaf votes for the second class", True),
+        )
+    ),
     Defect(
         "taken-for-leaf", _classifiers(lambda classes, model: classes.taken_for_leaves(model)),
         lambda c: c.release in TAKES_FOR_LEAVES,

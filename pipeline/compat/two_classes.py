@@ -9,6 +9,7 @@ So do those before 1.27 of a LinearClassifier of one row, and of an SVMClassifie
 Measured with 3,569 made-up classifiers and the wheels of 1.17 to 1.32 (release_tables.md).
 """
 
+import math
 from array import array
 from collections import defaultdict
 from collections.abc import Iterator
@@ -65,6 +66,44 @@ def plain_machines(model: OrtModel) -> Iterator[OrtNode]:
             yield node
 
 
+def unwritten(model: OrtModel) -> Iterator[OrtNode]:
+    """The classifiers of which no release writes all scores, whatever the input.
+
+    Those with PROBIT that decide between two classes by one score get one number a row, and so do support vector
+    machines of one class without parameters of probabilities; the others are what the memory held.
+    """
+    for node in _nodes(model, "TreeEnsembleClassifier", "LinearClassifier", "SVMClassifier"):
+        probit = _transform(node) == "PROBIT"
+        if node.op_type == "SVMClassifier":
+            classes = len(_list(node, "vectors_per_class"))
+            lacking = not _list(node, "prob_a") and (classes == 1 or (classes == 2 and probit))
+        elif node.op_type == "LinearClassifier":
+            lacking = probit and _labels(node) == 2 and len(_list(node, "intercepts")) == 1
+        else:
+            first = set(_list(node, "class_ids")) == {0}
+            lacking = probit and first and _labels(node) == 2 and _count(node, "base_values") < 2
+        if lacking:
+            yield node
+
+
+def partly_unwritten(model: OrtModel) -> Iterator[OrtNode]:
+    """The classifiers of trees that write one of two scores of a row for which no leaf votes for the second class.
+
+    So with one base value, or with PROBIT and none, where each tree has a leaf without such a vote.
+    """
+    for node in _nodes(model, "TreeEnsembleClassifier"):
+        bases = _count(node, "base_values")
+        lone = bases == 1 or (bases == 0 and _transform(node) == "PROBIT")
+        if _labels(node) != 2 or set(_list(node, "class_ids")) != {0, 1} or not lone:
+            continue
+        votes = zip(*(_list(node, f"class_{name}") for name in ("treeids", "nodeids", "ids")), strict=False)
+        second = {(tree, leaf) for tree, leaf, class_id in votes if class_id == 1}
+        nodes = zip(*(_list(node, f"nodes_{name}") for name in ("treeids", "nodeids", "modes")), strict=False)
+        leaves = [(tree, leaf) for tree, leaf, mode in nodes if mode == "LEAF"]
+        if {tree for tree, _ in leaves} == {place[0] for place in leaves if place not in second}:
+            yield node
+
+
 def taken_for_leaves(model: OrtModel) -> Iterator[OrtNode]:
     """The TreeEnsembles that have a root whose branches, one a leaf and one not, have the same number."""
     for node in _nodes(model, "TreeEnsemble"):
@@ -79,6 +118,18 @@ def taken_for_leaves(model: OrtModel) -> Iterator[OrtNode]:
 def _nodes(model: OrtModel, *operators: str) -> Iterator[OrtNode]:
     for graph in model.graph.walk():
         yield from (node for node in graph.nodes if node.op_type in operators and node.domain == DOMAIN)
+
+
+def _labels(node: OrtNode) -> int:
+    names = ("strings", "ints", "int64s")
+    return max(len(_list(node, f"classlabels_{name}")) for name in names)
+
+
+def _count(node: OrtNode, name: str) -> int:
+    """How many numbers a list or its tensor has."""
+    given = node.attributes.get(f"{name}_as_tensor")
+    tensor = given.value if given else None
+    return math.prod(tensor.dims) if isinstance(tensor, Tensor) else len(_list(node, name))
 
 
 def _transform(node: OrtNode) -> str:

@@ -85,7 +85,7 @@ def test_what_releases_compute_otherwise_is_an_error(case: Case, tmp_path: Path)
     for artifact in (file, convert(file, tmp_path / "m.ort")):
         for minor in (25, 26, 27, 28, 32):
             differs = f"1.{26 if minor == 27 else minor}" in CASES[case].split()
-            assert told(artifact, minor) == [Severity.ERROR] * differs, (artifact.suffix, minor)
+            assert told(artifact, minor, "onnxruntime issue") == [Severity.ERROR] * differs, (artifact.suffix, minor)
 
 
 def test_others_are_not_named(tmp_path: Path) -> None:
@@ -126,6 +126,13 @@ def machine(operator: str, transform: str, **attributes: Any) -> onnx.ModelProto
     return model
 
 
+def voting(transform: str, classes: list[int], bases: tuple[float, ...]) -> onnx.ModelProto:
+    """Two trees of two leaves that vote for these classes."""
+    model = forest((transform, 0, (0.4, 0.3, 0.4, 0.3), bases))
+    next(given for given in model.graph.node[0].attribute if given.name == "class_ids").ints[:] = classes
+    return model
+
+
 @pytest.mark.parametrize(
     ("operator", "transform", "attributes", "differs"),
     [
@@ -144,6 +151,34 @@ def test_machines_of_one_score_lack_logistic_before_1_27(
     onnx.save(machine(operator, transform, **attributes), file := tmp_path / "m.onnx")
     for artifact in (file, convert(file, tmp_path / "m.ort")):
         assert [told(artifact, minor, operator) for minor in (20, 26, 27)] == [[Severity.ERROR] * differs] * 2 + [[]]
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        (machine("LinearClassifier", "PROBIT"), Severity.ERROR),
+        (machine("LinearClassifier", "PROBIT", coefficients=[0.5, -1.5] * 2, intercepts=[0.25, 0.5]), None),
+        (machine("SVMClassifier", "PROBIT"), Severity.ERROR),
+        (machine("SVMClassifier", "PROBIT", prob_a=[-1.25], prob_b=[0.125]), None),
+        (machine("SVMClassifier", "NONE", classlabels_ints=[7], vectors_per_class=[2]), Severity.ERROR),
+        (machine("SVMClassifier", "NONE"), None),
+        (forest(("PROBIT", 0, (0.4, 0.3, 0.4, 0.3), ())), Severity.ERROR),
+        (forest(("PROBIT", 0, (0.4, -0.3, 0.4, 0.3), (0.5,))), Severity.ERROR),
+        (forest(("PROBIT", 0, (0.4, 0.3, 0.4, 0.3), (0.5, 0.5))), None),
+        (forest(("PROBIT", 1, (0.4, 0.3, 0.4, 0.3), ())), None),
+        (voting("PROBIT", [0, 1, 1, 0], ()), Severity.WARNING),
+        (voting("PROBIT", [1, 1, 1, 0], ()), None),
+        (voting("NONE", [0, 1, 1, 0], ()), None),
+        (voting("NONE", [0, 1, 1, 0], (0.5,)), Severity.WARNING),
+        (voting("NONE", [0, 0, 1, 1], (0.5,)), None),
+        (voting("PROBIT", [0, 1, 1, 0], (0.5, 0.5)), None),
+    ],
+)
+def test_scores_that_no_release_writes(model: onnx.ModelProto, says: Severity | None, tmp_path: Path) -> None:
+    onnx.save(model, file := tmp_path / "m.onnx")
+    for artifact in (file, convert(file, tmp_path / "m.ort")):
+        for minor in (17, 32):
+            assert told(artifact, minor, "leaves out scores") == [says] * (says is not None), (artifact.suffix, minor)
 
 
 @pytest.mark.parametrize("leaves", list(itertools.permutations(range(3))), ids=str)
