@@ -29,9 +29,7 @@ from pipeline.release.app_code import (
     contexts_of,
     has_java_call,
     identifiers,
-    input_text,
     java_calls,
-    output_text,
     refuse_equal_names,
     rows_of,
 )
@@ -40,6 +38,7 @@ from pipeline.release.chip_contexts import CHIP_API_LEVEL, SOC_MANUFACTURER, gra
 from pipeline.release.manifest import Content, Manifest, ModelSignature, SelectionRow
 from pipeline.release.sizes import sized_inputs, sizes_of
 from pipeline.release.source_code import Code, identifier, java_text, joined, render_source
+from pipeline.release.tensor_texts import input_text, output_text
 
 _render = partial(render_source, "pipeline.features.android")
 

@@ -32,9 +32,7 @@ from pipeline.release.app_code import (
     SWIFT,
     class_name,
     identifiers,
-    input_text,
     lacks,
-    output_text,
     refuse_equal_names,
     rows_of,
     swift_calls,
@@ -47,6 +45,7 @@ from pipeline.release.manifest import CUSTOM_OPS, Content, Manifest, SelectionRo
 from pipeline.release.shipped import release_for
 from pipeline.release.sizes import sized_inputs, sizes_of
 from pipeline.release.source_code import Code, identifier, joined, render_source, swift_text
+from pipeline.release.tensor_texts import input_text, output_text
 
 BINARY = "onnxruntime"
 ARCHIVE = f"{BINARY}.xcframework.zip"
