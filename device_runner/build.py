@@ -32,15 +32,7 @@ from device_runner.files import (
     take_place,
     taking_turns,
 )
-from device_runner.probe.elf import (
-    PT_GNU_RELRO,
-    PT_GNU_STACK,
-    PT_LOAD,
-    PT_TLS,
-    Elf,
-    Segment,
-    read_elf,
-)
+from device_runner.probe import elf as elf_file
 
 STANDARD = ("-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Wmissing-prototypes", "-Wstrict-prototypes")
 """The language of every unit; GNU sources may name what Linux has beside POSIX."""
@@ -211,9 +203,14 @@ LD_EMULATION = {"arm64-v8a": "aarch64linux", "x86_64": "elf_x86_64"}
 ZIG_ARCH = {"arm64-v8a": "aarch64", "x86_64": "x86_64"}
 
 COMPILE_FLAGS = (
-    "-std=c11", "-O2", "-fPIE", "-fno-sanitize=undefined", "-fno-stack-protector", "-nostdlibinc",
+    "-std=c11",
+    "-O2",
+    "-fPIE",
+    "-fno-sanitize=undefined",
+    "-fno-stack-protector",
+    "-nostdlibinc",
     "-Werror=implicit-function-declaration",
-)  # fmt: skip
+)
 
 LINK_FLAGS = (
     "-pie", "--no-undefined", "--dynamic-linker=/system/bin/linker64", "--hash-style=gnu", "--build-id=sha1",
@@ -236,20 +233,20 @@ RELOCATIONS = {"arm64-v8a": {257, 1025, 1026, 1027}, "x86_64": {1, 6, 7, 8}}
 """ABS64, GLOB_DAT, JUMP_SLOT, RELATIVE: no copies, no thread-locals, no indirect functions."""
 
 
-ElfRule = tuple[str, Callable[[Elf], bool]]
+ElfRule = tuple[str, Callable[[elf_file.Elf], bool]]
 """What must hold of a program, and its test."""
 
 
-def _segments(elf: Elf, kind: int) -> list[Segment]:
+def _segments(elf: elf_file.Elf, kind: int) -> list[elf_file.Segment]:
     return [segment for segment in elf.segments if segment.type == kind]
 
 
-def _relro_ends_on_page(elf: Elf) -> bool:
-    ends = [segment.address + segment.memory_size for segment in _segments(elf, PT_GNU_RELRO)]
+def _relro_ends_on_page(elf: elf_file.Elf) -> bool:
+    ends = [segment.address + segment.memory_size for segment in _segments(elf, elf_file.PT_GNU_RELRO)]
     return bool(ends) and all(end % PAGE == 0 for end in ends)
 
 
-def _has_android_note(elf: Elf) -> bool:
+def _has_android_note(elf: elf_file.Elf) -> bool:
     levels = [note[:4] for name, kind, note in elf.notes if (name, kind) == ("Android", 1)]
     return len(levels) == 1 and 21 <= int.from_bytes(levels[0], "little") <= 99
 
@@ -266,18 +263,20 @@ PROGRAM_RULES: tuple[ElfRule, ...] = (
     ("the interpreter is /system/bin/linker64", lambda elf: elf.interpreter == "/system/bin/linker64"),
     (
         "segments are aligned to 16 KB",
-        lambda elf: all(s.alignment == PAGE and (s.address - s.offset) % PAGE == 0 for s in _segments(elf, PT_LOAD)),
+        lambda elf: all(
+            s.alignment == PAGE and (s.address - s.offset) % PAGE == 0 for s in _segments(elf, elf_file.PT_LOAD)
+        ),
     ),
     (
         "no segment is writable and executable",
-        lambda elf: not any(segment.flags & 3 == 3 for segment in _segments(elf, PT_LOAD)),
+        lambda elf: not any(segment.flags & 3 == 3 for segment in _segments(elf, elf_file.PT_LOAD)),
     ),
     (
         "the stack is not executable",
-        lambda elf: {segment.flags & 1 for segment in _segments(elf, PT_GNU_STACK)} == {0},
+        lambda elf: {segment.flags & 1 for segment in _segments(elf, elf_file.PT_GNU_STACK)} == {0},
     ),
     ("the part that is read-only after relocation ends on a 16 KB page", _relro_ends_on_page),
-    ("no thread-local storage: it needs API level 29", lambda elf: not _segments(elf, PT_TLS)),
+    ("no thread-local storage: it needs API level 29", lambda elf: not _segments(elf, elf_file.PT_TLS)),
     (
         "needs libc.so, and of others libdl.so and libm.so at most",
         lambda elf: {"libc.so"} <= set(elf.needed) <= {"libc.so", "libdl.so", "libm.so"},
@@ -305,7 +304,7 @@ STUB_RULES: tuple[ElfRule, ...] = (
 """Beside PROGRAM_RULES for programs linked against our stubs; the NDK's have versions and more helpers."""
 
 
-def broken_rules(elf: Elf, *, stubs: bool) -> list[str]:
+def broken_rules(elf: elf_file.Elf, *, stubs: bool) -> list[str]:
     """What keeps an Android program from running on every device from API level 27 on; empty when nothing does."""
     return [text for text, holds in (*PROGRAM_RULES, *(STUB_RULES if stubs else ())) if not holds(elf)]
 
@@ -369,7 +368,7 @@ def _recipe(
     """A recipe of the probe for another system; `stubs` says by which rules a program for Android is judged."""
 
     def judge(folder: Path) -> None:
-        if broken := broken_rules(read_elf(folder / PROBE), stubs=bool(stubs)):
+        if broken := broken_rules(elf_file.read_elf(folder / PROBE), stubs=bool(stubs)):
             raise RunnerError(
                 "the probe was built, but not as Android wants it",
                 why="; ".join(f"does not hold: {rule}" for rule in broken),

@@ -19,7 +19,8 @@ from device_runner.files import (
     sha256,
 )
 from device_runner.library import MAX_BYTES, is_archive
-from device_runner.probe.elf import FAT, THIN, MachOImage, NotElf, parse_elf, read_images
+from device_runner.probe import elf as elf_file
+from device_runner.probe.elf import NotElf
 
 SYMBOL = "RegisterCustomOps"
 MEMBER = re.compile(r"(?:jni|lib)/(?P<abi>[\w-]+)/(?P<name>lib[\w.-]+\.so)")
@@ -79,7 +80,7 @@ def _read(path: Path, _size: int, _mtime_ns: int) -> tuple[CustomLibrary, ...]:
                     left -= info.file_size
                     content = archive.read(info)
                     if f"_{SYMBOL}\0".encode() in content:
-                        slices += (_image_of(path, image, linked=True) for image in read_images(content))
+                        slices += (_image_of(path, image, linked=True) for image in elf_file.read_images(content))
             for name in [] if slices else sorted(archive.namelist()):
                 if not (match := MEMBER.fullmatch(name)):
                     continue
@@ -106,15 +107,15 @@ def _read(path: Path, _size: int, _mtime_ns: int) -> tuple[CustomLibrary, ...]:
 
 def _judged(path: Path, content: bytes) -> Iterator[CustomLibrary]:
     """What a file is by its bytes, for each processor; raises NotElf for one that registers no custom operators."""
-    if content[:4] in (THIN, FAT):
+    if content[:4] in (elf_file.THIN, elf_file.FAT):
         if f"_{SYMBOL}\0".encode() not in content:
             raise NotElf(f"it does not export {SYMBOL}")
-        for image in read_images(content):
+        for image in elf_file.read_images(content):
             if image.static:
                 raise NotElf("it is code to be linked: make an xcframework of it (xcodebuild -create-xcframework)")
             yield _image_of(path, image)
         return
-    elf = parse_elf(content)
+    elf = elf_file.parse_elf(content)
     names = {name for name, section in elf.symbols if section}
     if SYMBOL not in names:
         raise NotElf(f"it does not export {SYMBOL}")
@@ -123,7 +124,7 @@ def _judged(path: Path, content: bytes) -> Iterator[CustomLibrary]:
     yield CustomLibrary(path, elf.system, elf.abi, python, java)
 
 
-def _image_of(path: Path, image: MachOImage, *, linked: bool = False) -> CustomLibrary:
+def _image_of(path: Path, image: elf_file.MachOImage, *, linked: bool = False) -> CustomLibrary:
     abi = ABIS.get(image.architecture, image.architecture)
     return CustomLibrary(path, "-".join(filter(None, image.system)), abi, linked=linked)
 
@@ -156,10 +157,10 @@ def process_of(library: Path) -> tuple[str, str]:
     """System and ABI of a process that has a libonnxruntime; raises UnavailableError for a file that is no library."""
     content = library.read_bytes()
     try:
-        if content.startswith(THIN):
-            _, system, abi, *_ = _image_of(library, next(read_images(content)))
+        if content.startswith(elf_file.THIN):
+            _, system, abi, *_ = _image_of(library, next(elf_file.read_images(content)))
             return system, abi
-        elf = parse_elf(content)
+        elf = elf_file.parse_elf(content)
     except (ValueError, struct.error) as error:
         raise UnavailableError("this is no library", where=str(library), why=str(error), remedy="check it") from error
     return elf.system, elf.abi

@@ -351,9 +351,11 @@ def staging_folder(place: Path) -> Iterator[Path]:
                 staging.mkdir(mode=0o700, exist_ok=True)
         except BlockingIOError as error:
             raise SpecError(
-                "another process is replacing this", where=str(place), why=f"it holds the lock of {staging.name}",
+                "another process is replacing this",
+                where=str(place),
+                why=f"it holds the lock of {staging.name}",
                 remedy="wait until it has ended, then start this command again",
-            ) from error  # fmt: skip
+            ) from error
         _restore(place, staging)
         (staging / NEW).mkdir()
         yield staging / NEW
@@ -394,9 +396,11 @@ def _restore(place: Path, staging: Path, *, done: bool = False) -> None:
             (staging / OLD).rename(place)
     except OSError as error:
         raise RunnerError(
-            "what was here could not be put back", where=str(place), why=error.strerror or str(error),
+            "what was here could not be put back",
+            where=str(place),
+            why=error.strerror or str(error),
             remedy=f"it is whole in {staging / OLD}: rename it, or start this command again",
-        ) from error  # fmt: skip
+        ) from error
     for name in (OLD, NEW):
         shutil.rmtree(staging / name, ignore_errors=True)
     if done:

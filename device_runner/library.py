@@ -37,7 +37,8 @@ from device_runner.files import (
     replacing,
     sha256,
 )
-from device_runner.probe.elf import PT_LOAD, Buffer, NotElf, parse_elf, parse_header
+from device_runner.probe import elf as elf_file
+from device_runner.probe.elf import NotElf
 from device_runner.providers import CPU, PROVIDERS
 
 LIBRARY = "libonnxruntime.so"
@@ -79,7 +80,7 @@ VERSION_TEXT = re.compile(rb"\0(?:VERS_)?(1\.(?:[7-9]|[1-9]\d)\.\d{1,2})\0")
 """ORT_VERSION as a string of its own; other libraries inside have versions of this form, too."""
 
 
-def read_build(content: Buffer) -> dict[str, Any]:
+def read_build(content: elf_file.Buffer) -> dict[str, Any]:
     """What strings of the build of ONNX Runtime in a file tell, whatever file it is: fields of `LibraryFacts`.
 
     `release` is "" where several versions could be its own.
@@ -116,11 +117,13 @@ def read_facts(path: Path) -> LibraryFacts:
         content = path.read_bytes()
         elf, why = None, ""
         try:
-            elf = parse_elf(content)
+            elf = elf_file.parse_elf(content)
         except NotElf as error:
             why = str(error)
         else:
-            end = max((part.offset + part.file_size for part in elf.segments if part.type == PT_LOAD), default=0)
+            end = max(
+                (part.offset + part.file_size for part in elf.segments if part.type == elf_file.PT_LOAD), default=0
+            )
             if end > len(content):
                 why = f"the file is cut off: {len(content)} of at least {end} bytes are there"
             elif not any(name == "OrtGetApiBase" and section for name, section in elf.symbols):
@@ -206,7 +209,7 @@ def small_pages(path: Path) -> list[str]:
             if not SHARED.fullmatch(name):
                 continue
             with archive.open(name) as file, contextlib.suppress(NotElf):
-                elf = parse_header(file.read(HEAD_BYTES))
+                elf = elf_file.parse_header(file.read(HEAD_BYTES))
                 if elf.bits == 64 and 0 < elf.page_bytes < PAGE_BYTES:
                     small.append(name)
     return small

@@ -16,19 +16,18 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from device_runner import perf_test
+from device_runner import perf_test, vulkan
 from device_runner.build import build_probe
 from device_runner.device import GRACE_SECONDS, DeviceFacts, Waiting, no_waiting, read_options, zones_celsius
 from device_runner.errors import SpecError, UnavailableError, pip_install
 from device_runner.failures import explain
 from device_runner.library import Library, LibraryFacts, resolve
 from device_runner.plugins import with_plugin
-from device_runner.probe.protocol import ProbeAnswer, decode_answer
+from device_runner.probe import protocol
 from device_runner.providers import PROVIDERS, provider_named
 from device_runner.result import Conditions, Failure, FailureKind, Mark, RunResult
 from device_runner.run import ProbeDevice, missing_input
 from device_runner.spec import Allocator, RunSpec
-from device_runner.vulkan import LAVAPIPE, VARIABLE, find_driver, vulkan_environment
 
 
 def run_group(
@@ -206,7 +205,7 @@ class LocalDevice(ProbeDevice):
         if not self.software_gpu:
             return None
         try:
-            return find_driver(self._vulkan).name == LAVAPIPE
+            return vulkan.find_driver(self._vulkan).name == vulkan.LAVAPIPE
         except UnavailableError:
             return None
 
@@ -235,7 +234,9 @@ class LocalDevice(ProbeDevice):
             )
         if gpu and self.software_gpu:
             try:
-                variables = vulkan_environment(find_driver(self._vulkan), self._usual.get("LD_LIBRARY_PATH", ""))
+                variables = vulkan.vulkan_environment(
+                    vulkan.find_driver(self._vulkan), self._usual.get("LD_LIBRARY_PATH", "")
+                )
             except UnavailableError as error:
                 return Failure(kind=FailureKind.WRONG_DEVICE, message=error.what, cause=error.why, remedy=error.remedy)
             self._environment = {**self._usual, **variables}
@@ -244,10 +245,11 @@ class LocalDevice(ProbeDevice):
             file = find_allocator(allocator)
             if not file or len(self._probe) > 1:
                 return Failure(
-                    kind=FailureKind.WRONG_DEVICE, cause="it stands in for the C library's before the process begins",
+                    kind=FailureKind.WRONG_DEVICE,
+                    cause="it stands in for the C library's before the process begins",
                     message=f"{allocator} is not installed" if not file else f"{allocator} would be the emulator's",
                     remedy=f"apt-get install {PACKAGES[allocator]}" if not file else "run it on such a computer",
-                )  # fmt: skip
+                )
             preloaded = self._usual.get("LD_PRELOAD", os.environ.get("LD_PRELOAD", ""))
             self._environment = {**self._environment, "LD_PRELOAD": f"{file} {preloaded}".strip()}
         ready = with_plugin(spec, library)
@@ -266,7 +268,7 @@ class LocalDevice(ProbeDevice):
         row = provider_named(spec.options.provider)
         if result.ep_devices and row.plugin and row.plugin.by_chip:
             return without_times(result, Mark.SIMULATED)
-        if row.gpu and VARIABLE in self._environment:
+        if row.gpu and vulkan.VARIABLE in self._environment:
             if result.failure and result.failure.kind is FailureKind.CRASH:
                 result = replace(result, failure=replace(result.failure, **SOFTWARE_CRASH))
             return without_times(result, Mark.SOFTWARE_GPU)
@@ -275,7 +277,9 @@ class LocalDevice(ProbeDevice):
     def _conditions_now(self) -> Conditions:
         return host_conditions()
 
-    def _ask(self, request: bytes, folder: str, limit_seconds: float, limit_bytes: int) -> ProbeAnswer | Failure:
+    def _ask(
+        self, request: bytes, folder: str, limit_seconds: float, limit_bytes: int
+    ) -> protocol.ProbeAnswer | Failure:
         """OSError also when the disk is so full that the probe could write no document."""
         place = Path(folder)
         (place / "request").write_bytes(request)
@@ -284,12 +288,12 @@ class LocalDevice(ProbeDevice):
         if code is None:
             text = "the probe did not end by itself"
             return explain(Failure(kind=FailureKind.TIMEOUT, message=text, signal="SIGKILL"))
-        answer, stderr = decode_answer((place / "stdout").read_bytes()), tail(place / "stderr")
+        answer, stderr = protocol.decode_answer((place / "stdout").read_bytes()), tail(place / "stderr")
         if isinstance(answer, Failure) and code < 0:
             name = signal.Signals(-code).name
             return explain(Failure(kind=FailureKind.CRASH, message=f"the probe ended by {name}: {stderr}", signal=name))
         # Dawn says on stderr alone what a driver lacks.
-        telling = answer.kind and (answer.kind == FailureKind.CRASH or VARIABLE in self._environment)
+        telling = answer.kind and (answer.kind == FailureKind.CRASH or vulkan.VARIABLE in self._environment)
         if isinstance(answer, Failure) or (telling and stderr):
             answer = replace(answer, message=f"{answer.message}; stderr: {stderr}")
         if isinstance(answer, Failure) and answer.kind is FailureKind.GARBAGE:

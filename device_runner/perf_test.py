@@ -16,8 +16,9 @@ import msgspec
 
 from device_runner.failures import explain
 from device_runner.options import Rule, first_broken
-from device_runner.probe.elf import NotElf, read_elf
-from device_runner.probe.protocol import LEVEL_NUMBERS
+from device_runner.probe import elf as elf_file
+from device_runner.probe import protocol
+from device_runner.probe.elf import NotElf
 from device_runner.profile import fell_back
 from device_runner.providers import PROVIDERS, provider_named
 from device_runner.result import (
@@ -33,9 +34,7 @@ from device_runner.result import (
 )
 from device_runner.spec import AUTO, ONNX_CODES, ExecutionMode, RunSpec, TensorFile
 
-OTHER_PROVIDERS = (
-    "acl", "armnn", "dml", "dnnl", "migraphx", "openvino", "rocm", "snpe", "vitisai",
-)  # fmt: skip
+OTHER_PROVIDERS = ("acl", "armnn", "dml", "dnnl", "migraphx", "openvino", "rocm", "snpe", "vitisai")
 TAKEN_PROVIDERS = sorted([*OTHER_PROVIDERS, *(provider.name for provider in PROVIDERS.values() if provider.perf_test)])
 """What -e takes; anything else makes it print its usage."""
 
@@ -128,7 +127,7 @@ def measured_with(spec: RunSpec, device: str, prepare: Callable[[Path, str], Exe
         )
         return without_measurement(spec, device, failure)
     try:
-        needed = read_elf(program).needed
+        needed = elf_file.read_elf(program).needed
         library = next((name for name in needed if name.startswith("libonnxruntime")), "")
     except (NotElf, OSError):
         library = "libonnxruntime.dylib"
@@ -166,7 +165,7 @@ def arguments(spec: RunSpec, model: str, *, by_seconds: bool = False) -> list[st
         words += ["-i", provider_options]
     for letter, number in (("-x", options.intra_op_threads), ("-y", options.inter_op_threads)):
         words += [letter, str(number)] if number else []
-    words += ["-o", str(LEVEL_NUMBERS[options.optimization_level])]
+    words += ["-o", str(protocol.LEVEL_NUMBERS[options.optimization_level])]
     words += ["-P"] if options.execution_mode is ExecutionMode.PARALLEL else []
     words += [] if options.cpu_arena else ["-A"]
     words += [] if options.memory_pattern else ["-M"]

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from device_runner.errors import pip_install
 from device_runner.library import Library, LibraryFacts
 from device_runner.options import Rule, first_broken
-from device_runner.probe.elf import NotElf, read_header
+from device_runner.probe import elf as elf_file
+from device_runner.probe.elf import NotElf
 from device_runner.providers import CHIPS, NEW_LAYOUT, chip_of_phone, provider_named
 from device_runner.result import Failure, FailureKind
 from device_runner.spec import Plugin, RunSpec
@@ -178,7 +179,7 @@ def refused(spec: RunSpec, facts: LibraryFacts) -> Failure | None:
             kind = FailureKind.MISSING_LIBRARY
             return Failure(kind=kind, message=f"{file}: no such file", cause="no plugin", remedy="check the path")
     try:
-        abi = read_header(Path(spec.plugin.library)).abi
+        abi = elf_file.read_header(Path(spec.plugin.library)).abi
     except (NotElf, OSError) as error:
         text = f"{spec.plugin.library}: {error}"
         return Failure(kind=FailureKind.WRONG_LIBRARY, message=text, cause="no plugin", remedy="check its path")

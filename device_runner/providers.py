@@ -107,10 +107,15 @@ _WEBGPU_OPTIONS = {
 deviceId) are nothing that a run can give."""
 
 _COREML_OPTIONS = {
-    "ModelFormat": "NeuralNetwork|MLProgram", "RequireStaticInputShapes": "0|1", "EnableOnSubgraphs": "0|1",
-    "MLComputeUnits": "ALL|CPUOnly|CPUAndGPU|CPUAndNeuralEngine", "SpecializationStrategy": "Default|FastPrediction",
-    "ProfileComputePlan": "0|1", "AllowLowPrecisionAccumulationOnGPU": "0|1", "ModelCacheDirectory": r"[^\0]+",
-}  # fmt: skip
+    "ModelFormat": "NeuralNetwork|MLProgram",
+    "RequireStaticInputShapes": "0|1",
+    "EnableOnSubgraphs": "0|1",
+    "MLComputeUnits": "ALL|CPUOnly|CPUAndGPU|CPUAndNeuralEngine",
+    "SpecializationStrategy": "Default|FastPrediction",
+    "ProfileComputePlan": "0|1",
+    "AllowLowPrecisionAccumulationOnGPU": "0|1",
+    "ModelCacheDirectory": r"[^\0]+",
+}
 """The same by name and by devices (1.31.1); for others CoreML makes no session (ep_rules E.1)."""
 
 _FLAG, _COUNT, _TEXT = "0|1|True|true|False|false", r"\d+", r"[^\0]+"
@@ -150,11 +155,18 @@ _TENSORRT_OPTIONS = {
 
 def _nvidia(title: str, ort_name: str, capture: str, values: dict[str, str]) -> ExecutionProvider:
     return ExecutionProvider(
-        name=title.lower(), title=title, ort_name=ort_name, function=title, perf_test=True, capture=capture,
-        values=values, owner="NVIDIA", excluded=frozenset({"android", "ios", "macos"}),
+        name=title.lower(),
+        title=title,
+        ort_name=ort_name,
+        function=title,
+        perf_test=True,
+        capture=capture,
+        values=values,
+        owner="NVIDIA",
+        excluded=frozenset({"android", "ios", "macos"}),
         instead="no device with {platform} has its hardware",
         remedy="run it on a computer with such a GPU, with the libonnxruntime of onnxruntime-gpu",
-    )  # fmt: skip
+    )
 
 
 _ROWS = (

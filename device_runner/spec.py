@@ -60,10 +60,20 @@ ONNX_CODES: dict[ElementType, int] = {
 TYPES_BY_CODE = {code: kind for kind, code in ONNX_CODES.items()}
 
 ELEMENT_BYTES: dict[ElementType, int] = {
-    ElementType.FLOAT32: 4, ElementType.UINT8: 1, ElementType.INT8: 1, ElementType.UINT16: 2, ElementType.INT16: 2,
-    ElementType.INT32: 4, ElementType.INT64: 8, ElementType.BOOL: 1, ElementType.FLOAT16: 2, ElementType.FLOAT64: 8,
-    ElementType.UINT32: 4, ElementType.UINT64: 8, ElementType.BFLOAT16: 2,
-}  # fmt: skip
+    ElementType.FLOAT32: 4,
+    ElementType.UINT8: 1,
+    ElementType.INT8: 1,
+    ElementType.UINT16: 2,
+    ElementType.INT16: 2,
+    ElementType.INT32: 4,
+    ElementType.INT64: 8,
+    ElementType.BOOL: 1,
+    ElementType.FLOAT16: 2,
+    ElementType.FLOAT64: 8,
+    ElementType.UINT32: 4,
+    ElementType.UINT64: 8,
+    ElementType.BFLOAT16: 2,
+}
 """Bytes of one element as it lies in a raw file; strings have no fixed size."""
 
 

@@ -21,7 +21,7 @@ from http.client import HTTPException
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from device_runner import files
+from device_runner import files as runner_files
 from device_runner.errors import UnavailableError
 from device_runner.library import LIBRARY, MACHINES, MAX_BYTES, known_digests, wheel_folder
 
@@ -58,9 +58,9 @@ def foreign_library(abi: str, version: str = "") -> Path:
             f"there is no onnxruntime wheel for {abi}", remedy="name a library for it with --library"
         )
     target = wheel_folder() / f"{release}-{machine}" / LIBRARY
-    if files.are_sound(target.parent, [target.name]):
+    if runner_files.are_sound(target.parent, [target.name]):
         return target
-    with files.own_folder_errors(target):
+    with runner_files.own_folder_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
     # The pip of this environment, else that on PATH: environments of uv and `venv --without-pip` have none.
     program = None if importlib.util.find_spec("pip") else shutil.which("pip3") or shutil.which("pip")
@@ -78,7 +78,7 @@ def foreign_library(abi: str, version: str = "") -> Path:
     indexes = [*(settings["index-url"].split() or [INDEX]), *settings["extra-index-url"].split()]
     if settings["no-index"].split() not in ([], ["0"], ["false"], ["no"], ["off"]):
         indexes = []
-    asked = ", ".join(files.public_address(address) for address in (*folders, *indexes))
+    asked = ", ".join(runner_files.public_address(address) for address in (*folders, *indexes))
 
     def unfetched(why: str) -> UnavailableError:
         return UnavailableError(
@@ -95,7 +95,7 @@ def foreign_library(abi: str, version: str = "") -> Path:
             try:
                 page = _page(f"{index.rstrip('/')}/onnxruntime/", certificates)
             except (OSError, HTTPException, ValueError) as error:
-                raise unfetched(f"{files.public_address(index)}: {error}") from error
+                raise unfetched(f"{runner_files.public_address(index)}: {error}") from error
             digests += [digest for name, digest in STATED.findall(html.unescape(page)) if wheel.fullmatch(name)]
         if not digests:
             raise unfetched(
@@ -107,16 +107,25 @@ def foreign_library(abi: str, version: str = "") -> Path:
             release,
             asked,
         )
-    with files.scratch_folder(parent=target.parent) as folder:
+    with runner_files.scratch_folder(parent=target.parent) as folder:
         requirement = folder / "requirement.txt"
         requirement.write_text(
             " ".join([f"onnxruntime=={release}", *(f"--hash=sha256:{digest}" for digest in digests)])
         )
         platforms = [word for name in PLATFORMS for word in ("--platform", f"{name}_{machine}")]
         command = [
-            *pip, "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(folder), *platforms,
-            "--require-hashes", "--requirement", str(requirement),
-        ]  # fmt: skip
+            *pip,
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--only-binary=:all:",
+            "--dest",
+            str(folder),
+            *platforms,
+            "--require-hashes",
+            "--requirement",
+            str(requirement),
+        ]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
         except subprocess.TimeoutExpired as error:
@@ -126,9 +135,9 @@ def foreign_library(abi: str, version: str = "") -> Path:
             last = [line.strip()[:300] for line in done.stderr.splitlines() if line.strip()][-2:]
             raise unfetched("; ".join(last) or "no wheel")
         content = _library_in(wheels[0])
-    with files.own_folder_errors(target):
+    with runner_files.own_folder_errors(target):
         (target.parent / SOURCE).write_text(asked, encoding="utf-8")  # without passwords
-    files.keep_noted(target, content)
+    runner_files.keep_noted(target, content)
     return target
 
 
@@ -145,7 +154,7 @@ def _page(address: str, certificates: str) -> str:
     parts = urlsplit(address)
     if parts.scheme not in ("https", "http"):
         raise ValueError("it is no address of an index")
-    request = urllib.request.Request(files.public_address(address), headers={"Accept": PAGE_TYPES})  # noqa: S310 - https or http
+    request = urllib.request.Request(runner_files.public_address(address), headers={"Accept": PAGE_TYPES})  # noqa: S310 - https or http
     if parts.username:  # urllib does not read it out of an address
         login = f"{parts.username}:{parts.password or ''}".encode()
         request.add_header("Authorization", f"Basic {base64.b64encode(login).decode()}")
@@ -161,9 +170,9 @@ def _library_in(wheel: Path) -> bytes:
         with zipfile.ZipFile(wheel) as archive:
             names = [name for name in archive.namelist() if WHEEL_LIBRARY.fullmatch(name)]
             for name in names[:1]:
-                files.check_unpacked(archive.getinfo(name), MAX_BYTES)
+                runner_files.check_unpacked(archive.getinfo(name), MAX_BYTES)
             content = archive.read(names[0]) if names else b""
-    except files.ZIP_ERRORS as error:
+    except runner_files.ZIP_ERRORS as error:
         raise UnavailableError(
             "this wheel cannot be unpacked", where=wheel.name, why=str(error), remedy="fetch it again"
         ) from error

@@ -1,6 +1,6 @@
 """`python -m pipeline` is the same as the console script `ort-mobile`."""
 
-from pipeline.cli.main import main
+from pipeline.cli import main as cli_main
 
 if __name__ == "__main__":
-    main()
+    cli_main.main()

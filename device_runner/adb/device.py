@@ -12,8 +12,19 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from device_runner import NO_TELEMETRY, perf_test
-from device_runner.adb import phone, settings
+import device_runner
+from device_runner import build as runner_build
+from device_runner import device as runner_device
+from device_runner import failures, perf_test, plugins, wheels
+from device_runner import files as runner_files
+from device_runner import library as ort_library
+from device_runner import local as local_device
+from device_runner import options as runner_options
+from device_runner import result as run_result
+from device_runner import run as device_run
+from device_runner import spec as run_spec
+from device_runner.adb import phone
+from device_runner.adb import settings as adb_settings
 from device_runner.adb.link import (
     Link,
     LinkError,
@@ -26,32 +37,13 @@ from device_runner.adb.link import (
     server_at,
 )
 from device_runner.adb.store import SLOWEST_BYTES_PER_SECOND, DeviceStore, NoSpace, StoreRefused
-from device_runner.build import HOST, build_probe
-from device_runner.device import (
-    GRACE_SECONDS,
-    DeviceFacts,
-    Readiness,
-    Waiting,
-    no_waiting,
-    on_network,
-    parse_selector,
-    split_server,
-    take_lease,
-)
+from device_runner.device import DeviceFacts
 from device_runner.errors import RunnerError, UnavailableError
-from device_runner.failures import ERROR_KINDS, explain, failure_of
-from device_runner.files import PROFILE_LIMIT_BYTES, RUN_PREFIX, scratch_folder
-from device_runner.library import Library, resolve
-from device_runner.library import read_facts as read_facts_of
-from device_runner.local import wheel_library
-from device_runner.options import impossible_here
-from device_runner.plugins import refused, with_files
-from device_runner.probe.elf import NotElf, read_header
-from device_runner.probe.protocol import ProbeAnswer, decode_answer
-from device_runner.result import Conditions, Failure, FailureKind, Mark, RunResult, status_of
-from device_runner.run import Fetch, ProbeDevice, missing_input
-from device_runner.spec import RunSpec, tensor_bytes
-from device_runner.wheels import foreign_library
+from device_runner.probe import elf as elf_file
+from device_runner.probe import protocol
+from device_runner.probe.elf import NotElf
+from device_runner.result import RunResult
+from device_runner.spec import RunSpec
 
 REMOTE_ROOT = "/data/local/tmp/ort-mobile"
 """Where everything of ours lies on a device: the shell user may write and execute there."""
@@ -67,7 +59,7 @@ libraries="$PWD:$libraries"
 export ADSP_LIBRARY_PATH="$PWD${{ADSP_LIBRARY_PATH:+;$ADSP_LIBRARY_PATH}}"
 fi
 while [ $# -gt 0 ]; do ln -s "$1" "$2" || exit 91; shift 2; done
-LD_LIBRARY_PATH="$libraries${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}" {NO_TELEMETRY} exec "$probe" request
+LD_LIBRARY_PATH="$libraries${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}" {device_runner.NO_TELEMETRY} exec "$probe" request
 """
 """Run folder, bytes of the request on standard input, probe, folder of libraries before those of the device itself; and
 pairs of a stored file of a plugin and its name in the run folder, where the linker and Qualcomm's DSP look for it."""
@@ -88,29 +80,29 @@ TOMBSTONE_LINES = 60
 
 TOMBSTONE_LINE_LENGTH = 1000
 
-LINK_KINDS: tuple[tuple[type[Exception], FailureKind], ...] = (
-    (LinkLost, FailureKind.LOST_DEVICE),
-    (RunTimeout, FailureKind.TIMEOUT),
-    (LinkTimeout, FailureKind.LOST_DEVICE),
-    (NoSpace, FailureKind.NO_SPACE),
-    (StoreRefused, FailureKind.SET_UP),
-    (NoServer, FailureKind.LOST_DEVICE),
-    *ERROR_KINDS,
+LINK_KINDS: tuple[tuple[type[Exception], run_result.FailureKind], ...] = (
+    (LinkLost, run_result.FailureKind.LOST_DEVICE),
+    (RunTimeout, run_result.FailureKind.TIMEOUT),
+    (LinkTimeout, run_result.FailureKind.LOST_DEVICE),
+    (NoSpace, run_result.FailureKind.NO_SPACE),
+    (StoreRefused, run_result.FailureKind.SET_UP),
+    (NoServer, run_result.FailureKind.LOST_DEVICE),
+    *failures.ERROR_KINDS,
 )
 """Pushes, pulls and questions without an answer say nothing of the run."""
 
-ENDS: dict[int, Failure] = {
-    90: Failure(kind=FailureKind.NO_SPACE, message="the run folder could not be made"),
-    91: Failure(kind=FailureKind.NO_SPACE, message="the request could not be written"),
-    126: Failure(
-        kind=FailureKind.SET_UP,
+ENDS: dict[int, run_result.Failure] = {
+    90: run_result.Failure(kind=run_result.FailureKind.NO_SPACE, message="the run folder could not be made"),
+    91: run_result.Failure(kind=run_result.FailureKind.NO_SPACE, message="the request could not be written"),
+    126: run_result.Failure(
+        kind=run_result.FailureKind.SET_UP,
         message="the device does not execute the probe",
         cause="its folder is mounted noexec, its permissions or SELinux forbid it, or it is for another processor",
         remedy=f"let its shell user execute files in {REMOTE_ROOT} (`adb shell` with mount and ls -ldZ says what "
         "forbids it), or use another device",
     ),
-    127: Failure(kind=FailureKind.DEVICE_ERROR, message="the probe is not there"),
-    137: Failure(kind=FailureKind.OUT_OF_MEMORY, message="the probe was killed"),
+    127: run_result.Failure(kind=run_result.FailureKind.DEVICE_ERROR, message="the probe is not there"),
+    137: run_result.Failure(kind=run_result.FailureKind.OUT_OF_MEMORY, message="the probe was killed"),
 }
 """Exit codes of the shell where there is no document (RUN's own, POSIX's, 128 + SIGKILL)."""
 
@@ -125,54 +117,60 @@ def tombstone(crash_log: str, root: str) -> tuple[str, ...]:
 
 OF_MISSING_FILES = frozenset(
     {
-        FailureKind.MODEL_LOAD,
-        FailureKind.MISSING_LIBRARY,
-        FailureKind.WRONG_LIBRARY,
-        FailureKind.BAD_INPUT,
-        FailureKind.GARBAGE,
-        FailureKind.DEVICE_ERROR,
+        run_result.FailureKind.MODEL_LOAD,
+        run_result.FailureKind.MISSING_LIBRARY,
+        run_result.FailureKind.WRONG_LIBRARY,
+        run_result.FailureKind.BAD_INPUT,
+        run_result.FailureKind.GARBAGE,
+        run_result.FailureKind.DEVICE_ERROR,
     }
 )
 """What a probe or a shell says when files are gone."""
 
 ALL_THERE = 'for file in "$@"; do [ -s "$file" ] || exit 1; done'
 
-EMPTIED = Failure(
-    kind=FailureKind.DEVICE_ERROR,
+EMPTIED = run_result.Failure(
+    kind=run_result.FailureKind.DEVICE_ERROR,
     message="files that were pushed are no longer on the device",
     cause="something emptied its folder for temporary files during the campaign",
     remedy="it is pushed again with the next run; turn off cleaners on the device",
 )
 
-NO_LIBRARY = Failure(
-    kind=FailureKind.MISSING_LIBRARY,
+NO_LIBRARY = run_result.Failure(
+    kind=run_result.FailureKind.MISSING_LIBRARY,
     message="the spec names no library, and there is no default for this device",
     cause="Android has no libonnxruntime of its own",
     remedy="give the libonnxruntime.so of the device's ABI from the app's AAR",
 )
 
 
-def wrong_library(library: Path | None, facts: DeviceFacts) -> Failure | None:
+def wrong_library(library: Path | None, facts: DeviceFacts) -> run_result.Failure | None:
     """Why a library cannot be loaded there, seen from its header: another ABI, or too small an alignment."""
     if library is None:
         return None
     try:
-        elf = read_header(library)
+        elf = elf_file.read_header(library)
     except (NotElf, OSError) as error:
-        kind = FailureKind.MISSING_LIBRARY if isinstance(error, OSError) else FailureKind.WRONG_LIBRARY
-        return Failure(
+        kind = (
+            run_result.FailureKind.MISSING_LIBRARY
+            if isinstance(error, OSError)
+            else run_result.FailureKind.WRONG_LIBRARY
+        )
+        return run_result.Failure(
             kind=kind, message=f"{library}: {error}", cause="no library to push", remedy="check the path of the library"
         )
     if elf.abi not in facts.abis:
-        return Failure(
-            kind=FailureKind.WRONG_LIBRARY,
+        return run_result.Failure(
+            kind=run_result.FailureKind.WRONG_LIBRARY,
             message=f"{library} is for {elf.abi}; the device runs {', '.join(facts.abis)}",
             cause="the library is for another processor",
             remedy=f"give the library of {facts.abis[0]}",
         )
     if facts.page_bytes > elf.page_bytes:
         sizes = f"program alignment ({elf.page_bytes}) cannot be smaller than system page size ({facts.page_bytes})"
-        return explain(Failure(kind=FailureKind.WRONG_LIBRARY, message=f"{library}: {sizes}"))
+        return failures.explain(
+            run_result.Failure(kind=run_result.FailureKind.WRONG_LIBRARY, message=f"{library}: {sizes}")
+        )
     return None
 
 
@@ -187,7 +185,7 @@ shift
 while [ "$1" != -- ]; do ln -s "$1" "$2" || exit 91; shift 2; done
 shift
 exec 3<&0
-LD_LIBRARY_PATH=. {NO_TELEMETRY} "$@" </dev/null 3<&- &
+LD_LIBRARY_PATH=. {device_runner.NO_TELEMETRY} "$@" </dev/null 3<&- &
 run=$!
 echo $run > pid
 ( while read -r line <&3; do :; done; kill -9 $run ) >/dev/null 2>&1 &
@@ -211,28 +209,32 @@ CONDITIONS_AGE_SECONDS = 5.0
 """How long conditions count as those of now: heat and charge change slowly, and asking costs a round trip."""
 
 
-def open_adb(text: str, waiting: Waiting = no_waiting) -> "AdbDevice":
+def open_adb(text: str, waiting: runner_device.Waiting = runner_device.no_waiting) -> "AdbDevice":
     """The device SERIAL, or SERIAL@HOST:PORT of another adb server.
 
     Raises UnavailableError when it is not there, not ready or in use; NoServer; SpecError.
     """
     from device_runner.adb.server import list_serials, reconnect
 
-    serial, address = split_server(text)
+    serial, address = runner_device.split_server(text)
     server = server_at(address)
     states = dict(list_serials(server))
     why = f"the adb server knows: {', '.join(states) or 'none at all'}"
-    if on_network(serial) and states.get(serial) != "device":
+    if runner_device.on_network(serial) and states.get(serial) != "device":
         why = reconnect(server, serial)
         states = dict(list_serials(server))
     if serial not in states:
         raise UnavailableError(f"no device {serial!r}", why=why, remedy="see `ort-mobile devices`")
     link = Link(server, serial)
     facts = phone.facts_or_reason(link, f"adb:{text}", states[serial], REMOTE_ROOT)
-    if facts.readiness is not Readiness.READY and on_network(serial) and states[serial] == "device":
+    if (
+        facts.readiness is not runner_device.Readiness.READY
+        and runner_device.on_network(serial)
+        and states[serial] == "device"
+    ):
         reconnect(server, serial)  # a connection may hang for ever after a broken packet
         facts = phone.facts_or_reason(link, f"adb:{text}", "device", REMOTE_ROOT)
-    if facts.readiness is not Readiness.READY:
+    if facts.readiness is not runner_device.Readiness.READY:
         raise UnavailableError(f"device {serial} is not ready", why=facts.advice, remedy="see `ort-mobile devices`")
     return AdbDevice(link, name=facts.name, waiting=waiting)
 
@@ -245,8 +247,8 @@ def list_devices(text: str = "*", without: Collection[str] = ()) -> list[DeviceF
     """
     from device_runner.adb.server import list_serials
 
-    selector, address = split_server(text)
-    matches = parse_selector(selector)
+    selector, address = runner_device.split_server(text)
+    matches = runner_device.parse_selector(selector)
     server = server_at(address)
     at = f"@{address}" if address else ""
     listed = ((f"adb:{serial}{at}", Link(server, serial), state) for serial, state in list_serials(server))
@@ -259,7 +261,7 @@ def list_devices(text: str = "*", without: Collection[str] = ()) -> list[DeviceF
         return [facts for facts in (future.result() for future in asked) if matches(facts)]
 
 
-class AdbDevice(ProbeDevice):
+class AdbDevice(device_run.ProbeDevice):
     """Runs specs through an adb server. What goes wrong on the way is a typed failure of that run."""
 
     watch_stdin = True
@@ -271,7 +273,7 @@ class AdbDevice(ProbeDevice):
         name: str = "",
         root: str = "",
         tools: Tools | None = None,
-        waiting: Waiting = no_waiting,
+        waiting: runner_device.Waiting = runner_device.no_waiting,
     ) -> None:
         super().__init__(name or f"adb:{link.serial}")
         self.link = link
@@ -283,9 +285,11 @@ class AdbDevice(ProbeDevice):
         self._lost = False
         self._held: list[str] = []
         self._links: list[str] = []
-        self._conditions = Conditions()
+        self._conditions = run_result.Conditions()
         self._conditions_at = -CONDITIONS_AGE_SECONDS
-        self._lease = self.opened.enter_context(take_lease(lease_key(link.server, link.serial), self.name, waiting))
+        self._lease = self.opened.enter_context(
+            runner_device.take_lease(lease_key(link.server, link.serial), self.name, waiting)
+        )
         self.opened.callback(self._give_back)
 
     def facts(self) -> DeviceFacts:
@@ -301,7 +305,7 @@ class AdbDevice(ProbeDevice):
             return gpu.shader_f16 if gpu else None
         return None
 
-    def conditions(self) -> Conditions:
+    def conditions(self) -> run_result.Conditions:
         """State of it, some seconds old at most; raises UnavailableError when it does not answer."""
         with self._answering():
             return self._conditions_now()
@@ -319,51 +323,51 @@ class AdbDevice(ProbeDevice):
         wanted = []
         try:
             api_level = self._known_facts().api_level
-            if fixed_performance and api_level < settings.FIRST_FIXED_PERFORMANCE_API:
-                refused.append(f"no fixed performance mode: it needs API {settings.FIRST_FIXED_PERFORMANCE_API}")
+            if fixed_performance and api_level < adb_settings.FIRST_FIXED_PERFORMANCE_API:
+                refused.append(f"no fixed performance mode: it needs API {adb_settings.FIRST_FIXED_PERFORMANCE_API}")
             elif fixed_performance:
-                wanted.append((settings.FIXED_PERFORMANCE, "no fixed performance mode"))
+                wanted.append((adb_settings.FIXED_PERFORMANCE, "no fixed performance mode"))
             if screen_on:
-                wanted.append((settings.SCREEN_ON, "the screen is not kept on"))
+                wanted.append((adb_settings.SCREEN_ON, "the screen is not kept on"))
             for text, otherwise in wanted:
                 self._conditions_at = -CONDITIONS_AGE_SECONDS
                 self._held.append(text)
-                if refusal := settings.hold(self.link, self._root, text):
+                if refusal := adb_settings.hold(self.link, self._root, text):
                     self._held.remove(text)
                     refused.append(f"{otherwise}: {refusal}")
         except LinkError as error:
             refused.append(f"settings are as they were: {error}")
         return refused
 
-    def library_for(self, given: str | None) -> Library:
+    def library_for(self, given: str | None) -> ort_library.Library:
         """The given library for the ABI of its probe, else Linux's own; raises UnavailableError where there is none."""
         facts = self.facts()
         given = given or str(self._known_tools(facts)[1] or "")
         if not given:
             raise UnavailableError(NO_LIBRARY.message, why=NO_LIBRARY.cause, remedy=NO_LIBRARY.remedy)
-        return resolve(given, abi_of_tools(facts))
+        return ort_library.resolve(given, abi_of_tools(facts))
 
-    def _failed(self, error: Exception) -> Failure:
+    def _failed(self, error: Exception) -> run_result.Failure:
         """A device that comes back after it was lost is used again, another one is not."""
         self._lost = self._lost or isinstance(error, LinkLost | LinkTimeout | NoServer)
         self.store.forget()
-        return failure_of(error, LINK_KINDS)
+        return failures.failure_of(error, LINK_KINDS)
 
     def _give_back(self) -> None:
         """Restore its settings and remove the run folder."""
         if self._held:
             try:
-                settings.restore(self.link, self._root)
+                adb_settings.restore(self.link, self._root)
             except LinkError as error:  # nobody can be told any more: the note on the device stays for the next time
                 text = "%s: settings could not be restored, and will be at the next start: %s"
-                settings.log.warning(text, self.link.serial, error)
+                adb_settings.log.warning(text, self.link.serial, error)
         with contextlib.suppress(LinkError, RunnerError):
             self.link.shell(script('rm -rf "$1"', self._folder), seconds=5.0)
 
-    def _prepare(self, spec: RunSpec) -> tuple[RunSpec, Path] | Failure:
+    def _prepare(self, spec: RunSpec) -> tuple[RunSpec, Path] | run_result.Failure:
         if self._lost:
             # Join it again, make sure that it is the same one, and believe nothing of what was pushed.
-            if on_network(self.link.serial):
+            if runner_device.on_network(self.link.serial):
                 from device_runner.adb.server import reconnect
 
                 reconnect(self.link.server, self.link.serial)
@@ -373,7 +377,7 @@ class AdbDevice(ProbeDevice):
                 raise LinkError(f"another device answers: {facts.model} {facts.fingerprint}, not {before.model}")
             self.store.forget()
             for text in self._held:
-                settings.hold(self.link, self._root, text)
+                adb_settings.hold(self.link, self._root, text)
             self._lost = False
             self._facts = facts
         facts = self._known_facts()
@@ -382,15 +386,19 @@ class AdbDevice(ProbeDevice):
         self.store.used.clear()
         self._links = []
         if spec.library:
-            library = resolve(spec.library, abi_of_tools(facts)).path
-        failure = impossible_here(spec.options, facts) or missing_input(spec) or wrong_library(library, facts)
+            library = ort_library.resolve(spec.library, abi_of_tools(facts)).path
+        failure = (
+            runner_options.impossible_here(spec.options, facts)
+            or device_run.missing_input(spec)
+            or wrong_library(library, facts)
+        )
         if failure or library is None:
             return failure or NO_LIBRARY
         if spec.perf_test and (program := Path(spec.perf_test)).is_file():
             failure = wrong_library(program, facts)
         elif spec.plugin:
-            failure = refused(spec, read_facts_of(library))
-        return failure or (with_files(spec), library)
+            failure = plugins.refused(spec, ort_library.read_facts(library))
+        return failure or (plugins.with_files(spec), library)
 
     @contextlib.contextmanager
     def _run_folder(self) -> Iterator[str]:
@@ -408,26 +416,32 @@ class AdbDevice(ProbeDevice):
         self._links += [text for path in paths for text in (self._put(path, path.suffix), path.name)]
         return [f"{folder}/{Path(file).name}" for file in files]
 
-    def _ask(self, request: bytes, folder: str, limit_seconds: float, limit_bytes: int) -> ProbeAnswer | Failure:
+    def _ask(
+        self, request: bytes, folder: str, limit_seconds: float, limit_bytes: int
+    ) -> protocol.ProbeAnswer | run_result.Failure:
         probe = self._put(self._known_tools(self._known_facts())[0], phone.SUFFIX)
         arguments = script(RUN, folder, str(len(request)), probe, f"{self._root}/store", *self._links)
         try:
-            seconds = limit_seconds + GRACE_SECONDS
+            seconds = limit_seconds + runner_device.GRACE_SECONDS
             output = self.link.shell(arguments, stdin=request, seconds=seconds, limit_bytes=limit_bytes)
         except LinkTimeout as error:
             with contextlib.suppress(LinkError):
                 self.link.shell(script(KILL, folder), seconds=5.0)
             raise RunTimeout(str(error)) from error
-        answer = decode_answer(output.stdout)
-        if not isinstance(answer, Failure):
+        answer = protocol.decode_answer(output.stdout)
+        if not isinstance(answer, run_result.Failure):
             return answer
         # What the end of a probe without a document means
         stderr = output.stderr[-1000:].decode("utf-8", "replace").strip()
         signal = perf_test.SIGNALS.get(output.returncode - 128)
-        crash = Failure(kind=FailureKind.CRASH, message=f"the probe ended by {signal}") if signal else None
-        end = ENDS.get(output.returncode) or crash or Failure(kind=answer.kind, message=answer.message)
+        crash = (
+            run_result.Failure(kind=run_result.FailureKind.CRASH, message=f"the probe ended by {signal}")
+            if signal
+            else None
+        )
+        end = ENDS.get(output.returncode) or crash or run_result.Failure(kind=answer.kind, message=answer.message)
         text = f"{end.message} (exit code {output.returncode})"
-        return explain(replace(end, message=f"{text}: {stderr}" if stderr else text, signal=signal))
+        return failures.explain(replace(end, message=f"{text}: {stderr}" if stderr else text, signal=signal))
 
     def _prepare_tool(
         self, spec: RunSpec, library: Path, folder: str, program: Path, library_name: str
@@ -435,7 +449,7 @@ class AdbDevice(ProbeDevice):
         links = [(self._put(Path(spec.model), Path(spec.model).suffix.lower()), perf_test.model_name(spec))]
         if library_name:
             links.append((self._put(library, ".so"), library_name))
-        with scratch_folder(RUN_PREFIX) as scratch:
+        with runner_files.scratch_folder(runner_files.RUN_PREFIX) as scratch:
             for name, data in perf_test.input_files(spec):
                 path = scratch / Path(name).name
                 path.write_bytes(data)
@@ -452,7 +466,7 @@ class AdbDevice(ProbeDevice):
             csv = ""
             if output.returncode == 0:
                 limit_bytes = max(CSV_LIMIT_BYTES, CSV_LINE_BYTES * spec.min_runs)
-                with scratch_folder(RUN_PREFIX) as scratch:
+                with runner_files.scratch_folder(runner_files.RUN_PREFIX) as scratch:
                     file = scratch / perf_test.RESULT_FILE
                     self.link.pull(f"{folder}/{perf_test.RESULT_FILE}", file, seconds=60.0, limit_bytes=limit_bytes)
                     csv = file.read_text("utf-8", "replace")
@@ -465,20 +479,22 @@ class AdbDevice(ProbeDevice):
 
         return execute
 
-    def _fetch_from(self, folder: str, result: RunResult) -> Fetch:
+    def _fetch_from(self, folder: str, result: RunResult) -> device_run.Fetch:
         """The time for all files of a result is that of the slowest sound connection, from now on."""
         tensors = (*result.outputs, *((result.labelled_outputs,) if result.labelled_outputs else ()))
-        size = sum(map(tensor_bytes, tensors)) + (PROFILE_LIMIT_BYTES if result.profile_file else 0)
+        size = sum(map(run_spec.tensor_bytes, tensors)) + (
+            runner_files.PROFILE_LIMIT_BYTES if result.profile_file else 0
+        )
         deadline = time.monotonic() + FETCH_GRACE_SECONDS + size / SLOWEST_BYTES_PER_SECOND
 
         return lambda name, path, limit_bytes: self.link.pull(
             f"{folder}/{name}", path, seconds=max(0.0, deadline - time.monotonic()), limit_bytes=limit_bytes
         )
 
-    def _looked_into(self, result: RunResult, before: Conditions) -> RunResult:
+    def _looked_into(self, result: RunResult, before: run_result.Conditions) -> RunResult:
         """A crash with the device's crash log; for what files that are gone may cause, whether they are. And marks."""
         kind = result.failure and result.failure.kind
-        if kind is FailureKind.CRASH:
+        if kind is run_result.FailureKind.CRASH:
             with contextlib.suppress(LinkError):  # Android's crash log; other systems have none
                 output = self.link.shell(("logcat", "-b", "crash", "-d", "-t", "400"), seconds=10.0)
                 crash_log = output.stdout.decode("utf-8", "replace")
@@ -487,11 +503,11 @@ class AdbDevice(ProbeDevice):
             pushed = list(self.store.used)
             self.store.forget()  # cleaners of phones and their users empty /data/local/tmp
             if self.link.shell(script(ALL_THERE, *pushed)).returncode:
-                result = replace(result, status=status_of(EMPTIED), failure=EMPTIED)
+                result = replace(result, status=run_result.status_of(EMPTIED), failure=EMPTIED)
         marks = {
-            Mark.NOT_A_PHONE: self._known_facts().platform != "android",  # Linux devices are none
-            Mark.THROTTLED: (before.thermal_status or 0) >= 2,  # heat from `moderate` on throttles
-            Mark.CHARGING: before.charging,
+            run_result.Mark.NOT_A_PHONE: self._known_facts().platform != "android",  # Linux devices are none
+            run_result.Mark.THROTTLED: (before.thermal_status or 0) >= 2,  # heat from `moderate` on throttles
+            run_result.Mark.CHARGING: before.charging,
         }
         return replace(result, marks=(*result.marks, *(mark for mark, applies in marks.items() if applies)))
 
@@ -499,17 +515,17 @@ class AdbDevice(ProbeDevice):
         """Probe for its system and first ABI, and on Linux the wheel's library; raises RunnerError for none."""
         if self._tools is None:
             if facts.platform == "android":
-                self._tools = build_probe(abi_of_tools(facts)), None
-            elif facts.abis[0] == read_header(wheel_library()).abi:
-                self._tools = build_probe(HOST), wheel_library()
+                self._tools = runner_build.build_probe(abi_of_tools(facts)), None
+            elif facts.abis[0] == elf_file.read_header(local_device.wheel_library()).abi:
+                self._tools = runner_build.build_probe(runner_build.HOST), local_device.wheel_library()
             else:
                 target = {"arm64-v8a": "linux-aarch64"}.get(facts.abis[0], f"linux-{facts.abis[0]}")
-                self._tools = build_probe(target), foreign_library(facts.abis[0])
+                self._tools = runner_build.build_probe(target), wheels.foreign_library(facts.abis[0])
         return self._tools
 
     def _known_facts(self) -> DeviceFacts:
         if self._facts is None:
-            settings.restore(self.link, self._root)
+            adb_settings.restore(self.link, self._root)
             facts = phone.read_facts(self.link, self.name, self._root)
             if facts.nnapi is None:  # not known yet: a probe on it is asked
                 with contextlib.suppress(RunnerError, OSError):
@@ -518,9 +534,9 @@ class AdbDevice(ProbeDevice):
             self._facts = facts
         return self._facts
 
-    def _conditions_now(self) -> Conditions:
+    def _conditions_now(self) -> run_result.Conditions:
         if time.monotonic() - self._conditions_at >= CONDITIONS_AGE_SECONDS:
-            fixed = settings.FIXED_PERFORMANCE in self._held if self._held else None
+            fixed = adb_settings.FIXED_PERFORMANCE in self._held if self._held else None
             self._conditions = replace(
                 phone.parse_conditions(phone.ask(self.link, phone.CONDITIONS)), fixed_performance=fixed
             )

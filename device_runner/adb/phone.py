@@ -7,22 +7,14 @@ from typing import Any
 
 import msgspec
 
+from device_runner import device as runner_device
+from device_runner import files as runner_files
+from device_runner import providers as runner_providers
+from device_runner import result as run_result
 from device_runner.adb.link import Link, LinkError, LinkLost, LinkTimeout, script
-from device_runner.device import (
-    SOC_MAKER,
-    SOC_PROPERTIES,
-    TYPES,
-    DeviceFacts,
-    DriverType,
-    GraphicsProcessor,
-    NnapiDevice,
-    Readiness,
-    zones_celsius,
-)
-from device_runner.files import decode_json
-from device_runner.probe.protocol import NnapiAnswer, ProbeAnswer, decode_answer, encode_inspection
-from device_runner.providers import NNAPI_API_LEVEL, NNAPI_DEVICES_API_LEVEL
-from device_runner.result import Conditions, Status
+from device_runner.device import DeviceFacts
+from device_runner.probe import protocol
+from device_runner.result import Status
 
 SUFFIX = ".probe"
 """Of the probe's name on the device, by which it is found again."""
@@ -48,13 +40,13 @@ GPU_BYTES = 1 << 19
 """The most that is read of what Vulkan says of itself, some 100 KB."""
 
 
-def parse_gpu(text: str) -> GraphicsProcessor | None:
+def parse_gpu(text: str) -> runner_device.GraphicsProcessor | None:
     """The first GPU of `cmd gpu vkjson` (frameworks/native/vulkan/vkjson); None for what is no such document.
 
     WebGPU's shader-f16 needs shaderFloat16 and storageBuffer16BitAccess (Dawn, PhysicalDeviceVk.cpp).
     """
     try:
-        document = decode_json(text, dict[str, Any])
+        document = runner_files.decode_json(text, dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     devices = document.get("devices")
@@ -71,7 +63,7 @@ def parse_gpu(text: str) -> GraphicsProcessor | None:
         else ""
         for number in (properties.get("driverVersion"), properties.get("apiVersion"))
     )
-    return GraphicsProcessor(
+    return runner_device.GraphicsProcessor(
         name=_line(properties["deviceName"]),
         driver=driver,
         vulkan=vulkan,
@@ -88,10 +80,20 @@ def _switches(value: Any, depth: int) -> Iterator[tuple[str, bool]]:
 
 
 PROPERTIES = (
-    "ro.build.version.sdk", "ro.build.version.release", "ro.product.cpu.abilist", "ro.product.manufacturer",
-    "ro.product.model", "ro.soc.manufacturer", "ro.soc.model", "ro.board.platform", "ro.hardware.chipname",
-    "ro.chipname", "ro.hardware", "ro.build.fingerprint", "ro.serialno",
-)  # fmt: skip
+    "ro.build.version.sdk",
+    "ro.build.version.release",
+    "ro.product.cpu.abilist",
+    "ro.product.manufacturer",
+    "ro.product.model",
+    "ro.soc.manufacturer",
+    "ro.soc.model",
+    "ro.board.platform",
+    "ro.hardware.chipname",
+    "ro.chipname",
+    "ro.hardware",
+    "ro.build.fingerprint",
+    "ro.serialno",
+)
 
 SECTIONS = {
     "machine": "uname -m",
@@ -142,36 +144,36 @@ def read_facts(link: Link, name: str, root: str, probe: str = "") -> DeviceFacts
     facts = parse_facts(name, answers)
     if not facts.abis:
         raise LinkError("the device does not say which processor it has")
-    if facts.platform != "android" or facts.api_level < NNAPI_API_LEVEL:
+    if facts.platform != "android" or facts.api_level < runner_providers.NNAPI_API_LEVEL:
         return msgspec.structs.replace(facts, nnapi=False)
     # NNAPI: as noted since the device started, else as a probe on it says; not known without one
-    nnapi: NnapiAnswer | None = None
+    nnapi: protocol.NnapiAnswer | None = None
     with contextlib.suppress(msgspec.DecodeError):
-        nnapi = decode_json(answers.get("nnapi", "").encode("utf-8", "replace"), NnapiAnswer)
+        nnapi = runner_files.decode_json(answers.get("nnapi", "").encode("utf-8", "replace"), protocol.NnapiAnswer)
     probe = probe or next(iter(answers.get("probe", "").splitlines()), "")
     if nnapi is None and probe.startswith(f"{root}/store/"):
         # A driver's crash or hang ends a child of the probe. That counts as an answer without devices, noted on the
         # device: who asked again would meet the same. A probe that failed before it had opened NNAPI says nothing of
         # the device, and nothing is noted.
-        request = encode_inspection(limit_seconds=ASK_SECONDS, watch_stdin=True)
+        request = protocol.encode_inspection(limit_seconds=ASK_SECONDS, watch_stdin=True)
         with contextlib.suppress(LinkError):
             output = link.shell(script(ASK, root, str(len(request)), probe), stdin=request, seconds=ASK_SECONDS + 5.0)
-            answer = decode_answer(output.stdout)
-            if isinstance(answer, ProbeAnswer) and (answer.status is Status.OK or answer.nnapi.is_there):
+            answer = protocol.decode_answer(output.stdout)
+            if isinstance(answer, protocol.ProbeAnswer) and (answer.status is Status.OK or answer.nnapi.is_there):
                 named = answer.nnapi.devices if answer.status is Status.OK else ()
                 nnapi = msgspec.structs.replace(answer.nnapi, devices=named)
                 link.shell(script(NOTE, root, msgspec.json.encode(nnapi).decode()))
     if nnapi is None:
         return facts
     devices = tuple(
-        NnapiDevice(
+        runner_device.NnapiDevice(
             name=_line(device.name),
-            type=TYPES.get(device.type, DriverType.OTHER),
+            type=runner_device.TYPES.get(device.type, runner_device.DriverType.OTHER),
             feature_level=device.level,
             version=_line(device.version),
         )
         for device in nnapi.devices
-        if facts.api_level >= NNAPI_DEVICES_API_LEVEL
+        if facts.api_level >= runner_providers.NNAPI_DEVICES_API_LEVEL
     )
     return msgspec.structs.replace(facts, nnapi=nnapi.is_there, nnapi_devices=devices)
 
@@ -187,7 +189,10 @@ def parse_facts(name: str, answers: dict[str, str]) -> DeviceFacts:
         platform="android" if api_level else "linux",
         manufacturer=_line(answers.get("ro.product.manufacturer", "")),
         model=_line(answers.get("ro.product.model", "")),
-        soc=_line(f"{answers.get(SOC_MAKER, '')} {next(filter(None, map(answers.get, SOC_PROPERTIES)), '')}"),
+        soc=_line(
+            f"{answers.get(runner_device.SOC_MAKER, '')} "
+            f"{next(filter(None, map(answers.get, runner_device.SOC_PROPERTIES)), '')}"
+        ),
         abis=tuple(listed or filter(ABI_NAME.fullmatch, [machine])),
         api_level=api_level,
         os_release=_line(answers.get("ro.build.version.release", "") or answers.get("kernel", "")),
@@ -204,7 +209,7 @@ def parse_facts(name: str, answers: dict[str, str]) -> DeviceFacts:
     )
 
 
-def parse_conditions(answers: dict[str, str]) -> Conditions:
+def parse_conditions(answers: dict[str, str]) -> run_result.Conditions:
     """Conditions from `dumpsys battery`, `thermalservice` and `power`, and Linux's files; None for what is not said."""
     battery = answers.get("battery", "")
     level, scale = _number_in(r"^[ \t]*level: ([0-9]+)", battery), _number_in(r"^[ \t]*scale: ([0-9]+)", battery) or 100
@@ -212,14 +217,14 @@ def parse_conditions(answers: dict[str, str]) -> Conditions:
     plugs = r"^[ \t]*(?:AC|USB|Wireless|Dock) powered: (true|false)"
     powered: list[str] = re.findall(plugs, battery, re.MULTILINE)
     awake = re.search(r"mWakefulness=(\w+)", answers.get("power", ""))
-    return Conditions(
+    return run_result.Conditions(
         thermal_status=_number_in(r"^Thermal Status: ([0-9])", answers.get("thermal", "")),
         battery_percent=None if level is None else min(100, level * 100 // scale),
         battery_celsius=None if tenths is None else tenths / 10,
         charging="true" in powered if powered else None,
         screen_on=awake and awake.group(1) == "Awake",
         cpu_mhz=_mhz(answers.get("now_khz", "")),
-        zones_celsius=zones_celsius(ZONE_FILE.findall(answers.get("zones", "")[:100_000])),
+        zones_celsius=runner_device.zones_celsius(ZONE_FILE.findall(answers.get("zones", "")[:100_000])),
     )
 
 
@@ -246,15 +251,15 @@ def _number_in(pattern: str, text: str) -> int | None:
 SERIAL = re.compile(r"^(?!unknown$|0+$)[A-Za-z0-9._-]{4,64}$")
 """By which a device can be told from others; emulators say `unknown`."""
 
-STATES: dict[str, tuple[Readiness, str]] = {
-    "device": (Readiness.READY, ""),
-    "unauthorized": (Readiness.UNAUTHORIZED, "unauthorized: unlock the device and accept the dialog"),
-    "authorizing": (Readiness.UNAUTHORIZED, "waiting for the device: unlock it and accept the dialog"),
-    "offline": (Readiness.OFFLINE, "offline: plug it in again, or `adb reconnect offline`"),
-    "connecting": (Readiness.OFFLINE, "still connecting: try again in a moment"),
-    "bootloader": (Readiness.UNUSABLE, "in its bootloader: start Android on it"),
-    "recovery": (Readiness.UNUSABLE, "in recovery: start Android on it"),
-    "sideload": (Readiness.UNUSABLE, "in sideload: start Android on it"),
+STATES: dict[str, tuple[runner_device.Readiness, str]] = {
+    "device": (runner_device.Readiness.READY, ""),
+    "unauthorized": (runner_device.Readiness.UNAUTHORIZED, "unauthorized: unlock the device and accept the dialog"),
+    "authorizing": (runner_device.Readiness.UNAUTHORIZED, "waiting for the device: unlock it and accept the dialog"),
+    "offline": (runner_device.Readiness.OFFLINE, "offline: plug it in again, or `adb reconnect offline`"),
+    "connecting": (runner_device.Readiness.OFFLINE, "still connecting: try again in a moment"),
+    "bootloader": (runner_device.Readiness.UNUSABLE, "in its bootloader: start Android on it"),
+    "recovery": (runner_device.Readiness.UNUSABLE, "in recovery: start Android on it"),
+    "sideload": (runner_device.Readiness.UNUSABLE, "in sideload: start Android on it"),
 }
 """The adb server's word for a device to ours, and what to do."""
 
@@ -270,6 +275,11 @@ def facts_or_reason(link: Link, name: str, state: str, root: str) -> DeviceFacts
             state = "offline"
         except LinkError as error:
             state = str(error)
-    permission = (Readiness.UNUSABLE, f"{_line(state)}: this user may not open the USB device; add a udev rule")
-    readiness, advice = STATES.get(state, permission if "permission" in state else (Readiness.UNUSABLE, _line(state)))
+    permission = (
+        runner_device.Readiness.UNUSABLE,
+        f"{_line(state)}: this user may not open the USB device; add a udev rule",
+    )
+    readiness, advice = STATES.get(
+        state, permission if "permission" in state else (runner_device.Readiness.UNUSABLE, _line(state))
+    )
     return DeviceFacts(name=name, platform="android", readiness=readiness, advice=advice)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from device_runner.files import sha256
+from device_runner import files as runner_files
 
 if TYPE_CHECKING:
     import numpy as np
@@ -57,7 +57,7 @@ def pieces_of(path: Path, usual: int) -> Pieces:
     import numpy as np
 
     with _CUTTING:  # devices in other threads wait instead of doing the same work
-        key = (sha256(path), usual)
+        key = (runner_files.sha256(path), usual)
         if key not in _PIECES:
             sizes, digests = [0], [b""]
             held, more = b"", True

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from device_runner import files as runner_files
 from device_runner.adb.link import Link, LinkError, script
 from device_runner.adb.phone import SUFFIX, free_bytes
 from device_runner.adb.pieces import READ_BYTES, SMALLEST_BYTES, find_patch
-from device_runner.files import sha256
 
 MOST_REMOVED = 500
 """Files that one command removes: their names are about 70 characters each, and a command has at most 60,000."""
@@ -138,7 +138,7 @@ class DeviceStore:
 
         `suffix` stays at the name, for those who judge a file by it (ONNX Runtime: .ort).
         """
-        digest = sha256(path)
+        digest = runner_files.sha256(path)
         name = digest + (suffix if re.fullmatch(r"\.[a-z0-9]{1,8}", suffix) else "")
         size = path.stat().st_size
         if name not in self._known and not self._is_whole(name, size) and not self._join(path, name):
@@ -184,7 +184,7 @@ class DeviceStore:
             for other in path.parent.iterdir():
                 with contextlib.suppress(OSError):
                     if other.suffix == path.suffix and other.stat().st_size in sizes:
-                        local[sha256(other) + dot + ending] = other
+                        local[runner_files.sha256(other) + dot + ending] = other
             patch = find_patch(path, {name: local[name] for name in names if name in local})
         if patch is None:
             return False
@@ -234,7 +234,7 @@ class DeviceStore:
                 where=self._folder,
                 remedy=f"let its shell user write and execute in {self._root} (`adb shell` with mount, ls -ldZ and df "
                 "says what forbids it), or use another device",
-            )  # fmt: skip
+            )
 
     def _make_room(self, there: Inventory, size: int, keep: set[str]) -> None:
         """Remove what was not used longest until the file fits; raises NoSpace when even that is not enough."""

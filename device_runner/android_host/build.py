@@ -7,10 +7,11 @@ from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
 
-from device_runner.build import LINUX_TARGETS, BuildRecipe, Command, built, host_compiler, zig_command, zig_version
-from device_runner.errors import UnavailableError, pip_install
-from device_runner.host_device import HOST_ABIS, Processor, default_abi, find_processor
-from device_runner.local import machine_abi
+from device_runner import build as runner_build
+from device_runner import errors as runner_errors
+from device_runner import host_device
+from device_runner import local as local_device
+from device_runner.errors import UnavailableError
 
 TABLE = Path(__file__).with_name("symbols.txt")
 VERSIONED = frozenset({"libdl.so", "libm.so", "libc.so"})
@@ -164,28 +165,33 @@ SHIM_FLAGS = ("-fno-builtin", "-D_FORTIFY_SOURCE=0")
 LINK = ("-shared", "-Wl,-z,now", "-lm", "-ldl", "-lpthread")
 
 
-def build_host(processor: Processor | None = None) -> Path:
+def build_host(processor: host_device.Processor | None = None) -> Path:
     """The folder with the shims and the fake NNAPI for a processor (this computer's), built unless it is in the cache.
 
     Raises UnavailableError on another system or without a compiler, RunnerError when the compiler fails.
     """
-    abi = (processor or find_processor(default_abi())).abi
-    machine = HOST_ABIS[abi].machine
-    if abi == machine_abi():
+    abi = (processor or host_device.find_processor(host_device.default_abi())).abi
+    machine = host_device.HOST_ABIS[abi].machine
+    if abi == local_device.machine_abi():
         otherwise = "; `local` and `adb:SERIAL` need none of the shims"
-        compiler, identity = host_compiler(" for the shims of android-host", otherwise)
-    elif zig := zig_command():
-        compiler = (*zig, "cc", *LINUX_TARGETS[HOST_ABIS[abi].probe], "-fno-sanitize=undefined")
-        identity = zig_version()
+        compiler, identity = runner_build.host_compiler(" for the shims of android-host", otherwise)
+    elif zig := runner_build.zig_command():
+        compiler = (
+            *zig,
+            "cc",
+            *runner_build.LINUX_TARGETS[host_device.HOST_ABIS[abi].probe],
+            "-fno-sanitize=undefined",
+        )
+        identity = runner_build.zig_version()
     else:
         raise UnavailableError(
             f"no compiler for {abi}",
             why="the package ziglang is not installed; cc builds for this computer only",
-            remedy=pip_install("ziglang") + ", or use x86_64",
+            remedy=runner_errors.pip_install("ziglang") + ", or use x86_64",
         )
     start = (*compiler, *FLAGS)
     texts: list[tuple[str, str]] = []
-    steps: list[Command] = []
+    steps: list[runner_build.Command] = []
     for library in shim_libraries():
         symbols = symbols_of(library, machine)
         texts.append((f"{library}.s", assembler(symbols, MACHINES[machine])))
@@ -198,8 +204,8 @@ def build_host(processor: Processor | None = None) -> Path:
     sources = (str(SOURCES / "ask" / "ask.c"), *(str(PROBE / unit) for unit in ASKS_WITH))
     steps.append((*start, "-D_GNU_SOURCE", "-o", f"{{out}}/{ASK}", *sources, "-ldl"))
     inputs = (*SOURCES.glob("*/*.[ch]"), *SOURCES.glob("*/*.def"), *PROBE.glob("*.[ch]"))
-    return built(
-        BuildRecipe(
+    return runner_build.built(
+        runner_build.BuildRecipe(
             what="the shims of android-host",
             place="android-host/shims",
             parts=(*shim_libraries(), NNAPI, ASK),

@@ -16,18 +16,20 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from device_runner import custom_ops as runner_custom_ops
+from device_runner import device as runner_device
+from device_runner import files as runner_files
+from device_runner import host_device
+from device_runner import library as ort_library
+from device_runner import local as local_device
+from device_runner import providers as runner_providers
+from device_runner import result as run_result
+from device_runner import spec as run_spec
 from device_runner.android_host.build import build_host, check_imports
-from device_runner.custom_ops import CustomLibrary
-from device_runner.device import TYPE_CODES, DeviceFacts, DriverType, NnapiDevice, Waiting, no_waiting, read_options
+from device_runner.device import DeviceFacts
 from device_runner.errors import SpecError
-from device_runner.files import decode_json, read_regular, scratch_folder
-from device_runner.host_device import HostDevice, Processor, default_abi, find_processor
-from device_runner.library import Library, LibraryFacts, resolve
-from device_runner.local import host_facts
-from device_runner.probe.elf import read_elf
-from device_runner.providers import NNAPI_API_LEVEL, NNAPI_DEVICES_API_LEVEL
-from device_runner.result import Mark
-from device_runner.spec import RunSpec, StrictStruct
+from device_runner.probe import elf as elf_file
+from device_runner.spec import RunSpec
 
 SOURCES = Path(__file__).parent / "nnapi"
 PROFILE_VERSION = 1
@@ -80,21 +82,21 @@ class ResultCode(StrEnum):
 RESULT_CODES = {kind: code for code, kind in enumerate(ResultCode, start=1)}
 
 
-class DriverRefusal(StrictStruct, frozen=True, kw_only=True):
+class DriverRefusal(run_spec.StrictStruct, frozen=True, kw_only=True):
     """An operation that is refused when the types of its operands (scalars too) are exactly these."""
 
     operation: str
     operand_types: tuple[str, ...]
 
 
-class Driver(StrictStruct, frozen=True, kw_only=True):
+class Driver(run_spec.StrictStruct, frozen=True, kw_only=True):
     """One NNAPI device. `operations` and `operand_types` None accept all that its feature level has.
 
     `refuses` has what it does not take although both lists have it.
     """
 
     name: Word
-    type: DriverType = DriverType.ACCELERATOR
+    type: runner_device.DriverType = runner_device.DriverType.ACCELERATOR
     feature_level: Level
     version: Word = "1"
     operations: tuple[str, ...] | None = None
@@ -102,7 +104,7 @@ class Driver(StrictStruct, frozen=True, kw_only=True):
     refuses: Annotated[tuple[DriverRefusal, ...], Meta(max_length=256)] = ()
 
 
-class Fault(StrictStruct, frozen=True, kw_only=True):
+class Fault(run_spec.StrictStruct, frozen=True, kw_only=True):
     """What goes wrong from call number `first` of a stage on (1 is the first), `count` times; 0: for ever."""
 
     stage: DriverStage
@@ -112,7 +114,7 @@ class Fault(StrictStruct, frozen=True, kw_only=True):
     count: Annotated[int, Meta(ge=0)] = 0
 
 
-class DriverProfile(StrictStruct, frozen=True, kw_only=True):
+class DriverProfile(run_spec.StrictStruct, frozen=True, kw_only=True):
     """A phone's NNAPI. `feature_level` is the runtime's and counts from API level 31 on (31, or 1000006 and more).
 
     `api_level` is the phone's, for a device that is given none; `phone` says for people which one was asked.
@@ -131,7 +133,7 @@ def default_profile(api_level: int) -> DriverProfile:
     """A phone with one accelerator that takes everything, and Android's own reference device beside it."""
     level = max(27, min(api_level, 31))
     accelerator = Driver(name="android-host", feature_level=level)
-    reference = Driver(name="nnapi-reference", type=DriverType.CPU, feature_level=level)
+    reference = Driver(name="nnapi-reference", type=runner_device.DriverType.CPU, feature_level=level)
     return DriverProfile(devices=(accelerator, reference))
 
 
@@ -139,7 +141,7 @@ def read_profile(path: Path) -> DriverProfile:
     """A profile from a JSON file; raises SpecError that names the key, the operation or the type that is wrong."""
     remedy = "docs/android-host.md lists the keys; names are NNAPI's, as CONV_2D and TENSOR_FLOAT32"
     try:
-        profile = decode_json(read_regular(path), DriverProfile)
+        profile = runner_files.decode_json(runner_files.read_regular(path), DriverProfile)
         encode_profile(profile, 31)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
         raise SpecError("this is not a driver profile", where=str(path), why=str(error), remedy=remedy) from error
@@ -164,7 +166,9 @@ def encode_profile(profile: DriverProfile, api_level: int) -> str:
 
     lines = [f"level {api_level if api_level <= NEWEST_BELOW_RUNTIME else profile.feature_level}"]
     for driver in profile.devices:
-        lines.append(f"device {driver.name} {TYPE_CODES[driver.type]} {driver.feature_level} {driver.version}")
+        lines.append(
+            f"device {driver.name} {runner_device.TYPE_CODES[driver.type]} {driver.feature_level} {driver.version}"
+        )
         for word, names in (("operation", driver.operations), ("type", driver.operand_types)):
             if names is not None:
                 lines += [f"{word} {code}" for code in known(word, names) or [NO_CODE]]
@@ -221,7 +225,7 @@ class Phone:
     cpu: str = ""
     vulkan: str = ""
 
-    def environment(self, folder: Path, processor: Processor | None = None) -> dict[str, str]:
+    def environment(self, folder: Path, processor: host_device.Processor | None = None) -> dict[str, str]:
         """Variables that shims and the fake NNAPI read; the profiles of driver and CPU are written into `folder`.
 
         Without a processor they are for this computer's own.
@@ -240,19 +244,19 @@ class Phone:
         }
 
 
-def open_android_host(rest: str, _waiting: Waiting = no_waiting) -> "AndroidHost":
+def open_android_host(rest: str, _waiting: runner_device.Waiting = runner_device.no_waiting) -> "AndroidHost":
     """The device that `android-host:REST` names; raises SpecError for a bad option, UnavailableError for no library."""
     text, _, query = rest.partition("?")
-    options = read_options(query, f"{SCHEME}:{rest}", OPTIONS)
+    options = runner_device.read_options(query, f"{SCHEME}:{rest}", OPTIONS)
     phone = parse_phone(options, f"{SCHEME}:{rest}")
-    abi = options.get("abi") or default_abi()
-    find_processor(abi, phone.cpu)
+    abi = options.get("abi") or host_device.default_abi()
+    host_device.find_processor(abi, phone.cpu)
     if not text:
         raise SpecError(
             f"{SCHEME} needs a library",
             remedy=f"write `{SCHEME}:` and an AAR, a libonnxruntime.so, or a release such as 1.29.0",
         )
-    return AndroidHost(f"{SCHEME}:{rest}", resolve(text, abi).android(), phone)
+    return AndroidHost(f"{SCHEME}:{rest}", ort_library.resolve(text, abi).android(), phone)
 
 
 def parse_phone(options: Mapping[str, str], where: str) -> Phone:
@@ -260,7 +264,10 @@ def parse_phone(options: Mapping[str, str], where: str) -> Phone:
     driver = read_profile(Path(options["driver"])) if "driver" in options else None
     level = options.get("api_level", str((driver and driver.api_level) or DEFAULT_API_LEVEL))
     if not (level.isascii() and level.isdigit() and int(level) in API_LEVELS):
-        remedy = f"give a number from {API_LEVELS.start} to {API_LEVELS.stop - 1}; NNAPI begins at {NNAPI_API_LEVEL}"
+        remedy = (
+            f"give a number from {API_LEVELS.start} to {API_LEVELS.stop - 1}; NNAPI begins at "
+            f"{runner_providers.NNAPI_API_LEVEL}"
+        )
         raise SpecError(f"api_level {level!r} does not exist", where=where, remedy=remedy)
     calls = Path(options["calls"]) if options.get("calls") else None
     return Phone(
@@ -272,31 +279,31 @@ FOLDER = "ort-mobile-android-"
 """Of the folders with what the library sees of a phone; one whose process was killed goes with the next."""
 
 
-class AndroidHost(HostDevice):
+class AndroidHost(host_device.HostDevice):
     """Runs specs with an Android library, an AAR or a .so."""
 
-    MARKS = (Mark.NOT_A_PHONE,)
+    MARKS = (run_result.Mark.NOT_A_PHONE,)
 
-    def __init__(self, name: str, library: LibraryFacts, phone: Phone | None = None) -> None:
+    def __init__(self, name: str, library: ort_library.LibraryFacts, phone: Phone | None = None) -> None:
         """Raises UnavailableError for a library that needs what the shims do not give, or whose ABI cannot run here."""
         check_imports(library.imports, library.needed, where=library.path)
         self._phone = phone or Phone()
         with contextlib.ExitStack() as opened:
-            folder = opened.enter_context(scratch_folder(FOLDER))
-            processor = find_processor(library.abi, self._phone.cpu)
+            folder = opened.enter_context(runner_files.scratch_folder(FOLDER))
+            processor = host_device.find_processor(library.abi, self._phone.cpu)
             variables = self._phone.environment(folder, processor)
             super().__init__(name, library, processor, variables, self._phone.vulkan)
             self.opened = opened.pop_all()
 
-    def _load(self, library: Library) -> LibraryFacts:
+    def _load(self, library: ort_library.Library) -> ort_library.LibraryFacts:
         facts = library.android()
         check_imports(facts.imports, facts.needed, where=facts.path)
         return facts
 
-    def _fitting(self, spec: RunSpec, library: Path) -> tuple[CustomLibrary, ...]:
+    def _fitting(self, spec: RunSpec, library: Path) -> tuple[runner_custom_ops.CustomLibrary, ...]:
         libraries = super()._fitting(spec, library)
         for custom_library in libraries:
-            elf = read_elf(custom_library.path)
+            elf = elf_file.read_elf(custom_library.path)
             check_imports(elf.undefined, elf.needed, where=str(custom_library.path))
         return libraries
 
@@ -308,17 +315,17 @@ class AndroidHost(HostDevice):
         """The phone that it plays, on the hardware that it runs on."""
         profile = self._phone.driver or default_profile(self._phone.api_level)
         level = self._phone.api_level
-        drivers = profile.devices if level >= NNAPI_DEVICES_API_LEVEL else ()
+        drivers = profile.devices if level >= runner_providers.NNAPI_DEVICES_API_LEVEL else ()
         return msgspec.structs.replace(
-            host_facts(self.name),
+            local_device.host_facts(self.name),
             platform="android",
             model=f"libonnxruntime {self.library.release} in a process of this computer, not a phone",
             soc=f"{self._processor.cpu} (emulated)" if self._processor.emulated else "",
             abis=(self.library.abi,),
             api_level=level,
-            nnapi=level >= NNAPI_API_LEVEL,
+            nnapi=level >= runner_providers.NNAPI_API_LEVEL,
             nnapi_devices=tuple(
-                NnapiDevice(
+                runner_device.NnapiDevice(
                     name=driver.name, type=driver.type, feature_level=driver.feature_level, version=driver.version
                 )
                 for driver in drivers

@@ -22,6 +22,14 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from device_runner import device as runner_device
+from device_runner import files as runner_files
+from device_runner import host_device, vulkan
+from device_runner import library as ort_library
+from device_runner import providers as runner_providers
+from device_runner import result as run_result
+from device_runner import run as device_run
+from device_runner import spec as run_spec
 from device_runner.android_host.build import ASK, build_host, check_imports
 from device_runner.android_host.device import (
     NEWEST_BELOW_RUNTIME,
@@ -33,17 +41,11 @@ from device_runner.android_host.device import (
     operand_type_codes,
     operation_codes,
 )
-from device_runner.device import TYPES, DeviceFacts, DriverType
+from device_runner.device import DeviceFacts
 from device_runner.errors import RunnerError, UnavailableError
-from device_runner.files import decode_json, scratch_folder
-from device_runner.host_device import SLOWNESS, find_processor
-from device_runner.library import LIBRARY, LibraryFacts
-from device_runner.probe.protocol import FLAG_BITS, LEVEL_NUMBERS, NnapiAnswer, NnapiDeviceAnswer
-from device_runner.providers import NNAPI_API_LEVEL, NNAPI_DEVICES_API_LEVEL, PROVIDERS
-from device_runner.result import Failure, Status
-from device_runner.run import ProbeDevice
-from device_runner.spec import NnapiFlag, OptimizationLevel
-from device_runner.vulkan import find_driver, vulkan_environment
+from device_runner.probe import protocol
+from device_runner.result import Status
+from device_runner.spec import OptimizationLevel
 
 FLOAT, QUANT, CHANNELS = "float", "quant", "channels"
 
@@ -234,22 +236,24 @@ CRASHES = 8
 YES, ERROR, IMPOSSIBLE = "y", "e", "x"
 
 
-def inspect_phone(device: ProbeDevice) -> DriverProfile:
+def inspect_phone(device: device_run.ProbeDevice) -> DriverProfile:
     """What the phone's NNAPI is and supports, for android-host to replay.
 
     Below API level 29 NNAPI names no devices, so the profile has none. Raises UnavailableError for a device without
     NNAPI, RunnerError for one that does not answer.
     """
     facts = device.facts()
-    if facts.platform != "android" or facts.api_level < NNAPI_API_LEVEL:
+    if facts.platform != "android" or facts.api_level < runner_providers.NNAPI_API_LEVEL:
         raise UnavailableError(
-            f"{device.name} has no NNAPI", why=f"it needs Android of API level {NNAPI_API_LEVEL}", remedy="use a phone"
+            f"{device.name} has no NNAPI",
+            why=f"it needs Android of API level {runner_providers.NNAPI_API_LEVEL}",
+            remedy="use a phone",
         )
     asked = questions()
     return make_profile(facts, ask_device(device, asked), asked)
 
 
-def ask_device(device: ProbeDevice, asked: Sequence[Question]) -> NnapiAnswer:
+def ask_device(device: device_run.ProbeDevice, asked: Sequence[Question]) -> protocol.NnapiAnswer:
     """Each device's answers to all questions; one that ends the process counts as an error, and the rest is asked on.
 
     Raises UnavailableError where there is no NNAPI, RunnerError when the device gives no answers.
@@ -267,10 +271,12 @@ def ask_device(device: ProbeDevice, asked: Sequence[Question]) -> NnapiAnswer:
     return replace(answer, devices=tuple(replace(driver, answers=text + len(rest) * ERROR) for driver, text in drivers))
 
 
-def _ask_device(device: ProbeDevice, asked: Sequence[Question]) -> tuple[NnapiAnswer, Sequence[Question]]:
+def _ask_device(
+    device: device_run.ProbeDevice, asked: Sequence[Question]
+) -> tuple[protocol.NnapiAnswer, Sequence[Question]]:
     """Answers, and the questions behind one that ended the process."""
     answer = device.inspect([line for question in asked for line in question.triples()], DEVICE_SECONDS)
-    if isinstance(answer, Failure):
+    if isinstance(answer, run_result.Failure):
         raise _silent(device.name, answer.message, answer.remedy)
     if not answer.nnapi.is_there and answer.status is not Status.OK:
         raise _silent(device.name, answer.message)
@@ -294,12 +300,14 @@ def _silent(name: str, why: str, remedy: str = "") -> RunnerError:
     )
 
 
-def make_profile(facts: DeviceFacts, answer: NnapiAnswer, asked: Sequence[Question]) -> DriverProfile:
+def make_profile(facts: DeviceFacts, answer: protocol.NnapiAnswer, asked: Sequence[Question]) -> DriverProfile:
     """The profile that answers as the phone did."""
     words = (facts.manufacturer, facts.model, facts.soc, facts.os_release, facts.fingerprint)
     return DriverProfile(
         devices=tuple(
-            _driver(device, asked) for device in answer.devices if facts.api_level >= NNAPI_DEVICES_API_LEVEL
+            _driver(device, asked)
+            for device in answer.devices
+            if facts.api_level >= runner_providers.NNAPI_DEVICES_API_LEVEL
         ),
         feature_level=_level(answer.level) if facts.api_level > NEWEST_BELOW_RUNTIME else NEWEST_BELOW_RUNTIME + 1,
         api_level=facts.api_level,
@@ -307,7 +315,7 @@ def make_profile(facts: DeviceFacts, answer: NnapiAnswer, asked: Sequence[Questi
     )
 
 
-def _driver(device: NnapiDeviceAnswer, asked: Sequence[Question]) -> Driver:
+def _driver(device: protocol.NnapiDeviceAnswer, asked: Sequence[Question]) -> Driver:
     """The two lists are what occurs in supported models; what of their combinations is refused is told one by one."""
     level = _level(device.level)
     answers = zip(asked, device.answers, strict=True)
@@ -327,7 +335,7 @@ def _driver(device: NnapiDeviceAnswer, asked: Sequence[Question]) -> Driver:
     all_types = frozenset[str]().union(*(question.types for question, _ in judged))
     return Driver(
         name=_word(device.name),
-        type=TYPES.get(device.type, DriverType.OTHER),
+        type=runner_device.TYPES.get(device.type, runner_device.DriverType.OTHER),
         feature_level=level,
         version=_word(device.version),
         operations=_listed(operations, {question.operation for question, _ in judged}, operation_codes()),
@@ -347,7 +355,7 @@ def _listed(names: Iterable[str], everything: Iterable[str], codes: dict[str, in
 
 def _level(level: int) -> int:
     """Drivers that tell no level, or one that NNAPI never had, count as the first."""
-    return max(level, NNAPI_API_LEVEL)
+    return max(level, runner_providers.NNAPI_API_LEVEL)
 
 
 def _word(text: str) -> str:
@@ -377,12 +385,12 @@ class CallSummary(msgspec.Struct, frozen=True, kw_only=True):
     runs: int = 0
 
 
-def read_calls(path: Path, caller: str = LIBRARY) -> list[Call]:
+def read_calls(path: Path, caller: str = ort_library.LIBRARY) -> list[Call]:
     """The provider's calls in their order, without those of the probe; raises msgspec.DecodeError, OSError.
 
     `caller` is the file name of the library that the provider is in.
     """
-    calls = [decode_json(line, Call) for line in path.read_bytes().splitlines()]
+    calls = [runner_files.decode_json(line, Call) for line in path.read_bytes().splitlines()]
     for call in calls:
         call["call"] = call["call"].removeprefix(PREFIX)
     return [call for call in calls if call.get("caller", caller) == caller]
@@ -423,7 +431,7 @@ class Session:
     """How every session is made. `provider` is cpu, nnapi or a name of the generic append call."""
 
     provider: str = "nnapi"
-    flags: tuple[NnapiFlag, ...] = ()
+    flags: tuple[run_spec.NnapiFlag, ...] = ()
     level: OptimizationLevel = OptimizationLevel.NONE
     config: dict[str, str] = field(default_factory=dict)
     verbose: bool = False
@@ -469,7 +477,11 @@ class LibraryAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ask(
-    library: LibraryFacts, questions: Sequence[ModelQuestion], session: Session, *, limit_seconds: float = LIMIT_SECONDS
+    library: ort_library.LibraryFacts,
+    questions: Sequence[ModelQuestion],
+    session: Session,
+    *,
+    limit_seconds: float = LIMIT_SECONDS,
 ) -> Iterator[LibraryAnswer]:
     """One answer for each question, in their order; a crash or a hang is an answer too.
 
@@ -478,14 +490,14 @@ def ask(
     here, RunnerError when the program itself cannot work.
     """
     check_imports(library.imports, library.needed, where=library.path)
-    processor = find_processor(library.abi, session.phone.cpu)
-    limit = limit_seconds * (SLOWNESS if processor.emulated else 1)
+    processor = host_device.find_processor(library.abi, session.phone.cpu)
+    limit = limit_seconds * (host_device.SLOWNESS if processor.emulated else 1)
     rest = list(questions)
-    with scratch_folder() as folder:
+    with runner_files.scratch_folder() as folder:
         environment = {**os.environ, **session.phone.environment(folder, processor)}
-        if session.provider == PROVIDERS["webgpu"].append_name:
-            driver = find_driver(session.phone.vulkan)
-            environment |= vulkan_environment(driver, environment["LD_LIBRARY_PATH"])
+        if session.provider == runner_providers.PROVIDERS["webgpu"].append_name:
+            driver = vulkan.find_driver(session.phone.vulkan)
+            environment |= vulkan.vulkan_environment(driver, environment["LD_LIBRARY_PATH"])
         command = (*processor.command, str(build_host(processor) / ASK))
         while rest:
             answers = _ask_once(library, rest, session, folder, command, environment, limit)
@@ -494,7 +506,7 @@ def ask(
 
 
 def _ask_once(
-    library: LibraryFacts,
+    library: ort_library.LibraryFacts,
     questions: Sequence[ModelQuestion],
     session: Session,
     folder: Path,
@@ -506,8 +518,8 @@ def _ask_once(
     triples = [
         ("set", "library", str(Path(library.path).absolute())),
         ("set", "provider", session.provider),
-        ("set", "flags", str(sum(FLAG_BITS[flag] for flag in set(session.flags)))),
-        ("set", "level", str(LEVEL_NUMBERS[session.level])),
+        ("set", "flags", str(sum(protocol.FLAG_BITS[flag] for flag in set(session.flags)))),
+        ("set", "level", str(protocol.LEVEL_NUMBERS[session.level])),
         ("set", "log", str(int(session.verbose))),
         ("config", RECORD_CLAIMS, "1"),
         *(("config", key, value) for key, value in session.config.items()),
@@ -533,7 +545,7 @@ def _ask_once(
     begun = ""  # the id of a model that was begun but not answered
     for line in (folder / "out").read_bytes().splitlines():
         try:
-            answer = decode_json(line, LibraryAnswer)
+            answer = runner_files.decode_json(line, LibraryAnswer)
         except (msgspec.DecodeError, UnicodeDecodeError):
             break
         if not (answer.id or answer.begun):

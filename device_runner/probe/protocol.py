@@ -7,47 +7,15 @@ from typing import Annotated
 import msgspec
 from msgspec import convert
 
+from device_runner import failures
+from device_runner import files as runner_files
+from device_runner import profile as ort_profile
+from device_runner import providers as runner_providers
+from device_runner import result as run_result
+from device_runner import spec as run_spec
 from device_runner.errors import SpecError
-from device_runner.failures import explain
-from device_runner.files import decode_json
-from device_runner.profile import fell_back
-from device_runner.providers import CPU, provider_named
-from device_runner.result import (
-    FASTEST_NS,
-    Caller,
-    ColdStart,
-    ConcurrentRun,
-    DeviceSample,
-    EpDevice,
-    EpShare,
-    Failure,
-    FailureKind,
-    LatencyBin,
-    Mark,
-    RunResult,
-    Status,
-    SustainedRun,
-    WarmUp,
-    find_warmup,
-    implausible,
-    status_of,
-    without_measurement,
-)
-from device_runner.spec import (
-    AUTO,
-    BIG_CORES,
-    ONNX_CODES,
-    TYPES_BY_CODE,
-    Bytes,
-    ExecutionMode,
-    HardwareType,
-    LogLevel,
-    NnapiFlag,
-    OptimizationLevel,
-    RunSpec,
-    TensorFile,
-    cores_from_zero,
-)
+from device_runner.result import RunResult, Status
+from device_runner.spec import OptimizationLevel, RunSpec, TensorFile
 
 LEVEL_NUMBERS = {
     OptimizationLevel.NONE: 0,
@@ -58,13 +26,23 @@ LEVEL_NUMBERS = {
 }
 """GraphOptimizationLevel of the C API; layout came with 1.23."""
 
-FLAG_BITS = {NnapiFlag.USE_FP16: 1, NnapiFlag.USE_NCHW: 2, NnapiFlag.CPU_DISABLED: 4, NnapiFlag.CPU_ONLY: 8}
+FLAG_BITS = {
+    run_spec.NnapiFlag.USE_FP16: 1,
+    run_spec.NnapiFlag.USE_NCHW: 2,
+    run_spec.NnapiFlag.CPU_DISABLED: 4,
+    run_spec.NnapiFlag.CPU_ONLY: 8,
+}
 """NNAPIFlags of nnapi_provider_factory.h; the same from 1.21 to 1.28."""
 
-HARDWARE_NUMBERS = {HardwareType.CPU: 0, HardwareType.GPU: 1, HardwareType.NPU: 2}
+HARDWARE_NUMBERS = {run_spec.HardwareType.CPU: 0, run_spec.HardwareType.GPU: 1, run_spec.HardwareType.NPU: 2}
 """OrtHardwareDeviceType of the C API."""
 
-LOG_NUMBERS = {LogLevel.VERBOSE: 0, LogLevel.INFO: 1, LogLevel.WARNING: 2, LogLevel.ERROR: 3}
+LOG_NUMBERS = {
+    run_spec.LogLevel.VERBOSE: 0,
+    run_spec.LogLevel.INFO: 1,
+    run_spec.LogLevel.WARNING: 2,
+    run_spec.LogLevel.ERROR: 3,
+}
 
 
 LOG_CHARACTERS = 512 * 1024
@@ -94,11 +72,11 @@ def encode_request(spec: RunSpec, *, watch_stdin: bool = False) -> bytes:
 
     Paths in the spec are those that the probe sees; its `outputs_folder` is the folder of the run.
     """
-    options, plugin, provider = spec.options, spec.plugin, provider_named(spec.options.provider)
+    options, plugin, provider = spec.options, spec.plugin, runner_providers.provider_named(spec.options.provider)
     cores = options.thread_cores
-    if cores not in ("", BIG_CORES):
-        cores = ",".join(map(str, cores_from_zero(cores)))
-    found_later = spec.warmup == AUTO and bool(spec.min_runs or spec.min_seconds)
+    if cores not in ("", run_spec.BIG_CORES):
+        cores = ",".join(map(str, run_spec.cores_from_zero(cores)))
+    found_later = spec.warmup == run_spec.AUTO and bool(spec.min_runs or spec.min_seconds)
     settings: dict[str, str | int | None] = {
         "library": spec.library or "",
         "model": spec.model,
@@ -114,13 +92,13 @@ def encode_request(spec: RunSpec, *, watch_stdin: bool = False) -> bytes:
         "flags": sum(FLAG_BITS[flag] for flag in set(options.flags)),
         "intra_threads": options.intra_op_threads,
         "inter_threads": options.inter_op_threads,
-        "parallel": int(options.execution_mode is ExecutionMode.PARALLEL),
+        "parallel": int(options.execution_mode is run_spec.ExecutionMode.PARALLEL),
         "level": LEVEL_NUMBERS[options.optimization_level],
         "arena": int(options.cpu_arena),
         "pattern": int(options.memory_pattern),
         "log_level": LOG_NUMBERS[spec.log_level],
         "seed": spec.seed,
-        "warmup": 0 if spec.warmup == AUTO else spec.warmup,
+        "warmup": 0 if spec.warmup == run_spec.AUTO else spec.warmup,
         "min_runs": spec.min_runs + WARMUP_RUNS * found_later,
         "min_ns": round(spec.min_seconds * 1e9 * (1 + WARMUP_SHARE * found_later)),
         "max_ns": round(spec.max_seconds * 1e9),
@@ -152,7 +130,7 @@ def encode_request(spec: RunSpec, *, watch_stdin: bool = False) -> bytes:
         triples += [("track", name, "") for name in spec.stream.tracked]
     for tensor in spec.inputs:
         triples.append(("input", tensor.name, tensor.file))
-        triples.append(("shape", str(ONNX_CODES[tensor.dtype]), ",".join(map(str, tensor.shape))))
+        triples.append(("shape", str(run_spec.ONNX_CODES[tensor.dtype]), ",".join(map(str, tensor.shape))))
     return _join(triples)
 
 
@@ -253,9 +231,9 @@ class ProbeAnswer(msgspec.Struct, frozen=True):
     open_ns: Nanoseconds
     load_ns: Nanoseconds
     first_run_ns: Nanoseconds
-    memory_before_load_bytes: Bytes
-    memory_after_load_bytes: Bytes
-    memory_peak_bytes: Bytes
+    memory_before_load_bytes: run_spec.Bytes
+    memory_after_load_bytes: run_spec.Bytes
+    memory_peak_bytes: run_spec.Bytes
     log_dropped: Count
     latencies_ns: Annotated[list[Nanoseconds], msgspec.Meta(max_length=RUNS_KEPT)]
     nnapi: NnapiAnswer
@@ -274,34 +252,34 @@ class ProbeAnswer(msgspec.Struct, frozen=True):
 def answer_limit(spec: RunSpec) -> int:
     """The most bytes that the probe prints for a spec; what says more is not the probe."""
     seconds = spec.min_seconds * (1 + WARMUP_SHARE)
-    most_runs = max(spec.min_runs + WARMUP_RUNS, round(seconds * 1e9 / FASTEST_NS))
+    most_runs = max(spec.min_runs + WARMUP_RUNS, round(seconds * 1e9 / run_result.FASTEST_NS))
     return ANSWER_BYTES + LATENCY_BYTES * min(most_runs, RUNS_KEPT)
 
 
-def decode_answer(stdout: bytes) -> ProbeAnswer | Failure:
+def decode_answer(stdout: bytes) -> ProbeAnswer | run_result.Failure:
     """The probe's document, or a `garbage` Failure for anything else."""
     try:
-        answer = decode_json(stdout, ProbeAnswer)
+        answer = runner_files.decode_json(stdout, ProbeAnswer)
         if answer.crc32 != zlib.crc32(stdout[: stdout.rfind(b',"crc32":')]):
             raise msgspec.ValidationError("its checksum is wrong")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         start = stdout[:500].decode("utf-8", "replace")
-        return Failure(
-            kind=FailureKind.GARBAGE,
+        return run_result.Failure(
+            kind=run_result.FailureKind.GARBAGE,
             message=f"{error}; it begins: {start!r}" if stdout else "it printed nothing",
             cause="what came back is not a document of the probe",
             remedy="run it once more; if it stays, look at the log of the device and build the probe again",
         )
     # What a document that parses may still not say.
     doubt = ""
-    strange = [output.type for output in answer.outputs if output.type not in TYPES_BY_CODE and output.file]
-    if answer.status is not Status.OK and answer.kind not in set(FailureKind):
+    strange = [output.type for output in answer.outputs if output.type not in run_spec.TYPES_BY_CODE and output.file]
+    if answer.status is not Status.OK and answer.kind not in set(run_result.FailureKind):
         doubt = f"a failure of unknown kind {answer.kind!r}"
     elif strange:
         doubt = f"an output of unknown type {strange[0]}"
     elif sum(map(len, answer.log)) > LOG_CHARACTERS:
         doubt = f"a log of more than {LOG_CHARACTERS} characters"
-    return Failure(kind=FailureKind.GARBAGE, message=doubt) if doubt else answer
+    return run_result.Failure(kind=run_result.FailureKind.GARBAGE, message=doubt) if doubt else answer
 
 
 def to_result(spec: RunSpec, device: str, answer: ProbeAnswer) -> RunResult:
@@ -311,9 +289,9 @@ def to_result(spec: RunSpec, device: str, answer: ProbeAnswer) -> RunResult:
     """
     failure = None
     if answer.status is not Status.OK:
-        failure = explain(
-            Failure(
-                kind=FailureKind(answer.kind),
+        failure = failures.explain(
+            run_result.Failure(
+                kind=run_result.FailureKind(answer.kind),
                 message=answer.message,
                 signal=answer.signal or None,
                 ort_code=answer.ort_code or None,
@@ -323,14 +301,14 @@ def to_result(spec: RunSpec, device: str, answer: ProbeAnswer) -> RunResult:
     dropped = (f"({answer.log_dropped} more lines did not fit)",) if answer.log_dropped else ()
     warmup = None
     if answer.latencies_ns and isinstance(spec.warmup, int):
-        warmup = WarmUp(inferences=spec.warmup, why="as many as were asked for, not timed")
+        warmup = run_result.WarmUp(inferences=spec.warmup, why="as many as were asked for, not timed")
     elif answer.latencies_ns:
-        warmup = find_warmup(answer.latencies_ns)
-    first = warmup.inferences if warmup and spec.warmup == AUTO else 0
+        warmup = run_result.find_warmup(answer.latencies_ns)
+    first = warmup.inferences if warmup and spec.warmup == run_spec.AUTO else 0
     tensors = [
         TensorFile(
             name=output.name,
-            dtype=TYPES_BY_CODE[output.type],
+            dtype=run_spec.TYPES_BY_CODE[output.type],
             shape=tuple(output.shape),
             file=output.file,
             crc32=output.crc32,
@@ -339,35 +317,41 @@ def to_result(spec: RunSpec, device: str, answer: ProbeAnswer) -> RunResult:
         if output.file
     ]
     labelled = [tensor for tensor in tensors if tensor.file.endswith("labelled.raw")]
-    shares = tuple(EpShare(provider=name, nodes=nodes, subgraphs=parts) for name, nodes, parts in answer.ep_shares)
+    shares = tuple(
+        run_result.EpShare(provider=name, nodes=nodes, subgraphs=parts) for name, nodes, parts in answer.ep_shares
+    )
     hardware = {number: kind for kind, number in HARDWARE_NUMBERS.items()}
     marks = {
-        Mark.SHORT: answer.stop == "max_seconds" and len(answer.latencies_ns) < spec.min_runs,
-        Mark.UNSETTLED: warmup and not warmup.settled,
-        Mark.CPU_FALLBACK: spec.options.provider != "cpu"
-        and (fell_back(answer.log) or any(share.provider == provider_named(CPU).ort_name for share in shares)),
-        Mark.UNRECORDED: spec.plugin and answer.status is Status.OK and not shares,
-        Mark.WRONG_SHAPE: answer.wrong_shapes,
-        Mark.CRASHED_AT_END: answer.status is Status.OK and answer.signal,
+        run_result.Mark.SHORT: answer.stop == "max_seconds" and len(answer.latencies_ns) < spec.min_runs,
+        run_result.Mark.UNSETTLED: warmup and not warmup.settled,
+        run_result.Mark.CPU_FALLBACK: spec.options.provider != "cpu"
+        and (
+            ort_profile.fell_back(answer.log)
+            or any(share.provider == runner_providers.provider_named(runner_providers.CPU).ort_name for share in shares)
+        ),
+        run_result.Mark.UNRECORDED: spec.plugin and answer.status is Status.OK and not shares,
+        run_result.Mark.WRONG_SHAPE: answer.wrong_shapes,
+        run_result.Mark.CRASHED_AT_END: answer.status is Status.OK and answer.signal,
     }
     sustained = None
     if answer.bins:
-        sustained = SustainedRun(
-            bins=convert(answer.bins, tuple[LatencyBin, ...]), samples=convert(answer.samples, tuple[DeviceSample, ...])
+        sustained = run_result.SustainedRun(
+            bins=convert(answer.bins, tuple[run_result.LatencyBin, ...]),
+            samples=convert(answer.samples, tuple[run_result.DeviceSample, ...]),
         )
     concurrent = None
     if spec.concurrent and answer.callers:
-        concurrent = ConcurrentRun(
+        concurrent = run_result.ConcurrentRun(
             length_ns=round(spec.concurrent.seconds * 1e9),
             callers=tuple(
-                Caller(inferences=runs, median_ns=middle, high_ns=high, slices=tuple(slices))
+                run_result.Caller(inferences=runs, median_ns=middle, high_ns=high, slices=tuple(slices))
                 for (runs, middle, high), slices in answer.callers
             ),
         )
     result = RunResult(
         spec_id=spec.id,
         device=device,
-        status=status_of(failure),
+        status=run_result.status_of(failure),
         failure=failure,
         ort_version=answer.ort_version,
         available_providers=tuple(answer.available_providers),
@@ -387,18 +371,18 @@ def to_result(spec: RunSpec, device: str, answer: ProbeAnswer) -> RunResult:
         labelled_outputs=next(iter(labelled), None),
         profile_file=answer.profile or None,
         ep_devices=tuple(
-            EpDevice(provider=provider, vendor=vendor, type=hardware.get(number))
+            run_result.EpDevice(provider=provider, vendor=vendor, type=hardware.get(number))
             for provider, vendor, number in answer.ep_devices
         ),
         ep_shares=shares,
         log=(*answer.log, *dropped),
         marks=tuple(mark for mark, applies in marks.items() if applies),
     )
-    untrue = implausible(spec, result)
-    return without_measurement(spec, device, untrue) if untrue else result
+    untrue = run_result.implausible(spec, result)
+    return run_result.without_measurement(spec, device, untrue) if untrue else result
 
 
-def _cold(answer: ProbeAnswer) -> ColdStart | None:
+def _cold(answer: ProbeAnswer) -> run_result.ColdStart | None:
     if answer.model_pages is None:
         return None
     size, resident, error = answer.model_pages
@@ -411,7 +395,7 @@ def _cold(answer: ProbeAnswer) -> ColdStart | None:
     else:
         how = f"{resident} of {size} bytes of its file stayed in memory"
     sizes = [None if number < 0 else number for number in (size, resident, library_size, library_resident)]
-    return ColdStart(
+    return run_result.ColdStart(
         cold=cold,
         how=f"{how} ({error})" if error else how,
         model_bytes=sizes[0],

@@ -9,7 +9,7 @@ import platform
 from pathlib import Path
 from typing import Final
 
-from device_runner.build import STANDARD, BuildRecipe, built, host_compiler
+from device_runner import build as runner_build
 from device_runner.errors import UnavailableError
 
 VARIABLE: Final = "ORT_MOBILE_VULKAN"
@@ -66,11 +66,20 @@ def vulkan_environment(driver: Path, libraries: str = "") -> dict[str, str]:
     A driver that was unpacked finds what it needs beside it. Our libvulkan is built unless it is in the cache. Raises
     UnavailableError without a compiler.
     """
-    compiler, identity = host_compiler(" for the libvulkan that WebGPU runs with here")
+    compiler, identity = runner_build.host_compiler(" for the libvulkan that WebGPU runs with here")
     folder = Path(__file__).parent
-    start = (*compiler, *STANDARD, "-O2", "-s", "-fPIC", "-shared", "-fvisibility=hidden", str(folder / "vulkan.c"))
-    ours = built(
-        BuildRecipe(
+    start = (
+        *compiler,
+        *runner_build.STANDARD,
+        "-O2",
+        "-s",
+        "-fPIC",
+        "-shared",
+        "-fvisibility=hidden",
+        str(folder / "vulkan.c"),
+    )
+    ours = runner_build.built(
+        runner_build.BuildRecipe(
             what="the libvulkan of software drivers",
             place="vulkan",
             parts=NAMES,

@@ -36,9 +36,11 @@ def match_boxes(outputs: Mapping[str, npt.NDArray[Any]], label: Any) -> BoxMatch
     labelled = np.asarray(label, np.float64) if np.size(label) else np.zeros((0, 5))
     if labelled.ndim != 2 or labelled.shape[1] != 5:
         raise ConfigError(
-            "the label has no boxes", where="labels", why=f"its shape is {list(labelled.shape)}",
+            "the label has no boxes",
+            where="labels",
+            why=f"its shape is {list(labelled.shape)}",
             remedy="give an array [N, 5] of class, x1, y1, x2, y2 (`label` in .npz files, or a function)",
-        )  # fmt: skip
+        )
     # Rows x1, y1, x2, y2, score, class: one output of such rows, or three by their names
     rows = next((array for array in outputs.values() if array.ndim >= 2 and array.shape[-1] == 6), None)
     if rows is not None:
@@ -51,10 +53,12 @@ def match_boxes(outputs: Mapping[str, npt.NDArray[Any]], label: Any) -> BoxMatch
         if any(part is None for part in parts):
             shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in outputs.items())
             raise ConfigError(
-                "the outputs are no detections", where="accuracy.metric", why=f"they are {shapes}",
+                "the outputs are no detections",
+                where="accuracy.metric",
+                why=f"they are {shapes}",
                 remedy="needed: one [1, N, 6] of x1, y1, x2, y2, score, class, or three with boxes, scores and classes "
                 "in their names; give the metric as module:function for other outputs",
-            )  # fmt: skip
+            )
         boxes, scores, classes = (np.asarray(part, np.float64) for part in parts)
         detections = np.column_stack([boxes.reshape(-1, 4), scores.reshape(-1), classes.reshape(-1)])
     detections = detections[np.argsort(-detections[:, 4], kind="stable")]

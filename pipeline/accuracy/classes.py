@@ -44,10 +44,11 @@ def _scores_of(outputs: Outputs) -> Floats:
     if scores is None:
         name = next(iter(outputs))
         raise ConfigError(
-            f"the output {name!r} has no scores of classes for one sample", where="accuracy.metric",
+            f"the output {name!r} has no scores of classes for one sample",
+            where="accuracy.metric",
             why=f"it is {array.dtype} {list(array.shape)}; [1, classes] of floats is needed",
             remedy="name another output (`output`, --model-output), another metric, or give samples of batch 1",
-        )  # fmt: skip
+        )
     return scores
 
 
@@ -58,9 +59,11 @@ def class_number(label: Any, classes: int) -> int:
     if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) >= classes:
         shown = repr(text) if text else f"an array of shape {list(array.shape)}"
         raise ConfigError(
-            f"the label is no class: {shown}", where="labels", why=f"the output has {classes} classes, from 0",
+            f"the label is no class: {shown}",
+            where="labels",
+            why=f"the output has {classes} classes, from 0",
             remedy="write the number of the class as the label",
-        )  # fmt: skip
+        )
     return int(text)
 
 

@@ -6,7 +6,7 @@ from enum import IntEnum
 import numpy as np
 
 from pipeline.accuracy.outputs import Counts, Floats, Outputs, mean, the_output
-from pipeline.check.compare import decibel, unequal_places
+from pipeline.check import compare as output_compare
 
 
 class Powers(IntEnum):
@@ -33,10 +33,16 @@ def powers(outputs: Outputs, expected: Outputs) -> tuple[float, ...]:
     with np.errstate(invalid="ignore", over="ignore"):
         error = ours - reference
         return (
-            float(ours @ reference), float(ours @ ours), float(reference @ reference), float(error @ error),
-            float(np.abs(error).max()), float(reference.min()), float(reference.max()), float(ours.size),
+            float(ours @ reference),
+            float(ours @ ours),
+            float(reference @ reference),
+            float(error @ error),
+            float(np.abs(error).max()),
+            float(reference.min()),
+            float(reference.max()),
+            float(ours.size),
             float(reference.sum()),
-        )  # fmt: skip
+        )
 
 
 def equal_share(outputs: Outputs, expected: Outputs) -> float:
@@ -44,7 +50,7 @@ def equal_share(outputs: Outputs, expected: Outputs) -> float:
     ours, reference = the_output(outputs), the_output(expected)
     if ours.shape != reference.shape:
         return 0.0
-    return 1 - len(unequal_places(reference, ours)) / reference.size if reference.size else 1.0
+    return 1 - len(output_compare.unequal_places(reference, ours)) / reference.size if reference.size else 1.0
 
 
 NO_VARIANCE = 1e-9
@@ -75,11 +81,15 @@ def cosine(powers: Floats, weights: Counts) -> float:
 
 def sqnr(powers: Floats, weights: Counts) -> float:
     """The signal to the noise of all samples together, in dB."""
-    return decibel(float(weights @ powers[:, Powers.REFERENCE]), float(weights @ powers[:, Powers.ERROR]))
+    return output_compare.decibel(
+        float(weights @ powers[:, Powers.REFERENCE]), float(weights @ powers[:, Powers.ERROR])
+    )
 
 
 def psnr(powers: Floats, weights: Counts) -> float:
     """By the range of the original's output over all samples."""
     counted = powers[weights > 0]
     span = float(counted[:, Powers.HIGH].max() - counted[:, Powers.LOW].min())
-    return decibel(span**2, float(weights @ powers[:, Powers.ERROR]) / float(weights @ powers[:, Powers.COUNT]))
+    return output_compare.decibel(
+        span**2, float(weights @ powers[:, Powers.ERROR]) / float(weights @ powers[:, Powers.COUNT])
+    )

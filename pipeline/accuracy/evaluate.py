@@ -12,34 +12,23 @@ from typing import Any
 
 import msgspec
 
-from device_runner.files import scratch_folder
-from device_runner.providers import CHIPS
+from device_runner import files as runner_files
+from device_runner import providers as runner_providers
+from pipeline import config as configs
+from pipeline import dataset as datasets
 from pipeline.accuracy.result import AccuracyResult
 from pipeline.accuracy.score import Answer, check_outputs, score, worse_of
-from pipeline.check.reference import output_spans, repeated, saturates_here, zero_states
-from pipeline.config import AccuracyConfig
+from pipeline.check import reference as check_reference
+from pipeline.core import providers as provider_rules
+from pipeline.core import workers
 from pipeline.core.errors import Finding, ModelError, Severity
 from pipeline.core.progress import Progress
-from pipeline.core.providers import QNN
-from pipeline.core.workers import Task, TaskOutcome, memory_budget, run_tasks, still_at_work, time_limit
-from pipeline.dataset import Array, Dataset, Sample, TensorInfo, overlap, samples
-from pipeline.dataset.states import states_of
-from pipeline.model.onnx_model import load_model, prepare_model
-from pipeline.model.random_numbers import random_outputs
-from pipeline.model.session import (
-    DEFAULT,
-    ORIGINAL,
-    AppSession,
-    CpuSettings,
-    Role,
-    StreamStates,
-    not_prepacked,
-    open_session,
-    room_for,
-    run_session,
-)
-from pipeline.model.signature import check_states, own_inputs
-from pipeline.model.sources import SourceModel, source_bytes
+from pipeline.dataset import Array, Dataset, TensorInfo
+from pipeline.dataset import states as stream_states
+from pipeline.model import onnx_model, random_numbers, signature
+from pipeline.model import session as model_session
+from pipeline.model import sources as model_sources
+from pipeline.model.sources import SourceModel
 
 TIMEOUT_SECONDS = 6 * 3600.0
 """How long the comparison of two data sets may take: they have no common size, and a hang must end some time."""
@@ -61,9 +50,9 @@ class AccuracyRequest(msgspec.Struct, frozen=True, kw_only=True):
     data: Dataset
     dimensions: dict[str, int] = {}
     session_options: dict[str, str] = {}
-    app: AppSession = DEFAULT
+    app: model_session.AppSession = model_session.DEFAULT
     chip: str = ""
-    accuracy: AccuracyConfig = AccuracyConfig()
+    accuracy: configs.AccuracyConfig = configs.AccuracyConfig()
     calibration: Dataset | None = None
     states: dict[str, str] | None = None
     steps: int = 100
@@ -72,37 +61,43 @@ class AccuracyRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Whether memory allows the session that apps have."""
 
 
-def measure_accuracy(requests: Sequence[AccuracyRequest], progress: Progress) -> list[TaskOutcome[AccuracyResult]]:
+def measure_accuracy(
+    requests: Sequence[AccuracyRequest], progress: Progress
+) -> list[workers.TaskOutcome[AccuracyResult]]:
     """The accuracy of each model in a worker process, in the order of the requests: a result or an error each.
 
     Two data sets are searched for samples in common once, however many models are measured on them.
     """
     outcomes = {}
-    with scratch_folder() as work, progress.stage("accuracy", len(requests)) as stage:
+    with runner_files.scratch_folder() as work, progress.stage("accuracy", len(requests)) as stage:
         # Warnings by what the samples in common depend on, both data sets and the inputs of the original; what is wrong
         # with the data is for the measurement to report
         keys = [msgspec.json.encode((r.reference.path, r.dimensions, r.data, r.calibration)) for r in requests]
         distinct = {key: request for key, request in zip(keys, requests, strict=True) if request.calibration}
         searches = {
-            Task(label=row.model, call=partial(shared_samples, msgspec.structs.replace(row, work_folder=str(work)))): k
+            workers.Task(
+                label=row.model, call=partial(shared_samples, msgspec.structs.replace(row, work_folder=str(work)))
+            ): k
             for k, row in distinct.items()
         }
         shared = {
             searches[outcome.task]: outcome.value or ()
-            for outcome in run_tasks(searches, timeout_seconds=TIMEOUT_SECONDS)
+            for outcome in workers.run_tasks(searches, timeout_seconds=TIMEOUT_SECONDS)
         }
         tasks = []
         for request in requests:
-            room = room_for(_size(request.model) + _size(request.reference.path))
+            room = model_session.room_for(_size(request.model) + _size(request.reference.path))
             whole = msgspec.structs.replace(request, work_folder=str(work), prepacked=room.prepacked)
             needed = room.memory_bytes + request.data.file_bytes
-            tasks.append(Task(label=request.model, call=partial(evaluate_model, whole), memory_bytes=needed))
+            tasks.append(workers.Task(label=request.model, call=partial(evaluate_model, whole), memory_bytes=needed))
         places = {task: place for place, task in enumerate(tasks)}
-        limit = time_limit(_size(path) for request in requests for path in (request.model, request.reference.path))
+        limit = workers.time_limit(
+            _size(path) for request in requests for path in (request.model, request.reference.path)
+        )
         if any(request.chip for request in requests):
             limit = TIMEOUT_SECONDS  # the simulator has limits of its own
         part = stage.part("this computer", len(tasks))  # after its first step it says how long the others take
-        for outcome in run_tasks(tasks, memory_bytes=memory_budget(), timeout_seconds=limit):
+        for outcome in workers.run_tasks(tasks, memory_bytes=workers.memory_budget(), timeout_seconds=limit):
             place = places[outcome.task]
             if result := outcome.value:
                 findings = (*result.findings, *shared.get(keys[place], ()))
@@ -114,14 +109,14 @@ def measure_accuracy(requests: Sequence[AccuracyRequest], progress: Progress) ->
 
 def shared_samples(request: AccuracyRequest) -> tuple[Finding, ...]:
     """A warning where a sample is in both data sets of a request; errors as `samples` raises them."""
-    loaded = load_model(request.reference, Path(request.work_folder))
-    takes = own_inputs(prepare_model(loaded, request.dimensions).proto)
-    finding = overlap(request.calibration, request.data, takes) if request.calibration else None
+    loaded = onnx_model.load_model(request.reference, Path(request.work_folder))
+    takes = signature.own_inputs(onnx_model.prepare_model(loaded, request.dimensions).proto)
+    finding = datasets.overlap(request.calibration, request.data, takes) if request.calibration else None
     return (finding,) if finding else ()
 
 
 def _size(path: str) -> int:
-    return source_bytes(SourceModel(path=path))
+    return model_sources.source_bytes(SourceModel(path=path))
 
 
 def evaluate_model(request: AccuracyRequest) -> AccuracyResult:
@@ -130,18 +125,20 @@ def evaluate_model(request: AccuracyRequest) -> AccuracyResult:
     ConfigError for the first wrong sample and for a metric that does not suit the data; ModelError for a model that
     does not run, or has other inputs or outputs than the original.
     """
-    loaded = load_model(request.reference, Path(request.work_folder))
-    original = prepare_model(loaded, request.dimensions)
-    takes = own_inputs(original.proto)
+    loaded = onnx_model.load_model(request.reference, Path(request.work_folder))
+    original = onnx_model.prepare_model(loaded, request.dimensions)
+    takes = signature.own_inputs(original.proto)
     # The session of an app, beside the original as it is defined
     config = request.session_options | request.app.config
-    settings = CpuSettings(level=request.app.level, config=config, prepacked=request.prepacked)
+    settings = model_session.CpuSettings(level=request.app.level, config=config, prepacked=request.prepacked)
     if Path(request.model).suffix.lower() == ".ort":
-        ours = open_session(Path(request.model), settings)
+        ours = model_session.open_session(Path(request.model), settings)
     else:
-        loaded = load_model(SourceModel(path=request.model), Path(request.work_folder))
-        ours = open_session(prepare_model(loaded, request.dimensions), settings, request.model)
-    reference = open_session(original, dataclasses.replace(ORIGINAL, prepacked=request.prepacked))
+        loaded = onnx_model.load_model(SourceModel(path=request.model), Path(request.work_folder))
+        ours = model_session.open_session(onnx_model.prepare_model(loaded, request.dimensions), settings, request.model)
+    reference = model_session.open_session(
+        original, dataclasses.replace(model_session.ORIGINAL, prepacked=request.prepacked)
+    )
     # It takes and gives what its original does, by name
     for kind, mine, originals in (
         ("inputs", ours.get_inputs(), reference.get_inputs()),
@@ -151,22 +148,28 @@ def evaluate_model(request: AccuracyRequest) -> AccuracyResult:
         names = [", ".join(value.name for value in values) for values in (mine, originals)]
         if lacking and (kind == "inputs" or {value.name for value in originals} & lacking):
             raise ModelError(
-                f"the model has other {kind} than its original", where=request.model,
+                f"the model has other {kind} than its original",
+                where=request.model,
                 why=f"{names[0]} instead of {names[1]}",
                 remedy="name the model that it was made from (--reference)",
-            )  # fmt: skip
+            )
     _require_alike(ours.get_outputs(), reference.get_outputs(), request.model)
     outputs = [value.name for value in reference.get_outputs()]
     check_outputs(request.accuracy, outputs, request.reference.name)
-    drawn = random_outputs(original.proto)
-    spans = output_spans(original.proto.graph)
-    states = states_of(original.proto, takes) if request.states is None else request.states
+    drawn = random_numbers.random_outputs(original.proto)
+    spans = check_reference.output_spans(original.proto.graph)
+    states = stream_states.states_of(original.proto, takes) if request.states is None else request.states
     result = None
     if states and not request.chip:
-        check_states(states, [info.name for info in takes], outputs, request.reference.name)
-        result = _stream_result(msgspec.structs.replace(request, states=states), takes, (ours, reference), drawn,
-                                found=request.states is None)  # fmt: skip
-    if result is None or next(samples(request.data, takes)).label is not None:
+        signature.check_states(states, [info.name for info in takes], outputs, request.reference.name)
+        result = _stream_result(
+            msgspec.structs.replace(request, states=states),
+            takes,
+            (ours, reference),
+            drawn,
+            found=request.states is None,
+        )
+    if result is None or next(datasets.samples(request.data, takes)).label is not None:
         answers = (_simulated if request.chip else _answers)(request, takes, ours, reference)
         of_samples = score(
             _repeatable(answers, drawn), request.model, request.accuracy, request.data.source, spans=spans
@@ -178,8 +181,10 @@ def evaluate_model(request: AccuracyRequest) -> AccuracyResult:
     if request.chip:
         return msgspec.structs.replace(result, chip=request.chip)
     if not request.prepacked:
-        result = msgspec.structs.replace(result, findings=(*result.findings, not_prepacked(request.model)))
-    if saturates_here(file := Path(request.model)):
+        result = msgspec.structs.replace(
+            result, findings=(*result.findings, model_session.not_prepacked(request.model))
+        )
+    if check_reference.saturates_here(file := Path(request.model)):
         saturated = Finding(
             severity=Severity.WARNING,
             what="8-bit sums saturate on this computer's processor, which has no VNNI",
@@ -226,18 +231,20 @@ def _streamed(request: AccuracyRequest, takes: Sequence[TensorInfo], ours: Any, 
     The first begins with zeros, or the values that the data declare for these inputs.
     """
     convert, states = _conversion(ours, takes, request.model), request.states or {}
-    mine, theirs = StreamStates(states), StreamStates(states)
-    for step, sample in enumerate(itertools.islice(repeated(request.data, takes), request.steps), 1):
-        still_at_work()
-        inputs = zero_states(sample.inputs, states, request.data.inputs) if step == 1 else sample.inputs
+    mine, theirs = model_session.StreamStates(states), model_session.StreamStates(states)
+    for step, sample in enumerate(itertools.islice(check_reference.repeated(request.data, takes), request.steps), 1):
+        workers.still_at_work()
+        inputs = check_reference.zero_states(sample.inputs, states, request.data.inputs) if step == 1 else sample.inputs
         name, feeds, ours_feeds = f"step {step}, {sample.name}", theirs.feeds(inputs), convert(mine.feeds(inputs))
-        expected = run_session(reference, feeds, f"{request.reference.name}, {name}")
-        outputs = run_session(ours, ours_feeds, f"{request.model}, {name}", Role.MODEL)
+        expected = model_session.run_session(reference, feeds, f"{request.reference.name}, {name}")
+        outputs = model_session.run_session(ours, ours_feeds, f"{request.model}, {name}", model_session.Role.MODEL)
         if changed := theirs.take(feeds, expected) or mine.take(ours_feeds, outputs):
             raise ModelError(
-                "the state changes its size", where=f"{request.model}, {name}", why=f"{', '.join(changed)} gives it",
+                "the state changes its size",
+                where=f"{request.model}, {name}",
+                why=f"{', '.join(changed)} gives it",
                 remedy="export the model with a state of one size, as with a cache of fixed length",
-            )  # fmt: skip
+            )
         yield dataclasses.replace(sample, name=name, label=None, expected=list(expected.items())), outputs
 
 
@@ -250,12 +257,12 @@ def _repeatable(answers: Iterator[Answer], drawn: Mapping[str, str]) -> Iterator
 
 def _answers(request: AccuracyRequest, takes: Sequence[TensorInfo], ours: Any, reference: Any) -> Iterator[Answer]:
     convert = _conversion(ours, takes, request.model)
-    for sample in samples(request.data, takes):
-        still_at_work()
-        expected = run_session(reference, sample.inputs, request.reference.name)
+    for sample in datasets.samples(request.data, takes):
+        workers.still_at_work()
+        expected = model_session.run_session(reference, sample.inputs, request.reference.name)
         where = f"{request.model}, {sample.name}"
         try:
-            outputs = run_session(ours, convert(sample.inputs), where, Role.MODEL)
+            outputs = model_session.run_session(ours, convert(sample.inputs), where, model_session.Role.MODEL)
         except ModelError as error:
             what = "the model fails on this sample"
             raise ModelError(what, where=where, why=error.why, remedy=error.remedy) from error
@@ -277,10 +284,11 @@ def _require_alike(mine: Sequence[Any], originals: Sequence[Any], where: str) ->
         sizes_differ = any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in sizes)
         if (value.type != original.type and not floats) or ranks_differ or sizes_differ:
             raise ModelError(
-                f"the output {value.name!r} is another tensor than the original's", where=where,
+                f"the output {value.name!r} is another tensor than the original's",
+                where=where,
                 why=f"{value.type} {value.shape} instead of {original.type} {original.shape}",
                 remedy="keep the original's outputs, or name the model that it was made from (--reference)",
-            )  # fmt: skip
+            )
 
 
 AT_A_TIME = 64
@@ -293,36 +301,46 @@ def _simulated(request: AccuracyRequest, takes: Sequence[TensorInfo], ours: Any,
 
     MissingError without the compiler.
     """
-    from pipeline.partition.answer import Refusal, Settings
-    from pipeline.partition.judge import PartitionRequest, judge
-    from pipeline.partition.qnn.simulate import run_samples
+    from pipeline.partition import answer as claim_answer
+    from pipeline.partition import judge
+    from pipeline.partition.qnn import simulate
 
-    settings = Settings(provider=QNN, chip=request.chip)
+    settings = claim_answer.Settings(provider=provider_rules.QNN, chip=request.chip)
     source = SourceModel(path=request.model)
-    claim = judge(PartitionRequest(source=source, settings=settings, sizes=request.dimensions))
+    claim = judge.judge(judge.PartitionRequest(source=source, settings=settings, sizes=request.dimensions))
     if claim.error or not claim.claimed or (claim.load and claim.load.error):
         why, remedy = (claim.load.error, claim.load.remedy) if claim.load and claim.load.error else (claim.error, "")
-        raise ModelError(f"no NPU numbers of {request.chip}", where=request.model, why=why or "it takes no node",
-                         remedy=remedy or "see `ort-mobile partition --ep qnn`")  # fmt: skip
-    model = prepare_model(load_model(SourceModel(path=request.model), Path(request.work_folder)), request.dimensions)
+        raise ModelError(
+            f"no NPU numbers of {request.chip}",
+            where=request.model,
+            why=why or "it takes no node",
+            remedy=remedy or "see `ort-mobile partition --ep qnn`",
+        )
+    model = onnx_model.prepare_model(
+        onnx_model.load_model(SourceModel(path=request.model), Path(request.work_folder)), request.dimensions
+    )
     convert = _conversion(ours, takes, request.model)
-    waiting = samples(request.data, takes)
+    waiting = datasets.samples(request.data, takes)
     while chunk := _chunk(waiting):
-        still_at_work()
-        with scratch_folder() as folder:
+        workers.still_at_work()
+        with runner_files.scratch_folder() as folder:
             feeds = [convert(sample.inputs) for sample in chunk]
-            outputs = run_samples(model, CHIPS[request.chip], feeds, folder / "model.onnx")
-        if isinstance(outputs, Refusal):
-            raise ModelError(f"the model does not run on {request.chip}", where=request.model, why=outputs.text,
-                             remedy=outputs.remedy or "see `ort-mobile partition --ep qnn --simulate`")  # fmt: skip
+            outputs = simulate.run_samples(model, runner_providers.CHIPS[request.chip], feeds, folder / "model.onnx")
+        if isinstance(outputs, claim_answer.Refusal):
+            raise ModelError(
+                f"the model does not run on {request.chip}",
+                where=request.model,
+                why=outputs.text,
+                remedy=outputs.remedy or "see `ort-mobile partition --ep qnn --simulate`",
+            )
         for sample, values in zip(chunk, outputs, strict=True):
-            expected = run_session(reference, sample.inputs, request.reference.name)
+            expected = model_session.run_session(reference, sample.inputs, request.reference.name)
             yield dataclasses.replace(sample, expected=list(expected.items())), values
 
 
-def _chunk(waiting: Iterator[Sample]) -> list[Sample]:
+def _chunk(waiting: Iterator[datasets.Sample]) -> list[datasets.Sample]:
     """The next samples that one process of the simulator runs; none at the end."""
-    chunk, size = list[Sample](), 0
+    chunk, size = list[datasets.Sample](), 0
     for sample in waiting:
         chunk.append(sample)
         size += sum(array.nbytes for array in sample.inputs.values())
@@ -343,9 +361,11 @@ def _conversion(
             types[value.name] = element_type
         elif info.dtype and (element_type or info.dtype.value in FLOATS.values()):
             raise ModelError(
-                f"the model takes another type as {value.name!r}", where=where,
-                why=f"it takes {value.type}, the original {info}", remedy="keep the original's inputs",
-            )  # fmt: skip
+                f"the model takes another type as {value.name!r}",
+                where=where,
+                why=f"it takes {value.type}, the original {info}",
+                remedy="keep the original's inputs",
+            )
     return lambda feeds: {
         name: array.astype(types[name], copy=False) if name in types else array for name, array in feeds.items()
     }

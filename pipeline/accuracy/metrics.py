@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from device_runner.files import read_regular
-from pipeline.accuracy import boxes, classes, distances, intervals, regions, texts
+from device_runner import files as runner_files
+from pipeline import config as configs
+from pipeline.accuracy import boxes, classes, distances, intervals, regions
+from pipeline.accuracy import texts as accuracy_texts
 from pipeline.accuracy.outputs import Counts, Outputs, mean
-from pipeline.config import AccuracyConfig, MetricName
-from pipeline.config.tables import is_function
+from pipeline.config import tables as config_tables
 from pipeline.core.errors import ConfigError
-from pipeline.dataset.values import load_function
+from pipeline.dataset import values as dataset_values
 
 
 class Needs(StrEnum):
@@ -56,42 +57,53 @@ class Metric:
     resamples: int = intervals.RESAMPLES
 
 
-def _labelled(name: MetricName, measure: Callable[[Outputs, Any], Any], value: Callable[[Any, Counts], float],
-              **rest: Any) -> Metric:  # fmt: skip
+def _labelled(
+    name: configs.MetricName, measure: Callable[[Outputs, Any], Any], value: Callable[[Any, Counts], float], **rest: Any
+) -> Metric:
     return Metric(name=name.value, needs=Needs.LABELS, measure=measure, value=value, **rest)
 
 
-def _compared(name: MetricName, value: Callable[[Any, Counts], float], **rest: Any) -> Metric:
+def _compared(name: configs.MetricName, value: Callable[[Any, Counts], float], **rest: Any) -> Metric:
     return Metric(
         name=name.value, needs=Needs.REFERENCE, measure=rest.pop("measure", distances.powers), value=value, **rest
     )
 
 
-METRICS: dict[MetricName, Metric] = {
-    MetricName(metric.name): metric
+METRICS: dict[configs.MetricName, Metric] = {
+    configs.MetricName(metric.name): metric
     for metric in (
-        _labelled(MetricName.TOP_1, partial(classes.top, 1), mean, paired=True),
-        _labelled(MetricName.TOP_5, partial(classes.top, 5), mean, paired=True),
-        _labelled(MetricName.F1, classes.answer_and_label, classes.macro_f1),
+        _labelled(configs.MetricName.TOP_1, partial(classes.top, 1), mean, paired=True),
+        _labelled(configs.MetricName.TOP_5, partial(classes.top, 5), mean, paired=True),
+        _labelled(configs.MetricName.F1, classes.answer_and_label, classes.macro_f1),
         _labelled(
-            MetricName.MAP,
+            configs.MetricName.MAP,
             boxes.match_boxes,
             boxes.average_precision,
             pack=boxes.packed_matches,
             every_output=True,
             resamples=500,
         ),
-        _labelled(MetricName.MIOU, regions.regions, regions.mean_iou),
-        _labelled(MetricName.WER, partial(texts.text_errors, True, ()), texts.error_rate, higher_is_better=False),
-        _labelled(MetricName.CER, partial(texts.text_errors, False, ()), texts.error_rate, higher_is_better=False),
-        _compared(MetricName.AGREEMENT, mean, measure=classes.same_answer, paired=True, perfect=1.0),
-        _compared(MetricName.R2, distances.r2, perfect=1.0),
-        _compared(MetricName.EQUAL, mean, measure=distances.equal_share, perfect=1.0),
-        _compared(MetricName.COSINE, distances.cosine, perfect=1.0),
-        _compared(MetricName.PSNR, distances.psnr, share=False),
-        _compared(MetricName.SQNR, distances.sqnr, share=False),
+        _labelled(configs.MetricName.MIOU, regions.regions, regions.mean_iou),
+        _labelled(
+            configs.MetricName.WER,
+            partial(accuracy_texts.text_errors, True, ()),
+            accuracy_texts.error_rate,
+            higher_is_better=False,
+        ),
+        _labelled(
+            configs.MetricName.CER,
+            partial(accuracy_texts.text_errors, False, ()),
+            accuracy_texts.error_rate,
+            higher_is_better=False,
+        ),
+        _compared(configs.MetricName.AGREEMENT, mean, measure=classes.same_answer, paired=True, perfect=1.0),
+        _compared(configs.MetricName.R2, distances.r2, perfect=1.0),
+        _compared(configs.MetricName.EQUAL, mean, measure=distances.equal_share, perfect=1.0),
+        _compared(configs.MetricName.COSINE, distances.cosine, perfect=1.0),
+        _compared(configs.MetricName.PSNR, distances.psnr, share=False),
+        _compared(configs.MetricName.SQNR, distances.sqnr, share=False),
         _compared(
-            MetricName.MAX_ERROR,
+            configs.MetricName.MAX_ERROR,
             lambda powers, weights: float(powers[weights > 0, distances.Powers.LARGEST_ERROR].max()),
             share=False,
             higher_is_better=False,
@@ -110,52 +122,68 @@ def usual_metric(name: str, array: npt.NDArray[Any]) -> Metric:
     whose scale the floor of the signal to noise sees.
     """
     if array.dtype.kind not in "fiub":
-        return METRICS[MetricName.EQUAL]
+        return METRICS[configs.MetricName.EQUAL]
     if array.dtype.kind != "f":
         levels = array.dtype.itemsize == 1 and array.dtype.kind in "iu" and len(np.unique(array)) >= LEVELS_FROM
         # Of a single number the share is 0 or 1, so that exact statistics of pairs apply
-        return METRICS[MetricName.R2] if levels else replace(METRICS[MetricName.EQUAL], paired=array.size == 1)
-    return METRICS[MetricName.AGREEMENT if classes.looks_like_classes(name, array) else MetricName.R2]
+        return (
+            METRICS[configs.MetricName.R2]
+            if levels
+            else replace(METRICS[configs.MetricName.EQUAL], paired=array.size == 1)
+        )
+    return METRICS[configs.MetricName.AGREEMENT if classes.looks_like_classes(name, array) else configs.MetricName.R2]
 
 
-def find_metric(config: AccuracyConfig, *, labelled: bool) -> Metric | None:
+def find_metric(config: configs.AccuracyConfig, *, labelled: bool) -> Metric | None:
     """The metric that a config asks for, or top-1 where there are labels; None for the usual one of each output.
 
     ConfigError for a name that is none, for labels that are not there, and for a budget without a drop.
     """
     if config.metric is None and not labelled:
         return None
-    name = config.metric or MetricName.TOP_1
-    if is_function(name):
+    name = config.metric or configs.MetricName.TOP_1
+    if config_tables.is_function(name):
         metric = _of_function(name)
-    elif name in list(MetricName):
-        metric = METRICS[MetricName(name)]
+    elif name in list(configs.MetricName):
+        metric = METRICS[configs.MetricName(name)]
     else:
-        names = ", ".join(MetricName)
-        raise ConfigError(f"there is no metric {name!r}", where="accuracy.metric", why=f"metrics: {names}",
-                          remedy="take one of them, or a function as module:function")  # fmt: skip
+        names = ", ".join(configs.MetricName)
+        raise ConfigError(
+            f"there is no metric {name!r}",
+            where="accuracy.metric",
+            why=f"metrics: {names}",
+            remedy="take one of them, or a function as module:function",
+        )
     if metric.needs is Needs.LABELS and not labelled:
         raise ConfigError(
-            f"{metric.name} needs labels", where="accuracy.metric", why="the evaluation data have none",
+            f"{metric.name} needs labels",
+            where="accuracy.metric",
+            why="the evaluation data have none",
             remedy="give `labels` (--labels), or a metric that compares with the original model: agreement, r2",
-        )  # fmt: skip
+        )
     if config.max_drop is not None and not metric.share:
         raise ConfigError(
-            f"{metric.name} has no drop", where="accuracy.max_drop", why="the original model's own is not a number",
+            f"{metric.name} has no drop",
+            where="accuracy.max_drop",
+            why="the original model's own is not a number",
             remedy="leave max_drop out, or take another metric: agreement and r2 need no labels",
-        )  # fmt: skip
-    if metric.name in (MetricName.WER, MetricName.CER):
+        )
+    if metric.name in (configs.MetricName.WER, configs.MetricName.CER):
         symbols: tuple[str, ...] = ()
         if config.vocabulary:
             try:
-                text = read_regular(Path(config.vocabulary)).decode("utf-8-sig")
+                text = runner_files.read_regular(Path(config.vocabulary)).decode("utf-8-sig")
             except (OSError, UnicodeDecodeError) as error:
                 raise ConfigError(
-                    "the vocabulary cannot be read", where=str(Path(config.vocabulary)), why=str(error)[:300],
+                    "the vocabulary cannot be read",
+                    where=str(Path(config.vocabulary)),
+                    why=str(error)[:300],
                     remedy="give a text file in UTF-8 with the symbol of a class in each line",
-                ) from error  # fmt: skip
+                ) from error
             symbols = tuple(text.removesuffix("\n").split("\n"))
-        return replace(metric, measure=partial(texts.text_errors, metric.name == MetricName.WER, symbols))
+        return replace(
+            metric, measure=partial(accuracy_texts.text_errors, metric.name == configs.MetricName.WER, symbols)
+        )
     return metric
 
 
@@ -163,15 +191,17 @@ def _of_function(path: str) -> Metric:
     """A user's function of outputs by name and a label, which gives a number for each sample: its mean, higher is
     better.
     """
-    function = load_function(path, "the metric")
+    function = dataset_values.load_function(path, "the metric")
 
     def measure(outputs: Outputs, label: Any) -> float:
         try:
             return float(function(dict(outputs), label))
         except Exception as error:
             raise ConfigError(
-                "the function for the metric failed", where=path, why=f"{type(error).__name__}: {error}"[:500],
+                "the function for the metric failed",
+                where=path,
+                why=f"{type(error).__name__}: {error}"[:500],
                 remedy="it gets outputs by name and the label of one sample, and gives a number",
-            ) from error  # fmt: skip
+            ) from error
 
     return Metric(name=Path(path).name, needs=Needs.LABELS, measure=measure, value=mean, every_output=True)

@@ -20,18 +20,20 @@ def regions(outputs: Outputs, label: Any) -> Counts:
     predicted = array.argmax(axis=0) if array.ndim == 3 else array
     if predicted.shape != labelled.shape or labelled.dtype.kind not in "iub":
         raise ConfigError(
-            "the label is no map of classes for this output", where="labels",
+            "the label is no map of classes for this output",
+            where="labels",
             why=f"it is {labelled.dtype} {list(labelled.shape)}, the output gives {list(predicted.shape)}",
             remedy="give an array of class numbers [H, W] (`label` in .npz files, or a function)",
-        )  # fmt: skip
+        )
     judged = labelled != IGNORED
     predicted, labelled = predicted[judged].astype(np.int64), labelled[judged].astype(np.int64)
     if labelled.size and not 0 <= labelled.min() <= labelled.max() < (classes or IGNORED):
         raise ConfigError(
-            f"the label has classes from {labelled.min()} to {labelled.max()}", where="labels",
+            f"the label has classes from {labelled.min()} to {labelled.max()}",
+            where="labels",
             why=f"the output has {classes or IGNORED} classes, from 0; {IGNORED} marks pixels without one",
             remedy="give the numbers of the classes",
-        )  # fmt: skip
+        )
     both = np.bincount(labelled[predicted == labelled], minlength=classes or IGNORED)
     either = (
         np.bincount(labelled, minlength=len(both)) + np.bincount(predicted, minlength=len(both))[: len(both)] - both

@@ -14,39 +14,42 @@ import msgspec
 import numpy as np
 
 from device_runner.spec import TensorFile
+from pipeline import config as configs
+from pipeline import dataset as datasets
 from pipeline.accuracy import classes, intervals
 from pipeline.accuracy.distances import Powers
 from pipeline.accuracy.metrics import METRICS, Metric, Needs, find_metric, usual_metric
 from pipeline.accuracy.outputs import Outputs
 from pipeline.accuracy.result import AccuracyResult, DropVerdict, OutputDrift
-from pipeline.check.compare import FLOORS, OutputPrecision, read_tensor
-from pipeline.check.scales import SHOWN, Scales
-from pipeline.config import AccuracyConfig, MetricName
-from pipeline.config.tables import OutputBudget
+from pipeline.check import compare as output_compare
+from pipeline.check import scales as check_scales
+from pipeline.config import tables as config_tables
 from pipeline.core.errors import ConfigError, Finding, ModelError, Severity
-from pipeline.dataset import Array, Sample
+from pipeline.dataset import Array
 
-NO_BUDGET = AccuracyConfig()
+NO_BUDGET = configs.AccuracyConfig()
 
-Answer: TypeAlias = tuple[Sample, Outputs]
+Answer: TypeAlias = tuple[datasets.Sample, Outputs]
 """What a model made of one sample; its `expected` are the outputs of the original."""
 
 BLOCKS = 20
 """Steps of a stream are drawn again in so many blocks of neighbours: they are not independent."""
 STILL = 0.02
 """A share of the largest value: an output that nothing bounds hardly varies where it varies by less."""
-OF_POWERS = frozenset({MetricName.R2, MetricName.COSINE})
+OF_POWERS = frozenset({configs.MetricName.R2, configs.MetricName.COSINE})
 """Metrics that differ a little in every step, whose intervals come from blocks."""
 
 
-def check_outputs(config: AccuracyConfig, names: Sequence[str], where: str = "") -> None:
+def check_outputs(config: configs.AccuracyConfig, names: Sequence[str], where: str = "") -> None:
     """Raise ConfigError for an output that the config names and that is none of these."""
     for name, place in ((config.output, "accuracy.output"), *((name, "accuracy.outputs") for name in config.outputs)):
         if name is not None and name not in names:
             raise ConfigError(
-                f"the model has no output {name!r}", where=f"{where}: {place}" if where else place,
-                why=f"outputs: {', '.join(names) or 'none'}", remedy="name one of them",
-            )  # fmt: skip
+                f"the model has no output {name!r}",
+                where=f"{where}: {place}" if where else place,
+                why=f"outputs: {', '.join(names) or 'none'}",
+                remedy="name one of them",
+            )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,7 +62,7 @@ class _Judge:
     asked: bool
     ours: list[Any] = field(default_factory=list)
     references: list[Any] = field(default_factory=list)
-    scales: Scales | None = None
+    scales: check_scales.Scales | None = None
     """The parts of an output that holds values of different scale, where its usual metric does not see the smaller."""
     channels: str = ""
     each: int = 1
@@ -67,18 +70,20 @@ class _Judge:
     elements: int = 0
     """Of all samples, where the metric is the share of those that are equal."""
 
-    def add(self, sample: Sample, outputs: Outputs) -> None:
+    def add(self, sample: datasets.Sample, outputs: Outputs) -> None:
         """Measure one sample; ConfigError with its name."""
         expected = dict(sample.expected)
         labelled = self.metric.needs is Needs.LABELS
         if labelled and sample.label is None:
             raise ConfigError(
-                "no label for this sample", where=sample.name, why="others before it have one",
+                "no label for this sample",
+                where=sample.name,
+                why="others before it have one",
                 remedy="give every sample a label, or none",
-            )  # fmt: skip
+            )
         try:
             self.ours.append(self.metric.measure(self._of(outputs), sample.label if labelled else self._of(expected)))
-            if self.metric.name == MetricName.EQUAL:
+            if self.metric.name == configs.MetricName.EQUAL:
                 self.elements += sum(array.size for array in self._of(expected).values())
             if self.scales:
                 self.scales.add(outputs[self.output], expected[self.output])
@@ -120,7 +125,7 @@ class _Judge:
             interval: intervals.DropInterval | None = intervals.paired_interval(lost, gained, count)
         else:
             # One sample can change a metric with a name by 1 at most; a user's function has a scale of its own.
-            span = 1.0 if metric.name in list(MetricName) else max(1.0, float(np.abs(mine).max()))
+            span = 1.0 if metric.name in list(configs.MetricName) else max(1.0, float(np.abs(mine).max()))
             span = 0.0 if metric.name in OF_POWERS else span
             if self.elements:  # each element could have differed: where none did, they are the trials
                 span = intervals.unseen_share(self.elements) / intervals.unseen_share(count)
@@ -128,7 +133,7 @@ class _Judge:
         interval = interval if sound else None
         if interval and metric.perfect is not None:  # nothing agrees better with the original than it does itself
             interval = max(0.0, interval[0]), interval[1]
-        if interval and metric.name == MetricName.EQUAL:
+        if interval and metric.name == configs.MetricName.EQUAL:
             interval = interval[0], min(interval[1], reference(every))
         worse = drop(every)
         found |= {"reference_value": reference(every), "drop": worse}
@@ -148,8 +153,12 @@ class _Judge:
         for part in self.scales.parts() if self.scales else ():
             if not part.quiet:
                 unknown = np.full(len(part.errors), np.nan)  # what R2 and SQNR do not ask of `Powers`
-                rows = {Powers.REFERENCE: part.powers, Powers.ERROR: part.errors, Powers.COUNT: part.counts,
-                        Powers.SUM: part.sums}  # fmt: skip
+                rows = {
+                    Powers.REFERENCE: part.powers,
+                    Powers.ERROR: part.errors,
+                    Powers.COUNT: part.counts,
+                    Powers.SUM: part.sums,
+                }
                 ours = list(np.stack([rows.get(column, unknown) for column in Powers], axis=1))
                 yield replace(self, ours=ours, scales=None, channels=part.name, each=part.each)
 
@@ -163,24 +172,27 @@ class _Judge:
         """That the original hardly varies on these samples, and the error is no more than that of rounding the output's
         `span` to 8 bits; "" where the metric tells something.
         """
-        if self.asked or self.channels or self.metric.name != MetricName.R2:
+        if self.asked or self.channels or self.metric.name != configs.MetricName.R2:
             return ""
         powers = self.metric.pack(self.ours)
         low, high = float(powers[:, Powers.LOW].min()), float(powers[:, Powers.HIGH].max())
         largest = max(abs(low), abs(high))
         error = math.sqrt(float(powers[:, Powers.ERROR].sum() / powers[:, Powers.COUNT].sum()))
-        limit = SHOWN * span if span else STILL * largest
-        if not (high - low < limit and error <= FLOORS[OutputPrecision.QUANTIZED] * (span or largest)):
+        limit = check_scales.SHOWN * span if span else STILL * largest
+        if not (
+            high - low < limit
+            and error <= output_compare.FLOORS[output_compare.OutputPrecision.QUANTIZED] * (span or largest)
+        ):
             return ""
         return f"the original gives {low:.2g} to {high:.2g}" + (f" of a span of {span:.2g}" if span else "")
 
     @property
     def sees_scale(self) -> bool:
         """Whether no output of another scale could keep its budget, unless somebody asked for such a metric."""
-        return self.asked or self.metric.name in (MetricName.R2, MetricName.EQUAL)
+        return self.asked or self.metric.name in (configs.MetricName.R2, configs.MetricName.EQUAL)
 
 
-def _judges(config: AccuracyConfig, sample: Sample) -> list[_Judge]:
+def _judges(config: configs.AccuracyConfig, sample: datasets.Sample) -> list[_Judge]:
     """What the outputs of a model are judged by, that of the labels first; ConfigError where the config is wrong."""
     expected = dict(sample.expected)
     metric = find_metric(config, labelled=sample.label is not None)
@@ -189,7 +201,8 @@ def _judges(config: AccuracyConfig, sample: Sample) -> list[_Judge]:
     if metric and metric.every_output:
         return [_Judge(output="", metric=metric, max_drop=config.max_drop, asked=asked)]
     budgets = {
-        name: config.outputs.get(name, OutputBudget()) for name in ([config.output] if config.output else expected)
+        name: config.outputs.get(name, config_tables.OutputBudget())
+        for name in ([config.output] if config.output else expected)
     }
     budgets = {name: budget for name, budget in budgets.items() if budget.weight}
     of_labels = _of_labels(metric, budgets, expected) if metric and metric.needs is Needs.LABELS else ""
@@ -197,7 +210,7 @@ def _judges(config: AccuracyConfig, sample: Sample) -> list[_Judge]:
     for name in sorted(budgets, key=lambda name: name != of_labels):
         budget, array, chosen = budgets[name], expected[name], metric
         if budget.metric is not None:
-            chosen = METRICS[MetricName(budget.metric)]
+            chosen = METRICS[configs.MetricName(budget.metric)]
         elif name != of_labels and not (metric and _suits(metric, array, alone=bool(config.output) or not floats)):
             chosen = usual_metric(name, array)
         largest = config.max_drop if budget.max_drop is None else budget.max_drop
@@ -205,12 +218,14 @@ def _judges(config: AccuracyConfig, sample: Sample) -> list[_Judge]:
             continue
         if largest is not None and not chosen.share:
             raise ConfigError(
-                f"{chosen.name} has no drop", where=f"accuracy.outputs.{name}.max_drop",
-                why="the original model's own is not a number", remedy="take r2, agreement, equal or cosine",
-            )  # fmt: skip
+                f"{chosen.name} has no drop",
+                where=f"accuracy.outputs.{name}.max_drop",
+                why="the original model's own is not a number",
+                remedy="take r2, agreement, equal or cosine",
+            )
         largest = None if largest is None else largest / budget.weight
         named = budget.metric is not None or (asked and chosen is metric)
-        scales = Scales() if chosen.name == MetricName.R2 and not named else None
+        scales = check_scales.Scales() if chosen.name == configs.MetricName.R2 and not named else None
         judges.append(_Judge(output=name, metric=chosen, max_drop=largest, asked=named, scales=scales))
     if metric and asked and budgets and not any(judge.metric is metric for judge in judges):
         name = next(iter(budgets))  # it suits no output: its own error says why
@@ -222,25 +237,26 @@ def _suits(metric: Metric, array: Array, *, alone: bool) -> bool:
     """Whether a metric that compares with the original's outputs can be computed of one; `alone`: there is no other."""
     if metric.needs is Needs.LABELS:
         return False
-    if metric.name == MetricName.AGREEMENT:
+    if metric.name == configs.MetricName.AGREEMENT:
         return alone or classes.class_scores(array) is not None
-    return metric.name == MetricName.EQUAL or array.dtype.kind == "f" or (alone and array.dtype.kind in "iub")
+    return metric.name == configs.MetricName.EQUAL or array.dtype.kind == "f" or (alone and array.dtype.kind in "iub")
 
 
-def _of_labels(metric: Metric, budgets: Mapping[str, OutputBudget], expected: Outputs) -> str:
+def _of_labels(metric: Metric, budgets: Mapping[str, config_tables.OutputBudget], expected: Outputs) -> str:
     """The output that labels are of: that of the classes, where they are classes; ConfigError where none could be."""
     names = [name for name, budget in budgets.items() if budget.metric is None]
-    if metric.name in (MetricName.TOP_1, MetricName.TOP_5, MetricName.F1) and len(names) > 1:
+    if metric.name in (configs.MetricName.TOP_1, configs.MetricName.TOP_5, configs.MetricName.F1) and len(names) > 1:
         scored = [name for name in names if classes.class_scores(expected[name]) is not None]
         names = [name for name in scored if classes.looks_like_classes(name, expected[name])] or scored
     if not names:
         shapes = ", ".join(f"{name} {array.dtype} {list(array.shape)}" for name, array in expected.items())
         raise ConfigError(
-            "the labels fit no output", where="accuracy.metric",
+            "the labels fit no output",
+            where="accuracy.metric",
             why=f"{metric.name} needs scores [1, classes] of floats; outputs: {shapes}",
             remedy="leave the labels out to compare with the original's outputs, or name a metric that they fit, as "
             "miou, map, wer or module:function",
-        )  # fmt: skip
+        )
     return names[0]
 
 
@@ -257,25 +273,25 @@ class _Drift:
     def add(self, ours: Mapping[str, Array], expected: Mapping[str, Array]) -> None:
         (mine,), (original,) = ours.values(), expected.values()
         if original.dtype.kind != "f":
-            self.equal.append(METRICS[MetricName.EQUAL].measure(ours, expected))
+            self.equal.append(METRICS[configs.MetricName.EQUAL].measure(ours, expected))
         if original.dtype.kind not in "fiub" or mine.dtype.kind not in "fiub":
             return
         self.reshaped += mine.size != original.size
-        self.powers.append(METRICS[MetricName.SQNR].measure(ours, expected))
+        self.powers.append(METRICS[configs.MetricName.SQNR].measure(ours, expected))
         if classes.class_scores(original) is not None and classes.class_scores(mine) is not None:
-            self.same.append(METRICS[MetricName.AGREEMENT].measure(ours, expected))
+            self.same.append(METRICS[configs.MetricName.AGREEMENT].measure(ours, expected))
 
     def drift(self, name: str, steps: int) -> OutputDrift:
         """Its measures, without a judgement."""
         powers, whole = self.powers, len(self.same) == len(self.powers) > 0
         return OutputDrift(
             output=name,
-            sqnr_db=_value(METRICS[MetricName.SQNR], powers),
-            psnr_db=_value(METRICS[MetricName.PSNR], powers),
-            cosine=_value(METRICS[MetricName.COSINE], powers),
-            max_error=_value(METRICS[MetricName.MAX_ERROR], powers),
-            agreement=_value(METRICS[MetricName.AGREEMENT], self.same) if whole else None,
-            equal=_value(METRICS[MetricName.EQUAL], self.equal),
+            sqnr_db=_value(METRICS[configs.MetricName.SQNR], powers),
+            psnr_db=_value(METRICS[configs.MetricName.PSNR], powers),
+            cosine=_value(METRICS[configs.MetricName.COSINE], powers),
+            max_error=_value(METRICS[configs.MetricName.MAX_ERROR], powers),
+            agreement=_value(METRICS[configs.MetricName.AGREEMENT], self.same) if whole else None,
+            equal=_value(METRICS[configs.MetricName.EQUAL], self.equal),
             steps=steps,
         )
 
@@ -315,9 +331,14 @@ def _value(metric: Metric, contributions: list[Any]) -> float | None:
 
 
 def score(
-    answers: Iterable[Answer], model: str, config: AccuracyConfig, data: str, *, steps: int = 0,
+    answers: Iterable[Answer],
+    model: str,
+    config: configs.AccuracyConfig,
+    data: str,
+    *,
+    steps: int = 0,
     spans: Mapping[str, float] = MappingProxyType({}),
-) -> AccuracyResult:  # fmt: skip
+) -> AccuracyResult:
     """The result of all answers, of which one is in memory at a time; only contributions are kept.
 
     The first answer decides whether there are labels, and what each output is judged by. `steps`: the answers are those
@@ -345,8 +366,12 @@ def score(
     if judges is None:
         raise ConfigError("the evaluation data have no samples", where=data, remedy="give test data")
     if not judges:
-        raise ConfigError("no output is judged", where="accuracy.outputs", why="each has the weight 0",
-                          remedy="give one of them another weight")  # fmt: skip
+        raise ConfigError(
+            "no output is judged",
+            where="accuracy.outputs",
+            why="each has the weight 0",
+            remedy="give one of them another weight",
+        )
     block = -(-steps // BLOCKS) if steps else 1
     measured = {name: drift.drift(name, steps) for name, drift in drifts.items()}
     candidates = []
@@ -360,19 +385,33 @@ def score(
                 figures |= {"verdict": DropVerdict.CANNOT_TELL, "samples_needed": None}
             allowed = part.sees_scale and figures.get("verdict") is DropVerdict.WITHIN
             own = {key: value for key, value in figures.items() if key != "p_value"} if part.output else {}
-            ratio = _value(METRICS[MetricName.SQNR], part.ours) if part.channels else None
-            results.append(AccuracyResult(
-                model=model, metric=part.metric.name, labelled=part.metric.needs is Needs.LABELS, samples=count,
-                data=data, output=part.output, channels=part.channels, steps=steps, not_finite=not_finite,
-                outputs=tuple(
-                    msgspec.structs.replace(
-                        measured[name], metric=part.metric.name, channels=part.channels, channels_sqnr_db=ratio,
-                        allowed=allowed, **own,
-                    )
-                    for name in of_judge if name in measured
-                ),
-                **figures,
-            ))  # fmt: skip
+            ratio = _value(METRICS[configs.MetricName.SQNR], part.ours) if part.channels else None
+            results.append(
+                AccuracyResult(
+                    model=model,
+                    metric=part.metric.name,
+                    labelled=part.metric.needs is Needs.LABELS,
+                    samples=count,
+                    data=data,
+                    output=part.output,
+                    channels=part.channels,
+                    steps=steps,
+                    not_finite=not_finite,
+                    outputs=tuple(
+                        msgspec.structs.replace(
+                            measured[name],
+                            metric=part.metric.name,
+                            channels=part.channels,
+                            channels_sqnr_db=ratio,
+                            allowed=allowed,
+                            **own,
+                        )
+                        for name in of_judge
+                        if name in measured
+                    ),
+                    **figures,
+                )
+            )
         candidates.append(max(results, key=_gravity))
         measured |= {drift.output: drift for drift in candidates[-1].outputs}
     return msgspec.structs.replace(
@@ -394,9 +433,11 @@ def _hardly_varies(drift: OutputDrift) -> Finding | None:
     if not drift.still or not (drift.over or drift.below_floor):
         return None
     return Finding(
-        severity=Severity.WARNING, what=f"the output {drift.output!r} hardly varies on these data", why=drift.still,
+        severity=Severity.WARNING,
+        what=f"the output {drift.output!r} hardly varies on these data",
+        why=drift.still,
         remedy="give evaluation data with positives, or name its metric or budget in `outputs` of accuracy",
-    )  # fmt: skip
+    )
 
 
 def _gravity(result: AccuracyResult) -> tuple[bool, bool, bool, bool, bool, float]:
@@ -405,7 +446,7 @@ def _gravity(result: AccuracyResult) -> tuple[bool, bool, bool, bool, bool, floa
     """
     budget = result.max_drop or 1.0
     worst = -(result.value or 0.0) if result.drop is None else result.drop / budget
-    if result.drop is None and result.metric == MetricName.MAX_ERROR:
+    if result.drop is None and result.metric == configs.MetricName.MAX_ERROR:
         worst = result.value or 0.0
     over = result.max_drop is not None and result.verdict is DropVerdict.OVER
     return over, result.over, bool(result.below_floor), result.labelled, result.max_drop is not None, worst
@@ -429,30 +470,33 @@ def measure_outputs(
     outputs: Iterable[TensorFile],
     originals: Iterable[TensorFile],
     labels: Sequence[int | str] = (),
-    accuracy: AccuracyConfig = NO_BUDGET,
+    accuracy: configs.AccuracyConfig = NO_BUDGET,
 ) -> AccuracyResult:
     """The same metric on outputs that a device computed; ModelError for tensors that have other samples than these.
 
     Both are raw tensors of stacked samples, as in pipeline.check.result.LabelledSet; a label for each, or none at all.
     """
-    ours = {tensor.name: read_tensor(tensor) for tensor in outputs}
-    expected = {tensor.name: read_tensor(tensor) for tensor in originals}
+    ours = {tensor.name: output_compare.read_tensor(tensor) for tensor in outputs}
+    expected = {tensor.name: output_compare.read_tensor(tensor) for tensor in originals}
     counts = {len(array) for array in (*ours.values(), *expected.values())}
     counts |= {len(labels)} if labels else set()
     if set(expected) - set(ours) or len(counts) != 1:
         raise ModelError(
-            "the device's outputs are not those of the original", where=model,
+            "the device's outputs are not those of the original",
+            where=model,
             why=f"outputs {', '.join(ours)} instead of {', '.join(expected)}, samples and labels {sorted(counts)}",
             remedy="run the labelled samples on the device again",
-        )  # fmt: skip
+        )
     answers = (
         (
-            Sample(
-                name=f"sample {number}", inputs={}, label=labels[number] if labels else None,
+            datasets.Sample(
+                name=f"sample {number}",
+                inputs={},
+                label=labels[number] if labels else None,
                 expected=[(name, array[number]) for name, array in expected.items()],
             ),
             {name: array[number] for name, array in ours.items()},
         )
         for number in range(counts.pop())
-    )  # fmt: skip
+    )
     return score(answers, model, accuracy, "")

@@ -7,7 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.accuracy.outputs import Counts, Outputs, the_output
-from pipeline.core.errors import ConfigError, missing_extra
+from pipeline.core import errors as core_errors
+from pipeline.core.errors import ConfigError
 
 BLANK = "<blank>"
 
@@ -17,7 +18,7 @@ def text_errors(by_words: bool, vocabulary: Sequence[str], outputs: Outputs, lab
     try:
         import jiwer
     except ImportError as error:
-        raise missing_extra("metrics", "jiwer", "accuracy.metric: wer and cer", error) from error
+        raise core_errors.missing_extra("metrics", "jiwer", "accuracy.metric: wer and cer", error) from error
     count = jiwer.process_words if by_words else jiwer.process_characters
     edits = count(str(np.asarray(label).reshape(-1)[0]), decoded(the_output(outputs), vocabulary))
     return edits.substitutions + edits.deletions + edits.insertions, edits.hits + edits.substitutions + edits.deletions
@@ -37,10 +38,11 @@ def decoded(array: npt.NDArray[Any], vocabulary: Sequence[str]) -> str:
     if array.dtype.kind in "iu" and array.size and vocabulary and 0 <= array.min() <= array.max() < len(vocabulary):
         return "".join(vocabulary[step] for step in array.reshape(-1) if vocabulary[step] != BLANK)
     raise ConfigError(
-        "the output is no text by this vocabulary", where="accuracy.vocabulary",
+        "the output is no text by this vocabulary",
+        where="accuracy.vocabulary",
         why=f"it is {array.dtype} {list(array.shape)}, the vocabulary has {len(vocabulary)} symbols",
         remedy="give `vocabulary` with a line for each class of the output's last axis",
-    )  # fmt: skip
+    )
 
 
 def error_rate(contributions: Counts, weights: Counts) -> float:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from pipeline import dataset as datasets
 from pipeline.advice.verdict import (
     Advice,
     AdvisedAnswer,
@@ -30,85 +31,94 @@ from pipeline.advice.verdict import (
     standing_of,
     verdict,
 )
-from pipeline.check.compare import MAX_RELATIVE_ERROR, OutputCheck, OutputPrecision, compare_outputs, read_tensor
-from pipeline.check.reference import make_reference
-from pipeline.check.result import Reference
-from pipeline.core import providers
+from pipeline.check import compare as output_compare
+from pipeline.check import reference as check_reference
+from pipeline.check import result as check_result
+from pipeline.check.compare import OutputCheck
+from pipeline.core import files as storage
+from pipeline.core import providers as provider_rules
+from pipeline.core import workers
 from pipeline.core.errors import ConfigError, ModelError, PipelineError
-from pipeline.core.files import copy_file, scratch
-from pipeline.core.workers import Task, needed_bytes, run_tasks, time_limit
-from pipeline.dataset import Dataset, given_sizes, samples
-from pipeline.model.onnx_model import LeanModel, LoadedModel, load_model
-from pipeline.model.session import ORIGINAL, Role, outputs_of
-from pipeline.model.signature import own_inputs
-from pipeline.model.sources import SourceModel, find_models, source_bytes
-from pipeline.partition.answer import SUFFIXES, ModelAnswer, Optimize, Settings
-from pipeline.partition.graph import tensor_reader, view
-from pipeline.partition.judge import PartitionRequest, judge
-from pipeline.partition.subject import open_subject
-from pipeline.partition.subject import write_model as write_lean
-from pipeline.passes import surgery
-from pipeline.passes.base import Effect, Feeds, Model, NotApplicable, Options, Pass, PassContext
-from pipeline.passes.edit import IR_OF_CONSTANTS, GraphFacts, write_model
-from pipeline.passes.precisions import PRECISIONS, RECIPES, Recipe
-from pipeline.passes.registry import REWRITES, run_passes
+from pipeline.dataset import Dataset
+from pipeline.model import onnx_model, signature
+from pipeline.model import session as model_session
+from pipeline.model import sources as model_sources
+from pipeline.model.onnx_model import LeanModel
+from pipeline.model.sources import SourceModel
+from pipeline.partition import answer as claim_answer
+from pipeline.partition import graph as partition_graph
+from pipeline.partition import judge
+from pipeline.partition import subject as partition_subject
+from pipeline.passes import base as passes_base
+from pipeline.passes import edit as passes_edit
+from pipeline.passes import precisions as passes_precisions
+from pipeline.passes import registry, surgery
+from pipeline.passes.base import NotApplicable
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-NNAPI = frozenset({providers.NNAPI})
-COREML = frozenset({providers.COREML_NN, providers.COREML_MLPROGRAM})
+NNAPI = frozenset({provider_rules.NNAPI})
+COREML = frozenset({provider_rules.COREML_NN, provider_rules.COREML_MLPROGRAM})
 
 
 MOST_SAMPLES = 64
 """Calibration samples of one trial: more change its ranges little (quantization Q.6)."""
 
 
-def recipes_for(provider: str) -> tuple[Recipe, ...]:
+def recipes_for(provider: str) -> tuple[passes_precisions.Recipe, ...]:
     """The precisions to try for a provider whose claims depend on a chip, the smallest first; none for others."""
-    by_chip = providers.PROVIDER_RULES[provider].by_chip
-    return tuple(row for row in RECIPES.values() if by_chip and row.provider == provider)
+    by_chip = provider_rules.PROVIDER_RULES[provider].by_chip
+    return tuple(row for row in passes_precisions.RECIPES.values() if by_chip and row.provider == provider)
 
 
-def in_precision(loaded: LoadedModel, precision: str, reference: Reference, data: Dataset, target: Path) -> LoadedModel:
+def in_precision(
+    loaded: onnx_model.LoadedModel, precision: str, reference: check_result.Reference, data: Dataset, target: Path
+) -> onnx_model.LoadedModel:
     """A float model in a precision, saved as `target`; calibrated on the data, without any on the reference's sample.
 
     Raises as the precision's passes do.
     """
-    inputs = {tensor.name: read_tensor(tensor) for tensor in reference.inputs}
-    takes = own_inputs(loaded.proto)
+    inputs = {tensor.name: output_compare.read_tensor(tensor) for tensor in reference.inputs}
+    takes = signature.own_inputs(loaded.proto)
 
     limited = msgspec.structs.replace(data, limit=min(data.limit or MOST_SAMPLES, MOST_SAMPLES))
 
-    def feeds() -> Iterator[Feeds]:
+    def feeds() -> Iterator[passes_base.Feeds]:
         if data.test_data:
-            yield from (sample.inputs for sample in samples(limited, takes))
+            yield from (sample.inputs for sample in datasets.samples(limited, takes))
         else:
             yield {info.name: inputs[info.name] for info in takes}
 
-    context = PassContext(folder=target.parent, where=loaded.source.name, samples=feeds)
-    quantized = run_passes(loaded, list(PRECISIONS[precision].steps), context).model
-    write_model(quantized, target)
-    saved = load_model(SourceModel(path=str(target)), target.parent)
+    context = passes_base.PassContext(folder=target.parent, where=loaded.source.name, samples=feeds)
+    quantized = registry.run_passes(loaded, list(passes_precisions.PRECISIONS[precision].steps), context).model
+    passes_edit.write_model(quantized, target)
+    saved = onnx_model.load_model(SourceModel(path=str(target)), target.parent)
     return replace(saved, source=SourceModel(path=str(target)))
 
 
-def _fix(row: Pass, title: str, options: Callable[[GraphFacts], Options], absent: str, since_ir: int = 0) -> Pass:
+def _fix(
+    row: passes_base.Pass,
+    title: str,
+    options: Callable[[passes_edit.GraphFacts], passes_base.Options],
+    absent: str,
+    since_ir: int = 0,
+) -> passes_base.Pass:
     """A pass over the message alone as a fix, which must give equal numbers."""
 
-    def edit(model: "ModelProto", facts: GraphFacts) -> "ModelProto | None":
+    def edit(model: "ModelProto", facts: passes_edit.GraphFacts) -> "ModelProto | None":
         lean = LeanModel(proto=model, folder=Path(), weights={})
         if model.ir_version < since_ir:
             return None
         try:
-            return row.apply(lean, options(facts), PassContext(folder=Path(), where="the model")).proto
+            return row.apply(lean, options(facts), passes_base.PassContext(folder=Path(), where="the model")).proto
         except NotApplicable:
             return None
 
-    return replace(row, title=title, effect=Effect.EXACT, edit=edit, absent=absent)
+    return replace(row, title=title, effect=passes_base.Effect.EXACT, edit=edit, absent=absent)
 
 
-def _opset(version: int, helps: frozenset[str] = surgery.OPSET.helps) -> Pass:
+def _opset(version: int, helps: frozenset[str] = surgery.OPSET.helps) -> passes_base.Pass:
     """The fix that is another opset, older ones too: the trial shows whether ONNX's converter can.
 
     Softmax of opset 11 and before may have any rank and axis for NNAPI (ep_rules D.4); 13 is the first whose Split
@@ -116,57 +126,87 @@ def _opset(version: int, helps: frozenset[str] = surgery.OPSET.helps) -> Pass:
     supported releases take.
     """
 
-    def edit(model: "ModelProto", facts: GraphFacts) -> "ModelProto | None":
+    def edit(model: "ModelProto", facts: passes_edit.GraphFacts) -> "ModelProto | None":
         return None if facts.opset == version else surgery.converted(model, version)
 
     return replace(
-        surgery.OPSET, name=f"opset-{version}", title=f"Convert to opset {version}.", edit=edit, helps=helps,
+        surgery.OPSET,
+        name=f"opset-{version}",
+        title=f"Convert to opset {version}.",
+        edit=edit,
+        helps=helps,
         absent=f"it is opset {version}",
-    )  # fmt: skip
+    )
 
 
 MODEL_FIXES = (
-    _fix(surgery.FIXED_DIMENSIONS, "Fix open dimensions of the inputs.",
-         lambda facts: surgery.DimensionOptions(sizes=dict(facts.sizes), rest=1), "every input dimension has a size"),
+    _fix(
+        surgery.FIXED_DIMENSIONS,
+        "Fix open dimensions of the inputs.",
+        lambda facts: surgery.DimensionOptions(sizes=dict(facts.sizes), rest=1),
+        "every input dimension has a size",
+    ),
     # Before IR version 4 every initializer is listed as an input, and is a constant to providers all the same.
-    _fix(surgery.CONSTANT_INITIALIZERS, "Take initializers out of the graph's inputs.", lambda _: Options(),
-         "no initializer can be overridden as an input", since_ir=IR_OF_CONSTANTS),
-    *REWRITES,
+    _fix(
+        surgery.CONSTANT_INITIALIZERS,
+        "Take initializers out of the graph's inputs.",
+        lambda _: passes_base.Options(),
+        "no initializer can be overridden as an input",
+        since_ir=passes_edit.IR_OF_CONSTANTS,
+    ),
+    *registry.REWRITES,
     _opset(11, NNAPI),
     _opset(13),
     _opset(17),
     _opset(21),
-)  # fmt: skip
+)
 """Fixes of the model, in the order in which they are tried."""
 
 
-def _unchanged(model: Model, _options: Options, _context: PassContext) -> Model:
+def _unchanged(
+    model: passes_base.Model, _options: passes_base.Options, _context: passes_base.PassContext
+) -> passes_base.Model:
     return model
 
 
-LEVEL_BASIC = Pass(
-    name="level-basic", title="Optimize at level basic first.", apply=_unchanged, effect=Effect.EXACT,
+LEVEL_BASIC = passes_base.Pass(
+    name="level-basic",
+    title="Optimize at level basic first.",
+    apply=_unchanged,
+    effect=passes_base.Effect.EXACT,
     absent="it is that level",
-)  # fmt: skip
-OTHER_FORMAT = Pass(
-    name="other-format", title="Use CoreML's other model format.", apply=_unchanged, effect=Effect.EXACT, helps=COREML,
+)
+OTHER_FORMAT = passes_base.Pass(
+    name="other-format",
+    title="Use CoreML's other model format.",
+    apply=_unchanged,
+    effect=passes_base.Effect.EXACT,
+    helps=COREML,
     absent="only CoreML has formats",
-)  # fmt: skip
-INT64 = Pass(
-    name="enable-int64", title="Set WebGPU's option enableInt64=1.", apply=_unchanged, effect=Effect.EXACT,
-    helps=frozenset({providers.WEBGPU}), absent="it is set",
-)  # fmt: skip
-NCHW = Pass(
-    name="keep-layout", title="Set WebGPU's option preferredLayout=NCHW.", apply=_unchanged, effect=Effect.EXACT,
-    helps=frozenset({providers.WEBGPU}), absent="it is set",
-)  # fmt: skip
+)
+INT64 = passes_base.Pass(
+    name="enable-int64",
+    title="Set WebGPU's option enableInt64=1.",
+    apply=_unchanged,
+    effect=passes_base.Effect.EXACT,
+    helps=frozenset({provider_rules.WEBGPU}),
+    absent="it is set",
+)
+NCHW = passes_base.Pass(
+    name="keep-layout",
+    title="Set WebGPU's option preferredLayout=NCHW.",
+    apply=_unchanged,
+    effect=passes_base.Effect.EXACT,
+    helps=frozenset({provider_rules.WEBGPU}),
+    absent="it is set",
+)
 
 
-def _asked_otherwise(fix: Pass, request: PartitionRequest) -> PartitionRequest | None:
+def _asked_otherwise(fix: passes_base.Pass, request: judge.PartitionRequest) -> judge.PartitionRequest | None:
     """The request with what a fix that leaves the model as it is asks for; None where that is asked already."""
     if fix is LEVEL_BASIC:
-        basic = msgspec.structs.replace(request, optimize=Optimize.BASIC)
-        return None if request.optimize is Optimize.BASIC else basic
+        basic = msgspec.structs.replace(request, optimize=claim_answer.Optimize.BASIC)
+        return None if request.optimize is claim_answer.Optimize.BASIC else basic
     settings, options = request.settings, request.settings.webgpu
     if fix is INT64:
         if options.int64:
@@ -177,7 +217,10 @@ def _asked_otherwise(fix: Pass, request: PartitionRequest) -> PartitionRequest |
             return None
         settings = settings.in_nchw
     else:
-        formats = {providers.COREML_NN: providers.COREML_MLPROGRAM, providers.COREML_MLPROGRAM: providers.COREML_NN}
+        formats = {
+            provider_rules.COREML_NN: provider_rules.COREML_MLPROGRAM,
+            provider_rules.COREML_MLPROGRAM: provider_rules.COREML_NN,
+        }
         if settings.provider not in formats:
             return None
         settings = msgspec.structs.replace(settings, provider=formats[settings.provider])
@@ -188,7 +231,7 @@ ENABLERS = ("fixed-dimensions", "constant-initializers", "f32")
 """Fixes that may gain nothing alone because a provider asks for all of them at once."""
 
 
-def fixes_for(provider: str) -> tuple[Pass, ...]:
+def fixes_for(provider: str) -> tuple[passes_base.Pass, ...]:
     """The fixes that can matter to a provider."""
     return tuple(fix for fix in (*MODEL_FIXES, LEVEL_BASIC, OTHER_FORMAT, INT64, NCHW) if provider in fix.helps)
 
@@ -200,16 +243,16 @@ class State:
     One in a `precision` was made from the model `floats`, to which further fixes apply.
     """
 
-    loaded: LoadedModel
-    request: PartitionRequest
-    answer: ModelAnswer
+    loaded: onnx_model.LoadedModel
+    request: judge.PartitionRequest
+    answer: claim_answer.ModelAnswer
     sizes: dict[str, int]
     error: float | None = None
     tolerance: float | None = None
     absolute_error: float | None = None
     limit: float | None = None
     precision: str = ""
-    floats: LoadedModel | None = None
+    floats: onnx_model.LoadedModel | None = None
 
     @cached_property
     def standing(self) -> ProviderSupport:
@@ -226,15 +269,17 @@ class State:
         return frozenset(wrong | unclaimed if self.precision else wrong)
 
     @cached_property
-    def known(self) -> GraphFacts:
+    def known(self) -> passes_edit.GraphFacts:
         """What fixes ask of it; ModelError when ONNX Runtime refuses the model."""
         loaded = self.floats or self.loaded
         claimed = {row.outputs[0] for row in self.answer.decisions if row.claimed and row.op_type not in self.faulty}
         if self.floats:
             nodes = self.floats.proto.graph.node
             claimed = {name for node in nodes if node.op_type not in self.faulty for name in node.output}
-        return GraphFacts(
-            graph=view(loaded.proto, read=tensor_reader(loaded), outside=loaded.outside),
+        return passes_edit.GraphFacts(
+            graph=partition_graph.view(
+                loaded.proto, read=partition_graph.tensor_reader(loaded), outside=loaded.outside
+            ),
             settings=self.request.settings,
             claimed=frozenset(claimed),
             sizes=self.sizes,
@@ -251,7 +296,7 @@ class TrialContext:
 
     folder: Path
     provider: str
-    reference: Reference | str
+    reference: check_result.Reference | str
     data: Dataset = field(default_factory=Dataset)
     deadline: float = math.inf
     saved: int = 0
@@ -267,14 +312,16 @@ class TrialContext:
         self.saved += 1
         return self.folder / f"candidate-{self.saved}.onnx"
 
-    def formed(self, loaded: LoadedModel, precision: str) -> LoadedModel:
+    def formed(self, loaded: onnx_model.LoadedModel, precision: str) -> onnx_model.LoadedModel:
         """A float model in a precision; ModelError where nothing can be compared, else as its passes raise."""
         if isinstance(self.reference, str):
             raise ModelError("it cannot be calibrated", why=self.reference)
         return in_precision(loaded, precision, self.reference, self.data, self.new_path())
 
 
-def attempt(fix: Pass, state: State, bench: TrialContext, *, must_gain: bool = True) -> tuple[FixResult, State | None]:
+def attempt(
+    fix: passes_base.Pass, state: State, bench: TrialContext, *, must_gain: bool = True
+) -> tuple[FixResult, State | None]:
     """What a fix gives, and the fixed state when it gains; whatever goes wrong stands in the result.
 
     Without `must_gain` a fix that only makes room for others passes too, when its outputs do.
@@ -295,7 +342,10 @@ def attempt(fix: Pass, state: State, bench: TrialContext, *, must_gain: bool = T
             why = f"it cannot be checked: {bench.reference}"
         else:
             # An exact fix after one that rounds must not add to the error; so the looser tolerance of the two holds
-            tolerance = max(state.tolerance or 0.0, 0.0 if fix.exact else MAX_RELATIVE_ERROR[bench.reference.precision])
+            tolerance = max(
+                state.tolerance or 0.0,
+                0.0 if fix.exact else output_compare.MAX_RELATIVE_ERROR[bench.reference.precision],
+            )
             checks = difference(fixed.loaded, bench.reference, tolerance)
             result, fixed = _with_error(result, fixed, checks, tolerance)
             why = _objection(checks, tolerance if state.precision else 0.0 if fix.exact else None)
@@ -308,14 +358,14 @@ def attempt(fix: Pass, state: State, bench: TrialContext, *, must_gain: bool = T
     return msgspec.structs.replace(result, outcome=FixOutcome.REJECTED, why=why), None
 
 
-def _applied(fix: Pass, state: State, bench: TrialContext) -> State | None:
+def _applied(fix: passes_base.Pass, state: State, bench: TrialContext) -> State | None:
     """The judged state behind a fix; None when it does not apply, ModelError when the result cannot be judged."""
     request, loaded, floats = state.request, state.loaded, state.floats
     if fix.edit:
         edited = fix.edit((floats or loaded).proto, state.known)
         if edited is None:
             return None
-        loaded = load_model(bench.save(edited), bench.folder)
+        loaded = onnx_model.load_model(bench.save(edited), bench.folder)
         if floats:
             floats, loaded = loaded, bench.formed(loaded, state.precision)
         request = msgspec.structs.replace(request, source=loaded.source)
@@ -328,19 +378,22 @@ def _applied(fix: Pass, state: State, bench: TrialContext) -> State | None:
 
 
 def judged(
-    loaded: LoadedModel, request: PartitionRequest, before: "State | None", sizes: dict[str, int] | None = None
+    loaded: onnx_model.LoadedModel,
+    request: judge.PartitionRequest,
+    before: "State | None",
+    sizes: dict[str, int] | None = None,
 ) -> State:
     """A state of a saved model; ModelError when it cannot be judged.
 
     The simulator is asked only where its answer counts: of what was wrong before, and of what is taken better.
     """
-    answer = judge(msgspec.structs.replace(request, simulate=None))
+    answer = judge.judge(msgspec.structs.replace(request, simulate=None))
     if answer.error:
         raise ModelError("the changed model cannot be judged", why=answer.error)
     provider = request.settings.provider
     better = before is None or before.standing.trouble or improves(standing_of(answer), before.standing, provider)
     if request.simulate and better:
-        answer = judge(request)
+        answer = judge.judge(request)
     if before is None:
         return State(loaded=loaded, request=request, answer=answer, sizes=sizes or {})
     return replace(before, loaded=loaded, request=request, answer=answer, precision="", floats=None)
@@ -374,15 +427,17 @@ def _with_error(
     return msgspec.structs.replace(result, **figures), replace(state, **figures)
 
 
-def difference(loaded: LoadedModel, reference: Reference, tolerance: float) -> tuple[OutputCheck, ...]:
+def difference(
+    loaded: onnx_model.LoadedModel, reference: check_result.Reference, tolerance: float
+) -> tuple[OutputCheck, ...]:
     """How far a model's outputs are from the reference's on its inputs, by the rule of every numeric check.
 
     On as many threads as the reference's: with another number of them sums are rounded otherwise.
     """
-    feeds = {tensor.name: read_tensor(tensor) for tensor in reference.inputs}
-    given = outputs_of(loaded, feeds, replace(ORIGINAL, role=Role.CHANGED))
-    expected = {tensor.name: read_tensor(tensor) for tensor in reference.outputs}
-    return tuple(compare_outputs(expected, given, reference.tolerance(tolerance)))
+    feeds = {tensor.name: output_compare.read_tensor(tensor) for tensor in reference.inputs}
+    given = model_session.outputs_of(loaded, feeds, replace(model_session.ORIGINAL, role=model_session.Role.CHANGED))
+    expected = {tensor.name: output_compare.read_tensor(tensor) for tensor in reference.outputs}
+    return tuple(output_compare.compare_outputs(expected, given, reference.tolerance(tolerance)))
 
 
 def _objection(checks: Iterable[OutputCheck], most: float | None) -> str:
@@ -414,8 +469,8 @@ MOST_ROUNDS = 3
 
 def advise(
     source: SourceModel,
-    settings: Settings,
-    optimize: Optimize,
+    settings: claim_answer.Settings,
+    optimize: claim_answer.Optimize,
     sizes: dict[str, int],
     data: Dataset,
     *,
@@ -429,9 +484,9 @@ def advise(
 
     Raises ConfigError for sizes and data that are no input of the model, and for --fix's file.
     """
-    with scratch() as folder:
+    with storage.scratch() as folder:
         # The model as a file in `folder` with its weights' files beside it
-        subject = open_subject(source, folder)
+        subject = partition_subject.open_subject(source, folder)
         if isinstance(subject, Path):
             raise ModelError(
                 "an ORT format file cannot be changed",
@@ -439,12 +494,14 @@ def advise(
                 remedy="name the ONNX model that it was made from",
             )
         path = folder / "original.onnx"
-        write_lean(subject, path)
-        loaded = load_model(SourceModel(path=str(path)), folder)
-        sizes = given_sizes(data, loaded.proto, sizes, source.name)
-        reference: Reference | str  # what the original computes on its data, or why it does not
+        partition_subject.write_model(subject, path)
+        loaded = onnx_model.load_model(SourceModel(path=str(path)), folder)
+        sizes = datasets.given_sizes(data, loaded.proto, sizes, source.name)
+        reference: check_result.Reference | str  # what the original computes on its data, or why it does not
         try:
-            reference = make_reference(loaded.source, sizes, data, str(folder / "reference"), str(folder))
+            reference = check_reference.make_reference(
+                loaded.source, sizes, data, str(folder / "reference"), str(folder)
+            )
             sizes = reference.data.sizes | sizes  # what nobody gave a size has that of the reference's inputs
         except PipelineError as error:
             if isinstance(error, ConfigError) and data.given:  # data that are no input of it
@@ -456,7 +513,7 @@ def advise(
         bench = TrialContext(
             folder=folder, provider=settings.provider, reference=reference, data=data, deadline=deadline
         )
-        asked = PartitionRequest(
+        asked = judge.PartitionRequest(
             source=loaded.source, settings=settings, optimize=optimize, simulate=data if simulate else None
         )
         base = judged(loaded, asked, None, sizes)
@@ -470,14 +527,14 @@ def advise(
         combination = _combination(base, best, used, bench)
         changed = bool(combination) and not best.request.source.path.endswith("original.onnx")
         if write_to and combination and changed:
-            write_model(best.loaded, Path(write_to))
+            passes_edit.write_model(best.loaded, Path(write_to))
             combination = msgspec.structs.replace(combination, written=write_to)
         elif write_to:  # unchanged: its own bytes, or with its weights inside where these lie in other files
-            original = load_model(source, folder)
+            original = onnx_model.load_model(source, folder)
             if original.outside:
-                write_model(original, Path(write_to))
+                passes_edit.write_model(original, Path(write_to))
             else:
-                copy_file(original.path, Path(write_to))
+                storage.copy_file(original.path, Path(write_to))
         if isinstance(reference, str):
             checked_on = f"nothing could be compared: {reference}"
         else:
@@ -495,8 +552,8 @@ def advise(
 
 
 def with_forms(
-    best: State, used: tuple[Pass, ...], bench: TrialContext
-) -> tuple[list[FixResult], State, tuple[Pass, ...]]:
+    best: State, used: tuple[passes_base.Pass, ...], bench: TrialContext
+) -> tuple[list[FixResult], State, tuple[passes_base.Pass, ...]]:
     """Each precision for a chip's NPU, with the fixes that then still gain; where the model as it is, is not for it.
 
     The first form that is within the tolerance of quantized models is taken, else the nearest: what it costs is shown.
@@ -509,17 +566,21 @@ def with_forms(
     if precision_of(start.loaded.proto):
         return [], best, used
     used = (*used, *enabling)
-    results, states = list[FixResult](), list[tuple[State, tuple[Pass, ...]]]()
+    results, states = list[FixResult](), list[tuple[State, tuple[passes_base.Pass, ...]]]()
     for recipe in recipes_for(bench.provider):
-        form = Pass(name=recipe.name, title=f"Quantize every operator: {recipe.title}.", apply=_unchanged,
-                    effect=Effect.LOSSY)  # fmt: skip
+        form = passes_base.Pass(
+            name=recipe.name,
+            title=f"Quantize every operator: {recipe.title}.",
+            apply=_unchanged,
+            effect=passes_base.Effect.LOSSY,
+        )
         result, state = _attempt_form(form, recipe.precision, start, bench)
         results.append(result)
         if state is None:
             continue
         end, more = _climb(state, [fix for fix in fixes if fix not in used], {}, bench)
         states.append((end, (*used, form, *more)))
-        near = (end.error or 0.0) <= MAX_RELATIVE_ERROR[OutputPrecision.QUANTIZED]
+        near = (end.error or 0.0) <= output_compare.MAX_RELATIVE_ERROR[output_compare.OutputPrecision.QUANTIZED]
         if near and not end.standing.trouble:
             break
     if not states:
@@ -527,18 +588,20 @@ def with_forms(
     return results, *max(states, key=lambda pair: (preference(pair[0].standing, bench.provider), -(pair[0].error or 0)))
 
 
-def _attempt_form(form: Pass, precision: str, state: State, bench: TrialContext) -> tuple[FixResult, State | None]:
+def _attempt_form(
+    form: passes_base.Pass, precision: str, state: State, bench: TrialContext
+) -> tuple[FixResult, State | None]:
     """What a precision gives, and the state in it when it gains; an error of its outputs is shown, not judged."""
     result = FixResult(name=form.name, title=form.task, outcome=FixOutcome.REJECTED)
     try:
         loaded = bench.formed(state.loaded, precision)
-        original = bench.reference if isinstance(bench.reference, Reference) else None
+        original = bench.reference if isinstance(bench.reference, check_result.Reference) else None
         request = msgspec.structs.replace(state.request, source=loaded.source, original=original)
         formed = replace(judged(loaded, request, state), precision=precision, floats=state.loaded)
         result = _gain(result, state, formed, bench)
         if result.outcome is FixOutcome.NO_GAIN or isinstance(bench.reference, str):
             return result, None
-        share = MAX_RELATIVE_ERROR[OutputPrecision.QUANTIZED]
+        share = output_compare.MAX_RELATIVE_ERROR[output_compare.OutputPrecision.QUANTIZED]
         checks = difference(loaded, bench.reference, share)
     except PipelineError as error:
         return msgspec.structs.replace(result, outcome=FixOutcome.REJECTED, why=error.reason), None
@@ -551,8 +614,8 @@ MORE = 1.2
 
 
 def combined(
-    base: State, alone: Sequence[tuple[Pass, FixResult, State | None]], bench: TrialContext
-) -> tuple[State, tuple[Pass, ...]]:
+    base: State, alone: Sequence[tuple[passes_base.Pass, FixResult, State | None]], bench: TrialContext
+) -> tuple[State, tuple[passes_base.Pass, ...]]:
     """Fixes together, those that gain most alone first, as long as each still improves the whole.
 
     A second climb starts from what makes room for others, gain or not, and counts when it ends better. CoreML's other
@@ -560,7 +623,7 @@ def combined(
     """
     tried = {fix: state for fix, _, state in alone}
 
-    def rank(fix: Pass) -> tuple[bool, tuple[int, int, int, float]]:
+    def rank(fix: passes_base.Pass) -> tuple[bool, tuple[int, int, int, float]]:
         """Gains first; among equal ones sorting keeps the table's order."""
         state = tried[fix]
         return state is not None, preference(state.standing, bench.provider) if state else (0, 0, 0, 0.0)
@@ -582,9 +645,11 @@ def combined(
     return best
 
 
-def _enabled(base: State, fixes: Sequence[Pass], bench: TrialContext) -> tuple[State, tuple[Pass, ...]]:
+def _enabled(
+    base: State, fixes: Sequence[passes_base.Pass], bench: TrialContext
+) -> tuple[State, tuple[passes_base.Pass, ...]]:
     """The state with every fix that makes room for others."""
-    current, applied = base, list[Pass]()
+    current, applied = base, list[passes_base.Pass]()
     for fix in fixes:
         state = attempt(fix, current, bench, must_gain=False)[1] if fix.name in ENABLERS else None
         if state is not None:
@@ -594,10 +659,10 @@ def _enabled(base: State, fixes: Sequence[Pass], bench: TrialContext) -> tuple[S
 
 
 def _climb(
-    start: State, fixes: Sequence[Pass], tried: Mapping[Pass, State | None], bench: TrialContext
-) -> tuple[State, tuple[Pass, ...]]:
+    start: State, fixes: Sequence[passes_base.Pass], tried: Mapping[passes_base.Pass, State | None], bench: TrialContext
+) -> tuple[State, tuple[passes_base.Pass, ...]]:
     """Apply fixes in order, again and again while one improves; `tried` has what is known of the start with each."""
-    current, used = start, list[Pass]()
+    current, used = start, list[passes_base.Pass]()
     for _ in range(MOST_ROUNDS):
         before = len(used)
         for fix in fixes:
@@ -613,7 +678,7 @@ def _climb(
     return current, tuple(used)
 
 
-def _combination(base: State, best: State, used: Sequence[Pass], bench: TrialContext) -> Combination | None:
+def _combination(base: State, best: State, used: Sequence[passes_base.Pass], bench: TrialContext) -> Combination | None:
     if not used:
         return None
     words = []
@@ -623,9 +688,12 @@ def _combination(base: State, best: State, used: Sequence[Pass], bench: TrialCon
     options = ["enableInt64=1"] * (now.int64 and not was.int64) + ["preferredLayout=NCHW"] * (now.layout != was.layout)
     if options:
         words.append(f"--webgpu-options {','.join(options)}")
-    if best.request.optimize is Optimize.BASIC and base.request.optimize is not Optimize.BASIC:
+    if (
+        best.request.optimize is claim_answer.Optimize.BASIC
+        and base.request.optimize is not claim_answer.Optimize.BASIC
+    ):
         words.append("--optimize basic")
-    share = MAX_RELATIVE_ERROR[OutputPrecision.QUANTIZED]
+    share = output_compare.MAX_RELATIVE_ERROR[output_compare.OutputPrecision.QUANTIZED]
     far = bool(best.precision) and (best.error or 0.0) > share  # what its further fixes were allowed says nothing
     return Combination(
         fixes=tuple(fix.name for fix in used),
@@ -647,35 +715,40 @@ TIMEOUT_SECONDS = 300.0
 
 def advise_answers(
     paths: Sequence[str | Path],
-    answers: Sequence[ModelAnswer],
-    settings: Settings,
-    optimize: Optimize,
+    answers: Sequence[claim_answer.ModelAnswer],
+    settings: claim_answer.Settings,
+    optimize: claim_answer.Optimize,
     sizes: Mapping[str, int],
     *,
     data: Dataset | None = None,
     simulate: bool = False,
     write_to: str = "",
     processes: int = 1,
-) -> tuple[ModelAnswer, ...]:
+) -> tuple[claim_answer.ModelAnswer, ...]:
     """The answers for the models under `paths`, in their order, with advice; those with an error stay as they are.
 
     `data` is what outputs are compared on: random inputs without it.
     """
     tasks = [
-        Task(
+        workers.Task(
             label=source.name,
             call=partial(
                 advise, source, settings, optimize, dict(sizes), data or Dataset(), simulate=simulate, write_to=write_to
             ),
-            memory_bytes=needed_bytes(2 * source_bytes(source)),
+            memory_bytes=workers.needed_bytes(2 * model_sources.source_bytes(source)),
         )
-        for source, answer in zip(find_models(paths, SUFFIXES), answers, strict=True)
+        for source, answer in zip(model_sources.find_models(paths, claim_answer.SUFFIXES), answers, strict=True)
         if not answer.error
     ]
     advice: dict[str, Advice] = {}
     patience = TIMEOUT_SECONDS * (SIMULATED_FACTOR if simulate else 1)
-    limit = max(patience, time_limit(source_bytes(source) for source in find_models(paths, SUFFIXES)))
-    for outcome in run_tasks(tasks, processes=processes, timeout_seconds=limit):
+    limit = max(
+        patience,
+        workers.time_limit(
+            model_sources.source_bytes(source) for source in model_sources.find_models(paths, claim_answer.SUFFIXES)
+        ),
+    )
+    for outcome in workers.run_tasks(tasks, processes=processes, timeout_seconds=limit):
         error = outcome.error
         why = error.text if error else "no advice"
         advice[outcome.task.label] = outcome.value or Advice(error=why)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from device_runner.providers import CPU
+from device_runner import providers as runner_providers
 from pipeline.advice.verdict import (
     AdviceVerdict,
     FixChoice,
@@ -20,23 +20,25 @@ from pipeline.advice.verdict import (
     standing_of,
     verdict,
 )
-from pipeline.check.many import gpu_loss_alone
-from pipeline.core.errors import ModelError, errors
-from pipeline.core.ort_session import NO_PREPACKING, make_session, ort_errors, session_options
-from pipeline.core.providers import COREML_MLPROGRAM, COREML_NN, NNAPI, PROVIDER_RULES, QNN, WEBGPU, XNNPACK
-from pipeline.core.releases import Release, rules_of
+from pipeline.check import many as check_many
+from pipeline.core import errors as core_errors
+from pipeline.core import ort_session, workers
+from pipeline.core import providers as provider_rules
+from pipeline.core import releases as ort_releases
+from pipeline.core.errors import ModelError
+from pipeline.core.releases import Release
 from pipeline.core.variant import Level
-from pipeline.core.workers import Task, needed_bytes, run_tasks, still_at_work, time_limit
 from pipeline.dataset import Dataset
-from pipeline.model.edit import onnx_opset
-from pipeline.model.guards import PACKED, four_bit_constants
+from pipeline.model import edit as onnx_edit
+from pipeline.model import guards
+from pipeline.model import sources as model_sources
 from pipeline.model.onnx_model import LeanModel
-from pipeline.model.sources import SourceModel, find_models, source_bytes
-from pipeline.partition.answer import SUFFIXES, ModelAnswer, Optimize, Settings
-from pipeline.partition.judge import judge_views, reason_of
-from pipeline.partition.qnn.kept import require_compilers
-from pipeline.partition.subject import MOST_NODES, Views, likely_sizes, open_views, scratch_folder, unnamed
-from pipeline.partition.types import refused
+from pipeline.model.sources import SourceModel
+from pipeline.partition import answer as claim_answer
+from pipeline.partition import judge
+from pipeline.partition import subject as partition_subject
+from pipeline.partition import types as partition_types
+from pipeline.partition.qnn import kept
 
 ANSWERS = {FixChoice.USE: "yes", FixChoice.MEASURE: "maybe", FixChoice.CPU: "no"}
 """The verdicts in one word, as ONNX Runtime's mobile usability checker gives them."""
@@ -91,13 +93,20 @@ class FirstChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 PHONES: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
-    ("iPhones", (COREML_MLPROGRAM, COREML_NN), "CoreML reaches GPU and Neural Engine", ""),
     (
-        "Android phones", (WEBGPU, NNAPI, XNNPACK),
-        "WebGPU is in ONNX Runtime's Android package and runs on GPUs of all makers; Android 15 deprecated NNAPI", "",
+        "iPhones",
+        (provider_rules.COREML_MLPROGRAM, provider_rules.COREML_NN),
+        "CoreML reaches GPU and Neural Engine",
+        "",
     ),
-    ("Snapdragons", (QNN,), "QNN reaches the NPU", "--chip SM8650"),
-)  # fmt: skip
+    (
+        "Android phones",
+        (provider_rules.WEBGPU, provider_rules.NNAPI, provider_rules.XNNPACK),
+        "WebGPU is in ONNX Runtime's Android package and runs on GPUs of all makers; Android 15 deprecated NNAPI",
+        "",
+    ),
+    ("Snapdragons", (provider_rules.QNN,), "QNN reaches the NPU", "--chip SM8650"),
+)
 """Kinds of phones with their providers, those that ONNX Runtime develops before those that it keeps, why so, and the
 option that asks about them. Sources: docs/gpu.md, docs/npu.md."""
 
@@ -143,7 +152,7 @@ class ModelFit(msgspec.Struct, frozen=True, kw_only=True):
     dynamic: tuple[str, ...] = ()
     sizes: dict[str, int] = {}
     guessed: tuple[str, ...] = ()
-    optimize: Optimize = Optimize.BASIC
+    optimize: claim_answer.Optimize = claim_answer.Optimize.BASIC
     rows: tuple[FitRow, ...] = ()
     oldest: tuple[FitRow, ...] = ()
     first: tuple[FirstChoice, ...] = ()
@@ -180,31 +189,34 @@ def _uncollected() -> Iterator[None]:
 
 @_uncollected()  # around the call: where it ends, the graphs are gone
 def fit(
-    source: SourceModel, settings: tuple[Settings, ...], oldest: tuple[Settings, ...], given: dict[str, int]
+    source: SourceModel,
+    settings: tuple[claim_answer.Settings, ...],
+    oldest: tuple[claim_answer.Settings, ...],
+    given: dict[str, int],
 ) -> ModelFit:
     """The answer for one model and some providers; raises what is wrong with it.
 
     `oldest` are the settings of the oldest systems, for providers that are asked of them as well; `given` are the sizes
     that the user gave.
     """
-    with scratch_folder(source) as folder:
+    with partition_subject.scratch_folder(source) as folder:
         as_is = folder / "as-is"
         as_is.mkdir()
-        views = open_views(source, Optimize.BASIC, as_is, {})
-        still_at_work()
+        views = partition_subject.open_views(source, claim_answer.Optimize.BASIC, as_is, {})
+        workers.still_at_work()
         cpu = _cpu_error(views)
-        still_at_work()
-        found = () if cpu else errors(views.lacking(settings[0], CPU))
+        workers.still_at_work()
+        found = () if cpu else core_errors.errors(views.lacking(settings[0], runner_providers.CPU))
         lacking = "; ".join(dict.fromkeys(f"{error.what}: {error.remedy}" for error in found))
         before = _answers(views, settings)
         dynamic = before[0].dynamic
-        guessed = unnamed(views.loaded.proto, given) if views.loaded else ()
+        guessed = partition_subject.unnamed(views.loaded.proto, given) if views.loaded else ()
         sizes, sized, fixed_cpu = None, None, ""
         # Shape inference accepts guesses that a session refuses once constants are folded: then the next are tried
-        likely = likely_sizes(views.loaded, given) if views.loaded and (dynamic or given) else ()
+        likely = partition_subject.likely_sizes(views.loaded, given) if views.loaded and (dynamic or given) else ()
         for number, choice in enumerate(likely):
             (fixed_folder := folder / f"fixed-{number}").mkdir()
-            sized = views.resized(choice, fixed_folder, Optimize.BASIC)
+            sized = views.resized(choice, fixed_folder, claim_answer.Optimize.BASIC)
             fixed_cpu = _cpu_error(sized)
             if not (fixed_cpu and guessed) or cpu:
                 sizes = choice
@@ -223,9 +235,11 @@ def fit(
         on_cpu = _on_cpu(views, fixed[0].nodes, fixed_cpu or lacking) if fixed else None
         form = precision_of(views.loaded.proto) if views.loaded else ""
         unsuited = quantized_advice(form, *now)
-        on_gpu = any(row.ep == WEBGPU and row.fit.supported for row in rows)
+        on_gpu = any(row.ep == provider_rules.WEBGPU and row.fit.supported for row in rows)
         runs = on_gpu and _asks(views)
-        loss = gpu_loss_alone(views.loaded, sizes or {}, Dataset(), folder) if views.loaded and runs else None
+        loss = (
+            check_many.gpu_loss_alone(views.loaded, sizes or {}, Dataset(), folder) if views.loaded and runs else None
+        )
         differing = []  # the rows whose verdict is another one on the oldest systems
         for row, asked, older in zip(rows, settings, oldest or settings, strict=True):
             if older.system != asked.system:
@@ -237,36 +251,41 @@ def fit(
         return ModelFit(
             path=source.name,
             nodes=before[0].nodes,
-            opset=onnx_opset(views.loaded.proto) or None if views.loaded else None,
+            opset=onnx_edit.onnx_opset(views.loaded.proto) or None if views.loaded else None,
             dynamic=dynamic,
             sizes=sizes or {},
             guessed=guessed,
             optimize=views.optimize,
-            rows=(*rows, FitRow(ep=CPU, as_is=_on_cpu(views, before[0].nodes, cpu or lacking), fixed=on_cpu)),
+            rows=(
+                *rows,
+                FitRow(ep=runner_providers.CPU, as_is=_on_cpu(views, before[0].nodes, cpu or lacking), fixed=on_cpu),
+            ),
             oldest=tuple(differing),
             first=first_choices(rows, quantized=form not in ("", "fp16") and not form.startswith("w")),
             helps=helps_of(before, fixed, sizes or {}, unsuited),
             notes=(
                 *_notes(now, cpu, dynamic if sizes is None else (), fixed_cpu),
-                *(() if _asks(views) else (UNASKED_NOTE.format(views.nodes, MOST_NODES),)),
-                *([_four_bits(views.loaded)] if views.loaded and four_bit_constants(views.loaded.proto) else ()),
+                *(() if _asks(views) else (UNASKED_NOTE.format(views.nodes, partition_subject.MOST_NODES),)),
+                *([_four_bits(views.loaded)] if views.loaded and guards.four_bit_constants(views.loaded.proto) else ()),
                 *(note for note in dict.fromkeys(quantized_advice(form, row) for row in now) if note and not unsuited),
                 *([loss.text] if loss else ()),
             ),
         )
 
 
-def _answers(views: Views, settings: tuple[Settings, ...]) -> tuple[ModelAnswer, ...]:
+def _answers(
+    views: partition_subject.Views, settings: tuple[claim_answer.Settings, ...]
+) -> tuple[claim_answer.ModelAnswer, ...]:
     answers = []
     for asked in settings:
-        still_at_work()
-        answers.append(judge_views(views, asked, brief=True))
+        workers.still_at_work()
+        answers.append(judge.judge_views(views, asked, brief=True))
     return tuple(answers)
 
 
-def _asks(views: Views) -> bool:
+def _asks(views: partition_subject.Views) -> bool:
     """Whether sessions are made of the model, to know what they would be; not of one with too many nodes."""
-    return views.nodes <= MOST_NODES
+    return views.nodes <= partition_subject.MOST_NODES
 
 
 UNASKED = "not judged: ONNX Runtime makes no session of more than {:,} nodes here; ort-mobile convert makes one"
@@ -276,26 +295,28 @@ UNASKED_NOTE = (
 )
 
 
-def _cpu_error(views: Views) -> str:
+def _cpu_error(views: partition_subject.Views) -> str:
     """Why no session can be made on the CPU, "" when one can or none is asked for (`_asks`).
 
     Unless one can, the model is judged without optimization.
     """
     if not _asks(views):
-        views.optimize = Optimize.NONE
+        views.optimize = claim_answer.Optimize.NONE
         return ""
     if isinstance(views.subject, Path):
-        views.optimize = Optimize.NONE
+        views.optimize = claim_answer.Optimize.NONE
         # Why onnxruntime does not load an ORT format file, "" when it does
         try:
-            make_session(views.subject, session_options(Level.ALL, config=NO_PREPACKING))
-        except ort_errors() as error:
-            return refused(error).why
+            ort_session.make_session(
+                views.subject, ort_session.session_options(Level.ALL, config=ort_session.NO_PREPACKING)
+            )
+        except ort_session.ort_errors() as error:
+            return partition_types.refused(error).why
         return ""
     try:
         views.basic()
     except ModelError as error:
-        views.optimize = Optimize.NONE
+        views.optimize = claim_answer.Optimize.NONE
         return error.why or error.what
     return ""
 
@@ -304,12 +325,14 @@ def _cpu_error(views: Views) -> str:
 class _Judged:
     """The answers for one provider, and the row that they make."""
 
-    as_is: ModelAnswer
-    fixed: ModelAnswer | None
+    as_is: claim_answer.ModelAnswer
+    fixed: claim_answer.ModelAnswer | None
     row: FitRow
 
 
-def _judged(before: Sequence[ModelAnswer], fixed: Sequence[ModelAnswer] | None, level: str = "") -> Iterator[_Judged]:
+def _judged(
+    before: Sequence[claim_answer.ModelAnswer], fixed: Sequence[claim_answer.ModelAnswer] | None, level: str = ""
+) -> Iterator[_Judged]:
     for now, then in zip(before, fixed or (None,) * len(before), strict=True):
         row = FitRow(ep=now.ep, as_is=_of(now), fixed=_of(then) if then else None, level=level, chip=now.chip)
         yield _Judged(as_is=now, fixed=then, row=row)
@@ -318,10 +341,12 @@ def _judged(before: Sequence[ModelAnswer], fixed: Sequence[ModelAnswer] | None, 
 NCHW = "preferredLayout=NCHW"
 
 
-def _in_nchw(judged: _Judged, asked: Settings, views: Views, sized: Views | None) -> _Judged | None:
+def _in_nchw(
+    judged: _Judged, asked: claim_answer.Settings, views: partition_subject.Views, sized: partition_subject.Views | None
+) -> _Judged | None:
     """WebGPU in its other layout, where it runs the model in that alone; None for any other provider."""
     row = judged.row
-    if row.ep != WEBGPU or not asked.nhwc or row.fit.verdict in WORTH or not row.fit.supported:
+    if row.ep != provider_rules.WEBGPU or not asked.nhwc or row.fit.verdict in WORTH or not row.fit.supported:
         return None
     there = (asked.in_nchw,)
     (moved,) = _judged(_answers(views, there), _answers(sized, there) if sized else None, NCHW)
@@ -332,9 +357,9 @@ def _in_nchw(judged: _Judged, asked: Settings, views: Views, sized: Views | None
     return replace(moved, row=msgspec.structs.replace(moved.row, **{"fixed" if moved.fixed else "as_is": told}))
 
 
-def _of(answer: ModelAnswer) -> ProviderFit:
+def _of(answer: claim_answer.ModelAnswer) -> ProviderFit:
     standing, provider = standing_of(answer), answer.ep
-    rules = PROVIDER_RULES[provider]
+    rules = provider_rules.PROVIDER_RULES[provider]
     advised: AdviceVerdict = verdict(standing, provider)
     return ProviderFit(
         nodes=standing.nodes,
@@ -347,21 +372,27 @@ def _of(answer: ModelAnswer) -> ProviderFit:
     )
 
 
-def _on_cpu(views: Views, nodes: int, error: str) -> ProviderFit:
+def _on_cpu(views: partition_subject.Views, nodes: int, error: str) -> ProviderFit:
     if error:
         return ProviderFit(nodes=nodes, supported=0, verdict="no", reason=error)
     if not _asks(views):
-        return ProviderFit(nodes=nodes, supported=0, verdict="unknown", reason=UNASKED.format(MOST_NODES))
+        return ProviderFit(
+            nodes=nodes, supported=0, verdict="unknown", reason=UNASKED.format(partition_subject.MOST_NODES)
+        )
     return ProviderFit(nodes=nodes, supported=nodes, verdict="yes", reason="every node has a kernel on the CPU")
 
 
 def _four_bits(model: LeanModel) -> str:
     """That ORT format files of some levels only can hold a model's weights."""
-    first = four_bit_constants(model.proto)[0]
-    return f"the ORT format has no type for {first!r}, so levels none and basic give no file that loads; {PACKED}"
+    first = guards.four_bit_constants(model.proto)[0]
+    return (
+        f"the ORT format has no type for {first!r}, so levels none and basic give no file that loads; {guards.PACKED}"
+    )
 
 
-def _notes(answers: tuple[ModelAnswer, ...], cpu: str, unsized: tuple[str, ...], refusal: str) -> tuple[str, ...]:
+def _notes(
+    answers: tuple[claim_answer.ModelAnswer, ...], cpu: str, unsized: tuple[str, ...], refusal: str
+) -> tuple[str, ...]:
     """Warnings of the rules, and how the model was judged; `refusal` says why the last sizes tried made no session."""
     notes = [warning for answer in answers for warning in answer.warnings]
     if cpu:
@@ -378,10 +409,10 @@ def _notes(answers: tuple[ModelAnswer, ...], cpu: str, unsized: tuple[str, ...],
 
 def check_models(
     paths: Sequence[str | Path],
-    settings: tuple[Settings, ...],
+    settings: tuple[claim_answer.Settings, ...],
     sizes: Mapping[str, int],
     *,
-    oldest: tuple[Settings, ...] = (),
+    oldest: tuple[claim_answer.Settings, ...] = (),
     processes: int = 1,
 ) -> FitDocument:
     """The answers for every model under files, folders and archives, each judged in a worker process.
@@ -389,25 +420,25 @@ def check_models(
     `oldest` are the same providers' settings on the oldest systems that are asked about.
     ConfigError when a path does not exist or holds no model, MissingError without the compiler of a chip.
     """
-    sources = find_models(paths, SUFFIXES)
-    require_compilers(settings)
+    sources = model_sources.find_models(paths, claim_answer.SUFFIXES)
+    kept.require_compilers(settings)
     asked_of = {
-        Task(
+        workers.Task(
             label=source.name,
             call=partial(fit, source, settings, oldest, dict(sizes)),
-            memory_bytes=needed_bytes(2 * source_bytes(source)),
+            memory_bytes=workers.needed_bytes(2 * model_sources.source_bytes(source)),
         ): source
         for source in sources
     }
     fits = {}
-    limit = time_limit(source_bytes(source) for source in sources)
-    for outcome in run_tasks(asked_of, processes=processes, timeout_seconds=limit):
-        source, (error, remedy) = asked_of[outcome.task], reason_of(outcome.error)
+    limit = workers.time_limit(model_sources.source_bytes(source) for source in sources)
+    for outcome in workers.run_tasks(asked_of, processes=processes, timeout_seconds=limit):
+        source, (error, remedy) = asked_of[outcome.task], judge.reason_of(outcome.error)
         fits[source] = outcome.value or ModelFit(path=source.name, error=error, remedy=remedy)
     asked = settings[0].ort_release
     return FitDocument(
         ort_release=str(Release(*asked)),
-        rules_release=str(rules_of(asked)),
+        rules_release=str(ort_releases.rules_of(asked)),
         levels={row.provider: row.system for row in settings if row.system and not row.chip},
         models=tuple(fits[source] for source in sources),
     )

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from pipeline.core import providers as provider_rules
 from pipeline.core.errors import MissingError, PipelineError
-from pipeline.core.providers import PROVIDER_RULES, WEBGPU
-from pipeline.partition.answer import MOST_COPIES, ModelAnswer, Simulation, lost_to_dimensions, percent_of
+from pipeline.partition import answer as claim_answer
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -60,7 +60,7 @@ class ProviderSupport(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def percent(self) -> int:
         """The claimed share in whole per cent, rounded down."""
-        return percent_of(self.claimed, self.nodes)
+        return claim_answer.percent_of(self.claimed, self.nodes)
 
     @property
     def left(self) -> int:
@@ -121,7 +121,7 @@ class Combination(msgspec.Struct, frozen=True, kw_only=True):
     absolute_error: float | None = None
     limit: float | None = None
     settings: tuple[str, ...] = ()
-    simulated: Simulation | None = None
+    simulated: claim_answer.Simulation | None = None
     written: str | None = None
 
 
@@ -148,13 +148,13 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.copied or (self.best and self.best.written))
 
 
-class AdvisedAnswer(ModelAnswer, frozen=True, kw_only=True):
+class AdvisedAnswer(claim_answer.ModelAnswer, frozen=True, kw_only=True):
     """A model's answer with advice."""
 
     advice: Advice
 
 
-def standing_of(answer: ModelAnswer) -> ProviderSupport:
+def standing_of(answer: claim_answer.ModelAnswer) -> ProviderSupport:
     """What counts of an answer."""
     return ProviderSupport(
         nodes=answer.nodes,
@@ -174,7 +174,7 @@ def standing_of(answer: ModelAnswer) -> ProviderSupport:
 def gain_of(before: ProviderSupport, after: ProviderSupport, provider: str) -> str:
     """What changed, in words; partitions count where borders cost anything."""
     coverage = f"coverage {before.percent} → {after.percent} %"
-    row = PROVIDER_RULES[provider]
+    row = provider_rules.PROVIDER_RULES[provider]
     counts = f"{'copies' if row.copies else 'partitions'} {before.borders} → {after.borders}"
     parts = [] if row.on_cpu else [counts]
     parts.append(coverage)
@@ -204,7 +204,7 @@ RANKS = {FixChoice.CPU: 0, FixChoice.MEASURE: 1, FixChoice.USE: 2}
 
 def verdict(standing: ProviderSupport, provider: str) -> AdviceVerdict:
     """What to run a model on, from how far the provider takes it."""
-    name = PROVIDER_RULES[provider].title
+    name = provider_rules.PROVIDER_RULES[provider].title
     share = f"{standing.percent} %"
     if standing.load_error:
         none = f"a session with {name} cannot be made on the phone"
@@ -213,7 +213,7 @@ def verdict(standing: ProviderSupport, provider: str) -> AdviceVerdict:
         return AdviceVerdict(choice=FixChoice.CPU, reason="the NPU computes something else")
     if not standing.claimed:
         return AdviceVerdict(choice=FixChoice.CPU, reason=f"{name} supports no node, so it only costs time at load")
-    if PROVIDER_RULES[provider].on_cpu:
+    if provider_rules.PROVIDER_RULES[provider].on_cpu:
         # XNNPACK computes on the CPU with its own kernels, so a border costs next to nothing and only coverage
         # counts.
         if standing.coverage > HALF_COVERAGE:
@@ -221,7 +221,7 @@ def verdict(standing: ProviderSupport, provider: str) -> AdviceVerdict:
                 choice=FixChoice.MEASURE, reason=f"{name} has kernels for {share} of the nodes, faster on some phones"
             )
         return AdviceVerdict(choice=FixChoice.CPU, reason=f"{name} has kernels for only {share} of the nodes")
-    if PROVIDER_RULES[provider].copies:
+    if provider_rules.PROVIDER_RULES[provider].copies:
         return _with_copies(standing, name, share)
     if standing.partitions > FEW_PARTITIONS:
         why = f"{name} supports {share} in {standing.partitions} partitions; each border costs copies and waiting"
@@ -247,10 +247,13 @@ FEW_COPIES = 2
 def _with_copies(standing: ProviderSupport, name: str, share: str) -> AdviceVerdict:
     """WebGPU takes node by node: what counts is how often values go between the GPU's memory and the CPU's."""
     copies = standing.copies or 0
-    pieces = f"{PROVIDER_RULES[WEBGPU].borders(copies, about=standing.about)} between GPU and CPU per inference"
+    pieces = (
+        f"{provider_rules.PROVIDER_RULES[provider_rules.WEBGPU].borders(copies, about=standing.about)} between "
+        "GPU and CPU per inference"
+    )
     if standing.coverage <= HALF_COVERAGE:
         why = f"{name} supports only {share} of the nodes, so most work stays on the CPU"
-    elif copies > MOST_COPIES:
+    elif copies > claim_answer.MOST_COPIES:
         why = f"{name} supports {share}, with {pieces}; each waits for the other side"
     else:
         use = standing.coverage > HIGH_COVERAGE and copies <= FEW_COPIES
@@ -268,7 +271,7 @@ def improves(after: ProviderSupport, before: ProviderSupport, provider: str) -> 
         return after.trouble < before.trouble
     if not before.claimed or not after.claimed:
         return after.claimed > before.claimed
-    fewer = 0 if PROVIDER_RULES[provider].on_cpu else before.borders - after.borders
+    fewer = 0 if provider_rules.PROVIDER_RULES[provider].on_cpu else before.borders - after.borders
     less = before.left - after.left
     ranks = [RANKS[verdict(standing, provider).choice] for standing in (after, before)]
     if ranks[0] != ranks[1]:
@@ -285,7 +288,7 @@ def worsens(after: ProviderSupport, before: ProviderSupport, provider: str) -> b
     ranks = [RANKS[verdict(standing, provider).choice] for standing in (after, before)]
     if ranks[0] != ranks[1]:
         return ranks[0] < ranks[1]
-    more = not PROVIDER_RULES[provider].on_cpu and after.borders > before.borders
+    more = not provider_rules.PROVIDER_RULES[provider].on_cpu and after.borders > before.borders
     return bool(before.claimed) and (more or after.coverage < before.coverage)
 
 
@@ -293,7 +296,7 @@ def preference(standing: ProviderSupport, provider: str) -> tuple[int, int, int,
     """Sorts standings, the best last."""
     rank = RANKS[verdict(standing, provider).choice]
     nothing = not standing.claimed
-    pieces = 0 if PROVIDER_RULES[provider].on_cpu else -(1 << 30) if nothing else -standing.borders
+    pieces = 0 if provider_rules.PROVIDER_RULES[provider].on_cpu else -(1 << 30) if nothing else -standing.borders
     return -standing.trouble, rank, pieces, standing.coverage
 
 
@@ -319,7 +322,7 @@ class Help(msgspec.Struct, frozen=True, kw_only=True):
 class _Change(NamedTuple):
     """How far a provider supports a model now, and would with sizes or with `nodes` more of one operator."""
 
-    answer: ModelAnswer
+    answer: claim_answer.ModelAnswer
     before: ProviderSupport
     after: ProviderSupport
     op_type: str = ""
@@ -350,7 +353,7 @@ class _Change(NamedTuple):
             run = f"a run is {'refused' if after.load_error else 'possible'}"
             session = f"{'no' if after.load_error else 'a'} session can be made"
             text += f", and {run if after.at_run or before.at_run else session}"
-        row = PROVIDER_RULES[self.answer.ep]
+        row = provider_rules.PROVIDER_RULES[self.answer.ep]
         borders = f", {before.borders} → {after.borders} {'copies' if row.copies else 'partitions'}"
         return text if row.on_cpu else text + borders
 
@@ -362,8 +365,8 @@ FROM_FLOAT = (
 
 
 def helps_of(
-    before: Sequence[ModelAnswer],
-    fixed: Sequence[ModelAnswer] | None,
+    before: Sequence[claim_answer.ModelAnswer],
+    fixed: Sequence[claim_answer.ModelAnswer] | None,
     sizes: Mapping[str, int],
     unsuited: str = "",
 ) -> tuple[Help, ...]:
@@ -385,7 +388,7 @@ def helps_of(
     rewrites: dict[str, list[_Change]] = defaultdict(list)
     for answer in now:
         standing = standing_of(answer)
-        for gain in () if standing.load_error or PROVIDER_RULES[answer.ep].on_cpu else answer.operators:
+        for gain in () if standing.load_error or provider_rules.PROVIDER_RULES[answer.ep].on_cpu else answer.operators:
             after = ProviderSupport(
                 nodes=answer.nodes, claimed=gain.claimed, partitions=gain.partitions, copies=gain.copies
             )
@@ -398,13 +401,14 @@ def helps_of(
     first = ranked[:1] == [sized]
     failures = [  # what keeps a session from being made on the phone
         Help(
-            what=f"change what {PROVIDER_RULES[answer.ep].title} fails on",
+            what=f"change what {provider_rules.PROVIDER_RULES[answer.ep].title} fails on",
             gains={answer.ep: "it can be run" if answer.load.at_run else "a session can be made"},
-            reason=answer.load.error, remedy=answer.load.remedy or "",
+            reason=answer.load.error,
+            remedy=answer.load.remedy or "",
         )
         for answer in now
         if answer.load and answer.load.error
-    ]  # fmt: skip
+    ]
     return (*helps[:first], *failures, *helps[first:])[:MOST]
 
 
@@ -414,9 +418,11 @@ def _worth(changes: Sequence[_Change]) -> tuple[int, ...]:
 
 
 FUSED_FROM = {
-    "FusedConv": "Conv and its activation", "NhwcFusedConv": "Conv and its activation",
-    "FusedGemm": "Gemm and its activation", "FusedMatMul": "MatMul and the scale or Transpose beside it",
-}  # fmt: skip
+    "FusedConv": "Conv and its activation",
+    "NhwcFusedConv": "Conv and its activation",
+    "FusedGemm": "Gemm and its activation",
+    "FusedMatMul": "MatMul and the scale or Transpose beside it",
+}
 """Operators that nobody wrote: what ONNX Runtime fused into each, from level extended on (basic for FusedMatMul)."""
 UNFUSED = (
     "convert the original model with `--ep` of this provider, which leaves unfused what it takes, or at a lower level"
@@ -482,15 +488,18 @@ class PrecisionVerdict(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def text(self) -> str:
         """As in a note: `nnapi: int8 (u8s8nnapi) kept: …`."""
-        from pipeline.passes.precisions import common_name
+        from pipeline.passes import precisions as passes_precisions
 
-        return f"{self.provider}: {common_name(self.precision)} {'kept' if self.kept else 'dropped'}: {self.reason}"
+        return (
+            f"{self.provider}: {passes_precisions.common_name(self.precision)} "
+            f"{'kept' if self.kept else 'dropped'}: {self.reason}"
+        )
 
 
 def choose_precision(
     provider: str,
-    before: ModelAnswer | None,
-    forms: Mapping[str, ModelAnswer | PipelineError | None],
+    before: claim_answer.ModelAnswer | None,
+    forms: Mapping[str, claim_answer.ModelAnswer | PipelineError | None],
     *,
     has_data: bool = False,
 ) -> list[PrecisionVerdict]:
@@ -504,9 +513,9 @@ def choose_precision(
     `before` is the answer for the model's own precision: no form is worth its loss of accuracy where the provider
     computes far less of the model than before.
     """
-    from pipeline.passes.precisions import PRECISIONS
+    from pipeline.passes import precisions as passes_precisions
 
-    answers = {name: form if isinstance(form, ModelAnswer) else None for name, form in forms.items()}
+    answers = {name: form if isinstance(form, claim_answer.ModelAnswer) else None for name, form in forms.items()}
     reasons = {name: _unusable(form) for name, form in forms.items()}  # why it cannot be used at all
     fitting = [name for name, reason in reasons.items() if not reason]
     most = max([_claimed(answers[name]) for name in fitting] + [_claimed(before)], default=0)
@@ -517,7 +526,7 @@ def choose_precision(
 
     def rank(name: str) -> tuple[int, int]:
         answer = answers[name]
-        borders = 0 if answer is None or PROVIDER_RULES[provider].on_cpu else answer.borders
+        borders = 0 if answer is None or provider_rules.PROVIDER_RULES[provider].on_cpu else answer.borders
         return borders, -_claimed(answer)
 
     best = min(worthy, key=rank, default=None)
@@ -530,7 +539,7 @@ def choose_precision(
             reason = reasons[name]
         elif answer is None:
             reason = CPU_WHY[provider] if name == best else f"beside {best}: which is better, measurements say"
-        elif not answer.claimed and (lost := lost_to_dimensions(provider, answer.dynamic, codes)):
+        elif not answer.claimed and (lost := claim_answer.lost_to_dimensions(provider, answer.dynamic, codes)):
             reason = lost
         elif name not in enough:
             reason = f"{standing}, {_standing(provider, before)} in its own precision" if before else standing
@@ -551,7 +560,9 @@ def choose_precision(
                 partitions=len(answer.partitions) if answer else None,
                 compute=len(claims) if answer else None,
                 compute_claimed=sum(claims) if answer else None,
-                lacks_data=isinstance(forms[name], MissingError) and PRECISIONS[name].needs_data and not has_data,
+                lacks_data=isinstance(forms[name], MissingError)
+                and passes_precisions.PRECISIONS[name].needs_data
+                and not has_data,
             )
         )
     return verdicts
@@ -562,12 +573,14 @@ NODES_A_PIECE = 10
 that the guidance accepts of any model there may be fewer."""
 
 
-def _scattered(provider: str, answer: ModelAnswer | None) -> bool:
+def _scattered(provider: str, answer: claim_answer.ModelAnswer | None) -> bool:
     """Whether a provider takes a form in so many pieces that nobody should be offered it."""
-    row = PROVIDER_RULES.get(provider)
+    row = provider_rules.PROVIDER_RULES.get(provider)
     if answer is None or row is None or row.on_cpu:
         return False
-    return answer.borders > max(MOST_COPIES if row.copies else FEW_PARTITIONS, _claimed(answer) / NODES_A_PIECE)
+    return answer.borders > max(
+        claim_answer.MOST_COPIES if row.copies else FEW_PARTITIONS, _claimed(answer) / NODES_A_PIECE
+    )
 
 
 def kept_precisions(verdicts: Sequence[PrecisionVerdict]) -> tuple[str, ...]:
@@ -575,22 +588,22 @@ def kept_precisions(verdicts: Sequence[PrecisionVerdict]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(["", *(verdict.precision for verdict in verdicts if verdict.kept)]))
 
 
-def compute_claims(answer: ModelAnswer | None) -> list[bool]:
+def compute_claims(answer: claim_answer.ModelAnswer | None) -> list[bool]:
     """For each compute node (Conv, Gemm, MatMul and their quantized forms), whether it is claimed."""
     return [decision.claimed for decision in answer.decisions if COMPUTE.fullmatch(decision.op_type)] if answer else []
 
 
-def quantized_advice(form: str, *answers: ModelAnswer) -> str:
+def quantized_advice(form: str, *answers: claim_answer.ModelAnswer) -> str:
     """Why a model in a form (`precision_of`) should have another, where that costs claims in all answers; "" else."""
-    from pipeline.passes.precisions import unsuited  # not loaded for a kept answer
+    from pipeline.passes import precisions as passes_precisions  # not loaded for a kept answer
 
     reasons = []
     for answer in answers:
-        why = unsuited(form, answer.ep)
+        why = passes_precisions.unsuited(form, answer.ep)
         failed = bool(answer.load and answer.load.error)
         if not why or not (failed or answer.copies or not all(compute_claims(answer))):
             return ""
-        copies = PROVIDER_RULES[answer.ep].borders(answer.borders, about=answer.copies_estimated)
+        copies = provider_rules.PROVIDER_RULES[answer.ep].borders(answer.borders, about=answer.copies_estimated)
         cost = f" ({copies} per inference)" if answer.copies else ""
         reasons.append(f"{why}{cost}")
     return f"the model is {form}: {'; '.join(dict.fromkeys(reasons))}"
@@ -625,23 +638,23 @@ def precision_of(model: "ModelProto") -> str:
     return "fp16" if types.count(TensorProto.FLOAT16) > len(types) / 2 else ""
 
 
-def _unusable(form: ModelAnswer | PipelineError | None) -> str:
+def _unusable(form: claim_answer.ModelAnswer | PipelineError | None) -> str:
     """Why a form cannot be used at all; "" where it can."""
     if form is None or isinstance(form, PipelineError):
         return form.reason if form else ""
     return form.error or (form.load.why_not if form.load else "")
 
 
-def _claimed(answer: ModelAnswer | None) -> int:
+def _claimed(answer: claim_answer.ModelAnswer | None) -> int:
     return sum(compute_claims(answer))
 
 
-def _standing(provider: str, answer: ModelAnswer | None) -> str:
+def _standing(provider: str, answer: claim_answer.ModelAnswer | None) -> str:
     """As in `10 of 10 compute nodes in 2 partitions`."""
     if provider in CPU_WHY:
         return ""
     claims = compute_claims(answer)
     share = f"{sum(claims)} of {len(claims)} compute nodes"
-    row = PROVIDER_RULES[provider]
+    row = provider_rules.PROVIDER_RULES[provider]
     borders = row.borders(answer.borders if answer else 0)
     return f"{share} {'with' if row.copies else 'in'} {borders}" if borders else share

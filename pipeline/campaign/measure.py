@@ -18,32 +18,36 @@ from typing import Protocol
 
 import msgspec
 
-from device_runner.device import Conditioned, Device, DeviceFacts
+from device_runner import device as runner_device
+from device_runner import local as local_device
+from device_runner import options as runner_options
+from device_runner import profile as ort_profile
+from device_runner import result as run_result
+from device_runner.device import Device, DeviceFacts
 from device_runner.errors import RunnerError
-from device_runner.local import end_runs
-from device_runner.options import Denied
-from device_runner.profile import with_profile, with_profiler
-from device_runner.result import Conditions, FailureKind, RunResult, Status, host_name, utc_now
+from device_runner.result import RunResult, Status
 from device_runner.spec import RunSpec
+from pipeline import config as configs
+from pipeline.campaign import store as campaign_store
 from pipeline.campaign.denied import blame
 from pipeline.campaign.plan import baselines, decision_rule, order_of_round
 from pipeline.campaign.planned import Inputs, PlannedRun, planned_id
 from pipeline.campaign.record import FRESH_FROM, CampaignRecord, Prediction, RunRecord, Skipped, rounds_of
 from pipeline.campaign.specs import spec_of
-from pipeline.campaign.statistics.compare import undecided
-from pipeline.campaign.statistics.groups import RunGroup
-from pipeline.campaign.store import REPEATED, Store
+from pipeline.campaign.statistics import compare as run_compare
+from pipeline.campaign.statistics import groups as run_groups
+from pipeline.campaign.store import Store
 from pipeline.check.compare import OutputCheck
-from pipeline.config import ConditionsConfig, MeasureConfig, MeasureMode
-from pipeline.core.files import safe_name
-from pipeline.core.groups import grouped
-from pipeline.core.progress import Progress, duration_text, say
+from pipeline.core import files as storage
+from pipeline.core import groups as counting
+from pipeline.core import progress as core_progress
+from pipeline.core.progress import Progress
 
 POLL_SECONDS = 5.0
 """Heat and charge change slowly."""
 
 
-def unfit(limits: ConditionsConfig, now: Conditions) -> list[str]:
+def unfit(limits: configs.ConditionsConfig, now: run_result.Conditions) -> list[str]:
     """What is beyond the limits; what a device does not tell counts as it should be."""
     reasons = []
     if (now.thermal_status or 0) > limits.max_thermal_status:
@@ -60,7 +64,10 @@ def unfit(limits: ConditionsConfig, now: Conditions) -> list[str]:
 
 
 def wait_until_fit(
-    device: Conditioned, limits: ConditionsConfig, stop: threading.Event, poll_seconds: float = POLL_SECONDS
+    device: runner_device.Conditioned,
+    limits: configs.ConditionsConfig,
+    stop: threading.Event,
+    poll_seconds: float = POLL_SECONDS,
 ) -> str:
     """Wait for the conditions, or `stop`; why the device must be left alone when they do not come in time, else "".
 
@@ -89,10 +96,10 @@ log = logging.getLogger(__name__)
 PAUSES_SECONDS = (0.5, 5.0)
 """Waits before the second and third try of a run: a device on the network is back after some 4 s."""
 
-TRIED_AGAIN = (FailureKind.LOST_DEVICE, FailureKind.GARBAGE, FailureKind.DEVICE_ERROR)
+TRIED_AGAIN = (run_result.FailureKind.LOST_DEVICE, run_result.FailureKind.GARBAGE, run_result.FailureKind.DEVICE_ERROR)
 """Failures on the way to or from a device: the same run may well succeed a moment later."""
 
-OF_THE_DEVICE = (*TRIED_AGAIN, FailureKind.NO_SPACE, FailureKind.SET_UP)
+OF_THE_DEVICE = (*TRIED_AGAIN, run_result.FailureKind.NO_SPACE, run_result.FailureKind.SET_UP)
 """Failures for which a device is left alone when it has nothing else for several runs."""
 
 QUARANTINE_SECONDS = (10.0, 30.0, 60.0)
@@ -121,7 +128,7 @@ class CampaignPlan:
 
     campaign: str
     planned_runs: Sequence[PlannedRun]
-    measure: MeasureConfig
+    measure: configs.MeasureConfig
     artifacts: Path = Path()
     """The folder in which the files lie that have no path of their own."""
     inputs: Mapping[str, Inputs] = field(default_factory=dict)
@@ -129,7 +136,7 @@ class CampaignPlan:
     check: Callable[[PlannedRun, RunResult], tuple[OutputCheck, ...]] | None = None
     predictions: Mapping[str, Prediction] = field(default_factory=dict)
     """Planned run id to what is expected of it."""
-    conditions: ConditionsConfig | None = field(default_factory=ConditionsConfig)
+    conditions: configs.ConditionsConfig | None = field(default_factory=configs.ConditionsConfig)
     """The state of a device in which runs start, and what is set on it meanwhile; None asks for nothing."""
     pauses_seconds: Sequence[float] = PAUSES_SECONDS
     quarantine_seconds: Sequence[float] = QUARANTINE_SECONDS
@@ -140,17 +147,17 @@ class CampaignPlan:
     fence: Callable[[str, int], str] | None = None
     """Asked before each run with the device's name and the run's round: why it may not run any more, or "". None: it
     always may."""
-    host: str = field(default_factory=host_name)
+    host: str = field(default_factory=run_result.host_name)
     """The name of this computer in results."""
 
     def turns(self, planned_runs: Sequence[PlannedRun]) -> Iterator[tuple[PlannedRun, int]]:
         """Runs with their rounds, in order: what heats the device for minutes comes last, and once."""
-        lasting = [planned for planned in planned_runs if planned.mode is MeasureMode.SUSTAINED]
-        others = [planned for planned in planned_runs if planned.mode is not MeasureMode.SUSTAINED]
+        lasting = [planned for planned in planned_runs if planned.mode is configs.MeasureMode.SUSTAINED]
+        others = [planned for planned in planned_runs if planned.mode is not configs.MeasureMode.SUSTAINED]
         # Where runs are profiled there is one more round: its times are compared with nothing.
         for number in range(self.measure.timed_rounds + self.measure.profile):
             for planned in order_of_round(others, number):
-                if planned.mode is MeasureMode.STEADY or not self.is_profiled(number):
+                if planned.mode is configs.MeasureMode.STEADY or not self.is_profiled(number):
                     yield planned, number
         yield from ((planned, 0) for planned in lasting)
 
@@ -199,7 +206,7 @@ class Bench:
         """
         self.store.start(campaign, self.facts.values())
         left = self.run(plan) if plan.planned_runs else {}
-        return grouped((record.planned, record) for record in self.store.runs(campaign.id)), left
+        return counting.grouped((record.planned, record) for record in self.store.runs(campaign.id)), left
 
     def run(self, plan: CampaignPlan, shorter: str = "", here_seconds: float | None = None) -> dict[str, str]:
         """Run everything of a plan that is not stored yet, as `measure` does, and show it: a line for each device.
@@ -228,12 +235,12 @@ class Bench:
                 lines[device].done()
             return left
 
-    def blame(self, plan: CampaignPlan) -> tuple[Denied, ...]:
+    def blame(self, plan: CampaignPlan) -> tuple[runner_options.Denied, ...]:
         """What is newly denied for runs that crashed in any round, also before this process; one device at a time."""
         crashes = {
             run.planned: run.result
             for run in self.store.runs(plan.campaign)
-            if run.result.failure and run.result.failure.kind is FailureKind.CRASH
+            if run.result.failure and run.result.failure.kind is run_result.FailureKind.CRASH
         }
         crashed = [run for run in plan.planned_runs if planned_id(run) in crashes and run.device in self.devices]
         denied = []
@@ -253,7 +260,7 @@ class Bench:
         return {
             name: reasons.get(name, "it is not connected")
             for name in sorted({run.device for run in campaign.job().planned})
-            if name not in self.devices and hosts.get(name, "") in ("", host_name())
+            if name not in self.devices and hosts.get(name, "") in ("", run_result.host_name())
         }
 
 
@@ -276,14 +283,16 @@ def measure(
         reasons = zip(devices, [future.result() for future in futures], strict=True)
         return {device: reason for device, reason in reasons if reason}
     except KeyboardInterrupt:
-        longest = duration_text(plan.measure.timeout_seconds)
-        say(f"interrupted: finishing the runs in progress, for at most {longest}; Ctrl-C again ends them at once")
+        longest = core_progress.duration_text(plan.measure.timeout_seconds)
+        core_progress.say(
+            f"interrupted: finishing the runs in progress, for at most {longest}; Ctrl-C again ends them at once"
+        )
         stop.set()
         try:
             wait(futures)
         except KeyboardInterrupt:
             patient = False
-            end_runs()
+            local_device.end_runs()
             wait(futures, ENDED_SECONDS)  # each thread removes the folder of its run
             raise
         raise
@@ -338,7 +347,9 @@ class _Worker:
     def run(self) -> str:
         """Everything that is left to run; why the device had to be left before the end, or ""."""
         try:
-            if self.plan.conditions and isinstance(self.device, Conditioned):  # it restores all when it is closed
+            if self.plan.conditions and isinstance(
+                self.device, runner_device.Conditioned
+            ):  # it restores all when it is closed
                 limits = self.plan.conditions
                 for lack in self.device.arrange(fixed_performance=limits.stable, screen_on=limits.keep_screen_on):
                     log.warning("%s: %s", self.device.name, lack)
@@ -367,7 +378,7 @@ class _Worker:
     def _run_one(self, planned: PlannedRun, number: int) -> str:
         """Wait for the conditions, run one spec and store what it gave; why no further run may begin, or ""."""
         reason = ""
-        if self.plan.conditions and isinstance(self.device, Conditioned):
+        if self.plan.conditions and isinstance(self.device, runner_device.Conditioned):
             reason = wait_until_fit(self.device, self.plan.conditions, self.stop)
         if not reason and self.stop.is_set():
             reason = "interrupted"
@@ -379,25 +390,27 @@ class _Worker:
         with tempfile.TemporaryDirectory(dir=self.work, prefix="run.") as folder:
             spec = self.plan.spec(planned, number)
             if self.plan.is_profiled(number):
-                spec = with_profiler(spec, folder)
+                spec = ort_profile.with_profiler(spec, folder)
             elif self.plan.check:
                 spec = msgspec.structs.replace(spec, outputs_folder=folder)
             # The first try that the way to the device did not spoil, else the last; with its times
-            started, begun = utc_now(), time.monotonic_ns()
+            started, begun = run_result.utc_now(), time.monotonic_ns()
             result = self.device.run(spec)
             for seconds in self.plan.pauses_seconds:
                 failure = result.failure
                 if failure is None or failure.kind not in TRIED_AGAIN or self.stop.wait(seconds):
                     break
                 log.info("%s: again after %s: %s", self.device.name, failure.kind.value, failure.message)
-                started, begun = utc_now(), time.monotonic_ns()
+                started, begun = run_result.utc_now(), time.monotonic_ns()
                 result = self.device.run(spec)
             elapsed_ns = time.monotonic_ns() - begun
             result = msgspec.structs.replace(result, started_at=started, elapsed_ns=elapsed_ns, host=self.plan.host)
             has_outputs = result.status is Status.OK and spec.perf_test is None
             checks = self.plan.check(planned, result) if self.plan.check and has_outputs else ()
             if spec.profile:
-                result = with_profile(result, self.plan.profiles / f"{safe_name(planned.key)}.json.gz")
+                result = ort_profile.with_profile(
+                    result, self.plan.profiles / f"{storage.safe_name(planned.key)}.json.gz"
+                )
         name = planned_id(planned)
         expected = self.plan.predictions.get(name)
         record = RunRecord(
@@ -420,10 +433,10 @@ class _Worker:
     def _learn(self, planned: PlannedRun, number: int, result: RunResult) -> str:
         """A run that cannot work is not tried in later rounds; a device that fails again and again is left alone."""
         failure = result.failure
-        if failure is None or failure.kind not in REPEATED:
+        if failure is None or failure.kind not in campaign_store.REPEATED:
             self.finished.add((planned_id(planned), number))
-        of_the_run = failure and failure.kind is not FailureKind.LOST_DEVICE and self.failures_in_a_row == 0
-        if failure and (failure.kind not in REPEATED or of_the_run):
+        of_the_run = failure and failure.kind is not run_result.FailureKind.LOST_DEVICE and self.failures_in_a_row == 0
+        if failure and (failure.kind not in campaign_store.REPEATED or of_the_run):
             self.given_up.add(planned_id(planned))  # where the device had just answered, until the campaign goes on
         if failure is None or failure.kind not in OF_THE_DEVICE:
             self.failures_in_a_row = 0
@@ -431,7 +444,7 @@ class _Worker:
             return ""
         self.failures_in_a_row += 1
         log.warning("%s: %s: %s", self.device.name, failure.kind.value, failure.message)
-        if failure.kind is FailureKind.LOST_DEVICE or self.failures_in_a_row >= GIVE_UP_AFTER:
+        if failure.kind is run_result.FailureKind.LOST_DEVICE or self.failures_in_a_row >= GIVE_UP_AFTER:
             self.may_come_back = failure.kind in TRIED_AGAIN
             return failure.message or failure.kind.value
         return ""
@@ -514,11 +527,11 @@ class RoundsWithLooks(OpenTurns):
         if look not in self.open:
             left: set[str] = set()
             count = 0
-            steady = [name for name, run in self.runs.items() if run.mode is MeasureMode.STEADY]
+            steady = [name for name, run in self.runs.items() if run.mode is configs.MeasureMode.STEADY]
             for baseline in dict.fromkeys(self.compared[name] for name in steady):
                 others = [name for name in steady if name != baseline and self.compared[name] == baseline]
                 groups = [self._group(name, look) for name in others if name not in self.given_up]
-                open_groups = undecided(groups, self._group(baseline, look), rule)
+                open_groups = run_compare.undecided(groups, self._group(baseline, look), rule)
                 open_names = {group.key for group in open_groups} if baseline not in self.given_up else set()
                 left |= open_names | ({baseline} if open_names else set())
                 count += len(open_names)
@@ -538,5 +551,5 @@ class RoundsWithLooks(OpenTurns):
         if run.result.status is Status.OK and not run.spec.profile:
             self.records[run.planned].append(run)
 
-    def _group(self, name: str, look: int) -> RunGroup:
+    def _group(self, name: str, look: int) -> run_groups.RunGroup:
         return rounds_of((run for run in self.records[name] if run.round < look), name)

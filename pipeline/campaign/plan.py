@@ -6,31 +6,21 @@ from itertools import product
 
 import msgspec
 
+from device_runner import options as runner_options
+from device_runner import providers as runner_providers
 from device_runner.device import DeviceFacts
-from device_runner.options import (
-    BYTES_KEY,
-    Denied,
-)
-from device_runner.providers import chip_of_phone, provider_named
+from pipeline import config as configs
 from pipeline.campaign.denied import denied_here
 from pipeline.campaign.planned import PlannedRun, planned_id, run_of
 from pipeline.campaign.record import RecordedRun, Skipped
 from pipeline.campaign.run_options import options_name, run_options
-from pipeline.campaign.statistics.compare import LATER_LOOKS, LOOKS, DecisionRule
-from pipeline.compat.contexts import Loading, NpuContext, built_for, loader_answer
-from pipeline.config import (
-    ADVISED_RUNS,
-    REPLAY_KEY,
-    MeasureConfig,
-    MeasureMode,
-    Platform,
-    RunConfig,
-)
-from pipeline.core.providers import PROVIDER_RULES, QNN
+from pipeline.campaign.statistics import compare as run_compare
+from pipeline.compat import contexts as npu_contexts
+from pipeline.core import providers as provider_rules
 from pipeline.core.variant import Artifact, Variant
 
 
-def in_modes(planned_runs: Sequence[PlannedRun], measure: MeasureConfig) -> list[PlannedRun]:
+def in_modes(planned_runs: Sequence[PlannedRun], measure: configs.MeasureConfig) -> list[PlannedRun]:
     """The runs once for each mode that is asked for."""
     return [dataclasses.replace(planned, mode=mode) for mode in measure.modes for planned in planned_runs]
 
@@ -43,11 +33,11 @@ NO_GPU = (
 
 
 def plan_runs(
-    runs: Sequence[RunConfig],
+    runs: Sequence[configs.RunConfig],
     artifacts: Sequence[Artifact],
     devices: Sequence[DeviceFacts],
-    denied: Sequence[Denied] = (),
-    contexts: Sequence[NpuContext] = (),
+    denied: Sequence[runner_options.Denied] = (),
+    contexts: Sequence[npu_contexts.NpuContext] = (),
     *,
     advised: bool | None = None,
 ) -> tuple[list[PlannedRun], list[Skipped]]:
@@ -62,12 +52,12 @@ def plan_runs(
     """
     planned_runs: list[PlannedRun] = []
     skipped: list[Skipped] = []
-    advised = tuple(runs) == ADVISED_RUNS if advised is None else advised
+    advised = tuple(runs) == configs.ADVISED_RUNS if advised is None else advised
     for facts in devices:
         for planned, artifact in _wanted(runs, artifacts, facts):
             failure = denied_here(planned.run_options, facts, denied, planned.sha256)
-            replayed = artifact.unreplayable if planned.options.session_config.get(REPLAY_KEY) == "1" else ()
-            if advised and facts.gpu is None and provider_named(planned.options.provider).gpu:
+            replayed = artifact.unreplayable if planned.options.session_config.get(configs.REPLAY_KEY) == "1" else ()
+            if advised and facts.gpu is None and runner_providers.provider_named(planned.options.provider).gpu:
                 skipped.append(planned.skipped(*NO_GPU))
             elif failure:
                 skipped.append(planned.skipped(failure.message, failure.remedy))
@@ -88,19 +78,24 @@ def plan_runs(
 
 
 def _of_contexts(
-    runs: Sequence[RunConfig], contexts: Sequence[NpuContext], facts: DeviceFacts
+    runs: Sequence[configs.RunConfig], contexts: Sequence[npu_contexts.NpuContext], facts: DeviceFacts
 ) -> Iterator[tuple[PlannedRun, str]]:
     """Runs of contexts on a device, with why it cannot be; a simulator is told the context's chip."""
-    ways = [(run.variants, options) for run in runs for options in run_options(run) if options.provider == QNN]
-    phone = chip_of_phone(facts.soc.rpartition(" ")[2])
+    ways = [
+        (run.variants, options)
+        for run in runs
+        for options in run_options(run)
+        if options.provider == provider_rules.QNN
+    ]
+    phone = runner_providers.chip_of_phone(facts.soc.rpartition(" ")[2])
     seen = set()
     for context, (patterns, options) in product(contexts, ways):
         chip, asked = context.chip, options.provider_options.get("soc_model")
         if facts.name.startswith("adb:") and phone is None:
             refused = f"no Snapdragon whose NPU is known: {facts.soc or 'the phone does not tell its chip'}"
         elif facts.name.startswith("adb:") and phone:
-            loading, why, _ = loader_answer(built_for(context.compatibility), phone)
-            refused = why if loading is Loading.REFUSED else ""
+            loading, why, _ = npu_contexts.loader_answer(npu_contexts.built_for(context.compatibility), phone)
+            refused = why if loading is npu_contexts.Loading.REFUSED else ""
         else:
             other = "" if asked in (None, chip.name, str(chip.soc_model)) else f"the run asks for {asked}"
             refused = context.not_run or other
@@ -123,14 +118,14 @@ def _of_contexts(
 
 
 def _wanted(
-    runs: Sequence[RunConfig], artifacts: Sequence[Artifact], facts: DeviceFacts
+    runs: Sequence[configs.RunConfig], artifacts: Sequence[Artifact], facts: DeviceFacts
 ) -> Iterator[tuple[PlannedRun, Artifact]]:
     """Planned runs of one device by model, then in the order of the config; equal ones once."""
     seen = set()
     ways = [(run.variants, options) for run in runs for options in run_options(run)]
     for model in dict.fromkeys(artifact.model for artifact in artifacts):
         for (patterns, options), artifact in product(ways, artifacts):
-            planned = run_of(facts.name, artifact, options, mapped=facts.platform == Platform.ANDROID)
+            planned = run_of(facts.name, artifact, options, mapped=facts.platform == configs.Platform.ANDROID)
             meant = artifact.model == model and matches(patterns, options.provider, artifact.variant)
             if meant and planned.key not in seen:
                 seen.add(planned.key)
@@ -140,7 +135,7 @@ def _wanted(
 def matches(patterns: Sequence[str], provider: str, variant: Variant) -> bool:
     """Whether a way to run is meant for a variant: aware ones run with a provider that they know, or the CPU."""
     named = any(variant.matches(pattern) for pattern in patterns)
-    family = {PROVIDER_RULES[name].provider for name in variant.providers}
+    family = {provider_rules.PROVIDER_RULES[name].provider for name in variant.providers}
     return named and (not family or provider in family | {"cpu"})
 
 
@@ -190,13 +185,13 @@ def recorded(runs: Sequence[PlannedRun], baseline: str | None) -> Iterator[Recor
             baseline=planned_id(run) == compared[planned_id(run)],
             same_as="" if first is run else planned_id(first),
             mode=run.mode,
-            mapped=run.run_options.session_config.get(BYTES_KEY) == "1",
+            mapped=run.run_options.session_config.get(runner_options.BYTES_KEY) == "1",
         )
 
 
 def baselines(runs: Sequence[PlannedRun], name: str | None) -> dict[str, str]:
     """The id of each run to that of its baseline: the run of the same device, model and mode that was asked for."""
-    groups: dict[tuple[str, str, MeasureMode], list[PlannedRun]] = {}
+    groups: dict[tuple[str, str, configs.MeasureMode], list[PlannedRun]] = {}
     for run in runs:
         groups.setdefault((run.device, run.model, run.mode), []).append(run)
     run_for = representatives(runs)
@@ -212,10 +207,10 @@ def order_of_round(planned_runs: Sequence[PlannedRun], number: int) -> list[Plan
     return list(planned_runs) if number % 2 == 0 else list(reversed(planned_runs))
 
 
-def decision_rule(measure: MeasureConfig) -> DecisionRule:
+def decision_rule(measure: configs.MeasureConfig) -> run_compare.DecisionRule:
     """The rule of a config, which writes shares in percent."""
     looks: tuple[int, ...] = ()
     if measure.rounds == "auto":  # it looks the last time where it ends at the latest
         most = measure.most_rounds
-        looks = (*(look for look in (*LOOKS, *LATER_LOOKS) if look < most), most)
-    return DecisionRule(margin=measure.margin_percent / 100, least=measure.least_percent / 100, looks=looks)
+        looks = (*(look for look in (*run_compare.LOOKS, *run_compare.LATER_LOOKS) if look < most), most)
+    return run_compare.DecisionRule(margin=measure.margin_percent / 100, least=measure.least_percent / 100, looks=looks)

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from device_runner.options import MAPPED
-from device_runner.spec import OUTPUTS_LIMIT_BYTES, RunOptions, Stream, TensorFile
+from device_runner import options as runner_options
+from device_runner import spec as run_spec
+from device_runner.spec import RunOptions, TensorFile
+from pipeline import config as configs
 from pipeline.campaign.record import Skipped
 from pipeline.campaign.run_options import options_name
-from pipeline.config import MeasureMode
 from pipeline.core.variant import Artifact
 
 ALL_FILES = "files"
@@ -28,9 +29,9 @@ class Inputs:
 
     tensors: tuple[TensorFile, ...] = ()
     labelled: TensorFile | None = None
-    stream: Stream | None = None
+    stream: run_spec.Stream | None = None
     dimensions: dict[str, int] = field(default_factory=dict)
-    outputs_limit_bytes: int = OUTPUTS_LIMIT_BYTES
+    outputs_limit_bytes: int = run_spec.OUTPUTS_LIMIT_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,14 +54,14 @@ class PlannedRun:
     options: RunOptions
     session_options: Mapping[str, str] = field(default_factory=dict)
     mapped: bool = False
-    mode: MeasureMode = MeasureMode.STEADY
+    mode: configs.MeasureMode = configs.MeasureMode.STEADY
     library: str | None = None
     inputs: Inputs | None = None
 
     @property
     def run_options(self) -> RunOptions:
         """What is really run with: how the file is loaded, its own session options, and those asked for before them."""
-        loading = MAPPED if self.mapped else {}
+        loading = runner_options.MAPPED if self.mapped else {}
         session_config = {**loading, **self.session_options, **self.options.session_config}
         return msgspec.structs.replace(self.options, session_config=session_config)
 
@@ -72,15 +73,19 @@ class PlannedRun:
     @property
     def key(self) -> str:
         """Unique in a campaign: device, model, variant, options, and the mode where it is not the steady state."""
-        mode = "" if self.mode is MeasureMode.STEADY else f"@{self.mode}"
+        mode = "" if self.mode is configs.MeasureMode.STEADY else f"@{self.mode}"
         return f"{self.device}/{self.model}/{self.run_name}{mode}"
 
     def skipped(self, reason: str, remedy: str = "") -> Skipped:
         """That it is not possible there, why, and what to do."""
         return Skipped(
-            what=reason, remedy=remedy, device=self.device, model=self.model, variant=self.variant,
+            what=reason,
+            remedy=remedy,
+            device=self.device,
+            model=self.model,
+            variant=self.variant,
             run=options_name(self.options),
-        )  # fmt: skip
+        )
 
 
 def run_of(device: str, artifact: Artifact, options: RunOptions, *, mapped: bool = False) -> PlannedRun:

@@ -6,18 +6,19 @@ import msgspec
 
 from device_runner.result import RunResult, Status
 from device_runner.spec import RunOptions, RunSpec
-from pipeline.accuracy.result import ArtifactAccuracy
-from pipeline.campaign.statistics.groups import RunGroup
+from pipeline import config as configs
+from pipeline.accuracy import result as accuracy_result
+from pipeline.campaign.statistics import groups as run_groups
 from pipeline.campaign.tuned import TunedModel
+from pipeline.check import result as check_result
 from pipeline.check.compare import OutputCheck
-from pipeline.check.result import Reference
-from pipeline.compat.contexts import NpuContext
-from pipeline.config import Config, MeasureMode, ModelConfig
+from pipeline.compat import contexts as npu_contexts
+from pipeline.config import Config
+from pipeline.core import progress as core_progress
 from pipeline.core.errors import ConfigError, Finding, PipelineError, Severity
-from pipeline.core.progress import StageTime
 from pipeline.core.variant import Level
-from pipeline.partition.placement import Placement
-from pipeline.passes.base import MixedSearch
+from pipeline.partition import placement as node_placement
+from pipeline.passes import base as passes_base
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,7 +145,7 @@ class PrecisionSearch(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     precision: str
-    search: MixedSearch
+    search: passes_base.MixedSearch
 
 
 FRESH_FROM, FRESH_ROUNDS = 1_000_000, 5
@@ -162,7 +163,7 @@ class RecordedRun(RunKey, frozen=True, kw_only=True):
     options: RunOptions
     baseline: bool = False
     same_as: str = ""
-    mode: MeasureMode = MeasureMode.STEADY
+    mode: configs.MeasureMode = configs.MeasureMode.STEADY
     mapped: bool = False
 
 
@@ -185,18 +186,18 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     failures: tuple[FailureRow, ...]
     warnings: tuple[Finding, ...]
     checks: dict[str, dict[str, tuple[OutputCheck, ...]]]
-    references: dict[str, Reference] = {}
+    references: dict[str, check_result.Reference] = {}
     unloadable: dict[str, tuple[str, ...]] = {}
-    tables: dict[str, ModelConfig] = {}
-    contexts: tuple[NpuContext, ...] = ()
+    tables: dict[str, configs.ModelConfig] = {}
+    contexts: tuple[npu_contexts.NpuContext, ...] = ()
     """What chips' NPUs run of the models; their checks are beside the artifacts'."""
-    accuracy: tuple[ArtifactAccuracy, ...] = ()
+    accuracy: tuple[accuracy_result.ArtifactAccuracy, ...] = ()
     searches: tuple[PrecisionSearch, ...] = ()
     searching: bool = False
     tuned: tuple[TunedModel, ...] = ()
-    placements: tuple[Placement, ...] = ()
+    placements: tuple[node_placement.Placement, ...] = ()
     """Of each model and provider with rules, the graph that the provider is predicted to claim most of."""
-    stages: tuple[StageTime, ...] = ()
+    stages: tuple[core_progress.StageTime, ...] = ()
 
     def checks_of(self, model: str, variant: str) -> tuple[OutputCheck, ...]:
         """The checks of an artifact or a context; nothing where it was not compared."""
@@ -216,11 +217,12 @@ class CampaignRecord(msgspec.Struct, frozen=True, kw_only=True):
         """The document; raises PipelineError for another release's, ConfigError for a campaign without one."""
         if self.document is None and not self.unreadable:
             raise ConfigError(
-                "these are runs of `gate` or `doctor`, no campaign with a plan", where=self.id,
+                "these are runs of `gate` or `doctor`, no campaign with a plan",
+                where=self.id,
                 why="they are judged when they are measured, and stored so that a next time goes on with them",
                 remedy="the same command writes its verdicts with --json FILE; name the output of `ort-mobile run`, "
                 "`tune` or `perf --json`",
-            )  # fmt: skip
+            )
         if self.document is None:
             raise PipelineError(
                 "this campaign was stored by another release",
@@ -254,10 +256,10 @@ def rounds_of(
     records: Iterable[RunRecord],
     key: str = "",
     latencies_ns: Callable[[RunResult], tuple[int, ...]] = lambda result: result.latencies_ns,
-) -> RunGroup:
+) -> run_groups.RunGroup:
     """The rounds of one planned run that gave times; each with its latencies, or what else of it is compared."""
     passed = [record for record in records if record.result.status is Status.OK]
-    return RunGroup(
+    return run_groups.RunGroup(
         key=key,
         latencies_ns={record.round: latencies_ns(record.result) for record in passed},
         stretches={record.round: record.stretch for record in passed},

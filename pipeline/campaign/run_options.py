@@ -7,24 +7,29 @@ from typing import Any
 
 import msgspec
 
-from device_runner.options import subsets, wrong_option
-from device_runner.spec import NnapiFlag, RunOptions
-from pipeline.config import ALL_FLAGS, RunConfig
-from pipeline.config.settings import ConfigEntry, OptionField, setting_text
-from pipeline.config.tables import SESSION_SETTINGS
+from device_runner import options as runner_options
+from device_runner import spec as run_spec
+from device_runner.spec import RunOptions
+from pipeline import config as configs
+from pipeline.config import settings as config_settings
+from pipeline.config import tables as config_tables
 from pipeline.core.errors import ConfigError
 
-FIELDS = {setting.key: setting.sets.name for setting in SESSION_SETTINGS if isinstance(setting.sets, OptionField)}
+FIELDS = {
+    setting.key: setting.sets.name
+    for setting in config_tables.SESSION_SETTINGS
+    if isinstance(setting.sets, config_settings.OptionField)
+}
 """Keys of [[runs]] and the fields of RunOptions that they are."""
 
-ENTRIES = {setting.key: setting for setting in SESSION_SETTINGS if setting.key not in FIELDS}
+ENTRIES = {setting.key: setting for setting in config_tables.SESSION_SETTINGS if setting.key not in FIELDS}
 """Keys of [[runs]] that are session config entries."""
 
 MOST_RUNS = 2048
 """Combinations of one table: what is more is a mistake, or takes days."""
 
 
-def run_options(run: RunConfig) -> list[RunOptions]:
+def run_options(run: configs.RunConfig) -> list[RunOptions]:
     """Every combination of the values of a [[runs]] table, legal or not, the last key's values next to each other.
 
     Raises ConfigError for a flag that NNAPI does not have, a setting that is made twice, and far too many of them.
@@ -43,7 +48,9 @@ def run_options(run: RunConfig) -> list[RunOptions]:
             where="[[runs]] flags",
             remedy='write [["USE_FP16"], ["USE_FP16", "USE_NCHW"]] for two sets, and [] in it for none',
         )
-    axes["flags"] = tuple(subsets()) if run.flags == ALL_FLAGS else tuple(map(_flag_set, lists or [flags]))
+    axes["flags"] = (
+        tuple(runner_options.subsets()) if run.flags == configs.ALL_FLAGS else tuple(map(_flag_set, lists or [flags]))
+    )
     count = math.prod(len(values) for values in axes.values())
     if count > MOST_RUNS:
         sizes = ", ".join(f"{key} {len(values)}" for key, values in axes.items() if len(values) > 1)
@@ -77,19 +84,19 @@ def run_options(run: RunConfig) -> list[RunOptions]:
     return combinations
 
 
-def _flag_set(names: Iterable[str]) -> tuple[NnapiFlag, ...]:
+def _flag_set(names: Iterable[str]) -> tuple[run_spec.NnapiFlag, ...]:
     """The flags once each, in NNAPI's order."""
     chosen = {name.removeprefix("NNAPI_FLAG_"): name for name in names}
     for name, text in chosen.items():
-        if name not in set(NnapiFlag):
-            remedy = f"it takes: {', '.join(NnapiFlag)}, or `all`"
+        if name not in set(run_spec.NnapiFlag):
+            remedy = f"it takes: {', '.join(run_spec.NnapiFlag)}, or `all`"
             raise ConfigError(f"unknown NNAPI flag {text!r}", where="[[runs]] flags", remedy=remedy)
-    return tuple(flag for flag in NnapiFlag if flag.value in chosen)
+    return tuple(flag for flag in run_spec.NnapiFlag if flag.value in chosen)
 
 
-def check_runs(runs: Iterable[RunConfig]) -> None:
+def check_runs(runs: Iterable[configs.RunConfig]) -> None:
     """Raise ConfigError for a table that `run_options` refuses, or with an option that its provider does not have."""
-    for failure in (wrong_option(options) for run in runs for options in run_options(run)):
+    for failure in (runner_options.wrong_option(options) for run in runs for options in run_options(run)):
         if failure:
             raise ConfigError(failure.message, where="[[runs]] options", why=failure.cause, remedy=failure.remedy)
 
@@ -107,10 +114,14 @@ def changed(options: RunOptions, settings: Mapping[str, Any]) -> RunOptions:
     )
 
 
-SHORT = {word: entries for setting in SESSION_SETTINGS for word, entries in setting.words.items()}
+SHORT = {word: entries for setting in config_tables.SESSION_SETTINGS for word, entries in setting.words.items()}
 """What stands in names for session config entries."""
 
-SHORT_KEYS = {setting.sets.key: setting.key for setting in SESSION_SETTINGS if isinstance(setting.sets, ConfigEntry)}
+SHORT_KEYS = {
+    setting.sets.key: setting.key
+    for setting in config_tables.SESSION_SETTINGS
+    if isinstance(setting.sets, config_settings.ConfigEntry)
+}
 
 PREFIXES = ("config.", "option.")
 """What tells entries apart in names whose own keys would not: session config keys have dots, provider options none."""
@@ -127,7 +138,11 @@ def options_name(options: RunOptions) -> str:
     parts = [_plain(options.provider), *sorted({flag.value for flag in options.flags})]
     for key, name in FIELDS.items():
         value = getattr(options, name)
-        parts += [f"{key}={setting_text(value)}"] if key != "provider" and value != getattr(DEFAULTS, name) else []
+        parts += (
+            [f"{key}={config_settings.setting_text(value)}"]
+            if key != "provider" and value != getattr(DEFAULTS, name)
+            else []
+        )
     config = options.session_config
     short = {word: entries for word, entries in SHORT.items() if entries.items() <= config.items()}
     covered = {key for entries in short.values() for key in entries}

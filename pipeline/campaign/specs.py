@@ -2,22 +2,23 @@
 
 import msgspec
 
-from device_runner.spec import Plugin, RunSpec, tensor_bytes
+from device_runner import spec as run_spec
+from device_runner.spec import RunSpec
+from pipeline import config as configs
 from pipeline.campaign.planned import Inputs, PlannedRun, planned_id
-from pipeline.campaign.statistics.compare import MLPERF_RUNS, MLPERF_SECONDS
-from pipeline.check.result import Reference
-from pipeline.config import MeasureConfig, MeasureMode, MeasureRule
-from pipeline.core import custom_ops
+from pipeline.campaign.statistics import compare as run_compare
+from pipeline.check import result as check_result
+from pipeline.core import custom_ops as core_custom_ops
 
 OUTPUTS_FACTOR, OUTPUTS_ROOM_BYTES = 4, 16 << 20
 """A device's outputs may be larger than the original's (detections of a model in half precision), within reason."""
 
 
-def inputs_of(reference: Reference, dimensions: dict[str, int]) -> Inputs:
+def inputs_of(reference: check_result.Reference, dimensions: dict[str, int]) -> Inputs:
     """What the runs of a model are given: the reference's own inputs, and its labelled set."""
     labelled = reference.labelled.inputs if reference.labelled else None
     outputs = (*reference.outputs, *((reference.labelled.outputs,) if reference.labelled else ()))
-    limit_bytes = OUTPUTS_ROOM_BYTES + OUTPUTS_FACTOR * sum(map(tensor_bytes, outputs))
+    limit_bytes = OUTPUTS_ROOM_BYTES + OUTPUTS_FACTOR * sum(map(run_spec.tensor_bytes, outputs))
     return Inputs(
         tensors=reference.inputs,
         labelled=labelled,
@@ -37,7 +38,13 @@ SPARE_SECONDS = 60.0
 
 
 def spec_of(
-    planned: PlannedRun, number: int, *, model_file: str, library: str | None, inputs: Inputs, measure: MeasureConfig
+    planned: PlannedRun,
+    number: int,
+    *,
+    model_file: str,
+    library: str | None,
+    inputs: Inputs,
+    measure: configs.MeasureConfig,
 ) -> RunSpec:
     """The RunSpec of one planned run in one round; the artifact's own session options come with it.
 
@@ -51,23 +58,23 @@ def spec_of(
         model=model_file,
         model_sha256=planned.sha256,
         library=library,
-        options=change(planned.run_options, custom_ops=(*planned.run_options.custom_ops, *custom_ops.given())),
-        plugin=Plugin(library=plugin, files=tuple(files)) if plugin else None,
+        options=change(planned.run_options, custom_ops=(*planned.run_options.custom_ops, *core_custom_ops.given())),
+        plugin=run_spec.Plugin(library=plugin, files=tuple(files)) if plugin else None,
         inputs=inputs.tensors,
-        labelled=inputs.labelled if number == 0 and planned.mode is MeasureMode.STEADY else None,
+        labelled=inputs.labelled if number == 0 and planned.mode is configs.MeasureMode.STEADY else None,
         dimensions=inputs.dimensions,
         outputs_limit_bytes=inputs.outputs_limit_bytes,
         perf_test=measure.perf_test,
     )
-    if planned.mode is MeasureMode.COLD:
+    if planned.mode is configs.MeasureMode.COLD:
         return change(spec, warmup=0, min_runs=0, min_seconds=0.0, timeout_seconds=limit, cold=True)
-    if planned.mode is MeasureMode.SUSTAINED:
+    if planned.mode is configs.MeasureMode.SUSTAINED:
         seconds = measure.sustained_seconds
         return change(spec, warmup=0, timeout_seconds=max(limit, seconds + SPARE_SECONDS), sustain_seconds=seconds)
     runs, seconds, longest = measure.min_runs, measure.min_seconds, measure.max_seconds
-    if measure.rule is MeasureRule.MLPERF:
+    if measure.rule is configs.MeasureRule.MLPERF:
         # At least as much as the single-stream scenario asks for; a slow model takes the longer for its inferences.
-        runs, seconds = max(runs, MLPERF_RUNS), max(seconds, MLPERF_SECONDS)
+        runs, seconds = max(runs, run_compare.MLPERF_RUNS), max(seconds, run_compare.MLPERF_SECONDS)
         longest = max(longest, 10 * seconds)
         limit = max(limit, longest + SPARE_SECONDS)
     spec = change(

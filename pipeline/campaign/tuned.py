@@ -5,8 +5,8 @@ from typing import Final, Literal
 
 import msgspec
 
+from device_runner import options as runner_options
 from device_runner.device import DeviceFacts
-from device_runner.options import DeviceClass, class_of
 from device_runner.spec import RunOptions
 
 TUNE_VERSION: Final = 1
@@ -100,7 +100,7 @@ class TunedModel(msgspec.Struct, frozen=True, kw_only=True):
     candidates: tuple[TunedCandidate, ...] = ()
 
 
-class TunedClass(DeviceClass, frozen=True, kw_only=True):
+class TunedClass(runner_options.DeviceClass, frozen=True, kw_only=True):
     """Devices for which one answer counts: the chip, Android's API level (0 elsewhere), and the first ABI."""
 
     abi: str
@@ -108,7 +108,7 @@ class TunedClass(DeviceClass, frozen=True, kw_only=True):
     @classmethod
     def of(cls, facts: DeviceFacts) -> "TunedClass":
         """The class of a device."""
-        device_class = class_of(facts)
+        device_class = runner_options.class_of(facts)
         return cls(chip=device_class.chip, api_level=device_class.api_level, abi=facts.abis[0] if facts.abis else "")
 
     @property

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from pipeline.check.compare import MAX_RELATIVE_ERROR, Array, Categorical, OutputPrecision, Tie, is_categorical_by_type
-from pipeline.model.edit import attribute, plain_domain
+from pipeline.model import edit as onnx_edit
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto
@@ -21,10 +21,17 @@ CHOOSING = frozenset({
     "LessOrEqual", "Equal", "And", "Or", "Not", "Xor", "IsNaN", "IsInf", "BeamSearch", "GreedySearch",
 })  # fmt: skip
 """Operators whose outputs are categorical."""
-CHOOSING_AT = frozenset({
-    ("TopK", 1), ("Unique", 1), ("Unique", 2), ("MaxPool", 1), ("LinearClassifier", 0), ("SVMClassifier", 0),
-    ("TreeEnsembleClassifier", 0),
-})  # fmt: skip
+CHOOSING_AT = frozenset(
+    {
+        ("TopK", 1),
+        ("Unique", 1),
+        ("Unique", 2),
+        ("MaxPool", 1),
+        ("LinearClassifier", 0),
+        ("SVMClassifier", 0),
+        ("TreeEnsembleClassifier", 0),
+    }
+)
 """Those with one such output, by its place."""
 RANKING = frozenset({"ArgMax", "ArgMin", "TopK"})
 """Those that choose by scores, which are their first input."""
@@ -42,9 +49,9 @@ GATHERING = frozenset({"Gather", "GatherElements", "GatherND"})
 """Operators that take elements at the indices of their second input."""
 COUNTING = frozenset({"Add", "Sub", "Mul", "Div", "Mod", "Neg", "Abs", "Min", "Max", "Clip"})
 """Arithmetic that makes indices of indices, as long as these are integers."""
-MEASURED = frozenset({
-    "QuantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "ConvInteger", "Round", "Floor", "Ceil",
-})  # fmt: skip
+MEASURED = frozenset(
+    {"QuantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "ConvInteger", "Round", "Floor", "Ceil"}
+)
 """Operators whose integers are numbers on a scale."""
 MOST_HOPS = 200
 MOST_SCORES = 1 << 23
@@ -79,7 +86,7 @@ def origins(graph: "GraphProto") -> dict[str, Origin]:
 
 def _origin(name: str, makers: Mapping[str, "NodeProto"], hops: int) -> Origin | None:
     node = makers.get(name)
-    if node is None or not hops or not node.input or plain_domain(node.domain) not in DOMAINS:
+    if node is None or not hops or not node.input or onnx_edit.plain_domain(node.domain) not in DOMAINS:
         return None
     kind, place = node.op_type, list(node.output).index(name)
     if kind in CHOOSING or (kind, place) in CHOOSING_AT:
@@ -109,10 +116,14 @@ def sorted_by_score(graph: "GraphProto") -> frozenset[str]:
 
 def _is_sorted(name: str, makers: Mapping[str, "NodeProto"], hops: int) -> bool:
     node = makers.get(name)
-    if node is None or not hops or not node.input or plain_domain(node.domain):
+    if node is None or not hops or not node.input or onnx_edit.plain_domain(node.domain):
         return False
     if node.op_type == "TopK":
-        return node.output[0] == name and bool(attribute(node, "largest", 1)) and bool(attribute(node, "sorted", 1))
+        return (
+            node.output[0] == name
+            and bool(onnx_edit.attribute(node, "largest", 1))
+            and bool(onnx_edit.attribute(node, "sorted", 1))
+        )
     if node.op_type in GATHERING:
         origin = _origin(node.input[1], makers, hops - 1)
         return bool(origin and origin.ranked is not None and origin.ranked.op_type == "TopK")
@@ -167,8 +178,8 @@ def _with_ties(node: "NodeProto", scores: Array, chosen: Array, share: float) ->
     import numpy as np
 
     top = node.op_type == "TopK"
-    largest = node.op_type != "ArgMin" and bool(attribute(node, "largest", 1))
-    axis = int(attribute(node, "axis", -1 if top else 0))
+    largest = node.op_type != "ArgMin" and bool(onnx_edit.attribute(node, "largest", 1))
+    axis = int(onnx_edit.attribute(node, "axis", -1 if top else 0))
     count = chosen.size * scores.shape[axis] // scores.size  # of candidates that are chosen in each place
     ranked = np.moveaxis(scores.astype(np.float64), axis, -1)
     ranked = ranked if largest else -ranked

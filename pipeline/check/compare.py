@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 
-from device_runner.spec import ElementType, TensorFile, Text
+from device_runner import spec as run_spec
+from device_runner.spec import ElementType, TensorFile
 from pipeline.core.errors import ModelError
-from pipeline.model.random_numbers import WITHOUT_CHANCE
+from pipeline.model import random_numbers
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,28 +37,28 @@ class OutputCheck(msgspec.Struct, frozen=True, kw_only=True):
     relative as `max_rel_error`.
     """
 
-    output: Text
+    output: run_spec.Text
     passed: bool
     unknown: bool = False
     random_inputs: bool = False
-    constants: tuple[Text, ...] = ()
+    constants: tuple[run_spec.Text, ...] = ()
     """Inputs that got a constant, where nobody gave test data."""
     max_abs_error: float | None = None
     max_rel_error: float | None = None
     limit: float | None = None
     cosine: float | None = None
     top1_agreement: float | None = None
-    reason: Text = ""
-    remedy: Text = ""
+    reason: run_spec.Text = ""
+    remedy: run_spec.Text = ""
     """What to do about it; "" for what is usual (`remedy_of`)."""
     sqnr_db: float | msgspec.UnsetType | None = msgspec.UNSET
-    metric: Text = ""
+    metric: run_spec.Text = ""
     value: float | None = None
     """The metric of the labelled set from the device's own outputs."""
     original_value: float | None = None
     """The same of the float original's outputs, on the computer that made the artifacts."""
     from_simulator: float | None = None
-    session: Text = ""
+    session: run_spec.Text = ""
     """The session that judged on this computer, where it is not ONNX Runtime's default: the level and the entries that
     [[runs]] ask for, and where memory forbade to prepack; of several sessions that of the worst answer.
     """
@@ -151,18 +152,18 @@ class Tolerance(msgspec.Struct, frozen=True, kw_only=True):
 
     max_relative_error: float
     floor: float = 0.0
-    spans: dict[Text, float] = {}
+    spans: dict[run_spec.Text, float] = {}
     random_inputs: bool = False
-    unsteady: tuple[Text, ...] = ()
-    constants: tuple[Text, ...] = ()
+    unsteady: tuple[run_spec.Text, ...] = ()
+    constants: tuple[run_spec.Text, ...] = ()
     """Inputs that got a constant, where nobody gave test data."""
     refuted: tuple[OutputCheck, ...] = ()
-    drawn: dict[Text, Text] = {}
+    drawn: dict[run_spec.Text, run_spec.Text] = {}
     """Outputs that depend on random numbers, with what draws them: no two runs give the same."""
-    categorical: dict[Text, Categorical] = {}
-    scales: tuple[Text, ...] = ()
+    categorical: dict[run_spec.Text, Categorical] = {}
+    scales: tuple[run_spec.Text, ...] = ()
     """Outputs of whole numbers that are not categorical, though their type is usual for these."""
-    sorted_rows: tuple[Text, ...] = ()
+    sorted_rows: tuple[run_spec.Text, ...] = ()
     """Outputs whose rows the model sorts by a score."""
     min_top1_agreement: float | None = None
 
@@ -258,7 +259,11 @@ def compare_outputs(
         check = next((refuted for refuted in tolerance.refuted if refuted.output == name), None)
         if drawn := tolerance.drawn.get(name):
             check = OutputCheck(
-                output=name, passed=False, unknown=True, reason=f"cannot be compared: {drawn}", remedy=WITHOUT_CHANCE
+                output=name,
+                passed=False,
+                unknown=True,
+                reason=f"cannot be compared: {drawn}",
+                remedy=random_numbers.WITHOUT_CHANCE,
             )
             yield msgspec.structs.replace(check, random_inputs=tolerance.random_inputs, constants=tolerance.constants)
             continue
@@ -275,10 +280,15 @@ def compare_outputs(
                 empty = not actual[name].size
                 unknown = empty and tolerance.without_data  # what a detector finds in noise says nothing
                 check = msgspec.structs.replace(
-                    check, passed=False, unknown=unknown, reason=why, limit=None, remedy="" if unknown else DEAD,
+                    check,
+                    passed=False,
+                    unknown=unknown,
+                    reason=why,
+                    limit=None,
+                    remedy="" if unknown else DEAD,
                     max_rel_error=None if empty else check.max_rel_error,
                     max_abs_error=None if empty else check.max_abs_error,
-                )  # fmt: skip
+                )
             if check.unknown:
                 check = msgspec.structs.replace(check, reason=f"cannot judge on {tolerance.data}: {check.reason}")
             check = msgspec.structs.replace(check, random_inputs=tolerance.random_inputs)
@@ -465,9 +475,14 @@ def _compared_categories(
     if ties and not passed:
         reason += f"; {ties} of them are ties: the original's two best scores are nearly equal there"
     return OutputCheck(
-        output=name, passed=passed, unknown=unknown, max_rel_error=len(differ) / elements, unequal=len(differ),
-        ties=ties, reason=reason,
-    )  # fmt: skip
+        output=name,
+        passed=passed,
+        unknown=unknown,
+        max_rel_error=len(differ) / elements,
+        unequal=len(differ),
+        ties=ties,
+        reason=reason,
+    )
 
 
 class SignalAndNoise(NamedTuple):
@@ -511,8 +526,11 @@ def sqnr_db(original: Array, actual: Array) -> float | msgspec.UnsetType | None:
     power, noise = signal_and_noise(original[finite], given)
     if not noise:
         return None
-    shares = [float(part.powers.sum() / part.errors.sum())
-              for part in parts_of(original, actual) if not part.quiet and part.errors.any()]  # fmt: skip
+    shares = [
+        float(part.powers.sum() / part.errors.sum())
+        for part in parts_of(original, actual)
+        if not part.quiet and part.errors.any()
+    ]
     return decibel(min([power / noise, *shares]), 1.0) if power else msgspec.UNSET
 
 

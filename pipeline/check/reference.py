@@ -22,7 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from device_runner.spec import MOST_STRING_BYTES, ElementType, Stream, TensorFile
+from device_runner import spec as run_spec
+from device_runner.spec import ElementType, TensorFile
+from pipeline import dataset as datasets
 from pipeline.check.categorical import categorical_of, sorted_by_score
 from pipeline.check.compare import (
     Array,
@@ -34,23 +36,19 @@ from pipeline.check.compare import (
     usual_tolerance,
 )
 from pipeline.check.result import LabelledSet, Reference, StreamReference
+from pipeline.core import files as storage
+from pipeline.core import ort_session, workers
 from pipeline.core.errors import ConfigError, ModelError, PipelineError
-from pipeline.core.files import make_folder
-from pipeline.core.ort_session import first_line, ort_errors
-from pipeline.core.workers import still_at_work
-from pipeline.dataset import Dataset, Sample, TensorInfo, first_sample, samples
-from pipeline.dataset.files import write_tensor
-from pipeline.dataset.guess import blame_dimensions, complete_data
-from pipeline.dataset.states import states_of
-from pipeline.model.edit import attribute, copied
-from pipeline.model.onnx_model import LoadedModel, load_model, prepare_model
-from pipeline.model.ort_format import OrtModel, read_artifact
-from pipeline.model.random_numbers import random_outputs
-from pipeline.model.session import ORIGINAL, Role, StreamStates, open_session, outputs_of, run_session
-from pipeline.model.signature import own_inputs
+from pipeline.dataset import Dataset, TensorInfo
+from pipeline.dataset import files as data_files
+from pipeline.dataset import guess as data_guess
+from pipeline.dataset import states as stream_states
+from pipeline.model import edit as onnx_edit
+from pipeline.model import onnx_model, ort_format, random_numbers, signature
+from pipeline.model import session as model_session
+from pipeline.model import types as onnx_types
 from pipeline.model.sources import SourceModel
-from pipeline.model.types import BFLOAT16, FLOAT16
-from pipeline.passes.optimize import name_nodes
+from pipeline.passes import optimize
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
@@ -73,9 +71,9 @@ def zero_states(feeds: Mapping[str, Array], states: Mapping[str, str], given: Ma
 def make_stream(
     session: Any,
     feeds: Mapping[str, Array],
-    stream: Stream,
+    stream: run_spec.Stream,
     folder: Path,
-    given: Iterator[Sample] | None = None,
+    given: Iterator[datasets.Sample] | None = None,
 ) -> StreamReference:
     """What the original computes in the stream, from a session of it and the inputs of the first step.
 
@@ -93,10 +91,11 @@ def make_stream(
     }
     if (step_bytes := sum(array.nbytes for array in moving.values())) * stream.steps > SEQUENCES_BYTES:
         raise ConfigError(
-            f"{stream.steps} steps are too many for inputs of {step_bytes} bytes a step", where="stream",
+            f"{stream.steps} steps are too many for inputs of {step_bytes} bytes a step",
+            where="stream",
             why=f"the inputs of all steps may have {SEQUENCES_BYTES} bytes together",
             remedy=f"ask for at most {SEQUENCES_BYTES // step_bytes} steps, or for smaller inputs",
-        )  # fmt: skip
+        )
     sequences = []
     for number, (name, array) in enumerate(moving.items()):
         shape, path = (stream.steps, *array.shape), folder / f"steps_{number}.bin"
@@ -112,18 +111,23 @@ def make_stream(
                 array = sample.inputs[name] if step else first  # a stream begins with `feeds`
                 if array.shape != first.shape:
                     raise ConfigError(
-                        f"the input {name!r} has several sizes", where=sample.name,
+                        f"the input {name!r} has several sizes",
+                        where=sample.name,
                         why=f"{list(array.shape)} after {list(first.shape)}, and a stream has one",
                         remedy="give test data of one size, or leave `state` out",
-                    )  # fmt: skip
+                    )
                 file.write(array.astype(array.dtype.newbyteorder("<")).tobytes())
     whole = msgspec.structs.replace(stream, sequences=tuple(sequences))
     outputs, tracked = run_steps(session, feeds, whole)
-    files = (write_tensor(folder / f"streamed_{number}.bin", *row) for number, row in enumerate(outputs.items()))
+    files = (
+        data_files.write_tensor(folder / f"streamed_{number}.bin", *row) for number, row in enumerate(outputs.items())
+    )
     return StreamReference(stream=msgspec.structs.replace(whole, tracked=tracked), outputs=tuple(files))
 
 
-def run_steps(session: Any, feeds: Mapping[str, Array], stream: Stream) -> tuple[dict[str, Array], tuple[str, ...]]:
+def run_steps(
+    session: Any, feeds: Mapping[str, Array], stream: run_spec.Stream
+) -> tuple[dict[str, Array], tuple[str, ...]]:
     """The outputs, those that are tracked with a first axis of all steps, others after the last; names of the tracked.
 
     Where the stream names none to track, those of numbers that keep their shape are, as far as `TRACKED_BYTES` hold
@@ -136,7 +140,7 @@ def run_steps(session: Any, feeds: Mapping[str, Array], stream: Stream) -> tuple
         tensor.name: np.memmap(tensor.file, np.dtype(tensor.dtype.value).newbyteorder("<"), "r", shape=tensor.shape)
         for tensor in stream.sequences
     }
-    states, outputs = StreamStates(stream.states), dict[str, Array]()
+    states, outputs = model_session.StreamStates(stream.states), dict[str, Array]()
     rows: dict[str, list[Array]] = {}
     for step in range(stream.steps):
         # of a scalar, an element is no array
@@ -147,12 +151,13 @@ def run_steps(session: Any, feeds: Mapping[str, Array], stream: Stream) -> tuple
             row.append(outputs[name])
         for name in states.take(now, outputs):
             raise ConfigError(
-                "the state changes its shape", where="state",
+                "the state changes its shape",
+                where="state",
                 why=f"{name!r} goes from {list(now[stream.states[name]].shape)} to {list(outputs[name].shape)}",
                 remedy="export the model with a state of one size, as with a cache of fixed length",
-            )  # fmt: skip
+            )
         if step % 10 == 0:
-            still_at_work()
+            workers.still_at_work()
     stacked = {name: np.stack(row) for name, row in rows.items() if len({array.shape for array in row}) == 1}
     return {**outputs, **stacked}, tuple(stacked)
 
@@ -174,7 +179,11 @@ FOUND_STEPS, FOUND_STEPS_IN_PRECISION = 4, 50
 
 
 def _stream_of(
-    session: Any, sample: Sample, wanted: tuple[Stream, bool], data: tuple[Dataset, Sequence[TensorInfo]], folder: Path
+    session: Any,
+    sample: datasets.Sample,
+    wanted: tuple[run_spec.Stream, bool],
+    data: tuple[Dataset, Sequence[TensorInfo]],
+    folder: Path,
 ) -> StreamReference | None:
     """The stream of a model, of its test data where there are several samples; `wanted`: and whether it is declared.
 
@@ -184,27 +193,38 @@ def _stream_of(
     given = repeated(*data) if data[0].test_data else None
     try:
         return msgspec.structs.replace(make_stream(session, sample.inputs, stream, folder, given), declared=declared)
-    except ort_errors() as error:
+    except ort_session.ort_errors() as error:
         if not declared:
             return None
-        raise ModelError("the model's stream does not run", where=sample.name, why=first_line(error),
-                         remedy="correct `state` of the model in the config") from error  # fmt: skip
+        raise ModelError(
+            "the model's stream does not run",
+            where=sample.name,
+            why=ort_session.first_line(error),
+            remedy="correct `state` of the model in the config",
+        ) from error
     except ConfigError:
         if not declared:
             return None
         raise
 
 
-def repeated(data: Dataset, takes: Sequence[TensorInfo]) -> Iterator[Sample]:
+def repeated(data: Dataset, takes: Sequence[TensorInfo]) -> Iterator[datasets.Sample]:
     """The samples in their order, from the beginning again after the last."""
     while True:
-        yield from samples(data, takes)
+        yield from datasets.samples(data, takes)
 
 
 SPANS = {
-    "Sigmoid": 1.0, "HardSigmoid": 1.0, "Softmax": 1.0, "Hardmax": 1.0,
-    "Tanh": 2.0, "Softsign": 2.0, "Erf": 2.0, "Sin": 2.0, "Cos": 2.0,
-}  # fmt: skip
+    "Sigmoid": 1.0,
+    "HardSigmoid": 1.0,
+    "Softmax": 1.0,
+    "Hardmax": 1.0,
+    "Tanh": 2.0,
+    "Softsign": 2.0,
+    "Erf": 2.0,
+    "Sin": 2.0,
+    "Cos": 2.0,
+}
 """Operators of ONNX whose definition bounds their output, with upper minus lower bound."""
 
 KEEPING = frozenset({
@@ -303,7 +323,7 @@ def labelled_set(
     answers: list[Array] = []
     shape, size, why = None, 0, ""
     with file.open("wb") as raw:
-        for sample in samples(data, [info]):
+        for sample in datasets.samples(data, [info]):
             if sample.label is None and not labels:  # data without labels
                 break
             array, label = sample.inputs[info.name], np.asarray(sample.label)
@@ -312,7 +332,7 @@ def labelled_set(
             if sample.label is None or label.size != 1 or label.dtype.kind not in "iuU":
                 why = f"{sample.name} has no label that is a number or a text"
                 break
-            answer = run_session(session, sample.inputs, where)[output]
+            answer = model_session.run_session(session, sample.inputs, where)[output]
             if array.shape != shape or (answers and answer.shape != answers[0].shape):
                 why = f"{sample.name} has another size than those before it"
                 break
@@ -331,7 +351,7 @@ def labelled_set(
     labelled = LabelledSet(
         samples=count,
         inputs=TensorFile(name=info.name, dtype=kind, shape=(count, *(shape or ())), file=str(file)),
-        outputs=write_tensor(folder / "labelled_outputs.bin", output, outputs),
+        outputs=data_files.write_tensor(folder / "labelled_outputs.bin", output, outputs),
         accuracy=None if any(isinstance(label, str) for label in labels) else right.count(True) / count,
         labels=tuple(labels),
     )
@@ -347,7 +367,7 @@ def make_reference(
     *,
     labelled: Dataset | None = None,
     original: SourceModel | None = None,
-    stream: Stream | None = None,
+    stream: run_spec.Stream | None = None,
     prepacked: bool = True,
 ) -> Reference:
     """Run a model as it is defined on the CPU and keep inputs and outputs as raw files in `folder`.
@@ -358,30 +378,34 @@ def make_reference(
     ModelError when the model cannot run here or its labelled set does not fit it; ConfigError when its test data does
     not.
     """
-    loaded, target = load_model(source, Path(work_folder)), Path(folder)
-    settings = replace(ORIGINAL, role=Role.FORM if original else Role.ORIGINAL, prepacked=prepacked)
+    loaded, target = onnx_model.load_model(source, Path(work_folder)), Path(folder)
+    settings = replace(
+        model_session.ORIGINAL,
+        role=model_session.Role.FORM if original else model_session.Role.ORIGINAL,
+        prepacked=prepacked,
+    )
     try:
-        model = prepare_model(loaded, sizes)
-        session = open_session(model, replace(settings, brief=labelled is None))
-        whole = complete_data(loaded, sizes, data, session)
-        takes = own_inputs(model.proto)
-        sample = first_sample(whole, takes)
+        model = onnx_model.prepare_model(loaded, sizes)
+        session = model_session.open_session(model, replace(settings, brief=labelled is None))
+        whole = data_guess.complete_data(loaded, sizes, data, session)
+        takes = signature.own_inputs(model.proto)
+        sample = datasets.first_sample(whole, takes)
         if stream:
             sample = replace(sample, inputs=zero_states(sample.inputs, stream.states, data.inputs))
         start = time.perf_counter()
-        outputs = run_session(session, sample.inputs, source.name, settings.role)
+        outputs = model_session.run_session(session, sample.inputs, source.name, settings.role)
         run_seconds = time.perf_counter() - start
-        make_folder(target)
+        storage.make_folder(target)
         answered, notes = labelled_set(session, takes, labelled, target, source.name) if labelled else (None, ())
         wanted = stream
-        if stream is None and (states := states_of(model.proto, takes)):
+        if stream is None and (states := stream_states.states_of(model.proto, takes)):
             most = FOUND_STEPS_IN_PRECISION if original else FOUND_STEPS
             steps = min(most, int(STREAM_SECONDS / max(run_seconds, 1e-6)))
-            wanted = Stream(steps=steps, states=states) if steps > 1 else None
+            wanted = run_spec.Stream(steps=steps, states=states) if steps > 1 else None
         of_data, declared = (whole, takes), stream is not None
         streamed = _stream_of(session, sample, (wanted, declared), of_data, target) if wanted else None
     except ModelError as error:
-        raise blame_dimensions(loaded, sizes, data, error) from error
+        raise data_guess.blame_dimensions(loaded, sizes, data, error) from error
     precision = precision_of(model.proto, outputs.values())
     random, spans = whole.is_random(takes), output_spans(model.proto.graph)
     categorical = categorical_of(model.proto.graph, outputs, precision, partial(_inner, model, sample.inputs))
@@ -394,20 +418,22 @@ def make_reference(
     refuted: list[OutputCheck] = []
     if original:  # its outputs on the same sample, and what they refute
         try:
-            floats = prepare_model(load_model(original, Path(work_folder)), sizes)
-            on_floats = outputs_of(floats, sample.inputs, replace(settings, role=Role.ORIGINAL))
+            floats = onnx_model.prepare_model(onnx_model.load_model(original, Path(work_folder)), sizes)
+            on_floats = model_session.outputs_of(
+                floats, sample.inputs, replace(settings, role=model_session.Role.ORIGINAL)
+            )
             refuted = list(refuted_outputs(model, floats, sample.inputs, (outputs, on_floats), precision))
             expected = on_floats
             if streamed:
-                in_float, _ = run_steps(open_session(floats, settings), sample.inputs, streamed.stream)
+                in_float, _ = run_steps(model_session.open_session(floats, settings), sample.inputs, streamed.stream)
                 streamed = msgspec.structs.replace(streamed, original=_written(target, "streamed_float", in_float))
         except PipelineError as error:
             notes = (*notes, f"outputs were not compared with the float original's: {error}")
-        except ort_errors() as error:
-            notes = (*notes, f"the stream was not compared with the float original's: {first_line(error)}")
+        except ort_session.ort_errors() as error:
+            notes = (*notes, f"the stream was not compared with the float original's: {ort_session.first_line(error)}")
     return Reference(
         inputs=tuple(
-            write_tensor(target / f"input_{n}.bin", name, array)
+            data_files.write_tensor(target / f"input_{n}.bin", name, array)
             for n, (name, array) in enumerate(sample.inputs.items())
         ),
         outputs=_written(target, "output", outputs),
@@ -423,7 +449,7 @@ def make_reference(
         constants=whole.constants(takes),
         run_seconds=run_seconds,
         spans=spans,
-        drawn=random_outputs(model.proto),
+        drawn=random_numbers.random_outputs(model.proto),
         categorical=categorical,
         scales=scales,
         sorted_rows=sorted_rows,
@@ -432,7 +458,7 @@ def make_reference(
     )
 
 
-def _inner(model: LoadedModel, feeds: Mapping[str, Array], names: Sequence[str]) -> dict[str, Array]:
+def _inner(model: onnx_model.LoadedModel, feeds: Mapping[str, Array], names: Sequence[str]) -> dict[str, Array]:
     """Inner values by name as far as they can be computed: without, fewer ties are known."""
     try:
         return _values(model, names, feeds)
@@ -448,9 +474,9 @@ def _written(folder: Path, stem: str, outputs: Mapping[str, Array]) -> tuple[Ten
         if not brought:
             texts = array.ravel().tolist()
             brought = all(isinstance(text, str) and "\0" not in text for text in texts)
-            brought = brought and sum(len(text.encode()) + 1 for text in texts) <= MOST_STRING_BYTES
+            brought = brought and sum(len(text.encode()) + 1 for text in texts) <= run_spec.MOST_STRING_BYTES
         if brought:
-            files.append(write_tensor(folder / f"{stem}_{number}.bin", name, array))
+            files.append(data_files.write_tensor(folder / f"{stem}_{number}.bin", name, array))
     return tuple(files)
 
 
@@ -485,7 +511,7 @@ def _unsteady(
     return tuple(check.output for check in compare_outputs(outputs, again, tolerance) if check.failed)
 
 
-def _notes(sample: Sample, outputs: Mapping[str, Array]) -> Iterator[str]:
+def _notes(sample: datasets.Sample, outputs: Mapping[str, Array]) -> Iterator[str]:
     """Where the test data's own outputs are not what this computer computes."""
     import numpy as np
 
@@ -501,23 +527,23 @@ def _notes(sample: Sample, outputs: Mapping[str, Array]) -> Iterator[str]:
 
 def precision_of(model: "ModelProto", outputs: Iterable[Array] = ()) -> OutputPrecision:
     """What the model computes in, from its operators and the types of its initializers and outputs."""
-    if any(QUANTIZED.search(node.op_type) or attribute(node, "block_size") for node in model.graph.node):
+    if any(QUANTIZED.search(node.op_type) or onnx_edit.attribute(node, "block_size") for node in model.graph.node):
         return OutputPrecision.QUANTIZED
-    half = any(tensor.data_type in (FLOAT16, BFLOAT16) for tensor in model.graph.initializer)
+    half = any(tensor.data_type in (onnx_types.FLOAT16, onnx_types.BFLOAT16) for tensor in model.graph.initializer)
     half = half or any(array.dtype.name == "float16" for array in outputs)
     return OutputPrecision.FLOAT16 if half else OutputPrecision.FLOAT32
 
 
 def precision_of_file(file: Path) -> OutputPrecision:
     """What the numbers of a file in either format are: of 8-bit weights, too. ModelError when it cannot be read."""
-    graphs = list(read_artifact(file).graph.walk())
+    graphs = list(ort_format.read_artifact(file).graph.walk())
     operators = {node.op_type for graph in graphs for node in graph.nodes}
     if "DequantizeLinear" in operators or any(map(QUANTIZED.search, operators)):
         return OutputPrecision.QUANTIZED
     types = {tensor.data_type for graph in graphs for tensor in graph.initializers.values()}
     # A level may widen half weights, and leave the values between that they are cast to
     types |= {getattr(kind, "elem_type", 0) for graph in graphs for kind in graph.node_args.values()}
-    return OutputPrecision.FLOAT16 if types & {FLOAT16, BFLOAT16} else OutputPrecision.FLOAT32
+    return OutputPrecision.FLOAT16 if types & {onnx_types.FLOAT16, onnx_types.BFLOAT16} else OutputPrecision.FLOAT32
 
 
 VALUES_AT_ONCE = 64
@@ -536,8 +562,8 @@ NAMES = {
 
 
 def refuted_outputs(
-    form: LoadedModel,
-    original: LoadedModel,
+    form: onnx_model.LoadedModel,
+    original: onnx_model.LoadedModel,
     feeds: Mapping[str, Array],
     outputs: tuple[Mapping[str, Array], Mapping[str, Array]],
     precision: OutputPrecision,
@@ -580,7 +606,10 @@ def _largest(array: Array) -> float:
 
 
 def _explained(
-    form: LoadedModel, original: LoadedModel, feeds: Mapping[str, Array], precision: OutputPrecision
+    form: onnx_model.LoadedModel,
+    original: onnx_model.LoadedModel,
+    feeds: Mapping[str, Array],
+    precision: OutputPrecision,
 ) -> tuple[str, str]:
     """The cause and the remedy in words.
 
@@ -613,8 +642,8 @@ def _explained(
     )
     # The nodes that read or give values too large for half precision, as passes name them. Where none is, a value too
     # small for it became 0 or a ratio of two: the first node and those that it reads from
-    proto = copied(original.proto)
-    name_nodes(proto.graph)
+    proto = onnx_edit.copied(original.proto)
+    optimize.name_nodes(proto.graph)
     large = {name for name, number in largest.items() if number * ROOM > LARGEST_HALF}
     nodes = [node for node in proto.graph.node if node.op_type != "Constant"]
     listed = [node.name for node in nodes if not large.isdisjoint((*node.input, *node.output))]
@@ -630,23 +659,32 @@ def _explained(
     )
 
 
-def _values(model: LoadedModel, names: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
+def _values(model: onnx_model.LoadedModel, names: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
     """Inner values of a model by name; what is no tensor is left out."""
     import onnx
 
-    proto = copied(model.proto)
+    proto = onnx_edit.copied(model.proto)
     del proto.graph.output[:]
     proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
-    return outputs_of(replace(model, proto=proto), feeds)
+    return model_session.outputs_of(replace(model, proto=proto), feeds)
 
 
 PROCESSOR = Path("/proc/cpuinfo")
 VNNI = frozenset({"avx_vnni", "avx512_vnni", "avx512vnni", "amx_int8"})
 X86_64 = frozenset({"x86_64", "amd64"})
-INTEGER_OPS = frozenset({
-    "QLinearConv", "QLinearMatMul", "QGemm", "MatMulInteger", "MatMulIntegerToFloat", "ConvInteger",
-    "DynamicQuantizeMatMul", "DynamicQuantizeLSTM", "QAttention",
-})  # fmt: skip
+INTEGER_OPS = frozenset(
+    {
+        "QLinearConv",
+        "QLinearMatMul",
+        "QGemm",
+        "MatMulInteger",
+        "MatMulIntegerToFloat",
+        "ConvInteger",
+        "DynamicQuantizeMatMul",
+        "DynamicQuantizeLSTM",
+        "QAttention",
+    }
+)
 """Operators that add products of 8-bit numbers."""
 INT8 = 3
 """TensorProto.INT8."""
@@ -668,12 +706,16 @@ def processor_saturates(facts: Path) -> bool:
 def saturates_here(file: Path) -> bool:
     """Whether this computer may compute other 8-bit sums for an ORT format file than a phone; False for other files."""
     try:
-        return file.suffix.lower() == ".ort" and processor_saturates(PROCESSOR) and adds_products(read_artifact(file))
+        return (
+            file.suffix.lower() == ".ort"
+            and processor_saturates(PROCESSOR)
+            and adds_products(ort_format.read_artifact(file))
+        )
     except PipelineError:
         return False
 
 
-def adds_products(model: OrtModel) -> bool:
+def adds_products(model: ort_format.OrtModel) -> bool:
     """Whether a file has s8 weights and operators that multiply them as integers, or makes such ones when it is loaded.
 
     Of u8 with u8 no sum saturates: the kernel is another one.

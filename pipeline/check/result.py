@@ -2,7 +2,8 @@
 
 import msgspec
 
-from device_runner.spec import Stream, TensorFile
+from device_runner import spec as run_spec
+from device_runner.spec import TensorFile
 from pipeline.check.compare import Categorical, OutputCheck, OutputPrecision, Tolerance, usual_tolerance
 from pipeline.dataset import Dataset
 
@@ -28,7 +29,7 @@ class StreamReference(msgspec.Struct, frozen=True, kw_only=True):
     precision. Where nobody `declared` the states they were found in the graph, and devices run no stream.
     """
 
-    stream: Stream
+    stream: run_spec.Stream
     outputs: tuple[TensorFile, ...]
     original: tuple[TensorFile, ...] = ()
     declared: bool = True

@@ -129,11 +129,19 @@ class _Axis:
             if not len(group):
                 continue
             added = np.array([contribution[group].sum(axis=0) for contribution in kept])
-            found.append(ScalePart(
-                channels=tuple(sorted(group.tolist())), errors=added[:, 0], powers=added[:, 1], sums=added[:, 2],
-                counts=added[:, 4], each=self.each, largest=float(largest[group].max()), quiet=group is silent,
-                zeroed=not added[:, 3].any(),
-            ))  # fmt: skip
+            found.append(
+                ScalePart(
+                    channels=tuple(sorted(group.tolist())),
+                    errors=added[:, 0],
+                    powers=added[:, 1],
+                    sums=added[:, 2],
+                    counts=added[:, 4],
+                    each=self.each,
+                    largest=float(largest[group].max()),
+                    quiet=group is silent,
+                    zeroed=not added[:, 3].any(),
+                )
+            )
         return tuple(found)
 
 

@@ -11,10 +11,10 @@ from pipeline.cli.outputs import Outputs, json_option, show_findings
 
 if TYPE_CHECKING:
     from pipeline.core.errors import Finding
-    from pipeline.ort_build.doctor import Check
-    from pipeline.ort_build.plan import BuildPlan
-    from pipeline.ort_build.request import Request
-    from pipeline.ort_build.run import BuildRecord
+    from pipeline.ort_build import doctor as build_doctor
+    from pipeline.ort_build import plan as build_plan
+    from pipeline.ort_build import request as build_request
+    from pipeline.ort_build import run as build_run
 
 FILE = click.Path(path_type=Path)
 
@@ -52,18 +52,18 @@ def plan(output: Path | None, outputs: Outputs, **chosen: Any) -> None:
 
     import msgspec
 
-    from pipeline.core.errors import errors
-    from pipeline.core.files import write_bytes, write_text
-    from pipeline.ort_build.plan import lint
+    from pipeline.core import errors as core_errors
+    from pipeline.core import files as storage
+    from pipeline.ort_build import plan as build_plan
 
     requests = _requests(**chosen)
     plans = [_plan(request, chosen["source"], output) for request in requests]
-    findings = [finding for request in requests for finding in lint(request)]
+    findings = [finding for request in requests for finding in build_plan.lint(request)]
     for each in plans if output else ():
         for file in each.files:
-            write_text(Path(file.path), file.content)
+            storage.write_text(Path(file.path), file.content)
         plan_json = msgspec.json.format(msgspec.json.encode(each)) + b"\n"
-        write_bytes(Path(str(output)) / each.target / "plan.json", plan_json)
+        storage.write_bytes(Path(str(output)) / each.target / "plan.json", plan_json)
     outputs.write_json({"plans": plans, "findings": findings})
     for each in plans if outputs.text else ():
         click.echo(click.style(f"{each.target}: ONNX Runtime {each.version}, {each.kind.value}", bold=True))
@@ -82,7 +82,7 @@ def plan(output: Path | None, outputs: Outputs, **chosen: Any) -> None:
         for note in each.notes:
             click.echo(f"  note  {note.text} ({note.source})")
     show_findings(findings)
-    _refuse(errors(findings), chosen["source"], plans)
+    _refuse(core_errors.errors(findings), chosen["source"], plans)
 
 
 @build.command()
@@ -96,7 +96,7 @@ def doctor(outputs: Outputs, **chosen: Any) -> None:
     import platform
     import sys
 
-    from pipeline.ort_build.doctor import examine, require
+    from pipeline.ort_build import doctor as build_doctor
 
     if chosen["config"] is None and chosen["target"] is None:
         this_computer = f"{'macos' if sys.platform == 'darwin' else 'linux'}-{platform.machine()}"
@@ -104,11 +104,13 @@ def doctor(outputs: Outputs, **chosen: Any) -> None:
         requests = tuple(request for name in names for request in _requests(**{**chosen, "target": name}))
     else:
         requests = _requests(**chosen)
-    checks = {check: None for request in requests for check in examine(request, chosen["source"], Path.cwd())}
+    checks = {
+        check: None for request in requests for check in build_doctor.examine(request, chosen["source"], Path.cwd())
+    }
     outputs.write_json({"checks": list(checks)})
     if outputs.text:
         _show_checks(checks)
-    require(tuple(checks))
+    build_doctor.require(tuple(checks))
 
 
 @build.command()
@@ -119,42 +121,43 @@ def doctor(outputs: Outputs, **chosen: Any) -> None:
 @json_option
 def run(output: Path | None, cache: Path | None, dry_run: bool, outputs: Outputs, **chosen: Any) -> None:
     """Build a library, or reuse the cached build of the same plan and source."""
-    from pipeline.core.errors import CheckFailed, errors
-    from pipeline.core.files import copy_file
-    from pipeline.ort_build.doctor import examine, require
-    from pipeline.ort_build.plan import lint
-    from pipeline.ort_build.run import check_budget, default_cache, newest_build, sizes_of_record
+    from pipeline.core import errors as core_errors
+    from pipeline.core import files as storage
+    from pipeline.core.errors import CheckFailed
+    from pipeline.ort_build import doctor as build_doctor
+    from pipeline.ort_build import plan as build_plan
+    from pipeline.ort_build import run as build_run
 
     requests, source = _requests(**chosen), chosen["source"]
-    place = cache or default_cache()
+    place = cache or build_run.default_cache()
     for request in requests:
         # Everything that can be known before the first compiler runs
-        findings = lint(request)
+        findings = build_plan.lint(request)
         show_findings(findings)
-        _refuse(errors(findings), source, [_plan(request, source, None)])
-        checks = examine(request, source, place)
+        _refuse(core_errors.errors(findings), source, [_plan(request, source, None)])
+        checks = build_doctor.examine(request, source, place)
         if any(not check.good for check in checks):
             _show_checks(checks)
-        require(checks)
+        build_doctor.require(checks)
     builds: list[dict[str, object]] = []
     for request in requests:
         if not source or dry_run:
             continue
-        before = newest_build(request.target.name, request.release, request.campaign, place)
+        before = build_run.newest_build(request.target.name, request.release, request.campaign, place)
         folder, record, fresh = _run(request, source, place)
         builds.append({"folder": str(folder), "record": record, "fresh": fresh})
         for file in record.files if output else ():
-            copy_file(folder / file.file, Path(str(output)) / request.target.name / file.file)
+            storage.copy_file(folder / file.file, Path(str(output)) / request.target.name / file.file)
         if outputs.text:
             how = f"built in {record.seconds / 60:.1f} minutes" if fresh else "taken from the cache"
             click.echo(f"{record.target}: ONNX Runtime {record.version}, {record.kind}, {how}")
-            sizes = sizes_of_record(before) if before and fresh else {}
+            sizes = build_run.sizes_of_record(before) if before and fresh else {}
             for file in record.files:
                 grown = f"  ({file.size_bytes - sizes[file.abi]:+,} bytes)" if file.abi in sizes else ""
                 click.echo(f"  {file.size_bytes:>12,}  {folder / file.file}{grown}")
-        findings = check_budget(sizes_of_record(record), request.settings.max_library_bytes)
+        findings = build_run.check_budget(build_run.sizes_of_record(record), request.settings.max_library_bytes)
         show_findings(findings)
-        if over := errors(findings):
+        if over := core_errors.errors(findings):
             raise CheckFailed("; ".join(finding.what for finding in over), remedy=over[0].remedy)
     outputs.write_json({"builds": builds})
 
@@ -172,15 +175,15 @@ def size(before: Path | None, after: Path | None, cache: Path | None, outputs: O
     """
     import msgspec
 
-    from pipeline.ort_build.run import builds_in, default_cache, ranking
+    from pipeline.ort_build import run as build_run
 
-    place = cache or default_cache()
+    place = cache or build_run.default_cache()
     if before and after:
-        from pipeline.ort_build.run import added_names, measured_at
+        from pipeline.ort_build import run as build_run
 
-        (old_sizes, old), (new_sizes, new) = measured_at(before, place), measured_at(after, place)
-        adds = added_names(old, new) if old and new else ()
-        removes = added_names(new, old) if old and new else ()
+        (old_sizes, old), (new_sizes, new) = build_run.measured_at(before, place), build_run.measured_at(after, place)
+        adds = build_run.added_names(old, new) if old and new else ()
+        removes = build_run.added_names(new, old) if old and new else ()
         lines, changes = [], []
         for abi in sorted(old_sizes.keys() | new_sizes.keys()):
             was, size = old_sizes.get(abi), new_sizes.get(abi)
@@ -193,9 +196,9 @@ def size(before: Path | None, after: Path | None, cache: Path | None, outputs: O
         return
     if before:
         raise click.UsageError("give both BEFORE and AFTER, or neither")
-    builds = builds_in(place)
+    builds = build_run.builds_in(place)
     # What operators add among builds that differ in their operators only
-    ranked = list(ranking(record for _, record in builds))
+    ranked = list(build_run.ranking(record for _, record in builds))
     lines = [] if builds else ["no builds yet: `ort-mobile build run` makes one"]
     for folder, record in builds:
         lines.append(f"{folder.name}  {record.target}  {record.version} {record.kind}")
@@ -221,11 +224,11 @@ def build_probe(targets: tuple[str, ...], api_level: int, output: Path | None, o
     """
     import shutil
 
-    from device_runner.build import build_probe as build_program
+    from device_runner import build as runner_build
 
     built = []
     for target in targets or ("host",):
-        path = build_program(target, api_level=api_level)
+        path = runner_build.build_probe(target, api_level=api_level)
         if output:
             output.mkdir(parents=True, exist_ok=True)
             path = Path(shutil.copy2(path, output / f"probe-{target}"))
@@ -243,53 +246,60 @@ def _requests(
     system_dependencies: bool,
     onnx_source: Path | None,
     jobs: int | None,
-) -> tuple["Request", ...]:
+) -> tuple["build_request.Request", ...]:
     from pipeline.core.errors import ConfigError
-    from pipeline.ort_build.request import requests_for
-    from pipeline.ort_build.run import check_release, tree_release
+    from pipeline.ort_build import request as build_request
+    from pipeline.ort_build import run as build_run
 
     if config is None and target is None:
         raise ConfigError(
             "what is to be built?", remedy="give a CONFIG, or a --target such as linux-x86_64 or android-arm64-v8a"
         )
-    requests = requests_for(
-        config, target, operators, tree_release(source) if source else None,
-        system_dependencies=system_dependencies, onnx_source=onnx_source, jobs=jobs,
-    )  # fmt: skip
+    requests = build_request.requests_for(
+        config,
+        target,
+        operators,
+        build_run.tree_release(source) if source else None,
+        system_dependencies=system_dependencies,
+        onnx_source=onnx_source,
+        jobs=jobs,
+    )
     if source:
         for request in requests:
-            check_release(source, request.version)
+            build_run.check_release(source, request.version)
     return requests
 
 
-def _plan(request: "Request", source: Path | None, output: Path | None) -> "BuildPlan":
-    from pipeline.ort_build.plan import BuildPaths, plan_build
+def _plan(request: "build_request.Request", source: Path | None, output: Path | None) -> "build_plan.BuildPlan":
+    from pipeline.ort_build import plan as build_plan
 
     work = (output or Path("build")) / request.target.name
     tree = source or Path("onnxruntime")
-    return plan_build(request, BuildPaths(source=str(tree.absolute()), work=str(work.absolute())))
+    return build_plan.plan_build(request, build_plan.BuildPaths(source=str(tree.absolute()), work=str(work.absolute())))
 
 
-def _refuse(errors: "tuple[Finding, ...]", source: Path | None, plans: "list[BuildPlan]") -> None:
+def _refuse(errors: "tuple[Finding, ...]", source: Path | None, plans: "list[build_plan.BuildPlan]") -> None:
     """Raise CheckFailed when a plan cannot work: by the settings, or because the tree's scripts refuse it."""
     from pipeline.core.errors import CheckFailed
-    from pipeline.ort_build.plan import tree_options, unaccepted
+    from pipeline.ort_build import plan as build_plan
 
     if errors:
         raise CheckFailed(
             f"this cannot be built: {'; '.join(finding.what for finding in errors)}",
             remedy="; ".join(dict.fromkeys(finding.remedy for finding in errors)),
         )
-    options = tree_options(source) if source else {}
-    refused = [complaint for each in plans for complaint in (unaccepted(each, options) if options else ())]
+    options = build_plan.tree_options(source) if source else {}
+    refused = [complaint for each in plans for complaint in (build_plan.unaccepted(each, options) if options else ())]
     if refused:
         raise CheckFailed(
-            "the scripts of this source tree refuse the plan", where=str(source), why="; ".join(refused),
+            "the scripts of this source tree refuse the plan",
+            where=str(source),
+            why="; ".join(refused),
             remedy="remove that setting from [build], or take another release",
-        )  # fmt: skip
+        )
 
 
-def _show_checks(checks: "Iterable[Check]") -> None:
+def _show_checks(checks: "Iterable[build_doctor.Check]") -> None:
     for check in checks:
         mark = click.style("ok     ", fg="green") if check.good else click.style("missing", fg="red")
         click.echo(f"{mark} {check.name}: {check.present or 'not found'} ({check.why})", err=True)
@@ -297,7 +307,7 @@ def _show_checks(checks: "Iterable[Check]") -> None:
             click.echo(f"        {check.remedy}", err=True)
 
 
-def _run(request: "Request", source: Path, cache: Path) -> "tuple[Path, BuildRecord, bool]":
+def _run(request: "build_request.Request", source: Path, cache: Path) -> "tuple[Path, build_run.BuildRecord, bool]":
     """Build with the last line of the log and the time shown where a terminal can show it.
 
     A lab's job that is cancelled gets SIGTERM: it ends the compilers as Ctrl-C does.
@@ -308,8 +318,8 @@ def _run(request: "Request", source: Path, cache: Path) -> "tuple[Path, BuildRec
     from rich.console import Console
     from rich.markup import escape
 
-    from pipeline.ort_build.doctor import android_folders
-    from pipeline.ort_build.run import run_build
+    from pipeline.ort_build import doctor as build_doctor
+    from pipeline.ort_build import run as build_run
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with Console(stderr=True).status(f"{request.target.name}: starting") as status:
@@ -318,4 +328,4 @@ def _run(request: "Request", source: Path, cache: Path) -> "tuple[Path, BuildRec
             minutes, rest = divmod(int(seconds), 60)
             status.update(f"{request.target.name} {minutes}:{rest:02} {escape(line[-100:])}")
 
-        return run_build(request, source, cache, progress, android=android_folders(os.environ))
+        return build_run.run_build(request, source, cache, progress, android=build_doctor.android_folders(os.environ))

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
-from device_runner.files import visible
+from device_runner import files as runner_files
 from pipeline.cli.command import Command, OpenGroup
 from pipeline.cli.options import database_option, progress
 from pipeline.cli.outputs import Outputs, ci_options, json_option, show_findings
+from pipeline.core import files as storage
 from pipeline.core.features import Place
-from pipeline.core.files import DATABASE
 
 KEY, PASSPHRASE = "ORT_MOBILE_KEY", "ORT_MOBILE_PASSPHRASE"
 """Environment variables of the private key."""
@@ -33,22 +33,21 @@ def report(
     The table is shown as well. Exit code 4 if a search found that no candidate keeps to its constraints, 1 if one found
     no answer; what else a campaign ended with is its own command's to say.
     """
-    from pipeline.job.stored import list_campaigns, stored, write_reports
+    from pipeline.job import stored as job_stored
 
     if list_only:
-        campaigns = list_campaigns(folder, database)
+        campaigns = job_stored.list_campaigns(folder, database)
         document = {"campaigns": [{"id": campaign_id, "name": name} for campaign_id, name in campaigns.items()]}
         outputs.show_lines(document, map("  ".join, campaigns.items()))
         return
-    from pipeline.report.ci_parts import of_campaign
-    from pipeline.report.formats import show_report
+    from pipeline.report import ci_parts, formats
 
-    assembled = stored(folder, database, campaign)
-    write_reports(assembled, folder)
-    outputs.write_ci(of_campaign(assembled.report))
+    assembled = job_stored.stored(folder, database, campaign)
+    job_stored.write_reports(assembled, folder)
+    outputs.write_ci(ci_parts.of_campaign(assembled.report))
     outputs.write_json(assembled.report)
     if outputs.text:
-        show_report(assembled.report)
+        formats.show_report(assembled.report)
     tuned = assembled.report.tuned
     if tuned and tuned.unanswered:
         outputs.show_errors(answer.why_none for answer in tuned.answers if answer.why_none)
@@ -72,22 +71,24 @@ def rebuild(folder: Path, database: str | None, campaign: str | None, outputs: O
     budget; also exit code 4 if the bundle fails in that library, on computers that can run it.
     """
     from pipeline.cli.run import nothing_ships
-    from pipeline.core.errors import BUDGET, CheckFailed, ExitCode, errors
-    from pipeline.job.assemble import check_shipping, ship
-    from pipeline.job.stored import stored
-    from pipeline.ort_build.run import builds_in, default_cache, ranking
-    from pipeline.release.chip_contexts import context_line
-    from pipeline.release.manifest import content_digest, read_manifest
-    from pipeline.report.formats import proof_parts
-    from pipeline.report.wording import Line
+    from pipeline.core import errors as core_errors
+    from pipeline.core.errors import CheckFailed
+    from pipeline.job import assemble
+    from pipeline.job import stored as job_stored
+    from pipeline.ort_build import run as build_run
+    from pipeline.release import chip_contexts
+    from pipeline.release import manifest as bundle_manifest
+    from pipeline.report import formats, wording
 
-    assembled = stored(folder, database, campaign)
-    findings = check_shipping(assembled, folder)
+    assembled = job_stored.stored(folder, database, campaign)
+    findings = assemble.check_shipping(assembled, folder)
     show_findings(findings)
-    refused = errors(findings)
-    if any(finding.rule == BUDGET for finding in refused):
+    refused = core_errors.errors(findings)
+    if any(finding.rule == core_errors.BUDGET for finding in refused):
         # What operators and types cost in the builds of this computer, the dearest first, where they allow it.
-        for abi, added, size in ranking(record for _, record in builds_in(default_cache())):
+        for abi, added, size in build_run.ranking(
+            record for _, record in build_run.builds_in(build_run.default_cache())
+        ):
             click.echo(f"  {size:>+12,}  {abi}: {', '.join(added)}", err=True)
     if refused:
         raise CheckFailed(
@@ -96,7 +97,7 @@ def rebuild(folder: Path, database: str | None, campaign: str | None, outputs: O
             why=f"{len(refused)} {'error speaks' if len(refused) == 1 else 'errors speak'} against it, named above",
             remedy="fix them, or change the target or the budget in the config and run it again",
         )
-    content = ship(assembled, folder, progress=progress())
+    content = assemble.ship(assembled, folder, progress=progress())
     if content is None:
         raise CheckFailed(
             "nothing may ship",
@@ -104,21 +105,31 @@ def rebuild(folder: Path, database: str | None, campaign: str | None, outputs: O
             why=nothing_ships(assembled),
             remedy="see the report for what failed",
         )
-    proofs = read_manifest(folder / "bundle").proofs
-    digest = content_digest(content)
+    proofs = bundle_manifest.read_manifest(folder / "bundle").proofs
+    digest = bundle_manifest.content_digest(content)
     lines = (
-        *(f"{row.target}: {row.model} {row.variant.name} on {row.runs[0].provider} ({row.basis})"
-          for row in content.ships),
-        *map(context_line, content.contexts),
+        *(
+            f"{row.target}: {row.model} {row.variant.name} on {row.runs[0].provider} ({row.basis})"
+            for row in content.ships
+        ),
+        *map(chip_contexts.context_line, content.contexts),
         f"bundle   {folder / 'bundle'} (digest {digest[:16]})",
-    )  # fmt: skip
+    )
     outputs.finish(
-        {"bundle": str(folder / "bundle"), "digest": digest, "ships": content.ships, "contexts": content.contexts,
-         "proofs": proofs},
-        [*(Line(line, wrap=False) for line in lines), *(part for proof in proofs for part in proof_parts(proof))],
+        {
+            "bundle": str(folder / "bundle"),
+            "digest": digest,
+            "ships": content.ships,
+            "contexts": content.contexts,
+            "proofs": proofs,
+        },
+        [
+            *(wording.Line(line, wrap=False) for line in lines),
+            *(part for proof in proofs for part in formats.proof_parts(proof)),
+        ],
         failed=(text for proof in proofs for text in proof.objections),
-        code=ExitCode.CHECK_FAILED if any(proof.failed for proof in proofs) else ExitCode.DONE,
-    )  # fmt: skip
+        code=core_errors.ExitCode.CHECK_FAILED if any(proof.failed for proof in proofs) else core_errors.ExitCode.DONE,
+    )
 
 
 @bundle.command()
@@ -135,23 +146,28 @@ def sign(bundle: Path, key: Path, outputs: Outputs) -> None:
     ORT_MOBILE_PASSPHRASE. `ort-mobile bundle verify BUNDLE --key PUBLIC` checks both; the program model_signing checks
     the signature. Needs the extra `sign`.
     """
+    from pipeline.release import manifest as bundle_manifest
     from pipeline.release import signature
-    from pipeline.release.manifest import SIGNATURE_FILE, refuse_unproven, verify_bundle
 
     signature.remove_leftovers(bundle)
-    manifest = verify_bundle(bundle)
-    refuse_unproven(bundle, manifest)
-    if (bundle.resolve().parent / DATABASE).is_file():
-        from pipeline.job.assemble import refuse_unrecorded
+    manifest = bundle_manifest.verify_bundle(bundle)
+    bundle_manifest.refuse_unproven(bundle, manifest)
+    if (bundle.resolve().parent / storage.DATABASE).is_file():
+        from pipeline.job import assemble
 
-        refuse_unrecorded(bundle, manifest)
+        assemble.refuse_unrecorded(bundle, manifest)
     fingerprint, tests = signature.sign(bundle, manifest, key, os.environ.get(PASSPHRASE))
     lines = (
-        f"signed  {bundle / SIGNATURE_FILE}",
+        f"signed  {bundle / bundle_manifest.SIGNATURE_FILE}",
         f"tests   {signature.results_text(tests) if tests else 'none known, none attested'}",
         f"key     sha256 {fingerprint} (of the public key as PEM)",
     )
-    document = {"bundle": str(bundle), "signature": SIGNATURE_FILE, "key_sha256": fingerprint, "tests": tests}
+    document = {
+        "bundle": str(bundle),
+        "signature": bundle_manifest.SIGNATURE_FILE,
+        "key_sha256": fingerprint,
+        "tests": tests,
+    }
     outputs.show_lines(document, lines)
 
 
@@ -182,48 +198,54 @@ def verify(bundle: Path, digest: str, key: Path | None, outputs: Outputs) -> Non
     the manifest, and the signature, cover every file. With --key, what the maker attests of tests is shown; nothing is
     run again.
     """
-    from pipeline.release.manifest import MANIFEST_FILE, manifest_digest, refuse_unproven, verify_bundle
-    from pipeline.release.opened import refuse_unopened
+    from pipeline.release import manifest as bundle_manifest
+    from pipeline.release import opened
 
-    manifest = verify_bundle(bundle, digest)
-    refuse_unproven(bundle, manifest)
-    refuse_unopened(bundle, manifest)
+    manifest = bundle_manifest.verify_bundle(bundle, digest)
+    bundle_manifest.refuse_unproven(bundle, manifest)
+    opened.refuse_unopened(bundle, manifest)
     signed = None
     if key:
-        from pipeline.release.signature import verify_signed
+        from pipeline.release import signature
 
-        signed = verify_signed(bundle, manifest, key)
-    whole = manifest_digest(bundle)
+        signed = signature.verify_signed(bundle, manifest, key)
+    whole = bundle_manifest.manifest_digest(bundle)
     content = [file.path for file in manifest.content.files]
     beside = [file.path for file in manifest.files if file not in manifest.content.files]
     if outputs.json_to:
         document = {
-            "bundle": str(bundle), "files": len(manifest.files), "digest": manifest.content_sha256,
-            "manifest_digest": whole, "content": content, "beside_content": beside,
-        }  # fmt: skip
+            "bundle": str(bundle),
+            "files": len(manifest.files),
+            "digest": manifest.content_sha256,
+            "manifest_digest": whole,
+            "content": content,
+            "beside_content": beside,
+        }
         by = {"signed_by": signed[0], "attested_tests": signed[1]} if signed else {}
         outputs.write_json({**document, **by})
     if not outputs.text:
         return
-    click.echo(f"OK: {len(manifest.files)} files of {visible(str(bundle))} match the manifest")
+    click.echo(f"OK: {len(manifest.files)} files of {runner_files.visible(str(bundle))} match the manifest")
     expected = {digest: " (as expected)"}
     click.echo(f"digest {manifest.content_sha256}{expected.get(manifest.content_sha256, '')}")
     click.echo(f"  covers {_named(content)}")
-    click.echo(f"  not what was measured and tested: {_named([*beside, f'the evidence in {MANIFEST_FILE}'])}")
+    click.echo(
+        f"  not what was measured and tested: {_named([*beside, f'the evidence in {bundle_manifest.MANIFEST_FILE}'])}"
+    )
     click.echo(f"digest of the manifest {whole}{expected.get(whole, '')}")
     click.echo("  covers every file")
     if signed:
         # Who signed, and what they say of tests, in words that claim no more than was checked here
-        from pipeline.release.signature import results_text
+        from pipeline.release import signature
 
         fingerprint, tests = signed
         click.echo(f"signed by the owner of the key with sha256 {fingerprint}")
         if tests is None:
             click.echo("the same key attests no tests")
             return
-        click.echo(f"the same key attests these tests, which were not run again here: {results_text(tests)}")
+        click.echo(f"the same key attests these tests, which were not run again here: {signature.results_text(tests)}")
         for name in (*tests.failed, *tests.warned):
-            click.echo(visible(f"  {'failed' if name in tests.failed else 'undecided'}: {name}"))
+            click.echo(runner_files.visible(f"  {'failed' if name in tests.failed else 'undecided'}: {name}"))
     elif not digest:
         click.echo(
             "where it is from is not proven: compare its maker's digest (--digest), or check its signature (--key)",
@@ -234,4 +256,4 @@ def verify(bundle: Path, digest: str, key: Path | None, outputs: Outputs) -> Non
 def _named(paths: list[str]) -> str:
     """Files by name, not more than a screen holds; the JSON has all."""
     more = f" and {len(paths) - 20:,} more (--json has all)" if len(paths) > 20 else ""
-    return visible(", ".join(paths[:20])) + more
+    return runner_files.visible(", ".join(paths[:20])) + more

@@ -269,9 +269,9 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         """As click does it, with the libraries of --custom-ops in use until it ends."""
         if files := ctx.params.pop("custom_ops", ()):
-            from pipeline.core.custom_ops import custom_operators
+            from pipeline.core import custom_ops as core_custom_ops
 
-            ctx.with_resource(custom_operators(files, "--custom-ops"))
+            ctx.with_resource(core_custom_ops.custom_operators(files, "--custom-ops"))
         return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -422,7 +422,7 @@ def schema() -> None:
     """Print the JSON schema of config files."""
     import json
 
-    from pipeline.config import config_schema
-    from pipeline.passes.registry import PASSES
+    from pipeline import config as configs
+    from pipeline.passes import registry
 
-    click.echo(json.dumps(config_schema(tuple(PASSES)), indent=2))
+    click.echo(json.dumps(configs.config_schema(tuple(registry.PASSES)), indent=2))

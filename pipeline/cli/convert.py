@@ -30,20 +30,20 @@ from pipeline.cli.options import (
     words,
 )
 from pipeline.cli.outputs import Condition, Outputs, Watched, end, fail_on_option, json_option, quiet
+from pipeline.core import providers as provider_rules
 from pipeline.core.features import Place
-from pipeline.core.providers import WEBGPU, aware_names
 
 if TYPE_CHECKING:
     from pipeline.check.compare import OutputCheck
-    from pipeline.convert.many import ConversionJob
-    from pipeline.passes.base import Pass
-    from pipeline.passes.run import TransformReport, Verification
-    from pipeline.report.wording import Part
+    from pipeline.convert import many as convert_many
+    from pipeline.passes import base as passes_base
+    from pipeline.passes import run as passes_run
+    from pipeline.report import wording
 
 
 OPTIONS = Place[Callable[[], list[click.Parameter]]]("convert.options")
 """Options of features: `show_changes`."""
-CHANGES = Place[Callable[["ConversionJob"], "Iterable[Part]"]]("convert.changes")
+CHANGES = Place[Callable[["convert_many.ConversionJob"], "Iterable[wording.Part]"]]("convert.changes")
 """Says what became of the nodes in each artifact."""
 
 
@@ -65,8 +65,9 @@ def styles_asked(
     if providers and not by_default and styles != ("fixed",):
         raise click.UsageError(
             "--ep makes files of style fixed alone: a session asks its providers itself about an ONNX file and one of "
-            "style runtime; leave --style and --format out, or run the command again without --ep", ctx,
-        )  # fmt: skip
+            "style runtime; leave --style and --format out, or run the command again without --ep",
+            ctx,
+        )
     return styles
 
 
@@ -76,57 +77,93 @@ def styles_asked(
     "--output", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder for the artifacts."
 )
 @click.option(
-    "--level", "levels", callback=words(LEVELS), metavar="LEVEL,…", default="none,basic,extended,all",
+    "--level",
+    "levels",
+    callback=words(LEVELS),
+    metavar="LEVEL,…",
+    default="none,basic,extended,all",
     show_default=True,
     help="Optimization levels: none, basic, extended, layout (from 1.23), all.",
-)  # fmt: skip
+)
 @click.option(
-    "--style", "styles", callback=words(("fixed", "runtime", "onnx")), metavar="STYLE,…", default="fixed,runtime",
+    "--style",
+    "styles",
+    callback=words(("fixed", "runtime", "onnx")),
+    metavar="STYLE,…",
+    default="fixed,runtime",
     show_default=True,
     help="fixed saves the optimized graph; runtime saves the basic graph and records fusions that the device applies; "
     "onnx saves the optimized graph as an ONNX file, for full libraries and GPUs.",
-)  # fmt: skip
+)
 @click.option(
-    "--format", "file_format", type=click.Choice(["ort", "onnx"]), default="ort", show_default=True,
+    "--format",
+    "file_format",
+    type=click.Choice(["ort", "onnx"]),
+    default="ort",
+    show_default=True,
     help="onnx is the same as --style onnx: the optimized graph as ONNX, for full builds, GPUs and other tools.",
-)  # fmt: skip
+)
 @click.option(
-    "--ep", "providers", callback=provider_names(aware_names()), multiple=True, metavar="EP,…",
-    help=f"Leave the nodes unfused that {either(aware_names())} runs (EP-aware); several share one file.",
-)  # fmt: skip
+    "--ep",
+    "providers",
+    callback=provider_names(provider_rules.aware_names()),
+    multiple=True,
+    metavar="EP,…",
+    help=f"Leave the nodes unfused that {either(provider_rules.aware_names())} runs (EP-aware); several share one "
+    "file.",
+)
 @provider_options
 @click.option("--safe", is_flag=True, help="Leave nodes to the CPU that the provider claims but cannot compile.")
 @click.option(
-    "--reference", default="auto", metavar="auto|none|installed|LIBRARY", show_default=True,
+    "--reference",
+    default="auto",
+    metavar="auto|none|installed|LIBRARY",
+    show_default=True,
     help="What decides which nodes an EP runs: an Android library (AAR, .so or release), the installed onnxruntime, or "
     "none (the rules of ort-mobile). auto uses a library of the release for --abi that is here; it downloads none.",
-)  # fmt: skip
+)
 @click.option(
-    "--ort-release", callback=release, metavar="X.Y",
+    "--ort-release",
+    callback=release,
+    metavar="X.Y",
     help="ONNX Runtime release that will run the artifacts.  [default: the installed one]",
-)  # fmt: skip
+)
 @click.option(
-    "--build-kind", type=click.Choice(["full", "extended", "minimal"]), default="full", show_default=True,
+    "--build-kind",
+    type=click.Choice(["full", "extended", "minimal"]),
+    default="full",
+    show_default=True,
     help="Kind of that release's build in the app: artifacts are checked against what it can load.",
-)  # fmt: skip
+)
 @click.option(
-    "--target-platform", type=click.Choice(["unspecified", "arm", "amd64"]),
+    "--target-platform",
+    type=click.Choice(["unspecified", "arm", "amd64"]),
     help="Processor that the optimizer may assume.  [default: arm for an ARM --abi, else unspecified]",
-)  # fmt: skip
+)
 @click.option(
-    "--dimension", "dimensions", callback=sizes, metavar="NAME=N", multiple=True,
+    "--dimension",
+    "dimensions",
+    callback=sizes,
+    metavar="NAME=N",
+    multiple=True,
     help="Fix a dynamic dimension, by its name or as INPUT[AXIS]; repeatable.",
-)  # fmt: skip
+)
 @click.option(
-    "--optional-input", "optional_inputs", callback=words(), metavar="NAME,…",
+    "--optional-input",
+    "optional_inputs",
+    callback=words(),
+    metavar="NAME,…",
     help="Keep an input that has a value in the model's file, so that apps can set it; others become constants.",
-)  # fmt: skip
+)
 @precision_option
 @keep_float_option
 @click.option(
-    "--context", "chips", callback=words(), metavar="CHIP,…",
+    "--context",
+    "chips",
+    callback=words(),
+    metavar="CHIP,…",
     help="Compile EP context models for the NPU of these Snapdragon chips, too, such as SM8650 (needs the extra qnn).",
-)  # fmt: skip
+)
 @click.option(
     "--share-weights",
     is_flag=True,
@@ -188,71 +225,93 @@ def convert(
     """
     import msgspec
 
-    from pipeline.core.workers import shared_children
+    from pipeline.core import workers
 
-    ctx.with_resource(shared_children("pipeline.convert.engine", "onnx", "onnxruntime"))
-    from pipeline.convert.many import ConversionJob, convert_paths
-    from pipeline.convert.request import AwareSpec, OptimizerPlatform
-    from pipeline.core.abis import ARM64, X86_64, read_abi
-    from pipeline.core.custom_ops import of_this_computer
-    from pipeline.core.variant import OWN_PRECISION
-    from pipeline.passes.precisions import resolve_precisions
-    from pipeline.report.conversion import conversion_parts, problem_lines
-    from pipeline.report.show import show
+    ctx.with_resource(workers.shared_children("pipeline.convert.engine", "onnx", "onnxruntime"))
+    from pipeline.convert import many as convert_many
+    from pipeline.convert import request as convert_request
+    from pipeline.core import abis as core_abis
+    from pipeline.core import custom_ops as core_custom_ops
+    from pipeline.core import variant as core_variant
+    from pipeline.passes import precisions as passes_precisions
+    from pipeline.report import conversion as report_conversion
+    from pipeline.report import show as terminal
 
-    of_this_computer()  # a library that is missing is said before anything is written
+    core_custom_ops.of_this_computer()  # a library that is missing is said before anything is written
     data, optional = dataset_from(test_data, input_values), answers.pop("optional_inputs")
-    named = read_abi(answers["abi"], "--abi") if answers["abi"] else ""
-    platform = OptimizerPlatform(target_platform) if target_platform else OptimizerPlatform.of_abi(named or ARM64)
+    named = core_abis.read_abi(answers["abi"], "--abi") if answers["abi"] else ""
+    platform = (
+        convert_request.OptimizerPlatform(target_platform)
+        if target_platform
+        else convert_request.OptimizerPlatform.of_abi(named or core_abis.ARM64)
+    )
     named = named or "".join(platform.abis if target_platform else ())
-    abi = named or ARM64
-    aware = AwareSpec()
+    abi = named or core_abis.ARM64
+    aware = convert_request.AwareSpec()
     if providers:
-        from pipeline.convert.aware import choose_reference
+        from pipeline.convert import aware as convert_aware
 
-        aware = choose_reference(reference, ort_release, (), providers, named)
-    answers["abi"] = (aware.by.abi or X86_64) if aware.library and not aware.optional else abi
+        aware = convert_aware.choose_reference(reference, ort_release, (), providers, named)
+    answers["abi"] = (aware.by.abi or core_abis.X86_64) if aware.library and not aware.optional else abi
     if data.given and not (check or precisions):
         raise click.UsageError("--test-data and --input are for --check and --precision; add one of them", ctx)
-    if WEBGPU in providers and len(providers) > 1:
-        others = ",".join(name for name in providers if name != WEBGPU)
+    if provider_rules.WEBGPU in providers and len(providers) > 1:
+        others = ",".join(name for name in providers if name != provider_rules.WEBGPU)
         raise click.UsageError(
             "--ep webgpu makes files of its own: the copies between GPU and CPU in them divide what others take; "
-            f"run the command twice, with --ep webgpu and with --ep {others}", ctx,
-        )  # fmt: skip
+            f"run the command twice, with --ep webgpu and with --ep {others}",
+            ctx,
+        )
     styles = styles_asked(ctx, styles, file_format, providers)
     if share_weights and not (chips or "onnx" in styles):
         raise click.UsageError(NOTHING_SHARED, ctx)
-    job = ConversionJob(
-        levels=levels, styles=styles, release=ort_release, abi=abi, platform=platform,
-        dimensions=dimensions, output=output, cache=cache, check=check, config=config, processes=jobs,
+    job = convert_many.ConversionJob(
+        levels=levels,
+        styles=styles,
+        release=ort_release,
+        abi=abi,
+        platform=platform,
+        dimensions=dimensions,
+        output=output,
+        cache=cache,
+        check=check,
+        config=config,
+        processes=jobs,
         aware=msgspec.structs.replace(aware, providers=settings_of(providers, ort_release, answers), safe=safe),
-        build_kind=build_kind, data=data,
-        precisions=resolve_precisions(precisions or (OWN_PRECISION,), answers["api_level"], "--precision"),
-        api_level=answers["api_level"], keep_float=keep_float, chips=chips_named(chips, "--context"),
-        share_weights=share_weights, optional_inputs=optional,
-    )  # fmt: skip
+        build_kind=build_kind,
+        data=data,
+        precisions=passes_precisions.resolve_precisions(
+            precisions or (core_variant.OWN_PRECISION,), answers["api_level"], "--precision"
+        ),
+        api_level=answers["api_level"],
+        keep_float=keep_float,
+        chips=chips_named(chips, "--context"),
+        share_weights=share_weights,
+        optional_inputs=optional,
+    )
     if data.given:
-        from pipeline.check.many import check_paths_inputs
+        from pipeline.check import many as check_many
 
-        check_paths_inputs(paths, dimensions, data, output)
-    report = convert_paths(paths, job, progress())
+        check_many.check_paths_inputs(paths, dimensions, data, output)
+    report = convert_many.convert_paths(paths, job, progress())
     outputs.write_json(report.document())
     if outputs.text:
-        show(conversion_parts(report))
+        terminal.show(report_conversion.conversion_parts(report))
         for changes in CHANGES if show_changes else ():
-            show(changes(report))
-    show(problem_lines(report, warnings=not quiet()), err=True)
+            terminal.show(changes(report))
+    terminal.show(report_conversion.problem_lines(report, warnings=not quiet()), err=True)
     ctx.exit(end(fail_on, _watched(report), report.exit_code))
 
 
-def _watched(report: "ConversionJob") -> Iterator[Watched]:
+def _watched(report: "convert_many.ConversionJob") -> Iterator[Watched]:
     """Each artifact with what speaks against it, and for each provider that it is made for."""
-    from pipeline.core.errors import warning
+    from pipeline.core import errors as core_errors
 
     for artifact in (artifact for row in report.converted for artifact in row.artifacts):
         against = report.findings.get((artifact.model, artifact.variant.name), ())
-        yield Watched(artifact.file, findings=[*against, *(warning(note, artifact.file) for note in artifact.notes)])
+        yield Watched(
+            artifact.file, findings=[*against, *(core_errors.warning(note, artifact.file) for note in artifact.notes)]
+        )
         nodes = sum(artifact.operators.values())
         for provider, claimed in artifact.claimed.items() if nodes else ():
             yield Watched(artifact.file, provider, {"coverage": claimed / nodes})
@@ -265,11 +324,11 @@ def show_passes(ctx: click.Context, _param: click.Parameter, value: bool) -> Non
     """A callback that lists every pass in one line and ends the command."""
     if not value or ctx.resilient_parsing:
         return
-    from pipeline.passes.registry import PASSES
-    from pipeline.report.show import show
-    from pipeline.report.wording import Line
+    from pipeline.passes import registry
+    from pipeline.report import show as terminal
+    from pipeline.report import wording
 
-    show(Line(pass_line(step)) for step in PASSES.values())
+    terminal.show(wording.Line(pass_line(step)) for step in registry.PASSES.values())
     ctx.exit()
 
 
@@ -277,27 +336,27 @@ def show_options(ctx: click.Context, _param: click.Parameter, name: str | None) 
     """A callback that shows one pass with its options and ends the command."""
     if not name or ctx.resilient_parsing:
         return
-    from pipeline.passes.registry import find_pass
+    from pipeline.passes import registry
 
-    step = find_pass(name, "--options")
+    step = registry.find_pass(name, "--options")
     click.echo(pass_line(step))
     for option, text in option_lines(step):
         click.echo(f"    {option:<28} {text}".rstrip())
     ctx.exit()
 
 
-def pass_line(step: "Pass") -> str:
+def pass_line(step: "passes_base.Pass") -> str:
     """A pass in one line."""
     return f"{step.name:<24} {step.title}" + (f" Needs the extra {step.extra!r}." if step.extra else "")
 
 
-def option_lines(step: "Pass") -> list[tuple[str, str]]:
+def option_lines(step: "passes_base.Pass") -> list[tuple[str, str]]:
     """The options of a pass as `name=default`, each with what it means."""
     import msgspec
 
-    from pipeline.config import key_texts
+    from pipeline import config as configs
 
-    texts = key_texts(step.options)
+    texts = configs.key_texts(step.options)
     lines = []
     for field in msgspec.structs.fields(step.options):
         default = field.default if field.default is not msgspec.NODEFAULT else None
@@ -310,24 +369,31 @@ def option_lines(step: "Pass") -> list[tuple[str, str]]:
 @click.argument("model", metavar="IN")
 @click.argument("output", metavar="OUT", type=click.Path(path_type=Path))
 @click.option(
-    "--do", "steps", multiple=True, metavar="NAME[:OPTION=VALUE]…",
+    "--do",
+    "steps",
+    multiple=True,
+    metavar="NAME[:OPTION=VALUE]…",
     help="A step; repeatable, in this order. Values of a list are joined by +.",
-)  # fmt: skip
+)
 @click.option(
-    "--list", is_flag=True, is_eager=True, expose_value=False, callback=show_passes,
-    help="List all passes, one a line.",
-)  # fmt: skip
+    "--list", is_flag=True, is_eager=True, expose_value=False, callback=show_passes, help="List all passes, one a line."
+)
 @click.option(
-    "--options", is_eager=True, expose_value=False, metavar="NAME", callback=show_options,
+    "--options",
+    is_eager=True,
+    expose_value=False,
+    metavar="NAME",
+    callback=show_options,
     help="Show the options of a pass.",
-)  # fmt: skip
+)
 @click.option("--check/--no-check", default=True, help="Compare the result's outputs with the original's.")
 @data_options
 @sample_options
 @click.option(
-    "--cache", type=click.Path(path_type=Path, file_okay=False),
+    "--cache",
+    type=click.Path(path_type=Path, file_okay=False),
     help="Cache folder: the same steps on the same model are not run again.",
-)  # fmt: skip
+)
 @json_option
 @click.pass_context
 def transform(
@@ -352,22 +418,25 @@ def transform(
     import msgspec
 
     from pipeline.core.errors import CheckFailed, ConfigError
-    from pipeline.model.sources import find_models
-    from pipeline.passes.registry import parse_step
-    from pipeline.passes.run import transform_file
-    from pipeline.report.show import show
+    from pipeline.model import sources as model_sources
+    from pipeline.passes import registry
+    from pipeline.passes import run as passes_run
+    from pipeline.report import show as terminal
 
     if not steps:
         raise click.UsageError("name at least one step with --do; --list shows all", ctx)
-    models = find_models([model])
+    models = model_sources.find_models([model])
     if len(models) > 1:
-        raise ConfigError(
-            "one model at a time", where=model, why=f"{len(models)} are there", remedy="name one of them"
-        )  # fmt: skip
-    report = transform_file(
-        models[0], [parse_step(text) for text in steps], output,
-        data=dataset_from(test_data, input_values, **sampling), check=check, cache=cache, progress=progress(),
-    )  # fmt: skip
+        raise ConfigError("one model at a time", where=model, why=f"{len(models)} are there", remedy="name one of them")
+    report = passes_run.transform_file(
+        models[0],
+        [registry.parse_step(text) for text in steps],
+        output,
+        data=dataset_from(test_data, input_values, **sampling),
+        check=check,
+        cache=cache,
+        progress=progress(),
+    )
     for note in report.notes:
         click.echo(f"warning: {note}", err=True)
     verification = report.verification
@@ -378,31 +447,33 @@ def transform(
         document["verification"]["failed"] = verification.failed
     outputs.write_json({"output": str(output), **document})
     if outputs.text:
-        show(_parts(report, output))
+        terminal.show(_parts(report, output))
     if verification and not verification.failed:
         for row in _not_compared(verification):
             click.echo(f"warning: the output {row.output!r} was not compared: {row.reason}", err=True)
     if verification and verification.failed:
         why = "; ".join(f"output {c.output!r}: {c.reason}" for c in verification.checks if c.failed)
         raise CheckFailed(
-            "the changed model's outputs differ", where=model, why=why[:500],
+            "the changed model's outputs differ",
+            where=model,
+            why=why[:500],
             remedy="leave a step out; --no-check writes the model all the same",
-        )  # fmt: skip
+        )
 
 
-def _parts(report: "TransformReport", output: Path) -> "Iterator[Part]":
+def _parts(report: "passes_run.TransformReport", output: Path) -> "Iterator[wording.Part]":
     """What each step changed, what was written and how its outputs compare."""
-    from pipeline.report.wording import Line, Listing, size
+    from pipeline.report import wording
 
     rows = (
         (
             change.step.text,
             f"{change.nodes_before} → {change.nodes_after}",
-            f"{size(change.bytes_before)} → {size(change.bytes_after)}",
+            f"{wording.size(change.bytes_before)} → {wording.size(change.bytes_after)}",
         )
         for change in report.steps
     )
-    yield Listing(title="", head=("step", "nodes", "size"), rows=tuple(rows), right=("nodes", "size"))
+    yield wording.Listing(title="", head=("step", "nodes", "size"), rows=tuple(rows), right=("nodes", "size"))
     if verification := report.verification:
         lacking = _not_compared(verification)
         error = max((check.max_rel_error or 0.0 for check in verification.checks), default=0.0)
@@ -420,14 +491,14 @@ def _parts(report: "TransformReport", output: Path) -> "Iterator[Part]":
             doubt = f"; {unknown[0].output}: {unknown[0].reason}" if unknown else ""
             of_all = f"{passed} of {len(verification.checks)} outputs are the original's"
             text = f"{of_all}, {apart}, on {verification.data}{doubt}"
-        yield Line(text)
+        yield wording.Line(text)
     if not (report.verification and report.verification.failed):
-        beside = f", weights in {report.saved.data_file} ({size(report.saved.data_bytes)})"
+        beside = f", weights in {report.saved.data_file} ({wording.size(report.saved.data_bytes)})"
         tail = (beside if report.saved.data_file else "") + (", unchanged since the last time" if report.reused else "")
-        yield Line(f"{output}: {size(report.saved.size_bytes)}{tail}")
+        yield wording.Line(f"{output}: {wording.size(report.saved.size_bytes)}{tail}")
 
 
-def _not_compared(verification: "Verification") -> list["OutputCheck"]:
+def _not_compared(verification: "passes_run.Verification") -> list["OutputCheck"]:
     """The outputs of whose differences there is no figure: NaN, infinity, another shape, strings that differ."""
     return [check for check in verification.checks if check.max_rel_error is None and not check.passed]
 
@@ -450,17 +521,19 @@ def _not_compared(verification: "Verification") -> list["OutputCheck"]:
     "--chip", metavar="CHIP", default="", help="With --ep qnn: whose NPU, by Build.SOC_MODEL, such as SM8650."
 )
 @click.option(
-    "--metric", metavar="NAME",
+    "--metric",
+    metavar="NAME",
     help="top-1, top-5, f1, map, miou, wer, cer, agreement, r2, equal, cosine, psnr, sqnr, max-error or "
     "module:function.  [default: top-1 with labels; for outputs without, agreement of scores of classes, equal of "
     "whole numbers and texts, else r2]",
-)  # fmt: skip
+)
 @click.option("--model-output", metavar="NAME", help="The only output that is judged.  [default: every one]")
 @click.option("--vocabulary", metavar="FILE", help="For wer and cer: the symbol of each class, one a line.")
 @click.option(
-    "--max-drop", type=click.FloatRange(0, 1),
+    "--max-drop",
+    type=click.FloatRange(0, 1),
     help="Largest drop from ORIGINAL, as in 0.01; exit code 4 where a larger one is not excluded.",
-)  # fmt: skip
+)
 @json_option
 def accuracy(
     paths: tuple[str, ...],
@@ -487,24 +560,27 @@ def accuracy(
     """
     import msgspec
 
-    from device_runner.providers import chip_named
-    from pipeline.accuracy.evaluate import AccuracyRequest, measure_accuracy
+    from device_runner import providers as runner_providers
+    from pipeline import config as configs
+    from pipeline.accuracy import evaluate
     from pipeline.cli.main import show_error
-    from pipeline.config import AccuracyConfig
-    from pipeline.core.errors import ConfigError, ExitCode
-    from pipeline.model.sources import find_models
-    from pipeline.partition.qnn.kept import compiler_name
-    from pipeline.report.accuracies import accuracy_parts, refusal_text
+    from pipeline.core import errors as core_errors
+    from pipeline.core.errors import ConfigError
+    from pipeline.model import sources as model_sources
+    from pipeline.partition.qnn import kept
+    from pipeline.report import accuracies
 
     if not test_data:
         raise ConfigError(
-            "accuracy is measured on test data", where="--test-data", why="random inputs show nothing of it",
+            "accuracy is measured on test data",
+            where="--test-data",
+            why="random inputs show nothing of it",
             remedy="give a folder of samples, an .npz file with inputs and labels, or module:function",
-        )  # fmt: skip
+        )
     data = dataset_from(test_data, input_values, labels=labels, **sampling)
-    asked = AccuracyConfig(metric=metric, max_drop=max_drop, output=model_output, vocabulary=vocabulary)
-    (original, *_) = find_models([reference])
-    models = [source.path for source in find_models(paths, (".onnx", ".ort"))]
+    asked = configs.AccuracyConfig(metric=metric, max_drop=max_drop, output=model_output, vocabulary=vocabulary)
+    (original, *_) = model_sources.find_models([reference])
+    models = [source.path for source in model_sources.find_models(paths, (".onnx", ".ort"))]
     if chip and ep != "qnn":
         raise click.UsageError("--chip is for qnn: add --ep qnn")
     if ep == "qnn":
@@ -512,30 +588,38 @@ def accuracy(
             remedy = "name one with --chip, such as SM8650"
             raise ConfigError("what an NPU computes depends on the chip, and none is named", remedy=remedy)
         if wrong := next((path for path in models if path.lower().endswith(".ort")), ""):
-            raise ConfigError("the simulator runs no ORT format files", where=wrong,
-                              remedy="name the ONNX model that the file was made from")  # fmt: skip
-        compiler_name()
-        chip = chip_named(chip).name
+            raise ConfigError(
+                "the simulator runs no ORT format files",
+                where=wrong,
+                remedy="name the ONNX model that the file was made from",
+            )
+        kept.compiler_name()
+        chip = runner_providers.chip_named(chip).name
     requests = [
-        AccuracyRequest(model=path, reference=original, data=data, dimensions=dimensions, chip=chip, accuracy=asked)
+        evaluate.AccuracyRequest(
+            model=path, reference=original, data=data, dimensions=dimensions, chip=chip, accuracy=asked
+        )
         for path in models
     ]
-    outcomes = measure_accuracy(requests, progress())
+    outcomes = evaluate.measure_accuracy(requests, progress())
     results = [outcome.value for outcome in outcomes if outcome.value]
     errors = [outcome.error for outcome in outcomes if outcome.error]
     if not results and errors:
         raise errors[0]
     for error in errors:
         show_error(error)
-    code = ExitCode.SOME_FAILED if errors else ExitCode.DONE
+    code = core_errors.ExitCode.SOME_FAILED if errors else core_errors.ExitCode.DONE
     outputs.finish(
-        {"reference": reference, "models": [
-            {"model": outcome.task.label, "error": str(outcome.error), "remedy": outcome.error.remedy}
-            if outcome.error
-            else msgspec.to_builtins(outcome.value)
-            for outcome in outcomes
-        ]},
-        accuracy_parts(results),
-        code=ExitCode.CHECK_FAILED if any(result.refused for result in results) else code,
-        failed=(refusal_text(result) for result in results if result.refused),
-    )  # fmt: skip
+        {
+            "reference": reference,
+            "models": [
+                {"model": outcome.task.label, "error": str(outcome.error), "remedy": outcome.error.remedy}
+                if outcome.error
+                else msgspec.to_builtins(outcome.value)
+                for outcome in outcomes
+            ],
+        },
+        accuracies.accuracy_parts(results),
+        code=core_errors.ExitCode.CHECK_FAILED if any(result.refused for result in results) else code,
+        failed=(accuracies.refusal_text(result) for result in results if result.refused),
+    )

@@ -5,13 +5,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from device_runner.files import visible
+from device_runner import files as runner_files
 from pipeline.cli.command import Command, Group
 from pipeline.cli.outputs import Outputs, json_option, quiet, write_result
 
 if TYPE_CHECKING:
     from device_runner.device import DeviceFacts
-    from pipeline.report.wording import Part
 
 
 @click.command(cls=Command)
@@ -31,27 +30,27 @@ def devices(ctx: click.Context, selector: str, outputs: Outputs, profile_to: str
     SELECTOR is a glob of serials, or conditions such as `model=Pixel*,abi=arm64-v8a,api=29-33`; a config takes the
     same after `adb:`. The exit code is 3 when no matching device is ready.
     """
-    from device_runner.adb.device import list_devices
+    from device_runner import device as runner_device
+    from device_runner.adb import device as adb_device
     from device_runner.adb.link import NoServer
-    from device_runner.device import Readiness, open_device, parse_selector, split_server
 
-    asked, address = split_server(selector)
+    asked, address = runner_device.split_server(selector)
     connected: list[DeviceFacts] = []
     no_server = None
     try:
-        connected = list_devices(f"*@{address}" if address else "*")
+        connected = adb_device.list_devices(f"*@{address}" if address else "*")
     except NoServer as error:
         no_server = error
-    matches = parse_selector(asked)  # raises SpecError for one that makes no sense
+    matches = runner_device.parse_selector(asked)  # raises SpecError for one that makes no sense
     matching = [facts for facts in connected if matches(facts)]
-    local = [open_device("local").facts()] if selector == "*" else []
+    local = [runner_device.open_device("local").facts()] if selector == "*" else []
     outputs.write_json({"devices": [*local, *matching]})
     shown = Outputs("-" if profile_to == "-" else outputs.json_to)
     if shown.text and (local or matching):
-        from pipeline.report.device_list import device_listing
-        from pipeline.report.show import show
+        from pipeline.report import device_list
+        from pipeline.report import show as terminal
 
-        show([device_listing([*local, *matching])])
+        terminal.show([device_list.device_listing([*local, *matching])])
     if not matching:
         if connected:
             names = "; ".join(f"{facts.name} {facts.model}".strip() for facts in connected)
@@ -62,8 +61,8 @@ def devices(ctx: click.Context, selector: str, outputs: Outputs, profile_to: str
         else:
             what, why, remedy = "no phone is connected", "the adb server knows no device", CONNECT
         for label, text in (("adb", what), ("why", why), ("remedy", remedy)):
-            click.echo(visible(f"{label:<8} {text}"), err=True)
-    ready = [facts for facts in (*local, *matching) if facts.readiness is Readiness.READY]
+            click.echo(runner_files.visible(f"{label:<8} {text}"), err=True)
+    ready = [facts for facts in (*local, *matching) if facts.readiness is runner_device.Readiness.READY]
     if matching and not ready:
         shown.show_errors(f"{facts.name}: {facts.advice or facts.readiness.value}" for facts in matching)
     if profile_to:
@@ -81,8 +80,8 @@ def _write_profile(ready: "Sequence[DeviceFacts]", profile_to: str) -> None:
     """The driver profile of the one device, to a file; raises ConfigError for none or several, MissingError."""
     import msgspec
 
-    from device_runner.adb.device import open_adb
-    from device_runner.android_host.inspection import inspect_phone
+    from device_runner.adb import device as adb_device
+    from device_runner.android_host import inspection
     from pipeline.core.errors import ConfigError, MissingError
 
     if not ready:
@@ -93,8 +92,8 @@ def _write_profile(ready: "Sequence[DeviceFacts]", profile_to: str) -> None:
             why=f"{', '.join(facts.name for facts in ready)} are ready",
             remedy="give its serial, as in `ort-mobile devices SERIAL --profile npu.json`",
         )
-    with open_adb(ready[0].name.partition(":")[2]) as phone:
-        profile = inspect_phone(phone)
+    with adb_device.open_adb(ready[0].name.partition(":")[2]) as phone:
+        profile = inspection.inspect_phone(phone)
     write_result(msgspec.json.encode(profile), profile_to)
     names = ", ".join(driver.name for driver in profile.devices) or "no device: NNAPI names them from API 29 on"
     click.echo(f"{profile_to}: {names}", err=True)
@@ -112,9 +111,9 @@ def library() -> None:
 @json_option
 def list_libraries(outputs: Outputs) -> None:
     """List libraries that are available on this computer, and those that can be downloaded."""
-    from pipeline.library.fetch import known_libraries
+    from pipeline.library import fetch
 
-    libraries = known_libraries()
+    libraries = fetch.known_libraries()
     lines = (
         f"{row.name:<16} {row.abi:<9} {'available' if row.at_hand else 'download '}  {row.place}"
         + (f"  [{row.licence}]" if row.licence else "")
@@ -135,15 +134,15 @@ def get(name: str, abi: str | None, accept_licence: bool, outputs: Outputs) -> N
     HTTPS; ORT_MOBILE_MAVEN names another repository), and for Android npm packages that carry the library unchanged.
     Files are compared with the sha256 of the release; a warning says so where ort-mobile does not know it.
     """
-    from device_runner.library import resolve
-    from pipeline.library.fetch import get_library
+    from device_runner import library as ort_library
+    from pipeline.library import fetch
 
     def say(line: str) -> None:
         if not quiet():
-            click.echo(visible(line), err=True)
+            click.echo(runner_files.visible(line), err=True)
 
-    entry = get_library(name, accept_licence=accept_licence, abi=abi or "", say=say)
-    file = resolve(entry.file, abi).facts.path if abi else entry.file
+    entry = fetch.get_library(name, accept_licence=accept_licence, abi=abi or "", say=say)
+    file = ort_library.resolve(entry.file, abi).facts.path if abi else entry.file
     document = {"file": file, "release": entry.release, "sha256": entry.sha256, "source": entry.source}
     outputs.show_lines(document, [file])
     say(f"release {entry.release}, sha256 {entry.sha256}, from {entry.source}, licence {entry.licence}")
@@ -157,10 +156,10 @@ def show(name: str, outputs: Outputs) -> None:
 
     Of arm64-v8a also which extensions its code uses (dot product to SME2), and what it asks of the processor before.
     """
-    from pipeline.core.abis import ARM64
-    from pipeline.library.fetch import show_library
+    from pipeline.core import abis as core_abis
+    from pipeline.library import fetch
 
-    contents = show_library(name)
+    contents = fetch.show_library(name)
     lines = [contents.archive]
     for facts in contents.libraries:
         pages = ", 16 KB pages" if facts.page_bytes >= 16384 else f", {facts.page_bytes}-byte pages only"
@@ -170,7 +169,7 @@ def show(name: str, outputs: Outputs) -> None:
         lines.append(f"  {facts.abi:<12} {release}{commit}, {kind}")
         lines.append(f"  {'':<12} providers {', '.join(facts.providers)}")
         lines.append(f"  {'':<12} sha256 {facts.sha256}")
-        for code in contents.arm_code if facts.abi == ARM64 else ():
+        for code in contents.arm_code if facts.abi == core_abis.ARM64 else ():
             rows = [f"{row.extension} {row.functions} ({row.instructions:,})" for row in code.extensions]
             lines.append(f"  {'':<12} functions (instructions) of extensions: {', '.join(rows) or 'none'}")
             queries = [f"{row.source} {' '.join(row.bits)}".strip() for row in code.queries]
@@ -193,38 +192,38 @@ def diff(old: str, new: str, abi: str, outputs: Outputs) -> None:
     Providers, session config keys, functions, sizes and telemetry are read from the files. Operators and versions are
     asked of both, a session for each: by the libraries for x86_64 of the same packages, which run on this computer.
     """
+    from device_runner import library as ort_library
     from device_runner.errors import UnavailableError
-    from device_runner.library import resolve, resolve_all
-    from pipeline.core.abis import X86_64, read_abi
-    from pipeline.core.groups import grouped
-    from pipeline.library.difference import compare_libraries
-    from pipeline.report.wording import Line, Listing
+    from pipeline.core import abis as core_abis
+    from pipeline.core import groups as counting
+    from pipeline.library import difference as library_difference
+    from pipeline.report import wording
 
-    asked_abi = read_abi(abi, "--abi")
-    both = [next((row for row in resolve_all(text) if row.abi == asked_abi), None) for text in (old, new)]
-    pair = [row or resolve(text, asked_abi) for row, text in zip(both, (old, new), strict=True)]
+    asked_abi = core_abis.read_abi(abi, "--abi")
+    both = [next((row for row in ort_library.resolve_all(text) if row.abi == asked_abi), None) for text in (old, new)]
+    pair = [row or ort_library.resolve(text, asked_abi) for row, text in zip(both, (old, new), strict=True)]
     runs = None
     try:
-        runs = resolve(old, X86_64), resolve(new, X86_64)
+        runs = ort_library.resolve(old, core_abis.X86_64), ort_library.resolve(new, core_abis.X86_64)
         _ = [row.facts for row in runs]
     except UnavailableError:
         runs = None
-    difference = compare_libraries(pair[0], pair[1], runs)
+    difference = library_difference.compare_libraries(pair[0], pair[1], runs)
     names = [
         f"{row.system} {row.release or 'of unknown release'}, {row.abi}" for row in (difference.old, difference.new)
     ]
-    parts: list[Part] = [Line((f"{names[0]} -> {names[1]}", "bold"))]
+    parts: list[wording.Part] = [wording.Line((f"{names[0]} -> {names[1]}", "bold"))]
     if difference.changes:
-        by_part = grouped((row.part, row) for row in difference.changes)
+        by_part = counting.grouped((row.part, row) for row in difference.changes)
         values = [rows[0] for rows in by_part.values() if not rows[0].name]
         tables = {"": values, **{part: rows for part, rows in by_part.items() if rows[0].name}}
         for part, rows in tables.items():
             if rows:
                 cells = tuple((row.name or row.part, row.old or "-", row.new or "-") for row in rows)
-                parts.append(Listing(title=part.capitalize() or "Values", head=("", "Old", "New"), rows=cells))
+                parts.append(wording.Listing(title=part.capitalize() or "Values", head=("", "Old", "New"), rows=cells))
         line = f"{difference.operators_asked} operators and versions were asked of both"
         not_asked = f"operators were not asked for: {difference.why_not_asked}"
-        parts.append(Line(line if difference.operators_asked else not_asked))
+        parts.append(wording.Line(line if difference.operators_asked else not_asked))
     else:
-        parts.append(Line("no difference in what is compared"))
+        parts.append(wording.Line("no difference in what is compared"))
     outputs.finish(difference, parts)

@@ -15,15 +15,13 @@ from typing import Any, NoReturn
 
 import click
 
+from device_runner import files as runner_files
 from device_runner.errors import RunnerError
-from device_runner.files import visible_lines
 from pipeline import __version__
 from pipeline.cli.command import Group, log_level, write_names
-from pipeline.core.errors import ExitCode
+from pipeline.core import errors as core_errors
 
-ASCII = {
-    "→": "->", "…": "...", "·": "-", "±": "+/-", "≤": "<=", "≥": ">=", "≠": "!=", "µ": "u", "✓": "ok",
-}  # fmt: skip
+ASCII = {"→": "->", "…": "...", "·": "-", "±": "+/-", "≤": "<=", "≥": ">=", "≠": "!=", "µ": "u", "✓": "ok"}
 """Characters that our own texts use, in ASCII."""
 
 HANDLER = "ort-mobile-ascii"
@@ -55,7 +53,7 @@ FIRST_PAGE: dict[str, dict[str, tuple[str, str]]] = {
         "gate": ("features.pairs:gate", "Measure a new version beside the old one; fail if it is slower."),
         "devices": ("cli.devices:devices", "List devices and whether each is ready."),
     },
-}  # fmt: skip
+}
 MORE: dict[str, dict[str, tuple[str, str]]] = {
     "Models": {
         "import": ("features.imports:import_model", "Export a trained PyTorch, scikit-learn or TensorFlow model."),
@@ -80,7 +78,7 @@ MORE: dict[str, dict[str, tuple[str, str]]] = {
         "completion": ("cli.command:completion", "Print the completion script of a shell."),
         "schema": ("cli.command:schema", "Print the JSON schema of config files, for editors."),
     },
-}  # fmt: skip
+}
 """Commands by the title under which help lists them: where in pipeline each is, and its line there.
 
 `--help` lists the first page and names the others; `help commands` lists both. A feature has its commands in its
@@ -176,7 +174,7 @@ class _VisibleFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The record; lines of a traceback, and those that a message should not have, are marked as such."""
         record.level = record.levelname.lower()
-        return visible_lines(super().format(record))
+        return runner_files.visible_lines(super().format(record))
 
 
 @click.group(cls=LateGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -207,7 +205,7 @@ def show_error(error: BaseException) -> None:
     )
     for label, text in error.lines() if isinstance(error, RunnerError) else internal:
         head = click.style(f"{label}:", fg="red" if label == "error" else "cyan", bold=True)
-        click.echo(f"{head} {visible_lines(text)}", err=True)
+        click.echo(f"{head} {runner_files.visible_lines(text)}", err=True)
 
 
 class _ReaderGoneError(Exception):
@@ -223,7 +221,7 @@ def _leave(code: int) -> NoReturn:
         if not isinstance(error, BrokenPipeError):
             recognized = _known(error)
             show_error(recognized)
-            code = code or getattr(recognized, "exit_code", ExitCode.SOME_FAILED)
+            code = code or getattr(recognized, "exit_code", core_errors.ExitCode.SOME_FAILED)
     sys.exit(code)
 
 
@@ -231,9 +229,9 @@ def _known(error: Exception) -> Exception:
     """An error of the operating system as one of ours; any other as it is."""
     if not isinstance(error, OSError):
         return error
-    from pipeline.core.files import os_error
+    from pipeline.core import files as storage
 
-    return os_error(error)
+    return storage.os_error(error)
 
 
 def _fill_missing_streams() -> None:
@@ -266,21 +264,23 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             stream.reconfigure(errors=HANDLER)
     try:
         code = cli.main(args=arguments, prog_name="ort-mobile", standalone_mode=False)
-        _leave(code if isinstance(code, int) else ExitCode.DONE)
+        _leave(code if isinstance(code, int) else core_errors.ExitCode.DONE)
     except click.ClickException as error:
         error.show()
         _leave(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted", err=True)
-        _leave(ExitCode.INTERRUPTED)
+        _leave(core_errors.ExitCode.INTERRUPTED)
     except _ReaderGoneError:
-        _leave(ExitCode.DONE)
+        _leave(core_errors.ExitCode.DONE)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is shown
         if debug:
             import traceback
 
-            click.echo(visible_lines(traceback.format_exc()), err=True)  # it quotes names out of models, too
-            _leave(ExitCode.SOME_FAILED)
+            click.echo(
+                runner_files.visible_lines(traceback.format_exc()), err=True
+            )  # it quotes names out of models, too
+            _leave(core_errors.ExitCode.SOME_FAILED)
         recognized = _known(error)
         show_error(recognized)
-        _leave(getattr(recognized, "exit_code", ExitCode.SOME_FAILED))
+        _leave(getattr(recognized, "exit_code", core_errors.ExitCode.SOME_FAILED))

@@ -9,21 +9,23 @@ from typing import TYPE_CHECKING
 
 import click
 
-from device_runner.files import visible
-from device_runner.providers import CPU, PROVIDERS
+from device_runner import files as runner_files
+from device_runner import providers as runner_providers
 from pipeline.cli.command import Group
 from pipeline.cli.outputs import Outputs, json_option
+from pipeline.core import groups as counting
 from pipeline.core.errors import CheckFailed, ConfigError, ModelError
-from pipeline.core.groups import counted
 
 if TYPE_CHECKING:
-    from pipeline.required_ops.proof import LogFinding, Missing
-    from pipeline.required_ops.value import Needs, RequiredOps
+    from pipeline.required_ops import proof as required_ops_proof
+    from pipeline.required_ops import value as required_ops_value
 
 MOST_ARTIFACTS = 3
 """So many artifacts are listed with each operator that is missing."""
 
-LAYOUTS_KNOWN = sorted(row.name for row in PROVIDERS.values() if row.nhwc is not None and row.name != CPU)
+LAYOUTS_KNOWN = sorted(
+    row.name for row in runner_providers.PROVIDERS.values() if row.nhwc is not None and row.name != runner_providers.CPU
+)
 """Providers of which it is known whether they have layouts changed at load."""
 
 _path = click.Path(path_type=Path)
@@ -31,14 +33,18 @@ _artifacts = click.argument("artifacts", nargs=-1, required=True, type=_path)
 _some_artifacts = click.argument("artifacts", nargs=-1, type=_path)
 _output = click.option("--output", "-o", type=_path, help="File to write.  [default: stdout]")
 _provider = click.option(
-    "--provider", "providers", multiple=True, type=click.Choice(LAYOUTS_KNOWN),
+    "--provider",
+    "providers",
+    multiple=True,
+    type=click.Choice(LAYOUTS_KNOWN),
     help="Execution provider that the app registers: adds the operators that it needs while loading; repeatable.",
-)  # fmt: skip
+)
 _extended = click.option(
-    "--extended", is_flag=True,
+    "--extended",
+    is_flag=True,
     help="The build is `minimal_build extended` or full, which optimizes while loading. Implied by --provider and by"
     " runtime style artifacts.",
-)  # fmt: skip
+)
 
 
 @click.group(cls=Group)
@@ -61,29 +67,38 @@ def op_config() -> None:
 @_output
 @json_option
 def create(
-    artifacts: Sequence[Path], types: bool, globally_allowed_types: str | None, providers: Sequence[str],
-    extended: bool, output: Path | None, outputs: Outputs,
-) -> None:  # fmt: skip
+    artifacts: Sequence[Path],
+    types: bool,
+    globally_allowed_types: str | None,
+    providers: Sequence[str],
+    extended: bool,
+    output: Path | None,
+    outputs: Outputs,
+) -> None:
     """Create the smallest config whose build runs every ARTIFACT, and check it before it is written."""
-    from pipeline.required_ops import covers, from_needs, parse, union_of
+    from pipeline import required_ops
 
     needs = _needs(artifacts, providers, extended=extended)
-    required = union_of(from_needs(needed, types=types) for needed in needs.values())
+    required = required_ops.union_of(required_ops.from_needs(needed, types=types) for needed in needs.values())
     if globally_allowed_types is not None:
-        allowed = parse(f"!globally_allowed_types;{globally_allowed_types}", "--globally-allowed-types")
+        allowed = required_ops.parse(f"!globally_allowed_types;{globally_allowed_types}", "--globally-allowed-types")
         required = required.with_global_types(allowed.global_types or ())
-    missing = {name: covers(required, needed) for name, needed in needs.items()}
+    missing = {name: required_ops.covers(required, needed) for name, needed in needs.items()}
     if any(missing.values()):
         _print_missing(missing, err=not outputs.text)
-        raise CheckFailed("the config would not run these models", why="they use types that are not allowed",
-                          remedy="allow these types too, or leave the option out")  # fmt: skip
+        raise CheckFailed(
+            "the config would not run these models",
+            why="they use types that are not allowed",
+            remedy="allow these types too, or leave the option out",
+        )
     _write(required, output, outputs)
-    from pipeline.required_ops.value import KNOWN_DOMAINS
+    from pipeline.required_ops import value as required_ops_value
 
-    foreign = sorted({domain for domain, _ in required.operators} - KNOWN_DOMAINS)
+    foreign = sorted({domain for domain, _ in required.operators} - required_ops_value.KNOWN_DOMAINS)
     if foreign:
-        click.echo(f"note: kernels of {', '.join(foreign)} come from a custom operator library, no build adds them",
-                   err=True)  # fmt: skip
+        click.echo(
+            f"note: kernels of {', '.join(foreign)} come from a custom operator library, no build adds them", err=True
+        )
 
 
 @op_config.command()
@@ -92,9 +107,9 @@ def create(
 @json_option
 def merge(configs: Sequence[Path], output: Path | None, outputs: Outputs) -> None:
     """Merge CONFIGS without losing a type. (In a file with two lines for an operator, ONNX Runtime uses the last.)"""
-    from pipeline.required_ops import read_config, union_of
+    from pipeline import required_ops
 
-    _write(union_of(read_config(path, merged=True) for path in configs), output, outputs)
+    _write(required_ops.union_of(required_ops.read_config(path, merged=True) for path in configs), output, outputs)
 
 
 @op_config.command()
@@ -121,23 +136,24 @@ def check(
 
     Exits with 4 and lists what is missing.
     """
-    from device_runner.files import read_regular
-    from pipeline.required_ops import covers, read_config
-    from pipeline.required_ops.proof import LOG_BYTES, read_log
+    from device_runner import files as runner_files
+    from pipeline import required_ops
+    from pipeline.required_ops import proof as required_ops_proof
 
     if not artifacts and log is None:
         raise ConfigError("nothing to check", remedy="name artifacts, or a log with --from-log")
-    required = read_config(config)
+    required = required_ops.read_config(config)
     needs = _needs(artifacts, providers, extended=extended) if artifacts else {}
-    missing = {name: covers(required, needed) for name, needed in needs.items()}
-    findings: tuple[LogFinding, ...] = ()
+    missing = {name: required_ops.covers(required, needed) for name, needed in needs.items()}
+    findings: tuple[required_ops_proof.LogFinding, ...] = ()
     if log:
         try:
-            text = read_regular(log, LOG_BYTES).decode("utf-8", "replace")
+            text = runner_files.read_regular(log, required_ops_proof.LOG_BYTES).decode("utf-8", "replace")
         except OSError as error:
-            raise ConfigError("cannot read the log", where=str(log), why=error.strerror or str(error),
-                              remedy="check the path") from error  # fmt: skip
-        findings = read_log(text, required, list(needs.values()))
+            raise ConfigError(
+                "cannot read the log", where=str(log), why=error.strerror or str(error), remedy="check the path"
+            ) from error
+        findings = required_ops_proof.read_log(text, required, list(needs.values()))
     outputs.write_json({"config": str(config), "missing": missing, "log": findings})
     err = not outputs.text
     _print_missing(missing, err=err)
@@ -150,15 +166,19 @@ def check(
     kernels = {(item.domain, item.op, item.since_version) for items in missing.values() for item in items}
     if count := len(kernels | {item.line for item in findings if item.line}):
         raise CheckFailed(
-            f"the config lacks {counted(count, 'operator')}", where=str(config),
+            f"the config lacks {counting.counted(count, 'operator')}",
+            where=str(config),
             remedy="save the lines in a file and join it with `ort-mobile op-config merge`, or create the config anew",
-        )  # fmt: skip
+        )
     if findings:
-        raise CheckFailed("the log has errors that this config is not the cause of", where=str(log),
-                          remedy="see the advice with each of them")  # fmt: skip
+        raise CheckFailed(
+            "the log has errors that this config is not the cause of",
+            where=str(log),
+            remedy="see the advice with each of them",
+        )
     if outputs.text:
         operators = {(need.domain, need.op) for rows in needs.values() for need in rows}
-        sizes = f"{counted(len(operators), 'operator')} of {counted(len(needs), 'artifact')}"
+        sizes = f"{counting.counted(len(operators), 'operator')} of {counting.counted(len(needs), 'artifact')}"
         proven = f"{config}: covers all {sizes}" if needs else ""
         silent = f"{log}: nothing about operators" if log else ""
         click.echo("\n".join(line for line in (proven, silent) if line))
@@ -172,27 +192,36 @@ def check(
 @_extended
 @json_option
 def explain(
-    artifacts: Sequence[Path], operator: str | None, config: Path | None, providers: Sequence[str], extended: bool,
+    artifacts: Sequence[Path],
+    operator: str | None,
+    config: Path | None,
+    providers: Sequence[str],
+    extended: bool,
     outputs: Outputs,
-) -> None:  # fmt: skip
+) -> None:
     """Show which ARTIFACT needs which operator with which types, and for which nodes."""
-    from pipeline.required_ops import EMPTY, read_config
-    from pipeline.required_ops.proof import superfluous, uses
-    from pipeline.required_ops.text import operator_lines
+    from pipeline import required_ops
+    from pipeline.required_ops import proof as required_ops_proof
+    from pipeline.required_ops import text as required_ops_text
 
     needs = _needs(artifacts, providers, extended=extended)
-    shown = list(uses(needs))
+    shown = list(required_ops_proof.uses(needs))
     if operator is not None:  # named as Conv or ai.onnx:Conv in any case
         names = {name.lower(): use.op for use in shown for name in (use.op, f"{use.domain}:{use.op}")}
         if operator.lower() not in names:
             close = difflib.get_close_matches(operator.lower(), names, n=1)
             operators = ", ".join(sorted({use.op for use in shown}))
             raise ConfigError(
-                f"no artifact uses an operator {operator!r}", where="--operator",
+                f"no artifact uses an operator {operator!r}",
+                where="--operator",
                 remedy=f"did you mean {names[close[0]]}?" if close else f"they use: {operators}",
-            )  # fmt: skip
+            )
         shown = [use for use in shown if operator.lower() in (use.op.lower(), f"{use.domain}:{use.op}".lower())]
-    unused = list(operator_lines(superfluous(read_config(config), needs) if config else EMPTY))
+    unused = list(
+        required_ops_text.operator_lines(
+            required_ops_proof.superfluous(required_ops.read_config(config), needs) if config else required_ops.EMPTY
+        )
+    )
     lines = []
     for use in shown:
         lines.append(f"{use.domain}:{use.op} since {use.since_version}{_listed(use.types, ': ')}")
@@ -212,94 +241,99 @@ def diff(
     old: Path, new: Path, artifacts: Sequence[Path], providers: Sequence[str], extended: bool, outputs: Outputs
 ) -> None:
     """Show what NEW adds to OLD and removes from it; with ARTIFACTS, also which of them need the additions."""
-    from pipeline.required_ops import read_config
-    from pipeline.required_ops.proof import changes, counted, sentence
+    from pipeline import required_ops
+    from pipeline.required_ops import proof as required_ops_proof
 
     needs = _needs(artifacts, providers, extended=extended) if artifacts else {}
-    differences = changes(read_config(old), read_config(new), needs)
-    lines = list(map(sentence, differences)) or ["the same operators, opsets and types"]
+    differences = required_ops_proof.changes(required_ops.read_config(old), required_ops.read_config(new), needs)
+    lines = list(map(required_ops_proof.sentence, differences)) or ["the same operators, opsets and types"]
     outputs.show_lines({"old": str(old), "new": str(new), "changes": differences}, lines)
     if differences and outputs.text:
-        click.echo(counted(differences), err=True)
+        click.echo(required_ops_proof.counted(differences), err=True)
 
 
-def _needs(paths: Sequence[Path], providers: Sequence[str], *, extended: bool) -> "dict[str, Needs]":
+def _needs(paths: Sequence[Path], providers: Sequence[str], *, extended: bool) -> "dict[str, required_ops_value.Needs]":
     """The needs of all artifacts. A config from some of them would fail the others, so one bad file fails all."""
     from pipeline.cli.main import show_error
-    from pipeline.model.ort_format import check_identifier
-    from pipeline.required_ops.text import needs_of_artifacts
+    from pipeline.model import ort_format
+    from pipeline.required_ops import text as required_ops_text
 
     for path in paths:
         if path.suffix.lower() == ".onnx" and path.is_file():  # an artifact of style onnx is for full builds
             with path.open("rb") as file:
-                check_identifier(file.read(8), str(path))
-    needs, errors = needs_of_artifacts(paths, providers=providers, extended=extended)
+                ort_format.check_identifier(file.read(8), str(path))
+    needs, errors = required_ops_text.needs_of_artifacts(paths, providers=providers, extended=extended)
     _show_onnx(path for path in paths if path.is_dir() or path.suffix.lower() == ".zip")
     for error in errors:
         show_error(error)
     if errors:
-        raise ModelError(f"{len(errors)} of {len(errors) + len(needs)} artifacts cannot be read",
-                         remedy="fix them, or leave them out")  # fmt: skip
+        raise ModelError(
+            f"{len(errors)} of {len(errors) + len(needs)} artifacts cannot be read",
+            remedy="fix them, or leave them out",
+        )
     return needs
 
 
 def _show_onnx(containers: Iterable[Path]) -> None:
     """What of folders and archives no config of `op-config` covers, on stderr."""
-    from pipeline.model.sources import find_models
+    from pipeline.model import sources as model_sources
 
     onnx = []
     for path in containers:
         with contextlib.suppress(ConfigError):  # it has none
-            onnx += find_models([path], (".onnx",))
+            onnx += model_sources.find_models([path], (".onnx",))
     if onnx:
         names = ", ".join(Path(source.name).name for source in onnx[:MOST_ARTIFACTS])
         more = ", …" if onnx[MOST_ARTIFACTS:] else ""
         text = (
-            f"note: not covered: {counted(len(onnx), 'ONNX file')} ({names}{more}), which full builds optimize at load"
+            f"note: not covered: {counting.counted(len(onnx), 'ONNX file')} ({names}{more}), which full builds "
+            "optimize at load"
         )
         _show(
             f"{text}: `ort-mobile run` and `ort-mobile convert --format onnx` write the config of such files", err=True
         )
 
 
-def _write(required: "RequiredOps", output: Path | None, outputs: Outputs) -> None:
+def _write(required: "required_ops_value.RequiredOps", output: Path | None, outputs: Outputs) -> None:
     """The config to a file, or to stdout where JSON does not go there."""
-    from pipeline.core.files import write_text
-    from pipeline.required_ops import render
-    from pipeline.required_ops.text import operator_lines
+    from pipeline import required_ops
+    from pipeline.core import files as storage
+    from pipeline.required_ops import text as required_ops_text
 
     if outputs.json_to:
-        lines = tuple(operator_lines(required))
-        outputs.write_json({"config": str(output) if output else None, "lines": lines, "text": render(required)})
+        lines = tuple(required_ops_text.operator_lines(required))
+        outputs.write_json(
+            {"config": str(output) if output else None, "lines": lines, "text": required_ops.render(required)}
+        )
     if output:
-        write_text(output, render(required))
+        storage.write_text(output, required_ops.render(required))
         if outputs.text:
-            click.echo(f"{output}: written, {counted(len(required.operator_keys()), 'operator')}")
+            click.echo(f"{output}: written, {counting.counted(len(required.operator_keys()), 'operator')}")
     elif outputs.json_to != "-":
-        click.echo(render(required), nl=False)
+        click.echo(required_ops.render(required), nl=False)
 
 
-def _print_missing(missing: "dict[str, tuple[Missing, ...]]", *, err: bool) -> None:
+def _print_missing(missing: "dict[str, tuple[required_ops_proof.Missing, ...]]", *, err: bool) -> None:
     """Each kernel that is missing with the artifacts that need it, then the lines that bring them all."""
-    from pipeline.required_ops.proof import lacks, lines_to_add
+    from pipeline.required_ops import proof as required_ops_proof
 
     show = partial(_show, err=err)
-    kernels = lacks(missing)
+    kernels = required_ops_proof.lacks(missing)
     for lack, nodes in kernels:
         show(f"{lack.domain}:{lack.op} since {lack.since_version}{_listed(lack.types, ', ')}: {lack.why}")
         for name, (node, count) in list(nodes.items())[:MOST_ARTIFACTS]:
             show(f"    {name}: {_nodes(node, count)}")
         if len(nodes) > MOST_ARTIFACTS:
-            show(f"    and {counted(len(nodes) - MOST_ARTIFACTS, 'more artifact')}; --json has them all")
+            show(f"    and {counting.counted(len(nodes) - MOST_ARTIFACTS, 'more artifact')}; --json has them all")
     if kernels:
         show("add:")
-    for line in lines_to_add(item for items in missing.values() for item in items):
+    for line in required_ops_proof.lines_to_add(item for items in missing.values() for item in items):
         show(f"    {line}")
 
 
 def _show(line: str, *, err: bool = False) -> None:
     """Print a line that holds names from models and logs, which may hold what steers a terminal."""
-    click.echo(visible(line), err=err)
+    click.echo(runner_files.visible(line), err=err)
 
 
 def _listed(types: Sequence[str], before: str) -> str:

@@ -9,16 +9,16 @@ import click
 
 from pipeline.cli.command import AnyCommand, together
 from pipeline.cli.outputs import quiet
-from pipeline.core.providers import PROVIDER_RULES
+from pipeline.core import providers as provider_rules
 
 if TYPE_CHECKING:
-    from pipeline.config import PreprocessConfig, Table
+    from pipeline import config as configs
     from pipeline.core.progress import Progress
     from pipeline.dataset import Dataset
-    from pipeline.partition.answer import Settings
+    from pipeline.partition import answer as claim_answer
 
 
-AnyTable = TypeVar("AnyTable", bound="Table")
+AnyTable = TypeVar("AnyTable", bound="configs.Table")
 Callback = Callable[[click.Context, click.Parameter, Any], Any]
 
 LEVELS = ("none", "basic", "extended", "layout", "all")
@@ -28,9 +28,13 @@ devices_option = click.option(
     "--device", "devices", multiple=True, help="local, adb:SERIAL or adb:*; overrides the config."
 )
 wait_option = click.option(
-    "--wait", "lease_seconds", type=click.FloatRange(0, 604_800), default=0.0, metavar="SECONDS",
+    "--wait",
+    "lease_seconds",
+    type=click.FloatRange(0, 604_800),
+    default=0.0,
+    metavar="SECONDS",
     help="Wait so long for devices that other processes of this computer use.  [default: 0]",
-)  # fmt: skip
+)
 output_option = click.option(
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
@@ -68,7 +72,7 @@ def words(choices: tuple[str, ...] = ()) -> Callback:
 
 
 def config_options(
-    table: "type[Table]", *keys: str, cls: type[click.Option] = click.Option, **names: str
+    table: "type[configs.Table]", *keys: str, cls: type[click.Option] = click.Option, **names: str
 ) -> Callable[[AnyCommand], AnyCommand]:
     """Options that are keys of a config's table: type, bounds, default and help come from there.
 
@@ -77,10 +81,10 @@ def config_options(
     """
     import msgspec
 
-    from pipeline.config import key_texts
+    from pipeline import config as configs
 
     fields = {field.name: field for field in msgspec.structs.fields(table)}
-    texts = key_texts(table)
+    texts = configs.key_texts(table)
 
     def add(command: AnyCommand) -> AnyCommand:
         for key in reversed((*keys, *names)):
@@ -147,7 +151,7 @@ def switches(ctx: click.Context, param: click.Parameter, value: str | None) -> t
     return tuple(word == "on" for word in words(("on", "off"))(ctx, param, value))
 
 
-def given_keys(table: "type[Table]", answers: Mapping[str, Any]) -> dict[str, Any]:
+def given_keys(table: "type[configs.Table]", answers: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of a table that the options of a command give."""
     given = {key: answers[key] for key in table.__struct_fields__ if key in answers}
     return {key: value for key, value in given.items() if value is not False and value not in (None, (), {})}
@@ -203,56 +207,74 @@ def _number(text: str) -> bool | int | float | None:
 
 data_options = together(
     click.option(
-        "--test-data", metavar="PATH",
+        "--test-data",
+        metavar="PATH",
         help="Inputs to run on: test_data_set folders, .npz, .npy, or module:function.  [default: random numbers]",
     ),
     click.option(
-        "--input", "input_values", callback=input_values, multiple=True, metavar="NAME=VALUE|NAME=LOW:HIGH",
-        help="Value of an input (\"TEXT\" of strings), or a range for random numbers below HIGH; repeatable.",
+        "--input",
+        "input_values",
+        callback=input_values,
+        multiple=True,
+        metavar="NAME=VALUE|NAME=LOW:HIGH",
+        help='Value of an input ("TEXT" of strings), or a range for random numbers below HIGH; repeatable.',
     ),
-)  # fmt: skip
+)
 """--test-data and --input, whose values `dataset_from` takes."""
 
 
 dimension_option = click.option(
-    "--dimension", "dimensions", callback=sizes, metavar="NAME=N", multiple=True,
+    "--dimension",
+    "dimensions",
+    callback=sizes,
+    metavar="NAME=N",
+    multiple=True,
     help="Size of a dynamic dimension, by its name or as INPUT[AXIS]; repeatable.",
-)  # fmt: skip
+)
 
 
-def preprocess_table(_ctx: click.Context, param: click.Parameter, text: str | None) -> "PreprocessConfig | None":
+def preprocess_table(
+    _ctx: click.Context, param: click.Parameter, text: str | None
+) -> "configs.PreprocessConfig | None":
     """A callback for the keys of [models.preprocess], as in `resize = [224, 224], scale = 0.0039`."""
     if not text:
         return None
     import msgspec
 
-    from pipeline.config import PreprocessConfig
-    from pipeline.core.documents import read_toml
+    from pipeline import config as configs
+    from pipeline.core import documents
     from pipeline.core.errors import ConfigError
 
     where = f"{param.opts[0]} {text}"
     remedy = "write keys of [models.preprocess] as in a config: resize = [224, 224], scale = 0.0039"
     try:
-        return msgspec.convert(read_toml(f"table = {{ {text} }}", where, remedy)["table"], PreprocessConfig)
+        return msgspec.convert(
+            documents.read_toml(f"table = {{ {text} }}", where, remedy)["table"], configs.PreprocessConfig
+        )
     except msgspec.ValidationError as error:
         raise ConfigError("this is no preprocessing", where=where, why=str(error), remedy=remedy) from error
 
 
 preprocess_option = click.option(
-    "--preprocess", callback=preprocess_table, metavar="KEYS",
+    "--preprocess",
+    callback=preprocess_table,
+    metavar="KEYS",
     help="How images and recordings become the input, as in a config: 'resize = [224, 224], scale = 0.0039'.",
-)  # fmt: skip
+)
 
 
 sample_options = together(
     preprocess_option,
     click.option(
-        "--part", type=click.Choice(["all", "calibration", "evaluation"]), default="all", show_default=True,
+        "--part",
+        type=click.Choice(["all", "calibration", "evaluation"]),
+        default="all",
+        show_default=True,
         help="Which samples: all, or those for one purpose. They are divided by their content, one in four for "
         "calibration, the same in every command.",
     ),
     click.option("--samples", type=click.IntRange(1, 2**31 - 1), help="At most so many samples.  [default: all]"),
-)  # fmt: skip
+)
 """--preprocess, --part and --samples, whose values `dataset_from` takes."""
 
 
@@ -260,7 +282,7 @@ def dataset_from(
     test_data: str | None,
     values: dict[str, Any],
     *,
-    preprocess: "PreprocessConfig | None" = None,
+    preprocess: "configs.PreprocessConfig | None" = None,
     part: str = "all",
     samples: int | None = None,
     labels: str | None = None,
@@ -268,13 +290,18 @@ def dataset_from(
     """What the options of `data_options`, and of `sample_options` where a command has them, say to run models on."""
     import msgspec
 
-    from pipeline.config import InputValue
-    from pipeline.dataset import Dataset, Part
+    from pipeline import config as configs
+    from pipeline import dataset as datasets
+    from pipeline.dataset import Dataset
 
     return Dataset(
-        test_data=test_data or "", inputs=msgspec.convert(values, dict[str, InputValue]), preprocess=preprocess,
-        part=Part(part), limit=samples or 0, labels=labels or "",
-    )  # fmt: skip
+        test_data=test_data or "",
+        inputs=msgspec.convert(values, dict[str, configs.InputValue]),
+        preprocess=preprocess,
+        part=datasets.Part(part),
+        limit=samples or 0,
+        labels=labels or "",
+    )
 
 
 def pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -292,32 +319,34 @@ def release(_ctx: click.Context, param: click.Parameter, value: str | None) -> s
     """A callback for a release of ONNX Runtime; ConfigError for what is none."""
     if not value:
         return ""
-    from pipeline.core.releases import read_release
+    from pipeline.core import releases as ort_releases
 
-    read_release(value, param.opts[0])
+    ort_releases.read_release(value, param.opts[0])
     return value
 
 
 def progress() -> "Progress":
     """How a command shows its progress."""
-    from pipeline.core.progress import progress_for
+    from pipeline.core import progress as core_progress
 
-    return progress_for(quiet=quiet())
+    return core_progress.progress_for(quiet=quiet())
 
 
 def library_name(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     """A callback for a library: a file that is there, or a name such as android:1.29.0."""
-    from device_runner.library import name_of
+    from device_runner import library as ort_library
 
-    if value and name_of(value) is None and not Path(value).exists():
+    if value and ort_library.name_of(value) is None and not Path(value).exists():
         raise click.BadParameter(f"{value!r} is neither a file nor a release such as android:1.29.0", ctx, param)
     return value
 
 
 library_option = click.option(
-    "--library", callback=library_name, metavar="FILE|NAME",
+    "--library",
+    callback=library_name,
+    metavar="FILE|NAME",
     help="libonnxruntime to run with (.so, AAR, or a release such as android:1.29.0), instead of the device's default.",
-)  # fmt: skip
+)
 
 perf_test_option = click.option(
     "--perf-test",
@@ -328,29 +357,39 @@ perf_test_option = click.option(
 
 
 plugin_option = click.option(
-    "--plugin", "plugins", metavar="NAME=FILE,…", multiple=True,
+    "--plugin",
+    "plugins",
+    metavar="NAME=FILE,…",
+    multiple=True,
     callback=lambda *given: {name: tuple(files.split(",")) for name, files in pairs(*given).items()},
     help="Library of a plugin execution provider, and further files that it loads; repeatable. `qnn` on Linux x86-64 "
     "needs none: the extra `qnn` installs it.",
-)  # fmt: skip
+)
 
 custom_ops_option = click.option(
-    "--custom-ops", multiple=True, metavar="LIBRARY",
+    "--custom-ops",
+    multiple=True,
+    metavar="LIBRARY",
     help="Library of custom operators, an AAR or xcframework (ZIP) of them; repeatable: those for this computer, and "
     "for the device, are registered.",
-)  # fmt: skip
+)
 """`Command` registers them; no function gets the value."""
 
 precision_option = click.option(
-    "--precision", "precisions", callback=words(), metavar="NAME,…",
+    "--precision",
+    "precisions",
+    callback=words(),
+    metavar="NAME,…",
     help="Precisions: float (the model as it is), fp16, int8, int8-nnapi, or auto for what suits the providers. Those "
     "of 8 bits take ranges from --test-data; docs/reference/precisions.md has all names.  [default: float]",
-)  # fmt: skip
+)
 
 keep_float_option = click.option(
-    "--keep-float", callback=words(), metavar="NODE,…",
+    "--keep-float",
+    callback=words(),
+    metavar="NODE,…",
     help="Names of nodes that stay float in every precision, such as those that overflow in half precision.",
-)  # fmt: skip
+)
 
 provider_options = together(
     click.option(
@@ -380,10 +419,12 @@ provider_options = together(
 """The options of execution providers; a command gets their values as keywords for `settings_of`."""
 
 chip_option = click.option(
-    "--chip", "chips", callback=words(), metavar="CHIP,…",
-    help="Snapdragons whose NPU is asked about, by Android's Build.SOC_MODEL, such as SM8650; "
-    "docs/npu.md lists them.",
-)  # fmt: skip
+    "--chip",
+    "chips",
+    callback=words(),
+    metavar="CHIP,…",
+    help="Snapdragons whose NPU is asked about, by Android's Build.SOC_MODEL, such as SM8650; docs/npu.md lists them.",
+)
 
 
 def provider_names(choices: Iterable[str]) -> Callback:
@@ -393,7 +434,7 @@ def provider_names(choices: Iterable[str]) -> Callback:
     """
     formats: dict[str, tuple[str, ...]] = {name: (name,) for name in choices}
     for name in tuple(formats):
-        run = PROVIDER_RULES[name].provider
+        run = provider_rules.PROVIDER_RULES[name].provider
         formats[run] = tuple(dict.fromkeys((*formats.get(run, ()), name)))
     split = words(tuple(formats))
 
@@ -408,9 +449,9 @@ def provider_names(choices: Iterable[str]) -> Callback:
 def provider_words() -> list[str]:
     """The names of all providers with rules; behind the formats of one, its own name for all of them."""
     texts: list[str] = []
-    for row in PROVIDER_RULES.values():
+    for row in provider_rules.PROVIDER_RULES.values():
         texts.append(row.name)
-        formats = [other.name for other in PROVIDER_RULES.values() if other.provider == row.provider]
+        formats = [other.name for other in provider_rules.PROVIDER_RULES.values() if other.provider == row.provider]
         if len(formats) > 1 and row.name == formats[-1]:
             texts.append(f"{row.provider} for {'both' if len(formats) == 2 else 'all'} formats")
     return texts
@@ -421,37 +462,40 @@ def either(names: Sequence[str], last: str = " or ") -> str:
     return last.join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
 
 
-def settings_of(providers: tuple[str, ...], release: str, answers: dict[str, Any]) -> tuple["Settings", ...]:
+def settings_of(
+    providers: tuple[str, ...], release: str, answers: dict[str, Any]
+) -> tuple["claim_answer.Settings", ...]:
     """The settings of each provider in an app's library, of one by chip for each of the chips.
 
     ConfigError for values that it would refuse itself.
     """
-    from pipeline.core.abis import ARM64
-    from pipeline.partition.answer import make_settings
+    from pipeline.core import abis as core_abis
+    from pipeline.partition import answer as claim_answer
 
     chips = chips_named(answers.get("chips", ()), "--chip")
     answers = {key: value for key, value in answers.items() if key != "chips"}
-    answers |= {"abi": answers["abi"] or ARM64, "android": True}
+    answers |= {"abi": answers["abi"] or core_abis.ARM64, "android": True}
     return tuple(
-        make_settings(provider, release=release, chip=chip, **answers)
+        claim_answer.make_settings(provider, release=release, chip=chip, **answers)
         for provider in providers
-        for chip in ((chips or ("",)) if PROVIDER_RULES[provider].by_chip else ("",))
+        for chip in ((chips or ("",)) if provider_rules.PROVIDER_RULES[provider].by_chip else ("",))
     )
 
 
 def chips_named(texts: Sequence[str], where: str) -> tuple[str, ...]:
     """The names of chips, each once; ConfigError for one that is not known."""
+    from device_runner import providers as runner_providers
     from device_runner.errors import SpecError
-    from device_runner.providers import chip_named
     from pipeline.core.errors import ConfigError
 
     if together := next((text for text in texts if "+" in text), None):
         raise ConfigError(
-            f"{together}: contexts of several chips in one file are not made", where=where,
+            f"{together}: contexts of several chips in one file are not made",
+            where=where,
             why="its bytes differ each time, and nothing on a computer loads it, so that no release could vouch for it",
             remedy=f"a file for each: {together.replace('+', ',')}",
-        )  # fmt: skip
+        )
     try:
-        return tuple(dict.fromkeys(chip_named(text).name for text in texts))
+        return tuple(dict.fromkeys(runner_providers.chip_named(text).name for text in texts))
     except SpecError as error:
         raise ConfigError(error.what, where=where, why=error.why, remedy=error.remedy) from error

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import click
 
-from device_runner.files import visible
+from device_runner import files as runner_files
 from pipeline.cli.command import QUIET, AnyCommand, together
-from pipeline.core.errors import ExitCode, Finding, Severity
-from pipeline.core.providers import PROVIDER_RULES
+from pipeline.core import errors as core_errors
+from pipeline.core import providers as provider_rules
+from pipeline.core.errors import Finding, Severity
 
 if TYPE_CHECKING:
-    from pipeline.report.ci import CiDocument
-    from pipeline.report.wording import Part
+    from pipeline.report import ci as report_ci
+    from pipeline.report import wording
 
 
 DOCUMENT_VERSION = 1
@@ -35,13 +36,13 @@ def write_result(json_text: bytes, destination: str) -> None:
     """Write JSON, indented, to a file, or to stdout for `-`."""
     import msgspec
 
-    from pipeline.core.files import write_bytes
+    from pipeline.core import files as storage
 
     text = msgspec.json.format(json_text, indent=1) + b"\n"
     if destination == "-":
         click.echo(text, nl=False)
     else:
-        write_bytes(Path(destination), text)
+        storage.write_bytes(Path(destination), text)
 
 
 @dataclass(slots=True)
@@ -70,7 +71,7 @@ class Outputs:
         """Write a document, and show lines for people, in which nothing can steer a terminal."""
         self.write_json(document)
         for line in lines if self.text else ():
-            click.echo(visible(line))
+            click.echo(runner_files.visible(line))
 
     @property
     def for_ci(self) -> bool:
@@ -78,20 +79,20 @@ class Outputs:
         files = self.junit_to or self.sarif_to or self.markdown_to
         return bool(files or os.environ.get("GITHUB_ACTIONS") or os.environ.get("GITHUB_STEP_SUMMARY"))
 
-    def write_ci(self, document: "CiDocument") -> None:
+    def write_ci(self, document: "report_ci.CiDocument") -> None:
         """Write the files that are asked for; in GitHub Actions also annotations on stderr and the step's summary."""
         from pipeline import __version__
-        from pipeline.core.files import write_bytes, write_text
-        from pipeline.report import ci
+        from pipeline.core import files as storage
+        from pipeline.report import ci as report_ci
 
         if self.junit_to:
-            write_bytes(self.junit_to, ci.junit(document.name, document.cases))
+            storage.write_bytes(self.junit_to, report_ci.junit(document.name, document.cases))
         if self.sarif_to:
-            write_bytes(self.sarif_to, ci.sarif(document.findings, __version__, document.source))
+            storage.write_bytes(self.sarif_to, report_ci.sarif(document.findings, __version__, document.source))
         if self.markdown_to:
-            write_text(self.markdown_to, document.summary)
+            storage.write_text(self.markdown_to, document.summary)
         if os.environ.get("GITHUB_ACTIONS") == "true":
-            for line in ci.annotations(document.findings):
+            for line in report_ci.annotations(document.findings):
                 click.echo(line, err=True)
         if (summary := os.environ.get("GITHUB_STEP_SUMMARY")) and document.summary:
             try:
@@ -103,17 +104,17 @@ class Outputs:
     def show_errors(self, lines: Iterable[str]) -> None:
         """What went wrong, on stderr, where no text says it: with --quiet, or JSON on stdout."""
         for line in () if self.text else lines:
-            click.echo(f"{click.style('error:', fg='red', bold=True)} {visible(line)}", err=True)
+            click.echo(f"{click.style('error:', fg='red', bold=True)} {runner_files.visible(line)}", err=True)
 
     def finish(
         self,
         document: Any,
-        parts: "Iterable[Part]",
+        parts: "Iterable[wording.Part]",
         *,
         code: int = 0,
         failed: Iterable[str] = (),
         title: str = "",
-        ci: "CiDocument | None" = None,
+        ci: "report_ci.CiDocument | None" = None,
     ) -> NoReturn:
         """Write and show a result, and end the command: `parts` for people, as Markdown under the `title`, too.
 
@@ -123,15 +124,15 @@ class Outputs:
         if ci:
             self.write_ci(ci)
         elif self.markdown_to:
-            from pipeline.core.files import write_text
-            from pipeline.report.ci import bounded
+            from pipeline.core import files as storage
+            from pipeline.report import ci as report_ci
 
-            write_text(self.markdown_to, bounded(title, parts, "the JSON"))
+            storage.write_text(self.markdown_to, report_ci.bounded(title, parts, "the JSON"))
         self.write_json(document)
         if self.text:
-            from pipeline.report.show import show
+            from pipeline.report import show as terminal
 
-            show(parts)
+            terminal.show(parts)
         self.show_errors(failed)
         click.get_current_context().exit(code)
 
@@ -150,14 +151,18 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 
 json_option = output_option("json_to", metavar="FILE|-", help="Write the result as JSON to a file, or to stdout.")
 markdown_option = output_option(
-    "markdown_to", type=FILE, metavar="FILE",
+    "markdown_to",
+    type=FILE,
+    metavar="FILE",
     help="Write the result as Markdown of at most 60,000 characters, as for a comment on a pull request.",
-)  # fmt: skip
+)
 junit_option = output_option("junit_to", type=FILE, metavar="FILE", help="Write JUnit XML: a test case for each run.")
 sarif_option = output_option(
-    "sarif_to", type=FILE, metavar="FILE",
+    "sarif_to",
+    type=FILE,
+    metavar="FILE",
     help="Write SARIF 2.1.0: failures and findings, with fingerprints that stay the same from run to run.",
-)  # fmt: skip
+)
 
 
 ci_options = together(junit_option, sarif_option, markdown_option)
@@ -165,8 +170,12 @@ ci_options = together(junit_option, sarif_option, markdown_option)
 
 
 SIGNS: Mapping[str, Callable[[float, float], bool]] = {
-    "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt, "=": operator.eq,
-}  # fmt: skip
+    "<=": operator.le,
+    ">=": operator.ge,
+    "<": operator.lt,
+    ">": operator.gt,
+    "=": operator.eq,
+}
 MEASURES: Mapping[str, str] = {
     "partitions": "partitions>1",
     "coverage": "coverage<0.9",
@@ -200,9 +209,11 @@ def fail_on_option(
 ) -> Callable[[AnyCommand], AnyCommand]:
     """`--fail-on` of a command with these measures and rules of findings; `operators`: it reports refused operators."""
     examples = [  # a condition of each kind
-        *(MEASURES[name] for name in measures), *(("refused:Resize",) if operators else ()),
-        *((f"finding:{rules[0]}",) if rules else ()), *map(str, Severity),
-    ]  # fmt: skip
+        *(MEASURES[name] for name in measures),
+        *(("refused:Resize",) if operators else ()),
+        *((f"finding:{rules[0]}",) if rules else ()),
+        *map(str, Severity),
+    ]
 
     def read(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[Condition, ...]:
         try:
@@ -213,9 +224,13 @@ def fail_on_option(
             raise click.BadParameter(f"{text!r}: {why}; {hint}", ctx, param) from error
 
     return click.option(
-        "--fail-on", "fail_on", multiple=True, callback=read, metavar="CONDITION",
+        "--fail-on",
+        "fail_on",
+        multiple=True,
+        callback=read,
+        metavar="CONDITION",
         help=f"End with exit code 4 where this holds: {', '.join(examples)}; may be repeated.",
-    )  # fmt: skip
+    )
 
 
 class _Wrong(ValueError):
@@ -227,7 +242,7 @@ def _condition(text: str, measures: Sequence[str], rules: Sequence[str], *, oper
         return text, "", lambda subject: _worst(subject.findings, Severity(text))
     measured, named = MEASURED.fullmatch(text), NAMED.fullmatch(text)
     provider = (measured or named or [None, None])[1] or ""
-    providers = {*PROVIDER_RULES, *(row.provider for row in PROVIDER_RULES.values())}
+    providers = {*provider_rules.PROVIDER_RULES, *(row.provider for row in provider_rules.PROVIDER_RULES.values())}
     if provider and provider not in providers:
         close = [near + text[len(provider) :] for near in difflib.get_close_matches(provider, providers, n=1)]
         raise _Wrong(text, f"no provider {provider!r}", close)
@@ -289,13 +304,13 @@ def end(conditions: Iterable[Condition], watched: Iterable[Watched], code: int) 
     things = list(watched)
     for text, provider, broken in conditions:
         for subject in things:
-            row = PROVIDER_RULES.get(subject.provider)
+            row = provider_rules.PROVIDER_RULES.get(subject.provider)
             concerned = provider in ("", subject.provider, row.provider if row else "")
             if concerned and (words := broken(subject)):
                 where = f"{subject.place} with {subject.provider}" if subject.provider else subject.place
-                line = visible(f"--fail-on {text}: {where}: {words}")
+                line = runner_files.visible(f"--fail-on {text}: {where}: {words}")
                 click.echo(f"{click.style('error:', fg='red', bold=True)} {line}", err=True)
-                code = max(code, ExitCode.CHECK_FAILED)
+                code = max(code, core_errors.ExitCode.CHECK_FAILED)
     return code
 
 
@@ -304,7 +319,9 @@ def show_findings(findings: Iterable[Finding]) -> None:
     for finding in findings:
         color = "red" if finding.severity is Severity.ERROR else "yellow"
         place = f"{finding.where}: " if finding.where else ""
-        click.echo(f"{click.style(finding.severity.value, fg=color)}: {visible(place + finding.what)}", err=True)
+        click.echo(
+            f"{click.style(finding.severity.value, fg=color)}: {runner_files.visible(place + finding.what)}", err=True
+        )
         for label, text in (("why", finding.why), ("remedy", finding.remedy)):
             if text:
-                click.echo(f"  {label}: {visible(text)}", err=True)
+                click.echo(f"  {label}: {runner_files.visible(text)}", err=True)

@@ -21,11 +21,11 @@ from pipeline.cli.options import (
     sizes,
 )
 from pipeline.cli.outputs import Condition, Outputs, Watched, end, fail_on_option, json_option, sarif_option
-from pipeline.core.providers import PROVIDER_RULES, on_any_chip
+from pipeline.core import providers as provider_rules
 
 if TYPE_CHECKING:
-    from device_runner.library import LibraryFacts
-    from pipeline.partition.answer import ModelAnswer, Optimize, PartitionDocument, Settings
+    from device_runner import library as ort_library
+    from pipeline.partition import answer as claim_answer
 
 
 def _check_single(providers: tuple[str, ...], options: dict[str, Any]) -> None:
@@ -41,17 +41,21 @@ def _check_single(providers: tuple[str, ...], options: dict[str, Any]) -> None:
 
 
 def _answers(
-    paths: tuple[str, ...], asked: "tuple[Settings, ...]", optimize: "Optimize", jobs: int, advice: dict[str, Any]
-) -> "list[tuple[ModelAnswer, ...]]":
+    paths: tuple[str, ...],
+    asked: "tuple[claim_answer.Settings, ...]",
+    optimize: "claim_answer.Optimize",
+    jobs: int,
+    advice: dict[str, Any],
+) -> "list[tuple[claim_answer.ModelAnswer, ...]]":
     """The answers of each provider for every model."""
     from pipeline.core.errors import ConfigError
-    from pipeline.model.sources import find_models
-    from pipeline.partition.answer import SUFFIXES
-    from pipeline.partition.many import judge_paths
+    from pipeline.model import sources as model_sources
+    from pipeline.partition import answer as claim_answer
+    from pipeline.partition import many as partition_many
 
     fix, dimensions = advice["fix"], advice["dimension"]
     if fix:
-        models = find_models(paths, SUFFIXES)
+        models = model_sources.find_models(paths, claim_answer.SUFFIXES)
         if len(models) != 1:
             raise ConfigError(
                 "--fix writes one model", why=f"{len(models)} are named", remedy="name one model, or use --advise"
@@ -67,16 +71,16 @@ def _answers(
     simulate = data if advice["simulate"] else None
     if simulate and not all(settings.chip for settings in asked):
         raise click.UsageError("--simulate is for qnn: only its compiler has a simulator; add --ep qnn")
-    flat = list(judge_paths(paths, asked, optimize, sizes=dimensions, processes=jobs, simulate=simulate))
+    flat = list(partition_many.judge_paths(paths, asked, optimize, sizes=dimensions, processes=jobs, simulate=simulate))
     count = len(flat) // len(asked)
     by_provider = [tuple(flat[start : start + count]) for start in range(0, len(flat), count)]
     if data is None or not (advice["advise"] or fix):
         return by_provider
-    from pipeline.advice.advise import advise_answers
+    from pipeline.advice import advise as advice_advise
 
     write_to = str(fix) if fix else ""
     return [
-        advise_answers(
+        advice_advise.advise_answers(
             paths,
             answers,
             settings,
@@ -91,62 +95,67 @@ def _answers(
     ]
 
 
-def _open(reference: str, provider: str, release: str, abi: str, advice: dict[str, Any]) -> "tuple[LibraryFacts, str]":
+def _open(
+    reference: str, provider: str, release: str, abi: str, advice: dict[str, Any]
+) -> "tuple[ort_library.LibraryFacts, str]":
     """The library to ask, and the release whose rules stand beside it."""
     from pipeline.core.errors import ConfigError
-    from pipeline.partition.reference import open_reference, rules_known, rules_release
+    from pipeline.partition import reference as partition_reference
 
-    facts = open_reference(reference, provider, release, abi)
-    if (advice["advise"] or advice["fix"]) and not rules_known(facts):
+    facts = partition_reference.open_reference(reference, provider, release, abi)
+    if (advice["advise"] or advice["fix"]) and not partition_reference.rules_known(facts):
         raise ConfigError(
             "there is no advice for this release",
             why=f"there are no rules for {facts.release}, whose claims are the library's own",
             remedy="leave --advise and --fix out, or ask a library of a release with rules",
         )
-    return facts, rules_release(facts, release)
+    return facts, partition_reference.rules_release(facts, release)
 
 
-def _problems(documents: "Sequence[PartitionDocument]", fix: Path | None) -> Iterator[str]:
+def _problems(documents: "Sequence[claim_answer.PartitionDocument]", fix: Path | None) -> Iterator[str]:
     """What the exit code stands for beside models without an answer."""
-    from pipeline.advice.verdict import AdvisedAnswer
+    from pipeline.advice import verdict as advice_verdict
 
     for document in documents:
         if document.reference and document.exit_code:
-            from pipeline.report.partition import summary
+            from pipeline.report import partition as report_partition
 
-            yield summary(document.reference)
+            yield report_partition.summary(document.reference)
             yield from (
                 f"{model.path}: no answer of the library: {model.error}"
                 for model in document.reference.models
                 if model.error
             )
         for answer in document.models if fix else ():
-            if isinstance(answer, AdvisedAnswer) and not answer.advice.wrote:
+            if isinstance(answer, advice_verdict.AdvisedAnswer) and not answer.advice.wrote:
                 why = answer.advice.error or "no fix gains anything"
                 yield f"{answer.path}: nothing was written to {fix}: {why}"
 
 
-def _exit_code(document: "PartitionDocument", fix: Path | None) -> int:
+def _exit_code(document: "claim_answer.PartitionDocument", fix: Path | None) -> int:
     """1 where a model has no answer, or the file of --fix could not be written; else that of the document."""
-    from pipeline.advice.verdict import AdvisedAnswer
-    from pipeline.core.errors import ExitCode
+    from pipeline.advice import verdict as advice_verdict
+    from pipeline.core import errors as core_errors
 
-    wrote = any(answer.advice.wrote for answer in document.models if isinstance(answer, AdvisedAnswer))
+    wrote = any(answer.advice.wrote for answer in document.models if isinstance(answer, advice_verdict.AdvisedAnswer))
     failed = any(answer.error for answer in document.models) or (fix and not wrote)
-    return max(ExitCode.SOME_FAILED if failed else ExitCode.DONE, document.exit_code)
+    return max(core_errors.ExitCode.SOME_FAILED if failed else core_errors.ExitCode.DONE, document.exit_code)
 
 
-def _watched(answers: "Iterable[ModelAnswer]") -> Iterator[Watched]:
+def _watched(answers: "Iterable[claim_answer.ModelAnswer]") -> Iterator[Watched]:
     """What conditions are asked about: each model with each provider that could be judged."""
-    from pipeline.core.errors import warning
+    from pipeline.core import errors as core_errors
 
     for answer in answers:
         if not answer.error:
             shares = {"coverage": answer.claimed / answer.nodes} if answer.nodes else {}
             yield Watched(
-                answer.path, answer.ep, {"partitions": len(answer.partitions), **shares}, answer.refused_operators,
-                tuple(warning(text, answer.path) for text in answer.warnings),
-            )  # fmt: skip
+                answer.path,
+                answer.ep,
+                {"partitions": len(answer.partitions), **shares},
+                answer.refused_operators,
+                tuple(core_errors.warning(text, answer.path) for text in answer.warnings),
+            )
 
 
 _release_option = click.option(
@@ -155,30 +164,48 @@ _release_option = click.option(
 _advice_options = together(
     data_options,
     click.option("--advise", is_flag=True, help="Try fixes of the model, and show what each gains."),
-    click.option("--fix", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-                 help="Write the model with the best combination of fixes; implies --advise."),
+    click.option(
+        "--fix",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help="Write the model with the best combination of fixes; implies --advise.",
+    ),
     click.option("--simulate", is_flag=True, help="Run the model in the chip's simulator and compare its outputs."),
-    click.option("--dimension", multiple=True, callback=sizes, metavar="NAME=N",
-                 help="Size of a dynamic dimension, by its name or as INPUT[AXIS]; default: 1."),
-)  # fmt: skip
+    click.option(
+        "--dimension",
+        multiple=True,
+        callback=sizes,
+        metavar="NAME=N",
+        help="Size of a dynamic dimension, by its name or as INPUT[AXIS]; default: 1.",
+    ),
+)
 
 
 @click.command(cls=Command)
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option(
-    "--ep", "providers", callback=provider_names(PROVIDER_RULES), multiple=True, metavar="EP,…",
+    "--ep",
+    "providers",
+    callback=provider_names(provider_rules.PROVIDER_RULES),
+    multiple=True,
+    metavar="EP,…",
     help=f"{either(provider_words(), ', or ')}; may be repeated.  [default: all, qnn with --chip]",
-)  # fmt: skip
+)
 @chip_option
 @click.option(
-    "--optimize", type=click.Choice(["none", "basic"]), default="none", show_default=True,
+    "--optimize",
+    type=click.Choice(["none", "basic"]),
+    default="none",
+    show_default=True,
     help="Analyse the file as it is, or after optimization level basic.",
-)  # fmt: skip
+)
 @_release_option
 @click.option(
-    "--reference", default="", metavar="LIBRARY",
+    "--reference",
+    default="",
+    metavar="LIBRARY",
     help="Compare the claims with those of an Android library: an AAR, a .so, or an available release.",
-)  # fmt: skip
+)
 @provider_options
 @_advice_options
 @click.option("--svg", type=click.Path(path_type=Path), help="Draw the graph of one model with its partitions.")
@@ -217,19 +244,19 @@ def partition(
     the exit code is 1. With --reference the exit code is 4 if the library's claims differ; for a release without
     rules, the library's claims are the answer.
     """
+    from pipeline.core import files as storage
     from pipeline.core.errors import ConfigError
-    from pipeline.core.files import write_text
-    from pipeline.partition.answer import Optimize, PartitionDocument
-    from pipeline.report.partition import answer_parts, chip_parts, failed_models, show_reference
-    from pipeline.report.show import show
+    from pipeline.partition import answer as claim_answer
+    from pipeline.report import partition as report_partition
+    from pipeline.report import show as terminal
 
     advice = {
         name: answers.pop(name) for name in ("advise", "fix", "simulate", "dimension", "test_data", "input_values")
     }
-    by_chip = tuple(name for name, row in PROVIDER_RULES.items() if row.by_chip)
+    by_chip = tuple(name for name, row in provider_rules.PROVIDER_RULES.items() if row.by_chip)
     if answers["chips"] and providers and not set(by_chip) & set(providers):
         raise click.UsageError(f"--chip is for {either(by_chip)}: add it to --ep")
-    providers = providers or (*on_any_chip(), *(by_chip if answers["chips"] else ()))
+    providers = providers or (*provider_rules.on_any_chip(), *(by_chip if answers["chips"] else ()))
     _check_single(providers, {"reference": reference})
     facts, release = None, ort_release
     if reference:
@@ -239,42 +266,48 @@ def partition(
     asked = settings_of(providers, release, answers)
     names = tuple(f"{row.provider} --chip {row.chip}" if row.chip else row.provider for row in asked)
     _check_single(names, {"svg": svg, "fix": advice["fix"]})
-    by_provider = _answers(paths, asked, Optimize(optimize), jobs, advice)
-    documents = [PartitionDocument(models=models) for models in by_provider]
+    by_provider = _answers(paths, asked, claim_answer.Optimize(optimize), jobs, advice)
+    documents = [claim_answer.PartitionDocument(models=models) for models in by_provider]
     if facts:
-        from pipeline.partition.reference import compare_answers
+        from pipeline.partition import reference as partition_reference
 
-        compared = compare_answers(
-            paths, by_provider[0], facts, asked[0], Optimize(optimize), sizes=advice["dimension"], processes=jobs
+        compared = partition_reference.compare_answers(
+            paths,
+            by_provider[0],
+            facts,
+            asked[0],
+            claim_answer.Optimize(optimize),
+            sizes=advice["dimension"],
+            processes=jobs,
         )
         documents = [compared]
     pairs = zip(asked, by_provider, strict=True)
     several = {"providers": [{"ep": row.provider, "chip": row.chip, "models": models} for row, models in pairs]}
     shown = [answer for document in documents for answer in document.models]
     outputs.write_json(documents[0] if len(documents) == 1 else several)
-    show(failed_models(shown), err=True)
+    terminal.show(report_partition.failed_models(shown), err=True)
     if outputs.text:
         for document in documents:
-            show(answer_parts(document.complete))
+            terminal.show(report_partition.answer_parts(document.complete))
             if document.reference:
-                show_reference(document.reference)
-        show(chip_parts(shown))
+                report_partition.show_reference(document.reference)
+        terminal.show(report_partition.chip_parts(shown))
     outputs.show_errors(_problems(documents, advice["fix"]))
     if outputs.for_ci:
-        from pipeline.report.ci_parts import of_partition
+        from pipeline.report import ci_parts
 
-        outputs.write_ci(of_partition(shown))
+        outputs.write_ci(ci_parts.of_partition(shown))
     if svg and len(shown) != 1:
         remedy = "name one model, or leave --svg out"
         raise ConfigError("--svg draws one model", why=f"{len(shown)} are named", remedy=remedy)
     if svg and not shown[0].error:
-        from pipeline.partition.placement import draw
+        from pipeline.partition import placement as node_placement
 
-        write_text(svg, draw(shown[0]))
+        storage.write_text(svg, node_placement.draw(shown[0]))
     if page:
-        from pipeline.report.html import render_answers
+        from pipeline.report import html
 
-        write_text(page, render_answers(shown))
+        storage.write_text(page, html.render_answers(shown))
     code = max(_exit_code(document, advice["fix"]) for document in documents)
     ctx.exit(end(fail_on, _watched(answer for models in by_provider for answer in models), code))
 
@@ -282,9 +315,13 @@ def partition(
 @click.command(cls=Command)
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option(
-    "--dimension", "dimensions", multiple=True, callback=sizes, metavar="NAME=N",
+    "--dimension",
+    "dimensions",
+    multiple=True,
+    callback=sizes,
+    metavar="NAME=N",
     help="Size of a dynamic dimension, by its name or as INPUT[AXIS]; a likely one when left out.",
-)  # fmt: skip
+)
 @_release_option
 @provider_options
 @chip_option
@@ -316,25 +353,25 @@ def check(
     does not cost the others; the exit code is then 1. Verdicts never change the exit code: --fail-on says what does, of
     the model with sizes where it has dynamic dimensions.
     """
-    from pipeline.advice.fitness import check_models
-    from pipeline.core.errors import ExitCode, warning
-    from pipeline.partition.answer import OLDEST
-    from pipeline.report.partition import failed_models, fit_lines
-    from pipeline.report.show import show
+    from pipeline.advice import fitness
+    from pipeline.core import errors as core_errors
+    from pipeline.partition import answer as claim_answer
+    from pipeline.report import partition as report_partition
+    from pipeline.report import show as terminal
 
-    providers = tuple(PROVIDER_RULES) if answers["chips"] else on_any_chip()
+    providers = tuple(provider_rules.PROVIDER_RULES) if answers["chips"] else provider_rules.on_any_chip()
     settings, oldest = (
         settings_of(providers, ort_release, {**answers, **levels})
-        for levels in ({}, {name: level for name, level in OLDEST.items() if answers[name] is None})
+        for levels in ({}, {name: level for name, level in claim_answer.OLDEST.items() if answers[name] is None})
     )
-    document = check_models(paths, settings, dimensions, oldest=oldest, processes=jobs)
+    document = fitness.check_models(paths, settings, dimensions, oldest=oldest, processes=jobs)
     outputs.write_json(document)
-    show(failed_models(document.models), err=True)
+    terminal.show(report_partition.failed_models(document.models), err=True)
     if outputs.text:
-        show(fit_lines(document))
+        terminal.show(report_partition.fit_lines(document))
     watched = []
     for model in document.models:
-        notes = [warning(note, model.path) for note in model.notes]
+        notes = [core_errors.warning(note, model.path) for note in model.notes]
         for row in model.rows:
             # The CPU runs every node, and partitions of what computes there cost nothing: neither is counted.
             fit, measures = row.fit, dict[str, float]()
@@ -342,5 +379,7 @@ def check(
                 shares = {"coverage": fit.supported / fit.nodes} if fit.nodes else {}
                 measures = {"partitions": fit.partitions, **shares}
             watched.append(Watched(model.path, row.ep, measures, fit.refused, notes))
-    code = ExitCode.SOME_FAILED if any(model.error for model in document.models) else ExitCode.DONE
+    code = (
+        core_errors.ExitCode.SOME_FAILED if any(model.error for model in document.models) else core_errors.ExitCode.DONE
+    )
     ctx.exit(end(fail_on, watched, code))

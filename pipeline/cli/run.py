@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from device_runner.files import visible
-from device_runner.providers import PROVIDERS, provider_named
+from device_runner import files as runner_files
+from device_runner import providers as runner_providers
+from pipeline import config as configs
 from pipeline.cli.command import AnyCommand, Command, SessionOption, together
 from pipeline.cli.options import (
     LEVELS,
@@ -36,16 +37,15 @@ from pipeline.cli.options import (
     words,
 )
 from pipeline.cli.outputs import Outputs, ci_options, json_option, show_findings
-from pipeline.config import ConditionsConfig, MeasureConfig
 from pipeline.core.features import Place
 
 if TYPE_CHECKING:
-    from device_runner.options import Denied
+    from device_runner import options as runner_options
     from device_runner.spec import RunOptions
     from pipeline.config import Config
     from pipeline.dataset import Dataset
-    from pipeline.job import run as job
-    from pipeline.job.assemble import Assembled
+    from pipeline.job import assemble
+    from pipeline.job import run as job_run
 
 
 @click.command(cls=Command)
@@ -56,9 +56,11 @@ if TYPE_CHECKING:
     help="File to write.  [default: MODEL's name with .toml, in this folder]",
 )
 @click.option(
-    "--android", metavar="RELEASE", default="",
+    "--android",
+    metavar="RELEASE",
+    default="",
     help="Write the target for an app with the Android library of this release, as 1.29.0.",
-)  # fmt: skip
+)
 @click.option("--ios", is_flag=True, help="Write a target for iOS, too.")
 @data_options
 @dimension_option
@@ -81,47 +83,38 @@ def init(
     it; guesses are marked # GUESSED in the file. Where no size is found, or a text is needed, the line to fill in is
     marked # FILL IN.
     """
+    from pipeline.core import files as storage
+    from pipeline.core import releases as ort_releases
     from pipeline.core.errors import ConfigError
-    from pipeline.core.files import write_text
-    from pipeline.core.releases import read_release
-    from pipeline.job.template import (
-        Ships,
-        campaign_name,
-        config_text,
-        data_beside,
-        guess_for,
-        guessed_lines,
-        left_to_user,
-        line_to_fill_in,
-        safe_line,
-    )
-    from pipeline.model.sources import require_model_file
+    from pipeline.job import template
+    from pipeline.model import sources as model_sources
 
-    ships = Ships(android=android, ios=ios)
+    ships = template.Ships(android=android, ios=ios)
     if android:
-        read_release(android, "--android")
-    require_model_file(model)
+        ort_releases.read_release(android, "--android")
+    model_sources.require_model_file(model)
     path = output or Path(f"{model.stem}.toml")
     if path.exists() and not force:
         raise ConfigError(
             "there is a file already", where=str(path), remedy="choose another with --output, or pass --force"
         )
-    data = data_beside(model, dataset_from(test_data, input_values))
-    guess = guess_for(model, data, dimensions)
-    write_text(path, config_text(model, path.parent, guess, data, ships))
+    data = template.data_beside(model, dataset_from(test_data, input_values))
+    guess = template.guess_for(model, data, dimensions)
+    storage.write_text(path, template.config_text(model, path.parent, guess, data, ships))
     outputs.write_json({"config": str(path), "model": str(model), "inputs": guess})
     if outputs.text:
         click.echo("inputs:")
-        for line in (*map(str, guess.inputs), *(f"guessed: {line}" for line in guessed_lines(guess))):
-            click.echo(f"  {safe_line(line)}")
-    if left := left_to_user(guess):
+        for line in (*map(str, guess.inputs), *(f"guessed: {line}" for line in template.guessed_lines(guess))):
+            click.echo(f"  {template.safe_line(line)}")
+    if left := template.left_to_user(guess):
         raise ConfigError(
-            left, where=f"{path}:{line_to_fill_in(path)}",
+            left,
+            where=f"{path}:{template.line_to_fill_in(path)}",
             why=f"the model does not run with any usual size: {guess.why}" if guess.missing else "no text is guessed",
             remedy="the config is written: fill in what ends in # FILL IN, then run it",
-        )  # fmt: skip
+        )
     if outputs.text:
-        if (name := campaign_name(model)) != model.stem:
+        if (name := template.campaign_name(model)) != model.stem:
             click.echo(f"called {name} in the config and in file names, which take A to Z, a to z, 0 to 9 and ._- only")
         shown = shlex.quote(
             f"./{path}" if str(path).startswith("-") else str(path)
@@ -135,9 +128,9 @@ FLAGS = ("USE_FP16", "USE_NCHW", "CPU_DISABLED", "CPU_ONLY")
 
 def session_keys() -> tuple[str, ...]:
     """Keys of [[runs]] that are options by the same name: all session settings but those with options of their own."""
-    from pipeline.config.tables import SESSION_SETTINGS
+    from pipeline.config import tables as config_tables
 
-    return tuple(setting.key for setting in SESSION_SETTINGS if setting.key not in ("provider", "level"))
+    return tuple(setting.key for setting in config_tables.SESSION_SETTINGS if setting.key not in ("provider", "level"))
 
 
 session_option = functools.partial(click.option, cls=SessionOption)
@@ -145,32 +138,43 @@ session_option = functools.partial(click.option, cls=SessionOption)
 
 def run_settings(command: AnyCommand) -> AnyCommand:
     """Add the options of ways to run to a command, which gets their values as keywords for `options_of`."""
-    from pipeline.config import RunConfig
+    from pipeline import config as configs
 
     return together(
         session_option(
-            "--provider", callback=words(), default="cpu", show_default=True, metavar="NAME,…",
-            help=f"{', '.join(PROVIDERS)}, …",
+            "--provider",
+            callback=words(),
+            default="cpu",
+            show_default=True,
+            metavar="NAME,…",
+            help=f"{', '.join(runner_providers.PROVIDERS)}, …",
         ),
         session_option(
-            "--nnapi-flags", callback=words((*FLAGS, "all")), metavar="FLAG,…",
+            "--nnapi-flags",
+            callback=words((*FLAGS, "all")),
+            metavar="FLAG,…",
             help=f"NNAPI flags: {', '.join(FLAGS)}; all tries every combination.",
         ),
         session_option(
-            "--provider-option", callback=pairs, metavar="KEY=VALUE", multiple=True,
-            help="Provider option; repeatable.",
+            "--provider-option", callback=pairs, metavar="KEY=VALUE", multiple=True, help="Provider option; repeatable."
         ),
-        config_options(RunConfig, *session_keys(), cls=SessionOption),
+        config_options(configs.RunConfig, *session_keys(), cls=SessionOption),
         session_option(
-            "--level", "levels", callback=words(LEVELS), metavar="LEVEL,…",
+            "--level",
+            "levels",
+            callback=words(LEVELS),
+            metavar="LEVEL,…",
             help=f"Optimization level of the session: {', '.join(LEVELS)}. Of .ort files it decides replay and layouts."
             "  [default: all]",
         ),
         session_option(
-            "--session-config", callback=pairs, metavar="KEY=VALUE", multiple=True,
+            "--session-config",
+            callback=pairs,
+            metavar="KEY=VALUE",
+            multiple=True,
             help="Session config entry; repeatable.",
         ),
-    )(command)  # fmt: skip
+    )(command)
 
 
 def options_of(answers: Mapping[str, Any]) -> tuple["RunOptions", ...]:
@@ -178,48 +182,57 @@ def options_of(answers: Mapping[str, Any]) -> tuple["RunOptions", ...]:
     import msgspec
 
     from device_runner.spec import OptimizationLevel
-    from pipeline.campaign.run_options import run_options
-    from pipeline.config import RunConfig
-    from pipeline.config.read import provider_problems
+    from pipeline import config as configs
+    from pipeline.campaign import run_options
+    from pipeline.config import read as config_read
 
-    for _, problem in provider_problems((), answers["provider"]):
+    for _, problem in config_read.provider_problems((), answers["provider"]):
         problem.where = "--provider"
         raise problem
-    keys = given_keys(RunConfig, {key: answers[key] for key in session_keys()})
+    keys = given_keys(configs.RunConfig, {key: answers[key] for key in session_keys()})
     flags = answers["nnapi_flags"]
     options: list[RunOptions] = []
     for provider in answers["provider"]:
         table = {
             "provider": provider,
-            "flags": () if not provider_named(provider).has_flags else "all" if "all" in flags else flags,
-            "options": answers["provider_option"] if provider_named(provider).has_options else {},
+            "flags": ()
+            if not runner_providers.provider_named(provider).has_flags
+            else "all"
+            if "all" in flags
+            else flags,
+            "options": answers["provider_option"] if runner_providers.provider_named(provider).has_options else {},
             "session_config": answers["session_config"],
             **keys,
         }
-        options += run_options(msgspec.convert(table, RunConfig))
+        options += run_options.run_options(msgspec.convert(table, configs.RunConfig))
     levels = [OptimizationLevel(level) for level in answers["levels"]] or [OptimizationLevel.ALL]
     return tuple(msgspec.structs.replace(row, optimization_level=level) for row in options for level in levels)
 
 
-measure_options = config_options(MeasureConfig, "mode", "sustained_seconds", "warmup", "rule")
+measure_options = config_options(configs.MeasureConfig, "mode", "sustained_seconds", "warmup", "rule")
 """Options of [measure], whose values are keywords for `with_given`."""
 
 run_conditions = config_options(
-    ConditionsConfig,
-    "stable", "keep_screen_on", "max_thermal_status", "max_battery_celsius", "min_battery_percent", "wait_seconds",
-)  # fmt: skip
+    configs.ConditionsConfig,
+    "stable",
+    "keep_screen_on",
+    "max_thermal_status",
+    "max_battery_celsius",
+    "min_battery_percent",
+    "wait_seconds",
+)
 """The options of [conditions], whose values are keywords for `conditions_of`."""
 
 
-def conditions_of(answers: Mapping[str, Any]) -> ConditionsConfig | None:
+def conditions_of(answers: Mapping[str, Any]) -> configs.ConditionsConfig | None:
     """The [conditions] that are asked for, the rest by default; None where none is."""
-    given = given_keys(ConditionsConfig, answers)
-    return ConditionsConfig(**given) if given else None
+    given = given_keys(configs.ConditionsConfig, answers)
+    return configs.ConditionsConfig(**given) if given else None
 
 
 PLAN_OPTIONS = Place[Callable[[], list[click.Parameter]]]("run.plan_options")
 """The options `plan`, and `percents` of it."""
-PLANS = Place[Callable[["Config", "job.JobOptions", tuple[float, ...], Outputs], NoReturn]]("run.plan")
+PLANS = Place[Callable[["Config", "job_run.JobOptions", tuple[float, ...], Outputs], NoReturn]]("run.plan")
 """Says what the campaign of a config will be able to find, in place of the job, and ends the command."""
 
 
@@ -236,38 +249,43 @@ PLANS = Place[Callable[["Config", "job.JobOptions", tuple[float, ...], Outputs],
     help="Convert, check and bundle what ONNX Runtime's documentation advises; measure nothing.",
 )
 @click.option(
-    "--no-proof", is_flag=True,
+    "--no-proof",
+    is_flag=True,
     help="Do not run the bundle in the libraries that ship: the report has that as a reservation.",
-)  # fmt: skip
+)
 @click.option("--resume", is_flag=True, help="Resume the last interrupted run of this config.")
 @click.option(
-    "--blame", is_flag=True,
+    "--blame",
+    is_flag=True,
     help="Find the fewest options that crash a device, and skip them on such devices from now on (deny list).",
-)  # fmt: skip
+)
 @data_options
 @dimension_option
 @click.option(
-    "--quick", is_flag=True,
+    "--quick",
+    is_flag=True,
     help="Measure less: levels basic and all in fixed style, 3 short rounds. For a first look, not for a release.",
-)  # fmt: skip
+)
 @preprocess_option
 @click.option("--labels", metavar="FILE", help="CSV file with a line `file,label` for each sample of --test-data.")
 @precision_option
 @keep_float_option
 @click.option(
-    "--max-drop", type=click.FloatRange(0, 1),
+    "--max-drop",
+    type=click.FloatRange(0, 1),
     help="Accuracy that an artifact in another precision may lose, as in 0.01, on labelled samples that "
     "quantization was not calibrated with; it ships when the 95 % interval excludes a larger loss.",
-)  # fmt: skip
+)
 @measure_options
 @perf_test_option
 @custom_ops_option
 @plugin_option
 @ci_options
 @click.option(
-    "--database", metavar="URL",
+    "--database",
+    metavar="URL",
     help="SQLAlchemy URL of the results; the output folder keeps it, without a password.  [default: results.sqlite]",
-)  # fmt: skip
+)
 @json_option
 @click.pass_context
 def run(
@@ -302,23 +320,33 @@ def run(
         raise click.UsageError("give either a config file or --model MODEL.onnx", ctx)
     import msgspec
 
-    from pipeline.config import read_config
-    from pipeline.job import run as job
+    from pipeline import config as configs
+    from pipeline.job import run as job_run
 
     data = dataset_from(test_data, input_values, preprocess=overrides.pop("preprocess"), labels=labels)
     if (data.given or data.preprocess or labels or dimensions or keep_float) and not model:
         raise click.UsageError(
             "--test-data, --input, --dimension, --preprocess, --labels and --keep-float are for --model; a config has "
-            "keys for them", ctx,
-        )  # fmt: skip
-    settings = config_of_model(model, data, dimensions) if model else read_config(Path(str(config)), existing=True)
+            "keys for them",
+            ctx,
+        )
+    settings = (
+        config_of_model(model, data, dimensions) if model else configs.read_config(Path(str(config)), existing=True)
+    )
     tables = (msgspec.structs.replace(table, keep_float=keep_float or table.keep_float) for table in settings.models)
     settings = msgspec.structs.replace(settings, models=tuple(tables))
     settings = with_overrides(settings, **overrides)
-    options = job.JobOptions(
-        output=output, devices=devices, library=library, convert_only=convert_only, resume=resume, blame=blame,
-        quick=quick, wait_seconds=lease_seconds, prove=not no_proof,
-    )  # fmt: skip
+    options = job_run.JobOptions(
+        output=output,
+        devices=devices,
+        library=library,
+        convert_only=convert_only,
+        resume=resume,
+        blame=blame,
+        quick=quick,
+        wait_seconds=lease_seconds,
+        prove=not no_proof,
+    )
     for plan in PLANS if planned else ():
         plan(settings, options, percents, outputs)
     finish_job(ctx, completed_job(ctx, settings, options), outputs)
@@ -333,75 +361,80 @@ def with_overrides(settings: "Config", **answers: Any) -> "Config":
     """
     import msgspec
 
-    from pipeline.core import custom_ops
-    from pipeline.passes.precisions import resolve_precisions
+    from pipeline.core import custom_ops as core_custom_ops
+    from pipeline.passes import precisions as passes_precisions
 
-    resolve_precisions(answers["precisions"], where="--precision")
+    passes_precisions.resolve_precisions(answers["precisions"], where="--precision")
     names = ("variants", "accuracy", "measure", "output")
     tables = {name: with_given(getattr(settings, name), answers) for name in names}
-    return msgspec.structs.replace(settings, custom_ops=custom_ops.given() or settings.custom_ops, **tables)
+    return msgspec.structs.replace(settings, custom_ops=core_custom_ops.given() or settings.custom_ops, **tables)
 
 
 def config_of_model(model: Path, data: "Dataset", dimensions: dict[str, int]) -> "Config":
     """The config of a model without one; what was guessed for its inputs is said on stderr."""
-    from pipeline.job.template import config_for_model, data_beside, guessed_lines, safe_line
-    from pipeline.model.sources import require_model_file
+    from pipeline.job import template
+    from pipeline.model import sources as model_sources
 
-    require_model_file(model)
-    settings, guess = config_for_model(model, data_beside(model, data), dimensions)
-    lines = (*(f"input {text}" for text in guess.inputs), *(f"guessed: {text}" for text in guessed_lines(guess)))
+    model_sources.require_model_file(model)
+    settings, guess = template.config_for_model(model, template.data_beside(model, data), dimensions)
+    lines = (
+        *(f"input {text}" for text in guess.inputs),
+        *(f"guessed: {text}" for text in template.guessed_lines(guess)),
+    )
     for line in lines:
-        click.echo(safe_line(line), err=True)
+        click.echo(template.safe_line(line), err=True)
     return settings
 
 
 NOTHING_MEASURED = "no report and no bundle were written; what was converted is kept"
 
 
-def completed_job(ctx: click.Context, settings: "Config", options: "job.JobOptions") -> "Assembled":
+def completed_job(ctx: click.Context, settings: "Config", options: "job_run.JobOptions") -> "assemble.Assembled":
     """Do a job whose campaign is measured in rounds."""
-    from pipeline.job.run import run_job
+    from pipeline.job import run as job_run
 
     with resumable(ctx):
-        return run_job(settings, options, progress())
+        return job_run.run_job(settings, options, progress())
 
 
 @contextlib.contextmanager
 def resumable(ctx: click.Context, nothing: str = NOTHING_MEASURED) -> Iterator[None]:
     """End a command that is interrupted with what is kept, by default `nothing` that was measured, and how to go on."""
-    from pipeline.campaign.store.refusals import hidden
-    from pipeline.core.errors import ExitCode
+    from pipeline.campaign.store import refusals
+    from pipeline.core import errors as core_errors
 
     try:
         yield
     except KeyboardInterrupt as error:
         click.echo(f"interrupted: {str(error) or nothing}", err=True)
-        given = [hidden(word) for word in sys.argv[1:]]  # as it was given but for passwords
+        given = [refusals.hidden(word) for word in sys.argv[1:]]  # as it was given but for passwords
         again = shlex.join(["ort-mobile", *given, *(() if "--resume" in given else ("--resume",))])
         click.echo(f"continue with: {again}", err=True)
-        ctx.exit(ExitCode.INTERRUPTED)
+        ctx.exit(core_errors.ExitCode.INTERRUPTED)
 
 
-def show_denied(entries: "Iterable[Denied]") -> None:
+def show_denied(entries: "Iterable[runner_options.Denied]") -> None:
     """What was newly entered in the deny list, and where that is; on stderr."""
-    from pipeline.campaign.denied import deny_list
-    from pipeline.campaign.run_options import options_name
+    from pipeline.campaign import denied as campaign_denied
+    from pipeline.campaign import run_options
 
     for entry in entries:
         model = ", this model" if entry.model_sha256 else ""
-        name = f"{options_name(entry.options)} on {entry.devices.chip}{model}"
-        click.echo(f"denied from now on: {visible(name)} ({deny_list()})", err=True)
+        name = f"{run_options.options_name(entry.options)} on {entry.devices.chip}{model}"
+        click.echo(f"denied from now on: {runner_files.visible(name)} ({campaign_denied.deny_list()})", err=True)
 
 
-def nothing_ships(assembled: "Assembled") -> str:
+def nothing_ships(assembled: "assemble.Assembled") -> str:
     """Why nothing is in a bundle, for each model once."""
     reasons = dict.fromkeys(f"{row.model}: {row.reason}" for row in assembled.report.withheld)
-    return visible("no artifact may ship" + (f" ({'; '.join(reasons)})" if reasons else ": the config has no target"))
+    return runner_files.visible(
+        "no artifact may ship" + (f" ({'; '.join(reasons)})" if reasons else ": the config has no target")
+    )
 
 
-def job_document(result: "Assembled") -> dict[str, Any]:
+def job_document(result: "assemble.Assembled") -> dict[str, Any]:
     """What a job left, for programs: the files, the bundle, and what speaks against shipping."""
-    from pipeline.release.manifest import content_digest
+    from pipeline.release import manifest as bundle_manifest
 
     folder, content = result.folder, result.content
     return {
@@ -411,7 +444,7 @@ def job_document(result: "Assembled") -> dict[str, Any]:
         "bundle": content
         and {
             "folder": str(folder / "bundle"),
-            "digest": content_digest(content),
+            "digest": bundle_manifest.content_digest(content),
             "ships": content.ships,
             "contexts": content.contexts,
         },
@@ -422,20 +455,19 @@ def job_document(result: "Assembled") -> dict[str, Any]:
     }
 
 
-def show_job(result: "Assembled", outputs: Outputs) -> None:
+def show_job(result: "assemble.Assembled", outputs: Outputs) -> None:
     """The report and where everything is on stdout, unless there is to be no text; what went wrong on stderr."""
-    from pipeline.core.errors import errors
-    from pipeline.release.chip_contexts import context_line
-    from pipeline.release.manifest import content_digest
-    from pipeline.report.formats import show_report
-    from pipeline.report.sections import failed_lines
+    from pipeline.core import errors as core_errors
+    from pipeline.release import chip_contexts
+    from pipeline.release import manifest as bundle_manifest
+    from pipeline.report import formats, sections
 
     if outputs.text:
-        show_report(result.report)
+        formats.show_report(result.report)
     if result.exit_code:
-        outputs.show_errors(failed_lines(result.report))
+        outputs.show_errors(sections.failed_lines(result.report))
     for device, reason in result.left.items():
-        click.echo(visible(f"{device} was left before the end: {reason}"), err=True)
+        click.echo(runner_files.visible(f"{device} was left before the end: {reason}"), err=True)
     show_denied(result.denied)
     show_findings(result.findings)
     folder = result.folder
@@ -443,18 +475,18 @@ def show_job(result: "Assembled", outputs: Outputs) -> None:
         click.echo(f"report   {folder / 'report.html'}, {folder / 'report.md'}, {folder / 'results.json'}")
     if result.content and outputs.text:
         for context in result.content.contexts:
-            click.echo(context_line(context))
-        click.echo(f"bundle   {folder / 'bundle'} (digest {content_digest(result.content)[:16]})")
+            click.echo(chip_contexts.context_line(context))
+        click.echo(f"bundle   {folder / 'bundle'} (digest {bundle_manifest.content_digest(result.content)[:16]})")
     elif not result.content:
-        reason = "see the errors above" if errors(result.findings) else nothing_ships(result)
+        reason = "see the errors above" if core_errors.errors(result.findings) else nothing_ships(result)
         click.echo(f"bundle   none: {reason}", err=True)
 
 
-def finish_job(ctx: click.Context, result: "Assembled", outputs: Outputs, **more: Any) -> NoReturn:
+def finish_job(ctx: click.Context, result: "assemble.Assembled", outputs: Outputs, **more: Any) -> NoReturn:
     """Write what a job left as JSON (with `more`) and for a CI, show it, and end the command."""
-    from pipeline.report.ci_parts import of_campaign
+    from pipeline.report import ci_parts
 
     outputs.write_json(job_document(result) | more)
-    outputs.write_ci(of_campaign(result.report, result.findings))
+    outputs.write_ci(ci_parts.of_campaign(result.report, result.findings))
     show_job(result, outputs)
     ctx.exit(result.exit_code)

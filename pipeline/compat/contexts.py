@@ -10,12 +10,13 @@ from pathlib import Path
 
 import msgspec
 
-from device_runner.files import read_regular
-from device_runner.probe.elf import Buffer
-from device_runner.providers import CHIPS, NEW_LAYOUT, Chip
+from device_runner import files as runner_files
+from device_runner import providers as runner_providers
+from device_runner.probe import elf as elf_file
+from pipeline.core import releases as ort_releases
+from pipeline.core import variant as core_variant
 from pipeline.core.errors import ModelError
-from pipeline.core.releases import numbers_of
-from pipeline.core.variant import Variant, in_precision
+from pipeline.core.variant import Variant
 
 COMPATIBILITY_KEY = "ep_compatibility_info.QNNExecutionProvider"
 """The metadata of a context's ONNX file under which its provider says what it is for."""
@@ -25,9 +26,11 @@ HTP = 6
 
 
 PLUGINS = {
-    "2.48.0": ("2.4.0", "1.26"), "2.49.0": ("2.5.0", "1.26"),
-    "2.50.0": ("2.6.0", "1.27"), "2.51.0": ("2.7.0", "1.27"),
-}  # fmt: skip
+    "2.48.0": ("2.4.0", "1.26"),
+    "2.49.0": ("2.5.0", "1.26"),
+    "2.50.0": ("2.6.0", "1.27"),
+    "2.51.0": ("2.7.0", "1.27"),
+}
 """By the release of QAIRT, its runtime: the plugin, and the first ONNX Runtime that will do.
 
 As published by Qualcomm for Android; a plugin finds nothing in an older runtime than its own.
@@ -45,16 +48,18 @@ FAILING_ARCHS = frozenset({68})
 
 
 PLUGIN_OPTIONS = {
-    "2.7.0": b"htp_reused_io_limit_mb", "2.6.0": b"enable_htp_graph_splitting", "2.5.0": b"skip_backend_op_validation",
+    "2.7.0": b"htp_reused_io_limit_mb",
+    "2.6.0": b"enable_htp_graph_splitting",
+    "2.5.0": b"skip_backend_op_validation",
     "2.4.0": b"enable_framework_op_trace",
-}  # fmt: skip
+}
 """By the plugin's release, the newest first, an option that came with it: no text in the library says its release.
 
 Found in the plugin of the wheels 2.3.0 to 2.7.0.
 """
 
 
-def plugin_release(content: Buffer) -> str:
+def plugin_release(content: elf_file.Buffer) -> str:
     """The release of a plugin for QNN, by the options that it knows; "" for none, or one before 2.4.0."""
     return next((release for release, option in PLUGIN_OPTIONS.items() if content.find(option) >= 0), "")
 
@@ -119,9 +124,9 @@ class NpuContext(msgspec.Struct, frozen=True, kw_only=True):
         return f"made, not run here: it shares its binary with {', '.join(self.shared)}" if self.shared else ""
 
     @property
-    def chip(self) -> Chip:
+    def chip(self) -> runner_providers.Chip:
         """The chip that it is for."""
-        return CHIPS[self.variant.chip]
+        return runner_providers.CHIPS[self.variant.chip]
 
     @property
     def qairt(self) -> str:
@@ -132,7 +137,7 @@ class NpuContext(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def source(self) -> str:
         """The name of the model in the context's precision: what its reference is called."""
-        return in_precision(self.model, self.variant.precision)
+        return core_variant.in_precision(self.model, self.variant.precision)
 
     @property
     def total_bytes(self) -> int:
@@ -150,7 +155,7 @@ class Loading(StrEnum):
     REFUSED = "refused"
 
 
-def loader_answer(context: BuiltFor, chip: Chip, qairt: str = "") -> tuple[Loading, str, str]:
+def loader_answer(context: BuiltFor, chip: runner_providers.Chip, qairt: str = "") -> tuple[Loading, str, str]:
     """What the loader on phones with a chip says, in an app with a runtime of QAIRT ("" for the context's own).
 
     With the reason, and the remedy where it refuses.
@@ -162,13 +167,13 @@ def loader_answer(context: BuiltFor, chip: Chip, qairt: str = "") -> tuple[Loadi
     for refused, why, remedy in (
         (backend != HTP, f"it is for another backend ({backend})", "compile it for the NPU"),
         (
-            bool(qairt) and numbers_of(qairt) < numbers_of(made_by),
+            bool(qairt) and ort_releases.numbers_of(qairt) < ort_releases.numbers_of(made_by),
             f"it was made by QAIRT {made_by}, and the runtime of the app is {qairt}, which is older",
             f"ship qnn-runtime {made_by}, or make it by the onnxruntime-qnn that belongs to {qairt}",
         ),
         (
-            arch < NEW_LAYOUT <= chip.htp_arch,
-            f"it is for V{arch}, and from V{NEW_LAYOUT} on no earlier context is taken",
+            arch < runner_providers.NEW_LAYOUT <= chip.htp_arch,
+            f"it is for V{arch}, and from V{runner_providers.NEW_LAYOUT} on no earlier context is taken",
             f"make one for {chip.name}",
         ),
         (arch > chip.htp_arch, f"it is for V{arch}, and {chip.name} has V{chip.htp_arch}", f"make one for {chip.name}"),
@@ -186,7 +191,9 @@ def installed_qairt() -> str:
     if package is None or package.origin is None:
         return ""
     try:
-        text = read_regular(Path(package.origin).with_name("build_and_package_info.py"), 1 << 16).decode("utf-8")
+        text = runner_files.read_regular(Path(package.origin).with_name("build_and_package_info.py"), 1 << 16).decode(
+            "utf-8"
+        )
     except (OSError, UnicodeDecodeError):
         return ""
     match = re.search(r"^qnn_version = '([\d.]+)'", text, re.MULTILINE)

@@ -17,12 +17,12 @@ import msgspec
 
 from device_runner.spec import OptimizationLevel, RunOptions
 from pipeline.compat.half_norms import DISABLE_KEY, FUSION, HALF_ON_ARM64, MEASURED, half_norms
-from pipeline.config.tables import BuildKind
-from pipeline.core.abis import ARM32, ARM64, X86_64
-from pipeline.core.releases import Release, numbers_of
-from pipeline.model.onnx_model import ONNX_FORMAT
-from pipeline.model.ort_format import OrtGraph, OrtModel, OrtNode, RuntimeOptimization, Tensor, TensorType
-from pipeline.model.types import FLOAT, FLOAT16, INT8, UINT8
+from pipeline.config import tables as config_tables
+from pipeline.core import abis as core_abis
+from pipeline.core import releases as ort_releases
+from pipeline.core.releases import Release
+from pipeline.model import onnx_model, ort_format
+from pipeline.model import types as onnx_types
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,31 +35,35 @@ BLOCK, APART = 16, 8
 LOWEST = -128
 
 POSITIONS: Mapping[str, tuple[int, int]] = {
-    "QLinearConv": (0, 3), "QLinearMatMul": (0, 3), "QGemm": (0, 3),
-    "MatMulInteger": (0, 1), "MatMulIntegerToFloat": (0, 1), "DynamicQuantizeMatMul": (0, 1),
-}  # fmt: skip
+    "QLinearConv": (0, 3),
+    "QLinearMatMul": (0, 3),
+    "QGemm": (0, 3),
+    "MatMulInteger": (0, 1),
+    "MatMulIntegerToFloat": (0, 1),
+    "DynamicQuantizeMatMul": (0, 1),
+}
 """Operators that multiply by int8 weights, with the positions of values and weights among their inputs."""
 CONVOLUTIONS = frozenset({"Conv", "QLinearConv"})
 REPLAYED = frozenset({"Conv", "MatMul", "Gemm"})
 """What becomes one of them when an app replays saved runtime optimizations."""
-SIGNED, EIGHT_BITS = frozenset({INT8}), frozenset({UINT8, INT8, FLOAT})
+SIGNED, EIGHT_BITS = frozenset({onnx_types.INT8}), frozenset({onnx_types.UINT8, onnx_types.INT8, onnx_types.FLOAT})
 """Types of values that are multiplied by int8 weights; DynamicQuantizeMatMul makes uint8 of floats."""
 
-ReadWeight = Callable[[Tensor], "np.ndarray[Any, np.dtype[np.int8]]"]
+ReadWeight = Callable[[ort_format.Tensor], "np.ndarray[Any, np.dtype[np.int8]]"]
 
 
-Int8Product = tuple[OrtNode, str, Tensor]
+Int8Product = tuple[ort_format.OrtNode, str, ort_format.Tensor]
 """An operator of 8-bit values by int8 weights: its node, the values' name, and the weights."""
 
 
-def _name(node: OrtNode) -> str:
+def _name(node: ort_format.OrtNode) -> str:
     return node.name or next(iter(node.outputs), node.op_type)
 
 
 def weight_reader(file: Path) -> ReadWeight:
     """Reads int8 weights of a file in ORT format, in their shape."""
 
-    def read(tensor: Tensor) -> "np.ndarray[Any, np.dtype[np.int8]]":
+    def read(tensor: ort_format.Tensor) -> "np.ndarray[Any, np.dtype[np.int8]]":
         import numpy as np
 
         values = np.fromfile(file, dtype=np.int8, count=tensor.length, offset=tensor.offset)
@@ -68,7 +72,7 @@ def weight_reader(file: Path) -> ReadWeight:
     return read
 
 
-def overflowing(model: OrtModel, read: ReadWeight | None, *, replayed: bool) -> str:
+def overflowing(model: ort_format.OrtModel, read: ReadWeight | None, *, replayed: bool) -> str:
     """The first operator whose weights have -128 where two products are added in 16 bits; "" without one.
 
     `replayed` asks for those that exist only after saved runtime optimizations are replayed. Whether the sum overflows
@@ -85,14 +89,14 @@ def overflowing(model: OrtModel, read: ReadWeight | None, *, replayed: bool) -> 
     return ""
 
 
-def left_out(model: OrtModel) -> str:
+def left_out(model: ort_format.OrtModel) -> str:
     """The first matrix product with odd rows (or not known) whose K is no multiple of 16; "" without one."""
     for graph in model.graph.walk():
         for node, values, weights in _fused(graph, SIGNED):
             dims = weights.dims or (0,)
             depth = dims[-1 if _transposed(node) or len(dims) < 2 else -2]
             info = graph.node_args.get(values)
-            shape = info.shape if isinstance(info, TensorType) else None
+            shape = info.shape if isinstance(info, ort_format.TensorType) else None
             rows = shape[-2] if shape and len(shape) > 1 else 1 if shape else None
             odd = not isinstance(rows, int) or rows < 0 or rows % 2 == 1
             if node.op_type != "QLinearConv" and depth % BLOCK and odd:
@@ -100,38 +104,43 @@ def left_out(model: OrtModel) -> str:
     return ""
 
 
-def _fused(graph: OrtGraph, kinds: frozenset[int]) -> Iterator[Int8Product]:
+def _fused(graph: ort_format.OrtGraph, kinds: frozenset[int]) -> Iterator[Int8Product]:
     for node in graph.nodes:
         values, weights = (_input(node, at) for at in POSITIONS.get(node.op_type, (-1, -1)))
-        if _type(graph, values) in kinds and _type(graph, weights) == INT8 and weights in graph.initializers:
+        if _type(graph, values) in kinds and _type(graph, weights) == onnx_types.INT8 and weights in graph.initializers:
             yield node, values, graph.initializers[weights]
 
 
-def _to_be_fused(graph: OrtGraph) -> Iterator[Int8Product]:
+def _to_be_fused(graph: ort_format.OrtGraph) -> Iterator[Int8Product]:
     linear = (node for node in graph.nodes if node.op_type == "DequantizeLinear" and node.inputs and node.outputs)
     before = {node.outputs[0]: node.inputs[0] for node in linear}
     for node in graph.nodes:
         values, weights = (before.get(_input(node, at), "") for at in (0, 1))
         tensor = graph.initializers.get(weights)
-        if node.op_type in REPLAYED and tensor and tensor.data_type == INT8 and _type(graph, values) in EIGHT_BITS:
+        if (
+            node.op_type in REPLAYED
+            and tensor
+            and tensor.data_type == onnx_types.INT8
+            and _type(graph, values) in EIGHT_BITS
+        ):
             yield node, values, tensor
 
 
-def _input(node: OrtNode, position: int) -> str:
+def _input(node: ort_format.OrtNode, position: int) -> str:
     return node.inputs[position] if 0 <= position < len(node.inputs) else ""
 
 
-def _type(graph: OrtGraph, name: str) -> int:
+def _type(graph: ort_format.OrtGraph, name: str) -> int:
     tensor, info = graph.initializers.get(name), graph.node_args.get(name)
-    return tensor.data_type if tensor else info.elem_type if isinstance(info, TensorType) else 0
+    return tensor.data_type if tensor else info.elem_type if isinstance(info, ort_format.TensorType) else 0
 
 
-def _transposed(node: OrtNode) -> bool:
+def _transposed(node: ort_format.OrtNode) -> bool:
     given = node.attributes.get("transB")
     return given is not None and bool(given.value)
 
 
-def _overflows(node: OrtNode, weights: Tensor, read: ReadWeight) -> bool:
+def _overflows(node: ort_format.OrtNode, weights: ort_format.Tensor, read: ReadWeight) -> bool:
     """Whether weights of a matrix product, which are there, have -128 where two products of a block are added."""
     import numpy as np
 
@@ -198,7 +207,7 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     release: Release
-    kind: BuildKind = BuildKind.FULL
+    kind: config_tables.BuildKind = config_tables.BuildKind.FULL
     providers: frozenset[str] | None = None
     plugins: frozenset[str] = frozenset()
     system: str = ""
@@ -213,13 +222,13 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
 
     def on_arm64(self, feature: str, *, there: bool) -> bool:
         """Whether an arm64 processor with a feature, or one without it, may run the artifact."""
-        return ARM64 in self.abis and (self.features is None or (feature in self.features) is there)
+        return core_abis.ARM64 in self.abis and (self.features is None or (feature in self.features) is there)
 
     @property
     def replays(self) -> bool:
         """Whether saved runtime optimizations are replayed: from 1.30 only when the app asks for it."""
         asked = self.release < REPLAY_NEEDS_KEY_SINCE or self.asks_replay
-        return self.kind is not BuildKind.MINIMAL and self.release >= RUNTIME_STYLE_SINCE and asked
+        return self.kind is not config_tables.BuildKind.MINIMAL and self.release >= RUNTIME_STYLE_SINCE and asked
 
 
 class Defect(NamedTuple):
@@ -232,7 +241,7 @@ class Defect(NamedTuple):
     """
 
     name: str
-    find: Callable[[OrtModel, ReadWeight | None], str]
+    find: Callable[[ort_format.OrtModel, ReadWeight | None], str]
     shows: Callable[[Runtime], bool]
     measured: frozenset[Release] | None
     what: str
@@ -245,9 +254,9 @@ class Defect(NamedTuple):
     avoided: Callable[[RunOptions], bool] = lambda _: False
 
 
-def marks_of(model: OrtModel, read: ReadWeight | None = None) -> dict[str, str]:
+def marks_of(model: ort_format.OrtModel, read: ReadWeight | None = None) -> dict[str, str]:
     """The defects that an artifact may meet, by name, with the words that say where; `read` reads int8 weights."""
-    onnx = model.format_version == ONNX_FORMAT
+    onnx = model.format_version == onnx_model.ONNX_FORMAT
     return {row.name: mark for row in DEFECTS if row.onnx in (onnx, None) and (mark := row.find(model, read))}
 
 
@@ -257,16 +266,16 @@ def library_defects(release: str, processor: Runtime, extensions: Collection[str
     `extensions` are those of arm64 that it has code for.
     """
     for defect in DEFECTS:
-        mended = bool(defect.mended) and numbers_of(release) >= numbers_of(defect.mended)
+        mended = bool(defect.mended) and ort_releases.numbers_of(release) >= ort_releases.numbers_of(defect.mended)
         if defect.needs in extensions and defect.shows(processor) and not mended:
             yield defect
 
 
-def _records(model: OrtModel) -> Iterator[RuntimeOptimization]:
+def _records(model: ort_format.OrtModel) -> Iterator[ort_format.RuntimeOptimization]:
     return (record for graph in model.graph.walk() for record in graph.runtime_optimizations)
 
 
-def _identity_at(graph: OrtGraph) -> str:
+def _identity_at(graph: ort_format.OrtGraph) -> str:
     """The graph output before which loading puts an Identity without a version, "" where it puts none.
 
     A DequantizeLinear whose readers are all QuantizeLinear with its own parameters is taken out with them. Where a
@@ -276,7 +285,7 @@ def _identity_at(graph: OrtGraph) -> str:
     if all(node.op_type != "DequantizeLinear" for node in graph.nodes):
         return ""
     computed = {output for node in graph.nodes for output in node.outputs}
-    readers: dict[str, list[OrtNode]] = {}  # in themselves or in their bodies
+    readers: dict[str, list[ort_format.OrtNode]] = {}  # in themselves or in their bodies
     for node in graph.nodes:
         for name in (*node.inputs, *node.implicit_inputs):
             readers.setdefault(name, []).append(node)
@@ -292,11 +301,16 @@ def _identity_at(graph: OrtGraph) -> str:
     return ""
 
 
-def _is_linear(node: OrtNode, op_type: str) -> bool:
+def _is_linear(node: ort_format.OrtNode, op_type: str) -> bool:
     return node.op_type == op_type and len(node.inputs) >= 2 and len(node.outputs) == 1
 
 
-def _undoes(graph: OrtGraph, first: OrtNode, second: OrtNode, readers: Mapping[str, list[OrtNode]]) -> bool:
+def _undoes(
+    graph: ort_format.OrtGraph,
+    first: ort_format.OrtNode,
+    second: ort_format.OrtNode,
+    readers: Mapping[str, list[ort_format.OrtNode]],
+) -> bool:
     """Whether a QuantizeLinear takes back what a DequantizeLinear did, and leads to one place only."""
     if not _is_linear(second, "QuantizeLinear") or len(first.inputs) != len(second.inputs):
         return False
@@ -305,7 +319,7 @@ def _undoes(graph: OrtGraph, first: OrtNode, second: OrtNode, readers: Mapping[s
     return places and all(_alike(graph, *names) for names in zip(first.inputs[1:], second.inputs[1:], strict=True))
 
 
-def _alike(graph: OrtGraph, first: str, second: str) -> bool:
+def _alike(graph: ort_format.OrtGraph, first: str, second: str) -> bool:
     if first == second:
         return first in graph.initializers
     tensors = [graph.initializers.get(name) for name in (first, second)]
@@ -324,15 +338,15 @@ DOT_PRODUCT, HALF_PRECISION = "asimddp", "asimdhp"
 """Features of ARM processors by Linux's names."""
 
 
-def _half_nodes(model: OrtModel) -> Iterator[OrtNode]:
+def _half_nodes(model: ort_format.OrtModel) -> Iterator[ort_format.OrtNode]:
     for graph in model.graph.walk():
-        halves = {name for name, info in graph.node_args.items() if getattr(info, "elem_type", 0) == FLOAT16}
+        halves = {name for name, info in graph.node_args.items() if getattr(info, "elem_type", 0) == onnx_types.FLOAT16}
         for node in graph.nodes:
             if node.domain == "" and node.op_type in HALF_KERNELS and not halves.isdisjoint(node.inputs[:1]):
                 yield node
 
 
-def _listed(nodes: Iterable[OrtNode]) -> str:
+def _listed(nodes: Iterable[ort_format.OrtNode]) -> str:
     rows = list(nodes)
     if not rows:
         return ""
@@ -350,11 +364,11 @@ SME_TRAPS = "sme-traps"
 """Of a processor whose kernel announces SME, and on which its instructions end the process: no name of Linux's."""
 
 
-def _float_products(model: OrtModel, _: ReadWeight | None) -> str:
-    return _listed(_products(model, PRODUCTS, FLOAT))
+def _float_products(model: ort_format.OrtModel, _: ReadWeight | None) -> str:
+    return _listed(_products(model, PRODUCTS, onnx_types.FLOAT))
 
 
-def _products(model: OrtModel, operators: frozenset[str], *types: int) -> Iterator[OrtNode]:
+def _products(model: ort_format.OrtModel, operators: frozenset[str], *types: int) -> Iterator[ort_format.OrtNode]:
     for graph in model.graph.walk():
         for node in graph.nodes:
             if node.op_type in operators and _type(graph, _input(node, 0)) in types:
@@ -373,7 +387,7 @@ WIDEST_BLOCK = 16
 """Channels of a block of NCHWc with AVX-512; 8 with AVX."""
 
 
-def _with_sums(model: OrtModel, _: ReadWeight | None) -> str:
+def _with_sums(model: ort_format.OrtModel, _: ReadWeight | None) -> str:
     """Convolutions that add a fourth input (level all makes them of Conv and Add), whose channels fill no blocks."""
     found = []
     for graph in model.graph.walk():
@@ -403,15 +417,15 @@ def _fuses_half_norms(runtime: Runtime) -> bool:
 
 def _computes_half(runtime: Runtime) -> bool:
     """Whether all processors may have kernels of half precision."""
-    return set(runtime.abis) == {ARM64} and runtime.on_arm64(HALF_PRECISION, there=True)
+    return set(runtime.abis) == {core_abis.ARM64} and runtime.on_arm64(HALF_PRECISION, there=True)
 
 
-def _half_norms(model: OrtModel, _: ReadWeight | None) -> str:
+def _half_norms(model: ort_format.OrtModel, _: ReadWeight | None) -> str:
     """Normalizations that no processor loads."""
     return _listed(half_norms(model, HALF_ON_ARM64))
 
 
-def _half_norms_in_float(model: OrtModel, _: ReadWeight | None) -> str:
+def _half_norms_in_float(model: ort_format.OrtModel, _: ReadWeight | None) -> str:
     """Normalizations that processors load whose convolutions compute in half precision, and no others."""
     return "" if any(half_norms(model, HALF_ON_ARM64)) else _listed(half_norms(model))
 
@@ -424,10 +438,12 @@ TAKES_FOR_LEAVES = frozenset(Release(1, minor) for minor in (21, 22, 23))
 """1.20 has no kernel of TreeEnsemble."""
 
 
-def _classifiers(find: Callable[[Any, OrtModel], Iterable[OrtNode]]) -> Callable[[OrtModel, ReadWeight | None], str]:
+def _classifiers(
+    find: Callable[[Any, ort_format.OrtModel], Iterable[ort_format.OrtNode]],
+) -> Callable[[ort_format.OrtModel, ReadWeight | None], str]:
     """What finds nodes by the module of classifiers, which most models need for nothing."""
 
-    def listed(model: OrtModel, _: ReadWeight | None) -> str:
+    def listed(model: ort_format.OrtModel, _: ReadWeight | None) -> str:
         if all(node.op_type not in CLASSIFIERS for graph in model.graph.walk() for node in graph.nodes):
             return ""
         from pipeline.compat import two_classes
@@ -437,7 +453,9 @@ def _classifiers(find: Callable[[Any, OrtModel], Iterable[OrtNode]]) -> Callable
     return listed
 
 
-def _deciding(wrong: Callable[["OneScore"], bool], *, known: bool) -> Callable[[OrtModel, ReadWeight | None], str]:
+def _deciding(
+    wrong: Callable[["OneScore"], bool], *, known: bool
+) -> Callable[[ort_format.OrtModel, ReadWeight | None], str]:
     return _classifiers(
         lambda classes, model: (row.node for row in classes.one_scores(model) if row.known is known and wrong(row))
     )
@@ -445,84 +463,136 @@ def _deciding(wrong: Callable[["OneScore"], bool], *, known: bool) -> Callable[[
 
 DEFECTS: tuple[Defect, ...] = (
     Defect(
-        "sum-layout", _with_sums,
-        lambda c: X86_64 in c.abis and c.release < Release(1, 27),
+        "sum-layout",
+        _with_sums,
+        lambda c: core_abis.X86_64 in c.abis and c.release < Release(1, 27),
         frozenset(Release(1, minor) for minor in (16, 17, 19, 20, 21, 23, 24, 26)),
         "ONNX Runtime before 1.27 fails to run {mark} of an ONNX file on x86-64",
         "its optimizer pads the channels to whole blocks, and those of what it adds not (measured with AVX-512)",
-        "ship level extended or none, or ORT format (style fixed)", onnx=True,
+        "ship level extended or none, or ORT format (style fixed)",
+        onnx=True,
     ),
     *(
         Defect(
-            name, find, shows, frozenset(MEASURED),
+            name,
+            find,
+            shows,
+            frozenset(MEASURED),
             f"ONNX Runtime 1.23 to 1.27 {fails} to load normalizations in half precision of an ONNX file ({{mark}})",
-            "its optimizer fuses them and looks for the Cast of an exponent that several nodes read", HALF_NORM_REMEDY,
-            onnx=True, depends=depends, avoided=_without_fusion,
+            "its optimizer fuses them and looks for the Cast of an exponent that several nodes read",
+            HALF_NORM_REMEDY,
+            onnx=True,
+            depends=depends,
+            avoided=_without_fusion,
         )
         for name, find, shows, fails, depends in (
             ("half-norm", _half_norms, _fuses_half_norms, "fails", False),
-            ("half-norm-conv", _half_norms_in_float,
-             lambda c: _fuses_half_norms(c) and not _computes_half(c), "fails", False),
-            ("half-norm-arm64", _half_norms_in_float,
-             lambda c: _fuses_half_norms(c) and _computes_half(c), "on some processors fails", True),
+            (
+                "half-norm-conv",
+                _half_norms_in_float,
+                lambda c: _fuses_half_norms(c) and not _computes_half(c),
+                "fails",
+                False,
+            ),
+            (
+                "half-norm-arm64",
+                _half_norms_in_float,
+                lambda c: _fuses_half_norms(c) and _computes_half(c),
+                "on some processors fails",
+                True,
+            ),
         )
     ),
     *(
         Defect(
-            f"{name}{'' if known else '-unread'}", _deciding(wrong, known=known), shows, measured,
-            f"{releases} {{mark}}" if known else f"{releases} {{mark}} if no weight is negative", why,
-            remedy, depends=not known, onnx=None,
+            f"{name}{'' if known else '-unread'}",
+            _deciding(wrong, known=known),
+            shows,
+            measured,
+            f"{releases} {{mark}}" if known else f"{releases} {{mark}} if no weight is negative",
+            why,
+            remedy,
+            depends=not known,
+            onnx=None,
         )
         for name, wrong, shows, measured, releases, why, remedy in (
-            ("decided-at-zero", lambda row: row.decided_at_zero, lambda c: c.release in DECIDES_AT_ZERO,
-             frozenset(DECIDES_AT_ZERO), "ONNX Runtime 1.26 and 1.27 compute wrong labels or scores of",
-             "they take the score of two classes, a probability, as positive or negative (onnxruntime issue 28557)",
-             "ship 1.28 or later, or export weights for both classes"),
-            ("left-plain", lambda row: row.left_plain, lambda c: c.release < Release(1, 26),
-             frozenset(LOGISTIC_LEFT_OUT[:-1]),
-             "ONNX Runtime before 1.26 leaves out LOGISTIC of",
-             "no weight is negative, and it takes their sum as a probability (onnxruntime issue 27533)",
-             "ship 1.28 or later"),
+            (
+                "decided-at-zero",
+                lambda row: row.decided_at_zero,
+                lambda c: c.release in DECIDES_AT_ZERO,
+                frozenset(DECIDES_AT_ZERO),
+                "ONNX Runtime 1.26 and 1.27 compute wrong labels or scores of",
+                "they take the score of two classes, a probability, as positive or negative (onnxruntime issue 28557)",
+                "ship 1.28 or later, or export weights for both classes",
+            ),
+            (
+                "left-plain",
+                lambda row: row.left_plain,
+                lambda c: c.release < Release(1, 26),
+                frozenset(LOGISTIC_LEFT_OUT[:-1]),
+                "ONNX Runtime before 1.26 leaves out LOGISTIC of",
+                "no weight is negative, and it takes their sum as a probability (onnxruntime issue 27533)",
+                "ship 1.28 or later",
+            ),
         )
         for known in (True, False)
     ),
     Defect(
-        "machine-left-plain", _classifiers(lambda classes, model: classes.plain_machines(model)),
+        "machine-left-plain",
+        _classifiers(lambda classes, model: classes.plain_machines(model)),
         lambda c: c.release < Release(1, 27),
-        frozenset(LOGISTIC_LEFT_OUT), "ONNX Runtime before 1.27 leaves out LOGISTIC of {mark}",
+        frozenset(LOGISTIC_LEFT_OUT),
+        "ONNX Runtime before 1.27 leaves out LOGISTIC of {mark}",
         "it has one score for two classes, which is given as 1 - s and s, below 0 and above 1, too",
-        "ship 1.27 or later, or export scores for both classes", onnx=None,
+        "ship 1.27 or later, or export scores for both classes",
+        onnx=None,
     ),
     *(
         Defect(
-            name, find, lambda _: True, None, f"ONNX Runtime leaves out scores of {{mark}}{when}",
+            name,
+            find,
+            lambda _: True,
+            None,
+            f"ONNX Runtime leaves out scores of {{mark}}{when}",
             "it computes one number a row and writes no other: the rest is what the memory held before",
-            "export scores for both classes, with post_transform NONE", depends=depends, onnx=None,
+            "export scores for both classes, with post_transform NONE",
+            depends=depends,
+            onnx=None,
         )
         for name, find, when, depends in (
             ("unwritten", _classifiers(lambda classes, model: classes.unwritten(model)), "", False),
-            ("partly-unwritten", _classifiers(lambda classes, model: classes.partly_unwritten(model)),
-             " where no leaf votes for the second class", True),
+            (
+                "partly-unwritten",
+                _classifiers(lambda classes, model: classes.partly_unwritten(model)),
+                " where no leaf votes for the second class",
+                True,
+            ),
         )
     ),
     Defect(
-        "taken-for-leaf", _classifiers(lambda classes, model: classes.taken_for_leaves(model)),
+        "taken-for-leaf",
+        _classifiers(lambda classes, model: classes.taken_for_leaves(model)),
         lambda c: c.release in TAKES_FOR_LEAVES,
-        TAKES_FOR_LEAVES, "ONNX Runtime 1.21 to 1.23 compute wrong values of {mark}",
+        TAKES_FOR_LEAVES,
+        "ONNX Runtime 1.21 to 1.23 compute wrong values of {mark}",
         "a root's branches to a node and to a leaf have the same number, and they take that root for a leaf",
-        "ship 1.24 or later, or number the leaves otherwise", onnx=None,
+        "ship 1.24 or later, or number the leaves otherwise",
+        onnx=None,
     ),
     Defect(
         "unreplayable",
         lambda model, _: ", ".join(unreplayable((row.action, bool(row.produced_ops)) for row in _records(model))),
-        lambda c: c.replays, None,
+        lambda c: c.replays,
+        None,
         "ONNX Runtime cannot replay the fusions that it recorded ({mark})",
         "it wrote them without the operators that they produce, and fails to load that",
         "ship fixed style, or 1.30 and later without asking for replay",
     ),
     Defect(
-        "young", lambda model, _: ", ".join(sorted({row.action for row in _records(model)} & YOUNG_ACTIONS.keys())),
-        lambda c: c.replays and c.release < max(YOUNG_ACTIONS.values()), None,
+        "young",
+        lambda model, _: ", ".join(sorted({row.action for row in _records(model)} & YOUNG_ACTIONS.keys())),
+        lambda c: c.replays and c.release < max(YOUNG_ACTIONS.values()),
+        None,
         "ONNX Runtime before 1.24 does not know the recorded fusion {mark}",
         "a later release wrote it, and the older one refuses the file: Missing action {mark}",
         "convert with the onnxruntime of that release, ship fixed style, or ship 1.24 or later",
@@ -532,53 +602,77 @@ DEFECTS: tuple[Defect, ...] = (
         lambda model, _: ", ".join(
             sorted({op_id.rpartition(":")[0] for row in _records(model) for op_id in row.produced_ops} & UNCOUNTED)
         ),
-        lambda c: c.replays and c.kind is BuildKind.EXTENDED, frozenset({Release(1, 21)}),
+        lambda c: c.replays and c.kind is config_tables.BuildKind.EXTENDED,
+        frozenset({Release(1, 21)}),
         "an extended build fails to run the fusions to {mark} that it replays",
         "without operator schemas it does not count the inputs of operators with a variable number of them",
         "ship fixed style, or a full build",
     ),
     Defect(
-        "identity", lambda model, _: next(filter(None, map(_identity_at, model.graph.walk())), ""),
-        lambda c: c.kind is BuildKind.EXTENDED, frozenset({Release(1, 21)}),
+        "identity",
+        lambda model, _: next(filter(None, map(_identity_at, model.graph.walk())), ""),
+        lambda c: c.kind is config_tables.BuildKind.EXTENDED,
+        frozenset({Release(1, 21)}),
         "an extended build fails to load DequantizeLinear and QuantizeLinear that undo each other before output {mark}",
         "it puts an Identity without a version in their place: Failed to find kernel for Identity(-1)",
         "take that pair out of the model, or ship a minimal or a full build",
     ),
     Defect(
-        "int8-sums", lambda model, read: overflowing(model, read, replayed=False),
-        lambda c: c.on_arm64(DOT_PRODUCT, there=False), None, *INT8_SUMS, depends=True,
+        "int8-sums",
+        lambda model, read: overflowing(model, read, replayed=False),
+        lambda c: c.on_arm64(DOT_PRODUCT, there=False),
+        None,
+        *INT8_SUMS,
+        depends=True,
     ),
     Defect(
-        "replayed-int8-sums", lambda model, read: overflowing(model, read, replayed=True),
-        lambda c: c.on_arm64(DOT_PRODUCT, there=False) and c.replays, None, *INT8_SUMS, depends=True,
+        "replayed-int8-sums",
+        lambda model, read: overflowing(model, read, replayed=True),
+        lambda c: c.on_arm64(DOT_PRODUCT, there=False) and c.replays,
+        None,
+        *INT8_SUMS,
+        depends=True,
     ),
     Defect(
-        "int8-rows", lambda model, _: left_out(model),
-        lambda c: ARM32 in c.abis, frozenset({Release(1, 17), Release(1, 29)}),
+        "int8-rows",
+        lambda model, _: left_out(model),
+        lambda c: core_abis.ARM32 in c.abis,
+        frozenset({Release(1, 17), Release(1, 29)}),
         "armeabi-v7a libraries leave out products of int8 by int8 ({mark})",
         "of an odd number of rows the last one lacks its last K mod 16 products",
-        "quantize to u8 values (u8s8, u8u8), or ship arm64-v8a only", depends=True,
+        "quantize to u8 values (u8s8, u8u8), or ship arm64-v8a only",
+        depends=True,
     ),
     Defect(
-        "sme-crash", _float_products,
+        "sme-crash",
+        _float_products,
         lambda c: Release(1, 23) <= c.release <= Release(1, 24) and c.on_sme(),
         frozenset({Release(1, 23)}),
         "Android libraries of 1.23.0 to 1.24.3 crash on processors with SME: SM8850, SM8845 ({mark})",
         "KleidiAI's kernels for SME2 are taken where SME is announced: SIGILL (onnxruntime issues 26377, 27282, 27884)",
-        "ship 1.24.4 or later, or exclude these chips in Google Play's device catalogue", depends=True,
-        needs=SME, mended="1.24.4",
+        "ship 1.24.4 or later, or exclude these chips in Google Play's device catalogue",
+        depends=True,
+        needs=SME,
+        mended="1.24.4",
     ),
     Defect(
-        "sme-values", _float_products,
-        lambda c: c.release == Release(1, 27) and c.on_sme(), frozenset({Release(1, 27)}),
+        "sme-values",
+        _float_products,
+        lambda c: c.release == Release(1, 27) and c.on_sme(),
+        frozenset({Release(1, 27)}),
         "1.27 computes wrong values on SM8850, without an error ({mark})",
         "reported of a speech encoder that 1.28.0 computes right, with and without KleidiAI (sherpa-onnx issue 3845)",
-        "ship 1.28 or later, or exclude the chip in Google Play's device catalogue", depends=True, needs=SME,
+        "ship 1.28 or later, or exclude the chip in Google Play's device catalogue",
+        depends=True,
+        needs=SME,
     ),
     Defect(
         "sme-traps",
         lambda model, _: _listed(
-            (*_products(model, PRODUCTS, FLOAT), *_products(model, frozenset({"MatMulInteger"}), *EIGHT_BITS))
+            (
+                *_products(model, PRODUCTS, onnx_types.FLOAT),
+                *_products(model, frozenset({"MatMulInteger"}), *EIGHT_BITS),
+            )
         ),
         # of processors that announce SME and trap it: no phone is known to since 1.24.4
         lambda c: c.release > Release(1, 24) and SME_TRAPS in (c.features or ()) and c.on_sme(),
@@ -587,25 +681,32 @@ DEFECTS: tuple[Defect, ...] = (
         "KleidiAI's kernels are taken by what the kernel says: SIGILL while weights are packed or at the first run "
         "(docs/facts/arm64_host.md 5.6)",
         'set mlas.disable_kleidiai = "1" in the session config, with which such runs pass, or exclude the chip in '
-        "Google Play's device catalogue", depends=True, needs=SME,
+        "Google Play's device catalogue",
+        depends=True,
+        needs=SME,
     ),
     Defect(
-        "half-precision", lambda model, _: _listed(_half_nodes(model)),
-        lambda c: c.on_arm64(HALF_PRECISION, there=False) or (bool(c.abis) and ARM64 not in c.abis), None,
+        "half-precision",
+        lambda model, _: _listed(_half_nodes(model)),
+        lambda c: c.on_arm64(HALF_PRECISION, there=False) or (bool(c.abis) and core_abis.ARM64 not in c.abis),
+        None,
         "nodes in half precision without Casts need a processor that computes it ({mark})",
         "the file was optimized on such a processor; others, such as Cortex-A53 and x86, have no kernel: no session",
-        "convert on an x86-64 computer, which puts Casts around them, or compute in f32", depends=True,
+        "convert on an x86-64 computer, which puts Casts around them, or compute in f32",
+        depends=True,
     ),
     Defect(
         "half-pools",
         lambda model, _: _listed(
             node for node in _half_nodes(model) if node.op_type == "MaxPool" and node.since_version < MAX_POOL_NHWC
         ),
-        lambda c: c.on_arm64(HALF_PRECISION, there=True), frozenset({Release(1, 29)}),
+        lambda c: c.on_arm64(HALF_PRECISION, there=True),
+        frozenset({Release(1, 29)}),
         f"MaxPool in half precision before opset {MAX_POOL_NHWC} makes no session where the processor computes it "
         "({mark})",
         "loading puts it into the channels-last domain, which has no kernel of that version",
         f"convert the model to opset {MAX_POOL_NHWC} or later, or convert on an x86-64 computer, which puts Casts "
-        "around it", depends=True,
+        "around it",
+        depends=True,
     ),
-)  # fmt: skip
+)

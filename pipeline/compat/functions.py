@@ -2,14 +2,13 @@
 
 from collections.abc import Callable
 
-from pipeline.model.onnx_model import model_of
-from pipeline.model.ort_format import OrtModel, OrtNode
-from pipeline.model.types import CODES, SHORT_BY_ORT
+from pipeline.model import onnx_model, ort_format
+from pipeline.model import types as onnx_types
 
 IR_VERSION = 8
 
 
-def expanded(node: OrtNode, kind: Callable[[str], str], opset: int) -> OrtModel | None:
+def expanded(node: ort_format.OrtNode, kind: Callable[[str], str], opset: int) -> ort_format.OrtModel | None:
     """The operators that define a node of a model with this opset, with the types of their values; None without them.
 
     `kind` gives the types of the node's values by name, as ONNX Runtime has them (float). None also where one of these
@@ -18,7 +17,11 @@ def expanded(node: OrtNode, kind: Callable[[str], str], opset: int) -> OrtModel 
     import onnx
     from onnx import helper, inliner
 
-    codes = {name: CODES.get(SHORT_BY_ORT.get(kind(name), ""), 0) for name in (*node.inputs, *node.outputs) if name}
+    codes = {
+        name: onnx_types.CODES.get(onnx_types.SHORT_BY_ORT.get(kind(name), ""), 0)
+        for name in (*node.inputs, *node.outputs)
+        if name
+    }
     if not all(codes.values()):
         return None
     proto = helper.make_node(node.op_type, node.inputs, node.outputs, node.name, domain=node.domain)
@@ -36,4 +39,4 @@ def expanded(node: OrtNode, kind: Callable[[str], str], opset: int) -> OrtModel 
         return None
     if [inner.op_type for inner in typed.graph.node] == [node.op_type]:
         return None
-    return model_of(typed, node.op_type)
+    return onnx_model.model_of(typed, node.op_type)

@@ -5,40 +5,46 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import cast
 
+from pipeline.core import files as storage
+from pipeline.core import providers as provider_rules
+from pipeline.core import workers
 from pipeline.core.errors import Finding, ModelError
-from pipeline.core.files import scratch
-from pipeline.core.providers import WEBGPU
 from pipeline.core.releases import Release
-from pipeline.core.workers import Task, run_tasks
-from pipeline.model.onnx_model import load_model
+from pipeline.model import onnx_model
 from pipeline.model.sources import SourceModel
-from pipeline.partition.answer import Settings, webgpu_settings
-from pipeline.partition.graph import Graph, view_of_file
-from pipeline.partition.types import UNKNOWN, Value, infer
-from pipeline.partition.webgpu_runs import run_findings
+from pipeline.partition import answer as claim_answer
+from pipeline.partition import graph as partition_graph
+from pipeline.partition import types as partition_types
+from pipeline.partition import webgpu_runs
 
 
 @lru_cache(maxsize=16)
-def _graph(path: Path, _size_bytes: int, _modified_ns: int) -> Graph:
+def _graph(path: Path, _size_bytes: int, _modified_ns: int) -> partition_graph.Graph:
     """The graph of a file; a job asks about each with several settings.
 
     Many ONNX files have no types of inner values, which all rules about types and shapes need: a session knows them.
     """
-    graph = view_of_file(path)
-    unknown = [node.first_output for node in graph.nodes.values() if graph.value(node.first_output) == UNKNOWN]
+    graph = partition_graph.view_of_file(path)
+    unknown = [
+        node.first_output for node in graph.nodes.values() if graph.value(node.first_output) == partition_types.UNKNOWN
+    ]
     if unknown and path.suffix.lower() != ".ort":
-        (outcome,) = run_tasks([Task(label=path.name, call=partial(_types, str(path)))], timeout_seconds=TYPES_SECONDS)
+        (outcome,) = workers.run_tasks(
+            [workers.Task(label=path.name, call=partial(_types, str(path)))], timeout_seconds=TYPES_SECONDS
+        )
         types = outcome.value or {}
-        cast(dict[str, Value], graph.values).update((name, types[name]) for name in unknown if name in types)
+        cast(dict[str, partition_types.Value], graph.values).update(
+            (name, types[name]) for name in unknown if name in types
+        )
     return graph
 
 
 TYPES_SECONDS = 120.0
 
 
-def _types(path: str) -> dict[str, Value]:
-    with scratch() as work:
-        return infer(load_model(SourceModel(path=path), work).proto)
+def _types(path: str) -> dict[str, partition_types.Value]:
+    with storage.scratch() as work:
+        return partition_types.infer(onnx_model.load_model(SourceModel(path=path), work).proto)
 
 
 def gpu_findings(
@@ -49,10 +55,12 @@ def gpu_findings(
     `half`: whether the GPU has shader-f16.
     """
     facts = path.stat()
-    settings = Settings(provider=WEBGPU, ort_release=release, webgpu=webgpu_settings(options))
+    settings = claim_answer.Settings(
+        provider=provider_rules.WEBGPU, ort_release=release, webgpu=claim_answer.webgpu_settings(options)
+    )
     graph = _graph(path, facts.st_size, facts.st_mtime_ns)
     ort_format = path.suffix.lower() == ".ort"
-    yield from run_findings(graph, settings, where, ort_format=ort_format, half=half)
+    yield from webgpu_runs.run_findings(graph, settings, where, ort_format=ort_format, half=half)
 
 
 def first_on_gpu(path: Path, release: Release, options: Mapping[str, str]) -> Finding | None:

@@ -16,10 +16,10 @@ from collections.abc import Collection, Hashable, Iterator
 
 from pipeline.compat.release_table import FLOAT, HALF, Types, release_table
 from pipeline.core.releases import Release
-from pipeline.model.ort_format import DEFAULT_DOMAIN, OrtGraph, OrtModel, OrtNode, Tensor, TensorType
-from pipeline.model.types import CODES, FLOAT16, ORT_NAMES
+from pipeline.model import ort_format
+from pipeline.model import types as onnx_types
 
-INT64 = CODES["i64"]
+INT64 = onnx_types.CODES["i64"]
 
 FUSION = "SimplifiedLayerNormFusion"
 """The name by which an app may leave it out."""
@@ -33,9 +33,9 @@ HALF_ON_ARM64 = frozenset({"AveragePool", "Conv", "GlobalAveragePool", "MaxPool"
 """Operators for which these have such kernels on arm64 processors that compute in half precision alone."""
 
 
-def half_norms(model: OrtModel, half: Collection[str] = ()) -> Iterator[OrtNode]:
+def half_norms(model: ort_format.OrtModel, half: Collection[str] = ()) -> Iterator[ort_format.OrtNode]:
     """The first nodes (Pow) of the normalizations on which loading fails; `half` as HALF_ON_ARM64."""
-    whole = model.opset_import.get("", model.opset_import.get(DEFAULT_DOMAIN, 1)) >= LAYER_NORMALIZATION
+    whole = model.opset_import.get("", model.opset_import.get(ort_format.DEFAULT_DOMAIN, 1)) >= LAYER_NORMALIZATION
     for graph in model.graph.walk():
         if any(node.op_type == CHAIN[0] for node in graph.nodes) and _has_half(graph):
             view = _View(graph, half, whole=whole)
@@ -43,12 +43,15 @@ def half_norms(model: OrtModel, half: Collection[str] = ()) -> Iterator[OrtNode]
                 yield from (chain[0] for chain in view.norms if view.is_shared(chain[0].inputs[1]))
 
 
-def _has_half(graph: OrtGraph) -> bool:
+def _has_half(graph: ort_format.OrtGraph) -> bool:
     """Whether any value of a graph is in half precision."""
     constants = (node.attributes.values() for node in graph.nodes if node.op_type == "Constant")
     values = (*graph.initializers.values(), *(entry.value for entries in constants for entry in entries))
-    return any(isinstance(value, Tensor) and value.data_type == FLOAT16 for value in values) or any(
-        isinstance(info, TensorType) and info.elem_type == FLOAT16 for info in graph.node_args.values()
+    return any(
+        isinstance(value, ort_format.Tensor) and value.data_type == onnx_types.FLOAT16 for value in values
+    ) or any(
+        isinstance(info, ort_format.TensorType) and info.elem_type == onnx_types.FLOAT16
+        for info in graph.node_args.values()
     )
 
 
@@ -58,17 +61,19 @@ class _View:
     `whole`: where normalizations become LayerNormalization first, which has a kernel in half precision.
     """
 
-    def __init__(self, graph: OrtGraph, half: Collection[str], *, whole: bool) -> None:
+    def __init__(self, graph: ort_format.OrtGraph, half: Collection[str], *, whole: bool) -> None:
         self.graph, self.half = graph, half
-        self.readers: dict[str, list[OrtNode]] = defaultdict(list)
+        self.readers: dict[str, list[ort_format.OrtNode]] = defaultdict(list)
         self.makers = {name: node for node in graph.nodes for name in node.outputs}
-        self.constants: dict[str, Tensor | None] = {**graph.initializers}  # None: what constants are computed to
+        self.constants: dict[str, ort_format.Tensor | None] = {
+            **graph.initializers
+        }  # None: what constants are computed to
         for node in graph.nodes:
             for name in dict.fromkeys((*node.inputs, *node.implicit_inputs)):
                 self.readers[name].append(node)
             if node.op_type == "Constant" and node.outputs:
                 value = next((entry.value for entry in node.attributes.values()), None)
-                self.constants[node.outputs[0]] = value if isinstance(value, Tensor) else None
+                self.constants[node.outputs[0]] = value if isinstance(value, ort_format.Tensor) else None
             elif node.inputs and all(name in self.constants for name in node.inputs if name):
                 self.constants |= dict.fromkeys(node.outputs)
         self.same = self._numbered()
@@ -103,14 +108,14 @@ class _View:
                     same[name] = numbers[(*key, at)]
         return same
 
-    def type_of(self, name: str) -> TensorType:
+    def type_of(self, name: str) -> ort_format.TensorType:
         """Type and shape, 0 and None where they are not known."""
         tensor, info = self.constants.get(name), self.graph.node_args.get(name)
         if tensor:
-            return TensorType(tensor.data_type, tensor.dims)
-        return info if isinstance(info, TensorType) else TensorType(0)
+            return ort_format.TensorType(tensor.data_type, tensor.dims)
+        return info if isinstance(info, ort_format.TensorType) else ort_format.TensorType(0)
 
-    def _in_float(self, node: OrtNode) -> bool:
+    def _in_float(self, node: ort_format.OrtNode) -> bool:
         """Whether a session puts Casts around a node: it lacks a kernel, or all around do and it has one in float."""
         if self._lacks_half(node):
             return True
@@ -121,15 +126,15 @@ class _View:
         alone = inside and bool(makers) and all(map(self._lacks_half, around))
         return alone and any(map(self._is_half, node.outputs)) and _has_kernel(node, self._in_single)
 
-    def _lacks_half(self, node: OrtNode) -> bool:
+    def _lacks_half(self, node: ort_format.OrtNode) -> bool:
         return node.op_type not in self.half and node.index not in self.gone and not _has_kernel(node, self._in_half)
 
     def _is_half(self, name: str) -> bool:
-        return self.type_of(name).elem_type == FLOAT16
+        return self.type_of(name).elem_type == onnx_types.FLOAT16
 
     def _in_half(self, name: str) -> str:
         """The type of a value; one that is not known is in half precision as the others."""
-        return ORT_NAMES.get(self.type_of(name).elem_type, HALF)
+        return onnx_types.ORT_NAMES.get(self.type_of(name).elem_type, HALF)
 
     def _in_single(self, name: str) -> str:
         kind = self._in_half(name)
@@ -143,7 +148,7 @@ class _View:
         """Whether a constant in half precision has one reader that computes in float."""
         return any(self._is_half(name) and len(self.reads[self.same[name]]) == 1 for name in self.constants)
 
-    def _chain(self, first: OrtNode) -> list[OrtNode]:
+    def _chain(self, first: ort_format.OrtNode) -> list[ort_format.OrtNode]:
         """What the fusion takes that begins with a node: one axis, the last, and a scale of one dimension."""
         chain = [first] if first.op_type == CHAIN[0] and len(first.inputs) > 1 else []
         while chain and len(chain) < len(CHAIN):
@@ -155,7 +160,7 @@ class _View:
             return []
         return chain if self._is_last(chain[1]) and self._has_row(chain[5]) else []
 
-    def _around(self, chain: list[OrtNode]) -> list[OrtNode]:
+    def _around(self, chain: list[ort_format.OrtNode]) -> list[ort_format.OrtNode]:
         """The mean along the same axis that is subtracted before and the bias that is added behind; empty without."""
         before = self.makers.get(chain[4].inputs[0])
         mean = self.makers.get(before.inputs[1]) if before and before.op_type == "Sub" else None
@@ -165,11 +170,11 @@ class _View:
         whole = self._is_last(mean) and len(behind) == 1 and behind[0].op_type == "Add" and self._has_row(behind[0])
         return [mean, before, *behind] if whole else []
 
-    def _has_row(self, node: OrtNode) -> bool:
+    def _has_row(self, node: ort_format.OrtNode) -> bool:
         shapes = [self.type_of(name).shape for name in node.inputs]
         return any(shape is not None and len(shape) == 1 for shape in shapes)
 
-    def _is_last(self, mean: OrtNode) -> bool:
+    def _is_last(self, mean: ort_format.OrtNode) -> bool:
         """Whether a mean is one along the last axis; where the axis or the rank is not known, it may be."""
         given, tensor = mean.attributes.get("axes"), self.constants.get(_second(mean))
         axes = given.value if given else array("q", tensor.content) if tensor and tensor.data_type == INT64 else None
@@ -180,9 +185,9 @@ class _View:
         return len(axes) == 1 and axes[0] in last
 
 
-def _has_kernel(node: OrtNode, types: Types) -> bool:
+def _has_kernel(node: ort_format.OrtNode, types: Types) -> bool:
     return release_table().has_kernel(node, types, MEASURED[-1])
 
 
-def _second(node: OrtNode) -> str:
+def _second(node: ort_format.OrtNode) -> str:
     return node.inputs[1] if len(node.inputs) > 1 else ""

@@ -18,18 +18,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pipeline.core.releases import Release
-from pipeline.model.onnx_model import ONNX_FORMAT
-from pipeline.model.ort_format import (
-    DEFAULT_DOMAIN,
-    MapType,
-    OrtGraph,
-    OrtModel,
-    OrtNode,
-    SequenceType,
-    TensorType,
-    TypeInfo,
-)
-from pipeline.model.types import ORT_NAMES
+from pipeline.model import onnx_model, ort_format
+from pipeline.model import types as onnx_types
 
 FILE = Path(__file__).with_name("releases.json")
 FORMAT = 1
@@ -53,9 +43,11 @@ class Schema(msgspec.Struct, frozen=True):
         return sum(
             mask
             for least_in, most_in, least_out, most_out, mask in self.arity
-            if least_in <= inputs and (inputs <= most_in or most_in < 0)
-            and least_out <= outputs and (outputs <= most_out or most_out < 0)
-        )  # fmt: skip
+            if least_in <= inputs
+            and (inputs <= most_in or most_in < 0)
+            and least_out <= outputs
+            and (outputs <= most_out or most_out < 0)
+        )
 
 
 class Operator(msgspec.Struct, frozen=True):
@@ -182,7 +174,9 @@ class ReleaseTable:
             before = row
         return f"ONNX Runtime {since} or later" if since else f"a release newer than {self.releases[-1].release}"
 
-    def demands(self, model: OrtModel, claimed: Collection[str] = (), provider: str = "") -> tuple[Demand, ...]:
+    def demands(
+        self, model: ort_format.OrtModel, claimed: Collection[str] = (), provider: str = ""
+    ) -> tuple[Demand, ...]:
         """What a file asks that some release does not have, each once.
 
         `claimed` are the first outputs of nodes that the provider takes, which need no kernel of the CPU.
@@ -201,14 +195,16 @@ class ReleaseTable:
             for demand in demands
         )
 
-    def file_demands(self, model: OrtModel) -> FileDemands:
+    def file_demands(self, model: ort_format.OrtModel) -> FileDemands:
         """The demands of a file, and what of it cannot be asked."""
         nodes = _typed_nodes(model)
         distinct = list(_distinct(nodes))
         return FileDemands(self._demands(model, nodes, distinct), self._unjudged(model, nodes, distinct))
 
-    def _demands(self, model: OrtModel, nodes: "TypedNodes", distinct: "Iterable[TypedNode]") -> tuple[Demand, ...]:
-        onnx = model.format_version == ONNX_FORMAT
+    def _demands(
+        self, model: ort_format.OrtModel, nodes: "TypedNodes", distinct: "Iterable[TypedNode]"
+    ) -> tuple[Demand, ...]:
+        onnx = model.format_version == onnx_model.ONNX_FORMAT
         used = {node.domain for node, _ in nodes} | (model.opset_import.keys() if onnx else set())
         demands = [*self._of_file(model)] if onnx else []
         for domain in sorted(used):
@@ -220,12 +216,12 @@ class ReleaseTable:
             demands += self._of_fusions(nodes)
         return tuple({demand.what: demand for demand in reversed(demands)}.values())[::-1]
 
-    def _unjudged(self, model: OrtModel, nodes: "TypedNodes", distinct: "TypedNodes") -> tuple[Demand, ...]:
+    def _unjudged(self, model: ort_format.OrtModel, nodes: "TypedNodes", distinct: "TypedNodes") -> tuple[Demand, ...]:
         """Nodes of an ONNX file whose types are not known and for some of which a release has no kernel.
 
         And functions that are not in their place: `having` has the releases for which that makes no difference.
         """
-        if model.format_version != ONNX_FORMAT:
+        if model.format_version != onnx_model.ONNX_FORMAT:
             return ()
         opset = _opset(model, "")
         open_nodes: dict[tuple[str, str, int], Demand] = {}
@@ -236,9 +232,10 @@ class ReleaseTable:
                 least = self._kernels_of_any(operator, schema, node, types, onnx=opset)
                 if least != self._kernels(operator, schema, node, types, onnx=opset):
                     what = f"the types of {node.op_type} '{node.name or first_output(node)}'"
-                    open_nodes.setdefault((node.domain, node.op_type, least), Demand(
-                        kind=DemandKind.KERNEL, what=what, having=least | self.everywhere & ~schema.having
-                    ))  # fmt: skip
+                    open_nodes.setdefault(
+                        (node.domain, node.op_type, least),
+                        Demand(kind=DemandKind.KERNEL, what=what, having=least | self.everywhere & ~schema.having),
+                    )
         called = {f"{node.domain}:{node.op_type}" for node, _ in nodes} if model.functions else set()
         functions = (f"what the function {name} consists of" for name in model.functions if name in called)
         return (
@@ -246,7 +243,9 @@ class ReleaseTable:
             *(Demand(kind=DemandKind.KERNEL, what=what, having=0) for what in functions),
         )
 
-    def _kernels_of_any(self, operator: Operator, schema: Schema, node: OrtNode, types: "Types", *, onnx: int) -> int:
+    def _kernels_of_any(
+        self, operator: Operator, schema: Schema, node: ort_format.OrtNode, types: "Types", *, onnx: int
+    ) -> int:
         """Releases with a kernel whatever the values are whose types are not known."""
         rows = [row[2] for row in operator.kernels]
         names = {name for row in rows for name in row if _unknown(node, schema.places.get(name, ()), types)}
@@ -309,15 +308,16 @@ class ReleaseTable:
 
         return same_but_types(name, older, newer, kinds())
 
-    def _of_file(self, model: OrtModel) -> Iterator[Demand]:
+    def _of_file(self, model: ort_format.OrtModel) -> Iterator[Demand]:
         having = sum(1 << at for at, row in enumerate(self.releases) if row.ir >= model.ir_version)
         if having != self.everywhere:
             yield Demand(
-                kind=DemandKind.VERSION, having=having,
+                kind=DemandKind.VERSION,
+                having=having,
                 what=f"does not read ONNX files of IR version {model.ir_version}",
                 why="the onnx package that wrote the file is newer than the release",
                 remedy="convert it with --ort-release, which lowers the version",
-            )  # fmt: skip
+            )
 
     def _of_opset(self, domain: str, version: int) -> Iterator[Demand]:
         takes = [row.opsets.get(domain) for row in self.releases]
@@ -325,27 +325,33 @@ class ReleaseTable:
         if having != self.everywhere and takes[-1] is not None:  # else one of custom operators
             name = f" of {domain}" if domain else ""
             yield Demand(
-                kind=DemandKind.OPSET, what=f"does not take opset {version}{name}", having=having,
+                kind=DemandKind.OPSET,
+                what=f"does not take opset {version}{name}",
+                having=having,
                 why="a full build checks the opset even where all operators are older",
                 remedy=f"export the model with an older opset{name}",
-            )  # fmt: skip
+            )
 
-    def _of_types(self, model: OrtModel) -> Iterator[Demand]:
+    def _of_types(self, model: ort_format.OrtModel) -> Iterator[Demand]:
         codes = {
-            value.elem_type for _, graph in _graphs(model.graph) for value in graph.node_args.values()
-            if isinstance(value, TensorType)
-        }  # fmt: skip
+            value.elem_type
+            for _, graph in _graphs(model.graph)
+            for value in graph.node_args.values()
+            if isinstance(value, ort_format.TensorType)
+        }
         codes |= {tensor.data_type for _, graph in _graphs(model.graph) for tensor in graph.initializers.values()}
-        for kind in sorted(ORT_NAMES.get(code, "") for code in codes):
+        for kind in sorted(onnx_types.ORT_NAMES.get(code, "") for code in codes):
             having = self.types.get(kind, self.everywhere)
             if having != self.everywhere:
                 yield Demand(
-                    kind=DemandKind.TYPE, what=f"has no tensors of {kind}", having=having,
+                    kind=DemandKind.TYPE,
+                    what=f"has no tensors of {kind}",
+                    having=having,
                     why="no operator there computes with them",
                     remedy="quantize to 8 bits",
-                )  # fmt: skip
+                )
 
-    def _of_node(self, node: OrtNode, types: "Types", *, onnx: int) -> Iterator[Demand]:
+    def _of_node(self, node: ort_format.OrtNode, types: "Types", *, onnx: int) -> Iterator[Demand]:
         operator = self.operator(node.domain, node.op_type)
         schema = operator.schema(node.since_version) if operator else None
         if not operator or not schema:
@@ -360,31 +366,46 @@ class ReleaseTable:
             having, default = schema.young[name]
             same = _same(node.attributes[name].value, default)
             yield Demand(
-                kind=DemandKind.ATTRIBUTE, what=f"has no attribute {name} of {title}", having=having | before, why=why,
+                kind=DemandKind.ATTRIBUTE,
+                what=f"has no attribute {name} of {title}",
+                having=having | before,
+                why=why,
                 remedy="convert it with --ort-release, which leaves defaults out" if same else f"do without {name}",
-            )  # fmt: skip
+            )
         names, tried = self.values.get(f"{node.domain}:{node.op_type}", ("", {}))
         values = {name: entry.value for name, entry in node.attributes.items()}
         asked = " ".join(str(values.get(name, "")) for name in names.split())
         having = tried.get(asked, self.everywhere) | before
         if having not in (self.everywhere, before):
             yield Demand(
-                kind=DemandKind.KERNEL, having=having, why=why,
+                kind=DemandKind.KERNEL,
+                having=having,
+                why=why,
                 what=f"has no kernel on the CPU for {title}" + f" with {names} = {asked}" * bool(names),
                 remedy="quantize with other values" if names else "",
-            )  # fmt: skip
+            )
         having = before | schema.taking(len(node.inputs), len(node.outputs))
         if having != self.everywhere and having != before:
             yield Demand(
-                kind=DemandKind.ATTRIBUTE, having=having, why=why,
+                kind=DemandKind.ATTRIBUTE,
+                having=having,
+                why=why,
                 what=f"takes no {title} of {len(node.inputs)} inputs and {len(node.outputs)} outputs",
                 remedy="export it without the last ones",
-            )  # fmt: skip
+            )
         if node.op_type not in IN_SESSIONS:
             yield from self._of_kernels(operator, schema, node, types, title, why, onnx=onnx)
 
     def _of_kernels(
-        self, operator: Operator, schema: Schema, node: OrtNode, types: "Types", title: str, why: str, *, onnx: int
+        self,
+        operator: Operator,
+        schema: Schema,
+        node: ort_format.OrtNode,
+        types: "Types",
+        title: str,
+        why: str,
+        *,
+        onnx: int,
     ) -> Iterator[Demand]:
         before = self.everywhere & ~schema.having
         having = self._kernels(operator, schema, node, types, onnx=onnx)
@@ -393,10 +414,12 @@ class ReleaseTable:
         of_other_types = self._kernels(operator, schema, node, lambda _: "", onnx=onnx)
         kinds = dict.fromkeys(kind for name in (*node.inputs, *node.outputs) if (kind := types(name)))
         yield Demand(
-            kind=DemandKind.KERNEL, having=having | before, why=why,
+            kind=DemandKind.KERNEL,
+            having=having | before,
+            why=why,
             what=f"has no kernel on the CPU for {title} with {', '.join(kinds) or 'these types'}",
             remedy="compute in another type (Cast before and behind)" if of_other_types != having else "",
-        )  # fmt: skip
+        )
 
     def _of_fusions(self, nodes: "TypedNodes") -> Iterator[Demand]:
         """Kernels of what a session makes of products in double, whatever it has: transposed and scaled ones."""
@@ -406,23 +429,27 @@ class ReleaseTable:
             around = {made_by.get(name) for name in node.inputs}
             if node.op_type == "MatMul" and types(node.inputs[0]) == "double" and around & {"Transpose", "Mul", "Div"}:
                 yield Demand(
-                    kind=DemandKind.KERNEL, having=having, why=f"its optimizer makes it of MatMul '{node.outputs[0]}'",
+                    kind=DemandKind.KERNEL,
+                    having=having,
+                    why=f"its optimizer makes it of MatMul '{node.outputs[0]}'",
                     what="has no kernel on the CPU for com.microsoft:FusedMatMul with double",
                     remedy="write ORT format (style fixed), or compute in float",
-                )  # fmt: skip
+                )
 
     @cached_property
     def _fused(self) -> Operator:
         return self.operator("com.microsoft", "FusedMatMul") or Operator({}, ())
 
-    def has_kernel(self, node: OrtNode, types: "Types", release: tuple[int, int]) -> bool:
+    def has_kernel(self, node: ort_format.OrtNode, types: "Types", release: tuple[int, int]) -> bool:
         """Whether the CPU of a release has a kernel for a node with these very types, no Cast around it."""
         operator = self.operator(node.domain, node.op_type)
         schema = operator.schema(node.since_version) if operator else None
         having = self._kernels(operator, schema, node, types, onnx=0) if operator and schema else 0
         return bool(having & self.bit(release))
 
-    def _kernels(self, operator: Operator, schema: Schema, node: OrtNode, types: "Types", *, onnx: int) -> int:
+    def _kernels(
+        self, operator: Operator, schema: Schema, node: ort_format.OrtNode, types: "Types", *, onnx: int
+    ) -> int:
         """Releases with a kernel: ONNX Runtime's own rules of versions and types (KernelRegistry::VerifyKernelDef).
 
         `onnx` is the opset of an ONNX file: in one, a release without a kernel puts in what defines the operator.
@@ -431,14 +458,16 @@ class ReleaseTable:
         for first, last, constraints, mask in operator.kernels:
             if first != node.since_version and not (last and first <= node.since_version <= last):
                 continue
-            if all(_fits(node, schema.places.get(name, ()), types, kinds.split(), onnx=onnx)
-                   for name, kinds in constraints.items()):  # fmt: skip
+            if all(
+                _fits(node, schema.places.get(name, ()), types, kinds.split(), onnx=onnx)
+                for name, kinds in constraints.items()
+            ):
                 having |= mask
         if onnx and schema.function and having & schema.having != schema.having:
             having |= schema.having & self._by_function(node, types, onnx)
         return having
 
-    def _by_function(self, node: OrtNode, types: "Types", opset: int) -> int:
+    def _by_function(self, node: ort_format.OrtNode, types: "Types", opset: int) -> int:
         from pipeline.compat.functions import expanded
 
         inner = expanded(node, types, opset)
@@ -450,17 +479,17 @@ class ReleaseTable:
 
 Types = Callable[[str], str]
 """The type of a value by its name, as the table writes it; "" where nobody knows."""
-TypedNode = tuple[OrtNode, Types]
+TypedNode = tuple[ort_format.OrtNode, Types]
 TypedNodes = Sequence[TypedNode]
 
 
-def _values(node: OrtNode, places: tuple[int, ...]) -> list[str]:
+def _values(node: ort_format.OrtNode, places: tuple[int, ...]) -> list[str]:
     """The values at the places that are there."""
     at = [(node.inputs, place) if place >= 0 else (node.outputs, -1 - place) for place in places]
     return [names[place] for names, place in at if place < len(names) and names[place]]
 
 
-def _unknown(node: OrtNode, places: tuple[int, ...], types: Types) -> bool:
+def _unknown(node: ort_format.OrtNode, places: tuple[int, ...], types: Types) -> bool:
     return any(not types(name) for name in _values(node, places)[:1])
 
 
@@ -468,7 +497,7 @@ def _guess(types: Types, places: Collection[str], kind: str, name: str) -> str:
     return kind if name in places else types(name)
 
 
-def _fits(node: OrtNode, places: tuple[int, ...], types: Types, kinds: list[str], *, onnx: int) -> bool:
+def _fits(node: ort_format.OrtNode, places: tuple[int, ...], types: Types, kinds: list[str], *, onnx: int) -> bool:
     """Whether the first value that is there at the places has one of the types.
 
     A session puts Casts around nodes of half precision of an ONNX file, never of an ORT format file.
@@ -479,7 +508,7 @@ def _fits(node: OrtNode, places: tuple[int, ...], types: Types, kinds: list[str]
     return True
 
 
-def first_output(node: OrtNode) -> str:
+def first_output(node: ort_format.OrtNode) -> str:
     """What providers' claims call a node."""
     return next(filter(None, node.outputs), "")
 
@@ -489,12 +518,12 @@ def _same(value: Any, default: Any) -> bool:
     return default is not None and (list(value) if isinstance(value, tuple) else value) == default
 
 
-def _opset(model: OrtModel, domain: str) -> int:
+def _opset(model: ort_format.OrtModel, domain: str) -> int:
     imports = model.opset_import
-    return imports.get(domain, imports.get(DEFAULT_DOMAIN, 1) if not domain else 1)
+    return imports.get(domain, imports.get(ort_format.DEFAULT_DOMAIN, 1) if not domain else 1)
 
 
-def _typed_nodes(model: OrtModel) -> TypedNodes:
+def _typed_nodes(model: ort_format.OrtModel) -> TypedNodes:
     return [(node, types) for types, graph in _graphs(model.graph) for node in graph.nodes]
 
 
@@ -519,10 +548,12 @@ def _comparable(value: Any) -> Hashable:
     return value if all(isinstance(number, int | float | str) for number in numbers) else id(value)
 
 
-def _graphs(graph: OrtGraph, outer: Mapping[str, TypeInfo] | None = None) -> Iterator[tuple["Types", OrtGraph]]:
+def _graphs(
+    graph: ort_format.OrtGraph, outer: Mapping[str, ort_format.TypeInfo] | None = None
+) -> Iterator[tuple["Types", ort_format.OrtGraph]]:
     """The graph and all bodies in it, each with the types of the values that it sees."""
     types = {**(outer or {}), **graph.node_args}
-    types |= {name: TensorType(tensor.data_type) for name, tensor in graph.initializers.items()}
+    types |= {name: ort_format.TensorType(tensor.data_type) for name, tensor in graph.initializers.items()}
     words: dict[str, str] = {}  # each is asked about by all who read it
 
     def written(name: str) -> str:
@@ -536,17 +567,21 @@ def _graphs(graph: OrtGraph, outer: Mapping[str, TypeInfo] | None = None) -> Ite
         yield from _graphs(body, types)
 
 
-def _written(info: TypeInfo) -> str:
+def _written(info: ort_format.TypeInfo) -> str:
     """As the table has types: `float`, `seq(tensor(float))`."""
     match info:
-        case TensorType(code):
-            return ORT_NAMES.get(code, "")
-        case SequenceType(element):
+        case ort_format.TensorType(code):
+            return onnx_types.ORT_NAMES.get(code, "")
+        case ort_format.SequenceType(element):
             inner = _written(element)
             return f"seq({inner if '(' in inner else f'tensor({inner})'})" if inner else ""
-        case MapType(key, value):
+        case ort_format.MapType(key, value):
             inner = _written(value)
-            return f"map({ORT_NAMES.get(key, '')},{inner if '(' in inner else f'tensor({inner})'})" if inner else ""
+            return (
+                f"map({onnx_types.ORT_NAMES.get(key, '')},{inner if '(' in inner else f'tensor({inner})'})"
+                if inner
+                else ""
+            )
     return ""
 
 

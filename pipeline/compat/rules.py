@@ -12,11 +12,12 @@ from pathlib import Path
 
 import msgspec
 
+from device_runner import library as ort_library
+from device_runner import providers as runner_providers
 from device_runner.device import Device
 from device_runner.errors import RunnerError
-from device_runner.library import LibraryFacts
-from device_runner.providers import CPU, provider_named
 from device_runner.spec import RunOptions
+from pipeline import config as configs
 from pipeline.compat.defects import (
     DEFECTS,
     REPLAY_NEEDS_KEY_SINCE,
@@ -27,14 +28,14 @@ from pipeline.compat.defects import (
     weight_reader,
 )
 from pipeline.compat.release_table import PARSED, Demand, DemandKind, release_table
-from pipeline.config import REPLAY_KEY
-from pipeline.config.tables import BuildKind
-from pipeline.core.errors import Finding, ModelError, Severity, errors, finding_of
-from pipeline.core.providers import BUILD_PROVIDERS
-from pipeline.core.releases import NEWEST_KNOWN, OLDEST_RULES, Release, at_release, line_of
-from pipeline.model import ort_format
-from pipeline.model.onnx_model import ONNX_FORMAT, read_onnx
-from pipeline.model.types import ORT_NAMES
+from pipeline.config import tables as config_tables
+from pipeline.core import errors as core_errors
+from pipeline.core import providers as provider_rules
+from pipeline.core import releases as ort_releases
+from pipeline.core.errors import Finding, ModelError, Severity
+from pipeline.core.releases import Release
+from pipeline.model import onnx_model, ort_format
+from pipeline.model import types as onnx_types
 
 FULL_FORMATS: tuple[tuple[Release, frozenset[int]], ...] = (
     (Release(1, 5), frozenset({1})),
@@ -54,15 +55,18 @@ MINIMAL_FORMATS: tuple[tuple[Release, frozenset[int]], ...] = (
 )
 """The same for minimal and extended builds, which never upgrade."""
 
-WRITTEN_BY: Mapping[int, str] = {
-    1: "1.5", 2: "1.6", 3: "1.7", 4: "1.8 to 1.12", 5: "1.13 to 1.15", 6: "1.16 and later",
-}  # fmt: skip
+WRITTEN_BY: Mapping[int, str] = {1: "1.5", 2: "1.6", 3: "1.7", 4: "1.8 to 1.12", 5: "1.13 to 1.15", 6: "1.16 and later"}
 """Releases that write each format version."""
 
 OLD_OPSETS: tuple[tuple[Release, int], ...] = (
-    (Release(1, 7), 13), (Release(1, 8), 14), (Release(1, 9), 15), (Release(1, 11), 16), (Release(1, 12), 17),
-    (Release(1, 14), 18), (Release(1, 15), 19),
-)  # fmt: skip
+    (Release(1, 7), 13),
+    (Release(1, 8), 14),
+    (Release(1, 9), 15),
+    (Release(1, 11), 16),
+    (Release(1, 12), 17),
+    (Release(1, 14), 18),
+    (Release(1, 15), 19),
+)
 """The highest opset of ai.onnx that a release from before the table takes (1.15 measured, others its Versioning.md)."""
 
 NEVER_STORED = frozenset(range(21, 27))
@@ -130,7 +134,7 @@ SESSION_KEYS: Mapping[str, tuple[Release, str]] = {
     "session.intra_op.spin_backoff_max": (Release(1, 26), r"\d{1,2}"),
     "session.inter_op.spin_backoff_max": (Release(1, 26), r"\d{1,2}"),
     "optimization.constant_folding_max_output_size_in_bytes": (Release(1, 27), r"\d+"),
-    REPLAY_KEY: (Release(1, 30), _FLAG),
+    configs.REPLAY_KEY: (Release(1, 30), _FLAG),
     "session.prepack.enable_parallel": (Release(1, 31), _FLAG),
 }
 """Session config entries that matter on devices: the release from which they are known, and the values they take.
@@ -169,13 +173,13 @@ def use_of(options: RunOptions, session_options: Mapping[str, str]) -> RunOption
     return msgspec.structs.replace(options, session_config={**session_options, **options.session_config})
 
 
-def runtime_of(facts: LibraryFacts, *others: LibraryFacts) -> Runtime | None:
+def runtime_of(facts: ort_library.LibraryFacts, *others: ort_library.LibraryFacts) -> Runtime | None:
     """What a library can load and has; None for one that does not tell its release. `others` are of further ABIs."""
     if not facts.release:
         return None
     return Runtime(
-        release=line_of(facts.release),
-        kind=BuildKind(facts.kind),
+        release=ort_releases.line_of(facts.release),
+        kind=config_tables.BuildKind(facts.kind),
         providers=frozenset(facts.providers),
         system=facts.system,
         abis=tuple(library.abi for library in (facts, *others)),
@@ -209,7 +213,7 @@ def facts_of(model: ort_format.OrtModel, name: str, read: ReadWeight | None = No
         demands=asked.demands,
         unjudged=asked.unjudged,
         small=tuple(
-            f"{name} ({ORT_NAMES.get(tensor.data_type, tensor.data_type)})"
+            f"{name} ({onnx_types.ORT_NAMES.get(tensor.data_type, tensor.data_type)})"
             for graph in graphs
             for name, tensor in graph.initializers.items()
             if tensor.data_type in NEVER_STORED
@@ -220,13 +224,13 @@ def facts_of(model: ort_format.OrtModel, name: str, read: ReadWeight | None = No
 
 def check_artifact(artifact: ArtifactFacts, runtime: Runtime, use: RunOptions = DEFAULT_USE) -> tuple[Finding, ...]:
     """Everything that speaks against loading this artifact with this library in this way; empty when nothing does."""
-    rules = _ONNX_RULES if artifact.format_version == ONNX_FORMAT else _ARTIFACT_RULES
+    rules = _ONNX_RULES if artifact.format_version == onnx_model.ONNX_FORMAT else _ARTIFACT_RULES
     return tuple(finding for rule in rules for finding in rule(artifact, runtime, use))
 
 
 def check_onnx(model: ArtifactFacts, runtime: Runtime, use: RunOptions = DEFAULT_USE) -> tuple[Finding, ...]:
     """As `check_artifact`, of a model in ONNX format, whose opset and demands count."""
-    if runtime.kind is not BuildKind.FULL:
+    if runtime.kind is not config_tables.BuildKind.FULL:
         what = f"this library ({runtime.kind} build of {runtime.release}) does not load ONNX models"
         why, remedy = "it knows the ORT format alone", "convert the model (`ort-mobile convert`), or ship a full build"
         return (_error(what, model.name, why, remedy),)
@@ -243,9 +247,9 @@ def check_use(use: RunOptions, runtime: Runtime, where: str = "") -> tuple[Findi
     return tuple(finding for rule in _USE_RULES for finding in rule(use, runtime, where))
 
 
-def loadable_by(format_version: int, kind: BuildKind) -> tuple[str, ...]:
+def loadable_by(format_version: int, kind: config_tables.BuildKind) -> tuple[str, ...]:
     """The release lines that load a format version, as `1.16 and later` or `1.8 to 1.12`."""
-    rows = FULL_FORMATS if kind is BuildKind.FULL else MINIMAL_FORMATS
+    rows = FULL_FORMATS if kind is config_tables.BuildKind.FULL else MINIMAL_FORMATS
     spans = []
     for at, (since, formats) in enumerate(rows):
         if format_version in formats:
@@ -262,24 +266,28 @@ _error, _warning = partial(_finding, Severity.ERROR), partial(_finding, Severity
 
 
 def _format(artifact: ArtifactFacts, runtime: Runtime, use: RunOptions) -> Iterator[Finding]:
-    if artifact.format_version == ONNX_FORMAT:
-        if runtime.kind is not BuildKind.FULL:
+    if artifact.format_version == onnx_model.ONNX_FORMAT:
+        if runtime.kind is not config_tables.BuildKind.FULL:
             yield _error(
-                f"ONNX Runtime {runtime.release} ({runtime.kind}) loads no ONNX files", artifact.name,
-                "a minimal build has no parser of them", "ship a full library, or style fixed (ORT format)",
-            )  # fmt: skip
+                f"ONNX Runtime {runtime.release} ({runtime.kind}) loads no ONNX files",
+                artifact.name,
+                "a minimal build has no parser of them",
+                "ship a full library, or style fixed (ORT format)",
+            )
         return
     if not re.fullmatch(r"[1-9]\d{0,3}", artifact.format_version):
         yield _error(
-            f"ORT format version {artifact.format_version!r} is none", artifact.name,
-            "the file says so of itself", "convert the model again",
-        )  # fmt: skip
+            f"ORT format version {artifact.format_version!r} is none",
+            artifact.name,
+            "the file says so of itself",
+            "convert the model again",
+        )
         return
     version = int(artifact.format_version)
-    formats: frozenset[int] = at_release(
-        FULL_FORMATS if runtime.kind is BuildKind.FULL else MINIMAL_FORMATS, runtime.release
+    formats: frozenset[int] = ort_releases.at_release(
+        FULL_FORMATS if runtime.kind is config_tables.BuildKind.FULL else MINIMAL_FORMATS, runtime.release
     )
-    if version not in formats and (runtime.release <= NEWEST_KNOWN or version <= max(formats)):
+    if version not in formats and (runtime.release <= ort_releases.NEWEST_KNOWN or version <= max(formats)):
         writers = WRITTEN_BY.get(version, "a later release")
         able = [f"ONNX Runtime {span}" for span in loadable_by(version, runtime.kind)]
         if version == max(WRITTEN_BY):  # written since the table begins: it knows what else the file asks
@@ -295,22 +303,25 @@ def _format(artifact: ArtifactFacts, runtime: Runtime, use: RunOptions) -> Itera
 
 def _before_table(artifact: ArtifactFacts, runtime: Runtime, use: RunOptions) -> Iterator[Finding]:
     """Of a release from before the table only the opset is known."""
-    if release_table().bit(runtime.release) or runtime.kind is not BuildKind.FULL:
+    if release_table().bit(runtime.release) or runtime.kind is not config_tables.BuildKind.FULL:
         return
-    highest = at_release(OLD_OPSETS, runtime.release)
+    highest = ort_releases.at_release(OLD_OPSETS, runtime.release)
     able = release_table().first(_having_all(artifact, runtime, use))
     if artifact.opset > highest:
         yield _error(
-            f"ONNX Runtime {runtime.release} does not take opset {artifact.opset}", artifact.name,
+            f"ONNX Runtime {runtime.release} does not take opset {artifact.opset}",
+            artifact.name,
             f"a full build checks the model's opset even where all operators are older; it takes {highest}",
             f"export the model with opset {highest} or lower, or ship {able}",
-        )  # fmt: skip
-    elif artifact.format_version in ("", ONNX_FORMAT):
+        )
+    elif artifact.format_version in ("", onnx_model.ONNX_FORMAT):
         oldest = release_table().releases[0].line
         yield _warning(
-            f"whether ONNX Runtime {runtime.release} opens this was not judged", artifact.name,
-            f"its IR version, operators and kernels are known from {oldest} on", f"ship {able}, or try it",
-        )  # fmt: skip
+            f"whether ONNX Runtime {runtime.release} opens this was not judged",
+            artifact.name,
+            f"its IR version, operators and kernels are known from {oldest} on",
+            f"ship {able}, or try it",
+        )
 
 
 def _demands(artifact: ArtifactFacts, runtime: Runtime, use: RunOptions) -> Iterator[Finding]:
@@ -319,7 +330,7 @@ def _demands(artifact: ArtifactFacts, runtime: Runtime, use: RunOptions) -> Iter
     The release that a remedy names has all that the file asks and that keeps this library from running it.
     """
     table = release_table()
-    bit = table.bit(runtime.release) if runtime.release <= NEWEST_KNOWN else 0
+    bit = table.bit(runtime.release) if runtime.release <= ort_releases.NEWEST_KNOWN else 0
     asked, having = _asked(artifact, runtime), _having_all(artifact, runtime, use)
     lacking = [demand for demand in asked if bit and not demand.having & bit]
     kinds = {demand.kind for demand in lacking}
@@ -328,24 +339,30 @@ def _demands(artifact: ArtifactFacts, runtime: Runtime, use: RunOptions) -> Iter
         for demand in asked:
             if demand not in lacking and not demand.having & its_bit and not demand.taken_by:
                 yield _warning(
-                    f"ONNX Runtime {patch} {demand.what}", artifact.name,
+                    f"ONNX Runtime {patch} {demand.what}",
+                    artifact.name,
                     f"{demand.why}; a later patch of {runtime.release} has it",
                     ", or ".join(filter(None, [demand.remedy, f"ship {table.first(demand.having & having)}"])),
-                )  # fmt: skip
+                )
     for demand in lacking:
         if demand.kind in said:
             continue
         taker = _taker(demand, artifact, use)
         yield (_warning if taker else _error)(
-            f"ONNX Runtime {runtime.release} {demand.what}", artifact.name,
+            f"ONNX Runtime {runtime.release} {demand.what}",
+            artifact.name,
             demand.why + (f"; it runs only where {taker} takes the node" if taker else ""),
             ", or ".join(filter(None, [demand.remedy, f"ship {table.first(demand.having & having)}"])),
-        )  # fmt: skip
+        )
 
 
 def _asked(artifact: ArtifactFacts, runtime: Runtime) -> list[Demand]:
     """The demands that this kind of library looks at."""
-    return [demand for demand in artifact.demands if demand.kind not in PARSED or runtime.kind is BuildKind.FULL]
+    return [
+        demand
+        for demand in artifact.demands
+        if demand.kind not in PARSED or runtime.kind is config_tables.BuildKind.FULL
+    ]
 
 
 def _having_all(artifact: ArtifactFacts, runtime: Runtime, use: RunOptions) -> int:
@@ -360,29 +377,33 @@ def _taker(demand: Demand, artifact: ArtifactFacts, use: RunOptions) -> str:
     """The provider that may take the nodes which ask for a kernel of the CPU; "" where none does."""
     if demand.kind is not DemandKind.KERNEL:
         return ""
-    return demand.taken_by or (use.provider if use.provider != CPU and not artifact.claims_asked else "")
+    return demand.taken_by or (
+        use.provider if use.provider != runner_providers.CPU and not artifact.claims_asked else ""
+    )
 
 
 def _unjudged(artifact: ArtifactFacts, runtime: Runtime, _use: RunOptions) -> Iterator[Finding]:
     """What of the file was not asked, where the release may lack it."""
-    bit = release_table().bit(runtime.release) if runtime.release <= NEWEST_KNOWN else 0
+    bit = release_table().bit(runtime.release) if runtime.release <= ort_releases.NEWEST_KNOWN else 0
     told = [demand.what for demand in artifact.unjudged if bit and not demand.having & bit]
     if told:
         yield _warning(
-            f"whether ONNX Runtime {runtime.release} has kernels for all of the file was not judged", artifact.name,
+            f"whether ONNX Runtime {runtime.release} has kernels for all of the file was not judged",
+            artifact.name,
             f"not known are {', '.join(told[:4])}" + f" and {len(told) - 4} more" * (len(told) > 4),
             "convert it with --ort-release, which infers types and inlines functions, or try it in that release",
-        )  # fmt: skip
+        )
 
 
 def _small(artifact: ArtifactFacts, _runtime: Runtime, _use: RunOptions) -> Iterator[Finding]:
     if artifact.small:
         yield _error(
-            "ONNX Runtime cannot load this file: the ORT format has no initializers of these types", artifact.name,
+            "ONNX Runtime cannot load this file: the ORT format has no initializers of these types",
+            artifact.name,
             f"it holds {', '.join(artifact.small[:3])}{' and more' * (len(artifact.small) > 3)}",
             "use level all, where the optimizer can pack 4-bit weights into MatMulNBits, quantize to 8 bits, or ship "
             "the ONNX model",
-        )  # fmt: skip
+        )
 
 
 def _replay(artifact: ArtifactFacts, runtime: Runtime, use: RunOptions) -> Iterator[Finding]:
@@ -391,33 +412,42 @@ def _replay(artifact: ArtifactFacts, runtime: Runtime, use: RunOptions) -> Itera
     release = str(runtime.release)
     if runtime.release < RUNTIME_STYLE_SINCE:
         yield _warning(
-            f"ONNX Runtime {release} ignores saved runtime optimizations", artifact.name, "they came with 1.11",
+            f"ONNX Runtime {release} ignores saved runtime optimizations",
+            artifact.name,
+            "they came with 1.11",
             "ship fixed style",
-        )  # fmt: skip
-    elif runtime.kind is BuildKind.MINIMAL:
+        )
+    elif runtime.kind is config_tables.BuildKind.MINIMAL:
         yield _warning(
-            "a minimal build ignores saved runtime optimizations", artifact.name, "only extended and full replay them",
+            "a minimal build ignores saved runtime optimizations",
+            artifact.name,
+            "only extended and full replay them",
             'build with kind = "extended", or ship fixed style',
-        )  # fmt: skip
+        )
     elif runtime.release >= REPLAY_NEEDS_KEY_SINCE and (lost := artifact.defects.get("unreplayable")):
         yield _warning(
-            f"ONNX Runtime {release} runs the file without its saved runtime optimizations", artifact.name,
-            f"the default changed with 1.30, and with {REPLAY_KEY} the file does not open: the saved fusions of {lost} "
-            "lack what they produce", "ship fixed style",
-        )  # fmt: skip
-    elif runtime.release >= REPLAY_NEEDS_KEY_SINCE and use.session_config.get(REPLAY_KEY) != "1":
+            f"ONNX Runtime {release} runs the file without its saved runtime optimizations",
+            artifact.name,
+            f"the default changed with 1.30, and with {configs.REPLAY_KEY} the file does not open: the saved fusions "
+            f"of {lost} "
+            "lack what they produce",
+            "ship fixed style",
+        )
+    elif runtime.release >= REPLAY_NEEDS_KEY_SINCE and use.session_config.get(configs.REPLAY_KEY) != "1":
         yield _warning(
-            f"ONNX Runtime {release} ignores saved runtime optimizations unless the app asks for them", artifact.name,
-            "the default changed with 1.30 (pull request 32077)", f'set {REPLAY_KEY} = "1" in the app',
-        )  # fmt: skip
+            f"ONNX Runtime {release} ignores saved runtime optimizations unless the app asks for them",
+            artifact.name,
+            "the default changed with 1.30 (pull request 32077)",
+            f'set {configs.REPLAY_KEY} = "1" in the app',
+        )
 
 
 def _defects(artifact: ArtifactFacts, runtime: Runtime, use: RunOptions) -> Iterator[Finding]:
-    in_session = msgspec.structs.replace(runtime, asks_replay=use.session_config.get(REPLAY_KEY) == "1")
+    in_session = msgspec.structs.replace(runtime, asks_replay=use.session_config.get(configs.REPLAY_KEY) == "1")
     for defect in DEFECTS:
         mark = artifact.defects.get(defect.name, "")
         if mark and defect.shows(in_session) and not defect.avoided(use):
-            elsewhere = defect.onnx and use.provider != CPU  # another provider may take the nodes
+            elsewhere = defect.onnx and use.provider != runner_providers.CPU  # another provider may take the nodes
             sure = defect.measured is None or runtime.release in defect.measured
             tried = "" if sure else f" (measured with {', '.join(map(str, sorted(defect.measured or ())))})"
             yield (_error if sure and not (defect.depends or elsewhere) else _warning)(
@@ -430,7 +460,11 @@ def _gpu(artifact: ArtifactFacts, runtime: Runtime, use: RunOptions) -> Iterator
 
     Releases from before the rules have no WebGPU, which is a finding of its own or shows at the run.
     """
-    if artifact.file and runtime.release >= OLDEST_RULES and provider_named(use.provider).gpu:
+    if (
+        artifact.file
+        and runtime.release >= ort_releases.OLDEST_RULES
+        and runner_providers.provider_named(use.provider).gpu
+    ):
         from pipeline.compat.gpu import gpu_findings  # the rules of a provider: who runs on the CPU needs none
 
         yield from gpu_findings(
@@ -446,40 +480,45 @@ def _captured(artifact: ArtifactFacts, _runtime: Runtime, use: RunOptions) -> It
     """Conditions of a captured CUDA graph that the file shows; the session looks for nodes on another provider, the
     probe for outputs that are no tensors, binds all in the GPU's memory, and has one thread call the session.
     """
-    if not (artifact.file and use.captures_graph) or provider_named(use.provider).gpu:
+    if not (artifact.file and use.captures_graph) or runner_providers.provider_named(use.provider).gpu:
         return
-    from pipeline.model.ort_format import read_artifact
+    from pipeline.model import ort_format
 
-    nodes = [node for graph in read_artifact(Path(artifact.file)).graph.walk() for node in graph.nodes]
+    nodes = [node for graph in ort_format.read_artifact(Path(artifact.file)).graph.walk() for node in graph.nodes]
     for operators, why in (
         ({"If", "Loop", "Scan"}, "a captured graph has no control flow"),
         (CHANGING, "shapes of a captured graph cannot change from run to run"),
     ):
         if names := [f"{node.op_type} '{node.name or node.outputs[0]}'" for node in nodes if node.op_type in operators]:
-            key = provider_named(use.provider).capture
+            key = runner_providers.provider_named(use.provider).capture
             yield _error(f"{key} cannot capture {', '.join(names[:4])}", artifact.name, why, f"leave {key} out")
 
 
 def _provider(use: RunOptions, runtime: Runtime, where: str) -> Iterator[Finding]:
-    if runtime.providers is not None and use.provider not in runtime.providers | runtime.plugins | {CPU}:
-        row = BUILD_PROVIDERS.get(use.provider)
-        remedy = provider_named(use.provider).remedy  # of what no build can have
+    if runtime.providers is not None and use.provider not in runtime.providers | runtime.plugins | {
+        runner_providers.CPU
+    }:
+        row = provider_rules.BUILD_PROVIDERS.get(use.provider)
+        remedy = runner_providers.provider_named(use.provider).remedy  # of what no build can have
         elsewhere = (row.elsewhere if runtime.system in row.converting_only else "") if row else remedy
-        if not elsewhere and (package := provider_named(use.provider).plugin):
+        if not elsewhere and (package := runner_providers.provider_named(use.provider).plugin):
             elsewhere = (
                 f"give its plugin: --plugin {use.provider}={package.library},…, or `plugins` in [measure]; "
                 f"or take a library with {use.provider}"
             )
         yield _error(
-            f"this library has no {use.provider}", where,
-            f"it has: {', '.join(sorted(runtime.providers | {CPU}))}",
+            f"this library has no {use.provider}",
+            where,
+            f"it has: {', '.join(sorted(runtime.providers | {runner_providers.CPU}))}",
             elsewhere or f"build it in ([build] providers), or take a library with {use.provider}",
-        )  # fmt: skip
+        )
     if use.provider == "coreml" and use.provider_options and runtime.release < GENERIC_COREML_SINCE:
         yield _error(
-            f"CoreML of ONNX Runtime {runtime.release} takes no options by name", where,
-            "they came with 1.21; before, there are flags only", "ship ONNX Runtime 1.21 or later, or use no options",
-        )  # fmt: skip
+            f"CoreML of ONNX Runtime {runtime.release} takes no options by name",
+            where,
+            "they came with 1.21; before, there are flags only",
+            "ship ONNX Runtime 1.21 or later, or use no options",
+        )
 
 
 def _keys(use: RunOptions, runtime: Runtime, where: str) -> Iterator[Finding]:
@@ -489,29 +528,49 @@ def _keys(use: RunOptions, runtime: Runtime, where: str) -> Iterator[Finding]:
         if key not in SESSION_KEYS:
             if close := difflib.get_close_matches(key, SESSION_KEYS, n=1, cutoff=0.85):
                 yield _warning(
-                    f"{key} is unknown", where, "ONNX Runtime takes unknown keys without a word",
+                    f"{key} is unknown",
+                    where,
+                    "ONNX Runtime takes unknown keys without a word",
                     f"did you mean {close[0]}?",
-                )  # fmt: skip
+                )
             continue
         since, values = SESSION_KEYS[key]
         if runtime.release < since:
             yield _warning(
-                f"{key} has no effect in ONNX Runtime {runtime.release}", where, f"it came with {since}",
+                f"{key} has no effect in ONNX Runtime {runtime.release}",
+                where,
+                f"it came with {since}",
                 "remove it, or ship that release",
-            )  # fmt: skip
+            )
         if not re.fullmatch(values, value):
             yield _warning(
-                f"{key} does not take {value!r}", where, "ONNX Runtime takes wrong values without a word",
+                f"{key} does not take {value!r}",
+                where,
+                "ONNX Runtime takes wrong values without a word",
                 f"it takes {values.replace('|', ' or ')}",
-            )  # fmt: skip
+            )
 
 
 _ARTIFACT_RULES: Sequence[Callable[[ArtifactFacts, Runtime, RunOptions], Iterator[Finding]]] = (
-    _format, _before_table, _demands, _unjudged, _small, _replay, _defects, _gpu, _captured,
-)  # fmt: skip
+    _format,
+    _before_table,
+    _demands,
+    _unjudged,
+    _small,
+    _replay,
+    _defects,
+    _gpu,
+    _captured,
+)
 _ONNX_RULES: Sequence[Callable[[ArtifactFacts, Runtime, RunOptions], Iterator[Finding]]] = (
-    _format, _before_table, _demands, _unjudged, _defects, _gpu, _captured,
-)  # fmt: skip
+    _format,
+    _before_table,
+    _demands,
+    _unjudged,
+    _defects,
+    _gpu,
+    _captured,
+)
 _USE_RULES: Sequence[Callable[[RunOptions, Runtime, str], Iterator[Finding]]] = (_provider, _keys)
 
 
@@ -524,7 +583,7 @@ ReadArtifacts = Mapping[str, ArtifactFacts | Finding]
 
 def read_artifacts(files: Mapping[str, Path]) -> ReadArtifacts:
     """Read artifacts (ORT format files by name); equal files are read once. Files of another format are left out."""
-    from pipeline.model.ort_format import read_artifact
+    from pipeline.model import ort_format
 
     facts_by_file: dict[tuple[int, int], ArtifactFacts] = {}
     read: dict[str, ArtifactFacts | Finding] = {}
@@ -535,16 +594,16 @@ def read_artifacts(files: Mapping[str, Path]) -> ReadArtifacts:
             identity = (file.stat().st_dev, file.stat().st_ino)
             if identity not in facts_by_file:
                 reader = weight_reader(file) if file.suffix.lower() == ".ort" else None
-                model = read_artifact(file) if reader else read_onnx(file, whole=True)
+                model = ort_format.read_artifact(file) if reader else onnx_model.read_onnx(file, whole=True)
                 facts_by_file[identity] = facts_of(model, name, reader)
             read[name] = msgspec.structs.replace(facts_by_file[identity], name=name, file=str(file))
         except ModelError as error:
             if file.suffix.lower() == ".ort":  # of an ONNX file ONNX Runtime itself says what is wrong
-                read[name] = finding_of(error, name)
+                read[name] = core_errors.finding_of(error, name)
         except OSError as error:
             if file.suffix.lower() == ".onnx":
                 continue
-            read[name] = finding_of(ModelError("the file cannot be read", why=str(error)), name)
+            read[name] = core_errors.finding_of(ModelError("the file cannot be read", why=str(error)), name)
     return read
 
 
@@ -558,4 +617,4 @@ def findings_for(read: ReadArtifacts, name: str, runtime: Runtime, use: RunOptio
 
 def first_error(findings: Iterable[Finding]) -> str:
     """The first thing that will not work on one line, "" where nothing speaks against it."""
-    return next((finding.text for finding in errors(findings)), "")
+    return next((finding.text for finding in core_errors.errors(findings)), "")

@@ -3,8 +3,8 @@
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
-from pipeline.model.edit import all_nodes, subgraphs
-from pipeline.model.types import ORT_NAMES
+from pipeline.model import edit as onnx_edit
+from pipeline.model import types as onnx_types
 
 if TYPE_CHECKING:
     import onnx
@@ -50,14 +50,16 @@ def _form(schema: "onnx.defs.OpSchema") -> tuple[object, ...]:
 
 def kinds_of(proto: "onnx.ModelProto", inner: Collection[int] = ()) -> frozenset[str]:
     """Types of tensors that a model's values have or are computed to; `inner` are those that it does not declare."""
-    return frozenset(f"tensor({ORT_NAMES[code]})" for code in {*inner, *_codes(proto)} if code in ORT_NAMES)
+    return frozenset(
+        f"tensor({onnx_types.ORT_NAMES[code]})" for code in {*inner, *_codes(proto)} if code in onnx_types.ORT_NAMES
+    )
 
 
 def _codes(proto: "onnx.ModelProto") -> Iterator[int]:
-    for graph in subgraphs(proto.graph):
+    for graph in onnx_edit.subgraphs(proto.graph):
         yield from (tensor.data_type for tensor in graph.initializer)
         for value in (*graph.input, *graph.output, *graph.value_info):
             yield value.type.tensor_type.elem_type
-    for node in (*all_nodes(proto.graph), *(node for function in proto.functions for node in function.node)):
+    for node in (*onnx_edit.all_nodes(proto.graph), *(node for function in proto.functions for node in function.node)):
         for entry in node.attribute:
             yield entry.i if entry.name in TYPES_BY_NUMBER else entry.t.data_type

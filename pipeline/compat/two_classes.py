@@ -15,8 +15,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from pipeline.model.ort_format import OrtModel, OrtNode, Tensor
-from pipeline.model.types import CODES
+from pipeline.model import ort_format
+from pipeline.model import types as onnx_types
 
 DOMAIN = "ai.onnx.ml"
 DECIDES = 0.5
@@ -24,7 +24,7 @@ DECIDES = 0.5
 LOGISTIC = "LOGISTIC"
 BOTH_ALIKE = frozenset({LOGISTIC, "PROBIT"})
 """Transformations of which the two ways of deciding differ in labels alone."""
-ARRAYS = {CODES["f32"]: "f", CODES["f64"]: "d"}
+ARRAYS = {onnx_types.CODES["f32"]: "f", onnx_types.CODES["f64"]: "d"}
 
 
 class OneScore(NamedTuple):
@@ -34,7 +34,7 @@ class OneScore(NamedTuple):
     `lone_base`: whether there is one base value at most, and not one for each class.
     """
 
-    node: OrtNode
+    node: ort_format.OrtNode
     class_id: int
     transform: str
     lowest: float
@@ -54,7 +54,7 @@ class OneScore(NamedTuple):
         return self.class_id == 0 and self.lone_base and self.transform == LOGISTIC
 
 
-def plain_machines(model: OrtModel) -> Iterator[OrtNode]:
+def plain_machines(model: ort_format.OrtModel) -> Iterator[ort_format.OrtNode]:
     """The linear classifiers and support vector machines of one score whose LOGISTIC releases before 1.27 leave out."""
     for node in _nodes(model, "LinearClassifier", "SVMClassifier"):
         two = len(_list(node, "classlabels_strings") or _list(node, "classlabels_ints")) == 2
@@ -66,7 +66,7 @@ def plain_machines(model: OrtModel) -> Iterator[OrtNode]:
             yield node
 
 
-def unwritten(model: OrtModel) -> Iterator[OrtNode]:
+def unwritten(model: ort_format.OrtModel) -> Iterator[ort_format.OrtNode]:
     """The classifiers of which no release writes all scores, whatever the input.
 
     Those with PROBIT that decide between two classes by one score get one number a row, and so do support vector
@@ -86,7 +86,7 @@ def unwritten(model: OrtModel) -> Iterator[OrtNode]:
             yield node
 
 
-def partly_unwritten(model: OrtModel) -> Iterator[OrtNode]:
+def partly_unwritten(model: ort_format.OrtModel) -> Iterator[ort_format.OrtNode]:
     """The classifiers of trees that write one of two scores of a row for which no leaf votes for the second class.
 
     So with one base value, or with PROBIT and none, where each tree has a leaf without such a vote.
@@ -104,7 +104,7 @@ def partly_unwritten(model: OrtModel) -> Iterator[OrtNode]:
             yield node
 
 
-def taken_for_leaves(model: OrtModel) -> Iterator[OrtNode]:
+def taken_for_leaves(model: ort_format.OrtModel) -> Iterator[ort_format.OrtNode]:
     """The TreeEnsembles that have a root whose branches, one a leaf and one not, have the same number."""
     for node in _nodes(model, "TreeEnsemble"):
         names = ("truenodeids", "falsenodeids", "trueleafs", "falseleafs")
@@ -115,34 +115,34 @@ def taken_for_leaves(model: OrtModel) -> Iterator[OrtNode]:
             yield node
 
 
-def _nodes(model: OrtModel, *operators: str) -> Iterator[OrtNode]:
+def _nodes(model: ort_format.OrtModel, *operators: str) -> Iterator[ort_format.OrtNode]:
     for graph in model.graph.walk():
         yield from (node for node in graph.nodes if node.op_type in operators and node.domain == DOMAIN)
 
 
-def _labels(node: OrtNode) -> int:
+def _labels(node: ort_format.OrtNode) -> int:
     names = ("strings", "ints", "int64s")
     return max(len(_list(node, f"classlabels_{name}")) for name in names)
 
 
-def _count(node: OrtNode, name: str) -> int:
+def _count(node: ort_format.OrtNode, name: str) -> int:
     """How many numbers a list or its tensor has."""
     given = node.attributes.get(f"{name}_as_tensor")
     tensor = given.value if given else None
-    return math.prod(tensor.dims) if isinstance(tensor, Tensor) else len(_list(node, name))
+    return math.prod(tensor.dims) if isinstance(tensor, ort_format.Tensor) else len(_list(node, name))
 
 
-def _transform(node: OrtNode) -> str:
+def _transform(node: ort_format.OrtNode) -> str:
     given = node.attributes.get("post_transform")
     return str(given.value) if given else "NONE"
 
 
-def one_scores(model: OrtModel) -> Iterator[OneScore]:
+def one_scores(model: ort_format.OrtModel) -> Iterator[OneScore]:
     """The classifiers by one score that no weight is known to make negative."""
     yield from filter(None, map(_one_score, _nodes(model, "TreeEnsembleClassifier")))
 
 
-def _one_score(node: OrtNode) -> OneScore | None:
+def _one_score(node: ort_format.OrtNode) -> OneScore | None:
     classes = set(_list(node, "class_ids"))
     labels = _list(node, "classlabels_strings") or _list(node, "classlabels_int64s")
     weights = _numbers(node, "class_weights")
@@ -170,7 +170,7 @@ def _base(class_id: int, bases: tuple[float, ...]) -> tuple[float, bool]:
     return (0.0, True) if len(bases) < 2 else (bases[1], False)
 
 
-def _bounds(node: OrtNode, weights: tuple[float, ...]) -> tuple[float, float]:
+def _bounds(node: ort_format.OrtNode, weights: tuple[float, ...]) -> tuple[float, float]:
     """The least and the greatest sum of one leaf of each tree; a leaf without a weight is 0."""
     leaves: dict[object, dict[object, float]] = defaultdict(lambda: defaultdict(float))
     nodes = (_list(node, f"nodes_{name}") for name in ("treeids", "modes", "nodeids"))
@@ -183,15 +183,15 @@ def _bounds(node: OrtNode, weights: tuple[float, ...]) -> tuple[float, float]:
     return sum(map(min, trees)), sum(map(max, trees))
 
 
-def _list(node: OrtNode, name: str) -> tuple[int | float | str, ...]:
+def _list(node: ort_format.OrtNode, name: str) -> tuple[int | float | str, ...]:
     value = node.attributes[name].value if name in node.attributes else ()
     return tuple(item for item in value if isinstance(item, int | float | str)) if isinstance(value, tuple) else ()
 
 
-def _numbers(node: OrtNode, name: str) -> tuple[float, ...] | None:
+def _numbers(node: ort_format.OrtNode, name: str) -> tuple[float, ...] | None:
     """A list of floats or its tensor of doubles; None for a tensor whose values nobody read."""
     given = node.attributes.get(f"{name}_as_tensor")
-    if given is None or not isinstance(given.value, Tensor):
+    if given is None or not isinstance(given.value, ort_format.Tensor):
         return tuple(map(float, _list(node, name)))
     if 0 in given.value.dims:
         return ()

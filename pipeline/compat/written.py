@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from device_runner.providers import CPU
+from device_runner import providers as runner_providers
 from device_runner.spec import RunOptions
 from pipeline.compat.defects import Runtime
 from pipeline.compat.release_table import release_table
@@ -14,15 +14,14 @@ from pipeline.compat.rules import check_onnx, facts_of
 from pipeline.compat.schemas import kinds_of
 from pipeline.core.errors import Finding
 from pipeline.core.releases import Release
-from pipeline.model.edit import all_nodes, copied, drop_unused_domains, keep_only, plain_domain, subgraphs
-from pipeline.model.onnx_model import model_of
-from pipeline.model.ort_format import TensorType
-from pipeline.model.types import CODES
+from pipeline.model import edit as onnx_edit
+from pipeline.model import onnx_model, ort_format
+from pipeline.model import types as onnx_types
 
 if TYPE_CHECKING:
     import onnx
 
-    from pipeline.partition.types import Value
+    from pipeline.partition import types as partition_types
 
 TYPES_SINCE = {9: range(17, 21), 10: range(21, 23), 11: (23,), 12: (24,), 13: (25, 26), 14: (27, 28)}
 """Types of elements by the IR version that brought them (onnx.proto, enum Version)."""
@@ -39,11 +38,11 @@ def written_for(proto: "onnx.ModelProto", release: tuple[int, int], inner: Colle
     """
     table = release_table()
     row = table.row(release)
-    drop_unused_domains(proto)
+    onnx_edit.drop_unused_domains(proto)
     if row is None:
         return
     kinds = cache(partial(kinds_of, proto, inner))  # few models are asked for them
-    _write_nodes(list(all_nodes(proto.graph)), proto.opset_import, release, kinds)
+    _write_nodes(list(onnx_edit.all_nodes(proto.graph)), proto.opset_import, release, kinds)
     for function in proto.functions:
         _write_nodes(function.node, function.opset_import, release, kinds)
     if proto.ir_version > row.ir:
@@ -52,31 +51,39 @@ def written_for(proto: "onnx.ModelProto", release: tuple[int, int], inner: Colle
 
 def with_opsets_for(proto: "onnx.ModelProto", release: tuple[int, int]) -> "onnx.ModelProto":
     """The model with opsets that a release takes, where no operator of it computes otherwise; itself where none are."""
-    plain = {plain_domain(entry.domain): entry.version for entry in proto.opset_import}
-    operators = {(plain_domain(node.domain), node.op_type) for node in all_nodes(proto.graph)}
+    plain = {onnx_edit.plain_domain(entry.domain): entry.version for entry in proto.opset_import}
+    operators = {(onnx_edit.plain_domain(node.domain), node.op_type) for node in onnx_edit.all_nodes(proto.graph)}
     kinds = partial(kinds_of, proto)
     lower = {} if proto.functions else release_table().lower_opsets(plain, operators, release, kinds)
     if not lower:
         return proto
-    changed = copied(proto)
+    changed = onnx_edit.copied(proto)
     for entry in changed.opset_import:
-        entry.version = lower.get(plain_domain(entry.domain), entry.version)
+        entry.version = lower.get(onnx_edit.plain_domain(entry.domain), entry.version)
     return changed
 
 
 def refusals(
-    proto: "onnx.ModelProto", release: tuple[int, int], where: str, values: "Mapping[str, Value]", provider: str = CPU
+    proto: "onnx.ModelProto",
+    release: tuple[int, int],
+    where: str,
+    values: "Mapping[str, partition_types.Value]",
+    provider: str = runner_providers.CPU,
 ) -> tuple[Finding, ...]:
     """What a release lacks of a model, after what can be was written differently; `values` has what inner values are.
 
     The graph is judged as it is: what a level of optimization takes away is asked for. Kernels of the CPU that are
     missing are warnings where another provider is asked first.
     """
-    written = copied(proto)
+    written = onnx_edit.copied(proto)
     del written.graph.value_info[:]
-    written_for(written, release, {CODES[value.dtype] for value in values.values() if value.dtype in CODES})
-    model = model_of(written, where)
-    types = {name: TensorType(code) for name, code in CODES.items()}
+    written_for(
+        written,
+        release,
+        {onnx_types.CODES[value.dtype] for value in values.values() if value.dtype in onnx_types.CODES},
+    )
+    model = onnx_model.model_of(written, where)
+    types = {name: ort_format.TensorType(code) for name, code in onnx_types.CODES.items()}
     inner = {name: types[value.dtype] for name, value in values.items() if value.dtype in types}
     graph = msgspec.structs.replace(model.graph, node_args={**inner, **model.graph.node_args})
     facts = facts_of(msgspec.structs.replace(model, graph=graph), where)
@@ -94,26 +101,28 @@ def _write_nodes(
     kinds: Callable[[], Collection[str]],
 ) -> None:
     table = release_table()
-    opsets = {plain_domain(entry.domain): entry.version for entry in imports}
+    opsets = {onnx_edit.plain_domain(entry.domain): entry.version for entry in imports}
     known: set[tuple[object, ...]] = set()  # nodes of which a release knows all attributes, and of all that are alike
     for node in (node for node in nodes if node.attribute):
         small = node.ByteSize() < SMALL_BYTES
         alike = (node.domain, node.op_type, *(entry.SerializeToString() for entry in node.attribute if small))
         if small and alike in known:
             continue
-        domain, values = plain_domain(node.domain), {entry.name: _value(entry) for entry in node.attribute}
+        domain, values = onnx_edit.plain_domain(node.domain), {entry.name: _value(entry) for entry in node.attribute}
         unknown = table.unknown_attributes(domain, node.op_type, opsets.get(domain, 1), values, release)
         _leave_out(node, unknown)
         if small and not unknown:
             known.add(alike)
-    lower = table.lower_opsets(opsets, {(plain_domain(node.domain), node.op_type) for node in nodes}, release, kinds)
+    lower = table.lower_opsets(
+        opsets, {(onnx_edit.plain_domain(node.domain), node.op_type) for node in nodes}, release, kinds
+    )
     for entry in imports:
-        entry.version = lower.get(plain_domain(entry.domain), entry.version)
+        entry.version = lower.get(onnx_edit.plain_domain(entry.domain), entry.version)
 
 
 def _leave_out(node: "onnx.NodeProto", names: Collection[str]) -> None:
     if names:
-        keep_only(node.attribute, lambda entry: entry.name not in names)
+        onnx_edit.keep_only(node.attribute, lambda entry: entry.name not in names)
 
 
 def needed_ir(proto: "onnx.ModelProto", inner: Collection[int] = ()) -> int:
@@ -124,7 +133,7 @@ def needed_ir(proto: "onnx.ModelProto", inner: Collection[int] = ()) -> int:
     """
     if any(function.overload for function in proto.functions):
         return OVERLOADS_SINCE
-    graphs = list(subgraphs(proto.graph))
+    graphs = list(onnx_edit.subgraphs(proto.graph))
     codes = {*inner, *(tensor.data_type for graph in graphs for tensor in graph.initializer)}
     codes |= {
         value.type.tensor_type.elem_type

@@ -15,9 +15,9 @@ from typing import TypeVar, get_args, get_type_hints
 
 import msgspec
 
-from device_runner.files import read_regular
-from device_runner.library import name_of
-from device_runner.providers import CHIPS, CPU, NNAPI, OTHER_NAMES, PROVIDERS
+from device_runner import files as runner_files
+from device_runner import library as ort_library
+from device_runner import providers as runner_providers
 from pipeline.config.tables import (
     COMPARING,
     WITHOUT_DROP,
@@ -31,20 +31,21 @@ from pipeline.config.tables import (
     is_function,
 )
 from pipeline.config.values import Accelerator, Config, ModelConfig, Platform, Target, VariantsConfig
-from pipeline.core.abis import PLATFORM_ABIS
-from pipeline.core.documents import read_toml
+from pipeline.core import abis as core_abis
+from pipeline.core import documents
+from pipeline.core import providers as provider_rules
+from pipeline.core import releases as ort_releases
+from pipeline.core import variant as core_variant
 from pipeline.core.errors import ConfigError
-from pipeline.core.providers import PROVIDER_RULES, WEBGPU, aware_names
-from pipeline.core.releases import SWIFT_PACKAGES, read_release
-from pipeline.core.variant import OWN_PRECISION, Level, Style, Variant, context_variant
+from pipeline.core.variant import Level, Style, Variant
 
 APPLE = frozenset({Platform.IOS, Platform.MACOS})
 DEFAULT_TARGET = Target(name="android-arm64", platform=Platform.ANDROID, abis=("arm64-v8a",), min_api_level=27)
 
 ADVISED_RUNS = (
-    RunConfig(provider=NNAPI, variants=("basic-*", "*-nnapi*")),
-    RunConfig(provider=WEBGPU, variants=("basic-fixed",)),
-    RunConfig(provider=CPU, variants=("none-*", "basic-*", "extended-*", "layout-*", "all-*")),
+    RunConfig(provider=runner_providers.NNAPI, variants=("basic-*", "*-nnapi*")),
+    RunConfig(provider=provider_rules.WEBGPU, variants=("basic-fixed",)),
+    RunConfig(provider=runner_providers.CPU, variants=("none-*", "basic-*", "extended-*", "layout-*", "all-*")),
 )
 """ONNX Runtime's documentation: the NNAPI provider with basic, the CPU with extended or all; `none` as baseline.
 
@@ -68,23 +69,23 @@ def with_defaults(config: Config) -> Config:
             "`compare` and [[runs]] exclude each other", remedy="leave out `compare`, or write all runs as [[runs]]"
         )
     # What `auto` and recipes stand for is not known yet: with precisions no run is refused.
-    possible = [*wanted_variants(config.variants), *map(context_variant, config.variants.contexts)]
+    possible = [*wanted_variants(config.variants), *map(core_variant.context_variant, config.variants.contexts)]
     asked = {*config.variants.precisions, *(name for model in config.models for name in model.precisions)}
-    for run in config.runs if asked == {OWN_PRECISION} else ():
+    for run in config.runs if asked == {core_variant.OWN_PRECISION} else ():
         if not any(variant.matches(pattern) for variant in possible for pattern in run.variants):
             raise ConfigError(
                 f"no variant is called {' or '.join(map(repr, run.variants))}",
                 where=f"[[runs]] provider = {run.provider!r}",
                 remedy=f"variants of this config: {', '.join(variant.name for variant in possible)}",
             )
-    rows = [PROVIDER_RULES[name] for name in config.compare]
+    rows = [provider_rules.PROVIDER_RULES[name] for name in config.compare]
     aware, styles = [row.name for row in rows if row.aware], [Style.ONNX for row in rows if row.run.gpu]
     variants = msgspec.structs.replace(
         config.variants,
         aware=tuple(dict.fromkeys((*config.variants.aware, *aware))),
         styles=tuple(dict.fromkeys((*config.variants.styles, *styles))),
     )
-    newest = str(max(SWIFT_PACKAGES))
+    newest = str(max(ort_releases.SWIFT_PACKAGES))
     targets = (
         msgspec.structs.replace(target, ort_release=newest)
         if target.platform in APPLE and not target.ort_release and takes_package(target, config)
@@ -115,7 +116,7 @@ def comparing_runs(accelerators: tuple[Accelerator, ...]) -> tuple[RunConfig, ..
     """
     runs = []
     for accelerator in accelerators:
-        row = PROVIDER_RULES[accelerator]
+        row = provider_rules.PROVIDER_RULES[accelerator]
         provider, options = row.provider, dict[str, OneOrMore[str]](row.options)
         if row.run.gpu:
             options["preferredLayout"] = tuple(row.run.values["preferredLayout"].split("|"))
@@ -128,7 +129,7 @@ def comparing_runs(accelerators: tuple[Accelerator, ...]) -> tuple[RunConfig, ..
             RunConfig(provider=provider, options=options, variants=("*-runtime",), session_config={REPLAY_KEY: replay})
             for replay in ("0", "1")
         ]
-    return (*runs, RunConfig(provider=CPU, variants=("*-fixed",))) if runs else ()
+    return (*runs, RunConfig(provider=runner_providers.CPU, variants=("*-fixed",))) if runs else ()
 
 
 def resolved(config: Config, folder: Path) -> Config:
@@ -141,15 +142,20 @@ def resolved(config: Config, folder: Path) -> Config:
         return data and msgspec.structs.replace(data, test_data=place(data.test_data), labels=place(data.labels))
 
     def library(text: str | None) -> str | None:
-        return text if text and name_of(text) else place(text)
+        return text if text and ort_library.name_of(text) else place(text)
 
     models = tuple(
         msgspec.structs.replace(
-            m, path=str(folder / m.path), source=place(m.source), test_data=place(m.test_data), labels=place(m.labels),
-            calibration=part(m.calibration), evaluation=part(m.evaluation),
+            m,
+            path=str(folder / m.path),
+            source=place(m.source),
+            test_data=place(m.test_data),
+            labels=place(m.labels),
+            calibration=part(m.calibration),
+            evaluation=part(m.evaluation),
         )
         for m in config.models
-    )  # fmt: skip
+    )
     targets = tuple(msgspec.structs.replace(t, library=library(t.library)) for t in config.targets)
     build = msgspec.structs.replace(config.build, onnx_source=place(config.build.onnx_source))
     plugins = {name: tuple(str(folder / file) for file in files) for name, files in config.measure.plugins.items()}
@@ -172,9 +178,15 @@ def resolved(config: Config, folder: Path) -> Config:
     )
     custom_ops = tuple(str(folder / file) for file in config.custom_ops)
     return msgspec.structs.replace(
-        config, models=models, targets=targets, build=build, measure=measure, accuracy=accuracy, release=release,
+        config,
+        models=models,
+        targets=targets,
+        build=build,
+        measure=measure,
+        accuracy=accuracy,
+        release=release,
         custom_ops=custom_ops,
-    )  # fmt: skip
+    )
 
 
 def wanted_variants(config: VariantsConfig, precision: str = "") -> list[Variant]:
@@ -215,33 +227,38 @@ def read_config(path: Path, *, existing: bool = False) -> Config:
     """
     if path.suffix.lower() in MODEL_SUFFIXES:
         raise ConfigError(
-            "this is a model, not a config", where=str(path),
+            "this is a model, not a config",
+            where=str(path),
             remedy=f"give it with --model, as in ort-mobile run --model {shlex.quote(str(path))}",
-        )  # fmt: skip
+        )
     try:
-        text = read_regular(path).decode("utf-8-sig")  # editors on Windows put a mark before it
+        text = runner_files.read_regular(path).decode("utf-8-sig")  # editors on Windows put a mark before it
     except FileNotFoundError as error:
         raise ConfigError(
             "no such config file", where=str(path), remedy="check the path, or make one with `ort-mobile init MODEL`"
         ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            "the config file cannot be read", where=str(path), why=str(error),
+            "the config file cannot be read",
+            where=str(path),
+            why=str(error),
             remedy="a config is a TOML file in UTF-8; `ort-mobile init MODEL` writes one",
-        ) from error  # fmt: skip
-    document = read_toml(text, str(path), "fix the line; see docs/reference/config.md")
+        ) from error
+    document = documents.read_toml(text, str(path), "fix the line; see docs/reference/config.md")
     for number, line in enumerate(text.splitlines(), 1):
         if line.lstrip().startswith("#") and line.rstrip().endswith(FILL_IN):
             raise ConfigError(
-                "this line is to be filled in", where=f"{path}:{number}", why=line.strip(),
+                "this line is to be filled in",
+                where=f"{path}:{number}",
+                why=line.strip(),
                 remedy="put in the sizes and texts of your app, and remove the first #; or delete the line",
-            )  # fmt: skip
+            )
     # ConfigError for an `ort_release` that is none; other mistakes are found later.
     targets = document.get("targets")
     for number, target in enumerate(targets if isinstance(targets, list) else ()):
         if isinstance(target, dict) and "ort_release" in target:
             key = ("targets", number, "ort_release")
-            read_release(target["ort_release"], key[-1], _place(path, text, key))
+            ort_releases.read_release(target["ort_release"], key[-1], _place(path, text, key))
     try:
         config = msgspec.convert(document, Config)
     except msgspec.ValidationError as error:
@@ -254,13 +271,24 @@ def read_config(path: Path, *, existing: bool = False) -> Config:
 
 
 ORT_WORDS = {
-    "intra_op_threads": "threads", "intra_op_num_threads": "threads", "num_threads": "threads",
-    "inter_op_num_threads": "inter_op_threads", "ep": "provider", "execution_provider": "provider",
-    "providers": "provider", "provider_options": "options", "nnapi_flags": "flags", "arena": "memory_arena",
-    "cpu_arena": "memory_arena", "enable_cpu_mem_arena": "memory_arena", "enable_mem_pattern": "memory_pattern",
-    "allow_spinning": "spinning", "intra_op_thread_affinities": "affinities", "session_options": "session_config",
+    "intra_op_threads": "threads",
+    "intra_op_num_threads": "threads",
+    "num_threads": "threads",
+    "inter_op_num_threads": "inter_op_threads",
+    "ep": "provider",
+    "execution_provider": "provider",
+    "providers": "provider",
+    "provider_options": "options",
+    "nnapi_flags": "flags",
+    "arena": "memory_arena",
+    "cpu_arena": "memory_arena",
+    "enable_cpu_mem_arena": "memory_arena",
+    "enable_mem_pattern": "memory_pattern",
+    "allow_spinning": "spinning",
+    "intra_op_thread_affinities": "affinities",
+    "session_options": "session_config",
     "config_entries": "session_config",
-}  # fmt: skip
+}
 """What ONNX Runtime and `ort-mobile perf` call keys of [[runs]], whose letters are nearer to those of others."""
 
 
@@ -357,14 +385,16 @@ def problems(config: Config) -> Iterator[Problem]:
     for number, run in enumerate(config.runs):
         yield from provider_problems(("runs", number, "provider"), run.providers)
     yield from provider_problems(("measure", "plugins"), config.measure.plugins)
-    possible = aware_names()
+    possible = provider_rules.aware_names()
     for name in (name for joined in config.variants.aware for name in joined.split("+") if name not in possible):
         what, why = f"no variant can be aware of {name!r}", f"possible: {', '.join(possible)}, or joined by +"
         yield _problem(("variants", "aware"), what, why, _suggest(name, possible))
     for name in config.variants.contexts:
-        if name not in CHIPS:  # a compiler takes their names without a word, and then nothing of a model
-            what, why = f"no Snapdragon chip is called {name!r}", f"known: {', '.join(CHIPS)}"
-            close = difflib.get_close_matches(name.upper(), CHIPS, n=1)
+        if (
+            name not in runner_providers.CHIPS
+        ):  # a compiler takes their names without a word, and then nothing of a model
+            what, why = f"no Snapdragon chip is called {name!r}", f"known: {', '.join(runner_providers.CHIPS)}"
+            close = difflib.get_close_matches(name.upper(), runner_providers.CHIPS, n=1)
             yield _problem(("variants", "contexts"), what, why, _meant(close[0]) if close else "write one of these")
     if config.variants.share_weights and not (config.variants.contexts and any(row.lists for row in config.models)):
         what, why = "there are no weights to share", "sizes of one model share them, in contexts"
@@ -396,7 +426,7 @@ def _of_outputs(accuracy: AccuracyConfig) -> Iterator[Problem]:
 
 
 def _of_target(place: KeyPath, target: Target) -> Iterator[Problem]:
-    abis = PLATFORM_ABIS[target.platform]
+    abis = core_abis.PLATFORM_ABIS[target.platform]
     for abi in target.abis:
         if abi not in abis:
             what = f"{abi!r} is not an ABI of {target.platform}"
@@ -443,17 +473,29 @@ def _of_sizes(place: KeyPath, model: ModelConfig) -> Iterator[Problem]:
     """Lists of sizes that cannot be read in step, sizes that are there twice, and padding for none."""
     if len({len(sizes) for sizes in model.lists.values()}) > 1:
         why = ", ".join(f"{name} has {len(sizes)}" for name, sizes in model.lists.items())
-        yield _problem((*place, "dimensions"), "lists of sizes are not as long as each other", why,
-                       "give each dimension as many: the first of each make one model, then the second")  # fmt: skip
+        yield _problem(
+            (*place, "dimensions"),
+            "lists of sizes are not as long as each other",
+            why,
+            "give each dimension as many: the first of each make one model, then the second",
+        )
     elif len(set(steps := list(zip(*model.lists.values(), strict=True)))) < len(steps):
         twice = next(sizes for sizes in steps if steps.count(sizes) > 1)
-        yield _problem((*place, "dimensions"), f"the size {'x'.join(map(str, twice))} is there twice",
-                       "each makes a model of its own", "write each size once")  # fmt: skip
+        yield _problem(
+            (*place, "dimensions"),
+            f"the size {'x'.join(map(str, twice))} is there twice",
+            "each makes a model of its own",
+            "write each size once",
+        )
     for name, number in model.padding.items():
         if not model.lists or not abs(number) < math.inf:
             why = f"{number} is no finite number" if model.lists else "no dimension has a list of sizes"
-            yield _problem((*place, "padding", name), "nothing can be filled up", why,
-                           "give a number, and sizes as in dimensions = { width = [224, 320] }")  # fmt: skip
+            yield _problem(
+                (*place, "padding", name),
+                "nothing can be filled up",
+                why,
+                "give a number, and sizes as in dimensions = { width = [224, 320] }",
+            )
 
 
 def missing_files(config: Config) -> Iterator[Problem]:
@@ -469,7 +511,7 @@ def missing_files(config: Config) -> Iterator[Problem]:
                 yield from _missing(("models", number, part, key), getattr(getattr(model, part), key, None))
     yield from _missing(("accuracy", "vocabulary"), config.accuracy.vocabulary)
     for number, target in enumerate(config.targets):
-        if target.library and not name_of(target.library):
+        if target.library and not ort_library.name_of(target.library):
             yield from _missing(("targets", number, "library"), target.library)
 
 
@@ -484,11 +526,14 @@ def _missing(key: KeyPath, path: str | None) -> Iterator[Problem]:
 
 def provider_problems(key: KeyPath, providers: Iterable[str]) -> Iterator[Problem]:
     """A provider that is nearly a known one is a typo: anything else may be a plug-in of the library."""
-    provider_names = (*PROVIDERS, *OTHER_NAMES)
+    provider_names = (*runner_providers.PROVIDERS, *runner_providers.OTHER_NAMES)
     for provider in providers:
         if provider not in provider_names and (close := _close(provider, provider_names)):
             yield _problem(
-                key, f"unknown execution provider {provider!r}", f"usual ones: {', '.join(PROVIDERS)}", _meant(close)
+                key,
+                f"unknown execution provider {provider!r}",
+                f"usual ones: {', '.join(runner_providers.PROVIDERS)}",
+                _meant(close),
             )
 
 

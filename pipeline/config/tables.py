@@ -8,10 +8,11 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 import msgspec
 from msgspec import Meta
 
-from device_runner.options import AFFINITY_KEY, BLOCK_KEY, FALLBACK_KEY, PREPACKING_KEY, SPINNING_KEYS
-from device_runner.spec import Allocator, ExecutionMode, OptimizationLevel, Provider, Text
+from device_runner import options as runner_options
+from device_runner import spec as run_spec
+from device_runner.spec import OptimizationLevel
 from pipeline.config.settings import ConfigEntry, ConfigSwitch, OptionField, settings_of
-from pipeline.core.documents import Name
+from pipeline.core import documents
 
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
@@ -43,7 +44,7 @@ class Range(Table, frozen=True, kw_only=True):
     """The end of the range, itself not in it: for an embedding table of 178 rows, 178."""
 
 
-InputValue: TypeAlias = Number | Text | tuple[int | float, ...] | Range
+InputValue: TypeAlias = Number | run_spec.Text | tuple[int | float, ...] | Range
 """A number (a text, of strings) for every element, the elements themselves, or a range to take random ones from."""
 
 
@@ -77,7 +78,7 @@ class PreprocessConfig(Table, frozen=True, kw_only=True):
     Recordings: mono, sample rate, length, then (value - mean) * scale with values from -1 to 1.
     """
 
-    input: Text | None = None
+    input: run_spec.Text | None = None
     """The input that gets them; by default the only one without a value in `inputs`."""
     resize: tuple[Count, Count] | None = None
     """Height and width that images are resized to, bilinearly with antialiasing (Pillow's)."""
@@ -209,10 +210,12 @@ ALL_FLAGS = "all"
 """In place of flags: every set of them."""
 
 
-SPINNING = ConfigSwitch(on=dict.fromkeys(SPINNING_KEYS, "1"), off=dict.fromkeys(SPINNING_KEYS, "0"))
+SPINNING = ConfigSwitch(
+    on=dict.fromkeys(runner_options.SPINNING_KEYS, "1"), off=dict.fromkeys(runner_options.SPINNING_KEYS, "0")
+)
 """Always said: builds differ in their default. The defaults of the others are the same everywhere (1.21 to 1.31)."""
-PREPACKING = ConfigSwitch(on={}, off={PREPACKING_KEY: "1"})
-STRICT = ConfigSwitch(on={FALLBACK_KEY: "1"}, off={}, on_word="strict")
+PREPACKING = ConfigSwitch(on={}, off={runner_options.PREPACKING_KEY: "1"})
+STRICT = ConfigSwitch(on={runner_options.FALLBACK_KEY: "1"}, off={}, on_word="strict")
 
 
 class RunConfig(Table, frozen=True, kw_only=True):
@@ -223,7 +226,7 @@ class RunConfig(Table, frozen=True, kw_only=True):
 
     # What a key sets in a session stands in its annotation (settings.py), which is all that a new one needs.
 
-    provider: Annotated[OneOrMore[Provider], OptionField("provider")] = "cpu"
+    provider: Annotated[OneOrMore[run_spec.Provider], OptionField("provider")] = "cpu"
     """Execution provider: {providers}, or any name that the library has."""
     variants: tuple[str, ...] = ("*",)
     """Glob patterns of variant names, as in `basic-*`."""
@@ -236,7 +239,9 @@ class RunConfig(Table, frozen=True, kw_only=True):
     """Intra-op threads; 0: chosen by ONNX Runtime."""
     inter_op_threads: Annotated[OneOrMore[Threads], OptionField("inter_op_threads")] = 0
     """Inter-op threads, for parallel execution mode; 0: chosen by ONNX Runtime."""
-    execution_mode: Annotated[OneOrMore[ExecutionMode], OptionField("execution_mode")] = ExecutionMode.SEQUENTIAL
+    execution_mode: Annotated[OneOrMore[run_spec.ExecutionMode], OptionField("execution_mode")] = (
+        run_spec.ExecutionMode.SEQUENTIAL
+    )
     """sequential, or parallel (independent nodes run concurrently)."""
     level: Annotated[OneOrMore[OptimizationLevel], OptionField("optimization_level")] = OptimizationLevel.ALL
     """Optimization level of the session: none, basic, extended, layout (from 1.23) or all. Of an ORT format file it
@@ -244,7 +249,7 @@ class RunConfig(Table, frozen=True, kw_only=True):
     """
     spinning: Annotated[OneOrMore[bool] | None, SPINNING] = None
     """Whether idle threads spin: lower latency, more power. ONNX Runtime's default is yes."""
-    affinities: Annotated[OneOrMore[str] | None, ConfigEntry(AFFINITY_KEY)] = None
+    affinities: Annotated[OneOrMore[str] | None, ConfigEntry(runner_options.AFFINITY_KEY)] = None
     """CPU affinities of all threads but the first, cores numbered from 1: `;` separates threads, `,` and `-`
     cores, as in `3;4`."""
     thread_cores: Annotated[OneOrMore[str], OptionField("thread_cores")] = ""
@@ -252,7 +257,7 @@ class RunConfig(Table, frozen=True, kw_only=True):
     default: any. Android and Linux; apps in C++."""
     thread_nice: Annotated[OneOrMore[Annotated[int, Meta(ge=-20, le=19)]], OptionField("thread_nice")] = 0
     """Nice value of all threads but the first: below 0 they come before others. Android and Linux; apps in C++."""
-    allocator: Annotated[OneOrMore[Allocator], OptionField("allocator")] = Allocator.DEFAULT
+    allocator: Annotated[OneOrMore[run_spec.Allocator], OptionField("allocator")] = run_spec.Allocator.DEFAULT
     """default (the C library's), mimalloc or jemalloc, where the library is installed. Linux hosts."""
     memory_arena: Annotated[OneOrMore[bool], OptionField("cpu_arena")] = True
     """Enable the CPU memory arena (keeps memory for the next inference)."""
@@ -263,7 +268,7 @@ class RunConfig(Table, frozen=True, kw_only=True):
     model between others on the GPU: no inference copies them. Apps in C++ and Python."""
     prepacking: Annotated[OneOrMore[bool], PREPACKING] = True
     """Enable prepacking of weights: faster, but needs memory for a second copy."""
-    dynamic_block_base: Annotated[OneOrMore[Count] | None, ConfigEntry(BLOCK_KEY)] = None
+    dynamic_block_base: Annotated[OneOrMore[Count] | None, ConfigEntry(runner_options.BLOCK_KEY)] = None
     """Dynamic block size base (session.dynamic_block_base), for example 4: less variance when cores are shared."""
     strict: Annotated[OneOrMore[bool], STRICT] = False
     """Fail if a node falls back to the CPU (session.disable_cpu_ep_fallback)."""
@@ -306,7 +311,7 @@ class AndroidRelease(Table, frozen=True, kw_only=True):
     """Maven artifact; default: the name of the bundle with -models."""
     package: str | None = None
     """Java package of the classes; default: from group and artifact."""
-    target: Name | None = None
+    target: documents.Name | None = None
     """Target of the config; default: the only one for Android."""
     repository: str | None = None
     """Folder of the Maven repository; default: maven in the output folder."""
@@ -324,7 +329,7 @@ class AppleRelease(Table, frozen=True, kw_only=True):
 
     name: str | None = None
     """Name of package, product and module; default: the name of the bundle with Models."""
-    target: Name | None = None
+    target: documents.Name | None = None
     """Target of the config; default: the only one for iOS or macOS."""
     onnxruntime: str | None = None
     """Version of ONNX Runtime's Swift package; default: the newest known of the target's release."""
@@ -472,7 +477,7 @@ class TuneConfig(Table, frozen=True, kw_only=True):
     """Intra-op threads; default: ONNX Runtime's choice, and 1 to the number of cores."""
     inter_op_threads: OneOrMore[Threads] | None = None
     """Inter-op threads, for parallel execution mode; default: as in [[runs]]."""
-    execution_mode: OneOrMore[ExecutionMode] | None = None
+    execution_mode: OneOrMore[run_spec.ExecutionMode] | None = None
     """sequential, parallel; default: as in [[runs]]."""
     spinning: OneOrMore[bool] | None = None
     """Whether idle threads spin; default: both."""

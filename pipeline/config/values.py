@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from device_runner.providers import PROVIDERS
+from device_runner import providers as runner_providers
 from pipeline.config.tables import (
     AccuracyConfig,
     AndroidRelease,
@@ -35,9 +35,11 @@ from pipeline.config.tables import (
     Table,
     TuneConfig,
 )
-from pipeline.core.documents import SCHEMA, License, Name, OsVersion, Release, one_form
-from pipeline.core.providers import aware_names, on_any_chip
-from pipeline.core.variant import OWN_PRECISION, Level, Style
+from pipeline.core import documents
+from pipeline.core import providers as provider_rules
+from pipeline.core import variant as core_variant
+from pipeline.core.documents import Release
+from pipeline.core.variant import Level, Style
 
 if TYPE_CHECKING:
     import ast
@@ -56,7 +58,7 @@ class Accelerator(StrEnum):
     """Execution providers for `compare`."""
 
     _ignore_ = "row"
-    for row in on_any_chip():
+    for row in provider_rules.on_any_chip():
         vars()[row.replace("-", "_").upper()] = row
 
 
@@ -94,7 +96,7 @@ class ModelConfig(Table, frozen=True, kw_only=True):
     source: str | None = None
     """What the file at `path` is made of, as `ort-mobile import` takes it, as in `train:model`: when it is not there,
     and again when the file of the source is newer."""
-    name: Name | None = None
+    name: documents.Name | None = None
     """Name of the model in tables and file names; default: the file name without its suffix."""
     test_data: str | None = None
     """What it is run on: ONNX's test_data_set_N folders, .npz, .npy, images or WAV files (file or folder), or a
@@ -134,7 +136,7 @@ class ModelConfig(Table, frozen=True, kw_only=True):
     """Precisions of this model; default: those of [variants]."""
     keep_float: tuple[str, ...] = ()
     """Names of nodes that stay float in every precision, such as those that overflow in half precision."""
-    license: License | None = None
+    license: documents.License | None = None
     """Licence of the model, best as an SPDX expression, as in "Apache-2.0"; the bundle's bill of materials has it."""
 
     @property
@@ -158,7 +160,7 @@ class ModelConfig(Table, frozen=True, kw_only=True):
 class Target(Table, frozen=True, kw_only=True):
     """A release target: platform, ABIs, minimum API level or OS version, ONNX Runtime release."""
 
-    name: Name
+    name: documents.Name
     """Name shown in tables and in the bundle."""
     platform: Platform
     """android, ios, linux or macos."""
@@ -166,7 +168,7 @@ class Target(Table, frozen=True, kw_only=True):
     """Android ABIs or machine architectures; default: the platform's most common one."""
     min_api_level: Annotated[int, Meta(ge=21, le=99)] | None = None
     """Lowest Android API level that the app supports; NNAPI requires 27."""
-    min_os_version: OsVersion | None = None
+    min_os_version: documents.OsVersion | None = None
     """Lowest iOS or macOS version that the app supports."""
     ort_release: Release | None = None
     """ONNX Runtime release in the app, in quotes, as in "1.29"; default: that of the installed wheel, for iOS and macOS
@@ -175,7 +177,7 @@ class Target(Table, frozen=True, kw_only=True):
     """The libonnxruntime in the app: .so, .dylib, AAR or `android:RELEASE`. On x86-64 Linux the bundle is run in it."""
     qnn_runtime: Annotated[str, Meta(pattern=r"^\d{1,3}\.\d{1,3}\.\d{1,3}$")] | None = None
     """Version of com.qualcomm.qti:qnn-runtime in the app, as in "2.51.0"; default: that of the contexts."""
-    library_license: License | None = None
+    library_license: documents.License | None = None
     """Licence of the library; default: MIT, ONNX Runtime's own, where the app uses a package of its release."""
 
 
@@ -188,7 +190,7 @@ class VariantsConfig(Table, frozen=True, kw_only=True):
     """fixed and runtime."""
     aware: tuple[str, ...] = ()
     """EP-aware variants in addition: {aware}, or several joined by +."""
-    precisions: tuple[str, ...] = (OWN_PRECISION,)
+    precisions: tuple[str, ...] = (core_variant.OWN_PRECISION,)
     """float (the model as it is), fp16, int8, int8-nnapi, other names of docs/reference/precisions.md, or auto: what
     suits the providers of the targets."""
     contexts: tuple[str, ...] = ()
@@ -309,7 +311,7 @@ class OutputConfig(Table, frozen=True, kw_only=True):
 class Config(Table, frozen=True, kw_only=True):
     """A whole config file."""
 
-    name: Name
+    name: documents.Name
     """Name of the campaign, that is, of the runs of this config."""
     models: Annotated[tuple[ModelConfig, ...], Meta(min_length=1)]
     """The models, one table for each."""
@@ -382,7 +384,7 @@ def config_schema(passes: Sequence[str] = ()) -> dict[str, Any]:
             components[table.__name__]["properties"][key].setdefault("description", text)
     if passes:
         components[Step.__name__]["properties"]["do"]["enum"] = list(passes)
-    return {"$schema": SCHEMA, **schema, "$defs": one_form(components)}
+    return {"$schema": documents.SCHEMA, **schema, "$defs": documents.one_form(components)}
 
 
 def key_texts(table: type[msgspec.Struct]) -> dict[str, str]:
@@ -409,4 +411,6 @@ def _classes(module: str) -> "dict[str, ast.ClassDef]":
 
 def _filled(text: str) -> str:
     """The text with the names of the registries."""
-    return text.replace("{providers}", ", ".join(PROVIDERS)).replace("{aware}", ", ".join(aware_names()))
+    return text.replace("{providers}", ", ".join(runner_providers.PROVIDERS)).replace(
+        "{aware}", ", ".join(provider_rules.aware_names())
+    )

@@ -13,51 +13,35 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from device_runner.android_host.build import build_host
+from device_runner import host_device
+from device_runner import library as ort_library
+from device_runner import providers as runner_providers
+from device_runner.android_host import build as android_host_build
 from device_runner.errors import RunnerError
-from device_runner.host_device import default_abi, find_processor
-from device_runner.library import LibraryFacts, resolve
-from device_runner.providers import NNAPI_NEWEST_API_LEVEL
 from device_runner.spec import OptimizationLevel
 from pipeline.convert import steps
 from pipeline.convert.request import AwareSpec, SessionSettings, has_installed
 from pipeline.convert.swallowed import hold_back, swallowed, switch_off
-from pipeline.core.abis import ARM64, X86_64
+from pipeline.core import abis as core_abis
+from pipeline.core import ort_session
+from pipeline.core import providers as provider_rules
+from pipeline.core import releases as ort_releases
+from pipeline.core import variant as core_variant
 from pipeline.core.errors import ConfigError, DiskError, ModelError
-from pipeline.core.ort_session import WEIGHTS_FOLDER
-from pipeline.core.providers import NNAPI
-from pipeline.core.releases import has_rules, installed_release, rules_of
-from pipeline.core.variant import AwareBy, Level, Way
-from pipeline.library.fetch import known_libraries
-from pipeline.model.edit import (
-    ONNX_DOMAINS,
-    copied,
-    first_output,
-    fresh_name,
-    keep_only,
-    names_in,
-    set_nodes,
-    sort_nodes,
-    subgraphs,
-)
-from pipeline.model.onnx_model import LeanModel, loadable
-from pipeline.partition.answer import Refusal, Settings, lost_to_dimensions
-from pipeline.partition.graph import FreshNames, Graph, Node, bodies, body_types, tensor_reader, view, view_of_file
-from pipeline.partition.nnapi_load import crash_in_file
-from pipeline.partition.reference import check_asked, claims_of_named, differing, reference_aware
-from pipeline.partition.rules import Claim, claim
-from pipeline.partition.shown import (
-    View,
-    add_copies,
-    before_partitioning,
-    inlined_view,
-    undone_for_provider,
-    without_functions,
-)
-from pipeline.partition.stand_in import CLAIMS, CLAIMS_PROVIDER, claims_devices, claims_file, node_key
-from pipeline.partition.subject import dynamic_names, name_nodes, remove_model, write_model
-from pipeline.partition.units import node_units, unique_dq, unit_of_node
-from pipeline.passes.base import PassContext
+from pipeline.core.variant import Level
+from pipeline.library import fetch
+from pipeline.model import edit as onnx_edit
+from pipeline.model import onnx_model
+from pipeline.model.onnx_model import LeanModel
+from pipeline.partition import answer as claim_answer
+from pipeline.partition import graph as partition_graph
+from pipeline.partition import nnapi_load, stand_in
+from pipeline.partition import reference as partition_reference
+from pipeline.partition import rules as partition_rules
+from pipeline.partition import shown as partition_shown
+from pipeline.partition import subject as partition_subject
+from pipeline.partition import units as partition_units
+from pipeline.passes import base as passes_base
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto
@@ -81,7 +65,11 @@ def only_nnapi() -> ConfigError:
 
 
 def choose_reference(
-    text: str, release: str, ships: Sequence[str] = (), providers: Sequence[str] = (NNAPI,), abi: str = ""
+    text: str,
+    release: str,
+    ships: Sequence[str] = (),
+    providers: Sequence[str] = (provider_rules.NNAPI,),
+    abi: str = "",
 ) -> AwareSpec:
     """Who says what is claimed, and saves aware files, for a release ("" for the installed one) and an ABI.
 
@@ -97,46 +85,48 @@ def choose_reference(
     if text == NONE:
         return AwareSpec()
     if text == INSTALLED:
-        return AwareSpec(by=AwareBy(way=Way.INSTALLED))
+        return AwareSpec(by=core_variant.AwareBy(way=core_variant.Way.INSTALLED))
     if text != AUTO:
-        if tuple(providers) != (NNAPI,):
+        if tuple(providers) != (provider_rules.NNAPI,):
             raise only_nnapi()
-        build_host(find_processor(abi or default_abi()))
-        facts = resolve(text, abi or default_abi()).android()
-        check_asked(facts, NNAPI)
+        android_host_build.build_host(host_device.find_processor(abi or host_device.default_abi()))
+        facts = ort_library.resolve(text, abi or host_device.default_abi()).android()
+        partition_reference.check_asked(facts, provider_rules.NNAPI)
         return _of(facts, optional=False)
-    abi, prefix = abi or ARM64, release or str(installed_release())
+    abi, prefix = abi or core_abis.ARM64, release or str(ort_releases.installed_release())
     try:
         # One that ships, else the newest patch release in a cache
         for name in [*ships, *_cached(prefix)]:
             try:
-                library = resolve(name, abi)
-                check_asked(library.android(), NNAPI)
+                library = ort_library.resolve(name, abi)
+                partition_reference.check_asked(library.android(), provider_rules.NNAPI)
             except RunnerError as error:
                 log.info("not asked: %s", error)
                 continue
             if f"{library.release}.".startswith(f"{prefix}.") or (not release and library.text in ships):
-                build_host(find_processor(abi))
+                android_host_build.build_host(host_device.find_processor(abi))
                 return _of(library.facts, optional=True)
     except RunnerError as error:
         log.warning("provider-aware files are saved with our claims: %s; %s", error, error.remedy)
-    return AwareSpec(by=AwareBy(way=Way.INSTALLED), optional=True)
+    return AwareSpec(by=core_variant.AwareBy(way=core_variant.Way.INSTALLED), optional=True)
 
 
-def library_of(aware: AwareSpec) -> LibraryFacts:
+def library_of(aware: AwareSpec) -> ort_library.LibraryFacts:
     """The Android library of what is asked, where it has one, for its ABI; raises as `resolve`."""
-    return resolve(aware.library, aware.by.abi or X86_64).android()
+    return ort_library.resolve(aware.library, aware.by.abi or core_abis.X86_64).android()
 
 
-def _of(facts: LibraryFacts, *, optional: bool) -> AwareSpec:
-    abi = "" if facts.abi == X86_64 else facts.abi
-    by = AwareBy(way=Way.LIBRARY, release=facts.release, sha256=facts.sha256, abi=abi)
+def _of(facts: ort_library.LibraryFacts, *, optional: bool) -> AwareSpec:
+    abi = "" if facts.abi == core_abis.X86_64 else facts.abi
+    by = core_variant.AwareBy(way=core_variant.Way.LIBRARY, release=facts.release, sha256=facts.sha256, abi=abi)
     return AwareSpec(by=by, library=facts.path, optional=optional)
 
 
 def _cached(release: str) -> list[str]:
     """Names of Android releases available that a release X.Y or X.Y.Z means, the newest first."""
-    names = [library.name for library in known_libraries() if library.at_hand and library.name.startswith("android:")]
+    names = [
+        library.name for library in fetch.known_libraries() if library.at_hand and library.name.startswith("android:")
+    ]
     versions = [name.partition(":")[2] for name in names]
     fitting = [version for version in versions if f"{version}.".startswith(f"{release}.")]
     fitting.sort(key=lambda version: [int(part) for part in version.split(".") if part.isdigit()], reverse=True)
@@ -162,7 +152,7 @@ class ShownModel:
     """
 
     model: LeanModel
-    graph: Graph
+    graph: partition_graph.Graph
     kept: frozenset[str]
     claims: frozenset[str]
     claimed: Mapping[str, int]
@@ -182,9 +172,9 @@ def aware_parts(optimizer: "Optimizer", settings: SessionSettings, aware: AwareS
     # A session that has the provider saves the file where there is one, an Android library's before the installed one.
     refused: tuple[str, ...] = ()
     try:
-        if aware.way is Way.INSTALLED:
+        if aware.way is core_variant.Way.INSTALLED:
             return installed_parts(model, shown, settings, aware, context)
-        if aware.way is Way.LIBRARY:
+        if aware.way is core_variant.Way.LIBRARY:
             parts = genuine_parts(model, shown, settings, aware, context)
             told = (*crash_notes(parts, shown, aware, context), *newer_notes(parts, shown, aware))
             parts = replace(parts, notes=(*parts.notes, *told))
@@ -202,7 +192,7 @@ def aware_parts(optimizer: "Optimizer", settings: SessionSettings, aware: AwareS
     # Whether the CPU's session did nothing beyond level basic
     same = _node_bytes(shown.model) == _node_bytes(optimizer.basic)
     gpu = next((provider for provider in aware.providers if provider.rules.copies), None)
-    title = gpu.rules.run.ort_name if gpu else CLAIMS_PROVIDER
+    title = gpu.rules.run.ort_name if gpu else stand_in.CLAIMS_PROVIDER
 
     def with_copies(parts: steps.OrtParts, before: LeanModel) -> steps.OrtParts:
         if not gpu or not shown.claims:
@@ -215,7 +205,7 @@ def aware_parts(optimizer: "Optimizer", settings: SessionSettings, aware: AwareS
         parts = optimizer.parts(plain)
     else:
         try:
-            claims_devices()
+            stand_in.claims_devices()
         except RunnerError as error:
             note = f"it is optimized for the CPU alone, because {error.what}: {error.why} ({error.remedy})"
             return replace(with_copies(optimizer.parts(plain), model), notes=(*notes, note, *refused))
@@ -231,39 +221,48 @@ def aware_parts(optimizer: "Optimizer", settings: SessionSettings, aware: AwareS
             notes += tuple(note for provider in aware.providers for note in close_off(closed, provider, viewed))
             parts = steps.to_parts(closed, SAVE, context)
     notes += (*crash_notes(parts, shown, aware, context), *newer_notes(parts, shown, aware))
-    borrowed = [provider.ort_release for provider in aware.providers if not has_rules(provider.ort_release)]
-    aware_by = AwareBy(way=Way.PLUGIN, rules=str(rules_of(borrowed[0])) if borrowed else "")
+    borrowed = [
+        provider.ort_release for provider in aware.providers if not ort_releases.has_rules(provider.ort_release)
+    ]
+    aware_by = core_variant.AwareBy(
+        way=core_variant.Way.PLUGIN, rules=str(ort_releases.rules_of(borrowed[0])) if borrowed else ""
+    )
     return replace(with_copies(parts, start), claimed=shown.claimed, notes=(*notes, *refused), aware_by=aware_by)
 
 
-def crash_notes(parts: steps.OrtParts, shown: ShownModel, aware: AwareSpec, context: PassContext) -> tuple[str, ...]:
+def crash_notes(
+    parts: steps.OrtParts, shown: ShownModel, aware: AwareSpec, context: passes_base.PassContext
+) -> tuple[str, ...]:
     """The warning of a file for NNAPI that no session at level all opens; the file's weights need not be there."""
-    if all(provider.provider != NNAPI for provider in aware.providers):
+    if all(provider.provider != provider_rules.NNAPI for provider in aware.providers):
         return ()
     if not any(node.operator == "ai.onnx:QLinearConv" for node in parts.read().graph.nodes):
         return ()
     path = context.new_file(".ort")
     path.write_bytes(parts.skeleton)
-    graph = view_of_file(path)
+    graph = partition_graph.view_of_file(path)
     path.unlink()
-    claimed = {index for index, node in graph.nodes.items() if node_key(node) in shown.claims}
-    crash = crash_in_file(graph, claimed)
+    claimed = {index for index, node in graph.nodes.items() if stand_in.node_key(node) in shown.claims}
+    crash = nnapi_load.crash_in_file(graph, claimed)
     return (f"nnapi: {crash.text}; {crash.remedy}",) if crash else ()
 
 
 def newer_notes(parts: steps.OrtParts, shown: ShownModel, aware: AwareSpec) -> Iterator[str]:
     """What a file for NNAPI of an older phone costs on the newest: it is fused where only that would claim."""
     for settings in aware.providers:
-        if settings.provider != NNAPI or settings.api_level >= NNAPI_NEWEST_API_LEVEL:
+        if settings.provider != provider_rules.NNAPI or settings.api_level >= runner_providers.NNAPI_NEWEST_API_LEVEL:
             continue
-        newest = claim(shown.graph, msgspec.structs.replace(settings, api_level=NNAPI_NEWEST_API_LEVEL))
-        claims = {node_key(node) for group in newest.groups for node in group}
+        newest = partition_rules.claim(
+            shown.graph, msgspec.structs.replace(settings, api_level=runner_providers.NNAPI_NEWEST_API_LEVEL)
+        )
+        claims = {stand_in.node_key(node) for group in newest.groups for node in group}
         lost = swallowed(shown.model.proto.graph, claims, parts.read().graph, fuses=False).lost
         if lost:
             yield (
                 f"made for API level {settings.api_level}: of {len(claims)} nodes that NNAPI takes at "
-                f"{NNAPI_NEWEST_API_LEVEL}, {len(lost)} are fused for the CPU in it; make one more for newer phones "
-                f"(--api-level {NNAPI_NEWEST_API_LEVEL}), or ship level basic to them"
+                f"{runner_providers.NNAPI_NEWEST_API_LEVEL}, {len(lost)} are fused for the CPU in it; make one more "
+                "for newer phones "
+                f"(--api-level {runner_providers.NNAPI_NEWEST_API_LEVEL}), or ship level basic to them"
             )
 
 
@@ -286,49 +285,53 @@ def find_claims(source: LeanModel, basic: LeanModel, aware: AwareSpec, folder: P
     """
     before = source.proto
     for settings in aware.providers:
-        before = before_partitioning(before, viewer(source, folder), settings)
-    model = undone_for_provider(basic.proto, before) or basic.proto
+        before = partition_shown.before_partitioning(before, viewer(source, folder), settings)
+    model = partition_shown.undone_for_provider(basic.proto, before) or basic.proto
     viewed = viewer(basic, folder)
-    graph = unique_dq(viewed(model))
+    graph = partition_units.unique_dq(viewed(model))
     # As in the view: Constant nodes are initializers, shared DequantizeLinear nodes copied.
-    shown = model = copied(model)
+    shown = model = onnx_edit.copied(model)
     lift_constants(model.graph)
-    add_copies(model.graph, graph)
+    partition_shown.add_copies(model.graph, graph)
     asked = [_Asked(settings, aware.safe) for settings in aware.providers]
     for provider in asked:
         provider.ask(graph)
     for _ in range(MOST_ROUNDS):
-        changed = without_functions(model, graph, {name for provider in asked for name in provider.names})
+        changed = partition_shown.without_functions(
+            model, graph, {name for provider in asked for name in provider.names}
+        )
         if changed is model:
             break
-        graph, fresh = inlined_view(graph, viewed(changed))
+        graph, fresh = partition_shown.inlined_view(graph, viewed(changed))
         model = changed
         for provider in asked:
             provider.ask(graph, fresh)
     # Every reader of a DequantizeLinear gets a copy of its own before functions are inlined, and none afterwards. Where
     # nodes inside an inlined body share one, a session that was given the body would make copies: then all functions
     # are left for the sessions to inline.
-    remaining = {(node.op_type, first_output(node)) for node in model.graph.node}
+    remaining = {(node.op_type, onnx_edit.first_output(node)) for node in model.graph.node}
     shared = {
         node.first_output
         for node in graph.nodes.values()
         if node.op_type == "DequantizeLinear" and len(graph.out_edges[node.index]) > 1
     }
-    calls = [node for node in shown.graph.node if (node.op_type, first_output(node)) not in remaining]
+    calls = [node for node in shown.graph.node if (node.op_type, onnx_edit.first_output(node)) not in remaining]
     if any(not shared.isdisjoint(call.input) for call in calls):
         model = shown
     for provider in asked:
         if not provider.names and (
-            lost := lost_to_dimensions(provider.settings.provider, dynamic_names(source.proto), provider.codes)
+            lost := claim_answer.lost_to_dimensions(
+                provider.settings.provider, partition_subject.dynamic_names(source.proto), provider.codes
+            )
         ):
             provider.notes.append(lost)
     # The model as providers were shown it, and the nodes of their claims that the file can still keep
-    proto = copied(model)
+    proto = onnx_edit.copied(model)
     del proto.graph.value_info[:]
     lift_constants(proto.graph)
     names = {tensor.name for tensor in proto.graph.initializer if tensor.data_location == tensor.EXTERNAL}
     weights = {name: place for name, place in {**source.weights, **basic.weights}.items() if name in names}
-    same = {(node.op_type, first_output(node)) for node in proto.graph.node}
+    same = {(node.op_type, onnx_edit.first_output(node)) for node in proto.graph.node}
     operators = {node.first_output: node.op_type for node in graph.nodes.values()}
     return ShownModel(
         model=LeanModel(proto=proto, folder=basic.folder, weights=weights),
@@ -340,16 +343,18 @@ def find_claims(source: LeanModel, basic: LeanModel, aware: AwareSpec, folder: P
     )
 
 
-def viewer(model: LeanModel, folder: Path) -> View:
+def viewer(model: LeanModel, folder: Path) -> partition_shown.View:
     """How messages of a model, or of what came of it, are viewed; `folder` is for what is found out on the way."""
-    read = tensor_reader(model)
-    return lambda proto: view(proto, read=read, saved=lambda: body_types(proto, folder), outside=model.outside)
+    read = partition_graph.tensor_reader(model)
+    return lambda proto: partition_graph.view(
+        proto, read=read, saved=lambda: partition_graph.body_types(proto, folder), outside=model.outside
+    )
 
 
 class _Asked:
     """One provider and what it has claimed so far, by first output."""
 
-    def __init__(self, settings: Settings, safe: bool) -> None:
+    def __init__(self, settings: claim_answer.Settings, safe: bool) -> None:
         self.settings = settings
         self.safe = safe
         self.names: set[str] = set()
@@ -357,7 +362,7 @@ class _Asked:
         self.notes: list[str] = []
         self.codes: list[str] = []
 
-    def ask(self, graph: Graph, fresh: frozenset[int] | None = None) -> None:
+    def ask(self, graph: partition_graph.Graph, fresh: frozenset[int] | None = None) -> None:
         """Ask about a whole graph, or (saving asks for both) about fresh nodes and those claimed before."""
         only = None
         if fresh is not None:
@@ -368,15 +373,15 @@ class _Asked:
             self.notes.append(f"{self.settings.provider}: {refusal.text}. {remedy}--safe leaves such nodes to the CPU")
         nodes = [node for group in claimed.groups for node in group]
         self.names |= {node.first_output for node in nodes}
-        self.claims |= {node_key(node) for node in nodes}
+        self.claims |= {stand_in.node_key(node) for node in nodes}
         self.codes += [refusal.code for refusal in claimed.refusals.values()]
         if fresh is None:
-            for _, body in bodies(graph):
-                nodes = [node for group in claim(body, self.settings).groups for node in group]
-                self.claims |= {node_key(node) for node in nodes}
+            for _, body in partition_graph.bodies(graph):
+                nodes = [node for group in partition_rules.claim(body, self.settings).groups for node in group]
+                self.claims |= {stand_in.node_key(node) for node in nodes}
 
-    def _claim(self, graph: Graph, only: frozenset[int] | None) -> Claim:
-        claimed = claim(graph, self.settings, only)
+    def _claim(self, graph: partition_graph.Graph, only: frozenset[int] | None) -> partition_rules.Claim:
+        claimed = partition_rules.claim(graph, self.settings, only)
         if claimed.fatal is not None:
             raise ModelError(
                 f"{self.settings.provider} cannot be asked about this model",
@@ -385,7 +390,7 @@ class _Asked:
             )
         return claimed
 
-    def _buildable(self, graph: Graph, only: frozenset[int] | None) -> Claim:
+    def _buildable(self, graph: partition_graph.Graph, only: frozenset[int] | None) -> partition_rules.Claim:
         """The claim without the nodes on which building the provider's model would fail; the rest is grouped anew."""
         free = frozenset(graph.nodes) if only is None else only
         left_out: list[str] = []
@@ -400,11 +405,15 @@ class _Asked:
                 return claimed
             free -= {node.index for node in unit}
             left_out.append(f"{unit[0].op_type} '{unit[0].name or unit[0].first_output}'")
-        return Claim()
+        return partition_rules.Claim()
 
 
 def save_with_claims(
-    model: LeanModel, shown: ShownModel, settings: SessionSettings, context: PassContext, title: str = CLAIMS_PROVIDER
+    model: LeanModel,
+    shown: ShownModel,
+    settings: SessionSettings,
+    context: passes_base.PassContext,
+    title: str = stand_in.CLAIMS_PROVIDER,
 ) -> tuple[steps.OrtParts, tuple[str, ...]]:
     """The ORT format file of a model at a level with the claims of `shown` kept, and a warning where one could not be.
 
@@ -428,27 +437,27 @@ def save_with_claims(
         """ModelError when onnxruntime refuses the model or the claims."""
         lean, weights = steps.weights_to_inputs(model, model.weights.keys() - _unseen(model, shown, claims, intact))
         listed = context.new_file(".claims")
-        listed.write_bytes(claims_file(claims))
-        extra = {WEIGHTS_FOLDER: str(lean.folder), CLAIMS: str(listed)}
-        message, device = loadable(lean).SerializeToString(), claims_devices()[title]
+        listed.write_bytes(stand_in.claims_file(claims))
+        extra = {ort_session.WEIGHTS_FOLDER: str(lean.folder), stand_in.CLAIMS: str(listed)}
+        message, device = onnx_model.loadable(lean).SerializeToString(), stand_in.claims_devices()[title]
         try:
             return steps.OrtParts(skeleton=steps.save_ort(message, chosen, extra, context, device), weights=weights)
         finally:
             listed.unlink()
 
     # What decides whether there is a kernel: operator, version, types.
-    kinds: dict[tuple[object, ...], list[Node]] = {}
+    kinds: dict[tuple[object, ...], list[partition_graph.Node]] = {}
 
     def refused(suspects: Sequence[tuple[object, ...]]) -> list[tuple[object, ...]]:
         """The kinds of nodes among the suspects with which saving fails, by halves."""
         try:
-            save([node_key(node) for kind in suspects for node in kinds[kind]])
+            save([stand_in.node_key(node) for kind in suspects for node in kinds[kind]])
         except ModelError:
             half = len(suspects) // 2
             return [*refused(suspects[:half]), *refused(suspects[half:])] if half else list(suspects)
         return []
 
-    fuses = title != CLAIMS_PROVIDER
+    fuses = title != stand_in.CLAIMS_PROVIDER
     with suppress(ModelError):
         return hold_back(save, shown.model.proto.graph, shown.claims, settings, fuses=fuses)
     if settings.level not in (Level.NONE, Level.BASIC):  # its fusions around claimed nodes may break the graph (1.23)
@@ -457,7 +466,7 @@ def save_with_claims(
             return basic, (f"it is of level basic: with the claims, onnxruntime fails at level {settings.level.value}",)
     save(frozenset())  # raises where the claims are not the cause
     for node in shown.graph.nodes.values():
-        if node_key(node) in shown.claims:
+        if stand_in.node_key(node) in shown.claims:
             types = tuple(shown.graph.value(name).dtype for name in (*node.inputs, *node.outputs) if name)
             kinds.setdefault((node.domain, node.op_type, node.since_version, types), []).append(node)
     lost = [node for kind in refused(list(kinds)) for node in kinds[kind]]
@@ -466,7 +475,7 @@ def save_with_claims(
         f"{len(lost)} claimed nodes have no kernel on this computer's CPU and are stored otherwise "
         f"({names}{' …' * (len(lost) > MOST_NAMED)}): the phone's provider may claim less"
     )
-    claims = shown.claims - {node_key(node) for node in lost}
+    claims = shown.claims - {stand_in.node_key(node) for node in lost}
     if fuses:  # the Casts around what is left to the CPU meet those that are claimed
         return save(claims), (note,)
     parts, notes = hold_back(save, shown.model.proto.graph, claims, settings, fuses=False)
@@ -481,14 +490,14 @@ def _unseen(
     Claimed nodes alone read them, or they are the second factors of products, which fusions keep or rewrite.
     """
     nodes = shown.graph.nodes.values()
-    inputs_of = {(node.op_type, node.first_output): node.inputs for node in nodes if node_key(node) in claims}
+    inputs_of = {(node.op_type, node.first_output): node.inputs for node in nodes if stand_in.node_key(node) in claims}
     graph, places = model.proto.graph, shown.model.weights
     names = {name for name, place in model.weights.items() if places.get(name) == place}
-    names -= {value.name for value in chain(graph.input, *(body.output for body in subgraphs(graph)))}
-    for body in subgraphs(graph) if names else ():
+    names -= {value.name for value in chain(graph.input, *(body.output for body in onnx_edit.subgraphs(graph)))}
+    for body in onnx_edit.subgraphs(graph) if names else ():
         for node in body.node:
             outside = body is not graph or node.op_type in steps.QUANTIZERS
-            inputs = () if outside else inputs_of.get((node.op_type, first_output(node)), ())
+            inputs = () if outside else inputs_of.get((node.op_type, onnx_edit.first_output(node)), ())
             for slot, name in enumerate(node.input):
                 if name in names and (slot >= len(inputs) or inputs[slot] != name):
                     factor = not outside and slot == 1 and node.op_type in PRODUCTS and node.domain == ""
@@ -497,7 +506,7 @@ def _unseen(
 
 
 def installed_parts(
-    model: LeanModel, shown: ShownModel, settings: SessionSettings, aware: AwareSpec, context: PassContext
+    model: LeanModel, shown: ShownModel, settings: SessionSettings, aware: AwareSpec, context: passes_base.PassContext
 ) -> steps.OrtParts:
     """The file that the installed onnxruntime saves at the wanted level; notes where its claims are not our rules'.
 
@@ -523,27 +532,34 @@ def installed_parts(
         "EnableOnSubgraphs": asked.enable_on_subgraphs,
     }
     provider = (asked.rules.run.ort_name, {**asked.rules.options} | {key: "1" for key, on in switches.items() if on})
-    config = {"ep.nnapi.partitioning_stop_ops": ",".join(asked.stop_ops)} if asked.provider == NNAPI else {}
+    config = (
+        {"ep.nnapi.partitioning_stop_ops": ",".join(asked.stop_ops)} if asked.provider == provider_rules.NNAPI else {}
+    )
 
     def save(proto: "ModelProto", lean: LeanModel, chosen: SessionSettings) -> tuple[bytes, frozenset[str] | None]:
         """The file that a session saves of a message with its weights where the model has them, and what it claimed."""
         target = context.new_file(".ort")
         taken = steps.save_optimized(
-            proto.SerializeToString(), chosen, target, {WEIGHTS_FOLDER: str(lean.folder), **config},
-            ort_format=True, where=context.where, provider=provider,
-        )  # fmt: skip
+            proto.SerializeToString(),
+            chosen,
+            target,
+            {ort_session.WEIGHTS_FOLDER: str(lean.folder), **config},
+            ort_format=True,
+            where=context.where,
+            provider=provider,
+        )
         content = target.read_bytes()
         target.unlink()
         return content, taken
 
     parts, lost = switch_off(
-        lambda chosen: steps.OrtParts(skeleton=save(loadable(model), model, chosen)[0]),
+        lambda chosen: steps.OrtParts(skeleton=save(onnx_model.loadable(model), model, chosen)[0]),
         shown.model.proto.graph,
         shown.claims,
         settings,
     )
-    named = copied(loadable(shown.model))
-    name_nodes(named)
+    named = onnx_edit.copied(onnx_model.loadable(shown.model))
+    partition_subject.name_nodes(named)
     _, taken = save(named, shown.model, steps.PLAIN)
     notes = (*shown.notes, *lost)
     if taken is None:
@@ -560,12 +576,12 @@ def installed_parts(
         skeleton=parts.skeleton,
         claimed={asked.provider: len(shown.kept if taken is None else taken)},
         notes=notes,
-        aware_by=AwareBy(way=Way.INSTALLED, release=onnxruntime.__version__),
+        aware_by=core_variant.AwareBy(way=core_variant.Way.INSTALLED, release=onnxruntime.__version__),
     )
 
 
 def genuine_parts(
-    model: LeanModel, shown: ShownModel, settings: SessionSettings, aware: AwareSpec, context: PassContext
+    model: LeanModel, shown: ShownModel, settings: SessionSettings, aware: AwareSpec, context: passes_base.PassContext
 ) -> steps.OrtParts:
     """The file that an Android library saves at the wanted level.
 
@@ -576,15 +592,21 @@ def genuine_parts(
         raise only_nnapi()
     library = library_of(aware)
     path = context.new_file(".onnx")
-    write_model(model, path)
+    partition_subject.write_model(model, path)
 
     def save(chosen: SessionSettings) -> steps.OrtParts:
         target = context.new_file(".ort")
         entries = {"session.qdqisint8allowed": "1" if chosen.int8_allowed else "0"}
-        reference_aware(
-            path, target, library, aware.providers[0], OptimizationLevel(chosen.level.value),
-            cpu="" if library.abi == default_abi() else PLAIN_CPU, config=entries, left_out=chosen.left_out,
-        )  # fmt: skip
+        partition_reference.reference_aware(
+            path,
+            target,
+            library,
+            aware.providers[0],
+            OptimizationLevel(chosen.level.value),
+            cpu="" if library.abi == host_device.default_abi() else PLAIN_CPU,
+            config=entries,
+            left_out=chosen.left_out,
+        )
         content = target.read_bytes()
         target.unlink()
         return steps.OrtParts(skeleton=content, claimed=shown.claimed, aware_by=aware.by)
@@ -592,23 +614,23 @@ def genuine_parts(
     try:
         parts, lost = switch_off(save, shown.model.proto.graph, shown.claims, settings)
     finally:
-        remove_model(path)
+        partition_subject.remove_model(path)
     return replace(parts, notes=(*shown.notes, *lost))
 
 
-def library_differences(shown: ShownModel, aware: AwareSpec, context: PassContext) -> Iterator[str]:
+def library_differences(shown: ShownModel, aware: AwareSpec, context: passes_base.PassContext) -> Iterator[str]:
     """What the library claims otherwise than our rules of the shown model.
 
     It is asked about that graph as it stands: after its own level basic, nodes would have other names.
     """
     path = context.new_file(".onnx")
-    write_model(shown.model, path, named=True)
-    (answer,) = claims_of_named([path], library_of(aware), aware.providers[0])
-    remove_model(path)
+    partition_subject.write_model(shown.model, path, named=True)
+    (answer,) = partition_reference.claims_of_named([path], library_of(aware), aware.providers[0])
+    partition_subject.remove_model(path)
     if answer.error is not None:
         yield f"the library's claims cannot be compared: {answer.error}"
         return
-    differences = differing(answer, shown.kept)
+    differences = partition_reference.differing(answer, shown.kept)
     if differences:
         names = ", ".join(
             f"{name} ({'ours' if ours else 'theirs'})" for name, ours in list(differences.items())[:MOST_NAMED]
@@ -620,22 +642,26 @@ MOST_CLOSED = 200
 """Nodes of one model that are kept from a provider before giving up."""
 
 
-def problem(graph: Graph, groups: Iterable[tuple[Node, ...]], settings: Settings) -> Refusal | None:
+def problem(
+    graph: partition_graph.Graph, groups: Iterable[tuple[partition_graph.Node, ...]], settings: claim_answer.Settings
+) -> claim_answer.Refusal | None:
     """The first reason why one of the provider's models cannot be built on the phone."""
     module = importlib.import_module(settings.rules.load_module)
-    refusal: Refusal | None = module.build_refusal(graph, groups, settings)
+    refusal: claim_answer.Refusal | None = module.build_refusal(graph, groups, settings)
     return refusal
 
 
-def culprits(graph: Graph, claimed: Claim, settings: Settings) -> Sequence[Node]:
+def culprits(
+    graph: partition_graph.Graph, claimed: partition_rules.Claim, settings: claim_answer.Settings
+) -> Sequence[partition_graph.Node]:
     """The members of the first unit without which the first problem is another one or none; empty without problem."""
     for group in claimed.groups:
         first = problem(graph, (group,), settings)
         if first is None:
             continue
-        units: Collection[tuple[Node, ...]] = [(node,) for node in group]
+        units: Collection[tuple[partition_graph.Node, ...]] = [(node,) for node in group]
         if settings.rules.qdq_units:  # NNAPI takes or leaves units, CoreML nodes
-            owner = unit_of_node(node_units(graph, settings))
+            owner = partition_units.unit_of_node(partition_units.node_units(graph, settings))
             units = {owner[node.index].target.index: owner[node.index].nodes for node in group}.values()
         for unit in units:
             members = {node.index for node in unit}
@@ -646,17 +672,17 @@ def culprits(graph: Graph, claimed: Claim, settings: Settings) -> Sequence[Node]
     return ()
 
 
-def close_off(model: LeanModel, settings: Settings, viewed: View) -> Iterator[str]:
+def close_off(model: LeanModel, settings: claim_answer.Settings, viewed: partition_shown.View) -> Iterator[str]:
     """Keep a provider from the nodes of a finished model that it would claim and not build; gives warnings.
 
     The phone partitions the file again. Every rule that asks for a constant refuses what an Identity makes of one, and
     the file is saved and loaded without optimizations that would see through it. In place; a node without constants
     cannot be kept from the provider so.
     """
-    fresh, tried = FreshNames(), set[tuple[str, str]]()
+    fresh, tried = partition_graph.FreshNames(), set[tuple[str, str]]()
     for _ in range(MOST_CLOSED):
         graph = viewed(model.proto)
-        claimed = claim(graph, settings)
+        claimed = partition_rules.claim(graph, settings)
         refusal = claimed.fatal or problem(graph, claimed.groups, settings)
         if refusal is None:
             return
@@ -675,46 +701,46 @@ def close_off(model: LeanModel, settings: Settings, viewed: View) -> Iterator[st
         proto = model.proto.graph
         taken = {value for node in proto.node for value in (*node.input, *node.output)}
         hidden = fresh.take(f"{constant}/for the CPU", taken)
-        node = next(node for node in proto.node if first_output(node) == name)
+        node = next(node for node in proto.node if onnx_edit.first_output(node) == name)
         node.input[:] = [hidden if value == constant else value for value in node.input]
         identity = type(node)(op_type="Identity", input=[constant], output=[hidden])
-        set_nodes(proto, (identity, *proto.node))
+        onnx_edit.set_nodes(proto, (identity, *proto.node))
 
 
 FUSED_CONV = "FusedConv"
 
 
-def for_gpu(model: LeanModel, settings: Settings, viewed: View) -> LeanModel:
+def for_gpu(model: LeanModel, settings: claim_answer.Settings, viewed: partition_shown.View) -> LeanModel:
     """A finished model with copies between the memories of GPU and CPU, which ONNX Runtime inserts in ONNX files alone.
 
     The same model where none are needed. A constant that both sides read is there twice. The layout decides what of the
     computation of shapes stays on the CPU; FusedConv loads in NCHW alone.
     """
-    from pipeline.partition.webgpu import COPIES, crossing, memories, shared_constants  # a table that few need
+    from pipeline.partition import webgpu  # a table that few need
 
     graph = viewed(model.proto)
-    parts = (graph, *(body for _, body in bodies(graph)))
+    parts = (graph, *(body for _, body in partition_graph.bodies(graph)))
     fused = any(node.op_type == FUSED_CONV for part in parts for node in part.nodes.values())
     options = msgspec.structs.replace(settings.webgpu, layout="NCHW" if fused else settings.webgpu.layout)
     weights = dict(model.weights)
-    result = LeanModel(proto=copied(model.proto), folder=model.folder, weights=weights)
-    taken = names_in(result.proto.graph)
+    result = LeanModel(proto=onnx_edit.copied(model.proto), folder=model.folder, weights=weights)
+    taken = onnx_edit.names_in(result.proto.graph)
     taken |= {tensor.values.name for tensor in result.proto.graph.sparse_initializer}
     asked = msgspec.structs.replace(settings, webgpu=options)
     changed = False
     for part, proto in _with_messages(graph, result.proto.graph):
-        gpu, cpu = memories(part, claim(part, asked).claimed)
-        to_gpu, to_cpu = crossing(part, gpu, cpu)
-        shared = shared_constants(part, gpu, cpu)
+        gpu, cpu = webgpu.memories(part, partition_rules.claim(part, asked).claimed)
+        to_gpu, to_cpu = webgpu.crossing(part, gpu, cpu)
+        shared = webgpu.shared_constants(part, gpu, cpu)
         doubled = shared & part.initializers.keys()
         to_gpu |= shared - doubled  # a constant of a graph around
         # Readers by the first outputs of their nodes, which is what messages and view have in common.
-        nodes = {first_output(node): node for node in proto.node}
+        nodes = {onnx_edit.first_output(node): node for node in proto.node}
         initializers = {tensor.name: tensor for tensor in proto.initializer}
         sparse = {tensor.values.name: tensor for tensor in proto.sparse_initializer}
-        moves = [(name, gpu, COPIES[0]) for name in to_gpu] + [(name, cpu, COPIES[1]) for name in to_cpu]
+        moves = [(name, gpu, webgpu.COPIES[0]) for name in to_gpu] + [(name, cpu, webgpu.COPIES[1]) for name in to_cpu]
         for name, side, operator in sorted([*moves, *((name, gpu, "") for name in doubled)], key=itemgetter(0, 2)):
-            copy = fresh_name(f"{name}_{'on_gpu' if side is gpu else 'on_cpu'}", taken)
+            copy = onnx_edit.fresh_name(f"{name}_{'on_gpu' if side is gpu else 'on_cpu'}", taken)
             for node, slot in side.read[name]:
                 if slot < len(node.inputs):
                     nodes[node.first_output].input[slot] = copy
@@ -728,14 +754,16 @@ def for_gpu(model: LeanModel, settings: Settings, viewed: View) -> LeanModel:
                 proto.initializer[-1].name = copy
                 weights |= {copy: weights[name]} if name in weights else {}
             changed = True
-        sort_nodes(proto)
+        onnx_edit.sort_nodes(proto)
     return result if changed else model
 
 
-def _with_messages(graph: Graph, proto: "GraphProto") -> "Iterator[tuple[Graph, GraphProto]]":
+def _with_messages(
+    graph: partition_graph.Graph, proto: "GraphProto"
+) -> "Iterator[tuple[partition_graph.Graph, GraphProto]]":
     """A graph and its bodies, each with the message that it is a view of."""
     yield graph, proto
-    nodes = {first_output(node): node for node in proto.node}
+    nodes = {onnx_edit.first_output(node): node for node in proto.node}
     for node in graph.nodes.values():
         if node.bodies:
             inner = [attribute.g for attribute in nodes[node.first_output].attribute if attribute.type == 5]
@@ -749,12 +777,12 @@ def lift_constants(graph: "GraphProto") -> None:
     if not constants:
         return
     graph.initializer.extend(_tensor(node) for node in constants)
-    keep_only(graph.node, lambda node: not _is_constant(node))
+    onnx_edit.keep_only(graph.node, lambda node: not _is_constant(node))
 
 
 def _is_constant(node: "NodeProto") -> bool:
     """Whether it is a Constant node of numbers; other kinds stay nodes."""
-    plain = node.op_type == "Constant" and node.domain in ONNX_DOMAINS and len(node.attribute) == 1
+    plain = node.op_type == "Constant" and node.domain in onnx_edit.ONNX_DOMAINS and len(node.attribute) == 1
     return plain and not node.attribute[0].name.startswith(("sparse", "value_string"))
 
 
@@ -763,7 +791,7 @@ def _tensor(node: "NodeProto") -> "TensorProto":
 
     attribute = node.attribute[0]
     if attribute.name == "value":
-        tensor: TensorProto = copied(attribute.t)
+        tensor: TensorProto = onnx_edit.copied(attribute.t)
         tensor.name = node.output[0]
         return tensor
     content: Any = onnx.helper.get_attribute_value(attribute)

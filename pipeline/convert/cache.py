@@ -11,29 +11,21 @@ from pathlib import Path
 
 import msgspec
 
-from device_runner.files import decode_json, read_regular, sha256
+from device_runner import files as runner_files
 from pipeline.convert.request import SessionSettings
-from pipeline.core.custom_ops import digests
+from pipeline.core import custom_ops as core_custom_ops
+from pipeline.core import files as storage
+from pipeline.core import variant as core_variant
 from pipeline.core.errors import ModelError
-from pipeline.core.files import replacing, share_file, sources_digest, write_bytes
-from pipeline.core.variant import ConvertedFile
-from pipeline.model.ort_format import (
-    Attribute,
-    AttributeValue,
-    Buffer,
-    OrtGraph,
-    OrtModel,
-    OrtNode,
-    Tensor,
-)
+from pipeline.model import ort_format
 
 # (sha256 of a tensor's bytes)
-TensorDigest = Callable[[Tensor], bytes]
+TensorDigest = Callable[[ort_format.Tensor], bytes]
 
 
 def semantic_digest(
-    model: OrtModel,
-    data: Buffer,
+    model: ort_format.OrtModel,
+    data: ort_format.Buffer,
     digests: Mapping[str, str] | None = None,
     seen: dict[str, tuple[bytes, bytes]] | None = None,
 ) -> str:
@@ -46,7 +38,7 @@ def semantic_digest(
     weights = {name: bytes.fromhex(digest) for name, digest in (digests or {}).items()}
     seen = {} if seen is None else seen
 
-    def bytes_digest(tensor: Tensor) -> bytes:
+    def bytes_digest(tensor: ort_format.Tensor) -> bytes:
         content = bytes(data[tensor.offset : tensor.offset + tensor.length])
         before, digest = seen.get(tensor.name, (b"", b""))
         if not digest or content != before:
@@ -54,7 +46,7 @@ def semantic_digest(
             seen[tensor.name] = (content, digest)
         return digest
 
-    def weight_digest(tensor: Tensor) -> bytes:
+    def weight_digest(tensor: ort_format.Tensor) -> bytes:
         return weights.get(tensor.name) or bytes_digest(tensor)
 
     return _Hasher(bytes_digest).graph(model.graph, {}, weight_digest).hex()
@@ -70,7 +62,9 @@ class _Hasher:
     def __init__(self, tensor_digest: TensorDigest) -> None:
         self.tensor_digest = tensor_digest
 
-    def graph(self, graph: OrtGraph, outer: Mapping[str, bytes], weight_digest: TensorDigest | None = None) -> bytes:
+    def graph(
+        self, graph: ort_format.OrtGraph, outer: Mapping[str, bytes], weight_digest: TensorDigest | None = None
+    ) -> bytes:
         """The hash of a graph; one of a main graph has `weight_digest`, a body sees the values of `outer`."""
         is_main = weight_digest is not None
         digest = weight_digest or self.tensor_digest
@@ -105,11 +99,11 @@ class _Hasher:
             ),
         )
 
-    def tensor(self, tensor: Tensor, digest: TensorDigest) -> bytes:
+    def tensor(self, tensor: ort_format.Tensor, digest: TensorDigest) -> bytes:
         """The hash of a constant."""
         return _hash("tensor", tensor.data_type, tensor.dims, tensor.strings or digest(tensor))
 
-    def nodes(self, graph: OrtGraph, values: dict[str, bytes]) -> dict[int, bytes]:
+    def nodes(self, graph: ort_format.OrtGraph, values: dict[str, bytes]) -> dict[int, bytes]:
         """The hash of each node by its index, their outputs' hashes into `values`."""
         hashes: dict[int, bytes] = {}
         for node in _in_order(graph):
@@ -119,31 +113,31 @@ class _Hasher:
                     values[name] = _hash("output", place, digest)
         return hashes
 
-    def node(self, node: OrtNode, values: Mapping[str, bytes]) -> bytes:
+    def node(self, node: ort_format.OrtNode, values: Mapping[str, bytes]) -> bytes:
         """The hash of what a node computes; an optional output that is left out changes what it computes."""
         attributes = [(name, self.attribute(node.attributes[name], values)) for name in sorted(node.attributes)]
         inputs = [values.get(name, b"") if name else None for name in node.inputs]
         outputs = [bool(name) for name in node.outputs]
         return _hash("node", node.domain, node.op_type, node.since_version, attributes, inputs, outputs)
 
-    def attribute(self, attribute: Attribute, values: Mapping[str, bytes]) -> object:
+    def attribute(self, attribute: ort_format.Attribute, values: Mapping[str, bytes]) -> object:
         """What of an attribute goes into the hash."""
         value = attribute.value
         if isinstance(value, tuple):
             return attribute.type, [self.value(part, values) for part in value]
         return attribute.type, self.value(value, values)
 
-    def value(self, value: AttributeValue, values: Mapping[str, bytes]) -> object:
+    def value(self, value: ort_format.AttributeValue, values: Mapping[str, bytes]) -> object:
         """One value of an attribute: tensors and bodies as their hashes."""
-        if isinstance(value, Tensor):
+        if isinstance(value, ort_format.Tensor):
             return self.tensor(value, self.tensor_digest)
-        return self.graph(value, values) if isinstance(value, OrtGraph) else value
+        return self.graph(value, values) if isinstance(value, ort_format.OrtGraph) else value
 
 
-def _in_order(graph: OrtGraph) -> list[OrtNode]:
+def _in_order(graph: ort_format.OrtGraph) -> list[ort_format.OrtNode]:
     """The nodes so that each comes after those it reads from; ModelError when there is no such order."""
     maker = {name: node.index for node in graph.nodes for name in node.outputs if name}
-    readers: dict[int, list[OrtNode]] = {}
+    readers: dict[int, list[ort_format.OrtNode]] = {}
     waiting: dict[int, int] = {}
     for node in graph.nodes:
         needed = {maker[name] for name in (*node.inputs, *node.implicit_inputs) if name in maker}
@@ -179,9 +173,9 @@ def cache_key(content_digest: str, settings: SessionSettings, wheel: str) -> str
         content_digest,
         msgspec.to_builtins(settings),
         wheel,
-        digests(),
+        core_custom_ops.digests(),
         settings.nchwc and PROCESSOR.is_file() and "avx512f" in PROCESSOR.read_text("utf-8", "replace"),
-        sources_digest("pipeline.convert.engine", OTHER_SOURCES),
+        storage.sources_digest("pipeline.convert.engine", OTHER_SOURCES),
     )
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
 
@@ -193,18 +187,24 @@ class Cache:
         self.entries = folder / "entries"
         self.objects = folder / "objects"
 
-    def find(self, key: str) -> tuple[ConvertedFile, Path] | None:
+    def find(self, key: str) -> tuple[core_variant.ConvertedFile, Path] | None:
         """What was made for a key and its file; None when it was not, or when the file is not what was made."""
         try:
-            entry_key, result = decode_json(read_regular(self.entries / f"{key}.json"), tuple[str, ConvertedFile])
+            entry_key, result = runner_files.decode_json(
+                runner_files.read_regular(self.entries / f"{key}.json"), tuple[str, core_variant.ConvertedFile]
+            )
             path = self._object(result)
-            if entry_key != key or path.stat().st_size != result.size_bytes or sha256(path) != result.sha256:
+            if (
+                entry_key != key
+                or path.stat().st_size != result.size_bytes
+                or runner_files.sha256(path) != result.sha256
+            ):
                 return None
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
         return result, path
 
-    def keep(self, key: str, result: ConvertedFile, path: Path) -> tuple[ConvertedFile, Path]:
+    def keep(self, key: str, result: core_variant.ConvertedFile, path: Path) -> tuple[core_variant.ConvertedFile, Path]:
         """Remember what a conversion gave: its file by another name where the file system can, else as a copy.
 
         What another process kept under the key meanwhile stays, and is returned: onnxruntime orders some files by
@@ -213,11 +213,11 @@ class Cache:
         """
         if kept := self.find(key):
             return kept
-        with replacing(self._object(result)) as temporary:
+        with storage.replacing(self._object(result)) as temporary:
             temporary.unlink()
-            share_file(path, temporary)
-        write_bytes(self.entries / f"{key}.json", msgspec.json.encode((key, result)))
+            storage.share_file(path, temporary)
+        storage.write_bytes(self.entries / f"{key}.json", msgspec.json.encode((key, result)))
         return result, path
 
-    def _object(self, result: ConvertedFile) -> Path:
+    def _object(self, result: core_variant.ConvertedFile) -> Path:
         return self.objects / f"{result.sha256}.ort"

@@ -13,44 +13,36 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from device_runner.device import open_device
-from device_runner.files import decode_json, read_regular, visible
-from device_runner.plugins import SHARED_KEY
-from device_runner.providers import CHIPS, Chip
+from device_runner import device as runner_device
+from device_runner import files as runner_files
+from device_runner import plugins
+from device_runner import providers as runner_providers
 from device_runner.spec import RunOptions, RunSpec, TensorFile
-from pipeline.check.compare import (
-    MAX_RELATIVE_ERROR,
-    OutputCheck,
-    OutputPrecision,
-    Tolerance,
-    compare_outputs,
-    read_tensor,
-)
-from pipeline.check.many import tolerance_for
-from pipeline.check.result import Reference
-from pipeline.compat.contexts import COMPATIBILITY_KEY, NpuContext, built_for
-from pipeline.config import CheckConfig
+from pipeline import config as configs
+from pipeline.check import compare as output_compare
+from pipeline.check import many as check_many
+from pipeline.check import result as check_result
+from pipeline.check.compare import OutputCheck
+from pipeline.compat import contexts as npu_contexts
 from pipeline.convert.precisions import ModelInPrecision
 from pipeline.convert.request import VariantFailure
+from pipeline.core import files as storage
+from pipeline.core import providers as provider_rules
+from pipeline.core import variant as core_variant
+from pipeline.core import workers
 from pipeline.core.errors import MissingError, ModelError, PipelineError
-from pipeline.core.files import copy_file, make_folder, scratch, sha256_of, storage_errors, write_bytes
 from pipeline.core.progress import Progress
-from pipeline.core.providers import QNN
-from pipeline.core.variant import Variant, context_variant
-from pipeline.core.workers import Task, memory_budget, needed_bytes, run_tasks, time_limit
-from pipeline.model.edit import keep_only, subgraphs
-from pipeline.model.guards import refuse_context
-from pipeline.model.onnx_model import LoadedModel, load_model, prepare_model
-from pipeline.model.signature import own_inputs
-from pipeline.model.sources import NamedModel
-from pipeline.partition.answer import Optimize, Settings
-from pipeline.partition.judge import PartitionRequest, judge
-from pipeline.partition.qnn import session as compiler
-from pipeline.partition.qnn.claims import CAUSES, FAILURES, PREFIX, PROVIDER, meaning_of
-from pipeline.partition.qnn.claims import SECONDS as QUESTION_SECONDS
-from pipeline.partition.qnn.kept import compiler_name, entry_of, keep, kept
-from pipeline.partition.subject import write_model
-from pipeline.passes.precisions import PRECISIONS
+from pipeline.core.variant import Variant
+from pipeline.model import edit as onnx_edit
+from pipeline.model import guards, onnx_model, signature
+from pipeline.model import sources as model_sources
+from pipeline.partition import answer as claim_answer
+from pipeline.partition import judge
+from pipeline.partition import subject as partition_subject
+from pipeline.partition.qnn import claims as qnn_claims
+from pipeline.partition.qnn import kept
+from pipeline.partition.qnn import session as qnn_session
+from pipeline.passes import precisions as passes_precisions
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -72,18 +64,18 @@ class ContextSession(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_context(
-    models: Sequence[NamedModel], variant: Variant, output_folder: str, work_folder: str
-) -> tuple[NpuContext, ...]:
+    models: Sequence[model_sources.NamedModel], variant: Variant, output_folder: str, work_folder: str
+) -> tuple[npu_contexts.NpuContext, ...]:
     """Compile a model for the chip of `variant`, or several with one binary, so that these share their weights.
 
     ModelError with the reason where the chip's NPU cannot have one. The files go to `output_folder`; `work_folder` is a
     scratch folder on the same file system.
     """
-    compiler_name()
-    work, output, chip = Path(work_folder), Path(output_folder), CHIPS[variant.chip]
+    kept.compiler_name()
+    work, output, chip = Path(work_folder), Path(output_folder), runner_providers.CHIPS[variant.chip]
     folder = work / "compiled"
     for place in (folder, output):
-        make_folder(place)
+        storage.make_folder(place)
     loaded = {f"{row.name}.{variant.name}.onnx": _for_chip(row, chip, work / f"source-{row.name}") for row in models}
     session = _compiled(loaded, chip, folder)
     contexts = []
@@ -92,56 +84,62 @@ def make_context(
         _make_portable(folder / name, model.proto.ir_version, shared)
         binary, partitions = read_context(folder / name)
         properties = {entry.key: entry.value for entry in _wrapper(folder / name).metadata_props}
-        compatibility = properties.get(COMPATIBILITY_KEY, "")
-        built_for(compatibility, str(folder / name))  # ModelError where the provider wrote nothing of chip and runtime
-        context = NpuContext(
+        compatibility = properties.get(npu_contexts.COMPATIBILITY_KEY, "")
+        npu_contexts.built_for(
+            compatibility, str(folder / name)
+        )  # ModelError where the provider wrote nothing of chip and runtime
+        context = npu_contexts.NpuContext(
             model=model.source.name,
             variant=variant,
             file=name,
             size_bytes=(folder / name).stat().st_size,
-            sha256=sha256_of(folder / name),
+            sha256=storage.sha256_of(folder / name),
             binary=binary.name,
             binary_bytes=binary.stat().st_size,
-            binary_sha256=sha256_of(binary),
+            binary_sha256=storage.sha256_of(binary),
             compatibility=compatibility,
             plugin=version("onnxruntime-qnn"),
             onnxruntime=version("onnxruntime"),
-            npu_nodes=sum(count for provider, count in parts if provider == PROVIDER),
+            npu_nodes=sum(count for provider, count in parts if provider == qnn_claims.PROVIDER),
             partitions=partitions,
-            cpu_nodes=sum(count for provider, count in parts if provider != PROVIDER),
+            cpu_nodes=sum(count for provider, count in parts if provider != qnn_claims.PROVIDER),
             seconds=session.seconds,
             memory_bytes=session.memory_bytes,
             shared=shared,
         )
         contexts.append(context)
     for name in (*{context.binary for context in contexts}, *loaded):  # files that name another appear last
-        with storage_errors(output / name):
+        with storage.storage_errors(output / name):
             (folder / name).replace(output / name)
     return tuple(contexts)
 
 
-def _for_chip(row: NamedModel, chip: Chip, folder: Path) -> LoadedModel:
+def _for_chip(row: model_sources.NamedModel, chip: runner_providers.Chip, folder: Path) -> onnx_model.LoadedModel:
     """A model with its sizes; ModelError where phones with the chip would refuse it."""
-    model = prepare_model(load_model(row.source, folder), row.dimensions)
+    model = onnx_model.prepare_model(onnx_model.load_model(row.source, folder), row.dimensions)
     refuse_impossible(model, chip)
     if not chip.floats:
         # Some floats its compiler takes, though phones with this chip have none
-        settings = Settings(provider=QNN, chip=chip.name)
-        request = PartitionRequest(source=row.source, settings=settings, optimize=Optimize.BASIC, sizes=row.dimensions)
-        answer = judge(request)
+        settings = claim_answer.Settings(provider=provider_rules.QNN, chip=chip.name)
+        request = judge.PartitionRequest(
+            source=row.source, settings=settings, optimize=claim_answer.Optimize.BASIC, sizes=row.dimensions
+        )
+        answer = judge.judge(request)
         if answer.load and answer.load.code == "float":
             raise ModelError(
-                f"phones with {chip.title} would refuse it", where=row.source.name,
-                why=answer.load.error or "", remedy=QUANTIZE,
-            )  # fmt: skip
+                f"phones with {chip.title} would refuse it",
+                where=row.source.name,
+                why=answer.load.error or "",
+                remedy=QUANTIZE,
+            )
     return model
 
 
-def refuse_impossible(model: LoadedModel, chip: Chip) -> None:
+def refuse_impossible(model: onnx_model.LoadedModel, chip: runner_providers.Chip) -> None:
     """ModelError for what no session can be made of, before the compiler is asked: it crashes on some."""
     graph = model.proto.graph
     where = model.source.name
-    refuse_context((node.op_type for node in graph.node), where)
+    guards.refuse_context((node.op_type for node in graph.node), where)
     if model.dynamic:
         raise ModelError(
             "an NPU takes fixed sizes only",
@@ -150,7 +148,7 @@ def refuse_impossible(model: LoadedModel, chip: Chip) -> None:
             remedy="give them sizes (--dimension NAME=N, or `dimensions` of the model in the config)",
         )
     shapes = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
-    shapes |= {value.name: tuple(size for size in value.shape or ()) for value in own_inputs(model.proto)}
+    shapes |= {value.name: tuple(size for size in value.shape or ()) for value in signature.own_inputs(model.proto)}
     if empty := next((name for name, shape in shapes.items() if 0 in shape), None):
         raise ModelError(
             "an NPU takes no tensor without elements",
@@ -160,33 +158,37 @@ def refuse_impossible(model: LoadedModel, chip: Chip) -> None:
         )
     if not chip.floats and not any(node.op_type == "DequantizeLinear" for node in graph.node):
         raise ModelError(
-            f"the NPU of {chip.title} computes no floats", where=where,
-            why=f"{chip.name} takes quantized models only, and this one is not quantized", remedy=QUANTIZE,
-        )  # fmt: skip
+            f"the NPU of {chip.title} computes no floats",
+            where=where,
+            why=f"{chip.name} takes quantized models only, and this one is not quantized",
+            remedy=QUANTIZE,
+        )
 
 
-def _compiled(models: Mapping[str, LoadedModel], chip: Chip, folder: Path) -> ContextSession:
+def _compiled(
+    models: Mapping[str, onnx_model.LoadedModel], chip: runner_providers.Chip, folder: Path
+) -> ContextSession:
     """What the compiler's process did for models by the names of their contexts, or did before; files go to the folder.
 
     Of contexts that share a binary nothing is kept.
     """
     contents = folder.with_name("models")
-    make_folder(contents)
+    storage.make_folder(contents)
     for name, model in models.items():
-        write_model(replace(model, outside=frozenset()), contents / name, external=False)
+        partition_subject.write_model(replace(model, outside=frozenset()), contents / name, external=False)
     name, *others = models
     if others:
         return _compile(models, chip, contents, folder)
-    depends = (sha256_of(contents / name), sha256_of(Path(compiler.__file__)), name)
-    entry = entry_of(".context.json", chip, *depends)
-    if (session := kept(entry, ContextSession)) and _taken(session, entry, folder):
+    depends = (storage.sha256_of(contents / name), storage.sha256_of(Path(qnn_session.__file__)), name)
+    entry = kept.entry_of(".context.json", chip, *depends)
+    if (session := kept.kept(entry, ContextSession)) and _taken(session, entry, folder):
         return session
     session = _compile(models, chip, contents, folder)
-    files = {path.name: sha256_of(path) for path in sorted(folder.iterdir())}
+    files = {path.name: storage.sha256_of(path) for path in sorted(folder.iterdir())}
     with contextlib.suppress(PipelineError):  # it is there all the same
         for file in files:
-            copy_file(folder / file, _kept_file(entry, file))
-        keep(entry, msgspec.structs.replace(session, files=files))
+            storage.copy_file(folder / file, _kept_file(entry, file))
+        kept.keep(entry, msgspec.structs.replace(session, files=files))
     return session
 
 
@@ -197,53 +199,63 @@ def _kept_file(entry: Path, name: str) -> Path:
 def _taken(session: ContextSession, entry: Path, folder: Path) -> bool:
     """Whether the kept files of a context could be put into a folder, as they were."""
     try:
-        if any(sha256_of(_kept_file(entry, name)) != digest for name, digest in session.files.items()):
+        if any(storage.sha256_of(_kept_file(entry, name)) != digest for name, digest in session.files.items()):
             return False
         for name in session.files:
-            copy_file(_kept_file(entry, name), folder / name)
+            storage.copy_file(_kept_file(entry, name), folder / name)
     except (OSError, PipelineError):
         return False
     return bool(session.files)
 
 
-def _compile(models: Mapping[str, LoadedModel], chip: Chip, contents: Path, folder: Path) -> ContextSession:
+def _compile(
+    models: Mapping[str, onnx_model.LoadedModel], chip: runner_providers.Chip, contents: Path, folder: Path
+) -> ContextSession:
     answer = folder.parent / "answer.json"
     options = [f"{key}={value}" for key, value in chip.options.items()]
     command = [sys.executable, "-m", "pipeline.partition.qnn.session", "contexts"]
     files = [str(path.absolute()) for path in (contents, folder)]
     where = " and ".join(model.source.name for model in models.values())
-    limit = time_limit(path.stat().st_size for path in contents.iterdir())
+    limit = workers.time_limit(path.stat().st_size for path in contents.iterdir())
     try:
         done = subprocess.run(
             [*command, *files, "/".join(models), str(answer.absolute()), *options],
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=limit,
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=limit,
+        )
     except subprocess.TimeoutExpired as error:
         raise ModelError(
-            "Qualcomm's compiler does not end", where=where, why=f"{limit:.0f} s, compiling for {chip.name}",
+            "Qualcomm's compiler does not end",
+            where=where,
+            why=f"{limit:.0f} s, compiling for {chip.name}",
             remedy="try again on an idle machine, or compile a part of the model",
-        ) from error  # fmt: skip
+        ) from error
     if done.returncode < 0:
         raise ModelError(
-            "Qualcomm's compiler crashed", where=where, why=f"signal {-done.returncode}, compiling for {chip.name}",
+            "Qualcomm's compiler crashed",
+            where=where,
+            why=f"signal {-done.returncode}, compiling for {chip.name}",
             remedy=f"`ort-mobile partition MODEL --ep qnn --chip {chip.name}` names what it takes; see docs/npu.md",
-        )  # fmt: skip
+        )
     try:
-        session = decode_json(read_regular(answer), ContextSession)
+        session = runner_files.decode_json(runner_files.read_regular(answer), ContextSession)
     except (OSError, msgspec.MsgspecError) as error:
         last = (done.stderr.strip().splitlines() or [str(error)])[-1]
         raise MissingError(
             "Qualcomm's compiler does not work here", why=last, remedy="install the pair again"
         ) from error
     if session.error:
-        text = PREFIX.sub("", session.error).strip()
-        cause = meaning_of(FAILURES, text) or meaning_of(CAUSES, text)
+        text = qnn_claims.PREFIX.sub("", session.error).strip()
+        cause = qnn_claims.meaning_of(qnn_claims.FAILURES, text) or qnn_claims.meaning_of(qnn_claims.CAUSES, text)
         why = cause.text if cause else text
         remedy = cause.remedy if cause else ""
         if not chip.floats and cause and cause.code in ("layout", "build"):
             why, remedy = f"a node computes floats, and the NPU of {chip.title} has none", QUANTIZE
         raise ModelError(f"no session is made for {chip.name} ({chip.title})", where=where, why=why, remedy=remedy)
-    if not all(any(provider == PROVIDER for provider, _ in parts) for parts in session.subgraphs):
+    if not all(any(provider == qnn_claims.PROVIDER for provider, _ in parts) for parts in session.subgraphs):
         raise ModelError(
             f"the NPU of {chip.title} takes nothing of this model",
             where=where,
@@ -263,11 +275,11 @@ def _make_portable(path: Path, ir_version: int, shared: Sequence[str]) -> None:
     """
     wrapper = _wrapper(path)
     wrapper.ir_version = ir_version
-    domains = {node.domain for body in subgraphs(wrapper.graph) for node in body.node} | {""}
-    keep_only(wrapper.opset_import, lambda opset: opset.domain in domains)
+    domains = {node.domain for body in onnx_edit.subgraphs(wrapper.graph) for node in body.node} | {""}
+    onnx_edit.keep_only(wrapper.opset_import, lambda opset: opset.domain in domains)
     if shared:
-        wrapper.metadata_props.add(key=SHARED_KEY, value="/".join(shared))
-    write_bytes(path, wrapper.SerializeToString(deterministic=True))
+        wrapper.metadata_props.add(key=plugins.SHARED_KEY, value="/".join(shared))
+    storage.write_bytes(path, wrapper.SerializeToString(deterministic=True))
 
 
 def _wrapper(path: Path) -> "ModelProto":
@@ -276,7 +288,7 @@ def _wrapper(path: Path) -> "ModelProto":
 
     model = ModelProto()
     try:
-        model.ParseFromString(read_regular(path))
+        model.ParseFromString(runner_files.read_regular(path))
     except DecodeError as error:
         raise ModelError("this is no context", where=str(path), why="it is no ONNX file", remedy=AGAIN) from error
     return model
@@ -293,7 +305,7 @@ def read_context(path: Path) -> tuple[Path, int]:
     nodes = [node for node in _wrapper(path).graph.node if node.op_type == "EPContext"]
     attributes = [{attribute.name: attribute for attribute in node.attribute} for node in nodes]
     sources = {row["source"].s.decode("utf-8", "replace") for row in attributes if "source" in row}
-    if not nodes or sources - {PROVIDER, "QNN"}:
+    if not nodes or sources - {qnn_claims.PROVIDER, "QNN"}:
         why = f"it is of {', '.join(sorted(sources))}" if sources else "it has no EPContext node"
         raise ModelError("this is no context for Snapdragon's NPU", where=str(path), why=why, remedy=AGAIN)
     names = {
@@ -306,16 +318,21 @@ def read_context(path: Path) -> tuple[Path, int]:
         raise ModelError(
             "the binary of this context is not beside it",
             where=str(path),
-            why=f"its ONNX file names {visible(named)}",
+            why=f"its ONNX file names {runner_files.visible(named)}",
             remedy="keep both files in one folder, under the names that they were made with",
         )
     return path.parent / named, len(nodes)
 
 
 def make_contexts(
-    groups: Sequence[Sequence[ModelInPrecision]], chips: Sequence[str], output: Path, progress: Progress,
-    *, sizes: Mapping[str, str], share: bool,
-) -> list[tuple[tuple[NpuContext, ...], tuple[VariantFailure, ...]]]:  # fmt: skip
+    groups: Sequence[Sequence[ModelInPrecision]],
+    chips: Sequence[str],
+    output: Path,
+    progress: Progress,
+    *,
+    sizes: Mapping[str, str],
+    share: bool,
+) -> list[tuple[tuple[npu_contexts.NpuContext, ...], tuple[VariantFailure, ...]]]:
     """Compile models in each of their precisions for each chip, in worker processes. For each model its contexts, and
     why there is none.
 
@@ -325,22 +342,31 @@ def make_contexts(
     A form that a chip cannot have is skipped where another one serves the chip.
     """
     groups = [[form for form in forms if form.model.name not in sizes.values()] for forms in groups]
-    pairs = [(form, context_variant(chip, form.precision)) for forms in groups for form in forms for chip in chips]
+    pairs = [
+        (form, core_variant.context_variant(chip, form.precision))
+        for forms in groups
+        for form in forms
+        for chip in chips
+    ]
     failures: dict[tuple[str, Variant], PipelineError | None] = {}
     jobs: dict[object, tuple[Variant, list[ModelInPrecision]]] = {}
     for form, variant in pairs:
         # Why a precision was not made, or is not for NPUs
-        reason = PRECISIONS[variant.precision].unsuited.get(QNN) if variant.precision else None
+        reason = (
+            passes_precisions.PRECISIONS[variant.precision].unsuited.get(provider_rules.QNN)
+            if variant.precision
+            else None
+        )
         refusal = form.error or (ModelError(reason, remedy="use qnn or qnn16") if reason else None)
         failures[form.name, variant] = refusal
         if refusal is None:
             name = sizes.get(form.model.name) if share else None
             jobs.setdefault((form.name if name is None else name, variant), (variant, []))[1].append(form)
-    contexts: dict[tuple[str, Variant], NpuContext] = {}
-    with scratch(output) as work, progress.stage("compile", len(jobs)) as stage:
+    contexts: dict[tuple[str, Variant], npu_contexts.NpuContext] = {}
+    with storage.scratch(output) as work, progress.stage("compile", len(jobs)) as stage:
         tasks = {_task(forms, variant, output, work): (variant, forms) for variant, forms in jobs.values()}
-        limit = QUESTION_SECONDS + time_limit(form.model.size_bytes for forms in groups for form in forms)
-        for outcome in run_tasks(tasks, memory_bytes=memory_budget(), timeout_seconds=limit):
+        limit = qnn_claims.SECONDS + workers.time_limit(form.model.size_bytes for forms in groups for form in forms)
+        for outcome in workers.run_tasks(tasks, memory_bytes=workers.memory_budget(), timeout_seconds=limit):
             variant, forms = tasks[outcome.task]
             if isinstance(outcome.error, MissingError):
                 raise outcome.error
@@ -363,11 +389,11 @@ def _failure(form: ModelInPrecision, forms: Sequence[ModelInPrecision], error: P
 def _of_model(
     forms: Sequence[ModelInPrecision],
     chips: Sequence[str],
-    contexts: Mapping[tuple[str, Variant], NpuContext],
+    contexts: Mapping[tuple[str, Variant], npu_contexts.NpuContext],
     failures: Mapping[tuple[str, Variant], PipelineError | None],
-) -> tuple[tuple[NpuContext, ...], tuple[VariantFailure, ...]]:
+) -> tuple[tuple[npu_contexts.NpuContext, ...], tuple[VariantFailure, ...]]:
     """What one model has, under its name, and what it lacks."""
-    pairs = [(form, context_variant(chip, form.precision)) for form in forms for chip in chips]
+    pairs = [(form, core_variant.context_variant(chip, form.precision)) for form in forms for chip in chips]
     served = {variant.chip for form, variant in pairs if (form.name, variant) in contexts}
     return (
         tuple(
@@ -377,29 +403,33 @@ def _of_model(
         ),
         tuple(
             VariantFailure(
-                variant=variant, what=f"there is no {variant.name}", where=form.model.name, why=error.reason,
-                remedy=error.remedy, skipped=variant.chip in served,
+                variant=variant,
+                what=f"there is no {variant.name}",
+                where=form.model.name,
+                why=error.reason,
+                remedy=error.remedy,
+                skipped=variant.chip in served,
             )
             for form, variant in pairs
             if (error := failures[form.name, variant])
         ),
-    )  # fmt: skip
+    )
 
 
 def _task(
     forms: Sequence[ModelInPrecision], variant: Variant, output: Path, work: Path
-) -> Task[tuple[NpuContext, ...]]:
+) -> workers.Task[tuple[npu_contexts.NpuContext, ...]]:
     models = [form.model for form in forms]
     folder = work / f"{forms[0].name}-{variant.chip}"
     folder.mkdir()
-    needed = needed_bytes(sum(model.size_bytes for model in models), COMPILER_FACTOR)
+    needed = workers.needed_bytes(sum(model.size_bytes for model in models), COMPILER_FACTOR)
     call = partial(make_context, models, variant, str(output), str(folder))
-    return Task(label=f"{models[0].name} {variant.name}", call=call, memory_bytes=needed)
+    return workers.Task(label=f"{models[0].name} {variant.name}", call=call, memory_bytes=needed)
 
 
-def simulated_tolerance(tolerance: Tolerance) -> Tolerance:
+def simulated_tolerance(tolerance: output_compare.Tolerance) -> output_compare.Tolerance:
     """What the outputs of a context may differ by: an NPU computes floats in half precision."""
-    limit = max(tolerance.max_relative_error, MAX_RELATIVE_ERROR[OutputPrecision.FLOAT16])
+    limit = max(tolerance.max_relative_error, output_compare.MAX_RELATIVE_ERROR[output_compare.OutputPrecision.FLOAT16])
     return msgspec.structs.replace(tolerance, max_relative_error=limit)
 
 
@@ -408,26 +438,30 @@ SIMULATED_SECONDS = 600.0
 
 
 def check_contexts(
-    contexts: Iterable[NpuContext],
+    contexts: Iterable[npu_contexts.NpuContext],
     folder: Path,
-    references: Mapping[str, Reference],
-    config: CheckConfig,
+    references: Mapping[str, check_result.Reference],
+    config: configs.CheckConfig,
     progress: Progress,
     outputs: Path,
-) -> Iterator[tuple[NpuContext, tuple[OutputCheck, ...], tuple[TensorFile, ...]]]:
+) -> Iterator[tuple[npu_contexts.NpuContext, tuple[OutputCheck, ...], tuple[TensorFile, ...]]]:
     """Run each context in the simulator of its chip on the reference's inputs, and compare its outputs.
 
     References are by the source of a context; one without is left out, as one that cannot run here. The outputs stay as
     files in a folder for each source in `outputs`.
     """
     checked = [context for context in contexts if context.source in references and not context.not_run]
-    with progress.stage("simulate", len(checked)) as stage, open_device("local") as device, scratch(folder) as work:
+    with (
+        progress.stage("simulate", len(checked)) as stage,
+        runner_device.open_device("local") as device,
+        storage.scratch(folder) as work,
+    ):
         for context in checked:
             reference = references[context.source]
             spec = RunSpec(
                 id=context.variant.name,
                 model=str(folder / context.file),
-                options=RunOptions(provider=QNN, provider_options={"soc_model": context.chip.name}),
+                options=RunOptions(provider=provider_rules.QNN, provider_options={"soc_model": context.chip.name}),
                 inputs=reference.inputs,
                 warmup=0,
                 min_runs=1,
@@ -440,14 +474,18 @@ def check_contexts(
                 why = f"the simulator refuses it: {result.failure.message}"
                 yield context, (OutputCheck(output="", passed=False, reason=why),), ()
             else:
-                expected = {tensor.name: read_tensor(tensor) for tensor in reference.outputs}
-                original = {tensor.name: read_tensor(tensor) for tensor in reference.original}
-                actual = {tensor.name: read_tensor(tensor) for tensor in result.outputs}
-                tolerance = simulated_tolerance(tolerance_for(reference, config))
+                expected = {tensor.name: output_compare.read_tensor(tensor) for tensor in reference.outputs}
+                original = {tensor.name: output_compare.read_tensor(tensor) for tensor in reference.original}
+                actual = {tensor.name: output_compare.read_tensor(tensor) for tensor in result.outputs}
+                tolerance = simulated_tolerance(check_many.tolerance_for(reference, config))
                 files = []
                 for tensor in result.outputs:
                     file = outputs / context.source / f"{spec.id}.{Path(tensor.file).name}"
-                    copy_file(Path(tensor.file), file)
+                    storage.copy_file(Path(tensor.file), file)
                     files.append(msgspec.structs.replace(tensor, file=str(file)))
-                yield context, tuple(compare_outputs(expected, actual, tolerance, original)), tuple(files)
+                yield (
+                    context,
+                    tuple(output_compare.compare_outputs(expected, actual, tolerance, original)),
+                    tuple(files),
+                )
             stage.done()

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from device_runner import files as runner_files
 from device_runner.errors import RunnerError, SpecError, UnavailableError
-from device_runner.files import sha256, sync
-from pipeline.compat.defects import REPLAY_NEEDS_KEY_SINCE, marks_of, unreplayable, weight_reader
-from pipeline.compat.release_table import release_table
-from pipeline.compat.written import with_opsets_for, written_for
+from pipeline.compat import defects as compat_defects
+from pipeline.compat import release_table
+from pipeline.compat import written as compat_written
 from pipeline.convert import steps
 from pipeline.convert.cache import Cache, cache_key, semantic_digest
 from pipeline.convert.request import (
@@ -31,35 +31,21 @@ from pipeline.convert.request import (
     run_time_options,
     session_settings,
 )
+from pipeline.core import files as storage
+from pipeline.core import ort_session
+from pipeline.core import releases as ort_releases
+from pipeline.core import variant as core_variant
 from pipeline.core.errors import ConfigError, DiskError, ModelError, PipelineError
-from pipeline.core.files import copy_file, make_folder, share_file, storage_errors
-from pipeline.core.ort_session import WEIGHTS_FOLDER
-from pipeline.core.releases import Release, line_of
-from pipeline.core.variant import Artifact, ConvertedFile, Level, Style, Variant, Way
-from pipeline.dataset.guess import blame_optimization
-from pipeline.model import guards
-from pipeline.model.onnx_model import (
-    ONNX_FORMAT,
-    ByteRange,
-    LeanModel,
-    LoadedModel,
-    constants_note,
-    content_digest,
-    load_model,
-    loadable,
-    model_of,
-    optional_inputs,
-    prepare_model,
-    range_digests,
-    whole_of,
-)
-from pipeline.model.ort_format import OrtModel, OrtNode, parse_ort, read_artifact
-from pipeline.model.ort_writer import FilePlan, with_opsets, without_attributes
-from pipeline.model.types import BFLOAT16, FLOAT16
-from pipeline.partition.types import with_types
-from pipeline.passes.base import PassContext
-from pipeline.passes.optimize import for_processors, loads_where
-from pipeline.required_ops.value import replays
+from pipeline.core.releases import Release
+from pipeline.core.variant import Artifact, Level, Style, Variant
+from pipeline.dataset import guess as data_guess
+from pipeline.model import guards, onnx_model, ort_format, ort_writer
+from pipeline.model import types as onnx_types
+from pipeline.model.onnx_model import LeanModel
+from pipeline.partition import types as partition_types
+from pipeline.passes import base as passes_base
+from pipeline.passes import optimize
+from pipeline.required_ops import value as required_ops_value
 
 if TYPE_CHECKING:
     from pipeline.convert.aware import ShownModel
@@ -71,7 +57,7 @@ BASIC_AGAIN = SessionSettings(level=Level.BASIC, keep_constants=True)
 class Optimizer:
     """Gives the parts of the ORT format file for each optimization of one model."""
 
-    def __init__(self, model: LeanModel, context: PassContext) -> None:
+    def __init__(self, model: LeanModel, context: passes_base.PassContext) -> None:
         self.model = model
         self.context = context
         self.claims: dict[AwareSpec, ShownModel] = {}
@@ -79,9 +65,11 @@ class Optimizer:
         """What a library claims otherwise than our rules."""
         self.unrecorded: steps.OrtParts | None = None
         """A small model's basic graph, where it was asked for fusions to be recorded and there are none."""
-        self._digests: dict[ByteRange, str] = {}
+        self._digests: dict[onnx_model.ByteRange, str] = {}
         hasher = ThreadPoolExecutor(1)
-        self._first = hasher.submit(range_digests, set(model.weights.values()))  # while onnxruntime optimizes
+        self._first = hasher.submit(
+            onnx_model.range_digests, set(model.weights.values())
+        )  # while onnxruntime optimizes
         hasher.shutdown(wait=False)
 
     def parts(self, settings: SessionSettings) -> steps.OrtParts:
@@ -107,7 +95,10 @@ class Optimizer:
                 parts = steps.to_parts(self.basic, again, self.context)
                 if self._graph_digest(parts) == self._graph_digest(self._basic_parts):
                     return parts
-            message, extra = loadable(self.model).SerializeToString(), {WEIGHTS_FOLDER: str(self.model.folder)}
+            message, extra = (
+                onnx_model.loadable(self.model).SerializeToString(),
+                {ort_session.WEIGHTS_FOLDER: str(self.model.folder)},
+            )
             return steps.OrtParts(skeleton=steps.save_ort(message, settings, extra, self.context))
         start = self._start
         again = msgspec.structs.replace(settings, keep_constants=start is not self.model)
@@ -122,10 +113,10 @@ class Optimizer:
             typed = self._plain.read(inner_types=True).graph.node_args
             guards.check_constants(computed, lambda name: guards.stored_bytes(typed.get(name)), self.context.where)
 
-    def digests(self, weights: Mapping[str, ByteRange]) -> dict[str, str]:
+    def digests(self, weights: Mapping[str, onnx_model.ByteRange]) -> dict[str, str]:
         """sha256 of the bytes of weights, by name; each range is read once, those of the model from the start on."""
         self._digests |= self._first.result()
-        self._digests |= range_digests(set(weights.values()) - self._digests.keys())
+        self._digests |= onnx_model.range_digests(set(weights.values()) - self._digests.keys())
         return {name: self._digests[place] for name, place in weights.items()}
 
     def known(self, parts: steps.OrtParts) -> dict[str, str]:
@@ -175,7 +166,7 @@ class Optimizer:
         """The semantic digest without records."""
         model = parts.read()
         graph = msgspec.structs.replace(model.graph, runtime_optimizations=())
-        bare: OrtModel = msgspec.structs.replace(model, graph=graph)
+        bare: ort_format.OrtModel = msgspec.structs.replace(model, graph=graph)
         return semantic_digest(bare, parts.skeleton, self.known(parts))
 
 
@@ -185,7 +176,9 @@ def _has_half(model: LeanModel) -> bool:
     types = {t.data_type for t in graph.initializer}
     types |= {v.type.tensor_type.elem_type for v in (*graph.input, *graph.output, *graph.value_info)}
     casts = (a.i for n in graph.node if n.op_type == "Cast" for a in n.attribute if a.name == "to")
-    return not types.isdisjoint((FLOAT16, BFLOAT16)) or any(to in {FLOAT16, BFLOAT16} for to in casts)
+    return not types.isdisjoint((onnx_types.FLOAT16, onnx_types.BFLOAT16)) or any(
+        to in {onnx_types.FLOAT16, onnx_types.BFLOAT16} for to in casts
+    )
 
 
 ONE_FILES_ERRORS = (ModelError, ConfigError, UnavailableError, SpecError)
@@ -199,19 +192,19 @@ def convert_model(request: ConvertRequest) -> ConvertResult:
     """See `request.convert_model`."""
     work, where = Path(request.work_folder), request.source.name
     for folder in (work, Path(request.output_folder)):
-        make_folder(folder)
+        storage.make_folder(folder)
     clock = _Clock()
     with clock("load"):
-        loaded = load_model(request.source, work / "source")
+        loaded = onnx_model.load_model(request.source, work / "source")
         model = _prepared(loaded, request)
     if model.weights:
         steps.return_freed_memory()
-    optimizer = Optimizer(model, PassContext(folder=work, where=model.source.name))
+    optimizer = Optimizer(model, passes_base.PassContext(folder=work, where=model.source.name))
     with clock("check"):
         try:
             optimizer.check()
         except ModelError as error:
-            raise blame_optimization(loaded, request.fixed_dimensions, error) from error
+            raise data_guess.blame_optimization(loaded, request.fixed_dimensions, error) from error
     maker = _Maker(request, optimizer, clock)
 
     variants = tuple(dict.fromkeys(request.variants))
@@ -229,7 +222,7 @@ def convert_model(request: ConvertRequest) -> ConvertResult:
             settings = msgspec.structs.replace(settings, reader=reader)
             by_settings.setdefault(settings, []).append(variant)
 
-    files: dict[Variant, ConvertedFile] = {}
+    files: dict[Variant, core_variant.ConvertedFile] = {}
     causes: dict[tuple[str, str], RunnerError] = {}
     with ThreadPoolExecutor(1) as disk:  # it works while the next file is made
         # Those that record first: where there is nothing to record, that file is the one of level basic, too.
@@ -241,7 +234,7 @@ def convert_model(request: ConvertRequest) -> ConvertResult:
             except ONE_FILES_ERRORS as error:
                 key = (error.what, error.why)
                 if key not in causes:
-                    causes[key] = blame_optimization(loaded, request.fixed_dimensions, error)
+                    causes[key] = data_guess.blame_optimization(loaded, request.fixed_dimensions, error)
                 what, why, remedy = causes[key].what, causes[key].why, causes[key].remedy
                 failures |= {
                     variant: VariantFailure(variant=variant, what=what, where=where, why=why, remedy=remedy)
@@ -249,7 +242,11 @@ def convert_model(request: ConvertRequest) -> ConvertResult:
                 }
                 continue
             for variant in alike:
-                if file.unreplayable and variant.style is Style.RUNTIME and maker.target < REPLAY_NEEDS_KEY_SINCE:
+                if (
+                    file.unreplayable
+                    and variant.style is Style.RUNTIME
+                    and maker.target < compat_defects.REPLAY_NEEDS_KEY_SINCE
+                ):
                     # Before 1.30 a release replays what was recorded, and fails where it cannot
                     failures[variant] = VariantFailure(
                         variant=variant,
@@ -266,8 +263,8 @@ def convert_model(request: ConvertRequest) -> ConvertResult:
         with clock("write"):
             maker.wait_for_disk()
     operators = model.operators
-    left = tuple(name for name in optional_inputs(loaded.proto) if name not in request.optional_inputs)
-    dropped = (constants_note(left),) if left else ()
+    left = tuple(name for name in onnx_model.optional_inputs(loaded.proto) if name not in request.optional_inputs)
+    dropped = (onnx_model.constants_note(left),) if left else ()
     return ConvertResult(
         model=where,
         content_digest=maker.content,
@@ -296,26 +293,26 @@ def convert_model(request: ConvertRequest) -> ConvertResult:
     )
 
 
-def _prepared(loaded: LoadedModel, request: ConvertRequest) -> LoadedModel:
+def _prepared(loaded: onnx_model.LoadedModel, request: ConvertRequest) -> onnx_model.LoadedModel:
     """The model as it is asked for, with opsets that the release takes before ONNX Runtime puts versions into nodes."""
-    model = prepare_model(loaded, request.fixed_dimensions, request.optional_inputs)
+    model = onnx_model.prepare_model(loaded, request.fixed_dimensions, request.optional_inputs)
     if not request.release:
         return model
-    return replace(model, proto=with_opsets_for(model.proto, line_of(request.release)))
+    return replace(model, proto=compat_written.with_opsets_for(model.proto, ort_releases.line_of(request.release)))
 
 
 def for_release(parts: steps.OrtParts, release: Release) -> steps.OrtParts:
     """The parts as the release reads them, where that loses nothing: opsets, and attributes at their default."""
-    table = release_table()
+    table = release_table.release_table()
 
-    def unknown(node: OrtNode) -> frozenset[str]:
+    def unknown(node: ort_format.OrtNode) -> frozenset[str]:
         values = {name: entry.value for name, entry in node.attributes.items()}
         return table.unknown_attributes(node.domain, node.op_type, node.since_version, values, release)
 
-    model = parse_ort(parts.skeleton, "the file that onnxruntime wrote", inner_types=False)
+    model = ort_format.parse_ort(parts.skeleton, "the file that onnxruntime wrote", inner_types=False)
     operators = {(node.domain, node.op_type) for graph in model.graph.walk() for node in graph.nodes}
     lower = table.lower_opsets(model.opset_import, operators, release)
-    skeleton = with_opsets(without_attributes(parts.skeleton, unknown), lower)
+    skeleton = ort_writer.with_opsets(ort_writer.without_attributes(parts.skeleton, unknown), lower)
     return replace(parts, skeleton=skeleton)
 
 
@@ -345,10 +342,10 @@ class _Maker:
         self.clock = clock
         self.reused = 0
         self.wheel: str = onnxruntime.__version__
-        self.installed = line_of(self.wheel)
-        self.target = line_of(request.release) if request.release else self.installed
+        self.installed = ort_releases.line_of(self.wheel)
+        self.target = ort_releases.line_of(request.release) if request.release else self.installed
         self.cache = Cache(Path(request.cache_folder)) if request.cache_folder else None
-        self.written: dict[str, tuple[ConvertedFile, Path]] = {}
+        self.written: dict[str, tuple[core_variant.ConvertedFile, Path]] = {}
         self.unstorable: dict[str, str] = {}
         """By files in ORT format that were made, the constant that no release loads; "" where there is none."""
         self.placing: list[tuple[Path, Future[Path]]] = []
@@ -363,13 +360,13 @@ class _Maker:
         """The digest of all that is converted. Without a cache nobody needs it before the end."""
         model = self.optimizer.model
         with self.clock("digest"):
-            return content_digest(model, self.optimizer.digests(model.weights))
+            return onnx_model.content_digest(model, self.optimizer.digests(model.weights))
 
-    def make(self, settings: SessionSettings) -> tuple[ConvertedFile, Path]:
+    def make(self, settings: SessionSettings) -> tuple[core_variant.ConvertedFile, Path]:
         """The file of an optimization, somewhere on this disk. ModelError when onnxruntime refuses the model."""
         aware = settings.aware
         # A library is known by its digest; a build of onnxruntime in this Python is not.
-        repeatable = aware is None or aware.way is not Way.INSTALLED
+        repeatable = aware is None or aware.way is not core_variant.Way.INSTALLED
         cache = self.cache if repeatable else None
         key = cache_key(self.content, settings, self.wheel) if cache else ""
         with self.clock("cache"):
@@ -391,46 +388,52 @@ class _Maker:
         if stuck and not (settings.onnx and settings.level is Level.NONE):
             made = settings.level not in (Level.NONE, Level.BASIC) and not settings.save_records
             raise ModelError(
-                guards.UNSTORED, where=self.optimizer.context.where, why=f"{stuck}, which no ORT file can have",
+                guards.UNSTORED,
+                where=self.optimizer.context.where,
+                why=f"{stuck}, which no ORT file can have",
                 remedy="use 8 bits, or ship the model itself: --format onnx --level none" if made else guards.PACKED,
-            )  # fmt: skip
+            )
         if settings.onnx:
             file, path = self._as_onnx(file, parts, settings.level)
         # Why a library gave up, or there is no compiler, is not for ever: such files are made again.
         by = file.aware_by
-        as_asked = aware is None or (by is not None and (aware.way is not Way.LIBRARY or by.way is Way.LIBRARY))
+        as_asked = aware is None or (
+            by is not None and (aware.way is not core_variant.Way.LIBRARY or by.way is core_variant.Way.LIBRARY)
+        )
         if cache and as_asked:
             with self.clock("cache"), suppress(PipelineError):  # a cache that is full or read-only costs time only
                 file, path = self._with_needs(*cache.keep(key, file, path))
         return file, path
 
-    def _with_needs(self, file: ConvertedFile, path: Path) -> tuple[ConvertedFile, Path]:
+    def _with_needs(self, file: core_variant.ConvertedFile, path: Path) -> tuple[core_variant.ConvertedFile, Path]:
         """A file of the cache, after what it needs was read where that is asked for."""
         if self.request.preflight and file.sha256 not in self.needs:
             with suppress(ModelError):
-                self.needs[file.sha256] = needs_of_file(read_artifact(path), weight_reader(path))
+                self.needs[file.sha256] = needs_of_file(
+                    ort_format.read_artifact(path), compat_defects.weight_reader(path)
+                )
         return file, path
 
-    def _write(self, parts: steps.OrtParts, *, recorded: bool) -> tuple[ConvertedFile, Path]:
+    def _write(self, parts: steps.OrtParts, *, recorded: bool) -> tuple[core_variant.ConvertedFile, Path]:
         with self.clock("digest"):
             weight_digests = self.optimizer.known(parts)
-        plan = FilePlan(parts.skeleton, parts.weights)
+        plan = ort_writer.FilePlan(parts.skeleton, parts.weights)
         identity = plan.identity(weight_digests)
         if identity not in self.written:
             path = self.optimizer.context.new_file(".ort")
-            with self.clock("write"), storage_errors(path):
+            with self.clock("write"), storage.storage_errors(path):
                 digest = plan.write(path, "" if parts.weights else identity)
             with self.clock("digest"):
                 model = parts.read(inner_types=self.request.preflight)
-                if recorded and not self.optimizer.model.weights and not replays(model):
+                if recorded and not self.optimizer.model.weights and not required_ops_value.replays(model):
                     self.optimizer.unrecorded = parts
                 self.unstorable[digest] = guards.unstorable(model.graph)
-                file = ConvertedFile(
+                file = core_variant.ConvertedFile(
                     size_bytes=path.stat().st_size,
                     sha256=digest,
                     semantic_digest=semantic_digest(model, parts.skeleton, weight_digests, self.tensors),
                     operators=dict(sorted(Counter(node.operator for node in model.graph.nodes).items())),
-                    unreplayable=unreplayable(
+                    unreplayable=compat_defects.unreplayable(
                         (record.action, bool(record.produced_ops)) for record in model.graph.runtime_optimizations
                     ),
                     unmappable=guards.unmappable(model.graph),
@@ -440,10 +443,12 @@ class _Maker:
                         self.needs[file.sha256] = needs_of_file(model, parts.int8_weights)
             self.written[identity] = (file, path)
         file, path = self.written[identity]
-        notes = (*parts.notes, *for_processors(file.operators))
+        notes = (*parts.notes, *optimize.for_processors(file.operators))
         return msgspec.structs.replace(file, claimed=dict(parts.claimed), notes=notes, aware_by=parts.aware_by), path
 
-    def _as_onnx(self, file: ConvertedFile, parts: steps.OrtParts, level: Level) -> tuple[ConvertedFile, Path]:
+    def _as_onnx(
+        self, file: core_variant.ConvertedFile, parts: steps.OrtParts, level: Level
+    ) -> tuple[core_variant.ConvertedFile, Path]:
         """The same graph as an ONNX file with its weights in it; its notes say which other tools load it.
 
         What was checked of the ORT format file holds for it. At level none it is the model itself: a session would put
@@ -452,28 +457,30 @@ class _Maker:
         path = self.optimizer.context.new_file(".onnx")
         before = self.optimizer.model
         model = before if level is Level.NONE else steps.as_onnx(parts, before, self.optimizer.context)
-        model = replace(model, proto=with_types(model.proto))
-        written_for(model.proto, self.target)
+        model = replace(model, proto=partition_types.with_types(model.proto))
+        compat_written.written_for(model.proto, self.target)
         model.proto.graph.name = before.proto.graph.name or "main"  # the ORT format has no place for these
         model.proto.model_version = before.proto.model_version
         with self.clock("write"):
             steps.write_whole(model, path)
         with self.clock("digest"):
-            digest = sha256(path)
+            digest = runner_files.sha256(path)
         if file.sha256 in self.needs:
             facts, minimal, extended = self.needs[file.sha256]
-            read = model_of(whole_of(model.proto) if model.proto.functions else model.proto, str(path))
-            asked = release_table().file_demands(read)
+            read = onnx_model.model_of(
+                onnx_model.whole_of(model.proto) if model.proto.functions else model.proto, str(path)
+            )
+            asked = release_table.release_table().file_demands(read)
             facts = msgspec.structs.replace(
                 facts,
-                format_version=ONNX_FORMAT,
-                defects=marks_of(read),
+                format_version=onnx_model.ONNX_FORMAT,
+                defects=compat_defects.marks_of(read),
                 small=(),
                 demands=asked.demands,
                 unjudged=asked.unjudged,
             )
             self.needs[digest] = (facts, minimal, extended)
-        notes = tuple(dict.fromkeys((*file.notes, *loads_where(model.proto))))
+        notes = tuple(dict.fromkeys((*file.notes, *optimize.loads_where(model.proto))))
         return msgspec.structs.replace(file, sha256=digest, size_bytes=path.stat().st_size, notes=notes), path
 
     def wait_for_disk(self) -> None:
@@ -483,7 +490,7 @@ class _Maker:
         """
         ready = [(target, placing.result()) for target, placing in self.placing]
         for target, temporary in ready:
-            with storage_errors(target):
+            with storage.storage_errors(target):
                 temporary.replace(target)
                 temporary.unlink(missing_ok=True)  # renaming a file to another name of itself leaves both
 
@@ -496,13 +503,13 @@ class _Maker:
         """Equal files of an output folder are one file; the cache's is another, which nobody changes by an edit."""
         temporary = self.optimizer.context.new_file(".part")
         if path in self.on_disk:
-            share_file(self.on_disk[path], temporary)
+            storage.share_file(self.on_disk[path], temporary)
         elif self.cache:
-            copy_file(path, temporary)
+            storage.copy_file(path, temporary)
         else:
-            share_file(path, temporary)
-            with storage_errors(temporary):
-                sync(temporary)
+            storage.share_file(path, temporary)
+            with storage.storage_errors(temporary):
+                runner_files.sync(temporary)
         self.on_disk.setdefault(path, temporary)
         return temporary
 

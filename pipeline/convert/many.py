@@ -11,13 +11,13 @@ from typing import Any
 
 import msgspec
 
+from pipeline import config as configs
+from pipeline.check import many as check_many
 from pipeline.check.compare import OutputCheck
-from pipeline.check.many import CheckedModel, check_all, gpu_losses, make_references
-from pipeline.compat.contexts import NpuContext
-from pipeline.compat.defects import Runtime
-from pipeline.compat.release_table import DemandKind, release_table
-from pipeline.compat.rules import DEFAULT_USE, ArtifactFacts, findings_for, read_artifacts, use_of
-from pipeline.config import BuildKind, CheckConfig
+from pipeline.compat import contexts as npu_contexts
+from pipeline.compat import defects as compat_defects
+from pipeline.compat import release_table
+from pipeline.compat import rules as compat_rules
 from pipeline.convert.onnx_needs import onnx_needs, unproven
 from pipeline.convert.precisions import (
     AutoProviders,
@@ -35,28 +35,25 @@ from pipeline.convert.request import (
     VariantFailure,
     convert_model,
 )
-from pipeline.core.errors import ConfigError, ExitCode, Finding, PipelineError, Severity, common_exit_code, errors
-from pipeline.core.files import (
-    CONFIG_FILE,
-    TYPED_CONFIG_FILE,
-    scratch,
-    sha256_of,
-    storage_errors,
-    write_bytes,
-    write_text,
-)
-from pipeline.core.progress import NoProgress, Progress
-from pipeline.core.providers import WEBGPU
-from pipeline.core.releases import OLDEST_RULES, Release, line_of
+from pipeline.core import errors as core_errors
+from pipeline.core import files as storage
+from pipeline.core import progress as core_progress
+from pipeline.core import providers as provider_rules
+from pipeline.core import releases as ort_releases
+from pipeline.core import workers
+from pipeline.core.errors import ConfigError, Finding, PipelineError, Severity
+from pipeline.core.progress import Progress
+from pipeline.core.releases import Release
 from pipeline.core.variant import Artifact, Level, Style, Variant
-from pipeline.core.workers import MODEL_FACTOR, Task, TaskOutcome, memory_budget, needed_bytes, run_tasks, time_limit
 from pipeline.dataset import Dataset
-from pipeline.model.ort_format import read_artifact
-from pipeline.model.sources import NamedModel, SourceModel, find_models, name_models
-from pipeline.partition.answer import Settings
-from pipeline.partition.graph import view_of_file
-from pipeline.partition.rules import claim
-from pipeline.passes.base import NotApplicable, PassContext
+from pipeline.model import ort_format
+from pipeline.model import sources as model_sources
+from pipeline.model.sources import SourceModel
+from pipeline.partition import answer as claim_answer
+from pipeline.partition import graph as partition_graph
+from pipeline.partition import rules as partition_rules
+from pipeline.passes import base as passes_base
+from pipeline.passes.base import NotApplicable
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +72,7 @@ def write_configs(
     if open_question := unproven(files, [release]):
         log.warning("%s: %s", open_question.where, open_question.text)
     for name, text in texts.items():
-        write_text(output / name, text)
+        storage.write_text(output / name, text)
     return tuple(output / name for name in texts)
 
 
@@ -94,7 +91,7 @@ def config_texts(
     is no plain minimal one, whatever the artifacts ask for. `earlier`: more artifacts, which are left out with a
     warning where they cannot be read; one of `files` that cannot is an error. `read`, by path, need not be read again.
     """
-    from pipeline.required_ops import from_needs, needs_of_artifacts, render
+    from pipeline import required_ops
 
     distinct = {
         (file.stat().st_dev, file.stat().st_ino): file for file in (*earlier, *files)
@@ -105,7 +102,9 @@ def config_texts(
     seen = {path: (dict.fromkeys(minimal, ()), dict.fromkeys(wide, ())) for path, (_, minimal, wide) in read.items()}
     wide_build = extended or replays or bool(optimized)
     needs_by_file, failed = (
-        needs_of_artifacts(limited, providers=providers, extended=wide_build, cached=seen) if limited else ({}, [])
+        required_ops.needs_of_artifacts(limited, providers=providers, extended=wide_build, cached=seen)
+        if limited
+        else ({}, [])
     )
     ours = {str(file) for file in files}
     for error in failed:
@@ -117,8 +116,8 @@ def config_texts(
     for error in unknown:
         log.warning("operator config: %s: %s", error.where, error.text)
     needs = {need for needs in needs_by_file.values() for need in needs}
-    kinds = {CONFIG_FILE: False, TYPED_CONFIG_FILE: True}
-    return {name: render(from_needs(needs, types=types)) for name, types in kinds.items()}
+    kinds = {storage.CONFIG_FILE: False, storage.TYPED_CONFIG_FILE: True}
+    return {name: required_ops.render(required_ops.from_needs(needs, types=types)) for name, types in kinds.items()}
 
 
 LIBRARY_FACTOR = 3.0
@@ -143,7 +142,7 @@ def convert_models(
     `done` is called as each precision of a model ends. Nothing half-written is left behind, also after Ctrl-C.
     """
     usable = [form for row in conversions for form in row.models if not form.error]
-    with scratch(output) as work:
+    with storage.scratch(output) as work:
         forms = {}
         for form in usable:
             folder = work / form.name
@@ -162,12 +161,16 @@ def convert_models(
                 aware=aware,
                 preflight=preflight,
             )
-            needed = needed_bytes(form.model.size_bytes, LIBRARY_FACTOR if aware.library else MODEL_FACTOR)
-            task = Task(label=form.model.source.name, call=partial(convert_model, request), memory_bytes=needed)
+            needed = workers.needed_bytes(
+                form.model.size_bytes, LIBRARY_FACTOR if aware.library else workers.MODEL_FACTOR
+            )
+            task = workers.Task(label=form.model.source.name, call=partial(convert_model, request), memory_bytes=needed)
             forms[task] = form
-        outcomes: dict[str, TaskOutcome[ConvertResult]] = {}
-        limit = time_limit(form.model.size_bytes for form in usable)
-        for outcome in run_tasks(forms, processes=processes, memory_bytes=memory_budget(), timeout_seconds=limit):
+        outcomes: dict[str, workers.TaskOutcome[ConvertResult]] = {}
+        limit = workers.time_limit(form.model.size_bytes for form in usable)
+        for outcome in workers.run_tasks(
+            forms, processes=processes, memory_bytes=workers.memory_budget(), timeout_seconds=limit
+        ):
             outcomes[forms[outcome.task].name] = outcome
             done()
     return tuple(_joined(row, outcomes, variants) for row in conversions)
@@ -176,9 +179,9 @@ def convert_models(
 def require_compiler(chips: Sequence[str]) -> None:
     """MissingError where contexts are wanted and the compiler is not installed, before anything is converted."""
     if chips:
-        from pipeline.partition.qnn.kept import compiler_name
+        from pipeline.partition.qnn import kept
 
-        compiler_name()
+        kept.compiler_name()
 
 
 def with_contexts(
@@ -218,7 +221,7 @@ def with_shared_weights(
     weight of 1,024 bytes stays as it is; files in ORT format have their weights in them.
     """
     groups: dict[tuple[str, str], list[Artifact]] = {}
-    for row in converted if line_of(release or installed_version("onnxruntime")) >= SHARED_SINCE else ():
+    for row in converted if ort_releases.line_of(release or installed_version("onnxruntime")) >= SHARED_SINCE else ():
         for artifact in row.artifacts:
             if artifact.variant.style is Style.ONNX:
                 key = (sizes.get(row.model.name, row.model.name), artifact.variant.name)
@@ -227,19 +230,19 @@ def with_shared_weights(
     if not several:
         return tuple(converted)
     shared: dict[str, Artifact] = {}
-    with scratch(output) as work, progress.stage("share weights", len(several)) as stage:
+    with storage.scratch(output) as work, progress.stage("share weights", len(several)) as stage:
         tasks = {}
         for (name, variant), artifacts in several.items():
             folder = work / f"{name}.{variant}"
             call = partial(share_weights, tuple(artifacts), name, str(output), str(folder))
-            needed = needed_bytes(2 * max(artifact.size_bytes for artifact in artifacts))
-            tasks[Task(label=f"{name} {variant}", call=call, memory_bytes=needed)] = folder
-        limit = time_limit(sum(artifact.size_bytes for artifact in artifacts) for artifacts in several.values())
-        for outcome in run_tasks(tasks, memory_bytes=memory_budget(), timeout_seconds=limit):
+            needed = workers.needed_bytes(2 * max(artifact.size_bytes for artifact in artifacts))
+            tasks[workers.Task(label=f"{name} {variant}", call=call, memory_bytes=needed)] = folder
+        limit = workers.time_limit(sum(artifact.size_bytes for artifact in artifacts) for artifacts in several.values())
+        for outcome in workers.run_tasks(tasks, memory_bytes=workers.memory_budget(), timeout_seconds=limit):
             if outcome.error:
                 raise outcome.error
             for file in dict.fromkeys(file for row in outcome.value or () for file in (row.weights, row.file)):
-                with storage_errors(output / file):
+                with storage.storage_errors(output / file):
                     (tasks[outcome.task] / file).replace(output / file)
             shared |= {artifact.file: artifact for artifact in outcome.value or ()}
             stage.done()
@@ -263,20 +266,22 @@ def share_weights(artifacts: tuple[Artifact, ...], name: str, output_folder: str
     """
     from onnx import ModelProto
 
-    from pipeline.model.onnx_model import load_model
-    from pipeline.passes.edit import save_model
-    from pipeline.passes.surgery import ExternalOptions, to_external
+    from pipeline.model import onnx_model
+    from pipeline.passes import edit as passes_edit
+    from pipeline.passes import surgery
 
     place = Path(folder)
     place.mkdir()
-    context = PassContext(folder=place, where=name)
+    context = passes_base.PassContext(folder=place, where=name)
     for artifact in artifacts:
-        model = load_model(SourceModel(path=str(Path(output_folder, artifact.file))), place)
+        model = onnx_model.load_model(SourceModel(path=str(Path(output_folder, artifact.file))), place)
         try:
-            save_model(to_external(model, ExternalOptions(), context), place / artifact.file, FIRST_NAME)
+            passes_edit.save_model(
+                surgery.to_external(model, surgery.ExternalOptions(), context), place / artifact.file, FIRST_NAME
+            )
         except NotApplicable:
             return ()
-    digest = sha256_of(place / FIRST_NAME)
+    digest = storage.sha256_of(place / FIRST_NAME)
     weights = (place / FIRST_NAME).rename(place / f"{name}-{digest[:12]}.weights")
     shared = []
     for artifact in artifacts:
@@ -285,18 +290,22 @@ def share_weights(artifacts: tuple[Artifact, ...], name: str, output_folder: str
         for entry in (entry for tensor in proto.graph.initializer for entry in tensor.external_data):
             if entry.key == "location":
                 entry.value = weights.name
-        write_bytes(path, proto.SerializeToString(deterministic=True))
+        storage.write_bytes(path, proto.SerializeToString(deterministic=True))
         changed = msgspec.structs.replace(
-            artifact, size_bytes=path.stat().st_size, sha256=sha256_of(path), weights=weights.name,
-            weights_bytes=weights.stat().st_size, weights_sha256=digest,
-        )  # fmt: skip
+            artifact,
+            size_bytes=path.stat().st_size,
+            sha256=storage.sha256_of(path),
+            weights=weights.name,
+            weights_bytes=weights.stat().st_size,
+            weights_sha256=digest,
+        )
         shared.append(changed)
     return tuple(shared)
 
 
 def _joined(
     conversion: Conversion,
-    outcomes: Mapping[str, TaskOutcome[ConvertResult]],
+    outcomes: Mapping[str, workers.TaskOutcome[ConvertResult]],
     variants: Callable[[str], tuple[Variant, ...]],
 ) -> Conversion:
     """The results of a model's precisions as one; one that has none costs its variants, and all of them the model."""
@@ -335,7 +344,7 @@ def _joined(
     return replace(conversion, variants=asked, result=whole)
 
 
-def _named(result: ConvertResult, model: NamedModel, form: ModelInPrecision) -> ConvertResult:
+def _named(result: ConvertResult, model: model_sources.NamedModel, form: ModelInPrecision) -> ConvertResult:
     """A result under the name of the model as it was given, with the steps that it went through and their warnings."""
     steps = tuple(step.text for step in form.steps)
     artifacts = [
@@ -400,20 +409,20 @@ class ConversionJob:
         return {settings.provider: settings for settings in self.aware.providers} or {cpu_of_abi(self.abi): None}
 
     @property
-    def exit_code(self) -> ExitCode:
+    def exit_code(self) -> core_errors.ExitCode:
         """4 when outputs differ or the release cannot load an artifact, 1 when a model or variant failed.
 
         Where all models failed for the same want (a wrong command line, a full disk) the code of that. A variant that a
         release does not have is no failure, a model without any other is.
         """
         differing = any(check.failed for checks in self.checks.values() for check in checks)
-        if differing or any(errors(findings) for findings in self.findings.values()):
-            return ExitCode.CHECK_FAILED
+        if differing or any(core_errors.errors(findings) for findings in self.findings.values()):
+            return core_errors.ExitCode.CHECK_FAILED
         stopped = [row.error for row in self.converted if row.error]
         if stopped and len(stopped) == len(self.converted):
-            return common_exit_code(stopped)
+            return core_errors.common_exit_code(stopped)
         failed = any(c.error or c.nothing_made or any(not f.skipped for f in c.failures) for c in self.converted)
-        return ExitCode.SOME_FAILED if failed else ExitCode.DONE
+        return core_errors.ExitCode.SOME_FAILED if failed else core_errors.ExitCode.DONE
 
     def document(self) -> dict[str, Any]:
         """The answer as JSON: one entry an artifact, or an error where there is none."""
@@ -427,7 +436,9 @@ class ConversionJob:
 
 
 def _rows(conversion: Conversion) -> list[dict[str, Any]]:
-    files: dict[Variant, Artifact | NpuContext] = {artifact.variant: artifact for artifact in conversion.artifacts}
+    files: dict[Variant, Artifact | npu_contexts.NpuContext] = {
+        artifact.variant: artifact for artifact in conversion.artifacts
+    }
     files |= {context.variant: context for context in conversion.contexts}
     failed = {failure.variant: failure for failure in conversion.failures}
     by_chip = [variant for variant in (*files, *failed) if variant.chip]
@@ -436,7 +447,10 @@ def _rows(conversion: Conversion) -> list[dict[str, Any]]:
 
 
 def _row(
-    conversion: Conversion, variant: Variant, artifact: Artifact | NpuContext | None, failure: VariantFailure | None
+    conversion: Conversion,
+    variant: Variant,
+    artifact: Artifact | npu_contexts.NpuContext | None,
+    failure: VariantFailure | None,
 ) -> dict[str, Any]:
     row: dict[str, Any] = {
         "model": conversion.model.source.name,
@@ -458,22 +472,26 @@ def convert_paths(paths: Sequence[str], job: ConversionJob, progress: Progress |
 
     Raises ConfigError when there is nothing to convert.
     """
-    progress = progress or NoProgress()
-    sources = find_models(paths)
+    progress = progress or core_progress.NoProgress()
+    sources = model_sources.find_models(paths)
     models = [
         replace(model, optional_inputs=job.optional_inputs)
-        for model in name_models(sources, [None] * len(sources), [job.dimensions] * len(sources))
+        for model in model_sources.name_models(sources, [None] * len(sources), [job.dimensions] * len(sources))
     ]
     conversions = [
         Conversion(
-            model=model, base=ModelInPrecision(model=model), precisions=job.precisions, data=job.data,
-            api_level=job.api_level, keep_float=job.keep_float,
+            model=model,
+            base=ModelInPrecision(model=model),
+            precisions=job.precisions,
+            data=job.data,
+            api_level=job.api_level,
+            keep_float=job.keep_float,
         )
         for model in models
-    ]  # fmt: skip
+    ]
     cache = job.cache / "passes" if job.cache else None
     require_compiler(job.chips)
-    with scratch(job.output) as work:
+    with storage.scratch(job.output) as work:
         converted = convert_models(
             make_precisions(conversions, job.auto_providers(), work, cache, progress),
             job.variants,
@@ -504,27 +522,30 @@ def _preflight(
     job: ConversionJob, artifacts: Sequence[Artifact], needs: Mapping[str, FileNeeds]
 ) -> dict[tuple[str, str], tuple[Finding, ...]]:
     """What speaks against the artifacts in the release and kind of build that the job names."""
-    release = line_of(job.release or installed_version("onnxruntime"))
-    runtime = Runtime(release=release, kind=BuildKind(job.build_kind), abis=(job.abi,))
+    release = ort_releases.line_of(job.release or installed_version("onnxruntime"))
+    runtime = compat_defects.Runtime(release=release, kind=configs.BuildKind(job.build_kind), abis=(job.abi,))
     read = {
-        **read_artifacts({a.file: job.output / a.file for a in artifacts if a.file not in needs}),
+        **compat_rules.read_artifacts({a.file: job.output / a.file for a in artifacts if a.file not in needs}),
         **{name: msgspec.structs.replace(facts, name=name) for name, (facts, _, _) in needs.items()},
     }
     for artifact in artifacts if job.aware.providers else ():
-        if isinstance(facts := read.get(artifact.file), ArtifactFacts) and artifact.variant.providers:
+        if isinstance(facts := read.get(artifact.file), compat_rules.ArtifactFacts) and artifact.variant.providers:
             read[artifact.file] = with_claims(facts, job.output / artifact.file, job.aware.providers)
     findings_of = {
-        (artifact.model, artifact.variant.name): findings_for(
-            read, artifact.file, runtime, use_of(DEFAULT_USE, artifact.session_options)
+        (artifact.model, artifact.variant.name): compat_rules.findings_for(
+            read, artifact.file, runtime, compat_rules.use_of(compat_rules.DEFAULT_USE, artifact.session_options)
         )
         for artifact in artifacts
     }
-    for artifact in artifacts if WEBGPU in job.auto_providers() else ():
+    for artifact in artifacts if provider_rules.WEBGPU in job.auto_providers() else ():
         if artifact.variant.level is Level.NONE:
             plain = Finding(
-                severity=Severity.WARNING, what="a plain file, not one for WebGPU", where=artifact.file,
-                why="level none writes no copies between GPU and CPU", remedy="use level basic or a later one",
-            )  # fmt: skip
+                severity=Severity.WARNING,
+                what="a plain file, not one for WebGPU",
+                where=artifact.file,
+                why="level none writes no copies between GPU and CPU",
+                remedy="use level basic or a later one",
+            )
             key = artifact.model, artifact.variant.name
             findings_of[key] = (*findings_of[key], plain)
     for artifact in artifacts:
@@ -533,25 +554,27 @@ def _preflight(
     return {key: findings for key, findings in findings_of.items() if findings}
 
 
-def with_claims(facts: ArtifactFacts, file: Path, providers: Sequence[Settings]) -> ArtifactFacts:
+def with_claims(
+    facts: compat_rules.ArtifactFacts, file: Path, providers: Sequence[claim_answer.Settings]
+) -> compat_rules.ArtifactFacts:
     """The same, with what is asked of the CPU alone told from what only nodes ask that one of the providers takes."""
-    if not providers or all(demand.kind is not DemandKind.KERNEL for demand in facts.demands):
+    if not providers or all(demand.kind is not release_table.DemandKind.KERNEL for demand in facts.demands):
         return facts
-    graph = view_of_file(file)
-    groups = [group for settings in providers for group in claim(graph, settings).groups]
+    graph = partition_graph.view_of_file(file)
+    groups = [group for settings in providers for group in partition_rules.claim(graph, settings).groups]
     claimed = {node.first_output for group in groups for node in group}
     taker = " or ".join(settings.provider for settings in providers)
-    demands = release_table().demands(read_artifact(file), claimed, taker)
+    demands = release_table.release_table().demands(ort_format.read_artifact(file), claimed, taker)
     return msgspec.structs.replace(facts, demands=demands, claims_asked=True)
 
 
 def _for_gpu(file: Path, artifact: Artifact, release: Release) -> Iterator[Finding]:
     """Why a WebGPU session does not run an artifact that is made for one, or in one layout alone."""
-    if WEBGPU not in artifact.variant.providers or release < OLDEST_RULES:
+    if provider_rules.WEBGPU not in artifact.variant.providers or release < ort_releases.OLDEST_RULES:
         return
-    from pipeline.compat.gpu import first_on_gpu  # the rules of a provider
+    from pipeline.compat import gpu  # the rules of a provider
 
-    in_layouts = [first_on_gpu(file, release, {"preferredLayout": layout}) for layout in ("NHWC", "NCHW")]
+    in_layouts = [gpu.first_on_gpu(file, release, {"preferredLayout": layout}) for layout in ("NHWC", "NCHW")]
     found = next(filter(None, reversed(in_layouts)), None)  # what NCHW does not cure, where there is such a thing
     if found and in_layouts[0]:
         remedy = found.remedy if in_layouts[1] else "open it with preferredLayout=NCHW, in which it runs"
@@ -575,12 +598,14 @@ def _checked(job: ConversionJob, work: Path, progress: Progress) -> ConversionJo
     contexts = [context for row in job.converted for context in row.contexts]
     used = {*(origins[key] for key in artifacts), *(context.source for context in contexts)}
     subjects = [
-        CheckedModel(model=replace(form.model, name=form.name), original=row.original_of(form), data=job.data)
+        check_many.CheckedModel(
+            model=replace(form.model, name=form.name), original=row.original_of(form), data=job.data
+        )
         for row in job.converted
         for form in row.models
         if form.name in used
     ]
-    references = make_references(subjects, work / "tensors", work, progress)
+    references = check_many.make_references(subjects, work / "tensors", work, progress)
     refused = [outcome.error for outcome in references.values()]
     if refused and all(isinstance(error, ConfigError) for error in refused):
         raise next(error for error in refused if error)
@@ -591,17 +616,17 @@ def _checked(job: ConversionJob, work: Path, progress: Progress) -> ConversionJo
             pairs.append((artifact, outcome.value))
         elif outcome.error:
             checks[key] = _not_run(outcome.error)
-    for key, result in check_all(pairs, job.output, CheckConfig(), progress).items():
+    for key, result in check_many.check_all(pairs, job.output, configs.CheckConfig(), progress).items():
         checks[key] = _not_run(result) if isinstance(result, PipelineError) else result
     if contexts:
         from pipeline.convert.contexts import check_contexts
 
         names = {row.model.name: row.model.source.name for row in job.converted}
         originals = {name: outcome.value for name, outcome in references.items() if outcome.value}
-        simulated = check_contexts(contexts, job.output, originals, CheckConfig(), progress, work / "tensors")
+        simulated = check_contexts(contexts, job.output, originals, configs.CheckConfig(), progress, work / "tensors")
         for context, compared, _ in simulated:
             checks[names[context.model], context.variant.name] = compared
-    losses = gpu_losses(pairs, job.output, progress)
+    losses = check_many.gpu_losses(pairs, job.output, progress)
     findings = {key: (*job.findings.get(key, ()), loss) for key, loss in losses.items()}
     return replace(job, checks=checks, findings={**job.findings, **findings})
 

@@ -5,50 +5,55 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from pipeline.advice.verdict import PrecisionVerdict, choose_precision, kept_precisions
-from pipeline.compat.contexts import NpuContext
-from pipeline.config.tables import Step
+from pipeline.advice import verdict as advice_verdict
+from pipeline.compat import contexts as npu_contexts
+from pipeline.config import tables as config_tables
 from pipeline.convert.request import ConvertResult, VariantFailure
-from pipeline.core.abis import ARM_ABIS
+from pipeline.core import abis as core_abis
+from pipeline.core import variant as core_variant
+from pipeline.core import workers
 from pipeline.core.errors import ModelError, PipelineError
 from pipeline.core.progress import Progress
-from pipeline.core.variant import Artifact, Variant, in_precision
-from pipeline.core.workers import Task, memory_budget, needed_bytes, run_tasks, time_limit
+from pipeline.core.variant import Artifact, Variant
 from pipeline.dataset import Dataset
-from pipeline.model.sources import NamedModel, SourceModel
-from pipeline.partition.answer import ModelAnswer, Optimize, Settings
-from pipeline.partition.judge import PartitionRequest, judge
-from pipeline.passes.base import Effect, MixedSearch
-from pipeline.passes.precisions import AUTO, candidates, steps_at
-from pipeline.passes.registry import find_pass
-from pipeline.passes.run import passes_bytes, transform
+from pipeline.model import sources as model_sources
+from pipeline.model.sources import SourceModel
+from pipeline.partition import answer as claim_answer
+from pipeline.partition import judge
+from pipeline.passes import base as passes_base
+from pipeline.passes import precisions as passes_precisions
+from pipeline.passes import registry
+from pipeline.passes import run as passes_run
 
 MODEL_FILE = "model.onnx"
 
 
-AutoProviders = Mapping[str, Settings | None]
+AutoProviders = Mapping[str, claim_answer.Settings | None]
 """Providers that `auto` chooses a precision for; those of the CPU (cpu-arm64, cpu-x86_64) have no settings."""
 
 
 def _candidates(providers: AutoProviders) -> dict[str, tuple[str, ...]]:
     """What is tried for each provider, best first."""
-    return {name: candidates(name, settings.api_level if settings else None) for name, settings in providers.items()}
+    return {
+        name: passes_precisions.candidates(name, settings.api_level if settings else None)
+        for name, settings in providers.items()
+    }
 
 
 def cpu_of_abi(abi: str) -> str:
     """The name of the CPU provider of an ABI's processors among the recipes."""
-    return "cpu-arm64" if abi in ARM_ABIS else "cpu-x86_64"
+    return "cpu-arm64" if abi in core_abis.ARM_ABIS else "cpu-x86_64"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInPrecision:
     """A model as passes left it, under the name that it had; `error` says why there is none."""
 
-    model: NamedModel
+    model: model_sources.NamedModel
     precision: str = ""
-    steps: tuple[Step, ...] = ()
+    steps: tuple[config_tables.Step, ...] = ()
     error: PipelineError | None = None
-    search: MixedSearch | None = None
+    search: passes_base.MixedSearch | None = None
     """What was measured to decide what stays float."""
     notes: tuple[str, ...] = ()
     """Warnings of the passes."""
@@ -56,7 +61,7 @@ class ModelInPrecision:
     @property
     def name(self) -> str:
         """The name of the model in this precision."""
-        return in_precision(self.model.name, self.precision)
+        return core_variant.in_precision(self.model.name, self.precision)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +71,7 @@ class Conversion:
     It has a `result`, or the `error` that it met as a whole; both are of all precisions.
     """
 
-    model: NamedModel
+    model: model_sources.NamedModel
     base: ModelInPrecision
     """The model behind its transforms, whether or not its own precision is among `models`."""
     precisions: tuple[str, ...] = ("",)
@@ -78,13 +83,13 @@ class Conversion:
     keep_float: tuple[str, ...] = ()
     """Names of nodes that stay float in every precision."""
     models: tuple[ModelInPrecision, ...] = ()
-    verdicts: tuple[PrecisionVerdict, ...] = ()
+    verdicts: tuple[advice_verdict.PrecisionVerdict, ...] = ()
     """Why `auto` kept or dropped each that it tried."""
     variants: tuple[Variant, ...] = ()
     """Those that were asked for."""
     result: ConvertResult | None = None
     error: PipelineError | None = None
-    contexts: tuple[NpuContext, ...] = ()
+    contexts: tuple[npu_contexts.NpuContext, ...] = ()
     without_context: tuple[VariantFailure, ...] = ()
     """Why there is no context for a chip in a precision."""
 
@@ -109,8 +114,8 @@ class Conversion:
         Transforms may cost accuracy as well: what they made is then compared with the model as it was given, unless
         they changed its inputs or outputs.
         """
-        effects = {find_pass(step.do).effect for step in self.base.steps}
-        given = Effect.LOSSY in effects and Effect.INTERFACE not in effects
+        effects = {registry.find_pass(step.do).effect for step in self.base.steps}
+        given = passes_base.Effect.LOSSY in effects and passes_base.Effect.INTERFACE not in effects
         original = self.model.source if given else self.base.model.source
         return None if original == form.model.source else original
 
@@ -134,36 +139,42 @@ def make_precisions(
         (replace(base, precision=name, steps=(*base.steps, *steps)), steps, order.data)
         for order, base in zip(orders, transformed, strict=True)
         for name in _wanted(order, providers)
-        for steps in [steps_at(name, order.api_level, order.keep_float)]
+        for steps in [passes_precisions.steps_at(name, order.api_level, order.keep_float)]
     ]
     forms = {
         (form.model.name, form.precision): form for form in (*transformed, *_transformed(second, work, cache, progress))
     }
-    verdicts = _verdicts([order for order in orders if AUTO in order.precisions], forms, providers, progress)
+    verdicts = _verdicts(
+        [order for order in orders if passes_precisions.AUTO in order.precisions], forms, providers, progress
+    )
     return [_chosen(order, forms, verdicts.get(order.model.name, ())) for order in orders]
 
 
 def _wanted(order: Conversion, providers: AutoProviders) -> Iterable[str]:
     """Precisions that need passes: those named, and what `auto` tries for any provider."""
-    tried = [name for names in _candidates(providers).values() for name in names] if AUTO in order.precisions else []
-    return dict.fromkeys(name for name in (*order.precisions, *tried) if name not in ("", AUTO))
+    tried = (
+        [name for names in _candidates(providers).values() for name in names]
+        if passes_precisions.AUTO in order.precisions
+        else []
+    )
+    return dict.fromkeys(name for name in (*order.precisions, *tried) if name not in ("", passes_precisions.AUTO))
 
 
 def _chosen(
     order: Conversion,
     forms: Mapping[tuple[str, str], ModelInPrecision],
-    verdicts: Sequence[PrecisionVerdict],
+    verdicts: Sequence[advice_verdict.PrecisionVerdict],
 ) -> Conversion:
     names: list[str] = []
     for name in order.precisions:
-        names += kept_precisions(verdicts) if name == AUTO else [name]
+        names += advice_verdict.kept_precisions(verdicts) if name == passes_precisions.AUTO else [name]
     models = tuple(forms[order.model.name, name] for name in dict.fromkeys(names))
     base = forms[order.model.name, ""]
     return replace(order, base=base, models=models, verdicts=tuple(verdicts))
 
 
 def _transformed(
-    pending: Sequence[tuple[ModelInPrecision, tuple[Step, ...], Dataset]],
+    pending: Sequence[tuple[ModelInPrecision, tuple[config_tables.Step, ...], Dataset]],
     work: Path,
     cache: Path | None,
     progress: Progress,
@@ -171,10 +182,10 @@ def _transformed(
     """The models behind steps, given the data for these; those without, and those that failed before, as they were."""
     forms = [form for form, _, _ in pending]
     tasks = [
-        Task(
+        workers.Task(
             label=form.name,
             call=partial(
-                transform,
+                passes_run.transform,
                 form.model.source,
                 steps,
                 str(work / "passes" / form.name),
@@ -183,7 +194,7 @@ def _transformed(
                 check=False,
                 cache=str(cache.resolve()) if cache else "",
             ),
-            memory_bytes=passes_bytes(form.model.size_bytes, data),
+            memory_bytes=passes_run.passes_bytes(form.model.size_bytes, data),
         )
         for form, steps, data in pending
         if steps and not form.error
@@ -192,10 +203,10 @@ def _transformed(
         return forms
     places = {form.name: number for number, form in enumerate(forms)}
     with progress.stage("passes", len(tasks)) as stage:
-        for outcome in run_tasks(
+        for outcome in workers.run_tasks(
             tasks,
-            memory_bytes=memory_budget(),
-            timeout_seconds=time_limit(form.model.size_bytes for form, _, _ in pending),
+            memory_bytes=workers.memory_budget(),
+            timeout_seconds=workers.time_limit(form.model.size_bytes for form, _, _ in pending),
             heard=lambda task, text: stage.at(f"{task.label}: {text}"),
         ):
             number = places[outcome.task.label]
@@ -219,7 +230,7 @@ def _verdicts(
     forms: Mapping[tuple[str, str], ModelInPrecision],
     providers: AutoProviders,
     progress: Progress,
-) -> dict[str, tuple[PrecisionVerdict, ...]]:
+) -> dict[str, tuple[advice_verdict.PrecisionVerdict, ...]]:
     """By model, what each provider keeps."""
     tried = _candidates(providers)
     asked = {
@@ -231,37 +242,42 @@ def _verdicts(
     answers = _answers(asked, providers, progress)
     by_model = {}
     for order in orders:
-        verdicts: list[PrecisionVerdict] = []
+        verdicts: list[advice_verdict.PrecisionVerdict] = []
         for provider, names in tried.items():
             model = order.model.name
             by_name = {name: forms[model, name].error or answers.get((model, provider, name)) for name in names}
             before = answers.get((model, provider, ""))
-            verdicts += choose_precision(provider, before, by_name, has_data=order.data.given)
+            verdicts += advice_verdict.choose_precision(provider, before, by_name, has_data=order.data.given)
         by_model[order.model.name] = tuple(verdicts)
     return by_model
 
 
 def _answers(
     asked: Mapping[tuple[str, str, str], ModelInPrecision], settings: AutoProviders, progress: Progress
-) -> dict[tuple[str, str, str], ModelAnswer]:
+) -> dict[tuple[str, str, str], claim_answer.ModelAnswer]:
     """What the rules say, by model, provider and precision; nothing for the CPU and for what could not be made."""
     keys = {}
     for key, form in asked.items():
         rules = settings[key[1]]
         if rules is not None and not form.error:
-            request = PartitionRequest(
-                source=form.model.source, settings=rules, optimize=Optimize.BASIC, sizes=form.model.dimensions
+            request = judge.PartitionRequest(
+                source=form.model.source,
+                settings=rules,
+                optimize=claim_answer.Optimize.BASIC,
+                sizes=form.model.dimensions,
             )
-            needed = needed_bytes(form.model.size_bytes)
-            keys[Task(label=" ".join(key), call=partial(judge, request), memory_bytes=needed)] = key
-    answers: dict[tuple[str, str, str], ModelAnswer] = {}
+            needed = workers.needed_bytes(form.model.size_bytes)
+            keys[workers.Task(label=" ".join(key), call=partial(judge.judge, request), memory_bytes=needed)] = key
+    answers: dict[tuple[str, str, str], claim_answer.ModelAnswer] = {}
     if not keys:
         return answers
     with progress.stage("choose precisions", len(keys)) as stage:
-        limit = time_limit(form.model.size_bytes for form in asked.values())
-        for outcome in run_tasks(keys, memory_bytes=memory_budget(), timeout_seconds=limit):
+        limit = workers.time_limit(form.model.size_bytes for form in asked.values())
+        for outcome in workers.run_tasks(keys, memory_bytes=workers.memory_budget(), timeout_seconds=limit):
             error = outcome.error.reason if outcome.error else ""
-            settled = outcome.value or ModelAnswer(path=outcome.task.label, ep="", ort_release="", error=error)
+            settled = outcome.value or claim_answer.ModelAnswer(
+                path=outcome.task.label, ep="", ort_release="", error=error
+            )
             answers[keys[outcome.task]] = settled
             stage.done()
     return answers

@@ -5,19 +5,19 @@ from typing import TypeAlias
 
 import msgspec
 
-from pipeline.compat.defects import REPLAY_NEEDS_KEY_SINCE, RUNTIME_STYLE_SINCE, ReadWeight
-from pipeline.compat.rules import ArtifactFacts, facts_of
-from pipeline.config import REPLAY_KEY
-from pipeline.core.abis import ARM64, ARM_ABIS, X86_64
+from pipeline import config as configs
+from pipeline.compat import defects as compat_defects
+from pipeline.compat import rules as compat_rules
+from pipeline.core import abis as core_abis
+from pipeline.core import providers as provider_rules
+from pipeline.core import variant as core_variant
 from pipeline.core.errors import Finding, Severity
-from pipeline.core.providers import NNAPI, WEBGPU, aware_names
 from pipeline.core.releases import Release
-from pipeline.core.variant import Artifact, AwareBy, ConvertedFile, Level, Style, Variant, Way
-from pipeline.model.guards import BY_PATH
-from pipeline.model.ort_format import OrtModel
+from pipeline.core.variant import Artifact, Level, Style, Variant
+from pipeline.model import guards, ort_format
 from pipeline.model.sources import SourceModel
-from pipeline.partition.answer import Settings
-from pipeline.required_ops.value import Need, needs_by_build
+from pipeline.partition import answer as claim_answer
+from pipeline.required_ops import value as required_ops_value
 
 
 class OptimizerPlatform(StrEnum):
@@ -30,12 +30,12 @@ class OptimizerPlatform(StrEnum):
     @property
     def abis(self) -> tuple[str, ...]:
         """The ABI that files are made for; () where any may be."""
-        return {OptimizerPlatform.ARM: (ARM64,), OptimizerPlatform.AMD64: (X86_64,)}.get(self, ())
+        return {OptimizerPlatform.ARM: (core_abis.ARM64,), OptimizerPlatform.AMD64: (core_abis.X86_64,)}.get(self, ())
 
     @classmethod
     def of_abi(cls, abi: str) -> "OptimizerPlatform":
         """What files for an ABI may assume: int8 stays int8 on ARM, as its own default is there."""
-        return cls.ARM if abi in ARM_ABIS else cls.UNSPECIFIED
+        return cls.ARM if abi in core_abis.ARM_ABIS else cls.UNSPECIFIED
 
 
 class AwareSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,9 +45,9 @@ class AwareSpec(msgspec.Struct, frozen=True, kw_only=True):
     lacks the provider, refuses the model or crashes on it, the file is saved with our claims.
     """
 
-    providers: tuple[Settings, ...] = ()
+    providers: tuple[claim_answer.Settings, ...] = ()
     safe: bool = False
-    by: AwareBy = AwareBy(way=Way.PLUGIN)
+    by: core_variant.AwareBy = core_variant.AwareBy(way=core_variant.Way.PLUGIN)
     library: str = ""
     optional: bool = False
 
@@ -55,22 +55,22 @@ class AwareSpec(msgspec.Struct, frozen=True, kw_only=True):
     def library_serves(self) -> bool:
         """Whether an Android library can be told all that is asked."""
         (settings, *others) = self.providers
-        return not others and not self.safe and settings.provider == NNAPI
+        return not others and not self.safe and settings.provider == provider_rules.NNAPI
 
     @property
-    def way(self) -> Way:
+    def way(self) -> core_variant.Way:
         """What saves the file: the library or the installed onnxruntime, where it serves or none else may."""
-        if self.by.way is Way.PLUGIN:
-            return Way.PLUGIN
-        if self.by.way is Way.LIBRARY:
-            return Way.LIBRARY if self.library_serves or not self.optional else Way.PLUGIN
+        if self.by.way is core_variant.Way.PLUGIN:
+            return core_variant.Way.PLUGIN
+        if self.by.way is core_variant.Way.LIBRARY:
+            return core_variant.Way.LIBRARY if self.library_serves or not self.optional else core_variant.Way.PLUGIN
         (settings, *others) = self.providers
         asked = not others and not self.safe and not settings.nnapi_flags and not settings.rules.copies
         serves = asked and has_installed(settings)
-        return Way.INSTALLED if serves or not self.optional else Way.PLUGIN
+        return core_variant.Way.INSTALLED if serves or not self.optional else core_variant.Way.PLUGIN
 
 
-def has_installed(settings: Settings) -> bool:
+def has_installed(settings: claim_answer.Settings) -> bool:
     """Whether the installed onnxruntime was built with the provider."""
     import onnxruntime
 
@@ -124,15 +124,15 @@ def session_settings(variant: Variant, platform: OptimizerPlatform, aware: Aware
     )
 
 
-def run_time_options(variant: Variant, target: Release, file: ConvertedFile) -> dict[str, str]:
+def run_time_options(variant: Variant, target: Release, file: core_variant.ConvertedFile) -> dict[str, str]:
     """Session config entries that the app must set for the artifact to do what was measured.
 
     From 1.30 saved runtime optimizations are ignored unless the app asks for them (pull request 32077).
     """
     recorded = variant.style is Style.RUNTIME and variant.level not in {Level.NONE, Level.BASIC}
-    replays = recorded and not file.unreplayable and target >= REPLAY_NEEDS_KEY_SINCE
+    replays = recorded and not file.unreplayable and target >= compat_defects.REPLAY_NEEDS_KEY_SINCE
     by_path = file.unmappable and variant.style is not Style.ONNX
-    return ({REPLAY_KEY: "1"} if replays else {}) | (BY_PATH if by_path else {})
+    return ({configs.REPLAY_KEY: "1"} if replays else {}) | (guards.BY_PATH if by_path else {})
 
 
 def refusal(variant: Variant, target: Release, installed: Release) -> tuple[str, str] | None:
@@ -140,24 +140,42 @@ def refusal(variant: Variant, target: Release, installed: Release) -> tuple[str,
     at_target, at_host = str(target), str(installed)
     layout = variant.level is Level.LAYOUT
     rules = (
-        (variant.style is not Style.ONNX and target < FORMAT_6_SINCE,
-         f"onnxruntime {at_target} cannot load ORT format version 6, which {at_host} writes",
-         f"convert with onnxruntime {at_target}"),
-        (layout and target < LAYOUT_SINCE, f"level layout came with 1.23, the target runs {at_target}",
-         "use level extended or all"),
-        (variant.style is Style.RUNTIME and target < RUNTIME_STYLE_SINCE,
-         f"runtime style came with 1.11, the target runs {at_target}", "use style fixed"),
-        (not set(variant.providers) <= set(aware_names()),
-         f"models can be made aware of {', '.join(aware_names())} only",
-         "use variants of these"),
-        (len(variant.providers) > 1 and WEBGPU in variant.providers,
-         "the copies between GPU and CPU that such a file has divide what other providers take",
-         "make one file for webgpu and one for the others"),
-        (bool(variant.providers) and variant.style is Style.ONNX,
-         "a session asks its providers itself about an ONNX file", "use style fixed, or onnx without providers"),
-        (bool(variant.providers) and variant.style is Style.RUNTIME,
-         "runtime style leaves every node to the providers as it is", "use style fixed, or runtime without providers"),
-    )  # fmt: skip
+        (
+            variant.style is not Style.ONNX and target < FORMAT_6_SINCE,
+            f"onnxruntime {at_target} cannot load ORT format version 6, which {at_host} writes",
+            f"convert with onnxruntime {at_target}",
+        ),
+        (
+            layout and target < LAYOUT_SINCE,
+            f"level layout came with 1.23, the target runs {at_target}",
+            "use level extended or all",
+        ),
+        (
+            variant.style is Style.RUNTIME and target < compat_defects.RUNTIME_STYLE_SINCE,
+            f"runtime style came with 1.11, the target runs {at_target}",
+            "use style fixed",
+        ),
+        (
+            not set(variant.providers) <= set(provider_rules.aware_names()),
+            f"models can be made aware of {', '.join(provider_rules.aware_names())} only",
+            "use variants of these",
+        ),
+        (
+            len(variant.providers) > 1 and provider_rules.WEBGPU in variant.providers,
+            "the copies between GPU and CPU that such a file has divide what other providers take",
+            "make one file for webgpu and one for the others",
+        ),
+        (
+            bool(variant.providers) and variant.style is Style.ONNX,
+            "a session asks its providers itself about an ONNX file",
+            "use style fixed, or onnx without providers",
+        ),
+        (
+            bool(variant.providers) and variant.style is Style.RUNTIME,
+            "runtime style leaves every node to the providers as it is",
+            "use style fixed, or runtime without providers",
+        ),
+    )
     return next(((why, remedy) for applies, why, remedy in rules if applies), None)
 
 
@@ -188,7 +206,9 @@ class ConvertRequest(msgspec.Struct, frozen=True, kw_only=True):
     def aware_spec(self, variant: Variant, release: tuple[int, int]) -> AwareSpec | None:
         """Whose claims a variant keeps; None for one that is aware of no provider. ValueError for an unknown one."""
         given = {settings.provider: settings for settings in self.aware.providers}
-        providers = tuple(given.get(name) or Settings(provider=name, ort_release=release) for name in variant.providers)
+        providers = tuple(
+            given.get(name) or claim_answer.Settings(provider=name, ort_release=release) for name in variant.providers
+        )
         return msgspec.structs.replace(self.aware, providers=providers) if providers else None
 
 
@@ -200,14 +220,16 @@ class VariantFailure(Finding, frozen=True, kw_only=True):
     skipped: bool = False
 
 
-FileNeeds: TypeAlias = tuple[ArtifactFacts, tuple[Need, ...], tuple[Need, ...]]
+FileNeeds: TypeAlias = tuple[
+    compat_rules.ArtifactFacts, tuple[required_ops_value.Need, ...], tuple[required_ops_value.Need, ...]
+]
 """What of a file depends on the release, and the operators that a minimal and an extended build need for it."""
 
 
-def needs_of_file(model: OrtModel, read: ReadWeight) -> FileNeeds:
+def needs_of_file(model: ort_format.OrtModel, read: compat_defects.ReadWeight) -> FileNeeds:
     """What a parsed file needs; `read` gives its int8 weights."""
-    minimal, extended = needs_by_build(model)
-    return facts_of(model, "", read), tuple(minimal), tuple(extended)
+    minimal, extended = required_ops_value.needs_by_build(model)
+    return compat_rules.facts_of(model, "", read), tuple(minimal), tuple(extended)
 
 
 class ConvertResult(msgspec.Struct, frozen=True, kw_only=True):

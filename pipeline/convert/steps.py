@@ -16,39 +16,33 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from device_runner.failures import CHECKER, Topic, text_of_message
+from device_runner import failures
 from pipeline.convert.request import SessionSettings
+from pipeline.core import files as storage
+from pipeline.core import ort_session
+from pipeline.core import variant as core_variant
 from pipeline.core.errors import DiskError, ModelError
-from pipeline.core.files import storage_errors
-from pipeline.core.ort_session import CPU, WEIGHTS_FOLDER, load_session, ort_errors, session_options
-from pipeline.core.variant import AwareBy, Level
-from pipeline.model.edit import copied, keep_only, subgraphs
-from pipeline.model.onnx_model import (
-    LARGE_BYTES,
-    ByteRange,
-    LeanModel,
-    external_entries,
-    loadable,
-    read_in,
-    scan_message,
-)
-from pipeline.model.ort_format import Buffer, OrtModel, Tensor, parse_ort
-from pipeline.model.ort_writer import Weight
-from pipeline.model.session import broken_by_optimizer
-from pipeline.passes.base import PassContext
+from pipeline.core.variant import Level
+from pipeline.model import edit as onnx_edit
+from pipeline.model import onnx_model, ort_format, ort_writer
+from pipeline.model import session as model_session
+from pipeline.model.onnx_model import LeanModel
+from pipeline.passes import base as passes_base
 
 if TYPE_CHECKING:
     import numpy as np
 
 
-GENERAL = ("onnxruntime refuses the model", CHECKER)
+GENERAL = ("onnxruntime refuses the model", failures.CHECKER)
 MAX_WHY = 400
 
 
 def explain(error: BaseException, where: str) -> ModelError:
     """The error that onnxruntime raised for a model as one of ours: the cause if known, its own words, a remedy."""
     text = str(error)
-    explanation = text_of_message(text, Topic.MODEL, Topic.OPERATOR, Topic.KERNEL, Topic.ROOM)
+    explanation = failures.text_of_message(
+        text, failures.Topic.MODEL, failures.Topic.OPERATOR, failures.Topic.KERNEL, failures.Topic.ROOM
+    )
     what, remedy = (explanation.cause, explanation.remedy) if explanation else GENERAL
     # One printable line without onnxruntime's prefix and its build machine's source paths
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
@@ -91,13 +85,15 @@ def save_optimized(
         **extra,
     }
     try:
-        session = load_session(model, session_options(settings.level, save_to=target, config=entries, device=device))
-        asked = [] if device is not None else [*([provider] if provider else []), (CPU, {})]
+        session = ort_session.load_session(
+            model, ort_session.session_options(settings.level, save_to=target, config=entries, device=device)
+        )
+        asked = [] if device is not None else [*([provider] if provider else []), (ort_session.CPU, {})]
         names, options_of = [name for name, _ in asked], [options for _, options in asked]
         left_out = {*settings.left_out} | ({"NchwcTransformer"} if not settings.nchwc else set())
         left_out |= {"ConstantSharing"} if settings.keep_constants else set()
         session.initialize_session(names, options_of, left_out)
-    except ort_errors() as error:
+    except ort_session.ort_errors() as error:
         free = shutil.disk_usage(target.parent).free
         if free < len(model) + SPARE_BYTES:  # onnxruntime says little of use of a full disk
             raise DiskError(
@@ -108,8 +104,8 @@ def save_optimized(
             ) from error
         told = explain(error, where)
         if not (provider or device):
-            folder = {key: value for key, value in extra.items() if key == WEIGHTS_FOLDER}
-            told = broken_by_optimizer(model, settings.level, error, told, folder)
+            folder = {key: value for key, value in extra.items() if key == ort_session.WEIGHTS_FOLDER}
+            told = model_session.broken_by_optimizer(model, settings.level, error, told, folder)
         raise told from error
     return _taken(session, provider[0]) if provider else None
 
@@ -146,13 +142,13 @@ class OrtParts:
     Of a provider-aware model also how many nodes each provider claims, warnings, and what made it.
     """
 
-    skeleton: Buffer
-    weights: "tuple[Weight, ...]" = ()
+    skeleton: ort_format.Buffer
+    weights: "tuple[ort_writer.Weight, ...]" = ()
     claimed: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    aware_by: AwareBy | None = None
+    aware_by: core_variant.AwareBy | None = None
 
-    def int8_weights(self, tensor: Tensor) -> "np.ndarray[Any, np.dtype[np.int8]]":
+    def int8_weights(self, tensor: ort_format.Tensor) -> "np.ndarray[Any, np.dtype[np.int8]]":
         """The numbers of an int8 constant of `read`, in their shape."""
         import numpy as np
 
@@ -163,39 +159,45 @@ class OrtParts:
             values = np.frombuffer(self.skeleton, dtype=np.int8, count=tensor.length, offset=tensor.offset)
         return values.reshape(tensor.dims)
 
-    def read(self, *, inner_types: bool = False) -> OrtModel:
+    def read(self, *, inner_types: bool = False) -> ort_format.OrtModel:
         """The model as it will be in the file; its weights' offsets are 0, inner values have types where asked for."""
-        model = parse_ort(self.skeleton, "the file that onnxruntime wrote", inner_types=inner_types)
-        moved = {w.name: Tensor(w.name, tuple(w.dims), w.data_type, 0, place.length) for w, place in self.weights}
+        model = ort_format.parse_ort(self.skeleton, "the file that onnxruntime wrote", inner_types=inner_types)
+        moved = {
+            w.name: ort_format.Tensor(w.name, tuple(w.dims), w.data_type, 0, place.length) for w, place in self.weights
+        }
         inputs = tuple(name for name in model.graph.inputs if name not in moved)
         initializers = {**model.graph.initializers, **moved}
         graph = msgspec.structs.replace(model.graph, inputs=inputs, initializers=initializers)
         return msgspec.structs.replace(model, graph=graph)
 
 
-def optimize(model: LeanModel, settings: SessionSettings, context: PassContext) -> LeanModel:
+def optimize(model: LeanModel, settings: SessionSettings, context: passes_base.PassContext) -> LeanModel:
     """Optimize a model and read the result back, weights left where they lie.
 
     Where the optimizer is likely to change large weights (batch normalization folded into convolutions), it writes all
     of them to a file of its own: that costs a copy, but ONNX saved with weights in the message costs three in memory.
     """
     target = context.new_file(".onnx")
-    extra = {WEIGHTS_FOLDER: str(model.folder)}
+    extra = {ort_session.WEIGHTS_FOLDER: str(model.folder)}
     if changes_large_weights(model):
         extra |= _own_weights(target)
-    save_optimized(loadable(model).SerializeToString(), settings, target, extra, ort_format=False, where=context.where)
+    save_optimized(
+        onnx_model.loadable(model).SerializeToString(), settings, target, extra, ort_format=False, where=context.where
+    )
     return _read_optimized(target, model)
 
 
-def as_onnx(parts: OrtParts, before: LeanModel, context: PassContext) -> LeanModel:
+def as_onnx(parts: OrtParts, before: LeanModel, context: passes_base.PassContext) -> LeanModel:
     """The ONNX model of a file that a session saved of `before`, node for node."""
     target = context.new_file(".onnx")
     save_optimized(bytes(parts.skeleton), PLAIN, target, _own_weights(target), ort_format=False, where=context.where)
     optimized = _read_optimized(target, before)
-    for number, body in enumerate(subgraphs(optimized.proto.graph)):  # ORT format keeps no names, ONNX wants some
+    for number, body in enumerate(
+        onnx_edit.subgraphs(optimized.proto.graph)
+    ):  # ORT format keeps no names, ONNX wants some
         body.name = body.name or f"graph {number}"
     moved = {tensor.name: place for tensor, place in parts.weights}
-    keep_only(optimized.proto.graph.input, lambda value: value.name not in moved)
+    onnx_edit.keep_only(optimized.proto.graph.input, lambda value: value.name not in moved)
     initializers = {tensor.name: tensor for tensor in before.proto.graph.initializer if tensor.name in moved}
     for tensor, _ in parts.weights:  # what an optimizer made has no message in the model before
         optimized.proto.graph.initializer.add().CopyFrom(initializers.get(tensor.name, tensor))
@@ -207,10 +209,10 @@ def write_whole(model: LeanModel, target: Path) -> None:
     import onnx
     from google.protobuf.message import EncodeError
 
-    proto = copied(model.proto)
+    proto = onnx_edit.copied(model.proto)
     for tensor in proto.graph.initializer:
         if tensor.name in model.weights:
-            read_in(tensor, model.weights[tensor.name])
+            onnx_model.read_in(tensor, model.weights[tensor.name])
         elif not tensor.HasField("raw_data") and tensor.data_type != onnx.TensorProto.STRING:
             tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor), tensor.name))
     # Which of equal constants comes first is chance in ONNX Runtime: the same inputs give the same bytes.
@@ -222,7 +224,7 @@ def write_whole(model: LeanModel, target: Path) -> None:
     except (EncodeError, ValueError) as error:
         why, remedy = str(error), "ship the ORT format (style fixed), or quantize the weights"
         raise ModelError("the model is too large for one ONNX file", why=why, remedy=remedy) from error
-    with storage_errors(target):
+    with storage.storage_errors(target):
         target.write_bytes(content)
 
 
@@ -230,7 +232,7 @@ def _own_weights(target: Path) -> dict[str, str]:
     """Session config entries by which large weights are saved in a file beside the model."""
     return {
         "session.optimized_model_external_initializers_file_name": f"{target.stem}.weights",
-        "session.optimized_model_external_initializers_min_size_in_bytes": str(LARGE_BYTES),
+        "session.optimized_model_external_initializers_min_size_in_bytes": str(onnx_model.LARGE_BYTES),
     }
 
 
@@ -252,27 +254,29 @@ def changes_large_weights(model: LeanModel) -> bool:
 
 def _read_optimized(path: Path, before: LeanModel) -> LeanModel:
     """Read a model that onnxruntime saved: weights in the file, beside it, or still where they were before."""
-    proto = scan_message(path)
+    proto = onnx_model.scan_message(path)
     new = {path.name, f"{path.stem}.weights"}
-    for body in subgraphs(proto.graph):
+    for body in onnx_edit.subgraphs(proto.graph):
         for tensor in body.initializer if body is not proto.graph else ():  # a model's weights are the main graph's
             if tensor.data_location == tensor.EXTERNAL:
-                location, offset, length = external_entries(tensor)
-                read_in(tensor, ByteRange(file=path.parent / location, offset=offset, length=length))
+                location, offset, length = onnx_model.external_entries(tensor)
+                onnx_model.read_in(
+                    tensor, onnx_model.ByteRange(file=path.parent / location, offset=offset, length=length)
+                )
     folder = before.folder
     files = {place.file for place in before.weights.values() if place.file.is_relative_to(folder)}
     old = {file.relative_to(folder).as_posix(): file for file in files}
-    weights: dict[str, ByteRange] = {}
+    weights: dict[str, onnx_model.ByteRange] = {}
     for tensor in proto.graph.initializer:
         if tensor.data_location == tensor.EXTERNAL:
-            location, offset, length = external_entries(tensor)
+            location, offset, length = onnx_model.external_entries(tensor)
             file = path.parent / location if location in new else old[location]
-            weights[tensor.name] = ByteRange(file=file, offset=offset, length=length)
+            weights[tensor.name] = onnx_model.ByteRange(file=file, offset=offset, length=length)
     all_own = all(place.file.parent == path.parent for place in weights.values())
     return LeanModel(proto=proto, folder=path.parent if all_own else folder, weights=weights)
 
 
-def to_parts(model: LeanModel, settings: SessionSettings, context: PassContext) -> OrtParts:
+def to_parts(model: LeanModel, settings: SessionSettings, context: passes_base.PassContext) -> OrtParts:
     """Save a model in ORT format with its large weights left where they are.
 
     With level none this only changes the container. Further levels are right for models without large weights, and
@@ -282,17 +286,27 @@ def to_parts(model: LeanModel, settings: SessionSettings, context: PassContext) 
     graph = model.proto.graph
     seen = {output.name for output in graph.output}
     if settings.save_records and model.weights:
-        seen |= {name for body in subgraphs(graph) for n in body.node if n.op_type in QUANTIZERS for name in n.input}
+        seen |= {
+            name
+            for body in onnx_edit.subgraphs(graph)
+            for n in body.node
+            if n.op_type in QUANTIZERS
+            for name in n.input
+        }
     lean, weights = weights_to_inputs(model, seen)
     for tensor in lean.proto.graph.initializer:
         if tensor.name in lean.weights:
-            read_in(tensor, lean.weights[tensor.name])
+            onnx_model.read_in(tensor, lean.weights[tensor.name])
     return OrtParts(skeleton=save_ort(lean.proto.SerializeToString(), settings, {}, context), weights=weights)
 
 
 def save_ort(
-    model: bytes, settings: SessionSettings, extra: Mapping[str, str], context: PassContext, device: Any = None
-) -> Buffer:
+    model: bytes,
+    settings: SessionSettings,
+    extra: Mapping[str, str],
+    context: passes_base.PassContext,
+    device: Any = None,
+) -> ort_format.Buffer:
     """Optimize a serialized model and save it in ORT format: the file, mapped, as it may have weights too."""
     target = context.new_file(".ort")
     try:
@@ -303,18 +317,18 @@ def save_ort(
         target.unlink(missing_ok=True)
 
 
-def weights_to_inputs(model: LeanModel, kept: Iterable[str]) -> "tuple[LeanModel, tuple[Weight, ...]]":
+def weights_to_inputs(model: LeanModel, kept: Iterable[str]) -> "tuple[LeanModel, tuple[ort_writer.Weight, ...]]":
     """A copy of the model in which large weights, but for `kept`, are graph inputs of their type and shape."""
     import onnx
 
     if not model.weights:
         return model, ()
-    proto = copied(model.proto)
+    proto = onnx_edit.copied(model.proto)
     graph = proto.graph
     stay = {*kept, *(value.name for value in graph.input)}
     moved = {t.name: t for t in model.proto.graph.initializer if t.name in model.weights and t.name not in stay}
-    keep_only(graph.value_info, lambda value: value.name not in moved)
-    keep_only(graph.initializer, lambda tensor: tensor.name not in moved)
+    onnx_edit.keep_only(graph.value_info, lambda value: value.name not in moved)
+    onnx_edit.keep_only(graph.initializer, lambda tensor: tensor.name not in moved)
     graph.input.extend(onnx.helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in moved.values())
     left = {name: place for name, place in model.weights.items() if name not in moved}
     weights = tuple((moved[name], model.weights[name]) for name in sorted(moved))

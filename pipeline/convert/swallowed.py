@@ -14,9 +14,9 @@ from pipeline.convert.request import SessionSettings
 from pipeline.convert.steps import OrtParts
 from pipeline.core.errors import ModelError
 from pipeline.core.variant import Level
-from pipeline.model.edit import first_output, subgraphs
-from pipeline.model.ort_format import OrtGraph, OrtNode
-from pipeline.partition.reference import plain_name
+from pipeline.model import edit as onnx_edit
+from pipeline.model import ort_format
+from pipeline.partition import reference as partition_reference
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto
@@ -129,12 +129,16 @@ def _listed(nodes: Sequence[str]) -> str:
     return ", ".join(nodes[:MOST_NAMED]) + " …" * (len(nodes) > MOST_NAMED)
 
 
-def swallowed(shown: "GraphProto", claims: Collection[str], saved: OrtGraph, *, fuses: bool) -> Swallowed:
+def swallowed(shown: "GraphProto", claims: Collection[str], saved: ort_format.OrtGraph, *, fuses: bool) -> Swallowed:
     """What of `claims` (node keys of `shown` and its bodies) is gone from a file.
 
     A provider that `fuses` has fusions of its own: what they make of claimed nodes alone is no loss.
     """
-    nodes = {_key(node.op_type, first_output(node)): node for graph in subgraphs(shown) for node in graph.node}
+    nodes = {
+        _key(node.op_type, onnx_edit.first_output(node)): node
+        for graph in onnx_edit.subgraphs(shown)
+        for node in graph.node
+    }
     after = {
         _key(node.op_type, next((name for name in node.outputs if name), "")): node
         for part in saved.walk()
@@ -161,11 +165,12 @@ def swallowed(shown: "GraphProto", claims: Collection[str], saved: OrtGraph, *, 
         by |= {node_name(gone[key]) for key in region - taken}
         by |= {node_name(nodes[key]) for key in beside if nodes[key].op_type in kinds} - {*claims}
     return Swallowed(
-        lost=tuple(sorted(f"{gone[key].op_type} '{first_output(gone[key])}'" for key in lost)), by=frozenset(by)
+        lost=tuple(sorted(f"{gone[key].op_type} '{onnx_edit.first_output(gone[key])}'" for key in lost)),
+        by=frozenset(by),
     )
 
 
-def _behind(node: OrtNode, gone: "Mapping[Key, NodeProto]", maker: "Mapping[str, Key]") -> set[Key]:
+def _behind(node: ort_format.OrtNode, gone: "Mapping[Key, NodeProto]", maker: "Mapping[str, Key]") -> set[Key]:
     """The nodes that are gone and that a new node computes."""
     region: set[Key] = set()
     waiting = [name for name in node.outputs if name]
@@ -179,8 +184,8 @@ def _behind(node: OrtNode, gone: "Mapping[Key, NodeProto]", maker: "Mapping[str,
 
 def node_name(node: "NodeProto") -> str:
     """What the claims provider knows a node by."""
-    return f"{node.op_type} {first_output(node)}"
+    return f"{node.op_type} {onnx_edit.first_output(node)}"
 
 
 def _key(op_type: str, output: str) -> Key:
-    return op_type, plain_name(output)
+    return op_type, partition_reference.plain_name(output)

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from device_runner.custom_ops import fitting, read_libraries
+from device_runner import custom_ops as runner_custom_ops
+from device_runner import files as runner_files
 from device_runner.errors import RunnerError
-from device_runner.files import sha256
 from pipeline.core.errors import ConfigError
 
 VARIABLE = "ORT_MOBILE_CUSTOM_OPS"
@@ -27,9 +27,14 @@ def of_this_computer(files: Sequence[str] | None = None) -> tuple[Path, ...]:
     files = given() if files is None else files
     if not files:
         return ()
-    from device_runner.local import machine_abi, machine_system  # which loads what runs need
+    from device_runner import local as local_device  # which loads what runs need
 
-    return tuple(row.path for row in fitting(files, machine_system(), machine_abi(), python=True))
+    return tuple(
+        row.path
+        for row in runner_custom_ops.fitting(
+            files, local_device.machine_system(), local_device.machine_abi(), python=True
+        )
+    )
 
 
 def register(options: Any) -> None:
@@ -40,7 +45,7 @@ def register(options: Any) -> None:
 
 def digests() -> list[str]:
     """Of those that sessions here register, for keys of what is made with them."""
-    return [sha256(path) for path in of_this_computer()]
+    return [runner_files.sha256(path) for path in of_this_computer()]
 
 
 @contextmanager
@@ -49,7 +54,7 @@ def custom_operators(files: Sequence[str], where: str) -> Iterator[None]:
     before = os.environ.get(VARIABLE)
     try:
         for file in files:
-            read_libraries(file)
+            runner_custom_ops.read_libraries(file)
     except RunnerError as error:
         raise ConfigError(error.what, where=f"{where} {error.where}", why=error.why, remedy=error.remedy) from error
     if files:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta
 
-from device_runner.files import decode_json
+from device_runner import files as runner_files
 from pipeline.core.errors import ConfigError
 
 END = r"$(?!\n)"
@@ -116,16 +116,17 @@ def decode_document(
     Raises as `decode_json`, whose `unique` this is, and ConfigError for a version that this release does not know.
     """
     newest = len(upgrades) + 1
-    version = decode_json(content, _Versioned).version
+    version = runner_files.decode_json(content, _Versioned).version
     if not 1 <= version <= newest:
         raise ConfigError(
-            f"this document has version {version}", where=where,
+            f"this document has version {version}",
+            where=where,
             why=f"this release of ort-mobile reads {f'versions 1 to {newest}' if upgrades else 'version 1'}",
             remedy="update ort-mobile if a later release wrote it, or write it again: those of before 1.0 are not read",
-        )  # fmt: skip
+        )
     if version == newest:
-        return decode_json(content, kind, unique=unique)
-    document = decode_json(content, dict[str, Any], unique=unique)
+        return runner_files.decode_json(content, kind, unique=unique)
+    document = runner_files.decode_json(content, dict[str, Any], unique=unique)
     for upgrade in upgrades[version - 1 :]:
         document = upgrade(document)
     return msgspec.convert(document, kind)

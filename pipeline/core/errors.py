@@ -11,8 +11,8 @@ from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from device_runner import errors as runner
-from device_runner.errors import RunnerError, pip_install
+from device_runner import errors as runner_errors
+from device_runner.errors import RunnerError
 
 
 class ExitCode(IntEnum):
@@ -33,7 +33,7 @@ class PipelineError(RunnerError):
     exit_code: ClassVar[int] = ExitCode.SOME_FAILED
 
 
-class ConfigError(PipelineError, runner.SpecError):
+class ConfigError(PipelineError, runner_errors.SpecError):
     """The command line or a config file is wrong: nothing was done."""
 
     exit_code = ExitCode.USAGE
@@ -43,7 +43,7 @@ class ModelError(PipelineError):
     """A model, its data or an artifact cannot be used; other models of the run go on."""
 
 
-class MissingError(PipelineError, runner.UnavailableError):
+class MissingError(PipelineError, runner_errors.UnavailableError):
     """Something that this machine must have is not there: a compiler, a library, a device."""
 
     exit_code = ExitCode.MISSING
@@ -78,15 +78,18 @@ def install_extra(extra: str) -> str:
         needs = []
     marker = re.compile(rf"extra *== *['\"]{extra}['\"]")
     packages = [need.partition(";")[0].strip() for need in needs if marker.search(need)]
-    return pip_install(*packages) if packages else pip_install(f".[{extra}]") + " in a clone of this project"
+    return (
+        runner_errors.pip_install(*packages)
+        if packages
+        else runner_errors.pip_install(f".[{extra}]") + " in a clone of this project"
+    )
 
 
 def missing_extra(extra: str, package: str, where: str, error: ImportError) -> MissingError:
     """That something needs a package which an extra installs."""
     return MissingError(
-        f"the package {package} is not installed", where=where, why=str(error),
-        remedy=install_extra(extra),
-    )  # fmt: skip
+        f"the package {package} is not installed", where=where, why=str(error), remedy=install_extra(extra)
+    )
 
 
 def class_name(error: RunnerError) -> str:
@@ -96,7 +99,10 @@ def class_name(error: RunnerError) -> str:
     return next((name for kind, name in _RUNNER_KINDS if isinstance(error, kind)), PipelineError.__name__)
 
 
-_RUNNER_KINDS = ((runner.SpecError, ConfigError.__name__), (runner.UnavailableError, MissingError.__name__))
+_RUNNER_KINDS = (
+    (runner_errors.SpecError, ConfigError.__name__),
+    (runner_errors.UnavailableError, MissingError.__name__),
+)
 
 
 def common_exit_code(errors: Iterable[RunnerError]) -> ExitCode:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from device_runner import files
+from device_runner import files as runner_files
 from pipeline.core.errors import CheckFailed, ConfigError, DiskError, PipelineError
 
 CHUNK_BYTES = 1 << 20
@@ -107,7 +107,7 @@ def replacing(path: Path) -> Iterator[Path]:
             yield path
         return
     make_folder(path.parent)
-    with storage_errors(path), files.replacing(path) as temporary:
+    with storage_errors(path), runner_files.replacing(path) as temporary:
         yield temporary
 
 
@@ -262,7 +262,7 @@ def scratch(folder: Path | None = None) -> Iterator[Path]:
         if folder:
             make_folder(folder)
         with storage_errors(folder or Path(tempfile.gettempdir())):
-            work = files.scratch_folder(WORK_PREFIX, folder) if folder else files.scratch_folder()
+            work = runner_files.scratch_folder(WORK_PREFIX, folder) if folder else runner_files.scratch_folder()
             path = stack.enter_context(work)
         yield path
 
@@ -295,6 +295,17 @@ CONFIG_FILE = "required_operators.config"
 TYPED_CONFIG_FILE = "required_operators_and_types.config"
 
 WRITTEN = (
-    RESULTS, PAGE, REPORT, CONFIG_FILE, TYPED_CONFIG_FILE, ARTIFACTS, REFERENCES, PROFILES, BUNDLE, TUNING, TRACE, KEPT,
-)  # fmt: skip
+    RESULTS,
+    PAGE,
+    REPORT,
+    CONFIG_FILE,
+    TYPED_CONFIG_FILE,
+    ARTIFACTS,
+    REFERENCES,
+    PROFILES,
+    BUNDLE,
+    TUNING,
+    TRACE,
+    KEPT,
+)
 """What a job writes there, over what has these names."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.core import custom_ops
+from pipeline.core import custom_ops as core_custom_ops
 from pipeline.core.variant import Level
 
 CPU = "CPUExecutionProvider"
@@ -64,7 +64,7 @@ def session_options(
         entries[WEIGHTS_FOLDER] = str(weights)
     for key, value in {**entries, **config}.items():
         options.add_session_config_entry(key, value)
-    custom_ops.register(options)
+    core_custom_ops.register(options)
     if device is not None:
         options.add_provider_for_devices([device], {})
     return options

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from device_runner.files import visible
-from device_runner.result import host_name, utc_now
+from device_runner import files as runner_files
+from device_runner import result as run_result
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -76,14 +76,16 @@ class StageLog:
     @contextlib.contextmanager
     def stage(self, name: str, steps: int) -> Iterator[Stage]:
         """The stage of the other, noted when it ends, in whatever way."""
-        started_at, begun = utc_now(), time.monotonic_ns()
+        started_at, begun = run_result.utc_now(), time.monotonic_ns()
         try:
             with self._shown.stage(name, steps) as stage:
                 yield stage
         finally:
             elapsed_ns = time.monotonic_ns() - begun
             self.stages.append(
-                StageTime(name=name, steps=steps, started_at=started_at, elapsed_ns=elapsed_ns, host=host_name())
+                StageTime(
+                    name=name, steps=steps, started_at=started_at, elapsed_ns=elapsed_ns, host=run_result.host_name()
+                )
             )
 
 
@@ -265,7 +267,7 @@ class Lines:
 def say(line: str) -> None:
     """One line on stderr; nobody reading it is no reason to stop."""
     with contextlib.suppress(OSError, ValueError):
-        sys.stderr.write(f"{visible(line)}\n")
+        sys.stderr.write(f"{runner_files.visible(line)}\n")
         sys.stderr.flush()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from device_runner.providers import PROVIDERS, ExecutionProvider
+from device_runner import providers as runner_providers
 from pipeline.core.releases import Release
 
 NNAPI: Final = "nnapi"
@@ -48,9 +48,9 @@ class ProviderRules:
     by_chip: bool = False
 
     @property
-    def run(self) -> ExecutionProvider:
+    def run(self) -> runner_providers.ExecutionProvider:
         """The provider of a run."""
-        return PROVIDERS[self.provider]
+        return runner_providers.PROVIDERS[self.provider]
 
     def borders(self, count: int, *, about: bool = False) -> str:
         """A number of its borders in words: `3 partitions`, `about 1 copy`; "" where borders cost nothing."""
@@ -60,30 +60,57 @@ class ProviderRules:
 
 _RULES = (
     ProviderRules(
-        name=NNAPI, provider="nnapi", title="NNAPI", qdq_units=True,
-        rules_module="pipeline.partition.nnapi", load_module="pipeline.partition.nnapi_load",
+        name=NNAPI,
+        provider="nnapi",
+        title="NNAPI",
+        qdq_units=True,
+        rules_module="pipeline.partition.nnapi",
+        load_module="pipeline.partition.nnapi_load",
     ),
     ProviderRules(
-        name=COREML_NN, provider="coreml", title="CoreML NeuralNetwork", options={"ModelFormat": "NeuralNetwork"},
-        rules_module="pipeline.partition.coreml", load_module="pipeline.partition.coreml",
+        name=COREML_NN,
+        provider="coreml",
+        title="CoreML NeuralNetwork",
+        options={"ModelFormat": "NeuralNetwork"},
+        rules_module="pipeline.partition.coreml",
+        load_module="pipeline.partition.coreml",
     ),
     ProviderRules(
-        name=COREML_MLPROGRAM, provider="coreml", title="CoreML MLProgram", options={"ModelFormat": "MLProgram"},
-        rules_module="pipeline.partition.coreml", load_module="pipeline.partition.coreml",
+        name=COREML_MLPROGRAM,
+        provider="coreml",
+        title="CoreML MLProgram",
+        options={"ModelFormat": "MLProgram"},
+        rules_module="pipeline.partition.coreml",
+        load_module="pipeline.partition.coreml",
     ),
     ProviderRules(
-        name=XNNPACK, provider="xnnpack", title="XNNPACK", on_cpu=True, aware=False,
-        rules_module="pipeline.partition.xnnpack", load_module="pipeline.partition.xnnpack",
+        name=XNNPACK,
+        provider="xnnpack",
+        title="XNNPACK",
+        on_cpu=True,
+        aware=False,
+        rules_module="pipeline.partition.xnnpack",
+        load_module="pipeline.partition.xnnpack",
     ),
     ProviderRules(
-        name=WEBGPU, provider="webgpu", title="WebGPU", copies=True,
-        rules_module="pipeline.partition.webgpu", load_module="pipeline.partition.webgpu",
+        name=WEBGPU,
+        provider="webgpu",
+        title="WebGPU",
+        copies=True,
+        rules_module="pipeline.partition.webgpu",
+        load_module="pipeline.partition.webgpu",
     ),
     ProviderRules(
-        name=QNN, provider="qnn", title="QNN", qdq_units=True, aware=False, by_chip=True,
-        rules_module="pipeline.partition.qnn.claims", load_module="pipeline.partition.qnn.claims",
+        name=QNN,
+        provider="qnn",
+        title="QNN",
+        qdq_units=True,
+        aware=False,
+        by_chip=True,
+        rules_module="pipeline.partition.qnn.claims",
+        load_module="pipeline.partition.qnn.claims",
     ),
-)  # fmt: skip
+)
 
 PROVIDER_RULES: dict[str, ProviderRules] = {row.name: row for row in _RULES}
 """Execution providers whose claims are known, by their names on the command line and in configs.
@@ -133,25 +160,31 @@ class BuildProvider:
 
 BUILD_PROVIDERS: dict[str, BuildProvider] = {
     "nnapi": BuildProvider(
-        flag="--use_nnapi", platforms=frozenset({"android", "linux"}), since=Release(1, 7),
+        flag="--use_nnapi",
+        platforms=frozenset({"android", "linux"}),
+        since=Release(1, 7),
         converting_only=frozenset({"linux"}),
         elsewhere="NNAPI needs a phone (`--device adb:SERIAL`), or the phone's library on this computer "
         "(`--device android-host:1.29.0`)",
     ),
     "xnnpack": BuildProvider(
-        flag="--use_xnnpack", platforms=frozenset({"android", "ios", "linux", "macos"}), since=Release(1, 13),
+        flag="--use_xnnpack", platforms=frozenset({"android", "ios", "linux", "macos"}), since=Release(1, 13)
     ),
     "coreml": BuildProvider(
-        flag="--use_coreml", platforms=frozenset({"ios", "macos", "linux"}), since=Release(1, 7),
+        flag="--use_coreml",
+        platforms=frozenset({"ios", "macos", "linux"}),
+        since=Release(1, 7),
         converting_only=frozenset({"linux"}),
     ),
     "qnn": BuildProvider(
-        flag="--use_qnn=static_lib", platforms=frozenset({"android"}), since=Release(1, 21),
+        flag="--use_qnn=static_lib",
+        platforms=frozenset({"android"}),
+        since=Release(1, 21),
         abis=frozenset({"arm64-v8a"}),
     ),
     "webgpu": BuildProvider(
         flag="--use_webgpu", platforms=frozenset({"android", "macos", "linux"}), since=Release(1, 21)
     ),
-}  # fmt: skip
+}
 """Providers that a build can contain in addition to the CPU. All of them compile kernels or change the layout at load,
 which a plain minimal build cannot do (cmake/onnxruntime_providers_nnapi.cmake and its like refuse it)."""

@@ -135,9 +135,11 @@ def read_release(value: object, name: str, where: str = "") -> Release:
     release = Release(int(match[1]), int(match[2]))
     if release < Release(1, 0):
         raise ConfigError(
-            f"{name}: there is no ONNX Runtime {value}", where=where, why="the oldest release is 1.0",
+            f"{name}: there is no ONNX Runtime {value}",
+            where=where,
+            why="the oldest release is 1.0",
             remedy="name the release that your app contains",
-        )  # fmt: skip
+        )
     if release > newest_release():
         _warn_of_newer(release)
     return release
@@ -148,8 +150,11 @@ def _warn_of_newer(release: Release) -> None:
     log.warning(
         "ONNX Runtime %s is newer than the newest known release, %s: judged by the newest rules (formats and options "
         "of %s, claims of providers of %s); if there is no such release, correct it, and else update ort-mobile",
-        release, newest_release(), NEWEST_KNOWN, NEWEST_RULES,
-    )  # fmt: skip
+        release,
+        newest_release(),
+        NEWEST_KNOWN,
+        NEWEST_RULES,
+    )
 
 
 def has_rules(release: tuple[int, int]) -> bool:

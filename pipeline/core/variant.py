@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 
 import msgspec
 
-from device_runner.spec import Provider
+from device_runner import spec as run_spec
 from pipeline.core.documents import BuildName, OptionalAbi, OptionalChip, OptionalSha256, Precision
 from pipeline.core.providers import QNN
 
@@ -60,7 +60,7 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
 
     level: Level
     style: Style = Style.FIXED
-    providers: tuple[Provider, ...] = ()
+    providers: tuple[run_spec.Provider, ...] = ()
     precision: Precision = ""
     chip: OptionalChip = ""
 

@@ -26,8 +26,8 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from device_runner import files as runner_files
 from device_runner.errors import RunnerError
-from device_runner.files import decode_json
 from pipeline.core.errors import CLASSES, ModelError, PipelineError, class_name
 from pipeline.core.files import MORE_SPACE, os_error
 
@@ -325,7 +325,7 @@ class _Pool(Generic[Result]):
             (length,) = HEADER.unpack_from(child.buffer)
             if len(child.buffer) < HEADER.size + length:
                 break
-            kind, content = decode_json(
+            kind, content = runner_files.decode_json(
                 bytes(child.buffer[HEADER.size : HEADER.size + length]), tuple[str, msgspec.Raw]
             )
             del child.buffer[: HEADER.size + length]
@@ -333,10 +333,14 @@ class _Pool(Generic[Result]):
                 task, child.task = child.task, None
                 assert task is not None, "a child answers only what it was asked"  # noqa: S101 - an invariant, not a check of input
                 if kind == VALUE:
-                    return TaskOutcome(task=task, value=decode_json(content, _signature(task.call.func)[1]))
-                return TaskOutcome(task=task, error=_told(kind, decode_json(content, tuple[str, str, str, str])))
+                    return TaskOutcome(
+                        task=task, value=runner_files.decode_json(content, _signature(task.call.func)[1])
+                    )
+                return TaskOutcome(
+                    task=task, error=_told(kind, runner_files.decode_json(content, tuple[str, str, str, str]))
+                )
             child.heard_of(self.timeout_seconds)
-            text = decode_json(content, str)
+            text = runner_files.decode_json(content, str)
             if child.task and text != AT_WORK:
                 self.heard(child.task, text)
         return None
@@ -354,17 +358,19 @@ class _Pool(Generic[Result]):
         status, limit = child.process.returncode, memory_limit(task.memory_bytes)
         if why == "overdue":
             error = ModelError(
-                "no answer in time", where=task.label,
+                "no answer in time",
+                where=task.label,
                 why=f"a piece of the work on it took longer than {self.timeout_seconds:g} s and was stopped",
                 remedy="on a busy computer try again; else look for endless loops and for functions nested deep in the "
                 "model: the limit follows from its size",
-            )  # fmt: skip
+            )
         elif status == -signal.SIGKILL:
             error = ModelError(
-                "the machine ended the work on it", where=task.label,
+                "the machine ended the work on it",
+                where=task.label,
                 why="the process that worked on it ended with SIGKILL, most likely for want of memory",
                 remedy="give it more memory or fewer processes at once",
-            )  # fmt: skip
+            )
         else:
             ended = -status in set(signal.Signals) and status < 0
             name = signal.Signals(-status).name if ended else f"exit status {status}"
@@ -376,10 +382,11 @@ class _Pool(Generic[Result]):
                 "the file is malformed, or meets a defect of this onnxruntime: fix the file, or try another release"
             )
             error = ModelError(
-                f"{task.at_work} crashed on it", where=task.label,
+                f"{task.at_work} crashed on it",
+                where=task.label,
                 why=f"the process that worked on it ended with {name}{memory}",
                 remedy=f"{MORE_SPACE}; where it crashes all the same, {remedy}" if space else remedy,
-            )  # fmt: skip
+            )
         return TaskOutcome(task=task, error=error)
 
     def close(self) -> None:
@@ -448,7 +455,7 @@ def _encoded(call: partial[Any], limit: int) -> Call:
 
 
 def _answer(message: bytes) -> Reply:
-    path, given, limit = decode_json(message, tuple[str, msgspec.Raw, int])
+    path, given, limit = runner_files.decode_json(message, tuple[str, msgspec.Raw, int])
     # Have the system refuse this process more memory of its own; 0 lifts the limit. RLIMIT_DATA counts what all threads
     # allocate, and no file that is mapped: weights stay out of it. It is Linux's; elsewhere there is no limit that the
     # address space that onnxruntime reserves would not break
@@ -461,7 +468,7 @@ def _answer(message: bytes) -> Reply:
     module, _, name = path.partition(":")
     function = getattr(importlib.import_module(module), name)
     try:
-        arguments = decode_json(given, _signature(function)[0])
+        arguments = runner_files.decode_json(given, _signature(function)[0])
         value = function(**msgspec.structs.asdict(arguments))
     except (RunnerError, OSError) as error:  # not PipelineError alone: device_runner's have the same four parts
         return _failure(os_error(error) if isinstance(error, OSError) else error)

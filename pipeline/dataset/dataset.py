@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from pipeline.config import ModelConfig
-from pipeline.config.tables import InputValue, PartConfig, PreprocessConfig, Range
+from pipeline import config as configs
+from pipeline.config import tables as config_tables
 from pipeline.core.errors import ConfigError
 from pipeline.model.signature import Array, TensorInfo
 
@@ -38,8 +38,8 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     test_data: str = ""
-    inputs: dict[str, InputValue] = {}
-    preprocess: PreprocessConfig | None = None
+    inputs: dict[str, config_tables.InputValue] = {}
+    preprocess: config_tables.PreprocessConfig | None = None
     sizes: dict[str, int] = {}
     seed: int = 0
     padding: dict[str, int | float] = {}
@@ -57,13 +57,15 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Refuse numbers that JSON has no text for: workers would get none, and make random ones."""
         for name, value in self.inputs.items():
-            numbers = (value.low, value.high) if isinstance(value, Range) else value
+            numbers = (value.low, value.high) if isinstance(value, config_tables.Range) else value
             for number in numbers if isinstance(numbers, tuple) else (numbers,):
                 if isinstance(number, float) and not math.isfinite(number):
                     raise ConfigError(
-                        f"no value for the input {name!r}", where=f"inputs.{name}", why=f"{number} is no finite number",
+                        f"no value for the input {name!r}",
+                        where=f"inputs.{name}",
+                        why=f"{number} is no finite number",
                         remedy="give a finite number, such as -1e9 in a mask, or test data",
-                    )  # fmt: skip
+                    )
 
     @property
     def given(self) -> bool:
@@ -79,13 +81,17 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
     def is_random(self, takes: Sequence[TensorInfo]) -> bool:
         """Whether any input of a model gets random numbers, in a declared range or not."""
         return not self.test_data and any(
-            info.name not in self.inputs or isinstance(self.inputs[info.name], Range) for info in takes
+            info.name not in self.inputs or isinstance(self.inputs[info.name], config_tables.Range) for info in takes
         )
 
     def constants(self, takes: Sequence[TensorInfo]) -> tuple[str, ...]:
         """The inputs of a model that get a declared value, and no test data."""
         names = [info.name for info in takes if info.name in self.inputs]
-        return () if self.test_data else tuple(name for name in names if not isinstance(self.inputs[name], Range))
+        return (
+            ()
+            if self.test_data
+            else tuple(name for name in names if not isinstance(self.inputs[name], config_tables.Range))
+        )
 
     @property
     def source(self) -> str:
@@ -96,22 +102,25 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
         return f"{origin}, {declared}" if declared else origin
 
 
-def dataset_of(table: ModelConfig) -> Dataset:
+def dataset_of(table: configs.ModelConfig) -> Dataset:
     """What a table of a config says that its models are run on."""
     sizes = {name: max(sizes) for name, sizes in table.lists.items()}
     return Dataset(
-        test_data=table.test_data or "", inputs=table.inputs, preprocess=table.preprocess, sizes=sizes,
+        test_data=table.test_data or "",
+        inputs=table.inputs,
+        preprocess=table.preprocess,
+        sizes=sizes,
         padding=table.padding,
-    )  # fmt: skip
+    )
 
 
-def part_of(table: ModelConfig, part: Part) -> Dataset:
+def part_of(table: configs.ModelConfig, part: Part) -> Dataset:
     """The calibration or evaluation data of a model, as its table says or by default (docs/guide.md).
 
     Two parts that come from the same test data have no sample in common; of others `overlap` reports it.
     """
     parts = {Part.CALIBRATION: table.calibration, Part.EVALUATION: table.evaluation}
-    config = parts[part] or PartConfig()
+    config = parts[part] or config_tables.PartConfig()
     labelled_set = (table.labels or "").lower().endswith(".npz")
     if labelled_set and part is Part.EVALUATION and not config.test_data:
         return Dataset(test_data=table.labels or "", inputs=table.inputs, limit=config.samples or 0)
@@ -131,12 +140,12 @@ def part_of(table: ModelConfig, part: Part) -> Dataset:
     )
 
 
-def labelled_data(table: ModelConfig) -> Dataset | None:
+def labelled_data(table: configs.ModelConfig) -> Dataset | None:
     """The evaluation data of a model whose table names labels, or evaluation data of their own; None for others."""
     return part_of(table, Part.EVALUATION) if table.labels or table.evaluation else None
 
 
-def preprocess_of(table: ModelConfig) -> PreprocessConfig | None:
+def preprocess_of(table: configs.ModelConfig) -> config_tables.PreprocessConfig | None:
     """The preprocessing that the app must repeat, wherever in a model's table it is declared."""
     parts = (part.preprocess for part in (table.evaluation, table.calibration) if part)
     return table.preprocess or next((preprocess for preprocess in parts if preprocess), None)

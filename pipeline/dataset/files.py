@@ -15,11 +15,11 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
-from device_runner.files import ZIP_ERRORS, read_regular
+from device_runner import files as runner_files
 from device_runner.spec import ElementType, TensorFile
-from pipeline.config.tables import Range, is_function
+from pipeline.config import tables as config_tables
+from pipeline.core import files as storage
 from pipeline.core.errors import ConfigError, Finding, Severity
-from pipeline.core.files import write_bytes
 from pipeline.dataset.dataset import CALIBRATION_SHARE, Dataset, Part, Sample
 from pipeline.dataset.values import (
     check_padding,
@@ -30,7 +30,8 @@ from pipeline.dataset.values import (
     value_array,
     wav_tensor,
 )
-from pipeline.model.signature import Array, TensorInfo, open_axes, own_inputs, resolve_dimensions
+from pipeline.model import signature
+from pipeline.model.signature import Array, TensorInfo
 
 if TYPE_CHECKING:
     import numpy as np
@@ -58,9 +59,11 @@ def samples(data: Dataset, takes: Takes) -> Iterator[Sample]:
         check_padding(takes[names.index(name)], number)
     if data.labels and not data.test_data:
         raise ConfigError(
-            "labels without samples", where=data.labels, why="there is no test data that they could be of",
+            "labels without samples",
+            where=data.labels,
+            why="there is no test data that they could be of",
             remedy="give `test_data` (--test-data), or one .npz with `inputs` and `labels` as `labels` alone",
-        )  # fmt: skip
+        )
     if not data.test_data:
         yield Sample(name=data.source, inputs=_complete(data, takes, {}, 0, data.source))
         return
@@ -77,11 +80,12 @@ def samples(data: Dataset, takes: Takes) -> Iterator[Sample]:
         raise ConfigError("the test data has no samples", where=data.test_data, remedy="check `test_data`")
     if not in_part:
         raise ConfigError(
-            f"the {data.part} part of the test data has no samples", where=data.test_data,
+            f"the {data.part} part of the test data has no samples",
+            where=data.test_data,
             why=f"it has {count} sample{'s' * (count > 1)}, which are divided by content, "
             f"one in {CALIBRATION_SHARE} for calibration",
             remedy="give more samples, or files of its own: `calibration` and `evaluation` of the model in the config",
-        )  # fmt: skip
+        )
 
 
 def _every(data: Dataset, takes: Takes) -> Iterator[Sample]:
@@ -100,25 +104,28 @@ def _every(data: Dataset, takes: Takes) -> Iterator[Sample]:
             labelled = next((name for name in names if name in labels), None)
             if labelled is None:
                 raise ConfigError(
-                    "no label for this sample", where=sample.name,
+                    "no label for this sample",
+                    where=sample.name,
                     why=f"{table} has {len(labels)} labels, none for {' or '.join(map(repr, names))}",
                     remedy="add a line, or remove the sample",
-                )  # fmt: skip
+                )
             line, label = labels[labelled]
             if labelled in used:
                 raise ConfigError(
-                    "two samples have the same label line", where=f"{table}:{line}",
+                    "two samples have the same label line",
+                    where=f"{table}:{line}",
                     why=f"{labelled!r} names {sample.name}, and another one before it",
                     remedy="name files with their folders, as in `a/1.jpg,3`",
-                )  # fmt: skip
+                )
             used.add(labelled)
         yield replace(sample, inputs=_complete(data, takes, sample.inputs, number, sample.name), label=label)
     if unused := [name for name in labels if name not in used]:
         raise ConfigError(
-            "a label without a sample", where=f"{table}:{labels[unused[0]][0]}",
+            "a label without a sample",
+            where=f"{table}:{labels[unused[0]][0]}",
             why=f"there is no sample {unused[0]!r}; {len(unused)} of {len(labels)} labels have none",
             remedy="remove the line, or add the sample; names are relative to the folder of `test_data`",
-        )  # fmt: skip
+        )
 
 
 def _complete(data: Dataset, takes: Takes, given: Mapping[str, Array], number: int, where: str) -> dict[str, Array]:
@@ -128,17 +135,18 @@ def _complete(data: Dataset, takes: Takes, given: Mapping[str, Array], number: i
     generator = np.random.Generator(np.random.PCG64(data.seed + number))
     arrays = {}
     for info in takes:
-        in_range = isinstance(data.inputs.get(info.name), Range)
+        in_range = isinstance(data.inputs.get(info.name), config_tables.Range)
         declared = info.name in data.inputs and not (in_range and info.name in given)
         if declared or (not data.test_data and info.name not in given):
             arrays[info.name] = value_array(info, data.inputs.get(info.name), data.sizes, generator)
             continue
         if info.name not in given:
             raise ConfigError(
-                f"the test data lacks the input {info.name!r}", where=where,
+                f"the test data lacks the input {info.name!r}",
+                where=where,
                 why=f"it has {', '.join(given) or 'none'}",
                 remedy=f"add it, or give it a value: `inputs.{info.name} = …` in the config, --input {info.name}=…",
-            )  # fmt: skip
+            )
         array = arrays[info.name] = given[info.name]
         sizes_fit = info.shape is None or (
             len(array.shape) == len(info.shape)
@@ -146,10 +154,11 @@ def _complete(data: Dataset, takes: Takes, given: Mapping[str, Array], number: i
         )
         if not sizes_fit or np.dtype(array.dtype.type) != plain_dtype(info):  # strings may have any length
             raise ConfigError(
-                f"the test data does not fit the input {info.name!r}", where=where,
+                f"the test data does not fit the input {info.name!r}",
+                where=where,
                 why=f"it is {array.dtype} {list(array.shape)}, the model takes {info}",
                 remedy="make the test data again for this model, or change `dimensions`",
-            )  # fmt: skip
+            )
     for name, length in full_lengths(takes, arrays).items():
         if name not in given and name not in data.inputs:
             arrays[name] = np.full_like(arrays[name], length)
@@ -174,7 +183,7 @@ def sizes_in(data: Dataset, takes: Takes) -> dict[str, int]:
     if not data.test_data:
         return {}
     arrays = first_sample(data, takes).inputs
-    return {axis.key: int(arrays[axis.input].shape[axis.axis]) for axis in open_axes(takes)}
+    return {axis.key: int(arrays[axis.input].shape[axis.axis]) for axis in signature.open_axes(takes)}
 
 
 def given_sizes(data: Dataset, model: "ModelProto", named: Mapping[str, int], where: str) -> dict[str, int]:
@@ -182,8 +191,8 @@ def given_sizes(data: Dataset, model: "ModelProto", named: Mapping[str, int], wh
 
     ConfigError for a name that the model, `where`, does not have; else raises as `samples` does.
     """
-    takes = own_inputs(model)
-    return sizes_in(data, takes) | resolve_dimensions(takes, named, where)
+    takes = signature.own_inputs(model)
+    return sizes_in(data, takes) | signature.resolve_dimensions(takes, named, where)
 
 
 def overlap(calibration: Dataset, evaluation: Dataset, takes: Takes) -> Finding | None:
@@ -230,7 +239,7 @@ def _found(data: Dataset, takes: Takes) -> Iterator[Sample]:
 
     ConfigError names what is wrong.
     """
-    if is_function(data.test_data):
+    if config_tables.is_function(data.test_data):
         for name, arrays, label in function_samples(data.test_data):
             yield Sample(name=name, inputs=_matched(list(arrays.items()), data, takes, name), label=label)
         return
@@ -247,9 +256,11 @@ def _found(data: Dataset, takes: Takes) -> Iterator[Sample]:
         for folder in sets or [path]:
             if not (inputs := _numbered(folder, "input")):
                 raise ConfigError(
-                    "no inputs in this test data set", where=str(folder), why="there is no input_0.pb",
+                    "no inputs in this test data set",
+                    where=str(folder),
+                    why="there is no input_0.pb",
                     remedy="check `test_data`",
-                )  # fmt: skip
+                )
             by_name = _matched(inputs, data, takes, str(folder), by_number=True)
             yield Sample(name=str(folder), inputs=by_name, expected=_numbered(folder, "output"))
         return
@@ -265,10 +276,12 @@ def _found(data: Dataset, takes: Takes) -> Iterator[Sample]:
             endings = Counter(child.suffix.lower() or child.name for child in path.iterdir())
             seen = ", ".join(f"{count} {ending}" for ending, count in endings.most_common(4)) or "nothing"
             raise ConfigError(
-                "no test data in this folder", where=str(path), why=f"it has {seen}",
+                "no test data in this folder",
+                where=str(path),
+                why=f"it has {seen}",
                 remedy="give a folder with test_data_set_0/input_0.pb …, .npz, .npy, images or WAV files, or one such "
                 "file",
-            )  # fmt: skip
+            )
         numbered = all(re.fullmatch(r"[0-9]{1,9}", folder.name) for folder in folders)
         for place, (folder, of_class) in enumerate(zip(folders, classes, strict=True)):
             label = int(folder.name) if numbered else place
@@ -298,17 +311,19 @@ def _matched(arrays: Named, data: Dataset, takes: Takes, where: str, *, by_numbe
             if len(infos) == len(arrays):
                 return {info.name: array for info, (_, array) in zip(infos, arrays, strict=True)}
         raise ConfigError(
-            f"the test data has {len(arrays)} inputs, the model {len(takes)}", where=where,
+            f"the test data has {len(arrays)} inputs, the model {len(takes)}",
+            where=where,
             remedy="give input_0.pb … for every input of the model, and for no initializer",
-        )  # fmt: skip
+        )
     extra = [name for name, _ in arrays if name not in names]
     if not extra:
         twice = next(name for name, count in Counter(name for name, _ in arrays).items() if count > 1)
         raise ConfigError(f"the test data has {twice!r} more than once", where=where, remedy="keep one of them")
     raise ConfigError(
-        f"the test data has {', '.join(map(repr, extra[:5]))}, which the model does not take", where=where,
+        f"the test data has {', '.join(map(repr, extra[:5]))}, which the model does not take",
+        where=where,
         remedy=f"name arrays after the model's inputs: {', '.join(info.name for info in takes)}",
-    )  # fmt: skip
+    )
 
 
 def _safe(name: str) -> str:
@@ -329,10 +344,11 @@ def _read(file: Path, data: Dataset, takes: Takes) -> Sample:
     if suffix in IMAGES | RECORDINGS:
         if data.preprocess is None:
             raise ConfigError(
-                "it is not said how these files become inputs", where=name,
+                "it is not said how these files become inputs",
+                where=name,
                 remedy="declare it in the config: `preprocess = { resize = [224, 224], scale = 0.0039 }` for images, "
                 "`preprocess = { sample_rate = 16000 }` for recordings; docs/guide.md has more",
-            )  # fmt: skip
+            )
         info = _only_open(file, data, takes, data.preprocess.input)
         convert = image_tensor if suffix in IMAGES else wav_tensor
         return Sample(name=name, inputs={info.name: convert(file, data.preprocess, info)})
@@ -345,9 +361,10 @@ def _read(file: Path, data: Dataset, takes: Takes) -> Sample:
     if suffix == ".pb":
         raise ConfigError("one tensor of a test data set", where=name, remedy=f"name its folder, {file.parent}")
     raise ConfigError(
-        "this file is no test data", where=name,
+        "this file is no test data",
+        where=name,
         remedy="give .npz, .npy, an image, a WAV file, or a folder of them, or ONNX's test_data_set folders",
-    )  # fmt: skip
+    )
 
 
 def _only_open(file: Path, data: Dataset, takes: Takes, name: str | None = None) -> TensorInfo:
@@ -362,10 +379,11 @@ def _only_open(file: Path, data: Dataset, takes: Takes, name: str | None = None)
     if len(left) != 1:
         names = ", ".join(info.name for info in left) or "none"
         raise ConfigError(
-            "it is not said for which input this is", where=str(file),
+            "it is not said for which input this is",
+            where=str(file),
             why=f"the model has {len(left)} inputs without a value: {names}",
             remedy="give the others as `inputs.NAME = value`, or name it by `preprocess.input`",
-        )  # fmt: skip
+        )
     return left[0]
 
 
@@ -374,7 +392,7 @@ def _array(file: Path) -> Array:
 
     try:
         array = np.load(file, allow_pickle=False)
-    except (*ZIP_ERRORS, SyntaxError) as error:
+    except (*runner_files.ZIP_ERRORS, SyntaxError) as error:
         raise _damaged(file, error) from error
     if not isinstance(array, np.ndarray):
         raise _damaged(file, ValueError("it is an archive of arrays; name it .npz"))
@@ -392,7 +410,7 @@ def _archive(file: Path, data: Dataset, takes: Takes) -> Sample:
             inputs = [(key, arrays[key]) for key in arrays.files if key != LABEL or not labelled]
             label = arrays[LABEL] if labelled else None
             _check_arrays([*inputs, *([(LABEL, label)] if labelled else [])], file)
-    except (*ZIP_ERRORS, KeyError, SyntaxError) as error:
+    except (*runner_files.ZIP_ERRORS, KeyError, SyntaxError) as error:
         raise _damaged(file, error) from error
     return Sample(name=str(file), inputs=_matched(inputs, data, takes, str(file)), label=label)
 
@@ -422,7 +440,7 @@ def _tensor(file: Path) -> tuple[str, Array]:
 
     tensor = onnx.TensorProto()
     try:
-        tensor.ParseFromString(read_regular(file, TENSOR_BYTES))
+        tensor.ParseFromString(runner_files.read_regular(file, TENSOR_BYTES))
         if tensor.data_location == tensor.EXTERNAL:
             raise _damaged(file, ValueError("its data lie in another file"))  # noqa: TRY301 - reported like the rest
         return tensor.name, numpy_helper.to_array(tensor)
@@ -441,7 +459,7 @@ def _is_stacked(file: Path, takes: Takes) -> bool:
     try:
         with zipfile.ZipFile(file) as archive:
             return {f"{INPUTS}.npy", f"{LABELS}.npy"} <= set(archive.namelist())
-    except ZIP_ERRORS:
+    except runner_files.ZIP_ERRORS:
         return False
 
 
@@ -461,16 +479,17 @@ def _stacked(file: Path, data: Dataset, takes: Takes) -> Iterator[Sample]:
             )
             if count != label_count or not count:
                 raise ConfigError(
-                    "the labelled set is not inputs [N, ...] with labels [N]", where=str(file),
+                    "the labelled set is not inputs [N, ...] with labels [N]",
+                    where=str(file),
                     why=f"inputs {[count, *shape]}, labels {[label_count, *label_shape]}",
                     remedy="write one label for each sample",
-                )  # fmt: skip
+                )
             for number in range(count):
                 name = f"{file} sample {number}"
                 label = _next(file, labels, label_shape, label_dtype)
                 array = _as_input(_next(file, inputs, shape, dtype), info, name)
                 yield Sample(name=name, inputs={info.name: array}, label=label if label_shape else label.item())
-    except (*ZIP_ERRORS, SyntaxError) as error:
+    except (*runner_files.ZIP_ERRORS, SyntaxError) as error:
         raise _damaged_set(file, str(error) or type(error).__name__) from error
 
 
@@ -509,17 +528,21 @@ def _as_input(sample: Array, info: TensorInfo, name: str) -> Array:
         sample = sample.reshape(sizes) if int(np.prod(sizes)) == sample.size else sample
     if not np.can_cast(sample.dtype, dtype, "same_kind"):
         raise ConfigError(
-            f"the labelled set does not fit the input {info.name!r}", where=name,
-            why=f"its elements are {sample.dtype}, the model takes {info}", remedy=f"save them as {dtype}",
-        )  # fmt: skip
+            f"the labelled set does not fit the input {info.name!r}",
+            where=name,
+            why=f"its elements are {sample.dtype}, the model takes {info}",
+            remedy=f"save them as {dtype}",
+        )
     return sample.astype(dtype)
 
 
 def _damaged_set(file: Path, why: str) -> ConfigError:
     return ConfigError(
-        "the labelled set cannot be read", where=str(file), why=why.splitlines()[0][:300],
+        "the labelled set cannot be read",
+        where=str(file),
+        why=why.splitlines()[0][:300],
         remedy="give an .npz file with the arrays `inputs` [N, ...] and `labels` [N]",
-    )  # fmt: skip
+    )
 
 
 HEADS = frozenset({"file", "filename", "file_name", "name", "path", "sample", "image", "audio", "id"})
@@ -539,13 +562,15 @@ def read_labels(file: Path) -> dict[str, tuple[int, str]]:
         return ConfigError("this is no line of labels", where=f"{file}:{line}", why=why, remedy=remedy)
 
     try:
-        reader = csv.reader(read_regular(file, LIMIT_BYTES).decode("utf-8-sig").splitlines(), strict=True)
+        reader = csv.reader(runner_files.read_regular(file, LIMIT_BYTES).decode("utf-8-sig").splitlines(), strict=True)
         rows = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(
-            "the labels cannot be read", where=str(file), why=str(error)[:300],
+            "the labels cannot be read",
+            where=str(file),
+            why=str(error)[:300],
             remedy="give a CSV file in UTF-8 with a line `file,label` for each sample",
-        ) from error  # fmt: skip
+        ) from error
     if not rows:
         raise bad(1, "the file is empty", "write a line `file,label` for each sample")
     heads = [cell.strip().lower() for cell in rows[0][1]]
@@ -571,5 +596,5 @@ def write_tensor(path: Path, name: str, array: Array) -> TensorFile:
     else:
         kind = ElementType("bool" if array.dtype == np.bool_ else array.dtype.name)
         content = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<")).tobytes()
-    write_bytes(path, content)
+    storage.write_bytes(path, content)
     return TensorFile(name=name, dtype=kind, shape=tuple(array.shape), file=str(path), crc32=zlib.crc32(content))

@@ -10,29 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from device_runner import spec as run_spec
 from device_runner.errors import RunnerError
-from device_runner.spec import TYPES_BY_CODE, ElementType, TensorFile
-from pipeline.config.tables import InputValue, Range
+from device_runner.spec import ElementType, TensorFile
+from pipeline.config import tables as config_tables
+from pipeline.core import ort_session
 from pipeline.core.errors import ConfigError, ModelError, PipelineError
-from pipeline.core.ort_session import load_session, ort_errors, session_options
 from pipeline.dataset import Dataset, TensorInfo, check_data, first_sample, samples, sizes_in, usual_sizes
 from pipeline.dataset.files import write_tensor
 from pipeline.dataset.states import caches_of, states_of
 from pipeline.dataset.values import full_lengths
-from pipeline.model.guards import check_structure
-from pipeline.model.onnx_model import LoadedModel, load_model, optional_inputs, prepare_model
-from pipeline.model.ort_format import TensorType, read_artifact
-from pipeline.model.reads import Reads
-from pipeline.model.session import ASKED, OPTIMIZED, open_session, refused, run_session
-from pipeline.model.signature import (
-    OpenAxis,
-    check_states,
-    names_of,
-    open_axes,
-    own_inputs,
-    resolve_dimensions,
-    tensor_infos,
-)
+from pipeline.model import guards, onnx_model, ort_format, signature
+from pipeline.model import reads as model_reads
+from pipeline.model import session as model_session
 from pipeline.model.sources import SourceModel
 
 if TYPE_CHECKING:
@@ -50,15 +40,15 @@ PADDING = re.compile(r"pad", re.IGNORECASE)
 
 def guess_values(
     model: "onnx.ModelProto", takes: Sequence[TensorInfo], declared: Sequence[TensorInfo] | None = None
-) -> dict[str, tuple[InputValue, str]]:
+) -> dict[str, tuple[config_tables.InputValue, str]]:
     """Values for inputs that random numbers would not suit, each with the reason.
 
     `declared` are the inputs as the file has them, where `takes` have sizes that a config fixed: the column of a batch
     of one is no single number of the model's.
     """
-    reads = Reads(model)
+    reads = model_reads.Reads(model)
     states = {name: output for output, name in states_of(model, takes).items()}
-    guesses: dict[str, tuple[InputValue, str]] = {}
+    guesses: dict[str, tuple[config_tables.InputValue, str]] = {}
     shapes = {info.name: info.shape for info in declared or takes}
     for info in takes:
         kind = info.dtype.value if info.dtype else ""
@@ -75,7 +65,7 @@ def guess_values(
             elif shape is not None and len(shape) < 2 and RATE.search(info.name):
                 guesses[info.name] = 16000, "samples a second, as usual for speech"
             elif rows := _table_rows(reads, info.name):
-                guesses[info.name] = Range(low=0, high=rows), "rows of its embedding table"
+                guesses[info.name] = config_tables.Range(low=0, high=rows), "rows of its embedding table"
         elif info.name in states:
             guesses[info.name] = 0.0, f"a state begins with zeros; {states[info.name]} is its next value"
         elif kind.startswith("float") and single and len(shape or ()) < 2:  # [1, 1] is a row of one column
@@ -100,7 +90,7 @@ def texts_without_value(
     model: "onnx.ModelProto", takes: Sequence[TensorInfo], data: Dataset
 ) -> dict[str, tuple[str, ...]]:
     """Inputs of strings that have no value, each with some texts that its readers know; none is right for all."""
-    reads = Reads(model)
+    reads = model_reads.Reads(model)
     return {
         info.name: tuple(
             text.decode("utf-8", "replace")
@@ -114,7 +104,7 @@ def texts_without_value(
     }
 
 
-def _table_rows(reads: Reads, name: str) -> int | None:
+def _table_rows(reads: model_reads.Reads, name: str) -> int | None:
     """Rows of the smallest table that an input looks up: a constant, or behind DequantizeLinear, Cast or Identity."""
     rows = []
     for node, slot in reads.of(name):
@@ -133,7 +123,7 @@ def _table_rows(reads: Reads, name: str) -> int | None:
     return min(rows, default=None)
 
 
-def _compared(reads: Reads, name: str) -> int | None:
+def _compared(reads: model_reads.Reads, name: str) -> int | None:
     """The integer that a single number is compared with."""
     from onnx import numpy_helper
 
@@ -156,12 +146,12 @@ def make_feeds(
     path, folder = Path(source.path), Path(work_folder)
     if path.suffix.lower() == ".ort":
         takes = inputs_of_file(path)
-        sizes = resolve_dimensions(takes, dimensions, path.name)
+        sizes = signature.resolve_dimensions(takes, dimensions, path.name)
         data = _complete_ort_data(path, takes, sizes, data)
     else:
-        loaded = load_model(source, folder)
-        takes = own_inputs(loaded.proto)
-        sizes = resolve_dimensions(takes, dimensions, path.name)
+        loaded = onnx_model.load_model(source, folder)
+        takes = signature.own_inputs(loaded.proto)
+        sizes = signature.resolve_dimensions(takes, dimensions, path.name)
         data = complete_data(loaded, dimensions, data)
         data = msgspec.structs.replace(data, sizes=data.sizes | sizes)
     arrays = first_sample(data, takes).inputs
@@ -177,31 +167,31 @@ def _complete_ort_data(path: Path, takes: Sequence[TensorInfo], sizes: Mapping[s
     from onnx import ModelProto
 
     data = msgspec.structs.replace(data, sizes={**data.sizes, **sizes})
-    unsized = (axis for axis in open_axes(takes) if axis.key not in sizes)
+    unsized = (axis for axis in signature.open_axes(takes) if axis.key not in sizes)
     axes = [axis for axis in unsized if not isinstance(data.inputs.get(axis.input), tuple)]
     if data.test_data or not axes:
         return data
-    session = open_session(path, ASKED, path.name)
+    session = model_session.open_session(path, model_session.ASKED, path.name)
     whole = _with_values(ModelProto(), takes, data)
     sized, why = _first_that_runs(session, ModelProto(), takes, axes, whole, path.name)
     if not sized:
-        raise no_size(path.name, list(names_of(axes)), why)
-    guessed = resolve_dimensions(takes, {name: size for name, (size, _) in sized.items()}, path.name)
+        raise no_size(path.name, list(signature.names_of(axes)), why)
+    guessed = signature.resolve_dimensions(takes, {name: size for name, (size, _) in sized.items()}, path.name)
     return msgspec.structs.replace(whole, sizes=guessed | whole.sizes)
 
 
 def inputs_of_file(path: Path) -> tuple[TensorInfo, ...]:
     """The inputs of a file in either format that are no initializers; ModelError when it cannot be read."""
-    graph = read_artifact(path).graph
+    graph = ort_format.read_artifact(path).graph
     inputs = []
     for name in graph.inputs:
         kind = graph.node_args.get(name)
         if name not in graph.initializers:
-            plain = kind if isinstance(kind, TensorType) else None
+            plain = kind if isinstance(kind, ort_format.TensorType) else None
             inputs.append(
                 TensorInfo(
                     name=name,
-                    dtype=TYPES_BY_CODE.get(plain.elem_type) if plain else None,
+                    dtype=run_spec.TYPES_BY_CODE.get(plain.elem_type) if plain else None,
                     shape=plain.shape if plain else None,
                 )
             )
@@ -225,7 +215,7 @@ class Guess(msgspec.Struct, frozen=True, kw_only=True):
 
     inputs: tuple[TensorInfo, ...]
     dimensions: dict[str, int] = {}
-    values: dict[str, InputValue] = {}
+    values: dict[str, config_tables.InputValue] = {}
     reasons: dict[str, str] = {}
     missing: tuple[str, ...] = ()
     why: str = ""
@@ -255,27 +245,31 @@ def guess_inputs(source: SourceModel, dimensions: dict[str, int], data: Dataset,
 
     ModelError when the model cannot be used, ConfigError for data or names that do not fit it.
     """
-    loaded = load_model(source, Path(work_folder))
+    loaded = onnx_model.load_model(source, Path(work_folder))
     _refuse_optional(loaded, data)
-    prepared = prepare_model(loaded, dimensions)
+    prepared = onnx_model.prepare_model(loaded, dimensions)
     # What no session loads, operators of custom domains and types that do not fit, is refused before anything is tried.
     # No session is made: a model may have no kernel on this computer's CPU, and run on an accelerator
-    check_structure(prepared.proto, source.name)
+    guards.check_structure(prepared.proto, source.name)
     try:
-        load_session(prepared.proto.SerializeToString(), session_options(weights=prepared.folder))
-    except ort_errors() as error:
-        raise refused(error, source.name) from error
-    takes = own_inputs(prepared.proto)
-    axes = open_axes(takes)
+        ort_session.load_session(
+            prepared.proto.SerializeToString(), ort_session.session_options(weights=prepared.folder)
+        )
+    except ort_session.ort_errors() as error:
+        raise model_session.refused(error, source.name) from error
+    takes = signature.own_inputs(prepared.proto)
+    axes = signature.open_axes(takes)
     guess = Guess(
-        inputs=own_inputs(prepare_model(loaded, {}).proto), dimensions=dimensions,
+        inputs=signature.own_inputs(onnx_model.prepare_model(loaded, {}).proto),
+        dimensions=dimensions,
         reasons=dict.fromkeys(dimensions, GIVEN),
-        optional=optional_inputs(loaded.proto), states=states_of(prepared.proto, takes),
-    )  # fmt: skip
+        optional=onnx_model.optional_inputs(loaded.proto),
+        states=states_of(prepared.proto, takes),
+    )
     if data.test_data:
         named: dict[str, set[int]] = {}
         for sample in samples(data, takes):
-            for name, group in names_of(axes).items():
+            for name, group in signature.names_of(axes).items():
                 named.setdefault(name, set()).add(int(sample.inputs[group[0].input].shape[group[0].axis]))
         same = {name: sizes.pop() for name, sizes in named.items() if len(sizes) == 1}
         reasons = guess.reasons | dict.fromkeys(same, DATA)
@@ -290,7 +284,7 @@ def guess_inputs(source: SourceModel, dimensions: dict[str, int], data: Dataset,
     guess = msgspec.structs.replace(guess, values=values, reasons=reasons, texts=texts)
     if not axes:
         return _stepped(guess, prepared, takes, data)
-    session = open_session(prepared, ASKED)
+    session = model_session.open_session(prepared, model_session.ASKED)
     sized, why = _first_that_runs(session, prepared.proto, takes, axes, data, source.name, dimensions)
     if not sized:
         names = tuple(
@@ -299,11 +293,11 @@ def guess_inputs(source: SourceModel, dimensions: dict[str, int], data: Dataset,
             for n in group
             if choices[0][1] != usual_sizes.ONE
         )
-        return msgspec.structs.replace(guess, missing=names or tuple(names_of(axes)), why=why)
+        return msgspec.structs.replace(guess, missing=names or tuple(signature.names_of(axes)), why=why)
     sizes = dimensions | {name: size for name, (size, _) in sized.items()}
     reasons |= {name: reason for name, (_, reason) in sized.items()}
     # Lengths are filled in by themselves too, but which axis they are of is plain only while it is open
-    by_axis = resolve_dimensions(guess.inputs, sizes, source.name)
+    by_axis = signature.resolve_dimensions(guess.inputs, sizes, source.name)
     arrays = first_sample(msgspec.structs.replace(data, sizes=by_axis), guess.inputs).inputs
     lengths = {name: size for name, size in full_lengths(guess.inputs, arrays).items() if name not in data.inputs}
     reasons |= dict.fromkeys(lengths, "the full length")
@@ -311,18 +305,18 @@ def guess_inputs(source: SourceModel, dimensions: dict[str, int], data: Dataset,
     guess = msgspec.structs.replace(guess, dimensions=sizes, values=values, reasons=reasons)
     in_sizes = msgspec.structs.replace(data, sizes=data.sizes | by_axis)
     guess = _stepped(guess, prepared, takes, in_sizes)
-    fixed = prepare_model(loaded, guess.to_fix)
+    fixed = onnx_model.prepare_model(loaded, guess.to_fix)
     try:  # whether it can be optimized, and still runs, when its dimensions are fixed to these sizes
-        open_session(fixed, OPTIMIZED)
-        fixed_takes = own_inputs(fixed.proto)
-        open_sizes = {axis.key: by_axis[axis.key] for axis in open_axes(fixed_takes) if axis.key in by_axis}
-        fixable = not _refusal(open_session(fixed, ASKED), fixed_takes, open_sizes, data)
+        model_session.open_session(fixed, model_session.OPTIMIZED)
+        fixed_takes = signature.own_inputs(fixed.proto)
+        open_sizes = {axis.key: by_axis[axis.key] for axis in signature.open_axes(fixed_takes) if axis.key in by_axis}
+        fixable = not _refusal(model_session.open_session(fixed, model_session.ASKED), fixed_takes, open_sizes, data)
     except ModelError:
         fixable = False
     return msgspec.structs.replace(guess, fixable=fixable)
 
 
-def _stepped(guess: Guess, prepared: LoadedModel, takes: Sequence[TensorInfo], data: Dataset) -> Guess:
+def _stepped(guess: Guess, prepared: onnx_model.LoadedModel, takes: Sequence[TensorInfo], data: Dataset) -> Guess:
     """With the states whose size is the same after an inference, and the dimensions whose size it changed.
 
     None of either where the model does not run.
@@ -331,13 +325,13 @@ def _stepped(guess: Guess, prepared: LoadedModel, takes: Sequence[TensorInfo], d
     if not caches:
         return guess
     try:
-        feeds, session = first_sample(data, takes).inputs, open_session(prepared, ASKED)
-        outputs = run_session(session, feeds, prepared.source.name)
+        feeds, session = first_sample(data, takes).inputs, model_session.open_session(prepared, model_session.ASKED)
+        outputs = model_session.run_session(session, feeds, prepared.source.name)
     except (ModelError, ConfigError):
         return msgspec.structs.replace(guess, states={})
     states = {output: name for output, name in guess.states.items() if outputs[output].shape == feeds[name].shape}
-    after = {output.name: output.shape or () for output in tensor_infos(prepared.proto.graph.output)}
-    names = names_of(open_axes(takes))
+    after = {output.name: output.shape or () for output in signature.tensor_infos(prepared.proto.graph.output)}
+    names = signature.names_of(signature.open_axes(takes))
     keys = {axis.key: name for name, axes in names.items() for axis in axes}
     growing = set[str]()
     for output, name in caches.items():
@@ -346,23 +340,34 @@ def _stepped(guess: Guess, prepared: LoadedModel, takes: Sequence[TensorInfo], d
         if outputs[output].ndim == feeds[name].ndim and len(changed) == 1 and f"{name}[{changed[0]}]" in keys:
             growing |= {keys[f"{name}[{changed[0]}]"], str(after[output][changed[0]])}
     with_it = [name for name in names if name in growing or not growing.isdisjoint(usual_sizes.sum_parts(name) or ())]
-    sizes = {axis.key: feeds[axis.input].shape[axis.axis] + (keys[axis.key] in with_it) for axis in open_axes(takes)}
+    sizes = {
+        axis.key: feeds[axis.input].shape[axis.axis] + (keys[axis.key] in with_it)
+        for axis in signature.open_axes(takes)
+    }
     if with_it and not data.test_data and _refusal(session, takes, sizes, data):  # one step is all that it makes
         with_it = []
-    reasons = {name: f"{guess.reasons[name]}; left open, as it grows with each step" for name in with_it
-               if guess.reasons.get(name, GIVEN) != GIVEN}  # fmt: skip
+    reasons = {
+        name: f"{guess.reasons[name]}; left open, as it grows with each step"
+        for name in with_it
+        if guess.reasons.get(name, GIVEN) != GIVEN
+    }
     return msgspec.structs.replace(guess, states=states, growing=tuple(with_it), reasons=guess.reasons | reasons)
 
 
 def _first_that_runs(
-    session: Any, model: "onnx.ModelProto", takes: Sequence[TensorInfo], axes: Sequence[OpenAxis], data: Dataset,
-    where: str, given: Mapping[str, int] = MappingProxyType({}),
-) -> tuple[dict[str, tuple[int, str]], str]:  # fmt: skip
+    session: Any,
+    model: "onnx.ModelProto",
+    takes: Sequence[TensorInfo],
+    axes: Sequence[signature.OpenAxis],
+    data: Dataset,
+    where: str,
+    given: Mapping[str, int] = MappingProxyType({}),
+) -> tuple[dict[str, tuple[int, str]], str]:
     """The likeliest sizes that the model runs with, by name with the reason; or none, and why not.
 
     Sizes that were `given` are parts of sums, too.
     """
-    names = names_of(axes)
+    names = signature.names_of(axes)
     deadline = time.monotonic() + PATIENCE_SECONDS
     why = ""
     for number, sizes in enumerate(usual_sizes.assignments(usual_sizes.units(model, takes, axes))):
@@ -370,7 +375,7 @@ def _first_that_runs(
             break
         solved = usual_sizes.with_sums({**given, **{name: size for name, (size, _) in sizes.items()}}, list(names))
         whole = {name: size for name, size in solved.items() if name in names}
-        why = _refusal(session, takes, resolve_dimensions(takes, whole, where), data)
+        why = _refusal(session, takes, signature.resolve_dimensions(takes, whole, where), data)
         if not why:
             return {name: sizes.get(name, (size, "a sum")) for name, size in whole.items()}, ""
     return {}, why
@@ -380,7 +385,7 @@ def _refusal(session: Any, takes: Sequence[TensorInfo], sizes: Mapping[str, int]
     """Why the model does not run with inputs of these sizes; "" when it does and gives numbers."""
     try:
         feeds = first_sample(msgspec.structs.replace(data, sizes={**data.sizes, **sizes}), takes).inputs
-        outputs = run_session(session, feeds, "")
+        outputs = model_session.run_session(session, feeds, "")
     except ModelError as error:
         return error.why or error.what
     except ConfigError as error:  # no size helps where an input lacks its text
@@ -389,7 +394,9 @@ def _refusal(session: Any, takes: Sequence[TensorInfo], sizes: Mapping[str, int]
     return f"the output {empty[0]} is empty" if outputs and len(empty) == len(outputs) else ""
 
 
-def complete_data(loaded: LoadedModel, dimensions: Mapping[str, int], data: Dataset, session: Any = None) -> Dataset:
+def complete_data(
+    loaded: onnx_model.LoadedModel, dimensions: Mapping[str, int], data: Dataset, session: Any = None
+) -> Dataset:
     """The data with values and sizes for what would be random or 1: what `guess_inputs` finds.
 
     Sizes are tried in the `session` of the model, where its caller has one. ConfigError, with the line to write, when
@@ -398,58 +405,66 @@ def complete_data(loaded: LoadedModel, dimensions: Mapping[str, int], data: Data
     _refuse_optional(loaded, data)
     if data.test_data:
         return data
-    prepared = prepare_model(loaded, dimensions)
-    takes = own_inputs(prepared.proto)
+    prepared = onnx_model.prepare_model(loaded, dimensions)
+    takes = signature.own_inputs(prepared.proto)
     if texts := texts_without_value(prepared.proto, takes, data):
         raise no_text(loaded.source.name, list(texts))
-    whole = _with_values(prepared.proto, takes, data, own_inputs(loaded.proto))
-    axes = [axis for axis in open_axes(takes) if not isinstance(data.inputs.get(axis.input), tuple)]
+    whole = _with_values(prepared.proto, takes, data, signature.own_inputs(loaded.proto))
+    axes = [axis for axis in signature.open_axes(takes) if not isinstance(data.inputs.get(axis.input), tuple)]
     of_data = {name: size for name, size in data.sizes.items() if any(name in (a.key, a.symbol) for a in axes)}
-    of_data = resolve_dimensions(takes, of_data, loaded.source.name)
+    of_data = signature.resolve_dimensions(takes, of_data, loaded.source.name)
     if all(axis.key in of_data for axis in axes):
         return msgspec.structs.replace(whole, sizes=data.sizes | of_data)
-    session, where = session or open_session(prepared, ASKED), loaded.source.name
+    session, where = session or model_session.open_session(prepared, model_session.ASKED), loaded.source.name
     sized, why = _first_that_runs(session, prepared.proto, takes, axes, whole, where, dimensions)
     if not sized:
-        error = no_size(loaded.source.name, list(names_of(axes)), why)
+        error = no_size(loaded.source.name, list(signature.names_of(axes)), why)
         raise blame_dimensions(loaded, dimensions, data, error) from error
-    sizes = resolve_dimensions(takes, {name: size for name, (size, _) in sized.items()}, loaded.source.name)
+    sizes = signature.resolve_dimensions(takes, {name: size for name, (size, _) in sized.items()}, loaded.source.name)
     return msgspec.structs.replace(whole, sizes=sizes | data.sizes | of_data)
 
 
-def _refuse_optional(loaded: LoadedModel, data: Dataset) -> None:
+def _refuse_optional(loaded: onnx_model.LoadedModel, data: Dataset) -> None:
     """ConfigError for a value of an input that has one in the model's file."""
-    for name in optional_inputs(loaded.proto) if data.inputs else ():
+    for name in onnx_model.optional_inputs(loaded.proto) if data.inputs else ():
         if name in data.inputs:
             raise ConfigError(
                 f"{name!r} is an optional input, and models run with its value from the file here",
-                where=f"inputs.{name}", why="artifacts have it as a constant, unless `optional_inputs` keeps it",
+                where=f"inputs.{name}",
+                why="artifacts have it as a constant, unless `optional_inputs` keeps it",
                 remedy="give it no value; to try another, change the initializer in the model",
-            )  # fmt: skip
+            )
 
 
 def check_inputs(
-    source: SourceModel, dimensions: dict[str, int], data: Dataset, work_folder: str,
+    source: SourceModel,
+    dimensions: dict[str, int],
+    data: Dataset,
+    work_folder: str,
     states: Mapping[str, str] | None = None,
-) -> int:  # fmt: skip
+) -> int:
     """How many samples of a user's data fit a model: every one is read, and fixed dimensions are tried.
 
     The `states` of a stream are looked for, too.
 
     ConfigError for the first that does not; ModelError for a model that cannot be used at all.
     """
-    loaded = load_model(source, Path(work_folder))
+    loaded = onnx_model.load_model(source, Path(work_folder))
     _refuse_optional(loaded, data)
-    prepared = prepare_model(loaded, dimensions)
-    takes = own_inputs(prepared.proto)
+    prepared = onnx_model.prepare_model(loaded, dimensions)
+    takes = signature.own_inputs(prepared.proto)
     outputs = [output.name for output in prepared.proto.graph.output]
-    check_states(states or {}, [info.name for info in takes], outputs, loaded.source.name)
-    resolve_dimensions(takes, data.sizes, loaded.source.name)
+    signature.check_states(states or {}, [info.name for info in takes], outputs, loaded.source.name)
+    signature.resolve_dimensions(takes, data.sizes, loaded.source.name)
     count = check_data(data, takes) if data.given or data.padding else 0
     if dimensions:
         whole = complete_data(loaded, dimensions, data)
         try:
-            run_session(open_session(prepared, ASKED), first_sample(whole, takes).inputs, loaded.source.name)
+            model_session.run_session(
+                model_session.open_session(prepared, model_session.ASKED),
+                first_sample(whole, takes).inputs,
+                loaded.source.name,
+            )
         except ModelError as error:
             raise blame_dimensions(loaded, dimensions, data, error) from error
     return count
@@ -457,25 +472,29 @@ def check_inputs(
 
 def output_names(source: SourceModel, work_folder: str) -> tuple[str, ...]:
     """The names of a model's outputs; ModelError for one that cannot be read."""
-    return tuple(output.name for output in load_model(source, Path(work_folder)).proto.graph.output)
+    return tuple(output.name for output in onnx_model.load_model(source, Path(work_folder)).proto.graph.output)
 
 
 def blame_dimensions(
-    loaded: LoadedModel, dimensions: Mapping[str, int], data: Dataset, error: PipelineError
+    loaded: onnx_model.LoadedModel, dimensions: Mapping[str, int], data: Dataset, error: PipelineError
 ) -> PipelineError:
     """The error of a model with fixed dimensions: another one where these are the cause, after trying without them."""
     if not dimensions:
         return error
     # Sizes with which the model runs while its dimensions stay open: the test data's own, else the likeliest
     try:
-        prepared = prepare_model(loaded, {})
-        takes = own_inputs(prepared.proto)
+        prepared = onnx_model.prepare_model(loaded, {})
+        takes = signature.own_inputs(prepared.proto)
         if data.test_data:
-            run_session(open_session(prepared, ASKED), first_sample(data, takes).inputs, loaded.source.name)
+            model_session.run_session(
+                model_session.open_session(prepared, model_session.ASKED),
+                first_sample(data, takes).inputs,
+                loaded.source.name,
+            )
             sizes = sizes_in(data, takes)
         else:
             whole = _with_values(prepared.proto, takes, data)
-            session, axes = open_session(prepared, ASKED), open_axes(takes)
+            session, axes = model_session.open_session(prepared, model_session.ASKED), signature.open_axes(takes)
             sized, _ = _first_that_runs(session, prepared.proto, takes, axes, whole, loaded.source.name)
             sizes = {name: size for name, (size, _) in sized.items()}
     except (ModelError, ConfigError):
@@ -483,25 +502,29 @@ def blame_dimensions(
     if not sizes:
         return error
     return ConfigError(
-        "the model does not run with the sizes given for its dimensions", where=loaded.source.name,
+        "the model does not run with the sizes given for its dimensions",
+        where=loaded.source.name,
         why=f"with {_text(dimensions)}: {error.why or error.what}; left open it runs, as with {_text(sizes)}",
         remedy="change `dimensions` (--dimension) to sizes that your app uses, or leave it out",
-    )  # fmt: skip
+    )
 
 
-def blame_optimization(loaded: LoadedModel, dimensions: Mapping[str, int], error: RunnerError) -> RunnerError:
+def blame_optimization(
+    loaded: onnx_model.LoadedModel, dimensions: Mapping[str, int], error: RunnerError
+) -> RunnerError:
     """The error of the optimizer on a model with fixed dimensions: another where it succeeds while they are open."""
     if not dimensions:
         return error
     try:
-        open_session(prepare_model(loaded, {}), OPTIMIZED)
+        model_session.open_session(onnx_model.prepare_model(loaded, {}), model_session.OPTIMIZED)
     except ModelError:
         return error
     return ConfigError(
-        "ONNX Runtime cannot optimize the model with the sizes given for its dimensions", where=loaded.source.name,
+        "ONNX Runtime cannot optimize the model with the sizes given for its dimensions",
+        where=loaded.source.name,
         why=f"with {_text(dimensions)}: {error.why or error.what}; with its dimensions open it can",
         remedy="leave `dimensions` (--dimension) out for this model, or change them",
-    )  # fmt: skip
+    )
 
 
 def _text(sizes: Mapping[str, int]) -> str:
@@ -512,16 +535,19 @@ def no_size(where: str, names: Sequence[str], why: str) -> ConfigError:
     """The error for a model whose open dimensions have no size, with the line that gives them."""
     line = ", ".join(f"{msgspec.json.encode(name).decode()} = …" for name in names)
     return ConfigError(
-        f"the sizes of {', '.join(names)} are not known", where=where,
+        f"the sizes of {', '.join(names)} are not known",
+        where=where,
         why=f"the model does not run with any usual size: {why}",
         remedy=f"write `dimensions = {{ {line} }}` under [[models]], or give `test_data` (--dimension, --test-data)",
-    )  # fmt: skip
+    )
 
 
 def no_text(where: str, names: Sequence[str]) -> ConfigError:
     """The error for a model with inputs of strings that have no value, with the line that gives them."""
     line = ", ".join(f'{msgspec.json.encode(name).decode()} = "…"' for name in names)
     return ConfigError(
-        f"the input {', '.join(names)} needs a text", where=where, why="it is of strings, which are not guessed",
+        f"the input {', '.join(names)} needs a text",
+        where=where,
+        why="it is of strings, which are not guessed",
         remedy=f"write `inputs = {{ {line} }}` under [[models]] (--input '{names[0]}=\"…\"'), or give `test_data`",
-    )  # fmt: skip
+    )

@@ -6,8 +6,9 @@ from collections.abc import Set as AbstractSet
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, NamedTuple
 
-from pipeline.model.reads import PASSING, Reads
-from pipeline.model.signature import TensorInfo, tensor_infos
+from pipeline.model import reads as model_reads
+from pipeline.model import signature
+from pipeline.model.signature import TensorInfo
 
 if TYPE_CHECKING:
     import onnx
@@ -21,7 +22,7 @@ GATES = frozenset({"Sigmoid", "HardSigmoid"})
 """What decides in a recurrent operator that was exported as its nodes how much of a state stays."""
 INITIAL_STATES = (5, 6)
 """Inputs of recurrent operators that their states begin with (RNN has no second)."""
-CARRYING = PASSING | {"Slice", "Split", "Gather", "Transpose", "Concat", "StridedSlice"}
+CARRYING = model_reads.PASSING | {"Slice", "Split", "Gather", "Transpose", "Concat", "StridedSlice"}
 """Operators behind which a state is still one, in part or with others."""
 ALIKE = 0.6
 """Names of a state and its successor have so much in common, as `h0` and `hn` after what only says which is which."""
@@ -45,7 +46,7 @@ def states_of(model: "onnx.ModelProto", takes: Sequence[TensorInfo]) -> dict[str
     other, or where both are called states by like names. Names alone say nothing: an encoder's hidden states are
     features, and an image of the input's size is no state.
     """
-    reads, gates, ends = Reads(model), set[str](), set[str]()
+    reads, gates, ends = model_reads.Reads(model), set[str](), set[str]()
     if len(takes) > 1 and len(model.graph.output) > 1:  # else it is what the model is about
         gates = {name for node in model.graph.node if node.op_type in GATES for name in node.output}
         ends = _recurrent_ends(model, gates)
@@ -54,7 +55,7 @@ def states_of(model: "onnx.ModelProto", takes: Sequence[TensorInfo]) -> dict[str
         if info.dtype is None or not info.dtype.value.startswith("float") or info.shape is None:
             continue
         begins = bool(ends) and _begins(reads, info.name, gates)
-        for output in tensor_infos(model.graph.output):
+        for output in signature.tensor_infos(model.graph.output):
             if output.dtype is not info.dtype or not _alike(info.shape, output.shape):
                 continue
             likeness = SequenceMatcher(None, _stem(info.name), _stem(output.name)).ratio()
@@ -72,7 +73,9 @@ def states_of(model: "onnx.ModelProto", takes: Sequence[TensorInfo]) -> dict[str
 def caches_of(model: "onnx.ModelProto", takes: Sequence[TensorInfo]) -> dict[str, str]:
     """Outputs that look like an input's next value but for one axis, open and of another name, with that input."""
     caches: dict[str, str] = {}
-    called = [output for output in tensor_infos(model.graph.output) if output.shape and _called_state(output.name)]
+    called = [
+        output for output in signature.tensor_infos(model.graph.output) if output.shape and _called_state(output.name)
+    ]
     for info in takes if called else ():
         if info.shape is None or not _called_state(info.name):
             continue
@@ -114,7 +117,7 @@ def _alike(shape: Sequence[int | str | None], other: Sequence[int | str | None] 
     )
 
 
-def _begins(reads: Reads, name: str, gates: AbstractSet[str]) -> bool:
+def _begins(reads: model_reads.Reads, name: str, gates: AbstractSet[str]) -> bool:
     """Whether a recurrent operator begins with an input or a part of it, or a gate lets it through, as in its nodes."""
     seen, names = {name}, [name]
     while names:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from pipeline.dataset.states import STATE
 from pipeline.dataset.values import LENGTH, TIME
-from pipeline.model.reads import PASSING, Reads
-from pipeline.model.signature import OpenAxis, TensorInfo, names_of
+from pipeline.model import reads as model_reads
+from pipeline.model import signature
+from pipeline.model.signature import TensorInfo
 
 if TYPE_CHECKING:
     import onnx
@@ -33,13 +34,13 @@ def metadata_size(model: "onnx.ModelProto") -> tuple[int, int] | None:
 
 SOUND = re.compile(r"(?<![a-z])wav(es?)?(?![a-z])|waveform|audio|sound|speech|signal|pcm|voice", re.IGNORECASE)
 """Names of inputs that are sampled signals."""
-SIGNAL_PASSING = PASSING | {"Pad", "Slice", "Transpose", "Add", "Sub", "Mul", "Div"}
+SIGNAL_PASSING = model_reads.PASSING | {"Pad", "Slice", "Transpose", "Add", "Sub", "Mul", "Div"}
 """Operators behind which a signal is still one: padded, cut, or normalized."""
 SPECTRA = frozenset({"STFT", "DFT"})
 TREES = frozenset({"TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor"})
 
 
-def is_signal(reads: Reads, info: TensorInfo, symbol: str) -> bool:
+def is_signal(reads: model_reads.Reads, info: TensorInfo, symbol: str) -> bool:
     """Whether an axis counts samples: names say so, or a spectrum or a convolution of one channel along it reads it."""
     if SOUND.search(info.name) or SOUND.search(symbol) or TIME.search(symbol):
         return True
@@ -50,7 +51,7 @@ def is_signal(reads: Reads, info: TensorInfo, symbol: str) -> bool:
     return False
 
 
-def connected_size(reads: Reads, name: str) -> int | None:
+def connected_size(reads: model_reads.Reads, name: str) -> int | None:
     """How many features the fully connected layer that reads an input takes, or how many trees look at."""
     for node, slot in reads.of(name):
         if node.op_type in TREES and slot == 0:
@@ -69,9 +70,13 @@ SIDES = (
 LINES = ((48, 320), (32, 320), (32, 100))
 """Height and width of lines of text, as recognizers take them; none has as many pixels as a usual square."""
 SIZES: Mapping[str, tuple[int, ...]] = {
-    "batch": (1,), "past": (16, 8), "channels": (3, 1), "tokens": (128, 64, 32, 16, 256, 512, 77, 8),
-    "signal": (16000, 512, 1024, 480, 256, 160, 4096, 8000, 48000), "frames": (100, 128, 64, 200, 3000, 256, 512, 16),
-}  # fmt: skip
+    "batch": (1,),
+    "past": (16, 8),
+    "channels": (3, 1),
+    "tokens": (128, 64, 32, 16, 256, 512, 77, 8),
+    "signal": (16000, 512, 1024, 480, 256, 160, 4096, 8000, 48000),
+    "frames": (100, 128, 64, 200, 3000, 256, 512, 16),
+}
 """Sizes of other axes by what they count (`kind_of`)."""
 OTHER = (64, 32, 16, 128, 8, 4, 256)
 USUAL = "usual"
@@ -90,10 +95,12 @@ SIDE_KINDS = ("height", "width")
 """What the sides of an image count."""
 
 
-def units(model: "onnx.ModelProto", takes: Sequence[TensorInfo], axes: Sequence[OpenAxis]) -> tuple[DimensionUnit, ...]:
+def units(
+    model: "onnx.ModelProto", takes: Sequence[TensorInfo], axes: Sequence[signature.OpenAxis]
+) -> tuple[DimensionUnit, ...]:
     """What is to be tried for the open axes, one unit for height and width."""
-    infos, reads = {info.name: info for info in takes}, Reads(model)
-    named = {name: group for name, group in names_of(axes).items() if not sum_parts(name)}
+    infos, reads = {info.name: info for info in takes}, model_reads.Reads(model)
+    named = {name: group for name, group in signature.names_of(axes).items() if not sum_parts(name)}
     kinds = {name: kind_of(infos[group[0].input], group[0].axis, group[0].symbol) for name, group in named.items()}
     sides_of: dict[str, dict[str, list[str]]] = {}  # of each input, by kind
     for name, group in named.items():
@@ -213,9 +220,10 @@ def _images(model: "onnx.ModelProto", info: TensorInfo, pair: tuple[str, ...]) -
         rest = [*squares[:4], *LINES, *squares[4:]]  # a recognizer of lines takes small squares too, and no large ones
         return (*first, *((sizes, USUAL) for sizes in rest))
     fixed = [
-        size for axis, size in enumerate(info.shape or ())
+        size
+        for axis, size in enumerate(info.shape or ())
         if isinstance(size, int) and kind_of(info, axis, "") in ("height", "width")
-    ]  # fmt: skip
+    ]
     beside = [(size, "as its other side") for size in fixed if size >= SMALLEST_SQUARE]
     lines = [(width, USUAL) for height, width in LINES if fixed and height == fixed[0]]
     return tuple(((size,), reason) for size, reason in (*beside, *lines, *((side, USUAL) for side in SIDES)))

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from device_runner.errors import pip_install
+from device_runner import errors as runner_errors
 from device_runner.spec import ElementType
-from pipeline.config.tables import Channels, Fit, ImageLayout, InputValue, PreprocessConfig, Range
-from pipeline.core.errors import ConfigError, MissingError, install_extra
+from pipeline.config import tables as config_tables
+from pipeline.core import errors as core_errors
+from pipeline.core.errors import ConfigError, MissingError
 from pipeline.model.signature import Array, TensorInfo
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ MAX_BYTES = 4 << 30
 
 
 def value_array(
-    info: TensorInfo, value: InputValue | None, sizes: Mapping[str, int], generator: "np.random.Generator"
+    info: TensorInfo, value: config_tables.InputValue | None, sizes: Mapping[str, int], generator: "np.random.Generator"
 ) -> Array:
     """The tensor that a declared value, or None for random numbers, gives for an input.
 
@@ -49,7 +50,7 @@ def value_array(
         return np.full(shape, value)
     if int(np.prod(shape, dtype=object)) * dtype.itemsize > MAX_BYTES:
         raise _unfit(info, f"{list(shape)} would be more than {MAX_BYTES >> 30} GiB", "give it smaller dimensions")
-    if isinstance(value, Range):
+    if isinstance(value, config_tables.Range):
         low, high = _cast(info, (value.low, value.high), dtype, end=True)
         if not 0 < high - low < math.inf:
             why = f"the range from {value.low} to {value.high} is empty or endless"
@@ -218,13 +219,17 @@ def load_function(path: str, purpose: str) -> Callable[..., Any]:
     except ModuleNotFoundError as error:
         if error.name != module:
             raise ConfigError(
-                f"the module {module!r} needs one that is not installed", where=path, why=str(error),
-                remedy=pip_install(str(error.name)),
-            ) from error  # fmt: skip
+                f"the module {module!r} needs one that is not installed",
+                where=path,
+                why=str(error),
+                remedy=runner_errors.pip_install(str(error.name)),
+            ) from error
         raise ConfigError(
-            f"no such module for {purpose}", where=path, why=f"{error}; searched {place} and Python's own folders",
+            f"no such module for {purpose}",
+            where=path,
+            why=f"{error}; searched {place} and Python's own folders",
             remedy=f"put {module}.py into that folder, or install the module",
-        ) from error  # fmt: skip
+        ) from error
     except Exception as error:
         raise _raised(path, error, f"the module {module!r} cannot be imported") from error
     if not callable(function):
@@ -237,23 +242,27 @@ def load_function(path: str, purpose: str) -> Callable[..., Any]:
 
 def _raised(path: str, error: Exception, what: str = "the function for test data failed") -> ConfigError:
     return ConfigError(
-        what, where=path, why=f"{type(error).__name__}: {error}"[:500],
+        what,
+        where=path,
+        why=f"{type(error).__name__}: {error}"[:500],
         remedy="run it alone in Python; a function is called without arguments",
-    )  # fmt: skip
+    )
 
 
 def _bad(where: str, why: str) -> ConfigError:
     return ConfigError(
-        "the function for test data gives no samples", where=where, why=why,
+        "the function for test data gives no samples",
+        where=where,
+        why=why,
         remedy="give dicts from input name to numpy array, or pairs of a dict and a label",
-    )  # fmt: skip
+    )
 
 
 MAX_PIXELS = 100_000_000
 MAX_RECORDING_BYTES = 256 << 20
 
 
-def image_tensor(file: Path, preprocess: PreprocessConfig, info: TensorInfo) -> Array:
+def image_tensor(file: Path, preprocess: config_tables.PreprocessConfig, info: TensorInfo) -> Array:
     """One image as the tensor of an input, with a batch axis where the input has one.
 
     ConfigError for a file that is no image; MissingError without Pillow.
@@ -264,7 +273,7 @@ def image_tensor(file: Path, preprocess: PreprocessConfig, info: TensorInfo) -> 
         from PIL import Image, ImageOps
     except ImportError as error:
         raise MissingError(
-            "images need Pillow", where=str(file), remedy=f"{install_extra('images')}, or give .npy files"
+            "images need Pillow", where=str(file), remedy=f"{core_errors.install_extra('images')}, or give .npy files"
         ) from error
     try:
         opened = Image.open(file)
@@ -277,12 +286,14 @@ def image_tensor(file: Path, preprocess: PreprocessConfig, info: TensorInfo) -> 
             "this image cannot be read", where=str(file), why=str(error)[:300], remedy="remove it, or save it again"
         ) from error
     with opened:
-        image = opened.convert("L" if preprocess.channels is Channels.GRAY else "RGB")
+        image = opened.convert("L" if preprocess.channels is config_tables.Channels.GRAY else "RGB")
     if preprocess.resize:
         height, width = preprocess.resize
-        ways: dict[Fit, Callable[..., Image.Image]] = {
-            Fit.STRETCH: Image.Image.resize, Fit.COVER: ImageOps.fit, Fit.PAD: ImageOps.pad,
-        }  # fmt: skip
+        ways: dict[config_tables.Fit, Callable[..., Image.Image]] = {
+            config_tables.Fit.STRETCH: Image.Image.resize,
+            config_tables.Fit.COVER: ImageOps.fit,
+            config_tables.Fit.PAD: ImageOps.pad,
+        }
         image = ways[preprocess.fit](image, (width, height), Image.Resampling.BILINEAR)
     if preprocess.crop:
         height, width = preprocess.crop
@@ -290,27 +301,28 @@ def image_tensor(file: Path, preprocess: PreprocessConfig, info: TensorInfo) -> 
         image = image.crop((left, top, left + width, top + height))
     pixels = np.asarray(image)
     pixels = pixels[..., None] if pixels.ndim == 2 else pixels
-    pixels = pixels[..., ::-1] if preprocess.channels is Channels.BGR else pixels
+    pixels = pixels[..., ::-1] if preprocess.channels is config_tables.Channels.BGR else pixels
     values = _scaled(pixels, preprocess, file)
-    values = values.transpose(2, 0, 1) if preprocess.layout is ImageLayout.NCHW else values
+    values = values.transpose(2, 0, 1) if preprocess.layout is config_tables.ImageLayout.NCHW else values
     return _as_input(values, info)
 
 
-def _scaled(values: Array, preprocess: PreprocessConfig, file: Path) -> Array:
+def _scaled(values: Array, preprocess: config_tables.PreprocessConfig, file: Path) -> Array:
     """(value - mean) * scale, with one number or one for each entry of the last axis."""
     import numpy as np
 
     mean, scale = np.asarray(preprocess.mean, np.float64), np.asarray(preprocess.scale, np.float64)
     if not all(part.size in (1, values.shape[-1]) for part in (mean, scale)):
         raise ConfigError(
-            "`mean` and `scale` do not fit the channels", where=f"preprocess, for {file}",
+            "`mean` and `scale` do not fit the channels",
+            where=f"preprocess, for {file}",
             why=f"there are {values.shape[-1]} channels, {mean.size} means and {scale.size} scales",
             remedy="give one number, or one for each channel",
-        )  # fmt: skip
+        )
     return (values.astype(np.float64) - mean) * scale
 
 
-def wav_tensor(file: Path, preprocess: PreprocessConfig, info: TensorInfo) -> Array:
+def wav_tensor(file: Path, preprocess: config_tables.PreprocessConfig, info: TensorInfo) -> Array:
     """One recording as the tensor of an input; ConfigError for a file that is no PCM WAV."""
     import numpy as np
 
@@ -322,9 +334,11 @@ def wav_tensor(file: Path, preprocess: PreprocessConfig, info: TensorInfo) -> Ar
             data = opened.readframes(opened.getnframes())
     except (wave.Error, OSError, EOFError) as error:
         raise ConfigError(
-            "this recording cannot be read", where=str(file), why=str(error) or "it ends early",
+            "this recording cannot be read",
+            where=str(file),
+            why=str(error) or "it ends early",
             remedy="save it as WAV with PCM samples",
-        ) from error  # fmt: skip
+        ) from error
     raw = np.frombuffer(data[: len(data) // (width * channels) * width * channels], np.uint8)
     if width == 1:
         values = raw.astype(np.float64) / 128 - 1

@@ -17,31 +17,15 @@ OFFERS: dict[str, tuple[str, ...]] = {
     "campaign.searches": ("tune.job:tune_report",),
     "report.listings": ("tune.report:listings",),
     "report.since": ("pairs.comparison:since",),
-    "ship.objections": (
-        "android.package:objections",
-        "apple.package:objections",
-    ),
+    "ship.objections": ("android.package:objections", "apple.package:objections"),
     "ship.proofs": ("prove.run:attested",),
     "convert.options": ("diff.command:convert_options",),
     "convert.changes": ("diff.command:convert_changes",),
     "run.plan_options": ("pilot.command:options",),
     "run.plan": ("pilot.command:plan",),
-    "bundle.commands": (
-        "updates.command:delta",
-        "updates.command:apply",
-    ),
-    "release.commands": (
-        "android.command:android",
-        "apple.command:apple",
-        "languages.command:snippet",
-    ),
-    "release.checks": (
-        "android.library:check_config",
-        "apple.package:check_config",
-    ),
-    "release.packages": (
-        "android.library:package",
-        "apple.package:package",
-    ),
-}  # fmt: skip
+    "bundle.commands": ("updates.command:delta", "updates.command:apply"),
+    "release.commands": ("android.command:android", "apple.command:apple", "languages.command:snippet"),
+    "release.checks": ("android.library:check_config", "apple.package:check_config"),
+    "release.packages": ("android.library:package", "apple.package:package"),
+}
 """By the name of a place: `feature.module:function` of what stands there, in order."""

@@ -6,19 +6,19 @@ from pathlib import Path
 
 import msgspec
 
-from pipeline.accuracy.evaluate import AccuracyRequest, measure_accuracy
-from pipeline.accuracy.result import AccuracyResult, ArtifactAccuracy
-from pipeline.check.compare import worst_sqnr
-from pipeline.check.reference import saturates_here
+from pipeline import dataset as datasets
+from pipeline.accuracy import evaluate
+from pipeline.accuracy import result as accuracy_result
+from pipeline.check import compare as output_compare
+from pipeline.check import reference as check_reference
 from pipeline.config import Config
-from pipeline.core.files import ARTIFACTS
+from pipeline.core import files as storage
+from pipeline.core import workers
 from pipeline.core.progress import Progress
-from pipeline.core.workers import TaskOutcome
-from pipeline.dataset import Part, part_of
 from pipeline.job.precisions import calibration_data
 from pipeline.job.prepare import Prepared
 from pipeline.job.sessions import app_sessions
-from pipeline.passes.precisions import PRECISIONS
+from pipeline.passes import precisions as passes_precisions
 
 NO_DATA = "there are no evaluation data: give `test_data`, or `evaluation` of the model in the config"
 
@@ -37,18 +37,18 @@ def with_accuracy(prepared: Sequence[Prepared], config: Config, folder: Path, pr
         for artifact in model.artifacts
         if artifact.variant.precision and model.sound(artifact)
     ]
-    requests: dict[tuple[str, str, str], AccuracyRequest] = {}
+    requests: dict[tuple[str, str, str], evaluate.AccuracyRequest] = {}
     for model, artifact in changed:
-        data = part_of(model.table, Part.EVALUATION)
+        data = datasets.part_of(model.table, datasets.Part.EVALUATION)
         for session in app_sessions(config.runs, artifact) if data.test_data else ():
             key = model.name, artifact.sha256, session.text
             if key in requests:
                 continue
-            file, base = folder / ARTIFACTS / artifact.file, model.converted.base.model
+            file, base = folder / storage.ARTIFACTS / artifact.file, model.converted.base.model
             form = next(form for form in model.converted.models if form.precision == artifact.variant.precision)
-            calibrated = PRECISIONS[form.precision].needs_data
-            requests[key] = AccuracyRequest(
-                model=form.model.source.path if saturates_here(file) else str(file),
+            calibrated = passes_precisions.PRECISIONS[form.precision].needs_data
+            requests[key] = evaluate.AccuracyRequest(
+                model=form.model.source.path if check_reference.saturates_here(file) else str(file),
                 reference=base.source,
                 data=data,
                 dimensions=base.dimensions,
@@ -59,9 +59,9 @@ def with_accuracy(prepared: Sequence[Prepared], config: Config, folder: Path, pr
                 states=model.table.state or None,
                 steps=model.table.stream_steps,
             )
-    measured = measure_accuracy(list(requests.values()), progress) if requests else []
+    measured = evaluate.measure_accuracy(list(requests.values()), progress) if requests else []
     outcomes = dict(zip(requests, measured, strict=True))
-    rows: dict[str, list[ArtifactAccuracy]] = {model.name: [] for model in prepared}
+    rows: dict[str, list[accuracy_result.ArtifactAccuracy]] = {model.name: [] for model in prepared}
     for model, artifact in changed:
         outcome = _worst_of(
             outcomes[key]
@@ -71,19 +71,24 @@ def with_accuracy(prepared: Sequence[Prepared], config: Config, folder: Path, pr
         why = outcome.error.text if outcome and outcome.error else "" if outcome else NO_DATA
         # What was run may lie in a folder that is gone after the job, and no path of a computer goes into a bundle.
         result = msgspec.structs.replace(outcome.value, model=artifact.file) if outcome and outcome.value else None
-        ratio = worst_sqnr(model.checks[artifact.variant.name])
-        row = ArtifactAccuracy(
-            model=model.name, variant=artifact.variant.name, result=result, why=why,
+        ratio = output_compare.worst_sqnr(model.checks[artifact.variant.name])
+        row = accuracy_result.ArtifactAccuracy(
+            model=model.name,
+            variant=artifact.variant.name,
+            result=result,
+            why=why,
             sqnr_db=ratio if isinstance(ratio, float) else None,
-        )  # fmt: skip
+        )
         rows[model.name].append(row)
     return [replace(model, accuracy=tuple(rows[model.name])) for model in prepared]
 
 
-def _worst_of(outcomes: Iterable[TaskOutcome[AccuracyResult]]) -> TaskOutcome[AccuracyResult] | None:
+def _worst_of(
+    outcomes: Iterable[workers.TaskOutcome[accuracy_result.AccuracyResult]],
+) -> workers.TaskOutcome[accuracy_result.AccuracyResult] | None:
     """Of one file's accuracy in several sessions the worst; None where it was not measured."""
 
-    def gravity(outcome: TaskOutcome[AccuracyResult]) -> tuple[bool, bool, float]:
+    def gravity(outcome: workers.TaskOutcome[accuracy_result.AccuracyResult]) -> tuple[bool, bool, float]:
         result = outcome.value
         return result is None, bool(result and result.refused), (result.drop if result else None) or 0.0
 

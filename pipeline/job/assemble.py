@@ -14,27 +14,31 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from device_runner import options as runner_options
+from device_runner import providers as runner_providers
 from device_runner.device import DeviceFacts
-from device_runner.options import Denied
-from device_runner.providers import CPU
 from device_runner.result import Status
-from pipeline.campaign.changed_facts import MAKERS
-from pipeline.campaign.plan import decision_rule
-from pipeline.campaign.record import CampaignRecord, JobRecord, RecordedRun, RunRecord, rounds_of
+from pipeline import config as configs
+from pipeline import required_ops
+from pipeline.campaign import changed_facts
+from pipeline.campaign import plan as planning
+from pipeline.campaign import record as campaign_record
+from pipeline.campaign import tuned as campaign_tuned
+from pipeline.campaign.record import CampaignRecord, RunRecord
 from pipeline.campaign.store import Store
-from pipeline.campaign.tuned import TunedClass, TuneOutcome, TuneReport
-from pipeline.check.compare import sound
-from pipeline.check.library_proof import PROOFS as LIBRARY_PROOFS
-from pipeline.check.library_proof import LibraryProof, ProvenLibrary
-from pipeline.compat import rules
-from pipeline.config import BuildKind, Config, MeasureMode, ModelConfig, RunConfig, Target
-from pipeline.convert.many import with_claims
-from pipeline.convert.onnx_needs import needs_of_one
-from pipeline.core.errors import CheckFailed, ExitCode, Finding, PipelineError, Severity, errors, warning
+from pipeline.check import compare as output_compare
+from pipeline.check import library_proof
+from pipeline.compat import rules as compat_rules
+from pipeline.config import Config
+from pipeline.convert import many as convert_many
+from pipeline.convert import onnx_needs
+from pipeline.core import errors as core_errors
+from pipeline.core import files as storage
+from pipeline.core import groups as counting
+from pipeline.core import progress as core_progress
+from pipeline.core.errors import CheckFailed, Finding, PipelineError, Severity
 from pipeline.core.features import Place
-from pipeline.core.files import ARTIFACTS, BUNDLE, REFERENCES, TYPED_CONFIG_FILE, sha256_of
-from pipeline.core.groups import grouped
-from pipeline.core.progress import NoProgress, Progress, StageLog
+from pipeline.core.progress import Progress
 from pipeline.core.variant import Artifact, Level, Variant
 from pipeline.job.models import sizes_of
 from pipeline.job.predicted import crowded, unexpected
@@ -42,47 +46,23 @@ from pipeline.job.profiled import profiled
 from pipeline.job.sizes import needless_sizes
 from pipeline.job.stored import list_campaigns, stored, write_reports
 from pipeline.job.targets import provider_settings
-from pipeline.ort_build.run import added_by_operator
-from pipeline.release import app_fit, chip_contexts, custom_ops, reference_files, shipped
-from pipeline.release.bundle import make_bundle
-from pipeline.release.choose import Choice, Rejected, choose, rejections, suits
-from pipeline.release.manifest import (
-    CUSTOM_OPS,
-    MEASURED_FILE,
-    MOST_FINDINGS,
-    Content,
-    KeptReference,
-    Manifest,
-    Shipped,
-    ShippedContext,
-    read_manifest,
-)
-from pipeline.report.measured import measured_text
-from pipeline.report.model import (
-    ArtifactCheck,
-    CampaignReport,
-    ChoiceRow,
-    MeasuredRun,
-    Row,
-    SimulatedContext,
-    Withheld,
-    ends_of,
-    fresh_comparison,
-    make_rows,
-    measured_runs,
-    medians,
-    own_runs,
-    worst_checks,
-)
-from pipeline.report.modes import mode_rows
-from pipeline.report.operators import required_operators
-from pipeline.report.profiles import profile_views
-from pipeline.required_ops import covers, read_config
+from pipeline.ort_build import run as build_run
+from pipeline.release import app_fit, chip_contexts, choose, reference_files
+from pipeline.release import bundle as release_bundle
+from pipeline.release import custom_ops as release_custom_ops
+from pipeline.release import manifest as bundle_manifest
+from pipeline.release import shipped as release_shipped
+from pipeline.report import measured, operators
+from pipeline.report import model as report_model
+from pipeline.report import modes as report_modes
+from pipeline.report import profiles as report_profiles
 
 ArtifactKey = tuple[str, str]
 """Model and variant name."""
 
-Answers = Callable[[CampaignRecord, Sequence[RunRecord], Sequence[Artifact], Mapping[str, DeviceFacts]], TuneReport]
+Answers = Callable[
+    [CampaignRecord, Sequence[RunRecord], Sequence[Artifact], Mapping[str, DeviceFacts]], campaign_tuned.TuneReport
+]
 SEARCHES = Place[Answers]("campaign.searches")
 """What searches came to, from the runs of the campaign that confirmed them."""
 
@@ -93,26 +73,26 @@ NO_ANSWERS = "a search decided what ships of this campaign, and this installatio
 class Assembled:
     """A campaign as it is known now, and, after a job, what that left: the bundle in its folder, and how it ended."""
 
-    report: CampaignReport
-    record: JobRecord
-    choices: tuple[Choice, ...]
+    report: report_model.CampaignReport
+    record: campaign_record.JobRecord
+    choices: tuple[choose.Choice, ...]
     runs: tuple[RunRecord, ...] = ()
     """All that are stored, failed ones too, in the order in which they came."""
-    measured: tuple[MeasuredRun, ...] = ()
+    measured: tuple[report_model.MeasuredRun, ...] = ()
     """Timed runs with their raw latencies, in the order of the plan."""
-    earlier: CampaignReport | None = None
+    earlier: report_model.CampaignReport | None = None
     """Of the campaign of the same name before it."""
     folder: Path = Path()
-    content: Content | None = None
+    content: bundle_manifest.Content | None = None
     """The bundle's; None where nothing may ship."""
     left: Mapping[str, str] = field(default_factory=dict)
     """Why devices could not finish."""
-    denied: tuple[Denied, ...] = ()
+    denied: tuple[runner_options.Denied, ...] = ()
     findings: tuple[Finding, ...] = ()
     """What speaks against shipping; an error among it, and there is no bundle."""
 
     @property
-    def exit_code(self) -> ExitCode:
+    def exit_code(self) -> core_errors.ExitCode:
         """Of a job: 4 when an output check, a budget that leaves a model without an artifact, a constraint of a search
         or the library that ships says no, 0 when all is done.
 
@@ -121,15 +101,19 @@ class Assembled:
         record, report = self.record, self.report
         checks = [c for variants in record.checks.values() for results in variants.values() for c in results]
         checks += [check for row in report.rows for check in row.checks]
-        refused = any(proof.failed for proof in report.proofs) or bool(errors(self.findings))
+        refused = any(proof.failed for proof in report.proofs) or bool(core_errors.errors(self.findings))
         if report.tuned and report.tuned.unanswered:
-            return ExitCode.CHECK_FAILED if report.tuned.impossible else ExitCode.SOME_FAILED
+            return core_errors.ExitCode.CHECK_FAILED if report.tuned.impossible else core_errors.ExitCode.SOME_FAILED
         refused |= any(row.result and row.result.not_finite for row in record.accuracy)
         over = {row.model for row in record.accuracy if row.refused(record.config.accuracy.max_drop)}
         refused |= any(row.model in over for row in report.withheld)
         if refused or any(check.failed for check in checks):
-            return ExitCode.CHECK_FAILED
-        return ExitCode.SOME_FAILED if report.failures or self.left or not self.content else ExitCode.DONE
+            return core_errors.ExitCode.CHECK_FAILED
+        return (
+            core_errors.ExitCode.SOME_FAILED
+            if report.failures or self.left or not self.content
+            else core_errors.ExitCode.DONE
+        )
 
 
 def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
@@ -138,11 +122,11 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
     artifacts = {(a.model, a.variant.name): a for a in store.artifacts(campaign.id)}
     devices = {facts.name: facts for facts in store.devices(campaign.id)}
     warnings = list(record.warnings)
-    runs = own_runs(record.planned, store.runs(campaign.id, left_out=warnings), warnings)
+    runs = report_model.own_runs(record.planned, store.runs(campaign.id, left_out=warnings), warnings)
     sizes = {key: artifact.total_bytes for key, artifact in artifacts.items()}
     sizes |= {(context.model, context.variant.name): context.total_bytes for context in record.contexts}
-    measured = measured_runs(record.planned, runs)
-    with_profiler = grouped((run.planned, run) for run in runs if run.spec.profile)
+    measured = report_model.measured_runs(record.planned, runs)
+    with_profiler = counting.grouped((run.planned, run) for run in runs if run.spec.profile)
     profiles = [
         profiled(planned.model, planned.variant, planned.options, run.result, run.prediction)
         for planned in record.planned
@@ -151,17 +135,17 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
     variants = [*(artifact.variant for artifact in artifacts.values()), *(row.variant for row in record.contexts)]
     # How far a variant is from the model as it was given: its level, and any other precision beyond all levels.
     ranks = {row.name: list(Level).index(row.level) + len(Level) * bool(row.precision) for row in variants}
-    rule = decision_rule(record.config.measure)
-    rows = make_rows(measured, sizes, rule, {model.name: model.size_bytes for model in record.models})
-    failures, skipped = ends_of(measured)
+    rule = planning.decision_rule(record.config.measure)
+    rows = report_model.make_rows(measured, sizes, rule, {model.name: model.size_bytes for model in record.models})
+    failures, skipped = report_model.ends_of(measured)
     answers = (answer(campaign, runs, list(artifacts.values()), devices) for answer in SEARCHES)
     tuned = next(answers, None) if record.tuned else None
     if record.tuned and not tuned:
-        warnings.append(warning(NO_ANSWERS, campaign.name))
+        warnings.append(core_errors.warning(NO_ANSWERS, campaign.name))
     choices, withheld = _choices(record, artifacts, measured, devices, tuned)
     fresh = [(choice, compared_runs(record, choice, rows)) for choice in choices]
-    modes, mode_failures, mode_skipped = mode_rows(record.planned, runs, record.config.measure, rule)
-    report = CampaignReport(
+    modes, mode_failures, mode_skipped = report_modes.mode_rows(record.planned, runs, record.config.measure, rule)
+    report = report_model.CampaignReport(
         name=campaign.name,
         campaign=campaign.id,
         created_at=campaign.created_at,
@@ -177,14 +161,14 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
         failures=(*record.failures, *failures, *mode_failures),
         modes=modes,
         choices=tuple(
-            ChoiceRow(
+            report_model.ChoiceRow(
                 target=choice.target.name,
                 model=choice.artifact.model,
                 variant=choice.artifact.variant.name,
                 run=choice.run,
                 file=choice.artifact.file,
                 reason=choice.reason,
-                fresh=fresh_comparison(runs, *compared) if compared else None,
+                fresh=report_model.fresh_comparison(runs, *compared) if compared else None,
                 device=choice.device,
                 classes=tuple(device_class.text for device_class in choice.classes),
                 undecided=choice.undecided,
@@ -194,10 +178,10 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
             for choice, compared in fresh
         ),
         profiles=tuple(profile.brief for profile in profiles),
-        profile_views=profile_views(profiles, medians(rows), ranks),
+        profile_views=report_profiles.profile_views(profiles, report_model.medians(rows), ranks),
         warnings=(*warnings, *unexpected(measured, profiles), *crowded(record.planned, devices.values(), record.host)),
         checks=tuple(
-            ArtifactCheck(model=model, variant=variant, checks=record.checks_of(model, variant))
+            report_model.ArtifactCheck(model=model, variant=variant, checks=record.checks_of(model, variant))
             for model, variant in artifacts
         ),
         withheld=withheld,
@@ -205,7 +189,7 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
         searches=record.searches,
         tuned=tuned,
         contexts=tuple(
-            SimulatedContext(context=row, checks=record.checks_of(row.model, row.variant.name))
+            report_model.SimulatedContext(context=row, checks=record.checks_of(row.model, row.variant.name))
             for row in record.contexts
         ),
         placements=record.placements,
@@ -222,12 +206,12 @@ def with_earlier(assembled: Assembled, store: Store) -> Assembled:
 
 
 def _choices(
-    record: JobRecord,
+    record: campaign_record.JobRecord,
     artifacts: Mapping[ArtifactKey, Artifact],
-    measured: Sequence[MeasuredRun],
+    measured: Sequence[report_model.MeasuredRun],
     devices: Mapping[str, DeviceFacts],
-    tuned: TuneReport | None,
-) -> tuple[tuple[Choice, ...], tuple[Withheld, ...]]:
+    tuned: campaign_tuned.TuneReport | None,
+) -> tuple[tuple[choose.Choice, ...], tuple[report_model.Withheld, ...]]:
     """One choice per target and model, of artifacts whose outputs were not found wrong, wherever they ran.
 
     Beside them the models of which nothing may ship to a target, with the reason. A search gives a choice for each
@@ -235,15 +219,23 @@ def _choices(
     """
     budget = record.config.accuracy.max_drop
     over = {(row.model, row.variant): reason for row in record.accuracy if (reason := row.refused(budget))}
-    good = {key: artifact for key, artifact in artifacts.items() if key not in over and sound(record.checks_of(*key))}
+    good = {
+        key: artifact
+        for key, artifact in artifacts.items()
+        if key not in over and output_compare.sound(record.checks_of(*key))
+    }
     # Runs that may ship: of a good artifact, no failed round, outputs near enough on the device, too.
     candidates = []
     for planned, runs in measured:
         artifact = good.get((planned.model, planned.variant))
         fine = bool(runs) and all(run.result.status is Status.OK for run in runs)
-        if artifact and fine and not any(check.failed for check in worst_checks(run.checks for run in runs)):
-            candidates.append((planned, artifact, rounds_of(runs, planned.way)))
-    rule = decision_rule(record.config.measure)
+        if (
+            artifact
+            and fine
+            and not any(check.failed for check in report_model.worst_checks(run.checks for run in runs))
+        ):
+            candidates.append((planned, artifact, campaign_record.rounds_of(runs, planned.way)))
+    rule = planning.decision_rule(record.config.measure)
     choices, withheld = [], []
     for target, model in itertools.product(record.config.targets, record.models):
         refused = record.unloadable.get(target.name, ())
@@ -261,52 +253,61 @@ def _choices(
             answer.why_none
             for answer in of_model
             if not answer.variant
-            and (suits(target, devices[answer.search.device]) or answer.search.outcome is TuneOutcome.NONE_POSSIBLE)
+            and (
+                choose.suits(target, devices[answer.search.device])
+                or answer.search.outcome is campaign_tuned.TuneOutcome.NONE_POSSIBLE
+            )
         )
         if reason := NO_ANSWERS if record.tuned and not tuned else no_answer:
-            withheld.append(Withheld(target=target.name, model=model.name, reason=reason))
+            withheld.append(report_model.Withheld(target=target.name, model=model.name, reason=reason))
             continue
         ran = [] if record.tuned else [(run, file, group) for run, file, group in candidates if file in allowed]
         others = [row for row in artifacts.values() if row.model == model.name and row not in allowed]
         rejected = [_rejected(record, artifact, over, target) for artifact in others]
         failures = {row.variant: row for row in record.failures if row.model == model.name and row.variant}
         rejected += [
-            Rejected(variant=name, level=failure.level, why=f"could not be made: {failure.message}")
+            choose.Rejected(variant=name, level=failure.level, why=f"could not be made: {failure.message}")
             for name, failure in failures.items()
         ]
-        if choice := choose(target, allowed if ran else named, ran, devices, rule, rejected):
+        if choice := choose.choose(target, allowed if ran else named, ran, devices, rule, rejected):
             choices.append(choice)
         else:
-            reason = rejections(rejected) or model.error or "no variant of it could be made"
-            withheld.append(Withheld(target=target.name, model=model.name, reason=reason))
+            reason = choose.rejections(rejected) or model.error or "no variant of it could be made"
+            withheld.append(report_model.Withheld(target=target.name, model=model.name, reason=reason))
     return tuple(choices), tuple(withheld)
 
 
-def named_for_cpu(variant: Variant, runs: Iterable[RunConfig]) -> bool:
+def named_for_cpu(variant: Variant, runs: Iterable[configs.RunConfig]) -> bool:
     """Whether [[runs]] name a variant in a run on the CPU."""
-    return any(CPU in run.providers and any(map(variant.matches, run.variants)) for run in runs)
+    return any(runner_providers.CPU in run.providers and any(map(variant.matches, run.variants)) for run in runs)
 
 
 def _tuned_choices(
-    tuned: TuneReport | None,
+    tuned: campaign_tuned.TuneReport | None,
     devices: Mapping[str, DeviceFacts],
-    target: Target,
+    target: configs.Target,
     model: str,
     allowed: Sequence[Artifact],
-) -> Iterator[Choice]:
+) -> Iterator[choose.Choice]:
     """What a search chose of a model for devices like a target, what serves most classes first; none without one."""
     artifacts = {artifact.variant.name: artifact for artifact in allowed}
     for row in tuned.choices if tuned else ():
-        alike = [name for name in row.devices if suits(target, devices[name])]
+        alike = [name for name in row.devices if choose.suits(target, devices[name])]
         if row.model == model and alike and row.variant in artifacts:
-            classes = dict.fromkeys(TunedClass.of(devices[name]) for name in alike)
-            yield Choice(
-                target=target, artifact=artifacts[row.variant], options=row.options,
-                reason=f"tuned on {', '.join(alike)}", measured=True, classes=tuple(classes),
-            )  # fmt: skip
+            classes = dict.fromkeys(campaign_tuned.TunedClass.of(devices[name]) for name in alike)
+            yield choose.Choice(
+                target=target,
+                artifact=artifacts[row.variant],
+                options=row.options,
+                reason=f"tuned on {', '.join(alike)}",
+                measured=True,
+                classes=tuple(classes),
+            )
 
 
-def _rejected(record: JobRecord, artifact: Artifact, over: Mapping[ArtifactKey, str], target: Target) -> Rejected:
+def _rejected(
+    record: campaign_record.JobRecord, artifact: Artifact, over: Mapping[ArtifactKey, str], target: configs.Target
+) -> choose.Rejected:
     """Why an artifact may not ship to a target, and the largest relative error where that is why."""
     key, error = (artifact.model, artifact.variant.name), None
     checks = record.checks_of(*key)
@@ -319,10 +320,12 @@ def _rejected(record: JobRecord, artifact: Artifact, over: Mapping[ArtifactKey, 
         why = "could not be compared with the original model"
     else:
         why = f"cannot be loaded by the library of {target.name}"
-    return Rejected(variant=key[1], level=artifact.variant.level, why=why, error=error)
+    return choose.Rejected(variant=key[1], level=artifact.variant.level, why=why, error=error)
 
 
-def compared_runs(record: JobRecord, choice: Choice, rows: Sequence[Row]) -> tuple[RecordedRun, ...]:
+def compared_runs(
+    record: campaign_record.JobRecord, choice: choose.Choice, rows: Sequence[report_model.Row]
+) -> tuple[campaign_record.RecordedRun, ...]:
     """The run of a choice and the one it is compared with: the baseline, or the fastest other where it is that itself.
 
     Nothing where neither was compared with an interval.
@@ -332,7 +335,9 @@ def compared_runs(record: JobRecord, choice: Choice, rows: Sequence[Row]) -> tup
     runs_there = {
         run.id: run
         for run in record.planned
-        if (run.device, run.model) == place and run.mode is MeasureMode.STEADY and (run.variant, run.run) in timed
+        if (run.device, run.model) == place
+        and run.mode is configs.MeasureMode.STEADY
+        and (run.variant, run.run) in timed
     }
     way = choice.artifact.variant.name, choice.options
     chosen = next(
@@ -341,7 +346,7 @@ def compared_runs(record: JobRecord, choice: Choice, rows: Sequence[Row]) -> tup
     others = [run for run in runs_there.values() if run is not chosen and not run.same_as]
     if chosen is None or not others:
         return ()
-    median_ns = medians(timed.values())
+    median_ns = report_model.medians(timed.values())
     other = min(
         others, key=lambda run: (not timed[run.variant, run.run].baseline, median_ns[*place, run.variant, run.run])
     )
@@ -352,36 +357,38 @@ def compared_runs(record: JobRecord, choice: Choice, rows: Sequence[Row]) -> tup
 
 def check_against_targets(
     config: Config, artifacts: Sequence[Artifact], folder: Path
-) -> tuple[rules.ReadArtifacts, dict[str, tuple[str, ...]], tuple[Finding, ...]]:
+) -> tuple[compat_rules.ReadArtifacts, dict[str, tuple[str, ...]], tuple[Finding, ...]]:
     """Every artifact against the library of every target, with the session options that it needs.
 
     Plain ones run on the CPU, provider-aware ones with their providers where the platform has them. What was read of
     the artifacts; by target those that its library refuses, as MODEL/VARIANT; notes for the report.
     """
-    read = rules.read_artifacts({artifact.file: folder / ARTIFACTS / artifact.file for artifact in artifacts})
+    read = compat_rules.read_artifacts(
+        {artifact.file: folder / storage.ARTIFACTS / artifact.file for artifact in artifacts}
+    )
     installed = version("onnxruntime")
     unloadable: dict[str, tuple[str, ...]] = {}
     notes: list[Finding] = []
     for target in config.targets:
-        library = shipped.shipped_library(target, config, installed)
-        notes += (*library.findings, *custom_ops.custom_findings(config, target))
+        library = release_shipped.shipped_library(target, config, installed)
+        notes += (*library.findings, *release_custom_ops.custom_findings(config, target))
         for artifact in artifacts:
             name = f"{artifact.model}/{artifact.variant.name}"
-            findings = rules.findings_for(
+            findings = compat_rules.findings_for(
                 _told_claims(read, artifact, folder, config, target),
                 artifact.file,
                 library.runtime,
-                rules.use_of(rules.DEFAULT_USE, artifact.session_options),
+                compat_rules.use_of(compat_rules.DEFAULT_USE, artifact.session_options),
             )
-            if errors(findings):
+            if core_errors.errors(findings):
                 unloadable[target.name] = (*unloadable.get(target.name, ()), name)
             notes += _at_target(target, artifact, findings)
     return read, unloadable, tuple(dict.fromkeys(notes))
 
 
 def _told_claims(
-    read: rules.ReadArtifacts, artifact: Artifact, folder: Path, config: Config, target: Target
-) -> rules.ReadArtifacts:
+    read: compat_rules.ReadArtifacts, artifact: Artifact, folder: Path, config: Config, target: configs.Target
+) -> compat_rules.ReadArtifacts:
     """The same, with what a target's providers take of a file that is aware of them: no kernel of the CPU is needed."""
     facts = read.get(artifact.file)
     providers = [
@@ -389,12 +396,15 @@ def _told_claims(
         for settings in (provider_settings(config) if artifact.variant.providers else ())
         if settings.provider in artifact.variant.providers and not settings.rules.run.never_on(target.platform)
     ]
-    if not providers or not isinstance(facts, rules.ArtifactFacts):
+    if not providers or not isinstance(facts, compat_rules.ArtifactFacts):
         return read
-    return {**read, artifact.file: with_claims(facts, folder / ARTIFACTS / artifact.file, providers)}
+    return {
+        **read,
+        artifact.file: convert_many.with_claims(facts, folder / storage.ARTIFACTS / artifact.file, providers),
+    }
 
 
-def _at_target(target: Target, artifact: Artifact, findings: Iterable[Finding]) -> Iterator[Finding]:
+def _at_target(target: configs.Target, artifact: Artifact, findings: Iterable[Finding]) -> Iterator[Finding]:
     where = f"target {target.name}: {artifact.model} {artifact.variant.name}"
     return (msgspec.structs.replace(finding, where=where) for finding in findings)
 
@@ -403,16 +413,24 @@ def check_shipping(assembled: Assembled, folder: Path) -> tuple[Finding, ...]:
     """Everything that speaks against the choices of a campaign; with an error among it no bundle may be made."""
     config, choices = assembled.record.config, assembled.choices
     installed = assembled.report.versions["onnxruntime"]
-    libraries = {target.name: shipped.shipped_library(target, config, installed) for target in config.targets}
-    read = rules.read_artifacts({choice.artifact.file: folder / ARTIFACTS / choice.artifact.file for choice in choices})
+    libraries = {target.name: release_shipped.shipped_library(target, config, installed) for target in config.targets}
+    read = compat_rules.read_artifacts(
+        {choice.artifact.file: folder / storage.ARTIFACTS / choice.artifact.file for choice in choices}
+    )
     findings = [finding for library in libraries.values() for finding in library.findings]
-    findings += shipped.budget_findings(libraries.values(), config)
+    findings += release_shipped.budget_findings(libraries.values(), config)
     for choice in choices:
         artifact, library = choice.artifact, libraries[choice.target.name]
-        use = rules.use_of(choice.options, artifact.session_options)
-        told = read if use.provider == CPU else _told_claims(read, artifact, folder, config, choice.target)
-        findings += _at_target(choice.target, artifact, rules.findings_for(told, artifact.file, library.runtime, use))
-        file = folder / ARTIFACTS / artifact.file
+        use = compat_rules.use_of(choice.options, artifact.session_options)
+        told = (
+            read
+            if use.provider == runner_providers.CPU
+            else _told_claims(read, artifact, folder, config, choice.target)
+        )
+        findings += _at_target(
+            choice.target, artifact, compat_rules.findings_for(told, artifact.file, library.runtime, use)
+        )
+        file = folder / storage.ARTIFACTS / artifact.file
         findings += _at_target(choice.target, artifact, left_out_of(library, file, choice.options.provider))
     findings += needless_sizes(choices, sizes_of(assembled.record.tables))
     contexts = chip_contexts.chosen_contexts(assembled.record.contexts, assembled.record.checks)
@@ -425,25 +443,29 @@ def check_shipping(assembled: Assembled, folder: Path) -> tuple[Finding, ...]:
         if (target.name, model) not in chosen:
             findings.append(
                 Finding(
-                    severity=Severity.WARNING, what="nothing ships to this target for this model",
-                    where=f"target {target.name}: {model}", why="no artifact of it may ship there",
+                    severity=Severity.WARNING,
+                    what="nothing ships to this target for this model",
+                    where=f"target {target.name}: {model}",
+                    why="no artifact of it may ship there",
                     remedy="see the report for what failed",
                 )
-            )  # fmt: skip
+            )
     return tuple(dict.fromkeys(findings))
 
 
-def left_out_of(library: shipped.ShippedLibrary, file: Path, provider: str) -> Iterator[Finding]:
+def left_out_of(library: release_shipped.ShippedLibrary, file: Path, provider: str) -> Iterator[Finding]:
     """What a reduced build of this computer lacks of a file's operators, by the proof of its operator config."""
     if library.operators is None:
         return
-    needs, unknown = needs_of_one(
-        file, abis=library.runtime.abis, providers=sorted({provider} - {CPU}),
-        extended=library.runtime.kind is not BuildKind.MINIMAL,
-    )  # fmt: skip
+    needs, unknown = onnx_needs.needs_of_one(
+        file,
+        abis=library.runtime.abis,
+        providers=sorted({provider} - {runner_providers.CPU}),
+        extended=library.runtime.kind is not configs.BuildKind.MINIMAL,
+    )
     if unknown:
         yield Finding(severity=Severity.WARNING, what=unknown.what, why=unknown.why, remedy=unknown.remedy)
-    for lack in covers(library.operators, needs or {}):
+    for lack in required_ops.covers(library.operators, needs or {}):
         yield Finding(
             severity=Severity.ERROR,
             what=f"the library that ships was built without {lack.domain}:{lack.op}",
@@ -452,13 +474,13 @@ def left_out_of(library: shipped.ShippedLibrary, file: Path, provider: str) -> I
         )
 
 
-def _release_of(target: Target, installed: str) -> str:
+def _release_of(target: configs.Target, installed: str) -> str:
     """The release of ONNX Runtime that a target ships."""
-    return target.ort_release or shipped.library_release(target) or ".".join(installed.split(".")[:2])
+    return target.ort_release or release_shipped.library_release(target) or ".".join(installed.split(".")[:2])
 
 
 def _check_unchanged(path: Path, sha256: str) -> None:
-    if not path.is_file() or sha256_of(path) != sha256:
+    if not path.is_file() or storage.sha256_of(path) != sha256:
         raise PipelineError(
             "an artifact is not what was measured",
             where=str(path),
@@ -471,7 +493,7 @@ MODELS = "models/"
 """The bundle's folder of artifacts."""
 
 
-OBJECTIONS = Place[Callable[[Manifest], Iterator[Finding]]]("ship.objections")
+OBJECTIONS = Place[Callable[[bundle_manifest.Manifest], Iterator[Finding]]]("ship.objections")
 """What packages for apps would refuse, or leave out, of what ships: warnings of the rule APP_CODE."""
 PROOFS = Place[Callable[[Mapping[str, tuple[str, ...]], Progress, Path], dict[str, Any]]]("ship.proofs")
 """The evidence on a finished bundle of libraries that ship, each given with the targets that ship it."""
@@ -481,13 +503,16 @@ def _left_out(libraries: Mapping[str, tuple[str, ...]], bundle: Path) -> dict[st
     """The evidence where the proofs of libraries that ship were not wanted."""
     remedy = f"before a release run `ort-mobile prove {bundle} --library LIBRARY`, or the job without --no-proof"
     proofs = [
-        LibraryProof(
-            bundle="", library=ProvenLibrary(file=Path(library).name), not_run="the proof was left out by --no-proof",
-            remedy=remedy, targets=targets,
+        library_proof.LibraryProof(
+            bundle="",
+            library=library_proof.ProvenLibrary(file=Path(library).name),
+            not_run="the proof was left out by --no-proof",
+            remedy=remedy,
+            targets=targets,
         )
         for library, targets in libraries.items()
-    ]  # fmt: skip
-    return {LIBRARY_PROOFS: msgspec.to_builtins(proofs)} if proofs else {}
+    ]
+    return {library_proof.PROOFS: msgspec.to_builtins(proofs)} if proofs else {}
 
 
 def ship(
@@ -497,7 +522,7 @@ def ship(
     library: str | None = None,
     progress: Progress | None = None,
     prove: bool = True,
-) -> Content | None:
+) -> bundle_manifest.Content | None:
     """Make OUTPUT/bundle from the choices; None where nothing may ship. Raises PipelineError for changed artifacts.
 
     Android targets are proven in the library that their config names, or in `library`; what came of it, or why it could
@@ -507,10 +532,10 @@ def ship(
     if not choices:
         return None
     for choice in choices:
-        _check_unchanged(folder / ARTIFACTS / choice.artifact.file, choice.artifact.sha256)
+        _check_unchanged(folder / storage.ARTIFACTS / choice.artifact.file, choice.artifact.sha256)
     weights = {choice.artifact.weights: choice.artifact.weights_sha256 for choice in choices if choice.artifact.weights}
     for name, digest in weights.items():
-        _check_unchanged(folder / ARTIFACTS / name, digest)
+        _check_unchanged(folder / storage.ARTIFACTS / name, digest)
     contexts, context_files = _contexts(assembled, folder)
     ships = tuple(_shipped(assembled, choice) for choice in choices)
     tables = assembled.record.tables
@@ -519,46 +544,50 @@ def ship(
     models = tuple(
         reference_files.signature_of(
             model,
-            folder / ARTIFACTS / artifact.file,
-            tables.get(model) or ModelConfig(path=""),
+            folder / storage.ARTIFACTS / artifact.file,
+            tables.get(model) or configs.ModelConfig(path=""),
             size_of=sizes.get(model, ""),
             constant_inputs=artifact.constant_inputs,
         )
         for model, artifact in {choice.artifact.model: choice.artifact for choice in choices}.items()
     )
-    files = {row.file: folder / ARTIFACTS / row.file.removeprefix(MODELS) for row in ships}
-    operators = shipped.operator_configs(assembled.record.config, list(files.values()))
+    files = {row.file: folder / storage.ARTIFACTS / row.file.removeprefix(MODELS) for row in ships}
+    operators = release_shipped.operator_configs(assembled.record.config, list(files.values()))
     sources: dict[str, Path | bytes] = {**files, **context_files}
-    sources |= {MODELS + name: folder / ARTIFACTS / name for name in weights}
+    sources |= {MODELS + name: folder / storage.ARTIFACTS / name for name in weights}
     sources |= {f"operators/{name}": text.encode() for name, text in operators.items()}
-    custom = (row for choice in choices for row in custom_ops.custom_libraries(assembled.record.config, choice.target))
-    sources |= {f"{CUSTOM_OPS}{row.system}/{row.abi}/{row.path.name}": row.path for row in custom}
+    custom = (
+        row for choice in choices for row in release_custom_ops.custom_libraries(assembled.record.config, choice.target)
+    )
+    sources |= {f"{bundle_manifest.CUSTOM_OPS}{row.system}/{row.abi}/{row.path.name}": row.path for row in custom}
     report = assembled.report
-    references, tensors = kept_references(assembled, folder / REFERENCES)
-    libraries = shipped.libraries_of((choice.target for choice in choices), library)
+    references, tensors = kept_references(assembled, folder / storage.REFERENCES)
+    libraries = release_shipped.libraries_of((choice.target for choice in choices), library)
 
     def attested(bundle: Path) -> dict[str, Any]:
         if not prove:
-            return _left_out(libraries, folder / BUNDLE)
-        proofs = [proof(libraries, progress or NoProgress(), bundle) for proof in PROOFS]
+            return _left_out(libraries, folder / storage.BUNDLE)
+        proofs = [proof(libraries, progress or core_progress.NoProgress(), bundle) for proof in PROOFS]
         return {key: value for evidence in proofs for key, value in evidence.items()}
 
-    manifest = make_bundle(
-        folder / BUNDLE,
+    manifest = release_bundle.make_bundle(
+        folder / storage.BUNDLE,
         name=report.name,
         sources=sources,
         ships=ships,
-        made_with={name: report.versions[name] for name in MAKERS if name in report.versions},
+        made_with={name: report.versions[name] for name in changed_facts.MAKERS if name in report.versions},
         evidence=_evidence(assembled),
         models=models,
         contexts=contexts,
         requires=tuple(
             app_fit.requirements(
-                ships, models, files, operators, shipped.library_licenses(assembled.record.config.targets)
+                ships, models, files, operators, release_shipped.library_licenses(assembled.record.config.targets)
             )
         ),
         classes=[choice.classes for choice in choices],
-        reports={MEASURED_FILE: measured_text(report, choices, assembled.record.checks).encode()},
+        reports={
+            bundle_manifest.MEASURED_FILE: measured.measured_text(report, choices, assembled.record.checks).encode()
+        },
         references=references,
         tensors=tensors,
         attest=attested,
@@ -571,7 +600,7 @@ def proven(assembled: Assembled, folder: Path) -> Assembled:
     and the operators of a reduced build.
     """
     try:
-        manifest = read_manifest(folder / BUNDLE)
+        manifest = bundle_manifest.read_manifest(folder / storage.BUNDLE)
         proofs = manifest.proofs
     except (PipelineError, msgspec.ValidationError):
         return assembled
@@ -581,17 +610,21 @@ def proven(assembled: Assembled, folder: Path) -> Assembled:
     warnings = (*assembled.report.warnings, *objections)
     report = msgspec.structs.replace(assembled.report, proofs=proofs, warnings=warnings)
     with contextlib.suppress(PipelineError, OSError):  # builds may be removed at this moment
-        config = read_config(folder / BUNDLE / "operators" / TYPED_CONFIG_FILE)
-        report = msgspec.structs.replace(report, required=required_operators(config, added_by_operator()))
+        config = required_ops.read_config(folder / storage.BUNDLE / "operators" / storage.TYPED_CONFIG_FILE)
+        report = msgspec.structs.replace(
+            report, required=operators.required_operators(config, build_run.added_by_operator())
+        )
     return replace(assembled, report=report)
 
 
-def kept_references(assembled: Assembled, folder: Path) -> tuple[tuple[KeptReference, ...], dict[str, Path]]:
+def kept_references(
+    assembled: Assembled, folder: Path
+) -> tuple[tuple[bundle_manifest.KeptReference, ...], dict[str, Path]]:
     """What the bundle keeps of the originals of its models, and the raw tensors by their paths in the bundle.
 
     `folder` has one of tensors for each model. Raises CheckFailed for those that are not what the campaign recorded.
     """
-    kept: list[KeptReference] = []
+    kept: list[bundle_manifest.KeptReference] = []
     files: dict[str, Path] = {}
     contexts = chip_contexts.chosen_contexts(assembled.record.contexts, assembled.record.checks)
     sources = [choice.artifact.source for choice in assembled.choices] + [context.source for context in contexts]
@@ -608,7 +641,7 @@ def kept_references(assembled: Assembled, folder: Path) -> tuple[tuple[KeptRefer
     return tuple(kept), files
 
 
-def refuse_unrecorded(bundle: Path, manifest: Manifest) -> None:
+def refuse_unrecorded(bundle: Path, manifest: bundle_manifest.Manifest) -> None:
     """Raise CheckFailed where a verified bundle has other models or references than its campaign recorded.
 
     That is known where the bundle lies in its job's folder, with the database of the results.
@@ -633,12 +666,12 @@ def refuse_unrecorded(bundle: Path, manifest: Manifest) -> None:
         raise CheckFailed(
             "this bundle is not what its campaign made",
             where=str(bundle),
-            why="; ".join(other[:MOST_FINDINGS]),
+            why="; ".join(other[: bundle_manifest.MOST_FINDINGS]),
             remedy="make it again: `ort-mobile bundle rebuild FOLDER`",
         )
 
 
-def _contexts(assembled: Assembled, folder: Path) -> tuple[tuple[ShippedContext, ...], dict[str, Path]]:
+def _contexts(assembled: Assembled, folder: Path) -> tuple[tuple[bundle_manifest.ShippedContext, ...], dict[str, Path]]:
     """The contexts that ship beside the choices, and their files by their paths in the bundle."""
     ships, files = [], dict[str, Path]()
     digests = {model.name: model.sha256 for model in assembled.report.models}
@@ -650,24 +683,24 @@ def _contexts(assembled: Assembled, folder: Path) -> tuple[tuple[ShippedContext,
                 release = _release_of(target, installed)
                 ships.append(chip_contexts.shipped_context(context, target, digests[context.model], MODELS, release))
                 for name, sha256 in ((context.file, context.sha256), (context.binary, context.binary_sha256)):
-                    files[MODELS + name] = folder / ARTIFACTS / name
+                    files[MODELS + name] = folder / storage.ARTIFACTS / name
                     _check_unchanged(files[MODELS + name], sha256)
     return tuple(ships), files
 
 
-def bundled_name(choice: Choice, choices: Iterable[Choice]) -> str:
+def bundled_name(choice: choose.Choice, choices: Iterable[choose.Choice]) -> str:
     """The name of an artifact's file in the bundle: levels that give the same bytes share that of the first choice."""
     alike = (row.artifact for row in choices if row.artifact.sha256 == choice.artifact.sha256)
     return next(row.file for row in alike if row.model == choice.artifact.model)
 
 
-def _shipped(assembled: Assembled, choice: Choice) -> Shipped:
+def _shipped(assembled: Assembled, choice: choose.Choice) -> bundle_manifest.Shipped:
     record, installed = assembled.record, assembled.report.versions["onnxruntime"]
     digests = {model.name: model.sha256 for model in assembled.report.models}
     artifact, target = choice.artifact, choice.target
     key = (artifact.model, artifact.variant.name, choice.options)
     mapped = any(run.mapped for run in record.planned if (run.model, run.variant, run.options) == key)
-    return Shipped(
+    return bundle_manifest.Shipped(
         target=target.name,
         platform=target.platform.value,
         model=artifact.model,
@@ -678,13 +711,13 @@ def _shipped(assembled: Assembled, choice: Choice) -> Shipped:
         semantic_digest=artifact.semantic_digest,
         aware_by=artifact.aware_by,
         steps=artifact.steps,
-        runs=shipped.runs_of(record.config, choice),
+        runs=release_shipped.runs_of(record.config, choice),
         ort_release=_release_of(target, installed),
         min_api_level=target.min_api_level,
         min_os_version=target.min_os_version,
         abis=target.abis,
-        library=shipped.library_name(target),
-        library_kind=shipped.shipped_library(target, record.config, installed).runtime.kind.value,
+        library=release_shipped.library_name(target),
+        library_kind=release_shipped.shipped_library(target, record.config, installed).runtime.kind.value,
         loading=("mapped" if mapped and record.config.measure.perf_test is None else "path")
         if choice.measured or artifact.unmappable
         else None,
@@ -721,7 +754,7 @@ def _evidence(assembled: Assembled) -> dict[str, object]:
     } | ({"accuracy": accuracy} if accuracy else {})
 
 
-EndedCampaign: TypeAlias = tuple[CampaignRecord, Mapping[str, str], tuple[Denied, ...]]
+EndedCampaign: TypeAlias = tuple[CampaignRecord, Mapping[str, str], tuple[runner_options.Denied, ...]]
 """A campaign after its runs, why devices could not finish, and options newly denied."""
 
 
@@ -730,7 +763,7 @@ def close_job(
     folder: Path,
     ended: EndedCampaign,
     library: str | None,
-    progress: StageLog,
+    progress: core_progress.StageLog,
     *,
     only_reads: bool = False,
     prove: bool = True,
@@ -742,7 +775,7 @@ def close_job(
     campaign, left, denied = ended
     assembled, content = with_earlier(assemble(store, campaign), store), None
     findings = check_shipping(assembled, folder)
-    if against := errors(findings):
+    if against := core_errors.errors(findings):
         refusals = tuple(f"{finding.where}: {finding.text}" for finding in against)
         no_bundle = (msgspec.structs.replace(finding, what=f"no bundle: {finding.what}") for finding in against)
         warnings = (*assembled.report.warnings, *no_bundle)
@@ -752,14 +785,19 @@ def close_job(
         content = ship(assembled, folder, library=library, progress=progress, prove=prove)
         assembled = proven(assembled, folder)
 
-    def with_stages(record: JobRecord) -> JobRecord:
+    def with_stages(record: campaign_record.JobRecord) -> campaign_record.JobRecord:
         return msgspec.structs.replace(record, stages=(*record.stages, *progress.stages))
 
     if not only_reads:
         store.amend(campaign.id, with_stages)
     assembled = replace(
-        assembled, record=with_stages(assembled.record), folder=folder, content=content, left=left, denied=denied,
+        assembled,
+        record=with_stages(assembled.record),
+        folder=folder,
+        content=content,
+        left=left,
+        denied=denied,
         findings=findings,
-    )  # fmt: skip
+    )
     write_reports(assembled, folder)
     return assembled

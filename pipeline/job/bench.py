@@ -11,24 +11,19 @@ from typing import TypeAlias, TypeVar
 
 import msgspec
 
-from device_runner.device import (
-    Device,
-    DeviceFacts,
-    Readiness,
-    Waiting,
-    is_selector,
-    open_device,
-)
+from device_runner import device as runner_device
+from device_runner import result as run_result
+from device_runner.device import Device, DeviceFacts
 from device_runner.errors import RunnerError, SpecError
-from device_runner.result import host_name
-from pipeline.campaign.measure import Bench
-from pipeline.campaign.record import Skipped
-from pipeline.campaign.store import open_store
-from pipeline.config import Platform, Target
+from pipeline import config as configs
+from pipeline.campaign import measure as campaign_measure
+from pipeline.campaign import record as campaign_record
+from pipeline.campaign import store as campaign_store
+from pipeline.core import files as storage
+from pipeline.core import groups as counting
+from pipeline.core import progress as core_progress
 from pipeline.core.errors import MissingError
-from pipeline.core.files import DATABASE, scratch
-from pipeline.core.groups import few
-from pipeline.core.progress import Progress, duration_text
+from pipeline.core.progress import Progress
 from pipeline.job.stored import locked
 
 log = logging.getLogger(__name__)
@@ -42,11 +37,11 @@ AT_ONCE = 32
 """Devices that are opened at the same time: each waits for its device most of the time."""
 
 
-Opened: TypeAlias = tuple[dict[str, Device], dict[str, DeviceFacts], tuple[Skipped, ...]]
+Opened: TypeAlias = tuple[dict[str, Device], dict[str, DeviceFacts], tuple[campaign_record.Skipped, ...]]
 """Devices that are ready, their facts, and why the others are not used."""
 
 
-def patience(name: str, seconds: float, stop: threading.Event) -> Waiting:
+def patience(name: str, seconds: float, stop: threading.Event) -> runner_device.Waiting:
     """Waits so long in all for a device that another process has, and says once who has it; not after `stop`."""
     deadline = time.monotonic() + seconds
     holders: set[str] = set()
@@ -56,7 +51,7 @@ def patience(name: str, seconds: float, stop: threading.Event) -> Waiting:
         if left <= 0 or stop.is_set():
             return False
         if holder not in holders:
-            log.warning("%s: waits at most %s: %s", name, duration_text(left), holder)
+            log.warning("%s: waits at most %s: %s", name, core_progress.duration_text(left), holder)
             holders.add(holder)
         stop.wait(min(LEASE_POLL_SECONDS, left))
         return True
@@ -71,19 +66,21 @@ def opened_alone(name: str, wait_seconds: float, library: str | None) -> Iterato
     A selector that means one device stands for it; SpecError where it means several.
     """
     scheme, _, rest = name.partition(":")
-    if scheme == "adb" and is_selector(rest):
+    if scheme == "adb" and runner_device.is_selector(rest):
         present, silent = found([name], ready=True)
         if len(present) > 1:
             raise SpecError(
-                f"{len(present)} devices are meant, and one is measured here", where=name, why=few(present),
+                f"{len(present)} devices are meant, and one is measured here",
+                where=name,
+                why=counting.few(present),
                 remedy="name one of them with --device; `run`, `tune` and `gate` take several",
-            )  # fmt: skip
+            )
         if not present:
-            why = few([skipped.text for skipped in silent], "; ") or "none is connected"
+            why = counting.few([skipped.text for skipped in silent], "; ") or "none is connected"
             remedy = "`ort-mobile devices` says what each one needs"
             raise MissingError("no device is ready", where=name, why=why, remedy=remedy)
         (name,) = present
-    with open_device(name, patience(name, wait_seconds, threading.Event())) as device:
+    with runner_device.open_device(name, patience(name, wait_seconds, threading.Event())) as device:
         require_library([device], library)
         yield {device.name: device}, {device.name: device.facts()}, ()
 
@@ -126,7 +123,9 @@ def require_devices(names: Sequence[str], library: str | None, wait_seconds: flo
 
 
 @contextlib.contextmanager
-def opened(names: Sequence[str], wait_seconds: float = 0.0, waiting: Waiting | None = None) -> Iterator[Opened]:
+def opened(
+    names: Sequence[str], wait_seconds: float = 0.0, waiting: runner_device.Waiting | None = None
+) -> Iterator[Opened]:
     """Open the devices, all at once; those that cannot be used are left out with their reason.
 
     Those that other processes have are waited for, `wait_seconds` at most; Ctrl-C ends that at once. Instead `waiting`,
@@ -146,35 +145,38 @@ def opened(names: Sequence[str], wait_seconds: float = 0.0, waiting: Waiting | N
                 stop.set()
                 raise
         for result in results:
-            if isinstance(result, Skipped):
+            if isinstance(result, campaign_record.Skipped):
                 unusable.append(result)
             else:
                 devices[result[0].name], facts[result[0].name] = result
         if not devices:
             raise MissingError(
                 "no device is ready",
-                where=few(names),
-                why=few([f"{skipped.device}: {skipped.text}" for skipped in unusable], "; ") or "none is connected",
+                where=counting.few(names),
+                why=counting.few([f"{skipped.device}: {skipped.text}" for skipped in unusable], "; ")
+                or "none is connected",
                 remedy="`ort-mobile devices` says what each one needs; `ort-mobile run --convert-only` needs none",
             )
         yield devices, facts, tuple(unusable)
 
 
-def _open(name: str, stack: contextlib.ExitStack, waiting: Waiting) -> tuple[Device, DeviceFacts] | Skipped:
+def _open(
+    name: str, stack: contextlib.ExitStack, waiting: runner_device.Waiting
+) -> tuple[Device, DeviceFacts] | campaign_record.Skipped:
     """The device, which is closed with the stack, and its facts; or why it cannot be used. Raises SpecError."""
     try:
-        device = stack.enter_context(open_device(name, waiting))
-        facts = msgspec.structs.replace(device.facts(), host=host_name())
+        device = stack.enter_context(runner_device.open_device(name, waiting))
+        facts = msgspec.structs.replace(device.facts(), host=run_result.host_name())
     except SpecError:
         raise
     except RunnerError as error:
-        return Skipped(device=name, what=error.text)
-    if facts.readiness is not Readiness.READY:
-        return Skipped(device=name, what=f"{facts.readiness.value}: {facts.advice}")
+        return campaign_record.Skipped(device=name, what=error.text)
+    if facts.readiness is not runner_device.Readiness.READY:
+        return campaign_record.Skipped(device=name, what=f"{facts.readiness.value}: {facts.advice}")
     return device, facts
 
 
-def found(names: Sequence[str], *, ready: bool = False) -> tuple[list[str], list[Skipped]]:
+def found(names: Sequence[str], *, ready: bool = False) -> tuple[list[str], list[campaign_record.Skipped]]:
     """The names, each once, with selectors (`adb:*`, `adb:api=29-@HOST:PORT`) replaced by the devices that they mean.
 
     With `ready` selectors mean phones that can be used as they are. The second are selectors whose adb server does not
@@ -185,29 +187,33 @@ def found(names: Sequence[str], *, ready: bool = False) -> tuple[list[str], list
     for name in names:
         scheme, _, rest = name.partition(":")
         try:
-            if scheme == "adb" and is_selector(rest):
-                from device_runner.adb.device import list_devices
+            if scheme == "adb" and runner_device.is_selector(rest):
+                from device_runner.adb import device as adb_device
 
-                usable = (row for row in list_devices(rest) if not ready or row.readiness is Readiness.READY)
+                usable = (
+                    row
+                    for row in adb_device.list_devices(rest)
+                    if not ready or row.readiness is runner_device.Readiness.READY
+                )
                 devices.update(dict.fromkeys(row.name for row in usable))
             else:
                 devices[name] = None
         except SpecError:
             raise
         except RunnerError as error:
-            silent.append(Skipped(device=name, what=error.text))
+            silent.append(campaign_record.Skipped(device=name, what=error.text))
     return list(devices), silent
 
 
 def libraries_by_device(
-    facts: Mapping[str, DeviceFacts], targets: Iterable[Target], given: str | None
+    facts: Mapping[str, DeviceFacts], targets: Iterable[configs.Target], given: str | None
 ) -> dict[str, str | None]:
     """What each device runs with: `given`, else a phone has the library that ships to phones like it.
 
     None leaves it to the device, as with android-host, whose name has its library. Of several targets for a phone's
     ABIs the first that names a library counts.
     """
-    ships = [target for target in targets if target.platform is Platform.ANDROID and target.library]
+    ships = [target for target in targets if target.platform is configs.Platform.ANDROID and target.library]
 
     def chosen(phone: DeviceFacts) -> str | None:
         fitting = [target for target in ships if not target.abis or not set(phone.abis).isdisjoint(target.abis)]
@@ -220,7 +226,7 @@ def libraries_by_device(
 @contextlib.contextmanager
 def open_bench(
     opening: contextlib.AbstractContextManager[Opened], folder: Path | None, progress: Progress
-) -> Iterator[Bench]:
+) -> Iterator[campaign_measure.Bench]:
     """The devices of `opened` or `opened_alone`, and the store of a folder that no other job may use meanwhile.
 
     Without a folder nothing is kept.
@@ -228,7 +234,9 @@ def open_bench(
     with contextlib.ExitStack() as stack:
         if folder:
             stack.enter_context(locked(folder))
-        work = stack.enter_context(scratch(folder))
-        store = stack.enter_context(open_store(f"sqlite:///{(folder or work) / DATABASE}"))
+        work = stack.enter_context(storage.scratch(folder))
+        store = stack.enter_context(campaign_store.open_store(f"sqlite:///{(folder or work) / storage.DATABASE}"))
         devices, facts, unusable = stack.enter_context(opening)
-        yield Bench(devices=devices, facts=facts, unusable=unusable, store=store, work=work, progress=progress)
+        yield campaign_measure.Bench(
+            devices=devices, facts=facts, unusable=unusable, store=store, work=work, progress=progress
+        )

@@ -12,15 +12,17 @@ from pathlib import Path
 
 import msgspec
 
-from device_runner.device import DeviceFacts, is_selector, on_network, split_server
-from device_runner.device import identity as device_identity
-from device_runner.files import decode_json
-from device_runner.result import utc_now
+from device_runner import device as runner_device
+from device_runner import files as runner_files
+from device_runner import result as run_result
+from device_runner.device import DeviceFacts
 from pipeline import __version__
-from pipeline.campaign.record import CampaignRecord, Host, JobRecord
+from pipeline import config as configs
+from pipeline.campaign import record as campaign_record
+from pipeline.campaign.record import CampaignRecord
 from pipeline.campaign.store import Store
-from pipeline.config import Config, TuneConfig
-from pipeline.core.groups import few
+from pipeline.config import Config
+from pipeline.core import groups as counting
 from pipeline.core.variant import Artifact
 from pipeline.job.bench import T
 
@@ -38,13 +40,13 @@ def versions() -> dict[str, str]:
     return installed
 
 
-def host() -> Host:
+def host() -> campaign_record.Host:
     """The computer that this runs on."""
     lines: list[str] = []
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     processors = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return Host(
+    return campaign_record.Host(
         system=f"{platform.system()} {platform.release()}",
         machine=platform.machine(),
         cpu=processors[0] if processors else platform.processor(),
@@ -54,9 +56,9 @@ def host() -> Host:
     )
 
 
-def new_campaign(name: str, document: JobRecord | None = None) -> CampaignRecord:
+def new_campaign(name: str, document: campaign_record.JobRecord | None = None) -> CampaignRecord:
     """A campaign that begins now, under an id that no other has."""
-    now = utc_now()
+    now = run_result.utc_now()
     return CampaignRecord(id=f"{now}-{secrets.token_hex(3)}", name=name, created_at=now, document=document)
 
 
@@ -68,7 +70,7 @@ def stored_config(config: Config) -> Config:
 
 def as_read(value: T) -> T:
     """A value as it is read back from the store: numbers and lists of a config may have become other equal ones."""
-    return decode_json(msgspec.json.encode(value), type(value))
+    return runner_files.decode_json(msgspec.json.encode(value), type(value))
 
 
 def known_on_network(store: Store, config: Config) -> list[str]:
@@ -76,18 +78,18 @@ def known_on_network(store: Store, config: Config) -> list[str]:
 
     An adb server forgets such a device when it loses it, so that no selector would find it again.
     """
-    if not any(is_selector(name.partition(":")[2]) for name in config.devices):
+    if not any(runner_device.is_selector(name.partition(":")[2]) for name in config.devices):
         return []
     stored = as_read(stored_config(config))
     documents = [row.document for row in store.campaigns() if row.document and row.document.config == stored]
     names = [run.device for document in documents for run in document.planned]
     names += [row.device for document in documents for row in document.skipped]
     adb = [name for name in dict.fromkeys(names) if name.startswith("adb:")]
-    return [name for name in adb if on_network(split_server(name.removeprefix("adb:"))[0])]
+    return [name for name in adb if runner_device.on_network(runner_device.split_server(name.removeprefix("adb:"))[0])]
 
 
 def resume(
-    store: Store, record: JobRecord, artifacts: Sequence[Artifact], facts: Mapping[str, DeviceFacts]
+    store: Store, record: campaign_record.JobRecord, artifacts: Sequence[Artifact], facts: Mapping[str, DeviceFacts]
 ) -> CampaignRecord | None:
     """The newest campaign of the same config and programs whose artifacts are unchanged, with what is new to it.
 
@@ -111,9 +113,9 @@ def resume(
             ):
                 changed = "its config, programs or runs are others"
             elif missing:
-                changed = f"it has other files of {few(missing)}"
+                changed = f"it has other files of {counting.few(missing)}"
             elif others:
-                changed = f"{few(others)} is now another device"
+                changed = f"{counting.few(others)} is now another device"
             else:
                 last, stored = campaign, before
     if last is None:
@@ -137,27 +139,31 @@ def strangers(stored: Iterable[DeviceFacts], facts: Mapping[str, DeviceFacts]) -
     return [
         row.name
         for row in stored
-        if row.host and row.name in facts and device_identity(row) != device_identity(facts[row.name])
+        if row.host and row.name in facts and runner_device.identity(row) != runner_device.identity(facts[row.name])
     ]
 
 
-def _purpose(record: JobRecord) -> tuple[object, ...]:
+def _purpose(record: campaign_record.JobRecord) -> tuple[object, ...]:
     """What makes two plans the same: the config, but for how long a search may take, and the programs.
 
     Campaigns in rounds, of searches, and those that confirm what these found never continue one another; [tune] is of
     no importance to the first.
     """
     kind = record.searching, bool(record.tuned)
-    tune = msgspec.structs.replace(record.config.tune, minutes=TuneConfig().minutes) if any(kind) else TuneConfig()
+    tune = (
+        msgspec.structs.replace(record.config.tune, minutes=configs.TuneConfig().minutes)
+        if any(kind)
+        else configs.TuneConfig()
+    )
     return msgspec.structs.replace(record.config, tune=tune), record.versions, kind
 
 
-def _places(document: JobRecord) -> set[tuple[str, str]]:
+def _places(document: campaign_record.JobRecord) -> set[tuple[str, str]]:
     """Every device with every model that it measures."""
     return {(run.device, run.model) for run in document.planned}
 
 
-def _joined(document: JobRecord, plan: JobRecord) -> JobRecord:
+def _joined(document: campaign_record.JobRecord, plan: campaign_record.JobRecord) -> campaign_record.JobRecord:
     """The stored campaign's document with what is planned for new devices and models, and no more why these failed.
 
     What it says of models is newer where a model that had failed is there now.

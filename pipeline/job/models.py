@@ -8,21 +8,22 @@ from pathlib import Path
 
 import msgspec
 
-from device_runner.providers import provider_named
-from pipeline.accuracy.score import check_outputs
-from pipeline.config import AccuracyConfig, Config, ModelConfig
-from pipeline.config.tables import is_function
+from device_runner import providers as runner_providers
+from pipeline import config as configs
+from pipeline.accuracy import score as accuracy_score
+from pipeline.config import Config
+from pipeline.config import tables as config_tables
+from pipeline.core import workers
 from pipeline.core.errors import ConfigError
 from pipeline.core.features import Place
-from pipeline.core.workers import Task, memory_budget, needed_bytes, run_tasks, time_limit
-from pipeline.dataset.guess import output_names
-from pipeline.model.sources import NamedModel, find_models, name_models
+from pipeline.dataset import guess as data_guess
+from pipeline.model import sources as model_sources
 
 SOURCES = Place[Callable[[str, Path], object]]("find.sources")
 """Who makes the ONNX file of a model's `source`."""
 
 
-def find(config: Config) -> list[tuple[NamedModel, ModelConfig]]:
+def find(config: Config) -> list[tuple[model_sources.NamedModel, configs.ModelConfig]]:
     """Every model of the config with its table, made of its source first; ConfigError for a path with no models.
 
     Where a dimension has several sizes there is one more for each of them, if providers want it fixed.
@@ -32,15 +33,15 @@ def find(config: Config) -> list[tuple[NamedModel, ModelConfig]]:
             # The file is made where it is not there, or older than its source: a file, or the module of a function.
             path, (parent, _, function) = Path(table.path), table.source.rpartition("/")
             module = Path(parent, *function.partition(":")[0].split(".")).with_suffix(".py")
-            made_of = module if is_function(table.source) else Path(table.source)
+            made_of = module if config_tables.is_function(table.source) else Path(table.source)
             if not path.exists() or (made_of.exists() and made_of.stat().st_mtime_ns > path.stat().st_mtime_ns):
                 for make in SOURCES:
                     make(table.source, path)
-    pairs = [(source, table) for table in config.models for source in find_models([table.path])]
-    models = name_models(
+    pairs = [(source, table) for table in config.models for source in model_sources.find_models([table.path])]
+    models = model_sources.name_models(
         [source for source, _ in pairs], [table.name for _, table in pairs], [table.sizes for _, table in pairs]
     )
-    fixed = any(provider_named(name).fixed_shapes for run in config.runs for name in run.providers)
+    fixed = any(runner_providers.provider_named(name).fixed_shapes for run in config.runs for name in run.providers)
     forms = []
     for plain, (_, table) in zip(models, pairs, strict=True):
         model = replace(plain, optional_inputs=table.optional_inputs)
@@ -52,31 +53,36 @@ def find(config: Config) -> list[tuple[NamedModel, ModelConfig]]:
     for model, _ in forms:
         if taken[model.name.lower()] > 1:
             raise ConfigError(
-                f"two models are called {model.name}", where="[[models]]",
-                why="a list of sizes makes one of this name, and another has it", remedy="give that one another `name`",
-            )  # fmt: skip
+                f"two models are called {model.name}",
+                where="[[models]]",
+                why="a list of sizes makes one of this name, and another has it",
+                remedy="give that one another `name`",
+            )
     return forms
 
 
-def sizes_of(tables: Mapping[str, ModelConfig]) -> dict[str, str]:
+def sizes_of(tables: Mapping[str, configs.ModelConfig]) -> dict[str, str]:
     """By the names of models of one size, the open model that they are of."""
     return {sized: name for name, table in tables.items() for sized in table.sized(name)}
 
 
-def check_named_outputs(accuracy: AccuracyConfig, models: Sequence[tuple[NamedModel, ModelConfig]], work: Path) -> None:
+def check_named_outputs(
+    accuracy: configs.AccuracyConfig, models: Sequence[tuple[model_sources.NamedModel, configs.ModelConfig]], work: Path
+) -> None:
     """Raise ConfigError for an output of [accuracy] that no model has, before any work is done."""
     named = [name for name in (accuracy.output, *accuracy.outputs) if name is not None]
     if not named:
         return
     work.mkdir(parents=True)
     tasks = [
-        Task(
-            label=model.name, call=partial(output_names, model.source, str(work)),
-            memory_bytes=needed_bytes(model.size_bytes),
+        workers.Task(
+            label=model.name,
+            call=partial(data_guess.output_names, model.source, str(work)),
+            memory_bytes=workers.needed_bytes(model.size_bytes),
         )
         for model, _ in models
-    ]  # fmt: skip
-    limit = time_limit(model.size_bytes for model, _ in models)
-    outcomes = list(run_tasks(tasks, memory_bytes=memory_budget(), timeout_seconds=limit))
+    ]
+    limit = workers.time_limit(model.size_bytes for model, _ in models)
+    outcomes = list(workers.run_tasks(tasks, memory_bytes=workers.memory_budget(), timeout_seconds=limit))
     if all(outcome.value for outcome in outcomes):  # what is wrong with a model is said when it is converted
-        check_outputs(accuracy, [name for outcome in outcomes for name in outcome.value or ()])
+        accuracy_score.check_outputs(accuracy, [name for outcome in outcomes for name in outcome.value or ()])

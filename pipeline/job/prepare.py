@@ -7,37 +7,32 @@ from pathlib import Path
 
 import msgspec
 
-from device_runner.files import cache_folder
-from device_runner.spec import Stream
-from pipeline.accuracy.result import ArtifactAccuracy
-from pipeline.check.compare import OutputCheck, sound
-from pipeline.check.many import CheckedModel, check_all, check_all_inputs, make_references
-from pipeline.check.result import Reference
-from pipeline.compat.contexts import NpuContext
-from pipeline.config import (
-    CheckConfig,
-    Config,
-    ModelConfig,
-    Platform,
-    wanted_variants,
-)
-from pipeline.convert.aware import choose_reference
-from pipeline.convert.many import convert_models, require_compiler, with_contexts, with_shared_weights
-from pipeline.convert.precisions import Conversion, make_precisions
-from pipeline.convert.request import AwareSpec, OptimizerPlatform
-from pipeline.core.errors import ConfigError, ExitCode, PipelineError, common_exit_code
-from pipeline.core.files import ARTIFACTS, REFERENCES
+from device_runner import files as runner_files
+from device_runner import spec as run_spec
+from pipeline import config as configs
+from pipeline import dataset as datasets
+from pipeline.accuracy import result as accuracy_result
+from pipeline.check import compare as output_compare
+from pipeline.check import many as check_many
+from pipeline.check import result as check_result
+from pipeline.check.compare import OutputCheck
+from pipeline.compat import contexts as npu_contexts
+from pipeline.config import Config
+from pipeline.convert import aware as convert_aware
+from pipeline.convert import many as convert_many
+from pipeline.convert import precisions as convert_precisions
+from pipeline.convert import request as convert_request
+from pipeline.core import errors as core_errors
+from pipeline.core import files as storage
+from pipeline.core import workers
+from pipeline.core.errors import ConfigError, PipelineError
 from pipeline.core.progress import Progress
 from pipeline.core.variant import Artifact
-from pipeline.core.workers import (
-    shared_children,
-)
-from pipeline.dataset import dataset_of, labelled_data
 from pipeline.job.models import check_named_outputs, sizes_of
 from pipeline.job.precisions import auto_providers, precision_orders
 from pipeline.job.sessions import app_sessions
 from pipeline.job.targets import _abi_of, oldest_release, provider_settings
-from pipeline.model.sources import NamedModel
+from pipeline.model import sources as model_sources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,12 +42,12 @@ class Prepared:
     `references` are by the name of the model in each precision (`Artifact.source`), its own first.
     """
 
-    model: NamedModel
-    table: ModelConfig
-    converted: Conversion
+    model: model_sources.NamedModel
+    table: configs.ModelConfig
+    converted: convert_precisions.Conversion
     artifacts: tuple[Artifact, ...] = ()
-    references: dict[str, Reference] = field(default_factory=dict)
-    accuracy: tuple[ArtifactAccuracy, ...] = ()
+    references: dict[str, check_result.Reference] = field(default_factory=dict)
+    accuracy: tuple[accuracy_result.ArtifactAccuracy, ...] = ()
     checks: dict[str, tuple[OutputCheck, ...]] = field(default_factory=dict)
     errors: tuple[PipelineError, ...] = ()
 
@@ -62,63 +57,77 @@ class Prepared:
         return self.model.name
 
     @property
-    def reference(self) -> Reference | None:
+    def reference(self) -> check_result.Reference | None:
         """What the model computes: its inputs are those of every precision."""
         return next(iter(self.references.values()), None)
 
     def sound(self, artifact: Artifact) -> bool:
         """Whether its outputs were compared, and none was shown to be wrong."""
-        return sound(self.checks.get(artifact.variant.name, ()))
+        return output_compare.sound(self.checks.get(artifact.variant.name, ()))
 
 
-def _subject(model: NamedModel, table: ModelConfig) -> CheckedModel:
-    stream = Stream(steps=table.stream_steps, states=table.state) if table.state else None
-    return CheckedModel(model=model, data=dataset_of(table), labelled=labelled_data(table), stream=stream)
+def _subject(model: model_sources.NamedModel, table: configs.ModelConfig) -> check_many.CheckedModel:
+    stream = run_spec.Stream(steps=table.stream_steps, states=table.state) if table.state else None
+    return check_many.CheckedModel(
+        model=model, data=datasets.dataset_of(table), labelled=datasets.labelled_data(table), stream=stream
+    )
 
 
-@shared_children()
+@workers.shared_children()
 def prepare(
-    config: Config, models: Sequence[tuple[NamedModel, ModelConfig]], folder: Path, work: Path, progress: Progress
+    config: Config,
+    models: Sequence[tuple[model_sources.NamedModel, configs.ModelConfig]],
+    folder: Path,
+    work: Path,
+    progress: Progress,
 ) -> list[Prepared]:
     """Convert, compute references and check; what fails for one model or artifact is in its `errors`.
 
     Raises the first error where every model failed and all for want of the same: a wrong command line, a full disk.
     """
     variants, release = config.variants, oldest_release(config)
-    require_compiler(variants.contexts)
+    convert_many.require_compiler(variants.contexts)
     orders = precision_orders(config, models)
     tables = {model.name: table for model, table in models}
     check_named_outputs(config.accuracy, models, work / "outputs")
-    check_all_inputs([_subject(row.model, tables[row.model.name]) for row in orders if not row.base.steps], work)
-    sets = make_precisions(orders, auto_providers(config), work, cache_folder() / "passes", progress)
+    check_many.check_all_inputs(
+        [_subject(row.model, tables[row.model.name]) for row in orders if not row.base.steps], work
+    )
+    sets = convert_precisions.make_precisions(
+        orders, auto_providers(config), work, runner_files.cache_folder() / "passes", progress
+    )
     changed = [row.base for row in sets if row.base.steps and not row.base.error]
-    check_all_inputs([_subject(row.model, tables[row.model.name]) for row in changed], work / "changed")
-    aware = AwareSpec()
+    check_many.check_all_inputs([_subject(row.model, tables[row.model.name]) for row in changed], work / "changed")
+    aware = convert_request.AwareSpec()
     # What provider-aware variants may count on: the lowest API level, OS version and release among the targets. Nothing
     # where the config wants none: rules of claims begin with a later release than conversion. The session that saves
     # them is that of an Android target's own library before others of its release.
     if variants.aware:
-        ships = [t.library for t in config.targets if t.platform is Platform.ANDROID and t.library]
-        chosen = choose_reference(variants.reference.value, release, ships, abi=_abi_of(*config.targets))
+        ships = [t.library for t in config.targets if t.platform is configs.Platform.ANDROID and t.library]
+        chosen = convert_aware.choose_reference(variants.reference.value, release, ships, abi=_abi_of(*config.targets))
         aware = msgspec.structs.replace(chosen, providers=provider_settings(config))
     with progress.stage("convert", sum(len(row.models) for row in sets)) as stage:
-        converted = convert_models(
+        converted = convert_many.convert_models(
             sets,
-            lambda precision: tuple(wanted_variants(variants, precision)),
-            output=folder / ARTIFACTS,
-            cache=cache_folder() / "artifacts",
+            lambda precision: tuple(configs.wanted_variants(variants, precision)),
+            output=folder / storage.ARTIFACTS,
+            cache=runner_files.cache_folder() / "artifacts",
             release=release,
-            platform=OptimizerPlatform.of_abi(_abi_of(*config.targets)),
+            platform=convert_request.OptimizerPlatform.of_abi(_abi_of(*config.targets)),
             aware=aware,
             done=stage.done,
         )
     sizes = sizes_of(tables)
-    converted = with_contexts(
-        converted, variants.contexts, folder / ARTIFACTS, progress, sizes=sizes, share=variants.share_weights
+    converted = convert_many.with_contexts(
+        converted, variants.contexts, folder / storage.ARTIFACTS, progress, sizes=sizes, share=variants.share_weights
     )
-    converted = with_shared_weights(converted, sizes, folder / ARTIFACTS, release, progress)
+    converted = convert_many.with_shared_weights(converted, sizes, folder / storage.ARTIFACTS, release, progress)
     failed = [row.error for row in converted if row.error]
-    if failed and len(failed) == len(converted) and common_exit_code(failed) is not ExitCode.SOME_FAILED:
+    if (
+        failed
+        and len(failed) == len(converted)
+        and core_errors.common_exit_code(failed) is not core_errors.ExitCode.SOME_FAILED
+    ):
         raise failed[0]
     artifacts = [
         tuple(msgspec.structs.replace(artifact, model=model.name) for artifact in row.artifacts)
@@ -133,13 +142,15 @@ def prepare(
         for form in row.models
         if form.name in sources
     ]
-    outcomes = make_references(usable, folder / REFERENCES, work, progress)
+    outcomes = check_many.make_references(usable, folder / storage.REFERENCES, work, progress)
     wrong = [outcome.error for outcome in outcomes.values()]
     if wrong and wrong[0] and all(isinstance(error, ConfigError) for error in wrong):
         raise wrong[0]  # it costs every model: no size is known for an open dimension
     references = {name: outcome.value for name, outcome in outcomes.items() if outcome.value}
     compared = [(row, references[row.source]) for rows in artifacts for row in rows if row.source in references]
-    checks = check_all(compared, folder / ARTIFACTS, config.check, progress, partial(app_sessions, config.runs))
+    checks = check_many.check_all(
+        compared, folder / storage.ARTIFACTS, config.check, progress, partial(app_sessions, config.runs)
+    )
     if contexts := [context for row in converted for context in row.contexts]:
         checks |= _simulated(contexts, references, folder, config.check, progress)
     prepared = []
@@ -163,18 +174,18 @@ def prepare(
 
 
 def _simulated(
-    contexts: Sequence[NpuContext],
-    references: dict[str, Reference],
+    contexts: Sequence[npu_contexts.NpuContext],
+    references: dict[str, check_result.Reference],
     folder: Path,
-    config: CheckConfig,
+    config: configs.CheckConfig,
     progress: Progress,
 ) -> dict[tuple[str, str], tuple[OutputCheck, ...] | PipelineError]:
     """The checks of contexts by model and variant; what the simulator computes of them comes into the references."""
-    from pipeline.convert.contexts import check_contexts
+    from pipeline.convert import contexts as convert_contexts
 
     checks: dict[tuple[str, str], tuple[OutputCheck, ...] | PipelineError] = {}
-    for context, compared, outputs in check_contexts(
-        contexts, folder / ARTIFACTS, references, config, progress, folder / REFERENCES
+    for context, compared, outputs in convert_contexts.check_contexts(
+        contexts, folder / storage.ARTIFACTS, references, config, progress, folder / storage.REFERENCES
     ):
         checks[context.model, context.variant.name] = compared
         reference = references[context.source]

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from pipeline.config import Config, MeasureConfig
+from pipeline import config as configs
+from pipeline.config import Config
 from pipeline.core.variant import Level, Style
 from pipeline.job.models import sizes_of
 from pipeline.job.prepare import Prepared
@@ -36,7 +37,7 @@ def quick(config: Config) -> Config:
     return msgspec.structs.replace(config, variants=fewer, measure=shorter(measure))
 
 
-def shorter(measure: MeasureConfig) -> MeasureConfig:
+def shorter(measure: configs.MeasureConfig) -> configs.MeasureConfig:
     """The same with fewer rounds of fewer inferences, for a first look."""
     return msgspec.structs.replace(
         measure,

@@ -15,51 +15,38 @@ from typing import Any
 
 import msgspec
 
+from device_runner import providers as runner_providers
+from device_runner import result as run_result
 from device_runner.device import Device, DeviceFacts
-from device_runner.providers import provider_named
-from device_runner.result import Mark, RunResult
+from device_runner.result import RunResult
 from device_runner.spec import TensorFile
-from pipeline.accuracy.score import measure_outputs
-from pipeline.campaign.changed_facts import ON_THIS_COMPUTER
-from pipeline.campaign.denied import known_denied
-from pipeline.campaign.measure import Bench, CampaignPlan, OpenTurns, runs_left, with_looks
-from pipeline.campaign.plan import distinct, in_modes, order_of_round, plan_runs, recorded
-from pipeline.campaign.planned import Inputs, PlannedRun, planned_id
-from pipeline.campaign.record import (
-    FRESH_FROM,
-    FRESH_ROUNDS,
-    CampaignRecord,
-    FailureRow,
-    JobRecord,
-    ModelFacts,
-    PrecisionSearch,
-    Prediction,
-    Skipped,
-)
-from pipeline.campaign.run_options import check_runs
-from pipeline.campaign.specs import inputs_of
-from pipeline.campaign.store import Store, open_store
-from pipeline.check.compare import (
-    Array,
-    OutputCheck,
-    beside_simulator,
-    compare_outputs,
-    read_tensor,
-    sound,
-    top1_check,
-    with_first_step,
-)
-from pipeline.check.many import gpu_losses, tolerance_for
-from pipeline.check.reference import excused
-from pipeline.check.result import Reference
-from pipeline.compat.contexts import NpuContext
-from pipeline.compat.rules import ReadArtifacts
-from pipeline.config import AccuracyConfig, CheckConfig, Config, MeasureMode
-from pipeline.convert.onnx_needs import unproven
-from pipeline.core.custom_ops import custom_operators, of_this_computer
-from pipeline.core.errors import Finding, PipelineError, warning
-from pipeline.core.files import ARTIFACTS, DATABASE, PROFILES, scratch, write_text
-from pipeline.core.progress import Progress, StageLog
+from pipeline import config as configs
+from pipeline.accuracy import score as accuracy_score
+from pipeline.campaign import changed_facts, run_options
+from pipeline.campaign import denied as campaign_denied
+from pipeline.campaign import measure as campaign_measure
+from pipeline.campaign import plan as planning
+from pipeline.campaign import planned as campaign_planned
+from pipeline.campaign import record as campaign_record
+from pipeline.campaign import specs as campaign_specs
+from pipeline.campaign import store as campaign_store
+from pipeline.campaign.record import CampaignRecord
+from pipeline.campaign.store import Store
+from pipeline.check import compare as output_compare
+from pipeline.check import many as check_many
+from pipeline.check import reference as check_reference
+from pipeline.check import result as check_result
+from pipeline.check.compare import Array, OutputCheck
+from pipeline.compat import contexts as npu_contexts
+from pipeline.compat import rules as compat_rules
+from pipeline.config import Config
+from pipeline.convert import onnx_needs
+from pipeline.core import custom_ops as core_custom_ops
+from pipeline.core import errors as core_errors
+from pipeline.core import files as storage
+from pipeline.core import progress as core_progress
+from pipeline.core.errors import Finding, PipelineError
+from pipeline.core.progress import Progress
 from pipeline.job import campaigns, forecast
 from pipeline.job.accuracies import with_accuracy
 from pipeline.job.assemble import (
@@ -79,16 +66,16 @@ from pipeline.job.prepare import Prepared, prepare
 from pipeline.job.quick import QUICKER, left_out, quick, with_none
 from pipeline.job.stored import keep_campaign, kept_campaigns, locked
 from pipeline.job.targets import oldest_release
-from pipeline.model.sources import numbered_lines
-from pipeline.release.custom_ops import custom_findings
-from pipeline.release.shipped import libraries_of, operator_configs, release_for
-from pipeline.report.growth import growth_findings
+from pipeline.model import sources as model_sources
+from pipeline.release import custom_ops as release_custom_ops
+from pipeline.release import shipped as release_shipped
+from pipeline.report import growth
 
 log = logging.getLogger(__name__)
 
 
 def _tensors(files: Sequence[TensorFile]) -> dict[str, Array]:
-    return {tensor.name: read_tensor(tensor) for tensor in files}
+    return {tensor.name: output_compare.read_tensor(tensor) for tensor in files}
 
 
 class OutputChecker:
@@ -99,13 +86,19 @@ class OutputChecker:
     """
 
     def __init__(
-        self, references: Mapping[str, Reference], config: CheckConfig, accuracy: AccuracyConfig, artifacts: Path
+        self,
+        references: Mapping[str, check_result.Reference],
+        config: configs.CheckConfig,
+        accuracy: configs.AccuracyConfig,
+        artifacts: Path,
     ) -> None:
         self.references = references
         self.artifacts = artifacts
         self.accuracy = accuracy
         self.measured: set[str] = set()
-        self.tolerances = {model: tolerance_for(reference, config) for model, reference in references.items()}
+        self.tolerances = {
+            model: check_many.tolerance_for(reference, config) for model, reference in references.items()
+        }
         self.expected = {model: _tensors(reference.outputs) for model, reference in references.items()}
         self.originals = {model: _tensors(reference.original) for model, reference in references.items()}
         self.simulated = {
@@ -117,33 +110,38 @@ class OutputChecker:
         self.streamed = {model: _tensors(stream.outputs) for model, stream in streams.items()}
         self.float_streams = {model: _tensors(stream.original) for model, stream in streams.items()}
 
-    def __call__(self, planned: PlannedRun, result: RunResult) -> tuple[OutputCheck, ...]:
+    def __call__(self, planned: campaign_planned.PlannedRun, result: RunResult) -> tuple[OutputCheck, ...]:
         """The checks of one run; outputs that the device did not hand over fail."""
         model = planned.source
         actual = _tensors(result.outputs)
         expected, original = self.expected[model], self.originals[model]
         tracked: tuple[str, ...] = ()
         stream = self.references[model].stream
-        if stream and stream.declared and planned.mode is MeasureMode.STEADY:
+        if stream and stream.declared and planned.mode is configs.MeasureMode.STEADY:
             expected, original, tracked = self.streamed[model], self.float_streams[model], stream.stream.tracked
-        compared = compare_outputs(expected, actual, self.tolerances[model], original)
-        checks = tuple(with_first_step(compared, expected, actual, tracked))
-        if planned.device.startswith(ON_THIS_COMPUTER):
-            checks = excused(checks, self.artifacts / planned.file, result.cpu)
-        elif Mark.SIMULATED not in result.marks:
-            checks = tuple(beside_simulator(checks, self.simulated.get((model, planned.variant), {}), actual))
+        compared = output_compare.compare_outputs(expected, actual, self.tolerances[model], original)
+        checks = tuple(output_compare.with_first_step(compared, expected, actual, tracked))
+        if planned.device.startswith(changed_facts.ON_THIS_COMPUTER):
+            checks = check_reference.excused(checks, self.artifacts / planned.file, result.cpu)
+        elif run_result.Mark.SIMULATED not in result.marks:
+            checks = tuple(
+                output_compare.beside_simulator(checks, self.simulated.get((model, planned.variant), {}), actual)
+            )
         labelled, outputs = self.references[model].labelled, result.labelled_outputs
         if labelled is None or not outputs:
             return checks
-        top1 = top1_check(
-            labelled.outputs.name, read_tensor(labelled.outputs), read_tensor(outputs), self.tolerances[model]
+        top1 = output_compare.top1_check(
+            labelled.outputs.name,
+            output_compare.read_tensor(labelled.outputs),
+            output_compare.read_tensor(outputs),
+            self.tolerances[model],
         )
         given = self.references.get(planned.model, self.references[model]).labelled
-        if given and given.labels and planned_id(planned) not in self.measured:
-            self.measured.add(planned_id(planned))
+        if given and given.labels and campaign_planned.planned_id(planned) not in self.measured:
+            self.measured.add(campaign_planned.planned_id(planned))
             try:
                 named = msgspec.structs.replace(outputs, name=given.outputs.name)
-                metric = measure_outputs(model, [named], [given.outputs], given.labels, self.accuracy)
+                metric = accuracy_score.measure_outputs(model, [named], [given.outputs], given.labels, self.accuracy)
             except PipelineError as error:  # labels that do not fit
                 log.warning("%s: no accuracy from this device: %s", model, error)
             else:
@@ -164,35 +162,41 @@ def _guessed_constants(model: Prepared) -> dict[str, float]:
 def campaign_plan(
     config: Config,
     campaign: str,
-    planned_runs: Sequence[PlannedRun],
+    planned_runs: Sequence[campaign_planned.PlannedRun],
     folder: Path,
     *,
-    references: Mapping[str, Reference],
-    inputs: Mapping[str, Inputs],
+    references: Mapping[str, check_result.Reference],
+    inputs: Mapping[str, campaign_planned.Inputs],
     libraries: Mapping[str, str | None],
-    predictions: Mapping[str, Prediction],
-) -> CampaignPlan:
+    predictions: Mapping[str, campaign_record.Prediction],
+) -> campaign_measure.CampaignPlan:
     """What is run of planned runs; references and inputs are by the source of a run, their files in `folder`."""
-    return CampaignPlan(
+    return campaign_measure.CampaignPlan(
         campaign=campaign,
         planned_runs=planned_runs,
         measure=config.measure,
         conditions=config.conditions,
-        artifacts=folder / ARTIFACTS,
+        artifacts=folder / storage.ARTIFACTS,
         inputs=inputs,
         libraries=libraries,
-        check=OutputChecker(references, config.check, config.accuracy, folder / ARTIFACTS),
+        check=OutputChecker(references, config.check, config.accuracy, folder / storage.ARTIFACTS),
         predictions=predictions,
-        profiles=folder / PROFILES,
+        profiles=folder / storage.PROFILES,
     )
 
 
-def fresh_plan(plan: CampaignPlan, again: Sequence[PlannedRun], store: Store) -> CampaignPlan:
+def fresh_plan(
+    plan: campaign_measure.CampaignPlan, again: Sequence[campaign_planned.PlannedRun], store: Store
+) -> campaign_measure.CampaignPlan:
     """The plan of the fresh rounds of some runs."""
     rounds = {name: [run for run in again if run.device == name] for name in {run.device for run in again}}
     schedules = {
-        name: OpenTurns(
-            ((run, FRESH_FROM + number) for number in range(FRESH_ROUNDS) for run in order_of_round(runs, number)),
+        name: campaign_measure.OpenTurns(
+            (
+                (run, campaign_record.FRESH_FROM + number)
+                for number in range(campaign_record.FRESH_ROUNDS)
+                for run in planning.order_of_round(runs, number)
+            ),
             store,
             plan.campaign,
         )
@@ -239,7 +243,7 @@ class CampaignJob:
     prepared: Sequence[Prepared]
     folder: Path
     store: Store
-    read: ReadArtifacts
+    read: compat_rules.ReadArtifacts
     """What was read of the artifacts."""
     unloadable: dict[str, tuple[str, ...]]
     """By target the artifacts that its library refuses, as MODEL/VARIANT."""
@@ -261,49 +265,55 @@ class CampaignJob:
         with self.bench(work, progress) as bench:
             measurable = [a for model in self.prepared for a in model.artifacts if a.source in model.references]
             devices = list(bench.facts.values())
-            legal, skipped = plan_runs(self.config.runs, measurable, devices, known_denied(), self.contexts)
+            legal, skipped = planning.plan_runs(
+                self.config.runs, measurable, devices, campaign_denied.known_denied(), self.contexts
+            )
             libraries = libraries_by_device(bench.facts, self.config.targets, self.options.library)
             possible, refused = self.possible(legal, bench.devices, libraries, change_layout=True)
-            runs = in_modes(possible, self.config.measure)
+            runs = planning.in_modes(possible, self.config.measure)
             release = oldest_release(self.config)  # its rules say what is expected of runs
-            predictions, placements = predict(runs, bench.facts, release, self.folder / ARTIFACTS, progress)
+            predictions, placements = predict(runs, bench.facts, release, self.folder / storage.ARTIFACTS, progress)
             # What a GPU's half precision does to the models that run on one, once for each in a precision.
             artifacts = {(a.model, a.variant.name): a for model in self.prepared for a in model.artifacts}
             on_gpu = {
                 run.source: artifacts[run.model, run.variant]
                 for run in runs
-                if provider_named(run.options.provider).gpu and run.file.endswith(".onnx")
+                if runner_providers.provider_named(run.options.provider).gpu and run.file.endswith(".onnx")
             }
             compared = [(artifact, self.references[source]) for source, artifact in on_gpu.items()]
-            losses = gpu_losses(compared, self.folder / ARTIFACTS, progress).values()
+            losses = check_many.gpu_losses(compared, self.folder / storage.ARTIFACTS, progress).values()
             campaign = self.enter(
                 bench.facts, runs, [*skipped, *refused, *bench.unusable], losses, placements=placements
             )
-            plan = self.plan(campaign.id, distinct(runs), libraries, predictions)
+            plan = self.plan(campaign.id, planning.distinct(runs), libraries, predictions)
             mean = forecast.here_seconds(plan.planned_runs, plan.measure, self.references)
             if line := self.total(plan, mean):
                 progress.tell(line)
             shorter = "" if self.options.quick else QUICKER
             try:
-                left = bench.run(with_looks(plan, runs, self.store), shorter, mean)
+                left = bench.run(campaign_measure.with_looks(plan, runs, self.store), shorter, mean)
                 chosen, ended = to_confirm(campaign, self.store), set(left)
-                again = [run for run in plan.planned_runs if run.device not in ended and planned_id(run) in chosen]
+                again = [
+                    run
+                    for run in plan.planned_runs
+                    if run.device not in ended and campaign_planned.planned_id(run) in chosen
+                ]
                 left |= bench.run(fresh_plan(plan, again, self.store)) if again else {}
             except KeyboardInterrupt as error:
                 planned = sum(1 for _ in plan.turns(plan.planned_runs))
-                kept = planned - runs_left(plan, self.store).total()
+                kept = planned - campaign_measure.runs_left(plan, self.store).total()
                 raise KeyboardInterrupt(
                     f"{kept} of {planned} runs are kept; no report and no bundle were written"
                 ) from error
             denied = bench.blame(plan) if self.options.blame else ()
             return campaign, left | bench.away(campaign), denied
 
-    def total(self, plan: CampaignPlan, run_seconds: float | None) -> str:
+    def total(self, plan: campaign_measure.CampaignPlan, run_seconds: float | None) -> str:
         """About how long the whole job takes, said before its first run; "" where that is soon."""
-        proves = self.options.prove and libraries_of(self.config.targets, self.options.library)
+        proves = self.options.prove and release_shipped.libraries_of(self.config.targets, self.options.library)
         return forecast.total_text(
             time.monotonic() - self.begun,
-            runs_left(plan, self.store),
+            campaign_measure.runs_left(plan, self.store),
             run_seconds,
             sum(bool(model.artifacts) for model in self.prepared),
             auto=plan.measure.rounds == "auto",
@@ -312,37 +322,39 @@ class CampaignJob:
         )
 
     @contextlib.contextmanager
-    def bench(self, work: Path, progress: Progress) -> Iterator[Bench]:
+    def bench(self, work: Path, progress: Progress) -> Iterator[campaign_measure.Bench]:
         """The devices of the job; with `resume` also those on the network that an adb server has forgotten."""
         asked = self.options.devices
         forgotten = known_on_network(self.store, self.config) if self.options.resume and not asked else []
         names = [*(asked or self.config.devices), *forgotten]
         with opened(names, self.options.wait_seconds) as (devices, facts, unusable):
-            yield Bench(devices=devices, facts=facts, unusable=unusable, store=self.store, work=work, progress=progress)
+            yield campaign_measure.Bench(
+                devices=devices, facts=facts, unusable=unusable, store=self.store, work=work, progress=progress
+            )
 
     @property
-    def references(self) -> dict[str, Reference]:
+    def references(self) -> dict[str, check_result.Reference]:
         """What the models compute, by the name of a model in a precision."""
         return {name: reference for model in self.prepared for name, reference in model.references.items()}
 
     @property
-    def contexts(self) -> list[NpuContext]:
+    def contexts(self) -> list[npu_contexts.NpuContext]:
         """What was compiled for chips and compared in their simulators without being wrong, or cannot be compared."""
         return [
             context
             for model in self.prepared
             for context in model.converted.contexts
-            if context.not_run or sound(model.checks.get(context.variant.name, ()))
+            if context.not_run or output_compare.sound(model.checks.get(context.variant.name, ()))
         ]
 
     def possible(
         self,
-        legal: Sequence[PlannedRun],
+        legal: Sequence[campaign_planned.PlannedRun],
         devices: Mapping[str, Device],
         libraries: Mapping[str, str | None],
         *,
         change_layout: bool = False,
-    ) -> tuple[Sequence[PlannedRun], Sequence[Skipped]]:
+    ) -> tuple[Sequence[campaign_planned.PlannedRun], Sequence[campaign_record.Skipped]]:
         """Runs that the library can load; every one with onnxruntime_perf_test, which brings a library of its own.
 
         `change_layout` is as for `possible_runs`.
@@ -355,27 +367,33 @@ class CampaignJob:
     def plan(
         self,
         campaign: str,
-        planned_runs: Sequence[PlannedRun],
+        planned_runs: Sequence[campaign_planned.PlannedRun],
         libraries: Mapping[str, str | None],
-        predictions: Mapping[str, Prediction],
-    ) -> CampaignPlan:
+        predictions: Mapping[str, campaign_record.Prediction],
+    ) -> campaign_measure.CampaignPlan:
         """What is run of planned runs, with the inputs of their models and the check of their outputs."""
         inputs = {
-            name: inputs_of(model.reference, model.model.dimensions)
+            name: campaign_specs.inputs_of(model.reference, model.model.dimensions)
             for model in self.prepared
             if model.reference
             for name in model.references
         }
         return campaign_plan(
-            self.config, campaign, planned_runs, self.folder,
-            references=self.references, inputs=inputs, libraries=libraries, predictions=predictions,
-        )  # fmt: skip
+            self.config,
+            campaign,
+            planned_runs,
+            self.folder,
+            references=self.references,
+            inputs=inputs,
+            libraries=libraries,
+            predictions=predictions,
+        )
 
     def enter(
         self,
         facts: Mapping[str, DeviceFacts],
-        planned_runs: Sequence[PlannedRun],
-        skipped: Sequence[Skipped],
+        planned_runs: Sequence[campaign_planned.PlannedRun],
+        skipped: Sequence[campaign_record.Skipped],
         losses: Iterable[Finding] = (),
         **fields: Any,
     ) -> CampaignRecord:
@@ -384,12 +402,14 @@ class CampaignJob:
         `losses` are warnings about its runs, `fields` more of the record's.
         """
         prepared, models = self.prepared, []
-        unmade: list[Skipped] = []  # variants that the releases do not have
-        failures: list[FailureRow] = []  # models and variants that could not be made, run as reference, or checked
+        unmade: list[campaign_record.Skipped] = []  # variants that the releases do not have
+        failures: list[
+            campaign_record.FailureRow
+        ] = []  # models and variants that could not be made, run as reference, or checked
         for model in prepared:
             reference, lost = model.reference, model.errors[0] if model.errors and not model.artifacts else None
             models.append(
-                ModelFacts(
+                campaign_record.ModelFacts(
                     name=model.name,
                     file=model.model.source.name,
                     size_bytes=model.model.size_bytes,
@@ -404,7 +424,7 @@ class CampaignJob:
                 )
             )
             failures += [
-                FailureRow(
+                campaign_record.FailureRow(
                     kind="preparation", message=error.what, cause=error.why, remedy=error.remedy, model=model.name
                 )
                 for error in model.errors
@@ -412,20 +432,27 @@ class CampaignJob:
             for row in model.converted.failures:
                 variant = row.variant
                 if row.skipped:
-                    unmade.append(Skipped(what=f"{row.why}; {row.remedy}", model=model.name, variant=variant.name))
+                    unmade.append(
+                        campaign_record.Skipped(what=f"{row.why}; {row.remedy}", model=model.name, variant=variant.name)
+                    )
                 else:
                     failures.append(
-                        FailureRow(
-                            kind="preparation", message=row.what, cause=row.why, remedy=row.remedy, model=model.name,
-                            variant=variant.name, level=variant.level,
+                        campaign_record.FailureRow(
+                            kind="preparation",
+                            message=row.what,
+                            cause=row.why,
+                            remedy=row.remedy,
+                            model=model.name,
+                            variant=variant.name,
+                            level=variant.level,
                         )
-                    )  # fmt: skip
-        record = JobRecord(
+                    )
+        record = campaign_record.JobRecord(
             config=stored_config(self.config),
             host=campaigns.host(),
             versions=versions(),
             models=tuple(models),
-            planned=tuple(recorded(planned_runs, self.config.measure.baseline)),
+            planned=tuple(planning.recorded(planned_runs, self.config.measure.baseline)),
             skipped=(*unmade, *skipped),
             failures=tuple(failures),
             warnings=(*notes(prepared, self.hints), *self.findings, *losses),
@@ -436,7 +463,7 @@ class CampaignJob:
             contexts=tuple(context for model in prepared for context in model.converted.contexts),
             accuracy=tuple(accuracy for model in prepared for accuracy in model.accuracy),
             searches=tuple(
-                PrecisionSearch(model=model.name, precision=form.precision, search=form.search)
+                campaign_record.PrecisionSearch(model=model.name, precision=form.precision, search=form.search)
                 for model in prepared
                 for form in model.converted.models
                 if form.search
@@ -458,7 +485,7 @@ def _signature(tensor: TensorFile) -> str:
 
 def notes(prepared: Sequence[Prepared], hints: Iterable[str]) -> Iterator[Finding]:
     """What a user should see of a job, and of its models."""
-    yield from map(warning, hints)
+    yield from map(core_errors.warning, hints)
     for model in prepared:
         texts = [f"precision {verdict.text}" for verdict in model.converted.verdicts]
         texts += [f"precision {form.precision}: {form.search.text}" for form in model.converted.models if form.search]
@@ -471,10 +498,10 @@ def notes(prepared: Sequence[Prepared], hints: Iterable[str]) -> Iterator[Findin
         if model.table.state:
             steps = model.table.stream_steps
             texts.append(f"a stream of {steps} steps: times are a step's, outputs those of each")
-        texts += [finding.text for finding in growth_findings(model.converted)]
+        texts += [finding.text for finding in growth.growth_findings(model.converted)]
         texts += [note for artifact in model.artifacts for note in artifact.notes]
         texts += [row.text for a in model.accuracy if a.result for row in a.result.findings]
-        yield from (warning(text, model.name) for text in dict.fromkeys(texts))
+        yield from (core_errors.warning(text, model.name) for text in dict.fromkeys(texts))
 
 
 def output_folder(config: Config, options: JobOptions) -> Path:
@@ -488,7 +515,7 @@ Measure = Callable[[CampaignJob, Path, Progress], EndedCampaign]
 
 def run_job(config: Config, options: JobOptions, shown: Progress, measure: Measure = CampaignJob.measure) -> Assembled:
     """Do the whole job; raises PipelineError when nothing of it can be done."""
-    progress = StageLog(shown)
+    progress = core_progress.StageLog(shown)
     with prepared_job(config, options, progress) as (job, work):
         ended = measure(job, work, progress)
         return close_job(job.store, job.folder, ended, options.library, progress, prove=options.prove)
@@ -498,21 +525,25 @@ def run_job(config: Config, options: JobOptions, shown: Progress, measure: Measu
 def prepared_job(config: Config, options: JobOptions, progress: Progress) -> Iterator[tuple[CampaignJob, Path]]:
     """The job with everything before its first run done, and a folder for what is left of runs."""
     begun = time.monotonic()
-    check_runs(config.runs)
+    run_options.check_runs(config.runs)
     hints: tuple[str, ...] = ()
     whole, config = config, quick(config) if options.quick else config
     for target in config.targets:
-        tuple(custom_findings(config, target))  # what is missing is said before anything is written
-    of_this_computer(config.custom_ops)
+        tuple(release_custom_ops.custom_findings(config, target))  # what is missing is said before anything is written
+    core_custom_ops.of_this_computer(config.custom_ops)
     folder = output_folder(config, options)
     if options.resume:  # the database that the folder keeps, where the config names none: there is what is to go on
         database = config.output.database or kept_campaigns(folder).database
         config = msgspec.structs.replace(config, output=msgspec.structs.replace(config.output, database=database))
     models = find(config)
-    hints += tuple(numbered_lines(model for model, _ in models))
+    hints += tuple(model_sources.numbered_lines(model for model, _ in models))
     if not (options.convert_only or options.resume):  # to go on costs no conversion, and the store knows more devices
         require_devices(options.devices or config.devices, options.library, options.wait_seconds)
-    with custom_operators(config.custom_ops, "custom_ops"), locked(folder), scratch(folder) as work:
+    with (
+        core_custom_ops.custom_operators(config.custom_ops, "custom_ops"),
+        locked(folder),
+        storage.scratch(folder) as work,
+    ):
         prepared = prepare(config, models, folder, work, progress)
         if options.quick and (again := with_none(config, whole, prepared)):
             config, hints = again.config, (again.why, *hints)
@@ -523,15 +554,20 @@ def prepared_job(config: Config, options: JobOptions, progress: Progress) -> Ite
             hints = (left_out(whole, config), *hints)
         prepared = with_accuracy(prepared, config, folder, progress)
         artifacts = [artifact for model in prepared for artifact in model.artifacts]
-        files = [folder / ARTIFACTS / artifact.file for artifact in artifacts]
-        for name, text in operator_configs(config, files).items() if files else ():
-            write_text(folder / name, text)
+        files = [folder / storage.ARTIFACTS / artifact.file for artifact in artifacts]
+        for name, text in release_shipped.operator_configs(config, files).items() if files else ():
+            storage.write_text(folder / name, text)
         read, unloadable, findings = check_against_targets(config, artifacts, folder)
-        if open_question := unproven(files, [release_for(target) for target in config.targets]):
+        if open_question := onnx_needs.unproven(
+            files, [release_shipped.release_for(target) for target in config.targets]
+        ):
             findings = (*findings, open_question)
         entered = partial(keep_campaign, folder, database=config.output.database)
         # The database of a job: the config's, or a file in its output folder.
-        with open_store(config.output.database or f"sqlite:///{folder / DATABASE}") as store:
-            yield CampaignJob(
-                config, options, prepared, folder, store, read, unloadable, findings, hints, entered, begun
-            ), work  # fmt: skip
+        with campaign_store.open_store(config.output.database or f"sqlite:///{folder / storage.DATABASE}") as store:
+            yield (
+                CampaignJob(
+                    config, options, prepared, folder, store, read, unloadable, findings, hints, entered, begun
+                ),
+                work,
+            )

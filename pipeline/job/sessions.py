@@ -6,37 +6,41 @@ computes in place of providers, which the stock wheel lacks; what these compute 
 
 from collections.abc import Iterable, Sequence
 
-from device_runner.options import AFFINITY_KEY, BLOCK_KEY, FALLBACK_KEY, MAPPED
+from device_runner import options as runner_options
 from device_runner.spec import RunOptions
-from pipeline.campaign.plan import matches
-from pipeline.campaign.run_options import run_options
-from pipeline.config import RunConfig
-from pipeline.core.ort_session import NO_SPINNING
+from pipeline import config as configs
+from pipeline.campaign import plan as planning
+from pipeline.campaign import run_options
+from pipeline.core import ort_session
 from pipeline.core.variant import Artifact, Level
-from pipeline.model.session import AppSession
+from pipeline.model import session as model_session
 
-OF_SPEED = frozenset({*NO_SPINNING, *MAPPED, AFFINITY_KEY, BLOCK_KEY})
+OF_SPEED = frozenset(
+    {*ort_session.NO_SPINNING, *runner_options.MAPPED, runner_options.AFFINITY_KEY, runner_options.BLOCK_KEY}
+)
 """Session config entries that say how fast a session is, and nothing of what it computes."""
 OF_PROVIDERS = "ep."
 """What the entries of providers begin with; some write files (ep.context_file_path)."""
 
 
-def app_sessions(runs: Sequence[RunConfig], artifact: Artifact) -> tuple[AppSession, ...]:
+def app_sessions(runs: Sequence[configs.RunConfig], artifact: Artifact) -> tuple[model_session.AppSession, ...]:
     """The sessions that the runs ask for of an artifact."""
-    ways = [(run.variants, options) for run in runs for options in run_options(run)]
-    return sessions_of(options for patterns, options in ways if matches(patterns, options.provider, artifact.variant))
+    ways = [(run.variants, options) for run in runs for options in run_options.run_options(run)]
+    return sessions_of(
+        options for patterns, options in ways if planning.matches(patterns, options.provider, artifact.variant)
+    )
 
 
-def sessions_of(runs: Iterable[RunOptions]) -> tuple[AppSession, ...]:
+def sessions_of(runs: Iterable[RunOptions]) -> tuple[model_session.AppSession, ...]:
     """The distinct sessions of some runs in their order; ONNX Runtime's default where there are none."""
-    sessions: list[AppSession] = []
+    sessions: list[model_session.AppSession] = []
     for options in runs:
         config = {
             key: value
             for key, value in sorted(options.session_config.items())
-            if key not in OF_SPEED and key != FALLBACK_KEY and not key.startswith(OF_PROVIDERS)
+            if key not in OF_SPEED and key != runner_options.FALLBACK_KEY and not key.startswith(OF_PROVIDERS)
         }
-        session = AppSession(level=Level(options.optimization_level.value), config=config)
+        session = model_session.AppSession(level=Level(options.optimization_level.value), config=config)
         if session not in sessions:
             sessions.append(session)
-    return tuple(sessions) or (AppSession(),)
+    return tuple(sessions) or (model_session.AppSession(),)

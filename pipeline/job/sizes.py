@@ -2,33 +2,33 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from device_runner.providers import provider_named
+from device_runner import providers as runner_providers
+from pipeline.core import groups as counting
 from pipeline.core.errors import Finding, Severity
-from pipeline.core.groups import grouped
-from pipeline.release.choose import Choice
-from pipeline.report.wording import size
+from pipeline.release import choose
+from pipeline.report import wording
 
 RULE = "sizes"
 
 
-def needless_sizes(choices: Sequence[Choice], sizes: Mapping[str, str]) -> Iterator[Finding]:
+def needless_sizes(choices: Sequence[choose.Choice], sizes: Mapping[str, str]) -> Iterator[Finding]:
     """A warning for each target and open model of which files of single sizes ship to be run as the open one is.
 
     `sizes` has, by the names of models of one size, the open model that they are of. Providers that want fixed shapes
     need those files; the CPU needs none of them.
     """
     opened = {(choice.target.name, choice.artifact.model): choice for choice in choices}
-    sized = grouped(
+    sized = counting.grouped(
         ((choice.target.name, sizes[choice.artifact.model]), choice)
         for choice in choices
-        if choice.artifact.model in sizes and not provider_named(choice.options.provider).fixed_shapes
+        if choice.artifact.model in sizes and not runner_providers.provider_named(choice.options.provider).fixed_shapes
     )
     for place, needless in sized.items():
         if place not in opened:
             continue
         target, model = place
         names = ", ".join(choice.artifact.model for choice in needless)
-        more = size(sum(choice.artifact.total_bytes for choice in needless))
+        more = wording.size(sum(choice.artifact.total_bytes for choice in needless))
         provider = ", ".join(dict.fromkeys(choice.options.provider for choice in needless))
         yield Finding(
             severity=Severity.WARNING,

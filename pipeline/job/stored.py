@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from device_runner.files import PART, RUN_PREFIX, decode_json, read_regular, remove_abandoned, restore_place
-from pipeline.core import files
+from device_runner import files as runner_files
+from pipeline.core import files as storage
 from pipeline.core.errors import ConfigError
 
 if TYPE_CHECKING:  # all imported late: `report --list` waits for none of them, a history not for the writers
@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # all imported late: `report --list` waits for none of them, 
     from pipeline.job.assemble import Assembled
 
 LOCK = ".lock"
-MARKS = (LOCK, files.DATABASE)
+MARKS = (LOCK, storage.DATABASE)
 """A folder with one of these is a job's; what else it has was written by jobs before."""
 
 
@@ -37,10 +37,10 @@ def locked(folder: Path) -> Iterator[None]:
 
     Raises ConfigError when another job is in it, or when it has files of others that this one would overwrite.
     """
-    from pipeline.model.ort_format import parse_each_once
-    from pipeline.release.manifest import refuse_foreign
+    from pipeline.model import ort_format
+    from pipeline.release import manifest as bundle_manifest
 
-    for name in () if any(_is_file(folder / mark) for mark in MARKS) else files.WRITTEN:
+    for name in () if any(_is_file(folder / mark) for mark in MARKS) else storage.WRITTEN:
         path = folder / name
         if os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir())):
             raise ConfigError(
@@ -49,9 +49,9 @@ def locked(folder: Path) -> Iterator[None]:
                 why="the folder has no results of ort-mobile",
                 remedy="move it away, or choose another folder with --output",
             )
-    refuse_foreign(folder / files.BUNDLE)
-    files.make_folder(folder)
-    with _lock(folder / LOCK), parse_each_once():
+    bundle_manifest.refuse_foreign(folder / storage.BUNDLE)
+    storage.make_folder(folder)
+    with _lock(folder / LOCK), ort_format.parse_each_once():
         _clean(folder)
         yield
 
@@ -66,25 +66,28 @@ def _is_file(path: Path) -> bool:
 def _lock(path: Path) -> Iterator[None]:
     """Hold the lock; it is never followed elsewhere nor truncated, since a folder may come from anywhere."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-    with files.storage_errors(path):
+    with storage.storage_errors(path):
         try:
             descriptor = os.open(path, flags, 0o666)
         except OSError as error:
             if error.errno != errno.ELOOP:
                 raise
             raise ConfigError(
-                "the lock of the output folder is a symbolic link", where=str(path),
-                why="it may point to any file of yours", remedy="remove it, or choose another folder with --output",
-            ) from error  # fmt: skip
+                "the lock of the output folder is a symbolic link",
+                where=str(path),
+                why="it may point to any file of yours",
+                remedy="remove it, or choose another folder with --output",
+            ) from error
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise ConfigError(
-                "another job works in this output folder", where=str(path.parent),
+                "another job works in this output folder",
+                where=str(path.parent),
                 why="two at once would measure each other",
                 remedy="wait for it, or choose another folder with --output",
-            ) from error  # fmt: skip
+            ) from error
         yield
     finally:
         os.close(descriptor)
@@ -92,15 +95,15 @@ def _lock(path: Path) -> Iterator[None]:
 
 def _clean(folder: Path) -> None:
     """Remove what jobs that were killed left: who has the lock is the only one to write here."""
-    restore_place(folder / files.BUNDLE)
-    remove_abandoned(RUN_PREFIX)
-    for place in (folder, folder / files.ARTIFACTS):
-        remove_abandoned(files.WORK_PREFIX, place)
+    runner_files.restore_place(folder / storage.BUNDLE)
+    runner_files.remove_abandoned(runner_files.RUN_PREFIX)
+    for place in (folder, folder / storage.ARTIFACTS):
+        runner_files.remove_abandoned(storage.WORK_PREFIX, place)
     for pattern in (
-        f"*{PART}",
-        f"{files.ARTIFACTS}/*{PART}",
-        f"{files.REFERENCES}/**/*{PART}",
-        f"{files.PROFILES}/*{PART}",
+        f"*{runner_files.PART}",
+        f"{storage.ARTIFACTS}/*{runner_files.PART}",
+        f"{storage.REFERENCES}/**/*{runner_files.PART}",
+        f"{storage.PROFILES}/*{runner_files.PART}",
     ):
         for path in folder.glob(pattern):
             if _is_file(path):
@@ -123,33 +126,35 @@ class KeptCampaigns(msgspec.Struct, frozen=True, kw_only=True):
 
 def keep_campaign(folder: Path, campaign: str, database: str | None) -> None:
     """Note in a folder that this campaign is its newest, and in which database (None: its results.sqlite) it lies."""
-    from pipeline.campaign.store import lasting
+    from pipeline.campaign import store as campaign_store
 
-    url = lasting(database) if database else None
+    url = campaign_store.lasting(database) if database else None
     kept = kept_campaigns(folder)
     earlier = [name for name in kept.campaigns if name != campaign] if kept.database == url else []
-    files.write_bytes(
-        folder / files.KEPT, msgspec.json.encode(KeptCampaigns(database=url, campaigns=(*earlier, campaign)))
+    storage.write_bytes(
+        folder / storage.KEPT, msgspec.json.encode(KeptCampaigns(database=url, campaigns=(*earlier, campaign)))
     )
 
 
 def kept_campaigns(folder: Path) -> KeptCampaigns:
     """What a folder keeps of its campaigns, if anything. Raises ConfigError for a bad file."""
-    path = folder / files.KEPT
+    path = folder / storage.KEPT
     try:
-        return decode_json(read_regular(path), KeptCampaigns)
+        return runner_files.decode_json(runner_files.read_regular(path), KeptCampaigns)
     except FileNotFoundError:
         return KeptCampaigns()
     except (OSError, msgspec.DecodeError) as error:
         raise ConfigError(
-            "what the folder keeps of its campaigns cannot be read", where=str(path), why=str(error),
+            "what the folder keeps of its campaigns cannot be read",
+            where=str(path),
+            why=str(error),
             remedy="remove the file, and name --database and --campaign",
-        ) from error  # fmt: skip
+        ) from error
 
 
 def has_campaigns(folder: Path) -> bool:
     """Whether a folder has results, in a file of its own or in a database that it keeps."""
-    return (folder / files.DATABASE).is_file() or (folder / files.KEPT).is_file()
+    return (folder / storage.DATABASE).is_file() or (folder / storage.KEPT).is_file()
 
 
 def list_campaigns(folder: Path, database: str | None) -> dict[str, str]:
@@ -157,16 +162,16 @@ def list_campaigns(folder: Path, database: str | None) -> dict[str, str]:
 
     They are a lab's where the database is one: also those of other folders.
     """
-    url, file = _url(folder, database), folder / files.DATABASE
+    url, file = _url(folder, database), folder / storage.DATABASE
     if url == f"sqlite:///{file}":
         # As `Store.names`, without the 0.3 s that importing SQLAlchemy takes. Any file that is not in order the store
         # upgrades, or says what is wrong.
         with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(file)) as connection:
-            if connection.execute("SELECT version_num FROM alembic_version").fetchall() == [(files.REVISION,)]:
+            if connection.execute("SELECT version_num FROM alembic_version").fetchall() == [(storage.REVISION,)]:
                 return dict(connection.execute("SELECT id, name FROM campaigns ORDER BY sequence"))
-    from pipeline.campaign.store import open_store
+    from pipeline.campaign import store as campaign_store
 
-    with open_store(url) as store:
+    with campaign_store.open_store(url) as store:
         return store.names()
 
 
@@ -187,9 +192,9 @@ def own_campaign(
     folder: Path | None, database: str | None, campaign: str | None = None
 ) -> Iterator[tuple["Store", "CampaignRecord"]]:
     """The open store and the campaign in it that `stored` speaks of. Raises ConfigError when it is not there."""
-    from pipeline.campaign.store import open_store
+    from pipeline.campaign import store as campaign_store
 
-    with open_store(_url(folder, database)) as store:
+    with campaign_store.open_store(_url(folder, database)) as store:
         names = list(store.names())
         if not names or (campaign and campaign not in names):
             raise ConfigError(
@@ -204,9 +209,11 @@ def own_campaign(
         record = next((row for row in records if campaign or not (row.document and row.document.searching)), None)
         if record is None:
             raise ConfigError(
-                "the search here has not ended", where=store.where, why="nothing was confirmed yet",
+                "the search here has not ended",
+                where=store.where,
+                why="nothing was confirmed yet",
                 remedy="go on with `ort-mobile tune ... --resume`",
-            )  # fmt: skip
+            )
         yield store, record
 
 
@@ -220,14 +227,14 @@ def _own(store: "Store", folder: Path | None, database: str | None, names: Seque
 
     Raises ConfigError where the folder does not say which of several it is.
     """
-    from pipeline.campaign.store import lasting
+    from pipeline.campaign import store as campaign_store
 
     if folder is None:
         return names
     kept = kept_campaigns(folder)
     names_here = [name for name in kept.campaigns if name in names]
     url = database or kept.database
-    if url is None or lasting(url) == lasting(f"sqlite:///{folder / files.DATABASE}"):
+    if url is None or campaign_store.lasting(url) == campaign_store.lasting(f"sqlite:///{folder / storage.DATABASE}"):
         if names_here or not kept.campaigns:
             return [*(name for name in names if name not in kept.campaigns), *names_here]
     elif names_here:
@@ -251,12 +258,12 @@ def _url(folder: Path | None, database: str | None) -> str:
         return database or ""
     if kept := kept_campaigns(folder).database:
         return kept
-    file = folder / files.DATABASE
+    file = folder / storage.DATABASE
     if not file.is_file():
         raise ConfigError(
             "no results here",
             where=str(folder),
-            why=f"it has no {files.DATABASE}",
+            why=f"it has no {storage.DATABASE}",
             remedy="name the output folder of `ort-mobile run`, or a --database",
         )
     return f"sqlite:///{file}"
@@ -264,14 +271,15 @@ def _url(folder: Path | None, database: str | None) -> str:
 
 def write_reports(assembled: "Assembled", folder: Path) -> None:
     """results.json, report.md, report.html and trace.json.gz; tune.json where a search was made."""
-    from pipeline.report import formats, html, model, trace
+    from pipeline.report import formats, html, trace
+    from pipeline.report import model as report_model
 
     report = assembled.report
     timeline = trace.encode_trace(report.name, report.campaign, assembled.runs, assembled.record.stages)
-    files.write_bytes(folder / files.TRACE, timeline)
-    files.write_bytes(folder / files.RESULTS, model.encode(report))
-    files.write_text(folder / files.REPORT, formats.markdown_page(report))
-    files.write_text(folder / files.PAGE, html.render(report, assembled.measured, assembled.earlier))
+    storage.write_bytes(folder / storage.TRACE, timeline)
+    storage.write_bytes(folder / storage.RESULTS, report_model.encode(report))
+    storage.write_text(folder / storage.REPORT, formats.markdown_page(report))
+    storage.write_text(folder / storage.PAGE, html.render(report, assembled.measured, assembled.earlier))
     if report.tuned:
         tuned = msgspec.json.encode(report.tuned, order="deterministic")
-        files.write_bytes(folder / files.TUNING, msgspec.json.format(tuned, indent=2) + b"\n")
+        storage.write_bytes(folder / storage.TUNING, msgspec.json.format(tuned, indent=2) + b"\n")

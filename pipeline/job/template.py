@@ -8,19 +8,22 @@ from pathlib import Path
 
 import msgspec
 
-from device_runner.files import INVISIBLE, scratch_folder
-from pipeline.config import DEFAULT_TARGET, FILL_IN, Config, InputValue, ModelConfig, Range, with_defaults
+from device_runner import files as runner_files
+from pipeline import config as configs
+from pipeline.config import Config
+from pipeline.core import files as storage
+from pipeline.core import providers as provider_rules
+from pipeline.core import releases as ort_releases
+from pipeline.core import workers
 from pipeline.core.errors import ModelError
-from pipeline.core.files import readable_name
-from pipeline.core.providers import aware_names, on_any_chip
-from pipeline.core.releases import SWIFT_PACKAGES, Release, installed_release, read_release
-from pipeline.core.workers import Task, needed_bytes, run_tasks
+from pipeline.core.releases import Release
 from pipeline.dataset import Dataset
-from pipeline.dataset.guess import DATA, GIVEN, Guess, guess_inputs, no_size, no_text
-from pipeline.library.fetch import known_libraries
-from pipeline.model.signature import names_of, open_axes
-from pipeline.model.sources import SourceModel, source_bytes
-from pipeline.release.shipped import newest_android
+from pipeline.dataset import guess as data_guess
+from pipeline.library import fetch
+from pipeline.model import signature
+from pipeline.model import sources as model_sources
+from pipeline.model.sources import SourceModel
+from pipeline.release import shipped as release_shipped
 
 TEMPLATE = """\
 # How to convert, check, measure and ship {model}.
@@ -112,17 +115,17 @@ class Ships:
     @property
     def at_hand(self) -> bool:
         """Whether the library needs not be fetched first."""
-        return not self.library or any(row.name == self.library and row.at_hand for row in known_libraries())
+        return not self.library or any(row.name == self.library and row.at_hand for row in fetch.known_libraries())
 
 
 MOST_OPTIONAL = 8
 
 
-def config_text(model: Path, folder: Path, guess: Guess, data: Dataset, ships: Ships) -> str:
+def config_text(model: Path, folder: Path, guess: data_guess.Guess, data: Dataset, ships: Ships) -> str:
     """A config for a model, to stand in `folder`, with what was found for its inputs."""
-    release, installed = _android_release(), installed_release()
+    release, installed = _android_release(), ort_releases.installed_release()
     if ships.android:
-        release = read_release(ships.android, "--android")
+        release = ort_releases.read_release(ships.android, "--android")
     why = f"the newest whose AAR is known; this computer has {installed}" if release else "by default as installed"
     why = "that of the library" if ships.android else why
     return TEMPLATE.format(
@@ -136,34 +139,34 @@ def config_text(model: Path, folder: Path, guess: Guess, data: Dataset, ships: S
         values=_values_text(guess, data),
         state=_state_text(guess),
         dimensions=_dimensions_text(guess),
-        compared=", ".join(on_any_chip()),
-        aware=", ".join(aware_names()),
+        compared=", ".join(provider_rules.on_any_chip()),
+        aware=", ".join(provider_rules.aware_names()),
         why=why,
         mark="" if release else "# ",
         release=release or installed,
         library=f'library = "{ships.library}"' if ships.library else f'# library = "android:{release or installed}.0"',
         ios="" if ships.ios else "# ",
-        swift=max(SWIFT_PACKAGES),
+        swift=max(ort_releases.SWIFT_PACKAGES),
     )
 
 
 def _android_release() -> Release | None:
     """The release that a new target for Android names: None where the default, the installed one, has a known AAR."""
-    newest = newest_android()
-    return newest if newest < installed_release() else None
+    newest = release_shipped.newest_android()
+    return newest if newest < ort_releases.installed_release() else None
 
 
-def config_for_model(model: Path, data: Dataset, dimensions: Mapping[str, int] = {}) -> tuple[Config, Guess]:
+def config_for_model(model: Path, data: Dataset, dimensions: Mapping[str, int] = {}) -> tuple[Config, data_guess.Guess]:
     """The config of `ort-mobile run --model`, everything by default, and what was found for the model's inputs.
 
     `dimensions` are sizes that are given. ConfigError when no size is found for another dynamic dimension.
     """
     guess = guess_for(model, data, dimensions)
     if guess.missing:
-        raise no_size(str(model), guess.missing, guess.why)
+        raise data_guess.no_size(str(model), guess.missing, guess.why)
     if guess.texts:
-        raise no_text(str(model), list(guess.texts))
-    table = ModelConfig(
+        raise data_guess.no_text(str(model), list(guess.texts))
+    table = configs.ModelConfig(
         path=str(model),
         test_data=data.test_data or None,
         inputs=guess.values | data.inputs,
@@ -174,8 +177,8 @@ def config_for_model(model: Path, data: Dataset, dimensions: Mapping[str, int] =
         state=guess.states,
     )
     release = _android_release()
-    target = msgspec.structs.replace(DEFAULT_TARGET, ort_release=str(release) if release else None)
-    return with_defaults(Config(name=campaign_name(model), models=(table,), targets=(target,))), guess
+    target = msgspec.structs.replace(configs.DEFAULT_TARGET, ort_release=str(release) if release else None)
+    return configs.with_defaults(Config(name=campaign_name(model), models=(table,), targets=(target,))), guess
 
 
 def data_beside(model: Path, data: Dataset) -> Dataset:
@@ -185,49 +188,49 @@ def data_beside(model: Path, data: Dataset) -> Dataset:
     return msgspec.structs.replace(data, test_data=str(model.parent))
 
 
-def guess_for(model: Path, data: Dataset, dimensions: Mapping[str, int] = {}) -> Guess:
+def guess_for(model: Path, data: Dataset, dimensions: Mapping[str, int] = {}) -> data_guess.Guess:
     """What a model takes, and sizes and values for it: those given, and likely ones for the rest.
 
     They are found in a process of its own; raises what that meets.
     """
-    with scratch_folder() as work:
+    with runner_files.scratch_folder() as work:
         source = SourceModel(path=str(model))
-        call = partial(guess_inputs, source, dict(dimensions), data, str(work))
-        needed = needed_bytes(2 * source_bytes(source)) + data.file_bytes
-        (outcome,) = run_tasks([Task(label=str(model), call=call, memory_bytes=needed)])
+        call = partial(data_guess.guess_inputs, source, dict(dimensions), data, str(work))
+        needed = workers.needed_bytes(2 * model_sources.source_bytes(source)) + data.file_bytes
+        (outcome,) = workers.run_tasks([workers.Task(label=str(model), call=call, memory_bytes=needed)])
     if outcome.value is None:
         raise outcome.error or ModelError("no answer", where=str(model))
     return outcome.value
 
 
-def guessed_lines(guess: Guess) -> list[str]:
+def guessed_lines(guess: data_guess.Guess) -> list[str]:
     """What was guessed, one line each, as `height = 320 (from the model's metadata)`."""
-    sizes = {name: size for name, size in guess.dimensions.items() if guess.reasons[name] != GIVEN}
-    values: dict[str, InputValue] = {**guess.values, **sizes}
+    sizes = {name: size for name, size in guess.dimensions.items() if guess.reasons[name] != data_guess.GIVEN}
+    values: dict[str, configs.InputValue] = {**guess.values, **sizes}
     return [f"{safe_line(name)} = {_toml(value)} ({guess.reasons[name]})" for name, value in values.items()]
 
 
 def campaign_name(model: Path) -> str:
     """A campaign's name from a model's file name, in the letters that a name may have."""
-    return readable_name(model.stem)[:64].lstrip("._-") or "model"
+    return storage.readable_name(model.stem)[:64].lstrip("._-") or "model"
 
 
-def _guessed(guess: Guess) -> tuple[str, ...]:
+def _guessed(guess: data_guess.Guess) -> tuple[str, ...]:
     """The dimensions to fix whose sizes neither data nor the user said, and inputs that get a guessed constant.
 
     A state begins with zeros, which is no guess.
     """
-    sizes = (name for name in guess.to_fix if guess.reasons[name] not in (DATA, GIVEN))
-    constants = (name for name, value in guess.values.items() if not isinstance(value, Range))
+    sizes = (name for name in guess.to_fix if guess.reasons[name] not in (data_guess.DATA, data_guess.GIVEN))
+    constants = (name for name, value in guess.values.items() if not isinstance(value, configs.Range))
     return (*sizes, *(name for name in constants if name not in guess.states.values()))
 
 
-def _guessed_line(guess: Guess) -> str:
+def _guessed_line(guess: data_guess.Guess) -> str:
     names = ", ".join(map(quoted, _guessed(guess)))
     return f"guessed = [{names}]  # reports warn of these: take out what is right, or corrected" if names else ""
 
 
-def _state_text(guess: Guess) -> str:
+def _state_text(guess: data_guess.Guess) -> str:
     """The line of the states that were found, with what it means."""
     if not guess.states:
         return ""
@@ -238,15 +241,15 @@ def _state_text(guess: Guess) -> str:
     )
 
 
-def _toml(value: InputValue) -> str:
-    if isinstance(value, Range):
+def _toml(value: configs.InputValue) -> str:
+    if isinstance(value, configs.Range):
         return f"{{ low = {value.low}, high = {value.high} }}"
     return msgspec.json.encode(value).decode()
 
 
-def _values_text(guess: Guess, data: Dataset) -> str:
+def _values_text(guess: data_guess.Guess, data: Dataset) -> str:
     """The line of the inputs' values with the reasons of those that were guessed; texts are left to the user."""
-    values: dict[str, InputValue] = dict.fromkeys(guess.texts, "") | guess.values | data.inputs
+    values: dict[str, configs.InputValue] = dict.fromkeys(guess.texts, "") | guess.values | data.inputs
     if not values:
         return "# inputs = { sr = 16000, tokens = { low = 0, high = 178 } }"
     lines = ["; ".join(f"{safe_line(name)}: {guess.reasons[name]}" for name in guess.values)]
@@ -255,32 +258,33 @@ def _values_text(guess: Guess, data: Dataset) -> str:
     if guess.texts:
         known = "; ".join(
             f"the model knows {', '.join(map(quoted, texts))} for {safe_line(name)}"
-            for name, texts in guess.texts.items() if texts
-        )  # fmt: skip
+            for name, texts in guess.texts.items()
+            if texts
+        )
         lines.append(
             f'Texts are not guessed: put one that your app gives for "" and remove the first #. {known}'.strip()
         )
-        line = f"# {line}  {FILL_IN}"
+        line = f"# {line}  {configs.FILL_IN}"
     elif guess.values:
         line += "  # GUESSED"
     return "\n".join([*(f"# {text}" for text in lines if text), line])
 
 
-def left_to_user(guess: Guess) -> str:
+def left_to_user(guess: data_guess.Guess) -> str:
     """What of a config is to be filled in before it runs; "" where nothing is."""
     sizes = f"no size was found for {safe_line(', '.join(guess.missing))}" if guess.missing else ""
     texts = f"no text is known for {safe_line(', '.join(guess.texts))}" if guess.texts else ""
     return ", ".join(filter(None, (sizes, texts)))
 
 
-def _dimensions_text(guess: Guess) -> str:
+def _dimensions_text(guess: data_guess.Guess) -> str:
     if guess.missing:  # the line is left to the user; the reader of configs refuses the file until it is filled in
-        open_names = names_of(open_axes(guess.inputs))
+        open_names = signature.names_of(signature.open_axes(guess.inputs))
         axes = {name: 0 if name in guess.missing else guess.dimensions.get(name, 1) for name in open_names}
         pairs = ", ".join(f"{quoted(name)} = {size}" for name, size in axes.items())
         return (
             f"# No usual size was found for {', '.join(map(safe_line, guess.missing))}: put sizes for the zeros and "
-            f"remove the first #.\n# dimensions = {{ {pairs} }}  {FILL_IN}"
+            f"remove the first #.\n# dimensions = {{ {pairs} }}  {configs.FILL_IN}"
         )
     if not guess.dimensions:
         fixed = "# All dimensions of the inputs are fixed, or differ between the samples of the test data."
@@ -292,29 +296,31 @@ def _dimensions_text(guess: Guess) -> str:
         f"# {reasons}",
     ]
     if not guess.fixable:
-        lines += ["# The model runs with these sizes only while its dimensions stay dynamic.",
-                  f"# {_sizes_line(guess, guess.dimensions)}"]  # fmt: skip
+        lines += [
+            "# The model runs with these sizes only while its dimensions stay dynamic.",
+            f"# {_sizes_line(guess, guess.dimensions)}",
+        ]
     if guess.to_fix:
         lines.append(_sizes_line(guess, guess.to_fix))
     lines += filter(None, [_guessed_line(guess)])
     return "\n".join(lines)
 
 
-def _sizes_line(guess: Guess, sizes: Mapping[str, int]) -> str:
+def _sizes_line(guess: data_guess.Guess, sizes: Mapping[str, int]) -> str:
     pairs = ", ".join(f"{quoted(name)} = {size}" for name, size in sizes.items())
-    guessed = not {guess.reasons[name] for name in sizes} <= {DATA, GIVEN}
+    guessed = not {guess.reasons[name] for name in sizes} <= {data_guess.DATA, data_guess.GIVEN}
     return f"dimensions = {{ {pairs} }}" + ("  # GUESSED" if guessed else "")
 
 
 def line_to_fill_in(config: Path) -> int:
     """The number of the line that is left to the user in a config just written."""
     lines = config.read_text(encoding="utf-8").splitlines()
-    return next((number for number, line in enumerate(lines, 1) if line.endswith(FILL_IN)), 1)
+    return next((number for number, line in enumerate(lines, 1) if line.endswith(configs.FILL_IN)), 1)
 
 
 def quoted(text: str) -> str:
     """A TOML basic string, in which nothing acts or hides."""
-    return INVISIBLE.sub(lambda match: f"\\u{ord(match.group()):04x}", msgspec.json.encode(text).decode())
+    return runner_files.INVISIBLE.sub(lambda match: f"\\u{ord(match.group()):04x}", msgspec.json.encode(text).decode())
 
 
 def _optional(names: tuple[str, ...]) -> str:

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from device_runner.probe.elf import Buffer
+from device_runner.probe import elf as elf_file
 from pipeline.library.java_class import ABSTRACT, NATIVE, Budget, JavaClass, JavaMember, NotJava, text_of
 
 MAGIC = b"dex\n"
@@ -27,7 +27,7 @@ class _Table:
     row_bytes: int
 
 
-def read_dex(content: Buffer, package: str, budget: Budget) -> Iterator[JavaClass]:
+def read_dex(content: elf_file.Buffer, package: str, budget: Budget) -> Iterator[JavaClass]:
     """The classes of a Java package (ai/onnxruntime) and of those below it; raises NotJava."""
     if content[:4] != MAGIC:
         raise NotJava("it does not begin as a dex file does")
@@ -47,7 +47,7 @@ def read_dex(content: Buffer, package: str, budget: Budget) -> Iterator[JavaClas
 class _Dex:
     """One dex: rows of its tables are read where they lie."""
 
-    def __init__(self, content: Buffer, start: int, budget: Budget) -> None:
+    def __init__(self, content: elf_file.Buffer, start: int, budget: Budget) -> None:
         self.content = content
         self.budget = budget
         numbers = iter(struct.unpack_from("<12I", content, start + TABLES_AT))

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from device_runner.android_host.inspection import ModelQuestion, Session, ask
+from device_runner import files as runner_files
+from device_runner import library as ort_library
+from device_runner.android_host import inspection
 from device_runner.errors import UnavailableError
-from device_runner.files import scratch_folder
-from device_runner.library import Library, LibraryFacts
-from device_runner.probe.elf import PT_LOAD, parse_elf
-from pipeline.compat.release_table import release_table
-from pipeline.compat.rules import FULL_FORMATS, MINIMAL_FORMATS
-from pipeline.core.abis import X86_64
-from pipeline.core.releases import at_release, line_of
+from device_runner.probe import elf as elf_file
+from pipeline.compat import release_table
+from pipeline.compat import rules as compat_rules
+from pipeline.core import abis as core_abis
+from pipeline.core import releases as ort_releases
 
 if TYPE_CHECKING:
     import onnx
@@ -31,7 +31,7 @@ NOT_IMPLEMENTED = 9
 """ONNX Runtime's code for a node without a kernel."""
 PREFERRED = ("float", "int64", "bool", "string", "uint8", "int32", "int8")
 """Element types that most kernels take, in the order in which they are tried."""
-SESSION = Session(provider="cpu")
+SESSION = inspection.Session(provider="cpu")
 CONFIG_KEY = re.compile(rb"(?<=\0)(?:session|ep|optimization|mlas|memory)\.[a-z0-9_.]{3,80}(?=\0)")
 """Of session config entries as they stand in a library's strings."""
 EXECUTABLE = 1
@@ -51,15 +51,17 @@ class LibraryChange(msgspec.Struct, frozen=True, kw_only=True):
 class LibraryDiff(msgspec.Struct, frozen=True, kw_only=True):
     """Two libraries for one ABI, and what differs; `operators_asked` is 0 where they do not run here, and says why."""
 
-    old: LibraryFacts
-    new: LibraryFacts
+    old: ort_library.LibraryFacts
+    new: ort_library.LibraryFacts
     changes: tuple[LibraryChange, ...]
     operators_asked: int = 0
     why_not_asked: str = ""
     version: int = 1
 
 
-def compare_libraries(old: Library, new: Library, runs: tuple[Library, Library] | None) -> LibraryDiff:
+def compare_libraries(
+    old: ort_library.Library, new: ort_library.Library, runs: tuple[ort_library.Library, ort_library.Library] | None
+) -> LibraryDiff:
     """What differs between two libraries; `runs` are those of the same packages for this computer's processor.
 
     Raises UnavailableError for a file that is no whole library of ONNX Runtime.
@@ -77,7 +79,7 @@ def compare_libraries(old: Library, new: Library, runs: tuple[Library, Library] 
         for name in sorted(before ^ new_sets[part])
     ]
     operators: tuple[dict[str, bool | None], ...] = ()
-    why = f"that takes a library for Android on {X86_64} in both packages"
+    why = f"that takes a library for Android on {core_abis.X86_64} in both packages"
     if runs and all(row.facts.system == "android" for row in runs):
         try:
             operators = tuple(registered_operators(row.facts) for row in runs)
@@ -91,19 +93,28 @@ def compare_libraries(old: Library, new: Library, runs: tuple[Library, Library] 
             if was[name] != now[name] and (was[name] or now[name])  # a node that both refuse says nothing
         ]
     return LibraryDiff(
-        old=facts[0], new=facts[1], changes=tuple(changes), operators_asked=len(operators[0]) if operators else 0,
+        old=facts[0],
+        new=facts[1],
+        changes=tuple(changes),
+        operators_asked=len(operators[0]) if operators else 0,
         why_not_asked="" if operators else why,
-    )  # fmt: skip
+    )
 
 
-def _read(facts: LibraryFacts) -> tuple[dict[str, str], dict[str, frozenset[str]]]:
+def _read(facts: ort_library.LibraryFacts) -> tuple[dict[str, str], dict[str, frozenset[str]]]:
     """Values of which a library has one each, and sets of names."""
     content = Path(facts.path).read_bytes()
-    elf = parse_elf(content)
-    code = sum(part.file_size for part in elf.segments if part.type == PT_LOAD and part.flags & EXECUTABLE)
-    release = line_of(facts.release) if facts.release else None
-    formats = at_release(FULL_FORMATS if facts.kind == "full" else MINIMAL_FORMATS, release) if release else frozenset()
-    row = release_table().row(release) if release else None
+    elf = elf_file.parse_elf(content)
+    code = sum(part.file_size for part in elf.segments if part.type == elf_file.PT_LOAD and part.flags & EXECUTABLE)
+    release = ort_releases.line_of(facts.release) if facts.release else None
+    formats = (
+        ort_releases.at_release(
+            compat_rules.FULL_FORMATS if facts.kind == "full" else compat_rules.MINIMAL_FORMATS, release
+        )
+        if release
+        else frozenset()
+    )
+    row = release_table.release_table().row(release) if release else None
     values = {
         "release": facts.release,
         "API version": str(release.minor) if release else "",
@@ -127,7 +138,7 @@ def _read(facts: LibraryFacts) -> tuple[dict[str, str], dict[str, frozenset[str]
     }
 
 
-def registered_operators(library: LibraryFacts) -> dict[str, bool | None]:
+def registered_operators(library: ort_library.LibraryFacts) -> dict[str, bool | None]:
     """By `domain:operator version` whether the library has a kernel for it; None where it refuses the node otherwise.
 
     There is one for each version in the installed onnxruntime's schemas, in their order. Raises UnavailableError for a
@@ -140,9 +151,9 @@ def registered_operators(library: LibraryFacts) -> dict[str, bool | None]:
         key = (kernel.domain, kernel.op_name)
         types.setdefault(key, []).append((kernel.version_range, dict(kernel.type_constraints)))
     schemas = sorted(state.get_all_operator_schema(), key=lambda row: (row.domain, row.name, row.since_version))
-    with scratch_folder() as folder:
+    with runner_files.scratch_folder() as folder:
         names: list[str] = []
-        questions: list[ModelQuestion] = []
+        questions: list[inspection.ModelQuestion] = []
         for schema in schemas:
             if schema.domain not in ASKED_DOMAINS or schema.deprecated:
                 continue
@@ -159,7 +170,7 @@ def registered_operators(library: LibraryFacts) -> dict[str, bool | None]:
             questions.append((str(len(names)), path, None))
             names.append(f"{ASKED_DOMAINS[schema.domain]}:{schema.name} {schema.since_version}")
         kernels: dict[str, bool | None] = {}
-        for answer in ask(library, questions, SESSION):
+        for answer in inspection.ask(library, questions, SESSION):
             # A kernel that crashes as it is made is there; which one is chance, as these nodes lack optional inputs
             there = True if answer.signal or not answer.failed else None
             kernels[names[int(answer.id)]] = False if answer.code == NOT_IMPLEMENTED else there
@@ -191,9 +202,7 @@ def _model(schema: Any, kernels: Sequence[dict[str, list[str]]]) -> "onnx.ModelP
         code = TensorProto.DataType.Value(kind[len("tensor(") : -1].upper())
         inputs.append(helper.make_tensor_value_info(f"x{number}", code, None))
     outputs = [f"y{number}" for number in range(max(schema.min_output, 1))]
-    node = helper.make_node(
-        schema.name, [row.name for row in inputs], outputs, domain=schema.domain, **attributes,
-    )  # fmt: skip
+    node = helper.make_node(schema.name, [row.name for row in inputs], outputs, domain=schema.domain, **attributes)
     values = [helper.make_empty_tensor_value_info(name) for name in outputs]
     graph = helper.make_graph([node], "one", inputs, values)
     imports = [helper.make_opsetid(schema.domain, schema.since_version)]

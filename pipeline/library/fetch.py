@@ -29,29 +29,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from device_runner import errors as runner
-from device_runner.files import public_address, scratch_folder
-from device_runner.library import (
-    GROUP,
-    LIBRARY,
-    MACHINES,
-    LibraryFacts,
-    NamedLibrary,
-    build_tool_caches,
-    entries,
-    keep,
-    name_of,
-    read_entry,
-    read_facts,
-    require_known,
-    require_package,
-    resolve_all,
-    sound_files,
-    wheel_libraries,
-)
-from device_runner.library import PACKAGES as MAVEN_PACKAGES
-from device_runner.wheels import foreign_library, source_of
-from pipeline.core.abis import ARM64
+from device_runner import errors as runner_errors
+from device_runner import files as runner_files
+from device_runner import library as ort_library
+from device_runner import wheels
+from pipeline.core import abis as core_abis
 from pipeline.core.errors import ConfigError, MissingError
 from pipeline.library.kernels import ArmCode, read_arm_code
 
@@ -86,7 +68,7 @@ def silent(_: str) -> None:
     """Say nothing."""
 
 
-def by_client(name: NamedLibrary, say: Say = silent) -> tuple[bytes, str]:
+def by_client(name: ort_library.NamedLibrary, say: Say = silent) -> tuple[bytes, str]:
     """The file by `mvn`, and the repository that it came from; raises MissingError with Maven's own reason.
 
     `mvn` refuses a file with a wrong checksum (-C).
@@ -94,10 +76,10 @@ def by_client(name: NamedLibrary, say: Say = silent) -> tuple[bytes, str]:
     client = shutil.which("mvn")
     if client is None:
         raise MissingError("mvn is not on PATH")
-    with scratch_folder() as folder:
-        asked = f"{GROUP}:{name.artifact}:{name.release}"
+    with runner_files.scratch_folder() as folder:
+        asked = f"{ort_library.GROUP}:{name.artifact}:{name.release}"
         say(f"asking mvn for {asked} (at most {FETCH_SECONDS} seconds)")
-        artifact = f"-Dartifact={asked}:{MAVEN_PACKAGES[name.scheme][1]}"
+        artifact = f"-Dartifact={asked}:{ort_library.PACKAGES[name.scheme][1]}"
         output = run(
             [client, "-B", "-C", PLUGIN, artifact, f"-DoutputDirectory={folder}"], folder, "Maven", MAVEN_REASON
         )
@@ -105,7 +87,11 @@ def by_client(name: NamedLibrary, say: Say = silent) -> tuple[bytes, str]:
         if not path.is_file():
             raise MissingError("Maven gave no file")
         addresses = [address for address in FETCHED.findall(output) if address.endswith(name.path)]
-        source = public_address(addresses[0].removesuffix(f"/{name.path}")) if addresses else "Maven's local repository"
+        source = (
+            runner_files.public_address(addresses[0].removesuffix(f"/{name.path}"))
+            if addresses
+            else "Maven's local repository"
+        )
         return path.read_bytes(), source
 
 
@@ -139,7 +125,7 @@ class NotPublishedError(MissingError):
         self.releases = releases
 
 
-def by_https(name: NamedLibrary, say: Say = silent) -> tuple[bytes, str]:
+def by_https(name: ort_library.NamedLibrary, say: Say = silent) -> tuple[bytes, str]:
     """The file by HTTPS, and the repository's address; raises MissingError with what the server said.
 
     The file is compared with the checksum beside it.
@@ -181,7 +167,7 @@ def by_https(name: NamedLibrary, say: Say = silent) -> tuple[bytes, str]:
                 remedy="try again; if it stays so, something between here and the repository changes files",
             )
         say(f"its {kind} is the one that {base} names")
-        return content, public_address(base)
+        return content, runner_files.public_address(base)
     raise MissingError(f"{base} has no checksum of {name.file_name}", remedy="it is not used: fetch it by `mvn`")
 
 
@@ -277,7 +263,8 @@ PACKAGES = (
         licence="RunAnywhere License (limits who may use the package; the library in it is MIT)",
         publisher="an SDK for React Native by a third party",
         libraries=tuple(
-            (abi, f"package/android/src/main/jniLibs/{abi}/{LIBRARY}") for abi in ("arm64-v8a", "armeabi-v7a", "x86_64")
+            (abi, f"package/android/src/main/jniLibs/{abi}/{ort_library.LIBRARY}")
+            for abi in ("arm64-v8a", "armeabi-v7a", "x86_64")
         ),
     ),
     RegistryPackage(
@@ -314,7 +301,7 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     archive: str
-    libraries: tuple[LibraryFacts, ...]
+    libraries: tuple[ort_library.LibraryFacts, ...]
     unknown_imports: tuple[str, ...]
     arm_code: tuple[ArmCode, ...] = ()
 
@@ -323,33 +310,39 @@ def known_libraries() -> list[KnownLibrary]:
     """Libraries available (fetched, in Gradle's or Maven's cache), then those that a registry package carries."""
     libraries: dict[tuple[str, str], KnownLibrary] = {}
 
-    def add(name: NamedLibrary, place: str, licence: str = MIT, abi: str = "", *, at_hand: bool = True) -> None:
+    def add(
+        name: ort_library.NamedLibrary, place: str, licence: str = MIT, abi: str = "", *, at_hand: bool = True
+    ) -> None:
         library = KnownLibrary(
             name=str(name), release=name.release, at_hand=at_hand, place=place, licence=licence, abi=abi
         )
         libraries.setdefault((library.name, abi), library)
 
-    for entry in entries():
+    for entry in ort_library.entries():
         add(entry, entry.file, entry.licence)
-    for scheme in MAVEN_PACKAGES:
-        for path in build_tool_caches(every := NamedLibrary(scheme=scheme, release="*")):
-            add(NamedLibrary(scheme=scheme, release=path.stem.removeprefix(f"{every.artifact}-")), str(path))
-    for path in wheel_libraries(NamedLibrary(scheme="wheel", release="*")):
+    for scheme in ort_library.PACKAGES:
+        for path in ort_library.build_tool_caches(every := ort_library.NamedLibrary(scheme=scheme, release="*")):
+            add(
+                ort_library.NamedLibrary(scheme=scheme, release=path.stem.removeprefix(f"{every.artifact}-")), str(path)
+            )
+    for path in ort_library.wheel_libraries(ort_library.NamedLibrary(scheme="wheel", release="*")):
         release, _, machine = path.parent.name.partition("-")
-        abi = next((abi for abi, code in MACHINES.items() if code == machine), "")
-        add(NamedLibrary(scheme="wheel", release=release), str(path), abi=abi)
+        abi = next((abi for abi, code in ort_library.MACHINES.items() if code == machine), "")
+        add(ort_library.NamedLibrary(scheme="wheel", release=release), str(path), abi=abi)
     for package in PACKAGES:
-        add(NamedLibrary(release=package.release), f"npm: {package.title}", package.licence, at_hand=False)
+        add(ort_library.NamedLibrary(release=package.release), f"npm: {package.title}", package.licence, at_hand=False)
     return list(libraries.values())
 
 
-def get_library(text: str, *, accept_licence: bool = False, abi: str = "", say: Say = silent) -> NamedLibrary:
+def get_library(
+    text: str, *, accept_licence: bool = False, abi: str = "", say: Say = silent
+) -> ort_library.NamedLibrary:
     """Find a library (`android:1.29.0`, `jvm:1.28.0`, `wheel:1.28.0`) in a cache, or fetch it.
 
     `abi` is for wheels, which have one each: x86_64 by default; `say` gets lines that tell what is being done. Raises
     ConfigError for a name that is none, MissingError that lists what was tried, or names a licence to accept first.
     """
-    name = name_of(text)
+    name = ort_library.name_of(text)
     if name is None:
         raise ConfigError(
             f"{text!r} is no library",
@@ -357,10 +350,10 @@ def get_library(text: str, *, accept_licence: bool = False, abi: str = "", say: 
         )
     if name.scheme == "wheel":
         return _from_wheel(name, abi or "x86_64", say)
-    if entry := read_entry(name):
+    if entry := ort_library.read_entry(name):
         say(f"{name} was fetched before")
         return entry
-    ways: list[Callable[[], NamedLibrary]] = [
+    ways: list[Callable[[], ort_library.NamedLibrary]] = [
         lambda: _from_caches(name, say),
         lambda: _from_maven(name, *by_client(name, say)),
         lambda: _from_maven(name, *by_https(name, say)),
@@ -374,7 +367,7 @@ def get_library(text: str, *, accept_licence: bool = False, abi: str = "", say: 
     for way in ways:
         try:
             return way()
-        except runner.UnavailableError as error:  # a damaged file in a build tool's cache is one of these too
+        except runner_errors.UnavailableError as error:  # a damaged file in a build tool's cache is one of these too
             reasons.append(f"{error.what} ({error.why})" if error.why else error.what)
             say(f"not found there: {reasons[-1]}")
             remedies = [error.remedy, *remedies] if error.remedy else remedies
@@ -384,7 +377,8 @@ def get_library(text: str, *, accept_licence: bool = False, abi: str = "", say: 
             f"the nearest release that can be had is {nearest}: `ort-mobile library get {name.scheme}:{nearest}`"
         )
     remedies.append(
-        f"fetch {GROUP}:{name.artifact}:{name.release} into Maven's cache, or build one (`ort-mobile build`)"
+        f"fetch {ort_library.GROUP}:{name.artifact}:{name.release} into Maven's cache, or build one (`ort-mobile "
+        "build`)"
     )
     raise MissingError(f"no library {name} could be had", why="; ".join(reasons), remedy=", or ".join(remedies))
 
@@ -399,42 +393,42 @@ def _nearest(release: str, published: set[str]) -> str:
     return min(sorted(published - {release}), key=distance, default="")
 
 
-def _from_caches(name: NamedLibrary, say: Say) -> NamedLibrary:
+def _from_caches(name: ort_library.NamedLibrary, say: Say) -> ort_library.NamedLibrary:
     say("looking into the caches of Gradle and Maven")
-    damaged: list[runner.UnavailableError] = []
-    path = next(sound_files(name, damaged), None)
+    damaged: list[runner_errors.UnavailableError] = []
+    path = next(ort_library.sound_files(name, damaged), None)
     if path is None:
         raise damaged[0] if damaged else MissingError("it is in no Gradle or Maven cache")
-    require_package(path, name)
-    return keep(path.read_bytes(), file=path.name, name=name, source=str(path), licence=MIT)
+    ort_library.require_package(path, name)
+    return ort_library.keep(path.read_bytes(), file=path.name, name=name, source=str(path), licence=MIT)
 
 
-def _from_maven(name: NamedLibrary, content: bytes, repository: str) -> NamedLibrary:
-    require_package(io.BytesIO(content), name)
-    if not require_known(name.file_name, hashlib.sha256(content).hexdigest(), repository):
+def _from_maven(name: ort_library.NamedLibrary, content: bytes, repository: str) -> ort_library.NamedLibrary:
+    ort_library.require_package(io.BytesIO(content), name)
+    if not ort_library.require_known(name.file_name, hashlib.sha256(content).hexdigest(), repository):
         log.warning(
             "ort-mobile does not know the sha256 of %s: it was compared with what %s states, and with nothing else",
             name.file_name,
             repository,
         )
-    source = f"Maven {GROUP}:{name.artifact} of {repository}"
-    return keep(content, file=name.file_name, name=name, source=source, licence=MIT)
+    source = f"Maven {ort_library.GROUP}:{name.artifact} of {repository}"
+    return ort_library.keep(content, file=name.file_name, name=name, source=source, licence=MIT)
 
 
-def _from_wheel(name: NamedLibrary, abi: str, say: Say) -> NamedLibrary:
+def _from_wheel(name: ort_library.NamedLibrary, abi: str, say: Say) -> ort_library.NamedLibrary:
     """The library out of the wheel for a Linux architecture; pip compares it with a digest."""
-    if abi not in MACHINES:
+    if abi not in ort_library.MACHINES:
         raise ConfigError(
-            f"there are no wheels for {abi}", where="--abi", remedy=f"choose one of: {', '.join(MACHINES)}"
+            f"there are no wheels for {abi}", where="--abi", remedy=f"choose one of: {', '.join(ort_library.MACHINES)}"
         )
-    wheel = f"onnxruntime {name.release} for {MACHINES[abi]}"
+    wheel = f"onnxruntime {name.release} for {ort_library.MACHINES[abi]}"
     say(f"asking pip for {wheel}, unless it was fetched before")
-    library = foreign_library(abi, name.release)
-    facts, source = read_facts(library), f"{wheel}, asked for at {source_of(library)}"
+    library = wheels.foreign_library(abi, name.release)
+    facts, source = ort_library.read_facts(library), f"{wheel}, asked for at {wheels.source_of(library)}"
     return msgspec.structs.replace(name, file=facts.path, sha256=facts.sha256, source=source, licence=MIT)
 
 
-def _from_npm(name: NamedLibrary, say: Say, *, accept_licence: bool) -> NamedLibrary:
+def _from_npm(name: ort_library.NamedLibrary, say: Say, *, accept_licence: bool) -> ort_library.NamedLibrary:
     package = next((package for package in PACKAGES if package.release == name.release), None)
     if package is None:
         releases = ", ".join(package.release for package in PACKAGES)
@@ -449,7 +443,7 @@ def _from_npm(name: NamedLibrary, say: Say, *, accept_licence: bool) -> NamedLib
     if client is None:
         raise MissingError(f"npm is not on PATH: its package {package.title} carries the library")
     say(f"asking npm for {package.title} ({package.publisher}, licence {package.licence}: {package.page})")
-    with scratch_folder() as folder:
+    with runner_files.scratch_folder() as folder:
         run([client, "pack", package.title, "--ignore-scripts", "--silent"], folder, "npm", REASON)
         path = next(iter(folder.glob("*.tgz")), None)
         if path is None:
@@ -469,13 +463,15 @@ def _from_npm(name: NamedLibrary, say: Say, *, accept_licence: bool) -> NamedLib
                 buffer = io.BytesIO()
                 with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as aar:
                     for abi, member in package.libraries:
-                        info = zipfile.ZipInfo(f"jni/{abi}/{LIBRARY}")
+                        info = zipfile.ZipInfo(f"jni/{abi}/{ort_library.LIBRARY}")
                         info.compress_type = zipfile.ZIP_DEFLATED
                         aar.writestr(info, _member(archive, member))
                 content = buffer.getvalue()
     say(f"its sha256 is {package.sha256}, which ort-mobile knows as that of an unchanged ONNX Runtime {name.release}")
-    require_package(io.BytesIO(content), name)
-    return keep(content, file=name.file_name, name=name, source=f"npm {package.title}", licence=package.licence)
+    ort_library.require_package(io.BytesIO(content), name)
+    return ort_library.keep(
+        content, file=name.file_name, name=name, source=f"npm {package.title}", licence=package.licence
+    )
 
 
 def _member(archive: tarfile.TarFile, name: str) -> bytes:
@@ -491,18 +487,22 @@ def show_library(text: str) -> Contents:
 
     Of a release whose wheels were fetched for several ABIs, that is the library of each.
     """
-    from device_runner.android_host.build import unknown_imports
+    from device_runner.android_host import build as android_host_build
 
-    resolved = resolve_all(text)
+    resolved = ort_library.resolve_all(text)
     libraries = tuple(library.facts for library in resolved)
     unknown = [
         name
         for facts in libraries
         if (facts.abi, facts.system) == ("x86_64", "android")
-        for name in unknown_imports(facts.imports)
+        for name in android_host_build.unknown_imports(facts.imports)
     ]
     archives = dict.fromkeys(str(library.archive) for library in resolved)
     return Contents(
-        archive=", ".join(archives), libraries=libraries, unknown_imports=tuple(unknown),
-        arm_code=tuple(read_arm_code(Path(facts.path).read_bytes()) for facts in libraries if facts.abi == ARM64),
-    )  # fmt: skip
+        archive=", ".join(archives),
+        libraries=libraries,
+        unknown_imports=tuple(unknown),
+        arm_code=tuple(
+            read_arm_code(Path(facts.path).read_bytes()) for facts in libraries if facts.abi == core_abis.ARM64
+        ),
+    )

@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from device_runner.probe.elf import Buffer
+from device_runner.probe import elf as elf_file
 from pipeline.library.java_class import JavaClass
 
 PACKAGE = "ai/onnxruntime"
@@ -72,7 +72,7 @@ class Misfit:
         return "; ".join(text.format(_some(names)) for names, text in rows if names)
 
 
-def read_jni(content: Buffer, defined: Collection[str]) -> JniLibrary | None:
+def read_jni(content: elf_file.Buffer, defined: Collection[str]) -> JniLibrary | None:
     """What a library that defines these symbols has for ONNX Runtime's classes; None where it has no function."""
     functions = frozenset(OVERLOAD.split(name)[0] for name in defined if name.startswith(PREFIX))
     if not functions:
@@ -118,9 +118,10 @@ def misfit(classes: Collection[JavaClass], libraries: Collection[JniLibrary]) ->
     unmade = {
         java_class.name
         for java_class in classes
-        if java_class.name in names and not java_class.abstract
+        if java_class.name in names
+        and not java_class.abstract
         and not any(method.descriptor in types or method.descriptor == THROWN for method in java_class.methods)
-    }  # fmt: skip
+    }
     unmade |= {text for text, inner in named_by.items() if inner and inner <= present and text not in methods}
     if not unlinked | absent | unmade:
         return None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from device_runner.probe.elf import PT_LOAD, Buffer, Elf, Segment, parse_elf
+from device_runner.probe import elf as elf_file
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,20 +26,26 @@ TABLE_OF_OFFSETS = b"\x01\x1b\x03\x3b"
 INSTRUCTIONS = {
     "half precision": ((0xBFE0FC00, 0x0E400C00), (0xBFC0F400, 0x0F001000)),  # FMLA of halves: vector, by element
     "dotprod": (
-        (0x9FE0FC00, 0x0E809400), (0x9FC0F400, 0x0F80E000),  # SDOT and UDOT: vector, by element
+        (0x9FE0FC00, 0x0E809400),
+        (0x9FC0F400, 0x0F80E000),  # SDOT and UDOT: vector, by element
     ),
     "i8mm": (
-        (0xDFE0FC00, 0x4E80A400), (0xFFE0FC00, 0x4E80AC00),  # SMMLA and UMMLA, USMMLA
-        (0xBFE0FC00, 0x0E809C00), (0xBF40F400, 0x0F00F000),  # USDOT: vector; USDOT and SUDOT by element
+        (0xDFE0FC00, 0x4E80A400),
+        (0xFFE0FC00, 0x4E80AC00),  # SMMLA and UMMLA, USMMLA
+        (0xBFE0FC00, 0x0E809C00),
+        (0xBF40F400, 0x0F00F000),  # USDOT: vector; USDOT and SUDOT by element
     ),
     "bf16": (
-        (0xFFE0FC00, 0x6E40EC00), (0xBFE0FC00, 0x2E40FC00), (0xBFC0F400, 0x0F40F000),  # BFMMLA, BFDOT
-        (0xBFE0FC00, 0x2EC0FC00), (0xBFC0F400, 0x0FC0F000),  # BFMLALB and BFMLALT
+        (0xFFE0FC00, 0x6E40EC00),
+        (0xBFE0FC00, 0x2E40FC00),
+        (0xBFC0F400, 0x0F40F000),  # BFMMLA, BFDOT
+        (0xBFE0FC00, 0x2EC0FC00),
+        (0xBFC0F400, 0x0FC0F000),  # BFMLALB and BFMLALT
     ),
     "sve": ((0xFF3FFC10, 0x2518E000), (0xFF20E000, 0x25200000)),  # PTRUE, WHILE: what a loop over vectors begins with
     "sme": ((0xFFFFF9FF, 0xD503417F),),  # SMSTART
     "sme2": ((0xFF000000, 0xC1000000),),  # products of several vectors, moves between them and ZA
-}  # fmt: skip
+}
 """Mask and value of the instructions that tell of an extension."""
 WITHIN = {"sve": "sme", "sme": "sme2"}
 """Functions of the first with instructions of the second are the second's: SME computes with vectors of SVE."""
@@ -82,19 +88,19 @@ class ArmCode(msgspec.Struct, frozen=True, kw_only=True):
     queries: tuple[ProcessorQuery, ...]
 
 
-def read_arm_code(content: Buffer, elf: Elf | None = None) -> ArmCode:
+def read_arm_code(content: elf_file.Buffer, elf: elf_file.Elf | None = None) -> ArmCode:
     """What an arm64 library has for extensions; half a second of processor time for 32 MB. Raises NotElf.
 
     `elf` where it was parsed already.
     """
     import numpy as np
 
-    elf = elf or parse_elf(content)
+    elf = elf or elf_file.parse_elf(content)
     bounds = _functions(content, elf)
     places: dict[str, list[Places]] = {name: [] for name in INSTRUCTIONS}
     reads: dict[int, list[int]] = {kind: [] for kind in AUXILIARY}
     for part in elf.segments:
-        if part.type != PT_LOAD or not part.flags & EXECUTABLE:
+        if part.type != elf_file.PT_LOAD or not part.flags & EXECUTABLE:
             continue
         count = max(min(part.file_size, len(content) - part.offset), 0) // 4
         words = np.frombuffer(content, "<u4", count, part.offset)
@@ -119,30 +125,43 @@ def read_arm_code(content: Buffer, elf: Elf | None = None) -> ArmCode:
         if alone:
             extensions.append(ExtensionCode(extension=name, functions=len(alone), instructions=len(hits)))
     queries = [
-        ProcessorQuery(source=source, reads=len(reads[kind]),
-                       bits=tuple(names.get(bit, f"bit {bit}") for bit in sorted(set(reads[kind]) - {-1})))
-        for kind, (source, names) in AUXILIARY.items() if reads[kind]
-    ]  # fmt: skip
+        ProcessorQuery(
+            source=source,
+            reads=len(reads[kind]),
+            bits=tuple(names.get(bit, f"bit {bit}") for bit in sorted(set(reads[kind]) - {-1})),
+        )
+        for kind, (source, names) in AUXILIARY.items()
+        if reads[kind]
+    ]
     if content.find(CPU_FILE) >= 0:
         queries.append(ProcessorQuery(source="/proc/cpuinfo"))
     return ArmCode(abi=elf.abi, extensions=tuple(extensions), queries=tuple(queries))
 
 
-def _functions(content: Buffer, elf: Elf) -> "Places":
+def _functions(content: elf_file.Buffer, elf: elf_file.Elf) -> "Places":
     """Addresses where functions begin and where they end, in order; empty for a file without the table."""
     import numpy as np
 
     table = next((part for part in elf.segments if part.type == PT_GNU_EH_FRAME), None)
     if table is None or content[table.offset : table.offset + 4] != TABLE_OF_OFFSETS or table.file_size < 12:
         return np.empty(0, np.int64)
-    count = min(struct.unpack_from("<I", content, table.offset + 8)[0], (table.file_size - 12) // 8,
-                (len(content) - table.offset - 12) // 8)  # fmt: skip
+    count = min(
+        struct.unpack_from("<I", content, table.offset + 8)[0],
+        (table.file_size - 12) // 8,
+        (len(content) - table.offset - 12) // 8,
+    )
     rows = np.frombuffer(content, "<i4", count * 2, table.offset + 12).reshape(-1, 2).astype(np.int64) + table.address
-    loads = [part for part in elf.segments if part.type == PT_LOAD]
+    loads = [part for part in elf.segments if part.type == elf_file.PT_LOAD]
     ends = []
     for start, entry in rows.tolist():
-        offset = next((entry - part.address + part.offset for part in loads
-                       if part.address <= entry < part.address + part.file_size), -1)  # fmt: skip
+        offset = next(
+            (
+                entry - part.address + part.offset
+                for part in loads
+                if part.address <= entry < part.address + part.file_size
+            ),
+            -1,
+        )
         if not 0 <= offset <= len(content) - 16:
             return np.empty(0, np.int64)
         ends.append(start + struct.unpack_from("<I", content, offset + 12)[0])
@@ -155,7 +174,7 @@ def _indices(bounds: "Places", places: "Places") -> "Places":
     return np.searchsorted(bounds, places, "right")
 
 
-def _calls(words: "Words", part: Segment, slot: int | None) -> list[int]:
+def _calls(words: "Words", part: elf_file.Segment, slot: int | None) -> list[int]:
     """Indices of the calls of a function of another library, whose address the linker writes to `slot`."""
     import numpy as np
 

@@ -19,10 +19,10 @@ from xml.parsers.expat import ExpatError
 import msgspec
 from msgspec import field
 
-from device_runner.files import ZIP_ERRORS, check_unpacked, read_regular, scratch_folder
-from device_runner.probe.elf import MachOImage, read_images
+from device_runner import files as runner_files
+from device_runner.probe import elf as elf_file
+from pipeline.core import files as storage
 from pipeline.core.errors import CheckFailed, ConfigError
-from pipeline.core.files import write_bytes
 from pipeline.core.releases import Release
 
 INFO = "Info.plist"
@@ -65,7 +65,7 @@ class XcFramework:
     def release(self, path: Path) -> Release:
         """The line of ONNX Runtime by its header; raises CheckFailed, of the file at `path`, where there is none."""
         try:
-            text = read_regular(self._header_folder / HEADER, HEADER_BYTES)
+            text = runner_files.read_regular(self._header_folder / HEADER, HEADER_BYTES)
         except OSError:
             text = b""
         version = re.search(rb"#define\s+ORT_API_VERSION\s+(\d{1,4})\b", text)
@@ -104,7 +104,7 @@ def opened(path: Path, symbol: str = SYMBOL, platform: str = "ios") -> Iterator[
 
     Raises ConfigError for what is no xcframework, CheckFailed for one of which an app could not be made.
     """
-    with scratch_folder("ort-mobile-xcframework-") as work:
+    with runner_files.scratch_folder("ort-mobile-xcframework-") as work:
         folder = path
         if path.is_file():
             _unpack(path, work)
@@ -128,10 +128,10 @@ def _unpack(path: Path, work: Path) -> None:
                 _require_plain(path, info.filename)
                 if stat.S_ISLNK(info.external_attr >> 16):
                     continue  # of macOS's frameworks; the slices for iOS need none
-                check_unpacked(info, left)
+                runner_files.check_unpacked(info, left)
                 left -= info.file_size
-                write_bytes(work / info.filename, archive.read(info))
-    except ZIP_ERRORS as error:
+                storage.write_bytes(work / info.filename, archive.read(info))
+    except runner_files.ZIP_ERRORS as error:
         raise _no_framework(path, str(error)[:200]) from error
 
 
@@ -155,7 +155,7 @@ def _require_plain(path: Path, name: str) -> None:
 
 def _checked(path: Path, folder: Path, symbol: str, platform: str) -> XcFramework:
     try:
-        document: Any = plistlib.loads(read_regular(folder / INFO, INFO_BYTES))
+        document: Any = plistlib.loads(runner_files.read_regular(folder / INFO, INFO_BYTES))
         if not isinstance(document, dict) or document.get("CFBundlePackageType") != "XFWK":
             raise _no_framework(path, f"its {INFO} has no CFBundlePackageType XFWK")
         rows = msgspec.convert(document.get("AvailableLibraries"), list[XcSlice])
@@ -194,7 +194,7 @@ def _refused(path: Path, findings: list[str]) -> CheckFailed:
     )
 
 
-def _images(path: Path, folder: Path, part: XcSlice, symbol: str) -> list[MachOImage]:
+def _images(path: Path, folder: Path, part: XcSlice, symbol: str) -> list[elf_file.MachOImage]:
     """The code of a slice; raises CheckFailed for files that are none, or without the symbol."""
     place = folder / part.identifier
     for file in (place, *place.rglob("*")):
@@ -206,7 +206,7 @@ def _images(path: Path, folder: Path, part: XcSlice, symbol: str) -> list[MachOI
         binary /= PurePosixPath(part.path).stem
     try:
         with binary.open("rb") as code, mmap.mmap(code.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            images = list(read_images(content))
+            images = list(elf_file.read_images(content))
             if content.find(f"_{symbol}\0".encode()) < 0:
                 raise _refused(path, [f"{binary.relative_to(folder)} is something else: it has no {symbol}"])
     except (OSError, ValueError, struct.error) as error:
@@ -214,7 +214,7 @@ def _images(path: Path, folder: Path, part: XcSlice, symbol: str) -> list[MachOI
     return images
 
 
-def _findings(folder: Path, part: XcSlice, images: Sequence[MachOImage]) -> Iterator[str]:
+def _findings(folder: Path, part: XcSlice, images: Sequence[elf_file.MachOImage]) -> Iterator[str]:
     name = part.identifier
     architectures = sorted(image.architecture for image in images)
     if architectures != sorted(part.architectures):
@@ -226,7 +226,7 @@ def _findings(folder: Path, part: XcSlice, images: Sequence[MachOImage]) -> Iter
     if not images[0].static and part.path.endswith(".framework"):
         path = folder / name / part.path / INFO
         try:
-            document = plistlib.loads(read_regular(path, INFO_BYTES))
+            document = plistlib.loads(runner_files.read_regular(path, INFO_BYTES))
         except (OSError, ValueError, ExpatError, struct.error, IndexError, OverflowError, RecursionError):
             document = {}
         for key in ("CFBundleIdentifier", "MinimumOSVersion"):

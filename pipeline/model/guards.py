@@ -99,9 +99,12 @@ def check_constants(
     for name in computed:
         size = size_of(name)
         if size > most:
-            raise ModelError("the model computes a constant of impossible size", where=where,
-                             why=f"{name[:80]!r} would take {size} bytes, and at most {most} are taken",
-                             remedy="export the model again with sensible constant shapes")  # fmt: skip
+            raise ModelError(
+                "the model computes a constant of impossible size",
+                where=where,
+                why=f"{name[:80]!r} would take {size} bytes, and at most {most} are taken",
+                remedy="export the model again with sensible constant shapes",
+            )
 
 
 def stored_bytes(type_info: object) -> int:
@@ -161,25 +164,36 @@ PACKED = (
 def check_structure(proto: "onnx.ModelProto", where: str, depth: int = MAX_BODY_DEPTH) -> None:
     """ModelError for nesting without end, for constants that contradict themselves, and for what no release opens."""
     if not proto.HasField("ir_version"):
-        raise ModelError("the model has no IR version", where=where, why="ONNX Runtime opens none without",
-                         remedy="set ir_version, or export the model again")  # fmt: skip
+        raise ModelError(
+            "the model has no IR version",
+            where=where,
+            why="ONNX Runtime opens none without",
+            remedy="set ir_version, or export the model again",
+        )
     _check_functions(proto, where, depth)
     for graph in _bodies(proto.graph, where, depth):
         _check_attributes(graph, where)
         for sparse in graph.sparse_initializer:
             # An index for each value, inside the dense tensor: releases before 1.28 write wherever the indices say
             if not _is_sound(sparse):
-                raise ModelError("a sparse initializer contradicts itself", where=where,
-                                 why=f"the indices of {sparse.values.name[:80]!r} do not fit its values and dimensions",
-                                 remedy="export the model with dense initializers")  # fmt: skip
+                raise ModelError(
+                    "a sparse initializer contradicts itself",
+                    where=where,
+                    why=f"the indices of {sparse.values.name[:80]!r} do not fit its values and dimensions",
+                    remedy="export the model with dense initializers",
+                )
         # A Range whose constant step is zero never ends, and every run of it fails
         scalars = {t.name: t for t in graph.initializer if not t.dims and t.data_type in RANGE_TYPES}
         for node in graph.node if scalars else ():
             tensor = scalars.get(node.input[2]) if node.op_type == "Range" and len(node.input) == 3 else None
             step = _array(tensor) if tensor is not None else None
             if step is not None and not step.any():
-                raise ModelError("the model counts with a step of zero", where=where, why=f"Range {node.name[:80]!r}",
-                                 remedy="export the model with another step")  # fmt: skip
+                raise ModelError(
+                    "the model counts with a step of zero",
+                    where=where,
+                    why=f"Range {node.name[:80]!r}",
+                    remedy="export the model with another step",
+                )
 
 
 def _check_attributes(graph: "onnx.GraphProto", where: str) -> None:
@@ -195,9 +209,11 @@ def _check_attributes(graph: "onnx.GraphProto", where: str) -> None:
             else:
                 continue
             raise ModelError(
-                f"{attribute.name} of {node.op_type} {node.name[:80]!r} is {value}", where=where, why=takes,
+                f"{attribute.name} of {node.op_type} {node.name[:80]!r} is {value}",
+                where=where,
+                why=takes,
                 remedy="export the model again, or change the attribute",
-            )  # fmt: skip
+            )
 
 
 def refuse_context(operators: Iterable[str], where: str) -> None:
@@ -218,9 +234,12 @@ def _bodies(graph: "onnx.GraphProto", where: str, most: int = MAX_BODY_DEPTH) ->
         current, depth = stack.pop()
         if depth > most:
             slow = "ONNX Runtime loads no ORT file deeper" if most == MAX_BODY_DEPTH else "each level doubles the time"
-            raise ModelError("the model's If, Loop or Scan bodies are nested too deep", where=where,
-                             why=f"they are nested over {most} deep; {slow}",
-                             remedy="export the model with fewer levels of control flow")  # fmt: skip
+            raise ModelError(
+                "the model's If, Loop or Scan bodies are nested too deep",
+                where=where,
+                why=f"they are nested over {most} deep; {slow}",
+                remedy="export the model with fewer levels of control flow",
+            )
         yield current
         for node in current.node:
             for attribute in node.attribute:
@@ -264,10 +283,16 @@ def _check_functions(proto: "onnx.ModelProto", where: str, depth: int) -> None:
             break
     nodes = sum(sizes.get((n.domain, n.op_type), 1) for graph in _bodies(proto.graph, where, depth) for n in graph.node)
     if not waiting and sizes and nodes > MOST_INLINED:
-        raise ModelError("the model's functions are too many nodes once they are inlined", where=where,
-                         why=f"{nodes} nodes in place of {len(proto.graph.node)}, and at most {MOST_INLINED} are taken",
-                         remedy="export the model again: functions that double one another are no network")  # fmt: skip
+        raise ModelError(
+            "the model's functions are too many nodes once they are inlined",
+            where=where,
+            why=f"{nodes} nodes in place of {len(proto.graph.node)}, and at most {MOST_INLINED} are taken",
+            remedy="export the model again: functions that double one another are no network",
+        )
     if waiting:
-        raise ModelError("the model's functions are nested too deep", where=where,
-                         why=f"they call one another more than {MAX_FUNCTION_DEPTH} deep, or in a circle",
-                         remedy="export the model without functions, or inline them with onnx.inliner")  # fmt: skip
+        raise ModelError(
+            "the model's functions are nested too deep",
+            where=where,
+            why=f"they call one another more than {MAX_FUNCTION_DEPTH} deep, or in a circle",
+            remedy="export the model without functions, or inline them with onnx.inliner",
+        )

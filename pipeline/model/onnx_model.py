@@ -22,9 +22,9 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from device_runner.files import open_regular
+from device_runner import files as runner_files
+from pipeline.core import files as storage
 from pipeline.core.errors import ConfigError, ModelError
-from pipeline.core.files import REMEDIES
 from pipeline.model.edit import all_nodes, constant_names, copied, keep_only, plain_domain, subgraphs
 from pipeline.model.guards import MAX_WEIGHT_BYTES, tensor_bytes, unsound
 from pipeline.model.ort_format import (
@@ -298,9 +298,12 @@ def _load(source: SourceModel, path: Path, spool: Spool | None) -> LoadedModel:
     weights = _resolve_external(source, path, proto, spool, others)
     total = sum(r.length for r in weights.values())
     if total > MAX_WEIGHT_BYTES:
-        raise ModelError("the model is too large for the ORT format", where=source.name,
-                         why=f"its weights are {total} bytes, an ORT format file ends at 2 GiB",
-                         remedy="quantize the model, or split it")  # fmt: skip
+        raise ModelError(
+            "the model is too large for the ORT format",
+            where=source.name,
+            why=f"its weights are {total} bytes, an ORT format file ends at 2 GiB",
+            remedy="quantize the model, or split it",
+        )
     return LoadedModel(
         source=source, path=path, folder=path.parent.resolve(), proto=proto, weights=weights, outside=outside
     )
@@ -334,7 +337,10 @@ def _frame(source: SourceModel, path: Path) -> bytes:
             raise ModelError("no such model file", where=source.name, remedy="check the path")
         if not (size := path.stat().st_size):
             raise _not_onnx(source, "the file is empty", "download or export it again")
-        with open_regular(path) as opened, mmap.mmap(opened.fileno(), size, access=mmap.ACCESS_READ) as data:
+        with (
+            runner_files.open_regular(path) as opened,
+            mmap.mmap(opened.fileno(), size, access=mmap.ACCESS_READ) as data,
+        ):
             head = data[:FOREIGN_BYTES]
             if head[4:8] == b"ORTM":
                 raise _not_onnx(
@@ -349,7 +355,7 @@ def _frame(source: SourceModel, path: Path) -> bytes:
                 lean = size >= LEAN_MINIMUM_BYTES and nameable
                 return lean_model(view, real.name, LARGE_BYTES if lean else size)
     except OSError as error:
-        remedy = REMEDIES[errno.ENOMEM] if error.errno == errno.ENOMEM else "check it"
+        remedy = storage.REMEDIES[errno.ENOMEM] if error.errno == errno.ENOMEM else "check it"
         raise ModelError("the model cannot be read", where=source.name, why=str(error), remedy=remedy) from error
     except WireError as error:
         raise _not_onnx(source, f"it is cut off or damaged: {error}") from error
@@ -527,10 +533,11 @@ def prepare_model(loaded: LoadedModel, fixed_dimensions: Mapping[str, int], kept
             close = difflib.get_close_matches(name, optional, n=1)
             there = f"it has {named_few(optional)}" if optional else "leave it out: the model has none"
             raise ConfigError(
-                f"the model has no optional input {name!r}", where=loaded.source.name,
+                f"the model has no optional input {name!r}",
+                where=loaded.source.name,
                 why="optional are inputs that have a value in the file (initializers), from IR version 4 on",
                 remedy=f"did you mean {close[0]!r}?" if close else there,
-            )  # fmt: skip
+            )
     constants = constant_names(graph) - {*kept}
     before = len(graph.input)
     keep_only(graph.input, lambda value: value.name not in constants)
@@ -624,7 +631,7 @@ def read_onnx(path: Path, *, whole: bool = False) -> OrtModel:
     """
     try:
         with (
-            open_regular(path) as opened,
+            runner_files.open_regular(path) as opened,
             mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data,
             memoryview(data) as view,
         ):

@@ -19,7 +19,7 @@ from typing import NamedTuple, NoReturn, TypeAlias
 
 import msgspec
 
-from device_runner.files import open_regular
+from device_runner import files as runner_files
 from pipeline.core.errors import ModelError
 from pipeline.model.types import BY_CODE
 
@@ -441,7 +441,7 @@ def parse_ort(data: Buffer, source: str, *, inner_types: bool = True) -> OrtMode
 @contextmanager
 def _mapped(path: Path) -> Iterator[Buffer]:
     try:
-        with open_regular(path) as file:
+        with runner_files.open_regular(path) as file:
             if file.seek(0, 2) == 0:
                 _refuse(str(path), "the file is empty", _REMEDY_BROKEN)
             yield mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # closed with its last reader
@@ -480,8 +480,11 @@ def check_identifier(head: bytes, source: str) -> None:
     if head[4:8] == IDENTIFIER:
         return
     if head[4:8] == CHECKPOINT_IDENTIFIER:
-        _refuse(source, "it is a checkpoint of on-device training, which holds no graph",
-                "export the trained model for inference and convert that")  # fmt: skip
+        _refuse(
+            source,
+            "it is a checkpoint of on-device training, which holds no graph",
+            "export the trained model for inference and convert that",
+        )
     for prefix, why, remedy in _FOREIGN:
         if head.startswith(prefix):
             _refuse(source, why, remedy)

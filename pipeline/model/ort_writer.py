@@ -206,15 +206,19 @@ class _Skeleton:
         """The table's slots; ModelError when it has one that we would lose."""
         slots = self.reader.table(at)
         if any(slots[fields:]):
-            raise ModelError("onnxruntime wrote an ORT format that is newer than this program",
-                             remedy="install a newer ort-mobile, or an older onnxruntime")  # fmt: skip
+            raise ModelError(
+                "onnxruntime wrote an ORT format that is newer than this program",
+                remedy="install a newer ort-mobile, or an older onnxruntime",
+            )
         return slots
 
     def tail(self, position: int) -> _Tail:
         """Where a part of the body will be: it keeps its place modulo BODY_ALIGNMENT, so inner alignments hold."""
         if position < self.cut:
-            raise ModelError("onnxruntime laid out the ORT format in a way that this program does not know",
-                             remedy="install an onnxruntime release that this program supports")  # fmt: skip
+            raise ModelError(
+                "onnxruntime laid out the ORT format in a way that this program does not know",
+                remedy="install an onnxruntime release that this program supports",
+            )
         return _Tail(self.padding + position - self.cut)
 
     def child(self, at: int, slots: Slots, slot: int) -> _Tail | None:
@@ -320,8 +324,11 @@ class FilePlan:
         builder.Finish(builder.EndObject(), IDENTIFIER)
         head = bytes(builder.Output())
         if len(head) + end > MAX_FILE_BYTES:
-            raise ModelError("the model is too large for the ORT format", why=f"{len(head) + end} bytes are over 2 GiB",
-                             remedy="quantize the model, or split it")  # fmt: skip
+            raise ModelError(
+                "the model is too large for the ORT format",
+                why=f"{len(head) + end} bytes are over 2 GiB",
+                remedy="quantize the model, or split it",
+            )
         self.head, self.body = head + bytes(parts.padding), body
         self.weights = {len(head) + start: weight for start, weight in weight_at.items()}
 
@@ -358,8 +365,12 @@ class FilePlan:
                 finally:
                     os.close(descriptor)
                 if copied < place.length:
-                    raise ModelError("a weight's bytes are gone", where=str(place.file), why="the file became shorter",
-                                     remedy="leave the model alone while it is converted")  # fmt: skip
+                    raise ModelError(
+                        "a weight's bytes are gone",
+                        where=str(place.file),
+                        why="the file became shorter",
+                        remedy="leave the model alone while it is converted",
+                    )
             return out.finish()
 
 

@@ -13,15 +13,24 @@ from pipeline.model.edit import all_nodes, attribute, plain_domain, read_names, 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
 
-DRAWING = frozenset({
-    ("", "RandomNormal"), ("", "RandomNormalLike"), ("", "RandomUniform"), ("", "RandomUniformLike"),
-    ("", "Multinomial"), ("", "Bernoulli"), ("com.microsoft", "Sampling"),
-})  # fmt: skip
+DRAWING = frozenset(
+    {
+        ("", "RandomNormal"),
+        ("", "RandomNormalLike"),
+        ("", "RandomUniform"),
+        ("", "RandomUniformLike"),
+        ("", "Multinomial"),
+        ("", "Bernoulli"),
+        ("com.microsoft", "Sampling"),
+    }
+)
 """Operators that always draw, by domain and name."""
 DROPOUTS = {
-    ("", "Dropout"): 2, ("com.microsoft", "BiasDropout"): 4, ("com.microsoft", "BitmaskDropout"): 2,
+    ("", "Dropout"): 2,
+    ("com.microsoft", "BiasDropout"): 4,
+    ("com.microsoft", "BitmaskDropout"): 2,
     ("com.microsoft", "BitmaskBiasDropout"): 4,
-}  # fmt: skip
+}
 """Those that draw while training, with the input that says so; without it they do not."""
 FROM_SHAPES = frozenset({("", "Shape"), ("", "Size")})
 """Operators whose output does not depend on their input's numbers."""
@@ -88,6 +97,7 @@ def _false(graphs: Iterable["GraphProto"]) -> set[str]:
         constants = [node for node in graph.node if node.op_type == "Constant" and node.output]
         tensors += [(node.output[0], tensor) for node in constants if (tensor := attribute(node, "value")) is not None]
     return {
-        name for name, tensor in tensors
+        name
+        for name, tensor in tensors
         if tensor.data_type == BOOL and not tensor.dims and not numpy_helper.to_array(tensor).any()
-    }  # fmt: skip
+    }

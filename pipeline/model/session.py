@@ -15,18 +15,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from device_runner.failures import Topic, text_of_message
+from device_runner import failures
+from pipeline.core import (
+    ort_session,
+    workers,
+)
 from pipeline.core.errors import Finding, ModelError, Severity
-from pipeline.core.ort_session import (
-    EXACT_PRODUCTS,
-    NO_PREPACKING,
-    first_line,
-    make_session,
-    ort_errors,
-    session_options,
-)  # fmt: skip
 from pipeline.core.variant import Level
-from pipeline.core.workers import memory_budget, needed_bytes
 from pipeline.model.edit import all_nodes, copied
 from pipeline.model.guards import BY_PATH, check_structure
 from pipeline.model.onnx_model import LeanModel, LoadedModel, loadable
@@ -143,9 +138,9 @@ class Room:
 
 def room_for(size_bytes: int) -> Room:
     """Prepacked where the memory that is free now allows it."""
-    needed, budget = needed_bytes(size_bytes, PREPACKED_FACTOR), memory_budget()
+    needed, budget = workers.needed_bytes(size_bytes, PREPACKED_FACTOR), workers.memory_budget()
     prepacked = not budget or needed <= budget
-    return Room(prepacked=prepacked, memory_bytes=needed if prepacked else needed_bytes(size_bytes, RUN_FACTOR))
+    return Room(prepacked=prepacked, memory_bytes=needed if prepacked else workers.needed_bytes(size_bytes, RUN_FACTOR))
 
 
 WITHOUT_PREPACKING = "without prepacking"
@@ -155,10 +150,12 @@ WITHOUT_PREPACKING = "without prepacking"
 def not_prepacked(file: str) -> Finding:
     """Which session judged a file, where it was not the app's."""
     return Finding(
-        severity=Severity.WARNING, what=f"outputs are of a session {WITHOUT_PREPACKING}", where=file,
+        severity=Severity.WARNING,
+        what=f"outputs are of a session {WITHOUT_PREPACKING}",
+        where=file,
         why="there is not the memory for an app's session, which has a second copy of them",
         remedy="run it again where more memory is free",
-    )  # fmt: skip
+    )
 
 
 FREE_TO_ROUND = "accuracy_level"
@@ -205,16 +202,16 @@ def open_session(model: LeanModel | Path, settings: CpuSettings = ORIGINAL, wher
         check_structure(model.proto, where)
     try:
         return _opened(model, settings)
-    except ort_errors() as error:
+    except ort_session.ort_errors() as error:
         raise refused(error, where or str(model), settings.role) from error
 
 
 def refused(error: Exception, where: str, role: Role = Role.ORIGINAL) -> ModelError:
     """The error for what makes no session."""
     what, remedy = f"{role} does not load on this computer's CPU", REMEDIES[role].loads
-    if role is Role.ORIGINAL and (text := text_of_message(str(error), Topic.MODEL)):
+    if role is Role.ORIGINAL and (text := failures.text_of_message(str(error), failures.Topic.MODEL)):
         what, remedy = text.cause, text.remedy
-    return ModelError(what, where=where, why=first_line(error), remedy=remedy)
+    return ModelError(what, where=where, why=ort_session.first_line(error), remedy=remedy)
 
 
 def _opened(model: LeanModel | Path, settings: CpuSettings) -> Any:
@@ -228,18 +225,20 @@ def _opened(model: LeanModel | Path, settings: CpuSettings) -> Any:
         proto = loadable(model)
         source = (_as_defined(proto) if settings.defined else proto).SerializeToString()
     if not settings.prepacked or (settings.defined and isinstance(model, Path)):
-        config = NO_PREPACKING | config
+        config = ort_session.NO_PREPACKING | config
 
     def session(entries: Mapping[str, str]) -> Any:
         brief = settings.brief
-        options = session_options(settings.level, weights=folder, config=entries, brief=brief, small=brief and small)
-        return make_session(source, options)
+        options = ort_session.session_options(
+            settings.level, weights=folder, config=entries, brief=brief, small=brief and small
+        )
+        return ort_session.make_session(source, options)
 
     if onnx and settings.level not in (Level.NONE, Level.BASIC):
-        with suppress(*ort_errors()):
-            return session(config | EXACT_PRODUCTS)
+        with suppress(*ort_session.ort_errors()):
+            return session(config | ort_session.EXACT_PRODUCTS)
     if not onnx:
-        with suppress(*ort_errors()):
+        with suppress(*ort_session.ort_errors()):
             return session(config)
         config = config | BY_PATH  # guards.unmappable
     return session(config)
@@ -262,18 +261,24 @@ def broken_by_optimizer(
     message: bytes, level: Level, error: Exception, told: ModelError, config: Mapping[str, str] = {}
 ) -> ModelError:
     """The error for a model that a lower level loads; `told` where the model itself is refused, or memory lacks."""
-    if isinstance(error, MemoryError) or text_of_message(str(error), Topic.ROOM):
+    if isinstance(error, MemoryError) or failures.text_of_message(str(error), failures.Topic.ROOM):
         return told
     levels = list(Level)
     first = level
     for lower in reversed(levels[: levels.index(level)]):
-        with suppress(*ort_errors()):
-            make_session(message, session_options(lower, config={**config, **NO_PREPACKING}, brief=True, small=True))
+        with suppress(*ort_session.ort_errors()):
+            ort_session.make_session(
+                message,
+                ort_session.session_options(
+                    lower, config={**config, **ort_session.NO_PREPACKING}, brief=True, small=True
+                ),
+            )
             return ModelError(
                 f"ONNX Runtime's {fusion_of(error) or 'optimizer'} breaks the model from level {first.value} on",
-                where=told.where, why=told.why,
+                where=told.where,
+                why=told.why,
                 remedy=f"use level {lower.value}, which loads; the model itself is sound",
-            )  # fmt: skip
+            )
         first = lower
     return told
 
@@ -283,7 +288,7 @@ def failed(error: Exception, where: str, role: Role, inputs: str = "") -> ModelE
     fusion = fusion_of(error) if role is not Role.ORIGINAL else ""
     what = f"{role} fails on these inputs"
     what = f"ONNX Runtime's {fusion} breaks the model: {what}" if fusion else what
-    return ModelError(what, where=where, why=f"{first_line(error)}{inputs}", remedy=REMEDIES[role].runs)
+    return ModelError(what, where=where, why=f"{ort_session.first_line(error)}{inputs}", remedy=REMEDIES[role].runs)
 
 
 def run_session(session: Any, feeds: Mapping[str, Array], where: str, role: Role = Role.ORIGINAL) -> dict[str, Array]:
@@ -295,9 +300,11 @@ def run_session(session: Any, feeds: Mapping[str, Array], where: str, role: Role
         shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in feeds.items())
         if isinstance(error, MemoryError) or "Failed to allocate memory" in str(error):
             raise ModelError(
-                "not enough memory for these inputs", where=where, why=f"inputs: {shapes}",
+                "not enough memory for these inputs",
+                where=where,
+                why=f"inputs: {shapes}",
                 remedy="give smaller dimensions (`dimensions` in the config, --dimension), or smaller test data",
-            ) from error  # fmt: skip
+            ) from error
         raise failed(error, where, role, f"; inputs: {shapes}") from error
     return {name: value for name, value in zip(names, values, strict=True) if hasattr(value, "dtype")}
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from device_runner.spec import TYPES_BY_CODE, ElementType, Text
+from device_runner import spec as run_spec
+from device_runner.spec import ElementType
 from pipeline.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,9 +27,9 @@ class TensorInfo(msgspec.Struct, frozen=True, kw_only=True):
     An axis of `shape` is a size, the name of a symbolic dimension, or None; `shape` is None for an unknown rank.
     """
 
-    name: Text
+    name: run_spec.Text
     dtype: ElementType | None
-    shape: tuple[int | Text | None, ...] | None
+    shape: tuple[int | run_spec.Text | None, ...] | None
 
     @property
     def fixed(self) -> bool:
@@ -50,7 +51,9 @@ def tensor_infos(values: "Iterable[onnx.ValueInfoProto]") -> tuple[TensorInfo, .
     return tuple(
         TensorInfo(
             name=value.name,
-            dtype=TYPES_BY_CODE.get(value.type.tensor_type.elem_type) if value.type.HasField("tensor_type") else None,
+            dtype=run_spec.TYPES_BY_CODE.get(value.type.tensor_type.elem_type)
+            if value.type.HasField("tensor_type")
+            else None,
             shape=_shape(value),
         )
         for value in values
@@ -128,10 +131,11 @@ def resolve_dimensions(takes: Sequence[TensorInfo], given: Mapping[str, int], wh
             raise _unknown(takes, axes, key, where)
         if len(meant) > 1 and not meant[0].symbol:
             raise ConfigError(
-                f"{key!r} is no name of a dimension", where=where,
+                f"{key!r} is no name of a dimension",
+                where=where,
                 why=f"several dimensions have this placeholder: {', '.join(a.key for a in meant)}",
                 remedy=f"name each, as in {meant[-1].key}={size}",
-            )  # fmt: skip
+            )
         sizes |= {a.key: size for a in meant if key == a.key or a.key not in given}
     by_symbol: dict[str, set[int]] = {}
     for a in axes:
@@ -148,9 +152,11 @@ def check_states(states: Mapping[str, str], inputs: Collection[str], outputs: Co
     for kind, named, names in (("input", states.values(), inputs), ("output", states.keys(), outputs)):
         if unknown := [name for name in named if name not in names]:
             raise ConfigError(
-                f"the state {'goes into no input' if kind == 'input' else 'comes from no output'}", where=where,
-                why=f"the model has no {kind} {unknown[0]!r}", remedy=f"its {kind}s are {', '.join(names)}",
-            )  # fmt: skip
+                f"the state {'goes into no input' if kind == 'input' else 'comes from no output'}",
+                where=where,
+                why=f"the model has no {kind} {unknown[0]!r}",
+                remedy=f"its {kind}s are {', '.join(names)}",
+            )
 
 
 def names_of(axes: Sequence[OpenAxis]) -> dict[str, list[OpenAxis]]:
@@ -166,9 +172,11 @@ def _unknown(takes: Sequence[TensorInfo], axes: Sequence[OpenAxis], key: str, wh
         for axis, size in enumerate(info.shape or ()):
             if key == f"{info.name}[{axis}]" and isinstance(size, int):
                 return ConfigError(
-                    f"the dimension {key!r} is not open", where=where, why=f"the model fixes it to {size}",
+                    f"the dimension {key!r} is not open",
+                    where=where,
+                    why=f"the model fixes it to {size}",
                     remedy="leave it out",
-                )  # fmt: skip
+                )
     names = list(names_of(axes))
     keys = [*names, *(a.key for a in axes if a.symbol)]
     close = difflib.get_close_matches(key, keys, n=1)

@@ -15,9 +15,9 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from device_runner.files import ZIP_ERRORS, check_unpacked, files_of
+from device_runner import files as runner_files
+from pipeline.core import files as storage
 from pipeline.core.errors import ConfigError, ModelError
-from pipeline.core.files import readable_name
 
 # An ORT format file ends at 2 GiB, and so does a protobuf message: no model and its data are larger together.
 MAX_MEMBER_BYTES = 2 << 30
@@ -59,9 +59,11 @@ def find_models(paths: Iterable[str | Path], suffixes: tuple[str, ...] = (".onnx
         models.update(dict.fromkeys(_models_of(Path(path), suffixes)))
         if len(models) > MOST_MODELS:
             raise ConfigError(
-                "too many models", where=str(path), why=f"{len(models):,}; at most {MOST_MODELS:,} are taken at once",
+                "too many models",
+                where=str(path),
+                why=f"{len(models):,}; at most {MOST_MODELS:,} are taken at once",
                 remedy="name a part of them: folders inside it, or single files",
-            )  # fmt: skip
+            )
     return list(models)
 
 
@@ -89,10 +91,11 @@ def _models_of(path: Path, suffixes: tuple[str, ...]) -> list[SourceModel]:
     if path.suffix.lower() == ".zip" or (path.suffix.lower() not in suffixes and zipfile.is_zipfile(path)):
         try:
             with zipfile.ZipFile(path) as opened:
-                count = Counter(info.filename for info in files_of(opened))
-        except ZIP_ERRORS as error:
-            raise ConfigError("not a readable zip archive", where=str(path), why=str(error),
-                              remedy="make the archive anew") from error  # fmt: skip
+                count = Counter(info.filename for info in runner_files.files_of(opened))
+        except runner_files.ZIP_ERRORS as error:
+            raise ConfigError(
+                "not a readable zip archive", where=str(path), why=str(error), remedy="make the archive anew"
+            ) from error
         models = [name for name in sorted(count) if name.lower().endswith(suffixes)]
         for name in models:
             if count[name] > 1:
@@ -110,17 +113,23 @@ def _walked(folder: Path) -> Iterator[Path]:
     for number, file in enumerate(Path(root, file) for root, _, files in os.walk(folder) for file in files):
         if number >= MOST_FILES:
             raise ConfigError(
-                "this folder has too many files", where=str(folder), why=f"over {MOST_FILES:,}",
+                "this folder has too many files",
+                where=str(folder),
+                why=f"over {MOST_FILES:,}",
                 remedy="name the folder inside it that holds the models",
-            )  # fmt: skip
+            )
         yield file
 
 
 def _required(models: list[SourceModel], path: Path, suffixes: tuple[str, ...]) -> list[SourceModel]:
     if models:
         return models
-    raise ConfigError("no models in it", where=str(path), why=f"nothing ends in {' or '.join(suffixes)}",
-                      remedy="name the folder or archive that holds the models")  # fmt: skip
+    raise ConfigError(
+        "no models in it",
+        where=str(path),
+        why=f"nothing ends in {' or '.join(suffixes)}",
+        remedy="name the folder or archive that holds the models",
+    )
 
 
 def _archive(path: str) -> zipfile.ZipFile:
@@ -157,9 +166,13 @@ class Spool:
                 return packed.read(count)
         except KeyError as error:
             raise ModelError("no such member in the archive", where=where, remedy="list the archive") from error
-        except ZIP_ERRORS as error:
-            raise ModelError("the archive's member cannot be extracted", where=where, why=str(error),
-                             remedy="make the archive anew, without a password") from error  # fmt: skip
+        except runner_files.ZIP_ERRORS as error:
+            raise ModelError(
+                "the archive's member cannot be extracted",
+                where=where,
+                why=str(error),
+                remedy="make the archive anew, without a password",
+            ) from error
 
     def fetch_beside(self, location: str) -> None:
         """Extract the file that the model names as external data, to the same place relative to the model.
@@ -174,8 +187,12 @@ class Spool:
     def _fetch(self, member: str, target: Path, *, optional: bool = False) -> None:
         where = self.source.name
         if member.startswith(("/", "\\")) or ".." in PurePosixPath(member).parts:
-            raise ModelError("the archive's entry lies outside its root", where=where, why=member,
-                             remedy="make the archive anew with relative names")  # fmt: skip
+            raise ModelError(
+                "the archive's entry lies outside its root",
+                where=where,
+                why=member,
+                remedy="make the archive anew with relative names",
+            )
         try:
             archive = _archive(self.source.path)
             if optional and member not in archive.NameToInfo:
@@ -183,16 +200,24 @@ class Spool:
             self._extract(archive, archive.getinfo(member), target)
         except KeyError as error:
             raise ModelError("no such member in the archive", where=where, remedy="list the archive") from error
-        except ZIP_ERRORS as error:
-            raise ModelError("the archive's member cannot be extracted", where=where, why=str(error),
-                             remedy="make the archive anew, without a password") from error  # fmt: skip
+        except runner_files.ZIP_ERRORS as error:
+            raise ModelError(
+                "the archive's member cannot be extracted",
+                where=where,
+                why=str(error),
+                remedy="make the archive anew, without a password",
+            ) from error
 
     def _extract(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path) -> None:
         try:
-            check_unpacked(info, MAX_MEMBER_BYTES - self.spooled_bytes)
+            runner_files.check_unpacked(info, MAX_MEMBER_BYTES - self.spooled_bytes)
         except OSError as error:
-            raise ModelError("the archive's member is too large", where=self.source.name, why=error.strerror or "",
-                             remedy="models over 2 GiB cannot become ORT format files") from error  # fmt: skip
+            raise ModelError(
+                "the archive's member is too large",
+                where=self.source.name,
+                why=error.strerror or "",
+                remedy="models over 2 GiB cannot become ORT format files",
+            ) from error
         self.spooled_bytes += info.file_size
         target.parent.mkdir(parents=True, exist_ok=True)
         with archive.open(info) as packed, target.open("wb") as out:
@@ -232,7 +257,7 @@ def name_models(
 ) -> list[NamedModel]:
     """Give every source a name: the one configured, or its stem; those that clash get a number behind."""
     bases = [
-        readable_name(name or (PurePosixPath(source.member or Path(source.path).name).stem or "model"))
+        storage.readable_name(name or (PurePosixPath(source.member or Path(source.path).name).stem or "model"))
         for source, name in zip(sources, names, strict=True)
     ]
     total = Counter(name.lower() for name in bases)
@@ -244,10 +269,13 @@ def name_models(
         number = next(n for n in numbers[key] if f"{key}-{n}" not in taken) if clashes else 0
         models.append(
             NamedModel(
-                name=f"{name}-{number}" if clashes else name, source=source, dimensions=fixed,
-                size_bytes=source_bytes(source), numbered=clashes,
+                name=f"{name}-{number}" if clashes else name,
+                source=source,
+                dimensions=fixed,
+                size_bytes=source_bytes(source),
+                numbered=clashes,
             )
-        )  # fmt: skip
+        )
     return models
 
 
@@ -269,7 +297,7 @@ def source_bytes(source: SourceModel) -> int:
     """Bytes of a model with the data files that exporters usually put beside it, and those that a small file names; 0
     where they cannot be had.
     """
-    with contextlib.suppress(*ZIP_ERRORS, KeyError):
+    with contextlib.suppress(*runner_files.ZIP_ERRORS, KeyError):
         if source.member:
             return _archive(source.path).getinfo(source.member).file_size
         path = Path(source.path)

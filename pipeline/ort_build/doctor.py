@@ -14,9 +14,9 @@ from pathlib import Path
 
 import msgspec
 
-from device_runner.errors import pip_install
-from pipeline.config import Platform
-from pipeline.config.tables import Dependencies
+from device_runner import errors as runner_errors
+from pipeline import config as configs
+from pipeline.config import tables as config_tables
 from pipeline.core.errors import MissingError
 from pipeline.ort_build.plan import AAR_SCRIPT, ASSET_CACHE_FLAG
 from pipeline.ort_build.request import ASSET_CACHE_SINCE, Request, version_key
@@ -37,8 +37,8 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _TOOLS: dict[str, tuple[str, str, str]] = {
-    "cmake": ("ONNX Runtime is built by CMake", pip_install("cmake"), ""),
-    "ninja": ("the generator of the plan", pip_install("ninja"), ""),
+    "cmake": ("ONNX Runtime is built by CMake", runner_errors.pip_install("cmake"), ""),
+    "ninja": ("the generator of the plan", runner_errors.pip_install("ninja"), ""),
     "c++": ("C++17 compiler", "apt-get install g++ (11 or newer), or your system's", ""),
     "javac": ("Java bindings and Gradle", "install a JDK 17 (apt-get install openjdk-17-jdk)", "17"),
     "xcodebuild": ("Apple's compilers and SDKs", "build on a Mac with Xcode installed", "15"),
@@ -47,11 +47,11 @@ _TOOLS: dict[str, tuple[str, str, str]] = {
 }
 """Programs: what each is for, how to get it, and its lowest version, "" for any. The source tree names CMake's."""
 
-_NEEDED: dict[Platform, tuple[str, ...]] = {
-    Platform.ANDROID: ("cmake", "ninja", "javac"),
-    Platform.IOS: ("cmake", "xcodebuild"),
-    Platform.MACOS: ("cmake", "xcodebuild"),
-    Platform.LINUX: ("cmake", "ninja", "c++"),
+_NEEDED: dict[configs.Platform, tuple[str, ...]] = {
+    configs.Platform.ANDROID: ("cmake", "ninja", "javac"),
+    configs.Platform.IOS: ("cmake", "xcodebuild"),
+    configs.Platform.MACOS: ("cmake", "xcodebuild"),
+    configs.Platform.LINUX: ("cmake", "ninja", "c++"),
 }
 
 _HEADERS: dict[str, str] = {
@@ -68,9 +68,12 @@ _HEADERS: dict[str, str] = {
 }
 """Headers below /usr/include that system dependencies need, by Debian's packages. Eigen is CMake's to find."""
 
-DISK_BYTES: dict[Platform, int] = {
-    Platform.ANDROID: 4 * GIB, Platform.IOS: 6 * GIB, Platform.MACOS: 6 * GIB, Platform.LINUX: 3 * GIB,
-}  # fmt: skip
+DISK_BYTES: dict[configs.Platform, int] = {
+    configs.Platform.ANDROID: 4 * GIB,
+    configs.Platform.IOS: 6 * GIB,
+    configs.Platform.MACOS: 6 * GIB,
+    configs.Platform.LINUX: 3 * GIB,
+}
 """Free space that one ABI takes with its object files, generously."""
 
 
@@ -111,21 +114,31 @@ def examine(
         with contextlib.suppress(PackageNotFoundError):
             installed = version(name)
         checks.append(
-            Check(name=f"Python package {name}", present=installed, good=bool(installed),
-                  why="reads operator configs with types", remedy=pip_install(name))
-        )  # fmt: skip
-    if platform is Platform.ANDROID:
+            Check(
+                name=f"Python package {name}",
+                present=installed,
+                good=bool(installed),
+                why="reads operator configs with types",
+                remedy=runner_errors.pip_install(name),
+            )
+        )
+    if platform is configs.Platform.ANDROID:
         checks += _android_checks(request, source, environment)
-    if request.settings.dependencies is Dependencies.SYSTEM:
+    if request.settings.dependencies is config_tables.Dependencies.SYSTEM:
         checks += _system_checks(request)
     folder = next(path for path in (work, *work.absolute().parents) if path.is_dir())
     free = shutil.disk_usage(folder).free
     needed = DISK_BYTES[platform] * len(request.abis)
-    return (*checks, Check(
-        name="disk", present=f"{free / GIB:.1f} GiB free in {folder}", good=free >= needed,
-        why=f"{needed / GIB:.0f} GiB for {len(request.abis)} ABI",
-        remedy="free some space, or choose another folder with --output",
-    ))  # fmt: skip
+    return (
+        *checks,
+        Check(
+            name="disk",
+            present=f"{free / GIB:.1f} GiB free in {folder}",
+            good=free >= needed,
+            why=f"{needed / GIB:.0f} GiB for {len(request.abis)} ABI",
+            remedy="free some space, or choose another folder with --output",
+        ),
+    )
 
 
 def require(checks: tuple[Check, ...]) -> None:
@@ -167,13 +180,21 @@ def _android_checks(request: Request, source: Path | None, environment: Mapping[
         text = (ndk / "source.properties").read_text("utf-8") if ndk else ""
         revision = "".join(re.findall(r"Pkg\.Revision\s*=\s*([\w.]+)", text)[:1])
     checks = [
-        Check(name="Android SDK", present=f"{sdk} ({', '.join(platforms) or 'no platforms'})" if sdk else "",
-              good=bool(platforms), why="Gradle compiles the AAR with it",
-              remedy="get Android's command line tools, `sdkmanager 'platforms;android-34'`, and set ANDROID_HOME"),
-        Check(name="Android NDK", present=f"{ndk} {revision}" if ndk else "", good=ndk is not None,
-              why="compiles for the phone",
-              remedy="`sdkmanager 'ndk;27.2.12479018'`, and set ANDROID_NDK_HOME to its folder"),
-    ]  # fmt: skip
+        Check(
+            name="Android SDK",
+            present=f"{sdk} ({', '.join(platforms) or 'no platforms'})" if sdk else "",
+            good=bool(platforms),
+            why="Gradle compiles the AAR with it",
+            remedy="get Android's command line tools, `sdkmanager 'platforms;android-34'`, and set ANDROID_HOME",
+        ),
+        Check(
+            name="Android NDK",
+            present=f"{ndk} {revision}" if ndk else "",
+            good=ndk is not None,
+            why="compiles for the phone",
+            remedy="`sdkmanager 'ndk;27.2.12479018'`, and set ANDROID_NDK_HOME to its folder",
+        ),
+    ]
     if source is None:
         return checks
     # What a source tree lacks or has too much of for an AAR
@@ -184,13 +205,21 @@ def _android_checks(request: Request, source: Path | None, environment: Mapping[
     )
     return [
         *checks,
-        Check(name="gradle-wrapper.jar", present=str(wrapper) if wrapper.is_file() else "", good=wrapper.is_file(),
-              why="Gradle packs the AAR; some source archives leave it out",
-              remedy="take a git checkout, or run `gradle wrapper` in its folder java"),
-        Check(name="downloads by vcpkg", present=f"{ASSET_CACHE_FLAG} in {AAR_SCRIPT}" if blocked else "allowed",
-              good=not blocked, why="that flag blocks all downloads outside Microsoft, and no setting turns it off",
-              remedy=f"remove {ASSET_CACHE_FLAG} from {script}"),
-    ]  # fmt: skip
+        Check(
+            name="gradle-wrapper.jar",
+            present=str(wrapper) if wrapper.is_file() else "",
+            good=wrapper.is_file(),
+            why="Gradle packs the AAR; some source archives leave it out",
+            remedy="take a git checkout, or run `gradle wrapper` in its folder java",
+        ),
+        Check(
+            name="downloads by vcpkg",
+            present=f"{ASSET_CACHE_FLAG} in {AAR_SCRIPT}" if blocked else "allowed",
+            good=not blocked,
+            why="that flag blocks all downloads outside Microsoft, and no setting turns it off",
+            remedy=f"remove {ASSET_CACHE_FLAG} from {script}",
+        ),
+    ]
 
 
 def android_folders(environment: Mapping[str, str]) -> tuple[Path | None, Path | None]:
@@ -212,10 +241,18 @@ def _system_checks(request: Request) -> list[Check]:
     onnx = Path(request.settings.onnx_source or "", "onnx/onnx-ml.proto")
     return [
         *(_tool_check(name, None) for name in ("protoc", "pkg-config")),
-        Check(name="headers of this system's libraries",
-              present=f"missing: {', '.join(missing)}" if missing else f"{len(_HEADERS)} packages", good=not missing,
-              why="they take the place of downloads", remedy=f"apt-get install {' '.join(missing)}"),
-        Check(name="source of ONNX", present=str(onnx.parent.parent) if onnx.is_file() else "", good=onnx.is_file(),
-              why="minimal builds compile three of its files",
-              remedy="unpack the release that cmake/deps.txt names, and give its folder as onnx_source in [build]"),
-    ]  # fmt: skip
+        Check(
+            name="headers of this system's libraries",
+            present=f"missing: {', '.join(missing)}" if missing else f"{len(_HEADERS)} packages",
+            good=not missing,
+            why="they take the place of downloads",
+            remedy=f"apt-get install {' '.join(missing)}",
+        ),
+        Check(
+            name="source of ONNX",
+            present=str(onnx.parent.parent) if onnx.is_file() else "",
+            good=onnx.is_file(),
+            why="minimal builds compile three of its files",
+            remedy="unpack the release that cmake/deps.txt names, and give its folder as onnx_source in [build]",
+        ),
+    ]

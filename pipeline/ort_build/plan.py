@@ -12,12 +12,14 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from device_runner.providers import NNAPI, NNAPI_API_LEVEL
-from pipeline.config import Platform
-from pipeline.config.tables import BuildKind, Dependencies
-from pipeline.core.errors import ConfigError, Finding, FindingRule, Severity, findings
-from pipeline.core.providers import BUILD_PROVIDERS, XNNPACK
-from pipeline.core.releases import at_release
+from device_runner import providers as runner_providers
+from pipeline import config as configs
+from pipeline import required_ops
+from pipeline.config import tables as config_tables
+from pipeline.core import errors as core_errors
+from pipeline.core import providers as provider_rules
+from pipeline.core import releases as ort_releases
+from pipeline.core.errors import ConfigError, Finding, Severity
 from pipeline.core.variant import Style
 from pipeline.ort_build.request import (
     ANDROID_TARGET_SDK,
@@ -29,8 +31,7 @@ from pipeline.ort_build.request import (
     minimum_version,
     version_key,
 )
-from pipeline.required_ops import EMPTY, render
-from pipeline.required_ops.value import KNOWN_DOMAINS
+from pipeline.required_ops import value as required_ops_value
 
 ASSET_CACHE_FLAG = "--use_vcpkg_ms_internal_asset_cache"
 
@@ -43,10 +44,12 @@ class BuildNote(msgspec.Struct, frozen=True, kw_only=True):
 
 
 EXTENDED_OPTIMIZERS = {
-    "QDQSelectorActionTransformer": "extended, recorded", "ConvActivationFusion": "extended, recorded",
-    "MatMulNBitsFusion": "extended, recorded", "QDQFinalCleanupTransformer": "extended",
+    "QDQSelectorActionTransformer": "extended, recorded",
+    "ConvActivationFusion": "extended, recorded",
+    "MatMulNBitsFusion": "extended, recorded",
+    "QDQFinalCleanupTransformer": "extended",
     "NhwcTransformer": "layout and all",
-}  # fmt: skip
+}
 """The optimizers of an extended build, with the level; recorded ones do what a file of runtime style has recorded
 (GenerateTransformersForMinimalBuild in onnxruntime/core/optimizer/graph_transformer_utils.cc)."""
 
@@ -57,7 +60,7 @@ _NOTES: tuple[tuple[Callable[[Request], bool], str, str], ...] = (
         "1.10 and older",
     ),
     (
-        lambda r: r.target.platform is Platform.ANDROID and r.release >= ASSET_CACHE_SINCE,
+        lambda r: r.target.platform is configs.Platform.ANDROID and r.release >= ASSET_CACHE_SINCE,
         (
             f"build_aar_package.py passes {ASSET_CACHE_FLAG}, which blocks all downloads outside Microsoft and which "
             "no setting turns off: remove it from that file in your source tree"
@@ -65,12 +68,12 @@ _NOTES: tuple[tuple[Callable[[Request], bool], str, str], ...] = (
         "1.21.0 and newer",
     ),
     (
-        lambda r: r.target.platform is Platform.ANDROID and r.release < PAGE_16K_SINCE,
+        lambda r: r.target.platform is configs.Platform.ANDROID and r.release < PAGE_16K_SINCE,
         "16 KB pages by a linker flag of the plan: the release has none of its own",
         "pull 22076",
     ),
     (
-        lambda r: r.target.platform is Platform.ANDROID and PAGE_16K_SINCE <= r.release < PAGE_16K_JNI_SINCE,
+        lambda r: r.target.platform is configs.Platform.ANDROID and PAGE_16K_SINCE <= r.release < PAGE_16K_JNI_SINCE,
         "16 KB pages of libonnxruntime4j_jni.so by a linker flag of the plan",
         "pull 24947",
     ),
@@ -80,7 +83,7 @@ _NOTES: tuple[tuple[Callable[[Request], bool], str, str], ...] = (
         "build.py",
     ),
     (
-        lambda r: r.target.platform is Platform.LINUX and bool({"arm64", "aarch64"} & set(r.abis)),
+        lambda r: r.target.platform is configs.Platform.LINUX and bool({"arm64", "aarch64"} & set(r.abis)),
         (
             "build.py compiles for the computer it runs on: run this on an arm64 machine, or give a toolchain in "
             "[build] defines (CMAKE_TOOLCHAIN_FILE)"
@@ -88,14 +91,14 @@ _NOTES: tuple[tuple[Callable[[Request], bool], str, str], ...] = (
         "build.py: --arm64 is for Windows",
     ),
     (
-        lambda r: r.kind is BuildKind.EXTENDED,
+        lambda r: r.kind is config_tables.BuildKind.EXTENDED,
         "at load it optimizes by {} alone; all else is done when the file is converted".format(
             ", ".join(f"{name} ({level})" for name, level in EXTENDED_OPTIMIZERS.items())
         ),
         "graph_transformer_utils.cc of 1.21",
     ),
     (
-        lambda r: r.settings.dependencies is Dependencies.SYSTEM,
+        lambda r: r.settings.dependencies is config_tables.Dependencies.SYSTEM,
         "libraries of this system are linked in: the library runs where they are installed",
         "system_dependencies.cmake",
     ),
@@ -158,9 +161,9 @@ class BuildPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a build takes: files to write, commands to run in this order, and what comes out."""
 
     target: str
-    platform: Platform
+    platform: configs.Platform
     version: str
-    kind: BuildKind
+    kind: config_tables.BuildKind
     configuration: str
     files: tuple[PlannedFile, ...]
     steps: tuple[BuildStep, ...]
@@ -173,7 +176,9 @@ def plan_build(request: Request, places: BuildPaths) -> BuildPlan:
     files, steps, products = _PLANNERS[request.target.platform](request, places)
     operators: tuple[PlannedFile, ...] = ()
     if request.operators is not None:
-        operators = (PlannedFile(path=_in(places.work, OPERATORS_FILE), content=render(request.operators)),)
+        operators = (
+            PlannedFile(path=_in(places.work, OPERATORS_FILE), content=required_ops.render(request.operators)),
+        )
     return BuildPlan(
         target=request.target.name,
         platform=request.target.platform,
@@ -221,19 +226,19 @@ def has_ml_ops(request: Request) -> bool:
 def _registers(request: Request) -> bool:
     """Whether a minimal build must be able to register custom operators: its operators are of other domains, too."""
     domains = {domain for domain, _ in request.operators.operators} if request.operators else set()
-    return request.kind is not BuildKind.FULL and not domains <= KNOWN_DOMAINS
+    return request.kind is not config_tables.BuildKind.FULL and not domains <= required_ops_value.KNOWN_DOMAINS
 
 
 _Rule = tuple[Callable[[Request], bool], Callable[[Request], str]]
 
 _COMMON: tuple[_Rule, ...] = (
     (lambda r: r.settings.lto, lambda _: "--enable_lto"),
-    (lambda r: r.kind is BuildKind.MINIMAL or _registers(r), lambda _: "--minimal_build"),
-    (lambda r: r.kind is BuildKind.EXTENDED and not _registers(r), lambda _: "--minimal_build=extended"),
-    (lambda r: r.kind is BuildKind.EXTENDED and _registers(r), lambda _: "extended"),
+    (lambda r: r.kind is config_tables.BuildKind.MINIMAL or _registers(r), lambda _: "--minimal_build"),
+    (lambda r: r.kind is config_tables.BuildKind.EXTENDED and not _registers(r), lambda _: "--minimal_build=extended"),
+    (lambda r: r.kind is config_tables.BuildKind.EXTENDED and _registers(r), lambda _: "extended"),
     (_registers, lambda _: "custom_ops"),
     (
-        lambda r: r.settings.reduce_types and r.operators is not None and r.operators != EMPTY,
+        lambda r: r.settings.reduce_types and r.operators is not None and r.operators != required_ops.EMPTY,
         lambda _: "--enable_reduced_operator_type_support",
     ),
     (lambda r: not has_ml_ops(r), lambda _: "--disable_ml_ops"),
@@ -250,7 +255,7 @@ _ALWAYS = ("--skip_tests", "--skip_submodule_sync", "--cmake_extra_defines=onnxr
 
 def _common(request: Request) -> list[str]:
     options = [text(request) for applies, text in _COMMON if applies(request)] + list(_ALWAYS)
-    options += [BUILD_PROVIDERS[name].flag for name in request.providers]
+    options += [provider_rules.BUILD_PROVIDERS[name].flag for name in request.providers]
     return options + [f"--cmake_extra_defines={key}={value}" for key, value in sorted(request.settings.defines.items())]
 
 
@@ -264,25 +269,29 @@ def _root(places: BuildPaths) -> list[str]:
 
 
 def _android(request: Request, places: BuildPaths) -> _Parts:
-    lowest = int(minimum_version(Platform.ANDROID, request.release) or 21)
+    lowest = int(minimum_version(configs.Platform.ANDROID, request.release) or 21)
     api_level = request.target.min_api_level or lowest
     params = ["--android", "--cmake_generator=Ninja", "--build_java", "--build_shared_lib", *_common(request)]
     params += [f"--cmake_extra_defines={PAGE_16K}"] if request.release < PAGE_16K_JNI_SINCE else []
     settings = {
         "build_abis": list(request.abis),
         "android_min_sdk_version": api_level,
-        "android_target_sdk_version": max(at_release(ANDROID_TARGET_SDK, request.release), api_level),
+        "android_target_sdk_version": max(ort_releases.at_release(ANDROID_TARGET_SDK, request.release), api_level),
         "build_params": params + _root(places),
     }
     folder = _in(places.work, "android")
     configuration = request.settings.configuration.value
     settings_path = _in(places.work, SETTINGS_FILE)
     arguments = [
-        places.python, _in(places.source, AAR_SCRIPT),
+        places.python,
+        _in(places.source, AAR_SCRIPT),
         *([f"--android_sdk_path={places.android_sdk}"] if places.android_sdk else []),
         *([f"--android_ndk_path={places.android_ndk}"] if places.android_ndk else []),
-        f"--build_dir={folder}", f"--config={configuration}", *_operators_argument(request, places), settings_path,
-    ]  # fmt: skip
+        f"--build_dir={folder}",
+        f"--config={configuration}",
+        *_operators_argument(request, places),
+        settings_path,
+    ]
     libraries = tuple(
         Product(pattern=f"android/intermediates/{abi}/{configuration}/libonnxruntime.so", abi=abi)
         for abi in request.abis
@@ -297,15 +306,19 @@ def _android(request: Request, places: BuildPaths) -> _Parts:
 def _apple(request: Request, places: BuildPaths) -> _Parts:
     lowest = request.target.min_os_version or minimum_version(request.target.platform, request.release)
     system, sysroots = "--ios", {"iphoneos": list(request.abis), "iphonesimulator": ["arm64", "x86_64"]}
-    if request.target.platform is Platform.MACOS:
+    if request.target.platform is configs.Platform.MACOS:
         system, sysroots = "--macos=MacOSX", {"macosx": list(request.abis)}
     params = {"base": ["--use_xcode", "--build_apple_framework", *_common(request)]}
     params |= {sysroot: [system, f"--apple_deploy_target={lowest}"] for sysroot in sysroots}
     settings_path = _in(places.work, SETTINGS_FILE)
     arguments = [
-        places.python, _in(places.source, APPLE_SCRIPT), f"--build_dir={_in(places.work, 'apple')}",
-        f"--config={request.settings.configuration.value}", *_operators_argument(request, places), settings_path,
-    ]  # fmt: skip
+        places.python,
+        _in(places.source, APPLE_SCRIPT),
+        f"--build_dir={_in(places.work, 'apple')}",
+        f"--config={request.settings.configuration.value}",
+        *_operators_argument(request, places),
+        settings_path,
+    ]
     frameworks = tuple(
         Product(pattern=f"apple/intermediates/frameworks/{sysroot}/onnxruntime.framework/onnxruntime", abi=sysroot)
         for sysroot in sysroots
@@ -320,7 +333,9 @@ def _apple(request: Request, places: BuildPaths) -> _Parts:
 def _linux(request: Request, places: BuildPaths) -> _Parts:
     files: tuple[PlannedFile, ...] = ()
     defines = []
-    if request.settings.dependencies is Dependencies.SYSTEM:  # this system's packages in place of downloads
+    if (
+        request.settings.dependencies is config_tables.Dependencies.SYSTEM
+    ):  # this system's packages in place of downloads
         provider = _in(places.work, PROVIDER_FILE)
         files = (PlannedFile(path=provider, content=Path(__file__).with_name(PROVIDER_FILE).read_text("utf-8")),)
         defines = [f"CMAKE_PROJECT_TOP_LEVEL_INCLUDES={provider}", f"CMAKE_INCLUDE_PATH={SAFEINT_FOLDER}"]
@@ -332,23 +347,32 @@ def _linux(request: Request, places: BuildPaths) -> _Parts:
     folder = _in(places.work, "linux")
     configuration = request.settings.configuration.value
     arguments = [
-        places.python, _in(places.source, BUILD_SCRIPT), f"--build_dir={folder}", f"--config={configuration}",
-        "--update", "--build", "--build_shared_lib", "--cmake_generator=Ninja", "--compile_no_warning_as_error",
-        *(["--build_wheel"] if request.settings.wheel else []), *_common(request),
+        places.python,
+        _in(places.source, BUILD_SCRIPT),
+        f"--build_dir={folder}",
+        f"--config={configuration}",
+        "--update",
+        "--build",
+        "--build_shared_lib",
+        "--cmake_generator=Ninja",
+        "--compile_no_warning_as_error",
+        *(["--build_wheel"] if request.settings.wheel else []),
+        *_common(request),
         *(f"--cmake_extra_defines={define}" for define in defines),
-        *_operators_argument(request, places), *_root(places),
-    ]  # fmt: skip
+        *_operators_argument(request, places),
+        *_root(places),
+    ]
     products = [Product(pattern=f"linux/{configuration}/libonnxruntime.so.{version}", abi=abi) for abi in request.abis]
     products += [Product(pattern=f"linux/{configuration}/dist/*.whl")] if request.settings.wheel else []
     step = BuildStep(name=f"library for {request.abis[0]}", arguments=tuple(arguments), folder=places.source)
     return files, (step,), tuple(products)
 
 
-_PLANNERS: dict[Platform, Callable[[Request, BuildPaths], _Parts]] = {
-    Platform.ANDROID: _android,
-    Platform.IOS: _apple,
-    Platform.MACOS: _apple,
-    Platform.LINUX: _linux,
+_PLANNERS: dict[configs.Platform, Callable[[Request, BuildPaths], _Parts]] = {
+    configs.Platform.ANDROID: _android,
+    configs.Platform.IOS: _apple,
+    configs.Platform.MACOS: _apple,
+    configs.Platform.LINUX: _linux,
 }
 
 
@@ -397,9 +421,11 @@ def tree_options(source: Path) -> dict[str, Options]:
             options[name] = options_in((source / name).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise ConfigError(
-                "this is no source tree of ONNX Runtime", where=str(source), why=f"{name} cannot be read",
+                "this is no source tree of ONNX Runtime",
+                where=str(source),
+                why=f"{name} cannot be read",
                 remedy="give the folder that holds VERSION_NUMBER and tools/ci_build",
-            ) from error  # fmt: skip
+            ) from error
     options[BUILD_SCRIPT] |= options.pop(BUILD_ARGS, {})
     return options
 
@@ -431,7 +457,7 @@ def unaccepted(plan: BuildPlan, options: dict[str, Options]) -> tuple[str, ...]:
 
 def lint(request: Request) -> tuple[Finding, ...]:
     """Everything that speaks against a request, errors first."""
-    against = findings(
+    against = core_errors.findings(
         _RULES,
         request,
         f"target {request.target.name}",
@@ -464,19 +490,19 @@ def _not_on_platform(request: Request) -> list[str]:
     return [
         name
         for name in request.providers
-        if platform not in (row := BUILD_PROVIDERS[name]).platforms
+        if platform not in (row := provider_rules.BUILD_PROVIDERS[name]).platforms
         or (row.abis and not abis <= row.abis)
-        or (platform in row.converting_only and request.kind is not BuildKind.FULL)
+        or (platform in row.converting_only and request.kind is not config_tables.BuildKind.FULL)
     ]
 
 
 def _not_in_release(request: Request) -> list[str]:
-    return [name for name in request.providers if request.release < BUILD_PROVIDERS[name].since]
+    return [name for name in request.providers if request.release < provider_rules.BUILD_PROVIDERS[name].since]
 
 
 def _wanted_version(request: Request) -> str | None:
     level = request.target.min_api_level
-    android = request.target.platform is Platform.ANDROID
+    android = request.target.platform is configs.Platform.ANDROID
     return (str(level) if level else None) if android else request.target.min_os_version
 
 
@@ -486,119 +512,160 @@ def _below_minimum(request: Request) -> bool:
     return bool(version and lowest) and version_key(version or "") < version_key(lowest or "")
 
 
-_RULES: tuple[FindingRule[Request], ...] = (
-    FindingRule(
-        lambda r: not has_ml_ops(r) and bool(_operators(r, "ai.onnx.ml")), Severity.ERROR,
+_RULES: tuple[core_errors.FindingRule[Request], ...] = (
+    core_errors.FindingRule(
+        lambda r: not has_ml_ops(r) and bool(_operators(r, "ai.onnx.ml")),
+        Severity.ERROR,
         "the build drops ai.onnx.ml, and the operator config needs {ml_ops}",
         "--disable_ml_ops wins over the operator config (issue 19466)",
         "remove `ml_ops = false` from [build]",
     ),
-    FindingRule(
-        lambda r: not r.settings.contrib_ops and bool(_operators(r, "com.microsoft")), Severity.ERROR,
+    core_errors.FindingRule(
+        lambda r: not r.settings.contrib_ops and bool(_operators(r, "com.microsoft")),
+        Severity.ERROR,
         "the build drops com.microsoft, and the operator config needs {contrib_ops}",
         "--disable_contrib_ops wins over the operator config",
         "remove `contrib_ops = false` from [build], or convert at level basic",
     ),
-    FindingRule(
-        lambda r: not r.settings.contrib_ops and XNNPACK in r.providers, Severity.ERROR,
+    core_errors.FindingRule(
+        lambda r: not r.settings.contrib_ops and provider_rules.XNNPACK in r.providers,
+        Severity.ERROR,
         "XNNPACK cannot be built without com.microsoft",
         "its kernels are in the NHWC part of that domain (cmake refuses both together)",
         "remove `contrib_ops = false` from [build]",
     ),
-    FindingRule(
-        lambda r: r.kind is BuildKind.MINIMAL and bool(r.providers), Severity.ERROR,
+    core_errors.FindingRule(
+        lambda r: r.kind is config_tables.BuildKind.MINIMAL and bool(r.providers),
+        Severity.ERROR,
         "a minimal build cannot contain {providers}",
         "providers compile or change the layout at load, which only extended and full builds can",
         'write kind = "extended" (or "auto") in [build]',
     ),
-    FindingRule(
-        lambda r: r.kind is not BuildKind.FULL and Style.ONNX in r.styles, Severity.ERROR,
+    core_errors.FindingRule(
+        lambda r: r.kind is not config_tables.BuildKind.FULL and Style.ONNX in r.styles,
+        Severity.ERROR,
         "a build of kind {kind} loads no ONNX file",
         "minimal and extended builds have no parser for it: styles of [variants] has onnx",
         'write kind = "full" (or "auto") in [build], or ship fixed style',
     ),
-    FindingRule(
-        lambda r: r.operators == EMPTY, Severity.ERROR,
-        "the operator config lists no operator", "a build with it has no kernel, and loads no model",
+    core_errors.FindingRule(
+        lambda r: r.operators == required_ops.EMPTY,
+        Severity.ERROR,
+        "the operator config lists no operator",
+        "a build with it has no kernel, and loads no model",
         "make it anew with `ort-mobile run`, `convert` or `op-config create`, or leave it out for all operators",
     ),
-    FindingRule(
-        lambda r: r.kind is BuildKind.MINIMAL and Style.RUNTIME in r.styles, Severity.ERROR,
+    core_errors.FindingRule(
+        lambda r: r.kind is config_tables.BuildKind.MINIMAL and Style.RUNTIME in r.styles,
+        Severity.ERROR,
         "a minimal build does not replay saved runtime optimizations",
         "runtime style artifacts run there without their fusions",
         'write kind = "extended" (or "auto") in [build], or ship fixed style',
     ),
-    FindingRule(
-        lambda r: r.settings.wheel and r.kind is not BuildKind.FULL, Severity.ERROR,
+    core_errors.FindingRule(
+        lambda r: r.settings.wheel and r.kind is not config_tables.BuildKind.FULL,
+        Severity.ERROR,
         "a Python wheel cannot be {kind}",
         "Python bindings are not supported in a minimal build (build.py refuses it)",
         'write kind = "full" (or "auto") in [build]',
     ),
-    FindingRule(
-        lambda r: r.settings.wheel and r.target.platform in (Platform.ANDROID, Platform.IOS), Severity.ERROR,
-        "there is no Python wheel for {platform}", "a wheel is for the computer that converts models",
+    core_errors.FindingRule(
+        lambda r: r.settings.wheel and r.target.platform in (configs.Platform.ANDROID, configs.Platform.IOS),
+        Severity.ERROR,
+        "there is no Python wheel for {platform}",
+        "a wheel is for the computer that converts models",
         "use a linux or macos target for the wheel",
     ),
-    FindingRule(
-        lambda r: not r.settings.exceptions and r.kind is BuildKind.FULL, Severity.ERROR,
-        "a full build needs exceptions", "--disable_exceptions requires --minimal_build",
+    core_errors.FindingRule(
+        lambda r: not r.settings.exceptions and r.kind is config_tables.BuildKind.FULL,
+        Severity.ERROR,
+        "a full build needs exceptions",
+        "--disable_exceptions requires --minimal_build",
         "remove `exceptions = false` from [build], or build minimal",
     ),
-    FindingRule(
-        lambda r: bool(_not_on_platform(r)), Severity.ERROR,
+    core_errors.FindingRule(
+        lambda r: bool(_not_on_platform(r)),
+        Severity.ERROR,
         "{absent} cannot be part of a build of kind {kind} for {platform} {abis}",
         "NNAPI is Android's, CoreML is Apple's, QNN is for arm64-v8a; on Linux they only convert (full builds)",
         "remove it from [build] providers, or make a target of its own",
     ),
-    FindingRule(
-        lambda r: bool(_not_in_release(r)), Severity.ERROR,
-        "ONNX Runtime {version} cannot be built with {young}", "the option came with a later release",
+    core_errors.FindingRule(
+        lambda r: bool(_not_in_release(r)),
+        Severity.ERROR,
+        "ONNX Runtime {version} cannot be built with {young}",
+        "the option came with a later release",
         "choose a newer ort_release",
     ),
-    FindingRule(
-        lambda r: r.settings.dependencies is Dependencies.SYSTEM and r.target.platform is not Platform.LINUX,
+    core_errors.FindingRule(
+        lambda r: (
+            r.settings.dependencies is config_tables.Dependencies.SYSTEM
+            and r.target.platform is not configs.Platform.LINUX
+        ),
         Severity.ERROR,
-        "libraries of this system cannot be built into a library for {platform}", "they are compiled for Linux",
+        "libraries of this system cannot be built into a library for {platform}",
+        "they are compiled for Linux",
         'write dependencies = "download" in [build]',
     ),
-    FindingRule(
-        lambda r: r.settings.dependencies is Dependencies.SYSTEM and r.kind is BuildKind.FULL, Severity.ERROR,
-        "system dependencies are for minimal and extended builds", "a full build needs ONNX's own library as well",
+    core_errors.FindingRule(
+        lambda r: (
+            r.settings.dependencies is config_tables.Dependencies.SYSTEM and r.kind is config_tables.BuildKind.FULL
+        ),
+        Severity.ERROR,
+        "system dependencies are for minimal and extended builds",
+        "a full build needs ONNX's own library as well",
         'write dependencies = "download" in [build]',
     ),
-    FindingRule(
-        lambda r: r.settings.dependencies is Dependencies.SYSTEM and not r.settings.onnx_source, Severity.ERROR,
+    core_errors.FindingRule(
+        lambda r: r.settings.dependencies is config_tables.Dependencies.SYSTEM and not r.settings.onnx_source,
+        Severity.ERROR,
         "with system dependencies the build needs the source of ONNX",
         "minimal builds compile three of its files, which no package contains",
         "unpack the release that cmake/deps.txt of the tree names, and name its folder as onnx_source in [build]",
     ),
-    FindingRule(
-        _below_minimum, Severity.WARNING,
-        "{platform} {wanted} is below what ONNX Runtime {version} supports", "its own packages begin at {lowest}",
+    core_errors.FindingRule(
+        _below_minimum,
+        Severity.WARNING,
+        "{platform} {wanted} is below what ONNX Runtime {version} supports",
+        "its own packages begin at {lowest}",
         "raise the target's minimum to {lowest}, or choose an older ort_release",
     ),
-    FindingRule(
-        lambda r: NNAPI in r.providers and 0 < (r.target.min_api_level or 0) < NNAPI_API_LEVEL, Severity.WARNING,
-        "below API level 27 NNAPI supports no node", "the target's min_api_level is {wanted}",
+    core_errors.FindingRule(
+        lambda r: (
+            runner_providers.NNAPI in r.providers
+            and 0 < (r.target.min_api_level or 0) < runner_providers.NNAPI_API_LEVEL
+        ),
+        Severity.WARNING,
+        "below API level 27 NNAPI supports no node",
+        "the target's min_api_level is {wanted}",
         "nothing, when those phones may run on the CPU; the operator config must cover that",
     ),
-    FindingRule(
+    core_errors.FindingRule(
         lambda r: (
-            (operators := r.operators) is not None and r.settings.reduce_types and not operators.everything
-            and bool(operators.operators) and not operators.types and operators.global_types is None
-        ), Severity.WARNING,
-        "types are to be reduced, and the operator config lists none", "it was made without types",
+            (operators := r.operators) is not None
+            and r.settings.reduce_types
+            and not operators.everything
+            and bool(operators.operators)
+            and not operators.types
+            and operators.global_types is None
+        ),
+        Severity.WARNING,
+        "types are to be reduced, and the operator config lists none",
+        "it was made without types",
         "make it with `ort-mobile op-config create --types`, or write reduce_types = false in [build]",
     ),
-    FindingRule(
-        lambda r: r.operators is None and r.kind is not BuildKind.FULL, Severity.WARNING,
-        "no operator config: the library will contain all operators", "",
+    core_errors.FindingRule(
+        lambda r: r.operators is None and r.kind is not config_tables.BuildKind.FULL,
+        Severity.WARNING,
+        "no operator config: the library will contain all operators",
+        "",
         "make one with `ort-mobile op-config create ARTIFACT...` and pass it with --op-config",
     ),
-    FindingRule(
-        lambda r: bool(_operators(r, "com.microsoft.nchwc")) and Style.ONNX not in r.styles, Severity.WARNING,
+    core_errors.FindingRule(
+        lambda r: bool(_operators(r, "com.microsoft.nchwc")) and Style.ONNX not in r.styles,
+        Severity.WARNING,
         "the operator config lists {nchwc_ops} of com.microsoft.nchwc",
         "a file with them fits the x86 processor that converted it; others give wrong numbers or none",
         "convert again without NchwcTransformer, as `ort-mobile convert` does",
     ),
-)  # fmt: skip
+)

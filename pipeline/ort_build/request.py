@@ -13,23 +13,24 @@ from pathlib import Path
 
 import msgspec
 
-from device_runner.files import read_regular
-from device_runner.providers import CPU
-from pipeline.config import Config, Platform, Table, Target, read_config
-from pipeline.config.tables import BuildConfig, BuildKind, Dependencies
-from pipeline.core.documents import read_toml
+from device_runner import files as runner_files
+from device_runner import providers as runner_providers
+from pipeline import config as configs
+from pipeline import required_ops
+from pipeline.config import Config
+from pipeline.config import tables as config_tables
+from pipeline.core import documents
+from pipeline.core import providers as provider_rules
+from pipeline.core import releases as ort_releases
 from pipeline.core.errors import ConfigError
-from pipeline.core.providers import BUILD_PROVIDERS
-from pipeline.core.releases import Release, at_release, line_of, read_release
+from pipeline.core.releases import Release
 from pipeline.core.variant import Style
-from pipeline.required_ops import RequiredOps
-from pipeline.required_ops import read_config as read_operators
 
-FIRST_PLANNED: dict[Platform, Release] = {
-    Platform.ANDROID: Release(1, 8),
-    Platform.IOS: Release(1, 17),
-    Platform.MACOS: Release(1, 17),
-    Platform.LINUX: Release(1, 8),
+FIRST_PLANNED: dict[configs.Platform, Release] = {
+    configs.Platform.ANDROID: Release(1, 8),
+    configs.Platform.IOS: Release(1, 17),
+    configs.Platform.MACOS: Release(1, 17),
+    configs.Platform.LINUX: Release(1, 8),
 }
 """From here the scripts have the names and settings that plans use (Apple's script was renamed for 1.17)."""
 
@@ -39,15 +40,15 @@ PAGE_16K_JNI_SINCE = Release(1, 23)
 ASSET_CACHE_SINCE = Release(1, 21)
 
 
-MINIMUMS: dict[Platform, tuple[tuple[Release, str], ...]] = {
-    Platform.ANDROID: ((Release(1, 0), "21"), (Release(1, 21), "24")),
-    Platform.IOS: (
+MINIMUMS: dict[configs.Platform, tuple[tuple[Release, str], ...]] = {
+    configs.Platform.ANDROID: ((Release(1, 0), "21"), (Release(1, 21), "24")),
+    configs.Platform.IOS: (
         (Release(1, 0), "11.0"),
         (Release(1, 16), "12.0"),
         (Release(1, 19), "13.0"),
         (Release(1, 21), "15.1"),
     ),
-    Platform.MACOS: (
+    configs.Platform.MACOS: (
         (Release(1, 0), "11.0"),
         (Release(1, 20), "13.3"),
         (Release(1, 23), "13.4"),
@@ -60,26 +61,26 @@ ANDROID_TARGET_SDK: tuple[tuple[Release, int], ...] = ((Release(1, 0), 24), (Rel
 """`android_target_sdk_version` of the default settings."""
 
 
-ABIS: dict[Platform, tuple[str, ...]] = {
-    Platform.ANDROID: ("armeabi-v7a", "arm64-v8a", "x86", "x86_64"),
-    Platform.IOS: ("arm64",),
-    Platform.MACOS: ("arm64", "x86_64"),
-    Platform.LINUX: ("x86_64", "aarch64", "arm64"),
+ABIS: dict[configs.Platform, tuple[str, ...]] = {
+    configs.Platform.ANDROID: ("armeabi-v7a", "arm64-v8a", "x86", "x86_64"),
+    configs.Platform.IOS: ("arm64",),
+    configs.Platform.MACOS: ("arm64", "x86_64"),
+    configs.Platform.LINUX: ("x86_64", "aarch64", "arm64"),
 }
 """ABIs that the scripts build, by platform."""
 
-DEFAULT_ABIS: dict[Platform, tuple[str, ...]] = {
-    Platform.ANDROID: ("arm64-v8a",),
-    Platform.IOS: ("arm64",),
-    Platform.MACOS: ("arm64", "x86_64"),
-    Platform.LINUX: ("x86_64",),
+DEFAULT_ABIS: dict[configs.Platform, tuple[str, ...]] = {
+    configs.Platform.ANDROID: ("arm64-v8a",),
+    configs.Platform.IOS: ("arm64",),
+    configs.Platform.MACOS: ("arm64", "x86_64"),
+    configs.Platform.LINUX: ("x86_64",),
 }
 
 
-def minimum_version(platform: Platform, release: Release) -> str | None:
+def minimum_version(platform: configs.Platform, release: Release) -> str | None:
     """The lowest API level or OS version that a release supports on a platform; None on Linux."""
     rows = MINIMUMS.get(platform)
-    return at_release(rows, release) if rows else None
+    return ort_releases.at_release(rows, release) if rows else None
 
 
 def version_key(version: str) -> tuple[int, ...]:
@@ -97,20 +98,20 @@ class Request:
     `operators` None means all of them. `styles` are those of the artifacts that will run with it, as far as known.
     """
 
-    target: Target
+    target: configs.Target
     version: str
     release: Release
-    settings: BuildConfig
-    kind: BuildKind
+    settings: config_tables.BuildConfig
+    kind: config_tables.BuildKind
     providers: tuple[str, ...]
     abis: tuple[str, ...]
-    operators: RequiredOps | None
+    operators: required_ops.RequiredOps | None
     styles: frozenset[Style]
     campaign: str = ""
     """`campaign_digest` of the config that it is from, "" for a build file or a target alone."""
 
 
-def campaign_digest(config: Config, target: Target) -> str:
+def campaign_digest(config: Config, target: configs.Target) -> str:
     """What tells a campaign's builds for a target from those of other configs with a target of that name.
 
     The operators are not in it: a build for earlier ones is this campaign's too, and is compared with what is needed.
@@ -123,11 +124,11 @@ def campaign_digest(config: Config, target: Target) -> str:
 
 
 def make_request(
-    target: Target,
+    target: configs.Target,
     version: str,
-    settings: BuildConfig,
+    settings: config_tables.BuildConfig,
     *,
-    operators: RequiredOps | None,
+    operators: required_ops.RequiredOps | None,
     run_providers: tuple[str, ...],
     styles: Collection[Style],
     campaign: Config | None = None,
@@ -138,34 +139,39 @@ def make_request(
     exist, and for releases whose scripts are not known.
     """
     version = target.ort_release or version
-    release = line_of(version)
+    release = ort_releases.line_of(version)
     first = FIRST_PLANNED[target.platform]
     if release < first:
         raise ConfigError(
-            f"builds of ONNX Runtime {version} are not planned", where=f"target {target.name}",
+            f"builds of ONNX Runtime {version} are not planned",
+            where=f"target {target.name}",
             why=f"before {first.major}.{first.minor} its scripts for {target.platform} have other names and settings",
             remedy="choose a newer ort_release, or follow that release's own build instructions",
-        )  # fmt: skip
+        )
     providers = providers_of(settings, target.platform, run_providers)
     for name in providers:
-        if name not in BUILD_PROVIDERS and name != CPU:
+        if name not in provider_rules.BUILD_PROVIDERS and name != runner_providers.CPU:
             raise ConfigError(
-                f"no build has a provider {name!r}", where="[build] providers",
-                remedy=f"it takes: {', '.join([CPU, *BUILD_PROVIDERS])}",
-            )  # fmt: skip
+                f"no build has a provider {name!r}",
+                where="[build] providers",
+                remedy=f"it takes: {', '.join([runner_providers.CPU, *provider_rules.BUILD_PROVIDERS])}",
+            )
     supported = ABIS[target.platform]
     for abi in target.abis:
         if abi not in supported:
             raise ConfigError(
-                f"ONNX Runtime is not built for {target.platform} {abi!r}", where=f"target {target.name}, abis",
+                f"ONNX Runtime is not built for {target.platform} {abi!r}",
+                where=f"target {target.name}, abis",
                 remedy=f"it takes: {', '.join(supported)}",
-            )  # fmt: skip
+            )
     abis = tuple(dict.fromkeys(target.abis)) or DEFAULT_ABIS[target.platform]
-    if target.platform is Platform.LINUX and len(abis) > 1:
+    if target.platform is configs.Platform.LINUX and len(abis) > 1:
         raise ConfigError(
-            "a Linux build has one ABI", where=f"target {target.name}, abis", why=f"it names {', '.join(abis)}",
+            "a Linux build has one ABI",
+            where=f"target {target.name}, abis",
+            why=f"it names {', '.join(abis)}",
             remedy="write one [[targets]] table for each",
-        )  # fmt: skip
+        )
     return Request(
         target=target,
         version=version,
@@ -180,12 +186,16 @@ def make_request(
     )
 
 
-def providers_of(settings: BuildConfig, platform: Platform, run_providers: tuple[str, ...]) -> tuple[str, ...]:
+def providers_of(
+    settings: config_tables.BuildConfig, platform: configs.Platform, run_providers: tuple[str, ...]
+) -> tuple[str, ...]:
     """The providers of a build: those of the settings, else those of the runs that the platform has."""
     if settings.providers is not None:
         return settings.providers
     # A campaign's runs are for all its platforms
-    rows = {name: BUILD_PROVIDERS[name] for name in run_providers if name in BUILD_PROVIDERS}
+    rows = {
+        name: provider_rules.BUILD_PROVIDERS[name] for name in run_providers if name in provider_rules.BUILD_PROVIDERS
+    }
     return tuple(
         name
         for name, row in rows.items()
@@ -193,13 +203,19 @@ def providers_of(settings: BuildConfig, platform: Platform, run_providers: tuple
     )
 
 
-def kind_of(settings: BuildConfig, providers: tuple[str, ...], styles: Collection[Style]) -> BuildKind:
+def kind_of(
+    settings: config_tables.BuildConfig, providers: tuple[str, ...], styles: Collection[Style]
+) -> config_tables.BuildKind:
     """The kind of build: as the settings say, else the smallest that providers and styles of artifacts allow."""
-    if settings.kind is not BuildKind.AUTO:
+    if settings.kind is not config_tables.BuildKind.AUTO:
         return settings.kind
     if settings.wheel or Style.ONNX in styles:
-        return BuildKind.FULL
-    return BuildKind.EXTENDED if Style.RUNTIME in styles or set(providers) - {"cpu"} else BuildKind.MINIMAL
+        return config_tables.BuildKind.FULL
+    return (
+        config_tables.BuildKind.EXTENDED
+        if Style.RUNTIME in styles or set(providers) - {"cpu"}
+        else config_tables.BuildKind.MINIMAL
+    )
 
 
 def requests_for(
@@ -217,15 +233,15 @@ def requests_for(
     `version` is that of the source tree when one is given, and holds where a target names none; what follows it
     replaces what a config says.
     """
-    targets: tuple[Target, ...]
+    targets: tuple[configs.Target, ...]
     campaign: Config | None = None
     providers: tuple[str, ...] = ()
     listed: str | None = None
     styles: Collection[Style] = ()
     if config is None:
-        targets, build = (_named_target(target_name or ""),), BuildConfig()
+        targets, build = (_named_target(target_name or ""),), config_tables.BuildConfig()
     elif _is_campaign(config):
-        campaign = read_config(config)
+        campaign = configs.read_config(config)
         targets, build = campaign.targets, campaign.build
         providers = tuple(provider for run in campaign.runs for provider in run.providers)
         styles = campaign.variants.styles
@@ -233,59 +249,60 @@ def requests_for(
         file = read_build_file(config)
         targets, build, listed, styles = (file.target,), file.build, file.operators, file.styles
     path = operators_path or (Path(listed) if listed else None)
-    operators = None if path is None else read_operators(path)
+    operators = None if path is None else required_ops.read_config(path)
     version = version or installed_version("onnxruntime")
     onnx = str(onnx_source) if onnx_source else build.onnx_source
     settings = msgspec.structs.replace(
         build,
-        dependencies=Dependencies.SYSTEM if system_dependencies else build.dependencies,
+        dependencies=config_tables.Dependencies.SYSTEM if system_dependencies else build.dependencies,
         onnx_source=None if onnx is None else str(Path(onnx).absolute()),
         jobs=jobs or build.jobs,
     )
     chosen = tuple(target for target in targets if target_name in (None, target.name))
     if not chosen:
         raise ConfigError(
-            f"there is no target {target_name!r}", where=str(config),
+            f"there is no target {target_name!r}",
+            where=str(config),
             remedy=f"the config has: {', '.join(target.name for target in targets)}",
-        )  # fmt: skip
+        )
     return tuple(
         make_request(
-            target, version, settings, operators=operators, run_providers=providers, styles=styles,
-            campaign=campaign,
+            target, version, settings, operators=operators, run_providers=providers, styles=styles, campaign=campaign
         )
         for target in chosen
-    )  # fmt: skip
+    )
 
 
 def _is_campaign(path: Path) -> bool:
     """Campaigns have models; what cannot be read is left to the reader of build files to explain."""
     try:
-        return "models" in read_toml(read_regular(path).decode("utf-8-sig"), str(path), "")
+        return "models" in documents.read_toml(runner_files.read_regular(path).decode("utf-8-sig"), str(path), "")
     except (OSError, UnicodeDecodeError, ConfigError):
         return False
 
 
-def _named_target(name: str) -> Target:
+def _named_target(name: str) -> configs.Target:
     """`android-arm64-v8a`, `linux-x86_64`, `ios-arm64`: a target by platform and ABI alone."""
     platform, _, abi = name.partition("-")
-    if platform not in set(Platform) or abi not in ABIS[Platform(platform)]:
+    if platform not in set(configs.Platform) or abi not in ABIS[configs.Platform(platform)]:
         names = tuple(f"{platform}-{abi}" for platform, abis in ABIS.items() for abi in abis)
         close = difflib.get_close_matches(name, names, n=1)
         hint = f"did you mean {close[0]}? " if close else ""
         raise ConfigError(
-            f"there is no target {name!r}", where="--target",
+            f"there is no target {name!r}",
+            where="--target",
             why="without a config, a target is PLATFORM-ABI",
             remedy=f"{hint}It is one of: {', '.join(names)}; or give a config and the name of one of its targets",
-        )  # fmt: skip
-    return Target(name=name, platform=Platform(platform), abis=(abi,))
+        )
+    return configs.Target(name=name, platform=configs.Platform(platform), abis=(abi,))
 
 
-class BuildFile(Table, frozen=True, kw_only=True):
+class BuildFile(configs.Table, frozen=True, kw_only=True):
     """A file of build_configs/builds: one product, for `ort-mobile build plan FILE`."""
 
-    target: Target
+    target: configs.Target
     """What the library is for, as in a campaign's [[targets]]."""
-    build: BuildConfig = BuildConfig()
+    build: config_tables.BuildConfig = config_tables.BuildConfig()
     """How to build it."""
     operators: str | None = None
     """Operator config, as `ort-mobile op-config create` writes it; all operators without it."""
@@ -305,13 +322,15 @@ def read_build_file(path: Path) -> BuildFile:
     """Read and check a build file; its paths become relative to the current folder. Raises ConfigError."""
     remedy = "compare it with those in build_configs/builds; docs/reference/config.md has the keys"
     try:
-        file = msgspec.convert(read_toml(read_regular(path).decode("utf-8-sig"), str(path), remedy), BuildFile)
+        file = msgspec.convert(
+            documents.read_toml(runner_files.read_regular(path).decode("utf-8-sig"), str(path), remedy), BuildFile
+        )
     except OSError as error:
         raise ConfigError("the build file cannot be read", where=str(path), why=error.strerror or str(error)) from error
     except (UnicodeDecodeError, msgspec.ValidationError) as error:
         raise ConfigError("this is no build file", where=str(path), why=str(error), remedy=remedy) from error
     if file.target.ort_release is not None:
-        read_release(file.target.ort_release, "ort_release", str(path))
+        ort_releases.read_release(file.target.ort_release, "ort_release", str(path))
     onnx = file.build.onnx_source
     build = msgspec.structs.replace(file.build, onnx_source=None if onnx is None else str(path.parent / onnx))
     operators = None if file.operators is None else str(path.parent / file.operators)

@@ -18,15 +18,17 @@ from pathlib import Path
 
 import msgspec
 
-from device_runner.errors import pip_install
-from device_runner.files import cache_folder, decode_json, staging_folder, sync, take_place
-from pipeline.core.errors import BUDGET, ConfigError, Finding, FindingRule, PipelineError, Severity, findings
-from pipeline.core.files import make_folder, sha256_of, storage_errors, write_bytes, write_text
-from pipeline.core.groups import grouped
-from pipeline.core.releases import Release, line_of
+from device_runner import errors as runner_errors
+from device_runner import files as runner_files
+from pipeline import required_ops
+from pipeline.core import errors as core_errors
+from pipeline.core import files as storage
+from pipeline.core import groups as counting
+from pipeline.core import releases as ort_releases
+from pipeline.core.errors import ConfigError, Finding, PipelineError, Severity
+from pipeline.core.releases import Release
 from pipeline.ort_build.plan import BuildPaths, BuildPlan, BuildStep, plan_build, plan_digest
 from pipeline.ort_build.request import Request
-from pipeline.required_ops import RequiredOps, parse, render
 
 VERSION_FILE = "VERSION_NUMBER"
 LEFT_OUT = frozenset({".git", "build", "__pycache__", "node_modules", ".gradle", ".idea", ".vscode"})
@@ -38,10 +40,11 @@ def tree_release(source: Path) -> str:
     version = text_of(source / VERSION_FILE).strip()
     if not re.fullmatch(r"\d{1,3}\.\d{1,3}\.\d{1,3}", version):
         raise ConfigError(
-            "this is no source tree of ONNX Runtime", where=str(source),
+            "this is no source tree of ONNX Runtime",
+            where=str(source),
             why=f"{VERSION_FILE} is missing or holds no release",
             remedy="unpack or clone the source of the release, and give its folder with --source",
-        )  # fmt: skip
+        )
     return version
 
 
@@ -50,10 +53,11 @@ def check_release(source: Path, version: str) -> None:
     parts, release = version.split("."), tree_release(source)
     if release.split(".")[: len(parts)] != parts:
         raise ConfigError(
-            f"this source tree is ONNX Runtime {release}, the target wants {version}", where=str(source),
+            f"this source tree is ONNX Runtime {release}, the target wants {version}",
+            where=str(source),
             why="operators, format versions and options differ between releases",
-            remedy=f"check out {version} there, or write ort_release = \"{release}\" in the target",
-        )  # fmt: skip
+            remedy=f'check out {version} there, or write ort_release = "{release}" in the target',
+        )
 
 
 def source_digest(path: Path) -> str:
@@ -104,9 +108,14 @@ def run_step(step: BuildStep, log: Path, environment: Mapping[str, str], progres
     """
     with log.open("ab") as output:
         process = subprocess.Popen(
-            step.arguments, cwd=step.folder, env=dict(environment), stdin=subprocess.DEVNULL, stdout=output,
-            stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
+            step.arguments,
+            cwd=step.folder,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
     started = time.monotonic()
     try:
         while process.poll() is None:
@@ -147,43 +156,89 @@ def _said(pattern: str) -> Callable[[str], Mapping[str, object] | None]:
 
 
 _CAUSES = tuple(
-    FindingRule(_said(pattern), Severity.ERROR, what, remedy=remedy)
+    core_errors.FindingRule(_said(pattern), Severity.ERROR, what, remedy=remedy)
     for pattern, what, remedy in (
-        (r"ort-mobile: missing system dependency: (?P<what>[^\n]+)", "a library of this system is missing: {what}",
-         "install it with your package manager"),
-        (r"CMake (?P<what>[\d.]+) or higher is required", "CMake is older than {what}",
-         pip_install("--upgrade", "cmake")),
-        (r"x-block-origin|vcpkg\.storage\.devpackages", "vcpkg may download from Microsoft's own mirror only",
-         "remove --use_vcpkg_ms_internal_asset_cache from build_aar_package.py in the source tree"),
+        (
+            r"ort-mobile: missing system dependency: (?P<what>[^\n]+)",
+            "a library of this system is missing: {what}",
+            "install it with your package manager",
+        ),
+        (
+            r"CMake (?P<what>[\d.]+) or higher is required",
+            "CMake is older than {what}",
+            runner_errors.pip_install("--upgrade", "cmake"),
+        ),
+        (
+            r"x-block-origin|vcpkg\.storage\.devpackages",
+            "vcpkg may download from Microsoft's own mirror only",
+            "remove --use_vcpkg_ms_internal_asset_cache from build_aar_package.py in the source tree",
+        ),
         (r"No space left on device", "the disk is full", "free some space, or choose another --cache"),
-        (r"Killed signal terminated program|internal compiler error: Killed|c\+\+: fatal error: Killed",
-         "the compiler ran out of memory", "build with fewer jobs: `jobs = 1` in [build]"),
-        (r"Could not resolve host|Failed to connect to|Couldn't connect to server|status_code: [67]\b|name resolution",
-         "a dependency could not be downloaded",
-         'check the network, or build against this system\'s libraries (dependencies = "system" in [build])'),
-        (r"error: unrecognized arguments: (?P<what>[^\n]+)", "this release's script does not know {what}",
-         "give the release's own source tree with --source"),
-        (r"error: argument (?P<what>[^\n]+)", "this release's script refuses {what}",
-         "give the release's own source tree with --source"),
-        (r"ModuleNotFoundError: No module named '(?P<what>[^'\n]+)'", "the build's Python lacks {what}",
-         pip_install("{what}")),
-        (r"Running as root is not allowed", "ONNX Runtime's script does not run as root by itself",
-         "build as another user"),
-        (r"Failed to resolve executable path for '(?P<what>[^'\n]+)'", "{what} is not installed",
-         pip_install("{what}")),
-        (r"android_[sn]dk_path is required|SDK location not found", "the Android SDK or NDK was not found",
-         "set ANDROID_HOME and ANDROID_NDK_HOME"),
-        (r"Unable to access jarfile|GradleWrapperMain", "gradle-wrapper.jar is missing in java/gradle/wrapper",
-         "take a git checkout, or run `gradle wrapper`"),
-        (r"xcodebuild: error: (?P<what>[^\n]+)", "Xcode says: {what}",
-         "open Xcode once, accept its licence, install the platform's SDK"),
-        (r"Each download failed|HASH mismatch", "a download came damaged",
-         "run it again; a mirror may serve another file under that name"),
-        (r"FLATBUFFERS_VERSION_MAJOR",
-         "the FlatBuffers of this system is not the one that ONNX Runtime's generated code wants",
-         "install the version that cmake/deps.txt of the tree names"),
+        (
+            r"Killed signal terminated program|internal compiler error: Killed|c\+\+: fatal error: Killed",
+            "the compiler ran out of memory",
+            "build with fewer jobs: `jobs = 1` in [build]",
+        ),
+        (
+            (
+                r"Could not resolve host|Failed to connect to|Couldn't connect to server|status_code: [67]\b|name "
+                r"resolution"
+            ),
+            "a dependency could not be downloaded",
+            'check the network, or build against this system\'s libraries (dependencies = "system" in [build])',
+        ),
+        (
+            r"error: unrecognized arguments: (?P<what>[^\n]+)",
+            "this release's script does not know {what}",
+            "give the release's own source tree with --source",
+        ),
+        (
+            r"error: argument (?P<what>[^\n]+)",
+            "this release's script refuses {what}",
+            "give the release's own source tree with --source",
+        ),
+        (
+            r"ModuleNotFoundError: No module named '(?P<what>[^'\n]+)'",
+            "the build's Python lacks {what}",
+            runner_errors.pip_install("{what}"),
+        ),
+        (
+            r"Running as root is not allowed",
+            "ONNX Runtime's script does not run as root by itself",
+            "build as another user",
+        ),
+        (
+            r"Failed to resolve executable path for '(?P<what>[^'\n]+)'",
+            "{what} is not installed",
+            runner_errors.pip_install("{what}"),
+        ),
+        (
+            r"android_[sn]dk_path is required|SDK location not found",
+            "the Android SDK or NDK was not found",
+            "set ANDROID_HOME and ANDROID_NDK_HOME",
+        ),
+        (
+            r"Unable to access jarfile|GradleWrapperMain",
+            "gradle-wrapper.jar is missing in java/gradle/wrapper",
+            "take a git checkout, or run `gradle wrapper`",
+        ),
+        (
+            r"xcodebuild: error: (?P<what>[^\n]+)",
+            "Xcode says: {what}",
+            "open Xcode once, accept its licence, install the platform's SDK",
+        ),
+        (
+            r"Each download failed|HASH mismatch",
+            "a download came damaged",
+            "run it again; a mirror may serve another file under that name",
+        ),
+        (
+            r"FLATBUFFERS_VERSION_MAJOR",
+            "the FlatBuffers of this system is not the one that ONNX Runtime's generated code wants",
+            "install the version that cmake/deps.txt of the tree names",
+        ),
     )
-)  # fmt: skip
+)
 """Patterns over the end of a log, the most telling first."""
 
 _TELLING = re.compile(r"(?i)\berror\b[: ]|^FAILED:|fatal error|Error:|undefined reference|CalledProcessError|\*\*\*")
@@ -191,7 +246,7 @@ _TELLING = re.compile(r"(?i)\berror\b[: ]|^FAILED:|fatal error|Error:|undefined 
 
 def cause_of(log: str) -> Finding | None:
     """The known cause that a log tells of, or None."""
-    return next(findings(_CAUSES, log, ""), None)
+    return next(core_errors.findings(_CAUSES, log, ""), None)
 
 
 def excerpt(log: str) -> str:
@@ -233,7 +288,7 @@ class BuildRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 def default_cache() -> Path:
     """Where builds are kept: below the project's own cache."""
-    return cache_folder() / "builds"
+    return runner_files.cache_folder() / "builds"
 
 
 def run_build(
@@ -255,7 +310,7 @@ def run_build(
     if (kept := read_record(folder)) is not None:
         return folder, kept, False
     work = cache / "trees" / _sha256(f"{plan_digest(request, operators=False)}{sources}")[:32]
-    make_folder(work)
+    storage.make_folder(work)
     with _alone(work):
         started = time.monotonic()
         sdk, ndk = (str(place.absolute()) if place else None for place in android)
@@ -269,7 +324,7 @@ def run_build(
         )
         plan = plan_build(request, places)
         for file in plan.files:
-            write_text(Path(file.path), file.content)
+            storage.write_text(Path(file.path), file.content)
         log = work / LOG
         log.unlink(missing_ok=True)
         for step in plan.steps:
@@ -291,24 +346,24 @@ def run_build(
             version=request.version,
             kind=request.kind.value,
             providers=request.providers,
-            operators=None if request.operators is None else render(request.operators),
+            operators=None if request.operators is None else required_ops.render(request.operators),
             seconds=round(time.monotonic() - started, 1),
             files=(),
         )
         # Copy what came out beside the cache and give it its name there only when all is whole
-        make_folder(folder.parent)
-        with storage_errors(folder), staging_folder(folder) as whole:
+        storage.make_folder(folder.parent)
+        with storage.storage_errors(folder), runner_files.staging_folder(folder) as whole:
             files = tuple(_collect(plan, work, whole))
             done = msgspec.structs.replace(record, files=files)
-            write_bytes(whole / RECORD, msgspec.json.format(msgspec.json.encode(done)) + b"\n")
-            take_place(whole, folder)
+            storage.write_bytes(whole / RECORD, msgspec.json.format(msgspec.json.encode(done)) + b"\n")
+            runner_files.take_place(whole, folder)
         return folder, done, True
 
 
 def read_record(folder: Path) -> BuildRecord | None:
     """The record of a build in the cache, None when there is none that is whole."""
     try:
-        record = decode_json((folder / RECORD).read_bytes(), BuildRecord)
+        record = runner_files.decode_json((folder / RECORD).read_bytes(), BuildRecord)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
     whole = all(
@@ -345,9 +400,11 @@ def _collect(plan: BuildPlan, work: Path, whole: Path) -> Iterator[BuiltFile]:
         paths = sorted(path for path in work.glob(product.pattern))
         if not paths:
             raise PipelineError(
-                "the build ended well without what it was for", where=str(work / product.pattern),
-                why="no such file", remedy=f"read {work / LOG}",
-            )  # fmt: skip
+                "the build ended well without what it was for",
+                where=str(work / product.pattern),
+                why="no such file",
+                remedy=f"read {work / LOG}",
+            )
         for path in paths[:1] if product.abi else paths:
             # Copy a file, or a folder with all its files, below the ABI's own folder
             # `libonnxruntime.so.1.21.0` as apps know it: without the release
@@ -360,16 +417,16 @@ def _collect(plan: BuildPlan, work: Path, whole: Path) -> Iterator[BuiltFile]:
                 shutil.copyfile(path, target)
             for file in sorted(target.rglob("*")) if target.is_dir() else [target]:
                 if file.is_file() and not file.is_symlink():
-                    sync(file)
+                    runner_files.sync(file)
                     yield BuiltFile(
                         file=file.relative_to(whole).as_posix(),
                         abi=product.abi,
                         size_bytes=file.stat().st_size,
-                        sha256=sha256_of(file),
+                        sha256=storage.sha256_of(file),
                     )
 
 
-SizedBuild = tuple[RequiredOps, int]
+SizedBuild = tuple[required_ops.RequiredOps, int]
 """What a build contains, and how many bytes its library has."""
 
 
@@ -383,18 +440,26 @@ def check_budget(sizes: Mapping[str, int], budget: Mapping[str, int]) -> tuple[F
         size = sizes.get(abi)
         if size is None:
             findings.append(
-                Finding(severity=Severity.WARNING, rule=BUDGET,
-                        what=f"no library for {abi} was checked against its budget",
-                        where="[build] max_library_bytes", why=f"there are: {', '.join(sorted(sizes)) or 'none'}",
-                        remedy="build that ABI, or remove its budget")
-            )  # fmt: skip
+                Finding(
+                    severity=Severity.WARNING,
+                    rule=core_errors.BUDGET,
+                    what=f"no library for {abi} was checked against its budget",
+                    where="[build] max_library_bytes",
+                    why=f"there are: {', '.join(sorted(sizes)) or 'none'}",
+                    remedy="build that ABI, or remove its budget",
+                )
+            )
         elif size > limit:
             findings.append(
-                Finding(severity=Severity.ERROR, rule=BUDGET,
-                        what=f"the library for {abi} is {size - limit:,} bytes over budget",
-                        where="[build] max_library_bytes", why=f"it has {size:,} bytes, {limit:,} are allowed",
-                        remedy="`ort-mobile build size` ranks operators by what they add; or raise the budget")
-            )  # fmt: skip
+                Finding(
+                    severity=Severity.ERROR,
+                    rule=core_errors.BUDGET,
+                    what=f"the library for {abi} is {size - limit:,} bytes over budget",
+                    where="[build] max_library_bytes",
+                    why=f"it has {size:,} bytes, {limit:,} are allowed",
+                    remedy="`ort-mobile build size` ranks operators by what they add; or raise the budget",
+                )
+            )
     return tuple(findings)
 
 
@@ -413,7 +478,7 @@ def rank_additions(builds: Sequence[SizedBuild]) -> list[tuple[tuple[str, ...], 
     return sorted(sizes.items(), key=lambda row: (-(row[1] // len(row[0])), row[0]))
 
 
-def added_names(small: RequiredOps, large: RequiredOps) -> tuple[str, ...]:
+def added_names(small: required_ops.RequiredOps, large: required_ops.RequiredOps) -> tuple[str, ...]:
     """What `large` has over `small`: `domain:op` for operators, `domain:op type` for types of operators that both
     have.
     """
@@ -443,7 +508,7 @@ def newest_build(target: str, release: Release, campaign: str, cache: Path | Non
     builds = [
         (folder, record)
         for folder, record in builds_in(cache or default_cache())
-        if (record.target, record.campaign) == (target, campaign) and line_of(record.version) == release
+        if (record.target, record.campaign) == (target, campaign) and ort_releases.line_of(record.version) == release
     ]
     return max(builds, key=lambda build: (build[0] / RECORD).stat().st_mtime_ns)[1] if builds else None
 
@@ -456,9 +521,9 @@ def build_of(digests: Collection[str]) -> BuildRecord | None:
     )
 
 
-def operators_of(record: BuildRecord) -> RequiredOps | None:
+def operators_of(record: BuildRecord) -> required_ops.RequiredOps | None:
     """The operators that a build was reduced to, None where it has all."""
-    return None if record.operators is None else parse(record.operators, record.digest)
+    return None if record.operators is None else required_ops.parse(record.operators, record.digest)
 
 
 def sizes_of_record(record: BuildRecord) -> dict[str, int]:
@@ -471,7 +536,7 @@ def ranking(records: Iterable[BuildRecord]) -> list[tuple[str, tuple[str, ...], 
 
     Each row has the ABI, what was added, and its bytes.
     """
-    groups = grouped(
+    groups = counting.grouped(
         ((record.version, record.kind, record.providers, record.source_digest, abi), (operators, size))
         for record in records
         if (operators := operators_of(record)) is not None
@@ -494,15 +559,15 @@ def added_by_operator() -> dict[str, dict[str, int]]:
     return sizes
 
 
-def measured_at(path: Path, cache: Path) -> tuple[Mapping[str, int], RequiredOps | None]:
+def measured_at(path: Path, cache: Path) -> tuple[Mapping[str, int], required_ops.RequiredOps | None]:
     """Bytes of the library there by ABI, and the operators of a build (None for libraries of unknown ones).
 
     Raises ConfigError for what is neither a file nor one build, MissingError for a wrong file.
     """
-    from device_runner.library import name_of, resolve_all
+    from device_runner import library as ort_library
 
-    if path.is_file() or name_of(str(path)):
-        return {library.abi: library.facts.size_bytes for library in resolve_all(str(path))}, None
+    if path.is_file() or ort_library.name_of(str(path)):
+        return {library.abi: library.facts.size_bytes for library in ort_library.resolve_all(str(path))}, None
     if path.is_dir():
         record = read_record(path)
     else:

@@ -8,19 +8,13 @@ from enum import StrEnum
 
 import msgspec
 
-from device_runner.providers import (
-    CHIPS,
-    NNAPI_API_LEVEL,
-    NNAPI_DEVICES_API_LEVEL,
-    NNAPI_RELAXED_API_LEVEL,
-    PROVIDERS,
-    accepted_values,
-)
-from device_runner.spec import NnapiFlag
-from pipeline.core import releases
-from pipeline.core.abis import X86_64, read_abi
-from pipeline.core.errors import ConfigError, ExitCode
-from pipeline.core.providers import COREML_MLPROGRAM, NNAPI, PROVIDER_RULES, WEBGPU, ProviderRules
+from device_runner import providers as runner_providers
+from device_runner import spec as run_spec
+from pipeline.core import abis as core_abis
+from pipeline.core import errors as core_errors
+from pipeline.core import providers as provider_rules
+from pipeline.core import releases as ort_releases
+from pipeline.core.errors import ConfigError
 
 SUFFIXES = (".onnx", ".ort")
 """Files that can be judged."""
@@ -35,13 +29,13 @@ class Optimize(StrEnum):
     BASIC = "basic"
 
 
-NNAPI_FLAGS = tuple(flag.value for flag in NnapiFlag)
+NNAPI_FLAGS = tuple(flag.value for flag in run_spec.NnapiFlag)
 """Flags of NNAPI; only USE_NCHW changes claims (ep_rules D.1)."""
 
 IGNORED_BELOW = {
-    "USE_FP16": (NNAPI_RELAXED_API_LEVEL, "it computes in single precision"),
-    "CPU_DISABLED": (NNAPI_DEVICES_API_LEVEL, "the system decides"),
-    "CPU_ONLY": (NNAPI_DEVICES_API_LEVEL, "the system decides"),
+    "USE_FP16": (runner_providers.NNAPI_RELAXED_API_LEVEL, "it computes in single precision"),
+    "CPU_DISABLED": (runner_providers.NNAPI_DEVICES_API_LEVEL, "the system decides"),
+    "CPU_ONLY": (runner_providers.NNAPI_DEVICES_API_LEVEL, "the system decides"),
 }
 """Flags of NNAPI with the API level from which they have an effect, and what happens below it."""
 
@@ -49,7 +43,7 @@ NNAPI_ADVISED_API_LEVEL = 28
 """From which API level on ONNX Runtime's documentation of the NNAPI provider recommends it."""
 
 
-OLDEST = {"api_level": NNAPI_API_LEVEL, "coreml_version": 5}
+OLDEST = {"api_level": runner_providers.NNAPI_API_LEVEL, "coreml_version": 5}
 """The oldest systems that the providers of current releases run on, by the settings that name them (ep_rules E.1)."""
 
 
@@ -81,8 +75,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     provider: str
-    ort_release: tuple[int, int] = releases.DEFAULT_RELEASE
-    abi: str = X86_64
+    ort_release: tuple[int, int] = ort_releases.DEFAULT_RELEASE
+    abi: str = core_abis.X86_64
     android: bool = False
     api_level: int = 31
     coreml_version: int = 7
@@ -95,21 +89,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     stop_ops: tuple[str, ...] = ("NonMaxSuppression",)
 
     def __post_init__(self) -> None:
-        if self.provider not in PROVIDER_RULES:
+        if self.provider not in provider_rules.PROVIDER_RULES:
             raise ConfigError(
                 f"no rules for the execution provider {self.provider!r}",
-                remedy=f"use one of {', '.join(PROVIDER_RULES)}",
+                remedy=f"use one of {', '.join(provider_rules.PROVIDER_RULES)}",
             )
         if self.rules.by_chip and not self.chip:
             raise ConfigError(
                 f"what {self.rules.title} takes depends on the chip, and none is named",
                 remedy="name one with --chip, such as SM8650; several with commas between",
             )
-        if self.ort_release < releases.OLDEST_RULES:
+        if self.ort_release < ort_releases.OLDEST_RULES:
             raise ConfigError(
-                f"no rules for ONNX Runtime {releases.Release(*self.ort_release)}",
-                why=f"the tables begin with release {releases.OLDEST_RULES}",
-                remedy=f"give --ort-release {releases.OLDEST_RULES} or later",
+                f"no rules for ONNX Runtime {ort_releases.Release(*self.ort_release)}",
+                why=f"the tables begin with release {ort_releases.OLDEST_RULES}",
+                remedy=f"give --ort-release {ort_releases.OLDEST_RULES} or later",
             )
         for flag in self.nnapi_flags:
             if flag not in NNAPI_FLAGS:
@@ -118,9 +112,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError("NNAPI flags CPU_DISABLED and CPU_ONLY exclude one another", remedy="leave one out")
 
     @property
-    def rules(self) -> ProviderRules:
+    def rules(self) -> provider_rules.ProviderRules:
         """The registry's row of the provider."""
-        return PROVIDER_RULES[self.provider]
+        return provider_rules.PROVIDER_RULES[self.provider]
 
     @property
     def nchw(self) -> bool:
@@ -130,19 +124,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def warnings(self) -> tuple[str, ...]:
         """What of the settings has no effect, or is against the advice of ONNX Runtime's NNAPI guide."""
-        if self.provider != NNAPI:
+        if self.provider != provider_rules.NNAPI:
             return ()
         texts = [
             f"{flag} is ignored below API level {level}, asked for is {self.api_level}: {instead}"
             for flag, (level, instead) in IGNORED_BELOW.items()
             if flag in self.nnapi_flags and self.api_level < level
         ]
-        if self.nchw and self.api_level < NNAPI_DEVICES_API_LEVEL:
+        if self.nchw and self.api_level < runner_providers.NNAPI_DEVICES_API_LEVEL:
             texts.append(
-                f"USE_NCHW needs API level {NNAPI_DEVICES_API_LEVEL}, asked for is {self.api_level}: below, NNAPI "
+                f"USE_NCHW needs API level {runner_providers.NNAPI_DEVICES_API_LEVEL}, asked for is "
+                f"{self.api_level}: below, NNAPI "
                 "takes no node whose layout matters (Conv, pools); leave it out"
             )
-        if NNAPI_API_LEVEL <= self.api_level < NNAPI_ADVISED_API_LEVEL:
+        if runner_providers.NNAPI_API_LEVEL <= self.api_level < NNAPI_ADVISED_API_LEVEL:
             texts.append(
                 f"ONNX Runtime recommends NNAPI from API level {NNAPI_ADVISED_API_LEVEL} (Android 9) on, asked for is "
                 f"{self.api_level}: leave older phones to the CPU, or measure on one"
@@ -152,14 +147,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def mlprogram(self) -> bool:
         """Whether CoreML's model format is MLProgram."""
-        return self.provider == COREML_MLPROGRAM
+        return self.provider == provider_rules.COREML_MLPROGRAM
 
     @property
     def system(self) -> str:
         """The version of the phone's system that claims depend on, in words; "" where they depend on none."""
         if self.rules.by_chip:
-            return f"{self.chip} ({CHIPS[self.chip].title})"
-        if self.provider == NNAPI:
+            return f"{self.chip} ({runner_providers.CHIPS[self.chip].title})"
+        if self.provider == provider_rules.NNAPI:
             return f"API level {self.api_level}"
         ios = f" (iOS {self.coreml_version + 10})" if self.coreml_version in range(3, 9) else ""
         return f"Core ML {self.coreml_version}{ios}" if self.rules.provider == "coreml" else ""
@@ -168,7 +163,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def nhwc(self) -> bool:
         """Whether the provider has layouts transformed to channels last when a session is made (ep_rules A.3)."""
         run = self.rules.run
-        if self.provider == WEBGPU:
+        if self.provider == provider_rules.WEBGPU:
             return self.webgpu.layout == "NHWC"
         return bool(run.nhwc) and not (run.has_flags and self.nchw)
 
@@ -382,7 +377,7 @@ class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
         if not self.chip:
             return self.ep
         compiler = f", {self.compiler}" if self.compiler else ""
-        return f"{self.ep} on {self.chip} ({CHIPS[self.chip].title}){compiler}"
+        return f"{self.ep} on {self.chip} ({runner_providers.CHIPS[self.chip].title}){compiler}"
 
     @property
     def refused_operators(self) -> dict[str, int]:
@@ -395,7 +390,7 @@ class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def release_text(self) -> str:
         """The release, and whose rules decided where it has none of its own."""
-        return releases.by_rules(releases.line_of(self.ort_release)) if self.rules_release else self.ort_release
+        return ort_releases.by_rules(ort_releases.line_of(self.ort_release)) if self.rules_release else self.ort_release
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
@@ -463,13 +458,17 @@ class PartitionDocument(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(row for row, diff in pairs if row.error or len(row.partitions) == diff.library_partitions)
 
     @property
-    def exit_code(self) -> ExitCode:
+    def exit_code(self) -> core_errors.ExitCode:
         """4 when a library's claims differ, 1 when it gave no answer for a model."""
         if not self.reference:
-            return ExitCode.DONE
+            return core_errors.ExitCode.DONE
         if self.reference.different:
-            return ExitCode.CHECK_FAILED
-        return ExitCode.SOME_FAILED if any(row.error for row in self.reference.models) else ExitCode.DONE
+            return core_errors.ExitCode.CHECK_FAILED
+        return (
+            core_errors.ExitCode.SOME_FAILED
+            if any(row.error for row in self.reference.models)
+            else core_errors.ExitCode.DONE
+        )
 
 
 MAX_VERSION = (((0, 0), 21), ((1, 23), 23), ((1, 24), 25), ((1, 28), 27))
@@ -483,7 +482,7 @@ LOWEST_LAYOUT_OPSET = 7
 
 def layout_window(opset: int | None, release: tuple[int, int]) -> str | None:
     """Why the layout transformation of a release does not know a model's opset; None when it does."""
-    highest = releases.at_release(LAYOUT_OPSETS, release)
+    highest = ort_releases.at_release(LAYOUT_OPSETS, release)
     if opset is not None and LOWEST_LAYOUT_OPSET <= opset <= highest:
         return None
     window = f"{LOWEST_LAYOUT_OPSET} to {highest}"
@@ -517,7 +516,9 @@ def parse_options(pairs: Iterable[str], patterns: Mapping[str, str], title: str)
                 remedy=f"did you mean {close[0]}?" if close else f"it has {', '.join(patterns)}",
             )
         if not re.fullmatch(patterns[key], value):
-            raise ConfigError(f"{key} cannot be '{value}'", remedy=f"use {accepted_values(patterns[key])}")
+            raise ConfigError(
+                f"{key} cannot be '{value}'", remedy=f"use {runner_providers.accepted_values(patterns[key])}"
+            )
         options[key] = value
     return options
 
@@ -552,16 +553,18 @@ def make_settings(
 
     `stop_ops` is the session entry `ep.nnapi.partitioning_stop_ops`: names with commas between, none when empty (B.5).
     """
-    coreml = parse_options(coreml_options, PROVIDERS["coreml"].values, "CoreML")
-    webgpu = webgpu_settings(parse_options(webgpu_options, PROVIDERS[WEBGPU].values, "WebGPU"))
+    coreml = parse_options(coreml_options, runner_providers.PROVIDERS["coreml"].values, "CoreML")
+    webgpu = webgpu_settings(
+        parse_options(webgpu_options, runner_providers.PROVIDERS[provider_rules.WEBGPU].values, "WebGPU")
+    )
     defaults = Settings(provider=provider, chip=chip)
     asked, expected = coreml.get("ModelFormat"), defaults.rules.options.get("ModelFormat")
     if asked is not None and expected is not None and asked != expected:
         raise ConfigError(f"ModelFormat={asked} contradicts --ep {provider}", remedy="leave ModelFormat out")
     return Settings(
         provider=provider,
-        ort_release=releases.line_of(release) if release else releases.installed_release(),
-        abi=read_abi(abi, "--abi") if abi else defaults.abi,
+        ort_release=ort_releases.line_of(release) if release else ort_releases.installed_release(),
+        abi=core_abis.read_abi(abi, "--abi") if abi else defaults.abi,
         android=android,
         api_level=defaults.api_level if api_level is None else api_level,
         coreml_version=defaults.coreml_version if coreml_version is None else coreml_version,

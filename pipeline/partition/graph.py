@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from pipeline.core import ort_session
 from pipeline.core.errors import ModelError
-from pipeline.core.ort_session import make_session, ort_errors, session_options
-from pipeline.model.edit import plain_domain
+from pipeline.model import edit as onnx_edit
+from pipeline.model import signature
+from pipeline.model import types as onnx_types
 from pipeline.model.onnx_model import LeanModel
-from pipeline.model.signature import declared_axis
-from pipeline.model.types import NUMPY_KINDS, SHORT_NAMES
 from pipeline.partition.types import UNKNOWN, Value, bodies_in, infer, slim_copy
 
 if TYPE_CHECKING:
@@ -159,11 +159,8 @@ class Graph:
     def producers(self) -> dict[str, tuple[int, int]]:
         """For each value made here: the node's index and the output slot."""
         return {
-            name: (node.index, slot)
-            for node in self.nodes.values()
-            for slot, name in enumerate(node.outputs)
-            if name
-        }  # fmt: skip
+            name: (node.index, slot) for node in self.nodes.values() for slot, name in enumerate(node.outputs) if name
+        }
 
     @cached_property
     def in_edges(self) -> dict[int, tuple[Edge, ...]]:
@@ -351,7 +348,7 @@ def view(
     its own file); None: the text of the error. Raises ModelError when ONNX Runtime cannot load the model.
     """
     types = infer(model)
-    imports = {plain_domain(entry.domain): entry.version for entry in model.opset_import}
+    imports = {onnx_edit.plain_domain(entry.domain): entry.version for entry in model.opset_import}
     has_bodies = any(True for node in model.graph.node for attribute in node.attribute for _ in bodies_in(attribute))
     builder = _Builder(imports, model.ir_version, read, outside)
     return builder.graph(model.graph, types, None, saved() if has_bodies else None)
@@ -385,8 +382,8 @@ class _Builder:
             values.setdefault(name, types.get(name, Value()))
         for node in proto.node if outer else ():  # a session on the CPU has Casts of its own behind those to half
             to = next((attribute.i for attribute in node.attribute if attribute.name == "to"), 0)
-            if node.op_type == "Cast" and to in SHORT_NAMES:
-                values[node.output[0]] = Value(SHORT_NAMES[to], values[node.output[0]].shape)
+            if node.op_type == "Cast" and to in onnx_types.SHORT_NAMES:
+                values[node.output[0]] = Value(onnx_types.SHORT_NAMES[to], values[node.output[0]].shape)
         nodes: dict[int, Node] = {}
         graph = Graph(
             nodes=nodes,
@@ -404,12 +401,12 @@ class _Builder:
         return graph
 
     def _node(self, index: int, proto: "NodeProto", graph: Graph, saved: "ort_format.OrtGraph | None") -> Node:
-        domain = plain_domain(proto.domain)
+        domain = onnx_edit.plain_domain(proto.domain)
         since_version, attributes = schema(proto.op_type, domain, self.imports.get(domain, 1))
         bodies = []
         for attribute in proto.attribute:
             for position, body in enumerate(bodies_in(attribute)):
-                from pipeline.model.ort_format import OrtGraph
+                from pipeline.model import ort_format
 
                 # In the saved graph: by the node's outputs and the attribute
                 outputs = tuple(proto.output)
@@ -417,7 +414,7 @@ class _Builder:
                 held = holder.attributes.get(attribute.name) if holder else None
                 graphs = held.value if held and isinstance(held.value, tuple) else (held.value,) if held else ()
                 entry = graphs[position] if position < len(graphs) else None
-                saved_body = entry if isinstance(entry, OrtGraph) else None
+                saved_body = entry if isinstance(entry, ort_format.OrtGraph) else None
                 types = {name: _value_of(info) for name, info in saved_body.node_args.items()} if saved_body else {}
                 bodies.append(self.graph(body, types, graph, saved_body))
         # What bodies, and bodies inside them, read from around them: each once, in the order of first reading
@@ -451,7 +448,7 @@ class _Builder:
 
     def _constant(self, tensor: "TensorProto") -> Constant:
         return Constant(
-            dtype=SHORT_NAMES.get(tensor.data_type, str(tensor.data_type)),
+            dtype=onnx_types.SHORT_NAMES.get(tensor.data_type, str(tensor.data_type)),
             dims=tuple(tensor.dims),
             read=lambda: self.read(tensor),
             external=tensor.data_location == 1 if self.outside is None else tensor.name in self.outside,
@@ -460,7 +457,7 @@ class _Builder:
 
     def _sparse(self, sparse: Any) -> Constant:
         dims = tuple(sparse.dims)
-        dtype = SHORT_NAMES.get(sparse.values.data_type, str(sparse.values.data_type))
+        dtype = onnx_types.SHORT_NAMES.get(sparse.values.data_type, str(sparse.values.data_type))
         return Constant(dtype=dtype, dims=dims, read=lambda: _dense(self.read, sparse, dims))
 
     def _constant_node(self, node: "NodeProto") -> Iterable[tuple[str, Constant]]:
@@ -481,7 +478,7 @@ SHARED_BYTES = 2000
 
 
 def _is_constant(node: "NodeProto") -> bool:
-    return node.op_type == "Constant" and plain_domain(node.domain) == "" and len(node.output) > 0
+    return node.op_type == "Constant" and onnx_edit.plain_domain(node.domain) == "" and len(node.output) > 0
 
 
 def declared_value(value: "ValueInfoProto") -> Value:
@@ -489,10 +486,10 @@ def declared_value(value: "ValueInfoProto") -> Value:
     if not value.type.HasField("tensor_type"):
         return Value()
     tensor = value.type.tensor_type
-    dtype = SHORT_NAMES.get(tensor.elem_type)
+    dtype = onnx_types.SHORT_NAMES.get(tensor.elem_type)
     if not tensor.HasField("shape"):
         return Value(dtype, None)
-    axes = map(declared_axis, tensor.shape.dim)
+    axes = map(signature.declared_axis, tensor.shape.dim)
     return Value(dtype, tuple(axis if isinstance(axis, int) else None for axis in axes))
 
 
@@ -500,9 +497,11 @@ def _plain_constant(attribute: Any) -> Constant:
     import numpy as np
 
     dtype, kind = {
-        "value_float": ("f32", np.float32), "value_floats": ("f32", np.float32),
-        "value_int": ("i64", np.int64), "value_ints": ("i64", np.int64),
-    }.get(attribute.name, ("string", np.object_))  # fmt: skip
+        "value_float": ("f32", np.float32),
+        "value_floats": ("f32", np.float32),
+        "value_int": ("i64", np.int64),
+        "value_ints": ("i64", np.int64),
+    }.get(attribute.name, ("string", np.object_))
     content = attribute_value(attribute)
     dims = (len(content),) if isinstance(content, tuple) else ()
     return Constant(dtype=dtype, dims=dims, read=lambda: np.array(content, dtype=kind), int64_field=dtype == "i64")
@@ -510,16 +509,20 @@ def _plain_constant(attribute: Any) -> Constant:
 
 def view_of_file(path: Path) -> Graph:
     """The main graph of a model file of either format, with its bodies. Raises ModelError for what is no whole file."""
-    from pipeline.model.ort_format import read_artifact
+    from pipeline.model import ort_format
 
-    model = read_artifact(path)
+    model = ort_format.read_artifact(path)
     # ModelError for an operator that neither ONNX nor ONNX Runtime defines in a domain of theirs
     from onnx import defs
 
     nodes = [node for part in model.graph.walk() for node in part.nodes]
     if silent := next((node for node in nodes if not node.outputs), None):
-        raise ModelError("a node has no outputs", where=str(path), why=f"{silent.op_type[:60]!r} {silent.name[:60]!r}",
-                         remedy="the file is damaged: convert the model again")  # fmt: skip
+        raise ModelError(
+            "a node has no outputs",
+            where=str(path),
+            why=f"{silent.op_type[:60]!r} {silent.name[:60]!r}",
+            remedy="the file is damaged: convert the model again",
+        )
     asked = {(node.domain, node.op_type) for node in nodes}
     strange = {
         (domain, op)
@@ -547,11 +550,11 @@ KNOWN_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
 
 def _value_of(info: "ort_format.TypeInfo") -> Value:
     """Type and shape of a value as the file has them; symbolic dimensions are dynamic."""
-    from pipeline.model.ort_format import TensorType
+    from pipeline.model import ort_format
 
-    if not isinstance(info, TensorType):
+    if not isinstance(info, ort_format.TensorType):
         return Value()
-    dtype = SHORT_NAMES.get(info.elem_type)
+    dtype = onnx_types.SHORT_NAMES.get(info.elem_type)
     if info.shape is None:
         return Value(dtype, None)
     return Value(dtype, tuple(dim if isinstance(dim, int) and dim >= 0 else None for dim in info.shape))
@@ -560,28 +563,34 @@ def _value_of(info: "ort_format.TypeInfo") -> Value:
 def _file_graph(
     source: "ort_format.OrtGraph", path: Path, outer: Graph | None, opset: int | None, ir_version: int
 ) -> Graph:
-    from pipeline.model.ort_format import OrtGraph, Tensor
+    from pipeline.model import ort_format
 
     def read(tensor: "ort_format.Tensor") -> Any:
         import numpy as np
 
-        kind = NUMPY_KINDS.get(tensor.data_type)
+        kind = onnx_types.NUMPY_KINDS.get(tensor.data_type)
         if kind is None:
             raise ModelError(f"the numbers of initializer '{tensor.name}' are of a type that no rule reads")
         numbers = np.fromfile(path, dtype=kind, count=tensor.length // np.dtype(kind).itemsize, offset=tensor.offset)
         return numbers.reshape(tensor.dims)
 
     def constant(tensor: "ort_format.Tensor") -> Constant:
-        dtype = SHORT_NAMES.get(tensor.data_type, str(tensor.data_type))
+        dtype = onnx_types.SHORT_NAMES.get(tensor.data_type, str(tensor.data_type))
         external = tensor.external_offset >= 0
         return Constant(dtype=dtype, dims=tensor.dims, read=lambda: read(tensor), external=external)
 
     def sparse(tensor: "ort_format.SparseTensor") -> Constant:
-        dtype = SHORT_NAMES.get(tensor.values.data_type, "")
+        dtype = onnx_types.SHORT_NAMES.get(tensor.values.data_type, "")
         return Constant(dtype=dtype, dims=tensor.dims, read=lambda: _dense(read, tensor, tensor.dims))
 
     def attribute(value: Any) -> Any:
-        return constant(value) if isinstance(value, Tensor) else None if isinstance(value, OrtGraph) else value
+        return (
+            constant(value)
+            if isinstance(value, ort_format.Tensor)
+            else None
+            if isinstance(value, ort_format.OrtGraph)
+            else value
+        )
 
     initializers = {name: constant(tensor) for name, tensor in source.initializers.items()}
     initializers |= {name: sparse(tensor) for name, tensor in source.sparse_initializers.items()}
@@ -602,7 +611,7 @@ def _file_graph(
             index=node.index,
             name=node.name,
             op_type=node.op_type,
-            domain=plain_domain(node.domain),
+            domain=onnx_edit.plain_domain(node.domain),
             since_version=node.since_version,
             inputs=node.inputs,
             outputs=node.outputs,
@@ -631,7 +640,7 @@ def tensor_reader(loaded: LeanModel) -> "Callable[[TensorProto], Any]":
         import numpy as np
 
         place = weights.get(tensor.name) if tensor.data_location == 1 else None
-        kind = NUMPY_KINDS.get(tensor.data_type)
+        kind = onnx_types.NUMPY_KINDS.get(tensor.data_type)
         if place is None or kind is None:
             return read_tensor(tensor)
         count = place.length // np.dtype(kind).itemsize
@@ -647,14 +656,14 @@ def body_types(
 
     None when the session cannot be made, which is reported to `unknown`: then nothing in a body is known or claimed.
     """
-    from pipeline.model.ort_format import read_ort
+    from pipeline.model import ort_format
 
     target = work_folder / "bodies.ort"
-    refusals: tuple[type[Exception], ...] = (ModelError, *ort_errors())
+    refusals: tuple[type[Exception], ...] = (ModelError, *ort_session.ort_errors())
     try:
-        options = session_options(save_to=target, config={"session.save_model_format": "ORT"})
-        make_session(slim_copy(model).SerializeToString(), options)
-        return read_ort(target).graph
+        options = ort_session.session_options(save_to=target, config={"session.save_model_format": "ORT"})
+        ort_session.make_session(slim_copy(model).SerializeToString(), options)
+        return ort_format.read_ort(target).graph
     except refusals as error:
         unknown(f"nothing inside If, Loop and Scan counts as supported, because no session can be made: {error}")
         return None

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import msgspec
 
-from device_runner.providers import CHIPS
-from pipeline.check.many import gpu_loss_alone
-from pipeline.check.result import Reference
+from device_runner import providers as runner_providers
+from pipeline.check import many as check_many
+from pipeline.check import result as check_result
+from pipeline.core import providers as provider_rules
+from pipeline.core import releases as ort_releases
 from pipeline.core.errors import ModelError, PipelineError
-from pipeline.core.providers import NNAPI, WEBGPU
-from pipeline.core.releases import Release, rules_of
+from pipeline.core.releases import Release
 from pipeline.dataset import Dataset
-from pipeline.model.edit import all_nodes
+from pipeline.model import edit as onnx_edit
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import (
     MOST_COPIES,
@@ -31,8 +32,8 @@ from pipeline.partition.answer import (
 )
 from pipeline.partition.graph import Graph, Node, bodies
 from pipeline.partition.nnapi_load import crash_in_file
-from pipeline.partition.qnn.claims import of_chip, suspicions
-from pipeline.partition.qnn.kept import answer_entry, compiler_name, keep_answer
+from pipeline.partition.qnn import claims as qnn_claims
+from pipeline.partition.qnn import kept
 from pipeline.partition.rules import Claim, claim, copied_bytes, copies_estimated, copies_of, unit_edges
 from pipeline.partition.shown import predict_load, rounds
 from pipeline.partition.subject import Views, check_computed, likely_sizes, open_views, scratch_folder
@@ -53,14 +54,14 @@ class PartitionRequest(msgspec.Struct, frozen=True, kw_only=True):
     sizes: dict[str, int] = {}
     likely: bool = False
     simulate: Dataset | None = None
-    original: Reference | None = None
+    original: check_result.Reference | None = None
 
     @property
     def entry(self) -> Path | None:
         """Where the answer is kept; None for one that is not: of a simulator, or as `answer_entry`."""
         if self.simulate:
             return None
-        return answer_entry(self.source, self.settings, self.optimize, self.sizes, likely=self.likely)
+        return kept.answer_entry(self.source, self.settings, self.optimize, self.sizes, likely=self.likely)
 
 
 def judge(request: PartitionRequest) -> ModelAnswer:
@@ -76,11 +77,16 @@ def judge(request: PartitionRequest) -> ModelAnswer:
             fixed = _with_sizes(views, answer, request.settings) if request.likely else None
             simulated = _simulated(views, request, answer) if request.simulate else None
             answer = msgspec.structs.replace(answer, fixed=fixed, simulated=simulated)
-            if request.likely and views.loaded and answer.claimed and request.settings.provider == WEBGPU:
-                loss = gpu_loss_alone(views.loaded, request.sizes, Dataset(), folder)
+            if (
+                request.likely
+                and views.loaded
+                and answer.claimed
+                and request.settings.provider == provider_rules.WEBGPU
+            ):
+                loss = check_many.gpu_loss_alone(views.loaded, request.sizes, Dataset(), folder)
                 answer = msgspec.structs.replace(answer, warnings=(*answer.warnings, *([loss.text] if loss else ())))
             if views.loaded and not views.loaded.outside:
-                keep_answer(request.entry, answer)
+                kept.keep_answer(request.entry, answer)
             return answer
     except ModelError as error:
         # A model that can be judged without the sizes that were asked for is refused for them.
@@ -111,25 +117,27 @@ def judge_views(views: Views, settings: Settings, *, simulates: bool = False, br
     _check_names(views, shown, settings)
     compiler, doubts = "", tuple[str, ...]()
     if settings.rules.by_chip:
-        shown, compiler = ships, compiler_name()
+        shown, compiler = ships, kept.compiler_name()
         if model is None or views.ships is None:
             raise ModelError(
                 f"the compiler of {settings.rules.title} says nothing about ORT format files",
                 where=views.source.name,
                 remedy="name the ONNX model that the file was made from",
             )
-        provider_claim, load = of_chip(views.ships, model, ships, CHIPS[settings.chip], views.folder)
-        doubts = () if simulates or load.error else tuple(suspicions(ships, provider_claim.claimed))
+        provider_claim, load = qnn_claims.of_chip(
+            views.ships, model, ships, runner_providers.CHIPS[settings.chip], views.folder
+        )
+        doubts = () if simulates or load.error else tuple(qnn_claims.suspicions(ships, provider_claim.claimed))
         in_bodies: list[tuple[Node, Graph, Claim]] = []
     else:
         provider_claim = claim(shown, settings)
         first = ships, (provider_claim if shown is ships else claim(ships, settings))
         load = predict_load(rounds(model, first, views.later, settings), settings)
-        if settings.provider == NNAPI and not loaded and not load.error:
+        if settings.provider == provider_rules.NNAPI and not loaded and not load.error:
             crash = crash_in_file(ships, provider_claim.claimed)
             load = LoadForecast.failing(crash, estimate=True) if crash else load
         in_bodies = [(owner, body, claim(body, settings)) for owner, body in bodies(shown)]
-        if settings.provider == WEBGPU and not load.error:
+        if settings.provider == provider_rules.WEBGPU and not load.error:
             load = _forecast_of_run(views, ships, settings, load)
     copies_inside = sum(copies_of(body, settings, inside.claimed) or 0 for _, body, inside in in_bodies)
     group_of = {node.index: position for position, group in enumerate(provider_claim.groups) for node in group}
@@ -160,7 +168,7 @@ def judge_views(views: Views, settings: Settings, *, simulates: bool = False, br
         chip=settings.chip,
         compiler=compiler,
         ort_release=str(Release(*settings.ort_release)),
-        rules_release="" if settings.rules.by_chip else str(rules_of(settings.ort_release)),
+        rules_release="" if settings.rules.by_chip else str(ort_releases.rules_of(settings.ort_release)),
         nodes=len(shown.nodes),
         claimed=len(provider_claim.claimed),
         partitions=provider_claim.names(),
@@ -214,7 +222,7 @@ def _copies_much(graph: Graph, settings: Settings) -> bool:
 
 def _in_ort_format(ships: Graph, settings: Settings) -> Iterator[str]:
     """What an ONNX file runs with in WebGPU's layout, and a file in ORT format with the same copies does not."""
-    if settings.provider == WEBGPU and not _copies_much(ships, settings):
+    if settings.provider == provider_rules.WEBGPU and not _copies_much(ships, settings):
         from pipeline.partition.webgpu_runs import moved  # the rules of a provider
 
         for found in moved(ships, settings):
@@ -223,23 +231,27 @@ def _in_ort_format(ships: Graph, settings: Settings) -> Iterator[str]:
 
 def _check_names(views: Views, shown: Graph, settings: Settings) -> None:
     """ModelError for a name of forceCpuNodeNames that no node of the file has."""
-    if settings.provider != WEBGPU or not settings.webgpu.cpu_nodes:
+    if settings.provider != provider_rules.WEBGPU or not settings.webgpu.cpu_nodes:
         return
     from pipeline.partition.webgpu import unknown_names  # the rules of a provider
 
     inside = (shown, *(body for _, body in bodies(shown)))
-    nodes = all_nodes(views.loaded.proto.graph) if views.loaded else (n for g in inside for n in g.nodes.values())
+    nodes = (
+        onnx_edit.all_nodes(views.loaded.proto.graph) if views.loaded else (n for g in inside for n in g.nodes.values())
+    )
     names, remedy = unknown_names(settings, (node.name for node in nodes))
     if names:
         raise ModelError(
             f"forceCpuNodeNames names {names}, and the model has no such node",
-            where=views.source.name, why="WebGPU ignores such a name", remedy=remedy,
-        )  # fmt: skip
+            where=views.source.name,
+            why="WebGPU ignores such a name",
+            remedy=remedy,
+        )
 
 
 def _simulated(views: Views, request: PartitionRequest, answer: ModelAnswer) -> Simulation | None:
     """What the simulator computes; None where the chip takes nothing, or makes no session."""
-    from pipeline.partition.qnn.simulate import simulate
+    from pipeline.partition.qnn import simulate
 
     if not answer.claimed or (answer.load and answer.load.error):
         return None
@@ -247,8 +259,8 @@ def _simulated(views: Views, request: PartitionRequest, answer: ModelAnswer) -> 
     if not (model and views.ships and request.simulate):
         return None
     try:
-        chip, original = CHIPS[request.settings.chip], request.original
-        return simulate(views.ships, model, graph, chip, request.simulate, views.folder, original)
+        chip, original = runner_providers.CHIPS[request.settings.chip], request.original
+        return simulate.simulate(views.ships, model, graph, chip, request.simulate, views.folder, original)
     except ModelError as error:  # the original does not run on the CPU
         return Simulation(passed=False, reason=f"nothing to compare with: {error.reason}", remedy=error.remedy)
 
@@ -266,9 +278,14 @@ def _with_sizes(views: Views, answer: ModelAnswer, settings: Settings) -> SizedA
     except PipelineError:
         return None
     return SizedAnswer(
-        sizes=sizes, nodes=fixed.nodes, claimed=fixed.claimed, partitions=len(fixed.partitions), copies=fixed.copies,
-        copies_estimated=fixed.copies_estimated, load=fixed.load,
-    )  # fmt: skip
+        sizes=sizes,
+        nodes=fixed.nodes,
+        claimed=fixed.claimed,
+        partitions=len(fixed.partitions),
+        copies=fixed.copies,
+        copies_estimated=fixed.copies_estimated,
+        load=fixed.load,
+    )
 
 
 def failed_answer(request: PartitionRequest, error: PipelineError | None) -> ModelAnswer:
@@ -279,7 +296,7 @@ def failed_answer(request: PartitionRequest, error: PipelineError | None) -> Mod
         ep=request.settings.provider,
         chip=request.settings.chip,
         ort_release=str(Release(*request.settings.ort_release)),
-        rules_release=str(rules_of(request.settings.ort_release)),
+        rules_release=str(ort_releases.rules_of(request.settings.ort_release)),
         error=text,
         remedy=remedy,
     )
@@ -324,9 +341,14 @@ def gains(
         node = waves.units[position].target
         refusal = provider_claim.refusals.get(node.index, Refusal("", ""))
         cut = Cut(
-            output=node.first_output, op_type=node.op_type, reason=refusal.text, remedy=refusal.remedy,
-            partitions=partitions, claimed=claimed, copies=copies,
-        )  # fmt: skip
+            output=node.first_output,
+            op_type=node.op_type,
+            reason=refusal.text,
+            remedy=refusal.remedy,
+            partitions=partitions,
+            claimed=claimed,
+            copies=copies,
+        )
         cuts.append(cut)
     refused: dict[str, list[int]] = {}
     for position, unit in enumerate(waves.units):

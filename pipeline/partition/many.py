@@ -5,9 +5,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.model.sources import SourceModel, find_models, source_bytes
+from pipeline.model import sources as model_sources
+from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import NO_SIZES, SUFFIXES, ModelAnswer, Optimize, Settings
-from pipeline.partition.qnn.kept import answer_entry, kept_answer, require_compilers
+from pipeline.partition.qnn import kept
 
 if TYPE_CHECKING:
     from pipeline.dataset import Dataset
@@ -31,20 +32,20 @@ def judge_paths(
     says what the chip computes on that data. ConfigError when a path does not exist or holds no model, MissingError
     without the compiler of a chip that is asked about.
     """
-    sources = find_models(paths, SUFFIXES)
+    sources = model_sources.find_models(paths, SUFFIXES)
     asked = (settings,) if isinstance(settings, Settings) else settings
-    require_compilers(asked)
+    kept.require_compilers(asked)
     questions = list(dict.fromkeys((source, row) for row in asked for source in sources))
     answers: dict[tuple[SourceModel, Settings], ModelAnswer] = {}
     for question in questions if simulate is None else ():
-        entry = answer_entry(*question, optimize, sizes, likely=True)
-        if answer := kept_answer(entry, question[0].name):
+        entry = kept.answer_entry(*question, optimize, sizes, likely=True)
+        if answer := kept.kept_answer(entry, question[0].name):
             answers[question] = answer
     left = [question for question in questions if question not in answers]
     if not left:
         yield from answers.values()
         return
-    from pipeline.core.workers import Task, needed_bytes, run_tasks, time_limit
+    from pipeline.core import workers
     from pipeline.partition.judge import PartitionRequest, failed_answer, judge
 
     tasks = {}
@@ -52,10 +53,14 @@ def judge_paths(
         request = PartitionRequest(
             source=source, settings=row, optimize=optimize, sizes=dict(sizes), likely=True, simulate=simulate
         )
-        memory = needed_bytes(source_bytes(source))
-        tasks[Task(label=source.name, call=partial(judge, request), memory_bytes=memory)] = request
-    limit = time_limit(source_bytes(source) for source, _ in left) if simulate is None else SIMULATION_SECONDS
-    outcomes = run_tasks(tasks, processes=processes, timeout_seconds=limit)
+        memory = workers.needed_bytes(model_sources.source_bytes(source))
+        tasks[workers.Task(label=source.name, call=partial(judge, request), memory_bytes=memory)] = request
+    limit = (
+        workers.time_limit(model_sources.source_bytes(source) for source, _ in left)
+        if simulate is None
+        else SIMULATION_SECONDS
+    )
+    outcomes = workers.run_tasks(tasks, processes=processes, timeout_seconds=limit)
     for question in questions:
         while question not in answers:
             outcome = next(outcomes)

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Container, Sequence
 from math import prod
 
-from pipeline.core.releases import at_release
+from pipeline.core import releases as ort_releases
 from pipeline.partition.answer import MAX_VERSION, Refusal, Settings, layout_window
 from pipeline.partition.graph import Graph, Node, outside_inputs
 from pipeline.partition.rules import (
@@ -667,7 +667,7 @@ def refusal(case: Case) -> Refusal | None:
         return Refusal(
             "shape", f"input '{dynamic}' {shape} has dynamic dimensions", "fix the model's dynamic dimensions"
         )
-    highest = at_release(MAX_VERSION, case.settings.ort_release)
+    highest = ort_releases.at_release(MAX_VERSION, case.settings.ort_release)
     return (
         first_refusal(case, types)
         or external_refusal(case, names)

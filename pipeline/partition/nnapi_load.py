@@ -23,20 +23,39 @@ from pipeline.partition.units import (
     unit_of_node,
 )
 
-QUANTIZED_SINGLE = frozenset({
-    "DequantizeLinear", "QuantizeLinear", "QLinearConv", "QLinearMatMul", "QLinearAdd", "QLinearMul", "QLinearSigmoid",
-    "QLinearAveragePool",
-})  # fmt: skip
-QUANTIZED_BINARY = frozenset({
-    "QLinearConv", "QLinearMatMul", "QLinearAdd", "QLinearMul", "Conv", "Gemm", "MatMul", "Add", "Mul",
-})  # fmt: skip
+QUANTIZED_SINGLE = frozenset(
+    {
+        "DequantizeLinear",
+        "QuantizeLinear",
+        "QLinearConv",
+        "QLinearMatMul",
+        "QLinearAdd",
+        "QLinearMul",
+        "QLinearSigmoid",
+        "QLinearAveragePool",
+    }
+)
+QUANTIZED_BINARY = frozenset(
+    {"QLinearConv", "QLinearMatMul", "QLinearAdd", "QLinearMul", "Conv", "Gemm", "MatMul", "Add", "Mul"}
+)
 """Quantized operations whose second operand is a quantized input too."""
 
 TAKEN_APART = {
-    "BatchNormalization": (1, 2, 3, 4), "Conv": (1,), "QLinearConv": (1,), "QLinearMatMul": (1,), "Reshape": (1,),
-    "Clip": (1, 2), "Resize": (1, 2, 3), "Slice": (1, 2, 3, 4), "Pad": (1, 2), "Gather": (1,), "ReduceMean": (1,),
-    "Split": (1,), "Squeeze": (1,), "Unsqueeze": (1,),
-}  # fmt: skip
+    "BatchNormalization": (1, 2, 3, 4),
+    "Conv": (1,),
+    "QLinearConv": (1,),
+    "QLinearMatMul": (1,),
+    "Reshape": (1,),
+    "Clip": (1, 2),
+    "Resize": (1, 2, 3),
+    "Slice": (1, 2, 3, 4),
+    "Pad": (1, 2),
+    "Gather": (1,),
+    "ReduceMean": (1,),
+    "Split": (1,),
+    "Squeeze": (1,),
+    "Unsqueeze": (1,),
+}
 """Inputs that the builder of an operator turns into something else, so that NNAPI is not handed them as they are."""
 HANDED_OTHERWISE = frozenset((*TAKEN_APART, "Gemm", "MatMul"))
 """Operators of which `_skipped` may name some."""

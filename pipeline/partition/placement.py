@@ -14,8 +14,8 @@ from itertools import pairwise
 
 import msgspec
 
-from pipeline.core.groups import counted
-from pipeline.core.providers import PROVIDER_RULES
+from pipeline.core import groups as counting
+from pipeline.core import providers as provider_rules
 from pipeline.partition.answer import Decision, ModelAnswer, percent_of
 
 CPU_KIND, KERNEL_KIND = -1, -2
@@ -63,7 +63,11 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def title(self) -> str:
         """The provider as people write it."""
-        return PROVIDER_RULES[self.provider].title if self.provider in PROVIDER_RULES else self.provider
+        return (
+            provider_rules.PROVIDER_RULES[self.provider].title
+            if self.provider in provider_rules.PROVIDER_RULES
+            else self.provider
+        )
 
     @property
     def claimed(self) -> int:
@@ -78,7 +82,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def kinds(self) -> list[int]:
         """Of each node the number of its partition, or what it is without one: XNNPACK and WebGPU take nodes alone."""
-        row = PROVIDER_RULES.get(self.provider)
+        row = provider_rules.PROVIDER_RULES.get(self.provider)
         alone = row is not None and (row.on_cpu or row.copies)
         return [CPU_KIND if node.partition is None else KERNEL_KIND if alone else node.partition for node in self.nodes]
 
@@ -364,9 +368,7 @@ def curves(
         yield "".join(path)
 
 
-COLOURS = (
-    "#2563a8", "#bb5217", "#2f7d4f", "#7b4fa3", "#a8324a", "#0e7c86", "#8a6d1b", "#5b5fc7", "#a3458f", "#4d6b2f",
-)  # fmt: skip
+COLOURS = ("#2563a8", "#bb5217", "#2f7d4f", "#7b4fa3", "#a8324a", "#0e7c86", "#8a6d1b", "#5b5fc7", "#a3458f", "#4d6b2f")
 """Fills of partitions in turn: dark enough for white text (contrast 4.5 and more), which differ in brightness too."""
 
 BOX_HEIGHT, LAYER_HEIGHT, MARGIN, HEAD = 40, 74, 40, 96
@@ -391,10 +393,14 @@ def draw(answer: ModelAnswer) -> str:
     """The picture as an SVG document. Sizes are pixels; hovering over a node shows its whole name and reason."""
     share = percent_of(answer.claimed, answer.nodes)
     name = answer.path.replace("\\", "/").rsplit("/", 1)[-1]
-    borders = PROVIDER_RULES[answer.ep].borders(answer.borders)
+    borders = provider_rules.PROVIDER_RULES[answer.ep].borders(answer.borders)
     facts = (
         f"{answer.ep}, ONNX Runtime {answer.release_text}: {answer.claimed} of {answer.nodes} nodes ({share} %) "
-        + (f"in {counted(len(answer.partitions), 'partition')}" if answer.copies is None else f"with {borders}")
+        + (
+            f"in {counting.counted(len(answer.partitions), 'partition')}"
+            if answer.copies is None
+            else f"with {borders}"
+        )
     )
     parts = [
         f'<text class="title" x="{MARGIN}" y="38">{_clean(name)}</text>',

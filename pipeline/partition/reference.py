@@ -16,20 +16,21 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from device_runner.android_host.device import Phone
-from device_runner.android_host.inspection import HANG, STOP_OPS, LibraryAnswer, Session, ask
-from device_runner.files import scratch_folder
-from device_runner.host_device import check_host, default_abi
-from device_runner.library import LibraryFacts, resolve
-from device_runner.spec import NnapiFlag, OptimizationLevel
-from device_runner.vulkan import find_driver
+from device_runner import files as runner_files
+from device_runner import host_device, vulkan
+from device_runner import library as ort_library
+from device_runner import spec as run_spec
+from device_runner.android_host import device as android_host_device
+from device_runner.android_host import inspection
+from device_runner.spec import OptimizationLevel
+from pipeline.core import providers as provider_rules
+from pipeline.core import releases as ort_releases
+from pipeline.core import workers
 from pipeline.core.errors import ConfigError, MissingError, ModelError
-from pipeline.core.providers import PROVIDER_RULES, WEBGPU, XNNPACK, in_android_libraries
-from pipeline.core.releases import has_rules, line_of, rules_of
-from pipeline.core.workers import Task, TaskOutcome, run_tasks, time_limit
-from pipeline.model.edit import all_nodes, keep_only
-from pipeline.model.onnx_model import load_model
-from pipeline.model.sources import SourceModel, find_models, source_bytes
+from pipeline.model import edit as onnx_edit
+from pipeline.model import onnx_model
+from pipeline.model import sources as model_sources
+from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import (
     NO_SIZES,
     SUFFIXES,
@@ -61,7 +62,7 @@ def show(source: SourceModel, settings: Settings, optimize: Optimize, target: st
     where that was done, else why not.
     """
     try:
-        with scratch_folder(parent=Path(target).parent) as folder:
+        with runner_files.scratch_folder(parent=Path(target).parent) as folder:
             views = open_views(source, optimize, folder, sizes)
             if views.loaded is None:
                 return "an ORT format file cannot be shown to a library; it reports its claims of ONNX models only"
@@ -71,9 +72,9 @@ def show(source: SourceModel, settings: Settings, optimize: Optimize, target: st
                 proto = undone_for_provider(shown.proto, views.before(settings)) or shown.proto
                 # A saved model imports every domain that the installed onnxruntime knows, at versions that older ones
                 # refuse.
-                used = {node.domain for node in all_nodes(proto.graph)} | {"", "ai.onnx"}
+                used = {node.domain for node in onnx_edit.all_nodes(proto.graph)} | {"", "ai.onnx"}
                 used |= {node.domain for function in proto.functions for node in function.node}
-                keep_only(proto.opset_import, lambda entry: entry.domain in used)
+                onnx_edit.keep_only(proto.opset_import, lambda entry: entry.domain in used)
                 shown = replace(shown, proto=proto)
             write_model(shown, Path(target), named=True, external=settings.ort_release >= EXTERNAL_SINCE)
     except ModelError as error:
@@ -137,21 +138,21 @@ def _session(
     level: OptimizationLevel = OptimizationLevel.NONE,
     verbose: bool = False,
     cpu: str = "",
-) -> Session:
+) -> inspection.Session:
     """The sessions of a library that answer what our rules answer; `cpu` is a profile of an emulator."""
     options: dict[str, str] = {}
-    if settings.provider == WEBGPU:  # the options that decide claims
+    if settings.provider == provider_rules.WEBGPU:  # the options that decide claims
         # A session with graph capture is not made where a node is refused: only its enableInt64 is asked for.
         prefix, asked = "ep.webgpuexecutionprovider.", settings.webgpu
         options = {f"{prefix}preferredLayout": asked.layout, f"{prefix}enableInt64": str(int(asked.int64))}
         options |= {f"{prefix}forceCpuNodeNames": "\n".join(asked.cpu_nodes)} if asked.cpu_nodes else {}
-    return Session(
+    return inspection.Session(
         provider=settings.rules.run.append_name,
-        flags=tuple(NnapiFlag(flag) for flag in settings.nnapi_flags),
+        flags=tuple(run_spec.NnapiFlag(flag) for flag in settings.nnapi_flags),
         level=level,
-        config={**config, STOP_OPS: ",".join(settings.stop_ops), **options},
+        config={**config, inspection.STOP_OPS: ",".join(settings.stop_ops), **options},
         verbose=verbose,
-        phone=Phone(api_level=settings.api_level, cpu=cpu),
+        phone=android_host_device.Phone(api_level=settings.api_level, cpu=cpu),
     )
 
 
@@ -162,34 +163,34 @@ def claims_of_many(
 
     Raises ModelError for what is no model; refusals and crashes of the library are in the answers.
     """
-    with scratch_folder() as folder:
+    with runner_files.scratch_folder() as folder:
         named = [folder / f"{index}.onnx" for index in range(len(models))]
         for model, target in zip(models, named, strict=True):
-            write_model(load_model(SourceModel(path=str(model)), folder), target, named=True, external=False)
-        answers = claims_of_named(named, resolve(library).android(), settings, reasons=reasons)
+            write_model(onnx_model.load_model(SourceModel(path=str(model)), folder), target, named=True, external=False)
+        answers = claims_of_named(named, ort_library.resolve(library).android(), settings, reasons=reasons)
         for model, claims in zip(models, answers, strict=True):
             yield msgspec.structs.replace(claims, id=str(model))
 
 
 def claims_of_named(
-    models: Sequence[Path], library: LibraryFacts, settings: Settings, *, reasons: bool = False
+    models: Sequence[Path], library: ort_library.LibraryFacts, settings: Settings, *, reasons: bool = False
 ) -> Iterator[LibraryClaims]:
     """The claims of models whose nodes go by their first outputs already (`name_nodes`), in their order.
 
     With `reasons` they have the library's own words for what it refuses.
     """
     # Claims of older libraries, and those of WebGPU, are in the verbose log only.
-    recorded = tells_claims(library) and settings.provider != WEBGPU
+    recorded = tells_claims(library) and settings.provider != provider_rules.WEBGPU
     asked: Iterable[tuple[Sequence[Path], Settings]] = [(models, settings)]
     if names := settings.webgpu.cpu_nodes:  # names are a model's own
         asked = (([model], _renamed(model, settings, names)) for model in models)
     for together, options in asked:
-        with scratch_folder() as folder:
+        with runner_files.scratch_folder() as folder:
             # A provider with kernels has nothing to compile, so that its session need not be the one that saves.
-            saved = None if options.provider == WEBGPU else folder / "saved.ort"
+            saved = None if options.provider == provider_rules.WEBGPU else folder / "saved.ort"
             questions = [(str(index), model, saved) for index, model in enumerate(together)]
             session = _session(options, {**(SAVE_ORT if saved else {}), **SAVE_ONLY}, verbose=reasons or not recorded)
-            for answer in ask(library, questions, session):
+            for answer in inspection.ask(library, questions, session):
                 yield _claims_of(answer, str(together[int(answer.id)]), library, options)
 
 
@@ -202,7 +203,7 @@ def _renamed(model: Path, settings: Settings, names: Container[str]) -> Settings
     return msgspec.structs.replace(settings, webgpu=msgspec.structs.replace(settings.webgpu, cpu_nodes=cpu_nodes))
 
 
-def check_asked(facts: LibraryFacts, provider: str) -> None:
+def check_asked(facts: ort_library.LibraryFacts, provider: str) -> None:
     """MissingError for a library that cannot claim nodes of an ONNX model."""
     if facts.kind != "full":
         raise MissingError(
@@ -211,7 +212,7 @@ def check_asked(facts: LibraryFacts, provider: str) -> None:
             why="it loads ORT format files only",
             remedy="use the full library of the same release (`ort-mobile library get`)",
         )
-    name = PROVIDER_RULES[provider].provider
+    name = provider_rules.PROVIDER_RULES[provider].provider
     if name not in facts.providers:
         raise MissingError(
             f"this library was built without {name}",
@@ -221,12 +222,14 @@ def check_asked(facts: LibraryFacts, provider: str) -> None:
         )
 
 
-def tells_claims(facts: LibraryFacts) -> bool:
+def tells_claims(facts: ort_library.LibraryFacts) -> bool:
     """Whether a library records what it assigns (the C API's version 24); older ones log it for NNAPI."""
     return facts.release == "" or tuple(map(int, facts.release.split(".")[:2])) >= (1, 24)
 
 
-def _claims_of(answer: LibraryAnswer, model: str, facts: LibraryFacts, settings: Settings) -> LibraryClaims:
+def _claims_of(
+    answer: inspection.LibraryAnswer, model: str, facts: ort_library.LibraryFacts, settings: Settings
+) -> LibraryClaims:
     provider = settings.rules.run.ort_name
     failed = answer.failed
     claims = LibraryClaims(
@@ -235,7 +238,7 @@ def _claims_of(answer: LibraryAnswer, model: str, facts: LibraryFacts, settings:
         error=_failure(answer) if failed else None,
         crashed=bool(failed and answer.signal),
     )
-    if settings.provider == WEBGPU:  # what it refused stands in the log of a session that failed, too
+    if settings.provider == provider_rules.WEBGPU:  # what it refused stands in the log of a session that failed, too
         kinds = {match.group(2): match.group(1) for line in answer.log if (match := NO_KERNEL.search(line))}
         reasons: dict[str, str] = {}
         for line in answer.log:
@@ -268,10 +271,10 @@ def _claims_of(answer: LibraryAnswer, model: str, facts: LibraryFacts, settings:
     )
 
 
-def _failure(answer: LibraryAnswer) -> str:
+def _failure(answer: inspection.LibraryAnswer) -> str:
     if not answer.signal:
         return answer.message or f"ONNX Runtime gives error code {answer.code} and no reason"
-    how = "did not answer in time and was ended" if answer.signal == HANG else f"ended by {answer.signal}"
+    how = "did not answer in time and was ended" if answer.signal == inspection.HANG else f"ended by {answer.signal}"
     return f"the library {how}" + (f": {answer.message}" if answer.message else "")
 
 
@@ -312,7 +315,7 @@ PREAMBLE = ("Using default partitioning", "Found devices", "Effective NNAPI feat
 def reference_aware(
     model: Path,
     target: Path,
-    library: LibraryFacts,
+    library: ort_library.LibraryFacts,
     settings: Settings,
     level: OptimizationLevel,
     *,
@@ -328,10 +331,10 @@ def reference_aware(
     """
     off = {OPTIMIZERS_OFF: ";".join((NCHWC, *left_out))}
     session = _session(settings, {**SAVE_ORT, **SAVE_ONLY, **off, **config}, level=level, cpu=cpu)
-    with scratch_folder(parent=target.parent) as folder:
+    with runner_files.scratch_folder(parent=target.parent) as folder:
         part = folder / "saved.ort"
         question = (str(model), model, part)
-        answer = next(ask(library, [question], session))
+        answer = next(inspection.ask(library, [question], session))
         if answer.failed or not part.is_file():
             raise ModelError(
                 f"the library of {library.release} cannot save this model",
@@ -377,7 +380,7 @@ def diff_claims(answer: ModelAnswer, library: LibraryClaims, settings: Settings,
     notes = (
         (any(not name for group in library.partitions or () for name in group), UNNAMED),
         (other_shapes, OTHER_SHAPES.format(ours=answer.shapes_from, theirs=release)),
-        (same is False and settings.provider == XNNPACK, NO_F16),
+        (same is False and settings.provider == provider_rules.XNNPACK, NO_F16),
     )
     groups = library.partitions if library.partitions is None else first_answer(library, answer.partitions)
     return ClaimDiff(
@@ -534,15 +537,15 @@ AT_ONCE, AT_ONCE_BYTES = 64, 512 << 20
 """So many models, or so much of them, lie in the scratch folder at once and are asked about in one process."""
 
 
-def open_reference(text: str, provider: str, release: str, abi: str = "") -> LibraryFacts:
+def open_reference(text: str, provider: str, release: str, abi: str = "") -> ort_library.LibraryFacts:
     """The library that can be asked about a provider; `release` is the one that the user named, "" for none.
 
     `abi` is by Android's name, "" for the one that needs no emulator here.
 
     Raises ConfigError for what no Android library reports, MissingError where it is not available or cannot run here.
     """
-    run = PROVIDER_RULES[provider].run
-    if PROVIDER_RULES[provider].by_chip:
+    run = provider_rules.PROVIDER_RULES[provider].run
+    if provider_rules.PROVIDER_RULES[provider].by_chip:
         raise ConfigError(
             f"an Android library is not asked about {provider}",
             why="its claims are those of the chip's own compiler already",
@@ -553,21 +556,21 @@ def open_reference(text: str, provider: str, release: str, abi: str = "") -> Lib
         raise ConfigError(
             f"no Android library can be asked about {provider}",
             why=f"{run.title} is in {owner}'s libraries only, which run on {owner}'s systems only",
-            remedy=f"leave --reference out, or ask about {' or '.join(in_android_libraries())}",
+            remedy=f"leave --reference out, or ask about {' or '.join(provider_rules.in_android_libraries())}",
         )
-    abi_name = abi or default_abi()
-    if run.gpu and abi_name != default_abi():
+    abi_name = abi or host_device.default_abi()
+    if run.gpu and abi_name != host_device.default_abi():
         raise ConfigError(
             f"a library for {abi_name} is not asked about {provider}",
             why="it runs in an emulator here, which has no GPU",
             remedy=f"leave --abi out: what {run.title} takes depends on no ABI",
         )
-    check_host(abi_name)
+    host_device.check_host(abi_name)
     if run.gpu:
-        find_driver()
-    facts = resolve(text, abi_name).android()
+        vulkan.find_driver()
+    facts = ort_library.resolve(text, abi_name).android()
     check_asked(facts, provider)
-    if provider == XNNPACK and not tells_claims(facts):
+    if provider == provider_rules.XNNPACK and not tells_claims(facts):
         raise ConfigError(
             f"a library of {facts.release} does not report what XNNPACK claims",
             why="that came with release 1.24; before, only NNAPI logs its claims",
@@ -583,12 +586,12 @@ def open_reference(text: str, provider: str, release: str, abi: str = "") -> Lib
     return facts
 
 
-def rules_known(facts: LibraryFacts) -> bool:
+def rules_known(facts: ort_library.LibraryFacts) -> bool:
     """Whether there are rules for a library's release; where it reports none, the user names the release."""
-    return not facts.release or has_rules(line_of(facts.release))
+    return not facts.release or ort_releases.has_rules(ort_releases.line_of(facts.release))
 
 
-def rules_release(facts: LibraryFacts, named: str) -> str:
+def rules_release(facts: ort_library.LibraryFacts, named: str) -> str:
     """The release whose rules a library is compared with: its own or the nearest with rules; "": the installed one.
 
     `named` is the user's, for files that do not report their release.
@@ -596,13 +599,13 @@ def rules_release(facts: LibraryFacts, named: str) -> str:
     release = facts.release or named
     if not release:
         return ""
-    return str(rules_of(line_of(release)))
+    return str(ort_releases.rules_of(ort_releases.line_of(release)))
 
 
 def compare_answers(
     paths: Sequence[str | Path],
     answers: Sequence[ModelAnswer],
-    facts: LibraryFacts,
+    facts: ort_library.LibraryFacts,
     settings: Settings,
     optimize: Optimize,
     *,
@@ -617,16 +620,18 @@ def compare_answers(
     that has no answer of ours is not shown: what is wrong with it is known already.
     """
     has_rules = rules_known(facts)
-    pairs = list(zip(find_models(paths, SUFFIXES), answers, strict=True))
-    with scratch_folder() as name:
+    pairs = list(zip(model_sources.find_models(paths, SUFFIXES), answers, strict=True))
+    with runner_files.scratch_folder() as name:
         files = {
-            Task(label=source.name, call=partial(show, source, settings, optimize, target, dict(sizes))): Path(target)
+            workers.Task(label=source.name, call=partial(show, source, settings, optimize, target, dict(sizes))): Path(
+                target
+            )
             for number, (source, answer) in enumerate(pairs)
             if not answer.error
             for target in [f"{name}/{number}.onnx"]
         }
-        limit = time_limit(source_bytes(source) for source, _ in pairs)
-        outcomes = run_tasks(files, processes=processes, timeout_seconds=limit)
+        limit = workers.time_limit(model_sources.source_bytes(source) for source, _ in pairs)
+        outcomes = workers.run_tasks(files, processes=processes, timeout_seconds=limit)
         shown = ((files[outcome.task], outcome) for outcome in outcomes)
         claims = {path: claimed for chunk in _chunks(shown) for path, claimed in _claims(chunk, facts, settings)}
     models, differences = [], []
@@ -651,7 +656,7 @@ def compare_answers(
     return PartitionDocument(models=tuple(models), reference=reference)
 
 
-Showing = tuple[Path, TaskOutcome[str]]
+Showing = tuple[Path, workers.TaskOutcome[str]]
 
 
 def _chunks(showings: Iterable[Showing]) -> Iterator[list[Showing]]:
@@ -668,7 +673,7 @@ def _chunks(showings: Iterable[Showing]) -> Iterator[list[Showing]]:
 
 
 def _claims(
-    showings: Iterable[Showing], facts: LibraryFacts, settings: Settings
+    showings: Iterable[Showing], facts: ort_library.LibraryFacts, settings: Settings
 ) -> Iterator[tuple[str, LibraryClaims]]:
     """The library's claims by model; files are removed once they were asked about."""
     good = {}

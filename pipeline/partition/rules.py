@@ -12,7 +12,7 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
-from pipeline.model.types import BITS
+from pipeline.model import types as onnx_types
 from pipeline.partition.answer import Refusal, Settings
 from pipeline.partition.graph import Edge, Graph, Node, given_outside
 from pipeline.partition.outline import refused
@@ -435,7 +435,7 @@ def copied_bytes(graph: Graph, groups: Iterable[Iterable[Node]]) -> tuple[int, i
 
 def _bytes(value: Value) -> int:
     """The size of a tensor; -1 where it is not known before an inference."""
-    bits = BITS.get(value.dtype or "", 0)
+    bits = onnx_types.BITS.get(value.dtype or "", 0)
     return (prod(size or 0 for size in value.shape or ()) * bits + 7) // 8 if bits and value.static else -1
 
 

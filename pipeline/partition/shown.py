@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from pipeline.core import files as storage
+from pipeline.core import ort_session
 from pipeline.core.errors import ModelError
-from pipeline.core.files import make_folder, share_file
-from pipeline.core.ort_session import make_session, ort_errors, session_options
 from pipeline.core.variant import Level
-from pipeline.model.edit import all_nodes, copied, first_output, plain_domain, set_nodes, subgraphs
-from pipeline.model.onnx_model import LoadedModel, load_model
+from pipeline.model import edit as onnx_edit
+from pipeline.model import onnx_model
+from pipeline.model import types as onnx_types
 from pipeline.model.sources import SourceModel
-from pipeline.model.types import CODES
 from pipeline.partition.answer import LoadForecast, Settings
 from pipeline.partition.graph import FreshNames, Graph, Node, given_outside, schema
 from pipeline.partition.outline import left_over
@@ -38,10 +38,19 @@ if TYPE_CHECKING:
     from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
 
 
-NEVER = frozenset({
-    "Bernoulli", "CastLike", "CenterCropPad", "GroupNormalization", "HardSwish", "Mish", "NegativeLogLikelihoodLoss",
-    "SequenceMap", "SoftmaxCrossEntropyLoss",
-})  # fmt: skip
+NEVER = frozenset(
+    {
+        "Bernoulli",
+        "CastLike",
+        "CenterCropPad",
+        "GroupNormalization",
+        "HardSwish",
+        "Mish",
+        "NegativeLogLikelihoodLoss",
+        "SequenceMap",
+        "SoftmaxCrossEntropyLoss",
+    }
+)
 """Functions of ONNX with no kernel for any type."""
 
 NOT_F16 = frozenset({
@@ -85,13 +94,13 @@ def _inline_local(model: "ModelProto", protected: Collection[str], names: FreshN
 
     `protected` names calls, by their first output, that a provider claims as they stand.
     """
-    functions = {(plain_domain(f.domain), f.name, f.overload): f for f in model.functions}
+    functions = {(onnx_edit.plain_domain(f.domain), f.name, f.overload): f for f in model.functions}
 
     def key(node: "NodeProto") -> tuple[str, str, str]:
-        return plain_domain(node.domain), node.op_type, node.overload
+        return onnx_edit.plain_domain(node.domain), node.op_type, node.overload
 
     # A function that calls itself, however far around, would never be inlined.
-    calls = {name: set(map(key, all_nodes(body))) & functions.keys() for name, body in functions.items()}
+    calls = {name: set(map(key, onnx_edit.all_nodes(body))) & functions.keys() for name, body in functions.items()}
     while leaves := {name for name, called in calls.items() if not called}:
         calls = {name: called - leaves for name, called in calls.items() if name not in leaves}
     if calls:
@@ -131,7 +140,7 @@ def without_functions(
 
     `claimed` are first outputs, `names` the counter of an earlier inlining in the same graph.
     """
-    imports = {plain_domain(entry.domain): entry.version for entry in model.opset_import}
+    imports = {onnx_edit.plain_domain(entry.domain): entry.version for entry in model.opset_import}
     calls = {node.first_output for node in _inlined(graph)} - set(claimed)
 
     def body(node: "NodeProto") -> "FunctionProto | None":
@@ -141,7 +150,7 @@ def without_functions(
 
     if not calls:
         return model
-    copy = copied(model)
+    copy = onnx_edit.copied(model)
     add_copies(copy.graph, graph)
     inlined = _inline(copy, body, names or FreshNames())
     return model if inlined is copy else inlined
@@ -168,7 +177,7 @@ def _schema_function(node: "NodeProto", opset: int, graph: Graph) -> "FunctionPr
         types = []
         for value in map(graph.value, node.input):
             kind = onnx.TypeProto()
-            kind.tensor_type.elem_type = CODES.get(value.dtype or "", 0)
+            kind.tensor_type.elem_type = onnx_types.CODES.get(value.dtype or "", 0)
             if value.shape is not None:
                 kind.tensor_type.shape.SetInParent()
             for dim in value.shape or ():
@@ -193,7 +202,7 @@ def add_copies(graph: "GraphProto", view: Graph) -> None:
 
     What is inlined afterwards reads the copy of its call, which several of its nodes may then share.
     """
-    messages = {first_output(node): node for node in graph.node}
+    messages = {onnx_edit.first_output(node): node for node in graph.node}
     for node in view.nodes.values():
         message = messages.get(node.first_output)
         if message is None:  # a copy, which its reader brings
@@ -217,18 +226,18 @@ def _inline(model: "ModelProto", body: Body, names: FreshNames) -> "ModelProto":
 
     The same model when no node has a body. `names` is the main graph's counter, which goes on after this.
     """
-    if all(body(node) is None for node in all_nodes(model.graph)):
+    if all(body(node) is None for node in onnx_edit.all_nodes(model.graph)):
         return model
-    result = copied(model)
+    result = onnx_edit.copied(model)
     prefixes: set[str] = set()
     while True:
         growth = sum(
             _inline_graph(result, graph, body, names if graph is result.graph else FreshNames(), prefixes)
-            for graph in subgraphs(result.graph)
+            for graph in onnx_edit.subgraphs(result.graph)
         )
         if not growth:
             return result
-        if sum(len(graph.node) for graph in subgraphs(result.graph)) > MAX_NODES:
+        if sum(len(graph.node) for graph in onnx_edit.subgraphs(result.graph)) > MAX_NODES:
             raise ModelError("the model's functions expand without end", why=f"more than {MAX_NODES} nodes")
 
 
@@ -259,11 +268,11 @@ def _inline_graph(model: "ModelProto", graph: "GraphProto", body: Body, fresh: F
             actual[formal] = next(iter(node.output[slot : slot + 1]), "") or f"{prefix}_{formal}"
         attributes = {row.name: row for row in (*function.attribute_proto, *node.attribute)}
         (kept if inside else added).extend(_expand_node(part, prefix, actual, attributes) for part in function.node)
-    set_nodes(graph, [*kept, *added])
-    domains = {plain_domain(entry.domain) for entry in model.opset_import}
+    onnx_edit.set_nodes(graph, [*kept, *added])
+    domains = {onnx_edit.plain_domain(entry.domain) for entry in model.opset_import}
     for entry in (entry for function in calls.values() for entry in function.opset_import):
-        if plain_domain(entry.domain) not in domains:
-            domains.add(plain_domain(entry.domain))
+        if onnx_edit.plain_domain(entry.domain) not in domains:
+            domains.add(onnx_edit.plain_domain(entry.domain))
             model.opset_import.append(entry)
     return len(calls)
 
@@ -295,7 +304,7 @@ def _expand_node(
             inner = dict(actual)  # values of a body's own keep to the body
             for value in (*body.input, *body.output, *body.initializer):
                 inner[value.name] = value.name = f"{prefix}_{value.name}"
-            set_nodes(body, [_expand_node(part, prefix, inner, attributes) for part in body.node])
+            onnx_edit.set_nodes(body, [_expand_node(part, prefix, inner, attributes) for part in body.node])
     return node
 
 
@@ -387,12 +396,12 @@ INLINED_PREFIX = "_inlfunc_"
 INLINED = re.compile(INLINED_PREFIX + r"(?P<op>[A-Za-z0-9]+?)(?P<token>_token_\d+)?_")
 
 
-def save_basic(loaded: LoadedModel, work_folder: Path) -> LoadedModel:
+def save_basic(loaded: onnx_model.LoadedModel, work_folder: Path) -> onnx_model.LoadedModel:
     """The model as the installed onnxruntime saves it at level basic for the CPU; ModelError when it cannot."""
     target = work_folder / "basic.onnx"
     try:
-        make_session(loaded.path, session_options(Level.BASIC, save_to=target))
-    except ort_errors() as error:
+        ort_session.make_session(loaded.path, ort_session.session_options(Level.BASIC, save_to=target))
+    except ort_session.ort_errors() as error:
         raise refused(error, "no session can be made of the model at level basic") from error
     if not target.is_file():
         raise ModelError("ONNX Runtime did not save the model at level basic", where=loaded.source.name)
@@ -400,9 +409,9 @@ def save_basic(loaded: LoadedModel, work_folder: Path) -> LoadedModel:
     for file in {place.file for place in loaded.weights.values()} - {loaded.path.resolve()}:
         beside = work_folder / file.relative_to(loaded.folder)
         if not beside.exists():
-            make_folder(beside.parent)
-            share_file(file, beside)
-    return load_model(SourceModel(path=str(target)), work_folder)
+            storage.make_folder(beside.parent)
+            storage.share_file(file, beside)
+    return onnx_model.load_model(SourceModel(path=str(target)), work_folder)
 
 
 def undone_for_provider(saved: "ModelProto", source: "ModelProto") -> "ModelProto | None":
@@ -417,7 +426,7 @@ def undone_for_provider(saved: "ModelProto", source: "ModelProto") -> "ModelProt
         node.op_type == "Cast" for node in saved.graph.node
     ):
         return None
-    shown = copied(saved)
+    shown = onnx_edit.copied(saved)
     _remove_inserted_casts(shown.graph)
     # Casts to the type that their input has: level basic removes these, for a provider as well.
     graph = source.graph
@@ -426,7 +435,7 @@ def undone_for_provider(saved: "ModelProto", source: "ModelProto") -> "ModelProt
     types |= {value.name: value.type.tensor_type.elem_type for value in (*graph.value_info, *graph.input)}
     types |= {node.output[0]: node.attribute[0].i for node in casts}
     if any(node.input[0] not in types for node in casts):
-        types |= {name: CODES.get(value.dtype or "", 0) for name, value in infer(source).items()}
+        types |= {name: onnx_types.CODES.get(value.dtype or "", 0) for name, value in infer(source).items()}
     useless = {node.output[0] for node in casts if types.get(node.input[0]) == node.attribute[0].i}
     _restore_casts(shown.graph, graph, useless)
     _restore_functions(shown.graph, source.graph)
@@ -477,7 +486,7 @@ def _remove_inserted_casts(graph: "GraphProto") -> None:
     gone = {node.output[0] for node in inserted}
     kept = [node for node in graph.node if not (node.output and node.output[0] in gone)]
     _rename_values(kept, canonical)
-    set_nodes(graph, kept)
+    onnx_edit.set_nodes(graph, kept)
 
 
 def _rename_values(nodes: "Iterable[NodeProto]", canonical: Callable[[str], str]) -> None:
@@ -499,8 +508,8 @@ def _read_only_casts(graph: "GraphProto", source: "GraphProto", useless: set[str
     What reads the input once the Cast is gone has read the Cast. Nodes that were fused have no counterpart in the model
     that would show it.
     """
-    uses = Counter(name for part in subgraphs(source) for node in part.node for name in node.input)
-    uses.update(value.name for part in subgraphs(source) for value in part.output)
+    uses = Counter(name for part in onnx_edit.subgraphs(source) for node in part.node for name in node.input)
+    uses.update(value.name for part in onnx_edit.subgraphs(source) for value in part.output)
     casts = [node for node in source.node if node.op_type == "Cast" and node.output[0] not in useless]
     only = {cast.input[0]: cast for cast in casts if uses[cast.input[0]] == 1 and cast.attribute[0].i in FLOATS}
     outputs = {name for node in graph.node for name in node.output}
@@ -561,7 +570,7 @@ def _restore_functions(graph: "GraphProto", source: "GraphProto") -> None:
         if call is not None:
             removed |= body
             added.append(call)
-    set_nodes(graph, [*(node for position, node in enumerate(graph.node) if position not in removed), *added])
+    onnx_edit.set_nodes(graph, [*(node for position, node in enumerate(graph.node) if position not in removed), *added])
     likes = {call.output[0]: call for call in calls if call.op_type == "CastLike"}
     for node in graph.node:
         like = likes.get(node.output[0]) if node.op_type == "Cast" else None
@@ -582,7 +591,7 @@ def _call(graph: "GraphProto", body: set[int], same: "Collection[NodeProto]") ->
     original = original or next((call for call in same if set(call.input) & set(inputs)), None)
     if original is None:
         return None
-    call = copied(original)
+    call = onnx_edit.copied(original)
     others = [name for name in inputs if name not in original.input and not INLINED.match(name)]
     for slot, name in enumerate(call.input):
         if name and name not in inputs and others:

@@ -5,9 +5,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from device_runner.build import build_library
+from device_runner import build as runner_build
 from device_runner.errors import UnavailableError
-from pipeline.core.ort_session import first_line, ort_errors
+from pipeline.core import ort_session
 from pipeline.partition.graph import Node
 
 LIBRARY = "libort_mobile_claims.so"
@@ -29,8 +29,8 @@ def claims_devices() -> Mapping[str, Any]:
     """
     from onnxruntime.capi import _pybind_state as ort
 
-    library = build_library(Path(__file__).parent / "plugin", LIBRARY)
-    refusals: tuple[type[Exception], ...] = (AttributeError, *ort_errors())
+    library = runner_build.build_library(Path(__file__).parent / "plugin", LIBRARY)
+    refusals: tuple[type[Exception], ...] = (AttributeError, *ort_session.ort_errors())
     try:
         ort.register_execution_provider_library(VENDOR, str(library))
         return {device.ep_name: device for device in ort.get_ep_devices() if device.ep_vendor == VENDOR}
@@ -38,7 +38,7 @@ def claims_devices() -> Mapping[str, Any]:
         raise UnavailableError(
             "the installed onnxruntime does not load the provider that stands in for those of phones",
             where=str(library),
-            why=first_line(error),
+            why=ort_session.first_line(error),
             remedy="install onnxruntime 1.23 or later",
         ) from error
 

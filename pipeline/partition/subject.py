@@ -11,36 +11,21 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from device_runner.files import open_regular
-from device_runner.providers import CPU, provider_named
+from device_runner import files as runner_files
+from device_runner import providers as runner_providers
 from device_runner.spec import RunOptions
-from pipeline.check.many import LARGEST_RUN_BYTES
+from pipeline.check import many as check_many
+from pipeline.core import files as storage
 from pipeline.core.errors import ConfigError, Finding, ModelError, PipelineError
-from pipeline.core.files import share_file, storage_errors
 from pipeline.core.releases import Release
 from pipeline.dataset import Dataset, usual_sizes
-from pipeline.dataset.guess import complete_data
-from pipeline.model.edit import copied, subgraphs
-from pipeline.model.guards import (
-    MAX_ONNX_BODY_DEPTH,
-    check_constants,
-    check_structure,
-    computed_constants,
-    shaped_bytes,
-)
-from pipeline.model.onnx_model import (
-    LeanModel,
-    LoadedModel,
-    fix_dimensions,
-    load_model,
-    named_few,
-    optional_inputs,
-    prepare_model,
-    read_in,
-)
-from pipeline.model.signature import names_of, open_axes, own_inputs, resolve_dimensions
-from pipeline.model.sources import SourceModel, Spool, source_bytes
-from pipeline.model.types import CODES
+from pipeline.dataset import guess as data_guess
+from pipeline.model import edit as onnx_edit
+from pipeline.model import guards, onnx_model, signature
+from pipeline.model import sources as model_sources
+from pipeline.model import types as onnx_types
+from pipeline.model.onnx_model import LeanModel
+from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import NO_SIZES, Optimize, Settings
 from pipeline.partition.graph import Graph, bodies, body_types, tensor_reader, view, view_of_file
 from pipeline.partition.shown import before_partitioning, save_basic, undone_for_provider
@@ -83,20 +68,20 @@ class Views:
     def __init__(
         self,
         source: SourceModel,
-        subject: Path | LoadedModel,
+        subject: Path | onnx_model.LoadedModel,
         optimize: Optimize,
         folder: Path,
         notes: tuple[str, ...] = (),
     ) -> None:
         self.source, self.subject, self.optimize, self.folder, self.notes = source, subject, optimize, folder, notes
         self.warnings = list(notes)
-        self._saved: LoadedModel | None = None
+        self._saved: onnx_model.LoadedModel | None = None
         self._file: Graph | None = None
         self._graphs: dict[int, tuple[ModelProto, Graph]] = {}
         self._shown: dict[int, tuple[ModelProto, ModelProto | None]] = {}
 
     @property
-    def loaded(self) -> LoadedModel | None:
+    def loaded(self) -> onnx_model.LoadedModel | None:
         """The model, of an ONNX file."""
         return None if isinstance(self.subject, Path) else self.subject
 
@@ -116,10 +101,10 @@ class Views:
     @cached_property
     def computed(self) -> list[str]:
         """The values that loading the model computes of constants."""
-        return computed_constants(self.loaded.proto.graph) if self.loaded else []
+        return guards.computed_constants(self.loaded.proto.graph) if self.loaded else []
 
     @property
-    def ships(self) -> LoadedModel | None:
+    def ships(self) -> onnx_model.LoadedModel | None:
         """The model that ships: behind level basic where that is judged."""
         return self._saved if self.optimize is Optimize.BASIC else self.loaded
 
@@ -161,7 +146,7 @@ class Views:
         subject = resized(self.loaded, sizes, folder)
         return Views(self.source, subject, optimize, folder, self.notes)
 
-    def basic(self) -> LoadedModel:
+    def basic(self) -> onnx_model.LoadedModel:
         """The model at level basic, made once; ModelError when onnxruntime makes no session of it on the CPU."""
         if self._saved is None:
             assert self.loaded, "an ORT format file is never optimized"  # noqa: S101 - an invariant
@@ -170,31 +155,33 @@ class Views:
 
     def lacking(self, settings: Settings, provider: str) -> tuple[Finding, ...]:
         """What the release lacks of the model that ships, asked of the CPU or of a provider first."""
-        from pipeline.compat.defects import Runtime
-        from pipeline.compat.rules import findings_for, read_artifacts
-        from pipeline.compat.written import refusals
+        from pipeline.compat import defects as compat_defects
+        from pipeline.compat import rules as compat_rules
+        from pipeline.compat import written as compat_written
 
         release, name = settings.ort_release, self.source.name
         if isinstance(self.subject, Path):
-            runtime = Runtime(release=Release(*release))
-            use = RunOptions(provider=CPU if provider_named(provider).gpu else provider)  # a GPU's is said elsewhere
-            return findings_for(read_artifacts({name: self.subject}), name, runtime, use)
+            runtime = compat_defects.Runtime(release=Release(*release))
+            use = RunOptions(
+                provider=runner_providers.CPU if runner_providers.provider_named(provider).gpu else provider
+            )  # a GPU's is said elsewhere
+            return compat_rules.findings_for(compat_rules.read_artifacts({name: self.subject}), name, runtime, use)
         model = self.ships
         assert model, "a loaded model ships"  # noqa: S101 - an invariant
-        return refusals(model.proto, release, name, self._graph(model.proto, model).values, provider)
+        return compat_written.refusals(model.proto, release, name, self._graph(model.proto, model).values, provider)
 
     def later(self, model: "ModelProto") -> Graph:
         """The graph of the model that ships, after functions in it were inlined."""
         assert self.ships, "an ORT format file is never inlined"  # noqa: S101 - an invariant
         return self._view(model, self.ships)
 
-    def _view(self, model: "ModelProto", weights: LoadedModel) -> Graph:
+    def _view(self, model: "ModelProto", weights: onnx_model.LoadedModel) -> Graph:
         outside = self.loaded.outside if self.loaded else None
         read = tensor_reader(weights)
         saved = partial(body_types, model, self.folder, self.warnings.append)
         return view(model, read=read, saved=saved, outside=outside)
 
-    def _graph(self, model: "ModelProto", weights: LoadedModel) -> Graph:
+    def _graph(self, model: "ModelProto", weights: onnx_model.LoadedModel) -> Graph:
         """The graph of a model of which several providers are asked."""
         if id(model) not in self._graphs:
             self._graphs[id(model)] = model, unique_dq(self._view(model, weights))
@@ -207,13 +194,13 @@ def open_views(source: SourceModel, optimize: Optimize, folder: Path, sizes: Map
     At level basic it is the graph that `convert` makes: initializers among the graph's inputs are constants.
     """
     subject = open_subject(source, folder, sizes)
-    optional = () if isinstance(subject, Path) else optional_inputs(subject.proto)
+    optional = () if isinstance(subject, Path) else onnx_model.optional_inputs(subject.proto)
     if not optional or isinstance(subject, Path):
         return Views(source, subject, optimize, folder)
     if optimize is Optimize.NONE:
-        return Views(source, subject, optimize, folder, (AS_IT_STANDS.format(named_few(optional)),))
-    converted = rewritten(subject, prepare_model(subject, {}).proto, folder, "converted.onnx")
-    return Views(source, converted, optimize, folder, (AS_CONVERTED.format(named_few(optional)),))
+        return Views(source, subject, optimize, folder, (AS_IT_STANDS.format(onnx_model.named_few(optional)),))
+    converted = rewritten(subject, onnx_model.prepare_model(subject, {}).proto, folder, "converted.onnx")
+    return Views(source, converted, optimize, folder, (AS_CONVERTED.format(onnx_model.named_few(optional)),))
 
 
 AS_IT_STANDS = (
@@ -231,7 +218,7 @@ def write_model(model: LeanModel, target: Path, *, named: bool = False, external
     """
     from google.protobuf.message import EncodeError
 
-    proto = copied(model.proto)
+    proto = onnx_edit.copied(model.proto)
     if named:
         name_nodes(proto)
     files: dict[Path, str] = {}
@@ -243,7 +230,7 @@ def write_model(model: LeanModel, target: Path, *, named: bool = False, external
             for key, value in {"location": name, "offset": place.offset, "length": place.length}.items():
                 tensor.external_data.add(key=key, value=str(value))
         elif place:
-            read_in(tensor, place)
+            onnx_model.read_in(tensor, place)
     try:
         content: bytes = proto.SerializeToString()
     except (EncodeError, ValueError) as error:
@@ -253,10 +240,10 @@ def write_model(model: LeanModel, target: Path, *, named: bool = False, external
             why=f"it is no single message: {error}",
             remedy="keep its large weights in an external data file",
         ) from error
-    with storage_errors(target):
+    with storage.storage_errors(target):
         target.write_bytes(content)
         for file, name in files.items():
-            share_file(file, target.with_name(name))
+            storage.share_file(file, target.with_name(name))
 
 
 def remove_model(target: Path) -> None:
@@ -287,16 +274,18 @@ def name_nodes(proto: "ModelProto") -> None:
 ORT_IDENTIFIER = b"ORTM"
 
 
-def open_subject(source: SourceModel, work_folder: Path, sizes: Mapping[str, int] = NO_SIZES) -> Path | LoadedModel:
+def open_subject(
+    source: SourceModel, work_folder: Path, sizes: Mapping[str, int] = NO_SIZES
+) -> Path | onnx_model.LoadedModel:
     """The path of an ORT format file, or an ONNX model without its weights, with `sizes` for its dynamic dimensions.
 
     ModelError when it is no model, ConfigError for sizes of dimensions that it does not have.
     """
     if source.member:
-        head = Spool(source, work_folder).head(8)
+        head = model_sources.Spool(source, work_folder).head(8)
     else:
         try:
-            with open_regular(Path(source.path)) as opened:
+            with runner_files.open_regular(Path(source.path)) as opened:
                 head = opened.read(8)
         except OSError as error:
             raise ModelError(
@@ -309,24 +298,26 @@ def open_subject(source: SourceModel, work_folder: Path, sizes: Mapping[str, int
                 where=source.name,
                 remedy="name the ONNX model that it was made from",
             )
-        return Spool(source, work_folder).fetch_model() if source.member else Path(source.path)
-    loaded = load_model(source, work_folder)
-    check_structure(loaded.proto, source.name, MAX_ONNX_BODY_DEPTH)
+        return model_sources.Spool(source, work_folder).fetch_model() if source.member else Path(source.path)
+    loaded = onnx_model.load_model(source, work_folder)
+    guards.check_structure(loaded.proto, source.name, guards.MAX_ONNX_BODY_DEPTH)
     return resized(loaded, sizes, work_folder) if sizes else loaded
 
 
-def resized(loaded: LoadedModel, sizes: Mapping[str, int], work_folder: Path) -> LoadedModel:
+def resized(loaded: onnx_model.LoadedModel, sizes: Mapping[str, int], work_folder: Path) -> onnx_model.LoadedModel:
     """The model with sizes for its dynamic dimensions, as a file in `work_folder`: sessions read files."""
-    proto = copied(loaded.proto)
-    fix_dimensions(proto, sizes, loaded.source.name)
+    proto = onnx_edit.copied(loaded.proto)
+    onnx_model.fix_dimensions(proto, sizes, loaded.source.name)
     return rewritten(loaded, proto, work_folder, "resized.onnx")
 
 
-def rewritten(loaded: LoadedModel, proto: "ModelProto", work_folder: Path, name: str) -> LoadedModel:
+def rewritten(
+    loaded: onnx_model.LoadedModel, proto: "ModelProto", work_folder: Path, name: str
+) -> onnx_model.LoadedModel:
     """A model with another message, as a file in `work_folder`: sessions read files."""
     target = work_folder / name
     write_model(replace(loaded, proto=proto), target)
-    again = load_model(SourceModel(path=str(target)), work_folder)
+    again = onnx_model.load_model(SourceModel(path=str(target)), work_folder)
     return replace(again, source=loaded.source, outside=loaded.outside)
 
 
@@ -335,9 +326,11 @@ def check_computed(computed: Collection[str], shown: Graph, where: str) -> None:
 
     def size_of(name: str) -> int:
         value = shown.value(name)
-        return shaped_bytes(CODES.get(value.dtype or "", 0), [dim or 0 for dim in value.shape or (0,)])
+        return guards.shaped_bytes(
+            onnx_types.CODES.get(value.dtype or "", 0), [dim or 0 for dim in value.shape or (0,)]
+        )
 
-    check_constants(computed, size_of, where)
+    guards.check_constants(computed, size_of, where)
 
 
 MOST_NODES = 20_000
@@ -348,7 +341,7 @@ processor time: MatMulAddFusion and ReshapeFusion, kernels and the planned memor
 
 def node_count(model: "ModelProto") -> int:
     """How many nodes the graph and its bodies have."""
-    return sum(len(body.node) for body in subgraphs(model.graph))
+    return sum(len(body.node) for body in onnx_edit.subgraphs(model.graph))
 
 
 MOST_TRIALS = 12
@@ -357,17 +350,21 @@ MOST_TRIALS = 12
 
 def dynamic_names(model: "ModelProto") -> tuple[str, ...]:
     """The shortest names of the inputs' dimensions that have no size."""
-    return tuple(names_of(open_axes(own_inputs(model))))
+    return tuple(signature.names_of(signature.open_axes(signature.own_inputs(model))))
 
 
 def unnamed(model: "ModelProto", sizes: Mapping[str, int]) -> tuple[str, ...]:
     """The dynamic dimensions for which no size is given."""
-    takes = own_inputs(model)
-    sizes = resolve_dimensions(takes, sizes, "the model")
-    return tuple(name for name, axes in names_of(open_axes(takes)).items() if any(a.key not in sizes for a in axes))
+    takes = signature.own_inputs(model)
+    sizes = signature.resolve_dimensions(takes, sizes, "the model")
+    return tuple(
+        name
+        for name, axes in signature.names_of(signature.open_axes(takes)).items()
+        if any(a.key not in sizes for a in axes)
+    )
 
 
-def likely_sizes(loaded: LoadedModel, given: Mapping[str, int]) -> Iterator[dict[str, int]]:
+def likely_sizes(loaded: onnx_model.LoadedModel, given: Mapping[str, int]) -> Iterator[dict[str, int]]:
     """Sizes for all dynamic dimensions that ONNX Runtime's shape inference accepts, the likeliest first.
 
     They are those with which the model runs here, as every command guesses them. Of a model that is too large to be
@@ -375,14 +372,14 @@ def likely_sizes(loaded: LoadedModel, given: Mapping[str, int]) -> Iterator[dict
     on which size it is.
     ConfigError when a size is given for a dimension that the model does not have.
     """
-    takes = own_inputs(loaded.proto)
-    names = names_of(open_axes(takes))
-    by_axis = resolve_dimensions(takes, given, loaded.source.name)
+    takes = signature.own_inputs(loaded.proto)
+    names = signature.names_of(signature.open_axes(takes))
+    by_axis = signature.resolve_dimensions(takes, given, loaded.source.name)
     asked = {name: by_axis[axes[0].key] for name, axes in names.items() if axes[0].key in by_axis}
-    left = tuple(axis for axis in open_axes(takes) if axis.key not in by_axis)
+    left = tuple(axis for axis in signature.open_axes(takes) if axis.key not in by_axis)
     running = _sizes_that_run(loaded, given) if left else {}
     candidates = (
-        [{name: running[axes[0].key] for name, axes in names_of(left).items()}]
+        [{name: running[axes[0].key] for name, axes in signature.names_of(left).items()}]
         if running
         else (
             {name: size for name, (size, _) in assignment.items()}
@@ -392,7 +389,7 @@ def likely_sizes(loaded: LoadedModel, given: Mapping[str, int]) -> Iterator[dict
     for candidate in candidates:
         sizes = usual_sizes.with_sums(asked | candidate, list(names))
         model = slim_copy(loaded.proto)
-        fix_dimensions(model, sizes, loaded.source.name)
+        onnx_model.fix_dimensions(model, sizes, loaded.source.name)
         try:
             infer(model)
         except ModelError:
@@ -404,16 +401,19 @@ _ran: dict[bytes, dict[str, int]] = {}
 """What `_sizes_that_run` said last: each provider asks about the same model, and trials of sizes take a second."""
 
 
-def _sizes_that_run(loaded: LoadedModel, given: Mapping[str, int]) -> dict[str, int]:
+def _sizes_that_run(loaded: onnx_model.LoadedModel, given: Mapping[str, int]) -> dict[str, int]:
     """Sizes by `input[axis]` with which the model runs here; none where it is not tried, or does not run."""
-    if source_bytes(loaded.source) > LARGEST_RUN_BYTES or node_count(loaded.proto) > MOST_NODES:
+    if (
+        model_sources.source_bytes(loaded.source) > check_many.LARGEST_RUN_BYTES
+        or node_count(loaded.proto) > MOST_NODES
+    ):
         return {}
     asked = repr((loaded.source, sorted(given.items()))).encode()
     key = hashlib.sha256(asked + loaded.proto.SerializeToString(deterministic=True)).digest()
     if key not in _ran:
         sizes: dict[str, int] = {}
         with suppress(PipelineError):
-            sizes = complete_data(loaded, dict(given), Dataset()).sizes
+            sizes = data_guess.complete_data(loaded, dict(given), Dataset()).sizes
         _ran.clear()
         _ran[key] = sizes
     return _ran[key]

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from device_runner.failures import Topic, text_of_message
+from device_runner import failures
+from pipeline.core import ort_session
 from pipeline.core.errors import ModelError
-from pipeline.core.ort_session import load_session, ort_errors, session_options
-from pipeline.model.edit import copied
-from pipeline.model.types import CODES, SHORT_BY_ORT
+from pipeline.model import edit as onnx_edit
+from pipeline.model import types as onnx_types
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto
@@ -79,7 +79,7 @@ def _twins(graph: "GraphProto") -> dict[str, str]:
     return twins
 
 
-SHAPELESS = tuple(CODES[name] for name in ("f16", "bf16", "f32", "f64", "i8", "u8"))
+SHAPELESS = tuple(onnx_types.CODES[name] for name in ("f16", "bf16", "f32", "f64", "i8", "u8"))
 """Types of constants whose numbers are no shapes."""
 MOST_SCALES = 16
 """But for those of so few elements: scales of a Resize, bounds of a Range."""
@@ -114,13 +114,13 @@ def with_types(model: "ModelProto") -> "ModelProto":
     """A copy with the types and shapes of all its values, as a session that was loaded knows them."""
     import onnx
 
-    typed = copied(model)
+    typed = onnx_edit.copied(model)
     declared = {value.name for value in (*typed.graph.input, *typed.graph.output)}
     del typed.graph.value_info[:]
     typed.graph.value_info.extend(
-        onnx.helper.make_tensor_value_info(name, CODES[value.dtype], value.shape)
+        onnx.helper.make_tensor_value_info(name, onnx_types.CODES[value.dtype], value.shape)
         for name, value in infer(typed).items()
-        if name not in declared and value.dtype in CODES
+        if name not in declared and value.dtype in onnx_types.CODES
     )
     return typed
 
@@ -161,8 +161,8 @@ def slim_copy(model: "ModelProto", without: Container[str] = ()) -> "ModelProto"
 def _load(data: bytes) -> dict[str, Value]:
     """Types and shapes of the outputs of a session that is loaded and never initialized."""
     try:
-        outputs: list[Any] = load_session(data, session_options()).outputs_meta
-    except ort_errors() as error:
+        outputs: list[Any] = ort_session.load_session(data, ort_session.session_options()).outputs_meta
+    except ort_session.ort_errors() as error:
         raise refused(error) from error
     values = {}
     for meta in outputs:
@@ -176,13 +176,13 @@ def _load(data: bytes) -> dict[str, Value]:
 def _tensor_type(text: str) -> str | None:
     """The type of elements of `tensor(float)`; None for what is no tensor."""
     match = re.fullmatch(r"tensor\((\w+)\)", text)
-    return SHORT_BY_ORT.get(match[1], match[1]) if match else None
+    return onnx_types.SHORT_BY_ORT.get(match[1], match[1]) if match else None
 
 
 def refused(error: Exception, what: str = "ONNX Runtime cannot load the model") -> ModelError:
     """ONNX Runtime's complaint about a model as an error of ours, with the cause and remedy of a known one."""
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", str(error)).strip()
-    explanation = text_of_message(text, Topic.MODEL)
+    explanation = failures.text_of_message(text, failures.Topic.MODEL)
     return ModelError(
         explanation.cause if explanation else what,
         why=text[:2000],

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from pipeline.core.abis import ARM64, X86_64, as_int32, wrapped_sum
-from pipeline.core.providers import NNAPI, XNNPACK
+from pipeline.core import abis as core_abis
+from pipeline.core import providers as provider_rules
 from pipeline.partition.answer import Refusal, Settings
 from pipeline.partition.graph import Constant, FreshNames, Graph, Node, named
 from pipeline.partition.types import Shape, Value
@@ -519,7 +519,7 @@ def redundant(graph: Graph, clip: Node, q: Node, abi: str) -> bool:
     # r(bound / scale) + zero point: in f32, then in i32
     with np.errstate(all="ignore"):
         quotients = [float(np.rint(np.float32(bound) / np.float32(scale.numbers()[0]))) for bound in bounds]
-    lower, upper = (wrapped_sum(as_int32(quotient, abi), offset) for quotient in quotients)
+    lower, upper = (core_abis.wrapped_sum(core_abis.as_int32(quotient, abi), offset) for quotient in quotients)
     return lower <= low and upper >= high
 
 
@@ -636,7 +636,7 @@ def processor_warnings(graph: Graph, settings: Settings, *, optimized_there: boo
     pooled = "MaxPool" in graph.operators
     pools = [
         node
-        for node in (graph.nodes.values() if settings.abi == ARM64 and optimized_there and pooled else ())
+        for node in (graph.nodes.values() if settings.abi == core_abis.ARM64 and optimized_there and pooled else ())
         if (node.domain, node.op_type) == ("", "MaxPool")
         and node.since_version < MAX_POOL_NHWC
         and graph.value(node.inputs[0]).dtype == "f16"
@@ -650,7 +650,7 @@ def processor_warnings(graph: Graph, settings: Settings, *, optimized_there: boo
         )
 
 
-BY_UNITS = (NNAPI, XNNPACK)
+BY_UNITS = (provider_rules.NNAPI, provider_rules.XNNPACK)
 """Providers whose claims depend on what belongs to a quantized group."""
 
 
@@ -662,7 +662,7 @@ def clips_by_processor(graph: Graph) -> str:
         behind = graph.nodes[graph.out_edges[clip.index][0].consumer] if clip else None
         if clip is None or behind is None or behind.op_type != QUANTIZE:
             continue
-        on_arm, on_x86 = (redundant(graph, clip, behind, abi) for abi in (ARM64, X86_64))
+        on_arm, on_x86 = (redundant(graph, clip, behind, abi) for abi in (core_abis.ARM64, core_abis.X86_64))
         if on_arm != on_x86:
             clips.append((clip, on_arm))
     if not clips:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
-from pipeline.core.errors import Finding, FindingRule, Severity, findings
+from pipeline.core import errors as core_errors
+from pipeline.core.errors import Finding, Severity
 from pipeline.partition.answer import Settings, layout_window
 from pipeline.partition.graph import Graph, Node, bodies, named
 from pipeline.partition.outline import left_over
@@ -200,14 +201,18 @@ def _unable(file: GpuFile, node: Node) -> bool:
     return node.op_type in REDUCTIONS and rank is None and file.graph.value(node.inputs[0]).dtype is not None
 
 
-def _rule(name: str, find: Callable[[GpuFile], str], what: str, remedy: str) -> FindingRule[Sequence[GpuFile]]:
+def _rule(
+    name: str, find: Callable[[GpuFile], str], what: str, remedy: str
+) -> core_errors.FindingRule[Sequence[GpuFile]]:
     """A way to fail: what of a file's graphs shows it in words ("" where nothing does), what happens, the remedy."""
 
     def applies(parts: Sequence[GpuFile]) -> Mapping[str, object]:
         mark = next(filter(None, map(find, parts)), "")
         return {"mark": mark} if mark else {}
 
-    return FindingRule(applies, Severity.ERROR, what, remedy=remedy, rule=f"webgpu-{name.replace(' ', '-')}")
+    return core_errors.FindingRule(
+        applies, Severity.ERROR, what, remedy=remedy, rule=f"webgpu-{name.replace(' ', '-')}"
+    )
 
 
 def _nameless(parts: Sequence[GpuFile]) -> Mapping[str, object]:
@@ -225,8 +230,8 @@ MOVED = _rule(
     "set preferredLayout=NCHW, or ship the format .onnx (variants `*-onnx`)",
 )
 
-RULES: tuple[FindingRule[Sequence[GpuFile]], ...] = (
-    FindingRule(
+RULES: tuple[core_errors.FindingRule[Sequence[GpuFile]], ...] = (
+    core_errors.FindingRule(
         _nameless, Severity.ERROR, "forceCpuNodeNames names {names}, and the file has no such node",
         "WebGPU ignores such a name", "{remedy}", "webgpu-forced",
     ),
@@ -324,7 +329,7 @@ def _parts(graph: Graph, settings: Settings, *, ort_format: bool, half: bool | N
 
 def moved(graph: Graph, settings: Settings) -> Iterator[Finding]:
     """Why a file of this graph in ORT format does not run, its copies aside, where the .onnx file does."""
-    yield from findings((MOVED,), _parts(graph, settings, ort_format=True), "")
+    yield from core_errors.findings((MOVED,), _parts(graph, settings, ort_format=True), "")
 
 
 def run_findings(
@@ -334,4 +339,4 @@ def run_findings(
 
     `half`: whether the GPU has shader-f16.
     """
-    yield from findings(RULES, _parts(graph, settings, ort_format=ort_format, half=half), where)
+    yield from core_errors.findings(RULES, _parts(graph, settings, ort_format=ort_format, half=half), where)

@@ -7,7 +7,7 @@ layout transformation.
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 
-from pipeline.core.abis import ARM_ABIS
+from pipeline.core import abis as core_abis
 from pipeline.partition.answer import LoadForecast, Refusal, Settings, layout_window
 from pipeline.partition.graph import Graph, Node, bodies
 from pipeline.partition.rules import (
@@ -134,7 +134,7 @@ def softmax(case: Case) -> Refusal | None:
 
 def half_precision(case: Case) -> Refusal | None:
     """XNNPACK is compiled with half precision for ARM and desktop x86 alone (android_library.md, numerics)."""
-    if case.dtype(0) != "f16" or not case.settings.android or case.settings.abi in ARM_ABIS:
+    if case.dtype(0) != "f16" or not case.settings.android or case.settings.abi in core_abis.ARM_ABIS:
         return None
     return Refusal(
         "type",
@@ -506,7 +506,7 @@ def _dangling(case: Case) -> Refusal | None:
 
 def _half_clip(case: Case) -> Refusal | None:
     """Bounds of a fused Clip are read as f32 whatever their type is (arm64_host.md 5.2)."""
-    if case.unit.group or case.settings.abi not in ARM_ABIS or case.dtype(0) != "f16":
+    if case.unit.group or case.settings.abi not in core_abis.ARM_ABIS or case.dtype(0) != "f16":
         return None
     graph = case.graph
     behind = (graph.nodes[edge.consumer] for edge in graph.out_edges[case.node.index])

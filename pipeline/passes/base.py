@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from pipeline.config.tables import Step
+from pipeline.config import tables as config_tables
+from pipeline.core import providers as provider_rules
 from pipeline.core.errors import ModelError
-from pipeline.core.providers import PROVIDER_RULES
 from pipeline.model.onnx_model import LeanModel
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Pass:
     measures: bool = False
     extra: str = ""
     edit: "Edit | None" = None
-    helps: frozenset[str] = frozenset(PROVIDER_RULES)
+    helps: frozenset[str] = frozenset(provider_rules.PROVIDER_RULES)
     absent: str = ""
 
     @property
@@ -120,7 +120,7 @@ class Pass:
 class StepChange(msgspec.Struct, frozen=True, kw_only=True):
     """What a step did: nodes of the main graph, and bytes of message and weights, before and after it."""
 
-    step: Step
+    step: config_tables.Step
     nodes_before: int
     nodes_after: int
     bytes_before: int

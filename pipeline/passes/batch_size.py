@@ -9,25 +9,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipeline.core.errors import ConfigError
-from pipeline.model.edit import (
-    ONNX_DOMAINS,
-    attribute,
-    copied,
-    fresh_name,
-    onnx_opset,
-    operand,
-    read_names,
-    set_nodes,
-    sort_nodes,
-)
-from pipeline.model.signature import declared_axis
+from pipeline.model import edit as onnx_edit
+from pipeline.model import signature
 from pipeline.passes.base import Effect, Model, NotApplicable, Options, Pass, PassContext
 from pipeline.passes.edit import IR_OF_CONSTANTS, changed, make_constant, value_types
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto
 
-    from pipeline.partition.types import Value
+    from pipeline.partition import types as partition_types
 
 
 class Batch(NamedTuple):
@@ -44,7 +34,7 @@ class Walk:
     Rules may give a node other constant inputs; what they add is in `tensors`, and in `nodes` what comes before it.
     """
 
-    types: "Mapping[str, Value]"
+    types: "Mapping[str, partition_types.Value]"
     constants: Mapping[str, Any]
     opset: int
     before: int
@@ -61,11 +51,11 @@ class Walk:
 
     def of(self, node: "NodeProto", slot: int) -> Batch | None:
         """Where the batch of an input lies; None where it has none."""
-        return self.batches.get(operand(node, slot))
+        return self.batches.get(onnx_edit.operand(node, slot))
 
     def integers(self, node: "NodeProto", slot: int) -> list[int] | None:
         """The numbers of a constant input; None for others."""
-        numbers = self.constants.get(operand(node, slot))
+        numbers = self.constants.get(onnx_edit.operand(node, slot))
         return None if numbers is None else [int(number) for number in numbers.reshape(-1)]
 
     def replace(self, node: "NodeProto", slot: int, numbers: Sequence[int]) -> None:
@@ -77,7 +67,7 @@ class Walk:
         import numpy as np
         from onnx import numpy_helper
 
-        name = fresh_name(base, self.taken)
+        name = onnx_edit.fresh_name(base, self.taken)
         self.tensors.append(numpy_helper.from_array(np.array(numbers, np.int64), name))
         return name
 
@@ -89,7 +79,7 @@ class Walk:
         if self.before != 1 or not axis < len(shape) or shape[axis] != 1:
             return False
         target = [self.after if place == axis else 1 for place in range(len(shape))]
-        name = fresh_name(f"{node.input[slot]}/batch", self.taken)
+        name = onnx_edit.fresh_name(f"{node.input[slot]}/batch", self.taken)
         sizes = self.constant(target, f"{name}/shape")
         self.nodes.append(helper.make_node("Expand", [node.input[slot], sizes], [name], name=name))
         node.input[slot] = name
@@ -105,7 +95,7 @@ BatchRule = Callable[["NodeProto", Walk], Found]
 
 def axis_of(node: "NodeProto", rank: int, default: int) -> int:
     """The attribute `axis` of a node on a value of that rank, not below 0."""
-    axis = int(attribute(node, "axis", default))
+    axis = int(onnx_edit.attribute(node, "axis", default))
     return axis + rank if axis < 0 else axis
 
 
@@ -123,7 +113,7 @@ def without(place: Batch, axes: Sequence[int], *, keep: bool) -> Batch | None:
 
 def axes_of(node: "NodeProto", walk: Walk, rank: int, slot: int = 1) -> list[int] | None:
     """Axes of a node as an attribute or a constant input, none below 0; None where they are not given."""
-    given = attribute(node, "axes")
+    given = onnx_edit.attribute(node, "axes")
     given = walk.integers(node, slot) if given is None else given
     return None if not given else [axis + rank if axis < 0 else axis for axis in given]
 
@@ -136,7 +126,7 @@ def transpose(node: "NodeProto", walk: Walk) -> Found:
     """The axis moves."""
     place = walk.of(node, 0)
     rank = len(walk.shape(node.input[0]))
-    perm = attribute(node, "perm") or list(reversed(range(rank)))
+    perm = onnx_edit.attribute(node, "perm") or list(reversed(range(rank)))
     return Batch(perm.index(place.axis), place.inner) if place and place.axis in perm else None
 
 
@@ -176,10 +166,16 @@ def slices(node: "NodeProto", walk: Walk) -> Found:
     """Other axes, or all of the batch."""
     place, rank = walk.of(node, 0), len(walk.shape(node.input[0]))
     as_inputs = len(node.input) > 1
-    starts = walk.integers(node, 1) if as_inputs else attribute(node, "starts")
-    ends = walk.integers(node, 2) if as_inputs else attribute(node, "ends")
-    steps = walk.integers(node, 4) if operand(node, 4) else [1] * len(starts or ())
-    if not place or not starts or not ends or steps is None or (operand(node, 3) and not walk.integers(node, 3)):
+    starts = walk.integers(node, 1) if as_inputs else onnx_edit.attribute(node, "starts")
+    ends = walk.integers(node, 2) if as_inputs else onnx_edit.attribute(node, "ends")
+    steps = walk.integers(node, 4) if onnx_edit.operand(node, 4) else [1] * len(starts or ())
+    if (
+        not place
+        or not starts
+        or not ends
+        or steps is None
+        or (onnx_edit.operand(node, 3) and not walk.integers(node, 3))
+    ):
         return None
     axes = axes_of(node, walk, rank, 3) or list(range(len(starts)))
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=False):
@@ -212,7 +208,7 @@ def reshape(node: "NodeProto", walk: Walk) -> Found:
     """The order of numbers stays, so the batch is where as many of them come before it; its size is written anew."""
     batch, target = walk.of(node, 0), walk.integers(node, 1)
     shape, target_shape = walk.shape(node.input[0]), walk.shape(node.output[0])
-    if not batch or not target or not only(node, walk, 0) or attribute(node, "allowzero", 0):
+    if not batch or not target or not only(node, walk, 0) or onnx_edit.attribute(node, "allowzero", 0):
         return None
     if batch == Batch(0) and target_shape[:1] == (walk.before,) and target[0] in (walk.before, 0):
         if target[0]:  # other axes may be open: the first stays what it is
@@ -256,8 +252,8 @@ def tile(node: "NodeProto", walk: Walk) -> Found:
 def pad(node: "NodeProto", walk: Walk) -> Found:
     """Padding of other axes."""
     place, rank = walk.of(node, 0), len(walk.shape(node.input[0]))
-    pads = attribute(node, "pads") or walk.integers(node, 1)
-    if not place or not pads or operand(node, 3):
+    pads = onnx_edit.attribute(node, "pads") or walk.integers(node, 1)
+    if not place or not pads or onnx_edit.operand(node, 3):
         return None
     return place if not pads[place.axis] and not pads[place.axis + rank] else None
 
@@ -268,12 +264,12 @@ RESIZE_OF_TWO_INPUTS = 10
 def resize(node: "NodeProto", walk: Walk) -> Found:
     """Scales of 1, or sizes that are written anew."""
     place, slot = walk.of(node, 0), 2 if node.op_type == "Resize" and walk.opset > RESIZE_OF_TWO_INPUTS else 1
-    scales = walk.constants.get(operand(node, slot))
-    scales = attribute(node, "scales") if scales is None else scales.reshape(-1)
+    scales = walk.constants.get(onnx_edit.operand(node, slot))
+    scales = onnx_edit.attribute(node, "scales") if scales is None else scales.reshape(-1)
     if (
         not place
-        or attribute(node, "axes")
-        or attribute(node, "coordinate_transformation_mode") == "tf_crop_and_resize"
+        or onnx_edit.attribute(node, "axes")
+        or onnx_edit.attribute(node, "coordinate_transformation_mode") == "tf_crop_and_resize"
     ):
         return None
     if scales is not None and len(scales):
@@ -309,7 +305,7 @@ def sample_wise(node: "NodeProto", walk: Walk) -> Found:
     Training and the indices of MaxPool go over all samples.
     """
     place = walk.of(node, 0)
-    mixes = attribute(node, "training_mode", 0) or (node.op_type == "MaxPool" and len(node.output) > 1)
+    mixes = onnx_edit.attribute(node, "training_mode", 0) or (node.op_type == "MaxPool" and len(node.output) > 1)
     return place if place and place.axis == 0 and only(node, walk, 0) and not mixes else None
 
 
@@ -351,8 +347,8 @@ def matmul(node: "NodeProto", walk: Walk) -> Found:
 
 def gemm(node: "NodeProto", walk: Walk) -> Found:
     """Samples are rows of A."""
-    place, bias = walk.of(node, 0), walk.shape(operand(node, 2))
-    rows = place and place.axis == (1 if attribute(node, "transA", 0) else 0)
+    place, bias = walk.of(node, 0), walk.shape(onnx_edit.operand(node, 2))
+    rows = place and place.axis == (1 if onnx_edit.attribute(node, "transA", 0) else 0)
     free = len(bias) < 2 or bias[0] == 1
     return Batch(0, place.inner) if place and rows and free and only(node, walk, 0) else None
 
@@ -379,7 +375,7 @@ def reduce(node: "NodeProto", walk: Walk) -> Found:
     """Sums and means over other axes that are named."""
     place = walk.of(node, 0)
     axes = axes_of(node, walk, len(walk.shape(node.input[0])))
-    keep = bool(attribute(node, "keepdims", 1))
+    keep = bool(onnx_edit.attribute(node, "keepdims", 1))
     return without(place, axes, keep=keep) if place and axes and only(node, walk, 0) else None
 
 
@@ -387,15 +383,15 @@ def arg_reduce(node: "NodeProto", walk: Walk) -> Found:
     """The place of the largest on another axis."""
     place = walk.of(node, 0)
     axis = axis_of(node, len(walk.shape(node.input[0])), 0)
-    return without(place, [axis], keep=bool(attribute(node, "keepdims", 1))) if place else None
+    return without(place, [axis], keep=bool(onnx_edit.attribute(node, "keepdims", 1))) if place else None
 
 
 def recurrent(node: "NodeProto", walk: Walk) -> Found:
     """LSTM, GRU and RNN: samples on the second axis, of constant states too, which are repeated."""
-    plain = not attribute(node, "layout", 0) and not operand(node, 4)
+    plain = not onnx_edit.attribute(node, "layout", 0) and not onnx_edit.operand(node, 4)
     if walk.of(node, 0) != Batch(1) or not plain or not only(node, walk, 0, 5, 6):
         return None
-    states = [slot for slot in (5, 6) if operand(node, slot) and walk.of(node, slot) != Batch(1)]
+    states = [slot for slot in (5, 6) if onnx_edit.operand(node, slot) and walk.of(node, slot) != Batch(1)]
     if not all(walk.of(node, slot) is None and walk.expand(node, slot, 1) for slot in states):
         return None
     return Batch(2), Batch(1), Batch(1)
@@ -403,7 +399,7 @@ def recurrent(node: "NodeProto", walk: Walk) -> Found:
 
 def einsum(node: "NodeProto", walk: Walk) -> Found:
     """A letter for samples that every operand with a batch has there, no other operand has, and the output has."""
-    left, arrow, right = str(attribute(node, "equation", "")).replace(" ", "").partition("->")
+    left, arrow, right = str(onnx_edit.attribute(node, "equation", "")).replace(" ", "").partition("->")
     terms = left.split(",")
     if not arrow or "." in left or len(terms) != len(node.input):
         return None
@@ -466,18 +462,23 @@ def change_batch(model: Model, options: BatchOptions, context: PassContext) -> M
     """
     if options.size < 1:
         raise ConfigError("the batch size is not positive", where=context.where, remedy="give 1 or more")
-    proto = copied(model.proto)
-    sort_nodes(proto.graph)
+    proto = onnx_edit.copied(model.proto)
+    onnx_edit.sort_nodes(proto.graph)
     batches, before = _batches(proto, options, context.where)
     types = value_types(proto)
     walk = Walk(
-        types=types, constants=_constants(proto), opset=onnx_opset(proto), before=before, after=options.size,
-        taken=set(types) | read_names(proto.graph.node), batches=batches,
-    )  # fmt: skip
+        types=types,
+        constants=_constants(proto),
+        opset=onnx_edit.onnx_opset(proto),
+        before=before,
+        after=options.size,
+        taken=set(types) | onnx_edit.read_names(proto.graph.node),
+        batches=batches,
+    )
     nodes: list[NodeProto] = []
     for node in proto.graph.node:
-        if walk.batches.keys() & read_names([node]):
-            rule = RULES.get(node.op_type) if node.domain in ONNX_DOMAINS else None
+        if walk.batches.keys() & onnx_edit.read_names([node]):
+            rule = RULES.get(node.op_type) if node.domain in onnx_edit.ONNX_DOMAINS else None
             values = [types[name] for name in (*node.input, *node.output) if name in types]
             place = rule(node, walk) if rule and all(value.shape is not None for value in values) else None
             if place is None:
@@ -494,7 +495,7 @@ def change_batch(model: Model, options: BatchOptions, context: PassContext) -> M
         nodes += [*walk.nodes, node]
         walk.nodes.clear()
     graph = proto.graph
-    set_nodes(graph, nodes)
+    onnx_edit.set_nodes(graph, nodes)
     graph.initializer.extend(walk.tensors)
     for value in graph.input:
         if place := walk.batches.get(value.name):
@@ -514,8 +515,9 @@ def _batches(proto: "ModelProto", options: BatchOptions, where: str) -> tuple[di
     constants = {tensor.name for tensor in proto.graph.initializer}
     inputs = {value.name: value for value in proto.graph.input if value.name not in constants}
     if unknown := options.axes.keys() - inputs.keys():
-        raise ConfigError(f"the model has no input {min(unknown)!r}", where=where,
-                          remedy=f"inputs: {', '.join(inputs) or 'none'}")  # fmt: skip
+        raise ConfigError(
+            f"the model has no input {min(unknown)!r}", where=where, remedy=f"inputs: {', '.join(inputs) or 'none'}"
+        )
     batches: dict[str, Batch] = {}
     sizes: dict[str, int] = {}
     opened = False
@@ -523,10 +525,14 @@ def _batches(proto: "ModelProto", options: BatchOptions, where: str) -> tuple[di
         dims = value.type.tensor_type.shape.dim
         axis = options.axes.get(name, 0 if dims else -1)
         if axis >= len(dims) or axis < -1:
-            raise ConfigError(f"the input {name!r} has no axis {axis}", where=where, why=f"it has {len(dims)} axes",
-                              remedy="count from 0")  # fmt: skip
+            raise ConfigError(
+                f"the input {name!r} has no axis {axis}",
+                where=where,
+                why=f"it has {len(dims)} axes",
+                remedy="count from 0",
+            )
         if axis >= 0:
-            size = declared_axis(dims[axis])
+            size = signature.declared_axis(dims[axis])
             opened |= not isinstance(size, int)
             sizes[name] = size if isinstance(size, int) and size else 1
             dims[axis].dim_value = sizes[name]
@@ -536,9 +542,10 @@ def _batches(proto: "ModelProto", options: BatchOptions, where: str) -> tuple[di
     if len(set(sizes.values())) > 1:
         shown = ", ".join(f"{name}[{batches[name].axis}] is {number}" for name, number in sizes.items())
         raise NotApplicable(
-            "the inputs have no common batch size", why=shown,
+            "the inputs have no common batch size",
+            why=shown,
             remedy="name the batch's axis of an input, as in axes=h0=1+c0=1, or -1 for none",
-        )  # fmt: skip
+        )
     if not opened and options.size in sizes.values():
         raise NotApplicable("nothing to do", why=f"the batch size is {options.size}")
     return batches, next(iter(sizes.values()))
@@ -569,8 +576,11 @@ def _check_shapes(proto: "ModelProto", walk: Walk) -> None:
         shape = after[name].shape or ()
         pairs = [pair for pair in zip(expected, shape, strict=False) if None not in pair]
         if len(shape) != len(expected) or any(size_asked != size for size_asked, size in pairs):
-            raise NotApplicable("the batch size cannot be changed safely", why=f"{name!r} becomes {list(shape)}",
-                                remedy="export the model again with that batch size")  # fmt: skip
+            raise NotApplicable(
+                "the batch size cannot be changed safely",
+                why=f"{name!r} becomes {list(shape)}",
+                remedy="export the model again with that batch size",
+            )
 
 
 PASS = Pass(

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from pipeline.core import ort_session
 from pipeline.core.errors import ConfigError, ModelError
-from pipeline.core.ort_session import first_line, make_session, ort_errors, session_options
-from pipeline.model.edit import copied
-from pipeline.model.onnx_model import content_digest, loadable
+from pipeline.model import edit as onnx_edit
+from pipeline.model import onnx_model
 from pipeline.model.signature import Array
 from pipeline.passes.base import Feeds, Model
 from pipeline.passes.edit import model_bytes
@@ -141,7 +141,7 @@ def _extremes(
 
     low, high, counts, left = dict[str, float](), dict[str, float](), dict[str, int](), dict[str, str]()
     digest, number = hashlib.sha256(), -1
-    proto = copied(loadable(model))
+    proto = onnx_edit.copied(onnx_model.loadable(model))
     for name in reversed(values):  # the last leaf runs first: each value is reduced and freed before the next is made
         for reduction in REDUCTIONS:
             proto.graph.node.add(op_type=reduction, input=[name], output=[_reduced(name, reduction)])
@@ -152,8 +152,11 @@ def _extremes(
         for name in sorted(feeds):
             array = np.ascontiguousarray(feeds[name])
             if array.dtype.kind == "f" and np.isnan(array).any():
-                raise ConfigError(f"calibration sample {number} has NaN in the input {name!r}", where=where,
-                                  remedy="correct or remove that sample")  # fmt: skip
+                raise ConfigError(
+                    f"calibration sample {number} has NaN in the input {name!r}",
+                    where=where,
+                    remedy="correct or remove that sample",
+                )
             digest.update(f"{name}\0{array.dtype}\0{array.shape}\0".encode())
             digest.update(array.data if array.dtype.kind in "fiub" and array.size else str(array.tolist()).encode())
         answers = iter(_run(session, asked, feeds, number, where))
@@ -172,9 +175,12 @@ def _extremes(
     zero = {name: "zero in all calibration samples" for name in low if low[name] == 0 == high[name]}
     left = {name: "empty in all calibration samples" for name in values if name not in low} | zero | left
     ranges = TensorRanges(
-        model=content_digest(model, {}), data=digest.hexdigest(), samples=number + 1,
-        ranges={name: (low[name], high[name]) for name in low if name not in left}, left=left,
-    )  # fmt: skip
+        model=onnx_model.content_digest(model, {}),
+        data=digest.hexdigest(),
+        samples=number + 1,
+        ranges={name: (low[name], high[name]) for name in low if name not in left},
+        left=left,
+    )
     return ranges, counts
 
 
@@ -184,10 +190,14 @@ def _reduced(name: str, reduction: str) -> str:
 
 def _session(model: Model, proto: "onnx.ModelProto", where: str) -> Any:
     try:
-        return make_session(proto.SerializeToString(), session_options(weights=model.folder))
-    except ort_errors() as error:
-        raise ModelError("the model does not run on this computer's CPU", where=where, why=first_line(error),
-                         remedy="calibration runs it: fix the model") from error  # fmt: skip
+        return ort_session.make_session(proto.SerializeToString(), ort_session.session_options(weights=model.folder))
+    except ort_session.ort_errors() as error:
+        raise ModelError(
+            "the model does not run on this computer's CPU",
+            where=where,
+            why=ort_session.first_line(error),
+            remedy="calibration runs it: fix the model",
+        ) from error
 
 
 def _run(session: Any, asked: list[str], feeds: Feeds, number: int, where: str) -> list[Array]:
@@ -196,9 +206,12 @@ def _run(session: Any, asked: list[str], feeds: Feeds, number: int, where: str) 
     except Exception as error:
         why = str(error).strip().partition("\n")[0][:300]
         shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in feeds.items())
-        raise ModelError(f"the model fails on calibration sample {number}", where=where,
-                         why=f"{why}; inputs: {shapes}",
-                         remedy="correct or remove that sample") from error  # fmt: skip
+        raise ModelError(
+            f"the model fails on calibration sample {number}",
+            where=where,
+            why=f"{why}; inputs: {shapes}",
+            remedy="correct or remove that sample",
+        ) from error
     return arrays
 
 
@@ -216,7 +229,7 @@ def _histograms(
     most = max(GROUP_BYTES, model_bytes(model) // 2)
     for group in _groups({name: 4 * counts[name] for name in ranges}, most):
         # The model with these values as its outputs, up to the node that makes the last of them
-        proto = copied(loadable(model))
+        proto = onnx_edit.copied(onnx_model.loadable(model))
         graph = proto.graph
         declared = {value.name: value for value in (*graph.value_info, *graph.input, *graph.output)}
         makers = (place for place, node in enumerate(graph.node) if not set(group).isdisjoint(node.output))

@@ -14,33 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from device_runner.probe.elf import Buffer
+from device_runner.probe import elf as elf_file
+from pipeline.core import files as storage
+from pipeline.core import ort_session, workers
+from pipeline.core import providers as provider_rules
 from pipeline.core.errors import ConfigError, ModelError
-from pipeline.core.files import replacing
-from pipeline.core.ort_session import NO_PREPACKING, first_line, make_session, ort_errors, session_options
-from pipeline.core.providers import COREML_NN, NNAPI
-from pipeline.core.workers import still_at_work
-from pipeline.model.edit import ONNX_DOMAINS, copied, keep_only, names_in, set_nodes, subgraphs
-from pipeline.model.guards import tensor_bytes
-from pipeline.model.onnx_model import (
-    GRAPH_INITIALIZER,
-    LEAN_MINIMUM_BYTES,
-    LENGTH,
-    MODEL_GRAPH,
-    TENSOR_RAW_DATA,
-    ByteRange,
-    LeanModel,
-    encode_varint,
-    external_entries,
-    loadable,
-    read_in,
-    scan_message,
-)
+from pipeline.model import edit as onnx_edit
+from pipeline.model import guards, onnx_model
+from pipeline.model import types as onnx_types
+from pipeline.model.onnx_model import LeanModel
 from pipeline.model.signature import Array
-from pipeline.model.types import CODES, SHORT_NAMES
-from pipeline.partition.answer import Settings
-from pipeline.partition.graph import Graph, declared_value
-from pipeline.partition.types import Value, infer
+from pipeline.partition import answer as claim_answer
+from pipeline.partition import graph as partition_graph
+from pipeline.partition import types as partition_types
 from pipeline.passes.base import Model, NotApplicable, PassContext
 
 if TYPE_CHECKING:
@@ -84,7 +70,7 @@ def save_model(model: LeanModel, destination: Path, shared: str = "") -> SavedMo
     moved = [
         tensor
         for tensor in model.proto.graph.initializer
-        if tensor.name in outside and (tensor.data_type != tensor.STRING and bool(tensor_bytes(tensor)))
+        if tensor.name in outside and (tensor.data_type != tensor.STRING and bool(guards.tensor_bytes(tensor)))
     ]
     if not moved:
         write_model(model, destination)
@@ -92,7 +78,7 @@ def save_model(model: LeanModel, destination: Path, shared: str = "") -> SavedMo
     data = destination.with_name(shared or destination.name + DATA_SUFFIX)
     places = _write_data(model, moved, data)
     # The moved weights are external data in the file; nothing of them is left in the message
-    proto = copied(model.proto)
+    proto = onnx_edit.copied(model.proto)
     for tensor in proto.graph.initializer:
         if tensor.name in places:
             offset, length = places[tensor.name]
@@ -106,25 +92,27 @@ def save_model(model: LeanModel, destination: Path, shared: str = "") -> SavedMo
     pointing = LeanModel(proto=proto, folder=model.folder, weights=weights, outside=frozenset(places))
     write_model(pointing, destination)
     return SavedModel(
-        file=destination.name, size_bytes=destination.stat().st_size,
-        data_file=data.name, data_bytes=data.stat().st_size,
-    )  # fmt: skip
+        file=destination.name,
+        size_bytes=destination.stat().st_size,
+        data_file=data.name,
+        data_bytes=data.stat().st_size,
+    )
 
 
 def _write_data(model: LeanModel, tensors: "list[TensorProto]", path: Path) -> dict[str, tuple[int, int]]:
     """Offset and length of each weight in the file: where it has these bytes already, else behind all that it has."""
     places = {}
-    before: Buffer = b""
+    before: elf_file.Buffer = b""
     if path.exists() and path.stat().st_size:
         with path.open("rb") as file:
             before = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     pages: dict[bytes, list[int]] = {}
     for start in range(0, len(before), ALIGNMENT):
         pages.setdefault(before[start : start + COMPARED].ljust(COMPARED, b"\0"), []).append(start)
-    with replacing(path) as temporary, temporary.open("wb") as out:
+    with storage.replacing(path) as temporary, temporary.open("wb") as out:
         out.write(before)
         for tensor in tensors:
-            length = tensor_bytes(tensor) or 0
+            length = guards.tensor_bytes(tensor) or 0
             head = b"".join(_pieces(model, tensor, min(length, COMPARED)))
             starts = (start for start in pages.get(head.ljust(COMPARED, b"\0"), []) if start + length <= len(before))
             for start in starts:
@@ -151,7 +139,7 @@ def _pieces(model: LeanModel, tensor: "TensorProto", length: int) -> Iterator[by
         yield bytes(numpy_helper.from_array(numpy_helper.to_array(tensor)).raw_data)[:length]
 
 
-def _is_at(content: Buffer, start: int, pieces: Iterable[bytes]) -> bool:
+def _is_at(content: elf_file.Buffer, start: int, pieces: Iterable[bytes]) -> bool:
     for piece in pieces:
         if content[start : start + len(piece)] != piece:
             return False
@@ -167,18 +155,27 @@ def write_model(model: LeanModel, destination: Path) -> None:
     """
     import onnx
 
-    constants: list[tuple[bytes, ByteRange | None]] = []  # each field up to its bytes, and where these lie
+    constants: list[tuple[bytes, onnx_model.ByteRange | None]] = []  # each field up to its bytes, and where these lie
     for tensor in model.proto.graph.initializer:
         if place := model.weights.get(tensor.name):
-            bare = copied(tensor)
+            bare = onnx_edit.copied(tensor)
             del bare.external_data[:]
             bare.ClearField("data_location")
-            inner = bytes(bare.SerializeToString()) + encode_varint(TENSOR_RAW_DATA << 3 | LENGTH)
-            inner += encode_varint(place.length)
+            inner = bytes(bare.SerializeToString()) + onnx_model.encode_varint(
+                onnx_model.TENSOR_RAW_DATA << 3 | onnx_model.LENGTH
+            )
+            inner += onnx_model.encode_varint(place.length)
         else:
             inner = bytes(tensor.SerializeToString())
         size = len(inner) + (place.length if place else 0)
-        constants.append((encode_varint(GRAPH_INITIALIZER << 3 | LENGTH) + encode_varint(size) + inner, place))
+        constants.append(
+            (
+                onnx_model.encode_varint(onnx_model.GRAPH_INITIALIZER << 3 | onnx_model.LENGTH)
+                + onnx_model.encode_varint(size)
+                + inner,
+                place,
+            )
+        )
     rest, graph = onnx.ModelProto(), onnx.GraphProto()
     graph.CopyFrom(model.proto.graph)
     del graph.initializer[:]
@@ -188,14 +185,19 @@ def write_model(model: LeanModel, destination: Path) -> None:
     total = len(bare_graph) + sum(len(field) + (place.length if place else 0) for field, place in constants)
     if total + len(front) + 16 > MOST_BYTES:
         raise ModelError("the model is over 2 GiB", where=str(destination), remedy="quantize the model")
-    with replacing(destination) as temporary, temporary.open("wb") as out:
-        out.write(front + encode_varint(MODEL_GRAPH << 3 | LENGTH) + encode_varint(total) + bare_graph)
+    with storage.replacing(destination) as temporary, temporary.open("wb") as out:
+        out.write(
+            front
+            + onnx_model.encode_varint(onnx_model.MODEL_GRAPH << 3 | onnx_model.LENGTH)
+            + onnx_model.encode_varint(total)
+            + bare_graph
+        )
         for field, place in constants:
             out.write(field)
             out.writelines(_read(place) if place else ())
 
 
-def _read(place: ByteRange) -> Iterator[bytes]:
+def _read(place: onnx_model.ByteRange) -> Iterator[bytes]:
     with place.file.open("rb") as source:
         source.seek(place.offset)
         left = place.length
@@ -216,16 +218,16 @@ QUANTIZED_OPS = frozenset({
 
 def whole(model: Model) -> "onnx.ModelProto":
     """A copy of the message with every weight in it."""
-    proto = copied(model.proto)
+    proto = onnx_edit.copied(model.proto)
     for tensor in proto.graph.initializer:
         if tensor.name in model.weights:
-            read_in(tensor, model.weights[tensor.name])
+            onnx_model.read_in(tensor, model.weights[tensor.name])
     return proto
 
 
 def settle(proto: "onnx.ModelProto", context: PassContext) -> Model:
     """A model of a message that has its weights in it; a large one is written to the scratch folder and mapped."""
-    if proto.ByteSize() < LEAN_MINIMUM_BYTES:
+    if proto.ByteSize() < onnx_model.LEAN_MINIMUM_BYTES:
         return LeanModel(proto=proto, folder=context.folder, weights={})
     target = context.new_file(".onnx")
     target.write_bytes(proto.SerializeToString())
@@ -236,21 +238,21 @@ def read_back(path: Path) -> Model:
     """A model that was saved to a file of ours, its large weights mapped from that file or one beside it."""
     import onnx
 
-    if path.stat().st_size < LEAN_MINIMUM_BYTES:
+    if path.stat().st_size < onnx_model.LEAN_MINIMUM_BYTES:
         proto = onnx.ModelProto.FromString(path.read_bytes())
     else:
-        proto = scan_message(path)
-    places: dict[str, ByteRange] = {}
+        proto = onnx_model.scan_message(path)
+    places: dict[str, onnx_model.ByteRange] = {}
     for tensor in proto.graph.initializer:
         if tensor.data_location == tensor.EXTERNAL:
-            location, offset, length = external_entries(tensor)
-            places[tensor.name] = ByteRange(file=path.parent / location, offset=offset, length=length)
+            location, offset, length = onnx_model.external_entries(tensor)
+            places[tensor.name] = onnx_model.ByteRange(file=path.parent / location, offset=offset, length=length)
     return LeanModel(proto=proto, folder=path.parent, weights=places)
 
 
 def quantized_operators(proto: "onnx.ModelProto") -> set[str]:
     """The operators of a quantized model that occur anywhere in it."""
-    return {node.op_type for graph in subgraphs(proto.graph) for node in graph.node} & QUANTIZED_OPS
+    return {node.op_type for graph in onnx_edit.subgraphs(proto.graph) for node in graph.node} & QUANTIZED_OPS
 
 
 @contextmanager
@@ -286,7 +288,7 @@ def refused_nodes(names: Sequence[str], attempt: Callable[[Sequence[str]], objec
         left -= 1
         if left < 0:
             raise error
-        still_at_work()
+        workers.still_at_work()
         try:
             attempt(part)
         except ModelError:
@@ -321,12 +323,15 @@ def finished(proto: "onnx.ModelProto", context: PassContext) -> Model:
     """`settle`, when ONNX Runtime makes a session of the model on the CPU; ModelError when it does not."""
     model = settle(proto, context)
     try:
-        options = session_options(weights=model.folder, config=NO_PREPACKING)
-        make_session(loadable(model).SerializeToString(), options)
-    except ort_errors() as error:
-        raise ModelError("ONNX Runtime does not load the model that the pass made", where=context.where,
-                         why=first_line(error),
-                         remedy="leave out the operators or nodes that it names") from error  # fmt: skip
+        options = ort_session.session_options(weights=model.folder, config=ort_session.NO_PREPACKING)
+        ort_session.make_session(onnx_model.loadable(model).SerializeToString(), options)
+    except ort_session.ort_errors() as error:
+        raise ModelError(
+            "ONNX Runtime does not load the model that the pass made",
+            where=context.where,
+            why=ort_session.first_line(error),
+            remedy="leave out the operators or nodes that it names",
+        ) from error
     return model
 
 
@@ -356,20 +361,23 @@ def lean(proto: "ModelProto", model: Model, context: PassContext) -> Model:
     return replace(settled, outside=model.outside & {tensor.name for tensor in proto.graph.initializer})
 
 
-def value_types(proto: "ModelProto") -> dict[str, Value]:
+def value_types(proto: "ModelProto") -> dict[str, partition_types.Value]:
     """Types and shapes of every value of the main graph, as ONNX Runtime infers them; ModelError when it refuses."""
     graph = proto.graph
-    types = {tensor.name: Value(SHORT_NAMES.get(tensor.data_type), tuple(tensor.dims)) for tensor in graph.initializer}
+    types = {
+        tensor.name: partition_types.Value(onnx_types.SHORT_NAMES.get(tensor.data_type), tuple(tensor.dims))
+        for tensor in graph.initializer
+    }
     for value in graph.input:
-        types.setdefault(value.name, declared_value(value))
-    return types | infer(proto)
+        types.setdefault(value.name, partition_graph.declared_value(value))
+    return types | partition_types.infer(proto)
 
 
-def declare(value: "ValueInfoProto", value_type: Value) -> None:
+def declare(value: "ValueInfoProto", value_type: partition_types.Value) -> None:
     """Write a tensor's type, and its shape where the rank is known, into the declaration of a value."""
     value.type.Clear()
     kind = value.type.tensor_type
-    kind.elem_type = CODES.get(value_type.dtype or "", 0)
+    kind.elem_type = onnx_types.CODES.get(value_type.dtype or "", 0)
     if value_type.shape is not None:
         kind.shape.SetInParent()
         for size in value_type.shape:
@@ -399,8 +407,11 @@ def refuse_overridable(model: Model) -> None:
     """NotApplicable where a caller may override initializers: libraries take these for constants."""
     constants = {tensor.name for tensor in model.proto.graph.initializer}
     if model.proto.ir_version >= IR_OF_CONSTANTS and any(v.name in constants for v in model.proto.graph.input):
-        raise NotApplicable("initializers of the model are inputs", why="a caller may override them",
-                            remedy="do constant-initializers first, if your app does not")  # fmt: skip
+        raise NotApplicable(
+            "initializers of the model are inputs",
+            why="a caller may override them",
+            remedy="do constant-initializers first, if your app does not",
+        )
 
 
 def make_constant(proto: "ModelProto") -> None:
@@ -411,7 +422,7 @@ def make_constant(proto: "ModelProto") -> None:
     inputs = {value.name for value in proto.graph.input}
     names = {tensor.name for tensor in proto.graph.initializer}
     if proto.ir_version < IR_OF_CONSTANTS and not names <= inputs:
-        keep_only(proto.graph.input, lambda value: value.name not in names)
+        onnx_edit.keep_only(proto.graph.input, lambda value: value.name not in names)
         proto.ir_version = IR_OF_CONSTANTS
 
 
@@ -430,8 +441,8 @@ class GraphFacts:
     dimensions by their symbolic names or as `input[axis]`.
     """
 
-    graph: Graph
-    settings: Settings
+    graph: partition_graph.Graph
+    settings: claim_answer.Settings
     claimed: frozenset[str] = frozenset()
     sizes: Mapping[str, int] = field(default_factory=dict)
 
@@ -443,12 +454,12 @@ class GraphFacts:
     @property
     def nnapi(self) -> bool:
         """Whether NNAPI is asked."""
-        return self.settings.provider == NNAPI
+        return self.settings.provider == provider_rules.NNAPI
 
     @property
     def neural_network(self) -> bool:
         """Whether CoreML's older format is asked."""
-        return self.settings.provider == COREML_NN
+        return self.settings.provider == provider_rules.COREML_NN
 
     def shape(self, name: str) -> tuple[int, ...] | None:
         """All sizes of a value; None when one is open or the rank is unknown."""
@@ -517,14 +528,14 @@ def rewrite(model: "ModelProto", facts: GraphFacts, rules: Mapping[str, Rule]) -
 
     Nodes that compute on dequantized values are left alone: providers take them with their QDQ neighbours as one unit.
     """
-    changed = copied(model)
+    changed = onnx_edit.copied(model)
     graph = changed.graph
-    taken = names_in(graph)
+    taken = onnx_edit.names_in(graph)
     dequantized = {name for node in graph.node if node.op_type == "DequantizeLinear" for name in node.output}
     kept: list[NodeProto] = []
     replaced = 0
     for node in model.graph.node:
-        rule = rules.get(node.op_type) if node.domain in ONNX_DOMAINS else None
+        rule = rules.get(node.op_type) if node.domain in onnx_edit.ONNX_DOMAINS else None
         outputs = [name for name in node.output if name]
         alone = len(outputs) == 1 and outputs[0] == node.output[0] and outputs[0] not in facts.claimed
         if rule and alone and dequantized.isdisjoint(node.input):
@@ -535,5 +546,5 @@ def rewrite(model: "ModelProto", facts: GraphFacts, rules: Mapping[str, Rule]) -
                 graph.initializer.extend(written.tensors)
                 continue
         kept.append(node)
-    set_nodes(graph, kept)
+    onnx_edit.set_nodes(graph, kept)
     return changed if replaced else None

@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pipeline.check.compare import MAX_RELATIVE_ERROR, OutputPrecision, compare_outputs, read_tensor, usual_tolerance
-from pipeline.check.reference import output_spans
-from pipeline.check.result import Reference
-from pipeline.core.errors import Finding, ModelError, Severity, warning
+from pipeline.check import compare as output_compare
+from pipeline.check import reference as check_reference
+from pipeline.check import result as check_result
+from pipeline.core import errors as core_errors
+from pipeline.core.errors import Finding, ModelError, Severity
 from pipeline.core.variant import Level
-from pipeline.model.edit import copied, set_nodes, subgraphs
+from pipeline.model import edit as onnx_edit
+from pipeline.model import session as model_session
+from pipeline.model import types as onnx_types
 from pipeline.model.onnx_model import LeanModel
-from pipeline.model.session import CpuSettings, Role, open_session, run_session
-from pipeline.model.types import FLOAT, FLOAT16
-from pipeline.partition.types import Value, infer
+from pipeline.partition import types as partition_types
 from pipeline.passes.base import Effect, Feeds, Model, NotApplicable, Pass, PassContext
 from pipeline.passes.edit import whole
 from pipeline.passes.optimize import name_nodes
@@ -67,7 +68,7 @@ def fp16_gpu(model: Model, options: GpuHalfOptions, context: PassContext) -> Mod
     half = fp16(named, options, context)
     blocked = {*DEFAULT_OP_BLOCK_LIST, *SUMS_OF_SQUARES, *options.block}
     try:
-        types = infer(ready)
+        types = partition_types.infer(ready)
         names = tuple(
             node.name
             for node in ready.graph.node
@@ -84,9 +85,12 @@ def fp16_gpu(model: Model, options: GpuHalfOptions, context: PassContext) -> Mod
         return half
     if not halved:
         why = f"{bench.worst} is off by {loss:.1g} times what passes, whatever stays float"
-        raise NotApplicable("half precision changes the model's outputs too much on a GPU", where=context.where,
-                            why=why, remedy="ship the float model, or give test data: random inputs may mean "
-                            "nothing to it")  # fmt: skip
+        raise NotApplicable(
+            "half precision changes the model's outputs too much on a GPU",
+            where=context.where,
+            why=why,
+            remedy="ship the float model, or give test data: random inputs may mean nothing to it",
+        )
     context.warn(
         f"{len(bench.parts) - len(halved)} of {len(bench.parts)} parts stay float, as half precision on a GPU would "
         f"change the outputs too much"
@@ -122,7 +126,12 @@ class _Bench:
     """A float model with its inputs and outputs, ready to be computed as a GPU does with some nodes in half."""
 
     def __init__(
-        self, proto: "onnx.ModelProto", types: Mapping[str, Value], names: Part, feeds: Sequence[Feeds], where: str
+        self,
+        proto: "onnx.ModelProto",
+        types: Mapping[str, partition_types.Value],
+        names: Part,
+        feeds: Sequence[Feeds],
+        where: str,
     ) -> None:
         self.proto, self.types, self.feeds, self.where = proto, types, feeds, where
         size = max(1, -(-len(names) // PARTS))
@@ -137,12 +146,13 @@ class _Bench:
         """
         half = {name for part in parts for name in part}
         tolerance = msgspec.structs.replace(
-            usual_tolerance(OutputPrecision.FLOAT16), spans=output_spans(self.proto.graph)
+            output_compare.usual_tolerance(output_compare.OutputPrecision.FLOAT16),
+            spans=check_reference.output_spans(self.proto.graph),
         )
         largest = 0.0
         outputs = self._outputs(as_gpus_compute(self.proto, self.types, half))
         for expected, actual in zip(self.expected, outputs, strict=True):
-            for check in compare_outputs(expected, actual, tolerance):
+            for check in output_compare.compare_outputs(expected, actual, tolerance):
                 error = math.inf if check.failed else 0.0
                 if check.max_abs_error is not None and check.limit:
                     error = check.max_abs_error / check.limit
@@ -152,11 +162,13 @@ class _Bench:
 
     def _outputs(self, proto: "onnx.ModelProto") -> "list[dict[str, np.ndarray]]":
         model = LeanModel(proto=proto, folder=Path(), weights={})
-        session = open_session(model, CpuSettings(level=Level.BASIC), self.where)
-        return [run_session(session, sample, self.where, Role.MODEL) for sample in self.feeds]
+        session = model_session.open_session(model, model_session.CpuSettings(level=Level.BASIC), self.where)
+        return [
+            model_session.run_session(session, sample, self.where, model_session.Role.MODEL) for sample in self.feeds
+        ]
 
 
-def gpu_loss(model: Model, reference: Reference, where: str) -> Finding | None:
+def gpu_loss(model: Model, reference: check_result.Reference, where: str) -> Finding | None:
     """What a GPU's sums do to a model that is in half precision itself, as a warning where that is more than passes.
 
     The model is run on the reference's inputs with and without a GPU's rounding; where its outputs are wrong, once more
@@ -166,13 +178,13 @@ def gpu_loss(model: Model, reference: Reference, where: str) -> Finding | None:
 
     proto = whole(model)
     name_nodes(proto.graph)
-    feeds = {tensor.name: read_tensor(tensor) for tensor in reference.inputs}
+    feeds = {tensor.name: output_compare.read_tensor(tensor) for tensor in reference.inputs}
     wide = {name: array.astype(np.float32) if array.dtype == np.float16 else array for name, array in feeds.items()}
     try:
-        types, widened = infer(proto), _widened(proto, feeds)
+        types, widened = partition_types.infer(proto), _widened(proto, feeds)
         nodes = {node.name: node for node in proto.graph.node if _gives(node, types, "f16")}
         half = tuple(nodes)
-        bench = _Bench(widened, infer(widened), half, [wide], where)
+        bench = _Bench(widened, partition_types.infer(widened), half, [wide], where)
         if not 1 < bench.loss([half], reference.unsteady) < math.inf:  # what is not finite is no matter of sums
             return None
         output, error = bench.worst, bench.error
@@ -184,39 +196,45 @@ def gpu_loss(model: Model, reference: Reference, where: str) -> Finding | None:
             rest = math.sqrt(max(0.0, left**2 - lost**2))  # as in `chosen_parts`
             suspects, left = (first, lost) if lost >= rest else (second, rest)
     except ModelError as failure:
-        return warning(f"what half precision does to it on a GPU could not be computed: {failure.reason}", where)
+        return core_errors.warning(
+            f"what half precision does to it on a GPU could not be computed: {failure.reason}", where
+        )
     node = nodes[suspects[0]]
-    share = MAX_RELATIVE_ERROR[OutputPrecision.FLOAT16]
+    share = output_compare.MAX_RELATIVE_ERROR[output_compare.OutputPrecision.FLOAT16]
     return Finding(
-        severity=Severity.WARNING, where=where, rule="webgpu-sums",
+        severity=Severity.WARNING,
+        where=where,
+        rule="webgpu-sums",
         what=f"on a GPU output {output} would be off by about {error:.2g} of its largest value, where {share:g} passes",
         why=f"GPUs add up halves in 16 bits, CPUs in 32; most is lost at {node.op_type} {node.name!r} (estimated)",
         remedy="convert the float model with the precision `gpu`, which keeps such nodes in float",
-    )  # fmt: skip
+    )
 
 
 def _widened(proto: "onnx.ModelProto", feeds: Feeds) -> "onnx.ModelProto":
     """The same model in single precision for inputs of these sizes, with the weights that it has: without rounding."""
-    result = copied(proto)
+    result = onnx_edit.copied(proto)
     for value in (value for value in result.graph.input if value.name in feeds):
         for dim, size in zip(value.type.tensor_type.shape.dim, feeds[value.name].shape, strict=False):
             dim.dim_value = size
-    for graph in subgraphs(result.graph):
+    for graph in onnx_edit.subgraphs(result.graph):
         for value in (*graph.input, *graph.output):
-            if value.type.tensor_type.elem_type == FLOAT16:
-                value.type.tensor_type.elem_type = FLOAT
+            if value.type.tensor_type.elem_type == onnx_types.FLOAT16:
+                value.type.tensor_type.elem_type = onnx_types.FLOAT
         attributes = [attribute for node in graph.node for attribute in node.attribute]
         for tensor in (*graph.initializer, *(attribute.t for attribute in attributes if attribute.HasField("t"))):
-            if tensor.data_type == FLOAT16:
+            if tensor.data_type == onnx_types.FLOAT16:
                 tensor.CopyFrom(_rounded(tensor, tensor.name))
         for attribute in attributes:
-            if attribute.name in ("to", "dtype") and attribute.i == FLOAT16:
-                attribute.i = FLOAT
+            if attribute.name in ("to", "dtype") and attribute.i == onnx_types.FLOAT16:
+                attribute.i = onnx_types.FLOAT
         del graph.value_info[:]
     return result
 
 
-def as_gpus_compute(proto: "onnx.ModelProto", types: Mapping[str, Value], half: Collection[str]) -> "onnx.ModelProto":
+def as_gpus_compute(
+    proto: "onnx.ModelProto", types: Mapping[str, partition_types.Value], half: Collection[str]
+) -> "onnx.ModelProto":
     """The float model with the rounding of some nodes in half precision, as a GPU's sums in 16 bits have it."""
     import numpy as np
     import onnx
@@ -233,15 +251,15 @@ def as_gpus_compute(proto: "onnx.ModelProto", types: Mapping[str, Value], half: 
         return output
 
     def round_value(name: str, target: str) -> None:
-        add("Cast", [add("Cast", [name], f"{target}/half", to=FLOAT16)], target, to=FLOAT)
+        add("Cast", [add("Cast", [name], f"{target}/half", to=onnx_types.FLOAT16)], target, to=onnx_types.FLOAT)
 
-    floats = {value.name for value in proto.graph.input if value.type.tensor_type.elem_type == FLOAT}
+    floats = {value.name for value in proto.graph.input if value.type.tensor_type.elem_type == onnx_types.FLOAT}
     floats = {*(floats - types.keys()), *(name for name, value in types.items() if value.dtype == "f32")}
     for node in result.graph.node:
         chosen = node.name in half
         terms = _terms(node, types, constants) / PRODUCTS.get(node.op_type, 1)
         for slot, name in enumerate(node.input if chosen else ()):
-            is_float = constants[name].data_type == FLOAT if name in constants else False
+            is_float = constants[name].data_type == onnx_types.FLOAT if name in constants else False
             if is_float and name not in rounded:
                 tensor = result.graph.initializer.add()
                 tensor.CopyFrom(_rounded(constants[name], f"{name}/half"))
@@ -254,7 +272,7 @@ def as_gpus_compute(proto: "onnx.ModelProto", types: Mapping[str, Value], half: 
         if not chosen:
             continue
         for slot, name in enumerate(node.output):
-            if types.get(name, Value()).dtype != "f32":
+            if types.get(name, partition_types.Value()).dtype != "f32":
                 continue
             node.output[slot] = exact = f"{name}/exact"
             if terms:
@@ -263,11 +281,13 @@ def as_gpus_compute(proto: "onnx.ModelProto", types: Mapping[str, Value], half: 
                 steps = np.array(ROUNDING * STEP * math.sqrt(terms), np.float32)
                 scale.CopyFrom(numpy_helper.from_array(steps, f"{name}/scale"))
                 size = add("Mul", [add("Sqrt", [square], f"{name}/root"), scale.name], f"{name}/size")
-                chance = add("RandomNormalLike", [exact], f"{name}/chance", seed=float(len(nodes)), dtype=FLOAT)
+                chance = add(
+                    "RandomNormalLike", [exact], f"{name}/chance", seed=float(len(nodes)), dtype=onnx_types.FLOAT
+                )
                 exact = add("Add", [exact, add("Mul", [chance, size], f"{name}/noise")], f"{name}/summed")
             round_value(exact, name)
             rounded[name] = name
-    set_nodes(result.graph, nodes)
+    onnx_edit.set_nodes(result.graph, nodes)
     del result.graph.value_info[:]
     return result
 
@@ -282,16 +302,18 @@ def _rounded(tensor: "onnx.TensorProto", name: str) -> "onnx.TensorProto":
     return numpy_helper.from_array(numbers, name)
 
 
-def _gives(node: "onnx.NodeProto", types: Mapping[str, Value], dtype: str) -> bool:
-    return any(types.get(name, Value()).dtype == dtype for name in node.output)
+def _gives(node: "onnx.NodeProto", types: Mapping[str, partition_types.Value], dtype: str) -> bool:
+    return any(types.get(name, partition_types.Value()).dtype == dtype for name in node.output)
 
 
-def _terms(node: "onnx.NodeProto", types: Mapping[str, Value], constants: "Mapping[str, onnx.TensorProto]") -> int:
+def _terms(
+    node: "onnx.NodeProto", types: Mapping[str, partition_types.Value], constants: "Mapping[str, onnx.TensorProto]"
+) -> int:
     """How many products each number that a node gives is the sum of; 0 where that is none, or not known."""
     if node.op_type not in PRODUCTS:
         return 0
     name = node.input[1]
-    dims = tuple(constants[name].dims) if name in constants else types.get(name, Value()).shape or ()
+    dims = tuple(constants[name].dims) if name in constants else types.get(name, partition_types.Value()).shape or ()
     if not dims or None in dims:
         return 0
     sizes = [int(size or 0) for size in dims]

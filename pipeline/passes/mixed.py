@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from device_runner.files import cache_folder, decode_json, scratch_folder
-from device_runner.providers import chip_named
-from pipeline.check.compare import decibel, signal_and_noise
-from pipeline.core.abis import ARM64
+from device_runner import files as runner_files
+from device_runner import providers as runner_providers
+from pipeline.check import compare as output_compare
+from pipeline.core import abis as core_abis
+from pipeline.core import files as storage
 from pipeline.core.errors import ConfigError, ModelError
-from pipeline.core.files import write_bytes
-from pipeline.model.session import CpuSettings, Role, open_session, run_session
-from pipeline.model.signature import open_axes, own_inputs
+from pipeline.model import session as model_session
+from pipeline.model import signature
 from pipeline.model.sources import SourceModel
-from pipeline.partition.answer import Optimize, Settings, make_settings
-from pipeline.partition.judge import PartitionRequest, judge
-from pipeline.partition.qnn.kept import require_compilers
-from pipeline.partition.subject import write_model
+from pipeline.partition import answer as claim_answer
+from pipeline.partition import judge
+from pipeline.partition import subject as partition_subject
+from pipeline.partition.qnn import kept
 from pipeline.passes.base import Effect, Feeds, LayerLoss, MixedSearch, Model, NotApplicable, Pass, PassContext, Trial
 from pipeline.passes.calibration import TensorRanges
 from pipeline.passes.edit import settle
@@ -53,7 +53,7 @@ Kept = tuple[dict[str, float], dict[str, PartitionCount]]
 """What is kept of the choices that were looked at: `sqnr_db` and `standings` of an evaluator."""
 
 
-def provider_settings(provider: str, api_level: int, where: str, chip: str = "") -> Settings | None:
+def provider_settings(provider: str, api_level: int, where: str, chip: str = "") -> claim_answer.Settings | None:
     """The settings whose partitions count, of the installed release on a phone; ConfigError without rules.
 
     MissingError where the compiler of a chip is not installed, SpecError for a chip that there is not.
@@ -61,11 +61,13 @@ def provider_settings(provider: str, api_level: int, where: str, chip: str = "")
     if not provider:
         return None
     try:
-        name = chip_named(chip).name if chip else ""
-        settings = make_settings(provider, abi=ARM64, android=True, api_level=api_level or None, chip=name)
+        name = runner_providers.chip_named(chip).name if chip else ""
+        settings = claim_answer.make_settings(
+            provider, abi=core_abis.ARM64, android=True, api_level=api_level or None, chip=name
+        )
     except ConfigError as error:
         raise ConfigError(error.what, where=where, why=error.why, remedy=error.remedy) from error
-    require_compilers([settings])
+    kept.require_compilers([settings])
     return settings
 
 
@@ -79,9 +81,13 @@ class Evaluator:
     """
 
     def __init__(
-        self, model: Model, ranges: TensorRanges, options: "MixedOptions", settings: Settings | None,
+        self,
+        model: Model,
+        ranges: TensorRanges,
+        options: "MixedOptions",
+        settings: claim_answer.Settings | None,
         context: PassContext,
-    ) -> None:  # fmt: skip
+    ) -> None:
         import onnxruntime
 
         assert context.samples is not None  # noqa: S101 - Pass.needs_data
@@ -95,7 +101,7 @@ class Evaluator:
         form = {name: getattr(options, name) for name in StaticOptions.__struct_fields__}
         parts = [ranges.model, ranges.data, form, len(self.feeds), onnxruntime.__version__]
         identity = hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
-        self.kept = cache_folder() / "searches" / f"{identity}.json"
+        self.kept = runner_files.cache_folder() / "searches" / f"{identity}.json"
         kept: Kept = {}, {}
         with contextlib.suppress(OSError, msgspec.DecodeError):  # what an earlier search kept
             kept = msgspec.json.decode(self.kept.read_bytes(), type=Kept)
@@ -116,11 +122,18 @@ class Evaluator:
     def outputs(self, model: Model) -> list[list[Any]]:
         """What a model gives for each sample."""
         try:
-            session = open_session(model, CpuSettings(), self.where)
-            return [list(run_session(session, sample, self.where, Role.MODEL).values()) for sample in self.feeds]
+            session = model_session.open_session(model, model_session.CpuSettings(), self.where)
+            return [
+                list(model_session.run_session(session, sample, self.where, model_session.Role.MODEL).values())
+                for sample in self.feeds
+            ]
         except ModelError as error:
-            raise ModelError("the quantized model does not run here", where=self.where, why=error.why,
-                             remedy="exclude the node that it names") from error  # fmt: skip
+            raise ModelError(
+                "the quantized model does not run here",
+                where=self.where,
+                why=error.why,
+                remedy="exclude the node that it names",
+            ) from error
 
     def sqnr(self, nodes: Collection[str]) -> float:
         """The dB of the model with these nodes quantized; counts as an evaluation unless nothing is."""
@@ -153,25 +166,25 @@ class Evaluator:
 
     def _keep(self) -> None:
         self.kept.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(self.kept, msgspec.json.encode((self.sqnr_db, self.standings)))
+        storage.write_bytes(self.kept, msgspec.json.encode((self.sqnr_db, self.standings)))
 
 
 def _key(nodes: Collection[str]) -> str:
     return hashlib.sha256("\0".join(sorted(nodes)).encode()).hexdigest()[:24]
 
 
-def _judged(model: Model, settings: Settings, feeds: Feeds) -> PartitionCount:
+def _judged(model: Model, settings: claim_answer.Settings, feeds: Feeds) -> PartitionCount:
     """What the rules say of a model whose open dimensions have the sizes of a sample: no provider claims open ones."""
     sizes = {
         open_axis.key: int(feeds[open_axis.input].shape[open_axis.axis])
-        for open_axis in open_axes(own_inputs(model.proto))
+        for open_axis in signature.open_axes(signature.own_inputs(model.proto))
     }
-    with scratch_folder() as folder:
+    with runner_files.scratch_folder() as folder:
         path = folder / "model.onnx"
-        write_model(model, path)
-        answer = judge(
-            PartitionRequest(
-                source=SourceModel(path=str(path)), settings=settings, optimize=Optimize.BASIC, sizes=sizes
+        partition_subject.write_model(model, path)
+        answer = judge.judge(
+            judge.PartitionRequest(
+                source=SourceModel(path=str(path)), settings=settings, optimize=claim_answer.Optimize.BASIC, sizes=sizes
             )
         )
     failed = answer.error or (answer.load.error if answer.load else None) or ""
@@ -189,13 +202,17 @@ def sqnr_db(expected: Sequence[Sequence[Any]], actual: Sequence[Sequence[Any]]) 
         pairs = [(a[place], b[place]) for a, b in zip(expected, actual, strict=True)]
         if pairs[0][0].dtype.kind != "f" or any(a.shape != b.shape for a, b in pairs):
             continue
-        powers = [signal_and_noise(a, b) for a, b in pairs]
+        powers = [output_compare.signal_and_noise(a, b) for a, b in pairs]
         signal, noise = sum(power.signal for power in powers), sum(power.noise for power in powers)
         shares.append(noise / signal if signal else float(noise > 0))
     mean = sum(shares) / len(shares) if shares else 0.0
     if mean == 0:
         return VERY_GOOD_DB
-    return max(-VERY_GOOD_DB, min(VERY_GOOD_DB, decibel(1.0, mean))) if math.isfinite(mean) else -VERY_GOOD_DB
+    return (
+        max(-VERY_GOOD_DB, min(VERY_GOOD_DB, output_compare.decibel(1.0, mean)))
+        if math.isfinite(mean)
+        else -VERY_GOOD_DB
+    )
 
 
 log = logging.getLogger(__name__)
@@ -254,7 +271,7 @@ def search_of(proto: "onnx.ModelProto") -> MixedSearch | None:
     """The search that made a model; None for one that no search made. ModelError when it cannot be read."""
     text = next((entry.value for entry in proto.metadata_props if entry.key == PROPERTY), None)
     try:
-        return decode_json(text, MixedSearch) if text is not None else None
+        return runner_files.decode_json(text, MixedSearch) if text is not None else None
     except msgspec.DecodeError as error:
         raise ModelError("the record of the search cannot be read", why=str(error), remedy="quantize again") from error
 
@@ -293,10 +310,14 @@ def search(bench: Evaluator, options: MixedOptions) -> MixedSearch:
             count, following = following, count + following
     best = _best(trials, options.goal_db)
     return MixedSearch(
-        goal_db=options.goal_db, evaluations=len(bench.asked), start=start, best=best,
+        goal_db=options.goal_db,
+        evaluations=len(bench.asked),
+        start=start,
+        best=best,
         spread=best.sqnr_db < options.goal_db and best.sqnr_db - start.sqnr_db < SPREAD_DB,
-        layers=tuple(sorted(layers, key=lambda loss: loss.sqnr_db)), trials=tuple(trials),
-    )  # fmt: skip
+        layers=tuple(sorted(layers, key=lambda loss: loss.sqnr_db)),
+        trials=tuple(trials),
+    )
 
 
 def _trial(bench: Evaluator, types: Sequence[str], nodes: Sequence[str]) -> Trial:
@@ -304,9 +325,8 @@ def _trial(bench: Evaluator, types: Sequence[str], nodes: Sequence[str]) -> Tria
     chosen = bench.without(left.types, left.nodes)
     partitions, load_error = bench.standing(chosen) if chosen else (None, "")
     return msgspec.structs.replace(
-        left, sqnr_db=bench.sqnr(chosen), quantized=len(chosen),
-        partitions=partitions, load_error=load_error,
-    )  # fmt: skip
+        left, sqnr_db=bench.sqnr(chosen), quantized=len(chosen), partitions=partitions, load_error=load_error
+    )
 
 
 def _settled(trial: Trial, start: Trial, options: MixedOptions) -> bool:

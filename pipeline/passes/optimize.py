@@ -6,14 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
+from pipeline.core import ort_session
 from pipeline.core.errors import ModelError
-from pipeline.core.ort_session import CPU, WEIGHTS_FOLDER, first_line, load_session, ort_errors, session_options
 from pipeline.core.variant import Level
-from pipeline.model.edit import ONNX_DOMAINS, all_nodes, attribute, copied, drop_unused_domains, keep_only
-from pipeline.model.guards import computed_constants
-from pipeline.model.onnx_model import loadable, read_in
-from pipeline.model.session import broken_by_optimizer
-from pipeline.model.types import FLOAT, FLOAT16, TYPES
+from pipeline.model import edit as onnx_edit
+from pipeline.model import guards, onnx_model
+from pipeline.model import session as model_session
+from pipeline.model import types as onnx_types
 from pipeline.passes.base import Effect, Model, NotApplicable, Options, Pass, PassContext
 from pipeline.passes.edit import changed, model_bytes, quantized_operators, read_back, whole
 from pipeline.passes.surgery import check_folding, constants_fixed, raise_opset
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 LAYOUT = "NchwcTransformer"
 """Puts weights into blocks as wide as the vector registers of the processor that it runs on."""
 NCHWC_DOMAIN = "com.microsoft.nchwc"
-STANDARD = frozenset({*ONNX_DOMAINS, "ai.onnx.ml"})
+STANDARD = frozenset({*onnx_edit.ONNX_DOMAINS, "ai.onnx.ml"})
 
 
 class OptimizeOptions(Options, frozen=True, kw_only=True):
@@ -46,13 +45,15 @@ def optimize(model: Model, options: OptimizeOptions, context: PassContext) -> Mo
     level = Level(options.level)
     config = {"session.qdqisint8allowed": "1"} if level is not Level.BASIC and options.platform == "arm" else {}
     saved = saved_at(model, level, context, config=config, layout=options.platform == "amd64")
-    drop_unused_domains(saved.proto)
+    onnx_edit.drop_unused_domains(saved.proto)
     foreign = foreign_operators(saved.proto)
     if foreign and options.loads_in == "any":
         raise NotApplicable(
-            "the optimized model loads in ONNX Runtime alone", where=context.where, why=f"it has {_listed(foreign)}",
+            "the optimized model loads in ONNX Runtime alone",
+            where=context.where,
+            why=f"it has {_listed(foreign)}",
             remedy="use level basic, or leave loads_in out",
-        )  # fmt: skip
+        )
     for note in loads_where(saved.proto):
         context.warn(note)
     return saved
@@ -60,7 +61,9 @@ def optimize(model: Model, options: OptimizeOptions, context: PassContext) -> Mo
 
 def foreign_operators(proto: "ModelProto") -> Counter[str]:
     """The operators of domains that ONNX does not have, counted, bodies included."""
-    return Counter(f"{node.domain}:{node.op_type}" for node in all_nodes(proto.graph) if node.domain not in STANDARD)
+    return Counter(
+        f"{node.domain}:{node.op_type}" for node in onnx_edit.all_nodes(proto.graph) if node.domain not in STANDARD
+    )
 
 
 def loads_where(proto: "ModelProto") -> Iterator[str]:
@@ -92,25 +95,32 @@ def saved_at(
     Without `layout` the optimizer that knows only this computer's processor is left out. ModelError when ONNX Runtime
     refuses the model.
     """
-    if computed_constants(model.proto.graph):
+    if guards.computed_constants(model.proto.graph):
         check_folding(whole(model), model_bytes(model), context.where)
     target = context.new_file(".onnx")
     file = {"session.optimized_model_external_initializers_file_name": f"{target.stem}.weights"}
     entries = {**(file if model.weights else {}), **(config or {})}
     try:
-        options = session_options(level, save_to=target, weights=model.folder, config=entries)
-        session = load_session(loadable(model).SerializeToString(), options)
-        session.initialize_session([CPU], [{}], set() if layout else {LAYOUT})
-    except ort_errors() as error:
-        message, folder = loadable(model).SerializeToString(), {WEIGHTS_FOLDER: str(model.folder)}
-        raise broken_by_optimizer(message, level, error, refused(error, context.where), folder) from error
+        options = ort_session.session_options(level, save_to=target, weights=model.folder, config=entries)
+        session = ort_session.load_session(onnx_model.loadable(model).SerializeToString(), options)
+        session.initialize_session([ort_session.CPU], [{}], set() if layout else {LAYOUT})
+    except ort_session.ort_errors() as error:
+        message, folder = (
+            onnx_model.loadable(model).SerializeToString(),
+            {ort_session.WEIGHTS_FOLDER: str(model.folder)},
+        )
+        raise model_session.broken_by_optimizer(message, level, error, refused(error, context.where), folder) from error
     return read_back(target)
 
 
 def refused(error: Exception, where: str) -> ModelError:
     """ONNX Runtime's complaint about a model."""
-    return ModelError("ONNX Runtime cannot run the model on this computer's CPU", where=where, why=first_line(error),
-                      remedy="fix what it names; onnx.checker.check_model often says more")  # fmt: skip
+    return ModelError(
+        "ONNX Runtime cannot run the model on this computer's CPU",
+        where=where,
+        why=ort_session.first_line(error),
+        remedy="fix what it names; onnx.checker.check_model often says more",
+    )
 
 
 PASS = Pass(
@@ -125,7 +135,7 @@ PASS = Pass(
 FLAGS = ("onnx.quant.pre_process", "onnx.infer")
 """Properties by which onnxruntime.quantization knows a model that needs no further preparation."""
 DECLARED_TYPES = ("f32", "f16", "f64", "i32", "i64", "bool", "u8", "i8")
-DECLARED = {f"tensor({row.ort})": row.code for row in TYPES if row.short in DECLARED_TYPES}
+DECLARED = {f"tensor({row.ort})": row.code for row in onnx_types.TYPES if row.short in DECLARED_TYPES}
 """ONNX's numbers of the types that quantization asks about."""
 CONSTANTS_IR = 8
 """The IR version of opset 17; before 4 ONNX's converter wants constants among the inputs."""
@@ -150,9 +160,12 @@ def preprocess(model: Model, options: PreprocessOptions, context: PassContext) -
     Runtime refuses the model or ONNX cannot convert its opset.
     """
     if operators := quantized_operators(model.proto):
-        raise NotApplicable("the model is quantized already", where=context.where,
-                            why=f"it has {', '.join(sorted(operators))}",
-                            remedy="quantize the float model that it was made from")  # fmt: skip
+        raise NotApplicable(
+            "the model is quantized already",
+            where=context.where,
+            why=f"it has {', '.join(sorted(operators))}",
+            remedy="quantize the float model that it was made from",
+        )
     _refuse_half(model.proto, context.where, but_cast=True)
     if not {entry.key for entry in model.proto.metadata_props}.issuperset(FLAGS):
         fixed = constants_fixed(model, context)
@@ -161,8 +174,8 @@ def preprocess(model: Model, options: PreprocessOptions, context: PassContext) -
     _refuse_half(model.proto, context.where)
     model = raise_opset(model, options.opset, context.where)
     # Names for nodes without, biases of Gemm of one dimension, types of all values, the flags
-    proto = copied(model.proto)
-    drop_unused_domains(proto)
+    proto = onnx_edit.copied(model.proto)
+    onnx_edit.drop_unused_domains(proto)
     name_nodes(proto.graph)
     plain_biases(model, proto)
     model = changed(model, proto)
@@ -176,12 +189,15 @@ def preprocess(model: Model, options: PreprocessOptions, context: PassContext) -
 
 def _refuse_half(proto: "ModelProto", where: str, *, but_cast: bool = False) -> None:
     """NotApplicable for constants in half precision; `but_cast` passes over those that are stored so and cast."""
-    halves = {tensor.name for tensor in proto.graph.initializer if tensor.data_type == FLOAT16}
+    halves = {tensor.name for tensor in proto.graph.initializer if tensor.data_type == onnx_types.FLOAT16}
     readers = [node for node in proto.graph.node if not halves.isdisjoint(node.input)] if halves else []
     if halves and not (but_cast and readers and all(node.op_type == "Cast" for node in readers)):
-        raise NotApplicable("the model is in half precision", where=where,
-                            remedy="quantize the 32-bit float model that it was made from, or put the pass f32 before "
-                            "(--do f32 --do static-qdq)")  # fmt: skip
+        raise NotApplicable(
+            "the model is in half precision",
+            where=where,
+            remedy="quantize the 32-bit float model that it was made from, or put the pass f32 before "
+            "(--do f32 --do static-qdq)",
+        )
 
 
 def plain_biases(model: Model, proto: "ModelProto") -> None:
@@ -199,17 +215,17 @@ def plain_biases(model: Model, proto: "ModelProto") -> None:
     for node in proto.graph.node:
         tensor = constants.get(node.input[2]) if node.op_type == "Gemm" and len(node.input) == 3 else None
         weight = constants.get(node.input[1]) if tensor is not None else None
-        if tensor is None or tensor.data_type != FLOAT:
+        if tensor is None or tensor.data_type != onnx_types.FLOAT:
             continue
-        dims, beta = list(tensor.dims), attribute(node, "beta", 1.0)
-        width = weight.dims[0 if attribute(node, "transB", 0) else 1] if weight is not None else 0
+        dims, beta = list(tensor.dims), onnx_edit.attribute(node, "beta", 1.0)
+        width = weight.dims[0 if onnx_edit.attribute(node, "transB", 0) else 1] if weight is not None else 0
         plain = dims if len(dims) == 1 and dims != [1] else dims[1:] if len(dims) == 2 and dims[0] == 1 else dims
         if math.prod(dims) == 1 and width:
             plain = [width]
         if plain == dims and beta == 1.0:
             continue
         if tensor.name in model.weights:
-            read_in(tensor, model.weights[tensor.name])
+            onnx_model.read_in(tensor, model.weights[tensor.name])
         values = numpy_helper.to_array(tensor)
         values = np.broadcast_to(values.reshape(-1) if plain != dims else values, plain) * np.float32(beta)
         name = tensor.name
@@ -219,7 +235,7 @@ def plain_biases(model: Model, proto: "ModelProto") -> None:
             tensor = proto.graph.initializer.add()
             node.input[2] = name
         tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(values), name))
-        keep_only(node.attribute, lambda part: part.name != "beta")
+        onnx_edit.keep_only(node.attribute, lambda part: part.name != "beta")
 
 
 INFINITE_BOUNDS = {"Max": -math.inf, "Min": math.inf}
@@ -231,14 +247,14 @@ def _bounded(model: "ModelProto") -> "ModelProto":
 
     scalars = {tensor.name: tensor for tensor in model.graph.initializer}
     nodes = [node for node in model.graph.node if node.op_type == "Constant"]
-    scalars |= {node.output[0]: attribute(node, "value") for node in nodes}
-    bounds = {node.output[0]: attribute(node, "value_float") for node in nodes}
+    scalars |= {node.output[0]: onnx_edit.attribute(node, "value") for node in nodes}
+    bounds = {node.output[0]: onnx_edit.attribute(node, "value_float") for node in nodes}
     bounds |= {
         name: float(numpy_helper.to_array(tensor))
         for name, tensor in scalars.items()
-        if tensor is not None and tensor.data_type == FLOAT and not tensor.dims
+        if tensor is not None and tensor.data_type == onnx_types.FLOAT and not tensor.dims
     }
-    proto = copied(model)
+    proto = onnx_edit.copied(model)
     for node in proto.graph.node:
         bound = INFINITE_BOUNDS.get(node.op_type)
         kept = [name for name in node.input if bounds.get(name) != bound]
@@ -268,13 +284,13 @@ def declare_types(model: Model, where: str) -> None:
     import onnx
 
     graph = model.proto.graph
-    asked = copied(loadable(model))
+    asked = onnx_edit.copied(onnx_model.loadable(model))
     declared = {value.name for value in (*graph.output, *graph.input)}
     names = [name for node in graph.node for name in node.output if name and name not in declared]
     asked.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
     try:
-        session = load_session(asked.SerializeToString(), session_options(weights=model.folder))
-    except ort_errors() as error:
+        session = ort_session.load_session(asked.SerializeToString(), ort_session.session_options(weights=model.folder))
+    except ort_session.ort_errors() as error:
         raise refused(error, where) from error
     metas = {meta.name: meta for meta in session.outputs_meta}
     del graph.value_info[:]

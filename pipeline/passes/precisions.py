@@ -13,16 +13,16 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from device_runner.providers import CPU
-from pipeline.config.tables import Step
+from device_runner import providers as runner_providers
+from pipeline.config import tables as config_tables
+from pipeline.core import providers as provider_rules
+from pipeline.core import variant as core_variant
 from pipeline.core.errors import ConfigError
-from pipeline.core.providers import COREML_MLPROGRAM, COREML_NN, NNAPI, QNN, WEBGPU, XNNPACK
-from pipeline.core.variant import OWN_PRECISION
 
 AUTO = "auto"
 """Asks for the best precision of each provider of the targets."""
 
-COREML = (COREML_NN, COREML_MLPROGRAM)
+COREML = (provider_rules.COREML_NN, provider_rules.COREML_MLPROGRAM)
 
 PER_CHANNEL_SINCE_API_LEVEL = 29
 """NNAPI's first feature level with weights of a scale for each channel (ep_rules D.3)."""
@@ -34,7 +34,7 @@ class Precision:
 
     name: str
     title: str
-    steps: tuple[Step, ...]
+    steps: tuple[config_tables.Step, ...]
     unsuited: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -60,16 +60,22 @@ class Recipe:
     precision: str
 
 
-def _static(activations: str, weights: str, *, per_channel: bool = False, **options: Any) -> tuple[Step, ...]:
+def _static(
+    activations: str, weights: str, *, per_channel: bool = False, **options: Any
+) -> tuple[config_tables.Step, ...]:
     quantize = {"activations": activations, "weights": weights, "per_channel": per_channel, **options}
-    return (Step(do="static-qdq", options=quantize),)
+    return (config_tables.Step(do="static-qdq", options=quantize),)
 
 
 _NNAPI_OPS = ["Conv", "Relu", "Clip", "Add", "Gemm"]
 _XNNPACK_OPS = ["Conv", "ConvTranspose", "Relu", "Clip", "MaxPool", "Resize"]
 
 _NO_QDQ_COREML = dict.fromkeys(COREML, "CoreML claims no quantized operator: use fp16 in an MLProgram")
-_GPU = {WEBGPU: "WebGPU has no kernel for quantized values, which go to the CPU and back: use gpu (fp16), gpu8 or gpu4"}
+_GPU = {
+    provider_rules.WEBGPU: (
+        "WebGPU has no kernel for quantized values, which go to the CPU and back: use gpu (fp16), gpu8 or gpu4"
+    )
+}
 _NNAPI_U8 = "NNAPI supports u8 values only: use u8s8nnapi"
 _NNAPI_CHANNEL_U8 = "NNAPI supports a scale for each channel of i8 weights only: use u8s8nnapi or u8u8"
 _NNAPI_S8_GEMM = "a session on the phone fails where Gemm or MatMul has i8 weights: use u8s8nnapi"
@@ -78,37 +84,39 @@ _QNN_S16 = "the NPU has no depthwise Conv, pool and others of s16 values, and no
 _QNN_WIDE_WEIGHTS = "the NPU multiplies matrices by 8-bit weights only: use qnn16"
 _NPU = {
     **dict.fromkeys(COREML, "CoreML claims no quantized operator: use fp16 in an MLProgram"),
-    NNAPI: "NNAPI wants float operators between quantized ones: use u8s8nnapi",
-    XNNPACK: "XNNPACK has no such pairs of types: use s8s8xnnpack",
+    provider_rules.NNAPI: "NNAPI wants float operators between quantized ones: use u8s8nnapi",
+    provider_rules.XNNPACK: "XNNPACK has no such pairs of types: use s8s8xnnpack",
 }
 _CPU_ONLY = "only the CPU has kernels of this form"
 _CPU_FORM = {
-    **dict.fromkeys(COREML, _CPU_ONLY), NNAPI: _CPU_ONLY, XNNPACK: _CPU_ONLY,
-    QNN: "the NPU takes some operators of this form only: use qnn",
-}  # fmt: skip
+    **dict.fromkeys(COREML, _CPU_ONLY),
+    provider_rules.NNAPI: _CPU_ONLY,
+    provider_rules.XNNPACK: _CPU_ONLY,
+    provider_rules.QNN: "the NPU takes some operators of this form only: use qnn",
+}
 """GPUs have kernels for weights of few bits (MatMulNBits), not for quantized values."""
 _NO_HALF = {
-    NNAPI: "NNAPI claims no float16 value: keep the model float and set USE_FP16",
-    COREML_NN: "a NeuralNetwork has no float16 value: use the MLProgram format",
+    provider_rules.NNAPI: "NNAPI claims no float16 value: keep the model float and set USE_FP16",
+    provider_rules.COREML_NN: "a NeuralNetwork has no float16 value: use the MLProgram format",
 }
 
 _ROWS = (
     Precision(
         name="fp16",
         title="weights and values in half precision; inputs and outputs stay float",
-        steps=(Step(do="fp16", options={"keep_io": True}),),
+        steps=(config_tables.Step(do="fp16", options={"keep_io": True}),),
         unsuited=_NO_HALF,
     ),
     Precision(
         name="fp16gpu",
         title="as fp16, with the parts float whose sums in 16 bits on a GPU would change the outputs",
-        steps=(Step(do="fp16-gpu", options={"keep_io": True}),),
+        steps=(config_tables.Step(do="fp16-gpu", options={"keep_io": True}),),
         unsuited=_NO_HALF,
     ),
     Precision(
         name="dyn8",
         title="int8 weights, values quantized as the model runs; needs no calibration data",
-        steps=(Step(do="dynamic-int8"),),
+        steps=(config_tables.Step(do="dynamic-int8"),),
         unsuited={**_CPU_FORM, **_GPU},
     ),
     Precision(
@@ -121,37 +129,52 @@ _ROWS = (
         name="u8s8",
         title="QDQ, u8 values and s8 weights per tensor",
         steps=_static("u8", "s8"),
-        unsuited={**_NO_QDQ_COREML, **_GPU, NNAPI: _NNAPI_S8_GEMM, XNNPACK: _XNNPACK_PAIRS},
+        unsuited={
+            **_NO_QDQ_COREML,
+            **_GPU,
+            provider_rules.NNAPI: _NNAPI_S8_GEMM,
+            provider_rules.XNNPACK: _XNNPACK_PAIRS,
+        },
     ),
     Precision(
         name="s8s8",
         title="QDQ, s8 values and weights per tensor",
         steps=_static("s8", "s8"),
-        unsuited={**_NO_QDQ_COREML, **_GPU, NNAPI: _NNAPI_U8},
+        unsuited={**_NO_QDQ_COREML, **_GPU, provider_rules.NNAPI: _NNAPI_U8},
     ),
     Precision(
         name="u8u8pc",
         title="QDQ, u8 values and weights, a scale for each output channel",
         steps=_static("u8", "u8", per_channel=True),
-        unsuited={**_NO_QDQ_COREML, **_GPU, NNAPI: _NNAPI_CHANNEL_U8, XNNPACK: _XNNPACK_PAIRS},
+        unsuited={
+            **_NO_QDQ_COREML,
+            **_GPU,
+            provider_rules.NNAPI: _NNAPI_CHANNEL_U8,
+            provider_rules.XNNPACK: _XNNPACK_PAIRS,
+        },
     ),
     Precision(
         name="u8s8pc",
         title="QDQ, u8 values and s8 weights, a scale for each output channel",
         steps=_static("u8", "s8", per_channel=True),
-        unsuited={**_NO_QDQ_COREML, **_GPU, NNAPI: _NNAPI_S8_GEMM, XNNPACK: _XNNPACK_PAIRS},
+        unsuited={
+            **_NO_QDQ_COREML,
+            **_GPU,
+            provider_rules.NNAPI: _NNAPI_S8_GEMM,
+            provider_rules.XNNPACK: _XNNPACK_PAIRS,
+        },
     ),
     Precision(
         name="s8s8pc",
         title="QDQ, s8 values and weights, a scale for each output channel",
         steps=_static("s8", "s8", per_channel=True),
-        unsuited={**_NO_QDQ_COREML, **_GPU, NNAPI: _NNAPI_U8},
+        unsuited={**_NO_QDQ_COREML, **_GPU, provider_rules.NNAPI: _NNAPI_U8},
     ),
     Precision(
         name="u16s8pc",
         title="QDQ, u16 values and s8 weights, a scale for each output channel: more exact, slower",
         steps=_static("u16", "s8", per_channel=True),
-        unsuited={**_NO_QDQ_COREML, **_GPU, NNAPI: _NNAPI_U8, XNNPACK: _XNNPACK_PAIRS},
+        unsuited={**_NO_QDQ_COREML, **_GPU, provider_rules.NNAPI: _NNAPI_U8, provider_rules.XNNPACK: _XNNPACK_PAIRS},
     ),
     # One partition on every chip, those without floats too: no operator is left float (docs/npu.md).
     Precision(
@@ -169,24 +192,24 @@ _ROWS = (
     Precision(
         name="u8u8op",
         title="QOperator (QLinearConv, QLinearMatMul), u8: for libraries from before QDQ",
-        steps=(Step(do="qoperator", options={"activations": "u8", "weights": "u8"}),),
+        steps=(config_tables.Step(do="qoperator", options={"activations": "u8", "weights": "u8"}),),
         unsuited={
             **_NO_QDQ_COREML,
             **_GPU,
-            XNNPACK: "XNNPACK claims QDQ only: use s8s8xnnpack",
-            QNN: "the NPU takes few operators of this form: use qnn",
+            provider_rules.XNNPACK: "XNNPACK claims QDQ only: use s8s8xnnpack",
+            provider_rules.QNN: "the NPU takes few operators of this form: use qnn",
         },
     ),
     Precision(
         name="w8",
         title="8-bit weights of MatMul in blocks (MatMulNBits), float values",
-        steps=(Step(do="weight-only", options={"bits": 8}),),
+        steps=(config_tables.Step(do="weight-only", options={"bits": 8}),),
         unsuited=_CPU_FORM,
     ),
     Precision(
         name="w4",
         title="4-bit weights of MatMul in blocks (MatMulNBits), float values",
-        steps=(Step(do="weight-only", options={"bits": 4}),),
+        steps=(config_tables.Step(do="weight-only", options={"bits": 4}),),
         unsuited=_CPU_FORM,
     ),
     # quantization Q.1: Relu and Clip are listed, or a lone Clip cuts every layer; weights of Gemm and MatMul are u8
@@ -196,7 +219,7 @@ _ROWS = (
         name="u8s8nnapi",
         title="QDQ for NNAPI from API level 29 on: u8 values, s8 weights per channel, u8 weights of Gemm",
         steps=_static("u8", "s8", per_channel=True, op_types=_NNAPI_OPS, dense_weights="u8"),
-        unsuited={**_NO_QDQ_COREML, **_GPU, XNNPACK: _XNNPACK_PAIRS},
+        unsuited={**_NO_QDQ_COREML, **_GPU, provider_rules.XNNPACK: _XNNPACK_PAIRS},
     ),
     # quantization Q.1: API levels 27 and 28 have no scale for each channel.
     Precision(
@@ -210,14 +233,14 @@ _ROWS = (
         name="s8s8xnnpack",
         title="QDQ for XNNPACK: s8 values, s8 weights per channel; Gemm and MatMul stay float",
         steps=_static("s8", "s8", per_channel=True, op_types=_XNNPACK_OPS),
-        unsuited={**_NO_QDQ_COREML, **_GPU, NNAPI: _NNAPI_U8},
+        unsuited={**_NO_QDQ_COREML, **_GPU, provider_rules.NNAPI: _NNAPI_U8},
     ),
 )
 
 _SEARCHED = {
-    "mixnnapi": ("u8s8nnapi", NNAPI),
-    "mixu8u8nnapi": ("u8u8nnapi", NNAPI),
-    "mixxnnpack": ("s8s8xnnpack", XNNPACK),
+    "mixnnapi": ("u8s8nnapi", provider_rules.NNAPI),
+    "mixu8u8nnapi": ("u8u8nnapi", provider_rules.NNAPI),
+    "mixxnnpack": ("s8s8xnnpack", provider_rules.XNNPACK),
     "mixu8s8pc": ("u8s8pc", ""),
     "mixs8s8pc": ("s8s8pc", ""),
 }
@@ -231,7 +254,7 @@ def _searched(name: str, begin: Precision, provider: str) -> Precision:
     return Precision(
         name=name,
         title=f"as {begin.name}, with the operator types and layers that cost most accuracy left float",
-        steps=(Step(do="mixed-precision", options=options),),
+        steps=(config_tables.Step(do="mixed-precision", options=options),),
         unsuited=begin.unsuited,
     )
 
@@ -249,36 +272,51 @@ PRECISIONS: Mapping[str, Precision] = {
 _RECIPE_ROWS = (
     Recipe(
         name="int8-nnapi",
-        provider=NNAPI,
+        provider=provider_rules.NNAPI,
         title="partitions of a float model, with as many compute nodes",
         precision="u8s8nnapi",
     ),
-    Recipe(name="int8-xnnpack", provider=XNNPACK, title="every convolution in XNNPACK", precision="s8s8xnnpack"),
+    Recipe(
+        name="int8-xnnpack",
+        provider=provider_rules.XNNPACK,
+        title="every convolution in XNNPACK",
+        precision="s8s8xnnpack",
+    ),
     # What Qualcomm's own recipes use, as they are in one partition on every chip that was tried (docs/npu.md).
-    Recipe(name="qnn", provider=QNN, title="one partition on a Snapdragon's NPU", precision="u8s8qnn"),
-    Recipe(name="qnn16", provider=QNN, title="the same, more exact", precision="u16s8qnn"),
+    Recipe(name="qnn", provider=provider_rules.QNN, title="one partition on a Snapdragon's NPU", precision="u8s8qnn"),
+    Recipe(name="qnn16", provider=provider_rules.QNN, title="the same, more exact", precision="u16s8qnn"),
     Recipe(
         name="coreml-fp16",
-        provider=COREML_MLPROGRAM,
+        provider=provider_rules.COREML_MLPROGRAM,
         title="half the size; CoreML claims no quantized operator",
         precision="fp16",
     ),
     # webgpu W.0.5: float, fp16 and weights of few bits; never quantized values.
     Recipe(
-        name="gpu", provider=WEBGPU, title="half the size, where the phone's GPU computes in fp16", precision="fp16gpu"
+        name="gpu",
+        provider=provider_rules.WEBGPU,
+        title="half the size, where the phone's GPU computes in fp16",
+        precision="fp16gpu",
     ),
-    Recipe(name="gpu8", provider=WEBGPU, title="8-bit weights of MatMul: transformers", precision="w8"),
-    Recipe(name="gpu4", provider=WEBGPU, title="4-bit weights of MatMul: large transformers", precision="w4"),
+    Recipe(name="gpu8", provider=provider_rules.WEBGPU, title="8-bit weights of MatMul: transformers", precision="w8"),
+    Recipe(
+        name="gpu4", provider=provider_rules.WEBGPU, title="4-bit weights of MatMul: large transformers", precision="w4"
+    ),
     # quantization Q.1: the quantizer's own documentation advises s8s8 on ARM.
-    Recipe(name="int8", provider=CPU, title="int8 kernels of ARM processors", precision="s8s8pc"),
+    Recipe(name="int8", provider=runner_providers.CPU, title="int8 kernels of ARM processors", precision="s8s8pc"),
     # quantization Q.1: u8s8 is exact with VNNI, and with session.x64quantprecision without it.
-    Recipe(name="int8-x86_64", provider=CPU, title="int8 kernels of x86-64 processors", precision="u8s8pc"),
+    Recipe(
+        name="int8-x86_64", provider=runner_providers.CPU, title="int8 kernels of x86-64 processors", precision="u8s8pc"
+    ),
 )
 
 RECIPES: Mapping[str, Recipe] = {row.name: row for row in _RECIPE_ROWS}
 """Recipes by their names; a config may use them as precisions."""
 
-_UNNAMED = ((re.compile("s16.*"), QNN, _QNN_S16), (re.compile("u16[us]16(pc)?"), QNN, _QNN_WIDE_WEIGHTS))
+_UNNAMED = (
+    (re.compile("s16.*"), provider_rules.QNN, _QNN_S16),
+    (re.compile("u16[us]16(pc)?"), provider_rules.QNN, _QNN_WIDE_WEIGHTS),
+)
 """Forms that no precision makes, as models come in, with the provider that they are not for and the reason."""
 
 
@@ -289,15 +327,15 @@ def unsuited(form: str, provider: str) -> str:
     return next((why for pattern, name, why in _UNNAMED if name == provider and pattern.fullmatch(form)), "")
 
 
-PLAIN_NAMES = (OWN_PRECISION, "fp16", "int8", "int8-nnapi", AUTO)
+PLAIN_NAMES = (core_variant.OWN_PRECISION, "fp16", "int8", "int8-nnapi", AUTO)
 """What texts name first: enough for most."""
 
 CANDIDATES: Mapping[str, tuple[str, ...]] = {
-    NNAPI: ("u8s8nnapi", "u8u8nnapi", "u8u8op"),
-    COREML_NN: ("fp16",),
-    COREML_MLPROGRAM: ("fp16",),
-    XNNPACK: ("s8s8xnnpack", "u8u8"),
-    WEBGPU: ("fp16gpu",),
+    provider_rules.NNAPI: ("u8s8nnapi", "u8u8nnapi", "u8u8op"),
+    provider_rules.COREML_NN: ("fp16",),
+    provider_rules.COREML_MLPROGRAM: ("fp16",),
+    provider_rules.XNNPACK: ("s8s8xnnpack", "u8u8"),
+    provider_rules.WEBGPU: ("fp16gpu",),
     "cpu-arm64": ("s8s8pc", "dyn8"),
     "cpu-x86_64": ("u8s8pc", "dyn8"),
 }
@@ -313,7 +351,7 @@ _MEANT = {
     **dict.fromkeys(("uint8", "i8", "s8", "u8", "8bit", "quantized", "qdq"), _INT8),
     **dict.fromkeys(("float16", "half", "f16"), "half precision is called fp16"),
     **dict.fromkeys(("int4", "uint4", "4bit"), "4-bit weights are called w4"),
-    **dict.fromkeys(("float32", "fp32", "f32"), f"the model as it is is called {OWN_PRECISION}"),
+    **dict.fromkeys(("float32", "fp32", "f32"), f"the model as it is is called {core_variant.OWN_PRECISION}"),
 }
 """Usual words that name no precision, with what to take."""
 
@@ -343,7 +381,7 @@ def resolve_precision(name: str, api_level: int | None = None, where: str = "") 
 
     ConfigError for a name that there is not, with the nearest one. `auto` is left as it is.
     """
-    if name in (OWN_PRECISION, ""):
+    if name in (core_variant.OWN_PRECISION, ""):
         return ""
     if name in OLDER and api_level is not None and api_level < PER_CHANNEL_SINCE_API_LEVEL:
         return OLDER[name]
@@ -363,7 +401,7 @@ def resolve_precisions(names: Iterable[str], api_level: int | None = None, where
     return tuple(dict.fromkeys(resolve_precision(name, api_level, where) for name in names))
 
 
-def steps_at(name: str, api_level: int | None, keep_float: Sequence[str] = ()) -> tuple[Step, ...]:
+def steps_at(name: str, api_level: int | None, keep_float: Sequence[str] = ()) -> tuple[config_tables.Step, ...]:
     """The steps of a precision; a search for NNAPI counts partitions at the API level, 27 to 31 (None: the newest).
 
     `keep_float` names nodes that stay float: every pass of a precision can leave nodes out.
@@ -371,7 +409,11 @@ def steps_at(name: str, api_level: int | None, keep_float: Sequence[str] = ()) -
     kept = {"exclude": list(keep_float)} if keep_float else {}
     steps = []
     for step in PRECISIONS[name].steps:
-        level = {"api_level": api_level} if step.options.get("provider") == NNAPI and api_level is not None else {}
+        level = (
+            {"api_level": api_level}
+            if step.options.get("provider") == provider_rules.NNAPI and api_level is not None
+            else {}
+        )
         steps.append(replace(step, options=step.options | level | kept))
     return tuple(steps)
 

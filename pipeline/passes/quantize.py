@@ -5,21 +5,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from pipeline.core.errors import ModelError, missing_extra
-from pipeline.core.groups import grouped
-from pipeline.model.edit import (
-    all_nodes,
-    attribute,
-    constant_tensors,
-    drop_unread,
-    keep_only,
-    read_names,
-    set_nodes,
-    sort_nodes,
-    subgraphs,
-)
+from pipeline.core import errors as core_errors
+from pipeline.core import groups as counting
+from pipeline.core.errors import ModelError
+from pipeline.model import edit as onnx_edit
+from pipeline.model import types as onnx_types
 from pipeline.model.onnx_model import LeanModel
-from pipeline.model.types import FLOAT, FLOAT16
 from pipeline.passes.base import Effect, Model, NotApplicable, Options, Pass, PassContext
 from pipeline.passes.edit import (
     check_names,
@@ -71,13 +62,16 @@ def dynamic_int8(model: Model, options: DynamicOptions, context: PassContext) ->
         if node.op_type in types and node.name not in options.exclude and not constants.isdisjoint(node.input[1:2])
     }
     if not chosen:
-        raise NotApplicable("there is nothing to quantize", where=context.where,
-                            why=f"no {', '.join(sorted(types)) or 'such operator'} has a constant float weight",
-                            remedy="Conv is quantized when op_types names it, or by static-qdq")  # fmt: skip
+        raise NotApplicable(
+            "there is nothing to quantize",
+            where=context.where,
+            why=f"no {', '.join(sorted(types)) or 'such operator'} has a constant float weight",
+            remedy="Conv is quantized when op_types names it, or by static-qdq",
+        )
     names = [node.name for node in ready.proto.graph.node if node.name in chosen]
     attempt = partial(_dynamic, ready, options, where=context.where)
     quantized = by_most(names, attempt, context)
-    sort_nodes(quantized.graph)
+    onnx_edit.sort_nodes(quantized.graph)
     if not quantized_operators(quantized):
         raise NotApplicable("nothing was quantized", where=context.where, remedy="name other operator types")
     return finished(quantized, context)
@@ -99,9 +93,19 @@ def _dynamic(ready: Model, options: DynamicOptions, names: Collection[str], *, w
         "name operator types, or leave nodes out by exclude",
     ):
         quantizer = ONNXQuantizer(
-            proto, options.per_channel, options.reduce_range, QuantizationMode.IntegerOps, False, kind,
-            QuantType.QUInt8, None, [], excluded, sorted(OPERATORS), {"MatMulConstBOnly": True},
-        )  # fmt: skip
+            proto,
+            options.per_channel,
+            options.reduce_range,
+            QuantizationMode.IntegerOps,
+            False,
+            kind,
+            QuantType.QUInt8,
+            None,
+            [],
+            excluded,
+            sorted(OPERATORS),
+            {"MatMulConstBOnly": True},
+        )
         quantizer.quantize_model()
     quantized: onnx.ModelProto = quantizer.model.model
     return quantized
@@ -153,8 +157,8 @@ def gemm_to_matmul(graph: "onnx.GraphProto", chosen: set[str]) -> None:
         if biased:
             name = f"{node.name}/bias"
             nodes.append(onnx.helper.make_node("Add", [product, node.input[2]], list(node.output), name=name))
-    set_nodes(graph, nodes)
-    drop_unread(graph)
+    onnx_edit.set_nodes(graph, nodes)
+    onnx_edit.drop_unread(graph)
 
 
 DYNAMIC = Pass(
@@ -207,18 +211,23 @@ def weight_only(model: Model, options: WeightOnlyOptions, context: PassContext) 
     chosen = {node.name for node in products} - set(options.exclude)
     if not chosen:
         have = ", ".join(sorted({node.op_type for node in graph.node})[:12])
-        raise NotApplicable("there is nothing to quantize", where=context.where,
-                            why=f"no MatMul or Gemm has a constant matrix; the model's operators: {have}",
-                            remedy="use static-qdq or fp16 for this model")  # fmt: skip
+        raise NotApplicable(
+            "there is nothing to quantize",
+            where=context.where,
+            why=f"no MatMul or Gemm has a constant matrix; the model's operators: {have}",
+            remedy="use static-qdq or fp16 for this model",
+        )
     try:
         tools = importlib.import_module("onnxruntime.quantization.matmul_nbits_quantizer")
     except ModuleNotFoundError as error:
         if error.name and error.name.startswith("onnx_ir"):
-            raise missing_extra("quantization", "onnx-ir", context.where, error) from error
+            raise core_errors.missing_extra("quantization", "onnx-ir", context.where, error) from error
         release = onnxruntime.__version__
-        raise NotApplicable(f"onnxruntime {release} has no tool for weights of {options.bits} bits",
-                            where=context.where,
-                            remedy="install onnxruntime 1.22 or newer to quantize with") from error  # fmt: skip
+        raise NotApplicable(
+            f"onnxruntime {release} has no tool for weights of {options.bits} bits",
+            where=context.where,
+            remedy="install onnxruntime 1.22 or newer to quantize with",
+        ) from error
 
     def attempt(names: Collection[str]) -> "onnx.ModelProto":
         proto, wanted = whole(ready), set(names)
@@ -228,20 +237,26 @@ def weight_only(model: Model, options: WeightOnlyOptions, context: PassContext) 
             "onnxruntime.quantization cannot quantize the weights", context.where, "leave nodes out by exclude"
         ):
             config = tools.DefaultWeightOnlyQuantConfig(
-                bits=options.bits, block_size=options.block, is_symmetric=options.symmetric,
-                accuracy_level=options.accuracy_level or None, op_types_to_quantize=("MatMul",),
-            )  # fmt: skip
+                bits=options.bits,
+                block_size=options.block,
+                is_symmetric=options.symmetric,
+                accuracy_level=options.accuracy_level or None,
+                op_types_to_quantize=("MatMul",),
+            )
             tool = tools.MatMulNBitsQuantizer(proto, algo_config=config, nodes_to_exclude=excluded)
             tool.process()
         answer: onnx.ModelProto = tool.model.model
         return answer
 
     quantized = by_most([node.name for node in graph.node if node.name in chosen], attempt, context)
-    sort_nodes(quantized.graph)
+    onnx_edit.sort_nodes(quantized.graph)
     if not any(node.op_type == "MatMulNBits" for node in quantized.graph.node):
-        raise NotApplicable("no weight was quantized", where=context.where,
-                            why="no Gemm or MatMul could be written in this form",
-                            remedy="use static-qdq or fp16 for this model")  # fmt: skip
+        raise NotApplicable(
+            "no weight was quantized",
+            where=context.where,
+            why="no Gemm or MatMul could be written in this form",
+            remedy="use static-qdq or fp16 for this model",
+        )
     return finished(quantized, context)
 
 
@@ -276,12 +291,18 @@ def fp16(model: Model, options: HalfOptions, context: PassContext) -> Model:
     NotApplicable for a quantized model and one without float weights.
     """
     if operators := quantized_operators(model.proto):
-        raise NotApplicable("a quantized model has no half precision", where=context.where,
-                            why=f"it has {', '.join(sorted(operators))}, whose scales must stay float",
-                            remedy="apply fp16 to the float model that it was made from")  # fmt: skip
-    if FLOAT not in float_types(model.proto):
-        raise NotApplicable("the model has no 32-bit float weights", where=context.where,
-                            remedy="nothing is to be done" if FLOAT16 in float_types(model.proto) else "")  # fmt: skip
+        raise NotApplicable(
+            "a quantized model has no half precision",
+            where=context.where,
+            why=f"it has {', '.join(sorted(operators))}, whose scales must stay float",
+            remedy="apply fp16 to the float model that it was made from",
+        )
+    if onnx_types.FLOAT not in float_types(model.proto):
+        raise NotApplicable(
+            "the model has no 32-bit float weights",
+            where=context.where,
+            remedy="nothing is to be done" if onnx_types.FLOAT16 in float_types(model.proto) else "",
+        )
     from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16
 
     from pipeline.passes.size_arithmetic import own_constants, size_arithmetic  # which no other precision needs
@@ -293,25 +314,34 @@ def fp16(model: Model, options: HalfOptions, context: PassContext) -> Model:
     own_constants(proto, exact)
     declare_types(LeanModel(proto=proto, folder=model.folder, weights={}), context.where)
     before, risky = {node.name for node in proto.graph.node}, list(_not_held(proto.graph))
-    bodies = sum(1 for _ in subgraphs(proto.graph)) > 1
+    bodies = sum(1 for _ in onnx_edit.subgraphs(proto.graph)) > 1
     with library_call(
         "onnxruntime.transformers cannot convert the model to half precision",
         context.where,
         "block the operator that it names",
     ):
         halved: onnx.ModelProto = convert_float_to_float16(
-            proto, SMALLEST, LARGEST, keep_io_types=options.keep_io, disable_shape_infer=not bodies,
+            proto,
+            SMALLEST,
+            LARGEST,
+            keep_io_types=options.keep_io,
+            disable_shape_infer=not bodies,
             op_block_list=[*DEFAULT_OP_BLOCK_LIST, *SUMS_OF_SQUARES, *options.block],
             node_block_list=[*options.exclude, *exact, *_without_half_kernel(proto.graph)],
-        )  # fmt: skip
+        )
     _keep_between(halved.graph, before)
-    sort_nodes(halved.graph)
+    onnx_edit.sort_nodes(halved.graph)
 
-    if FLOAT16 not in float_types(halved):
-        raise NotApplicable("no weight became a 16-bit float", where=context.where,
-                            why="all operators with weights are blocked or excluded",
-                            remedy="block or exclude fewer")  # fmt: skip
-    halves = {name for name, tensor in constant_tensors(halved.graph) if tensor.data_type == FLOAT16}
+    if onnx_types.FLOAT16 not in float_types(halved):
+        raise NotApplicable(
+            "no weight became a 16-bit float",
+            where=context.where,
+            why="all operators with weights are blocked or excluded",
+            remedy="block or exclude fewer",
+        )
+    halves = {
+        name for name, tensor in onnx_edit.constant_tensors(halved.graph) if tensor.data_type == onnx_types.FLOAT16
+    }
     if lost := [constant for constant in risky if constant.name in halves]:
         more = f" and {len(lost) - MOST_LOST} more" if len(lost) > MOST_LOST else ""
         readers = ",".join(dict.fromkeys(name for constant in lost for name in constant.readers[:MOST_LOST]))
@@ -349,9 +379,9 @@ def _not_held(graph: "onnx.GraphProto") -> Iterator[_Risky]:
     import numpy as np
     from onnx import numpy_helper
 
-    readers = grouped((name, node) for node in all_nodes(graph) for name in node.input)
-    for name, tensor in constant_tensors(graph):
-        if tensor.data_type != FLOAT:
+    readers = counting.grouped((name, node) for node in onnx_edit.all_nodes(graph) for name in node.input)
+    for name, tensor in onnx_edit.constant_tensors(graph):
+        if tensor.data_type != onnx_types.FLOAT:
             continue
         values = numpy_helper.to_array(tensor)
         sizes = np.abs(values)
@@ -380,7 +410,7 @@ def written_out(proto: "onnx.ModelProto", where: str) -> "onnx.ModelProto":
     if proto.functions:
         with library_call("ONNX cannot inline the model's functions", where, "export the model without functions"):
             proto = inliner.inline_local_functions(proto)
-    for node in all_nodes(proto.graph):
+    for node in onnx_edit.all_nodes(proto.graph):
         constants = node.attribute if node.op_type == "Constant" else ()
         given = next((entry for entry in constants if entry.name in NUMBERS), None)
         if given is not None:
@@ -391,23 +421,27 @@ def written_out(proto: "onnx.ModelProto", where: str) -> "onnx.ModelProto":
 
 
 NUMBERS = {
-    "value_float": "float32", "value_floats": "float32", "value_int": "int64", "value_ints": "int64",
-    "value_string": "object", "value_strings": "object",
-}  # fmt: skip
+    "value_float": "float32",
+    "value_floats": "float32",
+    "value_int": "int64",
+    "value_ints": "int64",
+    "value_string": "object",
+    "value_strings": "object",
+}
 """Attributes of Constant beside `value`, with the type of their elements (ONNX, Constant-12)."""
 REDUCING = frozenset({"ScatterND", "ScatterElements"})
 """Operators that the CPU cannot compute in 16 bits where they reduce: it says so when they run."""
 
 
 def _without_half_kernel(graph: "onnx.GraphProto") -> list[str]:
-    nodes = (node for node in all_nodes(graph) if node.op_type in REDUCING and node.name)
-    return [node.name for node in nodes if attribute(node, "reduction", "none") != "none"]
+    nodes = (node for node in onnx_edit.all_nodes(graph) if node.op_type in REDUCING and node.name)
+    return [node.name for node in nodes if onnx_edit.attribute(node, "reduction", "none") != "none"]
 
 
 def float_types(proto: "onnx.ModelProto") -> set[int]:
     """Element types of all constants, those of Constant nodes and bodies too."""
-    types = {tensor.data_type for graph in subgraphs(proto.graph) for tensor in graph.initializer}
-    for graph in subgraphs(proto.graph):
+    types = {tensor.data_type for graph in onnx_edit.subgraphs(proto.graph) for tensor in graph.initializer}
+    for graph in onnx_edit.subgraphs(proto.graph):
         for node in graph.node:
             types |= {attribute.t.data_type for attribute in node.attribute if attribute.HasField("t")}
     return types
@@ -440,14 +474,14 @@ def _keep_between(graph: "onnx.GraphProto", before: set[str]) -> None:
     direct = {
         name: casts[cast.input[0]].input[0]
         for name, cast in casts.items()
-        if to[name] == FLOAT and to.get(cast.input[0]) == FLOAT16
+        if to[name] == onnx_types.FLOAT and to.get(cast.input[0]) == onnx_types.FLOAT16
     }
     for node in graph.node:
         node.input[:] = [direct.get(name, name) for name in node.input]
     for name, source in direct.items():
         casts[name].input[0] = source  # where an output or a body still reads it: from 32 bits to 32 bits
-    read = read_names(graph.node) | {value.name for value in graph.output}
-    keep_only(graph.node, lambda node: node.output[0] not in casts or node.output[0] in read)
+    read = onnx_edit.read_names(graph.node) | {value.name for value in graph.output}
+    onnx_edit.keep_only(graph.node, lambda node: node.output[0] not in casts or node.output[0] in read)
 
 
 FP16 = Pass(

@@ -9,14 +9,15 @@ from typing import Any
 
 import msgspec
 
-from pipeline.config.tables import Step
-from pipeline.config.values import Accelerator
+from pipeline.config import tables as config_tables
+from pipeline.config import values as config_values
+from pipeline.core import providers as provider_rules
+from pipeline.core import workers
 from pipeline.core.errors import ConfigError, MissingError, ModelError, PipelineError
-from pipeline.core.providers import COREML_MLPROGRAM, COREML_NN, NNAPI, PROVIDER_RULES, QNN, WEBGPU, XNNPACK
-from pipeline.core.workers import still_at_work
-from pipeline.model.edit import drop_unread
+from pipeline.model import edit as onnx_edit
 from pipeline.model.sources import SourceModel
-from pipeline.passes import batch_size, half, mixed, optimize, quantize, static, surgery
+from pipeline.passes import batch_size, mixed, optimize, quantize, static, surgery
+from pipeline.passes import half as passes_half
 from pipeline.passes.base import (
     Apply,
     Edit,
@@ -36,7 +37,7 @@ from pipeline.passes.rewrites import accelerators, arithmetic, linear, moves
 class RewriteOptions(Options, frozen=True, kw_only=True):
     """Options of every rewrite."""
 
-    provider: Accelerator | None = None
+    provider: config_values.Accelerator | None = None
     """Rewrite only what this provider does not claim; without it, every node of the form."""
 
 
@@ -46,164 +47,333 @@ def nodes(**rules: Rule) -> Edit:
 
 
 def _rewrite(
-    name: str, title: str, edit: Edit, *, absent: str, exact: bool = False, dialect: str = XNNPACK,
-    helps: frozenset[str] = frozenset(PROVIDER_RULES),
-) -> Pass:  # fmt: skip
+    name: str,
+    title: str,
+    edit: Edit,
+    *,
+    absent: str,
+    exact: bool = False,
+    dialect: str = provider_rules.XNNPACK,
+    helps: frozenset[str] = frozenset(provider_rules.PROVIDER_RULES),
+) -> Pass:
     """A rewrite as a pass; `dialect` is the provider whose forms are written where nobody names one."""
 
     def apply(model: Model, options: RewriteOptions, context: PassContext) -> Model:
-        from pipeline.partition.answer import make_settings
-        from pipeline.partition.graph import tensor_reader, view
-        from pipeline.partition.judge import PartitionRequest, judge
+        from pipeline.partition import answer as claim_answer
+        from pipeline.partition import graph as partition_graph
+        from pipeline.partition import judge
 
-        settings = make_settings(options.provider or dialect)
+        settings = claim_answer.make_settings(options.provider or dialect)
         claimed: frozenset[str] = frozenset()
         if options.provider:
             path = context.new_file(".onnx")
             write_model(model, path)
-            answer = judge(PartitionRequest(source=SourceModel(path=str(path)), settings=settings))
+            answer = judge.judge(judge.PartitionRequest(source=SourceModel(path=str(path)), settings=settings))
             if answer.error:
                 raise ModelError("the model cannot be judged", where=context.where, why=answer.error)
             claimed = frozenset(name for group in answer.partitions for name in group)
-        graph = view(model.proto, read=tensor_reader(model), outside=model.outside)
+        graph = partition_graph.view(model.proto, read=partition_graph.tensor_reader(model), outside=model.outside)
         edited = edit(model.proto, GraphFacts(graph=graph, settings=settings, claimed=claimed))
         if edited is None:
             why = f"no node of the right form that {options.provider} leaves to the CPU" if options.provider else ""
             raise NotApplicable(
                 "nothing to rewrite", why=why or "no node has the form that it rewrites, at known sizes"
             )
-        drop_unread(edited.graph)
+        onnx_edit.drop_unread(edited.graph)
         return changed(model, edited)
 
     return Pass(
-        name=name, title=title, apply=apply, effect=Effect.EXACT if exact else Effect.ROUNDING, options=RewriteOptions,
-        edit=edit, helps=helps, absent=absent,
-    )  # fmt: skip
+        name=name,
+        title=title,
+        apply=apply,
+        effect=Effect.EXACT if exact else Effect.ROUNDING,
+        options=RewriteOptions,
+        edit=edit,
+        helps=helps,
+        absent=absent,
+    )
 
 
-NNAPI_ONLY, NN_ONLY, MLPROGRAM_ONLY = frozenset({NNAPI}), frozenset({COREML_NN}), frozenset({COREML_MLPROGRAM})
-QNN_ONLY, WEBGPU_ONLY = frozenset({QNN}), frozenset({WEBGPU})
+NNAPI_ONLY, NN_ONLY, MLPROGRAM_ONLY = (
+    frozenset({provider_rules.NNAPI}),
+    frozenset({provider_rules.COREML_NN}),
+    frozenset({provider_rules.COREML_MLPROGRAM}),
+)
+QNN_ONLY, WEBGPU_ONLY = frozenset({provider_rules.QNN}), frozenset({provider_rules.WEBGPU})
 
 REWRITES = (
-    _rewrite("f32", "Compute in 32-bit floats.",
-             arithmetic.compute_in_f32,
-             absent="nothing is f16, or bodies, functions or weights in other files keep it from being changed"),
-    _rewrite("drop-empty-inputs", "Drop inputs at a node's end that have no name.",
-             accelerators.without_empty_inputs, exact=True,
-             absent="no node lists an input without a name at its end"),
-    _rewrite("in-float", "Compute in float what is quantized.",
-             accelerators.in_float, helps=WEBGPU_ONLY,
-             absent="nothing is quantized by constant scales of whole values, at opset 11 or later"),
-    _rewrite("constant-clip", "Make Clip's bounds constants.",
-             nodes(Clip=arithmetic.constant_bounds), exact=True,
-             absent="no refused Clip has bounds that are computed from constants"),
-    _rewrite("clip-as-max-min", "Write Clip as Relu, or Max and Min.",
-             nodes(Clip=arithmetic.clip_as_max_min), exact=True, dialect=NNAPI, helps=NNAPI_ONLY,
-             absent="no refused Clip has known bounds"),
-    _rewrite("pad-as-concat", "Write Pad as Slice and Concat.",
-             nodes(Pad=moves.pad_as_concat), exact=True,
-             absent="no refused Pad has known sizes and pads, none negative"),
-    _rewrite("equal-resize", "Name Resize's mode by an equal one.",
-             nodes(Resize=moves.equal_resize), exact=True,
-             absent="no refused Resize has an equal mode that providers take"),
-    _rewrite("plain-gemm", "Put Gemm's factors and bias into its constants.",
-             nodes(Gemm=linear.plain_gemm),
-             absent="no refused Gemm has factors, a transposed A or a bias of another shape beside constants"),
-    _rewrite("flat-matmul", "Multiply batches of matrices by one constant as one product.",
-             nodes(MatMul=linear.flat_matmul),
-             absent="no refused MatMul multiplies a batch of known size by a constant"),
-    _rewrite("einsum-as-matmul", "Write Einsum as one matrix product.",
-             nodes(Einsum=linear.einsum_as_matmul),
-             absent="no refused Einsum is a product of two operands of known sizes"),
-    _rewrite("explicit-pads", "Write auto_pad and ceil_mode as pads.",
-             nodes(Conv=linear.explicit_pads, MaxPool=linear.explicit_pads, AveragePool=linear.explicit_pads),
-             absent="no refused Conv or pool of known sizes has auto_pad SAME or ceil_mode"),
-    _rewrite("counted-pads", "Write AveragePool's counted padding as Pad.",
-             nodes(AveragePool=linear.counted_pads),
-             absent="no refused AveragePool counts its padding"),
-    _rewrite("conv-2d", "Write 1-D convolutions as 2-D.",
-             nodes(Conv=linear.conv_2d),
-             absent="no refused Conv has one axis and constant weights"),
-    _rewrite("cropped-conv-transpose", "Write ConvTranspose's padding as Slice.",
-             nodes(ConvTranspose=linear.cropped_conv_transpose),
-             absent="no refused ConvTranspose has padding that a Slice can do"),
-    _rewrite("scaled-batch-norm", "Write BatchNormalization as Mul and Add.",
-             nodes(BatchNormalization=linear.scaled_batch_norm),
-             absent="no refused BatchNormalization has constant statistics"),
-    _rewrite("reshape", "Write Flatten, Squeeze, Unsqueeze and computed shapes as Reshape.",
-             nodes(Flatten=moves.as_reshape, Squeeze=moves.as_reshape, Unsqueeze=moves.as_reshape,
-                   Reshape=moves.as_reshape), exact=True,
-             absent="no refused one of them has an output of known size"),
-    _rewrite("concat-on-channels", "Turn Concat's axis to the channels.",
-             nodes(Concat=moves.concat_on_channels), exact=True, dialect=COREML_NN, helps=NN_ONLY,
-             absent="no refused Concat has known sizes and rank 4 at most"),
-    _rewrite("fewer-axes", "Merge axes around Transpose and Gather of many.",
-             moves.fewer_axes, exact=True,
-             absent="no refused Transpose or Gather of rank 5 or more has axes that can be merged"),
-    _rewrite("gather-i32", "Give Gather 32-bit indices.",
-             nodes(Gather=moves.gather_i32), exact=True, dialect=NNAPI, helps=NNAPI_ONLY,
-             absent="no refused Gather has computed 64-bit indices into known sizes"),
-    _rewrite("layer-norm", "Write LayerNormalization by its definition.",
-             nodes(LayerNormalization=arithmetic.layer_norm),
-             absent="no refused LayerNormalization of f32 has known sizes and one output"),
-    _rewrite("group-norm", "Write Instance- and GroupNormalization by their definition.",
-             nodes(InstanceNormalization=arithmetic.group_norm, GroupNormalization=arithmetic.group_norm),
-             absent="no refused one of them has known sizes and a constant scale for each channel"),
-    _rewrite("activations", "Write HardSigmoid, HardSwish and Gelu (tanh) by their definitions.",
-             nodes(HardSigmoid=arithmetic.hard_sigmoid, HardSwish=arithmetic.hard_swish, Gelu=arithmetic.gelu_tanh),
-             absent="none of them is refused"),
-    _rewrite("erf-by-exp", "Write Erf and Gelu by a polynomial and Exp, to 1.5e-7.",
-             nodes(Erf=arithmetic.erf_by_exp, Gelu=arithmetic.erf_by_exp), dialect=NNAPI, helps=NNAPI_ONLY,
-             absent="neither is refused"),
-    _rewrite("one-input", "Write Neg, Reciprocal, Abs and Softsign by arithmetic.",
-             nodes(Neg=arithmetic.one_input, Reciprocal=arithmetic.one_input, Abs=arithmetic.one_input,
-                   Softsign=arithmetic.one_input),
-             absent="none of them is refused"),
-    _rewrite("prelu-by-relu", "Write PRelu as a difference of two Relu.",
-             nodes(PRelu=arithmetic.prelu_by_relu), exact=True,
-             absent="no PRelu of f32 is refused"),
-    _rewrite("pairwise", "Write Max, Min and Sum of many inputs two at a time.",
-             nodes(Max=arithmetic.pairwise, Min=arithmetic.pairwise, Sum=arithmetic.pairwise), exact=True,
-             absent="none of many inputs is refused"),
-    _rewrite("min-as-max", "Write Min as a negated Max.",
-             nodes(Min=arithmetic.min_as_max), exact=True, dialect=COREML_MLPROGRAM, helps=MLPROGRAM_ONLY,
-             absent="no Min of f32 is refused"),
-    _rewrite("reductions", "Write ReduceL2, ReduceSumSquare and ReduceSum by products and means.",
-             nodes(ReduceL2=arithmetic.reduction, ReduceSumSquare=arithmetic.reduction, ReduceSum=arithmetic.reduction),
-             absent="none of them with known sizes and axes is refused"),
-    _rewrite("pool-as-mean", "Write GlobalAveragePool as ReduceMean.",
-             nodes(GlobalAveragePool=arithmetic.global_pool_as_mean),
-             absent="no GlobalAveragePool of f32 is refused"),
-    _rewrite("mean-as-pool", "Write ReduceMean over height and width as GlobalAveragePool.",
-             nodes(ReduceMean=arithmetic.mean_as_global_pool),
-             absent="no such ReduceMean is refused"),
-    _rewrite("scaled-norm", "Divide values by the largest before ReduceL2, so that half precision holds the squares.",
-             nodes(ReduceL2=accelerators.scaled_norm), helps=QNN_ONLY,
-             absent="no ReduceL2 of known sizes is computed otherwise"),
-    _rewrite("flat-indices", "Give Gather its constant indices in one row, counted from the beginning.",
-             nodes(Gather=accelerators.flat_indices), exact=True, helps=QNN_ONLY,
-             absent="no Gather has constant indices of several rows, or that count from the end"),
-    _rewrite("gathered-resize", "Write Resize to the nearest pixel as Gather.",
-             nodes(Resize=accelerators.gathered_resize), exact=True, helps=QNN_ONLY,
-             absent="no Resize of height and width takes the nearest pixel"),
-    _rewrite("wide-padding", "Write Conv's padding as Pad where it is as large as the kernel.",
-             nodes(Conv=accelerators.wide_padding), helps=QNN_ONLY,
-             absent="no Conv has a padding as large as its kernel"),
-    _rewrite("floored-casts", "Write Casts to integers and back by Floor.",
-             nodes(Cast=accelerators.floored), helps=QNN_ONLY,
-             absent="no Cast to integers is undone by the next one"),
-)  # fmt: skip
+    _rewrite(
+        "f32",
+        "Compute in 32-bit floats.",
+        arithmetic.compute_in_f32,
+        absent="nothing is f16, or bodies, functions or weights in other files keep it from being changed",
+    ),
+    _rewrite(
+        "drop-empty-inputs",
+        "Drop inputs at a node's end that have no name.",
+        accelerators.without_empty_inputs,
+        exact=True,
+        absent="no node lists an input without a name at its end",
+    ),
+    _rewrite(
+        "in-float",
+        "Compute in float what is quantized.",
+        accelerators.in_float,
+        helps=WEBGPU_ONLY,
+        absent="nothing is quantized by constant scales of whole values, at opset 11 or later",
+    ),
+    _rewrite(
+        "constant-clip",
+        "Make Clip's bounds constants.",
+        nodes(Clip=arithmetic.constant_bounds),
+        exact=True,
+        absent="no refused Clip has bounds that are computed from constants",
+    ),
+    _rewrite(
+        "clip-as-max-min",
+        "Write Clip as Relu, or Max and Min.",
+        nodes(Clip=arithmetic.clip_as_max_min),
+        exact=True,
+        dialect=provider_rules.NNAPI,
+        helps=NNAPI_ONLY,
+        absent="no refused Clip has known bounds",
+    ),
+    _rewrite(
+        "pad-as-concat",
+        "Write Pad as Slice and Concat.",
+        nodes(Pad=moves.pad_as_concat),
+        exact=True,
+        absent="no refused Pad has known sizes and pads, none negative",
+    ),
+    _rewrite(
+        "equal-resize",
+        "Name Resize's mode by an equal one.",
+        nodes(Resize=moves.equal_resize),
+        exact=True,
+        absent="no refused Resize has an equal mode that providers take",
+    ),
+    _rewrite(
+        "plain-gemm",
+        "Put Gemm's factors and bias into its constants.",
+        nodes(Gemm=linear.plain_gemm),
+        absent="no refused Gemm has factors, a transposed A or a bias of another shape beside constants",
+    ),
+    _rewrite(
+        "flat-matmul",
+        "Multiply batches of matrices by one constant as one product.",
+        nodes(MatMul=linear.flat_matmul),
+        absent="no refused MatMul multiplies a batch of known size by a constant",
+    ),
+    _rewrite(
+        "einsum-as-matmul",
+        "Write Einsum as one matrix product.",
+        nodes(Einsum=linear.einsum_as_matmul),
+        absent="no refused Einsum is a product of two operands of known sizes",
+    ),
+    _rewrite(
+        "explicit-pads",
+        "Write auto_pad and ceil_mode as pads.",
+        nodes(Conv=linear.explicit_pads, MaxPool=linear.explicit_pads, AveragePool=linear.explicit_pads),
+        absent="no refused Conv or pool of known sizes has auto_pad SAME or ceil_mode",
+    ),
+    _rewrite(
+        "counted-pads",
+        "Write AveragePool's counted padding as Pad.",
+        nodes(AveragePool=linear.counted_pads),
+        absent="no refused AveragePool counts its padding",
+    ),
+    _rewrite(
+        "conv-2d",
+        "Write 1-D convolutions as 2-D.",
+        nodes(Conv=linear.conv_2d),
+        absent="no refused Conv has one axis and constant weights",
+    ),
+    _rewrite(
+        "cropped-conv-transpose",
+        "Write ConvTranspose's padding as Slice.",
+        nodes(ConvTranspose=linear.cropped_conv_transpose),
+        absent="no refused ConvTranspose has padding that a Slice can do",
+    ),
+    _rewrite(
+        "scaled-batch-norm",
+        "Write BatchNormalization as Mul and Add.",
+        nodes(BatchNormalization=linear.scaled_batch_norm),
+        absent="no refused BatchNormalization has constant statistics",
+    ),
+    _rewrite(
+        "reshape",
+        "Write Flatten, Squeeze, Unsqueeze and computed shapes as Reshape.",
+        nodes(Flatten=moves.as_reshape, Squeeze=moves.as_reshape, Unsqueeze=moves.as_reshape, Reshape=moves.as_reshape),
+        exact=True,
+        absent="no refused one of them has an output of known size",
+    ),
+    _rewrite(
+        "concat-on-channels",
+        "Turn Concat's axis to the channels.",
+        nodes(Concat=moves.concat_on_channels),
+        exact=True,
+        dialect=provider_rules.COREML_NN,
+        helps=NN_ONLY,
+        absent="no refused Concat has known sizes and rank 4 at most",
+    ),
+    _rewrite(
+        "fewer-axes",
+        "Merge axes around Transpose and Gather of many.",
+        moves.fewer_axes,
+        exact=True,
+        absent="no refused Transpose or Gather of rank 5 or more has axes that can be merged",
+    ),
+    _rewrite(
+        "gather-i32",
+        "Give Gather 32-bit indices.",
+        nodes(Gather=moves.gather_i32),
+        exact=True,
+        dialect=provider_rules.NNAPI,
+        helps=NNAPI_ONLY,
+        absent="no refused Gather has computed 64-bit indices into known sizes",
+    ),
+    _rewrite(
+        "layer-norm",
+        "Write LayerNormalization by its definition.",
+        nodes(LayerNormalization=arithmetic.layer_norm),
+        absent="no refused LayerNormalization of f32 has known sizes and one output",
+    ),
+    _rewrite(
+        "group-norm",
+        "Write Instance- and GroupNormalization by their definition.",
+        nodes(InstanceNormalization=arithmetic.group_norm, GroupNormalization=arithmetic.group_norm),
+        absent="no refused one of them has known sizes and a constant scale for each channel",
+    ),
+    _rewrite(
+        "activations",
+        "Write HardSigmoid, HardSwish and Gelu (tanh) by their definitions.",
+        nodes(HardSigmoid=arithmetic.hard_sigmoid, HardSwish=arithmetic.hard_swish, Gelu=arithmetic.gelu_tanh),
+        absent="none of them is refused",
+    ),
+    _rewrite(
+        "erf-by-exp",
+        "Write Erf and Gelu by a polynomial and Exp, to 1.5e-7.",
+        nodes(Erf=arithmetic.erf_by_exp, Gelu=arithmetic.erf_by_exp),
+        dialect=provider_rules.NNAPI,
+        helps=NNAPI_ONLY,
+        absent="neither is refused",
+    ),
+    _rewrite(
+        "one-input",
+        "Write Neg, Reciprocal, Abs and Softsign by arithmetic.",
+        nodes(
+            Neg=arithmetic.one_input,
+            Reciprocal=arithmetic.one_input,
+            Abs=arithmetic.one_input,
+            Softsign=arithmetic.one_input,
+        ),
+        absent="none of them is refused",
+    ),
+    _rewrite(
+        "prelu-by-relu",
+        "Write PRelu as a difference of two Relu.",
+        nodes(PRelu=arithmetic.prelu_by_relu),
+        exact=True,
+        absent="no PRelu of f32 is refused",
+    ),
+    _rewrite(
+        "pairwise",
+        "Write Max, Min and Sum of many inputs two at a time.",
+        nodes(Max=arithmetic.pairwise, Min=arithmetic.pairwise, Sum=arithmetic.pairwise),
+        exact=True,
+        absent="none of many inputs is refused",
+    ),
+    _rewrite(
+        "min-as-max",
+        "Write Min as a negated Max.",
+        nodes(Min=arithmetic.min_as_max),
+        exact=True,
+        dialect=provider_rules.COREML_MLPROGRAM,
+        helps=MLPROGRAM_ONLY,
+        absent="no Min of f32 is refused",
+    ),
+    _rewrite(
+        "reductions",
+        "Write ReduceL2, ReduceSumSquare and ReduceSum by products and means.",
+        nodes(ReduceL2=arithmetic.reduction, ReduceSumSquare=arithmetic.reduction, ReduceSum=arithmetic.reduction),
+        absent="none of them with known sizes and axes is refused",
+    ),
+    _rewrite(
+        "pool-as-mean",
+        "Write GlobalAveragePool as ReduceMean.",
+        nodes(GlobalAveragePool=arithmetic.global_pool_as_mean),
+        absent="no GlobalAveragePool of f32 is refused",
+    ),
+    _rewrite(
+        "mean-as-pool",
+        "Write ReduceMean over height and width as GlobalAveragePool.",
+        nodes(ReduceMean=arithmetic.mean_as_global_pool),
+        absent="no such ReduceMean is refused",
+    ),
+    _rewrite(
+        "scaled-norm",
+        "Divide values by the largest before ReduceL2, so that half precision holds the squares.",
+        nodes(ReduceL2=accelerators.scaled_norm),
+        helps=QNN_ONLY,
+        absent="no ReduceL2 of known sizes is computed otherwise",
+    ),
+    _rewrite(
+        "flat-indices",
+        "Give Gather its constant indices in one row, counted from the beginning.",
+        nodes(Gather=accelerators.flat_indices),
+        exact=True,
+        helps=QNN_ONLY,
+        absent="no Gather has constant indices of several rows, or that count from the end",
+    ),
+    _rewrite(
+        "gathered-resize",
+        "Write Resize to the nearest pixel as Gather.",
+        nodes(Resize=accelerators.gathered_resize),
+        exact=True,
+        helps=QNN_ONLY,
+        absent="no Resize of height and width takes the nearest pixel",
+    ),
+    _rewrite(
+        "wide-padding",
+        "Write Conv's padding as Pad where it is as large as the kernel.",
+        nodes(Conv=accelerators.wide_padding),
+        helps=QNN_ONLY,
+        absent="no Conv has a padding as large as its kernel",
+    ),
+    _rewrite(
+        "floored-casts",
+        "Write Casts to integers and back by Floor.",
+        nodes(Cast=accelerators.floored),
+        helps=QNN_ONLY,
+        absent="no Cast to integers is undone by the next one",
+    ),
+)
 """Every rewrite, in the order in which advice tries them."""
 
 SURGERY = (
-    surgery.PRUNE_OUTPUTS, surgery.FIXED_DIMENSIONS, batch_size.PASS, surgery.FLOAT_IO, surgery.CONSTANT_INITIALIZERS,
-    surgery.EXTERNAL, surgery.INLINE, surgery.OPSET, surgery.FOLD, surgery.FUSIONS, optimize.PASS,
-)  # fmt: skip
+    surgery.PRUNE_OUTPUTS,
+    surgery.FIXED_DIMENSIONS,
+    batch_size.PASS,
+    surgery.FLOAT_IO,
+    surgery.CONSTANT_INITIALIZERS,
+    surgery.EXTERNAL,
+    surgery.INLINE,
+    surgery.OPSET,
+    surgery.FOLD,
+    surgery.FUSIONS,
+    optimize.PASS,
+)
 
 QUANTIZATION = (
-    optimize.PREPROCESS, static.STATIC, mixed.PASS, static.QOPERATOR, quantize.DYNAMIC, quantize.WEIGHT_ONLY,
-    quantize.FP16, half.FP16_GPU,
-)  # fmt: skip
+    optimize.PREPROCESS,
+    static.STATIC,
+    mixed.PASS,
+    static.QOPERATOR,
+    quantize.DYNAMIC,
+    quantize.WEIGHT_ONLY,
+    quantize.FP16,
+    passes_half.FP16_GPU,
+)
 
 PASSES: dict[str, Pass] = {row.name: row for row in (*SURGERY, *QUANTIZATION, *REWRITES)}
 """Every pass by its name, in the order of `ort-mobile transform --list`."""
@@ -218,7 +388,7 @@ def find_pass(name: str, where: str = "") -> Pass:
     return PASSES[name]
 
 
-def options_of(step: Step, where: str = "") -> Options:
+def options_of(step: config_tables.Step, where: str = "") -> Options:
     """The options of a step as the pass's own type; ConfigError for one that does not exist or a wrong value."""
     kind = find_pass(step.do, where).options
     try:
@@ -234,7 +404,7 @@ def options_of(step: Step, where: str = "") -> Options:
         ) from error
 
 
-def parse_step(text: str) -> Step:
+def parse_step(text: str) -> config_tables.Step:
     """A step as the command line has it, `NAME[:option=value]…`; values of lists and tables are joined by `+`.
 
     ConfigError for a name or option that there is not. `fixed-dimensions:sizes=batch=1+time=16` gives a table; a colon
@@ -252,11 +422,11 @@ def parse_step(text: str) -> Step:
         else:
             several = isinstance(info, msgspec.inspect.VarTupleType | msgspec.inspect.ListType)
             values[key] = value.split("+") if several else value
-    typed = options_of(Step(do=name, options=values), f"--do {text}")
-    return Step(do=name, options={key: msgspec.to_builtins(getattr(typed, key)) for key in values})
+    typed = options_of(config_tables.Step(do=name, options=values), f"--do {text}")
+    return config_tables.Step(do=name, options={key: msgspec.to_builtins(getattr(typed, key)) for key in values})
 
 
-def run_passes(model: Model, steps: Sequence[Step], context: PassContext) -> PassResult:
+def run_passes(model: Model, steps: Sequence[config_tables.Step], context: PassContext) -> PassResult:
     """Apply steps one after the other.
 
     ConfigError for a wrong step before any is begun, MissingError where a pass needs data that there are not (but for a
@@ -267,20 +437,26 @@ def run_passes(model: Model, steps: Sequence[Step], context: PassContext) -> Pas
         if row.before_data and context.samples is None:
             if number == 0:
                 _applied(row, row.before_data, model, options, context)
-            raise MissingError(f"{row.name} needs calibration data", where=context.where,
-                               remedy="give `test_data` of the model in the config, or --test-data")  # fmt: skip
+            raise MissingError(
+                f"{row.name} needs calibration data",
+                where=context.where,
+                remedy="give `test_data` of the model in the config, or --test-data",
+            )
     changes: list[StepChange] = []
     notes: list[str] = []
     context = replace(context, warn=notes.append)
     for step, (row, options) in zip(steps, chosen, strict=True):
-        still_at_work()
+        workers.still_at_work()
         after = _applied(row, row.apply, model, options, context)
         changes.append(
             StepChange(
-                step=step, nodes_before=len(model.proto.graph.node), nodes_after=len(after.proto.graph.node),
-                bytes_before=model_bytes(model), bytes_after=model_bytes(after),
+                step=step,
+                nodes_before=len(model.proto.graph.node),
+                nodes_after=len(after.proto.graph.node),
+                bytes_before=model_bytes(model),
+                bytes_after=model_bytes(after),
             )
-        )  # fmt: skip
+        )
         model = after
     return PassResult(model=model, changes=tuple(changes), notes=tuple(dict.fromkeys(notes)))
 
@@ -291,9 +467,11 @@ def _applied(row: Pass, apply: Apply, model: Model, options: Options, context: P
         return apply(model, options, context)
     except NotApplicable as error:
         raise NotApplicable(
-            f"{row.name}: {error.what}", where=error.where or context.where, why=error.why,
+            f"{row.name}: {error.what}",
+            where=error.where or context.where,
+            why=error.why,
             remedy=error.remedy or "leave the step out",
-        ) from error  # fmt: skip
+        ) from error
     except PipelineError as error:
         error.where = error.where or context.where
         raise
@@ -301,6 +479,8 @@ def _applied(row: Pass, apply: Apply, model: Model, options: Options, context: P
         raise
     except Exception as error:  # a hostile model may break a pass, and must not cost more than the pass
         raise ModelError(
-            f"{row.name} failed", where=context.where, why=f"{type(error).__name__}: {error}"[:300],
+            f"{row.name} failed",
+            where=context.where,
+            why=f"{type(error).__name__}: {error}"[:300],
             remedy="leave the step out, or export the model again",
-        ) from error  # fmt: skip
+        ) from error

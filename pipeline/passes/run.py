@@ -10,34 +10,27 @@ from pathlib import Path
 
 import msgspec
 
-from device_runner.files import decode_json, read_regular
+from device_runner import files as runner_files
 from device_runner.spec import ElementType
-from pipeline.check.compare import OutputCheck, compare_outputs, read_tensor
-from pipeline.check.reference import make_reference
-from pipeline.config.tables import Step
-from pipeline.core import custom_ops
+from pipeline import dataset as datasets
+from pipeline.check import compare as output_compare
+from pipeline.check import reference as check_reference
+from pipeline.check.compare import OutputCheck
+from pipeline.config import tables as config_tables
+from pipeline.core import custom_ops as core_custom_ops
+from pipeline.core import files as storage
+from pipeline.core import progress as core_progress
+from pipeline.core import workers
 from pipeline.core.errors import ConfigError, ModelError, PipelineError
-from pipeline.core.files import copy_file, make_folder, scratch, sha256_of, sources_digest, storage_errors, write_bytes
-from pipeline.core.progress import NoProgress, Progress
-from pipeline.core.workers import Task, needed_bytes, note, run_tasks, still_at_work, time_limit
-from pipeline.dataset import Dataset, TensorInfo, first_sample, samples
-from pipeline.dataset.guess import complete_data
-from pipeline.dataset.states import states_of
-from pipeline.model.guards import check_structure
-from pipeline.model.onnx_model import LoadedModel, content_digest, load_model, prepare_model, range_digests
-from pipeline.model.session import (
-    ASKED,
-    ORIGINAL,
-    Array,
-    Role,
-    StreamStates,
-    in_fewer_bits,
-    open_session,
-    outputs_of,
-    run_session,
-)
-from pipeline.model.signature import check_states, own_inputs
-from pipeline.model.sources import SourceModel, source_bytes
+from pipeline.core.progress import Progress
+from pipeline.dataset import Dataset, TensorInfo
+from pipeline.dataset import guess as data_guess
+from pipeline.dataset import states as stream_states
+from pipeline.model import guards, onnx_model, signature
+from pipeline.model import session as model_session
+from pipeline.model import sources as model_sources
+from pipeline.model.session import Array
+from pipeline.model.sources import SourceModel
 from pipeline.passes.base import Effect, Feeds, MixedSearch, Model, PassContext, PassResult, StepChange
 from pipeline.passes.edit import DATA_SUFFIX, SavedModel, save_model, write_model
 from pipeline.passes.mixed import search_of
@@ -74,23 +67,23 @@ def verify(original: SourceModel, changed: Path, effects: Iterable[Effect], data
     """
     import numpy as np
 
-    make_folder(work)
-    before, after = load_model(original, work), load_model(SourceModel(path=str(changed)), work)
+    storage.make_folder(work)
+    before, after = onnx_model.load_model(original, work), onnx_model.load_model(SourceModel(path=str(changed)), work)
     kinds = set(effects)
     judged = Effect.LOSSY not in kinds
     try:
         before = _with_outputs_of(before, after, work)
-        fixed, batch, times = _differing(own_inputs(before.proto), own_inputs(after.proto))
+        fixed, batch, times = _differing(signature.own_inputs(before.proto), signature.own_inputs(after.proto))
     except _IncomparableError as error:
         return Verification(why=str(error), judged=judged)
     try:
-        reference = make_reference(before.source, fixed, data, str(work / "reference"), str(work))
+        reference = check_reference.make_reference(before.source, fixed, data, str(work / "reference"), str(work))
     except ConfigError:
         raise
     except PipelineError as error:
         return Verification(why=error.reason, judged=judged)
     # Another sample for each run of the original in one of the changed model: the values of what has a batch, moved on
-    feeds = {tensor.name: read_tensor(tensor) for tensor in reference.inputs}
+    feeds = {tensor.name: output_compare.read_tensor(tensor) for tensor in reference.inputs}
     parts = [
         {
             name: np.roll(array.reshape(-1), number).reshape(array.shape) if name in batch else array
@@ -102,30 +95,36 @@ def verify(original: SourceModel, changed: Path, effects: Iterable[Effect], data
         info.name: np.concatenate([part[info.name] for part in parts], batch[info.name])
         if info.name in batch
         else feeds[info.name]
-        for info in own_inputs(after.proto)
+        for info in signature.own_inputs(after.proto)
     }
-    narrow = {info.name for info in own_inputs(after.proto) if info.dtype is ElementType.FLOAT32}
+    narrow = {info.name for info in signature.own_inputs(after.proto) if info.dtype is ElementType.FLOAT32}
     narrow = {name for name in narrow if joined[name].dtype.name != "float32"}
     joined |= {name: joined[name].astype("float32") for name in narrow}
     # A pass is judged, not what a session would fuse. What computes as it is defined must give equal numbers.
     exact = kinds <= {Effect.EXACT}
-    settings = replace(ORIGINAL, role=Role.CHANGED, defined=exact)
-    given = outputs_of(after, joined, settings, original.name)
-    expected = {tensor.name: read_tensor(tensor) for tensor in reference.outputs}
+    settings = replace(model_session.ORIGINAL, role=model_session.Role.CHANGED, defined=exact)
+    given = model_session.outputs_of(after, joined, settings, original.name)
+    expected = {tensor.name: output_compare.read_tensor(tensor) for tensor in reference.outputs}
     if narrow and times == 1:  # on what float32 holds of the inputs, which alone the changed model gets
         feeds |= {name: joined[name].astype(feeds[name].dtype) for name in narrow}
-        expected = run_session(open_session(before), feeds, before.source.name)
+        expected = model_session.run_session(model_session.open_session(before), feeds, before.source.name)
     if times > 1:  # the original's outputs for one part after the other, joined where the changed model's are longer
-        session = open_session(before)
-        runs = [run_session(session, part, before.source.name) for part in parts]
+        session = model_session.open_session(before)
+        runs = [model_session.run_session(session, part, before.source.name) for part in parts]
         for name, array in runs[0].items():
             longer = [axis for axis, (x, y) in enumerate(zip(array.shape, given[name].shape, strict=False)) if x != y]
             expected[name] = np.concatenate([run[name] for run in runs], longer[0]) if longer else array
     tolerance = reference.tolerance(0.0 if exact else None)
     both = {name: array for name, array in expected.items() if name in given}
-    checks = tuple(compare_outputs(both, given, tolerance))
-    if times == 1 and any(check.failed for check in checks) and in_fewer_bits(Path(before.source.path)):
-        checks = tuple(_of_original(checks, outputs_of(before, feeds, replace(settings, role=Role.ORIGINAL)), given))
+    checks = tuple(output_compare.compare_outputs(both, given, tolerance))
+    if times == 1 and any(check.failed for check in checks) and model_session.in_fewer_bits(Path(before.source.path)):
+        checks = tuple(
+            _of_original(
+                checks,
+                model_session.outputs_of(before, feeds, replace(settings, role=model_session.Role.ORIGINAL)),
+                given,
+            )
+        )
     return Verification(checks=checks, data=reference.data.source, judged=judged)
 
 
@@ -148,7 +147,9 @@ class _IncomparableError(Exception):
     """Why two models cannot be run on the same inputs."""
 
 
-def _with_outputs_of(original: LoadedModel, changed: LoadedModel, work: Path) -> LoadedModel:
+def _with_outputs_of(
+    original: onnx_model.LoadedModel, changed: onnx_model.LoadedModel, work: Path
+) -> onnx_model.LoadedModel:
     """The original, with those inner values as outputs that the changed model gives."""
     outputs = {value.name for value in original.proto.graph.output}
     inner = {name for node in original.proto.graph.node for name in node.output if name}
@@ -159,7 +160,7 @@ def _with_outputs_of(original: LoadedModel, changed: LoadedModel, work: Path) ->
         return original
     path = work / "exposed.onnx"
     write_model(expose(original, tuple(lacking)), path)
-    return replace(load_model(SourceModel(path=str(path)), work), source=SourceModel(path=str(path)))
+    return replace(onnx_model.load_model(SourceModel(path=str(path)), work), source=SourceModel(path=str(path)))
 
 
 def _differing(
@@ -222,7 +223,7 @@ class CachedPasses(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_cached(
-    model: Model, steps: Sequence[Step], context: PassContext, cache: Path | None
+    model: Model, steps: Sequence[config_tables.Step], context: PassContext, cache: Path | None
 ) -> tuple[PassResult, bool]:
     """Run steps, or find what the same steps gave for the same content; whether it was found.
 
@@ -231,8 +232,8 @@ def run_cached(
     """
     if cache is None:
         return run_passes(model, steps, context), False
-    digests = range_digests(model.weights.values())
-    content = content_digest(model, {name: digests[place] for name, place in model.weights.items()})
+    digests = onnx_model.range_digests(model.weights.values())
+    content = onnx_model.content_digest(model, {name: digests[place] for name, place in model.weights.items()})
     versions = {}
     for name in LIBRARIES:
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -243,9 +244,14 @@ def run_cached(
         for name, array in sorted(sample.items()):
             data.update(f"{name}\0{array.dtype}\0{array.shape}\0".encode() + array.tobytes())
     parts = (
-        content, sorted(model.outside), steps, sources_digest(__name__), versions, custom_ops.digests(),
+        content,
+        sorted(model.outside),
+        steps,
+        storage.sources_digest(__name__),
+        versions,
+        core_custom_ops.digests(),
         data.hexdigest(),
-    )  # fmt: skip
+    )
     key = hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
     entry = cache / "entries" / f"{key}.json"
     if (cached := _found(cache, entry, key, context)) is not None:
@@ -254,21 +260,21 @@ def run_cached(
     path = context.new_file(".onnx")
     save_model(replace(result.model, outside=frozenset()), path)
     if not path.with_name(path.name + DATA_SUFFIX).exists():  # over 2 GiB nothing is kept
-        digest = sha256_of(path)
-        copy_file(path, cache / "objects" / f"{digest}.onnx")
+        digest = storage.sha256_of(path)
+        storage.copy_file(path, cache / "objects" / f"{digest}.onnx")
         outside = tuple(sorted(result.model.outside))
         kept = CachedPasses(key=key, sha256=digest, outside=outside, steps=result.changes, notes=result.notes)
-        write_bytes(entry, msgspec.json.encode(kept))
+        storage.write_bytes(entry, msgspec.json.encode(kept))
     return result, False
 
 
 def _found(cache: Path, entry: Path, key: str, context: PassContext) -> PassResult | None:
     try:
-        kept = decode_json(read_regular(entry), CachedPasses)
+        kept = runner_files.decode_json(runner_files.read_regular(entry), CachedPasses)
         path = cache / "objects" / f"{kept.sha256}.onnx"
-        if kept.key != key or sha256_of(path) != kept.sha256:
+        if kept.key != key or storage.sha256_of(path) != kept.sha256:
             return None
-        model = load_model(SourceModel(path=str(path)), context.folder)
+        model = onnx_model.load_model(SourceModel(path=str(path)), context.folder)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError, PipelineError):
         return None
     cached = replace(model, outside=frozenset(kept.outside))
@@ -281,12 +287,12 @@ PASSES_FACTOR = 4.0
 
 def passes_bytes(model_bytes: int, data: Dataset) -> int:
     """Peak memory of a worker that runs passes on a model of that size, one sample of the data at a time."""
-    return needed_bytes(model_bytes, PASSES_FACTOR) + data.file_bytes
+    return workers.needed_bytes(model_bytes, PASSES_FACTOR) + data.file_bytes
 
 
 def transform(
     source: SourceModel,
-    steps: tuple[Step, ...],
+    steps: tuple[config_tables.Step, ...],
     folder: str,
     name: str,
     *,
@@ -301,23 +307,25 @@ def transform(
     """
     data = data or Dataset()
     work, target = Path(folder) / "work", Path(folder) / name
-    make_folder(work)
-    loaded = load_model(source, work)
-    check_structure(loaded.proto, source.name)
-    takes = own_inputs(loaded.proto)
-    states = data.states or states_of(loaded.proto, takes)
+    storage.make_folder(work)
+    loaded = onnx_model.load_model(source, work)
+    guards.check_structure(loaded.proto, source.name)
+    takes = signature.own_inputs(loaded.proto)
+    states = data.states or stream_states.states_of(loaded.proto, takes)
     gives = [value.name for value in loaded.proto.graph.output]
-    check_states(states, [info.name for info in takes], gives, source.name)
+    signature.check_states(states, [info.name for info in takes], gives, source.name)
 
     def feeds() -> Iterator[Feeds]:
-        for inputs in _along_stream(loaded, (sample.inputs for sample in samples(data, takes)), states):
-            still_at_work()  # how long all take is for the user to end; one that does not end is a hang
+        for inputs in _along_stream(loaded, (sample.inputs for sample in datasets.samples(data, takes)), states):
+            workers.still_at_work()  # how long all take is for the user to end; one that does not end is a hang
             yield inputs
 
     def usual() -> Feeds:
-        return first_sample(complete_data(loaded, {}, data), takes).inputs
+        return datasets.first_sample(data_guess.complete_data(loaded, {}, data), takes).inputs
 
-    context = PassContext(folder=work, where=source.name, samples=feeds if data.given else None, say=note, usual=usual)
+    context = PassContext(
+        folder=work, where=source.name, samples=feeds if data.given else None, say=workers.note, usual=usual
+    )
     result, reused = run_cached(loaded, steps, context, Path(cache) if cache else None)
     if (shared := _shared(steps)) and (there := Path(folder).parent / shared).exists():
         target.with_name(shared).symlink_to(there.resolve())  # saving puts a file in its place
@@ -325,30 +333,35 @@ def transform(
     effects = [find_pass(step.do).effect for step in steps]
     verification = None
     if check:
-        still_at_work()
+        workers.still_at_work()
         verification = verify(source, target, effects, data, work / "check")
     return TransformReport(
-        model=source.name, steps=result.changes, saved=saved, verification=verification, reused=reused,
-        search=search_of(result.model.proto), notes=result.notes,
-    )  # fmt: skip
+        model=source.name,
+        steps=result.changes,
+        saved=saved,
+        verification=verification,
+        reused=reused,
+        search=search_of(result.model.proto),
+        notes=result.notes,
+    )
 
 
-def _along_stream(model: LoadedModel, steps: Iterable[Feeds], states: Mapping[str, str]) -> Iterator[Feeds]:
+def _along_stream(model: onnx_model.LoadedModel, steps: Iterable[Feeds], states: Mapping[str, str]) -> Iterator[Feeds]:
     """The steps with the states that the model gave in the one before, where the data leave them at 0.
 
     Ranges of states that are always 0 would be those of no state that the app has. A state that changes its size stays
     as the data have it.
     """
-    session = open_session(prepare_model(model, {}), ASKED) if states else None
-    carried = StreamStates(states)
+    session = model_session.open_session(onnx_model.prepare_model(model, {}), model_session.ASKED) if states else None
+    carried = model_session.StreamStates(states)
     for step in steps:
         feeds = {**carried.feeds(step), **{name: step[name] for name in states.values() if step[name].any()}}
         yield feeds
         if session:
-            carried.take(feeds, run_session(session, feeds, model.source.name))
+            carried.take(feeds, model_session.run_session(session, feeds, model.source.name))
 
 
-def _shared(steps: Sequence[Step]) -> str:
+def _shared(steps: Sequence[config_tables.Step]) -> str:
     """The file that weights go to beside those of other models; "" for one of the result's own."""
     options = (options_of(row) for row in reversed(steps))
     return next((row.file for row in options if isinstance(row, ExternalOptions)), "")
@@ -356,7 +369,7 @@ def _shared(steps: Sequence[Step]) -> str:
 
 def transform_file(
     source: SourceModel,
-    steps: Sequence[Step],
+    steps: Sequence[config_tables.Step],
     destination: Path,
     *,
     data: Dataset | None = None,
@@ -371,43 +384,61 @@ def transform_file(
     """
     model = Path(source.path)
     if destination.exists() and not destination.is_file():
-        raise ConfigError("the result is a file", where=str(destination), why="a folder or a device has that name",
-                          remedy="name a file, as in out.onnx")  # fmt: skip
+        raise ConfigError(
+            "the result is a file",
+            where=str(destination),
+            why="a folder or a device has that name",
+            remedy="name a file, as in out.onnx",
+        )
     if destination.exists() and destination.samefile(model):
         raise ConfigError("the result would replace the model", where=str(destination), remedy="name another file")
-    size, shared = source_bytes(source), _shared(steps)
+    size, shared = model_sources.source_bytes(source), _shared(steps)
     there = destination.parent / shared
     if shared and (there.is_symlink() or (there.exists() and not there.is_file())):
         raise ConfigError("the file of the weights is a link or no file", where=str(there), remedy="name another one")
     if shared == destination.name:
         raise ConfigError("the result would replace its weights", where=str(there), remedy="name another file")
     before = there.stat().st_size if there.is_file() else 0
-    with scratch(destination.parent) as folder:
+    with storage.scratch(destination.parent) as folder:
         data = data or Dataset()
         call = partial(
-            transform, source, tuple(steps), str(folder), destination.name, data=data, check=check,
+            transform,
+            source,
+            tuple(steps),
+            str(folder),
+            destination.name,
+            data=data,
+            check=check,
             cache=str(cache.resolve()) if cache else "",
-        )  # fmt: skip
+        )
         with_data = any(find_pass(step.do).needs_data for step in steps)
-        task = Task(label=source.name, call=call, memory_bytes=passes_bytes(size, data))
-        shown = progress if progress and with_data else NoProgress()
+        task = workers.Task(label=source.name, call=call, memory_bytes=passes_bytes(size, data))
+        shown = progress if progress and with_data else core_progress.NoProgress()
         with shown.stage("passes", len(steps)) as stage:
-            (outcome,) = run_tasks([task], timeout_seconds=time_limit([size]), heard=lambda _, text: stage.at(text))
+            (outcome,) = workers.run_tasks(
+                [task], timeout_seconds=workers.time_limit([size]), heard=lambda _, text: stage.at(text)
+            )
             stage.done(len(steps))
         if outcome.value is None:
             raise outcome.error or ModelError("no answer", where=source.name)
         report = outcome.value
         data_file = destination.parent / report.saved.data_file
         if (there.stat().st_size if there.is_file() else 0) != before:
-            raise ConfigError("another command has written these weights meanwhile", where=str(there),
-                              remedy="run it again, one after the other")  # fmt: skip
+            raise ConfigError(
+                "another command has written these weights meanwhile",
+                where=str(there),
+                remedy="run it again, one after the other",
+            )
         if report.saved.data_file and data_file.exists() and not (destination.exists() or shared):
-            raise ConfigError("the file of the weights is there already", where=str(data_file),
-                              why="it may be another model's: there is no model of that name beside it",
-                              remedy="remove it, or name another result")  # fmt: skip
+            raise ConfigError(
+                "the file of the weights is there already",
+                where=str(data_file),
+                why="it may be another model's: there is no model of that name beside it",
+                remedy="remove it, or name another result",
+            )
         if not (report.verification and report.verification.failed):
             for name in (report.saved.data_file, report.saved.file):
                 if name:
-                    with storage_errors(destination.parent / name):
+                    with storage.storage_errors(destination.parent / name):
                         (folder / name).replace(destination.parent / name)
     return report

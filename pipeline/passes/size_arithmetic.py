@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from pipeline.model.edit import all_nodes, attribute
-from pipeline.model.reads import Reads
+from pipeline.model import edit as onnx_edit
+from pipeline.model import reads as model_reads
 
 if TYPE_CHECKING:
     import onnx
@@ -36,8 +36,8 @@ def size_arithmetic(model: "onnx.ModelProto") -> list[str]:
     Forward from sizes, as long as nothing but them and small constants is read; and backward from what is cast to whole
     numbers, or is a size or scale itself, up to what is no arithmetic.
     """
-    reads = Reads(model)
-    nodes = [node for node in all_nodes(model.graph) if node.name]
+    reads = model_reads.Reads(model)
+    nodes = [node for node in onnx_edit.all_nodes(model.graph) if node.name]
     large = {name for name, tensor in reads.constants.items() if _elements(tensor.dims) >= WEIGHTS_FROM}
     kept = {node.name for node in _from_sizes(nodes, reads, large)}
     kept |= {node.name for node in _to_sizes(nodes, large)}
@@ -50,9 +50,9 @@ def size_arithmetic(model: "onnx.ModelProto") -> list[str]:
 
 def own_constants(model: "onnx.ModelProto", kept: Iterable[str]) -> None:
     """Give nodes copies of the constants of the main graph that others read, too: one tensor has one type."""
-    names, count = set(kept), Counter(name for node in all_nodes(model.graph) for name in node.input)
+    names, count = set(kept), Counter(name for node in onnx_edit.all_nodes(model.graph) for name in node.input)
     tensors = {tensor.name: tensor for tensor in model.graph.initializer}
-    for node in (node for node in all_nodes(model.graph) if node.name in names):
+    for node in (node for node in onnx_edit.all_nodes(model.graph) if node.name in names):
         for slot, name in enumerate(node.input):
             if name in tensors and count[name] > 1 and _elements(tensors[name].dims) < WEIGHTS_FROM:
                 copy = model.graph.initializer.add()
@@ -67,7 +67,7 @@ def _elements(dims: Sequence[int]) -> int:
     return count
 
 
-def _from_sizes(nodes: Sequence["onnx.NodeProto"], reads: Reads, large: set[str]) -> list["onnx.NodeProto"]:
+def _from_sizes(nodes: Sequence["onnx.NodeProto"], reads: model_reads.Reads, large: set[str]) -> list["onnx.NodeProto"]:
     """Nodes that read sizes, and beside them nothing but small constants; nodes of a graph are in order."""
     derived, constants, found = set[str](), reads.constants.keys() - large, []
     for node in nodes:
@@ -82,7 +82,9 @@ def _from_sizes(nodes: Sequence["onnx.NodeProto"], reads: Reads, large: set[str]
 def _to_sizes(nodes: Sequence["onnx.NodeProto"], large: set[str]) -> list["onnx.NodeProto"]:
     """Arithmetic whose results become whole numbers, or are sizes and scales of other nodes."""
     makers = {name: node for node in nodes for name in node.output if name}
-    counted = {node.name: node for node in nodes if node.op_type == "Cast" and attribute(node, "to", 0) in WHOLE}
+    counted = {
+        node.name: node for node in nodes if node.op_type == "Cast" and onnx_edit.attribute(node, "to", 0) in WHOLE
+    }
     slots = [(node, EXACT_SLOTS.get(node.op_type, ())) for node in nodes]
     names = [node.input[slot] for node, exact in slots for slot in exact if slot < len(node.input)]
     names += [node.input[0] for node in counted.values()]

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import msgspec
 
 from pipeline.core.errors import ConfigError, ModelError
-from pipeline.model.edit import attribute, sort_nodes
-from pipeline.model.onnx_model import LeanModel, content_digest
+from pipeline.model import edit as onnx_edit
+from pipeline.model import onnx_model
+from pipeline.model.onnx_model import LeanModel
 from pipeline.passes.base import Effect, Model, NotApplicable, Options, Pass, PassContext
 from pipeline.passes.calibration import FEW_SAMPLES, Method, TensorRanges, calibrate, quantizable
 from pipeline.passes.edit import check_names, finished, library_call, refused_nodes, warn_of_refused, whole
@@ -36,10 +37,14 @@ NUMPY: Mapping[Activation, str] = {"u8": "uint8", "s8": "int8", "u16": "uint16",
 NEVER_QUANTIZED = frozenset({"Cast", "CastLike"})
 """What every_type leaves as it is: a Cast between QuantizeLinear and DequantizeLinear is another one."""
 OUTPUTS: Mapping[tuple[str, str], tuple[float, int]] = {
-    ("Softmax", "u8"): (2**-8, 0), ("Softmax", "s8"): (2**-8, -128), ("Softmax", "u16"): (2**-16, 0),
-    ("Sigmoid", "u16"): (2**-16, 0), ("Sigmoid", "s16"): (2**-15, 0),
-    ("Tanh", "u16"): (2**-15, 1 << 15), ("Tanh", "s16"): (2**-15, 0),
-}  # fmt: skip
+    ("Softmax", "u8"): (2**-8, 0),
+    ("Softmax", "s8"): (2**-8, -128),
+    ("Softmax", "u16"): (2**-16, 0),
+    ("Sigmoid", "u16"): (2**-16, 0),
+    ("Sigmoid", "s16"): (2**-15, 0),
+    ("Tanh", "u16"): (2**-15, 1 << 15),
+    ("Tanh", "s16"): (2**-15, 0),
+}
 """Scale and zero point of outputs by operator and type, whatever the data. NNAPI claims a Softmax of 8 bits with this
 one only, XNNPACK loads no other (quantization Q.1); the NPU has its tables of 16 bits for these only
 (onnxruntime.quantization.execution_providers.qnn)."""
@@ -135,9 +140,7 @@ def quantized_by_most(
     )
 
 
-def takable(
-    model: Model, ranges: TensorRanges, options: StaticOptions, context: PassContext
-) -> tuple[str, ...]:  # fmt: skip
+def takable(model: Model, ranges: TensorRanges, options: StaticOptions, context: PassContext) -> tuple[str, ...]:
     """What to exclude so that the quantizer takes the rest, with a warning; what is excluded already where it does."""
     try:
         quantize(model, ranges, options, where=context.where)
@@ -149,9 +152,14 @@ def takable(
 
 
 def _and_refused(
-    model: Model, ranges: TensorRanges, options: StaticOptions, context: PassContext, error: ModelError, *,
+    model: Model,
+    ranges: TensorRanges,
+    options: StaticOptions,
+    context: PassContext,
+    error: ModelError,
+    *,
     operators: bool = False,
-) -> tuple[str, ...]:  # fmt: skip
+) -> tuple[str, ...]:
     """What is excluded, and what the quantizer raised an error for; raises that as `refused_nodes` does."""
     from onnxruntime.quantization.registry import QLinearOpsRegistry
 
@@ -185,7 +193,7 @@ def quantize(
     from onnxruntime.quantization.quant_utils import QuantizationMode
     from onnxruntime.quantization.registry import QLinearOpsRegistry
 
-    if ranges.model != content_digest(model, {}):
+    if ranges.model != onnx_model.content_digest(model, {}):
         raise ModelError("the calibrated ranges are of another model", where=where, remedy="calibrate again")
     types = frozenset(QLinearOpsRegistry) if operators else known_types(model.proto, options)
     chosen = chosen_nodes(model.proto, ranges, options, where, types)
@@ -206,21 +214,41 @@ def quantize(
     ):
         if operators:
             quantizer = ONNXQuantizer(
-                proto, options.per_channel, options.reduce_range, QuantizationMode.QLinearOps, True, *kinds,
-                data, sorted(chosen), [], of_chosen, {},
-            )  # fmt: skip
+                proto,
+                options.per_channel,
+                options.reduce_range,
+                QuantizationMode.QLinearOps,
+                True,
+                *kinds,
+                data,
+                sorted(chosen),
+                [],
+                of_chosen,
+                {},
+            )
         else:
             quantizer = QDQQuantizer(
-                proto, options.per_channel, options.reduce_range, *kinds, data, sorted(chosen), [],
-                of_chosen, {"TensorQuantOverrides": overrides(proto, ranges, options, chosen)},
-            )  # fmt: skip
+                proto,
+                options.per_channel,
+                options.reduce_range,
+                *kinds,
+                data,
+                sorted(chosen),
+                [],
+                of_chosen,
+                {"TensorQuantOverrides": overrides(proto, ranges, options, chosen)},
+            )
         quantizer.quantize_model()
     quantized: onnx.ModelProto = quantizer.model.model
-    sort_nodes(quantized.graph)
+    onnx_edit.sort_nodes(quantized.graph)
     signs = ("QLinear", "QGemm") if operators else ("DequantizeLinear",)
     if not any(node.op_type.startswith(signs) for node in quantized.graph.node):
-        raise NotApplicable("nothing was quantized", where=where, why="no operator of these types had what it needs",
-                            remedy="name other operator types")  # fmt: skip
+        raise NotApplicable(
+            "nothing was quantized",
+            where=where,
+            why="no operator of these types had what it needs",
+            remedy="name other operator types",
+        )
     return LeanModel(proto=quantized, folder=model.folder, weights={})
 
 
@@ -245,8 +273,12 @@ def chosen_nodes(
     if not chosen:
         first = next((f"the value {name!r} is {why}" for name, why in ranges.left.items()), "")
         why = first or "all nodes of these types are excluded, or have no form that keeps their values"
-        raise NotApplicable("no node can be quantized", where=where, why=why,
-                            remedy="check the calibration data, or name other operator types")  # fmt: skip
+        raise NotApplicable(
+            "no node can be quantized",
+            where=where,
+            why=why,
+            remedy="check the calibration data, or name other operator types",
+        )
     return chosen
 
 
@@ -255,7 +287,7 @@ def _has_plain_bias(node: "onnx.NodeProto", ranks: Mapping[str, int]) -> bool:
     bias = "".join(node.input[2:3])
     if ranks.get(bias, 1) != 1:
         return False
-    return not bias or attribute(node, "beta", 1.0) == 1.0
+    return not bias or onnx_edit.attribute(node, "beta", 1.0) == 1.0
 
 
 def wanted_nodes(
@@ -276,8 +308,12 @@ def wanted_nodes(
     if nodes := [node for node in proto.graph.node if node.op_type in types]:
         return nodes
     have = ", ".join(sorted({node.op_type for node in proto.graph.node})[:12])
-    raise NotApplicable("the model has no operator to quantize", where=where, why=f"its operators: {have}",
-                        remedy=f"operators with a quantized form: {', '.join(sorted(quantizable))}")  # fmt: skip
+    raise NotApplicable(
+        "the model has no operator to quantize",
+        where=where,
+        why=f"its operators: {have}",
+        remedy=f"operators with a quantized form: {', '.join(sorted(quantizable))}",
+    )
 
 
 def split_shared(graph: "onnx.GraphProto", chosen: set[str]) -> None:
@@ -328,7 +364,7 @@ def overrides(
             special[node.output[0]] = [{"quant_type": kind, "scale": scale, "zero_point": zero}]
         if node.op_type in DENSE and options.dense_weights and node.input[1] in every:
             special[node.input[1]] = [{"quant_type": quant_type(options.dense_weights)}]
-        grouped = node.op_type == "ConvTranspose" and attribute(node, "group", 1) > 1
+        grouped = node.op_type == "ConvTranspose" and onnx_edit.attribute(node, "group", 1) > 1
         if grouped and options.per_channel and node.input[1] in every:
             # Its channels are those of a group: the quantizer has no scale for each of its bias (quantization Q.3)
             special[node.input[1]] = [{"quant_type": quant_type(options.weights)}]
@@ -398,11 +434,17 @@ def prepare_operators(model: Model, options: StaticOptions, context: PassContext
     from onnxruntime.quantization.registry import QLinearOpsRegistry
 
     if options.activations in WIDE or options.weights in WIDE or options.activations == "s8":
-        raise NotApplicable("the operator form has u8 activations and 8-bit weights only", where=context.where,
-                            remedy="take activations=u8, or the pass static-qdq")  # fmt: skip
+        raise NotApplicable(
+            "the operator form has u8 activations and 8-bit weights only",
+            where=context.where,
+            remedy="take activations=u8, or the pass static-qdq",
+        )
     if options.dense_weights or options.every_type:
-        raise NotApplicable("the operator form has neither dense_weights nor every_type", where=context.where,
-                            remedy="leave them out, or take the pass static-qdq")  # fmt: skip
+        raise NotApplicable(
+            "the operator form has neither dense_weights nor every_type",
+            where=context.where,
+            remedy="leave them out, or take the pass static-qdq",
+        )
     return prepare(model, options, context, frozenset(QLinearOpsRegistry))
 
 

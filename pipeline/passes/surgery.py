@@ -8,27 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from pipeline.core.errors import ConfigError, ModelError, missing_extra
-from pipeline.model.edit import (
-    ONNX_DOMAINS,
-    all_nodes,
-    attribute,
-    constant_names,
-    copied,
-    first_output,
-    fresh_name,
-    keep_only,
-    onnx_opset,
-    operand,
-    read_names,
-    set_nodes,
-    subgraphs,
-)
-from pipeline.model.guards import check_constants, check_structure, computed_constants, shaped_bytes, tensor_bytes
-from pipeline.model.onnx_model import fix_dimensions
-from pipeline.model.signature import open_axes, own_inputs
-from pipeline.model.types import CODES, FLOAT, FLOAT16
-from pipeline.passes import edit
+from pipeline.core import errors as core_errors
+from pipeline.core.errors import ConfigError, ModelError
+from pipeline.model import edit as onnx_edit
+from pipeline.model import guards, onnx_model, signature
+from pipeline.model import types as onnx_types
+from pipeline.passes import edit as passes_edit
 from pipeline.passes.base import Effect, Model, NotApplicable, Options, Pass, PassContext
 
 if TYPE_CHECKING:
@@ -38,12 +23,12 @@ if TYPE_CHECKING:
 def take_initializers_out(model: Model, _options: Options, _context: PassContext) -> Model:
     """The model without inputs that have an initializer; NotApplicable where there are none."""
     graph = model.proto.graph
-    constants = constant_names(graph)
+    constants = onnx_edit.constant_names(graph)
     if not any(value.name in constants for value in graph.input):
         raise NotApplicable("nothing to do", why="no initializer is an input")
-    proto = copied(model.proto)
-    keep_only(proto.graph.input, lambda value: value.name not in constants)
-    proto.ir_version = max(proto.ir_version, edit.IR_OF_CONSTANTS)
+    proto = onnx_edit.copied(model.proto)
+    onnx_edit.keep_only(proto.graph.input, lambda value: value.name not in constants)
+    proto.ir_version = max(proto.ir_version, passes_edit.IR_OF_CONSTANTS)
     return replace(model, proto=proto)
 
 
@@ -74,13 +59,15 @@ class DimensionOptions(Options, frozen=True, kw_only=True):
 
 def fix_sizes(model: Model, options: DimensionOptions, context: PassContext) -> Model:
     """The model with sizes; ConfigError for a name that it lacks, NotApplicable where no dimension is open."""
-    axes = open_axes(own_inputs(model.proto))
+    axes = signature.open_axes(signature.own_inputs(model.proto))
     if not axes:
         raise NotApplicable("nothing to do", why="every input dimension has a size")
-    proto = copied(model.proto)
-    fix_dimensions(proto, options.sizes, context.where)
+    proto = onnx_edit.copied(model.proto)
+    onnx_model.fix_dimensions(proto, options.sizes, context.where)
     if options.rest is not None:
-        fix_dimensions(proto, {axis.key: options.rest for axis in open_axes(own_inputs(proto))}, context.where)
+        onnx_model.fix_dimensions(
+            proto, {axis.key: options.rest for axis in signature.open_axes(signature.own_inputs(proto))}, context.where
+        )
     return replace(model, proto=proto)
 
 
@@ -109,7 +96,7 @@ def prune_outputs(model: Model, options: PruneOptions, context: PassContext) -> 
     names = tuple(dict.fromkeys(options.outputs))
     if names == tuple(value.name for value in model.proto.graph.output):
         raise NotApplicable("nothing to do", why="these are the outputs of the model")
-    proto = copied(model.proto)
+    proto = onnx_edit.copied(model.proto)
     graph = proto.graph
     values = [*(value.name for value in graph.output), *(name for node in graph.node for name in node.output if name)]
     if not any(names):
@@ -127,22 +114,22 @@ def prune_outputs(model: Model, options: PruneOptions, context: PassContext) -> 
         name = waiting.pop()
         if name not in needed:
             needed.add(name)
-            waiting.extend(read_names([maker[name]]) if name in maker else ())
-    keep_only(graph.node, lambda node: not needed.isdisjoint(node.output))
+            waiting.extend(onnx_edit.read_names([maker[name]]) if name in maker else ())
+    onnx_edit.keep_only(graph.node, lambda node: not needed.isdisjoint(node.output))
     given = {name for node in graph.node for name in node.output}
     for kept in (graph.initializer, graph.input):
-        keep_only(kept, lambda value: value.name in needed)
-    keep_only(graph.sparse_initializer, lambda sparse: sparse.values.name in needed)
-    keep_only(graph.value_info, lambda value: value.name in needed and value.name in given)
-    keep_only(graph.quantization_annotation, lambda note: note.tensor_name in needed)
-    return edit.changed(model, proto)
+        onnx_edit.keep_only(kept, lambda value: value.name in needed)
+    onnx_edit.keep_only(graph.sparse_initializer, lambda sparse: sparse.values.name in needed)
+    onnx_edit.keep_only(graph.value_info, lambda value: value.name in needed and value.name in given)
+    onnx_edit.keep_only(graph.quantization_annotation, lambda note: note.tensor_name in needed)
+    return passes_edit.changed(model, proto)
 
 
 def expose(model: Model, names: tuple[str, ...]) -> Model:
     """The model with more outputs: values of its main graph that nodes give."""
-    proto = copied(model.proto)
+    proto = onnx_edit.copied(model.proto)
     _set_outputs(proto, (*(value.name for value in proto.graph.output), *names))
-    return edit.changed(model, proto)
+    return passes_edit.changed(model, proto)
 
 
 def _set_outputs(proto: "ModelProto", names: tuple[str, ...]) -> None:
@@ -151,14 +138,14 @@ def _set_outputs(proto: "ModelProto", names: tuple[str, ...]) -> None:
 
     graph = proto.graph
     declared = {value.name: value for value in graph.output}
-    types = edit.value_types(proto) if any(name not in declared for name in names) else {}
+    types = passes_edit.value_types(proto) if any(name not in declared for name in names) else {}
     outputs = []
     for name in names:
         value = onnx.ValueInfoProto(name=name)
         if name in declared:
             value.CopyFrom(declared[name])
         elif (value_type := types.get(name)) and value_type.dtype:
-            edit.declare(value, value_type)
+            passes_edit.declare(value, value_type)
         outputs.append(value)
     del graph.output[:]
     graph.output.extend(outputs)
@@ -198,15 +185,15 @@ def to_external(model: Model, options: ExternalOptions, context: PassContext) ->
     """
     if options.min_bytes < 1:
         raise ConfigError("min_bytes is not positive", where=context.where, remedy="give 1 or more bytes")
-    proto = copied(model.proto)
+    proto = onnx_edit.copied(model.proto)
     outputs = {value.name for value in proto.graph.output}
 
     def large(tensor: "TensorProto") -> bool:
-        return tensor.data_type != tensor.STRING and (tensor_bytes(tensor) or 0) >= options.min_bytes
+        return tensor.data_type != tensor.STRING and (guards.tensor_bytes(tensor) or 0) >= options.min_bytes
 
     moved = set()
     for node in proto.graph.node:
-        if node.op_type != "Constant" or node.domain not in ONNX_DOMAINS or outputs & set(node.output):
+        if node.op_type != "Constant" or node.domain not in onnx_edit.ONNX_DOMAINS or outputs & set(node.output):
             continue
         for entry in node.attribute:
             if entry.name == "value" and large(entry.t):
@@ -214,12 +201,12 @@ def to_external(model: Model, options: ExternalOptions, context: PassContext) ->
                 added.CopyFrom(entry.t)
                 added.name = node.output[0]
                 moved.add(node.output[0])
-    keep_only(proto.graph.node, lambda node: not (node.op_type == "Constant" and moved & set(node.output)))
-    edit.make_constant(proto)
+    onnx_edit.keep_only(proto.graph.node, lambda node: not (node.op_type == "Constant" and moved & set(node.output)))
+    passes_edit.make_constant(proto)
     names = {tensor.name for tensor in proto.graph.initializer if large(tensor)}
     if not names or (names <= model.outside and not options.file):
         raise NotApplicable("nothing to do", why=f"no weight in the model has {options.min_bytes} bytes or more")
-    return replace(edit.changed(model, proto), outside=frozenset(model.outside | names))
+    return replace(passes_edit.changed(model, proto), outside=frozenset(model.outside | names))
 
 
 def to_inline(model: Model, _options: Options, _context: PassContext) -> Model:
@@ -261,9 +248,12 @@ def convert_opset(model: Model, options: OpsetOptions, context: PassContext) -> 
 
     newest = onnx.defs.onnx_opset_version()
     if not 1 <= options.version <= newest:
-        raise ConfigError(f"there is no opset {options.version}", where=context.where,
-                          remedy=f"the installed onnx {onnx.__version__} knows 1 to {newest}")  # fmt: skip
-    now = onnx_opset(model.proto)
+        raise ConfigError(
+            f"there is no opset {options.version}",
+            where=context.where,
+            remedy=f"the installed onnx {onnx.__version__} knows 1 to {newest}",
+        )
+    now = onnx_edit.onnx_opset(model.proto)
     if now == options.version:
         raise NotApplicable("nothing to do", why=f"the model is opset {now}")
     if now > options.version:
@@ -272,20 +262,22 @@ def convert_opset(model: Model, options: OpsetOptions, context: PassContext) -> 
             why="ONNX's version converter lacks most adapters to older opsets: 1 of 12 models could be converted down",
             remedy="export the model again with that opset",
         )
-    return edit.changed(model, converted(model.proto, options.version))
+    return passes_edit.changed(model, converted(model.proto, options.version))
 
 
 def raise_opset(model: Model, least: int, where: str) -> Model:
     """The model with at least this opset; ModelError with the reason where ONNX cannot convert it."""
-    if onnx_opset(model.proto) >= least:
+    if onnx_edit.onnx_opset(model.proto) >= least:
         return model
     try:
-        return edit.changed(model, converted(model.proto, least))
+        return passes_edit.changed(model, converted(model.proto, least))
     except ModelError as error:
         raise ModelError(
-            f"ONNX cannot convert the model to opset {least}", where=where, why=error.why or error.what,
+            f"ONNX cannot convert the model to opset {least}",
+            where=where,
+            why=error.why or error.what,
             remedy=f"export the model again with opset {least} or newer",
-        ) from error  # fmt: skip
+        ) from error
 
 
 def converted(proto: "ModelProto", target: int) -> "ModelProto":
@@ -314,19 +306,23 @@ def converted(proto: "ModelProto", target: int) -> "ModelProto":
     newer.ir_version = max(proto.ir_version, newer.ir_version)
     del newer.metadata_props[:]
     newer.metadata_props.extend(proto.metadata_props)
-    if onnx_opset(proto) < RESIZE_HAS_MODES <= target:
+    if onnx_edit.onnx_opset(proto) < RESIZE_HAS_MODES <= target:
         # Give each Resize the modes that its older opset meant, which ONNX's converter leaves out
         from onnx import helper, numpy_helper
 
         scales = {tensor.name: tensor for tensor in newer.graph.initializer if tensor.data_location != tensor.EXTERNAL}
-        for node in all_nodes(newer.graph):
-            if node.op_type == "Constant" and node.domain in ONNX_DOMAINS and (tensor := attribute(node, "value")):
-                scales[first_output(node)] = tensor
-            if node.op_type != "Resize" or node.domain not in ONNX_DOMAINS:
+        for node in onnx_edit.all_nodes(newer.graph):
+            if (
+                node.op_type == "Constant"
+                and node.domain in onnx_edit.ONNX_DOMAINS
+                and (tensor := onnx_edit.attribute(node, "value"))
+            ):
+                scales[onnx_edit.first_output(node)] = tensor
+            if node.op_type != "Resize" or node.domain not in onnx_edit.ONNX_DOMAINS:
                 continue
             modes = {"coordinate_transformation_mode": "asymmetric"}
-            if attribute(node, "mode", "nearest") == "nearest":
-                scale = scales.get(operand(node, 2))
+            if onnx_edit.attribute(node, "mode", "nearest") == "nearest":
+                scale = scales.get(onnx_edit.operand(node, 2))
                 smaller = scale is not None and bool((numpy_helper.to_array(scale) < 1).any())
                 modes["nearest_mode"] = "ceil" if smaller else "floor"  # as ONNX Runtime computes opset 10
             others = [row for row in node.attribute if row.name not in modes]
@@ -365,16 +361,16 @@ def fold_shapes(model: Model, _options: Options, context: PassContext) -> Model:
 
     MissingError without onnxslim, ModelError where it fails, NotApplicable where no node goes.
     """
-    edit.refuse_overridable(model)
-    proto = edit.whole(model)
-    check_structure(proto, context.where)
-    check_folding(proto, edit.model_bytes(model), context.where)
-    edit.fill_output_shapes(proto)
+    passes_edit.refuse_overridable(model)
+    proto = passes_edit.whole(model)
+    guards.check_structure(proto, context.where)
+    check_folding(proto, passes_edit.model_bytes(model), context.where)
+    passes_edit.fill_output_shapes(proto)
     try:
         import onnxslim
     except ImportError as error:
-        raise missing_extra(EXTRA, "onnxslim", context.where, error) from error
-    with edit.library_call(
+        raise core_errors.missing_extra(EXTRA, "onnxslim", context.where, error) from error
+    with passes_edit.library_call(
         "onnxslim cannot fold this model",
         context.where,
         "leave fold-shapes out: ONNX Runtime folds constants itself from level basic on",
@@ -386,8 +382,8 @@ def fold_shapes(model: Model, _options: Options, context: PassContext) -> Model:
 
     if len(folded.graph.node) >= len(model.proto.graph.node):
         raise NotApplicable("nothing to do", why="no node computes constants or the sizes of known dimensions")
-    edit.make_constant(folded)
-    return edit.lean(folded, model, context)
+    passes_edit.make_constant(folded)
+    return passes_edit.lean(folded, model, context)
 
 
 def check_folding(proto: "ModelProto", size_bytes: int, where: str) -> None:
@@ -395,15 +391,15 @@ def check_folding(proto: "ModelProto", size_bytes: int, where: str) -> None:
 
     A hundred bytes can ask for any amount of memory.
     """
-    computed = computed_constants(proto.graph)
-    types = edit.value_types(proto) if computed else {}
+    computed = guards.computed_constants(proto.graph)
+    types = passes_edit.value_types(proto) if computed else {}
 
     def size_of(name: str) -> int:
         value = types.get(name)
         sizes = [dim or 0 for dim in value.shape or (0,)] if value else (0,)
-        return shaped_bytes(CODES.get(value.dtype or "", 0) if value else 0, sizes)
+        return guards.shaped_bytes(onnx_types.CODES.get(value.dtype or "", 0) if value else 0, sizes)
 
-    check_constants(computed, size_of, where, most=max(MOST_FOLDED_BYTES, MOST_FOLDED_TIMES * size_bytes))
+    guards.check_constants(computed, size_of, where, most=max(MOST_FOLDED_BYTES, MOST_FOLDED_TIMES * size_bytes))
 
 
 FOLD = Pass(
@@ -439,41 +435,46 @@ def fuse_transformer(model: Model, options: FusionOptions, context: PassContext)
     NotApplicable where nothing is fused, ModelError where the optimizer fails, MissingError without sympy, which
     onnxruntime installs no more from 1.32 on.
     """
-    edit.refuse_overridable(model)
+    passes_edit.refuse_overridable(model)
     try:
         importlib.import_module("sympy")
     except ImportError as error:
-        raise missing_extra(TRANSFORMERS, "sympy", context.where, error) from error
-    proto = edit.whole(model)
-    edit.fill_output_shapes(proto)
+        raise core_errors.missing_extra(TRANSFORMERS, "sympy", context.where, error) from error
+    proto = passes_edit.whole(model)
+    passes_edit.fill_output_shapes(proto)
     before = _contrib(proto)
-    with edit.library_call(
+    with passes_edit.library_call(
         "onnxruntime.transformers cannot fuse this model", context.where, "leave transformer-fusions out", 300
     ):
         from onnxruntime.transformers.optimizer import optimize_model
 
         optimizer = optimize_model(
-            proto, model_type=options.model_type, num_heads=options.num_heads, hidden_size=options.hidden_size,
+            proto,
+            model_type=options.model_type,
+            num_heads=options.num_heads,
+            hidden_size=options.hidden_size,
             opt_level=0,
-        )  # fmt: skip
+        )
         optimizer.topological_sort()
         fused: ModelProto = optimizer.model
 
     if _contrib(fused) <= before:
         raise NotApplicable(
-            "no part of a transformer was found", why=f"onnxruntime.transformers fuses nothing as {options.model_type}",
+            "no part of a transformer was found",
+            why=f"onnxruntime.transformers fuses nothing as {options.model_type}",
             remedy="name another model_type, or leave the pass out",
-        )  # fmt: skip
-    opset = onnx_opset(fused)
+        )
+    opset = onnx_edit.onnx_opset(fused)
     if opset < LAYER_NORM_OPSET and any(node.op_type == "LayerNormalization" for node in fused.graph.node):
         raise NotApplicable(
-            f"LayerNormalization needs opset {LAYER_NORM_OPSET}", why=f"the model is opset {opset}",
+            f"LayerNormalization needs opset {LAYER_NORM_OPSET}",
+            why=f"the model is opset {opset}",
             remedy=f"do opset:version={LAYER_NORM_OPSET} first",
-        )  # fmt: skip
-    edit.make_constant(fused)
+        )
+    passes_edit.make_constant(fused)
     if not any(entry.domain == CONTRIB for entry in fused.opset_import):
         fused.opset_import.add(domain=CONTRIB, version=1)
-    return edit.lean(fused, model, context)
+    return passes_edit.lean(fused, model, context)
 
 
 def _contrib(proto: "ModelProto") -> int:
@@ -491,7 +492,7 @@ FUSIONS = Pass(
 
 
 BOOL, DOUBLE = 9, 11
-WIDENED = frozenset({FLOAT16, BOOL, DOUBLE})
+WIDENED = frozenset({onnx_types.FLOAT16, BOOL, DOUBLE})
 CAST_SINCE = 6
 """The opset from which on Cast names its type by a number."""
 
@@ -503,52 +504,54 @@ def float_io(model: Model, _options: Options, _context: PassContext) -> Model:
     """
     import onnx
 
-    proto = copied(model.proto)
+    proto = onnx_edit.copied(model.proto)
     graph = proto.graph
-    constants = constant_names(graph)
+    constants = onnx_edit.constant_names(graph)
     inputs = [value for value in graph.input if value.name not in constants and _kind(value) in WIDENED]
     outputs = [value for value in graph.output if _kind(value) in WIDENED]
     if not (inputs or outputs):
         raise NotApplicable("nothing to do", why="no input or output is float64, float16 or bool")
     _check_casts(proto, outputs)
-    if not onnx_opset(proto):
+    if not onnx_edit.onnx_opset(proto):
         proto.opset_import.append(onnx.helper.make_opsetid("", 13))
-    taken = {name for node in all_nodes(graph) for name in (*node.input, *node.output)} | constants
-    taken |= {value.name for body in subgraphs(graph) for value in (*body.input, *body.output, *body.value_info)}
+    taken = {name for node in onnx_edit.all_nodes(graph) for name in (*node.input, *node.output)} | constants
+    taken |= {
+        value.name for body in onnx_edit.subgraphs(graph) for value in (*body.input, *body.output, *body.value_info)
+    }
     before, after, inner = [], [], dict[str, str]()
     for value in inputs:
-        inner[value.name] = fresh_name(f"{value.name}/cast", taken)
+        inner[value.name] = onnx_edit.fresh_name(f"{value.name}/cast", taken)
         before.append(onnx.helper.make_node("Cast", [value.name], [inner[value.name]], to=_kind(value)))
     given = {value.name for value in graph.input}
     for value in outputs:
         if value.name not in given:
-            inner[value.name] = fresh_name(f"{value.name}/cast", taken)
-            after.append(onnx.helper.make_node("Cast", [inner[value.name]], [value.name], to=FLOAT))
+            inner[value.name] = onnx_edit.fresh_name(f"{value.name}/cast", taken)
+            after.append(onnx.helper.make_node("Cast", [inner[value.name]], [value.name], to=onnx_types.FLOAT))
     for value in (*inputs, *outputs):
-        value.type.tensor_type.elem_type = FLOAT
+        value.type.tensor_type.elem_type = onnx_types.FLOAT
     _rename_values(graph, inner)
-    set_nodes(graph, [*before, *graph.node, *after])
-    return edit.changed(model, proto)
+    onnx_edit.set_nodes(graph, [*before, *graph.node, *after])
+    return passes_edit.changed(model, proto)
 
 
 def _check_casts(proto: "ModelProto", outputs: "Sequence[ValueInfoProto]") -> None:
     """NotApplicable for what a Cast cannot be put behind."""
-    if 0 < onnx_opset(proto) < CAST_SINCE:
+    if 0 < onnx_edit.onnx_opset(proto) < CAST_SINCE:
         raise NotApplicable(
             "the model is too old", why=f"Cast needs opset {CAST_SINCE}", remedy="first convert it with the pass opset"
         )
-    constants = constant_names(proto.graph)
+    constants = onnx_edit.constant_names(proto.graph)
     if fixed := [value.name for value in outputs if value.name in constants]:
         raise NotApplicable("an output is a constant", why=f"{fixed[0]} is stored in the model")
 
 
 def _rename_values(graph: "GraphProto", inner: Mapping[str, str]) -> None:
     """Other names for values of the graph, in bodies that read them, too; its own inputs and outputs keep theirs."""
-    for node in all_nodes(graph):
+    for node in onnx_edit.all_nodes(graph):
         for names in (node.input, node.output):
             for place, name in enumerate(names):
                 names[place] = inner.get(name, name)
-    given = [body.output for body in subgraphs(graph) if body is not graph]
+    given = [body.output for body in onnx_edit.subgraphs(graph) if body is not graph]
     for value in itertools.chain(graph.value_info, *given):
         value.name = inner.get(value.name, value.name)
 

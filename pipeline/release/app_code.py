@@ -13,20 +13,14 @@ from typing import Any
 
 import msgspec
 
-from device_runner.device import SOC_MAKER, SOC_PROPERTIES
-from device_runner.providers import CHIPS, CPU, provider_named
-from device_runner.spec import (
-    BIG_CORES,
-    Allocator,
-    ElementType,
-    ExecutionMode,
-    OptimizationLevel,
-    RunOptions,
-    cores_from_zero,
-)
-from pipeline.campaign.run_options import options_name
-from pipeline.campaign.tuned import TunedClass
-from pipeline.config import Config, Target
+from device_runner import device as runner_device
+from device_runner import providers as runner_providers
+from device_runner import spec as run_spec
+from device_runner.spec import ElementType, OptimizationLevel, RunOptions
+from pipeline import config as configs
+from pipeline.campaign import run_options
+from pipeline.campaign import tuned as campaign_tuned
+from pipeline.config import Config
 from pipeline.core.errors import ConfigError
 from pipeline.model.signature import TensorInfo
 from pipeline.release.manifest import Content, Manifest, SelectionRow, Shipped
@@ -84,12 +78,12 @@ def session_calls(language: SessionCalls, options: RunOptions) -> Iterator[Code]
         "level": level and identifier(level),
         "intra": options.intra_op_threads,
         "inter": options.inter_op_threads,
-        "parallel": options.execution_mode is ExecutionMode.PARALLEL,
+        "parallel": options.execution_mode is run_spec.ExecutionMode.PARALLEL,
         "pattern": not options.memory_pattern,
         "arena": not options.cpu_arena,
         "threads": _places_threads(options) and Code("{}, {}").format(_cores(options), options.thread_nice),
         "bind": options.captures_graph or options.device_tensors,
-        "allocator": options.allocator is not Allocator.DEFAULT and identifier(options.allocator.value),
+        "allocator": options.allocator is not run_spec.Allocator.DEFAULT and identifier(options.allocator.value),
     }
     for setting, value in values.items():
         if value and setting in language.settings:
@@ -105,7 +99,7 @@ def without_capture(options: RunOptions) -> RunOptions:
     """Options for APIs without IoBinding: a session that captures and binds nothing repeats its first outputs."""
     if not options.captures_graph:
         return options
-    capture = provider_named(options.provider).capture
+    capture = runner_providers.provider_named(options.provider).capture
     return msgspec.structs.replace(
         options,
         provider_options={key: value for key, value in options.provider_options.items() if key != capture},
@@ -114,9 +108,9 @@ def without_capture(options: RunOptions) -> RunOptions:
 
 
 def _cores(options: RunOptions) -> Code:
-    if options.thread_cores == BIG_CORES:
+    if options.thread_cores == run_spec.BIG_CORES:
         return Code("FastCores()")
-    return Code("{{{}}}").format(joined(cores_from_zero(options.thread_cores)))
+    return Code("{{{}}}").format(joined(run_spec.cores_from_zero(options.thread_cores)))
 
 
 def _places_threads(options: RunOptions) -> bool:
@@ -132,12 +126,12 @@ def lacks(language: SessionCalls, options: RunOptions) -> list[str]:
         "the optimization level": level is not OptimizationLevel.ALL and "level" not in settings,
         f"the optimization level {level.value}": level not in language.levels and "level" in settings,
         "inter-op threads": options.inter_op_threads and "inter" not in settings,
-        "parallel execution": options.execution_mode is ExecutionMode.PARALLEL and "parallel" not in settings,
+        "parallel execution": options.execution_mode is run_spec.ExecutionMode.PARALLEL and "parallel" not in settings,
         "memory pattern": not options.memory_pattern and "pattern" not in settings,
         "memory arena": not options.cpu_arena and "arena" not in settings,
         "graph capture": options.captures_graph and "bind" not in settings,
         "device tensors": options.device_tensors and "bind" not in settings,
-        "the allocator": options.allocator is not Allocator.DEFAULT and "allocator" not in settings,
+        "the allocator": options.allocator is not run_spec.Allocator.DEFAULT and "allocator" not in settings,
         "cores and nice value of threads": _places_threads(options) and "threads" not in settings,
     }
     return [name for name, is_needed in missing.items() if is_needed]
@@ -168,12 +162,14 @@ FIRST_RUN = "// The first run compiles shaders, for seconds: not on the main thr
 
 
 def _no_gpu(options: RunOptions) -> Code:
-    return Code("{} is not there, so the CPU runs the model").format(word(provider_named(options.provider).title))
+    return Code("{} is not there, so the CPU runs the model").format(
+        word(runner_providers.provider_named(options.provider).title)
+    )
 
 
 def kotlin(options: RunOptions, file: str) -> tuple[str, ...]:
     """Kotlin for Android: from a file, or from the bytes of an asset; on a GPU, or on the CPU and says so."""
-    if not provider_named(options.provider).gpu:
+    if not runner_providers.provider_named(options.provider).gpu:
         return (
             *(f"import {name}" for name in _jvm_imports(options)),
             "",
@@ -219,7 +215,7 @@ def kotlin_calls(options: RunOptions) -> list[Code]:
 
 def java(options: RunOptions, file: str) -> tuple[str, ...]:
     """Java, on Android and on desktops: from a file, or from bytes; on a GPU, or on the CPU and says so."""
-    provider = provider_named(options.provider)
+    provider = runner_providers.provider_named(options.provider)
     if not provider.gpu:
         maps = ("java.util.Map",) if provider.java and provider.has_options else ()
         return (
@@ -279,13 +275,13 @@ def _jvm_imports(options: RunOptions) -> tuple[str, ...]:
 
 def has_java_call(provider: str) -> bool:
     """Whether ONNX Runtime's Java API, which Kotlin has, too, can append a provider."""
-    return provider == CPU or bool(provider_named(provider).java)
+    return provider == runner_providers.CPU or bool(runner_providers.provider_named(provider).java)
 
 
 def _jvm_provider(options: RunOptions, mapping: Callable[[Mapping[str, str]], Code]) -> list[Code]:
     options = without_capture(options)
-    provider = provider_named(options.provider)
-    if provider.name == CPU:
+    provider = runner_providers.provider_named(options.provider)
+    if provider.name == runner_providers.CPU:
         return []
     if not has_java_call(options.provider):
         text = Code("// The Java API has no call for the provider {}: use the C++ API.")
@@ -312,7 +308,7 @@ def swift(options: RunOptions, file: str) -> tuple[str, ...]:
     """Swift by the Objective-C package, which opens files only; on a GPU, or on the CPU and says so."""
     stem, _, suffix = file.rpartition(".")
     path = f"let path = Bundle.main.path(forResource: {swift_text(stem)}, ofType: {swift_text(suffix)})!"
-    if not provider_named(options.provider).gpu:
+    if not runner_providers.provider_named(options.provider).gpu:
         return (
             "import OnnxRuntimeBindings  // with CocoaPods: import onnxruntime_objc",
             "",
@@ -359,10 +355,10 @@ def swift_calls(options: RunOptions) -> Iterator[Code]:
 
 
 def _swift_provider(options: RunOptions) -> Iterator[Code]:
-    provider = provider_named(options.provider)
+    provider = runner_providers.provider_named(options.provider)
     if provider.never_on("ios"):
         yield Code("// {} is {}'s.").format(comment(provider.title), comment(provider.owner))
-    elif provider.name != CPU:
+    elif provider.name != runner_providers.CPU:
         given = sorted(without_capture(options).provider_options.items())
         pairs = [Code("{}: {}").format(swift_text(key), swift_text(value)) for key, value in given]
         call = Code("try options.appendExecutionProvider({}, providerOptions: [{}])")
@@ -371,7 +367,7 @@ def _swift_provider(options: RunOptions) -> Iterator[Code]:
 
 def cpp(options: RunOptions, file: str) -> tuple[str, ...]:
     """C++ by the header of every package: from a file, or from bytes."""
-    provider = provider_named(options.provider)
+    provider = runner_providers.provider_named(options.provider)
     factory = (f"#include <{provider.name}_provider_factory.h>",) if provider.has_flags else ()
     by_devices: tuple[str, ...] = ()
     if provider.name == "coreml":  # the other way to append it, which later releases have: code that compiles
@@ -418,7 +414,7 @@ def cpp_helpers(ways: Iterable[RunOptions]) -> list[Code]:
 def cpp_calls(options: RunOptions) -> Iterator[Code]:
     """The statements of C++ that set `options`, an Ort::SessionOptions of that name."""
     yield from session_calls(CPP, options)
-    provider = provider_named(options.provider)
+    provider = runner_providers.provider_named(options.provider)
     if provider.has_flags:
         flags = [Code("NNAPI_FLAG_{}").format(identifier(flag.value)) for flag in options.flags]
         call = Code("Ort::ThrowOnError(OrtSessionOptionsAppendExecutionProvider_{}(options, {}));")
@@ -428,7 +424,7 @@ def cpp_calls(options: RunOptions) -> Iterator[Code]:
         yield Code("Ort::{}ProviderOptions {};").format(function, name)
         yield Code("{}.Update({});").format(name, _cpp_map(options))
         yield Code("options.AppendExecutionProvider_{}_V2(*{});").format(function, name)
-    elif provider.name != CPU:
+    elif provider.name != runner_providers.CPU:
         yield Code("options.AppendExecutionProvider({}, {});").format(cpp_text(provider.append_name), _cpp_map(options))
 
 
@@ -488,7 +484,7 @@ def target_of(bundle: Path, manifest: Manifest, platforms: Sequence[str], title:
     return _only_target(names, platforms, title, target, "bundle", str(bundle))
 
 
-def target_in(config: Config, platforms: Sequence[str], title: str, target: str | None, where: str) -> Target:
+def target_in(config: Config, platforms: Sequence[str], title: str, target: str | None, where: str) -> configs.Target:
     """As `target_of`, of a config."""
     targets = {row.name: row for row in config.targets if row.platform in platforms}
     return targets[_only_target(targets, platforms, title, target, "config", where)]
@@ -601,11 +597,15 @@ private fun chips(): Set<String> {
     return setOf(chip, "${property("@MAKER@")} $chip".trim())
 }
 ```
-""".replace("@PROPERTIES@", ", ".join(f'"{name}"' for name in SOC_PROPERTIES)).replace("@MAKER@", SOC_MAKER)
+""".replace("@PROPERTIES@", ", ".join(f'"{name}"' for name in runner_device.SOC_PROPERTIES)).replace(
+    "@MAKER@", runner_device.SOC_MAKER
+)
 """How an Android app reads the table; `file` and the first of `runs` of what it returns say what to open and how."""
 
 
-def selection(ships: Sequence[Shipped], classes: Sequence[Sequence[TunedClass]]) -> Iterator[SelectionRow]:
+def selection(
+    ships: Sequence[Shipped], classes: Sequence[Sequence[campaign_tuned.TunedClass]]
+) -> Iterator[SelectionRow]:
     """For each target and model the classes that were told apart, by what ships, then all others."""
     apart = [shipped for shipped, of_devices in zip(ships, classes, strict=True) if of_devices]
     for target, model in dict.fromkeys((shipped.target, shipped.model) for shipped in apart):
@@ -664,7 +664,9 @@ def contexts_of(content: Content, target: str, model: str, asset: Callable[[str]
     return [
         {
             "chip": context.chip,
-            "generation": CHIPS[context.chip].htp_arch if context.chip in CHIPS else 0,
+            "generation": runner_providers.CHIPS[context.chip].htp_arch
+            if context.chip in runner_providers.CHIPS
+            else 0,
             "compatibility": context.compatibility,
             "min_api_level": context.min_api_level,
             "asset": asset(context.file),
@@ -691,7 +693,7 @@ def selection_text(
     yield "| model | chip | ABI | API level from | file | session options |\n|---|---|---|---|---|---|"
     for row in rows:
         shipped = ships[row.ships]
-        options = code(options_name(shipped.runs[0]))
+        options = code(run_options.options_name(shipped.runs[0]))
         level = str(row.min_api_level or "")
         soc, abi = row.soc and code(row.soc), row.abi and code(row.abi)
         cells = (code(row.model), soc, abi, level, code(shipped.file), options)

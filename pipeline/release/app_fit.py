@@ -11,16 +11,16 @@ from pathlib import Path
 
 import msgspec
 
-from device_runner.library import release_of
-from pipeline.config import BuildKind
-from pipeline.convert.onnx_needs import needs_of_one
+from device_runner import library as ort_library
+from pipeline import config as configs
+from pipeline import required_ops
+from pipeline.convert import onnx_needs
+from pipeline.core import files as storage
+from pipeline.core import releases as ort_releases
 from pipeline.core.errors import CheckFailed
-from pipeline.core.files import TYPED_CONFIG_FILE
-from pipeline.core.releases import numbers_of, range_of
-from pipeline.model.ort_format import read_artifact
+from pipeline.model import ort_format
 from pipeline.release.manifest import AppRule, Content, Fallback, Manifest, ModelSignature, Shipped
-from pipeline.required_ops import covers, read_config
-from pipeline.required_ops.value import KNOWN_DOMAINS
+from pipeline.required_ops import value as required_ops_value
 
 ROLLBACK = tuple(Fallback)
 """The order of every bundle: another way to open the same file first, the app's own models last."""
@@ -49,11 +49,11 @@ def requirements(
 
     `operators` are operator configs by their file names, `licenses` those of the targets' libraries.
     """
-    typed = hashlib.sha256(operators[TYPED_CONFIG_FILE].encode()).hexdigest()
+    typed = hashlib.sha256(operators[storage.TYPED_CONFIG_FILE].encode()).hexdigest()
     for target in dict.fromkeys(shipped.target for shipped in ships):
         of_target = [shipped for shipped in ships if shipped.target == target]
-        read = [read_artifact(files[name]) for name in dict.fromkeys(shipped.file for shipped in of_target)]
-        lowest, below = range_of(release_of(of_target[0].library) or of_target[0].ort_release)
+        read = [ort_format.read_artifact(files[name]) for name in dict.fromkeys(shipped.file for shipped in of_target)]
+        lowest, below = ort_releases.range_of(ort_library.release_of(of_target[0].library) or of_target[0].ort_release)
         domains = {node.domain for model in read for graph in model.graph.walk() for node in graph.nodes}
         names = {shipped.model for shipped in of_target}
         yield AppRule(
@@ -62,7 +62,7 @@ def requirements(
             below_release=below,
             format_version=max(int(model.format_version) if model.format_version.isdigit() else 0 for model in read),
             providers=tuple(sorted({shipped.runs[0].provider for shipped in of_target})),
-            custom_domains=tuple(sorted(domains - KNOWN_DOMAINS - {""})),
+            custom_domains=tuple(sorted(domains - required_ops_value.KNOWN_DOMAINS - {""})),
             operators_sha256=typed,
             signature_sha256=signature_digest([model for model in models if model.model in names]),
             library_license=licenses.get(target, ""),
@@ -104,8 +104,8 @@ def _objections(app: App, old: Content, new: Content, folder: Path) -> Iterator[
     if not rows:
         yield f"it has nothing for target {app.target}; it has {', '.join(row.target for row in new.requires)}"
     for row in rows:
-        lowest, below = numbers_of(row.lowest_release), numbers_of(row.below_release)
-        if app.release and not lowest <= numbers_of(app.release) < below:
+        lowest, below = ort_releases.numbers_of(row.lowest_release), ort_releases.numbers_of(row.below_release)
+        if app.release and not lowest <= ort_releases.numbers_of(app.release) < below:
             yield (
                 f"target {row.target} needs ONNX Runtime {row.lowest_release} or later and below {row.below_release}; "
                 f"the app has {app.release}"
@@ -113,16 +113,16 @@ def _objections(app: App, old: Content, new: Content, folder: Path) -> Iterator[
         if app.providers and (missing := [name for name in row.providers if name not in {*app.providers, "cpu"}]):
             yield f"target {row.target} needs the execution provider {', '.join(missing)}"
         if app.operators is not None:  # what the artifacts need that the app's operator config does not list
-            has = read_config(app.operators)
+            has = required_ops.read_config(app.operators)
             for shipped in (shipped for shipped in new.ships if shipped.target == row.target):
                 providers = sorted({shipped.runs[0].provider} - {"cpu"})
-                extended = shipped.library_kind != BuildKind.MINIMAL
-                needs, error = needs_of_one(folder / shipped.file, providers=providers, extended=extended)
+                extended = shipped.library_kind != configs.BuildKind.MINIMAL
+                needs, error = onnx_needs.needs_of_one(folder / shipped.file, providers=providers, extended=extended)
                 if error:
                     yield f"{shipped.file}: {error.what}"
                 yield from (
                     f"the app's library has no {lack.domain}:{lack.op} ({lack.line})"
-                    for lack in covers(has, needs or {})
+                    for lack in required_ops.covers(has, needs or {})
                 )
         before = next((rule for rule in old.requires if rule.target == row.target), None)
         if before:

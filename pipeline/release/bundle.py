@@ -7,16 +7,16 @@ from typing import Any
 
 import msgspec
 
-from device_runner.files import staging_folder, take_place, visible
-from device_runner.library import release_of
-from device_runner.providers import provider_named
-from device_runner.result import utc_now
-from pipeline.campaign.tuned import TunedClass
-from pipeline.compat.contexts import Loading
-from pipeline.config.tables import PreprocessConfig, Range
+from device_runner import files as runner_files
+from device_runner import library as ort_library
+from device_runner import providers as runner_providers
+from device_runner import result as run_result
+from pipeline.campaign import tuned as campaign_tuned
+from pipeline.compat import contexts as npu_contexts
+from pipeline.config import tables as config_tables
+from pipeline.core import files as storage
+from pipeline.core import releases as ort_releases
 from pipeline.core.errors import ConfigError
-from pipeline.core.files import copy_file, make_folder, sha256_of, storage_errors, write_bytes
-from pipeline.core.releases import SWIFT_PACKAGES, SWIFT_REPOSITORY, line_of
 from pipeline.model.signature import TensorInfo
 from pipeline.release.app_code import code_for, selection, selection_text
 from pipeline.release.app_fit import ROLLBACK
@@ -93,7 +93,7 @@ def readme(
 ) -> str:
     """The text, for a bundle of this name with these parts."""
     signatures = {model.model: model for model in models}
-    parts = [HEAD.format(name=visible(name), measured=MEASURED_FILE)]
+    parts = [HEAD.format(name=runner_files.visible(name), measured=MEASURED_FILE)]
     for target in dict.fromkeys(shipped.target for shipped in ships):
         of_target = [shipped for shipped in ships if shipped.target == target]
         parts += _target(of_target)
@@ -102,7 +102,9 @@ def readme(
         by_npu = [context for context in contexts if context.target == target]
         cells = []
         for context in by_npu:
-            others = [name for name in other_phones(context).get(Loading.SUPPORTED, ()) if name != context.chip]
+            others = [
+                name for name in other_phones(context).get(npu_contexts.Loading.SUPPORTED, ()) if name != context.chip
+            ]
             names = map(_code, (context.model, context.chip, context.file, context.binary))
             cells.append(f"| {' | '.join(names)} | {', '.join(others)} |")
         if by_npu:
@@ -114,10 +116,13 @@ def readme(
                 compared.append(f"of {not_run} it was made and run on no computer, as sizes share a binary")
             parts.append(
                 NPU.format(
-                    compared="; ".join(compared), qairt=by_npu[0].qairt, rows="\n".join(cells), plugin=plugin,
+                    compared="; ".join(compared),
+                    qairt=by_npu[0].qairt,
+                    rows="\n".join(cells),
+                    plugin=plugin,
                     runtime=runtime,
                 )
-            )  # fmt: skip
+            )
     return "\n".join(parts)
 
 
@@ -127,7 +132,7 @@ def _target(ships: Sequence[Shipped]) -> Iterator[str]:
     lowest = f", API level {shipped.min_api_level} or higher" if shipped.min_api_level else ""
     lowest += f", version {shipped.min_os_version} or higher" if shipped.min_os_version else ""
     yield f"## Target {_code(shipped.target)}: {shipped.platform}{lowest}, ONNX Runtime {shipped.ort_release}\n"
-    if shipped.library and not release_of(shipped.library):
+    if shipped.library and not ort_library.release_of(shipped.library):
         kind = f" ({shipped.library_kind} build)" if shipped.library_kind else ""
         yield f"The app ships the library {_code(shipped.library)}{kind}, not the package of the release.\n"
     elif shipped.library_kind not in ("", "full"):
@@ -136,16 +141,17 @@ def _target(ships: Sequence[Shipped]) -> Iterator[str]:
             "Build it with `ort-mobile build run`; it needs at least the operators of `operators/`.\n"
         )
     else:
-        yield package_lines(shipped.platform, release_of(shipped.library) or shipped.ort_release)
+        yield package_lines(shipped.platform, ort_library.release_of(shipped.library) or shipped.ort_release)
 
 
 def package_lines(platform: str, release: str) -> str:
     """Where an app gets ONNX Runtime of a release (1.29.0) or of any patch of a line (1.29)."""
-    exact, line = release.count(".") == 2, line_of(release)
+    exact, line = release.count(".") == 2, ort_releases.line_of(release)
     swift = f"No Swift package of ONNX Runtime {line} is known.\n"
-    if package := SWIFT_PACKAGES.get(line):
+    if package := ort_releases.SWIFT_PACKAGES.get(line):
         swift = SWIFT.format(
-            SWIFT_REPOSITORY, f'exact: "{release}"' if exact else f'.upToNextMinor(from: "{package.version}")'
+            ort_releases.SWIFT_REPOSITORY,
+            f'exact: "{release}"' if exact else f'.upToNextMinor(from: "{package.version}")',
         )
     return PACKAGES[platform].format(
         line=line,
@@ -191,7 +197,7 @@ def _model(shipped: Shipped, signature: ModelSignature | None) -> Iterator[str]:
         if signature.values:
             values = ", ".join(
                 f"{_code(name)}: random from {value.low} to below {value.high}"
-                if isinstance(value, Range)
+                if isinstance(value, config_tables.Range)
                 else f"{_code(name)}: {list(value) if isinstance(value, tuple) else value}"
                 for name, value in signature.values.items()
             )
@@ -217,7 +223,7 @@ def _states(signature: ModelSignature) -> Iterator[str]:
 
 
 def _first_value(signature: ModelSignature, name: str) -> str:
-    values = isinstance(signature.values.get(name), Range | tuple)
+    values = isinstance(signature.values.get(name), config_tables.Range | tuple)
     return "as in the test data (below)" if values else signature.first_value(name)
 
 
@@ -245,7 +251,7 @@ next row where the phone refuses it.
 
 def basis_text(shipped: Shipped) -> str:
     """Why this variant ships, in a sentence."""
-    gpu = provider_named(shipped.runs[0].provider)
+    gpu = runner_providers.provider_named(shipped.runs[0].provider)
     warm = f" {gpu.title} compiles shaders in the first run, for seconds: run it once in the background." * gpu.gpu
     if shipped.basis == "measured":
         where = "on which devices, and where another is faster"
@@ -264,7 +270,7 @@ def _table(kind: str, tensors: Iterable[TensorInfo]) -> str:
     return "\n".join((f"| {kind} | type | shape |", "|---|---|---|", *rows, ""))
 
 
-def steps(given: PreprocessConfig) -> Iterator[str]:
+def steps(given: config_tables.PreprocessConfig) -> Iterator[str]:
     """The steps of a preprocessing in their order, one sentence each."""
     if given.sample_rate or given.length:
         if given.mono:
@@ -293,7 +299,7 @@ def _numbers(value: float | tuple[float, ...]) -> str:
 
 def _code(text: str) -> str:
     """Text as code in Markdown, also within tables."""
-    return f"`{visible(text).replace('`', chr(39)).replace('|', chr(92) + '|')}`"
+    return f"`{runner_files.visible(text).replace('`', chr(39)).replace('|', chr(92) + '|')}`"
 
 
 def make_bundle(
@@ -307,7 +313,7 @@ def make_bundle(
     models: tuple[ModelSignature, ...] = (),
     contexts: tuple[ShippedContext, ...] = (),
     requires: tuple[AppRule, ...] = (),
-    classes: Sequence[Sequence[TunedClass]] = (),
+    classes: Sequence[Sequence[campaign_tuned.TunedClass]] = (),
     reports: Mapping[str, bytes] | None = None,
     references: tuple[KeptReference, ...] = (),
     tensors: Mapping[str, Path] | None = None,
@@ -320,21 +326,28 @@ def make_bundle(
     finished bundle, whole and verified but not yet in its place; what it returns is added to the evidence. An older
     bundle there is replaced at once by renaming; a folder that holds anything else is left alone and refused.
     """
-    make_folder(folder.parent)
+    storage.make_folder(folder.parent)
     refuse_foreign(folder)
     with contextlib.ExitStack() as stack:
-        with storage_errors(folder):
-            building = stack.enter_context(staging_folder(folder))
+        with storage.storage_errors(folder):
+            building = stack.enter_context(runner_files.staging_folder(folder))
         rows = tuple(selection(ships, classes)) if classes else ()
         texts = {README_FILE: readme(name, ships, models, rows, contexts).encode()}
-        made_at = utc_now()
+        made_at = run_result.utc_now()
         files = tuple(_put(building, path, source) for path, source in sorted({**sources, **texts}.items()))
         for path, source in (tensors or {}).items():
             _put(building, path, source)
         content = Content(
-            name=name, made_with=dict(made_with), files=files, ships=ships, models=models,
-            selection=rows, contexts=contexts, requires=requires, rollback=ROLLBACK,
-        )  # fmt: skip
+            name=name,
+            made_with=dict(made_with),
+            files=files,
+            ships=ships,
+            models=models,
+            selection=rows,
+            contexts=contexts,
+            requires=requires,
+            rollback=ROLLBACK,
+        )
 
         def sealed_with(content: Content, shown: Mapping[str, Any]) -> Manifest:
             digest = content_digest(content)
@@ -348,8 +361,8 @@ def make_bundle(
                 made_at=made_at,
             )
             text = encode_manifest(manifest)
-            write_bytes(building / MANIFEST_FILE, text)
-            write_bytes(building / SEAL_FILE, sealed(text))
+            storage.write_bytes(building / MANIFEST_FILE, text)
+            storage.write_bytes(building / SEAL_FILE, sealed(text))
             return verify_bundle(building)
 
         manifest = sealed_with(content, evidence)
@@ -358,8 +371,8 @@ def make_bundle(
             if reasons := failures(manifest.proofs):
                 content = msgspec.structs.replace(content, do_not_ship=reasons)
                 manifest = sealed_with(content, manifest.evidence)
-        with storage_errors(folder):
-            take_place(building, folder)
+        with storage.storage_errors(folder):
+            runner_files.take_place(building, folder)
     return manifest
 
 
@@ -377,7 +390,7 @@ def refuse_inside(bundle: Path, output: Path, option: str) -> None:
 def _put(building: Path, path: str, source: Path | bytes) -> BundledFile:
     target = building / path
     if isinstance(source, bytes):
-        write_bytes(target, source)
+        storage.write_bytes(target, source)
     else:
-        copy_file(source, target)
-    return BundledFile(path=path, size_bytes=target.stat().st_size, sha256=sha256_of(target))
+        storage.copy_file(source, target)
+    return BundledFile(path=path, size_bytes=target.stat().st_size, sha256=storage.sha256_of(target))

@@ -4,17 +4,18 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from device_runner import files as runner_files
 from device_runner.device import DeviceFacts
-from device_runner.files import visible
 from device_runner.spec import RunOptions
-from pipeline.campaign.record import RecordedRun
-from pipeline.campaign.run_options import options_name
-from pipeline.campaign.statistics.compare import Comparison, DecisionRule, Verdict, compare
-from pipeline.campaign.statistics.groups import RunGroup, comparable, describe
-from pipeline.campaign.tuned import TunedClass
-from pipeline.config import Target
-from pipeline.core.abis import abi_of
-from pipeline.core.variant import GREW_BYTES, Artifact, Level, Style
+from pipeline import config as configs
+from pipeline.campaign import record as campaign_record
+from pipeline.campaign import run_options
+from pipeline.campaign import tuned as campaign_tuned
+from pipeline.campaign.statistics import compare as run_compare
+from pipeline.campaign.statistics import groups as run_groups
+from pipeline.core import abis as core_abis
+from pipeline.core import variant as core_variant
+from pipeline.core.variant import Artifact, Level, Style
 
 ADVISED_LEVELS = (Level.ALL, Level.LAYOUT, Level.EXTENDED, Level.BASIC, Level.NONE)
 """For the CPU: the most optimized graph. `all` is what ONNX Runtime's own converter makes by default."""
@@ -24,24 +25,24 @@ ADVISED_LEVELS = (Level.ALL, Level.LAYOUT, Level.EXTENDED, Level.BASIC, Level.NO
 class Choice:
     """What ships to a target for a model, and why."""
 
-    target: Target
+    target: configs.Target
     artifact: Artifact
     options: RunOptions
     reason: str
     measured: bool
     device: str = ""
     """Where it was measured: of several devices the one on which it loses most, else takes longest."""
-    classes: tuple[TunedClass, ...] = ()
+    classes: tuple[campaign_tuned.TunedClass, ...] = ()
     """The classes of devices that it was found to be best for; () where no search told them apart."""
     undecided: tuple[str, ...] = ()
     """VARIANT/RUN of others that were shown neither slower than the best nor the same: more rounds may decide."""
-    slower: Mapping[str, Comparison] = field(default_factory=dict)
+    slower: Mapping[str, run_compare.Comparison] = field(default_factory=dict)
     """By device, the worst first: how much longer it takes than what is fastest there."""
 
     @property
     def run(self) -> str:
         """The name of its run options."""
-        return options_name(self.options)
+        return run_options.options_name(self.options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,16 +58,16 @@ class Rejected:
     error: float | None = None
 
 
-Contender = tuple[RecordedRun, Artifact, RunGroup]
+Contender = tuple[campaign_record.RecordedRun, Artifact, run_groups.RunGroup]
 """What was run on a device, its artifact and its rounds; those that failed a run or check are not handed in."""
 
 
 def choose(
-    target: Target,
+    target: configs.Target,
     artifacts: Sequence[Artifact],
     measured: Sequence[Contender],
     devices: Mapping[str, DeviceFacts],
-    rule: DecisionRule,
+    rule: run_compare.DecisionRule,
     rejected: Sequence[Rejected] = (),
 ) -> Choice | None:
     """The choice for one model and target; None where no artifact may ship at all.
@@ -76,11 +77,11 @@ def choose(
     than it, and everywhere within the margin of its median, the simplest ships (see `plainness`). Nothing measured
     there: the most optimized one, on the CPU. `rejected` are the model's other variants, for the reason.
     """
-    fastest: dict[str, RunGroup] = {}
-    ways: dict[str, tuple[Artifact, RunOptions, dict[str, RunGroup]]] = {}
+    fastest: dict[str, run_groups.RunGroup] = {}
+    ways: dict[str, tuple[Artifact, RunOptions, dict[str, run_groups.RunGroup]]] = {}
     for run, artifact, group in _contenders(target, measured, devices):
         fastest[run.device] = min(fastest.get(run.device, group), group, key=_median)
-        name = f"{artifact.variant.name}/{options_name(run.options)}"
+        name = f"{artifact.variant.name}/{run_options.options_name(run.options)}"
         _, _, groups = ways.setdefault(name, (artifact, run.options, {}))
         groups[run.device] = group
     if ways:
@@ -92,7 +93,9 @@ def choose(
         steadier = [
             row
             for row in candidates
-            if Verdict.FASTER in verdicts[row.name] and verdicts[row.name] <= NO_WORSE and row.within(best, rule.margin)
+            if run_compare.Verdict.FASTER in verdicts[row.name]
+            and verdicts[row.name] <= NO_WORSE
+            and row.within(best, rule.margin)
         ]
         if steadier:
             best = min(steadier, key=lambda row: (len(row.missing), row.ratios[row.worst]))
@@ -100,18 +103,23 @@ def choose(
         rivals = [row for row in candidates if row is best or not verdicts[row.name] & WORSE]
         tied = [row for row in rivals if row.within(best, rule.margin)]
         chosen = min(tied, key=lambda row: plainness(row.artifact, row.options))
-        open_ = {row.name for row in rivals if row is not best and verdicts[row.name] != {Verdict.SAME}}
+        open_ = {row.name for row in rivals if row is not best and verdicts[row.name] != {run_compare.Verdict.SAME}}
         undecided = [
             row for row in rivals if row is not chosen and (row.name in open_ or (row is best and chosen.name in open_))
         ]
         # The devices where another was shown to be faster, or is so by more than the margin, the worst first
-        slower: dict[str, Comparison] = {}
+        slower: dict[str, run_compare.Comparison] = {}
         for device in sorted(chosen.groups, key=lambda device: -chosen.ratios[device]):
             group, beside, ratio = chosen.groups[device], fastest[device], chosen.ratios[device]
-            comparison = compare(group, beside, rule) or Comparison(
-                baseline=beside.key, ratio=ratio, low=None, high=None, rounds=1, margin=rule.margin,
-                verdict=Verdict.NOT_SHOWN,
-            )  # fmt: skip
+            comparison = run_compare.compare(group, beside, rule) or run_compare.Comparison(
+                baseline=beside.key,
+                ratio=ratio,
+                low=None,
+                high=None,
+                rounds=1,
+                margin=rule.margin,
+                verdict=run_compare.Verdict.NOT_SHOWN,
+            )
             if group is not beside and (comparison.verdict in WORSE or ratio > 1 + rule.margin):
                 slower[device] = comparison
         where, several, number = _listed(tuple(fastest)), len(fastest) > 1, len(candidates)
@@ -134,33 +142,39 @@ def choose(
         if more_open := sum(row not in tied for row in undecided):
             reason += f"; not decidable: {more_open} more cannot be told from it, measure again with more rounds"
         return Choice(
-            target=target, artifact=chosen.artifact, options=chosen.options, reason=reason, measured=True,
-            device=chosen.worst, undecided=tuple(row.name for row in undecided), slower=slower,
-        )  # fmt: skip
+            target=target,
+            artifact=chosen.artifact,
+            options=chosen.options,
+            reason=reason,
+            measured=True,
+            device=chosen.worst,
+            undecided=tuple(row.name for row in undecided),
+            slower=slower,
+        )
     return _advised(target, artifacts, rejected)
 
 
-WORSE = frozenset({Verdict.SLOWER, Verdict.MIXED})
+WORSE = frozenset({run_compare.Verdict.SLOWER, run_compare.Verdict.MIXED})
 """Verdicts by which a run is shown to be slower, be it by its median, mean or 90th percentile."""
-NO_WORSE = frozenset({Verdict.FASTER, Verdict.SAME, Verdict.NOT_SHOWN, None})
+NO_WORSE = frozenset({run_compare.Verdict.FASTER, run_compare.Verdict.SAME, run_compare.Verdict.NOT_SHOWN, None})
 
 
 def _verdicts(
-    candidates: "Sequence[_Candidate]", best: "_Candidate", rule: DecisionRule
-) -> dict[str, set[Verdict | None]]:
+    candidates: "Sequence[_Candidate]", best: "_Candidate", rule: run_compare.DecisionRule
+) -> dict[str, set[run_compare.Verdict | None]]:
     """What pairs of rounds say of each candidate beside the best, on all devices where both ran; None without pairs."""
-    verdicts: dict[str, set[Verdict | None]] = {}
+    verdicts: dict[str, set[run_compare.Verdict | None]] = {}
     for other in candidates:
         pairs = ((group, best.groups.get(device)) for device, group in other.groups.items() if other is not best)
-        compared = [compare(group, beside, rule) for group, beside in pairs if beside]
+        compared = [run_compare.compare(group, beside, rule) for group, beside in pairs if beside]
         verdicts[other.name] = {comparison.verdict if comparison else None for comparison in compared}
     return verdicts
 
 
-def suits(target: Target, facts: DeviceFacts) -> bool:
+def suits(target: configs.Target, facts: DeviceFacts) -> bool:
     """Whether a device stands for a target: the platform, one of its ABIs, at least its lowest API level."""
-    abis = {abi_of(abi) for abi in facts.abis}
-    target_abis = {abi_of(abi) for abi in target.abis}
+    abis = {core_abis.abi_of(abi) for abi in facts.abis}
+    target_abis = {core_abis.abi_of(abi) for abi in target.abis}
     return (
         facts.platform == target.platform
         and (not target_abis or bool(abis & target_abis))
@@ -175,16 +189,16 @@ def plainness(artifact: Artifact, options: RunOptions) -> tuple[int, int, int, s
 
 
 def _contenders(
-    target: Target, measured: Iterable[Contender], devices: Mapping[str, DeviceFacts]
+    target: configs.Target, measured: Iterable[Contender], devices: Mapping[str, DeviceFacts]
 ) -> Iterator[Contender]:
     """Those from devices like the target whose times may be compared."""
     for run, artifact, group in measured:
-        if suits(target, devices[run.device]) and comparable(group) and describe(group):
+        if suits(target, devices[run.device]) and run_groups.comparable(group) and run_groups.describe(group):
             yield run, artifact, group
 
 
-def _median(group: RunGroup) -> float:
-    statistics = describe(group)
+def _median(group: run_groups.RunGroup) -> float:
+    statistics = run_groups.describe(group)
     return statistics.median_ns if statistics else math.inf
 
 
@@ -199,8 +213,8 @@ class _Candidate:
         name: str,
         artifact: Artifact,
         options: RunOptions,
-        groups: Mapping[str, RunGroup],
-        fastest: Mapping[str, RunGroup],
+        groups: Mapping[str, run_groups.RunGroup],
+        fastest: Mapping[str, run_groups.RunGroup],
     ) -> None:
         self.name = name
         self.artifact = artifact
@@ -216,13 +230,13 @@ class _Candidate:
         return all(group and _median(group) <= (1 + margin) * _median(beside) for group, beside in both)
 
 
-def slower_text(device: str, comparison: Comparison) -> str:
+def slower_text(device: str, comparison: run_compare.Comparison) -> str:
     """How a choice does on a device where another is faster: on adb:1 1.09 times all-fixed/cpu (1.08 to 1.10)."""
     tail = comparison.decisive
     low, high = (tail.low, tail.high) if tail else (comparison.low, comparison.high)
     bounds = f" ({low:.2f} to {high:.2f})" if low is not None and high is not None else ""
     by = f" by the {tail.of.value}" if tail else ""
-    return f"on {visible(device)} {comparison.deciding_ratio:.2f} times {comparison.baseline}{by}{bounds}"
+    return f"on {runner_files.visible(device)} {comparison.deciding_ratio:.2f} times {comparison.baseline}{by}{bounds}"
 
 
 MOST_NAMED = 3
@@ -236,7 +250,7 @@ def _listed(devices: Sequence[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def _advised(target: Target, artifacts: Sequence[Artifact], rejected: Sequence[Rejected]) -> Choice | None:
+def _advised(target: configs.Target, artifacts: Sequence[Artifact], rejected: Sequence[Rejected]) -> Choice | None:
     plain = [a for a in artifacts if a.variant.style is Style.FIXED and not a.variant.providers]
     candidates = plain or list(artifacts)
     if not candidates:
@@ -292,7 +306,7 @@ def _expanded(artifact: Artifact, candidates: Sequence[Artifact]) -> bool:
     """Whether it has far more bytes than the smallest in its precision."""
     alike = (row.total_bytes for row in candidates if row.variant.precision == artifact.variant.precision)
     least = min(alike, default=artifact.total_bytes)
-    return artifact.total_bytes > max(TOO_LARGE * least, least + GREW_BYTES)
+    return artifact.total_bytes > max(TOO_LARGE * least, least + core_variant.GREW_BYTES)
 
 
 def _fused_alike(artifact: Artifact, other: Artifact) -> bool:

@@ -17,37 +17,18 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from device_runner.files import INVISIBLE, decode_json, read_regular, visible
-from device_runner.result import epoch_ms, utc_now
-from device_runner.spec import ElementType, Provider, RunOptions, Sha256, Text
-from pipeline.check.compare import Tolerance
-from pipeline.check.library_proof import PROOFS, LibraryProof
-from pipeline.config.tables import InputValue, PreprocessConfig, Range
-from pipeline.core.documents import (
-    Abi,
-    AnyRelease,
-    Chip,
-    Compatibility,
-    FilePath,
-    Line,
-    ModelFile,
-    ModelName,
-    Name,
-    OptionalAbi,
-    OptionalLicense,
-    OptionalModelFile,
-    OptionalModelName,
-    OptionalSha256,
-    OsVersion,
-    PlatformName,
-    QnnRelease,
-    ReferenceName,
-    WordOrNone,
-    decode_document,
-)
+from device_runner import files as runner_files
+from device_runner import result as run_result
+from device_runner import spec as run_spec
+from device_runner.spec import ElementType, RunOptions
+from pipeline.check import compare as output_compare
+from pipeline.check import library_proof
+from pipeline.config import tables as config_tables
+from pipeline.core import documents
+from pipeline.core import files as storage
+from pipeline.core import variant as core_variant
 from pipeline.core.errors import CheckFailed, ConfigError
-from pipeline.core.files import VerifiedFile, sha256_of
-from pipeline.core.variant import AwareBy, Variant
+from pipeline.core.variant import Variant
 from pipeline.model.signature import TensorInfo
 
 MANIFEST_VERSION = 1
@@ -72,38 +53,38 @@ MEASURED_FILE = "evidence/measured.md"
 class BundledFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file of the bundle by its path inside it."""
 
-    path: FilePath
+    path: documents.FilePath
     """Relative, with `/`, and never out of the bundle: a manifest may come from anywhere."""
     size_bytes: Annotated[int, Meta(ge=0)]
-    sha256: Sha256
+    sha256: run_spec.Sha256
 
 
 class Shipped(msgspec.Struct, frozen=True, kw_only=True):
     """What ships to one target for one model, how the app must open it, and why this one."""
 
-    target: Name
-    platform: PlatformName
-    model: ModelName
-    model_sha256: Sha256
+    target: documents.Name
+    platform: documents.PlatformName
+    model: documents.ModelName
+    model_sha256: run_spec.Sha256
     variant: Variant
-    file: ModelFile
-    weights: OptionalModelFile = ""
+    file: documents.ModelFile
+    weights: documents.OptionalModelFile = ""
     """The file beside it that has its weights and those of other sizes of the model; "" where they are in it."""
-    semantic_digest: Sha256
-    aware_by: AwareBy | None = None
+    semantic_digest: run_spec.Sha256
+    aware_by: core_variant.AwareBy | None = None
     """What made a provider-aware file: a session with our claims, or that of a library by its sha256."""
-    steps: tuple[Text, ...] = ()
+    steps: tuple[run_spec.Text, ...] = ()
     """The passes that the model went through before conversion, as the command line writes them."""
     runs: Annotated[tuple[RunOptions, ...], Meta(min_length=1)]
     """Every way in which the config lets this artifact run there, the chosen one first."""
-    ort_release: AnyRelease
+    ort_release: documents.AnyRelease
     min_api_level: int | None = None
-    min_os_version: OsVersion | None = None
-    abis: tuple[Abi, ...] = ()
+    min_os_version: documents.OsVersion | None = None
+    abis: tuple[documents.Abi, ...] = ()
     """The target's ABIs as its config names them; () where it names none."""
-    library: Line = ""
+    library: documents.Line = ""
     """The library that the target names: its file's name, or a release as in android:1.29.0."""
-    library_kind: WordOrNone = ""
+    library_kind: documents.WordOrNone = ""
     """Whether the library is full, extended or minimal, as far as it is known."""
     loading: Literal["mapped", "path"] | None = None
     """How it was loaded when it was measured: its bytes mapped and read where they lie, or by its path; None where it
@@ -124,10 +105,10 @@ class SelectionRow(msgspec.Struct, frozen=True, kw_only=True):
     at most its own. The last row of each target and model fits every device.
     """
 
-    target: Name
-    model: ModelName
-    soc: Line = ""
-    abi: OptionalAbi = ""
+    target: documents.Name
+    model: documents.ModelName
+    soc: documents.Line = ""
+    abi: documents.OptionalAbi = ""
     min_api_level: int = 0
     ships: Annotated[int, Meta(ge=0)]
 
@@ -141,20 +122,20 @@ class ShippedContext(msgspec.Struct, frozen=True, kw_only=True):
     of the provider that belongs to it. `not_run` says why no computer has run it, "" where one has.
     """
 
-    target: Name
-    model: ModelName
-    model_sha256: Sha256
+    target: documents.Name
+    model: documents.ModelName
+    model_sha256: run_spec.Sha256
     variant: Variant
-    chip: Chip
-    file: ModelFile
-    binary: ModelFile
-    compatibility: Compatibility
-    qairt: QnnRelease
-    plugin: QnnRelease
-    ort_release: AnyRelease
+    chip: documents.Chip
+    file: documents.ModelFile
+    binary: documents.ModelFile
+    compatibility: documents.Compatibility
+    qairt: documents.QnnRelease
+    plugin: documents.QnnRelease
+    ort_release: documents.AnyRelease
     min_api_level: int
-    steps: tuple[Text, ...] = ()
-    not_run: Text = ""
+    steps: tuple[run_spec.Text, ...] = ()
+    not_run: run_spec.Text = ""
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -169,24 +150,24 @@ class ModelSignature(msgspec.Struct, frozen=True, kw_only=True):
     `preprocess` and `values` are how the config makes inputs of test data; the app must do the same.
     """
 
-    model: ModelName
+    model: documents.ModelName
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
-    dimensions: dict[Text, int] = {}
-    guessed: tuple[Text, ...] = ()
-    preprocess: PreprocessConfig | None = None
-    values: dict[Text, InputValue] = {}
-    size_of: OptionalModelName = ""
+    dimensions: dict[run_spec.Text, int] = {}
+    guessed: tuple[run_spec.Text, ...] = ()
+    preprocess: config_tables.PreprocessConfig | None = None
+    values: dict[run_spec.Text, config_tables.InputValue] = {}
+    size_of: documents.OptionalModelName = ""
     """The model of open sizes that this is one size of; "" for others."""
-    padding: dict[Text, int | float] = {}
+    padding: dict[run_spec.Text, int | float] = {}
     """By input, what an app fills up inputs with that are smaller than a size."""
-    license: OptionalLicense = ""
+    license: documents.OptionalLicense = ""
     """As the config has it; "" where nobody said it."""
     optional_inputs: tuple[TensorInfo, ...] = ()
     """Inputs with a value in the file, which apps may leave out."""
-    constant_inputs: tuple[Text, ...] = ()
+    constant_inputs: tuple[run_spec.Text, ...] = ()
     """Optional inputs of the original model that are constants in the file: apps cannot set them."""
-    state: dict[Text, Text] = {}
+    state: dict[run_spec.Text, run_spec.Text] = {}
     """Outputs that become inputs of the next inference, which begin a stream with zeros, or what `values` has."""
 
     def source_of(self, name: str) -> str | None:
@@ -198,7 +179,7 @@ class ModelSignature(msgspec.Struct, frozen=True, kw_only=True):
         value = self.values.get(name)
         if value is None:
             return "zeros"
-        if isinstance(value, Range | tuple):
+        if isinstance(value, config_tables.Range | tuple):
             return "the values that the README has"
         return f"{value} in each element"
 
@@ -212,15 +193,15 @@ class AppRule(msgspec.Struct, frozen=True, kw_only=True):
     another one the app's code does not fit.
     """
 
-    target: Name
-    lowest_release: AnyRelease
-    below_release: AnyRelease
+    target: documents.Name
+    lowest_release: documents.AnyRelease
+    below_release: documents.AnyRelease
     format_version: int
-    providers: tuple[Provider, ...]
-    custom_domains: tuple[Text, ...] = ()
-    operators_sha256: OptionalSha256 = ""
-    signature_sha256: Sha256
-    library_license: OptionalLicense = ""
+    providers: tuple[run_spec.Provider, ...]
+    custom_domains: tuple[run_spec.Text, ...] = ()
+    operators_sha256: documents.OptionalSha256 = ""
+    signature_sha256: run_spec.Sha256
+    library_license: documents.OptionalLicense = ""
 
 
 class Fallback(StrEnum):
@@ -237,7 +218,7 @@ class Fallback(StrEnum):
 class KeptTensor(BundledFile, frozen=True, kw_only=True):
     """A tensor in a file of the bundle: raw little-endian elements in C order."""
 
-    name: Text
+    name: run_spec.Text
     dtype: ElementType
     shape: tuple[Annotated[int, Meta(ge=0)], ...]
 
@@ -249,18 +230,18 @@ class KeptReference(msgspec.Struct, frozen=True, kw_only=True):
     whether an output passes.
     """
 
-    model: ReferenceName
+    model: documents.ReferenceName
     """The name of the model; of one in another precision with that behind, as in mnist@u8s8pc."""
     inputs: tuple[KeptTensor, ...] = ()
     outputs: tuple[KeptTensor, ...] = ()
-    tolerance: Tolerance
+    tolerance: output_compare.Tolerance
 
 
 class Content(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that the inputs decide."""
 
-    name: Line
-    made_with: dict[Line, Line]
+    name: documents.Line
+    made_with: dict[documents.Line, documents.Line]
     files: tuple[BundledFile, ...]
     ships: tuple[Shipped, ...]
     models: tuple[ModelSignature, ...] = ()
@@ -273,7 +254,7 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
     """What an app needs, for each target."""
     rollback: tuple[Fallback, ...] = ()
     """The order in which an app falls back."""
-    do_not_ship: tuple[Text, ...] = ()
+    do_not_ship: tuple[run_spec.Text, ...] = ()
     """Why it must not ship, where a library that it ships with refused it: a part of the content, so that nobody can
     take it out and leave the digest as it was."""
 
@@ -302,9 +283,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     version: int = MANIFEST_VERSION
     content: Content
-    content_sha256: Sha256
+    content_sha256: run_spec.Sha256
     references: tuple[KeptReference, ...] = ()
-    evidence: dict[Line, Any] = {}
+    evidence: dict[documents.Line, Any] = {}
     reports: tuple[BundledFile, ...] = ()
     """The evidence for people: files that differ from run to run, as it does."""
     made_at: Annotated[str, Meta(pattern=INSTANT)]
@@ -316,7 +297,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         kept = [tensor for reference in self.references for tensor in (*reference.inputs, *reference.outputs)]
         return (*self.content.files, *kept, *self.reports)
 
-    def verified(self, folder: Path, path: str) -> VerifiedFile:
+    def verified(self, folder: Path, path: str) -> storage.VerifiedFile:
         """A file of the bundle in a folder, to be copied as it was verified; ConfigError where none is listed."""
         listed = next((file for file in self.files if file.path == path), None)
         if listed is None:
@@ -326,12 +307,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
                 why="it was added after the bundle was verified",
                 remedy="get the bundle from its source again, or make it again",
             )
-        return VerifiedFile(path=folder / path, sha256=listed.sha256)
+        return storage.VerifiedFile(path=folder / path, sha256=listed.sha256)
 
     @property
-    def proofs(self) -> tuple[LibraryProof, ...]:
+    def proofs(self) -> tuple[library_proof.LibraryProof, ...]:
         """What came of the libraries that ship, by the evidence; msgspec.ValidationError where it is no such thing."""
-        return msgspec.convert(self.evidence.get(PROOFS, ()), tuple[LibraryProof, ...])
+        return msgspec.convert(self.evidence.get(library_proof.PROOFS, ()), tuple[library_proof.LibraryProof, ...])
 
 
 def content_digest(content: Content | dict[str, Any]) -> str:
@@ -376,7 +357,7 @@ def verify_bundle(folder: Path, expected: str = "") -> Manifest:
                 findings.append(f"missing: {file.path[:SHOWN]}")
             elif (size := path.stat().st_size) != file.size_bytes:
                 findings.append(f"changed: {file.path} ({size} bytes instead of {file.size_bytes})")
-            elif sha256_of(path) != file.sha256:
+            elif storage.sha256_of(path) != file.sha256:
                 findings.append(f"changed: {file.path}")
         except OSError as error:
             findings.append(_unreadable(file.path, error))
@@ -418,8 +399,8 @@ def verify_bundle(folder: Path, expected: str = "") -> Manifest:
 
 def refuse_future(folder: Path, manifest: Manifest) -> None:
     """Raise CheckFailed for a bundle that was made later than this computer's clock says it is now."""
-    made, now = epoch_ms(manifest.made_at), utc_now()
-    if made is not None and made > (epoch_ms(now) or 0) + CLOCKS_MS:
+    made, now = run_result.epoch_ms(manifest.made_at), run_result.utc_now()
+    if made is not None and made > (run_result.epoch_ms(now) or 0) + CLOCKS_MS:
         raise CheckFailed(
             "this bundle was made at a time that has not come yet",
             where=str(folder),
@@ -434,7 +415,7 @@ def bundled_libraries(bundle: Path) -> tuple[str, ...]:
     return tuple(str(path.resolve()) for path in sorted((bundle / CUSTOM_OPS).glob("*/*/*")))
 
 
-def failures(proofs: Iterable[LibraryProof]) -> tuple[str, ...]:
+def failures(proofs: Iterable[library_proof.LibraryProof]) -> tuple[str, ...]:
     """Why a bundle must not ship, each with the library that it failed in; () where it passed."""
     failed = [proof for proof in proofs if proof.failed]
     return tuple(
@@ -459,7 +440,7 @@ def refuse_unproven(folder: Path, manifest: Manifest) -> None:
 
 def manifest_digest(folder: Path) -> str:
     """The sha256 of a bundle's manifest.json, which lists every file: the digest of all of it."""
-    return sha256_of(folder / MANIFEST_FILE)
+    return storage.sha256_of(folder / MANIFEST_FILE)
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -480,15 +461,15 @@ def read_manifest(folder: Path) -> Manifest:
             raise _refusal(folder, links)
         if not seal.is_file():
             raise _refusal(folder, [f"missing: {SEAL_FILE}"])
-        text = read_regular(path, MANIFEST_BYTES)
+        text = runner_files.read_regular(path, MANIFEST_BYTES)
         seal_text = sealed(text)
-        if seal.stat().st_size != len(seal_text) or read_regular(seal) != seal_text:
+        if seal.stat().st_size != len(seal_text) or runner_files.read_regular(seal) != seal_text:
             raise _refusal(folder, [f"changed: {MANIFEST_FILE} or {SEAL_FILE}"])
     except OSError as error:
         raise _refusal(folder, [_unreadable(Path(error.filename or path).name, error)]) from error
     try:
-        manifest = decode_document(text, Manifest, str(path), unique=True)
-        digest = content_digest(decode_json(text, dict[str, Any])["content"])
+        manifest = documents.decode_document(text, Manifest, str(path), unique=True)
+        digest = content_digest(runner_files.decode_json(text, dict[str, Any])["content"])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _refusal(folder, [f"unreadable: {MANIFEST_FILE} ({str(error)[:SHOWN]})"]) from error
     if manifest.content_sha256 != digest:
@@ -509,7 +490,7 @@ def _contradictions(manifest: Manifest) -> list[str]:
         if PurePosixPath(path).as_posix() != path
         or path in OWN_FILES
         or not (
-            INVISIBLE.search(path) is None
+            runner_files.INVISIBLE.search(path) is None
             and len(path) <= LONGEST_PATH
             and all(len(part.encode()) <= LONGEST_PART for part in path.split("/"))
         )
@@ -528,7 +509,7 @@ def _contradictions(manifest: Manifest) -> list[str]:
                 clashes.append(f"one name on some file systems: {places[key][0][:SHOWN]} and {name[:SHOWN]}")
     return [
         *clashes,
-        *([f"no moment: made_at is {manifest.made_at!r}"] if epoch_ms(manifest.made_at) is None else []),
+        *([f"no moment: made_at is {manifest.made_at!r}"] if run_result.epoch_ms(manifest.made_at) is None else []),
         *(f"not a plain path: {path[:SHOWN]}" for path in odd),
         *(f"listed {count} times: {path[:SHOWN]}" for path, count in paths.items() if count > 1),
         *(
@@ -565,7 +546,8 @@ def refuse_foreign(folder: Path) -> None:
         raise ConfigError(
             "the bundle's folder is a symbolic link",
             where=str(folder),
-            why=f"making the bundle would replace what it points to: {visible(str(folder.readlink()))[:SHOWN]}",
+            why="making the bundle would replace what it points to: "
+            f"{runner_files.visible(str(folder.readlink()))[:SHOWN]}",
             remedy="remove the link, which leaves what it points to as it is, or choose another folder",
         )
     if not folder.exists() or (folder / MANIFEST_FILE).is_file():

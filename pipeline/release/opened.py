@@ -2,27 +2,34 @@
 
 from pathlib import Path
 
-from device_runner.providers import provider_named
-from pipeline.compat.defects import Runtime
-from pipeline.compat.rules import DEFAULT_USE, ArtifactFacts, check_opening, read_artifacts
-from pipeline.config.tables import BuildKind
-from pipeline.core.errors import CheckFailed, errors
-from pipeline.core.releases import line_of
+from device_runner import providers as runner_providers
+from pipeline.compat import defects as compat_defects
+from pipeline.compat import rules as compat_rules
+from pipeline.config import tables as config_tables
+from pipeline.core import errors as core_errors
+from pipeline.core import releases as ort_releases
+from pipeline.core.errors import CheckFailed
 from pipeline.release.manifest import Manifest
 
 
 def refuse_unopened(folder: Path, manifest: Manifest) -> None:
     """Raise CheckFailed where a file of a bundle asks for what the release of its app lacks."""
-    read = read_artifacts({shipped.file: folder / shipped.file for shipped in manifest.content.ships})
+    read = compat_rules.read_artifacts({shipped.file: folder / shipped.file for shipped in manifest.content.ships})
     found = []
     for shipped in manifest.content.ships:
         facts = read.get(shipped.file)
-        if not isinstance(facts, ArtifactFacts):
+        if not isinstance(facts, compat_rules.ArtifactFacts):
             continue  # the digest says that it is what was made
-        kind = BuildKind(shipped.library_kind or BuildKind.FULL)
-        runtime = Runtime(release=line_of(shipped.ort_release), kind=kind, abis=shipped.abis)
-        use = DEFAULT_USE if provider_named(shipped.runs[0].provider).gpu else shipped.runs[0]
-        found += [(shipped, error) for error in errors(check_opening(facts, runtime, use))]
+        kind = config_tables.BuildKind(shipped.library_kind or config_tables.BuildKind.FULL)
+        runtime = compat_defects.Runtime(
+            release=ort_releases.line_of(shipped.ort_release), kind=kind, abis=shipped.abis
+        )
+        use = (
+            compat_rules.DEFAULT_USE
+            if runner_providers.provider_named(shipped.runs[0].provider).gpu
+            else shipped.runs[0]
+        )
+        found += [(shipped, error) for error in core_errors.errors(compat_rules.check_opening(facts, runtime, use))]
     if found:
         shipped, error = found[0]
         raise CheckFailed(

@@ -4,14 +4,15 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from device_runner.spec import TYPES_BY_CODE, ElementType, TensorFile, tensor_bytes
-from pipeline.check.many import tolerance_for
-from pipeline.check.result import Reference
-from pipeline.config import CheckConfig, ModelConfig
+from device_runner import spec as run_spec
+from device_runner.spec import ElementType, TensorFile
+from pipeline import config as configs
+from pipeline import dataset as datasets
+from pipeline.check import many as check_many
+from pipeline.check import result as check_result
+from pipeline.core import files as storage
 from pipeline.core.errors import CheckFailed
-from pipeline.core.files import sha256_of
-from pipeline.dataset import preprocess_of
-from pipeline.model.ort_format import OrtGraph, TensorType, read_artifact
+from pipeline.model import ort_format
 from pipeline.model.signature import TensorInfo
 from pipeline.release.manifest import KeptReference, KeptTensor, ModelSignature
 
@@ -23,17 +24,17 @@ MOST_KEPT_BYTES = 8 << 20
 
 
 def signature_of(
-    model: str, file: Path, table: ModelConfig, *, size_of: str = "", constant_inputs: tuple[str, ...] = ()
+    model: str, file: Path, table: configs.ModelConfig, *, size_of: str = "", constant_inputs: tuple[str, ...] = ()
 ) -> ModelSignature:
     """The inputs and outputs of a model as its ORT format file declares them, with what the config says of them."""
-    graph = read_artifact(file).graph
+    graph = ort_format.read_artifact(file).graph
     return ModelSignature(
         model=model,
         inputs=tuple(_tensor(name, graph) for name in graph.inputs if name not in graph.initializers),
         outputs=tuple(_tensor(name, graph) for name in graph.outputs),
         dimensions=table.sizes,
         guessed=tuple(name for name in table.guessed if name in table.dimensions),
-        preprocess=preprocess_of(table),
+        preprocess=datasets.preprocess_of(table),
         values=dict(table.inputs),
         size_of=size_of,
         padding=table.padding,
@@ -44,15 +45,17 @@ def signature_of(
     )
 
 
-def _tensor(name: str, graph: OrtGraph) -> TensorInfo:
+def _tensor(name: str, graph: ort_format.OrtGraph) -> TensorInfo:
     value_type = graph.node_args.get(name)
-    if not isinstance(value_type, TensorType):
+    if not isinstance(value_type, ort_format.TensorType):
         return TensorInfo(name=name, dtype=None, shape=None)
-    dtype: ElementType | None = TYPES_BY_CODE.get(value_type.elem_type)
+    dtype: ElementType | None = run_spec.TYPES_BY_CODE.get(value_type.elem_type)
     return TensorInfo(name=name, dtype=dtype, shape=value_type.shape)
 
 
-def keep_reference(model: str, reference: Reference, folder: Path, check: CheckConfig) -> KeptReference:
+def keep_reference(
+    model: str, reference: check_result.Reference, folder: Path, check: configs.CheckConfig
+) -> KeptReference:
     """What a bundle keeps of a reference whose raw tensors lie in `folder`: outputs only beside their inputs.
 
     Raises CheckFailed for a tensor that is not what the campaign recorded.
@@ -63,7 +66,7 @@ def keep_reference(model: str, reference: Reference, folder: Path, check: CheckC
         model=model,
         inputs=inputs,
         outputs=outputs,
-        tolerance=tolerance_for(reference, check),
+        tolerance=check_many.tolerance_for(reference, check),
     )
 
 
@@ -71,7 +74,7 @@ def _tensors(model: str, tensors: Sequence[TensorFile], folder: Path) -> tuple[K
     """Tensors with what their files are; none where all together are large, or a text that may be is not there."""
     files = [folder / Path(tensor.file).name for tensor in tensors]
     strings = [file for tensor, file in zip(tensors, files, strict=True) if tensor.dtype is ElementType.STRING]
-    sizes = (tensor_bytes(tensor) for tensor in tensors if tensor.dtype is not ElementType.STRING)
+    sizes = (run_spec.tensor_bytes(tensor) for tensor in tensors if tensor.dtype is not ElementType.STRING)
     if sum(sizes) > MOST_KEPT_BYTES or not all(file.is_file() for file in strings):
         return ()
     for tensor, file in zip(tensors, files, strict=True):
@@ -85,7 +88,7 @@ def _tensors(model: str, tensors: Sequence[TensorFile], folder: Path) -> tuple[K
         KeptTensor(
             path=f"{KEPT_FOLDER}/{model}/{file.name}",
             size_bytes=file.stat().st_size,
-            sha256=sha256_of(file),
+            sha256=storage.sha256_of(file),
             name=tensor.name,
             dtype=tensor.dtype,
             shape=tensor.shape,

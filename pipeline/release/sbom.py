@@ -13,10 +13,10 @@ from urllib.parse import quote
 import msgspec
 import numpy as np
 
-from device_runner.library import release_of
-from device_runner.providers import provider_named
-from pipeline.campaign.statistics.groups import Statistics, ratio_interval
-from pipeline.core.releases import line_of
+from device_runner import library as ort_library
+from device_runner import providers as runner_providers
+from pipeline.campaign.statistics import groups as run_groups
+from pipeline.core import releases as ort_releases
 from pipeline.model.signature import TensorInfo
 from pipeline.release.chip_contexts import gradle_notations, shipped_files
 from pipeline.release.manifest import AppRule, Content, Shipped
@@ -49,14 +49,18 @@ def bill_of_materials(content: Content, digest: str, evidence: Mapping[str, Any]
     # What apps need for contexts beside ONNX Runtime
     qualcomms: list[Json] = [
         {
-            "type": "library", "bom-ref": notation, "name": artifact, "version": version,
-            "purl": f"pkg:maven/{group}/{artifact}@{version}", "licenses": [licence],
+            "type": "library",
+            "bom-ref": notation,
+            "name": artifact,
+            "version": version,
+            "purl": f"pkg:maven/{group}/{artifact}@{version}",
+            "licenses": [licence],
         }
         for notation, licence in zip(
             gradle_notations(content.contexts) if content.contexts else (), QNN_LICENSES, strict=False
         )
         for group, artifact, version in [notation.split(":")]
-    ]  # fmt: skip
+    ]
     data = [
         {"type": "data", "bom-ref": f"data: {name}", "name": name, "data": [{"type": "dataset"}]}
         for name in dict.fromkeys(data.get("name", "") for data in figures.datasets)
@@ -68,13 +72,17 @@ def bill_of_materials(content: Content, digest: str, evidence: Mapping[str, Any]
     libraries = _libraries(content)
     plugins: dict[str, Json] = {}  # that bring a GPU to computers, by the target whose runs need it
     for shipped in content.ships:
-        rows = (provider_named(options.provider) for options in shipped.runs)
+        rows = (runner_providers.provider_named(options.provider) for options in shipped.runs)
         package = next((row.plugin.distribution for row in rows if row.gpu and row.plugin), "")
         if package and shipped.platform == "linux":
             purl = f"pkg:pypi/{package}"
             plugins[shipped.target] = {
-                "type": "library", "bom-ref": purl, "name": package, "purl": purl, "properties": [*GPU_PLUGIN],
-            }  # fmt: skip
+                "type": "library",
+                "bom-ref": purl,
+                "name": package,
+                "purl": purl,
+                "properties": [*GPU_PLUGIN],
+            }
     # The bundle is made of the models; a model needs the libraries of its targets
     needs: dict[str, list[str]] = {
         model["bom-ref"]: sorted(
@@ -123,9 +131,12 @@ def bill_of_materials(content: Content, digest: str, evidence: Mapping[str, Any]
         ],
     }
     serial = uuid.uuid5(NAMESPACE, msgspec.json.encode(document, order="sorted").decode())
-    return msgspec.json.format(
-        msgspec.json.encode({**document, "serialNumber": f"urn:uuid:{serial}"}, order="sorted"), indent=2
-    ) + b"\n"  # fmt: skip
+    return (
+        msgspec.json.format(
+            msgspec.json.encode({**document, "serialNumber": f"urn:uuid:{serial}"}, order="sorted"), indent=2
+        )
+        + b"\n"
+    )
 
 
 def _model(content: Content, shipped: Shipped, figures: Evidence) -> Json:
@@ -164,10 +175,10 @@ def _model(content: Content, shipped: Shipped, figures: Evidence) -> Json:
             continue
         # Median and 90th percentile in milliseconds for each device and way to run: the median is that of processes,
         # with the interval that comparisons of runs use; the percentile has its own bounds
-        statistics = msgspec.convert(row.statistics, Statistics)
+        statistics = msgspec.convert(row.statistics, run_groups.Statistics)
         where = f"{row.device}, {row.run}"
         medians = np.asarray(statistics.round_medians_ns, np.float64)
-        within = ratio_interval(np.log(medians)) if len(medians) and medians.min() > 0 else None
+        within = run_groups.ratio_interval(np.log(medians)) if len(medians) and medians.min() > 0 else None
         value = within.ratio if within else statistics.median_ns
         median = {"type": "latency, median, ms", "value": f"{value / NANOSECONDS_PER_MS:.6g}", "slice": where}
         metrics.append(median | (_interval(within.low, within.high, NANOSECONDS_PER_MS) if within else {}))
@@ -195,9 +206,7 @@ def _contexts(content: Content) -> Iterator[Json]:
     """Both files of every context, with the model that they were compiled from."""
     sizes = {file.path: file.sha256 for file in content.files}
     for path, context in shipped_files(content.contexts).items():
-        original = {
-            "type": "machine-learning-model", "name": context.model, "hashes": _hashes(context.model_sha256),
-        }  # fmt: skip
+        original = {"type": "machine-learning-model", "name": context.model, "hashes": _hashes(context.model_sha256)}
         yield {
             "type": "machine-learning-model",
             "bom-ref": path,
@@ -257,8 +266,8 @@ def _libraries(content: Content) -> dict[str, Json]:
     rules: dict[str, AppRule] = {row.target: row for row in content.requires}
     components = {}
     for shipped in content.ships:
-        foreign = shipped.library and not release_of(shipped.library)
-        version = release_of(shipped.library) or shipped.ort_release
+        foreign = shipped.library and not ort_library.release_of(shipped.library)
+        version = ort_library.release_of(shipped.library) or shipped.ort_release
         licensed = _license(rules[shipped.target].library_license if shipped.target in rules else "")
         reduced = (
             [{"name": "ort-mobile:build", "value": shipped.library_kind}]
@@ -266,7 +275,7 @@ def _libraries(content: Content) -> dict[str, Json]:
             else []
         )
         official = not foreign and not reduced and shipped.platform != "ios"
-        sends = [TELEMETRY] if official and line_of(version) >= TELEMETRY_SINCE else []
+        sends = [TELEMETRY] if official and ort_releases.line_of(version) >= TELEMETRY_SINCE else []
         exact = f"@{version}" if version.count(".") == 2 else ""
         purl = f"pkg:generic/{quote(shipped.library)}" if foreign else f"{PURLS[shipped.platform]}{exact}"
         components[shipped.target] = {

@@ -20,21 +20,14 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import msgspec
 
-from device_runner.files import (
-    decode_json,
-    read_regular,
-    remove_parts,
-    restore_place,
-    staging_folder,
-    take_place,
-    visible,
-)
+from device_runner import files as runner_files
 from device_runner.result import Status
-from pipeline.accuracy.result import ArtifactAccuracy
+from pipeline.accuracy import result as accuracy_result
+from pipeline.check import library_proof
 from pipeline.check.compare import OutputCheck
-from pipeline.check.library_proof import LibraryProof
-from pipeline.core.errors import CheckFailed, ConfigError, missing_extra
-from pipeline.core.files import make_folder, sha256_of, share_file, storage_errors, write_bytes
+from pipeline.core import errors as core_errors
+from pipeline.core import files as storage
+from pipeline.core.errors import CheckFailed, ConfigError
 from pipeline.release.manifest import (
     ATTESTATION_FILE,
     MANIFEST_BYTES,
@@ -136,10 +129,12 @@ def read_private_key(path: Path, passphrase: str | None) -> "EllipticCurvePrivat
         from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
     except ImportError as error:
-        raise missing_extra(EXTRA, "cryptography", "bundle sign", error) from error
+        raise core_errors.missing_extra(EXTRA, "cryptography", "bundle sign", error) from error
     content = _key_bytes(path)
     if path.stat().st_mode & 0o044:  # as ssh looks at them
-        log.warning("others on this computer can read the private key %s: chmod 600 it", visible(str(path)))
+        log.warning(
+            "others on this computer can read the private key %s: chmod 600 it", runner_files.visible(str(path))
+        )
     try:
         key = load_pem_private_key(content, passphrase.encode() if passphrase else None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
@@ -156,7 +151,7 @@ def read_public_key(path: Path) -> "EllipticCurvePublicKey":
         from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
         from cryptography.hazmat.primitives.serialization import load_pem_public_key
     except ImportError as error:
-        raise missing_extra(EXTRA, "cryptography", "bundle verify --key", error) from error
+        raise core_errors.missing_extra(EXTRA, "cryptography", "bundle verify --key", error) from error
     content = _key_bytes(path)
     try:
         key = load_pem_public_key(content)
@@ -171,7 +166,7 @@ def read_public_key(path: Path) -> "EllipticCurvePublicKey":
 
 def _key_bytes(path: Path) -> bytes:
     try:
-        return read_regular(path, KEY_BYTES)
+        return runner_files.read_regular(path, KEY_BYTES)
     except OSError as error:
         raise _bad_key(path, error.strerror or str(error)) from error
 
@@ -264,7 +259,7 @@ def sign_bundle(folder: Path, manifest: Manifest, key: "EllipticCurvePrivateKey"
     payload = msgspec.json.encode(_statement(folder, manifest), order="sorted")
     material = Material(public_key={"hint": fingerprint(key.public_key())}, tlog_entries=())
     whole = SignatureBundle(material=material, envelope=sealed_envelope(payload, key, named=False))
-    write_bytes(folder / SIGNATURE_FILE, msgspec.json.encode(whole, order="sorted") + b"\n")
+    storage.write_bytes(folder / SIGNATURE_FILE, msgspec.json.encode(whole, order="sorted") + b"\n")
 
 
 def verify_signature(folder: Path, manifest: Manifest, key: "EllipticCurvePublicKey") -> None:
@@ -281,7 +276,7 @@ def verify_signature(folder: Path, manifest: Manifest, key: "EllipticCurvePublic
             remedy="ask its maker for the signed bundle; `ort-mobile bundle sign` makes a signature",
         )
     try:
-        statement = signed_statement(read_regular(path, OWN_FILES[SIGNATURE_FILE]), key)
+        statement = signed_statement(runner_files.read_regular(path, OWN_FILES[SIGNATURE_FILE]), key)
     except (ValueError, OSError) as error:
         raise _refusal(folder, SIGNATURE_FILE, str(error)) from error
     actual = _statement(folder, manifest)
@@ -300,7 +295,7 @@ def signed_statement(content: bytes, key: "EllipticCurvePublicKey") -> Statement
     A file that brings certificates is of the key that the first of them is for; who issued them is not checked.
     """
     try:
-        whole = decode_json(content, SignatureBundle, unique=True)
+        whole = runner_files.decode_json(content, SignatureBundle, unique=True)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"the file cannot be read ({str(error)[:200]})") from error
     if whole.media_type != MEDIA_TYPE:
@@ -322,7 +317,7 @@ def signed_statement(content: bytes, key: "EllipticCurvePublicKey") -> Statement
     if named != fingerprint(key):
         raise ValueError(f"it names the key {named[:64]}, given is {fingerprint(key)}")
     try:
-        statement = decode_json(opened_envelope(whole.envelope, key), Statement[Predicate], unique=True)
+        statement = runner_files.decode_json(opened_envelope(whole.envelope, key), Statement[Predicate], unique=True)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"what was signed is no statement on a model ({str(error)[:200]})") from error
     if (statement.type, statement.predicate_type) != (STATEMENT_TYPE, PREDICATE_TYPE):
@@ -332,12 +327,12 @@ def signed_statement(content: bytes, key: "EllipticCurvePublicKey") -> Statement
 
 def _statement(folder: Path, manifest: Manifest) -> Statement[Predicate]:
     """What a signature of a verified bundle says: the manifest has the digests, which were compared with the files."""
-    text = read_regular(folder / MANIFEST_FILE, MANIFEST_BYTES)
+    text = runner_files.read_regular(folder / MANIFEST_FILE, MANIFEST_BYTES)
     digests = {file.path: file.sha256 for file in manifest.files}
     digests[MANIFEST_FILE] = hashlib.sha256(text).hexdigest()
     digests[SEAL_FILE] = hashlib.sha256(sealed(text)).hexdigest()
     if (folder / ATTESTATION_FILE).is_file():
-        digests[ATTESTATION_FILE] = sha256_of(folder / ATTESTATION_FILE)
+        digests[ATTESTATION_FILE] = storage.sha256_of(folder / ATTESTATION_FILE)
     root = hashlib.sha256(b"".join(bytes.fromhex(digests[name]) for name in sorted(digests)))
     return Statement(
         predicate_type=PREDICATE_TYPE,
@@ -400,9 +395,9 @@ class Evidence(msgspec.Struct, frozen=True):
     created_at: str = ""
     checks: dict[str, tuple[OutputCheck, ...]] = {}
     measured: tuple[MeasuredEvidence, ...] = ()
-    accuracy: tuple[ArtifactAccuracy, ...] = ()
+    accuracy: tuple[accuracy_result.ArtifactAccuracy, ...] = ()
     datasets: tuple[dict[str, str], ...] = ()
-    library_proofs: tuple[LibraryProof, ...] = ()
+    library_proofs: tuple[library_proof.LibraryProof, ...] = ()
 
 
 def sign(folder: Path, manifest: Manifest, key: Path, passphrase: str | None = None) -> Signed:
@@ -439,27 +434,27 @@ def sign(folder: Path, manifest: Manifest, key: Path, passphrase: str | None = N
         warned=names["WARNED"],
         failed=names["FAILED"],
     )
-    with storage_errors(folder), staging_folder(folder) as new:
+    with storage.storage_errors(folder), runner_files.staging_folder(folder) as new:
         for path in (MANIFEST_FILE, SEAL_FILE, *(file.path for file in manifest.files)):
-            make_folder((new / path).parent)
-            share_file(folder / path, new / path)
+            storage.make_folder((new / path).parent)
+            storage.share_file(folder / path, new / path)
         if outcomes:
             statement = Statement(
                 predicate_type=TESTS_PREDICATE_TYPE, subject=_subjects(folder, manifest), predicate=results
             )
             envelope = sealed_envelope(msgspec.json.encode(statement, order="sorted"), private, named=True)
-            write_bytes(new / ATTESTATION_FILE, msgspec.json.encode(envelope, order="sorted") + b"\n")
+            storage.write_bytes(new / ATTESTATION_FILE, msgspec.json.encode(envelope, order="sorted") + b"\n")
         sign_bundle(new, manifest, private)
-        take_place(new, folder)
+        runner_files.take_place(new, folder)
     return fingerprint(private.public_key()), results if outcomes else None
 
 
 def remove_leftovers(folder: Path) -> None:
     """Put a bundle back that a killed process took away, and remove what one left beside it or, earlier, in it."""
-    restore_place(folder)
-    with storage_errors(folder):
+    runner_files.restore_place(folder)
+    with storage.storage_errors(folder):
         for name in (SIGNATURE_FILE, ATTESTATION_FILE):
-            remove_parts(folder / name)
+            runner_files.remove_parts(folder / name)
 
 
 def verify_signed(folder: Path, manifest: Manifest, key: Path) -> Signed:
@@ -474,8 +469,10 @@ def verify_signed(folder: Path, manifest: Manifest, key: Path) -> Signed:
     if not path.is_file():
         return fingerprint(public), None
     try:
-        envelope = decode_json(read_regular(path, OWN_FILES[ATTESTATION_FILE]), Envelope, unique=True)
-        statement = decode_json(opened_envelope(envelope, public), Statement[AttestedTests], unique=True)
+        envelope = runner_files.decode_json(
+            runner_files.read_regular(path, OWN_FILES[ATTESTATION_FILE]), Envelope, unique=True
+        )
+        statement = runner_files.decode_json(opened_envelope(envelope, public), Statement[AttestedTests], unique=True)
     except (msgspec.DecodeError, ValueError, RecursionError, OSError) as error:
         raise _refusal(folder, ATTESTATION_FILE, str(error)[:200]) from error
     if (statement.type, statement.predicate_type) != (STATEMENT_TYPE, TESTS_PREDICATE_TYPE):
@@ -550,5 +547,5 @@ PACKAGES = {"ort-mobile": "ort-mobile-pipeline"}
 def _subjects(folder: Path, manifest: Manifest) -> tuple[Descriptor, ...]:
     return (
         Descriptor(name=manifest.content.name, digest={"sha256": manifest.content_sha256}),
-        Descriptor(name=MANIFEST_FILE, digest={"sha256": sha256_of(folder / MANIFEST_FILE)}),
+        Descriptor(name=MANIFEST_FILE, digest={"sha256": storage.sha256_of(folder / MANIFEST_FILE)}),
     )

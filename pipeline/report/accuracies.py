@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 
-from device_runner.providers import CHIPS
-from pipeline.accuracy import intervals
-from pipeline.accuracy.metrics import METRICS
-from pipeline.accuracy.result import FLOOR_DB, AccuracyResult, DropVerdict, OutputDrift
+from device_runner import providers as runner_providers
+from pipeline import config as configs
+from pipeline.accuracy import intervals, metrics
+from pipeline.accuracy import result as accuracy_result
 from pipeline.check.compare import OutputCheck
-from pipeline.config import MetricName
-from pipeline.core.groups import counted, grouped
-from pipeline.passes.precisions import common_name
+from pipeline.core import groups as counting
+from pipeline.passes import precisions as passes_precisions
 from pipeline.report import wording
 from pipeline.report.model import CampaignReport, Row
 from pipeline.report.wording import DASH, Line, Listing, Part
@@ -19,34 +18,34 @@ HEAD = ("model", "value", "original", "drop", "95 % interval of the drop", "verd
 REPORT_HEAD = ("Metric", "Original", "Here", "On devices", "Drop", "95 % interval", "Verdict", "Samples")
 
 
-def headline(result: AccuracyResult) -> str:
+def headline(result: accuracy_result.AccuracyResult) -> str:
     """The metric, the samples and what they are compared with; what is no accuracy is said to be none."""
-    count = f"{counted(result.samples, 'step' if result.steps else 'sample')} of {result.data}"
+    count = f"{counting.counted(result.samples, 'step' if result.steps else 'sample')} of {result.data}"
     metric = f"{result.metric}{result.of_output}"
     if result.labelled:
         return f"{metric} on {count}, compared with their labels"
-    if result.metric == MetricName.AGREEMENT:
+    if result.metric == configs.MetricName.AGREEMENT:
         return f"agreement with the original's top-1{result.of_output} on {count} without labels: this is not accuracy"
     return f"{metric}, compared with the original's outputs on {count}: this is not accuracy"
 
 
-def number(result: AccuracyResult, value: float | None) -> str:
+def number(result: accuracy_result.AccuracyResult, value: float | None) -> str:
     """A value of the result's metric: shares in percent, ratios of power in dB."""
-    if result.metric in (MetricName.SQNR, MetricName.PSNR):
+    if result.metric in (configs.MetricName.SQNR, configs.MetricName.PSNR):
         return decibel(value)
     if value is None:
         return DASH
     return f"{value:.2%}".replace("%", " %") if _is_share(result) else f"{value:.4g}"
 
 
-def _is_share(result: AccuracyResult | OutputDrift) -> bool:
+def _is_share(result: accuracy_result.AccuracyResult | accuracy_result.OutputDrift) -> bool:
     """Whether values are shares of one; the scale of a user's own function is not known."""
-    return result.metric in list(MetricName) and METRICS[MetricName(result.metric)].share
+    return result.metric in list(configs.MetricName) and metrics.METRICS[configs.MetricName(result.metric)].share
 
 
 def higher_is_better(metric: str) -> bool:
     """Whether larger values of a metric are better; a user's own function says so by definition."""
-    return metric not in list(MetricName) or METRICS[MetricName(metric)].higher_is_better
+    return metric not in list(configs.MetricName) or metrics.METRICS[configs.MetricName(metric)].higher_is_better
 
 
 def decibel(value: float | None) -> str:
@@ -54,14 +53,14 @@ def decibel(value: float | None) -> str:
     return "equal" if value is None else f"{value:.1f} dB"
 
 
-def drop_text(result: AccuracyResult | OutputDrift) -> str:
+def drop_text(result: accuracy_result.AccuracyResult | accuracy_result.OutputDrift) -> str:
     """The drop, in percentage points where values are shares."""
     if result.drop is None:
         return DASH
     return f"{result.drop * 100 + 0.0:.2f} pp" if _is_share(result) else f"{result.drop:.4g}"
 
 
-def interval_text(result: AccuracyResult) -> str:
+def interval_text(result: accuracy_result.AccuracyResult) -> str:
     """The bounds of the drop."""
     if result.drop_low is None or result.drop_high is None:
         return DASH
@@ -70,9 +69,9 @@ def interval_text(result: AccuracyResult) -> str:
     return f"{result.drop_low * 100:.2f} to {result.drop_high * 100:.2f} pp"
 
 
-def verdict_text(result: AccuracyResult) -> str:
+def verdict_text(result: accuracy_result.AccuracyResult) -> str:
     """The verdict, and how many samples would tell where these do not."""
-    if result.verdict is not DropVerdict.CANNOT_TELL:
+    if result.verdict is not accuracy_result.DropVerdict.CANNOT_TELL:
         return result.verdict.value if result.verdict else DASH
     if result.value is None:
         return f"cannot tell: {result.metric} could not be computed, see the warnings"
@@ -85,18 +84,21 @@ def verdict_text(result: AccuracyResult) -> str:
     return "cannot tell: too few samples, or the drop is the budget itself"
 
 
-def refusal_text(result: AccuracyResult) -> str:
+def refusal_text(result: accuracy_result.AccuracyResult) -> str:
     """Why a model does not keep to its budget, or is too far from float, in one line."""
     if result.over:
         interval = f" ({interval_text(result)})" if result.drop_low is not None else ""
         metric = f"{result.metric}{result.of_output}"
         return f"{result.model}: {metric} drops by {drop_text(result)}{interval}: {verdict_text(result)}"
     if far := result.below_floor:
-        return f"{result.model}: too far from the original: {far}; at least {FLOOR_DB:g} dB without a budget for less"
+        return (
+            f"{result.model}: too far from the original: {far}; at least {accuracy_result.FLOOR_DB:g} dB without "
+            "a budget for less"
+        )
     return f"{result.model}: NaN or infinity where the original gives numbers"
 
 
-def report_cells(result: AccuracyResult | None, rows: Sequence[Row]) -> tuple[str, ...]:
+def report_cells(result: accuracy_result.AccuracyResult | None, rows: Sequence[Row]) -> tuple[str, ...]:
     """Metric, the original's value, the artifact's here and on devices (the worst of `rows`), the drop, its interval,
     the verdict and the samples; or that it was not measured.
     """
@@ -116,7 +118,7 @@ def report_cells(result: AccuracyResult | None, rows: Sequence[Row]) -> tuple[st
     )
 
 
-def accuracy_parts(results: Sequence[AccuracyResult]) -> Iterator[Part]:
+def accuracy_parts(results: Sequence[accuracy_result.AccuracyResult]) -> Iterator[Part]:
     """The metric, a table of models, one of outputs, and findings."""
     if not results:
         return
@@ -127,14 +129,21 @@ def accuracy_parts(results: Sequence[AccuracyResult]) -> Iterator[Part]:
         yield from (Line(f"{result.model}: {text}") for result, text in zip(results, headlines, strict=True))
     yield Line("")
     if chip := results[0].chip:
-        yield from map(Line, (f"simulated: the models as the NPU of {chip} ({CHIPS[chip].title}) computes them", ""))
+        yield from map(
+            Line,
+            (f"simulated: the models as the NPU of {chip} ({runner_providers.CHIPS[chip].title}) computes them", ""),
+        )
     shown = [
         (
-            result.model, number(result, result.value), number(result, result.reference_value), drop_text(result),
-            interval_text(result), verdict_text(result),
+            result.model,
+            number(result, result.value),
+            number(result, result.reference_value),
+            drop_text(result),
+            interval_text(result),
+            verdict_text(result),
         )
         for result in results
-    ]  # fmt: skip
+    ]
     yield _table(HEAD, shown)
     yield from map(Line, ("", "Outputs, compared with the original's:"))
     rows = []
@@ -147,7 +156,11 @@ def accuracy_parts(results: Sequence[AccuracyResult]) -> Iterator[Part]:
             )
             rows.append(
                 (
-                    result.model, drift.name, sqnr, psnr, DASH if drift.cosine is None else f"{drift.cosine:.5f}",
+                    result.model,
+                    drift.name,
+                    sqnr,
+                    psnr,
+                    DASH if drift.cosine is None else f"{drift.cosine:.5f}",
                     DASH if drift.max_error is None else f"{drift.max_error:.3g}",
                     *(
                         DASH if share is None else f"{share:.2%}".replace("%", " %")
@@ -155,7 +168,7 @@ def accuracy_parts(results: Sequence[AccuracyResult]) -> Iterator[Part]:
                     ),
                     _judgement(drift),
                 )
-            )  # fmt: skip
+            )
     head = ("model", "output", "SQNR", "PSNR", "cosine", "max error", "same top-1", "equal elements", "judged by")
     filled = [place for place in range(len(head)) if place < 6 or any(row[place] != DASH for row in rows)]
     yield _table([head[place] for place in filled], [tuple(row[place] for place in filled) for row in rows])
@@ -166,7 +179,7 @@ def accuracy_parts(results: Sequence[AccuracyResult]) -> Iterator[Part]:
         yield from map(Line, ("", f"warning: {finding.what}: {finding.why}; {finding.remedy}"))
 
 
-def _judgement(drift: OutputDrift) -> str:
+def _judgement(drift: accuracy_result.OutputDrift) -> str:
     """The metric of one output, its drop and the verdict: r2 drops by 0.10 pp, within."""
     if not drift.metric:
         return "nothing"
@@ -195,7 +208,7 @@ def accuracies(report: CampaignReport, *, brief: bool = False) -> Listing:
     precisions = {(artifact.model, artifact.variant.name): artifact.variant.precision for artifact in report.artifacts}
     originals = {model.name: model.size_bytes for model in report.models}
     checks = {(entry.model, entry.variant): entry.checks for entry in report.checks}
-    measured = grouped(((row.model, row.variant), row) for row in report.rows)
+    measured = counting.grouped(((row.model, row.variant), row) for row in report.rows)
     head = ("Model", "Variant", "Precision", *REPORT_HEAD, "From float", "Size", "Median", "Memory")
     rows = []
     for entry in report.accuracy:
@@ -204,12 +217,15 @@ def accuracies(report: CampaignReport, *, brief: bool = False) -> Listing:
         median_ns, best = min(timed, key=lambda pair: pair[0], default=(None, None))
         rows.append(
             (
-                *key, common_name(precisions.get(key, "")), *report_cells(entry.result, measured.get(key, ())),
+                *key,
+                passes_precisions.common_name(precisions.get(key, "")),
+                *report_cells(entry.result, measured.get(key, ())),
                 _from_float(entry.result, checks.get(key, ())),
                 wording.size_beside(sizes.get(key, 0), originals.get(entry.model, 0)),
-                wording.duration(median_ns), wording.size(best.memory_peak_bytes if best else 0),
+                wording.duration(median_ns),
+                wording.size(best.memory_peak_bytes if best else 0),
             )
-        )  # fmt: skip
+        )
     places = [
         place
         for place, (name, cells) in enumerate(zip(head, zip(*rows, strict=True), strict=True) if rows else ())
@@ -220,7 +236,7 @@ def accuracies(report: CampaignReport, *, brief: bool = False) -> Listing:
     return Listing(title="Accuracy", head=tuple(head[place] for place in places), rows=kept)
 
 
-def _from_float(result: AccuracyResult | None, checks: Sequence[OutputCheck]) -> str:
+def _from_float(result: accuracy_result.AccuracyResult | None, checks: Sequence[OutputCheck]) -> str:
     """The worst signal to noise of all samples, else of the one that the check ran on."""
     drifts = [drift for drift in result.outputs if drift.equal is None] if result else []
     if not drifts:

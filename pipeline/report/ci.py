@@ -16,9 +16,10 @@ from xml.etree import ElementTree as ET
 
 import msgspec
 
+from device_runner import files as runner_files
 from pipeline.core.errors import Finding, Severity
 from pipeline.report import wording
-from pipeline.report.wording import Line, Listing, ListingNote, Part, Section, visible
+from pipeline.report.wording import Line, Listing, ListingNote, Part, Section
 
 SUMMARY_CHARACTERS = 60_000
 """Of a summary or a comment: GitHub accepts 65,536 in a comment, and drops a step's summaries beyond 1 MiB whole."""
@@ -83,7 +84,7 @@ def junit(name: str, cases: Sequence[ET.Element]) -> bytes:
 
 
 def _xml(text: str, most: int = NAME_CHARACTERS) -> str:
-    return short(NOT_IN_XML.sub("?", visible(text)), most)
+    return short(NOT_IN_XML.sub("?", runner_files.visible(text)), most)
 
 
 LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning"}
@@ -111,7 +112,7 @@ def sarif(findings: Sequence[CiFinding], version: str, source: str = "") -> byte
         identity = "\0".join((finding.rule, finding.where, relative(file), text))
         fingerprint = hashlib.sha256(f"{identity}\0{seen[identity]}".encode("utf-8", "replace")).hexdigest()
         seen[identity] += 1
-        place = short(visible(finding.where)) or "ort-mobile"
+        place = short(runner_files.visible(finding.where)) or "ort-mobile"
         uri = quote(relative(file or source) or NO_FILE, safe="/")
         where = {
             "logicalLocations": [{"fullyQualifiedName": place}],
@@ -122,7 +123,7 @@ def sarif(findings: Sequence[CiFinding], version: str, source: str = "") -> byte
                 "ruleId": finding.rule,
                 "ruleIndex": rules.index(finding.rule),
                 "level": LEVELS[finding.severity],
-                "message": {"text": f"{place}: {short(visible(finding.text), TEXT_CHARACTERS)}"},
+                "message": {"text": f"{place}: {short(runner_files.visible(finding.text), TEXT_CHARACTERS)}"},
                 "locations": [where],
                 "partialFingerprints": {"ortMobile/v1": fingerprint},
             }
@@ -168,7 +169,7 @@ def annotations(findings: Sequence[CiFinding]) -> Iterator[str]:
 
 def _data(text: str) -> str:
     """Text of a workflow command: one line, in which nothing begins another command."""
-    return visible(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return runner_files.visible(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def _property(text: str) -> str:

@@ -6,13 +6,14 @@ from xml.etree import ElementTree as ET
 import msgspec
 
 from device_runner.result import Status
-from pipeline.advice.verdict import AdvisedAnswer
-from pipeline.campaign.record import FailureRow, place
-from pipeline.campaign.tuned import TuneAnswer, TuneOutcome
+from pipeline.advice import verdict as advice_verdict
+from pipeline.campaign import record as campaign_record
+from pipeline.campaign import tuned as campaign_tuned
+from pipeline.core import groups as counting
 from pipeline.core.errors import Finding, Severity
-from pipeline.core.groups import grouped
-from pipeline.partition.answer import Decision, ModelAnswer
-from pipeline.report import proofs, wording
+from pipeline.partition import answer as claim_answer
+from pipeline.report import proofs as report_proofs
+from pipeline.report import wording
 from pipeline.report.ci import CiDocument, CiFinding, bounded, junit_case
 from pipeline.report.decision import banner
 from pipeline.report.first_lines import first_lines
@@ -31,7 +32,7 @@ def of_campaign(report: CampaignReport, more: Iterable[Finding] = ()) -> CiDocum
     """Cases are rows of the report, failed ones with their reason, then failures and what was skipped that have no row;
     `more` speaks against shipping.
     """
-    failures = grouped((failure.names, failure) for failure in report.failures)
+    failures = counting.grouped((failure.names, failure) for failure in report.failures)
     cases = []
     for row in report.rows:
         of_row = failures.pop(row.names, [])
@@ -65,17 +66,18 @@ def of_campaign(report: CampaignReport, more: Iterable[Finding] = ()) -> CiDocum
         findings=tuple(_findings(report, more)),
         summary=bounded(
             f"{report.name}: {headline}" if headline else report.name,
-            [*first_lines(report), choices(report), *result_tables(report), *sections(report)], "report.html",
+            [*first_lines(report), choices(report), *result_tables(report), *sections(report)],
+            "report.html",
         ),
-    )  # fmt: skip
+    )
 
 
-def _unanswered(report: CampaignReport) -> Iterator[tuple[TuneAnswer, tuple[str, str]]]:
+def _unanswered(report: CampaignReport) -> Iterator[tuple[campaign_tuned.TuneAnswer, tuple[str, str]]]:
     """Searches without a winner, each with what JUnit calls it: a failure where nothing keeps to the constraints."""
     for answer in report.tuned.answers if report.tuned else ():
         if answer.why_none:
             outcome = answer.search.outcome
-            yield answer, ("failure" if outcome is TuneOutcome.NONE_POSSIBLE else "error", outcome.value)
+            yield answer, ("failure" if outcome is campaign_tuned.TuneOutcome.NONE_POSSIBLE else "error", outcome.value)
 
 
 def _case(names: tuple[str, str, str, str], kind: str, reason: str, text: str) -> ET.Element:
@@ -84,7 +86,7 @@ def _case(names: tuple[str, str, str, str], kind: str, reason: str, text: str) -
     return junit_case(place, name, kind, reason, text)
 
 
-def _failure_text(failure: FailureRow) -> str:
+def _failure_text(failure: campaign_record.FailureRow) -> str:
     """What was said, why, what to do."""
     cause = "" if failure.cause in failure.message else failure.cause
     return "; ".join(part.strip().rstrip(".") for part in (failure.message, cause, failure.remedy) if part)
@@ -107,16 +109,16 @@ def _findings(report: CampaignReport, more: Iterable[Finding]) -> Iterator[CiFin
             yield Finding(rule="outputs_differ", severity=Severity.ERROR, where=measured.place, what=text), file
     unanswered = {answer.why_none: answer.search for answer, _ in _unanswered(report)}
     for text, search in unanswered.items():
-        where, file = place(search.device, search.model), files.get(search.model, "")
+        where, file = campaign_record.place(search.device, search.model), files.get(search.model, "")
         yield Finding(rule="search", severity=Severity.ERROR, where=where, what=text), file
     for held in (held for held in report.withheld if held.reason not in unanswered):
-        where, file = place(held.target, held.model), files.get(held.model, "")
+        where, file = campaign_record.place(held.target, held.model), files.get(held.model, "")
         yield Finding(rule="withheld", severity=Severity.ERROR, where=where, what=held.reason), file
     for proof in report.proofs:
         severity = Severity.ERROR if proof.failed else Severity.WARNING
-        for row, finding in proofs.findings(proof):
-            text = "; ".join(filter(None, (finding.what, proofs.reason(finding), finding.remedy)))
-            where, file = proofs.where(row), files.get(row.model, "")
+        for row, finding in report_proofs.findings(proof):
+            text = "; ".join(filter(None, (finding.what, report_proofs.reason(finding), finding.remedy)))
+            where, file = report_proofs.where(row), files.get(row.model, "")
             yield Finding(rule="proof", severity=severity, where=where, what=text), file
     yield from ((msgspec.structs.replace(row, rule=row.rule or "release"), "") for row in more)
     for note in warnings(report):
@@ -124,14 +126,14 @@ def _findings(report: CampaignReport, more: Iterable[Finding]) -> Iterator[CiFin
         yield Finding(rule="warning", severity=Severity.WARNING, where=where, what=note.text), ""
 
 
-def of_partition(answers: Iterable[ModelAnswer]) -> CiDocument:
+def of_partition(answers: Iterable[claim_answer.ModelAnswer]) -> CiDocument:
     """Findings are models without an answer, sessions that will fail, nodes that fall back to the CPU, and advice."""
     findings = [finding for answer in answers for finding in _claims(answer)]
     return CiDocument(name="ort-mobile partition", findings=tuple(findings))
 
 
-def _claims(answer: ModelAnswer) -> Iterator[CiFinding]:
-    where = place(f"{answer.ep} {answer.chip}".strip(), answer.path)
+def _claims(answer: claim_answer.ModelAnswer) -> Iterator[CiFinding]:
+    where = campaign_record.place(f"{answer.ep} {answer.chip}".strip(), answer.path)
 
     def finding(rule: str, text: str, severity: Severity = Severity.WARNING) -> CiFinding:
         return Finding(rule=rule, severity=severity, where=where, what=text), answer.path
@@ -151,7 +153,7 @@ def _claims(answer: ModelAnswer) -> Iterator[CiFinding]:
         at = f"{answer.simulated.op_type} '{answer.simulated.first}': " if answer.simulated.first else ""
         text = "; ".join(filter(None, (f"{at}{answer.simulated.reason}", answer.simulated.remedy)))
         yield finding("computed_otherwise", f"simulated: {text}", Severity.ERROR)
-    refused = grouped(
+    refused = counting.grouped(
         ((node.code or "unsupported", node.op_type, node.reason or "", node.remedy or ""), node) for node in left
     )
     for (code, operator, reason, remedy), nodes in refused.items():
@@ -159,10 +161,10 @@ def _claims(answer: ModelAnswer) -> Iterator[CiFinding]:
         rest = f" and {len(nodes) - MOST_NODES} more" if len(nodes) > MOST_NODES else ""
         text = "; ".join(filter(None, (reason, remedy)))
         yield finding(f"{answer.ep}/{code}", f"{operator} falls back to the CPU: {text} (nodes: {names}{rest})")
-    if isinstance(answer, AdvisedAnswer) and answer.advice.verdict:
+    if isinstance(answer, advice_verdict.AdvisedAnswer) and answer.advice.verdict:
         verdict = answer.advice.verdict
         yield finding("advice", f"{verdict.choice.value}: {verdict.reason}")
 
 
-def _types(nodes: Iterable[Decision]) -> str:
+def _types(nodes: Iterable[claim_answer.Decision]) -> str:
     return ", ".join(dict.fromkeys(node.op_type for node in nodes))

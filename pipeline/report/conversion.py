@@ -5,13 +5,15 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from pipeline.check.compare import OutputCheck, remedy_of, worst_sqnr
-from pipeline.convert.many import ConversionJob
-from pipeline.convert.precisions import Conversion
-from pipeline.core.errors import PipelineError, Severity, errors
-from pipeline.core.groups import counted, grouped
-from pipeline.core.variant import aware_lines
-from pipeline.model.sources import numbered_lines
+from pipeline.check import compare as output_compare
+from pipeline.check.compare import OutputCheck
+from pipeline.convert import many as convert_many
+from pipeline.convert import precisions as convert_precisions
+from pipeline.core import errors as core_errors
+from pipeline.core import groups as counting
+from pipeline.core import variant as core_variant
+from pipeline.core.errors import PipelineError, Severity
+from pipeline.model import sources as model_sources
 from pipeline.report.growth import growth_findings
 from pipeline.report.wording import Line, Listing, Part, from_float, outputs, size, size_beside
 
@@ -22,33 +24,38 @@ MOST_FAILURES = 40
 """So many errors are shown; the JSON has every one."""
 
 
-def _too_far(report: ConversionJob) -> Iterator[Part]:
+def _too_far(report: convert_many.ConversionJob) -> Iterator[Part]:
     """How many files are so far from float that `run` would not ship them."""
-    from pipeline.accuracy.result import FLOOR_DB  # which `convert` needs for nothing else
+    from pipeline.accuracy import result as accuracy_result  # which `convert` needs for nothing else
 
-    ratios = [worst_sqnr(checks) for checks in report.checks.values()]
-    if far := sum(isinstance(ratio, float) and ratio < FLOOR_DB for ratio in ratios):
+    ratios = [output_compare.worst_sqnr(checks) for checks in report.checks.values()]
+    if far := sum(isinstance(ratio, float) and ratio < accuracy_result.FLOOR_DB for ratio in ratios):
         yield Line(
-            f"{far} of {len(report.checks)} less than {FLOOR_DB:g} dB from float: `run` ships such files only with a "
+            f"{far} of {len(report.checks)} less than {accuracy_result.FLOOR_DB:g} dB from float: `run` ships such "
+            "files only with a "
             "budget that allows it ([accuracy] max_drop, on test data)"
         )
 
 
-def conversion_parts(report: ConversionJob) -> Iterator[Part]:
+def conversion_parts(report: convert_many.ConversionJob) -> Iterator[Part]:
     """The artifacts in a table, totals, and what is to know of the models."""
     rows = [(converted, artifact) for converted in report.converted for artifact in converted.artifacts]
     if 0 < len(rows) <= MOST_ROWS:
         cells = (
             (
-                converted.model.name, artifact.variant.name,
+                converted.model.name,
+                artifact.variant.name,
                 size_beside(artifact.size_bytes, converted.model.size_bytes),
                 f"{sum(artifact.source_operators.values())} → {sum(artifact.operators.values())}",
                 artifact.sha256[:12],
-                *((outputs(report.checks.get((converted.model.source.name, artifact.variant.name), ())),)
-                  if report.checks else ()),
+                *(
+                    (outputs(report.checks.get((converted.model.source.name, artifact.variant.name), ())),)
+                    if report.checks
+                    else ()
+                ),
             )
             for converted, artifact in rows
-        )  # fmt: skip
+        )
         head = ("model", "variant", "size", "nodes", "sha256", *(("outputs",) if report.checks else ()))
         yield Listing(title="", head=head, rows=tuple(cells), right=("size", "nodes"))
     if rows:
@@ -57,7 +64,7 @@ def conversion_parts(report: ConversionJob) -> Iterator[Part]:
         weights = {artifact.weights: artifact.weights_bytes for _, artifact in rows if artifact.weights}
         total = size(sum(artifact.size_bytes for _, artifact in rows) + sum(weights.values()))
         unchanged = f", {reused} of them unchanged since the last time" if reused else ""
-        nouns = f"{counted(len(rows), 'artifact')} of {counted(models, 'model')}"
+        nouns = f"{counting.counted(len(rows), 'artifact')} of {counting.counted(models, 'model')}"
         yield Line(f"{nouns}, {total}{unchanged}, for {report.abi}: {report.output}")
         for name, count in Counter(artifact.weights for _, artifact in rows if artifact.weights).items():
             yield Line(f"weights of {count} artifacts, once: {name}, {size(weights[name])}")
@@ -79,7 +86,8 @@ def conversion_parts(report: ConversionJob) -> Iterator[Part]:
         ]
         yield contexts_listing(simulated)
         yield Line(
-            f"{counted(len(contexts), 'context')}, made by onnxruntime-qnn {contexts[0].plugin}: {report.output}"
+            f"{counting.counted(len(contexts), 'context')}, made by onnxruntime-qnn {contexts[0].plugin}: "
+            f"{report.output}"
         )
     if report.checks:
         passed = sum(all(check.passed for check in checks) for checks in report.checks.values())
@@ -94,12 +102,12 @@ def conversion_parts(report: ConversionJob) -> Iterator[Part]:
             what = "the original model's outputs"
         yield Line(f"{passed} of {len(report.checks)} give {what}{more}")
         yield from _too_far(report)
-    yield from map(Line, numbered_lines(converted.model for converted in report.converted))
-    yield from map(Line, aware_lines(artifact for _, artifact in rows))
+    yield from map(Line, model_sources.numbered_lines(converted.model for converted in report.converted))
+    yield from map(Line, core_variant.aware_lines(artifact for _, artifact in rows))
     for row in report.converted:
         for verdict in row.verdicts:
             yield Line(f"{row.model.source.name}: precision {verdict.text}")
-    settings = grouped(
+    settings = counting.grouped(
         (entry, artifact.variant.name) for _, artifact in rows for entry in artifact.session_options.items()
     )
     for (key, value), variants in settings.items():
@@ -109,14 +117,14 @@ def conversion_parts(report: ConversionJob) -> Iterator[Part]:
         yield Line(f"operators they need: {path}")
 
 
-def problem_lines(report: ConversionJob, *, warnings: bool) -> Iterator[Line]:
+def problem_lines(report: convert_many.ConversionJob, *, warnings: bool) -> Iterator[Line]:
     """What failed, and perhaps what works otherwise than one might think, once for all variants; for stderr."""
     yield from _failure_lines(report.converted, warnings=warnings)
     # What the release that will run the artifacts says to them
-    findings = grouped(
+    findings = counting.grouped(
         ((model, msgspec.structs.replace(finding, where="")), variant)
         for (model, variant), found_in in report.findings.items()
-        for finding in (found_in if warnings else errors(found_in))
+        for finding in (found_in if warnings else core_errors.errors(found_in))
     )
     for (model, finding), variants in list(findings.items())[:MOST_FAILURES]:
         severity = ERROR if finding.severity is Severity.ERROR else WARNING
@@ -128,13 +136,18 @@ def problem_lines(report: ConversionJob, *, warnings: bool) -> Iterator[Line]:
         yield Line(WARNING, f" {finding.where}: {finding.what}")
         yield from _why_and_remedy([("why", finding.why), ("remedy", finding.remedy)])
     # Outputs that differ, and those that these inputs say nothing of: numbers differ, what is said does not
-    differing: dict[tuple[str, OutputCheck], list[str]] = grouped(
+    differing: dict[tuple[str, OutputCheck], list[str]] = counting.grouped(
         (
             (
                 model,
                 OutputCheck(
-                    output=check.output, passed=False, unknown=check.unknown, random_inputs=check.random_inputs,
-                    constants=check.constants, reason=check.reason, remedy=check.remedy,
+                    output=check.output,
+                    passed=False,
+                    unknown=check.unknown,
+                    random_inputs=check.random_inputs,
+                    constants=check.constants,
+                    reason=check.reason,
+                    remedy=check.remedy,
                 ),
             ),
             variant,
@@ -142,13 +155,13 @@ def problem_lines(report: ConversionJob, *, warnings: bool) -> Iterator[Line]:
         for (model, variant), checks in report.checks.items()
         for check in checks
         if check.failed or (warnings and not check.passed)
-    )  # fmt: skip
+    )
     for (model, check), variants in differing.items():
         head = ("not judged:", "yellow") if check.unknown else ("check failed:", "bold red")
         output = f" output {check.output!r}" if check.output else ""
         yield Line(head, f" {model}{output}: {check.reason} ", _variants(variants))
         if check.output or check.remedy:
-            yield Line(f"  remedy: {remedy_of(check)}")
+            yield Line(f"  remedy: {output_compare.remedy_of(check)}")
     if warnings and any(verdict.lacks_data for row in report.converted for verdict in row.verdicts):
         yield Line(WARNING, f" {NO_DATA}")
         yield Line(f"  remedy: {GIVE_DATA}")
@@ -173,7 +186,7 @@ def _why_and_remedy(lines: Iterable[tuple[str, str]]) -> Iterator[Line]:
             yield Line(f"  {label}: {text}")
 
 
-def _failure_lines(converted: Sequence[Conversion], *, warnings: bool) -> Iterator[Line]:
+def _failure_lines(converted: Sequence[convert_precisions.Conversion], *, warnings: bool) -> Iterator[Line]:
     """What could not be made, and perhaps warnings: once for all variants that share a reason."""
     failures: list[tuple[str, PipelineError, list[str]]] = []  # each with the variants that it cost
     for row in converted:
@@ -181,7 +194,7 @@ def _failure_lines(converted: Sequence[Conversion], *, warnings: bool) -> Iterat
         if row.error:
             failures.append((name, row.error, []))
             continue
-        by_reason = grouped(
+        by_reason = counting.grouped(
             ((failure.what, failure.why, failure.remedy), failure.variant.name)
             for failure in row.failures
             if not failure.skipped
@@ -203,7 +216,7 @@ def _failure_lines(converted: Sequence[Conversion], *, warnings: bool) -> Iterat
         yield Line(f"and {len(failures) - MOST_FAILURES} more errors: --json has them all")
     if not warnings:
         return
-    notes = grouped(
+    notes = counting.grouped(
         ((row.model.source.name, note), artifact.variant.name)
         for row in converted
         for artifact in row.artifacts
@@ -211,7 +224,7 @@ def _failure_lines(converted: Sequence[Conversion], *, warnings: bool) -> Iterat
     )
     for (name, note), variants in notes.items():
         yield Line(WARNING, f" {name}: {note} ", _variants(variants))
-    skipped = grouped(
+    skipped = counting.grouped(
         (f"{failure.why}; {failure.remedy}", failure.variant.name)
         for row in converted
         for failure in row.failures

@@ -6,17 +6,17 @@ from enum import StrEnum
 
 import msgspec
 
-from device_runner.providers import CPU, provider_named
+from device_runner import providers as runner_providers
 from device_runner.result import Status
-from pipeline.accuracy.result import FLOOR_DB
-from pipeline.campaign.record import ModelFacts
-from pipeline.campaign.statistics.compare import Comparison, Verdict
-from pipeline.campaign.statistics.groups import Doubt
-from pipeline.campaign.tuned import TuneOutcome
+from pipeline.accuracy import result as accuracy_result
+from pipeline.campaign import record as campaign_record
+from pipeline.campaign import tuned as campaign_tuned
+from pipeline.campaign.statistics import compare as run_compare
+from pipeline.campaign.statistics import groups as run_groups
 from pipeline.check.compare import OutputCheck
-from pipeline.core.errors import APP_CODE
-from pipeline.core.groups import counted, grouped
-from pipeline.release.choose import MOST_NAMED, slower_text
+from pipeline.core import errors as core_errors
+from pipeline.core import groups as counting
+from pipeline.release import choose
 from pipeline.report import layout, wording
 from pipeline.report.drawing import log_place
 from pipeline.report.first_lines import accuracy_of, grown_text, size_of
@@ -49,7 +49,7 @@ Banner = tuple[BannerState, str, tuple[str, ...]]
 def banner(report: CampaignReport) -> Banner | None:
     """The verdict on a campaign: what forbids shipping before what is only to be known; None where nothing was made."""
     answers = report.tuned.answers if report.tuned else ()
-    impossible = [answer for answer in answers if answer.search.outcome is TuneOutcome.NONE_POSSIBLE]
+    impossible = [answer for answer in answers if answer.search.outcome is campaign_tuned.TuneOutcome.NONE_POSSIBLE]
     stops = [answer.why_none for answer in impossible]
     stops += [
         f"the proof in {proof.library.file} failed: {'; '.join(proof.objections[:3])}"
@@ -58,7 +58,7 @@ def banner(report: CampaignReport) -> Banner | None:
     ]
     stops += [f"no bundle was made: {refusal}" for refusal in report.refusals]
     of_search = {(answer.search.model, answer.why_none) for answer in impossible}
-    reasons = grouped(
+    reasons = counting.grouped(
         ((row.model, row.reason), row.target) for row in report.withheld if (row.model, row.reason) not in of_search
     )
     stops += [
@@ -68,7 +68,7 @@ def banner(report: CampaignReport) -> Banner | None:
         return BannerState.STOP, f"Do not ship: {stops[0]}", _shown(stops[1:])
     cautions = _shown(list(_cautions(report)))
     number = len({choice.file for choice in report.choices})
-    files = counted(number, "artifact")
+    files = counting.counted(number, "artifact")
     if not number:
         if not cautions or not report.models:  # `ort-mobile perf` has no models to choose among
             return None
@@ -88,7 +88,7 @@ def _cautions(report: CampaignReport) -> Iterator[str]:
     shipped = {(choice.model, choice.variant) for choice in report.choices}
     checks = {(row.model, row.variant): row.checks for row in report.checks}
     if failed := sum(any(check.failed for check in of_file) for of_file in checks.values()):
-        yield f"{counted(failed, 'variant')} failed the numeric check and {_are(failed)} left out"
+        yield f"{counting.counted(failed, 'variant')} failed the numeric check and {_are(failed)} left out"
     differing = [row for row in report.rows if any(check.failed for check in row.checks)]
     if differing:
         yield f"outputs differ in {len(differing)} of {len(report.rows)} rows measured on devices"
@@ -99,26 +99,26 @@ def _cautions(report: CampaignReport) -> Iterator[str]:
         advice = "on this test data" if of_data else "here, whatever the data"
         if given := _kind_of_data(of_data):
             advice = f"on {given}: give test data"
-        yield f"outputs of {counted(number, 'variant')} that {_ship(number)} cannot be judged {advice}"
+        yield f"outputs of {counting.counted(number, 'variant')} that {_ship(number)} cannot be judged {advice}"
     for model in report.models:
         if model.guessed and model.name in {name for name, _ in shipped}:
             yield f"{model.name}: {_guesses(model)}"
         if model.constants and model.name in {name for name, _ in shipped}:
             yield f"{model.name}: {_constants(model)}"
-    made_up = grouped(
+    made_up = counting.grouped(
         (_kind_of_data(checks[key]), key[0]) for key in sorted(shipped) if _without_data(checks.get(key, ()))
     )
     for given, models in made_up.items():
         distinct = list(dict.fromkeys(models))
-        names = ", ".join(distinct) if len(distinct) <= MOST_NAMED else f"{len(distinct)} models"
+        names = ", ".join(distinct) if len(distinct) <= choose.MOST_NAMED else f"{len(distinct)} models"
         yield f"outputs of {names} were compared on {given} only: give test data"
     unsteady = dict.fromkeys(model for model, variant in sorted(shipped) if _unsteady(checks.get((model, variant), ())))
     if unsteady:
         yield f"outputs of {', '.join(unsteady)} {UNSTEADY}"
     if any(row.status.value == "failed" or row.failed_rounds for row in report.rows) or report.failures:
-        yield f"{counted(len(report.failures), 'failure')}, listed below"
+        yield f"{counting.counted(len(report.failures), 'failure')}, listed below"
     yield from (f"not proven in {proof.library.file}: {proof.not_run_text}" for proof in report.proofs if proof.not_run)
-    yield from (f"{row.where}: {row.what}" for row in report.warnings if row.rule == APP_CODE)
+    yield from (f"{row.where}: {row.what}" for row in report.warnings if row.rule == core_errors.APP_CODE)
     yield from _choice_cautions(report)
 
 
@@ -129,7 +129,7 @@ def _choice_cautions(report: CampaignReport) -> Iterator[str]:
             yield f"{choice.variant} of {choice.model} has {text}"
     for choice in report.choices:
         if choice.slower:
-            worst, *others = (slower_text(device, comparison) for device, comparison in choice.slower.items())
+            worst, *others = (choose.slower_text(device, comparison) for device, comparison in choice.slower.items())
             more = f" (and on {len(others)} more)" if others else ""
             yield (
                 f"{choice.variant} of {choice.model} is slower than another {worst}{more}; `ort-mobile tune` "
@@ -145,18 +145,21 @@ def _accuracy_cautions(report: CampaignReport, shipped: set[tuple[str, str]]) ->
     results = {(row.model, row.variant): row.result for row in report.accuracy}
     over = [row for row in report.accuracy if row.result and (row.result.over or row.result.not_finite)]
     if number := len(over):
-        yield f"{counted(number, 'variant')} may lose more accuracy than allowed and {_are(number)} left out"
+        yield f"{counting.counted(number, 'variant')} may lose more accuracy than allowed and {_are(number)} left out"
     if number := sum(bool(row.refused(None)) for row in report.accuracy if row not in over):
-        yield f"{counted(number, 'variant')} {_are(number)} less than {FLOOR_DB:g} dB from float and left out"
+        yield (
+            f"{counting.counted(number, 'variant')} {_are(number)} less than {accuracy_result.FLOOR_DB:g} dB from "
+            "float and left out"
+        )
     ships = [result for key, result in results.items() if key in shipped]
     if number := sum(result is None or result.max_drop is None for result in ships):
-        what = f"{counted(number, 'variant')} in another precision {_ship(number)}"
+        what = f"{counting.counted(number, 'variant')} in another precision {_ship(number)}"
         yield f"{what} without a budget: set `[accuracy] max_drop`"
     if number := sum(result is None or not result.computed for result in ships):
-        yield f"the accuracy of {counted(number, 'variant')} that {_ship(number)} could not be computed"
+        yield f"the accuracy of {counting.counted(number, 'variant')} that {_ship(number)} could not be computed"
 
 
-def _guesses(model: ModelFacts) -> str:
+def _guesses(model: campaign_record.ModelFacts) -> str:
     """That sizes were guessed: image_width was fixed to 224 by a guess: the files take no other size."""
     first, *more = model.guessed
     others = (f"{name} to {model.dimensions[name]}" for name in more)
@@ -164,7 +167,7 @@ def _guesses(model: ModelFacts) -> str:
     return f"{sizes} by a guess: the files take no other {'sizes' if more else 'size'}"
 
 
-def _constants(model: ModelFacts) -> str:
+def _constants(model: campaign_record.ModelFacts) -> str:
     """That inputs were constants: mask was 1 in every sample by a guess: nothing else was compared or calibrated on."""
     values = ", ".join(f"{name} was {value:g}" for name, value in model.constants.items())
     return (
@@ -228,19 +231,19 @@ AXIS = (0.25, 4.0)
 """Ratios at the ends of the drawn axis, which is logarithmic: a quarter of the time, and four times as much."""
 
 ALWAYS_AGAINST = {
-    Doubt.THROTTLED: "the phone throttled",
-    Doubt.DRIFT: "latency drifted during the campaign",
-    Doubt.SPREAD: "latencies spread widely",
-    Doubt.FEW_ROUNDS: "few rounds",
-    Doubt.SHORT_SAMPLES: "few inferences",
-    Doubt.CHARGING: "the phone was charging",
-    Doubt.CUT_SHORT: "stopped at its time limit",
-    Doubt.UNSETTLED: "still warming up when it was timed",
-    Doubt.CRASHED_AT_END: "crashed when it ended",
-    Doubt.CPU_FALLBACK: "the CPU ran nodes of the provider",
-    Doubt.EXTREME: "single inferences took far longer",
-    Doubt.NOT_A_PHONE: "not measured on a phone",
-    Doubt.QUARANTINED: "measured on a device that the lab took out",
+    run_groups.Doubt.THROTTLED: "the phone throttled",
+    run_groups.Doubt.DRIFT: "latency drifted during the campaign",
+    run_groups.Doubt.SPREAD: "latencies spread widely",
+    run_groups.Doubt.FEW_ROUNDS: "few rounds",
+    run_groups.Doubt.SHORT_SAMPLES: "few inferences",
+    run_groups.Doubt.CHARGING: "the phone was charging",
+    run_groups.Doubt.CUT_SHORT: "stopped at its time limit",
+    run_groups.Doubt.UNSETTLED: "still warming up when it was timed",
+    run_groups.Doubt.CRASHED_AT_END: "crashed when it ended",
+    run_groups.Doubt.CPU_FALLBACK: "the CPU ran nodes of the provider",
+    run_groups.Doubt.EXTREME: "single inferences took far longer",
+    run_groups.Doubt.NOT_A_PHONE: "not measured on a phone",
+    run_groups.Doubt.QUARANTINED: "measured on a device that the lab took out",
 }
 """Doubts in a few words; the section Doubts has them with numbers and advice."""
 
@@ -248,16 +251,18 @@ ALWAYS_AGAINST = {
 def decisions(report: CampaignReport) -> tuple[ShipAnswer, ...]:
     """Every choice and every refusal to choose, in the order of the report."""
     # A choice is looked up among the rows of its model alone, not among thousands
-    rows = grouped((row.model, row) for row in report.rows)
-    artifacts = grouped((artifact.model, artifact) for artifact in report.artifacts)
-    checks = grouped((check.model, check) for check in report.checks)
+    rows = counting.grouped((row.model, row) for row in report.rows)
+    artifacts = counting.grouped((artifact.model, artifact) for artifact in report.artifacts)
+    checks = counting.grouped((check.model, check) for check in report.checks)
     alone = {
         model: msgspec.structs.replace(
-            report, rows=tuple(rows.get(model, ())), artifacts=tuple(artifacts.get(model, ())),
+            report,
+            rows=tuple(rows.get(model, ())),
+            artifacts=tuple(artifacts.get(model, ())),
             checks=tuple(checks.get(model, ())),
         )
         for model in dict.fromkeys(choice.model for choice in report.choices)
-    }  # fmt: skip
+    }
     withheld = (
         ShipAnswer(model=row.model, target=row.target, sureness=Sureness.NOTHING, against=(row.reason,))
         for row in report.withheld
@@ -269,10 +274,18 @@ def overview(report: CampaignReport) -> Listing:
     """The answers as one table, in their order; without rows where each has a card."""
     answers = decisions(report)
     rows = (
-        (answer.model, answer.target, answer.sureness.value, " ".join(answer.what), answer.gain, answer.how_sure,
-         ", ".join(f"{name} {text}" for name, text in answer.figures), "; ".join(answer.against))
+        (
+            answer.model,
+            answer.target,
+            answer.sureness.value,
+            " ".join(answer.what),
+            answer.gain,
+            answer.how_sure,
+            ", ".join(f"{name} {text}" for name, text in answer.figures),
+            "; ".join(answer.against),
+        )
         for answer in answers
-    )  # fmt: skip
+    )
     head = ("Model", "Target", "How sure", "Variant and run", "Gain", "Interval", "Figures", "Against it")
     return Listing(title=layout.choices_title(report), head=head, rows=tuple(rows) if len(answers) > MOST_CARDS else ())
 
@@ -287,7 +300,7 @@ def _chosen(report: CampaignReport, choice: ChoiceRow) -> ShipAnswer:
     sureness = Sureness.SHOWN
     if row is None:
         sureness = Sureness.SHOWN if choice.classes else Sureness.UNMEASURED
-    elif choice.undecided or (compared and (compared.low is None or compared.verdict is Verdict.NOT_SHOWN)):
+    elif choice.undecided or (compared and (compared.low is None or compared.verdict is run_compare.Verdict.NOT_SHOWN)):
         sureness = Sureness.UNDECIDED
     interval = None  # low, ratio and high along the axis
     if compared and compared.low is not None and compared.high is not None:
@@ -328,13 +341,13 @@ def _chosen(report: CampaignReport, choice: ChoiceRow) -> ShipAnswer:
     )
 
 
-def _gain(compared: Comparison) -> str:
+def _gain(compared: run_compare.Comparison) -> str:
     """How much faster or slower, in words: 38 % less time than none-fixed/cpu."""
-    if compared.low is None or compared.verdict is Verdict.NOT_SHOWN:
+    if compared.low is None or compared.verdict is run_compare.Verdict.NOT_SHOWN:
         return f"No gain shown over {compared.baseline}"
-    if compared.verdict is Verdict.SAME:
+    if compared.verdict is run_compare.Verdict.SAME:
         return f"as fast as {compared.baseline}, within {compared.margin * 100:g} %"
-    if compared.verdict is Verdict.MIXED:
+    if compared.verdict is run_compare.Verdict.MIXED:
         median = f"median {wording.ratio(compared)} times"
         return f"faster and slower than {compared.baseline}: {median}, {wording.tails(compared.tails)}"
     ratio, by = compared.deciding_ratio, f" by the {compared.decisive.of.value}" if compared.decisive else ""
@@ -346,8 +359,11 @@ def _outputs_against(choice: ChoiceRow, checks: Sequence[OutputCheck], row: Row 
     """What its outputs leave open."""
     if any(check.unknown for check in checks):
         yield "its outputs could not be judged"
-    if choice.provider not in ("", CPU) and not (row and row.checks):
-        yield f"its outputs were judged on this computer's CPU, and not by {provider_named(choice.provider).title}"
+    if choice.provider not in ("", runner_providers.CPU) and not (row and row.checks):
+        yield (
+            "its outputs were judged on this computer's CPU, and not by "
+            f"{runner_providers.provider_named(choice.provider).title}"
+        )
     if _without_data(checks):
         yield f"its outputs were compared on {_kind_of_data(checks)} only"
     if _unsteady(checks):
@@ -363,9 +379,7 @@ def _against(report: CampaignReport, choice: ChoiceRow, row: Row | None) -> Iter
     yield from (_guesses(model) for model in report.models if model.name == choice.model and model.guessed)
     if text := grown_text(report, choice):
         yield text
-    accuracy = next(
-        (a for a in report.accuracy if (a.model, a.variant) == (choice.model, choice.variant)), None
-    )  # fmt: skip
+    accuracy = next((a for a in report.accuracy if (a.model, a.variant) == (choice.model, choice.variant)), None)
     if accuracy and (accuracy.result is None or accuracy.result.max_drop is None):
         yield "its accuracy has no budget"
     if accuracy and (accuracy.result is None or not accuracy.result.computed):
@@ -376,7 +390,7 @@ def _against(report: CampaignReport, choice: ChoiceRow, row: Row | None) -> Iter
         if proof.not_run and choice.target in (proof.targets or (choice.target,)):
             yield f"not proven in {proof.library.file}"
     for device, comparison in choice.slower.items():
-        yield f"slower than another {slower_text(device, comparison)}"
+        yield f"slower than another {choose.slower_text(device, comparison)}"
     for caution in row.cautions if row else ():
         yield ALWAYS_AGAINST.get(caution.doubt, caution.doubt.value.replace("_", " "))
 
@@ -384,4 +398,4 @@ def _against(report: CampaignReport, choice: ChoiceRow, row: Row | None) -> Iter
 def not_a_phone(rows: Sequence[Row]) -> bool:
     """Whether no time of a table counts: a phone's library ran on another machine."""
     timed = [row for row in rows if row.status is Status.OK]
-    return bool(timed) and all(any(c.doubt is Doubt.NOT_A_PHONE for c in row.cautions) for row in timed)
+    return bool(timed) and all(any(c.doubt is run_groups.Doubt.NOT_A_PHONE for c in row.cautions) for row in timed)

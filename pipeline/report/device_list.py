@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from device_runner.device import DeviceFacts, Readiness
+from device_runner import device as runner_device
+from device_runner.device import DeviceFacts
 from pipeline.report import wording
 from pipeline.report.wording import Listing
 
@@ -13,7 +14,7 @@ def _processor(facts: DeviceFacts) -> str:
 
 
 def _state(facts: DeviceFacts) -> str:
-    if facts.readiness is not Readiness.READY:
+    if facts.readiness is not runner_device.Readiness.READY:
         return facts.advice or facts.readiness.value
     notes = ["ready"]
     if facts.platform == "android" and 0 < facts.api_level < 27:
@@ -30,17 +31,23 @@ DEVICE_COLUMNS: tuple[tuple[str, Callable[[DeviceFacts], str]], ...] = (
     ("model", lambda facts: f"{facts.manufacturer} {facts.model}".strip()),
     ("processor", _processor),
     ("ABIs", lambda facts: ", ".join(facts.abis)),
-    ("system", lambda facts: (
-        f"{facts.platform} {facts.os_release}{f' (API {facts.api_level})' if facts.api_level else ''}".strip()
-    )),
+    (
+        "system",
+        lambda facts: (
+            f"{facts.platform} {facts.os_release}{f' (API {facts.api_level})' if facts.api_level else ''}".strip()
+        ),
+    ),
     ("memory", lambda facts: f"{facts.memory_bytes / 2**30:.1f} GiB" if facts.memory_bytes else ""),
-    ("battery", lambda facts: (
-        "" if facts.battery_percent is None else f"{facts.battery_percent} %{' charging' if facts.charging else ''}"
-    )),
+    (
+        "battery",
+        lambda facts: (
+            "" if facts.battery_percent is None else f"{facts.battery_percent} %{' charging' if facts.charging else ''}"
+        ),
+    ),
     ("NNAPI", wording.nnapi_devices),
     ("GPU", wording.gpu),
     ("state", _state),
-)  # fmt: skip
+)
 
 
 def device_listing(devices: Sequence[DeviceFacts]) -> Listing:

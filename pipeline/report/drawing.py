@@ -13,26 +13,15 @@ from itertools import pairwise
 from pathlib import PurePath
 from typing import Any
 
-from pipeline.core.groups import counted, grouped
-from pipeline.core.providers import PROVIDER_RULES
-from pipeline.partition.answer import ModelAnswer, percent_of, same_reason
-from pipeline.partition.placement import (
-    CPU_KIND,
-    KERNEL_KIND,
-    ClaimReason,
-    PlacedNode,
-    Placement,
-    collapse,
-    extent,
-    lay_out,
-    placement_of,
-)
-from pipeline.partition.placement import curves as graph_curves
+from device_runner import files as runner_files
+from pipeline.core import groups as counting
+from pipeline.core import providers as provider_rules
+from pipeline.partition import answer as claim_answer
+from pipeline.partition import placement as node_placement
 from pipeline.report import wording
 from pipeline.report.accuracies import decibel, higher_is_better, number
 from pipeline.report.model import CampaignReport, Row
 from pipeline.report.profiles import OperatorChange, ProfileView, taken
-from pipeline.report.wording import visible
 
 RowKey = tuple[str, str, str, str]
 """Device, model, variant and run."""
@@ -64,7 +53,7 @@ class Plot:
     def ahead(self) -> tuple[Mark, ...]:
         """What nothing beats, in the order of its numbers; marks in one place are one."""
         numbered = sorted((mark for mark in self.marks if mark["number"]), key=lambda mark: int(mark["number"]))
-        places = grouped((mark["number"], mark) for mark in numbered)
+        places = counting.grouped((mark["number"], mark) for mark in numbered)
         return tuple({**alike[0], "label": "; ".join(mark["label"] for mark in alike)} for alike in places.values())
 
 
@@ -319,7 +308,7 @@ def fronts(report: CampaignReport) -> tuple[Plot, ...]:
     last tick along, accuracy from the second tick up to the first.
     """
     plots = []
-    for model, group in grouped((entry.model, entry) for entry in report.accuracy).items():
+    for model, group in counting.grouped((entry.model, entry) for entry in report.accuracy).items():
         results = {entry.variant: entry.result for entry in group if entry.result}
         first = next(iter(results.values()), None)
         artifacts = [artifact for artifact in report.artifacts if artifact.model == model]
@@ -426,7 +415,7 @@ GraphDrawing = dict[str, Any]
 
 
 def draw_graph(
-    placement: Placement,
+    placement: node_placement.Placement,
     anchor: str,
     *,
     facts: Sequence[str] = (),
@@ -444,17 +433,19 @@ def draw_graph(
     names nodes or shapes) and the remedy.
     """
     total = len(placement.nodes)
-    groups, edges = collapse(placement.kinds, [(a, b) for b, node in enumerate(placement.nodes) for a in node.inputs])
+    groups, edges = node_placement.collapse(
+        placement.kinds, [(a, b) for b, node in enumerate(placement.nodes) for a in node.inputs]
+    )
     drawn = len(groups) <= most_boxes
     texts = []  # the two lines of each box
     for kind, nodes in groups if drawn else ():
-        kernels = f"{placement.title} kernels" if kind == KERNEL_KIND else "CPU"
+        kernels = f"{placement.title} kernels" if kind == node_placement.KERNEL_KIND else "CPU"
         head = f"Partition {kind + 1}" if kind >= 0 else kernels
         line = _begun(_operators(nodes, placement.nodes), LINE_LENGTH)
-        texts.append((f"{head} · {counted(len(nodes), 'node')}", line))
+        texts.append((f"{head} · {counting.counted(len(nodes), 'node')}", line))
     widths = {place: CHARACTER * max(map(len, pair)) + 22 for place, pair in enumerate(texts)}
-    places, ways = lay_out(widths, edges if drawn else ())
-    left, right, layers = extent(places, ways, widths)
+    places, ways = node_placement.lay_out(widths, edges if drawn else ())
+    left, right, layers = node_placement.extent(places, ways, widths)
     shift = GRAPH_MARGIN - left
     count = f"{len(groups)} box{'es' * (len(groups) != 1)}"
     boxes = []
@@ -471,7 +462,7 @@ def draw_graph(
                 "y": round(places[place][1] * LAYER_HEIGHT + GRAPH_MARGIN, 1),
                 "width": width,
                 "middle": round(x + width / 2, 1),
-                "style": "cpu" if kind == CPU_KIND else f"claimed g{max(kind, 0) % GRAPH_COLOURS}",
+                "style": "cpu" if kind == node_placement.CPU_KIND else f"claimed g{max(kind, 0) % GRAPH_COLOURS}",
                 "head": head,
                 "line": line,
                 "tip": "; ".join((f"{head}: {_operators(nodes, placement.nodes)}", *tips)),
@@ -481,55 +472,64 @@ def draw_graph(
     # Why nodes are refused, the commonest reason first; those that differ in names and shapes alone are one
     reasons = []
     why_not = [(node, placement.reasons[node.reason]) for node in placement.nodes if node.reason is not None]
-    by_reason = grouped(((same_reason(why.reason), why.remedy), (node, why.reason)) for node, why in why_not)
+    by_reason = counting.grouped(
+        ((claim_answer.same_reason(why.reason), why.remedy), (node, why.reason)) for node, why in why_not
+    )
     for (_, remedy), group in sorted(by_reason.items(), key=lambda item: -len(item[1])):
         operators = ", ".join(name for name, _ in Counter(node.operator for node, _ in group).most_common())
         first, *others = dict.fromkeys(reason for _, reason in group)
         reasons.append((len(group), operators, f"for example {first}" if others else first, remedy))
     # As in `Predicted for all-fixed on adb:A: 3 of 4 nodes (75 %) in 2 partitions, by the rules of 1.29`
-    inside = "" if KERNEL_KIND in placement.kinds else f" in {counted(placement.partitions, 'partition')}"
+    inside = (
+        ""
+        if node_placement.KERNEL_KIND in placement.kinds
+        else f" in {counting.counted(placement.partitions, 'partition')}"
+    )
     about = "".join(f" {word} {text}" for word, text in (("for", placement.variant), ("on", placement.device)) if text)
-    claimed = f"{placement.claimed} of {counted(total, 'node')} ({percent_of(placement.claimed, total)} %)"
+    claimed = (
+        f"{placement.claimed} of {counting.counted(total, 'node')} "
+        f"({claim_answer.percent_of(placement.claimed, total)} %)"
+    )
     predicted = f"Predicted{about}: {claimed}{inside}, ONNX Runtime {placement.release}"
     return {
         "id": anchor,
         "title": f"{placement.model} with {placement.title}",
         "facts": (predicted, *facts, *([] if drawn else [f"Not drawn here: it has {count}"])),
-        "label": f"Graph of {placement.model}: {counted(len(placement.nodes), 'node')} in {count}",
+        "label": f"Graph of {placement.model}: {counting.counted(len(placement.nodes), 'node')} in {count}",
         "width": round(right - left + 2 * GRAPH_MARGIN),
         "height": layers * LAYER_HEIGHT - (LAYER_HEIGHT - BOX_HEIGHT) + 2 * GRAPH_MARGIN,
-        "lines": " ".join(graph_curves(ways, shift, GRAPH_MARGIN, LAYER_HEIGHT, BOX_HEIGHT)),
+        "lines": " ".join(node_placement.curves(ways, shift, GRAPH_MARGIN, LAYER_HEIGHT, BOX_HEIGHT)),
         "boxes": tuple(boxes),
         "reasons": tuple(reasons[:MOST_REASONS]),
         "more_reasons": max(0, len(reasons) - MOST_REASONS),
-    }  # fmt: skip
+    }
 
 
-def _operators(places: Sequence[int], nodes: Sequence[PlacedNode]) -> str:
+def _operators(places: Sequence[int], nodes: Sequence[node_placement.PlacedNode]) -> str:
     """As in `Conv 3, Relu 2`, the commonest first."""
     counts = Counter(nodes[place].operator for place in places)
     return ", ".join(f"{name} {count}" if count > 1 else name for name, count in counts.most_common())
 
 
 def _begun(text: str, length: int) -> str:
-    text = visible(text)
+    text = runner_files.visible(text)
     return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
 def _cut(text: str) -> tuple[str, str]:
     """A name as it is shown, and the whole where that is longer: it loses its middle, as the ends of names differ."""
-    text = visible(text)
+    text = runner_files.visible(text)
     if len(text) <= NAME_LENGTH:
         return text, ""
     return f"{text[: NAME_LENGTH // 3]}…{text[-(NAME_LENGTH - NAME_LENGTH // 3 - 1) :]}", text
 
 
-def _alike(places: Sequence[int], placement: Placement, named: float) -> Iterator[dict[str, Any]]:
+def _alike(places: Sequence[int], placement: node_placement.Placement, named: float) -> Iterator[dict[str, Any]]:
     """The nodes of a box by operator and reason, in the order of the first; at least one of each is named."""
     members = (placement.nodes[place] for place in places)
-    for (operator, reason), nodes in grouped(((node.operator, node.reason), node) for node in members).items():
+    for (operator, reason), nodes in counting.grouped(((node.operator, node.reason), node) for node in members).items():
         shown = nodes[: max(1, int(named * len(nodes)))]
-        why = ClaimReason(reason="") if reason is None else placement.reasons[reason]
+        why = node_placement.ClaimReason(reason="") if reason is None else placement.reasons[reason]
         yield {
             "operator": _cut(operator)[0],
             "count": len(nodes),
@@ -545,7 +545,7 @@ def graphs(report: CampaignReport) -> tuple[GraphDrawing, ...]:
     facts = []
     for placement in report.placements:
         # As in `Measured for all-fixed nnapi on adb:A: 3 of 4 nodes in 2 partitions`; of other variants too
-        rules, variant = PROVIDER_RULES.get(placement.provider), placement.variant
+        rules, variant = provider_rules.PROVIDER_RULES.get(placement.provider), placement.variant
         place = (placement.model, rules.provider if rules else "")
         alike = [row for row in report.profiles if rules and (row.model, row.provider) == place and taken(row)]
         ordered = [row for row in alike if row.variant == variant] + [row for row in alike if row.variant != variant]
@@ -554,7 +554,7 @@ def graphs(report: CampaignReport) -> tuple[GraphDrawing, ...]:
     return drawings(report.placements, facts)
 
 
-def draw_answers(answers: Sequence[ModelAnswer]) -> tuple[GraphDrawing, ...]:
+def draw_answers(answers: Sequence[claim_answer.ModelAnswer]) -> tuple[GraphDrawing, ...]:
     """The drawings of answers that have no error."""
     placements, facts = [], []
     for answer in (answer for answer in answers if not answer.error):
@@ -563,15 +563,17 @@ def draw_answers(answers: Sequence[ModelAnswer]) -> tuple[GraphDrawing, ...]:
             texts.append(f"It {answer.load.what}: {answer.load.error}")
         if answer.fixed:
             sizes = ", ".join(f"{name}={size}" for name, size in answer.fixed.sizes.items())
-            claimed = f"{answer.fixed.claimed} of {counted(answer.fixed.nodes, 'node')}"
+            claimed = f"{answer.fixed.claimed} of {counting.counted(answer.fixed.nodes, 'node')}"
             texts.append(f"Dimensions are dynamic ({', '.join(answer.dynamic)}): with {sizes} it would be {claimed}")
         texts += [warning.rstrip(".") for warning in answer.warnings]
-        placements.append(placement_of(answer, model=PurePath(answer.path.replace("\\", "/")).name))
+        placements.append(node_placement.placement_of(answer, model=PurePath(answer.path.replace("\\", "/")).name))
         facts.append(tuple(texts))
     return drawings(placements, facts)
 
 
-def drawings(placements: Sequence[Placement], facts: Sequence[Sequence[str]]) -> tuple[GraphDrawing, ...]:
+def drawings(
+    placements: Sequence[node_placement.Placement], facts: Sequence[Sequence[str]]
+) -> tuple[GraphDrawing, ...]:
     """The drawings of one page, each with facts of its own; together they keep to the bounds of a page."""
     page: list[GraphDrawing] = []
     names = MOST_NAMES // max(1, len(placements))

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pipeline.core.groups import counted, grouped
+from pipeline.core import groups as counting
 from pipeline.core.variant import Artifact
-from pipeline.passes.precisions import common_name
+from pipeline.passes import precisions as passes_precisions
 from pipeline.report import accuracies, growth, wording
 from pipeline.report.model import CampaignReport, ChoiceRow
 from pipeline.report.wording import Line
@@ -26,7 +26,7 @@ class ShippedFile:
 
 def shipped_files(report: CampaignReport) -> tuple[ShippedFile, ...]:
     """Every file that ships, in the order of the choices."""
-    by_file = grouped(((choice.model, choice.variant, choice.run), choice) for choice in report.choices)
+    by_file = counting.grouped(((choice.model, choice.variant, choice.run), choice) for choice in report.choices)
     return tuple(_shipped(report, choices) for choices in by_file.values())
 
 
@@ -40,7 +40,8 @@ def first_lines(report: CampaignReport) -> Iterator[Line]:
         yield Line(("Accuracy: ", "bold"), answer.accuracy, indent=0)
     if len(answers) > MOST_ANSWERS:
         yield Line(
-            f"and {counted(len(answers) - MOST_ANSWERS, 'more file')} below, in the table of what ships", indent=0
+            f"and {counting.counted(len(answers) - MOST_ANSWERS, 'more file')} below, in the table of what ships",
+            indent=0,
         )
     if answers:
         yield Line(indent=0)
@@ -51,7 +52,7 @@ def _shipped(report: CampaignReport, choices: list[ChoiceRow]) -> ShippedFile:
     targets = ", ".join(dict.fromkeys(row.target for row in choices))
     measured = any(row.device or row.classes for row in choices)
     precision = _precision(report, choice)
-    form = f", {common_name(precision)}" if precision else ""
+    form = f", {passes_precisions.common_name(precision)}" if precision else ""
     unmeasured = "" if measured else "; not measured on a device like it"
     return ShippedFile(
         model=choice.model,
@@ -118,7 +119,7 @@ def accuracy_of(report: CampaignReport, choice: ChoiceRow) -> str:
         beside = f", the original {original}" if result.reference_value is not None else ""
         budget = "no budget" if result.max_drop is None else accuracies.verdict_text(result)
         drop = f", drop {accuracies.drop_text(result)} ({budget})" if result.drop is not None else ""
-        return f"{result.metric} {value}{beside}{drop}, on {counted(result.samples, 'sample')}"
+        return f"{result.metric} {value}{beside}{drop}, on {counting.counted(result.samples, 'sample')}"
     if _precision(report, choice):
         distance = wording.from_float(checks)
         why = (entry.why if entry else "") or "give test data"

@@ -6,9 +6,9 @@ from dataclasses import replace
 from rich.console import Console
 
 from device_runner.result import Status
-from pipeline.campaign.statistics.compare import Verdict
-from pipeline.check.library_proof import LibraryProof
-from pipeline.passes.precisions import common_name
+from pipeline.campaign.statistics import compare as run_compare
+from pipeline.check import library_proof
+from pipeline.passes import precisions as passes_precisions
 from pipeline.report import wording
 from pipeline.report.accuracies import accuracies, searches
 from pipeline.report.decision import BannerState, banner
@@ -33,9 +33,12 @@ from pipeline.report.words import precisions, words
 SHORT = 6
 """Operators of a view of profiles: report.md has more."""
 STYLES = {
-    Verdict.FASTER: "green", Verdict.SLOWER: "yellow", Verdict.MIXED: "yellow", Verdict.SAME: "",
-    Verdict.NOT_SHOWN: "dim",
-}  # fmt: skip
+    run_compare.Verdict.FASTER: "green",
+    run_compare.Verdict.SLOWER: "yellow",
+    run_compare.Verdict.MIXED: "yellow",
+    run_compare.Verdict.SAME: "",
+    run_compare.Verdict.NOT_SHOWN: "dim",
+}
 
 
 def show_report(report: CampaignReport, console: Console | None = None) -> None:
@@ -56,7 +59,7 @@ def render(report: CampaignReport, width: int) -> Iterator[Part]:
         yield Line(indent=0)
     yield from mode_listings(report)
     yield accuracies(report, brief=True)
-    if names := ", ".join(map(common_name, precisions(report))):
+    if names := ", ".join(map(passes_precisions.common_name, precisions(report))):
         yield Line((f"Precisions by their usual names: {names}.", "dim"), indent=0)
         yield Line(indent=0)
     yield from offered(report, brief=True)
@@ -112,7 +115,7 @@ USUAL_DOUBTS = {"spread": "times differ widely", "extreme": "a time far from the
 """What nearly every short run on a computer in use has: one line here, each with its numbers in the report."""
 
 
-def proof_parts(proof: LibraryProof) -> Iterator[Part]:
+def proof_parts(proof: library_proof.LibraryProof) -> Iterator[Part]:
     """What came of a bundle in the library that ships, then every finding with cause and remedy."""
     yield proof_listing(proof)
     yield Section(title="Summary", notes=tuple(proof_notes(proof)))

@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from pipeline.core import variant as core_variant
 from pipeline.core.errors import Finding, Severity
-from pipeline.core.variant import GREW_BYTES, Artifact, Level, Style, grew
+from pipeline.core.variant import Artifact, Level, Style
 from pipeline.report.wording import size
 
 if TYPE_CHECKING:
-    from pipeline.convert.precisions import Conversion
+    from pipeline.convert import precisions as convert_precisions
 
 RULE = "grew"
 LEVELS = list(Level)
@@ -22,7 +23,9 @@ LIST_BYTES = 16 << 10
 
 def grown(artifact: Artifact, original: int) -> bool:
     """Whether a file is larger than its model of `original` bytes, by more than a reader would expect."""
-    return grew(artifact.total_bytes, original, LIST_BYTES if _has_lists(artifact) else GREW_BYTES)
+    return core_variant.grew(
+        artifact.total_bytes, original, LIST_BYTES if _has_lists(artifact) else core_variant.GREW_BYTES
+    )
 
 
 def _has_lists(artifact: Artifact) -> bool:
@@ -43,7 +46,7 @@ def not_grown(alike: Sequence[Artifact], original: int) -> str:
     return "level none keeps it as it is"
 
 
-def growth_findings(conversion: "Conversion") -> Iterator[Finding]:
+def growth_findings(conversion: "convert_precisions.Conversion") -> Iterator[Finding]:
     """A warning for each precision in which artifacts are much larger than the model in it, with what does not grow."""
     for form in conversion.models:
         original = form.model.size_bytes

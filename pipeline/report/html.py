@@ -16,19 +16,23 @@ from typing import Any
 import jinja2
 import msgspec
 
-from device_runner.result import Status, epoch_ms
+from device_runner import files as runner_files
+from device_runner import result as run_result
+from device_runner.result import Status
 from pipeline.campaign.record import RunRecord
-from pipeline.campaign.statistics.compare import Verdict
+from pipeline.campaign.statistics import compare as run_compare
+from pipeline.core import groups as counting
 from pipeline.core.features import Place
-from pipeline.core.groups import grouped
-from pipeline.partition.answer import ModelAnswer
-from pipeline.report import accuracies, drawing, inventory, layout, profiles, proofs, sections, wording
+from pipeline.partition import answer as claim_answer
+from pipeline.report import accuracies, drawing, inventory, layout, sections, wording
+from pipeline.report import profiles as report_profiles
+from pipeline.report import proofs as report_proofs
 from pipeline.report.decision import banner, decisions, not_a_phone, overview
 from pipeline.report.drawing import BOX_HEIGHT, draw_answers, graphs
 from pipeline.report.model import CampaignReport, MeasuredRun, Row
 from pipeline.report.modes import mode_listings
 from pipeline.report.operators import BAR, needed_operators, time_tables
-from pipeline.report.wording import Listing, visible
+from pipeline.report.wording import Listing
 from pipeline.report.words import words
 
 MOST_ROWS = 150
@@ -45,11 +49,11 @@ SINCE = Place[Callable[[CampaignReport, CampaignReport], Listing]]("report.since
 """What changed from an earlier campaign to this one."""
 
 VERDICT_CLASSES = {
-    Verdict.FASTER: "faster",
-    Verdict.SLOWER: "slower",
-    Verdict.MIXED: "slower",
-    Verdict.SAME: "same",
-    Verdict.NOT_SHOWN: "unknown",
+    run_compare.Verdict.FASTER: "faster",
+    run_compare.Verdict.SLOWER: "slower",
+    run_compare.Verdict.MIXED: "slower",
+    run_compare.Verdict.SAME: "same",
+    run_compare.Verdict.NOT_SHOWN: "unknown",
 }
 
 
@@ -103,11 +107,13 @@ def render(
         accuracy=accuracies.accuracies(report),
         fronts=drawing.fronts(report),
         searches=tuple(zip(drawing.loss_bars(report), accuracies.searches(report), strict=True)),
-        proofs=tuple(listing for listing in map(proofs.proof_listing, report.proofs) if listing.rows),
+        proofs=tuple(listing for listing in map(report_proofs.proof_listing, report.proofs) if listing.rows),
         sections={section.title: section for section in sections.sections(report)},
         views=report.profile_views,
         times=time_tables(report.profiles),
-        profiles=[profiles.summary(report.profiles), *map(profiles.copies, report.profiles)] if report.profiles else [],
+        profiles=[report_profiles.summary(report.profiles), *map(report_profiles.copies, report.profiles)]
+        if report.profiles
+        else [],
         needed=needed_operators(report),
         graphs=graphs(report),
         drivers=inventory.drivers(measured),
@@ -182,7 +188,7 @@ def timed(measured: Sequence[MeasuredRun]) -> Iterator[tuple[drawing.RowKey, Run
 
 def latencies(measured: Sequence[MeasuredRun]) -> dict[drawing.RowKey, list[int]]:
     """All latencies of each row, ascending."""
-    runs = grouped((key, run.result.latencies_ns) for key, run in timed(measured))
+    runs = counting.grouped((key, run.result.latencies_ns) for key, run in timed(measured))
     return {key: sorted(itertools.chain.from_iterable(lists)) for key, lists in runs.items()}
 
 
@@ -199,7 +205,7 @@ def page_data(report: CampaignReport, measured: Sequence[MeasuredRun]) -> tuple[
     raw = 0 < total <= MOST_SAMPLES
     places = {row.names: place for place, row in enumerate(report.rows)}
     kept = [(places[key], run) for key, run in runs if key in places]
-    starts = [epoch_ms(run.result.started_at) or 0 for _, run in kept]
+    starts = [run_result.epoch_ms(run.result.started_at) or 0 for _, run in kept]
     first = min((start for start in starts if start), default=0)
     before = [run.result.before for _, run in kept]
     heat = [
@@ -210,7 +216,8 @@ def page_data(report: CampaignReport, measured: Sequence[MeasuredRun]) -> tuple[
     ]
     names: dict[str, int] = {}
     rows: dict[str, list[Any]] = {
-        key: [names.setdefault(visible(text(row)), len(names)) for row in report.rows] for key, text in NAMED.items()
+        key: [names.setdefault(runner_files.visible(text(row)), len(names)) for row in report.rows]
+        for key, text in NAMED.items()
     }
     rows |= {key: [value(row) for row in report.rows] for key, value in NUMBERS.items()}
     data = {
@@ -242,7 +249,7 @@ def read_template(name: str) -> str:
     return resources.files("pipeline.report").joinpath("templates", name).read_text(encoding="utf-8")
 
 
-def render_answers(answers: Sequence[ModelAnswer]) -> str:
+def render_answers(answers: Sequence[claim_answer.ModelAnswer]) -> str:
     """A page of its own with the graphs of `ort-mobile partition`, by the templates of the report."""
     return _template("partition.html").render(graphs=draw_answers(answers))
 
@@ -261,9 +268,15 @@ def render_listings(
     `targets` has addresses for names in first columns; `events` is where the first table's news come from.
     """
     return _template("listing.html").render(
-        title=title, listings=listings, links=links, lines=lines, targets=targets or {}, events=events,
-        live=read_template("live.js"), page_policy=listing_policy(),
-    )  # fmt: skip
+        title=title,
+        listings=listings,
+        links=links,
+        lines=lines,
+        targets=targets or {},
+        events=events,
+        live=read_template("live.js"),
+        page_policy=listing_policy(),
+    )
 
 
 def report_policy() -> str:
@@ -306,7 +319,7 @@ def _template(name: str) -> jinja2.Template:
         css=_styles(),
         policy=report_policy(),
         drawing=drawing,
-        profile_texts=profiles,
+        profile_texts=report_profiles,
         wording=wording,
         classes=_classes,
         not_a_phone=not_a_phone,
@@ -321,7 +334,7 @@ def _template(name: str) -> jinja2.Template:
 
 def _shown(value: object) -> object:
     """Every text that the template puts out goes through here, before it is escaped."""
-    return visible(value) if type(value) is str else value
+    return runner_files.visible(value) if type(value) is str else value
 
 
 def _classes(row: Row, shipped: Collection[drawing.RowKey]) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from pipeline.core.groups import grouped
+from pipeline.core import groups as counting
 from pipeline.report import wording
 from pipeline.report.model import CampaignReport, MeasuredRun, SimulatedContext
 from pipeline.report.wording import Listing
@@ -76,7 +76,7 @@ def drivers(measured: Sequence[MeasuredRun]) -> Listing:
 
     Runs of releases that did not note it are not counted; no rows where no run did.
     """
-    by_host = grouped(
+    by_host = counting.grouped(
         ((run.result.host, planned.device), run.result)
         for planned, runs in measured
         for run in runs
@@ -104,20 +104,34 @@ def contexts_listing(rows: Sequence[SimulatedContext], title: str = "") -> Listi
     """What chips' NPUs have of models; in reports, which have a title, with the chips' names, and capitals in heads."""
     checked = any(row.checks or row.context.not_run for row in rows)
     head = (
-        "model", "context", *(("chip",) if title else ()), "size", "nodes", "on the CPU", "QAIRT", "compiled in",
-        "memory", "sha256", *(("outputs, simulated",) if checked else ()),
-    )  # fmt: skip
+        "model",
+        "context",
+        *(("chip",) if title else ()),
+        "size",
+        "nodes",
+        "on the CPU",
+        "QAIRT",
+        "compiled in",
+        "memory",
+        "sha256",
+        *(("outputs, simulated",) if checked else ()),
+    )
     right = ("size", "nodes", "on the CPU", "compiled in", "memory")
     shown = (lambda text: text[:1].upper() + text[1:]) if title else str
     cells = [
         (
-            row.context.model, row.context.variant.name,
+            row.context.model,
+            row.context.variant.name,
             *((f"{row.context.chip.title}, V{row.context.chip.htp_arch}",) if title else ()),
             wording.size(row.context.total_bytes),
-            f"{row.context.npu_nodes}", f"{row.context.cpu_nodes}", row.context.qairt,
-            f"{row.context.seconds:.1f} s", wording.size(row.context.memory_bytes), row.context.binary_sha256[:12],
+            f"{row.context.npu_nodes}",
+            f"{row.context.cpu_nodes}",
+            row.context.qairt,
+            f"{row.context.seconds:.1f} s",
+            wording.size(row.context.memory_bytes),
+            row.context.binary_sha256[:12],
             *((row.context.not_run or wording.outputs(row.checks),) if checked else ()),
         )
         for row in rows
-    ]  # fmt: skip
+    ]
     return Listing(title=title, head=tuple(map(shown, head)), rows=tuple(cells), right=tuple(map(shown, right)))

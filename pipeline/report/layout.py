@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from pipeline.core.groups import grouped
+from pipeline.core import groups as counting
 from pipeline.report import wording
 from pipeline.report.model import CampaignReport, Row
 from pipeline.report.wording import Listing
@@ -31,14 +31,21 @@ WORDS = ("Variant", "Run", "Status", "Verdict", "Outputs")
 """Columns of words; the others are numbers."""
 
 FROM_WIDTH = {
-    "Interval": 100, "p90": 110, "Size": 120, "Status": 130, "p99": 140, "Load": 150, "Memory": 160, "First run": 220,
-}  # fmt: skip
+    "Interval": 100,
+    "p90": 110,
+    "Size": 120,
+    "Status": 130,
+    "p99": 140,
+    "Load": 150,
+    "Memory": 160,
+    "First run": 220,
+}
 """How wide a terminal is at least that shows a column; the others are always shown."""
 
 
 def results(report: CampaignReport) -> dict[tuple[str, str], list[Row]]:
     """Rows by model and device, in the order of the report."""
-    return grouped(((row.model, row.device), row) for row in report.rows)
+    return counting.grouped(((row.model, row.device), row) for row in report.rows)
 
 
 def choices_title(report: CampaignReport) -> str:

@@ -2,26 +2,32 @@
 
 from collections.abc import Mapping, Sequence
 
+from device_runner import files as runner_files
 from pipeline.check.compare import OutputCheck
-from pipeline.release.choose import Choice, slower_text
+from pipeline.release import choose
 from pipeline.report import wording
 from pipeline.report.model import CampaignReport
-from pipeline.report.wording import escaped, item, visible
+from pipeline.report.wording import escaped, item
 
 
 def measured_text(
-    report: CampaignReport, choices: Sequence[Choice], checks: Mapping[str, Mapping[str, Sequence[OutputCheck]]]
+    report: CampaignReport, choices: Sequence[choose.Choice], checks: Mapping[str, Mapping[str, Sequence[OutputCheck]]]
 ) -> str:
     """What was measured of what ships, by target: devices, latencies with intervals, and the numeric check."""
     lines = [
-        f"# {report.name}: what was measured", "", f"Campaign {report.campaign}.",
-        "Latency is the median time of one inference; every round is a fresh process.", "",
-    ]  # fmt: skip
+        f"# {report.name}: what was measured",
+        "",
+        f"Campaign {report.campaign}.",
+        "Latency is the median time of one inference; every round is a fresh process.",
+        "",
+    ]
     for choice in choices:
         artifact = choice.artifact
         lines += [f"## {artifact.file} for {choice.target.name}", ""]
         lines += [f"{choice.reason[:1].upper()}{choice.reason[1:]}.", ""]
-        lines += [f"- slower than another {slower_text(device, other)}" for device, other in choice.slower.items()]
+        lines += [
+            f"- slower than another {choose.slower_text(device, other)}" for device, other in choice.slower.items()
+        ]
         lines += [""] if choice.slower else []
         key = (artifact.model, artifact.variant.name)
         rows = [row for row in report.rows if (row.model, row.variant) == key]
@@ -35,10 +41,15 @@ def measured_text(
             if medians:
                 interval = f"{wording.duration(min(medians))} to {wording.duration(max(medians))}"
             cells = (
-                row.device, row.run, wording.duration(times.median_ns if times else None), interval,
-                wording.duration(times.p90_ns if times else None), str(row.rounds), wording.size(row.memory_peak_bytes),
-            )  # fmt: skip
-            lines.append(f"| {' | '.join(visible(cell).replace('|', '/') for cell in cells)} |")
+                row.device,
+                row.run,
+                wording.duration(times.median_ns if times else None),
+                interval,
+                wording.duration(times.p90_ns if times else None),
+                str(row.rounds),
+                wording.size(row.memory_peak_bytes),
+            )
+            lines.append(f"| {' | '.join(runner_files.visible(cell).replace('|', '/') for cell in cells)} |")
         lines += [""] if rows else ["Not measured on any device.", ""]
         of_artifact = checks.get(artifact.model, {}).get(artifact.variant.name, ())
         given = wording.data_of(of_artifact)

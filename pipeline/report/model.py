@@ -7,45 +7,28 @@ from typing import Any, Final, Literal
 import msgspec
 import numpy as np
 
+from device_runner import result as run_result
 from device_runner.device import DeviceFacts
-from device_runner.result import Failure, FailureKind, Status
-from pipeline.accuracy.result import ArtifactAccuracy
-from pipeline.campaign.changed_facts import facts_of_run
-from pipeline.campaign.record import (
-    FRESH_FROM,
-    FailureRow,
-    Host,
-    ModelFacts,
-    PrecisionSearch,
-    Prediction,
-    RecordedRun,
-    RunKey,
-    RunRecord,
-    Skipped,
-    rounds_of,
-)
-from pipeline.campaign.statistics.compare import (
-    DEFAULT_RULE,
-    ColdNumbers,
-    Comparison,
-    DecisionRule,
-    MlperfNumbers,
-    SustainedNumbers,
-    compare,
-    summarize,
-)
-from pipeline.campaign.statistics.groups import Caution, Statistics
-from pipeline.campaign.tuned import TuneReport
-from pipeline.check.compare import OutputCheck, worst_sqnr
-from pipeline.check.library_proof import LibraryProof
-from pipeline.compat.contexts import NpuContext
-from pipeline.config import MeasureMode
-from pipeline.core.documents import decode_document, document_schema
-from pipeline.core.errors import Finding, PipelineError, warning
-from pipeline.core.files import RESULTS
-from pipeline.core.groups import grouped
+from device_runner.result import Status
+from pipeline import config as configs
+from pipeline.accuracy import result as accuracy_result
+from pipeline.campaign import changed_facts
+from pipeline.campaign import record as campaign_record
+from pipeline.campaign import tuned as campaign_tuned
+from pipeline.campaign.record import RunRecord
+from pipeline.campaign.statistics import compare as run_compare
+from pipeline.campaign.statistics import groups as run_groups
+from pipeline.check import compare as output_compare
+from pipeline.check import library_proof
+from pipeline.check.compare import OutputCheck
+from pipeline.compat import contexts as npu_contexts
+from pipeline.core import documents
+from pipeline.core import errors as core_errors
+from pipeline.core import files as storage
+from pipeline.core import groups as counting
+from pipeline.core.errors import Finding, PipelineError
 from pipeline.core.variant import Artifact
-from pipeline.partition.placement import Placement
+from pipeline.partition import placement as node_placement
 from pipeline.report.profiles import Profiled, ProfileView
 
 DOCUMENT_VERSION: Final = 1
@@ -57,7 +40,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     latencies_ns: tuple[int, ...] = ()
 
 
-class Row(RunKey, frozen=True, kw_only=True):
+class Row(campaign_record.RunKey, frozen=True, kw_only=True):
     """One artifact with one set of run options on one device, over all rounds.
 
     `run` names provider and options as configs do. `status` is that of the best round: ok where any round gave times,
@@ -76,27 +59,27 @@ class Row(RunKey, frozen=True, kw_only=True):
     load_ns: int = 0
     first_run_ns: int = 0
     memory_peak_bytes: int = 0
-    statistics: Statistics | None = None
-    comparison: Comparison | None = None
+    statistics: run_groups.Statistics | None = None
+    comparison: run_compare.Comparison | None = None
     checks: tuple[OutputCheck, ...] = ()
-    cautions: tuple[Caution, ...] = ()
+    cautions: tuple[run_groups.Caution, ...] = ()
     shape: Shape = Shape()
-    prediction: Prediction | None = None
+    prediction: campaign_record.Prediction | None = None
     same_as: str = ""
     measured_with: dict[str, str] = {}
     """What identifies the measurement, as texts: the file's sha256, the release of ONNX Runtime, session options,
     inputs, settings; {} where nothing was timed."""
 
 
-class ModeRow(RunKey, frozen=True, kw_only=True):
+class ModeRow(campaign_record.RunKey, frozen=True, kw_only=True):
     """One artifact with one set of run options on one device, measured otherwise than in the steady state, or by
     another rule: one of `cold`, `sustained` and `mlperf` is set.
     """
 
     baseline: bool = False
-    cold: ColdNumbers | None = None
-    sustained: SustainedNumbers | None = None
-    mlperf: MlperfNumbers | None = None
+    cold: run_compare.ColdNumbers | None = None
+    sustained: run_compare.SustainedNumbers | None = None
+    mlperf: run_compare.MlperfNumbers | None = None
 
 
 class ChoiceRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,18 +97,18 @@ class ChoiceRow(msgspec.Struct, frozen=True, kw_only=True):
     run: str
     file: str
     reason: str
-    fresh: Comparison | None = None
+    fresh: run_compare.Comparison | None = None
     device: str = ""
     classes: tuple[str, ...] = ()
     undecided: tuple[str, ...] = ()
-    slower: dict[str, Comparison] = {}
+    slower: dict[str, run_compare.Comparison] = {}
     provider: str = ""
 
 
 class SimulatedContext(msgspec.Struct, frozen=True, kw_only=True):
     """What a chip's NPU has of a model, and the numeric check of it in a simulator; no times of one mean anything."""
 
-    context: NpuContext
+    context: npu_contexts.NpuContext
     checks: tuple[OutputCheck, ...] = ()
 
 
@@ -173,19 +156,19 @@ class CampaignReport(msgspec.Struct, frozen=True, kw_only=True):
     campaign: str
     created_at: str
     margin: float
-    host: Host
+    host: campaign_record.Host
     versions: dict[str, str]
-    models: tuple[ModelFacts, ...] = ()
+    models: tuple[campaign_record.ModelFacts, ...] = ()
     devices: tuple[DeviceFacts, ...] = ()
     artifacts: tuple[Artifact, ...] = ()
     rows: tuple[Row, ...] = ()
-    skipped: tuple[Skipped, ...] = ()
-    failures: tuple[FailureRow, ...] = ()
+    skipped: tuple[campaign_record.Skipped, ...] = ()
+    failures: tuple[campaign_record.FailureRow, ...] = ()
     choices: tuple[ChoiceRow, ...] = ()
     profiles: tuple[Profiled, ...] = ()
     profile_views: tuple[ProfileView, ...] = ()
     """Profiles beside the least optimized one of their device and model, where there are two."""
-    proofs: tuple[LibraryProof, ...] = ()
+    proofs: tuple[library_proof.LibraryProof, ...] = ()
     warnings: tuple[Finding, ...] = ()
     checks: tuple[ArtifactCheck, ...] = ()
     withheld: tuple[Withheld, ...] = ()
@@ -193,17 +176,17 @@ class CampaignReport(msgspec.Struct, frozen=True, kw_only=True):
     least: float = 0.0
     modes: tuple[ModeRow, ...] = ()
     """Cold starts, sustained runs and MLPerf's p90."""
-    accuracy: tuple[ArtifactAccuracy, ...] = ()
+    accuracy: tuple[accuracy_result.ArtifactAccuracy, ...] = ()
     """Of artifacts in another precision than their model's."""
     required: tuple[RequiredOperator, ...] = ()
     """Of the operator config in the bundle."""
-    searches: tuple[PrecisionSearch, ...] = ()
+    searches: tuple[campaign_record.PrecisionSearch, ...] = ()
     """What decided which layers stay float."""
-    tuned: TuneReport | None = None
+    tuned: campaign_tuned.TuneReport | None = None
     """What searches for the best configuration found."""
     contexts: tuple[SimulatedContext, ...] = ()
     """Models compiled ahead for the NPUs of chips."""
-    placements: tuple[Placement, ...] = ()
+    placements: tuple[node_placement.Placement, ...] = ()
     """Of each model and provider with rules, the graph that it claims most of."""
 
     @property
@@ -217,16 +200,18 @@ def encode(report: CampaignReport) -> bytes:
     return msgspec.json.format(msgspec.json.encode(report, order="deterministic"), indent=2) + b"\n"
 
 
-def decode(content: bytes, where: str = RESULTS) -> CampaignReport:
+def decode(content: bytes, where: str = storage.RESULTS) -> CampaignReport:
     """A report from the bytes of results.json; raises PipelineError for what is none, or a later version's."""
     try:
-        report = decode_document(content, CampaignReport, where)
+        report = documents.decode_document(content, CampaignReport, where)
         _refuse_negative(report)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise PipelineError(
-            "this is no results.json of ort-mobile", where=where, why=str(error),
+            "this is no results.json of ort-mobile",
+            where=where,
+            why=str(error),
             remedy="name another file, or write it again: ort-mobile report FOLDER",
-        ) from error  # fmt: skip
+        ) from error
     return report
 
 
@@ -241,7 +226,7 @@ def _refuse_negative(report: CampaignReport) -> None:
 
 def schema() -> dict[str, Any]:
     """The JSON schema of the document."""
-    return document_schema(
+    return documents.document_schema(
         CampaignReport,
         "results.json of ort-mobile",
         "A campaign: what was converted, measured, checked and chosen. Times are nanoseconds.",
@@ -252,7 +237,7 @@ SHAPE_POINTS = 20
 NEVER_RUN = "no round of it was run: the campaign ended before"
 
 
-MeasuredRun = tuple[RecordedRun, Sequence[RunRecord]]
+MeasuredRun = tuple[campaign_record.RecordedRun, Sequence[RunRecord]]
 """A planned run with its timed runs; none of one that runs the same as another."""
 
 
@@ -263,13 +248,13 @@ def status_of(runs: Sequence[RunRecord]) -> Status:
 
 
 def own_runs(
-    planned: Sequence[RecordedRun], runs: Sequence[RunRecord], left_out: list[Finding]
+    planned: Sequence[campaign_record.RecordedRun], runs: Sequence[RunRecord], left_out: list[Finding]
 ) -> tuple[RunRecord, ...]:
     """Without those of a planned run of another device: whoever measures one device says nothing of the others."""
     devices = {run.id: run.device for run in planned}
     strange = [run for run in runs if devices.get(run.planned, run.result.device) != run.result.device]
     left_out += [
-        warning(
+        core_errors.warning(
             f"round {run.round} of the run {run.spec.id} was left out: it was planned for {devices[run.planned]}",
             " at the host ".join(filter(None, (run.result.device, run.result.host))),
         )
@@ -279,28 +264,36 @@ def own_runs(
 
 
 def measured_runs(
-    planned: Iterable[RecordedRun], runs: Iterable[RunRecord], mode: MeasureMode = MeasureMode.STEADY
+    planned: Iterable[campaign_record.RecordedRun],
+    runs: Iterable[RunRecord],
+    mode: configs.MeasureMode = configs.MeasureMode.STEADY,
 ) -> list[MeasuredRun]:
     """Planned runs of a mode with their timed runs, in the order of the plan."""
-    timed = grouped(
-        (record.planned, record) for record in runs if not record.spec.profile and record.round < FRESH_FROM
+    timed = counting.grouped(
+        (record.planned, record)
+        for record in runs
+        if not record.spec.profile and record.round < campaign_record.FRESH_FROM
     )
     return [(row, timed.get(row.id, ())) for row in planned if row.mode is mode]
 
 
-def fresh_comparison(runs: Sequence[RunRecord], chosen: RecordedRun, other: RecordedRun) -> Comparison | None:
+def fresh_comparison(
+    runs: Sequence[RunRecord], chosen: campaign_record.RecordedRun, other: campaign_record.RecordedRun
+) -> run_compare.Comparison | None:
     """The chosen run and another in rounds that chose nothing; None without any."""
     group, baseline = (
-        rounds_of((run for run in runs if run.planned == planned.id and run.round >= FRESH_FROM), planned.way)
+        campaign_record.rounds_of(
+            (run for run in runs if run.planned == planned.id and run.round >= campaign_record.FRESH_FROM), planned.way
+        )
         for planned in (chosen, other)
     )
-    return compare(group, baseline)
+    return run_compare.compare(group, baseline)
 
 
 def make_rows(
     measured: Sequence[MeasuredRun],
     sizes: Mapping[tuple[str, str], int],
-    rule: DecisionRule = DEFAULT_RULE,
+    rule: run_compare.DecisionRule = run_compare.DEFAULT_RULE,
     originals: Mapping[str, int] = {},
 ) -> tuple[Row, ...]:
     """Rows by device and model, each compared with the one of its device and model that is marked as baseline.
@@ -310,11 +303,13 @@ def make_rows(
     device, model, variant and run.
     """
     rows = []
-    for group in grouped(((planned.device, planned.model), (planned, runs)) for planned, runs in measured).values():
+    for group in counting.grouped(
+        ((planned.device, planned.model), (planned, runs)) for planned, runs in measured
+    ).values():
         ran = [(planned, runs) for planned, runs in group if not planned.same_as]
         base = baseline_of_runs(ran)
-        groups = [rounds_of(runs, planned.way) for planned, runs in ran]
-        summaries = summarize(groups, base.way if base else None, rule)
+        groups = [campaign_record.rounds_of(runs, planned.way) for planned, runs in ran]
+        summaries = run_compare.summarize(groups, base.way if base else None, rule)
         by_id = {}
         for planned, runs in ran:
             if (status := status_of(runs)) is Status.SKIPPED:
@@ -345,47 +340,65 @@ def make_rows(
                 cautions=cautions,
                 shape=Shape(latencies_ns=tuple(shape)),
                 prediction=next((record.prediction for record in runs if record.prediction is not None), None),
-                measured_with=facts_of_run(passed[0]) if passed else {},
+                measured_with=changed_facts.facts_of_run(passed[0]) if passed else {},
             )
         for planned, _ in group:
             row = by_id.get(planned.same_as or planned.id)
             if row and planned.same_as:  # its numbers, without the doubts and the drawing that the other shows
                 row = msgspec.structs.replace(
-                    row, variant=planned.variant, run=planned.run, same_as=row.way, baseline=False, cautions=(),
+                    row,
+                    variant=planned.variant,
+                    run=planned.run,
+                    same_as=row.way,
+                    baseline=False,
+                    cautions=(),
                     shape=Shape(),
-                )  # fmt: skip
+                )
             rows += [row] if row else []
     return tuple(rows)
 
 
-def ends_of(measured: Sequence[MeasuredRun]) -> tuple[tuple[FailureRow, ...], tuple[Skipped, ...]]:
+def ends_of(
+    measured: Sequence[MeasuredRun],
+) -> tuple[tuple[campaign_record.FailureRow, ...], tuple[campaign_record.Skipped, ...]]:
     """The failures of what was run, and what was skipped in every round, by device and model."""
     failures, skipped = [], []
-    silent = Failure(kind=FailureKind.GARBAGE, message="the run failed and did not say why")
+    silent = run_result.Failure(kind=run_result.FailureKind.GARBAGE, message="the run failed and did not say why")
     ran = ((planned, runs) for planned, runs in measured if not planned.same_as)
-    groups = grouped(((planned.device, planned.model), (planned, runs)) for planned, runs in ran).values()
+    groups = counting.grouped(((planned.device, planned.model), (planned, runs)) for planned, runs in ran).values()
     for planned, runs in (row for group in groups for row in group):
         # Equal failures of several rounds once, with how often
         failed = (record.result for record in runs if record.result.status is Status.FAILED)
         counts = Counter(silent if result.failure is None else result.failure for result in failed)
         failures += [
-            FailureRow(
-                kind=failure.kind.value, message=failure.message, cause=failure.cause, remedy=failure.remedy,
-                device=planned.device, model=planned.model, variant=planned.variant, run=planned.run, times=times,
+            campaign_record.FailureRow(
+                kind=failure.kind.value,
+                message=failure.message,
+                cause=failure.cause,
+                remedy=failure.remedy,
+                device=planned.device,
+                model=planned.model,
+                variant=planned.variant,
+                run=planned.run,
+                times=times,
             )
             for failure, times in counts.items()
-        ]  # fmt: skip
+        ]
         if status_of(runs) is Status.SKIPPED:
             # Why it was skipped, where every round was or there was none
             reasons = [record.result.failure for record in runs if record.result.failure is not None]
-            first = reasons[0] if reasons else Failure(kind=FailureKind.WRONG_DEVICE, message="")
+            first = reasons[0] if reasons else run_result.Failure(kind=run_result.FailureKind.WRONG_DEVICE, message="")
             skipped.append(
-                Skipped(
+                campaign_record.Skipped(
                     what="; ".join(dict.fromkeys(failure.message for failure in reasons)) or NEVER_RUN,
-                    why=first.cause, remedy=first.remedy, device=planned.device, model=planned.model,
-                    variant=planned.variant, run=planned.run,
+                    why=first.cause,
+                    remedy=first.remedy,
+                    device=planned.device,
+                    model=planned.model,
+                    variant=planned.variant,
+                    run=planned.run,
                 )
-            )  # fmt: skip
+            )
     return tuple(failures), tuple(skipped)
 
 
@@ -394,7 +407,7 @@ def medians(rows: Iterable[Row]) -> dict[tuple[str, str, str, str], float]:
     return {row.names: row.statistics.median_ns for row in rows if row.statistics}
 
 
-def baseline_of_runs(group: Sequence[MeasuredRun]) -> RecordedRun | None:
+def baseline_of_runs(group: Sequence[MeasuredRun]) -> campaign_record.RecordedRun | None:
     """What the others of a device and model are compared with: the one marked so or, where all its runs failed, the
     first that gave times, one with the same options before others.
     """
@@ -411,7 +424,7 @@ def worst_checks(checks: Iterable[Sequence[OutputCheck]]) -> tuple[OutputCheck, 
     Failed once is failed; what was known once only is not known. The first whose metric was computed has it for all.
     """
     worst = []
-    for output, alike in grouped((check.output, check) for of_run in checks for check in of_run).items():
+    for output, alike in counting.grouped((check.output, check) for of_run in checks for check in of_run).items():
         measured = next((check for check in alike if check.metric), alike[0])
         passed, failed = all(check.passed for check in alike), any(check.failed for check in alike)
         # what failed counts before what is not known
@@ -425,7 +438,7 @@ def worst_checks(checks: Iterable[Sequence[OutputCheck]]) -> tuple[OutputCheck, 
                 max_abs_error=_among(max, (check.max_abs_error for check in alike)),
                 max_rel_error=_among(max, (check.max_rel_error for check in alike)),
                 limit=_among(min, (check.limit for check in alike)),
-                sqnr_db=worst_sqnr(alike),
+                sqnr_db=output_compare.worst_sqnr(alike),
                 cosine=_among(min, (check.cosine for check in alike)),
                 top1_agreement=_among(min, (check.top1_agreement for check in alike)),
                 reason=gravest.reason if gravest else "",

@@ -6,10 +6,11 @@ from statistics import median
 import msgspec
 
 from device_runner.result import Status
-from pipeline.campaign.record import FailureRow, RecordedRun, RunRecord, Skipped, rounds_of
-from pipeline.campaign.statistics import compare
-from pipeline.config import MeasureConfig, MeasureMode, MeasureRule
-from pipeline.core.groups import grouped
+from pipeline import config as configs
+from pipeline.campaign import record as campaign_record
+from pipeline.campaign.record import RunRecord
+from pipeline.campaign.statistics import compare as run_compare
+from pipeline.core import groups as counting
 from pipeline.report import wording
 from pipeline.report.model import (
     CampaignReport,
@@ -25,50 +26,50 @@ TIMES = 8
 
 
 def mode_rows(
-    planned: Sequence[RecordedRun],
+    planned: Sequence[campaign_record.RecordedRun],
     runs: Sequence[RunRecord],
-    measure: MeasureConfig,
-    rule: compare.DecisionRule,
-) -> tuple[tuple[ModeRow, ...], tuple[FailureRow, ...], tuple[Skipped, ...]]:
+    measure: configs.MeasureConfig,
+    rule: run_compare.DecisionRule,
+) -> tuple[tuple[ModeRow, ...], tuple[campaign_record.FailureRow, ...], tuple[campaign_record.Skipped, ...]]:
     """Rows of cold and sustained runs, and of the steady state by MLPerf's rule where the config asks for that.
 
     Beside them the failures and what was skipped, which name the mode with the run.
     """
     rows: list[ModeRow] = []
-    failures: list[FailureRow] = []
-    skipped: list[Skipped] = []
+    failures: list[campaign_record.FailureRow] = []
+    skipped: list[campaign_record.Skipped] = []
     for mode in measure.modes:
         measured = measured_runs(planned, runs, mode)
-        by_mlperf = mode is MeasureMode.STEADY and measure.rule is MeasureRule.MLPERF
+        by_mlperf = mode is configs.MeasureMode.STEADY and measure.rule is configs.MeasureRule.MLPERF
         bases = []
-        compared: dict[tuple[str, str, str], compare.Comparison | None] = {}
+        compared: dict[tuple[str, str, str], run_compare.Comparison | None] = {}
         ran = ((row, timed) for row, timed in measured if not row.same_as)
-        groups = grouped(((row.device, row.model), (row, timed)) for row, timed in ran)
+        groups = counting.grouped(((row.device, row.model), (row, timed)) for row, timed in ran)
         for (device, model), group in groups.items():
             base = baseline_of_runs(group)
             bases.append(base)
-            if mode is MeasureMode.COLD:
+            if mode is configs.MeasureMode.COLD:
                 # Cold starts with the baseline's of their device and model, in pairs by round
                 cold_groups = [
-                    rounds_of(timed, row.way, lambda result: (result.load_ns + result.first_run_ns,))
+                    campaign_record.rounds_of(timed, row.way, lambda result: (result.load_ns + result.first_run_ns,))
                     for row, timed in group
                 ]
-                for key, (_, comparison, _) in compare.summarize(cold_groups, base.way if base else None, rule).items():
+                for key, (_, comparison, _) in run_compare.summarize(
+                    cold_groups, base.way if base else None, rule
+                ).items():
                     compared[device, model, key] = comparison
         for row, timed in measured:
             results = [record.result for record in timed if record.result.status is Status.OK]
-            empty = ModeRow(
-                device=row.device, model=row.model, variant=row.variant, run=row.run, baseline=row in bases
-            )  # fmt: skip
+            empty = ModeRow(device=row.device, model=row.model, variant=row.variant, run=row.run, baseline=row in bases)
             place = row.device, row.model, row.way
-            if mode is MeasureMode.COLD and (cold := compare.cold_numbers(results, compared.get(place))):
+            if mode is configs.MeasureMode.COLD and (cold := run_compare.cold_numbers(results, compared.get(place))):
                 rows.append(msgspec.structs.replace(empty, cold=cold))
-            if mode is MeasureMode.SUSTAINED:
-                lasting = (compare.sustained_numbers(result.sustained) for result in results if result.sustained)
+            if mode is configs.MeasureMode.SUSTAINED:
+                lasting = (run_compare.sustained_numbers(result.sustained) for result in results if result.sustained)
                 rows += [msgspec.structs.replace(empty, sustained=numbers) for numbers in lasting if numbers]
-            if by_mlperf and (by_rule := compare.mlperf_numbers(results)):
+            if by_mlperf and (by_rule := run_compare.mlperf_numbers(results)):
                 rows.append(msgspec.structs.replace(empty, mlperf=by_rule))
-        if mode is not MeasureMode.STEADY:
+        if mode is not configs.MeasureMode.STEADY:
             failed, left_out = ends_of(measured)
             failures += [msgspec.structs.replace(row, run=f"{row.run} ({mode})") for row in failed]
             skipped += [msgspec.structs.replace(row, run=f"{row.run} ({mode})") for row in left_out]
@@ -78,7 +79,7 @@ def mode_rows(
 def mode_listings(report: CampaignReport) -> tuple[Listing, ...]:
     """The tables of a report's modes, each by model and device."""
     listings = []
-    for (model, device), rows in grouped(((row.model, row.device), row) for row in report.modes).items():
+    for (model, device), rows in counting.grouped(((row.model, row.device), row) for row in report.modes).items():
         where = f"{model} on {device}"
         cold = []
         for row, starts in [(row, row.cold) for row in rows if row.cold]:
@@ -92,10 +93,15 @@ def mode_listings(report: CampaignReport) -> tuple[Listing, ...]:
                 cache += f": {starts.why}" if starts.why else ""
             cold.append(
                 (
-                    row.variant, row.run, *map(wording.duration, times), wording.ratio(compared),
-                    wording.interval(compared), verdict, cache,
+                    row.variant,
+                    row.run,
+                    *map(wording.duration, times),
+                    wording.ratio(compared),
+                    wording.interval(compared),
+                    verdict,
+                    cache,
                 )
-            )  # fmt: skip
+            )
         if cold:
             listings.append(Listing(title=f"Cold start: {where}", head=COLD_HEAD, rows=tuple(cold)))
         if lasting := [(row, row.sustained) for row in rows if row.sustained]:
@@ -133,28 +139,58 @@ def mode_listings(report: CampaignReport) -> tuple[Listing, ...]:
                     head=MLPERF_HEAD,
                     rows=tuple(
                         (
-                            row.variant, row.run, wording.duration(numbers.p90_ns), wording.duration(numbers.lowest_ns),
-                            wording.duration(numbers.highest_ns), str(numbers.rounds), str(numbers.queries),
+                            row.variant,
+                            row.run,
+                            wording.duration(numbers.p90_ns),
+                            wording.duration(numbers.lowest_ns),
+                            wording.duration(numbers.highest_ns),
+                            str(numbers.rounds),
+                            str(numbers.queries),
                             f"{numbers.seconds:.0f}",
                             "yes" if numbers.valid else "no: fewer inferences or seconds than the rule wants",
                         )
                         for row, numbers in by_rule
                     ),
                 )
-            )  # fmt: skip
+            )
     return tuple(listings)
 
 
 COLD_HEAD = (
-    "Variant", "Run", "Library", "Load", "First run", "Load + first run", "Ratio", "Interval", "Verdict",
+    "Variant",
+    "Run",
+    "Library",
+    "Load",
+    "First run",
+    "Load + first run",
+    "Ratio",
+    "Interval",
+    "Verdict",
     "Out of page cache",
-)  # fmt: skip
+)
 SUSTAINED_HEAD = (
-    "Variant", "Run", "Seconds", "Inferences", "Fresh", "Late", "Late / fresh", "Slower from", "Clock", "Temperature",
-)  # fmt: skip
+    "Variant",
+    "Run",
+    "Seconds",
+    "Inferences",
+    "Fresh",
+    "Late",
+    "Late / fresh",
+    "Slower from",
+    "Clock",
+    "Temperature",
+)
 MLPERF_HEAD = (
-    "Variant", "Run", "p90 (MLPerf)", "Lowest round", "Highest round", "Rounds", "Queries", "Seconds", "Valid",
-)  # fmt: skip
+    "Variant",
+    "Run",
+    "p90 (MLPerf)",
+    "Lowest round",
+    "Highest round",
+    "Rounds",
+    "Queries",
+    "Seconds",
+    "Valid",
+)
 
 
 def _change(before: float | None, after: float | None, unit: str) -> str:

@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from device_runner.profile import CPU
-from pipeline.core.groups import grouped
+from device_runner import profile as ort_profile
+from pipeline import required_ops
+from pipeline.core import groups as counting
 from pipeline.report import wording
 from pipeline.report.model import CampaignReport, RequiredOperator
 from pipeline.report.profiles import Profiled
 from pipeline.report.wording import Listing
-from pipeline.required_ops import RequiredOps
-from pipeline.required_ops.value import CUSTOM
+from pipeline.required_ops import value as required_ops_value
 
 MOST_PROFILES, MOST_OPERATORS = 8, 15
 """Profiles beside each other in one table, and operators below each other: results.json has all."""
@@ -26,7 +26,7 @@ def time_tables(profiles: Sequence[Profiled]) -> tuple[dict[str, Any], ...]:
     provider, colour of that provider, cells, and the last profile less the first; a cell the time in one profile, and
     the width of its bar in pixels: 0 where the operator does not run.
     """
-    groups = grouped(((row.model or row.name, row.device), row) for row in profiles if row.profile)
+    groups = counting.grouped(((row.model or row.name, row.device), row) for row in profiles if row.profile)
     return tuple(_table(model, device, group) for (model, device), group in groups.items())
 
 
@@ -41,8 +41,8 @@ def _table(model: str, device: str, group: Sequence[Profiled]) -> dict[str, Any]
     columns = [times_of(profiled) for profiled in shown]
     slowest = {key: max(times.get(key, 0.0) for times in columns) for column in columns for key in column}
     keys = sorted(slowest, key=lambda key: -slowest[key])[:MOST_OPERATORS]
-    others = sorted({provider for _, provider in slowest} - {CPU})
-    styles = {CPU: "on-cpu"} | {name: f"g{place % 10}" for place, name in enumerate(others)}
+    others = sorted({provider for _, provider in slowest} - {ort_profile.CPU})
+    styles = {ort_profile.CPU: "on-cpu"} | {name: f"g{place % 10}" for place, name in enumerate(others)}
     longest = max(slowest.values(), default=0.0) or 1.0
 
     def cell(times: Mapping[tuple[str, str], float], key: tuple[str, str]) -> tuple[str, float]:
@@ -98,19 +98,23 @@ def needed_operators(report: CampaignReport) -> Listing:
     return Listing(
         title="Operators of a reduced build",
         head=(
-            "Operator", *(("Opsets", "Types") if operators else ()), "Needed by (nodes)",
+            "Operator",
+            *(("Opsets", "Types") if operators else ()),
+            "Needed by (nodes)",
             *(("Adds to a library",) if sized else ()),
         ),
         rows=tuple(tuple(cells(name, nodes)) for name, nodes in ordered),
-    )  # fmt: skip
+    )
 
 
-def required_operators(config: RequiredOps, added: Mapping[str, Mapping[str, int]]) -> tuple[RequiredOperator, ...]:
+def required_operators(
+    config: required_ops.RequiredOps, added: Mapping[str, Mapping[str, int]]
+) -> tuple[RequiredOperator, ...]:
     """The operators of a config by name; `added` is what single ones added to libraries, in bytes by ABI."""
 
     def typed(kind: str, place: int, names: frozenset[str]) -> str:
         listed = ", ".join(sorted(names))
-        return listed if kind == CUSTOM else f"{kind.removesuffix('s')} {place}: {listed}"
+        return listed if kind == required_ops_value.CUSTOM else f"{kind.removesuffix('s')} {place}: {listed}"
 
     return tuple(
         RequiredOperator(

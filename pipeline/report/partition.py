@@ -5,44 +5,38 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from device_runner.providers import CHIPS, CPU, provider_named
-from pipeline.advice.verdict import (
-    Advice,
-    AdviceVerdict,
-    AdvisedAnswer,
-    Combination,
-    FixChoice,
-    FixOutcome,
-    FixResult,
-    ProviderSupport,
-    standing_of,
-    verdict,
-)
-from pipeline.core.groups import counted, grouped
-from pipeline.core.providers import PROVIDER_RULES, WEBGPU
-from pipeline.core.releases import by_rules, line_of
-from pipeline.partition.answer import Decision, ModelAnswer, Optimize, Simulation, percent_of, same_reason
+from device_runner import files as runner_files
+from device_runner import providers as runner_providers
+from pipeline.advice import verdict as advice_verdict
+from pipeline.core import groups as counting
+from pipeline.core import providers as provider_rules
+from pipeline.core import releases as ort_releases
+from pipeline.partition import answer as claim_answer
 from pipeline.report.show import show
-from pipeline.report.wording import Line, Listing, Part, size, visible
+from pipeline.report.wording import Line, Listing, Part, size
 
 if TYPE_CHECKING:  # what only some commands show is not loaded by all
-    from pipeline.advice.fitness import FitDocument, FitRow, ModelFit
-    from pipeline.partition.answer import ClaimDiff, LibraryReference, NodeDiff, Side
+    from pipeline.advice import fitness
+    from pipeline.partition import answer as claim_answer
 
-CHOICE_COLOURS = {FixChoice.USE: "green", FixChoice.MEASURE: "yellow", FixChoice.CPU: "red"}
+CHOICE_COLOURS = {
+    advice_verdict.FixChoice.USE: "green",
+    advice_verdict.FixChoice.MEASURE: "yellow",
+    advice_verdict.FixChoice.CPU: "red",
+}
 
 
-def verdict_line(verdict: AdviceVerdict, head: str = "  verdict") -> Line:
+def verdict_line(verdict: advice_verdict.AdviceVerdict, head: str = "  verdict") -> Line:
     """The verdict with its reason."""
     return Line(f"{head}: ", (verdict.choice.value, f"bold {CHOICE_COLOURS[verdict.choice]}"), f": {verdict.reason}")
 
 
-def advice_lines(advice: Advice) -> Iterator[Line]:
+def advice_lines(advice: advice_verdict.Advice) -> Iterator[Line]:
     """What each fix gains, why others do not, and the best combination."""
     if advice.error:
         yield Line("  ", ("no advice:", "bold red"), f" {advice.error}")
         return
-    gains = [result for result in advice.fixes if result.outcome is FixOutcome.GAINS]
+    gains = [result for result in advice.fixes if result.outcome is advice_verdict.FixOutcome.GAINS]
     if gains:
         yield Line("  ", ("fixes", "bold"), ", each applied alone, partitioned again and compared:")
     else:
@@ -50,9 +44,9 @@ def advice_lines(advice: Advice) -> Iterator[Line]:
     for result in gains:
         yield Line("    ", (result.name, "green"), f" ({result.title}): {result.gain}{_error(result)}")
     for result in advice.fixes:
-        if result.outcome is FixOutcome.REJECTED:
+        if result.outcome is advice_verdict.FixOutcome.REJECTED:
             yield Line("    ", (result.name, "yellow"), f" rejected: {result.why}")
-    for outcome in (FixOutcome.NO_GAIN, FixOutcome.NOT_APPLICABLE):
+    for outcome in (advice_verdict.FixOutcome.NO_GAIN, advice_verdict.FixOutcome.NOT_APPLICABLE):
         names = [result.name for result in advice.fixes if result.outcome is outcome]
         if names:
             yield Line("    ", (f"{outcome.value}: {', '.join(names)}", "dim"))
@@ -66,7 +60,7 @@ def advice_lines(advice: Advice) -> Iterator[Line]:
         yield Line("  ", (f"compared on {advice.checked_on}", "dim"))
 
 
-def _error(result: FixResult | Combination) -> str:
+def _error(result: advice_verdict.FixResult | advice_verdict.Combination) -> str:
     """The numeric error in words."""
     if result.error is None:
         return ""
@@ -79,7 +73,7 @@ def _error(result: FixResult | Combination) -> str:
     return f", relative error {result.error:.1g} of {result.tolerance:g} allowed"
 
 
-def _best_lines(best: Combination) -> Iterator[Line]:
+def _best_lines(best: advice_verdict.Combination) -> Iterator[Line]:
     yield Line("  ", ("best together", "bold"), f": {' + '.join(best.fixes)}: {best.gain}{_error(best)}")
     for setting in best.settings:
         yield Line(f"    needs the setting {setting}")
@@ -101,18 +95,24 @@ GUIDANCE = (
 )
 
 
-def fit_lines(document: "FitDocument") -> Iterator[Line]:
+def fit_lines(document: "fitness.FitDocument") -> Iterator[Line]:
     """The answers, but for models that could not be judged."""
     good = [model for model in document.models if not model.error]
     for model in good:
-        yield from _fit(model, [by_rules(line_of(document.ort_release)), *dict.fromkeys(document.levels.values())])
+        yield from _fit(
+            model,
+            [
+                ort_releases.by_rules(ort_releases.line_of(document.ort_release)),
+                *dict.fromkeys(document.levels.values()),
+            ],
+        )
     if good:
         yield Line((GUIDANCE, "dim"))
 
 
-def _fit(model: "ModelFit", judged_for: Sequence[str]) -> Iterator[Line]:
+def _fit(model: "fitness.ModelFit", judged_for: Sequence[str]) -> Iterator[Line]:
     opset = f", opset {model.opset}" if model.opset else ""
-    nodes = counted(model.nodes, "node")
+    nodes = counting.counted(model.nodes, "node")
     yield Line((model.path, "bold"), f": {nodes}{opset}, ONNX Runtime {', '.join(judged_for)}")
     if model.dynamic:
         guessed = f"; guessed: {_named(model.guessed)}" if model.guessed and model.sizes else ""
@@ -121,12 +121,12 @@ def _fit(model: "ModelFit", judged_for: Sequence[str]) -> Iterator[Line]:
     yield from _table(model)
     yield Line()
     for row in _all_rows(model):
-        if row.ep != CPU or row.fit.verdict != "yes":
-            title = PROVIDER_RULES[row.ep].title if row.ep in PROVIDER_RULES else ""
+        if row.ep != runner_providers.CPU or row.fit.verdict != "yes":
+            title = provider_rules.PROVIDER_RULES[row.ep].title if row.ep in provider_rules.PROVIDER_RULES else ""
             yield Line(f"{_title(row)}: {row.fit.reason.removeprefix(f'{title} ')}")
     yield from (Line(), Line(("Try first:", "bold")))  # on which phones
     for choice in model.first:
-        names = [PROVIDER_RULES[name].title for name in choice.providers]
+        names = [provider_rules.PROVIDER_RULES[name].title for name in choice.providers]
         if choice.ask:
             yield Line(f"{choice.phones}: {choice.reason}; ask about it with {choice.ask}", indent=2)
             continue
@@ -140,15 +140,15 @@ def _fit(model: "ModelFit", judged_for: Sequence[str]) -> Iterator[Line]:
     yield Line()
 
 
-def _all_rows(model: "ModelFit") -> "list[FitRow]":
+def _all_rows(model: "fitness.ModelFit") -> "list[fitness.FitRow]":
     """Each provider's, and behind it what differs on the oldest systems."""
     return [each for row in model.rows for each in (row, *(old for old in model.oldest if old.ep == row.ep))]
 
 
-def _title(row: "FitRow") -> str:
+def _title(row: "fitness.FitRow") -> str:
     """Of a provider with rules, or of the CPU."""
-    title = (PROVIDER_RULES.get(row.ep) or provider_named(row.ep)).title
-    system = f"{row.chip} ({CHIPS[row.chip].title})" if row.chip else row.level
+    title = (provider_rules.PROVIDER_RULES.get(row.ep) or runner_providers.provider_named(row.ep)).title
+    system = f"{row.chip} ({runner_providers.CHIPS[row.chip].title})" if row.chip else row.level
     return f"{title}, {system}" if system else title
 
 
@@ -157,11 +157,11 @@ def _named(names: Sequence[str]) -> str:
     return ", ".join(names[:MOST_NAMES]) + more
 
 
-def _table(model: "ModelFit") -> Iterator[Line]:
+def _table(model: "fitness.ModelFit") -> Iterator[Line]:
     """Columns for the model as it is, and beside them with sizes."""
     sides = ["as it is"]
     if any(row.fixed for row in model.rows):
-        sides.append(visible(f"with {_named(_sizes(model.sizes))}"))
+        sides.append(runner_files.visible(f"with {_named(_sizes(model.sizes))}"))
     table = [[*HEAD] * len(sides)]
     for row in _all_rows(model):
         cells: list[str] = []
@@ -189,16 +189,16 @@ def _sizes(sizes: Mapping[str, int]) -> list[str]:
     return [f"{name}={number}" for name, number in sizes.items()]
 
 
-def _helps(model: "ModelFit") -> Iterator[Line]:
+def _helps(model: "fitness.ModelFit") -> Iterator[Line]:
     if not model.helps:
         return
     yield from (Line(), Line(("What would help most:", "bold")))
     for number, remedy in enumerate(model.helps, 1):
-        worse = ", ".join(PROVIDER_RULES[ep].title for ep in remedy.losses)
+        worse = ", ".join(provider_rules.PROVIDER_RULES[ep].title for ep in remedy.losses)
         yield Line(f"{number}. {remedy.what}" + (f", which is worse for {worse}" if worse else ""), indent=2)
         for changes, mark in ((remedy.gains, ""), (remedy.losses, "worse: ")):
             for ep, change in changes.items():
-                yield Line(f"{mark}{PROVIDER_RULES[ep].title}: {change}", indent=5)
+                yield Line(f"{mark}{provider_rules.PROVIDER_RULES[ep].title}: {change}", indent=5)
         if remedy.reason:
             yield Line(f"because {remedy.reason}" + (f"; {remedy.remedy}" if remedy.remedy else ""), indent=5)
     if model.path.lower().endswith(".ort"):
@@ -209,16 +209,16 @@ def _helps(model: "ModelFit") -> Iterator[Line]:
     yield Line()
 
 
-def _command(model: "ModelFit", *eps: str) -> str:
+def _command(model: "fitness.ModelFit", *eps: str) -> str:
     """The command that shows everything behind the last column of the table, for some providers; all where none is."""
     words = ["ort-mobile", "partition", model.path]
-    if model.optimize is Optimize.BASIC:
+    if model.optimize is claim_answer.Optimize.BASIC:
         words += ["--optimize", "basic"]
     words += [word for text in _sizes(model.sizes) for word in ("--dimension", text)]
     words += ["--ep", ",".join(eps)] if eps else []
-    if any(PROVIDER_RULES[ep].by_chip for ep in eps):
+    if any(provider_rules.PROVIDER_RULES[ep].by_chip for ep in eps):
         words += ["--chip", ",".join(row.chip for row in model.rows if row.chip)]
-    for layout in (row.level for row in model.rows if row.ep == WEBGPU and row.ep in eps and row.level):
+    for layout in (row.level for row in model.rows if row.ep == provider_rules.WEBGPU and row.ep in eps and row.level):
         words += ["--webgpu-options", layout]
     return shlex.join(words)
 
@@ -233,7 +233,7 @@ MOST_SIZES = 12
 MOST_OPERATORS = 4
 
 
-def failed_models(answers: "Iterable[ModelAnswer | ModelFit]") -> Iterator[Line]:
+def failed_models(answers: "Iterable[claim_answer.ModelAnswer | fitness.ModelFit]") -> Iterator[Line]:
     """Models that could not be judged, once for all providers that say the same; for stderr."""
     failures = dict.fromkeys((answer.path, answer.error, answer.remedy) for answer in answers if answer.error)
     for path, error, remedy in failures:
@@ -242,7 +242,7 @@ def failed_models(answers: "Iterable[ModelAnswer | ModelFit]") -> Iterator[Line]
             yield Line("  ", ("remedy:", "cyan"), f" {remedy}")
 
 
-def answer_parts(answers: Sequence[ModelAnswer]) -> Iterator[Part]:
+def answer_parts(answers: Sequence[claim_answer.ModelAnswer]) -> Iterator[Part]:
     """The answers of one provider, but for models that could not be judged."""
     good = [answer for answer in answers if not answer.error]
     if len(good) <= MOST_DETAILED:
@@ -257,10 +257,10 @@ def answer_parts(answers: Sequence[ModelAnswer]) -> Iterator[Part]:
             (
                 answer.path,
                 str(answer.nodes),
-                f"{percent_of(answer.claimed, answer.nodes)} %",
+                f"{claim_answer.percent_of(answer.claimed, answer.nodes)} %",
                 str(answer.borders),
                 FAILS if answer.load and answer.load.error else "",
-                verdict(standing_of(answer), answer.ep).choice.value,
+                advice_verdict.verdict(advice_verdict.standing_of(answer), answer.ep).choice.value,
                 f"{' + '.join(best.fixes)}: {best.gain}" if best else "",
             )
         )
@@ -272,24 +272,27 @@ def answer_parts(answers: Sequence[ModelAnswer]) -> Iterator[Part]:
     yield Listing(title="", head=head, rows=tuple(rows), right=right, marks={FAILS: "red"})
 
 
-def _advice(answer: ModelAnswer) -> Advice | None:
-    return answer.advice if isinstance(answer, AdvisedAnswer) else None
+def _advice(answer: claim_answer.ModelAnswer) -> advice_verdict.Advice | None:
+    return answer.advice if isinstance(answer, advice_verdict.AdvisedAnswer) else None
 
 
 FAILS = "fails"
 """Of a model that does not load."""
 
 
-def _model(answer: ModelAnswer) -> Iterator[Line]:
+def _model(answer: claim_answer.ModelAnswer) -> Iterator[Line]:
     yield Line((answer.path, "bold"), f"  {answer.asked_text}, ONNX Runtime {answer.release_text}")
     sizes = [len(group) for group in answer.partitions]
     by_copies = answer.copies is not None
-    yield Line(f"  {answer.claimed} of {answer.nodes} nodes supported ({percent_of(answer.claimed, answer.nodes)} %)")
+    yield Line(
+        f"  {answer.claimed} of {answer.nodes} nodes supported "
+        f"({claim_answer.percent_of(answer.claimed, answer.nodes)} %)"
+    )
     if by_copies:
-        copies = PROVIDER_RULES[answer.ep].borders(answer.borders, about=answer.copies_estimated)
+        copies = provider_rules.PROVIDER_RULES[answer.ep].borders(answer.borders, about=answer.copies_estimated)
         yield Line(f"  {copies} between GPU and CPU per inference")
     else:
-        yield Line(f"  {counted(len(sizes), 'partition')}" + (f" ({_listed(sizes)})" if sizes else ""))
+        yield Line(f"  {counting.counted(len(sizes), 'partition')}" + (f" ({_listed(sizes)})" if sizes else ""))
     if answer.given_bytes is not None and answer.taken_bytes is not None and sizes:
         yield Line(f"  per inference {size(answer.given_bytes)} go into partitions, {size(answer.taken_bytes)} out")
     if answer.fixed:
@@ -297,7 +300,7 @@ def _model(answer: ModelAnswer) -> Iterator[Line]:
         fixed = answer.fixed
         yield Line("  ", ("dimensions are dynamic:", "yellow"), f" {', '.join(answer.dynamic)}")
         named = ", ".join(_sizes(fixed.sizes))
-        standing = ProviderSupport(
+        standing = advice_verdict.ProviderSupport(
             nodes=fixed.nodes,
             claimed=fixed.claimed,
             partitions=fixed.partitions,
@@ -307,28 +310,28 @@ def _model(answer: ModelAnswer) -> Iterator[Line]:
             at_run=bool(fixed.load and fixed.load.at_run),
         )
         joined = "in" if fixed.copies is None else "with"
-        borders = PROVIDER_RULES[answer.ep].borders(standing.borders, about=standing.about)
+        borders = provider_rules.PROVIDER_RULES[answer.ep].borders(standing.borders, about=standing.about)
         yield Line(
             ("  with fixed sizes", "bold"),
             f", as {named}: {fixed.claimed} of {fixed.nodes} nodes ({standing.percent} %) {joined} "
-            f"{borders or counted(fixed.partitions, 'partition')}",
+            f"{borders or counting.counted(fixed.partitions, 'partition')}",
         )
-        yield verdict_line(verdict(standing, answer.ep))
+        yield verdict_line(advice_verdict.verdict(standing, answer.ep))
         text = " give the sizes of your app with --dimension NAME=N; with --fix FILE they are written"
         yield Line(("  remedy:", "cyan"), text)
     for body in answer.subgraphs:
         kind = "supported node" if by_copies else "partition"
-        yield Line(f"  inside {body.owner}: {counted(len(body.partitions), kind)}")
+        yield Line(f"  inside {body.owner}: {counting.counted(len(body.partitions), kind)}")
     if answer.load and answer.load.error:
         yield Line("  ", (f"{answer.load.what}:", "bold red"), f" {answer.load.error}")
         yield Line("    ", ("remedy:", "cyan"), f" {answer.load.remedy or ''}")
     elif answer.load and not by_copies:
         about = "about " if answer.load.estimate else ""
-        yield Line(f"  {about}{counted(answer.load.compiled, 'node')} compiled by the EP at load")
+        yield Line(f"  {about}{counting.counted(answer.load.compiled, 'node')} compiled by the EP at load")
     if answer.simulated:
         yield from _simulated(answer.simulated)
-    if not answer.fixed or standing_of(answer).wrong:
-        yield verdict_line(verdict(standing_of(answer), answer.ep))
+    if not answer.fixed or advice_verdict.standing_of(answer).wrong:
+        yield verdict_line(advice_verdict.verdict(advice_verdict.standing_of(answer), answer.ep))
     yield from _cuts(answer)
     yield from _reasons(answer)
     if advice := _advice(answer):
@@ -338,7 +341,7 @@ def _model(answer: ModelAnswer) -> Iterator[Line]:
     yield Line()
 
 
-def _simulated(simulation: Simulation) -> Iterator[Line]:
+def _simulated(simulation: claim_answer.Simulation) -> Iterator[Line]:
     """What the simulator computes; never how fast."""
     error, limit = simulation.error, simulation.limit
     if simulation.passed and simulation.sqnr_db is not None:
@@ -371,7 +374,7 @@ def _listed(sizes: Sequence[int]) -> str:
     return text if len(sizes) > MOST_SIZES else f"{text} node{'s' * (sizes != [1])}"
 
 
-def _cuts(answer: ModelAnswer) -> Iterator[Line]:
+def _cuts(answer: claim_answer.ModelAnswer) -> Iterator[Line]:
     if not answer.cuts:
         return
     yield Line(
@@ -390,10 +393,10 @@ def _cuts(answer: ModelAnswer) -> Iterator[Line]:
         yield Line(f"    … {len(answer.cuts) - MOST_CUTS} more")
 
 
-def _reasons(answer: ModelAnswer) -> Iterator[Line]:
+def _reasons(answer: claim_answer.ModelAnswer) -> Iterator[Line]:
     """Reasons of all refused nodes; those that differ in names and shapes alone once, with one of them in full."""
-    refused = grouped(
-        ((same_reason(decision.reason or ""), decision.remedy or ""), decision)
+    refused = counting.grouped(
+        ((claim_answer.same_reason(decision.reason or ""), decision.remedy or ""), decision)
         for decision in answer.decisions
         if not decision.claimed
     )
@@ -408,16 +411,18 @@ def _reasons(answer: ModelAnswer) -> Iterator[Line]:
         yield Line(f"    … {len(ranked) - MOST_REASONS} more reasons: --json has all")
 
 
-def _operators(alike: Sequence[Decision]) -> str:
+def _operators(alike: Sequence[claim_answer.Decision]) -> str:
     """As in `Conv, Relu and 4 more`, the commonest first."""
     names = [name for name, _ in Counter(decision.op_type for decision in alike).most_common()]
     more = len(names) - MOST_OPERATORS
     return ", ".join(names[:MOST_OPERATORS]) + (f" and {more} more" if more > 0 else "")
 
 
-def chip_parts(answers: Sequence[ModelAnswer]) -> Iterator[Part]:
+def chip_parts(answers: Sequence[claim_answer.ModelAnswer]) -> Iterator[Part]:
     """Where the chips that were asked about differ, model by model."""
-    for path, rows in grouped((answer.path, answer) for answer in answers if answer.chip and not answer.error).items():
+    for path, rows in counting.grouped(
+        (answer.path, answer) for answer in answers if answer.chip and not answer.error
+    ).items():
         if len({(row.partitions, row.load and row.load.code) for row in rows}) < 2:
             continue
         yield Listing(
@@ -425,7 +430,7 @@ def chip_parts(answers: Sequence[ModelAnswer]) -> Iterator[Part]:
             head=("chip", "nodes", "partitions", "load"),
             rows=tuple(
                 (
-                    f"{row.chip} ({CHIPS[row.chip].title})",
+                    f"{row.chip} ({runner_providers.CHIPS[row.chip].title})",
                     f"{row.claimed} of {row.nodes}",
                     str(len(row.partitions)),
                     FAILS if row.load and row.load.error else "",
@@ -452,7 +457,7 @@ MOST_DIFFERENT = 40
 """So many differing nodes of one model are listed; the JSON has all."""
 
 
-def show_reference(reference: "LibraryReference") -> None:
+def show_reference(reference: "claim_answer.LibraryReference") -> None:
     """Print models beside one another, what differs with both reasons, and one line that sums up; to stdout."""
     few = len(reference.models) <= MOST_DETAILED
     for model in reference.models:
@@ -470,24 +475,24 @@ def show_reference(reference: "LibraryReference") -> None:
     show([Line(summary(reference), wrap=False)])
 
 
-def summary(reference: "LibraryReference") -> str:
+def summary(reference: "claim_answer.LibraryReference") -> str:
     """How many models differ, by which library."""
     library = f"libonnxruntime {reference.release or 'of unknown release'}"
     library += f" for {reference.abi} (sha256 {reference.sha256[:12]})"
     failed = sum(bool(model.error) for model in reference.models)
     silent = f", {failed} without an answer of the library" if failed else ""
     answered = sum(model.asked for model in reference.models) - failed
-    models = counted(answered, "model")
+    models = counting.counted(answered, "model")
     if not reference.rules:
         return f"{models}: no rules for this release, the claims are those of {library}{silent}"
     return f"{models} checked against {library}: {reference.different} different{silent}"
 
 
-def _verdict(model: "ClaimDiff") -> Iterator[str | tuple[str, str]]:
+def _verdict(model: "claim_answer.ClaimDiff") -> Iterator[str | tuple[str, str]]:
     # A provider that takes each node by itself has no partitions: theirs are its nodes.
     ours = [node.ours for node in model.nodes if node.ours and node.ours.claimed]
     unit = "node" if ours and all(side.partition is None for side in ours) else "partition"
-    partitions = counted(model.library_partitions, unit)
+    partitions = counting.counted(model.library_partitions, unit)
     if model.same is None:
         claimed = sum(node.library is not None and node.library.claimed for node in model.nodes)
         yield f"the library claims {claimed} of {len(model.nodes)} nodes, {partitions}"
@@ -496,10 +501,10 @@ def _verdict(model: "ClaimDiff") -> Iterator[str | tuple[str, str]]:
     else:
         different = sum(node.different for node in model.nodes)
         yield "1 node differs" if different == 1 else f"{different} nodes differ", "bold red"
-        yield f": ours {counted(model.our_partitions or 0, unit)}, the library's {partitions}"
+        yield f": ours {counting.counted(model.our_partitions or 0, unit)}, the library's {partitions}"
 
 
-def _nodes(nodes: "Sequence[NodeDiff]") -> Listing:
+def _nodes(nodes: "Sequence[claim_answer.NodeDiff]") -> Listing:
     """Without rules for the release there is no column for ours."""
     ours = any(node.ours for node in nodes)
     rows = (
@@ -515,7 +520,7 @@ def _nodes(nodes: "Sequence[NodeDiff]") -> Listing:
     return Listing(title="", head=head, rows=tuple(rows), marks={DIFFERENT: "red"})
 
 
-def _words(side: "Side | None") -> str:
+def _words(side: "claim_answer.Side | None") -> str:
     if side is None:
         return "-"
     if side.claimed:

@@ -10,15 +10,15 @@ from dataclasses import replace
 
 import msgspec
 
-from device_runner.profile import CPU, PARTITION, Coverage
-from device_runner.result import Profile
-from pipeline.campaign.record import Prediction, RunKey
-from pipeline.core.groups import grouped
+from device_runner import profile as ort_profile
+from device_runner import result as run_result
+from pipeline.campaign import record as campaign_record
+from pipeline.core import groups as counting
 from pipeline.report import wording
 from pipeline.report.wording import Line, Listing, Part
 
 
-class Profiled(RunKey, frozen=True, kw_only=True):
+class Profiled(campaign_record.RunKey, frozen=True, kw_only=True):
     """One artifact or file with one set of run options, run once more with ONNX Runtime's profiler on.
 
     `name` is the file, or MODEL / VARIANT of a campaign. `file` is the trace for Perfetto, `failure` why there is
@@ -30,9 +30,9 @@ class Profiled(RunKey, frozen=True, kw_only=True):
     run: str
     device: str = ""
     file: str = ""
-    profile: Profile | None = None
-    coverage: Coverage | None = None
-    prediction: Prediction | None = None
+    profile: run_result.Profile | None = None
+    coverage: ort_profile.Coverage | None = None
+    prediction: campaign_record.Prediction | None = None
     finding: str = ""
     failure: str = ""
     model: str = ""
@@ -122,9 +122,9 @@ def profile_views(profiles: Sequence[Profiled], medians: Medians, rank: Mapping[
     """
     profiled = [row for row in profiles if row.profile and row.profile.nodes]
     views = []
-    for group in grouped(((row.device, row.model), row) for row in profiled).values():
+    for group in counting.grouped(((row.device, row.model), row) for row in profiled).values():
         before = min(group, key=lambda row: (row.provider != "cpu", rank.get(row.variant, 0)))
-        for rows in grouped((row.provider, row) for row in group).values():
+        for rows in counting.grouped((row.provider, row) for row in group).values():
             if rest := [row for row in rows if row is not before]:
                 after = min(rest, key=lambda row: medians.get(row.names, float("inf")))
                 views.append(view_of(before, after, medians))
@@ -151,7 +151,7 @@ def view_of(before: Profiled, after: Profiled, medians: Medians) -> ProfileView:
         changes[key] = msgspec.structs.replace(changes[key], nodes_after=row.nodes, after_ns=row.nanoseconds)
     before_nodes = {(node.name, node.operator) for node in first.nodes}
     new = (node for node in second.nodes if (node.name, node.operator) not in before_nodes)
-    groups = grouped(((node.operator, node.provider), node) for node in new)
+    groups = counting.grouped(((node.operator, node.provider), node) for node in new)
     fused = []
     for (operator, provider), nodes in sorted(groups.items(), key=lambda item: -sum(n.nanoseconds for n in item[1])):
         sources = (_source(node.name, gone) for node in nodes)
@@ -193,14 +193,14 @@ def fallen_back(row: Profiled) -> tuple[FallenBack, ...]:
     # Why a node is refused: by its name, else by its operator where all of it are refused for one reason
     refused = (row.prediction.refused if row.prediction else ()) or ()
     by_name = {name: group.reason for group in refused for name in group.nodes if name}
-    reasons = grouped((group.operator, group.reason) for group in refused)
+    reasons = counting.grouped((group.operator, group.reason) for group in refused)
     by_operator = {operator: alike[0] for operator, alike in reasons.items() if len(set(alike)) == 1}
     unknown = UNKNOWN_REASON if row.prediction else ""
     total = sum(node.nanoseconds for node in row.profile.nodes) or 1.0
-    groups = grouped(
+    groups = counting.grouped(
         ((node.operator, by_name.get(node.name) or by_operator.get(node.operator) or unknown), node)
         for node in row.profile.nodes
-        if node.provider == CPU
+        if node.provider == ort_profile.CPU
     )
     fallen = (
         FallenBack(
@@ -246,7 +246,7 @@ def profile_parts(profiles: Sequence[Profiled]) -> Iterator[Part]:
             yield Line(f"trace for ui.perfetto.dev: {row.file}", wrap=False)
 
 
-def memory(profile: Profile) -> Iterator[str]:
+def memory(profile: run_result.Profile) -> Iterator[str]:
     """What a profile says beyond operators: time outside of them, bytes written and copied, memory of values."""
     if profile.inference_ns:
         share = 100 * profile.overhead_ns / profile.inference_ns
@@ -254,7 +254,7 @@ def memory(profile: Profile) -> Iterator[str]:
     if profile.written_bytes:
         copied = wording.size(profile.copied_bytes) if profile.copied_bytes else "nothing"
         yield f"an inference writes {wording.size(profile.written_bytes)} and copies {copied} between memories"
-    if any(row.operator == PARTITION for row in profile.operators):
+    if any(row.operator == ort_profile.PARTITION for row in profile.operators):
         yield "a partition copies within its one kernel: the profile cannot tell that from computing"
     if profile.arena_bytes:
         yield f"values take {wording.size(profile.peak_bytes)} of an arena of {wording.size(profile.arena_bytes)}"
@@ -268,11 +268,15 @@ def summary(profiles: Sequence[Profiled]) -> Listing:
     """One line for each profile: what the provider took, what was predicted, and where the trace is."""
     rows = (
         (
-            row.device, row.name, row.run, taken(row), predicted(row),
+            row.device,
+            row.name,
+            row.run,
+            taken(row),
+            predicted(row),
             f"none: {row.failure}" if row.failure else row.file.rpartition("/")[2],
         )
         for row in profiles
-    )  # fmt: skip
+    )
     head = ("Device", "Model / variant", "Run", "Measured", "Predicted", "Trace in profiles/, for ui.perfetto.dev")
     return Listing(title="Profiles", head=head, rows=tuple(rows))
 
@@ -291,11 +295,14 @@ def operators(profiled: Profiled) -> Listing:
     """The slowest operators of a profile with their providers; empty where there is none."""
     rows = (
         (
-            row.operator, _provider(row.provider), str(row.nodes), wording.duration(round(row.nanoseconds)),
+            row.operator,
+            _provider(row.provider),
+            str(row.nodes),
+            wording.duration(round(row.nanoseconds)),
             f"{100 * row.share:.1f} %",
         )
         for row in (profiled.profile.operators[:SHOWN] if profiled.profile else ())
-    )  # fmt: skip
+    )
     device = f" on {profiled.device}" if profiled.device else ""
     return Listing(
         title=f"Operators of {profiled.name}, {profiled.run}{device}",

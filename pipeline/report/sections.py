@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from device_runner.providers import provider_named
-from pipeline.campaign.record import place
-from pipeline.check.compare import remedy_of
+from device_runner import providers as runner_providers
+from pipeline.campaign import record as campaign_record
+from pipeline.check import compare as output_compare
 from pipeline.core.features import Place
 from pipeline.report import wording
 from pipeline.report.model import CampaignReport
@@ -35,19 +35,21 @@ SLOW_START_NS = 100_000_000
 
 def sections(report: CampaignReport) -> tuple[Section, ...]:
     """Everything to know beside the table, what matters most first; empty sections left out."""
-    skipped = [(place(row.device, row.model, row.variant, row.run), row.text) for row in report.skipped]
+    skipped = [(campaign_record.place(row.device, row.model, row.variant, row.run), row.text) for row in report.skipped]
     slow_starts = []  # first inferences that compile or plan what later ones have; the steady state leaves them out
     for row in report.rows:
         median_ns = row.statistics.median_ns if row.statistics else math.inf
         if row.first_run_ns > max(SLOW_START * median_ns, median_ns + SLOW_START_NS):
-            gpu = provider_named(row.run.partition("+")[0]).gpu
+            gpu = runner_providers.provider_named(row.run.partition("+")[0]).gpu
             times = f"{wording.duration(row.first_run_ns)}, then {wording.duration(median_ns)}"
             slow_starts.append(
                 ListingNote(
-                    title="", text=times + "; shaders are compiled in it" * gpu,
-                    remedy="run it once in the background", places=(row.place,),
+                    title="",
+                    text=times + "; shaders are compiled in it" * gpu,
+                    remedy="run it once in the background",
+                    places=(row.place,),
                 )
-            )  # fmt: skip
+            )
     return sections_of(
         {
             "Warnings": warnings(report),
@@ -61,7 +63,7 @@ def sections(report: CampaignReport) -> tuple[Section, ...]:
             "Outputs that differ": gathered(_outputs(report, unknown=False)),
             "Outputs that could not be judged": gathered(_outputs(report, unknown=True)),
             NOT_MEASURED: gathered(
-                ListingNote(title="", text=entry.why, places=(place(entry.model, entry.variant),))
+                ListingNote(title="", text=entry.why, places=(campaign_record.place(entry.model, entry.variant),))
                 for entry in report.accuracy
                 if entry.result is None
             ),
@@ -71,14 +73,16 @@ def sections(report: CampaignReport) -> tuple[Section, ...]:
             "Slow first runs": slow_starts,
             DOUBTS: gathered(
                 ListingNote(
-                    title=caution.doubt.value.replace("_", " "), text="", remedy=caution.advice,
+                    title=caution.doubt.value.replace("_", " "),
+                    text="",
+                    remedy=caution.advice,
                     places=(f"{row.place}: {caution.reason}",),
                 )
                 for row in report.rows
                 for caution in row.cautions
             ),
         }
-    )  # fmt: skip
+    )
 
 
 def failed_lines(report: CampaignReport) -> Iterator[str]:
@@ -89,7 +93,10 @@ def failed_lines(report: CampaignReport) -> Iterator[str]:
     yield from (answer.why_none for answer in (report.tuned.answers if report.tuned else ()) if answer.why_none)
     yield from (text for proof in report.proofs for text in proof.objections)
     if not (report.rows or report.modes):
-        yield from (f"{place(row.device, row.model, row.variant, row.run)}: {row.text}" for row in report.skipped)
+        yield from (
+            f"{campaign_record.place(row.device, row.model, row.variant, row.run)}: {row.text}"
+            for row in report.skipped
+        )
         yield "nothing was measured"
 
 
@@ -117,7 +124,7 @@ HERE = "before measuring"
 
 def _outputs(report: CampaignReport, *, unknown: bool) -> Iterator[ListingNote]:
     """Outputs that differ, or could not be judged, wherever they were compared."""
-    compared = [(place(HERE, entry.model, entry.variant), entry.checks) for entry in report.checks]
+    compared = [(campaign_record.place(HERE, entry.model, entry.variant), entry.checks) for entry in report.checks]
     compared += [(row.place, row.checks) for row in report.rows]
     wrong = [(where, c) for where, checks in compared for c in checks if (c.unknown if unknown else c.failed)]
     worst: dict[str, float] = {}
@@ -128,4 +135,4 @@ def _outputs(report: CampaignReport, *, unknown: bool) -> Iterator[ListingNote]:
         error = f"not what {right} computes: relative error up to {wording.error_size(worst[check.output])}"
         text = error if check.failed and check.limit is not None else check.reason or "not what the original computes"
         numbers = f"{where}: {wording.check_numbers(check)}"
-        yield ListingNote(title=check.output, text=text, remedy=remedy_of(check), places=(numbers,))
+        yield ListingNote(title=check.output, text=text, remedy=output_compare.remedy_of(check), places=(numbers,))

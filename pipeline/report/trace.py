@@ -6,11 +6,12 @@ from typing import Any
 
 import msgspec
 
-from device_runner.result import Status, epoch_ms
+from device_runner import files as runner_files
+from device_runner import result as run_result
+from device_runner.result import Status
 from pipeline.campaign.record import RunRecord
-from pipeline.core.groups import grouped
-from pipeline.core.progress import StageTime
-from pipeline.report.wording import visible
+from pipeline.core import groups as counting
+from pipeline.core import progress as core_progress
 
 Event = dict[str, Any]
 
@@ -18,7 +19,9 @@ THREAD = 1
 """Each process has one thread: a device runs one thing at a time."""
 
 
-def encode_trace(name: str, campaign: str, runs: Sequence[RunRecord], stages: Sequence[StageTime]) -> bytes:
+def encode_trace(
+    name: str, campaign: str, runs: Sequence[RunRecord], stages: Sequence[core_progress.StageTime]
+) -> bytes:
     """trace.json.gz, gzipped: a campaign over time as Chrome's JSON trace events, for Perfetto and speedscope.
 
     A process is the computer of the job with its stages, or a device with its runs; their parts are nested. Counters
@@ -33,26 +36,30 @@ def encode_trace(name: str, campaign: str, runs: Sequence[RunRecord], stages: Se
     document = {
         "traceEvents": events,
         "displayTimeUnit": "ms",
-        "otherData": {"name": visible(name), "campaign": visible(campaign), "started_at_us": str(origin)},
+        "otherData": {
+            "name": runner_files.visible(name),
+            "campaign": runner_files.visible(campaign),
+            "started_at_us": str(origin),
+        },
     }
     return gzip.compress(msgspec.json.encode(document), mtime=0)
 
 
-def _events(runs: Sequence[RunRecord], stages: Sequence[StageTime]) -> Iterator[Event]:
-    hosts = sorted(grouped((stage.host, stage) for stage in stages).items())
+def _events(runs: Sequence[RunRecord], stages: Sequence[core_progress.StageTime]) -> Iterator[Event]:
+    hosts = sorted(counting.grouped((stage.host, stage) for stage in stages).items())
     for number, (host, of_host) in enumerate(hosts, start=1):
         yield from _process(number, f"ort-mobile on {host or 'this computer'}", "stages")
         # Stages beside and inside each other: their beginnings are known to a millisecond, and what overlaps is dropped
         # by readers, so one that begins in the last millisecond of another follows it
         around: list[int] = []
-        for stage in sorted(of_host, key=lambda stage: (epoch_ms(stage.started_at) or 0, -stage.elapsed_ns)):
-            start, duration = (epoch_ms(stage.started_at) or 0) * 1000, stage.elapsed_ns // 1000
+        for stage in sorted(of_host, key=lambda stage: (run_result.epoch_ms(stage.started_at) or 0, -stage.elapsed_ns)):
+            start, duration = (run_result.epoch_ms(stage.started_at) or 0) * 1000, stage.elapsed_ns // 1000
             while around and start >= around[-1] - 1000:
                 start = max(start, around.pop())
             end = min([start + duration, *around[-1:]])
             yield _slice(number, stage.name, start, end - start, {"steps": stage.steps})
             around.append(end)
-    lanes = sorted(grouped(((run.result.host, run.result.device), run) for run in runs).items())
+    lanes = sorted(counting.grouped(((run.result.host, run.result.device), run) for run in runs).items())
     for number, ((host, device), of_lane) in enumerate(lanes, start=1 + len(hosts)):
         yield from _process(number, f"{device} of {host}" if host else device, "runs")
         end = 0
@@ -64,7 +71,7 @@ def _events(runs: Sequence[RunRecord], stages: Sequence[StageTime]) -> Iterator[
 
 def _process(pid: int, name: str, thread: str) -> Iterator[Event]:
     for what, args in (
-        ("process_name", {"name": visible(name)}),
+        ("process_name", {"name": runner_files.visible(name)}),
         ("process_sort_index", {"sort_index": pid}),
         ("thread_name", {"name": thread}),
     ):
@@ -73,9 +80,15 @@ def _process(pid: int, name: str, thread: str) -> Iterator[Event]:
 
 def _slice(pid: int, name: str, start: int, duration: int, args: Mapping[str, Any], category: str = "stage") -> Event:
     return {
-        "ph": "X", "pid": pid, "tid": THREAD, "name": visible(name), "cat": category, "ts": start, "dur": duration,
+        "ph": "X",
+        "pid": pid,
+        "tid": THREAD,
+        "name": runner_files.visible(name),
+        "cat": category,
+        "ts": start,
+        "dur": duration,
         "args": args,
-    }  # fmt: skip
+    }
 
 
 def _run(pid: int, run: RunRecord, earliest: int) -> Iterator[Event]:
@@ -84,7 +97,7 @@ def _run(pid: int, run: RunRecord, earliest: int) -> Iterator[Event]:
     It begins when the one before it ended at the earliest: clocks jump.
     """
     result, failure = run.result, run.result.failure
-    started_ms = epoch_ms(result.started_at)
+    started_ms = run_result.epoch_ms(result.started_at)
     if started_ms is None:
         return
     start = max(started_ms * 1000, earliest)
@@ -111,7 +124,7 @@ def _run(pid: int, run: RunRecord, earliest: int) -> Iterator[Event]:
     if failure:
         arguments |= {"failure": failure.kind.value, "message": failure.message, "remedy": failure.remedy}
     given = {name: value for name, value in arguments.items() if value != ""}
-    shown = {name: visible(value) if isinstance(value, str) else value for name, value in given.items()}
+    shown = {name: runner_files.visible(value) if isinstance(value, str) else value for name, value in given.items()}
     name = f"{run.model}/{run.variant} {run.spec.options.provider}"
     category = "run" if result.status is Status.OK else result.status.value
     yield _slice(pid, name, start, end - start, shown, category)
@@ -128,7 +141,7 @@ def _run(pid: int, run: RunRecord, earliest: int) -> Iterator[Event]:
         at += duration
     for moment, conditions in ((start, result.before), (end, result.after)):
         # What a device reported, a counter for each unit; what it does not report has none.
-        zones = {visible(name): celsius for name, celsius in conditions.zones_celsius.items()}
+        zones = {runner_files.visible(name): celsius for name, celsius in conditions.zones_celsius.items()}
         battery = {} if conditions.battery_celsius is None else {"battery": conditions.battery_celsius}
         percent = conditions.battery_percent
         units: dict[str, dict[str, float]] = {

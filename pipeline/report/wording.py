@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from device_runner.files import visible as visible
+from device_runner import files as runner_files
 from device_runner.result import Status
-from pipeline.check.compare import OutputCheck, inputs_text, worst_sqnr
+from pipeline.check import compare as output_compare
+from pipeline.check.compare import OutputCheck
 
 if TYPE_CHECKING:
     from device_runner.device import DeviceFacts
-    from pipeline.campaign.statistics.compare import Comparison, TailRatio
+    from pipeline.campaign.statistics import compare as run_compare
     from pipeline.report.model import CampaignReport, Row
 
 DASH = "-"
@@ -83,19 +84,19 @@ def share(value: float | None) -> str:
     return DASH if value is None else f"{value:.1%}"
 
 
-def ratio(comparison: "Comparison | None") -> str:
+def ratio(comparison: "run_compare.Comparison | None") -> str:
     """The ratio to the baseline: 0.51."""
     return DASH if comparison is None else significant(comparison.ratio)
 
 
-def interval(comparison: "Comparison | None") -> str:
+def interval(comparison: "run_compare.Comparison | None") -> str:
     """The bounds of the ratio at the level that decides: 0.49 to 0.53. A dash where rounds are too few for any."""
     if comparison is None or comparison.low is None or comparison.high is None:
         return DASH
     return f"{significant(comparison.low)} to {significant(comparison.high)}"
 
 
-def fresh(comparison: "Comparison | None") -> str:
+def fresh(comparison: "run_compare.Comparison | None") -> str:
     """How a choice did in rounds that did not choose it; nothing where there were none."""
     if comparison is None or comparison.low is None:
         return ""
@@ -103,24 +104,30 @@ def fresh(comparison: "Comparison | None") -> str:
     return f"; in {comparison.rounds} fresh rounds {text}"
 
 
-def tails(ratios: "Sequence[TailRatio]") -> str:
+def tails(ratios: "Sequence[run_compare.TailRatio]") -> str:
     """Means and 90th percentiles beside the median: mean 8.2 times, p90 perhaps 1.3 times."""
     return ", ".join(
         f"{tail.of.value} {'' if tail.shown else 'perhaps '}{significant(tail.ratio)} times" for tail in ratios
     )
 
 
-def compared(comparison: "Comparison") -> str:
+def compared(comparison: "run_compare.Comparison") -> str:
     """The verdict, with what decides it where that is not the median, or keeps it from being the same."""
-    from pipeline.campaign.statistics.compare import Verdict
+    from pipeline.campaign.statistics import compare as run_compare
 
-    if comparison.verdict is Verdict.SAME:
+    if comparison.verdict is run_compare.Verdict.SAME:
         return f"same within {comparison.margin * 100:g} %"
     result, least = comparison.verdict, comparison.detectable
-    if comparison.tails and (comparison.decisive or result in (Verdict.MIXED, Verdict.NOT_SHOWN)):
+    if comparison.tails and (
+        comparison.decisive or result in (run_compare.Verdict.MIXED, run_compare.Verdict.NOT_SHOWN)
+    ):
         return f"{result.value}: {tails(comparison.tails)}"
     digits = float(format(least * 100, ".2g")) if least is not None else 0.0
-    shown = f" ({digits:g} % would show)" if result is Verdict.NOT_SHOWN and least is not None and least < 10 else ""
+    shown = (
+        f" ({digits:g} % would show)"
+        if result is run_compare.Verdict.NOT_SHOWN and least is not None and least < 10
+        else ""
+    )
     return f"{result.value}{shown}"
 
 
@@ -182,12 +189,12 @@ def from_simulator(checks: Sequence[OutputCheck]) -> str:
 
 def from_float(checks: Sequence[OutputCheck]) -> str:
     """How far outputs are from the float original's, as in 19.3 dB from float; "" for the model's own precision."""
-    worst = worst_sqnr(checks)
+    worst = output_compare.worst_sqnr(checks)
     if worst is msgspec.UNSET:
         return ""
     text = "equal to float" if worst is None else f"{worst:.1f} dB from float"
     constants = dict.fromkeys(name for check in checks for name in check.constants)
-    inputs = inputs_text(random=any(check.random_inputs for check in checks), constants=list(constants))
+    inputs = output_compare.inputs_text(random=any(check.random_inputs for check in checks), constants=list(constants))
     return f"{text} on {inputs}" if inputs else text
 
 
@@ -198,7 +205,7 @@ def data_of(checks: Sequence[OutputCheck]) -> str:
     """What outputs were compared on where nobody gave test data, as random inputs and constants (mask); else ""."""
     names = list(dict.fromkeys(name for check in checks for name in check.constants))
     few = names[:MOST_CONSTANTS] + [f"{len(names) - MOST_CONSTANTS} more"] * (len(names) > MOST_CONSTANTS)
-    return inputs_text(random=any(check.random_inputs for check in checks), constants=few)
+    return output_compare.inputs_text(random=any(check.random_inputs for check in checks), constants=few)
 
 
 def check_numbers(check: OutputCheck) -> str:
@@ -217,10 +224,10 @@ def check_numbers(check: OutputCheck) -> str:
 
 def has_not_shown(report: "CampaignReport") -> bool:
     """Whether the verdict of a row is that no difference was shown; too few rounds are another one."""
-    from pipeline.campaign.statistics.compare import Verdict
+    from pipeline.campaign.statistics import compare as run_compare
 
     comparisons = (row.comparison for row in report.rows if row.comparison and row.comparison.low is not None)
-    return any(comparison.verdict is Verdict.NOT_SHOWN for comparison in comparisons)
+    return any(comparison.verdict is run_compare.Verdict.NOT_SHOWN for comparison in comparisons)
 
 
 def legend(report: "CampaignReport", *, interval: bool = True) -> str:
@@ -335,7 +342,7 @@ OPENING = re.compile(r"^(\s+|[-+=]|\d+[.)])")
 
 def escaped(text: str) -> str:
     """Text that Markdown shows as it is, in a table too: no mark, tag, mention or bare link of its own works."""
-    return SPECIAL.sub(_entities, visible(text))
+    return SPECIAL.sub(_entities, runner_files.visible(text))
 
 
 def _entities(match: re.Match[str]) -> str:
@@ -370,7 +377,7 @@ def markdown(title: str, parts: Iterable[Part]) -> str:
                 lines.append(f"- {head}" + (f" *{escaped(note.remedy)}*" if note.remedy else ""))
                 lines += [f"  - {item(place)}" for place in note.places]
                 for language, code in note.code.items():
-                    text = "\n".join(f"  {visible(line)}" for line in code)
+                    text = "\n".join(f"  {runner_files.visible(line)}" for line in code)
                     longest = max([2, *(len(ticks) for ticks in re.findall("`+", text))])
                     fence = "`" * (longest + 1)  # longer than any inside
                     lines.append(f"\n  {fence}{language}\n{text}\n  {fence}\n")

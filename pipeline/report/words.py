@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterator
 
-from pipeline.campaign.statistics.groups import Doubt
+from pipeline.campaign.statistics import groups as run_groups
 from pipeline.core.variant import Style, Variant
-from pipeline.passes.precisions import PRECISIONS, common_name
+from pipeline.passes import precisions as passes_precisions
 from pipeline.report.model import CampaignReport
 from pipeline.report.wording import Listing, has_not_shown
 
@@ -67,7 +67,9 @@ WORDS: tuple[tuple[str, str, Uses], ...] = (
     (
         "unsettled",
         "inferences still became faster in the middle of what was timed: the process had not warmed up",
-        lambda report, _: any(caution.doubt is Doubt.UNSETTLED for row in report.rows for caution in row.cautions),
+        lambda report, _: any(
+            caution.doubt is run_groups.Doubt.UNSETTLED for row in report.rows for caution in row.cautions
+        ),
     ),
     (
         "no difference shown",
@@ -84,12 +86,16 @@ def _has(variants: tuple[Variant, ...], style: Style) -> bool:
 
 def precisions(report: CampaignReport) -> Iterator[str]:
     """The precisions of a report by their own names, in the order of its artifacts."""
-    yield from dict.fromkeys(row.variant.precision for row in report.artifacts if row.variant.precision in PRECISIONS)
+    yield from dict.fromkeys(
+        row.variant.precision for row in report.artifacts if row.variant.precision in passes_precisions.PRECISIONS
+    )
 
 
 def words(report: CampaignReport) -> Listing:
     """A row for each word that the report uses, its precisions too."""
     variants = tuple(artifact.variant for artifact in report.artifacts)
     rows = [(word, text) for word, text, uses in WORDS if uses(report, variants)]
-    rows += [(common_name(name), PRECISIONS[name].title) for name in precisions(report)]
+    rows += [
+        (passes_precisions.common_name(name), passes_precisions.PRECISIONS[name].title) for name in precisions(report)
+    ]
     return Listing(title="Words", head=("Word", "What it means"), rows=tuple(rows))

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from device_runner.failures import Topic, text_of_message
+from device_runner import failures
+from pipeline.core import groups as counting
 from pipeline.core.errors import Finding, Severity
-from pipeline.core.groups import grouped
-from pipeline.model.types import CPP_BY_ORT
+from pipeline.model import types as onnx_types
 from pipeline.required_ops.text import HEADER, operator_lines, parse_merged, render
 from pipeline.required_ops.value import (
     ALWAYS_KEPT,
@@ -200,7 +200,7 @@ def _findings(line: str, required: RequiredOps, needs: Needs) -> Iterator[LogFin
             need = _need_of(needs, *key, match["node"], version)
             if need is None:
                 tensor = _TENSOR.search(line)
-                name = CPP_BY_ORT.get(tensor["type"], "") if tensor else ""
+                name = onnx_types.CPP_BY_ORT.get(tensor["type"], "") if tensor else ""
                 types = tuple((slot, name) for slot in TYPE_SLOTS.get(key, ())[:1] if name)
                 if not types and key in required.types and not covers(required, {Need(*key, version): ("",)}):
                     yield _unknown_type(match[0], op)
@@ -211,7 +211,7 @@ def _findings(line: str, required: RequiredOps, needs: Needs) -> Iterator[LogFin
     if match := _RUN_TEXT.search(line):
         yield from _reduced(match["text"], match["op"], match["node"], required, needs)
         return
-    if other := text_of_message(line, Topic.FORMAT, Topic.BUILD, Topic.OPERATOR):
+    if other := failures.text_of_message(line, failures.Topic.FORMAT, failures.Topic.BUILD, failures.Topic.OPERATOR):
         yield LogFinding(what=line.strip(), why=other.cause, remedy=other.remedy)
         return
     yield from _reduced(line, "", "", required, needs)
@@ -254,11 +254,21 @@ def _judged(need: Need, node: str, message: str, required: RequiredOps) -> LogFi
     alone = next(operator_lines(from_needs([need], types=bool(need.types))))
     kernel = f"{need.domain}:{need.op} since {need.since_version}"
     if missing:
-        return LogFinding(what=message, why=f"{kernel}: {missing[0].why}", line=line_for(required, need),
-                       remedy="add the line with `ort-mobile op-config merge` and build again",
-                       kernel=kernel, kernel_line=alone)  # fmt: skip
-    return LogFinding(what=message, why=f"{kernel} is in this config", kernel=kernel, kernel_line=alone,
-                   remedy="the device's library was built with another config: build it with this one")  # fmt: skip
+        return LogFinding(
+            what=message,
+            why=f"{kernel}: {missing[0].why}",
+            line=line_for(required, need),
+            remedy="add the line with `ort-mobile op-config merge` and build again",
+            kernel=kernel,
+            kernel_line=alone,
+        )
+    return LogFinding(
+        what=message,
+        why=f"{kernel} is in this config",
+        kernel=kernel,
+        kernel_line=alone,
+        remedy="the device's library was built with another config: build it with this one",
+    )
 
 
 MAX_NAMES = 3
@@ -359,8 +369,13 @@ def _retyped(key: OperatorKey, old: OpTypes | None, new: OpTypes | None) -> Iter
             for slot, names in sorted(more.items()):
                 surplus = sorted(names - less.get(slot, names))
                 if surplus:
-                    yield Change(kind=kind, domain=domain, op=op, what=f"{', '.join(surplus)} at {_slot(slot)}",
-                                 types=tuple(surplus))  # fmt: skip
+                    yield Change(
+                        kind=kind,
+                        domain=domain,
+                        op=op,
+                        what=f"{', '.join(surplus)} at {_slot(slot)}",
+                        types=tuple(surplus),
+                    )
             for slot in sorted(less.keys() - more.keys()):
                 yield Change(kind=kind, domain=domain, op=op, what=f"all types at {_slot(slot)}")
 
@@ -406,7 +421,7 @@ def lacks(missing: Mapping[str, Sequence[Missing]]) -> list[tuple[Missing, dict[
 
     Beside it stand, by artifact, the first node that needs it and how many do.
     """
-    groups = grouped(
+    groups = counting.grouped(
         (
             ((item.domain, item.op, item.since_version), (name, item))
             for name, items in missing.items()

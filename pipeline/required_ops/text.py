@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
-from device_runner.files import read_regular, scratch_folder
+from device_runner import files as runner_files
 from pipeline.core.errors import ConfigError, ModelError
-from pipeline.model.ort_format import read_artifact, read_ort
-from pipeline.model.sources import Spool, find_models
+from pipeline.model import ort_format
+from pipeline.model import sources as model_sources
 from pipeline.required_ops.value import (
     CUSTOM,
     INPUTS,
@@ -98,8 +98,12 @@ class _Scanner:
         """Raise with the place: where the scanner stands, or `at`."""
         at = self.at if at is None else at
         rest = self.line[at : at + 40]
-        raise ConfigError(what, where=f"{self.source}:{self.number}:{at + 1}",
-                          why=f"at {rest!r}" if rest else "at the end of the line", remedy=remedy)  # fmt: skip
+        raise ConfigError(
+            what,
+            where=f"{self.source}:{self.number}:{at + 1}",
+            why=f"at {rest!r}" if rest else "at the end of the line",
+            remedy=remedy,
+        )
 
 
 def parse_line(source: str, number: int, raw: str) -> RequiredOps | None:
@@ -266,18 +270,26 @@ def parse(text: str, source: str) -> RequiredOps:
             types, before = seen.setdefault(key, (value.types.get(key), number))
             if types != value.types.get(key):
                 raise ConfigError(
-                    f"other types for {key[1]} of {key[0]}", where=f"{source}:{number}:1",
+                    f"other types for {key[1]} of {key[0]}",
+                    where=f"{source}:{number}:1",
                     why=f"line {before} says otherwise, and ONNX Runtime would keep the types of the last line only",
                     remedy="merge them with `ort-mobile op-config merge`",
-                )  # fmt: skip
+                )
     directives = [number for number, value in lines if value.global_types is not None]
     if len(directives) > 1:
-        raise ConfigError("globally allowed types a second time", where=f"{source}:{directives[1]}:1",
-                          why=f"line {directives[0]} has them already", remedy="keep one line with all")  # fmt: skip
+        raise ConfigError(
+            "globally allowed types a second time",
+            where=f"{source}:{directives[1]}:1",
+            why=f"line {directives[0]} has them already",
+            remedy="keep one line with all",
+        )
     if directives and (typed := [number for number, value in lines if value.types]):
-        raise ConfigError("globally allowed types beside types per operator", where=f"{source}:{typed[0]}:1",
-                          why=f"line {directives[0]} allows types globally; ONNX Runtime refuses both together",
-                          remedy="keep one of them")  # fmt: skip
+        raise ConfigError(
+            "globally allowed types beside types per operator",
+            where=f"{source}:{typed[0]}:1",
+            why=f"line {directives[0]} allows types globally; ONNX Runtime refuses both together",
+            remedy="keep one of them",
+        )
     return _joined(value for _, value in lines)
 
 
@@ -289,13 +301,21 @@ def parse_merged(text: str, source: str) -> RequiredOps:
 def read_config(path: Path, *, merged: bool = False) -> RequiredOps:
     """`parse` (or `parse_merged`) a file. Raises ConfigError when it cannot be read or is wrong."""
     try:
-        text = read_regular(path, CONFIG_BYTES).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+        text = runner_files.read_regular(path, CONFIG_BYTES).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
     except OSError as error:
-        raise ConfigError("cannot read the operator config", where=str(path), why=error.strerror or str(error),
-                          remedy="check the path") from error  # fmt: skip
+        raise ConfigError(
+            "cannot read the operator config",
+            where=str(path),
+            why=error.strerror or str(error),
+            remedy="check the path",
+        ) from error
     except UnicodeDecodeError as error:
-        raise ConfigError("the operator config is not text", where=str(path), why=str(error),
-                          remedy="make it with `ort-mobile op-config create`") from error  # fmt: skip
+        raise ConfigError(
+            "the operator config is not text",
+            where=str(path),
+            why=str(error),
+            remedy="make it with `ort-mobile op-config create`",
+        ) from error
     return (parse_merged if merged else parse)(text, str(path))
 
 
@@ -339,16 +359,16 @@ def needs_of_artifacts(
     read: dict[str, tuple[Needs, Needs]] = {}  # both kinds of build: the last artifact may decide which it is
     errors: list[ModelError] = []
     extended = extended or bool(providers)
-    for source in find_models(paths, SUFFIXES):
+    for source in model_sources.find_models(paths, SUFFIXES):
         if source.name in cached:
             read[source.name] = cached[source.name]
             continue
         try:
             if source.member:  # by way of a temporary file, so that weights never fill the memory
-                with scratch_folder() as folder:
-                    model = read_ort(Spool(source, folder).fetch_model())
+                with runner_files.scratch_folder() as folder:
+                    model = ort_format.read_ort(model_sources.Spool(source, folder).fetch_model())
             else:
-                model = read_artifact(Path(source.path))
+                model = ort_format.read_artifact(Path(source.path))
             read[source.name] = needs_by_build(model, providers)
             extended = extended or replays(model)
         except ModelError as error:

@@ -13,19 +13,11 @@ from typing import TypeAlias
 
 import msgspec
 
-from device_runner.providers import provider_named
+from device_runner import providers as runner_providers
+from pipeline.core import groups as counting
 from pipeline.core.errors import ConfigError, ModelError
-from pipeline.core.groups import grouped
-from pipeline.model.ort_format import (
-    OrtGraph,
-    OrtModel,
-    OrtNode,
-    RuntimeOptimization,
-    SequenceType,
-    TensorType,
-    TypeInfo,
-)
-from pipeline.model.types import CPP_TYPES
+from pipeline.model import ort_format
+from pipeline.model import types as onnx_types
 
 DEFAULT_DOMAIN = "ai.onnx"
 
@@ -40,7 +32,7 @@ TRIPLE: Slot = (CUSTOM, 0)
 TRIPLE_INPUTS = (0, 2, 1)
 """OneHot's kernels are registered by the types of indices, values (which is the output's) and depth, in this order."""
 
-TYPE_NAMES = frozenset(CPP_TYPES.values())
+TYPE_NAMES = frozenset(onnx_types.CPP_TYPES.values())
 
 _INPUT_0 = """
     Abs Add ArgMax ArgMin AveragePool BatchNormalization BitShift Ceil Clip Concat Conv CumSum DequantizeLinear Div
@@ -172,9 +164,11 @@ class RequiredOps:
         if EMPTY in (self, other):
             return EMPTY
         if (self.global_types is not None and other.types) or (other.global_types is not None and self.types):
-            raise ConfigError("these configs have nothing in common that a config could say",
-                              why="one restricts types globally, the other by operator",
-                              remedy="make both with or both without --globally-allowed-types")  # fmt: skip
+            raise ConfigError(
+                "these configs have nothing in common that a config could say",
+                why="one restricts types globally, the other by operator",
+                remedy="make both with or both without --globally-allowed-types",
+            )
         limits = [names for names in (self.global_types, other.global_types) if names is not None]
         common = limits[0].intersection(*limits) if limits else None
         if self.everything or other.everything:
@@ -299,14 +293,14 @@ _BYTES = frozenset({"int8_t", "uint8_t"})
 
 
 def layout_needs(
-    model: OrtModel, needs: Collection[Need], providers: Iterable[str], *, extended: bool
+    model: ort_format.OrtModel, needs: Collection[Need], providers: Iterable[str], *, extended: bool
 ) -> Iterator[tuple[Need, str]]:
     """The needs of a change to NHWC, given the needs of the model's own nodes.
 
     It comes when a provider asks for it and a node is sensitive to it. And a build that optimizes while it loads
     (`extended`) turns quantized nodes to the CPU's own NHWC kernels.
     """
-    asking = sorted(name for name in set(providers) if provider_named(name).nhwc)
+    asking = sorted(name for name in set(providers) if runner_providers.provider_named(name).nhwc)
     if asking and any(
         (node.domain, node.op_type) in LAYOUT_SENSITIVE for graph in model.graph.walk() for node in graph.nodes
     ):
@@ -337,7 +331,7 @@ _NHWC_KERNELS: Mapping[tuple[str, str], Callable[[str], Need]] = {
 }
 
 
-def _optimizer_needs(model: OrtModel, label: str) -> Iterator[tuple[Need, str]]:
+def _optimizer_needs(model: ort_format.OrtModel, label: str) -> Iterator[tuple[Need, str]]:
     """What the transpose optimizer creates: Transposes of whatever is computed, and what they are turned into."""
     opset = _opset(model)
     for op in ("Identity", "Squeeze", "Unsqueeze"):
@@ -347,17 +341,19 @@ def _optimizer_needs(model: OrtModel, label: str) -> Iterator[tuple[Need, str]]:
         yield Need(DEFAULT_DOMAIN, "Gather", _since("Gather", opset), types), label
     # A Transpose may come to stand before all values of rank 2 and more that are computed.
     computed = {
-        CPP_TYPES[info.elem_type]
+        onnx_types.CPP_TYPES[info.elem_type]
         for graph in model.graph.walk()
         for name, info in graph.node_args.items()
-        if name not in graph.initializers and isinstance(info, TensorType) and info.elem_type in CPP_TYPES
+        if name not in graph.initializers
+        and isinstance(info, ort_format.TensorType)
+        and info.elem_type in onnx_types.CPP_TYPES
         if info.shape is None or len(info.shape) >= 2
     }
     for name in sorted(computed):
         yield Need(DEFAULT_DOMAIN, "Transpose", _since("Transpose", opset), (((INPUTS, 0), name),)), label
 
 
-def _opset(model: OrtModel) -> int:
+def _opset(model: ort_format.OrtModel) -> int:
     imports = model.opset_import
     return imports.get("", imports.get(DEFAULT_DOMAIN, 1))
 
@@ -370,10 +366,10 @@ def _since(op: str, opset: int) -> int:
 Needs: TypeAlias = Mapping[Need, tuple[str, ...]]
 """Each need with the nodes that have it, in the order of the graph; bodies as `outer/attribute/inner`."""
 
-_Scopes: TypeAlias = tuple[Mapping[str, TypeInfo], ...]
+_Scopes: TypeAlias = tuple[Mapping[str, ort_format.TypeInfo], ...]
 
 
-def needs_of(model: OrtModel, *, providers: Iterable[str] = (), extended: bool = False) -> Needs:
+def needs_of(model: ort_format.OrtModel, *, providers: Iterable[str] = (), extended: bool = False) -> Needs:
     """Everything that loading and running a model asks for, with `providers` registered (nnapi, xnnpack, ...).
 
     `extended`: the build is no plain minimal one, so that it optimizes every model that it loads. It has to be such a
@@ -384,11 +380,11 @@ def needs_of(model: OrtModel, *, providers: Iterable[str] = (), extended: bool =
 
 
 def _needs(
-    model: OrtModel, of_nodes: Sequence[tuple[Need, str]], providers: frozenset[str], *, extended: bool
+    model: ort_format.OrtModel, of_nodes: Sequence[tuple[Need, str]], providers: frozenset[str], *, extended: bool
 ) -> Needs:
     extended = extended or bool(providers) or replays(model)
     of_layout = layout_needs(model, {need for need, _ in of_nodes}, providers, extended=extended)
-    needs = grouped(chain(of_nodes, of_layout))
+    needs = counting.grouped(chain(of_nodes, of_layout))
     for need in needs:
         if need.since_version < 1 or not NAME.fullmatch(need.op) or not NAME.fullmatch(need.domain):
             raise ModelError(
@@ -399,14 +395,14 @@ def _needs(
     return {need: tuple(labels) for need, labels in needs.items()}
 
 
-def needs_by_build(model: OrtModel, providers: Iterable[str] = ()) -> tuple[Needs, Needs]:
+def needs_by_build(model: ort_format.OrtModel, providers: Iterable[str] = ()) -> tuple[Needs, Needs]:
     """The needs of a minimal build and of an extended one, which optimizes every model that it loads."""
     of_nodes = list(_graph_needs(model.graph, (), ""))
     minimal, extended = (_needs(model, of_nodes, frozenset(providers), extended=kind) for kind in (False, True))
     return minimal, extended
 
 
-def replays(model: OrtModel) -> bool:
+def replays(model: ort_format.OrtModel) -> bool:
     """Whether a model has saved runtime optimizations, which take an extended build."""
     return any(graph.runtime_optimizations for graph in model.graph.walk())
 
@@ -434,7 +430,7 @@ def from_needs(needs: Iterable[Need], *, types: bool) -> RequiredOps:
     )
 
 
-def _graph_needs(graph: OrtGraph, outer: _Scopes, path: str) -> Iterator[tuple[Need, str]]:
+def _graph_needs(graph: ort_format.OrtGraph, outer: _Scopes, path: str) -> Iterator[tuple[Need, str]]:
     scopes = (graph.node_args, *outer)
     for node in graph.nodes:
         label = f"{path}{node.name or f'{node.op_type}#{node.index}'}"
@@ -443,23 +439,25 @@ def _graph_needs(graph: OrtGraph, outer: _Scopes, path: str) -> Iterator[tuple[N
         # The type by which a kernel without rules of its own would be registered: of input 0, else of output 0
         main = next((name for name in (*node.inputs[:1], *node.outputs[:1]) if name), "")
         need = Need(
-            domain, node.op_type, node.since_version,
+            domain,
+            node.op_type,
+            node.since_version,
             types=tuple([(slot, name) for slot, name in pairs if name]),
             nameless=any(name is None for _, name in pairs),
             main_type=_value_type(main, scopes) if main else "",
-        )  # fmt: skip
+        )
         yield need, label
         for name, attribute in node.attributes.items():
             bodies = attribute.value if isinstance(attribute.value, tuple) else (attribute.value,)
             for body in bodies:
-                if isinstance(body, OrtGraph):
+                if isinstance(body, ort_format.OrtGraph):
                     yield from _graph_needs(body, scopes, f"{label}/{name}/")
     nodes = {node.index: node for node in graph.nodes} if graph.runtime_optimizations else {}
     for record in graph.runtime_optimizations:
         yield from _replayed_needs(record, nodes, scopes, path)
 
 
-def _slot_type(node: OrtNode, slot: Slot, scopes: _Scopes) -> str | None:
+def _slot_type(node: ort_format.OrtNode, slot: Slot, scopes: _Scopes) -> str | None:
     """The type at an argument; empty when the node does not use it, None when a config has no name for it."""
     slots = [(INPUTS, index) for index in TRIPLE_INPUTS] if slot == TRIPLE else [slot]
     arguments = [_argument(node, row) for row in slots]
@@ -469,7 +467,7 @@ def _slot_type(node: OrtNode, slot: Slot, scopes: _Scopes) -> str | None:
     return ",".join(name for name in names if name) if all(names) else None
 
 
-def _argument(node: OrtNode, slot: Slot) -> str:
+def _argument(node: ort_format.OrtNode, slot: Slot) -> str:
     kind, index = slot
     names = node.inputs if kind == INPUTS else node.outputs
     return names[index] if index < len(names) else ""
@@ -479,14 +477,14 @@ def _value_type(name: str, scopes: _Scopes) -> str | None:
     for scope in scopes:
         if name in scope:
             info = scope[name]
-            while isinstance(info, SequenceType):
+            while isinstance(info, ort_format.SequenceType):
                 info = info.element
-            return CPP_TYPES.get(info.elem_type) if isinstance(info, TensorType) else None
+            return onnx_types.CPP_TYPES.get(info.elem_type) if isinstance(info, ort_format.TensorType) else None
     return None
 
 
 def _replayed_needs(
-    record: RuntimeOptimization, nodes: Mapping[int, OrtNode], scopes: _Scopes, path: str
+    record: ort_format.RuntimeOptimization, nodes: Mapping[int, ort_format.OrtNode], scopes: _Scopes, path: str
 ) -> Iterator[tuple[Need, str]]:
     """What a saved optimization puts in place of its nodes: new operators, or the old one on quantized values.
 
@@ -519,6 +517,7 @@ def _parsed_id(op_id: str) -> tuple[str, str, int]:
     domain, _, rest = op_id.partition(":")
     op, _, version = rest.rpartition(":")
     if not version.isdecimal() or len(version) > 9:
-        raise ModelError(f"a runtime optimization produces an unreadable operator: {op_id!r}",
-                         remedy="convert the model again")  # fmt: skip
+        raise ModelError(
+            f"a runtime optimization produces an unreadable operator: {op_id!r}", remedy="convert the model again"
+        )
     return domain or DEFAULT_DOMAIN, op, int(version)

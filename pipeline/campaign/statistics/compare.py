@@ -13,7 +13,8 @@ from statistics import median
 import msgspec
 import numpy as np
 
-from device_runner.result import LatencyBin, RunResult, Status, SustainedRun
+from device_runner import result as run_result
+from device_runner.result import RunResult, Status
 from pipeline.campaign.statistics.groups import (
     LEAST_ROUNDS,
     Caution,
@@ -440,7 +441,7 @@ def cold_numbers(results: Iterable[RunResult], comparison: Comparison | None = N
     )
 
 
-def sustained_numbers(run: SustainedRun) -> SustainedNumbers | None:
+def sustained_numbers(run: run_result.SustainedRun) -> SustainedNumbers | None:
     """What a sustained run says; None without bins."""
     bins = run.bins
     if not bins:
@@ -472,7 +473,7 @@ def sustained_numbers(run: SustainedRun) -> SustainedNumbers | None:
     )
 
 
-def throttled_after(bins: Sequence[LatencyBin], fresh_ns: int) -> int | None:
+def throttled_after(bins: Sequence[run_result.LatencyBin], fresh_ns: int) -> int | None:
     """When latency rose above its fresh level for good: the change point of Page's cumulative sum.
 
     It has risen where it is a quarter of the way to its level at the end. The noise of a bin is that between

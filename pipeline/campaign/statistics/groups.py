@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from device_runner.result import Mark
+from device_runner import result as run_result
 
 Floats = npt.NDArray[np.float64]
 
@@ -275,7 +275,7 @@ class RunGroup(msgspec.Struct, frozen=True, kw_only=True):
 
     key: str
     latencies_ns: dict[int, tuple[int, ...]]
-    marks: tuple[Mark, ...] = ()
+    marks: tuple[run_result.Mark, ...] = ()
     stretches: dict[int, int] = {}
 
     @property
@@ -420,9 +420,10 @@ def paired_log_ratios(group: RunGroup, baseline: RunGroup) -> PairedRatios:
     """The ratios of every round that both have; not where another campaign had the device between (facts, lab D.6)."""
     ours, others = group.timed, baseline.timed
     both = tuple(
-        number for number in ours
+        number
+        for number in ours
         if number in others and group.stretches.get(number, 0) == baseline.stretches.get(number, 0)
-    )  # fmt: skip
+    )
     values = [[yardsticks(side[number]) for number in both] for side in (ours, others)]
     ratios = {
         of: log_ratios(*([round_values[of] for round_values in side] for side in values))
@@ -432,7 +433,15 @@ def paired_log_ratios(group: RunGroup, baseline: RunGroup) -> PairedRatios:
     return PairedRatios(numbers=both, logs=ratios.pop(Yardstick.MEDIAN), tails=ratios)
 
 
-UNRANKED = frozenset({Mark.NOT_A_PHONE, Mark.EMULATED, Mark.SIMULATED, Mark.SOFTWARE_GPU, Mark.QUARANTINED})
+UNRANKED = frozenset(
+    {
+        run_result.Mark.NOT_A_PHONE,
+        run_result.Mark.EMULATED,
+        run_result.Mark.SIMULATED,
+        run_result.Mark.SOFTWARE_GPU,
+        run_result.Mark.QUARANTINED,
+    }
+)
 
 
 def comparable(group: RunGroup) -> bool:
@@ -523,27 +532,36 @@ def drift(round_medians_ns: Sequence[float]) -> float:
     return slope * (len(medians) - 1) / float(np.median(medians))
 
 
-MARKED: dict[Mark, tuple[Doubt, str]] = {
-    Mark.THROTTLED: (Doubt.THROTTLED, "the device throttled"),
-    Mark.NOT_A_PHONE: (Doubt.NOT_A_PHONE, "these times are not a phone's"),
-    Mark.EMULATED: (Doubt.NOT_A_PHONE, "an emulator computed, whose times are no processor's"),
-    Mark.SIMULATED: (Doubt.NOT_A_PHONE, "a simulator of an accelerator computed, whose times are no phone's"),
-    Mark.SOFTWARE_GPU: (Doubt.NOT_A_PHONE, "a software GPU computed, whose times are no GPU's"),
-    Mark.QUARANTINED: (
+MARKED: dict[run_result.Mark, tuple[Doubt, str]] = {
+    run_result.Mark.THROTTLED: (Doubt.THROTTLED, "the device throttled"),
+    run_result.Mark.NOT_A_PHONE: (Doubt.NOT_A_PHONE, "these times are not a phone's"),
+    run_result.Mark.EMULATED: (Doubt.NOT_A_PHONE, "an emulator computed, whose times are no processor's"),
+    run_result.Mark.SIMULATED: (
+        Doubt.NOT_A_PHONE,
+        "a simulator of an accelerator computed, whose times are no phone's",
+    ),
+    run_result.Mark.SOFTWARE_GPU: (Doubt.NOT_A_PHONE, "a software GPU computed, whose times are no GPU's"),
+    run_result.Mark.QUARANTINED: (
         Doubt.QUARANTINED,
         "the lab took the device out, which had drifted or failed since its last good check",
     ),
-    Mark.CHARGING: (Doubt.CHARGING, "the battery was charging"),
-    Mark.SHORT: (Doubt.CUT_SHORT, "the time limit came before the number of inferences asked for"),
-    Mark.UNSETTLED: (Doubt.UNSETTLED, "inferences still became faster in the middle of what was timed"),
-    Mark.CRASHED_AT_END: (Doubt.CRASHED_AT_END, "the process crashed after its last inference, giving memory back"),
-    Mark.CPU_FALLBACK: (Doubt.CPU_FALLBACK, "the CPU took nodes that another provider was asked to run"),
-    Mark.UNRECORDED: (
+    run_result.Mark.CHARGING: (Doubt.CHARGING, "the battery was charging"),
+    run_result.Mark.SHORT: (Doubt.CUT_SHORT, "the time limit came before the number of inferences asked for"),
+    run_result.Mark.UNSETTLED: (Doubt.UNSETTLED, "inferences still became faster in the middle of what was timed"),
+    run_result.Mark.CRASHED_AT_END: (
+        Doubt.CRASHED_AT_END,
+        "the process crashed after its last inference, giving memory back",
+    ),
+    run_result.Mark.CPU_FALLBACK: (Doubt.CPU_FALLBACK, "the CPU took nodes that another provider was asked to run"),
+    run_result.Mark.UNRECORDED: (
         Doubt.CPU_FALLBACK,
         "what the provider took is not recorded of ORT format files: see the .onnx file",
     ),
-    Mark.WRONG_SHAPE: (Doubt.WRONG_SHAPE, "an output does not have the shape that the model declares for it"),
-    Mark.PERF_TEST: (Doubt.PERF_TEST, "onnxruntime_perf_test measured, and no outputs were compared"),
+    run_result.Mark.WRONG_SHAPE: (
+        Doubt.WRONG_SHAPE,
+        "an output does not have the shape that the model declares for it",
+    ),
+    run_result.Mark.PERF_TEST: (Doubt.PERF_TEST, "onnxruntime_perf_test measured, and no outputs were compared"),
 }
 """A mark of a run to the doubt that it raises and the reason."""
 

@@ -9,11 +9,12 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.engine import URL, Connection, Engine
 
-from device_runner.errors import pip_install
+from device_runner import errors as runner_errors
 from pipeline.campaign.store.refusals import hidden, store_errors
 from pipeline.campaign.store.store import Store
-from pipeline.core.errors import ConfigError, MissingError, install_extra
-from pipeline.core.files import REVISION
+from pipeline.core import errors as core_errors
+from pipeline.core import files as storage
+from pipeline.core.errors import ConfigError, MissingError
 
 BUSY_SECONDS = 30.0
 RETRY_SECONDS = 0.01
@@ -21,9 +22,12 @@ READING_SECONDS = 5.0
 """How long a reader waits for SQLite's lock."""
 
 SERVER_TIMEOUTS = {
-    "connect_timeout": 5, "keepalives_idle": 3, "keepalives_interval": 1, "keepalives_count": 3,
+    "connect_timeout": 5,
+    "keepalives_idle": 3,
+    "keepalives_interval": 1,
+    "keepalives_count": 3,
     "tcp_user_timeout": 8000,
-}  # fmt: skip
+}
 """Options of libpq, in seconds, the last in milliseconds; what the URL has of them counts before these."""
 
 WAITING = {"lock_timeout": 10, "statement_timeout": 300}
@@ -81,9 +85,10 @@ def open_reading(url: str) -> Store:
     where, kind = hidden(url), parsed.get_backend_name()
     if kind not in READ_ONLY:
         raise ConfigError(
-            f"a database of the kind {kind!r} cannot be opened for reading only", where=where,
+            f"a database of the kind {kind!r} cannot be opened for reading only",
+            where=where,
             remedy="use SQLite or PostgreSQL",
-        )  # fmt: skip
+        )
     if kind == "sqlite" and not str(parsed.database).startswith("file:") and not Path(str(parsed.database)).is_file():
         raise MissingError("there is no such database file", where=where, remedy="name the file that has results")
     engine = _engine(parsed, where, READING_SECONDS, READ_ONLY[kind])
@@ -94,13 +99,14 @@ def open_reading(url: str) -> Store:
     except BaseException:
         engine.dispose()
         raise
-    if revision != REVISION and not served:
+    if revision != storage.REVISION and not served:
         engine.dispose()
         raise ConfigError(
             f"the database has the schema {revision}" if revision else "the database has no tables of ort-mobile",
-            where=where, why=f"this release reads {REVISION}, and a reader upgrades nothing",
+            where=where,
+            why=f"this release reads {storage.REVISION}, and a reader upgrades nothing",
             remedy="update ort-mobile, or upgrade the database with `ort-mobile report FOLDER --list`",
-        )  # fmt: skip
+        )
     return Store(engine, where, patience_seconds=0.0)
 
 
@@ -157,7 +163,9 @@ def _engine(url: URL, where: str, busy_seconds: float, read_only: str = "") -> E
         raise MissingError(
             f"the driver {error.name!r} for {kind} is not installed",
             where=where,
-            remedy=install_extra(DRIVERS[kind]) if kind in DRIVERS else pip_install(str(error.name)),
+            remedy=core_errors.install_extra(DRIVERS[kind])
+            if kind in DRIVERS
+            else runner_errors.pip_install(str(error.name)),
         ) from error
     except (sa.exc.ArgumentError, TypeError, ValueError) as error:
         raise ConfigError("the database URL has a wrong part", where=where, why=str(error)) from error
@@ -213,9 +221,9 @@ def _prepare(engine: Engine, where: str) -> None:
     """Bring the tables to this release's form, in one transaction; another process may do the same at this moment."""
     with engine.begin() as connection:
         revision = _revision(connection)
-        if revision == REVISION:
+        if revision == storage.REVISION:
             return
-        from pipeline.campaign.store.migrations import upgrade
+        from pipeline.campaign.store import migrations
 
         # A later release's: most users could not lock its tables, and nobody need
         if _is_later(revision, where, served=_serves(connection)):
@@ -230,34 +238,36 @@ def _prepare(engine: Engine, where: str) -> None:
             if connection.dialect.name == "postgresql" and sa.inspect(connection).has_table("alembic_version"):
                 connection.execute(sa.text("LOCK TABLE alembic_version IN EXCLUSIVE MODE"))
             locked = _revision(connection)
-            if locked != REVISION and not _is_later(locked, where, served=_serves(connection)):
-                upgrade(connection)
+            if locked != storage.REVISION and not _is_later(locked, where, served=_serves(connection)):
+                migrations.upgrade(connection)
     except (sa.exc.IntegrityError, sa.exc.ProgrammingError) as error:
         with engine.begin() as connection:
-            if _revision(connection) == REVISION:
+            if _revision(connection) == storage.REVISION:
                 return
         if getattr(error.orig, "sqlstate", "") == MAY_NOT:  # as the roles of build_configs/lab have it
             raise ConfigError(
-                f"the database has the schema {revision}, and this user may not upgrade it" if revision
+                f"the database has the schema {revision}, and this user may not upgrade it"
+                if revision
                 else "the database has no tables of ort-mobile, and this user may not make them",
-                where=where, why=f"this release reads and writes {REVISION}",
+                where=where,
+                why=f"this release reads and writes {storage.REVISION}",
                 remedy="run `ort-mobile lab status` of this release as the owner of the tables, then roles.sql again",
-            ) from error  # fmt: skip
+            ) from error
         raise
 
 
 def _is_later(revision: str | None, where: str, *, served: bool) -> bool:
     """Whether a schema is none that this release upgrades, but `served` it is; raises ConfigError where it is not."""
-    from pipeline.campaign.store.migrations import revisions
+    from pipeline.campaign.store import migrations
 
-    if revision in (None, *revisions()):
+    if revision in (None, *migrations.revisions()):
         return False
     if served:
         return True
     raise ConfigError(
         f"the database has the schema {revision}, which this release of ort-mobile does not know",
         where=where,
-        why=f"this release reads and writes {REVISION}",
+        why=f"this release reads and writes {storage.REVISION}",
         remedy="update ort-mobile, or use another database: those of before 1.0 are not read",
     )
 
@@ -272,7 +282,7 @@ def _serves(connection: Connection) -> bool:
         return False
     # What a later migration left as it was says nothing of that migration
     query = "SELECT :own = ANY (lab_serves()) AND bool_and(version_num = ANY (lab_serves())) FROM alembic_version"
-    return bool(connection.scalar(sa.text(query), {"own": REVISION}))
+    return bool(connection.scalar(sa.text(query), {"own": storage.REVISION}))
 
 
 def _revision(connection: Connection) -> str | None:

@@ -16,10 +16,10 @@ from typing import TypeVar
 import msgspec
 from sqlalchemy import exc
 
-from device_runner.files import decode_json, state_folder
+from device_runner import files as runner_files
 from pipeline.campaign.record import RunRecord
+from pipeline.core import files as storage
 from pipeline.core.errors import PipelineError
-from pipeline.core.files import write_bytes
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ def patiently(
 
 def spool_of(where: str) -> Path:
     """The folder of runs that wait for a database, by its URL without a password: each file is one, whole or not."""
-    return state_folder() / "spool" / hashlib.sha256(where.encode()).hexdigest()[:16]
+    return runner_files.state_folder() / "spool" / hashlib.sha256(where.encode()).hexdigest()[:16]
 
 
 def keep_waiting(run: RunRecord, spool: Path) -> Path | None:
@@ -92,7 +92,7 @@ def keep_waiting(run: RunRecord, spool: Path) -> Path | None:
     content = msgspec.json.encode(run)
     path = spool / f"{hashlib.sha256(content).hexdigest()}.json"
     try:
-        write_bytes(path, content)
+        storage.write_bytes(path, content)
     except PipelineError as error:
         log.error("round %d of %s is in memory only: %s", run.round, run.planned, error)  # noqa: TRY400 # one line
         return None
@@ -104,7 +104,7 @@ def waiting_runs(spool: Path) -> Iterator[tuple[Path, RunRecord]]:
     for path in sorted(spool.glob("*.json")):
         try:
             content = path.read_bytes()
-            run = decode_json(content, RunRecord)
+            run = runner_files.decode_json(content, RunRecord)
         except (OSError, msgspec.MsgspecError) as error:
             log.warning("%s: left out: %s", path, error)
             continue

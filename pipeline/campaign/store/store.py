@@ -13,11 +13,13 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
+from device_runner import files as runner_files
+from device_runner import result as run_result
 from device_runner.device import DeviceFacts
-from device_runner.files import decode_json, visible
-from device_runner.result import Mark, RunResult, Status
+from device_runner.result import RunResult, Status
 from device_runner.spec import RunSpec
-from pipeline.campaign.record import CampaignRecord, JobRecord, Prediction, RunRecord
+from pipeline.campaign import record as campaign_record
+from pipeline.campaign.record import CampaignRecord, RunRecord
 from pipeline.campaign.store.digests import row_digest
 from pipeline.campaign.store.refusals import StoreError, damaged, store_errors
 from pipeline.campaign.store.spool import (
@@ -31,8 +33,9 @@ from pipeline.campaign.store.spool import (
 from pipeline.campaign.store.tables import IN_DOUBT, artifacts, campaigns, devices, latencies, runs
 from pipeline.campaign.store.writer import REPEATED, Row, RunWriter, run_columns, text_of
 from pipeline.check.compare import OutputCheck
-from pipeline.core.errors import Finding, MissingError, PipelineError, warning
-from pipeline.core.groups import grouped
+from pipeline.core import errors as core_errors
+from pipeline.core import groups as counting
+from pipeline.core.errors import Finding, MissingError, PipelineError
 from pipeline.core.variant import Artifact
 
 T = TypeVar("T")
@@ -101,7 +104,7 @@ class Store:
     def amend(
         self,
         campaign: str,
-        change: Callable[[JobRecord], JobRecord],
+        change: Callable[[campaign_record.JobRecord], campaign_record.JobRecord],
         facts: Iterable[DeviceFacts] = (),
         new_artifacts: Iterable[Artifact] = (),
     ) -> CampaignRecord:
@@ -147,10 +150,12 @@ class Store:
             if kept is None:
                 raise
             raise MissingError(
-                error.what, where=error.where, why=error.why,
+                error.what,
+                where=error.where,
+                why=error.why,
                 remedy=f"{error.remedy}; what was measured waits in {self._spool} and is stored when this user "
                 "opens the database again from this computer, as with --resume",
-            ) from error  # fmt: skip
+            ) from error
         if kept:
             kept.unlink(missing_ok=True)
         return entered
@@ -182,10 +187,11 @@ class Store:
             there = connection.execute(sa.select(runs.c.device, runs.c.host).where(*same)).first()
         if there is not None and there.device != row["device"]:
             raise StoreError(
-                f"a run of {row['device']} cannot be stored: a row of {there.device} is in its place", where=self.where,
-                why=visible(f"the host {there.host or '?'} entered it as {_name_of_run(row)}"),
+                f"a run of {row['device']} cannot be stored: a row of {there.device} is in its place",
+                where=self.where,
+                why=runner_files.visible(f"the host {there.host or '?'} entered it as {_name_of_run(row)}"),
                 remedy="ask whose login that host has, and submit the campaign again",
-            )  # fmt: skip
+            )
         return False
 
     def _row(self, run: RunRecord) -> Row:
@@ -252,22 +258,30 @@ class Store:
         Of hosts that the campaign has, too: of other computers a device may have the same name.
         """
         keys = [row["id"] for row in rows]
-        query = sa.select(runs.c.device, runs.c.id).where(
-            runs.c.campaign_id != campaign, runs.c.id.between(min(keys, default=0), max(keys, default=0)),
-            runs.c.device.in_({row["device"] for row in rows}), runs.c.host.in_({row["host"] for row in rows}),
-        ).order_by(runs.c.id)  # fmt: skip
-        others = grouped(self.read(lambda connection: [(run.device, run.id) for run in connection.execute(query)]))
+        query = (
+            sa.select(runs.c.device, runs.c.id)
+            .where(
+                runs.c.campaign_id != campaign,
+                runs.c.id.between(min(keys, default=0), max(keys, default=0)),
+                runs.c.device.in_({row["device"] for row in rows}),
+                runs.c.host.in_({row["host"] for row in rows}),
+            )
+            .order_by(runs.c.id)
+        )
+        others = counting.grouped(
+            self.read(lambda connection: [(run.device, run.id) for run in connection.execute(query)])
+        )
         return lambda row: bisect(others.get(row["device"], ()), row["id"])
 
     def _leave_out(self, row: Mapping[Any, Any], error: StoreError, left_out: list[Finding] | None = None) -> None:
         if not self.shared:
             raise error
-        what = visible(f"{_name_of_run(row)} was left out: {error.why}")
-        where = visible(" at the host ".join(filter(None, (row["device"], row["host"]))))
+        what = runner_files.visible(f"{_name_of_run(row)} was left out: {error.why}")
+        where = runner_files.visible(" at the host ".join(filter(None, (row["device"], row["host"]))))
         if left_out is None:
             log.warning("%s: %s: %s", row["campaign_id"], where, what)
         else:
-            left_out.append(warning(what, where))
+            left_out.append(core_errors.warning(what, where))
 
     def run_medians(self, campaigns: Iterable[str]) -> Iterator[tuple[tuple[RunRecord, int | None], ...]]:
         """The timed runs of one campaign after the other, each with the median of its latencies in nanoseconds, None of
@@ -371,7 +385,7 @@ class Store:
         self._check("campaigns", f"the campaign {row['id']}", row)
         text, document, unreadable = row["document"], None, ""
         try:
-            document = None if text == "null" else decode_json(text, JobRecord)
+            document = None if text == "null" else runner_files.decode_json(text, campaign_record.JobRecord)
         except msgspec.ValidationError as error:
             unreadable = str(error)
         return CampaignRecord(
@@ -388,7 +402,7 @@ class Store:
         self._check("runs", name, row)
         prediction, result = row["prediction"], self._decode(row["result"], RunResult, name)
         if row["in_doubt"]:  # said of the device later, and no part of what was measured
-            result = msgspec.structs.replace(result, marks=(*result.marks, Mark.QUARANTINED))
+            result = msgspec.structs.replace(result, marks=(*result.marks, run_result.Mark.QUARANTINED))
         return RunRecord(
             campaign=row["campaign_id"],
             planned=row["planned"],
@@ -398,7 +412,7 @@ class Store:
             spec=self._decode(row["spec"], RunSpec, name),
             result=result,
             checks=self._decode(row["checks"], tuple[OutputCheck, ...], name),
-            prediction=None if prediction is None else self._decode(prediction, Prediction, name),
+            prediction=None if prediction is None else self._decode(prediction, campaign_record.Prediction, name),
         )
 
     def _timed_run(self, row: Mapping[Any, Any]) -> RunRecord:
@@ -422,7 +436,7 @@ class Store:
 
     def _decode(self, text: str, kind: type[T], name: str) -> T:
         try:
-            return decode_json(text, kind)
+            return runner_files.decode_json(text, kind)
         except (msgspec.DecodeError, TypeError) as error:
             raise StoreError(
                 f"{name} cannot be read from the database",

@@ -16,15 +16,20 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
-from device_runner.result import FailureKind, epoch_ms
+from device_runner import result as run_result
 from pipeline.campaign.record import RunRecord
 from pipeline.campaign.store.spool import is_away_or_held
 from pipeline.campaign.store.tables import latencies, runs
 
 REPEATED = (
-    FailureKind.LOST_DEVICE, FailureKind.GARBAGE, FailureKind.DEVICE_ERROR, FailureKind.NO_SPACE, FailureKind.DENIED,
-    FailureKind.OUT_OF_MEMORY, FailureKind.SET_UP,
-)  # fmt: skip
+    run_result.FailureKind.LOST_DEVICE,
+    run_result.FailureKind.GARBAGE,
+    run_result.FailureKind.DEVICE_ERROR,
+    run_result.FailureKind.NO_SPACE,
+    run_result.FailureKind.DENIED,
+    run_result.FailureKind.OUT_OF_MEMORY,
+    run_result.FailureKind.SET_UP,
+)
 """Failures that say nothing sure of the run itself: it counts as not done, and the next attempt takes their place.
 
 Out of memory is what a kill from outside looks like: somebody's `kill -9`, or the system's own choice among processes.
@@ -144,7 +149,7 @@ def _found(connection: Connection, rows: Sequence[Row]) -> Iterator[tuple[Identi
 def run_columns(run: RunRecord) -> dict[str, Any]:
     """The columns of a run but its key and its digest, which covers the latencies too."""
     result = run.result
-    started_ms = epoch_ms(result.started_at)
+    started_ms = run_result.epoch_ms(result.started_at)
     ended_ms = None if started_ms is None or not result.elapsed_ns else started_ms + result.elapsed_ns // 1_000_000
     return {
         "campaign_id": run.campaign,

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import click
 
-from pipeline.cli.command import Command
-from pipeline.cli.options import signer_option, telemetry_option
-from pipeline.cli.outputs import Outputs, json_option
+from pipeline.cli import command as cli_command
+from pipeline.cli import options as cli_options
+from pipeline.cli import outputs as cli_outputs
+from pipeline.cli.outputs import Outputs
 
 CONFLICT = """
 {runtime} brings ONNX Runtime {release}. Where another library of the app brings
@@ -18,7 +19,7 @@ com.microsoft.onnxruntime:onnxruntime-android, Gradle names the conflict; to tak
     }}"""
 
 
-@click.command(cls=Command)
+@click.command(cls=cli_command.Command)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option(
     "--output", type=click.Path(path_type=Path), required=True, help="Folder of a Maven repository, new or not."
@@ -28,8 +29,8 @@ com.microsoft.onnxruntime:onnxruntime-android, Gradle names the conflict; to tak
 @click.option("--version", required=True, help="Version; what was published under it never changes.")
 @click.option("--package", "java_name", help="Java package of the classes.  [default: from group and artifact]")
 @click.option("--target", metavar="NAME", help="Target of the config.  [default: the only one for Android]")
-@telemetry_option
-@signer_option
+@cli_options.telemetry_option
+@cli_options.signer_option
 @click.option(
     "--runtime",
     metavar="AAR",
@@ -43,36 +44,53 @@ com.microsoft.onnxruntime:onnxruntime-android, Gradle names the conflict; to tak
     metavar="FOLDER",
     help="Put the models into a Play AI pack, a Gradle module, instead of the library; FOLDER's name is the pack's.",
 )
-@json_option
+@cli_outputs.json_option
 def android(
-    bundle: Path, output: Path, group: str, artifact: str | None, version: str, java_name: str | None,
-    target: str | None, telemetry: str, key: Path | None, runtime: str | None, pack_folder: Path | None,
+    bundle: Path,
+    output: Path,
+    group: str,
+    artifact: str | None,
+    version: str,
+    java_name: str | None,
+    target: str | None,
+    telemetry: str,
+    key: Path | None,
+    runtime: str | None,
+    pack_folder: Path | None,
     outputs: Outputs,
-) -> None:  # fmt: skip
+) -> None:
     """Write the models of BUNDLE as an Android library into a Maven repository, with classes that open them.
 
     The library has the models as assets, and for each model a class that opens it with the session options that it was
     released with: those of the device's class where a search told classes apart. Needs a JDK. The bundle is verified
     first: give the maker's public key (--key) for one that is not your own.
     """
-    from pipeline.config import AndroidRelease, Telemetry
+    from pipeline import config as configs
     from pipeline.features.android.library import android_library
-    from pipeline.release.signature import verified_bundle
+    from pipeline.release import signature
 
-    manifest = verified_bundle(bundle, key)
-    table = AndroidRelease(
-        group=group, artifact=artifact, package=java_name, target=target,
-        telemetry=Telemetry(telemetry), runtime=runtime, ai_pack=str(pack_folder) if pack_folder else None,
-    )  # fmt: skip
+    manifest = signature.verified_bundle(bundle, key)
+    table = configs.AndroidRelease(
+        group=group,
+        artifact=artifact,
+        package=java_name,
+        target=target,
+        telemetry=configs.Telemetry(telemetry),
+        runtime=runtime,
+        ai_pack=str(pack_folder) if pack_folder else None,
+    )
     library = android_library(bundle, manifest, table, version)
     warnings = library.warnings  # raises for a library of the runtime that cannot be read: before anything is written
     new = library.write(output)
     named, classes, beside = library.named, library.classes, library.beside
     document = {
-        "repository": str(output), "dependency": named.notation, "classes": classes, "new": new,
+        "repository": str(output),
+        "dependency": named.notation,
+        "classes": classes,
+        "new": new,
         "onnxruntime": library.release,
         "runtime": beside.notation if beside else "",
-    }  # fmt: skip
+    }
     lines = [
         f"{'wrote' if new else 'unchanged'}  {output / named.folder}",
         f"classes  {', '.join(classes)}",

@@ -19,31 +19,16 @@ from xml.sax.saxutils import escape
 
 import msgspec
 
-from device_runner.files import (
-    ZIP_ERRORS,
-    check_unpacked,
-    remove_parts,
-    scratch_folder,
-    staging_folder,
-    take_place,
-    taking_turns,
-)
-from device_runner.library import LIBRARY, Library, find_archive, is_archive, release_of, resolve, small_pages
-from device_runner.probe.elf import NotElf, parse_elf, parse_header
-from pipeline.config import AndroidRelease, Config, Telemetry
-from pipeline.core.abis import abis_of_target
+from device_runner import files as runner_files
+from device_runner import library as ort_library
+from device_runner.probe import elf as elf_file
+from device_runner.probe.elf import NotElf
+from pipeline import config as configs
+from pipeline.config import Config
+from pipeline.core import abis as core_abis
+from pipeline.core import files as storage
+from pipeline.core import releases as ort_releases
 from pipeline.core.errors import CheckFailed, ConfigError, PipelineError
-from pipeline.core.files import (
-    BUNDLE,
-    VerifiedFile,
-    make_folder,
-    storage_errors,
-    write_bytes,
-    write_files,
-    write_text,
-    write_zip,
-)
-from pipeline.core.releases import line_of, range_of
 from pipeline.features.android.package import (
     JAVA_WORDS,
     TAKEN,
@@ -55,14 +40,13 @@ from pipeline.features.android.package import (
     java_sources,
     pack_name,
 )
-from pipeline.features.packages.release import AppPackage
-from pipeline.library.java_class import NotJava, read_jar
-from pipeline.library.jni import PACKAGE, misfit, read_jni
-from pipeline.release.app_code import rows_of, target_in, target_of
-from pipeline.release.chip_contexts import gradle_notations
-from pipeline.release.manifest import CUSTOM_OPS, Manifest, Shipped, ShippedContext
-from pipeline.release.shipped import release_for
-from pipeline.release.source_code import render_source
+from pipeline.features.packages import release as packages_release
+from pipeline.library import java_class as library_java_class
+from pipeline.library import jni as library_jni
+from pipeline.library.java_class import NotJava
+from pipeline.release import app_code, chip_contexts, source_code
+from pipeline.release import manifest as bundle_manifest
+from pipeline.release import shipped as release_shipped
 
 STORE_BYTES = 200_000_000
 """What Google Play lets the base of an app have, compressed; models hardly compress."""
@@ -91,26 +75,28 @@ AAR_REMEDY = (
 )
 
 
-def runtime_libraries(text: str, releases: Sequence[str], needed: Collection[str] = ()) -> tuple[Library, ...]:
+def runtime_libraries(
+    text: str, releases: Sequence[str], needed: Collection[str] = ()
+) -> tuple[ort_library.Library, ...]:
     """The libraries, in the order of their ABIs, of the AAR that a path or a release's name stands for.
 
     They can replace the published runtime. `releases` are those, exact or lines, that models were released for,
     `needed` the target's ABIs. Raises ConfigError for what is no such AAR or lacks a part for an ABI, CheckFailed for
     parts or models of different releases, and as `find_archive`.
     """
-    archive = find_archive(text)
+    archive = ort_library.find_archive(text)
     members = _members(archive)
     abis = sorted({match[1] for name in members if (match := FOLDER.fullmatch(name))})
     if not abis or CLASSES not in members or MANIFEST not in members:
         lacks = [name for name in (CLASSES, MANIFEST) if name not in members]
         raise _no_runtime(archive, f"it has no {', no '.join(lacks) or 'library for any ABI'}")
     for abi in abis:
-        for name in (LIBRARY, JNI_LIBRARY):
+        for name in (ort_library.LIBRARY, JNI_LIBRARY):
             if f"jni/{abi}/{name}" not in members:
                 raise _no_runtime(archive, f"it has no {name} for {abi}")
     if missing := sorted(set(needed) - set(abis)):
         raise _no_runtime(archive, f"it has nothing for {', '.join(missing)}, for which the models were released")
-    libraries = tuple(resolve(text, abi) for abi in abis)
+    libraries = tuple(ort_library.resolve(text, abi) for abi in abis)
     release = _one_release(archive, libraries)
     _check_classes(archive, libraries)
 
@@ -118,7 +104,11 @@ def runtime_libraries(text: str, releases: Sequence[str], needed: Collection[str
         return int(text.split(".")[2]) if text.count(".") == 2 else 0
 
     # Models may have been released for the same line, and no newer patch of it.
-    if mixed := [row for row in releases if line_of(release) != line_of(row) or patch(release) < patch(row)]:
+    if mixed := [
+        row
+        for row in releases
+        if ort_releases.line_of(release) != ort_releases.line_of(row) or patch(release) < patch(row)
+    ]:
         raise CheckFailed(
             f"the runtime is ONNX Runtime {release}, and models were released for {', '.join(sorted(set(mixed)))}",
             where=str(archive),
@@ -128,9 +118,9 @@ def runtime_libraries(text: str, releases: Sequence[str], needed: Collection[str
     return libraries
 
 
-def runtime_warnings(libraries: Sequence[Library]) -> Iterator[str]:
+def runtime_warnings(libraries: Sequence[ort_library.Library]) -> Iterator[str]:
     """What keeps the AAR that has these libraries from some phones; raises as `small_pages`."""
-    if small := small_pages(libraries[0].archive):
+    if small := ort_library.small_pages(libraries[0].archive):
         yield f"{', '.join(small)} cannot be loaded on phones with 16 KB pages: segments are aligned to less"
     abis = [library.abi for library in libraries]
     if not {*abis} & {"arm64-v8a", "armeabi-v7a"}:
@@ -138,12 +128,14 @@ def runtime_warnings(libraries: Sequence[Library]) -> Iterator[str]:
 
 
 def _members(archive: Path) -> frozenset[str]:
-    if not is_archive(archive):
-        raise _no_runtime(archive, f"it is no AAR; {LIBRARY} alone lacks the Java classes and {JNI_LIBRARY}")
+    if not ort_library.is_archive(archive):
+        raise _no_runtime(
+            archive, f"it is no AAR; {ort_library.LIBRARY} alone lacks the Java classes and {JNI_LIBRARY}"
+        )
     try:
         with zipfile.ZipFile(archive) as opened:
             return frozenset(opened.namelist())
-    except ZIP_ERRORS as error:
+    except runner_files.ZIP_ERRORS as error:
         raise _no_runtime(archive, str(error)) from error
 
 
@@ -151,15 +143,15 @@ def _no_runtime(archive: Path, why: str) -> ConfigError:
     return ConfigError("this cannot replace the published runtime", where=str(archive), why=why, remedy=AAR_REMEDY)
 
 
-def _one_release(archive: Path, libraries: Sequence[Library]) -> str:
+def _one_release(archive: Path, libraries: Sequence[ort_library.Library]) -> str:
     """The release of all libraries and of the JNI libraries beside them, which need symbols with that release."""
     parts: dict[str, str] = {}
     for library in libraries:
         jni = f"jni/{library.abi}/{JNI_LIBRARY}"
-        parts[f"jni/{library.abi}/{LIBRARY}"] = library.android().release
+        parts[f"jni/{library.abi}/{ort_library.LIBRARY}"] = library.android().release
         content = _content(archive, jni)
         try:
-            built_for = parse_header(content).abi
+            built_for = elf_file.parse_header(content).abi
         except NotElf as error:
             raise _no_runtime(archive, f"{jni}: {error}") from error
         if built_for != library.abi:
@@ -178,40 +170,44 @@ def _one_release(archive: Path, libraries: Sequence[Library]) -> str:
     return release
 
 
-def _check_classes(archive: Path, libraries: Sequence[Library]) -> None:
+def _check_classes(archive: Path, libraries: Sequence[ort_library.Library]) -> None:
     """Raise for Java classes that the JNI libraries do not belong to: an app that opens a model with them crashes."""
     try:
-        classes = list(read_jar(_content(archive, CLASSES), PACKAGE))
+        classes = list(library_java_class.read_jar(_content(archive, CLASSES), library_jni.PACKAGE))
     except NotJava as error:
         raise _no_runtime(archive, f"{CLASSES}: {error}") from error
-    if not any(row.natives for row in classes if row.package == PACKAGE):
+    if not any(row.natives for row in classes if row.package == library_jni.PACKAGE):
         raise _no_runtime(archive, f"its {CLASSES} has no classes of ONNX Runtime")
     for library in libraries:
         member = f"jni/{library.abi}/{JNI_LIBRARY}"
         content = _content(archive, member)
         try:
-            jni = read_jni(content, {name for name, section in parse_elf(content).symbols if section})
+            jni = library_jni.read_jni(
+                content, {name for name, section in elf_file.parse_elf(content).symbols if section}
+            )
         except NotElf as error:
             raise _no_runtime(archive, f"{member}: {error}") from error
         if not jni:
             raise _no_runtime(archive, f"{member} has no function for its Java classes")
-        if lacking := misfit(classes, [jni]):
+        if lacking := library_jni.misfit(classes, [jni]):
             raise CheckFailed(
-                "the parts of this runtime are not of one build", where=str(archive),
-                why=f"{CLASSES} does not belong to {member}: {lacking.text}", remedy=AAR_REMEDY,
-            )  # fmt: skip
+                "the parts of this runtime are not of one build",
+                where=str(archive),
+                why=f"{CLASSES} does not belong to {member}: {lacking.text}",
+                remedy=AAR_REMEDY,
+            )
 
 
 def _content(archive: Path, member: str) -> bytes:
     try:
         with zipfile.ZipFile(archive) as opened:
-            check_unpacked(opened.getinfo(member), MOST_BYTES)
+            runner_files.check_unpacked(opened.getinfo(member), MOST_BYTES)
             return opened.read(member)
-    except ZIP_ERRORS as error:
+    except runner_files.ZIP_ERRORS as error:
         raise _no_runtime(archive, f"{member}: {error}") from error
 
 
-def write_runtime(libraries: Sequence[Library], path: Path) -> None:
+def write_runtime(libraries: Sequence[ort_library.Library], path: Path) -> None:
     """Write the AAR: what an app needs of the one that has these libraries, with the rule that R8 needs."""
     archive = libraries[0].archive
     present = _members(archive)
@@ -224,9 +220,9 @@ def write_runtime(libraries: Sequence[Library], path: Path) -> None:
         METADATA: _content(archive, METADATA) if METADATA in present else METADATA_LINES,
     }
     for library in libraries:
-        members[f"jni/{library.abi}/{LIBRARY}"] = library.path
+        members[f"jni/{library.abi}/{ort_library.LIBRARY}"] = library.path
         members[f"jni/{library.abi}/{JNI_LIBRARY}"] = _content(archive, f"jni/{library.abi}/{JNI_LIBRARY}")
-    write_zip(path, members)
+    storage.write_zip(path, members)
 
 
 RUNTIME = ("com.microsoft.onnxruntime", "onnxruntime-android")
@@ -371,14 +367,16 @@ def publish(modules: Sequence[MavenModule], repository: Path) -> tuple[bool, ...
         folders: list[Path | None] = []
         for module in modules:
             place, stem = repository / module.folder, module.stem
-            make_folder(place.parent)
-            with storage_errors(place):
-                new = stack.enter_context(staging_folder(place))
+            storage.make_folder(place.parent)
+            with storage.storage_errors(place):
+                new = stack.enter_context(runner_files.staging_folder(place))
                 for ending, write in module.files.items():
                     write(new / f"{stem}{ending}")
                 metadata = msgspec.json.format(msgspec.json.encode(_metadata(module, new)), indent=2) + b"\n"
-                write_bytes(new / f"{stem}.module", metadata)
-                write_text(new / f"{stem}.pom", render_source(TEMPLATES, "library.pom", module=module))
+                storage.write_bytes(new / f"{stem}.module", metadata)
+                storage.write_text(
+                    new / f"{stem}.pom", source_code.render_source(TEMPLATES, "library.pom", module=module)
+                )
                 for file in sorted(new.iterdir()):
                     _write_checksums(file)
                 folders.append(None if place.exists() else new)
@@ -393,9 +391,9 @@ def publish(modules: Sequence[MavenModule], repository: Path) -> tuple[bool, ...
         # What is needed comes before what needs it. The index may lack what a killed process published.
         for module, folder in reversed([*zip(modules, folders, strict=True)]):
             place = repository / module.folder
-            with storage_errors(place):
+            with storage.storage_errors(place):
                 if folder:
-                    take_place(folder, place)
+                    runner_files.take_place(folder, place)
                 _write_index(module, place.parent)
     return tuple(folder is not None for folder in folders)
 
@@ -405,7 +403,7 @@ def _write_index(module: MavenModule, folder: Path) -> None:
 
     What processes that were killed left of them goes; others that publish a version wait. Raises OSError.
     """
-    with taking_turns(folder):
+    with runner_files.taking_turns(folder):
         artifact = module.artifact
         versions = [row.name for row in folder.iterdir() if (row / f"{artifact}-{row.name}.pom").is_file()]
         # Numbers by value, words before them: 1.0-rc1 is older than 1.0.1, and 1.10 newer than 1.9.
@@ -422,14 +420,14 @@ def _write_index(module: MavenModule, folder: Path) -> None:
             for name in CHECKSUM_NAMES
         }
         for name, wanted in files.items():
-            remove_parts(folder / name)
+            runner_files.remove_parts(folder / name)
             if not (folder / name).is_file() or (folder / name).read_bytes() != wanted:
-                write_bytes(folder / name, wanted)
+                storage.write_bytes(folder / name, wanted)
 
 
 def _write_checksums(file: Path) -> None:
     for name, digest in _digests(file).items():
-        write_text(file.with_name(f"{file.name}.{name}"), digest)
+        storage.write_text(file.with_name(f"{file.name}.{name}"), digest)
 
 
 def _digests(file: Path) -> dict[str, str]:
@@ -442,7 +440,7 @@ def _digests(file: Path) -> dict[str, str]:
 
 def release_range(release: str) -> str:
     """The releases of ONNX Runtime that fit one, as 1.29.0 or 1.29: from it on, below the next minor release."""
-    return "[{},{})".format(*range_of(release))
+    return "[{},{})".format(*ort_releases.range_of(release))
 
 
 def _metadata(module: MavenModule, folder: Path) -> dict[str, Any]:
@@ -494,13 +492,13 @@ class AndroidLibrary:
     named: MavenModule
     package: str
     sources: Mapping[str, str]
-    ships: tuple[Shipped, ...]
-    contexts: tuple[ShippedContext, ...]
+    ships: tuple[bundle_manifest.Shipped, ...]
+    contexts: tuple[bundle_manifest.ShippedContext, ...]
     bundle: Path
-    manifest: Manifest
+    manifest: bundle_manifest.Manifest
     telemetry: bool
-    runtime: tuple[Library, ...]
-    pack: Mapping[str, str | VerifiedFile] | None
+    runtime: tuple[ort_library.Library, ...]
+    pack: Mapping[str, str | storage.VerifiedFile] | None
     pack_folder: Path | None
 
     @property
@@ -517,7 +515,7 @@ class AndroidLibrary:
     @property
     def files(self) -> tuple[str, ...]:
         """The files of the bundle that devices open, each once."""
-        rows: list[Shipped | ShippedContext] = [*self.ships, *self.contexts]
+        rows: list[bundle_manifest.Shipped | bundle_manifest.ShippedContext] = [*self.ships, *self.contexts]
         return tuple(dict.fromkeys(file for row in rows for file in row.files))
 
     @property
@@ -532,7 +530,8 @@ class AndroidLibrary:
         if self.runtime:
             return self.runtime[0].release
         releases = {
-            shipped.ort_release if not shipped.library else release_of(shipped.library) or "" for shipped in self.ships
+            shipped.ort_release if not shipped.library else ort_library.release_of(shipped.library) or ""
+            for shipped in self.ships
         }
         reduced = any(shipped.library_kind not in ("", "full") for shipped in self.ships)
         return "" if reduced or len(releases) != 1 else releases.pop()
@@ -548,7 +547,7 @@ class AndroidLibrary:
                 f'in the target, as in library = "android:{release}.0", and make the bundle again'
             )
         if self.contexts:
-            plugin, runtime = gradle_notations(self.contexts)
+            plugin, runtime = chip_contexts.gradle_notations(self.contexts)
             texts.append(
                 f"apps get {plugin} and {runtime} with the models, from Maven Central; the second is under Qualcomm's "
                 "licence. In the app: android { packaging { jniLibs { useLegacyPackaging = true } } }, and leave "
@@ -557,19 +556,19 @@ class AndroidLibrary:
             )
         return tuple(texts)
 
-    def verified(self, path: str) -> VerifiedFile:
+    def verified(self, path: str) -> storage.VerifiedFile:
         """A file of the bundle as it was verified."""
         return self.manifest.verified(self.bundle, path)
 
     def write_aar(self, path: Path) -> None:
         """Write the AAR. Raises MissingError without a Java compiler."""
-        with scratch_folder("ort-mobile-java-") as work:
+        with runner_files.scratch_folder("ort-mobile-java-") as work:
             jar = work / CLASSES
-            write_zip(jar, compiled(self.package, self.sources, work))
+            storage.write_zip(jar, compiled(self.package, self.sources, work))
             lowest = max(LOWEST_API, *(shipped.min_api_level or 0 for shipped in self.ships))
             values = {"package": self.package, "min_api_level": lowest, "npu": bool(self.contexts)}
-            members: dict[str, Path | bytes | VerifiedFile] = {
-                MANIFEST: render_source(TEMPLATES, MANIFEST, **values).encode(),
+            members: dict[str, Path | bytes | storage.VerifiedFile] = {
+                MANIFEST: source_code.render_source(TEMPLATES, MANIFEST, **values).encode(),
                 "R.txt": b"",
                 CLASSES: jar,
                 "proguard.txt": KEEP_RULES.encode(),
@@ -577,13 +576,13 @@ class AndroidLibrary:
             }
             if not self.pack:
                 members |= {f"assets/{asset_path(self.named.assets, file)}": self.verified(file) for file in self.files}
-            operators = f"{CUSTOM_OPS}android/"
+            operators = f"{bundle_manifest.CUSTOM_OPS}android/"
             members |= {
                 f"jni/{file.path.removeprefix(operators)}": self.verified(file.path)
                 for file in self.manifest.files
                 if file.path.startswith(operators)
             }
-            write_zip(path, members)
+            storage.write_zip(path, members)
 
     @property
     def modules(self) -> tuple[MavenModule, ...]:
@@ -598,13 +597,18 @@ class AndroidLibrary:
             stock = MavenModule(group=RUNTIME[0], artifact=RUNTIME[1], version=release if exact else allowed)
             needs.append((stock, {"strictly": allowed, **exact}))
         # The NPU's plugin and its runtime by the very versions that belong together: another pair finds no NPU.
-        for notation in gradle_notations(self.contexts) if self.contexts else ():
+        for notation in chip_contexts.gradle_notations(self.contexts) if self.contexts else ():
             group, artifact, version = notation.split(":")
             needs.append((MavenModule(group=group, artifact=artifact, version=version), {"strictly": version}))
-        off = "" if self.telemetry else (
-            " The classes switch ONNX Runtime's telemetry off when they open a model; not what other code that loads "
-            "ONNX Runtime before them has sent by then."
-        )  # fmt: skip
+        off = (
+            ""
+            if self.telemetry
+            else (
+                " The classes switch ONNX Runtime's telemetry off when they open a model; not what other code that "
+                "loads "
+                "ONNX Runtime before them has sent by then."
+            )
+        )
         names = ", ".join(dict.fromkeys(shipped.model for shipped in self.ships))
         folder = self.package.replace(".", "/")
         sources: dict[str, Path | bytes] = {f"{folder}/{name}": text.encode() for name, text in self.sources.items()}
@@ -613,7 +617,7 @@ class AndroidLibrary:
                 self.named,
                 description=f"Models for ONNX Runtime, and Java classes that open them as they were released: {names}."
                 + off,
-                files={".aar": self.write_aar, SOURCES_JAR: partial(write_zip, members=sources)},
+                files={".aar": self.write_aar, SOURCES_JAR: partial(storage.write_zip, members=sources)},
                 needs=tuple(needs),
             )
         ]
@@ -635,15 +639,17 @@ class AndroidLibrary:
         """Publish into a repository and write the pack; False where the models' module is there already."""
         if not self.pack or not self.pack_folder:
             return publish(self.modules, repository)[0]
-        make_folder(self.pack_folder.parent)
-        with storage_errors(self.pack_folder), staging_folder(self.pack_folder) as new:
-            write_files(new, self.pack)
+        storage.make_folder(self.pack_folder.parent)
+        with storage.storage_errors(self.pack_folder), runner_files.staging_folder(self.pack_folder) as new:
+            storage.write_files(new, self.pack)
             is_new = publish(self.modules, repository)[0]  # nothing is where a file of the pack has changed
-            take_place(new, self.pack_folder)  # an older one there is replaced
+            runner_files.take_place(new, self.pack_folder)  # an older one there is replaced
         return is_new
 
 
-def android_library(bundle: Path, manifest: Manifest, table: AndroidRelease, version: str) -> AndroidLibrary:
+def android_library(
+    bundle: Path, manifest: bundle_manifest.Manifest, table: configs.AndroidRelease, version: str
+) -> AndroidLibrary:
     """The library of a verified bundle's models, for the only target for Android where the table names none.
 
     Raises ConfigError for names that Java, Gradle or Maven refuse and a target that the bundle does not have,
@@ -653,10 +659,10 @@ def android_library(bundle: Path, manifest: Manifest, table: AndroidRelease, ver
     named = maven_module(table.group, table.artifact or default_artifact(content.name), version)
     java = java_package(table.package, named)
     java_compiler()
-    target = target_of(bundle, manifest, ("android",), "Android", table.target)
-    rows = [row for selected in rows_of(content, target).values() for row in selected]
+    target = app_code.target_of(bundle, manifest, ("android",), "Android", table.target)
+    rows = [row for selected in app_code.rows_of(content, target).values() for row in selected]
     ships = tuple(content.ships[number] for number in dict.fromkeys(row.ships for row in rows))
-    sources = java_sources(manifest, target, java, named.assets, telemetry=table.telemetry is not Telemetry.OFF)
+    sources = java_sources(manifest, target, java, named.assets, telemetry=table.telemetry is not configs.Telemetry.OFF)
     folder = Path(table.ai_pack) if table.ai_pack else None
     pack = ai_pack(folder, bundle, manifest, target, java, named.assets) if folder else None
     releases, abis = [row.ort_release for row in ships], {abi for row in ships for abi in row.abis}
@@ -668,7 +674,7 @@ def android_library(bundle: Path, manifest: Manifest, table: AndroidRelease, ver
         contexts=tuple(context for context in content.contexts if context.target == target),
         bundle=bundle,
         manifest=manifest,
-        telemetry=table.telemetry is not Telemetry.OFF,
+        telemetry=table.telemetry is not configs.Telemetry.OFF,
         runtime=runtime_libraries(table.runtime, releases, abis) if table.runtime else (),
         pack=pack,
         pack_folder=folder,
@@ -696,26 +702,28 @@ def check_config(config: Config) -> None:
             why="what is published under a version never changes",
             remedy="write version in [release], or give --version",
         )
-    target = target_in(config, ("android",), "Android", table.target, "[release.android]")
+    target = app_code.target_in(config, ("android",), "Android", table.target, "[release.android]")
     named = maven_module(table.group, table.artifact or default_artifact("models"), config.release.version)
     java_package(table.package, named)
     if table.ai_pack:
         pack_name(Path(table.ai_pack))
     if table.runtime:
-        abis = abis_of_target(target.platform, target.abis)
-        libraries = runtime_libraries(table.runtime, [release_for(target)], abis)
+        abis = core_abis.abis_of_target(target.platform, target.abis)
+        libraries = runtime_libraries(table.runtime, [release_shipped.release_for(target)], abis)
         tuple(runtime_warnings(libraries))  # which reads all libraries of the archive
     java_compiler()
 
 
 @contextlib.contextmanager
-def package(config: Config, folder: Path, manifest: Manifest) -> Iterator[AppPackage | None]:
+def package(
+    config: Config, folder: Path, manifest: bundle_manifest.Manifest
+) -> Iterator[packages_release.AppPackage | None]:
     """The library that [release.android] wants, where it is there."""
     table = config.release.android
     if table is None:
         yield None
         return
-    library = android_library(folder / BUNDLE, manifest, table, config.release.version or "")
+    library = android_library(folder / storage.BUNDLE, manifest, table, config.release.version or "")
     repository = Path(table.repository or folder / MAVEN)
     names = {"android": f"{library.named.notation} in {repository}"}
     if library.beside:

@@ -15,32 +15,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from device_runner.device import SOC_MAKER, SOC_PROPERTIES
-from device_runner.local import run_group, tail
-from device_runner.providers import provider_named
-from pipeline.campaign.run_options import options_name
+from device_runner import device as runner_device
+from device_runner import local as local_device
+from device_runner import providers as runner_providers
+from pipeline.campaign import run_options
+from pipeline.core import files as storage
+from pipeline.core import releases as ort_releases
 from pipeline.core.errors import CheckFailed, ConfigError, Finding, MissingError, PipelineError
-from pipeline.core.files import VerifiedFile, storage_errors, write_text
-from pipeline.core.releases import Release, line_of
-from pipeline.features.packages import objections as refusals
-from pipeline.release.app_code import (
-    BUFFERS,
-    class_name,
-    contexts_of,
-    has_java_call,
-    identifiers,
-    java_calls,
-    refuse_equal_names,
-    rows_of,
-)
-from pipeline.release.bundle import basis_text
-from pipeline.release.chip_contexts import CHIP_API_LEVEL, SOC_MANUFACTURER, gradle_notations
-from pipeline.release.manifest import Content, Manifest, ModelSignature, SelectionRow
-from pipeline.release.sizes import sized_inputs, sizes_of
-from pipeline.release.source_code import Code, identifier, java_text, joined, render_source
-from pipeline.release.tensor_texts import input_text, output_text
+from pipeline.core.releases import Release
+from pipeline.features.packages import objections as package_objections
+from pipeline.release import app_code, chip_contexts, source_code, tensor_texts
+from pipeline.release import bundle as release_bundle
+from pipeline.release import manifest as bundle_manifest
+from pipeline.release import sizes as release_sizes
 
-_render = partial(render_source, "pipeline.features.android")
+_render = partial(source_code.render_source, "pipeline.features.android")
 
 ASSETS = "ort_mobile"
 """The folder of all packages' models among an app's assets, so that no file of the app has the same path."""
@@ -81,9 +70,14 @@ OWN_NAMES = frozenset({
 UNUSABLE = JAVA_WORDS | OWN_NAMES
 
 ALWAYS_IMPORTED = (
-    "ai.onnxruntime.OrtEnvironment", "ai.onnxruntime.OrtException", "ai.onnxruntime.OrtSession",
-    "android.content.Context", "androidx.annotation.NonNull", "java.io.File", "java.io.IOException",
-)  # fmt: skip
+    "ai.onnxruntime.OrtEnvironment",
+    "ai.onnxruntime.OrtException",
+    "ai.onnxruntime.OrtSession",
+    "android.content.Context",
+    "androidx.annotation.NonNull",
+    "java.io.File",
+    "java.io.IOException",
+)
 """What the class of every model imports."""
 
 TemplateModel = dict[str, Any]
@@ -97,7 +91,7 @@ others; () where all run the only one. `contexts` come before them. `gpu`: the f
 
 
 def java_sources(
-    manifest: Manifest, target: str, package: str, assets: str, *, telemetry: bool = True
+    manifest: bundle_manifest.Manifest, target: str, package: str, assets: str, *, telemetry: bool = True
 ) -> dict[str, str]:
     """File name to source of the classes for the models of a target; without `telemetry` they switch it off.
 
@@ -105,12 +99,12 @@ def java_sources(
     name.
     """
     content = manifest.content
-    models = [_model(content, target, model, rows, assets) for model, rows in rows_of(content, target).items()]
+    models = [_model(content, target, model, rows, assets) for model, rows in app_code.rows_of(content, target).items()]
     for model in models:  # sizes of one model have their copies, and those of their weights, in one folder
         alike = [other["kept"] for other in models if other["copies"] == model["copies"]]
         model["kept"] = sorted(set().union(*alike))
-    refuse_equal_names((model["name"], model["class_name"]) for model in models)
-    release = min(line_of(shipped.ort_release) for shipped in content.ships if shipped.target == target)
+    app_code.refuse_equal_names((model["name"], model["class_name"]) for model in models)
+    release = min(ort_releases.line_of(shipped.ort_release) for shipped in content.ships if shipped.target == target)
     contexts = [context for context in content.contexts if context.target == target]
     common: dict[str, object] = {
         "bundle": content.name,
@@ -125,8 +119,8 @@ def java_sources(
     templates = ["ModelFile.java", *(["DeviceClass.java"] if any(model["rows"] for model in models) else [])]
     if contexts:
         templates.append("NpuContext.java")
-        common |= {**dict(zip(("plugin", "runtime"), gradle_notations(contexts), strict=True))}
-    properties = {"properties": SOC_PROPERTIES, "maker": SOC_MAKER}
+        common |= {**dict(zip(("plugin", "runtime"), chip_contexts.gradle_notations(contexts), strict=True))}
+    properties = {"properties": runner_device.SOC_PROPERTIES, "maker": runner_device.SOC_MAKER}
     sources: dict[str, str] = {name: _render(name, **common, **properties) for name in templates}
     for model in models:
         buffers = {tensor["java_type"] for tensor in (*model["inputs"], *model["outputs"])}
@@ -150,21 +144,23 @@ def java_sources(
     return sources
 
 
-def objections(manifest: Manifest) -> Iterator[Finding]:
+def objections(manifest: bundle_manifest.Manifest) -> Iterator[Finding]:
     """What `release android` would refuse of the models of each target, whatever coordinates it is given."""
     group, artifact = "com.example", "models"
     write = partial(java_sources, manifest, package=f"{group}.{artifact}", assets=asset_folder(group, artifact))
-    yield from refusals.objections(manifest, ("android",), "android", write)
+    yield from package_objections.objections(manifest, ("android",), "android", write)
 
 
-def _sizes(content: Content, target: str, models: Sequence[TemplateModel]) -> Iterator[tuple[str, dict[str, object]]]:
+def _sizes(
+    content: bundle_manifest.Content, target: str, models: Sequence[TemplateModel]
+) -> Iterator[tuple[str, dict[str, object]]]:
     """For each model of several sizes the class that opens the one for its inputs, and what its template needs."""
     classes = {model["class_name"]: model for model in models}
-    for sizes in sizes_of(content, target):
+    for sizes in release_sizes.sizes_of(content, target):
         title = sizes[-1].model
-        model, inputs = classes[java_class(title)], tuple(sized_inputs(sizes, UNUSABLE))
+        model, inputs = classes[java_class(title)], tuple(release_sizes.sized_inputs(sizes, UNUSABLE))
         name = java_class(f"{title} sizes")
-        refuse_equal_names([(title, name), *((other["name"], other["class_name"]) for other in models)])
+        app_code.refuse_equal_names([(title, name), *((other["name"], other["class_name"]) for other in models)])
         if model["typed"]:
             filled = [each for each in inputs if each.filled]
             buffers = {tensor["identifier"]: tensor["java_type"] for tensor in model["inputs"]}
@@ -176,35 +172,44 @@ def _sizes(content: Content, target: str, models: Sequence[TemplateModel]) -> It
                 *(["java.util.Arrays"] if filled else []),
                 *(["ai.onnxruntime.OnnxJavaType"] if needs_type else []),
             }
-            yield name, {
-                "model": model, "inputs": inputs, "filled": filled, "buffers": buffers, "imports": sorted(imports),
-                "names": [row.model for row in sizes],
-                "classes": [java_class(row.model) for row in sizes],
-            }  # fmt: skip
+            yield (
+                name,
+                {
+                    "model": model,
+                    "inputs": inputs,
+                    "filled": filled,
+                    "buffers": buffers,
+                    "imports": sorted(imports),
+                    "names": [row.model for row in sizes],
+                    "classes": [java_class(row.model) for row in sizes],
+                },
+            )
 
 
 def java_class(model: str) -> str:
     """The name of a model's class."""
-    return class_name(model, TAKEN, ("Ort", "Onnx"))
+    return app_code.class_name(model, TAKEN, ("Ort", "Onnx"))
 
 
-def _model(content: Content, target: str, model: str, rows: Sequence[SelectionRow], assets: str) -> TemplateModel:
+def _model(
+    content: bundle_manifest.Content, target: str, model: str, rows: Sequence[bundle_manifest.SelectionRow], assets: str
+) -> TemplateModel:
     signature = content.signature(model)
     digests = {file.path: file.sha256 for file in content.files}
     numbers = list(dict.fromkeys(row.ships for row in rows))
     ships = [content.ships[number] for number in numbers]
-    ways = list({options_name(options): options for shipped in ships for options in shipped.runs}.items())
-    if lacking := [options.provider for _, options in ways if not has_java_call(options.provider)]:
+    ways = list({run_options.options_name(options): options for shipped in ships for options in shipped.runs}.items())
+    if lacking := [options.provider for _, options in ways if not app_code.has_java_call(options.provider)]:
         raise ConfigError(
             f"ONNX Runtime's Java API has no call for the provider {lacking[0]}",
             where="the bundle's manifest",
             remedy="leave the provider out of [[runs]] for Android, and make the bundle again",
         )
     places = {name: place for place, (name, _) in enumerate(ways)}
-    contexts = contexts_of(content, target, model, partial(asset_path, assets))
+    contexts = app_code.contexts_of(content, target, model, partial(asset_path, assets))
     inputs = list(_inputs(signature))
     parameters = [parameter for tensor in inputs for parameter in tensor["parameters"]]
-    gpu = any(provider_named(options.provider).gpu for _, options in ways)
+    gpu = any(runner_providers.provider_named(options.provider).gpu for _, options in ways)
     weights = {shipped.weights: digests[shipped.weights] for shipped in ships if shipped.weights}
     kept = [f"{digests[shipped.file]}.{shipped.file.rpartition('.')[2]}" for shipped in ships]
     return {
@@ -213,8 +218,8 @@ def _model(content: Content, target: str, model: str, rows: Sequence[SelectionRo
         "copies": java_class(signature.size_of if weights and signature.size_of else model),
         "kept": [*kept, *(file.rpartition("/")[2] for file in weights)],
         "weights": bool(weights),
-        "basis": list(dict.fromkeys(basis_text(shipped) for shipped in ships)),
-        "ways": [(name, tuple(java_calls(options, _pairs))) for name, options in ways],
+        "basis": list(dict.fromkeys(release_bundle.basis_text(shipped) for shipped in ships)),
+        "ways": [(name, tuple(app_code.java_calls(options, _pairs))) for name, options in ways],
         "files": [
             {
                 "asset": asset_path(assets, shipped.file),
@@ -222,7 +227,7 @@ def _model(content: Content, target: str, model: str, rows: Sequence[SelectionRo
                 "mapped": shipped.loading != "path",
                 "weights": asset_path(assets, shipped.weights) if shipped.weights else "",
                 "weights_sha256": weights.get(shipped.weights, ""),
-                "ways": [places[options_name(options)] for options in shipped.runs],
+                "ways": [places[run_options.options_name(options)] for options in shipped.runs],
             }
             for shipped in ships
         ],
@@ -239,8 +244,8 @@ def _model(content: Content, target: str, model: str, rows: Sequence[SelectionRo
         "inputs": inputs,
         "outputs": list(_outputs(signature)),
         "parameters": parameters,
-        "arguments": [identifier(parameter.rpartition(" ")[2]) for parameter in parameters],
-        "typed": all(tensor.dtype in BUFFERS for tensor in signature.inputs),
+        "arguments": [source_code.identifier(parameter.rpartition(" ")[2]) for parameter in parameters],
+        "typed": all(tensor.dtype in app_code.BUFFERS for tensor in signature.inputs),
         "gpu": gpu,
         "skips": gpu or bool(contexts),
     }
@@ -260,49 +265,49 @@ def asset_path(folder: str, file: str) -> str:
     return f"{folder}/{file.rpartition('/')[2]}"
 
 
-def _pairs(values: Mapping[str, str]) -> Code:
+def _pairs(values: Mapping[str, str]) -> source_code.Code:
     """A map of strings in Java 8: the sources have a function for it."""
-    texts = (java_text(text) for pair in sorted(values.items()) for text in pair)
-    return Code("ModelFile.pairs({})").format(joined(texts))
+    texts = (source_code.java_text(text) for pair in sorted(values.items()) for text in pair)
+    return source_code.Code("ModelFile.pairs({})").format(source_code.joined(texts))
 
 
-def _inputs(signature: ModelSignature) -> Iterator[dict[str, Any]]:
-    for tensor, own_name in identifiers(signature.inputs, UNUSABLE):
-        if tensor.dtype not in BUFFERS:
+def _inputs(signature: bundle_manifest.ModelSignature) -> Iterator[dict[str, Any]]:
+    for tensor, own_name in app_code.identifiers(signature.inputs, UNUSABLE):
+        if tensor.dtype not in app_code.BUFFERS:
             continue
-        buffer, element, _ = BUFFERS[tensor.dtype]
-        name, kind = identifier(own_name), identifier(buffer)
-        shape = Code("{}Shape").format(name)
+        buffer, element, _ = app_code.BUFFERS[tensor.dtype]
+        name, kind = source_code.identifier(own_name), source_code.identifier(buffer)
+        shape = source_code.Code("{}Shape").format(name)
         if tensor.fixed:
-            shape = Code("new long[] {{{}}}").format(joined(tensor.shape or ()))
-        arguments = [Code("environment"), name, shape]
+            shape = source_code.Code("new long[] {{{}}}").format(source_code.joined(tensor.shape or ()))
+        arguments = [source_code.Code("environment"), name, shape]
         if element:
-            arguments.append(Code("OnnxJavaType.{}").format(identifier(element)))
+            arguments.append(source_code.Code("OnnxJavaType.{}").format(source_code.identifier(element)))
         yield {
             "name": tensor.name,
             "identifier": own_name,
-            "doc": input_text(tensor, signature),
+            "doc": tensor_texts.input_text(tensor, signature),
             "java_type": buffer,
             "parameters": [
-                Code("@NonNull {} {}").format(kind, name),
-                *([] if tensor.fixed else [Code("@NonNull long[] {}Shape").format(name)]),
+                source_code.Code("@NonNull {} {}").format(kind, name),
+                *([] if tensor.fixed else [source_code.Code("@NonNull long[] {}Shape").format(name)]),
             ],
-            "create": Code("OnnxTensor.createTensor({})").format(joined(arguments)),
+            "create": source_code.Code("OnnxTensor.createTensor({})").format(source_code.joined(arguments)),
         }
 
 
-def _outputs(signature: ModelSignature) -> Iterator[dict[str, Any]]:
-    for place, (tensor, own_name) in enumerate(identifiers(signature.outputs, UNUSABLE, "output")):
-        if tensor.dtype in BUFFERS:
-            buffer = BUFFERS[tensor.dtype][2]
-            value = Code("((OnnxTensor) result.get({}))").format(place)
+def _outputs(signature: bundle_manifest.ModelSignature) -> Iterator[dict[str, Any]]:
+    for place, (tensor, own_name) in enumerate(app_code.identifiers(signature.outputs, UNUSABLE, "output")):
+        if tensor.dtype in app_code.BUFFERS:
+            buffer = app_code.BUFFERS[tensor.dtype][2]
+            value = source_code.Code("((OnnxTensor) result.get({}))").format(place)
             yield {
                 "name": tensor.name,
                 "identifier": own_name,
-                "doc": output_text(tensor, signature),
+                "doc": tensor_texts.output_text(tensor, signature),
                 "java_type": buffer,
                 "tensor": value,
-                "read": Code("{}.get{}()").format(value, identifier(buffer)),
+                "read": source_code.Code("{}.get{}()").format(value, source_code.identifier(buffer)),
             }
 
 
@@ -322,21 +327,22 @@ def compiled(package: str, sources: Mapping[str, str], work: Path) -> dict[str, 
     """
     folder = work / "sources" / package.replace(".", "/")
     classes = work / "classes"
-    with storage_errors(work):
+    with storage.storage_errors(work):
         classes.mkdir()
     for name, text in sources.items():
-        write_text(folder / name, text)
+        storage.write_text(folder / name, text)
     arguments = ["--release", JAVA, "-Xlint:-options", "-encoding", "UTF-8", "-proc:none", "-implicit:none"]
     arguments += ["-d", str(classes), "-sourcepath", str(SIGNATURES)]
     files = [str(folder / name) for name in sorted(sources)]
     environment = {**os.environ, "LC_ALL": "C"}
     environment.pop("JAVA_TOOL_OPTIONS", None)
-    code = run_group([java_compiler(), *QUICK_JVM, *arguments, *files], work, JAVAC_SECONDS, environment)
+    code = local_device.run_group([java_compiler(), *QUICK_JVM, *arguments, *files], work, JAVAC_SECONDS, environment)
     if code != 0:
         raise PipelineError(
             "the Java classes could not be compiled",
             where="javac",
-            why=tail(work / "stderr") or ("it did not end in time" if code is None else f"exit code {code}"),
+            why=local_device.tail(work / "stderr")
+            or ("it did not end in time" if code is None else f"exit code {code}"),
             remedy="try another JDK (17 is tested); `ort-mobile --debug` shows more",
         )
     compiled = classes / package.replace(".", "/")
@@ -381,8 +387,8 @@ that they get."""
 
 
 def ai_pack(
-    folder: Path, bundle: Path, manifest: Manifest, target: str, package: str, assets: str
-) -> dict[str, str | VerifiedFile]:
+    folder: Path, bundle: Path, manifest: bundle_manifest.Manifest, target: str, package: str, assets: str
+) -> dict[str, str | storage.VerifiedFile]:
     """The files of a pack of a target's models, by their path in `folder`, whose name is the pack's.
 
     `package` is that of the Java classes, `assets` the folder of `asset_folder`.
@@ -406,12 +412,19 @@ def ai_pack(
             )
     targeted = len(groups) > 1
     values: dict[str, object] = {
-        "name": name, "bundle": content.name, "package": package, "targeted": targeted, "groups": groups,
-        "other": OTHER, "chip_api_level": CHIP_API_LEVEL, "pack": f"{PACK_BYTES:,}", "all": f"{ALL_BYTES:,}",
+        "name": name,
+        "bundle": content.name,
+        "package": package,
+        "targeted": targeted,
+        "groups": groups,
+        "other": OTHER,
+        "chip_api_level": chip_contexts.CHIP_API_LEVEL,
+        "pack": f"{PACK_BYTES:,}",
+        "all": f"{ALL_BYTES:,}",
         "sizes": [(group, f"{size:,}") for group, size in sizes.items()],
-    }  # fmt: skip
+    }
     texts = (BUILD_FILE, "README.md", *([TARGETING_FILE] if targeted else []))
-    pack: dict[str, str | VerifiedFile] = {file: _render(file, **values) for file in texts}
+    pack: dict[str, str | storage.VerifiedFile] = {file: _render(file, **values) for file in texts}
     for group, _, files in groups:
         place = f"src/main/assets/{assets}{f'#group_{group}' if targeted else ''}"
         pack |= {asset_path(place, file): manifest.verified(bundle, file) for file in files}
@@ -428,7 +441,7 @@ def pack_name(folder: Path) -> str:
             why="it begins with a letter, then letters, digits and `_` are allowed; the folder's name is the pack's",
             remedy="write it as in models_pack",
         )
-    with storage_errors(folder):
+    with storage.storage_errors(folder):
         names = [] if not folder.exists() else list(folder.iterdir()) if folder.is_dir() else [folder]
         build = folder / BUILD_FILE
         generated = build.is_file() and build.read_text("utf-8", "replace").startswith(MARK)
@@ -442,19 +455,19 @@ def pack_name(folder: Path) -> str:
     return name
 
 
-def device_groups(content: Content, target: str) -> tuple[DeviceGroup, ...]:
+def device_groups(content: bundle_manifest.Content, target: str) -> tuple[DeviceGroup, ...]:
     """Groups by chip, those that get the same together; the last one has what all other devices may open."""
-    tables = rows_of(content, target).values()
+    tables = app_code.rows_of(content, target).values()
     contexts = [context for context in content.contexts if context.target == target]
     chips = sorted(
         {chip for rows in tables for row in rows if (chip := _chip(row))}
-        | {(SOC_MANUFACTURER, context.chip) for context in contexts}
+        | {(chip_contexts.SOC_MANUFACTURER, context.chip) for context in contexts}
     )
     others = _files(content, [row for rows in tables for row in rows if not _chip(row)])
     by_files: dict[tuple[str, ...], list[tuple[str, str]]] = {}
     for chip in chips:
         rows_here = [row for rows in tables for row in rows if _chip(row) == chip or not row.soc]
-        own_npu = [context for context in contexts if (SOC_MANUFACTURER, context.chip) == chip]
+        own_npu = [context for context in contexts if (chip_contexts.SOC_MANUFACTURER, context.chip) == chip]
         by_chip = (name for row in own_npu for name in row.files)
         files = tuple(dict.fromkeys((*_files(content, rows_here), *by_chip)))
         if files != others:
@@ -479,11 +492,11 @@ def _group_name(chips: Sequence[tuple[str, str]]) -> str:
     return f"{name}_{hashlib.sha256(repr(sorted(chips)).encode()).hexdigest()[:8]}"
 
 
-def _chip(row: SelectionRow) -> tuple[str, str] | None:
+def _chip(row: bundle_manifest.SelectionRow) -> tuple[str, str] | None:
     """Manufacturer and model, where Google Play knows them: a board's name, of older devices, has no blank."""
     maker, _, model = row.soc.partition(" ")
-    return (maker, model) if model and row.min_api_level >= CHIP_API_LEVEL else None
+    return (maker, model) if model and row.min_api_level >= chip_contexts.CHIP_API_LEVEL else None
 
 
-def _files(content: Content, rows: Sequence[SelectionRow]) -> tuple[str, ...]:
+def _files(content: bundle_manifest.Content, rows: Sequence[bundle_manifest.SelectionRow]) -> tuple[str, ...]:
     return tuple(sorted({file for row in rows for file in content.ships[row.ships].files}))

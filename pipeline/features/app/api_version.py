@@ -10,7 +10,8 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from device_runner.probe.elf import PT_LOAD, Buffer, Elf, NotElf
+from device_runner.probe import elf as elf_file
+from device_runner.probe.elf import NotElf
 
 GET_API_BASE = "OrtGetApiBase"
 
@@ -30,7 +31,7 @@ MOST_DISTANCE = 32
 MOST_PLACES = 1000
 
 
-def asked_range(content: Buffer, elf: Elf) -> ApiRange:
+def asked_range(content: elf_file.Buffer, elf: elf_file.Elf) -> ApiRange:
     """The versions that a library tries, newest first; NO_RANGE where its code does not show them."""
     text = content.find(RANGE_TEXT)
     if text < 0 or elf.abi not in RANGES:
@@ -43,7 +44,7 @@ def asked_range(content: Buffer, elf: Elf) -> ApiRange:
     return NO_RANGE
 
 
-def asked_api(content: Buffer, elf: Elf) -> int:
+def asked_api(content: elf_file.Buffer, elf: elf_file.Elf) -> int:
     """The version of the API that a library calls GetApi with right after OrtGetApiBase, 0 where none is seen.
 
     What is called is followed to its slot, so that no other call of this form counts.
@@ -54,7 +55,9 @@ def asked_api(content: Buffer, elf: Elf) -> int:
         return 0
     for match in pattern.finditer(content):
         place = match.start()
-        inside = (part for part in elf.segments if part.type == PT_LOAD and 0 <= place - part.offset < part.file_size)
+        inside = (
+            part for part in elf.segments if part.type == elf_file.PT_LOAD and 0 <= place - part.offset < part.file_size
+        )
         called = next((place - part.offset + part.address for part in inside), None)
         with contextlib.suppress(NotElf, struct.error):
             if called is not None and decode(content, elf, place, called) == slot:
@@ -62,16 +65,16 @@ def asked_api(content: Buffer, elf: Elf) -> int:
     return 0
 
 
-def _address(elf: Elf, place: int) -> int:
+def _address(elf: elf_file.Elf, place: int) -> int:
     for part in elf.segments:
-        if part.type == PT_LOAD and 0 <= place - part.offset < part.file_size:
+        if part.type == elf_file.PT_LOAD and 0 <= place - part.offset < part.file_size:
             return place - part.offset + part.address
     raise NotElf(f"no segment has byte {place:#x}")
 
 
-def _place(elf: Elf, address: int) -> int:
+def _place(elf: elf_file.Elf, address: int) -> int:
     for part in elf.segments:
-        if part.type == PT_LOAD and 0 <= address - part.address < part.file_size:
+        if part.type == elf_file.PT_LOAD and 0 <= address - part.address < part.file_size:
             return address - part.address + part.offset
     raise NotElf(f"no segment has the address {address:#x}")
 
@@ -80,7 +83,7 @@ def _signed(value: int, bits: int) -> int:
     return value - (value >> bits - 1 << bits)
 
 
-def _slot_arm64(content: Buffer, elf: Elf, place: int, address: int) -> int:
+def _slot_arm64(content: elf_file.Buffer, elf: elf_file.Elf, place: int, address: int) -> int:
     """BL to a thunk: (BTI c,) ADRP x16, LDR x17 from there; the address that LDR reads."""
     (call,) = struct.unpack_from("<I", content, place)
     thunk = address + _signed(call & 0x3FFFFFF, 26) * 4
@@ -93,7 +96,7 @@ def _slot_arm64(content: Buffer, elf: Elf, place: int, address: int) -> int:
     return int((thunk & ~0xFFF) + (distance << 12) + (load >> 10 & 0xFFF) * 8)
 
 
-def _slot_x86_64(content: Buffer, elf: Elf, place: int, address: int) -> int:
+def _slot_x86_64(content: elf_file.Buffer, elf: elf_file.Elf, place: int, address: int) -> int:
     """CALL to a thunk: (ENDBR64,) JMP [RIP + distance]."""
     (distance,) = struct.unpack_from("<i", content, place + 1)
     thunk = address + 5 + int(distance)
@@ -105,7 +108,7 @@ def _slot_x86_64(content: Buffer, elf: Elf, place: int, address: int) -> int:
     return thunk + 6 + int(struct.unpack_from("<i", content, at + 2)[0])
 
 
-CALLS: Mapping[str, tuple[re.Pattern[bytes], Callable[[Buffer, Elf, int, int], int]]] = {
+CALLS: Mapping[str, tuple[re.Pattern[bytes], Callable[[elf_file.Buffer, elf_file.Elf, int, int], int]]] = {
     # bl; ldr xN, [x0]; mov w0, #version; blr xN
     "arm64-v8a": (re.compile(rb"(?s)...[\x94-\x97].\x00\x40\xf9(..\x80\x52).[\x00-\x03]\x3f\xd6"), _slot_arm64),
     # call; mov edi, version; call [rax]
@@ -113,7 +116,7 @@ CALLS: Mapping[str, tuple[re.Pattern[bytes], Callable[[Buffer, Elf, int, int], i
 }
 
 
-def _range_arm64(content: Buffer, elf: Elf, address: int) -> Iterator[ApiRange]:
+def _range_arm64(content: elf_file.Buffer, elf: elf_file.Elf, address: int) -> Iterator[ApiRange]:
     """ADRP and ADD make the text's address in xN; MOV puts the numbers into wN+1 and wN+2."""
     for register in range(6):
         add = struct.pack("<I", 0x91000000 | (address & 0xFFF) << 10 | register << 5 | register)
@@ -138,23 +141,25 @@ MOVES = (b"\xbf", b"\xbe", b"\xba", b"\xb9", b"\x41\xb8", b"\x41\xb9")
 """MOV of 32 bits into those of all six."""
 
 
-def _range_x86_64(content: Buffer, elf: Elf, address: int) -> Iterator[ApiRange]:
+def _range_x86_64(content: elf_file.Buffer, elf: elf_file.Elf, address: int) -> Iterator[ApiRange]:
     """LEA makes the text's address, MOV puts the numbers into the next two registers of arguments."""
     for part in elf.segments:
         start, end = part.offset, part.offset + part.file_size
-        for number, load in enumerate(LOADS if part.type == PT_LOAD and part.flags & 1 else ()):
+        for number, load in enumerate(LOADS if part.type == elf_file.PT_LOAD and part.flags & 1 else ()):
             for match in re.compile(b"(?s)" + re.escape(load) + b"(....)").finditer(content, start, end):
                 reached = match.end() - part.offset + part.address + int.from_bytes(match[1], "little", signed=True)
                 if reached != address:
                     continue
                 around = content[max(match.start() - MOST_DISTANCE, 0) : match.end() + MOST_DISTANCE]
-                moved = [re.search(b"(?s)" + re.escape(move) + rb"([\x01-\xff]\x00\x00\x00)", around)
-                         for move in MOVES[number + 1 : number + 3]]  # fmt: skip
+                moved = [
+                    re.search(b"(?s)" + re.escape(move) + rb"([\x01-\xff]\x00\x00\x00)", around)
+                    for move in MOVES[number + 1 : number + 3]
+                ]
                 most, least = (int.from_bytes(found[1], "little") if found else 0 for found in moved)
                 yield ApiRange(least, most)
 
 
-RANGES: Mapping[str, Callable[[Buffer, Elf, int], Iterator[ApiRange]]] = {
+RANGES: Mapping[str, Callable[[elf_file.Buffer, elf_file.Elf, int], Iterator[ApiRange]]] = {
     "arm64-v8a": _range_arm64,
     "x86_64": _range_x86_64,
 }

@@ -5,7 +5,7 @@ from pathlib import PurePosixPath
 import msgspec
 
 from pipeline.core.errors import Finding, Severity
-from pipeline.library.kernels import ArmCode
+from pipeline.library import kernels
 
 PHONE_ABIS = ("arm64-v8a", "armeabi-v7a")
 """Those of phones; the others are of emulators and a few computers."""
@@ -45,7 +45,7 @@ class NativeLibrary(msgspec.Struct, frozen=True, kw_only=True):
     opens: bool = False
     entries: tuple[str, ...] = ()
     plugin: str = ""
-    arm_code: ArmCode | None = None
+    arm_code: kernels.ArmCode | None = None
 
     @property
     def name(self) -> str:

@@ -12,24 +12,19 @@ from pathlib import PurePosixPath
 
 from pipeline.core.errors import Finding, Severity
 from pipeline.features.app.document import ExternalFile, PackagedModel, finding
-from pipeline.model.guards import tensor_bytes
-from pipeline.model.onnx_model import (
-    EXTERNAL,
-    LENGTH,
-    TENSOR_DATA_LOCATION,
-    TENSOR_DATA_TYPE,
-    TENSOR_EXTERNAL_DATA,
-    VARINT,
-    Buffer,
-    Field,
-    WireError,
-    external_entries,
-    fields,
-    read_varint,
-)
+from pipeline.model import guards, onnx_model
+from pipeline.model.onnx_model import WireError
 
 TENSOR_DIMS, TENSOR_NAME = 1, 8
-KEPT = frozenset({TENSOR_DIMS, TENSOR_DATA_TYPE, TENSOR_NAME, TENSOR_EXTERNAL_DATA, TENSOR_DATA_LOCATION})
+KEPT = frozenset(
+    {
+        TENSOR_DIMS,
+        onnx_model.TENSOR_DATA_TYPE,
+        TENSOR_NAME,
+        onnx_model.TENSOR_EXTERNAL_DATA,
+        onnx_model.TENSOR_DATA_LOCATION,
+    }
+)
 """Fields of a tensor that say where its bytes are, and how many."""
 NODE_NAME, NODE_ATTRIBUTE = 3, 5
 ATTRIBUTE_NAME, ATTRIBUTE_NUMBER, ATTRIBUTE_TEXT = 1, 3, 4
@@ -41,11 +36,13 @@ OURS = "ort_mobile"
 ANDROID = frozenset({"APK", "APK set", "AAB", "AAR"})
 
 
-def tensor_file(data: Buffer, tensor: Field) -> ExternalFile | None:
+def tensor_file(data: onnx_model.Buffer, tensor: onnx_model.Field) -> ExternalFile | None:
     """The file that a tensor's bytes are in; None where they are in the model. Raises WireError."""
-    parts = list(fields(data, tensor.value, tensor.end))
-    places = [part for part in parts if part.number == TENSOR_DATA_LOCATION and part.wire_type == VARINT]
-    if not places or read_varint(data, places[-1].value, places[-1].end)[0] != EXTERNAL:
+    parts = list(onnx_model.fields(data, tensor.value, tensor.end))
+    places = [
+        part for part in parts if part.number == onnx_model.TENSOR_DATA_LOCATION and part.wire_type == onnx_model.VARINT
+    ]
+    if not places or onnx_model.read_varint(data, places[-1].value, places[-1].end)[0] != onnx_model.EXTERNAL:
         return None
     import onnx
     from google.protobuf.message import DecodeError
@@ -54,27 +51,27 @@ def tensor_file(data: Buffer, tensor: Field) -> ExternalFile | None:
         kept = onnx.TensorProto.FromString(
             b"".join(data[part.start : part.end] for part in parts if part.number in KEPT)
         )
-        location, offset, length = external_entries(kept)
+        location, offset, length = onnx_model.external_entries(kept)
     except (DecodeError, ValueError) as error:
         raise WireError(f"where the data of a tensor lie cannot be read: {str(error)[:100]}") from error
     return ExternalFile(
-        location=location, least_bytes=offset + max(length, tensor_bytes(kept) or 0), needed_by=kept.name[:80]
+        location=location, least_bytes=offset + max(length, guards.tensor_bytes(kept) or 0), needed_by=kept.name[:80]
     )
 
 
-def context_file(data: Buffer, node: Field) -> ExternalFile | None:
+def context_file(data: onnx_model.Buffer, node: onnx_model.Field) -> ExternalFile | None:
     """The file with the binary of a context's node; None where that is in the model. Raises WireError."""
     embedded, location, name = True, "", ""
-    for row in fields(data, node.value, node.end):
+    for row in onnx_model.fields(data, node.value, node.end):
         if row.number == NODE_NAME:
             name = _text(data, row)
-        if row.number != NODE_ATTRIBUTE or row.wire_type != LENGTH:
+        if row.number != NODE_ATTRIBUTE or row.wire_type != onnx_model.LENGTH:
             continue
-        values = {value.number: value for value in fields(data, row.value, row.end)}
+        values = {value.number: value for value in onnx_model.fields(data, row.value, row.end)}
         attribute = _text(data, values.get(ATTRIBUTE_NAME))
         if attribute == "embed_mode":
             number = values.get(ATTRIBUTE_NUMBER)  # 0 may be left out
-            embedded = number is not None and read_varint(data, number.value, number.end)[0] != 0
+            embedded = number is not None and onnx_model.read_varint(data, number.value, number.end)[0] != 0
         elif attribute == "ep_cache_context":
             location = _text(data, values.get(ATTRIBUTE_TEXT))
     return None if embedded or not location else ExternalFile(location=location, least_bytes=1, needed_by=name)
@@ -135,29 +132,42 @@ def _of_file(model: PackagedModel, file: ExternalFile, package: PackageFiles) ->
         elsewhere = package.named(posixpath.basename(file.location))
         if elsewhere:
             yield finding(
-                "external-data", severity, "data of this model are not where it looks for them", model.path,
-                f"{needs}, which ONNX Runtime looks for beside the model; it is {elsewhere}", f"move it to {place}",
-            )  # fmt: skip
+                "external-data",
+                severity,
+                "data of this model are not where it looks for them",
+                model.path,
+                f"{needs}, which ONNX Runtime looks for beside the model; it is {elsewhere}",
+                f"move it to {place}",
+            )
         else:
             yield finding(
-                "external-data", severity, "data of this model are missing", model.path,
+                "external-data",
+                severity,
+                "data of this model are missing",
+                model.path,
                 f"{needs}, and no file of the package has that name",
                 f"put it at {place}, as it was exported, or convert the model to one file (`ort-mobile convert`)",
-            )  # fmt: skip
+            )
     elif (size := package.file_bytes[found]) < file.least_bytes:
         yield finding(
-            "external-data", Severity.ERROR, "data of this model are cut off", model.path,
+            "external-data",
+            Severity.ERROR,
+            "data of this model are cut off",
+            model.path,
             f"{needs}, which needs at least {file.least_bytes:,} bytes; {found} has {size:,}",
             "download or export the model and that file again, both of one export (of a Git LFS pointer: `git lfs "
             "pull`), and build the package again",
-        )  # fmt: skip
+        )
     elif package.android and _has_no_path(model.path):
         yield finding(
-            "external-data", Severity.WARNING, "this model opens by a path alone, and here it has none", model.path,
+            "external-data",
+            Severity.WARNING,
+            "this model opens by a path alone, and here it has none",
+            model.path,
             f"{needs}, and a session of the bytes of an asset has no folder to look in",
             "copy both into one folder below getFilesDir() and open the model's path, or convert it to one file "
             "(`ort-mobile convert`)",
-        )  # fmt: skip
+        )
 
 
 def _has_no_path(path: str) -> bool:
@@ -167,7 +177,7 @@ def _has_no_path(path: str) -> bool:
     return raw or (ASSETS in parts and (ASSETS, OURS) not in itertools.pairwise(parts))
 
 
-def _text(data: Buffer, field: Field | None) -> str:
-    if field is None or field.wire_type != LENGTH:
+def _text(data: onnx_model.Buffer, field: onnx_model.Field | None) -> str:
+    if field is None or field.wire_type != onnx_model.LENGTH:
         return ""
     return bytes(data[field.value : min(field.end, field.value + NAME_BYTES)]).decode("utf-8", "replace")

@@ -7,11 +7,9 @@ from typing import Final
 
 from pipeline.core.errors import Finding, Severity
 from pipeline.features.app.document import finding
-from pipeline.model.onnx_model import foreign_file
+from pipeline.model import onnx_model
 
-NAMED: Final = {
-    ".onnx": "ONNX model", ".ort": "ORT format model", ".so": "native library", ".dylib": "native library",
-}  # fmt: skip
+NAMED: Final = {".onnx": "ONNX model", ".ort": "ORT format model", ".so": "native library", ".dylib": "native library"}
 """What a file is by the ending of its name."""
 LFS_POINTER = b"version https://git-lfs"
 PACKED = (b"\x1f\x8b", b"PK\x03\x04")
@@ -26,7 +24,7 @@ def foreign(path: str, suffix: str, head: bytes) -> Finding | None:
     if not head:
         again = "download or export it again, and build the package again"
         return finding("damaged", Severity.ERROR, what, path, "the file is empty", again) if suffix in NAMED else None
-    found = foreign_file(head)
+    found = onnx_model.foreign_file(head)
     if found is None or (suffix not in NAMED and not head.startswith(LFS_POINTER)):
         return None
     if NAMED.get(suffix) == "native library" and head.startswith((*TEXT_LIBRARIES, *PACKED)):

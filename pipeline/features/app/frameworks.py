@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from xml.parsers.expat import ExpatError
 
-from device_runner.probe.elf import MachOImage
+from device_runner.probe import elf as elf_file
 from pipeline.core.errors import Finding, Severity
 from pipeline.features.app.document import finding
 from pipeline.features.app.members import Member
@@ -29,7 +29,7 @@ class Frameworks:
 
     def __init__(self) -> None:
         self.lowest: dict[str, str] = {}
-        self.images: dict[str, Sequence[MachOImage]] = {}
+        self.images: dict[str, Sequence[elf_file.MachOImage]] = {}
 
     def takes(self, member: Member) -> bool:
         """Whether a file describes a framework."""
@@ -47,7 +47,7 @@ class Frameworks:
         if match:
             self.lowest[match["framework"]] = found if isinstance(found, str) else ""
 
-    def add_code(self, path: str, images: Sequence[MachOImage]) -> None:
+    def add_code(self, path: str, images: Sequence[elf_file.MachOImage]) -> None:
         """Keep the code of a framework."""
         if match := CODE.fullmatch(path):
             self.images[match["framework"]] = images
@@ -60,17 +60,22 @@ class Frameworks:
             for_phones = whole or any(image.system == DEVICE for image in images)
             if whole and static:
                 yield finding(
-                    "app-store", Severity.ERROR, "a static framework lies in the app", path,
+                    "app-store",
+                    Severity.ERROR,
+                    "a static framework lies in the app",
+                    path,
                     "Xcode does not export such an app: unexpected Mach-O header code 0x72613c21; its code is linked "
                     "into the app already",
                     "set the framework to Do Not Embed in the target's settings",
-                )  # fmt: skip
+                )
             if for_phones and not OS_VERSION.fullmatch(self.lowest.get(path, "")):
                 embedded = "Xcode puts the folder of a static framework into the app as well, and " if static else ""
                 yield finding(
-                    "app-store", Severity.ERROR if whole or not static else Severity.WARNING,
-                    "the App Store refuses an app with this framework: it has no MinimumOSVersion", path,
+                    "app-store",
+                    Severity.ERROR if whole or not static else Severity.WARNING,
+                    "the App Store refuses an app with this framework: it has no MinimumOSVersion",
+                    path,
                     f"{embedded}its Info.plist must name the oldest iOS that it runs on",
                     "add MinimumOSVersion to its Info.plist before the app is signed, or take a release that has it; "
                     "of static code make an xcframework of libraries alone (xcodebuild -create-xcframework -library)",
-                )  # fmt: skip
+                )

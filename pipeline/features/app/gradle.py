@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from pipeline.core import groups as counting
 from pipeline.core.errors import Finding, Severity
-from pipeline.core.groups import grouped
 from pipeline.features.app.document import NativeLibrary, finding
 from pipeline.features.app.members import Member
 
@@ -47,24 +47,27 @@ class Places:
 
     def findings(self, releases: Mapping[str, str], whole: bool) -> Iterator[Finding]:
         """What has one place: `releases` are those of ONNX Runtimes by path, and in a `whole` app all is merged."""
-        for path, alike in grouped((file.member.path, file) for file in self.files).items():
+        for path, alike in counting.grouped((file.member.path, file) for file in self.files).items():
             if len(alike) > 1:
                 yield finding(
-                    "same-path", Severity.ERROR, f"{len(alike)} members of one archive have this name", path,
+                    "same-path",
+                    Severity.ERROR,
+                    f"{len(alike)} members of one archive have this name",
+                    path,
                     "Android's installer refuses such a package, and readers take the first or the last of them",
                     "build the package again: its tools write a name once",
-                )  # fmt: skip
+                )
         if whole:
             return
         clashes: list[tuple[Clash, SharedPlace]] = []
-        for place, found in grouped((file.place, file.member) for file in self.files).items():
+        for place, found in counting.grouped((file.place, file.member) for file in self.files).items():
             members = {member.path: member for member in found}
             if len(members) > 1:
                 differ = len({(member.size_bytes, member.checksum()) for member in members.values()}) > 1
                 packages = tuple(path.removesuffix(place.removeprefix("lib/")) for path in members)
                 clash = Clash(place.startswith(ASSETS), differ, packages)
                 clashes.append((clash, SharedPlace(place, tuple(members))))
-        for clash, places in grouped(clashes).items():
+        for clash, places in counting.grouped(clashes).items():
             yield from clash.findings(places, releases)
 
 
@@ -93,20 +96,29 @@ class Clash(NamedTuple):
         where = ", ".join(path for row in places[:SHOWN] for path in row.paths)
         if self.assets:
             yield finding(
-                "same-path", Severity.ERROR, what, where,
+                "same-path",
+                Severity.ERROR,
+                what,
+                where,
                 "they differ, and Gradle takes one without a word: the code of the other package opens it, too",
                 "give it another name in one of them, or a folder of the package's own below assets/",
-            )  # fmt: skip
+            )
         elif self.differ:
             yield finding(
-                "same-path", Severity.ERROR, what, where,
+                "same-path",
+                Severity.ERROR,
+                what,
+                where,
                 "Gradle stops (2 files found with path), and with pickFirsts the first wins for all of them",
                 "leave one of them out, of a release that all of them ask for",
-            )  # fmt: skip
+            )
         else:
             yield finding(
-                "same-path", Severity.WARNING, what, where,
+                "same-path",
+                Severity.WARNING,
+                what,
+                where,
                 "they are equal: older releases of Android's Gradle plugin stop (2 files found with path), newer ones "
                 "take it once",
                 "leave one of them out, or name it in pickFirsts",
-            )  # fmt: skip
+            )

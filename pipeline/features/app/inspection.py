@@ -12,27 +12,18 @@ from typing import Any
 
 import msgspec
 
-from device_runner.files import ZIP_ERRORS
-from device_runner.library import BUILD_MARK, TELEMETRY_HOST, read_build
-from device_runner.plugins import BUILT_FOR
-from device_runner.probe.elf import (
-    ARCHIVE,
-    FAT,
-    PT_LOAD,
-    THIN,
-    Buffer,
-    Elf,
-    NotElf,
-    parse_elf,
-    parse_header,
-    read_images,
-)
-from pipeline.compat.contexts import plugin_release
-from pipeline.compat.defects import marks_of, weight_reader
-from pipeline.compat.release_table import release_table
-from pipeline.compat.rules import ArtifactFacts, facts_of
-from pipeline.core.abis import ARM64
-from pipeline.core.errors import Finding, ModelError, Severity, finding_of
+from device_runner import files as runner_files
+from device_runner import library as ort_library
+from device_runner import plugins
+from device_runner.probe import elf as elf_file
+from device_runner.probe.elf import NotElf
+from pipeline.compat import contexts as npu_contexts
+from pipeline.compat import defects as compat_defects
+from pipeline.compat import release_table
+from pipeline.compat import rules as compat_rules
+from pipeline.core import abis as core_abis
+from pipeline.core import errors as core_errors
+from pipeline.core.errors import Finding, ModelError, Severity
 from pipeline.features.app.api_version import GET_API_BASE, asked_api, asked_range
 from pipeline.features.app.document import ExternalFile, NativeLibrary, PackagedModel, SizePart, finding
 from pipeline.features.app.external import context_file, joined, tensor_file
@@ -41,19 +32,10 @@ from pipeline.features.app.frameworks import Frameworks
 from pipeline.features.app.gradle import Places
 from pipeline.features.app.java import JavaParts
 from pipeline.features.app.members import Member, read_members, unreadable
+from pipeline.library import kernels
 from pipeline.library.java_class import NotJava
-from pipeline.library.kernels import read_arm_code
-from pipeline.model.onnx_model import (
-    FOREIGN_BYTES,
-    GRAPH_INITIALIZER,
-    LENGTH,
-    MODEL_GRAPH,
-    WireError,
-    fields,
-    parse_onnx,
-    read_varint,
-)
-from pipeline.model.ort_format import check_identifier, read_artifact
+from pipeline.model import onnx_model, ort_format
+from pipeline.model.onnx_model import WireError
 
 ENTRIES = {"RegisterCustomOps": "custom operators", "CreateEpFactories": "plugin", "GetProvider": "provider"}
 """Functions that ONNX Runtime calls in a library that it loads, and what such a library is."""
@@ -94,7 +76,7 @@ class Inspector:
         self.file_bytes: dict[str, int] = {}
         self.libraries: list[NativeLibrary] = []
         self.models: list[PackagedModel] = []
-        self.facts: list[ArtifactFacts] = []
+        self.facts: list[compat_rules.ArtifactFacts] = []
         self.findings: list[Finding] = []
         self.extracts: dict[str, bool | None] = {}
         self.sizes: dict[str, SizePart] = {}
@@ -110,7 +92,7 @@ class Inspector:
             before = len(self.libraries), len(self.models)
             try:
                 self._look(member)
-            except ZIP_ERRORS as error:
+            except runner_files.ZIP_ERRORS as error:
                 raise unreadable(self.path, member.path, error) from error
             if max(len(self.libraries), len(self.models)) > MOST_PARTS:
                 raise unreadable(self.path, "", ValueError(f"it has over {MOST_PARTS:,} native libraries or models"))
@@ -127,9 +109,11 @@ class Inspector:
     def _count(self, part: str, counted: "Member | NativeLibrary") -> None:
         before = self.sizes.get(part, SizePart(part=part, files=0, packed_bytes=0, size_bytes=0))
         self.sizes[part] = SizePart(
-            part=part, files=before.files + 1, packed_bytes=before.packed_bytes + counted.packed_bytes,
+            part=part,
+            files=before.files + 1,
+            packed_bytes=before.packed_bytes + counted.packed_bytes,
             size_bytes=before.size_bytes + counted.size_bytes,
-        )  # fmt: skip
+        )
 
     def _look(self, member: Member) -> None:
         if member.name == "AndroidManifest.xml":
@@ -154,12 +138,12 @@ class Inspector:
     def _binary(self, member: Member, suffix: str) -> None:
         if member.size_bytes < LEAST_BYTES and suffix not in NAMED:
             return
-        head = member.head(FOREIGN_BYTES)
+        head = member.head(onnx_model.FOREIGN_BYTES)
         if found := foreign(member.path, suffix, head):
             self.findings.append(found)
         elif head[:4] == b"\x7fELF":
             self._elf(member)
-        elif head[:4] in (THIN, FAT) or (head[:8] == ARCHIVE and suffix in (".a", "")):
+        elif head[:4] in (elf_file.THIN, elf_file.FAT) or (head[:8] == elf_file.ARCHIVE and suffix in (".a", "")):
             self._macho(member)
         elif head[4:8] == b"ORTM":
             self._ort_model(member)
@@ -186,7 +170,7 @@ class Inspector:
                 closed = dsp or member.path.rpartition("/")[2].startswith(UNSEARCHED)
                 details: dict[str, Any] = {"system": "dsp" if dsp else "android"}
                 if not closed:
-                    elf = parse_elf(content)
+                    elf = elf_file.parse_elf(content)
                     details = _elf_details(content, elf)
                     self.java.add_library(member.path, content, elf)
             except NotElf as error:
@@ -194,39 +178,48 @@ class Inspector:
                 return
         self.libraries.append(
             NativeLibrary(
-                path=member.path, archive=member.archive, abi="hexagon" if dsp else elf.abi,
-                size_bytes=member.size_bytes, packed_bytes=member.packed_bytes, offset=member.offset,
-                page_bytes=0 if dsp else elf.page_bytes, **details,
+                path=member.path,
+                archive=member.archive,
+                abi="hexagon" if dsp else elf.abi,
+                size_bytes=member.size_bytes,
+                packed_bytes=member.packed_bytes,
+                offset=member.offset,
+                page_bytes=0 if dsp else elf.page_bytes,
+                **details,
             )
-        )  # fmt: skip
+        )
 
     def _macho(self, member: Member) -> None:
         with member.content() as content:
             try:
-                images = list(read_images(content))
+                images = list(elf_file.read_images(content))
             except (ValueError, struct.error):
                 return  # 32-bit code, a Java class (its magic is that of fat files), objects for several systems
             self.frameworks.add_code(member.path, images)
             for image in images:
                 end = image.start + image.size_bytes
                 code = content if image.size_bytes == len(content) else content[image.start : end]
-                build = read_build(code) if code.find(BUILD_MARK) >= 0 else None
+                build = ort_library.read_build(code) if code.find(ort_library.BUILD_MARK) >= 0 else None
                 self.libraries.append(
                     NativeLibrary(
-                        path=member.path, archive=member.archive, abi=image.architecture,
-                        system=" ".join(image.system).strip() or "apple", size_bytes=image.size_bytes,
+                        path=member.path,
+                        archive=member.archive,
+                        abi=image.architecture,
+                        system=" ".join(image.system).strip() or "apple",
+                        size_bytes=image.size_bytes,
                         packed_bytes=member.packed_bytes * image.size_bytes // max(member.size_bytes, 1),
-                        exports=build is not None, **(build or {"telemetry": code.find(TELEMETRY_HOST) >= 0}),
+                        exports=build is not None,
+                        **(build or {"telemetry": code.find(ort_library.TELEMETRY_HOST) >= 0}),
                     )
-                )  # fmt: skip
+                )
 
     def _ort_model(self, member: Member) -> None:
         with member.as_file("model.ort") as file:
             try:
-                model = read_artifact(file)
-                facts = facts_of(model, member.path, weight_reader(file))
+                model = ort_format.read_artifact(file)
+                facts = compat_rules.facts_of(model, member.path, compat_defects.weight_reader(file))
             except ModelError as error:
-                self.findings.append(msgspec.structs.replace(finding_of(error, member.path), rule="model"))
+                self.findings.append(msgspec.structs.replace(core_errors.finding_of(error, member.path), rule="model"))
                 return
         nodes = [node for graph in model.graph.walk() for node in graph.nodes]
         domains, context = {node.domain for node in nodes}, any(node.op_type == CONTEXT_NODE for node in nodes)
@@ -235,25 +228,29 @@ class Inspector:
     def _no_ort_model(self, member: Member, head: bytes) -> None:
         """A warning: an app may decrypt it first, or open an ONNX model from memory, where no name counts."""
         try:
-            check_identifier(head, member.path)
+            ort_format.check_identifier(head, member.path)
         except ModelError as error:
-            found = finding_of(error, member.path)
+            found = core_errors.finding_of(error, member.path)
             self.findings.append(msgspec.structs.replace(found, rule="damaged", severity=Severity.WARNING))
 
-    def _model(self, member: Member, kind: str, facts: ArtifactFacts, **details: Any) -> None:
+    def _model(self, member: Member, kind: str, facts: compat_rules.ArtifactFacts, **details: Any) -> None:
         self.facts.append(facts)
         self.models.append(
             PackagedModel(
-                path=member.path, format=kind, size_bytes=member.size_bytes, packed_bytes=member.packed_bytes,
-                opset=facts.opset, **details,
+                path=member.path,
+                format=kind,
+                size_bytes=member.size_bytes,
+                packed_bytes=member.packed_bytes,
+                opset=facts.opset,
+                **details,
             )
-        )  # fmt: skip
+        )
 
 
-def _whole(content: Buffer) -> Elf:
+def _whole(content: elf_file.Buffer) -> elf_file.Elf:
     """The header of an ELF file whose segments are all there; NotElf for others."""
-    elf = parse_header(content[:65536])
-    loaded = [part for part in elf.segments if part.type == PT_LOAD]
+    elf = elf_file.parse_header(content[:65536])
+    loaded = [part for part in elf.segments if part.type == elf_file.PT_LOAD]
     end = max((part.offset + part.file_size for part in loaded), default=0)
     if sum(part.file_size for part in loaded) > 2 * len(content):
         raise NotElf("its segments lie over each other")
@@ -262,11 +259,11 @@ def _whole(content: Buffer) -> Elf:
     return elf
 
 
-def _elf_details(content: Buffer, elf: Elf) -> dict[str, Any]:
+def _elf_details(content: elf_file.Buffer, elf: elf_file.Elf) -> dict[str, Any]:
     """The fields of a library that is looked into: who it needs, what it asks of ONNX Runtime, and what of it it is."""
     defined = {name for name, section in elf.symbols if section}
     exports = GET_API_BASE in defined
-    build = read_build(content) if exports or content.find(BUILD_MARK) >= 0 else None
+    build = ort_library.read_build(content) if exports or content.find(ort_library.BUILD_MARK) >= 0 else None
     versions = [version for _, version in elf.versions if RELEASE_TAG.fullmatch(version)]
     linux = elf.needed and "libc.so" not in elf.needed and "libc.so.6" in elf.needed
     details: dict[str, Any] = {
@@ -284,15 +281,15 @@ def _elf_details(content: Buffer, elf: Elf) -> dict[str, Any]:
             "least_api": tried.least,
             "opens": content.find(OPENED) >= 0,
             "entries": tuple(sorted(defined & ENTRIES.keys())),
-            "plugin": plugin_release(content) if "CreateEpFactories" in defined else "",
-            "telemetry": content.find(TELEMETRY_HOST) >= 0,
+            "plugin": npu_contexts.plugin_release(content) if "CreateEpFactories" in defined else "",
+            "telemetry": content.find(ort_library.TELEMETRY_HOST) >= 0,
         }
-    if elf.abi == ARM64 and len(content) <= CODE_BYTES:
-        details["arm_code"] = read_arm_code(content, elf)
+    if elf.abi == core_abis.ARM64 and len(content) <= CODE_BYTES:
+        details["arm_code"] = kernels.read_arm_code(content, elf)
     return details | build
 
 
-def extracts_libraries(manifest: Buffer) -> bool | None:
+def extracts_libraries(manifest: elf_file.Buffer) -> bool | None:
     """android:extractNativeLibs of a binary AndroidManifest.xml; None where it is not said or this is none."""
     attribute, place = -1, 8
     if manifest[:4] != b"\3\0\x08\0":
@@ -317,7 +314,7 @@ def extracts_libraries(manifest: Buffer) -> bool | None:
     return None
 
 
-def scan_onnx(content: Buffer, name: str) -> tuple[ArtifactFacts, dict[str, Any]]:
+def scan_onnx(content: elf_file.Buffer, name: str) -> tuple[compat_rules.ArtifactFacts, dict[str, Any]]:
     """What of an ONNX model decides whether it loads, and fields of PackagedModel: domains, context, external files.
 
     The message's frame is walked, weights are passed over. Raises WireError.
@@ -328,30 +325,40 @@ def scan_onnx(content: Buffer, name: str) -> tuple[ArtifactFacts, dict[str, Any]
     graphs: list[tuple[int, int]] = []
     external: list[ExternalFile | None] = []
     with memoryview(content) as data:
-        for part in fields(data, 0, len(data)):
-            if part.number == MODEL_OPSETS and part.wire_type == LENGTH:
-                row = {field.number: field for field in fields(data, part.value, part.end)}
+        for part in onnx_model.fields(data, 0, len(data)):
+            if part.number == MODEL_OPSETS and part.wire_type == onnx_model.LENGTH:
+                row = {field.number: field for field in onnx_model.fields(data, part.value, part.end)}
                 domain = bytes(data[row[1].value : row[1].end]).decode("utf-8", "replace") if 1 in row else ""
-                opsets[domain] = read_varint(data, row[2].value, row[2].end)[0] if 2 in row else 1
-            elif part.number == MODEL_METADATA and (built := BUILT_FOR.search(data[part.value : part.end])):
+                opsets[domain] = onnx_model.read_varint(data, row[2].value, row[2].end)[0] if 2 in row else 1
+            elif part.number == MODEL_METADATA and (built := plugins.BUILT_FOR.search(data[part.value : part.end])):
                 npu, qairt = int(built[2]), built[1].decode()
-            elif part.number == MODEL_GRAPH and part.wire_type == LENGTH:
+            elif part.number == onnx_model.MODEL_GRAPH and part.wire_type == onnx_model.LENGTH:
                 graphs.append((part.value, part.end))
         if not graphs or not opsets:
             raise WireError("it has no graph")
         while graphs:
-            for part in fields(data, *graphs.pop()):
-                if part.wire_type != LENGTH:
+            for part in onnx_model.fields(data, *graphs.pop()):
+                if part.wire_type != onnx_model.LENGTH:
                     continue
-                if part.number == GRAPH_INITIALIZER:
+                if part.number == onnx_model.GRAPH_INITIALIZER:
                     external.append(tensor_file(data, part))
                 if part.number == GRAPH_NODE:
-                    rows = [field for field in fields(data, part.value, part.end) if field.wire_type == LENGTH]
+                    rows = [
+                        field
+                        for field in onnx_model.fields(data, part.value, part.end)
+                        if field.wire_type == onnx_model.LENGTH
+                    ]
                     domain, operator = (
-                        next((bytes(data[row.value : row.end]).decode("utf-8", "replace") for row in rows
-                              if row.number == number), "")
+                        next(
+                            (
+                                bytes(data[row.value : row.end]).decode("utf-8", "replace")
+                                for row in rows
+                                if row.number == number
+                            ),
+                            "",
+                        )
                         for number in (NODE_DOMAIN, NODE_OPERATOR)
-                    )  # fmt: skip
+                    )
                     domains.add(domain)
                     context = context or operator == CONTEXT_NODE
                     if operator == CONTEXT_NODE:
@@ -360,25 +367,31 @@ def scan_onnx(content: Buffer, name: str) -> tuple[ArtifactFacts, dict[str, Any]
                         value
                         for row in rows
                         if row.number == NODE_ATTRIBUTE
-                        for value in fields(data, row.value, row.end)
-                        if value.wire_type == LENGTH
+                        for value in onnx_model.fields(data, row.value, row.end)
+                        if value.wire_type == onnx_model.LENGTH
                     ]
                     graphs += [(value.value, value.end) for value in values if value.number == ATTRIBUTE_GRAPH]
                     external += [tensor_file(data, value) for value in values if value.number == ATTRIBUTE_TENSOR]
     opset = opsets.get("", opsets.get("ai.onnx", 1))
     facts = _asked(content, name, opset)
     return facts, {
-        "domains": tuple(sorted(domains)), "context": context, "npu": npu, "qairt": qairt, "external": joined(external)
-    }  # fmt: skip
+        "domains": tuple(sorted(domains)),
+        "context": context,
+        "npu": npu,
+        "qairt": qairt,
+        "external": joined(external),
+    }
 
 
-def _asked(content: Buffer, name: str, opset: int) -> ArtifactFacts:
+def _asked(content: elf_file.Buffer, name: str, opset: int) -> compat_rules.ArtifactFacts:
     """What a model asks of a release, and defects that it may meet; nothing of what cannot be read."""
-    facts = ArtifactFacts(name=name, format_version="", opset=opset, replays=False)
+    facts = compat_rules.ArtifactFacts(name=name, format_version="", opset=opset, replays=False)
     try:
         with memoryview(content) as view:
-            model = parse_onnx(view, name, whole=True)
+            model = onnx_model.parse_onnx(view, name, whole=True)
     except ModelError:
         return facts
-    asked = release_table().file_demands(model)
-    return msgspec.structs.replace(facts, demands=asked.demands, unjudged=asked.unjudged, defects=marks_of(model))
+    asked = release_table.release_table().file_demands(model)
+    return msgspec.structs.replace(
+        facts, demands=asked.demands, unjudged=asked.unjudged, defects=compat_defects.marks_of(model)
+    )

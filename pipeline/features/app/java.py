@@ -7,16 +7,20 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from device_runner.probe.elf import Buffer, Elf
+from device_runner.probe import elf as elf_file
+from pipeline.core import groups as counting
 from pipeline.core.errors import Finding, Severity
-from pipeline.core.groups import grouped
 from pipeline.features.app.document import PHONE_ABIS, NativeLibrary, finding
 from pipeline.features.app.members import Member
-from pipeline.library.dex import read_dex
-from pipeline.library.java_class import CLASS_BYTES, Budget, JavaClass, NotJava, read_class
-from pipeline.library.jni import PACKAGE, JniLibrary, Misfit, function_of, misfit, read_jni
+from pipeline.library import dex
+from pipeline.library import java_class as library_java_class
+from pipeline.library import jni as library_jni
+from pipeline.library.java_class import NotJava
 
-JNI_LIBRARIES: Final = {PACKAGE: "libonnxruntime4j_jni.so", f"{PACKAGE}/genai": "libonnxruntime-genai-jni.so"}
+JNI_LIBRARIES: Final = {
+    library_jni.PACKAGE: "libonnxruntime4j_jni.so",
+    f"{library_jni.PACKAGE}/genai": "libonnxruntime-genai-jni.so",
+}
 """By Java package: the library that its classes load when they are used first."""
 DEX = re.compile(r"(^|/)(?<!assets/)classes\d*\.dex$")
 """Those that Android loads; what an app has under other names may be encrypted."""
@@ -27,7 +31,7 @@ KEEP = "add `-keep class ai.onnxruntime.** { *; }` to the rules of R8 (proguardF
 class PackagedClass(NamedTuple):
     """A Java class and where it is: the JAR or "" for a class file, the dex for what was compiled for Android."""
 
-    java_class: JavaClass
+    java_class: library_java_class.JavaClass
     place: str
 
 
@@ -40,33 +44,35 @@ class JavaParts:
     def __init__(self) -> None:
         self.compiled: list[PackagedClass] = []
         self.dexed: list[PackagedClass] = []
-        self.libraries: dict[str, JniLibrary] = {}
+        self.libraries: dict[str, library_jni.JniLibrary] = {}
         self.seen = False
-        self._budget = Budget()
+        self._budget = library_java_class.Budget()
 
     def takes(self, member: Member) -> bool:
         """Whether a file has Java classes; others than ONNX Runtime's are not read."""
         is_class = member.name.endswith(".class")
         self.seen = self.seen or is_class
-        ours = is_class and f"{PACKAGE}/" in member.name and not member.name.startswith("META-INF/")
+        ours = is_class and f"{library_jni.PACKAGE}/" in member.name and not member.name.startswith("META-INF/")
         return ours or bool(DEX.search(member.name))
 
-    def add_library(self, path: str, content: Buffer, elf: Elf) -> None:
+    def add_library(self, path: str, content: elf_file.Buffer, elf: elf_file.Elf) -> None:
         """Keep what a native library has for Java."""
-        if found := read_jni(content, {name for name, section in elf.symbols if section}):
+        if found := library_jni.read_jni(content, {name for name, section in elf.symbols if section}):
             self.libraries[path] = found
 
     def read(self, member: Member) -> None:
         """Keep the classes of such a file; raises NotJava."""
         self.seen = True
         if member.name.endswith(".class"):
-            if member.size_bytes > CLASS_BYTES:
+            if member.size_bytes > library_java_class.CLASS_BYTES:
                 raise NotJava(f"a class file of {member.size_bytes:,} bytes")
             with member.open() as file:
-                self.compiled.append(PackagedClass(read_class(file.read(), self._budget), member.archive))
+                self.compiled.append(
+                    PackagedClass(library_java_class.read_class(file.read(), self._budget), member.archive)
+                )
             return
         with member.content() as content:
-            rows = [PackagedClass(row, member.path) for row in read_dex(content, PACKAGE, self._budget)]
+            rows = [PackagedClass(row, member.path) for row in dex.read_dex(content, library_jni.PACKAGE, self._budget)]
         self.dexed += rows
 
     def findings(
@@ -85,26 +91,31 @@ class JavaParts:
                 yield from self._without_classes(package)
 
     def _doubled(self) -> Iterator[Finding]:
-        places = grouped((row.java_class.name, row.place) for row in self.compiled if row.place)
-        modules = grouped((tuple(sorted(set(found))), name) for name, found in places.items() if len(set(found)) > 1)
+        places = counting.grouped((row.java_class.name, row.place) for row in self.compiled if row.place)
+        modules = counting.grouped(
+            (tuple(sorted(set(found))), name) for name, found in places.items() if len(set(found)) > 1
+        )
         for archives, names in modules.items():
             yield finding(
-                "duplicate-class", Severity.ERROR, f"{len(archives)} modules have the same {len(names)} Java classes",
-                ", ".join(archives), f"Gradle stops: Duplicate class {min(names).replace('/', '.')}",
+                "duplicate-class",
+                Severity.ERROR,
+                f"{len(archives)} modules have the same {len(names)} Java classes",
+                ", ".join(archives),
+                f"Gradle stops: Duplicate class {min(names).replace('/', '.')}",
                 "leave one of them out; an app takes onnxruntime-android: the JAR named onnxruntime is for desktops",
-            )  # fmt: skip
+            )
 
     def _misfits(
         self, classes: Sequence[PackagedClass], scopes: Mapping[tuple[str, str], Sequence[NativeLibrary]]
     ) -> Iterator[Finding]:
         """One finding for what is alike in all ABIs."""
-        found: list[tuple[Misfit, str]] = []
+        found: list[tuple[library_jni.Misfit, str]] = []
         for rows in scopes.values():
             libraries = {row.path: self.libraries[row.path] for row in rows if row.path in self.libraries}
-            if lacking := misfit([row.java_class for row in classes], libraries.values()):
+            if lacking := library_jni.misfit([row.java_class for row in classes], libraries.values()):
                 found.append((lacking, max(libraries, key=lambda path: len(libraries[path].functions))))
         shrunk = classes is self.dexed
-        for lacking, paths in grouped(found).items():
+        for lacking, paths in counting.grouped(found).items():
             if shrunk and not lacking.unlinked:
                 what = "R8 took or renamed Java classes that native code looks up by name"
                 yield finding("shrunk-classes", Severity.ERROR, what, ", ".join(paths), lacking.text, KEEP)
@@ -113,9 +124,13 @@ class JavaParts:
                 yield finding("java-classes", Severity.ERROR, what, ", ".join(paths), lacking.text, ONE_RELEASE)
 
     def _without_library(
-        self, package: str, library: str, place: str, scopes: Mapping[tuple[str, str], Sequence[NativeLibrary]],
+        self,
+        package: str,
+        library: str,
+        place: str,
+        scopes: Mapping[tuple[str, str], Sequence[NativeLibrary]],
         whole: bool,
-    ) -> Iterator[Finding]:  # fmt: skip
+    ) -> Iterator[Finding]:
         """Classes without their functions, in the ABIs that have an ONNX Runtime; where none has one, in all."""
         android = {abi: rows for (system, abi), rows in scopes.items() if system == "android"}
         with_runtime = {abi: rows for abi, rows in android.items() if any(row.kind for row in rows)}
@@ -127,37 +142,46 @@ class JavaParts:
         lacking = sorted(judged.keys() - set(linked))
         if linked and lacking:
             yield finding(
-                "abi-gap", Severity.ERROR if whole and {*lacking} & {*PHONE_ABIS} else Severity.WARNING,
-                f"devices that take the libraries for {', '.join(lacking)} get no {library}", place or "class files",
+                "abi-gap",
+                Severity.ERROR if whole and {*lacking} & {*PHONE_ABIS} else Severity.WARNING,
+                f"devices that take the libraries for {', '.join(lacking)} get no {library}",
+                place or "class files",
                 f"it is there for {', '.join(sorted(linked))} only: elsewhere the first use of "
                 f"{package.replace('/', '.')} throws UnsatisfiedLinkError",
                 f"add it, or leave {', '.join(lacking)} out of the app (ndk {{ abiFilters }})",
-            )  # fmt: skip
+            )
         elif lacking or not (judged or desktop):
             yield finding(
-                "java-classes", Severity.ERROR if lacking and (whole or with_runtime) else Severity.WARNING,
-                f"the Java classes of {package.replace('/', '.')} are here without {library}", place or "class files",
+                "java-classes",
+                Severity.ERROR if lacking and (whole or with_runtime) else Severity.WARNING,
+                f"the Java classes of {package.replace('/', '.')} are here without {library}",
+                place or "class files",
                 "their first use throws UnsatisfiedLinkError: no library has their functions",
                 f"ship {library} of the same build: its AAR has the classes and all native libraries",
-            )  # fmt: skip
+            )
 
     def _without_classes(self, package: str) -> Iterator[Finding]:
-        paths = [path for path, library in self.libraries.items() if function_of(package) in library.packages]
+        paths = [
+            path for path, library in self.libraries.items() if library_jni.function_of(package) in library.packages
+        ]
         if paths:
             name = package.replace("/", ".")
             yield finding(
-                "java-classes", Severity.WARNING, f"the Java classes of {name} are not in this package",
-                ", ".join(paths), "the native methods of this library's classes are missing or have other names, so "
+                "java-classes",
+                Severity.WARNING,
+                f"the Java classes of {name} are not in this package",
+                ", ".join(paths),
+                "the native methods of this library's classes are missing or have other names, so "
                 "that no Java code can call it",
                 "add the classes of the same release, keep them from R8 (-keep class ai.onnxruntime.** { *; }), or "
                 "leave the library out where native code alone calls ONNX Runtime",
-            )  # fmt: skip
+            )
 
     def _packages(self, rows: Collection[NativeLibrary]) -> set[str]:
         """The Java packages, of those of the table, that libraries have functions for."""
         functions = {name for row in rows if row.path in self.libraries for name in self.libraries[row.path].packages}
-        return {package for package in JNI_LIBRARIES if function_of(package) in functions}
+        return {package for package in JNI_LIBRARIES if library_jni.function_of(package) in functions}
 
 
-def _is_native(java_class: JavaClass, package: str) -> bool:
+def _is_native(java_class: library_java_class.JavaClass, package: str) -> bool:
     return java_class.package == package and bool(java_class.natives)

@@ -12,15 +12,15 @@ from typing import Final
 
 import msgspec
 
-from device_runner.library import LIBRARY, PAGE_BYTES
-from device_runner.plugins import PLUGINS_SINCE
-from pipeline.compat.contexts import FAILING_ARCHS, NO_NPU, PLUGIN_OPTIONS, PLUGINS
-from pipeline.compat.defects import DEFECTS, Runtime, library_defects
-from pipeline.compat.rules import check_artifact, check_onnx
-from pipeline.config.tables import BuildKind
+from device_runner import library as ort_library
+from device_runner import plugins
+from pipeline.compat import contexts as npu_contexts
+from pipeline.compat import defects as compat_defects
+from pipeline.compat import rules as compat_rules
+from pipeline.config import tables as config_tables
+from pipeline.core import groups as counting
+from pipeline.core import releases as ort_releases
 from pipeline.core.errors import Finding, Severity
-from pipeline.core.groups import grouped
-from pipeline.core.releases import line_of, numbers_of
 from pipeline.features.app import external
 from pipeline.features.app.document import PHONE_ABIS, AppDocument, NativeLibrary, finding
 from pipeline.features.app.inspection import Inspector
@@ -29,20 +29,33 @@ from pipeline.features.app.package import WHOLE, Package, kind_of
 VERSION: Final = 1
 WIDE_ABIS = ("arm64-v8a", "x86_64")
 """ABIs of phones with 16 KB pages."""
-KNOWN_DOMAINS = frozenset({
-    "", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview.training", "ai.onnx.training", "com.microsoft",
-    "com.microsoft.experimental", "com.microsoft.nchwc", "com.ms.internal.nhwc", "org.pytorch.aten",
-})  # fmt: skip
+KNOWN_DOMAINS = frozenset(
+    {
+        "",
+        "ai.onnx",
+        "ai.onnx.ml",
+        "ai.onnx.preview.training",
+        "ai.onnx.training",
+        "com.microsoft",
+        "com.microsoft.experimental",
+        "com.microsoft.nchwc",
+        "com.ms.internal.nhwc",
+        "org.pytorch.aten",
+    }
+)
 """Domains whose operators ONNX Runtime has itself."""
 QNN_PLUGIN, QNN_BACKEND, QNN_SYSTEM, QNN_PREPARE = (
-    "libonnxruntime_providers_qnn.so", "libQnnHtp.so", "libQnnSystem.so", "libQnnHtpPrepare.so",
-)  # fmt: skip
+    "libonnxruntime_providers_qnn.so",
+    "libQnnHtp.so",
+    "libQnnSystem.so",
+    "libQnnHtpPrepare.so",
+)
 UNKNOWN = "an unknown release"
 PROVIDER = "libonnxruntime_providers_"
 """What the names of libraries of providers begin with. Every full build holds a dozen of them as strings, and opens one
 when an app asks for that provider: only what a library is linked with, or that it is a provider, tells of a need."""
 SHARED = f"{PROVIDER}shared.so"
-OF_LIBRARIES = frozenset(defect.name for defect in DEFECTS if defect.needs)
+OF_LIBRARIES = frozenset(defect.name for defect in compat_defects.DEFECTS if defect.needs)
 """Defects that `_processors` says of a library, for all models."""
 
 
@@ -66,12 +79,15 @@ def inspect(path: Path) -> AppDocument:
 
 def _pages(package: Package) -> Iterator[Finding]:
     for row in package.libraries:
-        if row.system == "android" and row.abi in WIDE_ABIS and 0 < row.page_bytes < PAGE_BYTES:
+        if row.system == "android" and row.abi in WIDE_ABIS and 0 < row.page_bytes < ort_library.PAGE_BYTES:
             yield finding(
-                "pages", Severity.ERROR, "this library does not load on phones with 16 KB pages", row.path,
+                "pages",
+                Severity.ERROR,
+                "this library does not load on phones with 16 KB pages",
+                row.path,
                 f"its segments are aligned to {row.page_bytes // 1024} KB; Google Play refuses such apps",
                 "build it with NDK r28 or later, or with -Wl,-z,max-page-size=16384; or take a newer release of it",
-            )  # fmt: skip
+            )
 
 
 def _in_archive(package: Package) -> Iterator[Finding]:
@@ -79,19 +95,25 @@ def _in_archive(package: Package) -> Iterator[Finding]:
     for row in package.libraries:
         if row.system != "android" or package.inspector.extracts.get(row.archive) is not False:
             continue
-        pages = PAGE_BYTES if row.abi in WIDE_ABIS else 4096
+        pages = ort_library.PAGE_BYTES if row.abi in WIDE_ABIS else 4096
         if row.offset < 0:
             yield finding(
-                "packed-library", Severity.ERROR, "this app cannot be installed: a native library is compressed",
-                row.path, "its manifest says extractNativeLibs=false, and then libraries are loaded from the APK",
+                "packed-library",
+                Severity.ERROR,
+                "this app cannot be installed: a native library is compressed",
+                row.path,
+                "its manifest says extractNativeLibs=false, and then libraries are loaded from the APK",
                 "store libraries uncompressed, or set useLegacyPackaging = true",
-            )  # fmt: skip
+            )
         elif row.offset % pages:
             yield finding(
-                "zip-alignment", Severity.ERROR, f"this library does not begin at a multiple of {pages // 1024} KB",
-                row.path, f"it begins at byte {row.offset:,} of the APK and is loaded from there",
+                "zip-alignment",
+                Severity.ERROR,
+                f"this library does not begin at a multiple of {pages // 1024} KB",
+                row.path,
+                f"it begins at byte {row.offset:,} of the APK and is loaded from there",
                 "align it: `zipalign -P 16 -f 4 in.apk out.apk`, with Android's build tools 35 or later",
-            )  # fmt: skip
+            )
 
 
 def _same_path(package: Package) -> Iterator[Finding]:
@@ -110,12 +132,14 @@ def _abi_gap(package: Package) -> Iterator[Finding]:
     for abi in sorted(rows_by_abi.keys() - set(having)) if having else ():
         certain = package.kind in WHOLE and abi in PHONE_ABIS
         yield finding(
-            "abi-gap", Severity.ERROR if certain else Severity.WARNING,
-            f"devices that take the libraries for {abi} get no ONNX Runtime", rows_by_abi[abi][0].path,
+            "abi-gap",
+            Severity.ERROR if certain else Severity.WARNING,
+            f"devices that take the libraries for {abi} get no ONNX Runtime",
+            rows_by_abi[abi][0].path,
             f"a library for {abi} is there, so that Android installs that ABI, and ONNX Runtime is there for "
             f"{_listed(having)} only",
             f"add ONNX Runtime for {abi}, or leave that ABI out of the app (ndk {{ abiFilters }})",
-        )  # fmt: skip
+        )
 
 
 def _two_runtimes(package: Package) -> Iterator[Finding]:
@@ -127,12 +151,14 @@ def _two_runtimes(package: Package) -> Iterator[Finding]:
         users = [(row.name, runtime.name) for row, runtime in package.served if runtime and row.scope == scope]
         wins = "; ".join(f"{user} gets that of {runtime}" for user, runtime in users)
         yield finding(
-            "two-runtimes", Severity.WARNING, f"{len(runtimes)} ONNX Runtimes in one app ({' '.join(scope)})",
+            "two-runtimes",
+            Severity.WARNING,
+            f"{len(runtimes)} ONNX Runtimes in one app ({' '.join(scope)})",
             ", ".join(row.path for row in runtimes),
             f"{_listed(f'{row.release or UNKNOWN} in {row.name}' for row in runtimes)}: "
             + (wins or "each library calls the one that it was linked with"),
             "models and sessions of one cannot be used with the other, and both are in memory: ship one of them",
-        )  # fmt: skip
+        )
 
 
 def _other_release(package: Package) -> Iterator[Finding]:
@@ -141,23 +167,32 @@ def _other_release(package: Package) -> Iterator[Finding]:
             continue
         if row.asks and runtime.release and row.asks != runtime.release:
             yield finding(
-                "other-release", Severity.ERROR, f"it does not load: it needs ONNX Runtime {row.asks}", row.path,
+                "other-release",
+                Severity.ERROR,
+                f"it does not load: it needs ONNX Runtime {row.asks}",
+                row.path,
                 f"its symbols have the version VERS_{row.asks}, and {runtime.path} is {runtime.release}",
-                f"ship {LIBRARY} {row.asks}, or a build of this library for {runtime.release}",
-            )  # fmt: skip
+                f"ship {ort_library.LIBRARY} {row.asks}, or a build of this library for {runtime.release}",
+            )
         elif row.least_api > runtime.offered > 0:
             yield finding(
-                "null-api", Severity.ERROR, f"GetApi gives it a null pointer for {row.api} and each down to "
-                f"{row.least_api}: it stops with an exception", row.path,
+                "null-api",
+                Severity.ERROR,
+                f"GetApi gives it a null pointer for {row.api} and each down to "
+                f"{row.least_api}: it stops with an exception",
+                row.path,
                 f"{runtime.path} is {runtime.release}, which has versions up to {runtime.offered}",
                 f"ship ONNX Runtime 1.{row.least_api} or later",
-            )  # fmt: skip
+            )
         elif row.needs_api > runtime.offered > 0:
             yield finding(
-                "null-api", Severity.ERROR, f"GetApi({row.api}) gives it a null pointer: the app crashes", row.path,
+                "null-api",
+                Severity.ERROR,
+                f"GetApi({row.api}) gives it a null pointer: the app crashes",
+                row.path,
                 f"{runtime.path} is {runtime.release}, which has versions up to {runtime.offered}",
                 f"ship ONNX Runtime 1.{row.api} or later",
-            )  # fmt: skip
+            )
 
 
 def _missing_runtime(package: Package) -> Iterator[Finding]:
@@ -166,22 +201,27 @@ def _missing_runtime(package: Package) -> Iterator[Finding]:
             asked = f" {row.asks}" if row.asks else f" 1.{row.needs_api} or later" if row.needs_api else ""
             whole = package.kind in WHOLE and not row.opens
             yield finding(
-                "no-runtime", Severity.ERROR if whole else Severity.WARNING,
-                f"it needs ONNX Runtime{asked}, which is not in this package", row.path,
-                f"it {'opens' if row.opens else 'is linked with'} {LIBRARY}",
-                f"put {LIBRARY}{asked} beside it, for {row.abi}",
-            )  # fmt: skip
+                "no-runtime",
+                Severity.ERROR if whole else Severity.WARNING,
+                f"it needs ONNX Runtime{asked}, which is not in this package",
+                row.path,
+                f"it {'opens' if row.opens else 'is linked with'} {ort_library.LIBRARY}",
+                f"put {ort_library.LIBRARY}{asked} beside it, for {row.abi}",
+            )
 
 
 def _telemetry(package: Package) -> Iterator[Finding]:
     for row in package.libraries:
         if row.telemetry:
             yield finding(
-                "telemetry", Severity.WARNING, "this library can report the app's use to Microsoft", row.path,
+                "telemetry",
+                Severity.WARNING,
+                "this library can report the app's use to Microsoft",
+                row.path,
                 "it holds the code of 1DS (events.data.microsoft.com): official builds of ONNX Runtime do from 1.29 on",
                 "set ORT_DISABLE_TELEMETRY=1 in the process before it is loaded, or declare it in the stores' forms "
                 "(docs/privacy.md)",
-            )  # fmt: skip
+            )
 
 
 def _processors(package: Package) -> Iterator[Finding]:
@@ -189,8 +229,15 @@ def _processors(package: Package) -> Iterator[Finding]:
     for row in package.libraries:
         if row.arm_code is None or row.system != "android" or not row.release:
             continue
-        runtime = Runtime(release=line_of(row.release), kind=BuildKind(row.kind), abis=(row.abi,), system=row.system)
-        for defect in library_defects(row.release, runtime, {part.extension for part in row.arm_code.extensions}):
+        runtime = compat_defects.Runtime(
+            release=ort_releases.line_of(row.release),
+            kind=config_tables.BuildKind(row.kind),
+            abis=(row.abi,),
+            system=row.system,
+        )
+        for defect in compat_defects.library_defects(
+            row.release, runtime, {part.extension for part in row.arm_code.extensions}
+        ):
             mark = f"any model with products of floats; this is {row.release}"
             yield finding(
                 "processors", Severity.WARNING, defect.what.format(mark=mark), row.path, defect.why, defect.remedy
@@ -199,17 +246,22 @@ def _processors(package: Package) -> Iterator[Finding]:
 
 def _models(package: Package) -> Iterator[Finding]:
     """What the libraries of the package say to its models, once for each release and kind of build."""
-    builds = grouped(((row.release, row.kind, row.providers, row.system), row) for row in package.libraries if row.kind)
+    builds = counting.grouped(
+        ((row.release, row.kind, row.providers, row.system), row) for row in package.libraries if row.kind
+    )
     for (release, kind, providers, system), rows in builds.items():
         if not release:
             continue
-        runtime = Runtime(
-            release=line_of(release), kind=BuildKind(kind), providers=frozenset(providers), system=system,
+        runtime = compat_defects.Runtime(
+            release=ort_releases.line_of(release),
+            kind=config_tables.BuildKind(kind),
+            providers=frozenset(providers),
+            system=system,
             abis=tuple(dict.fromkeys(row.abi for row in rows)),
-        )  # fmt: skip
+        )
         for model in package.inspector.facts:
             defects = {name: mark for name, mark in model.defects.items() if name not in OF_LIBRARIES}
-            check = check_artifact if model.format_version else check_onnx
+            check = compat_rules.check_artifact if model.format_version else compat_rules.check_onnx
             for against in check(msgspec.structs.replace(model, defects=defects), runtime):
                 yield msgspec.structs.replace(against, rule="model")
 
@@ -225,11 +277,14 @@ def _custom_operators(package: Package) -> Iterator[Finding]:
     for model in package.inspector.models:
         if unknown := sorted(set(model.domains) - KNOWN_DOMAINS):
             yield finding(
-                "custom-operators", Severity.WARNING, f"no library here has operators of {_listed(unknown)}",
-                model.path, "no native library exports RegisterCustomOps",
+                "custom-operators",
+                Severity.WARNING,
+                f"no library here has operators of {_listed(unknown)}",
+                model.path,
+                "no native library exports RegisterCustomOps",
                 "ship the library of custom operators (onnxruntime-extensions for ai.onnx.contrib), or register them "
                 "in the app's own code",
-            )  # fmt: skip
+            )
 
 
 def _qnn(package: Package) -> Iterator[Finding]:
@@ -238,10 +293,13 @@ def _qnn(package: Package) -> Iterator[Finding]:
     plugins = [row for row in package.libraries if row.name == QNN_PLUGIN or "qnn" in row.providers]
     if contexts and not plugins and package.kind in WHOLE:
         yield finding(
-            "provider-files", Severity.ERROR, "nothing in it opens the contexts of models for an NPU", contexts[0],
+            "provider-files",
+            Severity.ERROR,
+            "nothing in it opens the contexts of models for an NPU",
+            contexts[0],
             f"{QNN_PLUGIN} is missing, and with it what it runs on",
             "add com.qualcomm.qti:onnxruntime-android-qnn, and the com.qualcomm.qti:qnn-runtime that belongs to it",
-        )  # fmt: skip
+        )
     for scope, rows in package.scopes.items():
         provider = next((row for row in rows if "qnn" in row.providers or row.name == QNN_PLUGIN), None)
         if provider is None or scope != ("android", "arm64-v8a"):
@@ -251,7 +309,7 @@ def _qnn(package: Package) -> Iterator[Finding]:
         stubs, skels = (
             {match[1] for name in names if (match := re.fullmatch(rf"libQnnHtp(V\d+){end}\.so", name))}
             for end in ("Stub", "Skel")
-        )  # fmt: skip
+        )
         lacking = [f"libQnnHtp{row}Skel.so" for row in sorted(stubs - skels)]
         lacking += [f"libQnnHtp{row}Stub.so" for row in sorted(skels - stubs)]
         made_for = {f"V{model.npu}" for model in package.inspector.models if model.npu}
@@ -265,60 +323,83 @@ def _qnn(package: Package) -> Iterator[Finding]:
             lacking.append(QNN_SYSTEM)
         if lacking:
             yield finding(
-                "provider-files", Severity.ERROR if package.kind in WHOLE else Severity.WARNING,
-                "QNN does not run: files of it are missing", provider.path, f"missing: {', '.join(lacking)}",
+                "provider-files",
+                Severity.ERROR if package.kind in WHOLE else Severity.WARNING,
+                "QNN does not run: files of it are missing",
+                provider.path,
+                f"missing: {', '.join(lacking)}",
                 "add them from the same release of Qualcomm's SDK (com.qualcomm.qti:qnn-runtime)",
-            )  # fmt: skip
+            )
         elif QNN_PREPARE not in names and any(not model.context for model in package.inspector.models):
             yield finding(
-                "provider-files", Severity.WARNING, "QNN runs models with a compiled context only", provider.path,
+                "provider-files",
+                Severity.WARNING,
+                "QNN runs models with a compiled context only",
+                provider.path,
                 f"without {QNN_PREPARE} phones compile nothing: other models run on the CPU",
                 f"add {QNN_PREPARE} (90 MB), or compile a context for each NPU on a computer",
-            )  # fmt: skip
+            )
 
 
 def _qnn_contexts(package: Package) -> Iterator[Finding]:
     for model in package.inspector.models:
-        if model.npu in FAILING_ARCHS:
+        if model.npu in npu_contexts.FAILING_ARCHS:
             yield finding(
-                "qnn-context", Severity.WARNING, f"contexts for V{model.npu} that a computer compiled may not run",
-                model.path, f"phones with V{model.npu} are reported to refuse them, and to run those that they compile "
+                "qnn-context",
+                Severity.WARNING,
+                f"contexts for V{model.npu} that a computer compiled may not run",
+                model.path,
+                f"phones with V{model.npu} are reported to refuse them, and to run those that they compile "
                 "themselves; nothing in the file tells which it is",
                 "try it on such a phone, and let the app open the model on the CPU where it fails",
-            )  # fmt: skip
+            )
 
 
 def _qnn_releases(package: Package, plugin: NativeLibrary) -> Iterator[Finding]:
     """The plugin beside contexts and ONNX Runtime: each of its releases belongs to one runtime of Qualcomm's."""
-    pairs = {release: (qairt, least) for qairt, (release, least) in PLUGINS.items()}
+    pairs = {release: (qairt, least) for qairt, (release, least) in npu_contexts.PLUGINS.items()}
     qairt, least = pairs.get(plugin.plugin, ("", ""))
-    if plugin.plugin in NO_NPU:
-        fitting = next(f"{name} with qnn-runtime:{row[0]}" for name, row in pairs.items() if name not in NO_NPU)
+    if plugin.plugin in npu_contexts.NO_NPU:
+        fitting = next(
+            f"{name} with qnn-runtime:{row[0]}" for name, row in pairs.items() if name not in npu_contexts.NO_NPU
+        )
         yield finding(
-            "qnn-release", Severity.ERROR, f"plugin {plugin.plugin} finds no NPU in an Android app", plugin.path,
+            "qnn-release",
+            Severity.ERROR,
+            f"plugin {plugin.plugin} finds no NPU in an Android app",
+            plugin.path,
             "it lists /dev, which no app may: nothing runs on the NPU, and a session falls back to the CPU",
             f"ship com.qualcomm.qti:onnxruntime-android-qnn:{fitting}, or later ones",
-        )  # fmt: skip
+        )
     contexts = [model for model in package.inspector.models if model.qairt]
-    newer = [model for model in contexts if qairt and numbers_of(model.qairt) > numbers_of(qairt)]
+    newer = [
+        model for model in contexts if qairt and ort_releases.numbers_of(model.qairt) > ort_releases.numbers_of(qairt)
+    ]
     # What has the options of the newest release that is known may be a later one.
-    if newer and plugin.plugin != next(iter(PLUGIN_OPTIONS)):
-        needed = max((model.qairt for model in newer), key=numbers_of)
-        fitting, _ = PLUGINS.get(needed, ("", ""))
+    if newer and plugin.plugin != next(iter(npu_contexts.PLUGIN_OPTIONS)):
+        needed = max((model.qairt for model in newer), key=ort_releases.numbers_of)
+        fitting, _ = npu_contexts.PLUGINS.get(needed, ("", ""))
         beside = f"com.qualcomm.qti:onnxruntime-android-qnn:{fitting}" if fitting else "that belongs to it"
         yield finding(
-            "qnn-release", Severity.ERROR, "contexts are newer than the NPU's runtime that belongs to the plugin",
-            plugin.path, f"it is plugin {plugin.plugin}, of QAIRT {qairt}; {newer[0].path} was compiled by {needed}",
+            "qnn-release",
+            Severity.ERROR,
+            "contexts are newer than the NPU's runtime that belongs to the plugin",
+            plugin.path,
+            f"it is plugin {plugin.plugin}, of QAIRT {qairt}; {newer[0].path} was compiled by {needed}",
             f"ship com.qualcomm.qti:qnn-runtime:{needed} with the plugin {beside}, or compile the contexts by "
             f"onnxruntime-qnn {plugin.plugin}",
-        )  # fmt: skip
+        )
     for runtime in package.runtimes(plugin.scope) if least else ():
-        if runtime.release and numbers_of(runtime.release) < numbers_of(least):
+        if runtime.release and ort_releases.numbers_of(runtime.release) < ort_releases.numbers_of(least):
             yield finding(
-                "qnn-release", Severity.WARNING, "the plugin is published for a later ONNX Runtime", plugin.path,
+                "qnn-release",
+                Severity.WARNING,
+                "the plugin is published for a later ONNX Runtime",
+                plugin.path,
                 f"it is plugin {plugin.plugin}, for {least} or later; {runtime.path} is {runtime.release}",
-                f"ship ONNX Runtime {least} or later, or the plugin that belongs to {line_of(runtime.release)}",
-            )  # fmt: skip
+                f"ship ONNX Runtime {least} or later, or the plugin that belongs to "
+                f"{ort_releases.line_of(runtime.release)}",
+            )
 
 
 def _for_linux(package: Package) -> Iterator[Finding]:
@@ -326,10 +407,13 @@ def _for_linux(package: Package) -> Iterator[Finding]:
     for row in package.libraries:
         if row.system == "linux" and package.kind in (*WHOLE, "AAR"):
             yield finding(
-                "other-system", Severity.ERROR, "this library is for Linux and does not load on Android", row.path,
+                "other-system",
+                Severity.ERROR,
+                "this library is for Linux and does not load on Android",
+                row.path,
                 "it needs libc.so.6, which Android has not",
                 "take the library of the same name from the package for Android",
-            )  # fmt: skip
+            )
 
 
 def _plugins(package: Package) -> Iterator[Finding]:
@@ -339,18 +423,25 @@ def _plugins(package: Package) -> Iterator[Finding]:
         asked = [SHARED] * ("GetProvider" in row.entries) + [name for name in row.needed if name.startswith(PROVIDER)]
         if lacking := sorted(set(asked) - {other.name for other in package.scopes[row.scope]}):
             yield finding(
-                "provider-files", Severity.ERROR, "this library does not load", row.path,
-                f"{_listed(lacking)} is not beside it", "ship what one build of ONNX Runtime made, all of it",
-            )  # fmt: skip
+                "provider-files",
+                Severity.ERROR,
+                "this library does not load",
+                row.path,
+                f"{_listed(lacking)} is not beside it",
+                "ship what one build of ONNX Runtime made, all of it",
+            )
         for runtime in runtimes if "CreateEpFactories" in row.entries else ():
-            old = bool(runtime.release) and numbers_of(runtime.release) < PLUGINS_SINCE
-            if old or runtime.kind != BuildKind.FULL:
-                since = ".".join(map(str, PLUGINS_SINCE))
+            old = bool(runtime.release) and ort_releases.numbers_of(runtime.release) < plugins.PLUGINS_SINCE
+            if old or runtime.kind != config_tables.BuildKind.FULL:
+                since = ".".join(map(str, plugins.PLUGINS_SINCE))
                 yield finding(
-                    "plugin", Severity.ERROR, f"{runtime.path} does not load this plugin", row.path,
+                    "plugin",
+                    Severity.ERROR,
+                    f"{runtime.path} does not load this plugin",
+                    row.path,
                     f"plugins need a full build of {since} or later; it is a {runtime.kind} build of {runtime.release}",
                     f"ship ONNX Runtime {since} or later",
-                )  # fmt: skip
+                )
 
 
 def _java(package: Package) -> Iterator[Finding]:

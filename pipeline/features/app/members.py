@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from device_runner.files import ZIP_ERRORS, check_unpacked, files_of, open_regular, scratch_folder
-from device_runner.probe.elf import Buffer
+from device_runner import files as runner_files
+from device_runner.probe import elf as elf_file
 from pipeline.core.errors import ConfigError
 
 NESTED = (".apk", ".aab", ".aar", ".ipa", ".jar", ".zip", ".whl")
@@ -66,7 +66,7 @@ class Member(NamedTuple):
         return checksum
 
     @contextlib.contextmanager
-    def content(self) -> Iterator[Buffer]:
+    def content(self) -> Iterator[elf_file.Buffer]:
         """All its bytes, to be searched while the block runs."""
         with contextlib.ExitStack() as stack:
             file = stack.enter_context(self.open())
@@ -80,7 +80,7 @@ class Member(NamedTuple):
     @contextlib.contextmanager
     def as_file(self, name: str = "member") -> Iterator[Path]:
         """A temporary file with its bytes, under a name of ours."""
-        with scratch_folder("ort-mobile-app-") as folder, self.open() as file:
+        with runner_files.scratch_folder("ort-mobile-app-") as folder, self.open() as file:
             path = folder / name
             with path.open("wb") as copy:
                 while chunk := file.read(COPY_BYTES):
@@ -97,7 +97,7 @@ def read_members(path: Path) -> Iterator[Member]:
         yield from _folder(path)
         return
     try:
-        with open_regular(path) as file:
+        with runner_files.open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             zipped = file.read(2) == b"PK"
     except OSError as error:
@@ -118,8 +118,12 @@ def _folder(path: Path) -> Iterator[Member]:
                 continue
             seen += 1
             if seen > MOST_MEMBERS:
-                raise ConfigError("this folder has too many files", where=str(path), why=f"over {MOST_MEMBERS:,}",
-                                  remedy="name the app's package, or a folder inside")  # fmt: skip
+                raise ConfigError(
+                    "this folder has too many files",
+                    where=str(path),
+                    why=f"over {MOST_MEMBERS:,}",
+                    remedy="name the app's package, or a folder inside",
+                )
             inner, size = os.fsencode(file.relative_to(path)).decode("utf-8", "backslashreplace"), file.stat().st_size
             if name.lower().endswith(NESTED) and zipfile.is_zipfile(file):
                 yield from _Archives(path).members(file, inner, 1)
@@ -149,7 +153,7 @@ class _Archives:
         try:
             with _Directory(io.FileIO(file)) as opened, zipfile.ZipFile(opened) as archive:
                 opened.directory_read = True
-                infos = files_of(archive)
+                infos = runner_files.files_of(archive)
                 if len(infos) > MOST_MEMBERS:
                     raise OSError(f"it has {len(infos):,} members; at most {MOST_MEMBERS:,} are read")
                 for info in infos:
@@ -165,14 +169,14 @@ class _Archives:
                             f"its member {name[:200]!r} is packed by method {info.compress_type}: neither stored nor "
                             "deflated"
                         )
-                    check_unpacked(info, MEMBER_BYTES)
+                    runner_files.check_unpacked(info, MEMBER_BYTES)
                     member = self._member(archive, opened, info, prefix)
                     if depth < DEPTH and info.filename.lower().endswith(NESTED) and member.head(2) == b"PK":
                         with member.as_file() as copy:
                             yield from self.members(copy, member.path, depth + 1)
                     else:
                         yield member
-        except ZIP_ERRORS as error:
+        except runner_files.ZIP_ERRORS as error:
             raise unreadable(self.path, prefix, error) from error
 
     def _member(self, archive: zipfile.ZipFile, file: IO[bytes], info: zipfile.ZipInfo, prefix: str) -> Member:
@@ -202,7 +206,8 @@ class _Archives:
 def unreadable(path: Path, member: str, error: Exception) -> ConfigError:
     """That a package, or a member of it, cannot be read."""
     return ConfigError(
-        "this package cannot be read", where=f"{path}/{member}" if member else str(path),
+        "this package cannot be read",
+        where=f"{path}/{member}" if member else str(path),
         why=getattr(error, "strerror", None) or str(error)[:300] or type(error).__name__,
         remedy="name an APK, AAB, AAR, IPA, xcframework or folder that is whole; build or fetch it again",
-    )  # fmt: skip
+    )

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from device_runner.library import LIBRARY
-from pipeline.core.groups import grouped
+from device_runner import library as ort_library
+from pipeline.core import groups as counting
 from pipeline.features.app.document import NativeLibrary
 from pipeline.features.app.inspection import Inspector
 
@@ -38,7 +38,7 @@ class Package:
         self.kind = kind
         self.inspector = inspector
         self.libraries: Sequence[NativeLibrary] = inspector.libraries
-        self.scopes: Mapping[tuple[str, str], list[NativeLibrary]] = grouped(
+        self.scopes: Mapping[tuple[str, str], list[NativeLibrary]] = counting.grouped(
             (library.scope, library) for library in self.libraries
         )
         self.served = [(library, self._runtime(library)) for library in self.libraries if library.uses]
@@ -57,7 +57,7 @@ class Package:
         libraries = {
             name: row for row in reversed(self.scopes[library.scope]) for name in (row.name, row.soname) if name
         }
-        waiting, seen = [*library.needed, *([LIBRARY] if library.opens else [])], set()
+        waiting, seen = [*library.needed, *([ort_library.LIBRARY] if library.opens else [])], set()
         while waiting:
             name = waiting.pop(0)
             row = libraries.get(name)

@@ -4,30 +4,41 @@ from pathlib import Path
 
 import click
 
-from device_runner.files import visible
-from pipeline.cli.command import Command
-from pipeline.cli.options import signer_option, telemetry_option
-from pipeline.cli.outputs import Outputs, json_option
+from device_runner import files as runner_files
+from pipeline.cli import command as cli_command
+from pipeline.cli import options as cli_options
+from pipeline.cli import outputs as cli_outputs
+from pipeline.cli.outputs import Outputs
 
 
-@click.command(cls=Command)
+@click.command(cls=cli_command.Command)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--output", type=click.Path(path_type=Path), required=True, help="Folder of the Swift package.")
 @click.option("--name", help="Name of package, product and module.  [default: the bundle's name with Models]")
 @click.option("--target", metavar="NAME", help="Target of the config.  [default: the only one for iOS or macOS]")
 @click.option(
-    "--onnxruntime", "version", metavar="X.Y.Z",
+    "--onnxruntime",
+    "version",
+    metavar="X.Y.Z",
     help="Version of ONNX Runtime's Swift package.  [default: the newest known of the target's release]",
-)  # fmt: skip
-@telemetry_option
-@signer_option
+)
+@cli_options.telemetry_option
+@cli_options.signer_option
 @click.option("--runtime", type=click.Path(path_type=Path), help="Build of ONNX Runtime: xcframework, folder or ZIP.")
 @click.option("--runtime-url", metavar="URL", help="Where apps get it: the package then has address and checksum.")
-@json_option
+@cli_outputs.json_option
 def apple(
-    bundle: Path, output: Path, name: str | None, target: str | None, version: str | None, telemetry: str,
-    key: Path | None, runtime: Path | None, runtime_url: str | None, outputs: Outputs,
-) -> None:  # fmt: skip
+    bundle: Path,
+    output: Path,
+    name: str | None,
+    target: str | None,
+    version: str | None,
+    telemetry: str,
+    key: Path | None,
+    runtime: Path | None,
+    runtime_url: str | None,
+    outputs: Outputs,
+) -> None:
     """Write the models of BUNDLE as a Swift package, with classes that open them.
 
     The package has the models as resources, and for each model a class that opens it with the session options that it
@@ -35,23 +46,32 @@ def apple(
     refused. The bundle is verified first: give the maker's public key (--key) for one that is not your own. It depends
     on ONNX Runtime's own Swift package, or has a build of yours.
     """
-    from pipeline.config import AppleRelease, Telemetry
+    from pipeline import config as configs
     from pipeline.features.apple.package import swift_package, write_package
-    from pipeline.release.signature import verified_bundle
+    from pipeline.release import signature
 
-    manifest = verified_bundle(bundle, key)
-    table = AppleRelease(
-        name=name, target=target, folder=str(output), onnxruntime=version, telemetry=Telemetry(telemetry),
-        runtime=str(runtime) if runtime else None, runtime_url=runtime_url,
-    )  # fmt: skip
+    manifest = signature.verified_bundle(bundle, key)
+    table = configs.AppleRelease(
+        name=name,
+        target=target,
+        folder=str(output),
+        onnxruntime=version,
+        telemetry=configs.Telemetry(telemetry),
+        runtime=str(runtime) if runtime else None,
+        runtime_url=runtime_url,
+    )
     with swift_package(bundle, manifest, table) as package:
         new = write_package(package, output)
     for line in package.warnings:
-        click.echo(visible(f"warning: {line}"), err=True)
+        click.echo(runner_files.visible(f"warning: {line}"), err=True)
     outputs.show_lines(
         {
-            "package": str(output), "product": package.name, "classes": package.classes, "new": new,
-            "onnxruntime": package.requirement, "warnings": package.warnings,
+            "package": str(output),
+            "product": package.name,
+            "classes": package.classes,
+            "new": new,
+            "onnxruntime": package.requirement,
+            "warnings": package.warnings,
         },
         (
             f"{'wrote' if new else 'unchanged'}  {output}",
@@ -61,4 +81,4 @@ def apple(
             f'    .package(path: "{output.absolute()}")',
             f'    .product(name: "{package.name}", package: "{output.absolute().name}")',
         ),
-    )  # fmt: skip
+    )

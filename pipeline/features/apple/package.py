@@ -14,38 +14,28 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from device_runner.custom_ops import SYMBOL
-from device_runner.files import scratch_folder, staging_folder, take_place
-from device_runner.options import INITIALIZERS_KEY
-from device_runner.providers import provider_named
+from device_runner import custom_ops as runner_custom_ops
+from device_runner import files as runner_files
+from device_runner import options as runner_options
+from device_runner import providers as runner_providers
 from device_runner.spec import ElementType
-from pipeline.campaign.run_options import options_name
-from pipeline.config import AppleRelease, Config, Telemetry
+from pipeline import config as configs
+from pipeline.campaign import run_options
+from pipeline.config import Config
+from pipeline.core import files as storage
+from pipeline.core import releases as ort_releases
 from pipeline.core.errors import CheckFailed, ConfigError, Finding
-from pipeline.core.files import BUNDLE, VerifiedFile, make_folder, sha256_of, storage_errors, write_files, write_zip
-from pipeline.core.releases import SWIFT_PACKAGES, SWIFT_REPOSITORY, Release, SwiftPackageVersion, line_of
-from pipeline.features.packages import objections as refusals
-from pipeline.features.packages.release import AppPackage
-from pipeline.library.xcframework import XcFramework, opened
+from pipeline.core.releases import Release
+from pipeline.features.packages import objections as package_objections
+from pipeline.features.packages import release as packages_release
+from pipeline.library import xcframework
 from pipeline.model.signature import TensorInfo
-from pipeline.release.app_code import (
-    SWIFT,
-    class_name,
-    identifiers,
-    lacks,
-    refuse_equal_names,
-    rows_of,
-    swift_calls,
-    target_in,
-    target_of,
-)
-from pipeline.release.bundle import basis_text
-from pipeline.release.custom_ops import ALL_ABIS
-from pipeline.release.manifest import CUSTOM_OPS, Content, Manifest, SelectionRow, Shipped
-from pipeline.release.shipped import release_for
-from pipeline.release.sizes import sized_inputs, sizes_of
-from pipeline.release.source_code import Code, identifier, joined, render_source, swift_text
-from pipeline.release.tensor_texts import input_text, output_text
+from pipeline.release import app_code, source_code, tensor_texts
+from pipeline.release import bundle as release_bundle
+from pipeline.release import custom_ops as release_custom_ops
+from pipeline.release import manifest as bundle_manifest
+from pipeline.release import shipped as release_shipped
+from pipeline.release import sizes as release_sizes
 
 BINARY = "onnxruntime"
 ARCHIVE = f"{BINARY}.xcframework.zip"
@@ -57,7 +47,7 @@ MODULE_MAP = f'module {HEADERS} {{\n    header "onnxruntime_c_api.h"\n    export
 
 
 @contextlib.contextmanager
-def opened_runtime(table: AppleRelease) -> Iterator[XcFramework | None]:
+def opened_runtime(table: configs.AppleRelease) -> Iterator[xcframework.XcFramework | None]:
     """The build that the package gets, None for none; its files are there while the block runs.
 
     Raises ConfigError and CheckFailed as `opened` does, and ConfigError for an address that Swift refuses.
@@ -75,13 +65,13 @@ def opened_runtime(table: AppleRelease) -> Iterator[XcFramework | None]:
             why="Swift's package manager takes https addresses that end with .zip",
             remedy=f"write it as in https://example.com/{ARCHIVE}",
         )
-    with opened(Path(table.runtime)) as framework:
+    with xcframework.opened(Path(table.runtime)) as framework:
         yield framework
 
 
-def runtime_files(runtime: XcFramework, archive: Path) -> dict[str, str | Path]:
+def runtime_files(runtime: xcframework.XcFramework, archive: Path) -> dict[str, str | Path]:
     """What a package has for the build of a runtime, by path; `archive` is where the ZIP of it goes until then."""
-    write_zip(archive, {f"{BINARY}.xcframework/{name}": file for name, file in runtime.members().items()})
+    storage.write_zip(archive, {f"{BINARY}.xcframework/{name}": file for name, file in runtime.members().items()})
     bindings = resources.files("pipeline.features.apple") / f"templates/{BINDINGS}.swift"
     return {
         ARCHIVE: archive,
@@ -121,7 +111,7 @@ struct OrtApiBase;
 struct OrtSessionOptions;
 struct OrtStatus;
 /// Registers the custom operators of the library that the package links, with session options.
-struct OrtStatus *{SYMBOL}(struct OrtSessionOptions *options, const struct OrtApiBase *api);
+struct OrtStatus *{runner_custom_ops.SYMBOL}(struct OrtSessionOptions *options, const struct OrtApiBase *api);
 """
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 VERSION = re.compile(r"\d{1,4}\.\d{1,4}\.\d{1,4}")
@@ -136,7 +126,7 @@ class SwiftPackage:
     """
 
     name: str
-    files: Mapping[str, str | Path | VerifiedFile]
+    files: Mapping[str, str | Path | storage.VerifiedFile]
     classes: tuple[str, ...]
     warnings: tuple[str, ...]
     requirement: str
@@ -147,54 +137,63 @@ def check_config(config: Config) -> None:
     table = config.release.apple
     if table is None:
         return
-    target = target_in(config, PLATFORMS, "iOS or macOS", table.target, "[release.apple]")
+    target = app_code.target_in(config, PLATFORMS, "iOS or macOS", table.target, "[release.apple]")
     with opened_runtime(table) as runtime:
-        _versions_for(release_for(target), target.platform, table, runtime)
+        _versions_for(release_shipped.release_for(target), target.platform, table, runtime)
 
 
 @contextlib.contextmanager
-def package(config: Config, folder: Path, manifest: Manifest) -> Iterator[AppPackage | None]:
+def package(
+    config: Config, folder: Path, manifest: bundle_manifest.Manifest
+) -> Iterator[packages_release.AppPackage | None]:
     """The package that [release.apple] wants, where it is there."""
     table = config.release.apple
     if table is None:
         yield None
         return
     place = Path(table.folder or folder / FOLDER)
-    with swift_package(folder / BUNDLE, manifest, table) as swift:
+    with swift_package(folder / storage.BUNDLE, manifest, table) as swift:
         yield {"apple": f"{swift.name} in {place}"}, swift.warnings, partial(write_package, swift, place)
 
 
 @contextlib.contextmanager
-def swift_package(bundle: Path, manifest: Manifest, table: AppleRelease) -> Iterator[SwiftPackage]:
+def swift_package(
+    bundle: Path, manifest: bundle_manifest.Manifest, table: configs.AppleRelease
+) -> Iterator[SwiftPackage]:
     """The package of a verified bundle's models, as the table asks for it; its files are there while the block runs.
 
     Raises ConfigError for names, targets, releases, types and providers that Swift or its package manager refuse, and
     as `opened_runtime` does.
     """
-    target = target_of(bundle, manifest, PLATFORMS, "iOS or macOS", table.target)
+    target = app_code.target_of(bundle, manifest, PLATFORMS, "iOS or macOS", table.target)
     platform = next(row.platform for row in manifest.content.ships if row.target == target)
     with contextlib.ExitStack() as stack:
         runtime = stack.enter_context(opened_runtime(table))
-        work = stack.enter_context(scratch_folder("ort-mobile-runtime-"))
-        folder = f"{CUSTOM_OPS}{platform}/{ALL_ABIS}/"
+        work = stack.enter_context(runner_files.scratch_folder("ort-mobile-runtime-"))
+        folder = f"{bundle_manifest.CUSTOM_OPS}{platform}/{release_custom_ops.ALL_ABIS}/"
         libraries = [file.path for file in manifest.files if file.path.startswith(folder)]
         operators = None
         if libraries:  # an xcframework as a ZIP; the copy is what was verified
             copy = work / Path(libraries[0]).name
-            write_files(work, {copy.name: manifest.verified(bundle, libraries[0])})
-            operators = stack.enter_context(opened(copy, SYMBOL, platform))
+            storage.write_files(work, {copy.name: manifest.verified(bundle, libraries[0])})
+            operators = stack.enter_context(xcframework.opened(copy, runner_custom_ops.SYMBOL, platform))
         archive = work / ARCHIVE
         yield _package(bundle, manifest, table, target, runtime, archive, operators)
 
 
 def _package(
-    bundle: Path, manifest: Manifest, table: AppleRelease, target: str, runtime: XcFramework | None, archive: Path,
-    operators: XcFramework | None,
-) -> SwiftPackage:  # fmt: skip
+    bundle: Path,
+    manifest: bundle_manifest.Manifest,
+    table: configs.AppleRelease,
+    target: str,
+    runtime: xcframework.XcFramework | None,
+    archive: Path,
+    operators: xcframework.XcFramework | None,
+) -> SwiftPackage:
     """`archive` is where the ZIP of `runtime`, a build of ONNX Runtime, goes until the package is written."""
     content = manifest.content
-    ships = [content.ships[row.ships] for rows in rows_of(content, target).values() for row in rows]
-    module = table.name or f"{class_name(content.name, ())}Models"
+    ships = [content.ships[row.ships] for rows in app_code.rows_of(content, target).values() for row in rows]
+    module = table.name or f"{app_code.class_name(content.name, ())}Models"
     words = SWIFT_WORDS | TAKEN | SYSTEM_MODULES
     if not NAME.fullmatch(module) or module in words or module.lower() in OTHER_MODULES:
         raise ConfigError(
@@ -206,23 +205,31 @@ def _package(
         )
     versions = _versions_for(ships[0].ort_release, ships[0].platform, table, runtime)
     systems = _systems(ships, versions, operators)
-    sources = swift_sources(manifest, target, module, telemetry=table.telemetry is not Telemetry.OFF)
+    sources = swift_sources(manifest, target, module, telemetry=table.telemetry is not configs.Telemetry.OFF)
     classes = tuple(name for file in sources if (name := file.removesuffix(".swift")) not in TAKEN)
     notes = list(warnings(content, target))
-    files: dict[str, str | Path | VerifiedFile] = {**(runtime_files(runtime, archive) if runtime else {})}
+    files: dict[str, str | Path | storage.VerifiedFile] = {**(runtime_files(runtime, archive) if runtime else {})}
     if runtime and not runtime.simulator:
         notes.append("the xcframework has no slice for simulators: apps run on devices only")
     values: dict[str, object] = {
-        "bundle": content.name, "digest": manifest.content_sha256, "module": module, "systems": systems,
-        "names": SYSTEMS, "repository": SWIFT_REPOSITORY, "version": versions.version, "exact": versions.exact,
-        "pod": versions.pod, "operators": f"{module}{OPERATORS}" if operators else "",
-        "framework": operators.folder.name if operators else "", "classes": classes, "first": classes[0],
+        "bundle": content.name,
+        "digest": manifest.content_sha256,
+        "module": module,
+        "systems": systems,
+        "names": SYSTEMS,
+        "repository": ort_releases.SWIFT_REPOSITORY,
+        "version": versions.version,
+        "exact": versions.exact,
+        "pod": versions.pod,
+        "operators": f"{module}{OPERATORS}" if operators else "",
+        "framework": operators.folder.name if operators else "",
+        "classes": classes,
+        "first": classes[0],
         "folder": Path(table.folder or FOLDER).absolute().name,
-        "gpu": any(provider_named(way.provider).gpu for shipped in ships for way in shipped.runs),
-        "runtime": runtime and {
-            "path": ARCHIVE, "url": table.runtime_url, "checksum": table.runtime_url and sha256_of(archive)
-        },
-    }  # fmt: skip
+        "gpu": any(runner_providers.provider_named(way.provider).gpu for shipped in ships for way in shipped.runs),
+        "runtime": runtime
+        and {"path": ARCHIVE, "url": table.runtime_url, "checksum": table.runtime_url and storage.sha256_of(archive)},
+    }
     for file in (MANIFEST, README, *([] if runtime else [PODSPEC])):
         name = f"{module}.podspec" if file == PODSPEC else file
         files[name] = _render(file, **values)
@@ -260,12 +267,14 @@ def resource(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def _versions_for(release: str, platform: str, table: AppleRelease, runtime: XcFramework | None) -> SwiftPackageVersion:
+def _versions_for(
+    release: str, platform: str, table: configs.AppleRelease, runtime: xcframework.XcFramework | None
+) -> ort_releases.SwiftPackageVersion:
     """The version of ONNX Runtime that apps take for a bundle's release (1.24 or 1.24.2); `runtime` is the table's.
 
     Raises ConfigError or CheckFailed for a release without a Swift package and a build that does not fit.
     """
-    line, given = line_of(release), table.onnxruntime
+    line, given = ort_releases.line_of(release), table.onnxruntime
     if runtime and table.runtime:
         if platform != "ios":
             raise ConfigError(
@@ -281,9 +290,9 @@ def _versions_for(release: str, platform: str, table: AppleRelease, runtime: XcF
                 remedy=f'give a build of {line}, or set ort_release = "{built}" and make the bundle again',
             )
         lowest = ".".join(map(str, runtime.lowest[:2]))
-        return SwiftPackageVersion(version=str(built), ios=lowest, macos="", exact=True)
-    row = SWIFT_PACKAGES.get(line)
-    if given is not None and (not VERSION.fullmatch(given) or line_of(given) != line):
+        return ort_releases.SwiftPackageVersion(version=str(built), ios=lowest, macos="", exact=True)
+    row = ort_releases.SWIFT_PACKAGES.get(line)
+    if given is not None and (not VERSION.fullmatch(given) or ort_releases.line_of(given) != line):
         example = row.version if row else f"{line}.0"
         raise ConfigError(
             f"{given!r} is no version of ONNX Runtime {line} in three parts",
@@ -292,20 +301,25 @@ def _versions_for(release: str, platform: str, table: AppleRelease, runtime: XcF
             remedy=f"write a version of that release as in {example}, or change ort_release and make the bundle again",
         )
     if row is None and given is None:
-        releases = ", ".join(str(release) for release in SWIFT_PACKAGES)
+        releases = ", ".join(str(release) for release in ort_releases.SWIFT_PACKAGES)
         raise ConfigError(
             f"no Swift package of ONNX Runtime {line} is known",
             where="the bundle's manifest",
-            why=f"{SWIFT_REPOSITORY} has versions of {releases}",
-            remedy=f'set ort_release = "{max(SWIFT_PACKAGES)}" for the target and make the bundle again; or name a '
+            why=f"{ort_releases.SWIFT_REPOSITORY} has versions of {releases}",
+            remedy=f'set ort_release = "{max(ort_releases.SWIFT_PACKAGES)}" for the target and make the bundle '
+            "again; or name a "
             f"version that has been published since with --onnxruntime {line}.0",
         )
-    row = row or SWIFT_PACKAGES[max(SWIFT_PACKAGES)]
+    row = row or ort_releases.SWIFT_PACKAGES[max(ort_releases.SWIFT_PACKAGES)]
     exact = given or (release if release.count(".") == 2 else "")
     return replace(row, version=exact or row.version, exact=bool(exact))
 
 
-def _systems(ships: Sequence[Shipped], lowest: SwiftPackageVersion, operators: XcFramework | None) -> dict[str, str]:
+def _systems(
+    ships: Sequence[bundle_manifest.Shipped],
+    lowest: ort_releases.SwiftPackageVersion,
+    operators: xcframework.XcFramework | None,
+) -> dict[str, str]:
     """The lowest systems of the package, which are not below those of ONNX Runtime's and of custom operators."""
     first = ships[0]
     least, needs = lowest.ios if first.platform == "ios" else lowest.macos, f"ONNX Runtime {first.ort_release} needs"
@@ -332,7 +346,7 @@ def write_package(package: SwiftPackage, folder: Path) -> bool:
 
     An older package of ours is replaced; a folder with anything else in it is refused with ConfigError.
     """
-    with storage_errors(folder):
+    with storage.storage_errors(folder):
         text = (folder / MANIFEST).read_text("utf-8", "replace") if (folder / MANIFEST).is_file() else ""
         pods = {path.name for path in folder.glob("*.podspec") if POD_MARK in path.read_text("utf-8", "replace")}
         is_there = folder.exists() or folder.is_symlink()
@@ -347,18 +361,18 @@ def write_package(package: SwiftPackage, folder: Path) -> bool:
         )
 
     def digests(place: Path) -> dict[Path, str]:
-        return {path.relative_to(place): sha256_of(path) for path in place.rglob("*") if path.is_file()}
+        return {path.relative_to(place): storage.sha256_of(path) for path in place.rglob("*") if path.is_file()}
 
-    make_folder(folder.parent)
-    with storage_errors(folder), staging_folder(folder) as new:
-        write_files(new, package.files)
+    storage.make_folder(folder.parent)
+    with storage.storage_errors(folder), runner_files.staging_folder(folder) as new:
+        storage.write_files(new, package.files)
         if folder.is_dir() and digests(folder) == digests(new):
             return False
-        take_place(new, folder)
+        runner_files.take_place(new, folder)
     return True
 
 
-_render = partial(render_source, "pipeline.features.apple")
+_render = partial(source_code.render_source, "pipeline.features.apple")
 
 ELEMENTS: dict[ElementType, tuple[str, str]] = {
     ElementType.FLOAT32: ("Float", "float"),
@@ -404,31 +418,36 @@ OWN_NAMES = frozenset({
 """What no parameter of `run` may be called: the sources have these."""
 
 
-def swift_sources(manifest: Manifest, target: str, module: str, *, telemetry: bool = True) -> dict[str, str]:
+def swift_sources(
+    manifest: bundle_manifest.Manifest, target: str, module: str, *, telemetry: bool = True
+) -> dict[str, str]:
     """File name to source of the classes for models that ship to a target; without `telemetry` they switch it off.
 
     Raises ConfigError for models that the Objective-C API cannot run, providers that Apple's systems or the release do
     not have, and two models with a class of one name.
     """
     content = manifest.content
-    release = min(line_of(shipped.ort_release) for shipped in content.ships if shipped.target == target)
-    models = [_model(content, name, rows, release, module) for name, rows in rows_of(content, target).items()]
-    refuse_equal_names((model["name"], model["class_name"]) for model in models)
+    release = min(ort_releases.line_of(shipped.ort_release) for shipped in content.ships if shipped.target == target)
+    models = [_model(content, name, rows, release, module) for name, rows in app_code.rows_of(content, target).items()]
+    app_code.refuse_equal_names((model["name"], model["class_name"]) for model in models)
     common = {"bundle": content.name, "digest": manifest.content_sha256, "module": module}
     sources = {
         f"{model['class_name']}.swift": _render("Model.swift", model=model, maps=release >= MAPS_FILES, **common)
         for model in models
     }
     by_class = {model["class_name"]: model for model in models}
-    for sizes in sizes_of(content, target):
+    for sizes in release_sizes.sizes_of(content, target):
         title = sizes[-1].model
         name = swift_class(f"{title} sizes", module)
-        refuse_equal_names([(title, name), *((model["name"], model["class_name"]) for model in models)])
+        app_code.refuse_equal_names([(title, name), *((model["name"], model["class_name"]) for model in models)])
         sources[f"{name}.swift"] = _render(
-            "Sizes.swift", class_name=name, classes=[by_class[swift_class(row.model, module)] for row in sizes],
-            inputs=list(sized_inputs(sizes, SWIFT_WORDS | OWN_NAMES)), names=[row.model for row in sizes],
+            "Sizes.swift",
+            class_name=name,
+            classes=[by_class[swift_class(row.model, module)] for row in sizes],
+            inputs=list(release_sizes.sized_inputs(sizes, SWIFT_WORDS | OWN_NAMES)),
+            names=[row.model for row in sizes],
             **common,
-        )  # fmt: skip
+        )
     by_device = any(len(model["rows"]) > 1 for model in models)
     return {
         **sources,
@@ -438,15 +457,15 @@ def swift_sources(manifest: Manifest, target: str, module: str, *, telemetry: bo
 
 def swift_class(model: str, module: str) -> str:
     """The name of a model's class in a module; a class with the module's own name would hide the module."""
-    return class_name(model, TAKEN | {module, f"{module}Error"}, ("ORT", "CC_"))
+    return app_code.class_name(model, TAKEN | {module, f"{module}Error"}, ("ORT", "CC_"))
 
 
-def warnings(content: Content, target: str) -> Iterator[str]:
+def warnings(content: bundle_manifest.Content, target: str) -> Iterator[str]:
     """What differs from what was measured, or is left out, because the Objective-C API has no call for it."""
-    for model, rows in rows_of(content, target).items():
+    for model, rows in app_code.rows_of(content, target).items():
         ways = [options for shipped in _ships(content, rows) for options in shipped.runs]
-        for name, options in {options_name(options): options for options in ways}.items():
-            if missing := lacks(SWIFT, options):
+        for name, options in {run_options.options_name(options): options for options in ways}.items():
+            if missing := app_code.lacks(app_code.SWIFT, options):
                 yield (
                     f"{model}: {name} runs without {', '.join(missing)}: ONNX Runtime's Objective-C API cannot set "
                     "that, and times and memory differ from those measured"
@@ -454,9 +473,9 @@ def warnings(content: Content, target: str) -> Iterator[str]:
     yield from _left_out(content, target)
 
 
-def _left_out(content: Content, target: str) -> Iterator[str]:
+def _left_out(content: bundle_manifest.Content, target: str) -> Iterator[str]:
     """The outputs that classes do not give, where they give others."""
-    for model in rows_of(content, target):
+    for model in app_code.rows_of(content, target):
         for tensor in content.signature(model).outputs:
             if tensor.dtype not in ELEMENTS:
                 yield (
@@ -465,21 +484,29 @@ def _left_out(content: Content, target: str) -> Iterator[str]:
                 )
 
 
-def objections(manifest: Manifest) -> Iterator[Finding]:
+def objections(manifest: bundle_manifest.Manifest) -> Iterator[Finding]:
     """What `release apple` would refuse or leave out of the models of each target for Apple's systems.
 
     Only what the bundle itself decides: versions of ONNX Runtime's package and names are the command's to choose.
     """
     write, left_out = partial(swift_sources, manifest, module=MODELS), partial(_left_out, manifest.content)
-    yield from refusals.objections(manifest, PLATFORMS, "apple", write, left_out)
+    yield from package_objections.objections(manifest, PLATFORMS, "apple", write, left_out)
 
 
-def _ships(content: Content, rows: Sequence[SelectionRow]) -> list[Shipped]:
+def _ships(
+    content: bundle_manifest.Content, rows: Sequence[bundle_manifest.SelectionRow]
+) -> list[bundle_manifest.Shipped]:
     """What the rows of a model select, each once."""
     return [content.ships[number] for number in dict.fromkeys(row.ships for row in rows)]
 
 
-def _model(content: Content, model: str, rows: Sequence[SelectionRow], release: Release, module: str) -> dict[str, Any]:
+def _model(
+    content: bundle_manifest.Content,
+    model: str,
+    rows: Sequence[bundle_manifest.SelectionRow],
+    release: Release,
+    module: str,
+) -> dict[str, Any]:
     """A model as Model.swift needs it: files, and which devices have which, as conditions of Swift in their order."""
     signature = content.signature(model)
     wrong = [tensor for tensor in signature.inputs if tensor.dtype not in ELEMENTS]
@@ -496,7 +523,7 @@ def _model(content: Content, model: str, rows: Sequence[SelectionRow], release: 
         )
     ships = _ships(content, rows)
     ways = [options for shipped in ships for options in shipped.runs]
-    for provider in (provider_named(options.provider) for options in ways):
+    for provider in (runner_providers.provider_named(options.provider) for options in ways):
         why = f"it belongs to {provider.owner}" if provider.never_on("ios") else ""
         if provider.name == "coreml" and release < GENERIC_COREML:
             why = f"the generic append call of release {release} does not know it; releases from {GENERIC_COREML} on do"
@@ -513,61 +540,79 @@ def _model(content: Content, model: str, rows: Sequence[SelectionRow], release: 
     for shipped in ships:
         stem, _, suffix = resource(shipped.file).rpartition(".")
         weights = shipped.weights
-        files.append({
-            "stem": stem, "suffix": suffix, "sha256": digests[shipped.file],
-            "ways": [
-                (options_name(options), [x for x in swift_calls(options) if not x.startswith("//")])
-                for options in shipped.runs
-            ],
-            "weights": weights and Code("{}: {}").format(swift_text(resource(weights)), swift_text(digests[weights])),
-            "by_path": any(options.session_config.get(INITIALIZERS_KEY) == "0" for options in shipped.runs),
-        })  # fmt: skip
+        files.append(
+            {
+                "stem": stem,
+                "suffix": suffix,
+                "sha256": digests[shipped.file],
+                "ways": [
+                    (
+                        run_options.options_name(options),
+                        [x for x in app_code.swift_calls(options) if not x.startswith("//")],
+                    )
+                    for options in shipped.runs
+                ],
+                "weights": weights
+                and source_code.Code("{}: {}").format(
+                    source_code.swift_text(resource(weights)), source_code.swift_text(digests[weights])
+                ),
+                "by_path": any(
+                    options.session_config.get(runner_options.INITIALIZERS_KEY) == "0" for options in shipped.runs
+                ),
+            }
+        )
     for row in rows if len(ships) > 1 else rows[-1:]:  # API levels are Android's
-        parts = [Code("device.chips.contains({})").format(swift_text(row.soc))] if row.soc else []
-        parts += [Code("device.abi == {}").format(swift_text(row.abi))] if row.abi else []
-        conditions.append((joined(parts or [Code("true")], " && "), numbers.index(row.ships)))
-    inputs = list(_tensors(signature.inputs, lambda tensor: input_text(tensor, signature)))
+        parts = (
+            [source_code.Code("device.chips.contains({})").format(source_code.swift_text(row.soc))] if row.soc else []
+        )
+        parts += [source_code.Code("device.abi == {}").format(source_code.swift_text(row.abi))] if row.abi else []
+        conditions.append((source_code.joined(parts or [source_code.Code("true")], " && "), numbers.index(row.ships)))
+    inputs = list(_tensors(signature.inputs, lambda tensor: tensor_texts.input_text(tensor, signature)))
     parameters = [parameter for tensor in inputs for parameter in tensor["parameters"]]
     return {
         "name": model,
         "class_name": swift_class(model, module),
-        "basis": list(dict.fromkeys(basis_text(shipped) for shipped in ships)),
+        "basis": list(dict.fromkeys(release_bundle.basis_text(shipped) for shipped in ships)),
         "files": files,
         "rows": conditions,
         "inputs": inputs,
         "outputs": list(
             _tensors(
                 [tensor for tensor in signature.outputs if tensor.dtype in ELEMENTS],
-                lambda tensor: output_text(tensor, signature),
+                lambda tensor: tensor_texts.output_text(tensor, signature),
                 "output",
             )
         ),
         "parameters": parameters,
-        "arguments": [Code("{0}: {0}").format(identifier(text.partition(":")[0])) for text in parameters],
+        "arguments": [
+            source_code.Code("{0}: {0}").format(source_code.identifier(text.partition(":")[0])) for text in parameters
+        ],
         "operators": f"{module}{OPERATORS}" if any(options.custom_ops for options in ways) else "",
-        "gpu": any(provider_named(options.provider).gpu for options in ways),
+        "gpu": any(runner_providers.provider_named(options.provider).gpu for options in ways),
     }
 
 
 def _tensors(
-    tensors: Sequence[TensorInfo], text: Callable[[TensorInfo], Code], alone: str = ""
+    tensors: Sequence[TensorInfo], text: Callable[[TensorInfo], source_code.Code], alone: str = ""
 ) -> Iterator[dict[str, Any]]:
     """Inputs or outputs as Swift expressions; where a shape is not `fixed`, it is a parameter of `run`."""
-    for tensor, own_name in identifiers(tensors, SWIFT_WORDS | OWN_NAMES, alone):
+    for tensor, own_name in app_code.identifiers(tensors, SWIFT_WORDS | OWN_NAMES, alone):
         if tensor.dtype is None:
             continue
         element, ort_type = ELEMENTS[tensor.dtype]
-        name, kind = identifier(own_name), identifier(element)
+        name, kind = source_code.identifier(own_name), source_code.identifier(element)
         yield {
             "name": tensor.name,
             "identifier": own_name,
             "doc": text(tensor),
             "element": element,
             "ort_type": ort_type,
-            "shape": Code("[{}]").format(joined(tensor.shape or ())) if tensor.fixed else Code("{}Shape").format(name),
+            "shape": source_code.Code("[{}]").format(source_code.joined(tensor.shape or ()))
+            if tensor.fixed
+            else source_code.Code("{}Shape").format(name),
             "fixed": tensor.fixed,
             "parameters": [
-                Code("{}: [{}]").format(name, kind),
-                *([] if tensor.fixed else [Code("{}Shape: [Int]").format(name)]),
+                source_code.Code("{}: [{}]").format(name, kind),
+                *([] if tensor.fixed else [source_code.Code("{}Shape: [Int]").format(name)]),
             ],
         }

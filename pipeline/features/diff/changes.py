@@ -19,17 +19,16 @@ from xml.sax.saxutils import escape
 
 import msgspec
 
-from device_runner.files import visible
+from device_runner import files as runner_files
+from pipeline.core import files as storage
+from pipeline.core import groups as counting
 from pipeline.core.errors import ModelError
-from pipeline.core.files import scratch
-from pipeline.core.groups import counted, grouped
 from pipeline.core.variant import Level
-from pipeline.model import ort_format
-from pipeline.model.onnx_model import ByteRange, range_digests
+from pipeline.model import onnx_model, ort_format
+from pipeline.model import types as onnx_types
 from pipeline.model.sources import SourceModel
-from pipeline.model.types import SHORT_NAMES
-from pipeline.partition.placement import CHARACTER, SMALL, collapse, curves, extent, lay_out
-from pipeline.partition.subject import open_subject
+from pipeline.partition import placement as node_placement
+from pipeline.partition import subject as partition_subject
 
 if TYPE_CHECKING:
     import onnx
@@ -92,10 +91,10 @@ class FileGraph:
 
 def read_graph(source: SourceModel) -> FileGraph:
     """The graph of a file. ModelError for what is no model."""
-    with scratch() as work:
-        subject = open_subject(source, work)
+    with storage.scratch() as work:
+        subject = partition_subject.open_subject(source, work)
         if not isinstance(subject, Path):
-            digests = range_digests(set(subject.weights.values()))
+            digests = onnx_model.range_digests(set(subject.weights.values()))
             large = {  # texts of the constants whose bytes lie in files
                 tensor.name: _constant(tensor.data_type, tensor.dims, digests[subject.weights[tensor.name]])
                 for tensor in subject.proto.graph.initializer
@@ -109,10 +108,8 @@ def read_graph(source: SourceModel) -> FileGraph:
                 ) from error
         graph = ort_format.read_artifact(subject).graph
         records = tuple(
-            f"{record.optimizer} {record.action}"
-            for body in graph.walk()
-            for record in body.runtime_optimizations
-        )  # fmt: skip
+            f"{record.optimizer} {record.action}" for body in graph.walk() for record in body.runtime_optimizations
+        )
         return _flat(_of_ort(graph, subject), records)
 
 
@@ -161,7 +158,7 @@ def _operator(domain: str, op_type: str) -> str:
 
 
 def _constant(data_type: int, dims: Iterable[int], digest: str) -> str:
-    return f"{SHORT_NAMES.get(data_type, data_type)}[{','.join(map(str, dims))}] {digest[:12]}"
+    return f"{onnx_types.SHORT_NAMES.get(data_type, data_type)}[{','.join(map(str, dims))}] {digest[:12]}"
 
 
 def _text_digest(strings: Iterable[bytes]) -> str:
@@ -169,21 +166,24 @@ def _text_digest(strings: Iterable[bytes]) -> str:
 
 
 def _of_ort(graph: ort_format.OrtGraph, path: Path) -> FileGraph:
-    def place(tensor: ort_format.Tensor) -> ByteRange:
-        return ByteRange(file=path, offset=tensor.offset, length=tensor.length)
+    def place(tensor: ort_format.Tensor) -> onnx_model.ByteRange:
+        return onnx_model.ByteRange(file=path, offset=tensor.offset, length=tensor.length)
 
     tensors = [*graph.initializers.values(), *(sparse.values for sparse in graph.sparse_initializers.values())]
-    digests = range_digests({place(tensor) for tensor in tensors})
+    digests = onnx_model.range_digests({place(tensor) for tensor in tensors})
 
     def text(value: Any) -> str:
         if isinstance(value, ort_format.Tensor):
-            return _constant(value.data_type, value.dims, range_digests({place(value)})[place(value)])
+            return _constant(value.data_type, value.dims, onnx_model.range_digests({place(value)})[place(value)])
         return attribute_text(value)
 
     return FileGraph(
         nodes=tuple(
             GraphNode(
-                node.name, _operator(node.domain, node.op_type), node.inputs, node.outputs,
+                node.name,
+                _operator(node.domain, node.op_type),
+                node.inputs,
+                node.outputs,
                 {
                     name: text(entry.value)
                     for name, entry in node.attributes.items()
@@ -195,14 +195,15 @@ def _of_ort(graph: ort_format.OrtGraph, path: Path) -> FileGraph:
         ),
         constants={
             tensor.name: _constant(
-                tensor.data_type, tensor.dims,
+                tensor.data_type,
+                tensor.dims,
                 _text_digest(text.encode() for text in tensor.strings) if tensor.strings else digests[place(tensor)],
             )
             for tensor in tensors
         },
         inputs=graph.inputs,
         outputs=graph.outputs,
-    )  # fmt: skip
+    )
 
 
 def attribute_text(value: Any) -> str:
@@ -215,12 +216,12 @@ def attribute_text(value: Any) -> str:
 
 
 def _tensor_text(tensor: "onnx.TensorProto") -> str:
-    from pipeline.partition.graph import read_tensor
+    from pipeline.partition import graph as partition_graph
 
     if tensor.string_data:
         digest = _text_digest(tensor.string_data)
     else:
-        data = tensor.raw_data if tensor.HasField("raw_data") else read_tensor(tensor).tobytes()
+        data = tensor.raw_data if tensor.HasField("raw_data") else partition_graph.read_tensor(tensor).tobytes()
         digest = hashlib.sha256(data).hexdigest()
     return _constant(tensor.data_type, tensor.dims, digest)
 
@@ -359,7 +360,9 @@ def _pairs(before: FileGraph, after: FileGraph) -> Pairs:
         lambda side, _node, place: history[side][place],
     )
     for key in keys:
-        free = grouped((key(1, node, place), place) for place, node in enumerate(after.nodes) if place not in taken)
+        free = counting.grouped(
+            (key(1, node, place), place) for place, node in enumerate(after.nodes) if place not in taken
+        )
         for place, node in enumerate(before.nodes):
             alike = free.get(key(0, node, place)) if place not in pairs else None
             if alike:
@@ -444,7 +447,7 @@ def _regions(before: FileGraph, after: FileGraph, pairs: Pairs) -> Iterator[Chan
         for name in before.nodes[place].outputs:
             if name in givers:
                 root[find((0, place))] = find(givers[name])
-    for group in grouped((find(member), member) for member in members).values():
+    for group in counting.grouped((find(member), member) for member in members).values():
         old, fresh = (tuple(place for side, place in group if side == wanted_side) for wanted_side in (0, 1))
         yield old, fresh, tuple(_makers(before, after, old, fresh))
 
@@ -519,18 +522,26 @@ def draw_diff(before: FileGraph, after: FileGraph, change_set: GraphDiff, titles
     """The picture as an SVG document, sizes in pixels; a graph of over 600 boxes is one line that says so."""
     regions = dict(enumerate(change_set.regions, 1))
     sides = (
-        (before, "gone", {place: n for n, (gone, _, _) in regions.items() for place in gone},
-         {place: what for place, _, what in change_set.changed}),
-        (after, "new", {place: n for n, (_, new, _) in regions.items() for place in new},
-         {place: what for _, place, what in change_set.changed}),
-    )  # fmt: skip
+        (
+            before,
+            "gone",
+            {place: n for n, (gone, _, _) in regions.items() for place in gone},
+            {place: what for place, _, what in change_set.changed},
+        ),
+        (
+            after,
+            "new",
+            {place: n for n, (_, new, _) in regions.items() for place in new},
+            {place: what for _, place, what in change_set.changed},
+        ),
+    )
     makers = {number: ", ".join(name.partition(" ")[0] for name in by) for number, (_, _, by) in regions.items()}
     parts: list[str] = []
     left, height = float(MARGIN), 0.0
     for title, (graph, style, numbers, changes) in zip(titles, sides, strict=True):
         drawn, width, deep = _side(graph, style, numbers, changes, makers, left)
         parts.append(f'<text class="title" x="{left:.0f}" y="38">{_clean(title)}</text>')
-        count = f"{counted(len(graph.nodes), 'node')}, {len(numbers)} {style}"
+        count = f"{counting.counted(len(graph.nodes), 'node')}, {len(numbers)} {style}"
         parts.append(f'<text class="facts" x="{left:.0f}" y="60">{_clean(count)}</text>')
         parts += drawn
         left += max(width, 11.0 * len(title)) + BETWEEN
@@ -554,7 +565,7 @@ def _side(
     """One graph as SVG elements, its width and its height."""
     kinds = [numbers.get(place, CHANGED if place in changes else SAME) for place in range(len(graph.nodes))]
     if len(graph.nodes) > MOST_NODES:
-        boxes_of_nodes, edges = collapse(kinds, graph.edges)
+        boxes_of_nodes, edges = node_placement.collapse(kinds, graph.edges)
         groups = [nodes for _, nodes in boxes_of_nodes]
     else:
         groups, edges = [(place,) for place in range(len(graph.nodes))], tuple(graph.edges)
@@ -565,20 +576,23 @@ def _side(
         kind = kinds[nodes[0]]
         operators = Counter(graph.nodes[place].operator for place in nodes)
         text = ", ".join(f"{name} {count}" if count > 1 else name for name, count in operators.most_common())
-        label = graph.nodes[nodes[0]].label if len(nodes) == 1 else counted(len(nodes), "node")
+        label = graph.nodes[nodes[0]].label if len(nodes) == 1 else counting.counted(len(nodes), "node")
         why = "; ".join(what for place in nodes for what in changes.get(place, ()))
         why = f"{kind} {makers[kind]}".rstrip() if kind in makers else why
         shown = style if kind in makers else "changed" if kind == CHANGED else "same"
         # The CSS class, two lines, and what a pointer on it shows
         boxes.append((shown, _cut(text), _cut(why or label), " · ".join(filter(None, (text, label, why)))))
     widths = {
-        place: max(CHARACTER * len(head), SMALL * len(line), 40.0) + 20.0
+        place: max(node_placement.CHARACTER * len(head), node_placement.SMALL * len(line), 40.0) + 20.0
         for place, (_, head, line, _) in enumerate(boxes)
     }
-    places, ways = lay_out(widths, edges)
-    low, high, layers = extent(places, ways, widths)
+    places, ways = node_placement.lay_out(widths, edges)
+    low, high, layers = node_placement.extent(places, ways, widths)
     shift = left - low
-    elements = [f'<path class="edge" d="{line}"/>' for line in curves(ways, shift, HEAD, LAYER_HEIGHT, BOX_HEIGHT)]
+    elements = [
+        f'<path class="edge" d="{line}"/>'
+        for line in node_placement.curves(ways, shift, HEAD, LAYER_HEIGHT, BOX_HEIGHT)
+    ]
     for place, (middle, layer) in places.items():
         (shown, head, line, tip), width = boxes[place], widths[place]
         x, top = middle + shift, HEAD + layer * LAYER_HEIGHT
@@ -592,9 +606,9 @@ def _side(
 
 
 def _cut(text: str) -> str:
-    text = visible(text)
+    text = runner_files.visible(text)
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
 def _clean(text: str) -> str:
-    return escape(visible(text))
+    return escape(runner_files.visible(text))

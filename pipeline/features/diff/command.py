@@ -7,26 +7,27 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.cli.command import Command
-from pipeline.cli.outputs import Outputs, json_option
+from pipeline.cli import command as cli_command
+from pipeline.cli import outputs as cli_outputs
+from pipeline.cli.outputs import Outputs
 
 if TYPE_CHECKING:
-    from pipeline.convert.many import ConversionJob
+    from pipeline.convert import many as convert_many
     from pipeline.features.diff.changes import FileGraph, GraphDiff
     from pipeline.model.sources import SourceModel
-    from pipeline.report.wording import Part
+    from pipeline.report import wording
 
 MOST_ROWS = 40
 """Rows of a table: the JSON has all."""
 
 
-@click.command(cls=Command)
+@click.command(cls=cli_command.Command)
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="B")
 @click.option(
     "--svg", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Draw both graphs side by side."
 )
-@json_option
+@cli_outputs.json_option
 def diff(a: str, b: str, svg: Path | None, outputs: Outputs) -> None:
     """Show what changed from model file A to B, each an .onnx or .ort file.
 
@@ -39,10 +40,10 @@ def diff(a: str, b: str, svg: Path | None, outputs: Outputs) -> None:
     before, after = map(read_graph, sources)
     change_set = diff_graphs(before, after)
     if svg:
-        from pipeline.core.files import write_text
+        from pipeline.core import files as storage
 
         names = (Path(sources[0].name).name, Path(sources[1].name).name)
-        write_text(svg, draw_diff(before, after, change_set, names))
+        storage.write_text(svg, draw_diff(before, after, change_set, names))
 
     def nodes(graph: "FileGraph", places: Iterable[int]) -> list[dict[str, str]]:
         return [{"name": graph.nodes[place].label, "operator": graph.nodes[place].operator} for place in places]
@@ -65,26 +66,28 @@ def diff(a: str, b: str, svg: Path | None, outputs: Outputs) -> None:
 
 def _one_model(path: str) -> "SourceModel":
     from pipeline.core.errors import ConfigError
-    from pipeline.model.sources import find_models
+    from pipeline.model import sources as model_sources
 
-    models = find_models([path], (".onnx", ".ort"))
+    models = model_sources.find_models([path], (".onnx", ".ort"))
     if len(models) > 1:
         raise ConfigError("one model at a time", where=path, why=f"{len(models)} are there", remedy="name one of them")
     return models[0]
 
 
-def diff_parts(a: str, b: str, before: "FileGraph", after: "FileGraph", change_set: "GraphDiff") -> "Iterator[Part]":
+def diff_parts(
+    a: str, b: str, before: "FileGraph", after: "FileGraph", change_set: "GraphDiff"
+) -> "Iterator[wording.Part]":
     """The change in a line, regions that are alike in one row, and nodes that have other attributes or constants."""
-    from pipeline.report.wording import Line, Listing
+    from pipeline.report import wording
 
     lost = sum(len(gone) for gone, _, _ in change_set.regions)
     added = sum(len(new) for _, new, _ in change_set.regions)
-    yield Line(
+    yield wording.Line(
         f"{a} → {b}: {len(before.nodes)} → {len(after.nodes)} nodes: {lost} gone, {added} new, "
         f"{len(change_set.changed)} changed, {change_set.same} the same"
     )
     if not (change_set.regions or change_set.changed or change_set.recorded):
-        yield Line("no node differs")
+        yield wording.Line("no node differs")
     alike = Counter(
         (
             _operators(before.nodes[place].operator for place in gone),
@@ -95,24 +98,24 @@ def diff_parts(a: str, b: str, before: "FileGraph", after: "FileGraph", change_s
     )
     if alike:
         rows = tuple((*row, str(count)) for row, count in alike.most_common(MOST_ROWS))
-        yield Listing(title="", head=("gone", "new", "by", "times"), rows=rows, right=("times",))
+        yield wording.Listing(title="", head=("gone", "new", "by", "times"), rows=rows, right=("times",))
         yield from _more(len(alike))
     if change_set.changed:
         changes = tuple(
             (before.nodes[place].label, before.nodes[place].operator, "; ".join(what))
             for place, _, what in change_set.changed[:MOST_ROWS]
         )
-        yield Listing(title="", head=("changed", "operator", "what"), rows=changes)
+        yield wording.Listing(title="", head=("changed", "operator", "what"), rows=changes)
         yield from _more(len(change_set.changed))
     for text, count in change_set.recorded.items():
-        yield Line(f"recorded for the device, which applies it when it loads the file: {text} ({count})")
+        yield wording.Line(f"recorded for the device, which applies it when it loads the file: {text} ({count})")
 
 
-def _more(count: int) -> "Iterator[Part]":
-    from pipeline.report.wording import Line
+def _more(count: int) -> "Iterator[wording.Part]":
+    from pipeline.report import wording
 
     if count > MOST_ROWS:
-        yield Line(f"and {count - MOST_ROWS} more rows: --json has them all")
+        yield wording.Line(f"and {count - MOST_ROWS} more rows: --json has them all")
 
 
 def _operators(names: Iterable[str]) -> str:
@@ -127,7 +130,7 @@ def convert_options() -> list[click.Parameter]:
     return [click.Option(["--show-changes"], is_flag=True, help=text)]
 
 
-def convert_changes(report: "ConversionJob") -> "Iterator[Part]":
+def convert_changes(report: "convert_many.ConversionJob") -> "Iterator[wording.Part]":
     """What became of each model in each artifact; equal files are shown once."""
     from pipeline.features.diff.changes import diff_graphs, read_graph
 

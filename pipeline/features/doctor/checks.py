@@ -11,25 +11,28 @@ from typing import Any
 
 import msgspec
 
-from device_runner.device import DeviceFacts, core_count
-from device_runner.local import PACKAGES, find_allocator, machine_abi
-from device_runner.options import AFFINITY_KEY, BLOCK_KEY, PREPACKING_KEY, SPINNING_KEYS
-from device_runner.providers import CPU, NNAPI, PROVIDERS, chip_of_phone
+from device_runner import device as runner_device
+from device_runner import local as local_device
+from device_runner import options as runner_options
+from device_runner import providers as runner_providers
+from device_runner import spec as run_spec
+from device_runner.device import DeviceFacts
 from device_runner.result import RunResult
-from device_runner.spec import BIG_CORES, ExecutionMode, NnapiFlag, OptimizationLevel, RunOptions, cores_from_zero
-from pipeline.campaign.run_options import changed
-from pipeline.campaign.statistics.compare import Comparison, Verdict
-from pipeline.check.compare import OutputPrecision
-from pipeline.core.providers import PROVIDER_RULES, XNNPACK
-from pipeline.core.releases import Release, line_of
-from pipeline.job.predicted import crowded_text
-from pipeline.model.signature import names_of, open_axes, own_inputs
+from device_runner.spec import OptimizationLevel, RunOptions
+from pipeline.campaign import run_options
+from pipeline.campaign.statistics import compare as run_compare
+from pipeline.check import compare as output_compare
+from pipeline.core import providers as provider_rules
+from pipeline.core import releases as ort_releases
+from pipeline.core.releases import Release
+from pipeline.job import predicted
+from pipeline.model import signature
 from pipeline.model.sources import SourceModel
-from pipeline.partition.answer import ModelAnswer, Optimize, Settings
-from pipeline.partition.judge import PartitionRequest, judge
-from pipeline.partition.qnn.kept import compiler_lacking, compiler_name
-from pipeline.partition.subject import open_views, scratch_folder
-from pipeline.passes.surgery import CONSTANT_INITIALIZERS, FIXED_DIMENSIONS
+from pipeline.partition import answer as claim_answer
+from pipeline.partition import judge
+from pipeline.partition import subject as partition_subject
+from pipeline.partition.qnn import kept
+from pipeline.passes import surgery
 
 HEAVY = frozenset({
     "Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN", "Attention", "FusedConv", "QLinearConv",
@@ -37,10 +40,20 @@ HEAVY = frozenset({
 })  # fmt: skip
 """Operators that take time by computing: the others mostly move memory."""
 
-QUANTIZED = frozenset({
-    "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul", "ConvInteger",
-    "MatMulInteger", "DynamicQuantizeMatMul", "MatMulNBits", "QGemm",
-})  # fmt: skip
+QUANTIZED = frozenset(
+    {
+        "QuantizeLinear",
+        "DequantizeLinear",
+        "DynamicQuantizeLinear",
+        "QLinearConv",
+        "QLinearMatMul",
+        "ConvInteger",
+        "MatMulInteger",
+        "DynamicQuantizeMatMul",
+        "MatMulNBits",
+        "QGemm",
+    }
+)
 
 
 class Remedy(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +80,7 @@ class Remedy(msgspec.Struct, frozen=True, kw_only=True):
     def options(self, start: RunOptions) -> RunOptions:
         """The run options with the remedy; a file in ORT format has no level of its own."""
         kept = {key: value for key, value in start.session_config.items() if key not in self.without}
-        options = changed(msgspec.structs.replace(start, session_config=kept), self.settings)
+        options = run_options.changed(msgspec.structs.replace(start, session_config=kept), self.settings)
         level = OptimizationLevel.ALL if self.ort_format else self.level or options.optimization_level
         return msgspec.structs.replace(options, optimization_level=level)
 
@@ -110,14 +123,14 @@ class ExaminedModel:
     open: tuple[str, ...] = ()
     overridable: int = 0
     half: bool = False
-    answers: dict[str, ModelAnswer] = field(default_factory=dict)
+    answers: dict[str, claim_answer.ModelAnswer] = field(default_factory=dict)
 
     @property
-    def precision(self) -> OutputPrecision:
+    def precision(self) -> output_compare.OutputPrecision:
         """What the model computes in."""
         if self.quantized:
-            return OutputPrecision.QUANTIZED
-        return OutputPrecision.FLOAT16 if self.half else OutputPrecision.FLOAT32
+            return output_compare.OutputPrecision.QUANTIZED
+        return output_compare.OutputPrecision.FLOAT16 if self.half else output_compare.OutputPrecision.FLOAT32
 
     @property
     def quantized(self) -> bool:
@@ -132,7 +145,7 @@ class ExaminedModel:
     @property
     def release(self) -> Release:
         """The library's release."""
-        return line_of(self.usual.ort_version)
+        return ort_releases.line_of(self.usual.ort_version)
 
     @property
     def cores(self) -> int:
@@ -157,16 +170,20 @@ class ExaminedModel:
         return sum(row.nodes for row in rows if row.operator in operators)
 
 
-def examine(model: ExaminedModel, settings: tuple[Settings, ...]) -> ExaminedModel:
+def examine(model: ExaminedModel, settings: tuple[claim_answer.Settings, ...]) -> ExaminedModel:
     """The model with what its graph has and the rules of providers say; ModelError for what is no model. In a worker.
 
     Bodies of control flow are not looked into.
     """
     source = SourceModel(path=model.path)
-    with scratch_folder(source) as folder:
-        views = open_views(source, Optimize.NONE, folder, {})
-        graph, *_ = views.of(Settings(provider=XNNPACK))
-        names = tuple(names_of(open_axes(own_inputs(views.loaded.proto)))) if views.loaded else ()
+    with partition_subject.scratch_folder(source) as folder:
+        views = partition_subject.open_views(source, claim_answer.Optimize.NONE, folder, {})
+        graph, *_ = views.of(claim_answer.Settings(provider=provider_rules.XNNPACK))
+        names = (
+            tuple(signature.names_of(signature.open_axes(signature.own_inputs(views.loaded.proto))))
+            if views.loaded
+            else ()
+        )
     levels: dict[str, int] = {}
     heavy: Counter[int] = Counter()
     for index in graph.order:
@@ -174,7 +191,7 @@ def examine(model: ExaminedModel, settings: tuple[Settings, ...]) -> ExaminedMod
         level = max((levels.get(name, 0) for name in node.inputs), default=0) + (node.op_type in HEAVY)
         heavy[level] += node.op_type in HEAVY
         levels.update(dict.fromkeys(node.outputs, level))
-    asked = (PartitionRequest(source=source, settings=row, likely=True) for row in settings)
+    asked = (judge.PartitionRequest(source=source, settings=row, likely=True) for row in settings)
     return replace(
         model,
         operators=dict(Counter(node.op_type for node in graph.nodes.values()).most_common()),
@@ -182,7 +199,7 @@ def examine(model: ExaminedModel, settings: tuple[Settings, ...]) -> ExaminedMod
         open=names,
         overridable=len(graph.overridable),
         half=any(graph.value(name).dtype == "f16" for node in graph.nodes.values() for name in node.outputs if name),
-        answers={request.settings.rules.provider: judge(request) for request in asked},
+        answers={request.settings.rules.provider: judge.judge(request) for request in asked},
     )
 
 
@@ -203,9 +220,11 @@ CAST_CHAINS_SINCE = Release(1, 23)
 MAPPED = {"session.use_memory_mapped_ort_model": "1", "session.use_ort_model_bytes_for_initializers": "1"}
 MAPPED_SINCE = Release(1, 26)
 DIAGNOSTIC_KEYS = (
-    "enable_profiling", "session.debug_layout_transformation", "session.collect_node_memory_stats_to_file",
+    "enable_profiling",
+    "session.debug_layout_transformation",
+    "session.collect_node_memory_stats_to_file",
     "session.record_ep_graph_assignment_info",
-)  # fmt: skip
+)
 """Session config entries that serve to look for defects and cost time."""
 
 WORTH_TELLING = 0.01
@@ -245,21 +264,21 @@ class MeasuredRemedy(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
     rounds: int = 0
     median_ns: float | None = None
-    latency: Comparison | None = None
-    load: Comparison | None = None
-    first_run: Comparison | None = None
+    latency: run_compare.Comparison | None = None
+    load: run_compare.Comparison | None = None
+    first_run: run_compare.Comparison | None = None
     memory_bytes: int = 0
 
     @property
     def gains(self) -> bool:
         """Whether it is faster and nothing speaks against it."""
-        return not self.why and self.latency is not None and self.latency.verdict is Verdict.FASTER
+        return not self.why and self.latency is not None and self.latency.verdict is run_compare.Verdict.FASTER
 
     @property
     def loads_faster(self) -> bool:
         """Whether sessions are created faster, and inferences were not shown to be slower."""
-        slower = self.latency is None or self.latency.verdict in (Verdict.SLOWER, Verdict.MIXED)
-        return not self.why and not slower and self.load is not None and self.load.verdict is Verdict.FASTER
+        slower = self.latency is None or self.latency.verdict in (run_compare.Verdict.SLOWER, run_compare.Verdict.MIXED)
+        return not self.why and not slower and self.load is not None and self.load.verdict is run_compare.Verdict.FASTER
 
     @property
     def ratio(self) -> float:
@@ -311,14 +330,14 @@ def _threads(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
     thread_counts = sorted(
         n for n in counts if n != model.start.intra_op_threads and (n <= model.cores or not model.cores)
     )
-    if AFFINITY_KEY in model.start.session_config:
-        return _not_applicable(check, f"{AFFINITY_KEY} is set, which fixes the number of threads")
+    if runner_options.AFFINITY_KEY in model.start.session_config:
+        return _not_applicable(check, f"{runner_options.AFFINITY_KEY} is set, which fixes the number of threads")
     named = (
         (n, f"threads={n}" if n else "threads=default") for n in thread_counts if n or model.start.intra_op_threads
     )
-    cores, text, advice = core_count(model.facts), "", ""
+    cores, text, advice = runner_device.core_count(model.facts), "", ""
     if 0 < cores < model.start.intra_op_threads:
-        text = crowded_text(model.start.intra_op_threads, cores)
+        text = predicted.crowded_text(model.start.intra_op_threads, cores)
         advice = f"set at most {cores}: a thread without a core stalls single inferences, which no median shows"
     return _proposed(
         check, *(Remedy(name=name, settings={"threads": n}) for n, name in named), text=text, advice=advice
@@ -332,14 +351,14 @@ def _one_thread(model: ExaminedModel) -> str:
 def _spinning(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
     if reason := _one_thread(model):
         return _not_applicable(check, reason)
-    off = model.start.session_config.get(SPINNING_KEYS[0]) == "0"
+    off = model.start.session_config.get(runner_options.SPINNING_KEYS[0]) == "0"
     return _setting(check, f"spinning={'on' if off else 'off'}", spinning=off)
 
 
 def _dynamic_block(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
     if reason := _one_thread(model):
         return _not_applicable(check, reason)
-    if BLOCK_KEY in model.start.session_config:
+    if runner_options.BLOCK_KEY in model.start.session_config:
         return _not_applicable(check, "it is set already")
     return _setting(check, "dynamic_block_base=4", dynamic_block_base=4)
 
@@ -360,7 +379,7 @@ def _affinities(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
 
 def _placed(model: ExaminedModel) -> str:
     """Why the cores of threads are not to be chosen."""
-    if AFFINITY_KEY in model.start.session_config or model.start.thread_cores:
+    if runner_options.AFFINITY_KEY in model.start.session_config or model.start.thread_cores:
         return "the cores of threads are set already"
     system = model.facts.platform
     return "" if system in ("linux", "android") else f"{system} has neither core masks nor nice values of threads"
@@ -373,7 +392,7 @@ def _thread_cores(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
         return _not_applicable(check, _alike(model))
     if len(model.fast_cores) == 1:
         return _not_applicable(check, "there is one fast core: see the number of threads")
-    return _setting(check, "thread_cores=big", threads=len(model.fast_cores), thread_cores=BIG_CORES)
+    return _setting(check, "thread_cores=big", threads=len(model.fast_cores), thread_cores=run_spec.BIG_CORES)
 
 
 def _thread_nice(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
@@ -391,7 +410,7 @@ def _numa(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
         return _not_applicable(
             check, "all cores are on one NUMA node" if nodes else "the device tells of no NUMA nodes"
         )
-    cores = cores_from_zero(nodes[0])
+    cores = run_spec.cores_from_zero(nodes[0])
     note = f"{len(nodes)} NUMA nodes, of which the first has cores {nodes[0]}"
     advice = "start the app with numactl --cpunodebind=0 --membind=0"
     if (reason := _placed(model)) or not 1 < len(cores) <= max(cores) + 1 <= 64:
@@ -403,22 +422,30 @@ def _numa(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
 
 def _allocator(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
     """Those that are installed on this computer; an emulated processor's code would not get them."""
-    if model.facts.platform != "linux" or model.facts.abis[:1] != (machine_abi(),):
+    if model.facts.platform != "linux" or model.facts.abis[:1] != (local_device.machine_abi(),):
         return _not_applicable(check, "an allocator is put in the C library's place on Linux hosts only")
-    others = {name: bool(find_allocator(name)) for name in PACKAGES if name is not model.start.allocator}
+    others = {
+        name: bool(local_device.find_allocator(name))
+        for name in local_device.PACKAGES
+        if name is not model.start.allocator
+    }
     missing = [name for name, present in others.items() if not present]
-    lacking = "; ".join(f"{name} is not installed (apt-get install {PACKAGES[name]})" for name in missing)
+    lacking = "; ".join(f"{name} is not installed (apt-get install {local_device.PACKAGES[name]})" for name in missing)
     named = ((f"allocator={name}", name) for name, present in others.items() if present)
     remedies = [Remedy(name=title, settings={"allocator": name}) for title, name in named]
     return _proposed(check, *remedies, text=lacking) if remedies else _not_applicable(check, lacking)
 
 
 def _execution_mode(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
-    if model.start.execution_mode is ExecutionMode.PARALLEL:
-        return _setting(check, "execution_mode=sequential", execution_mode=ExecutionMode.SEQUENTIAL, inter_op_threads=0)
+    if model.start.execution_mode is run_spec.ExecutionMode.PARALLEL:
+        return _setting(
+            check, "execution_mode=sequential", execution_mode=run_spec.ExecutionMode.SEQUENTIAL, inter_op_threads=0
+        )
     if model.width < 2:
         return _not_applicable(check, "the graph has no two operators that could run at the same time and take time")
-    return _setting(check, "execution_mode=parallel", execution_mode=ExecutionMode.PARALLEL, inter_op_threads=2)
+    return _setting(
+        check, "execution_mode=parallel", execution_mode=run_spec.ExecutionMode.PARALLEL, inter_op_threads=2
+    )
 
 
 def _arena(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
@@ -427,15 +454,15 @@ def _arena(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
 
 
 def _pattern(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
-    if model.start.execution_mode is ExecutionMode.PARALLEL:
+    if model.start.execution_mode is run_spec.ExecutionMode.PARALLEL:
         return _not_applicable(check, "memory is planned in sequential execution only")
     on = not model.start.memory_pattern
     return _setting(check, f"memory_pattern={'on' if on else 'off'}", memory_pattern=on)
 
 
 def _prepacking(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
-    if model.start.session_config.get(PREPACKING_KEY) == "1":
-        return _proposed(check, Remedy(name="prepacking=on", without=(PREPACKING_KEY,)))
+    if model.start.session_config.get(runner_options.PREPACKING_KEY) == "1":
+        return _proposed(check, Remedy(name="prepacking=on", without=(runner_options.PREPACKING_KEY,)))
     return _setting(check, "prepacking=off", prepacking=False)
 
 
@@ -481,8 +508,8 @@ def _transposes(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
     note = f"{transposed:.1%} of the time in {model.nodes('Transpose')} Transpose nodes"
     note += f", {borders:.1%} in changes of layout that ONNX Runtime added" if borders else ""
     remedies = []
-    if model.start.provider == NNAPI and NnapiFlag.USE_NCHW not in model.start.flags:
-        flags = (*(flag.value for flag in model.start.flags), NnapiFlag.USE_NCHW.value)
+    if model.start.provider == runner_providers.NNAPI and run_spec.NnapiFlag.USE_NCHW not in model.start.flags:
+        flags = (*(flag.value for flag in model.start.flags), run_spec.NnapiFlag.USE_NCHW.value)
         remedies.append(Remedy(name="USE_NCHW", settings={"flags": flags}))
     if borders >= WORTH_TELLING and model.is_onnx and model.start.optimization_level is OptimizationLevel.ALL:
         remedies.append(WITHOUT_LAYOUTS)
@@ -499,9 +526,11 @@ def _casts(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
             check, f"{count} Cast nodes take {share:.1%} of the time" if count else "no Cast node is left"
         )
     note = f"{share:.1%} of the time in {count} Cast nodes"
-    advice = "the CPU computes half floats as float: ship the float model for it" if model.half else (
-        "remove the Casts where the model is exported"
-    )  # fmt: skip
+    advice = (
+        "the CPU computes half floats as float: ship the float model for it"
+        if model.half
+        else ("remove the Casts where the model is exported")
+    )
     without = Remedy(name="cast chains off", settings={"session_config": {CAST_KEY: "1"}})
     remedies = [without] if model.is_onnx and model.release >= CAST_CHAINS_SINCE else []
     return _proposed(check, *remedies, text=note, advice=advice, share=share)
@@ -516,18 +545,21 @@ def _dimensions(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
     if not all(sizes.values()):
         return _not_applicable(check, "the sizes of the dynamic dimensions come from the test data")
     blocked = [
-        f"{PROVIDERS[name].title} claims {answer.claimed} of {answer.nodes} nodes, with sizes {answer.fixed.claimed}"
+        (
+            f"{runner_providers.PROVIDERS[name].title} claims {answer.claimed} of {answer.nodes} nodes, with sizes "
+            f"{answer.fixed.claimed}"
+        )
         for name, answer in model.answers.items()
         if answer.fixed and answer.fixed.claimed > answer.claimed
     ]
-    step = f"{FIXED_DIMENSIONS.name}:sizes=" + "+".join(f"{name}={size}" for name, size in sizes.items())
+    step = f"{surgery.FIXED_DIMENSIONS.name}:sizes=" + "+".join(f"{name}={size}" for name, size in sizes.items())
     return _proposed(check, Remedy(name="fixed dimensions", steps=(step,)), text="; ".join(blocked))
 
 
 def _overridable(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
     if not model.is_onnx or not model.overridable:
         return _not_applicable(check, "no initializer is an input")
-    remedy = Remedy(name="constant initializers", steps=(CONSTANT_INITIALIZERS.name,))
+    remedy = Remedy(name="constant initializers", steps=(surgery.CONSTANT_INITIALIZERS.name,))
     note = f"{model.overridable} initializers are inputs, and so not constant"
     return _proposed(check, remedy, text=note)
 
@@ -535,14 +567,18 @@ def _overridable(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
 def _providers(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
     """Every provider of the library that claims something; a model that runs on one is also tried on the CPU."""
     library = model.usual.available_providers
-    there = [name for name, row in PROVIDERS.items() if row.ort_name in library and name != CPU]
+    there = [
+        name
+        for name, row in runner_providers.PROVIDERS.items()
+        if row.ort_name in library and name != runner_providers.CPU
+    ]
     refused = [name for name in there if (answer := model.answers.get(name)) and (answer.error or not answer.claimed)]
     remedies = [
         remedy for name in there if name not in refused and name != model.start.provider for remedy in _on(name, model)
     ]
-    if model.start.provider != CPU:
-        remedies.insert(0, Remedy(name="provider=cpu", settings={"provider": CPU, "flags": ()}))
-    reasons = {PROVIDERS[name].title: model.answers[name] for name in refused}
+    if model.start.provider != runner_providers.CPU:
+        remedies.insert(0, Remedy(name="provider=cpu", settings={"provider": runner_providers.CPU, "flags": ()}))
+    reasons = {runner_providers.PROVIDERS[name].title: model.answers[name] for name in refused}
     note = "; ".join(f"{title}: {a.error or f'claims none of {a.nodes} nodes'}" for title, a in reasons.items())
     if not remedies:
         return _not_applicable(check, note or "the library has no other execution provider")
@@ -556,25 +592,26 @@ def _on(name: str, model: ExaminedModel) -> Iterator[Remedy]:
         yield Remedy(name=f"provider=xnnpack with {threads} threads", settings=settings)
         return
     yield Remedy(name=f"provider={name}", settings={"provider": name})
-    if PROVIDERS[name].has_flags:
+    if runner_providers.PROVIDERS[name].has_flags:
         yield Remedy(
-            name=f"provider={name} USE_FP16", settings={"provider": name, "flags": (NnapiFlag.USE_FP16.value,)},
+            name=f"provider={name} USE_FP16",
+            settings={"provider": name, "flags": (run_spec.NnapiFlag.USE_FP16.value,)},
             lossy=True,
-        )  # fmt: skip
+        )
 
 
 def _npu(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
-    chip = chip_of_phone(model.facts.soc.rpartition(" ")[2])
+    chip = runner_providers.chip_of_phone(model.facts.soc.rpartition(" ")[2])
     if chip is None:
         return _not_applicable(check, "the device has no Snapdragon whose NPU is known (docs/npu.md)")
     if not model.is_onnx:
         return _not_applicable(check, "only the .onnx file that this one was converted from can be asked about")
     there = f"it has the NPU of {chip.name} ({chip.title}), which computes {'floats and ' * chip.floats}integers"
-    lacking = compiler_lacking()
+    lacking = kept.compiler_lacking()
     command = f"ort-mobile partition MODEL --ep qnn --chip {chip.name} --advise --simulate"
     if lacking:
         return _proposed(check, text=f"{there}; it cannot be asked here: {lacking.text}", advice=lacking.remedy)
-    return _proposed(check, text=f"{there}; {compiler_name()} is asked about it", advice=command)
+    return _proposed(check, text=f"{there}; {kept.compiler_name()} is asked about it", advice=command)
 
 
 FEW_NODES = 3.0
@@ -583,16 +620,20 @@ FEW_NODES = 3.0
 
 def _partitions(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
     claims = {name: answer for name, answer in model.answers.items() if answer.claimed and not answer.error}
-    answers = {name: answer for name, answer in claims.items() if not PROVIDER_RULES[answer.ep].on_cpu}
+    answers = {name: answer for name, answer in claims.items() if not provider_rules.PROVIDER_RULES[answer.ep].on_cpu}
     answers = {name: answer for name, answer in answers.items() if answer.copies is None}
     if not answers:
         return _not_applicable(check, "no accelerator of the library claims a node")
     small = {n: a for n, a in answers.items() if len(a.partitions) > 1 and a.claimed / len(a.partitions) < FEW_NODES}
     if not small:
-        texts = (f"{PROVIDERS[n].title} {len(a.partitions)} for {a.claimed} nodes" for n, a in answers.items())
+        texts = (
+            f"{runner_providers.PROVIDERS[n].title} {len(a.partitions)} for {a.claimed} nodes"
+            for n, a in answers.items()
+        )
         return _not_applicable(check, f"partitions are few or large: {', '.join(texts)}")
     note = "; ".join(
-        f"{PROVIDERS[n].title}: {a.claimed} nodes in {len(a.partitions)} partitions" for n, a in small.items()
+        f"{runner_providers.PROVIDERS[n].title}: {a.claimed} nodes in {len(a.partitions)} partitions"
+        for n, a in small.items()
     )
     names = ",".join(answer.ep for answer in small.values())
     return _proposed(check, text=note, advice=f"ort-mobile partition MODEL --ep {names} --advise")

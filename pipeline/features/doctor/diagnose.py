@@ -13,41 +13,41 @@ from typing import Any
 
 import msgspec
 
+from device_runner import options as runner_options
+from device_runner import profile as ort_profile
+from device_runner import providers as runner_providers
 from device_runner.errors import RunnerError
-from device_runner.options import illegal
-from device_runner.profile import with_profile, with_profiler
-from device_runner.providers import PROVIDERS
 from device_runner.result import RunResult
 from device_runner.spec import RunOptions
-from pipeline.campaign.measure import Bench, CampaignPlan, OpenTurns, measure
-from pipeline.campaign.planned import Inputs, PlannedRun, planned_id
-from pipeline.campaign.record import RunRecord, rounds_of
-from pipeline.campaign.run_options import options_name, run_options
-from pipeline.campaign.statistics.compare import LOOKS, DecisionRule, undecided
-from pipeline.check.compare import Array, OutputCheck, OutputPrecision, compare_outputs, read_tensor, usual_tolerance
-from pipeline.config import Config, RunConfig
-from pipeline.convert.many import ConversionJob, convert_paths
-from pipeline.convert.request import OptimizerPlatform
+from pipeline import config as configs
+from pipeline.campaign import measure as campaign_measure
+from pipeline.campaign import planned as campaign_planned
+from pipeline.campaign import record as campaign_record
+from pipeline.campaign import run_options
+from pipeline.campaign.record import RunRecord
+from pipeline.campaign.statistics import compare as run_compare
+from pipeline.check import compare as output_compare
+from pipeline.check.compare import Array, OutputCheck
+from pipeline.config import Config
+from pipeline.convert import many as convert_many
+from pipeline.convert import request as convert_request
+from pipeline.core import groups as counting
+from pipeline.core import progress as core_progress
+from pipeline.core import releases as ort_releases
+from pipeline.core import workers
 from pipeline.core.errors import ConfigError, MissingError, ModelError, PipelineError
-from pipeline.core.groups import grouped
-from pipeline.core.progress import Progress, Stage
-from pipeline.core.releases import installed_release
-from pipeline.core.workers import Task, run_tasks
-from pipeline.dataset.dataset import dataset_of
-from pipeline.dataset.guess import no_size, no_text
+from pipeline.core.progress import Progress
+from pipeline.dataset import dataset
+from pipeline.dataset import guess as data_guess
 from pipeline.features.doctor import diagnosis
 from pipeline.features.doctor.checks import CHECKS, ExaminedModel, MeasuredRemedy, Remedy, examine, together
-from pipeline.job import campaigns
-from pipeline.job.bench import open_bench, opened_alone
-from pipeline.job.campaigns import new_campaign
-from pipeline.job.file_runs import PerfOrder, inputs_of_files, planned_files, preflight
-from pipeline.job.models import find
-from pipeline.job.predicted import settings_of
-from pipeline.job.template import data_beside, guess_for
-from pipeline.model.sources import SourceModel, require_model_file
-from pipeline.passes.registry import parse_step
-from pipeline.passes.run import transform_file
-from pipeline.release.app_code import code_for
+from pipeline.job import bench as job_bench
+from pipeline.job import campaigns, file_runs, models, predicted, template
+from pipeline.model import sources as model_sources
+from pipeline.model.sources import SourceModel
+from pipeline.passes import registry
+from pipeline.passes import run as passes_run
+from pipeline.release import app_code
 
 log = logging.getLogger(__name__)
 
@@ -55,47 +55,55 @@ log = logging.getLogger(__name__)
 SUFFIXES = (".onnx", ".ort")
 
 
-def orders_of_config(config: Config) -> list[PerfOrder]:
+def orders_of_config(config: Config) -> list[file_runs.PerfOrder]:
     """The models of a config, each with the first combination of its first [[runs]]; those in archives are no files."""
-    start = run_options(config.runs[0] if config.runs else RunConfig())[0]
+    start = run_options.run_options(config.runs[0] if config.runs else configs.RunConfig())[0]
     return [
-        PerfOrder(
-            files=(Path(model.source.name),), options=(start,), device=config.devices[0], library=None,
-            dimensions=table.sizes, measure=config.measure, data=dataset_of(table), conditions=config.conditions,
+        file_runs.PerfOrder(
+            files=(Path(model.source.name),),
+            options=(start,),
+            device=config.devices[0],
+            library=None,
+            dimensions=table.sizes,
+            measure=config.measure,
+            data=dataset.dataset_of(table),
+            conditions=config.conditions,
         )
-        for model, table in find(config)
-    ]  # fmt: skip
+        for model, table in models.find(config)
+    ]
 
 
-def checked(order: PerfOrder) -> PerfOrder:
+def checked(order: file_runs.PerfOrder) -> file_runs.PerfOrder:
     """One model to start from, with data and sizes for its inputs, guessed where they are not given.
 
     ConfigError for a path that is no model file and for options that make no sense, ModelError for a broken model.
     """
     (path,), (start,) = order.files, order.options
-    require_model_file(path)
+    model_sources.require_model_file(path)
     if path.suffix.lower() not in SUFFIXES:
         raise ConfigError(
-            "this is no model file", where=str(path), why=f"its name does not end in {' or '.join(SUFFIXES)}",
+            "this is no model file",
+            where=str(path),
+            why=f"its name does not end in {' or '.join(SUFFIXES)}",
             remedy="name an .onnx or .ort file, or a config (.toml)",
-        )  # fmt: skip
-    if (failure := illegal(start)) is not None:
-        raise ConfigError(failure.message, where=options_name(start), remedy=failure.remedy)
+        )
+    if (failure := runner_options.illegal(start)) is not None:
+        raise ConfigError(failure.message, where=run_options.options_name(start), remedy=failure.remedy)
     if path.suffix.lower() != ".onnx":
         return order
-    data = data_beside(path, msgspec.structs.replace(order.data, sizes=dict(order.dimensions)))
+    data = template.data_beside(path, msgspec.structs.replace(order.data, sizes=dict(order.dimensions)))
     if order.dimensions or data.test_data:
         return replace(order, data=data)
-    guess = guess_for(path, data)
+    guess = template.guess_for(path, data)
     if guess.missing:
-        raise no_size(str(path), guess.missing, guess.why)
+        raise data_guess.no_size(str(path), guess.missing, guess.why)
     if guess.texts:
-        raise no_text(str(path), list(guess.texts))
+        raise data_guess.no_text(str(path), list(guess.texts))
     values = msgspec.structs.replace(data, inputs=guess.values | data.inputs)
     return replace(order, data=values, dimensions=guess.dimensions)
 
 
-FEWEST, MOST = LOOKS[0], LOOKS[-1]
+FEWEST, MOST = run_compare.LOOKS[0], run_compare.LOOKS[-1]
 """Rounds: fewer give no verdict, and more are not worth the device's time."""
 
 NO_RANKS = "these times cannot be compared: they are not those of a phone"
@@ -108,7 +116,7 @@ def seconds_of(runs: Iterable[RunRecord]) -> float:
 
 FileKey = tuple[tuple[str, ...], bool]
 
-Tried = tuple[dict[str, MeasuredRemedy], dict[str, PlannedRun]]
+Tried = tuple[dict[str, MeasuredRemedy], dict[str, campaign_planned.PlannedRun]]
 """Remedies before they are measured by name, those that cannot be run with the reason, and the runs of the others."""
 
 
@@ -121,16 +129,25 @@ class ModelOnDevice:
     """
 
     def __init__(
-        self, order: PerfOrder, bench: Bench, work: Path, inputs: Inputs, base: PlannedRun, *, resume: bool
+        self,
+        order: file_runs.PerfOrder,
+        bench: campaign_measure.Bench,
+        work: Path,
+        inputs: campaign_planned.Inputs,
+        base: campaign_planned.PlannedRun,
+        *,
+        resume: bool,
     ) -> None:
         ((name, self.device),) = bench.devices.items()
         self.order, self.facts, self.store, self.progress = order, bench.facts[name], bench.store, bench.progress
         self.work, self.inputs, self.base, self.resume = work, inputs, base, resume
         self.model, self.start = order.files[0], order.options[0]
-        self.rule = DecisionRule(margin=order.measure.margin_percent / 100, least=order.measure.least_percent / 100)
+        self.rule = run_compare.DecisionRule(
+            margin=order.measure.margin_percent / 100, least=order.measure.least_percent / 100
+        )
         on_x86 = any(abi.startswith("x86") for abi in self.facts.abis)
-        self.platform = OptimizerPlatform.AMD64 if on_x86 else OptimizerPlatform.ARM
-        self.precision = OutputPrecision.FLOAT32
+        self.platform = convert_request.OptimizerPlatform.AMD64 if on_x86 else convert_request.OptimizerPlatform.ARM
+        self.precision = output_compare.OutputPrecision.FLOAT32
         self.lossy: set[str] = set()
         self.expected: dict[str, Array] = {}
         self.of_base: list[RunRecord] = []
@@ -138,32 +155,46 @@ class ModelOnDevice:
         self.seconds_needed = 0.0
         self.seconds_stored = 0.0
 
-    def plan(self, campaign: str, runs: Sequence[PlannedRun]) -> CampaignPlan:
+    def plan(self, campaign: str, runs: Sequence[campaign_planned.PlannedRun]) -> campaign_measure.CampaignPlan:
         """Every run gets the same inputs."""
-        return CampaignPlan(
-            campaign=campaign, planned_runs=runs, measure=self.order.measure, conditions=self.order.conditions,
-            artifacts=Path(), inputs={run.source: self.inputs for run in runs},
-            libraries={self.device.name: self.order.library}, check=None,
-        )  # fmt: skip
+        return campaign_measure.CampaignPlan(
+            campaign=campaign,
+            planned_runs=runs,
+            measure=self.order.measure,
+            conditions=self.order.conditions,
+            artifacts=Path(),
+            inputs={run.source: self.inputs for run in runs},
+            libraries={self.device.name: self.order.library},
+            check=None,
+        )
 
     def _made(self, remedy: Remedy, folder: Path) -> Path:
         """The file that a remedy runs; outputs of one that passes changed are compared with the model's."""
         path = self.model
         if remedy.steps:
-            parsed = [parse_step(step) for step in remedy.steps]
+            parsed = [registry.parse_step(step) for step in remedy.steps]
             path = folder / f"{self.model.stem}.{'+'.join(step.do for step in parsed)}.onnx"
-            report = transform_file(SourceModel(path=str(self.model)), parsed, path, data=self.order.data)
+            report = passes_run.transform_file(SourceModel(path=str(self.model)), parsed, path, data=self.order.data)
             if report.verification and report.verification.failed:
                 wrong = next(check for check in report.verification.checks if check.failed)
                 raise ModelError("the changed model's outputs differ", why=wrong.reason)
         if not remedy.ort_format:
             return path
-        job = ConversionJob(
-            levels=("all",), styles=("fixed",), release=str(installed_release()), abi=self.platform.abis[0],
-            platform=self.platform, dimensions={}, output=folder, cache=None, check=False, config=False, processes=1,
+        job = convert_many.ConversionJob(
+            levels=("all",),
+            styles=("fixed",),
+            release=str(ort_releases.installed_release()),
+            abi=self.platform.abis[0],
+            platform=self.platform,
+            dimensions={},
+            output=folder,
+            cache=None,
+            check=False,
+            config=False,
+            processes=1,
             data=self.order.data,
-        )  # fmt: skip
-        (converted,) = convert_paths([str(path)], job).converted
+        )
+        (converted,) = convert_many.convert_paths([str(path)], job).converted
         if converted.error:
             raise converted.error
         if not converted.artifacts:
@@ -173,7 +204,7 @@ class ModelOnDevice:
     def setting(self, remedy: Remedy) -> MeasuredRemedy:
         """A remedy with how it is set, before it is measured."""
         options, name = remedy.options(self.start), self.model.name
-        before, after = (code_for(self.facts.platform, each, name) for each in (self.start, options))
+        before, after = (app_code.code_for(self.facts.platform, each, name) for each in (self.start, options))
         language = next(iter(after))
         lines, commands = [], []  # of a config, and what makes the file
         changed = name  # what the next command takes
@@ -187,12 +218,12 @@ class ModelOnDevice:
             changed = f"{self.model.stem}.changed.onnx"
             commands.append(f"ort-mobile transform {name} {changed} {steps}")
         if remedy.ort_format:
-            on_arm = self.platform is OptimizerPlatform.ARM
+            on_arm = self.platform is convert_request.OptimizerPlatform.ARM
             processor = "" if on_arm else f" --target-platform {self.platform.value}"
             commands.append(f"ort-mobile convert {changed} --level all --style fixed{processor} --output converted")
         return MeasuredRemedy(
             remedy=remedy,
-            run=options_name(options),
+            run=run_options.options_name(options),
             set=tuple(lines),
             commands=tuple(commands),
             calls=tuple(str(line) for line in after[language] if line and line not in before[language]),
@@ -209,14 +240,14 @@ class ModelOnDevice:
                     files[remedy.file_key] = self._made(remedy, Path(tempfile.mkdtemp(dir=self.work)))
                 except PipelineError as error:
                     failed[remedy.file_key] = error.text
-        findings_of = preflight(replace(self.order, files=tuple(files.values()), options=()), self.device)
+        findings_of = file_runs.preflight(replace(self.order, files=tuple(files.values()), options=()), self.device)
         shells = {remedy.name: self.setting(remedy) for remedy in remedies}
         planned_runs = {}
         for remedy in remedies:
             why = failed.get(remedy.file_key, "")
             if not why:
                 perf = replace(self.order, files=(files[remedy.file_key],), options=(remedy.options(self.start),))
-                planned, skipped = planned_files(perf, self.device.name, self.facts, findings_of)
+                planned, skipped = file_runs.planned_files(perf, self.device.name, self.facts, findings_of)
                 if planned:
                     planned_runs[remedy.name] = planned[0]
                     continue
@@ -225,22 +256,24 @@ class ModelOnDevice:
         return shells, planned_runs
 
     def measured(
-        self, tried: Tried, until: float, name: str, rule: DecisionRule, *, least: int
+        self, tried: Tried, until: float, name: str, rule: run_compare.DecisionRule, *, least: int
     ) -> dict[str, MeasuredRemedy]:
         """Every remedy with its numbers, by name; at least so many rounds, also when the time is over.
 
         With looks in the rule, remedies that are decided are not measured any more.
         """
         shells, planned_runs = tried
-        self.lossy |= {planned_id(run) for key, run in planned_runs.items() if shells[key].remedy.lossy}
+        self.lossy |= {
+            campaign_planned.planned_id(run) for key, run in planned_runs.items() if shells[key].remedy.lossy
+        }
         runs = [self.base, *planned_runs.values()]
         campaign = self._campaign(name, runs)
         self.seconds_stored += seconds_of(self.store.runs(campaign))
         with self.progress.stage(name, len(runs) * FEWEST) as stage:
             self._run(campaign, runs, until - self.seconds_stored, stage, rule, least)
         records = self._records(campaign)
-        self.of_base = records.get(planned_id(self.base), [])
-        others = {key: records.get(planned_id(run), []) for key, run in planned_runs.items()}
+        self.of_base = records.get(campaign_planned.planned_id(self.base), [])
+        others = {key: records.get(campaign_planned.planned_id(run), []) for key, run in planned_runs.items()}
         compared = diagnosis.latency_comparisons(self.of_base, others, rule)
         results = {}
         for key, shell in shells.items():
@@ -250,7 +283,7 @@ class ModelOnDevice:
             results[key] = msgspec.structs.replace(remedy, why=remedy.why or why)
         return results
 
-    def _campaign(self, name: str, runs: Sequence[PlannedRun]) -> str:
+    def _campaign(self, name: str, runs: Sequence[campaign_planned.PlannedRun]) -> str:
         """The campaign to go on with, where that is asked for and it has a whole first round; else a new one.
 
         Without the first round's start there is nothing that the other outputs could be compared with.
@@ -259,20 +292,26 @@ class ModelOnDevice:
         what = (self.device.name, library, runs[0].sha256, [run.key for run in runs], self.order.measure)
         campaign_name = f"doctor-{name}-{hashlib.sha256(msgspec.json.encode(what, order='sorted')).hexdigest()[:24]}"
         for earlier in reversed(self.store.campaigns(campaign_name) if self.resume else []):
-            turns = OpenTurns([(run, 0) for run in runs], self.store, earlier.id)
+            turns = campaign_measure.OpenTurns([(run, 0) for run in runs], self.store, earlier.id)
             if turns.due() is None:
                 return earlier.id
-        campaign = new_campaign(campaign_name)
+        campaign = campaigns.new_campaign(campaign_name)
         self.store.start(campaign, [self.facts])
         return campaign.id
 
     def _run(
-        self, campaign: str, going: list[PlannedRun], until: float, stage: Stage, rule: DecisionRule, least: int
+        self,
+        campaign: str,
+        going: list[campaign_planned.PlannedRun],
+        until: float,
+        stage: core_progress.Stage,
+        rule: run_compare.DecisionRule,
+        least: int,
     ) -> None:
         """Run round after round what goes on, of which the start is first; `reason` says why the device was left."""
         device, seconds = self.device, 0.0
 
-        def show(_device: str, run: PlannedRun, number: int) -> None:
+        def show(_device: str, run: campaign_planned.PlannedRun, number: int) -> None:
             stage.at(f"round {number + 1}: {run.run_name}")
             if number < FEWEST:
                 stage.done()
@@ -284,7 +323,7 @@ class ModelOnDevice:
             plan = self.plan(campaign, going)
             rounds = msgspec.structs.replace(plan.measure, rounds=number, profile=False)
             plan = replace(plan, measure=rounds, check=self._checks if number == 1 else None)
-            left = measure(plan, {device.name: device}, self.store, self.work, show)
+            left = campaign_measure.measure(plan, {device.name: device}, self.store, self.work, show)
             if reason := left.get(device.name, ""):
                 self.reason = reason
                 return
@@ -297,29 +336,34 @@ class ModelOnDevice:
                     time_left = max(0.0, until - time.monotonic())
                     count = max(2, int(time_left / max(seconds, 1e-9) * len(going) / (FEWEST - 1)))
                     first = {run.planned: run.result.median_ns for run in self.store.runs(campaign, number=0)}
-                    fastest = sorted(going[1:], key=lambda run: first.get(planned_id(run)) or math.inf)[: count - 1]
+                    fastest = sorted(
+                        going[1:], key=lambda run: first.get(campaign_planned.planned_id(run)) or math.inf
+                    )[: count - 1]
                     going = [run for run in going if run is going[0] or run in fastest]
             if number in rule.looks:
                 # Without the remedies of which it is known whether they are faster
                 records = self._records(campaign)
-                groups = [rounds_of(records.get(name, []), name) for name in map(planned_id, going)]
-                kept = {group.key for group in undecided(groups[1:], groups[0], rule)}
-                going = [going[0], *(run for run in going[1:] if planned_id(run) in kept)]
+                groups = [
+                    campaign_record.rounds_of(records.get(name, []), name)
+                    for name in map(campaign_planned.planned_id, going)
+                ]
+                kept = {group.key for group in run_compare.undecided(groups[1:], groups[0], rule)}
+                going = [going[0], *(run for run in going[1:] if campaign_planned.planned_id(run) in kept)]
             if len(going) < 2:
                 return
 
     def _records(self, campaign: str) -> dict[str, list[RunRecord]]:
-        return grouped((record.planned, record) for record in self.store.runs(campaign))
+        return counting.grouped((record.planned, record) for record in self.store.runs(campaign))
 
-    def _checks(self, planned: PlannedRun, result: RunResult) -> tuple[OutputCheck, ...]:
+    def _checks(self, planned: campaign_planned.PlannedRun, result: RunResult) -> tuple[OutputCheck, ...]:
         """Outputs compared with those that the start gave in its first run; none where it gave no outputs."""
-        actual = {tensor.name: read_tensor(tensor) for tensor in result.outputs}
-        if planned_id(planned) == planned_id(self.base):
+        actual = {tensor.name: output_compare.read_tensor(tensor) for tensor in result.outputs}
+        if campaign_planned.planned_id(planned) == campaign_planned.planned_id(self.base):
             self.expected = self.expected or actual
             return ()
-        lossy = planned_id(planned) in self.lossy
-        tolerance = usual_tolerance(OutputPrecision.FLOAT16 if lossy else self.precision)
-        return tuple(compare_outputs(self.expected, actual, tolerance))
+        lossy = campaign_planned.planned_id(planned) in self.lossy
+        tolerance = output_compare.usual_tolerance(output_compare.OutputPrecision.FLOAT16 if lossy else self.precision)
+        return tuple(output_compare.compare_outputs(self.expected, actual, tolerance))
 
 
 def _toml(value: Any) -> str:
@@ -335,7 +379,7 @@ FOR_CHECKS = 0.7
 
 
 def diagnose(
-    orders: Sequence[PerfOrder],
+    orders: Sequence[file_runs.PerfOrder],
     progress: Progress,
     *,
     minutes: float = 5.0,
@@ -349,7 +393,7 @@ def diagnose(
     error of a model that is the only one, the first error where no model can be read, and what opening the device
     raises.
     """
-    ready: list[PerfOrder] = []
+    ready: list[file_runs.PerfOrder] = []
     failed: list[diagnosis.Diagnosis] = []
     errors: list[PipelineError] = []
     for order in orders:
@@ -361,7 +405,9 @@ def diagnose(
     if errors and not ready:
         raise errors[0]
     of_all = orders[0]
-    with open_bench(opened_alone(of_all.device, of_all.wait_seconds, of_all.library), folder, progress) as bench:
+    with job_bench.open_bench(
+        job_bench.opened_alone(of_all.device, of_all.wait_seconds, of_all.library), folder, progress
+    ) as bench:
         (facts,) = bench.facts.values()
         if facts.readiness.value != "ready":
             raise MissingError(
@@ -390,11 +436,13 @@ def diagnose(
     )
 
 
-def _diagnosed(order: PerfOrder, bench: Bench, work: Path, seconds: float, *, resume: bool) -> diagnosis.Diagnosis:
+def _diagnosed(
+    order: file_runs.PerfOrder, bench: campaign_measure.Bench, work: Path, seconds: float, *, resume: bool
+) -> diagnosis.Diagnosis:
     began = time.monotonic()
     path, ((name, device),) = str(order.files[0]), bench.devices.items()
-    inputs = inputs_of_files(order, work)[path]
-    runs, skipped = planned_files(order, name, bench.facts[name], preflight(order, device))
+    inputs = file_runs.inputs_of_files(order, work)[path]
+    runs, skipped = file_runs.planned_files(order, name, bench.facts[name], file_runs.preflight(order, device))
     if not runs:
         return diagnosis.Diagnosis(model=path, device=name, failure=(skipped[0].what,))
     subject = ModelOnDevice(order, bench, work, inputs, runs[0], resume=resume)
@@ -405,18 +453,19 @@ def _diagnosed(order: PerfOrder, bench: Bench, work: Path, seconds: float, *, re
         texts = (usual.failure.message, usual.failure.cause, usual.failure.remedy)
         return diagnosis.Diagnosis(model=path, device=name, failure=tuple(text for text in texts if text))
     with tempfile.TemporaryDirectory(dir=work) as folder:
-        spec = with_profiler(subject.plan("profile", runs[:1]).spec(runs[0], 0), folder)
-        profiled = with_profile(device.run(spec), work / "profile.json.gz")
+        spec = ort_profile.with_profiler(subject.plan("profile", runs[:1]).spec(runs[0], 0), folder)
+        profiled = ort_profile.with_profile(device.run(spec), work / "profile.json.gz")
     release = ".".join(usual.ort_version.split(".")[:2])
     options = (
-        RunOptions(provider=name) for name, row in PROVIDERS.items() if row.ort_name in usual.available_providers
+        RunOptions(provider=name)
+        for name, row in runner_providers.PROVIDERS.items()
+        if row.ort_name in usual.available_providers
     )
-    settings = tuple(row for each in options if (row := settings_of(each, subject.facts, release)))
+    settings = tuple(row for each in options if (row := predicted.settings_of(each, subject.facts, release)))
     model = ExaminedModel(
-        path=path, start=subject.start, facts=subject.facts, usual=usual, profiled=profiled,
-        sizes=order.dimensions,
-    )  # fmt: skip
-    (outcome,) = run_tasks([Task(label=path, call=partial(examine, model, settings))])
+        path=path, start=subject.start, facts=subject.facts, usual=usual, profiled=profiled, sizes=order.dimensions
+    )
+    (outcome,) = workers.run_tasks([workers.Task(label=path, call=partial(examine, model, settings))])
     if outcome.error:  # checks that need the graph do not apply then
         log.warning("%s: its graph cannot be read: %s", path, outcome.error)
     model = outcome.value or model
@@ -425,7 +474,7 @@ def _diagnosed(order: PerfOrder, bench: Bench, work: Path, seconds: float, *, re
     proposals = [propose(check, model) for check, propose in CHECKS]
     tried = subject.tried([proposed.remedy for proposal in proposals for proposed in proposal.measured])
     subject.precision = model.precision
-    rule = replace(subject.rule, looks=LOOKS)
+    rule = replace(subject.rule, looks=run_compare.LOOKS)
     seconds_before = time.monotonic() - began
     results = subject.measured(tried, began + FOR_CHECKS * seconds, "checks", rule, least=1)
     start = diagnosis.start_of(subject.start, subject.of_base)

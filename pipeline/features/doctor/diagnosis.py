@@ -10,14 +10,14 @@ import numpy as np
 from device_runner.device import DeviceFacts
 from device_runner.result import RunResult, Status
 from device_runner.spec import RunOptions
-from pipeline.campaign.record import Host, RunRecord, rounds_of
-from pipeline.campaign.run_options import options_name
-from pipeline.campaign.statistics.compare import Comparison, DecisionRule, Verdict, compare, summarize
-from pipeline.core.errors import ExitCode
-from pipeline.core.groups import grouped
+from pipeline.campaign import record as campaign_record
+from pipeline.campaign import run_options
+from pipeline.campaign.record import RunRecord
+from pipeline.campaign.statistics import compare as run_compare
+from pipeline.core import errors as core_errors
+from pipeline.core import groups as counting
 from pipeline.features.doctor.checks import DoctorFinding, MeasuredRemedy, Outcome
 from pipeline.report import wording
-from pipeline.report.wording import Line, Listing, ListingNote, Part, Section, gathered, sections_of
 
 DIAGNOSIS_VERSION: Final = 1
 
@@ -58,16 +58,20 @@ class DoctorReport(msgspec.Struct, frozen=True, kw_only=True):
     """The JSON document: one diagnosis for each model. `margin` is the share within which two runs are the same."""
 
     version: Literal[1] = DIAGNOSIS_VERSION
-    host: Host
+    host: campaign_record.Host
     device: DeviceFacts
     margin: float
     minutes: float
     diagnoses: tuple[Diagnosis, ...]
 
     @property
-    def exit_code(self) -> ExitCode:
+    def exit_code(self) -> core_errors.ExitCode:
         """1 where a model could not be diagnosed."""
-        return ExitCode.SOME_FAILED if any(diagnosis.failure for diagnosis in self.diagnoses) else ExitCode.DONE
+        return (
+            core_errors.ExitCode.SOME_FAILED
+            if any(diagnosis.failure for diagnosis in self.diagnoses)
+            else core_errors.ExitCode.DONE
+        )
 
 
 def _ok(records: Sequence[RunRecord]) -> list[RunRecord]:
@@ -75,30 +79,37 @@ def _ok(records: Sequence[RunRecord]) -> list[RunRecord]:
 
 
 def latency_comparisons(
-    start: Sequence[RunRecord], others: Mapping[str, Sequence[RunRecord]], rule: DecisionRule
-) -> dict[str, Comparison]:
+    start: Sequence[RunRecord], others: Mapping[str, Sequence[RunRecord]], rule: run_compare.DecisionRule
+) -> dict[str, run_compare.Comparison]:
     """Each of the others with the start, together, so that many comparisons are judged as many."""
-    groups = [rounds_of(start), *(rounds_of(records, name) for name, records in others.items())]
-    return {name: comparison for name, (_, comparison, _) in summarize(groups, "", rule).items() if comparison}
+    groups = [
+        campaign_record.rounds_of(start),
+        *(campaign_record.rounds_of(records, name) for name, records in others.items()),
+    ]
+    return {
+        name: comparison for name, (_, comparison, _) in run_compare.summarize(groups, "", rule).items() if comparison
+    }
 
 
 def measured(
     shell: MeasuredRemedy,
     start: Sequence[RunRecord],
     records: Sequence[RunRecord],
-    latency: Comparison | None,
-    rule: DecisionRule,
+    latency: run_compare.Comparison | None,
+    rule: run_compare.DecisionRule,
 ) -> MeasuredRemedy:
     """A remedy with its numbers; why there are none, or why they do not count, where something failed."""
     fine, alone = _ok(records), replace(rule, looks=())
 
-    def compared(time_ns: Callable[[RunResult], int]) -> Comparison | None:
+    def compared(time_ns: Callable[[RunResult], int]) -> run_compare.Comparison | None:
         """Of a time of which a process has one."""
 
         def read(result: RunResult) -> tuple[int, ...]:
             return (time_ns(result),)
 
-        return compare(rounds_of(records, "x", read), rounds_of(start, "", read), alone)
+        return run_compare.compare(
+            campaign_record.rounds_of(records, "x", read), campaign_record.rounds_of(start, "", read), alone
+        )
 
     failure = next((record.result.failure for record in records if record.result.failure), None)
     wrong = next((check for record in records for check in record.checks if check.failed), None)
@@ -132,7 +143,7 @@ def start_of(options: RunOptions, records: Sequence[RunRecord]) -> Start:
         return int(np.median(values)) if values else 0
 
     return Start(
-        run=options_name(options),
+        run=run_options.options_name(options),
         rounds=len(fine),
         median_ns=_median_latency(_ok(records)),
         load_ns=median([result.load_ns for result in fine]),
@@ -200,36 +211,36 @@ def _row(check: str, remedy: MeasuredRemedy, diagnosis: Diagnosis) -> tuple[str,
     )
 
 
-def sections(diagnosis: Diagnosis) -> tuple[Section, ...]:
+def sections(diagnosis: Diagnosis) -> tuple[wording.Section, ...]:
     """What to do first, then what was found without a gain, and what does not apply; empty ones left out."""
-    by_outcome = grouped((finding.outcome, finding) for finding in diagnosis.findings)
+    by_outcome = counting.grouped((finding.outcome, finding) for finding in diagnosis.findings)
     to_set, faster_loads, untested, trial = [], [], [], diagnosis.together
     for finding in diagnosis.findings:
         for remedy in finding.measured:
             name, code = remedy.remedy.name, _code(remedy)
             if name == finding.best:
                 text = f"{name}: {gain(remedy.latency)} ({DOCS}{finding.source})"
-                to_set.append(ListingNote(title=finding.title, text=text, code=code))
+                to_set.append(wording.ListingNote(title=finding.title, text=text, code=code))
             elif remedy.loads_faster:
                 latency = remedy.latency
                 runs = "rounds are too few to say how fast it runs"
                 if latency and latency.low is not None and latency.high is not None:
                     runs = f"latency between {latency.low:.2f} and {latency.high:.2f} times that of the model as it is"
-                    if latency.verdict is Verdict.SAME:  # the only verdict that says as fast
+                    if latency.verdict is run_compare.Verdict.SAME:  # the only verdict that says as fast
                         runs = f"runs as fast, within {latency.margin:.0%}"
                     elif latency.tails:
                         runs += f", {wording.tails(latency.tails)}"
                 text = f"{name}: {gain(remedy.load)} to load; {runs}"
-                faster_loads.append(ListingNote(title=finding.title, text=text, code=code))
+                faster_loads.append(wording.ListingNote(title=finding.title, text=text, code=code))
             if remedy.why:
-                untested.append(ListingNote(title="", text=remedy.why, places=(f"{finding.title}: {name}",)))
+                untested.append(wording.ListingNote(title="", text=remedy.why, places=(f"{finding.title}: {name}",)))
     all_together = []
     if trial and trial.alone:
         alone = f"{trial.alone.remedy.name} alone: {gain(trial.alone.latency)}"
         text, better = f"{trial.together.why or gain(trial.together.latency)}; {alone}", trial.together
         if trial.together.why or trial.together.ratio >= trial.alone.ratio:
             text, better = f"{text}, which is no less: set that one", trial.alone
-        all_together = [ListingNote(title=trial.together.remedy.name, text=text, code=_code(better))]
+        all_together = [wording.ListingNote(title=trial.together.remedy.name, text=text, code=_code(better))]
     most = {f.check: "" if f.share is None else f" (at most {f.share:.1%} to gain)" for f in diagnosis.findings}
     ratios = {
         finding.check: ", ".join(
@@ -240,31 +251,33 @@ def sections(diagnosis: Diagnosis) -> tuple[Section, ...]:
         )
         for finding in diagnosis.findings
     }
-    return sections_of(
+    return wording.sections_of(
         {
             "What to set": to_set,
             "What to set for all together": all_together,
             "Loads faster": faster_loads,
             "Notes": [
-                ListingNote(title=finding.title, text=finding.text + most[finding.check], remedy=finding.advice)
+                wording.ListingNote(title=finding.title, text=finding.text + most[finding.check], remedy=finding.advice)
                 for finding in diagnosis.findings
                 if finding.advice
             ],
             "No gain shown (with the ratio)": [
-                ListingNote(title=finding.title, text="; ".join(filter(None, (finding.text, ratios[finding.check]))))
+                wording.ListingNote(
+                    title=finding.title, text="; ".join(filter(None, (finding.text, ratios[finding.check])))
+                )
                 for finding in by_outcome.get(Outcome.NO_GAIN, [])
             ],
-            "Not tested": gathered(untested),
+            "Not tested": wording.gathered(untested),
             "Does not apply": [
-                ListingNote(title=finding.title, text=finding.text)
+                wording.ListingNote(title=finding.title, text=finding.text)
                 for finding in by_outcome.get(Outcome.NOT_APPLICABLE, [])
             ],
-            "Limits": [ListingNote(title="", text=note) for note in diagnosis.notes],
+            "Limits": [wording.ListingNote(title="", text=note) for note in diagnosis.notes],
         }
     )
 
 
-def gain(comparison: Comparison | None) -> str:
+def gain(comparison: run_compare.Comparison | None) -> str:
     """How much less time, with its interval."""
     if comparison is None:
         return "not known"
@@ -283,12 +296,12 @@ def _code(remedy: MeasuredRemedy) -> dict[str, tuple[str, ...]]:
     return {language: lines for language, lines in blocks.items() if lines}
 
 
-def parts(report: DoctorReport) -> Iterator[Part]:
+def parts(report: DoctorReport) -> Iterator[wording.Part]:
     """Every diagnosis: its start, what each remedy gives, those that gain most first, and notes."""
     for diagnosis in report.diagnoses:
         release = f", ONNX Runtime {diagnosis.release}" if diagnosis.release else ""
         device = f" on {diagnosis.device}" if diagnosis.device else ""
-        yield Line((f"{diagnosis.model}{device}{release}", "bold"))
+        yield wording.Line((f"{diagnosis.model}{device}{release}", "bold"))
         numbers, start = "", diagnosis.start
         if diagnosis.failure:
             numbers = f"not diagnosed: {'; '.join(diagnosis.failure)}"
@@ -299,12 +312,12 @@ def parts(report: DoctorReport) -> Iterator[Part]:
                 f"memory {wording.size(start.memory_bytes)}, "
                 f"rounds: {start.rounds}. {diagnosis.seconds:.0f} s in all."
             )
-        yield Line((numbers, "yellow" if diagnosis.failure else ""), indent=0)
-        yield Line(indent=0)
+        yield wording.Line((numbers, "yellow" if diagnosis.failure else ""), indent=0)
+        yield wording.Line(indent=0)
         measured = [(f.check, remedy) for f in diagnosis.findings for remedy in f.measured if remedy.rounds]
-        checks = grouped((remedy.remedy.name, check) for check, remedy in measured)
+        checks = counting.grouped((remedy.remedy.name, check) for check, remedy in measured)
         remedies = {remedy.remedy.name: remedy for _, remedy in measured}
-        yield Listing(
+        yield wording.Listing(
             title=REMEDIES,
             head=MEASURED_HEAD,
             rows=tuple(
@@ -314,7 +327,7 @@ def parts(report: DoctorReport) -> Iterator[Part]:
         )
         trial = diagnosis.together
         trials = [("all together", trial.together), ("the best alone", trial.alone)] if trial else []
-        yield Listing(
+        yield wording.Listing(
             title="The remedies that gain, together: what each gains does not add up",
             head=("", *MEASURED_HEAD[1:]),
             rows=tuple(_row(name, remedy, diagnosis) for name, remedy in trials if remedy),

@@ -6,21 +6,22 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.cli.command import Command
-from pipeline.cli.outputs import Outputs, json_option
+from pipeline.cli import command as cli_command
+from pipeline.cli import outputs as cli_outputs
+from pipeline.cli.outputs import Outputs
 
 if TYPE_CHECKING:
     from pipeline.check.compare import OutputCheck
     from pipeline.features.imports.job import ImportReport
-    from pipeline.report.wording import Part
+    from pipeline.report import wording
 
 
-@click.command("import", cls=Command)
+@click.command("import", cls=cli_command.Command)
 @click.argument("source")
 @click.argument("output", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--opset", type=click.IntRange(7), help="ONNX opset.  [default: the exporter's own]")
 @click.option("--check/--no-check", default=True, help="Compare with what the framework computes.")
-@json_option
+@cli_outputs.json_option
 def import_model(source: str, output: Path, opset: int | None, check: bool, outputs: Outputs) -> None:
     """Export a trained model SOURCE to the ONNX file OUTPUT.
 
@@ -36,9 +37,9 @@ def import_model(source: str, output: Path, opset: int | None, check: bool, outp
     report = import_source(source, output, opset=opset, check=check)
     outputs.write_json({"output": str(output), **msgspec.to_builtins(report)})
     if outputs.text:
-        from pipeline.report.show import show
+        from pipeline.report import show as terminal
 
-        show(_parts(report, output))
+        terminal.show(_parts(report, output))
         for note in report.notes:
             click.echo(f"warning: {note}", err=True)
     refuse_failed(report)
@@ -52,10 +53,10 @@ def _outputs(checks: "Sequence[OutputCheck]") -> str:
     return "; ".join((wording.outputs(checks), *reasons))
 
 
-def _parts(report: "ImportReport", output: Path) -> "Iterator[Part]":
+def _parts(report: "ImportReport", output: Path) -> "Iterator[wording.Part]":
     """What it became, and a row for each input that both were run on."""
-    from pipeline.check.compare import sound
-    from pipeline.core.groups import counted
+    from pipeline.check import compare as output_compare
+    from pipeline.core import groups as counting
     from pipeline.report import wording
 
     rows = tuple(
@@ -70,12 +71,13 @@ def _parts(report: "ImportReport", output: Path) -> "Iterator[Part]":
         yield wording.Listing(title="", head=("inputs", "sizes", "outputs"), rows=rows)
         judged = [row.checks for row in report.compared if not row.refused]
         passed = sum(all(check.passed for check in checks) for checks in judged)
-        unknown = sum(sound(checks) and any(check.unknown for check in checks) for checks in judged)
+        unknown = sum(output_compare.sound(checks) and any(check.unknown for check in checks) for checks in judged)
         tail = f", {unknown} not judged" if unknown else ""
         yield wording.Line(f"{passed} of {len(judged)} give the outputs of {report.framework}{tail}")
     if not report.failed:
         takes = ", ".join(report.inputs)
         yield wording.Line(
-            f"{output}: {counted(report.nodes, 'node')}, opset {report.opset}, {wording.size(report.size_bytes)}, "
+            f"{output}: {counting.counted(report.nodes, 'node')}, opset {report.opset}, "
+            f"{wording.size(report.size_bytes)}, "
             f"takes {takes}"
         )

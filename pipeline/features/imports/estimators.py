@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.check.compare import OutputCheck
-from pipeline.core.errors import ConfigError, MissingError, install_extra
+from pipeline.core import errors as core_errors
+from pipeline.core.errors import ConfigError, MissingError
 from pipeline.features.imports.trained import Trained, check_arguments
 
 if TYPE_CHECKING:
@@ -24,11 +25,20 @@ if TYPE_CHECKING:
 ML_OPSET = 3
 """The newest opset of ai.onnx.ml in which skl2onnx writes every estimator; releases from 1.16 on read it."""
 TENSOR_TYPES: Mapping[str, str] = {
-    "float16": "Float16TensorType", "float32": "FloatTensorType", "float64": "DoubleTensorType",
-    "int8": "Int8TensorType", "int16": "Int16TensorType", "int32": "Int32TensorType", "int64": "Int64TensorType",
-    "uint8": "UInt8TensorType", "uint16": "UInt16TensorType", "uint32": "UInt32TensorType",
-    "uint64": "UInt64TensorType", "bool": "BooleanTensorType", "object": "StringTensorType",
-}  # fmt: skip
+    "float16": "Float16TensorType",
+    "float32": "FloatTensorType",
+    "float64": "DoubleTensorType",
+    "int8": "Int8TensorType",
+    "int16": "Int16TensorType",
+    "int32": "Int32TensorType",
+    "int64": "Int64TensorType",
+    "uint8": "UInt8TensorType",
+    "uint16": "UInt16TensorType",
+    "uint32": "UInt32TensorType",
+    "uint64": "UInt64TensorType",
+    "bool": "BooleanTensorType",
+    "object": "StringTensorType",
+}
 """skl2onnx's types by NumPy's; strings are objects."""
 DTYPES = {name: dtype for dtype, name in TENSOR_TYPES.items()}
 TIE = 1e-6
@@ -80,8 +90,11 @@ def open_estimator(model: Any, example: Sequence[Any], options: Any) -> Trained:
     if len(example) > 1 and all(isinstance(text, str) for text in example):
         example = (list(example),)
     if len(example) != 1:
-        raise ConfigError("an estimator takes one array or DataFrame of samples", why=f"there are {len(example)}",
-                          remedy="give one, whose rows are samples")  # fmt: skip
+        raise ConfigError(
+            "an estimator takes one array or DataFrame of samples",
+            why=f"there are {len(example)}",
+            remedy="give one, whose rows are samples",
+        )
     register_boosted(model)
     samples = Samples(example[0], model, options.get("initial_types"))
     asked = options.get("target_opset")
@@ -110,11 +123,17 @@ def open_estimator(model: Any, example: Sequence[Any], options: Any) -> Trained:
     classes = getattr(model, "classes_", None)
     methods = answers(model)
     return Trained(
-        title=f"scikit-learn {sklearn.__version__}", example=samples.arrays, export=export, layers=layers,
-        run=lambda inputs: arrays_of(method(samples.rebuilt(inputs)) for method in methods), remedy=lambda _: REMEDY,
-        unloadable=NO_64 if any(array.dtype.name == "float64" for array in samples.arrays) else "", rows=True,
-        classes=classes if getattr(classes, "ndim", 0) == 1 else None, notes=samples.notes,
-    )  # fmt: skip
+        title=f"scikit-learn {sklearn.__version__}",
+        example=samples.arrays,
+        export=export,
+        layers=layers,
+        run=lambda inputs: arrays_of(method(samples.rebuilt(inputs)) for method in methods),
+        remedy=lambda _: REMEDY,
+        unloadable=NO_64 if any(array.dtype.name == "float64" for array in samples.arrays) else "",
+        rows=True,
+        classes=classes if getattr(classes, "ndim", 0) == 1 else None,
+        notes=samples.notes,
+    )
 
 
 def answers(model: Any) -> list[Callable[[Any], Any]]:
@@ -124,12 +143,16 @@ def answers(model: Any) -> list[Callable[[Any], Any]]:
     if not hasattr(model, "predict"):
         return [model.transform]
     further = (
-        "predict_proba" if hasattr(model, "predict_proba")
-        else "decision_function" if base.is_outlier_detector(model)
-        else "decision_function" if base.is_classifier(model) and len(model.classes_) > 2  # of two, of either sign
-        else "transform" if base.is_clusterer(model)
+        "predict_proba"
+        if hasattr(model, "predict_proba")
+        else "decision_function"
+        if base.is_outlier_detector(model)
+        else "decision_function"
+        if base.is_classifier(model) and len(model.classes_) > 2  # of two, of either sign
+        else "transform"
+        if base.is_clusterer(model)
         else ""
-    )  # fmt: skip
+    )
     return [model.predict, *([getattr(model, further)] if hasattr(model, further) else [])]
 
 
@@ -208,8 +231,11 @@ def plain(array: "Array") -> "Array":
     kinds = {type(value).__name__ for value in array.reshape(-1) if not isinstance(value, str)}
     if kinds:
         why = f"it has {', '.join(sorted(kinds))}"
-        raise ConfigError("the example is no array of numbers, nor of strings", why=why,
-                          remedy="give one of strings, or a DataFrame to a ColumnTransformer")  # fmt: skip
+        raise ConfigError(
+            "the example is no array of numbers, nor of strings",
+            why=why,
+            remedy="give one of strings, or a DataFrame to a ColumnTransformer",
+        )
     return array.astype(object)
 
 
@@ -222,13 +248,19 @@ def as_declared(named: Mapping[str, "Array"], types: Sequence[tuple[str, Any]]) 
     if len(parts) == 1 < len(types) and parts[0].ndim == 2 and parts[0].shape[1] == sum(widths):
         parts = np.split(parts[0], np.cumsum(widths)[:-1], axis=1)
     if len(parts) != len(types):
-        raise ConfigError("initial_types are not those of the example", why=f"they are {len(types)}, of {len(parts)}",
-                          remedy="give one for the array, or one for each column of a DataFrame")  # fmt: skip
+        raise ConfigError(
+            "initial_types are not those of the example",
+            why=f"they are {len(types)}, of {len(parts)}",
+            remedy="give one for the array, or one for each column of a DataFrame",
+        )
     for part, (name, kind) in zip(parts, types, strict=True):
         dtype = DTYPES.get(type(kind).__name__)
         if dtype is None:
-            raise ConfigError(f"the type of {name!r} is none of a tensor", why=type(kind).__name__,
-                              remedy=f"take one of skl2onnx's {', '.join(DTYPES)}")  # fmt: skip
+            raise ConfigError(
+                f"the type of {name!r} is none of a tensor",
+                why=type(kind).__name__,
+                remedy=f"take one of skl2onnx's {', '.join(DTYPES)}",
+            )
         yield part.reshape(-1, 1).astype(dtype) if part.ndim == 1 < len(kind.shape) else part.astype(dtype)
 
 
@@ -286,8 +318,11 @@ def converter_of(row: Boosted) -> Callable[..., None]:
     try:
         convert: Callable[..., None] = getattr(importlib.import_module(module), name)
     except ImportError as error:
-        raise MissingError(f"{row.name} needs the package onnxmltools", why=str(error)[:200],
-                           remedy=install_extra("boosting")) from error  # fmt: skip
+        raise MissingError(
+            f"{row.name} needs the package onnxmltools",
+            why=str(error)[:200],
+            remedy=core_errors.install_extra("boosting"),
+        ) from error
     return convert
 
 
@@ -309,9 +344,12 @@ def in_form_of(given: Any, expected: "Array", classes: "Array | None") -> "Array
 
 
 def excused(
-    checks: Sequence[OutputCheck], expected: Sequence["Array"], given: Sequence["Array"], trained: Trained,
+    checks: Sequence[OutputCheck],
+    expected: Sequence["Array"],
+    given: Sequence["Array"],
+    trained: Trained,
     inputs: Sequence["Array"],
-) -> Iterator[OutputCheck]:  # fmt: skip
+) -> Iterator[OutputCheck]:
     """The checks of an estimator's outputs; those pass whose differing samples are ties, or unsteady.
 
     A tie: the estimator gives the two classes one probability, as 25 of 50 trees do. Unsteady: the estimator's own
@@ -367,10 +405,12 @@ def _ties(expected: Sequence["Array"], given: "Array", classes: "Array | None") 
         return np.zeros(len(labels), bool)
     of_each = {name: probabilities[:, place] for place, name in enumerate(classes.tolist())}
     pairs = enumerate(zip(labels.tolist(), given.tolist(), strict=True))
-    return np.array([
-        wanted in of_each and other in of_each and abs(of_each[wanted][row] - of_each[other][row]) <= TIE
-        for row, (wanted, other) in pairs
-    ])  # fmt: skip
+    return np.array(
+        [
+            wanted in of_each and other in of_each and abs(of_each[wanted][row] - of_each[other][row]) <= TIE
+            for row, (wanted, other) in pairs
+        ]
+    )
 
 
 def nudges(inputs: Sequence["Array"]) -> Iterator[list["Array"]]:

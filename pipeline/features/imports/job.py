@@ -20,19 +20,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from device_runner.failures import Topic, text_of_message
-from pipeline.check.compare import OutputCheck, OutputPrecision, compare_outputs, usual_tolerance
-from pipeline.check.reference import precision_of
-from pipeline.core.errors import CheckFailed, ConfigError, MissingError, ModelError, install_extra
-from pipeline.core.files import make_folder, replacing, scratch
-from pipeline.core.ort_session import first_line, make_session, ort_errors, session_options
-from pipeline.core.workers import Task, run_tasks, still_at_work
-from pipeline.dataset.values import load_function
+from device_runner import failures
+from pipeline.check import compare as output_compare
+from pipeline.check import reference as check_reference
+from pipeline.check.compare import OutputCheck
+from pipeline.core import errors as core_errors
+from pipeline.core import files as storage
+from pipeline.core import ort_session, workers
+from pipeline.core.errors import CheckFailed, ConfigError, MissingError, ModelError
+from pipeline.dataset import values as dataset_values
 from pipeline.features.imports.estimators import by_class, excused, in_form_of, open_estimator
 from pipeline.features.imports.trained import REWRITE, Trained, chain_of, check_arguments, every_word, explained, said
-from pipeline.model.edit import all_nodes
-from pipeline.model.onnx_model import load_model
-from pipeline.model.signature import own_inputs
+from pipeline.model import edit as onnx_edit
+from pipeline.model import onnx_model, signature
 from pipeline.model.sources import SourceModel
 
 if TYPE_CHECKING:
@@ -65,13 +65,19 @@ class Framework:
             try:
                 importlib.import_module(name)
             except ImportError as error:
-                raise MissingError(f"{self.title} models need the package {name}", where=where, why=str(error)[:200],
-                                   remedy=install_extra(self.extra)) from error  # fmt: skip
+                raise MissingError(
+                    f"{self.title} models need the package {name}",
+                    where=where,
+                    why=str(error)[:200],
+                    remedy=core_errors.install_extra(self.extra),
+                ) from error
 
     def has(self, model: Any) -> bool:
         """Whether an object is one of its models; a framework that nobody has imported has none."""
-        return any(module in sys.modules and isinstance(model, getattr(sys.modules[module], name, ()))
-                   for module, name in self.kinds)  # fmt: skip
+        return any(
+            module in sys.modules and isinstance(model, getattr(sys.modules[module], name, ()))
+            for module, name in self.kinds
+        )
 
 
 def open_source(source: str) -> Trained:
@@ -88,9 +94,10 @@ def open_source(source: str) -> Trained:
         return _of_function(source)
     if not path.exists():
         raise ConfigError(
-            "there is no such source", where=source,
+            "there is no such source",
+            where=source,
             remedy="name MODULE:FUNCTION, or a file: .pt2, .tflite, .keras, .h5, a SavedModel folder",
-        )  # fmt: skip
+        )
     ending = SAVED_MODEL if (path / SAVED_MODEL).is_file() else path.suffix.lower()
     row = next((row for row in FRAMEWORKS if ending in row.files), None)
     if row is None:
@@ -101,9 +108,11 @@ def open_source(source: str) -> Trained:
             else "no framework has such files"
         )
         raise ConfigError(
-            "this is no source of a model", where=source, why=why,
+            "this is no source of a model",
+            where=source,
+            why=why,
             remedy="write a function that gives the model with example inputs, and name MODULE:FUNCTION",
-        )  # fmt: skip
+        )
     row.need(source)
     try:
         return row.open(path, (), {"signature": signature} if signature else {})
@@ -139,7 +148,7 @@ def has_code(path: Path) -> bool:
 
 def _of_function(source: str) -> Trained:
     """What the function gives: (model, example inputs), with further names for the exporter in a third part."""
-    function = load_function(source, "a model")
+    function = dataset_values.load_function(source, "a model")
     try:
         answer = function()
     except (Exception, SystemExit) as error:
@@ -159,10 +168,12 @@ def _of_function(source: str) -> Trained:
     row = next((row for row in FRAMEWORKS if row.has(model)), None)
     if row is None:
         booster = type(model).__name__ == "Booster"
-        raise ConfigError("the function gives no model of a known framework", where=source,
-                          why=f"it gave {type(model).__module__}.{type(model).__name__}",
-                          remedy="give the estimator, such as LGBMClassifier or XGBRegressor" if booster else shape,
-                          )  # fmt: skip
+        raise ConfigError(
+            "the function gives no model of a known framework",
+            where=source,
+            why=f"it gave {type(model).__module__}.{type(model).__name__}",
+            remedy="give the estimator, such as LGBMClassifier or XGBRegressor" if booster else shape,
+        )
     row.need(source)
     parts = example if isinstance(example, (tuple, list)) else (example,)
     try:
@@ -174,8 +185,9 @@ def _of_function(source: str) -> Trained:
 
 NO_GPU = re.compile(
     r"NVIDIA driver|CUDA (?:enabled|device|GPUs|driver|error|unknown)|'CUDA' backend|'cuda' device|\bcuda:\d"
-    r"|device:GPU|\bCudnn", re.IGNORECASE,
-)  # fmt: skip
+    r"|device:GPU|\bCudnn",
+    re.IGNORECASE,
+)
 """What frameworks say without a GPU; torch's list of the backends of any operator names CUDA, too."""
 
 
@@ -190,9 +202,11 @@ def _or_gpu(error: BaseException, what: str, remedy: str) -> tuple[str, str]:
 def quietly() -> Iterator[None]:
     """Exporters print progress and advice: nothing of it belongs to a result."""
     with (
-        warnings.catch_warnings(), open(os.devnull, "w", encoding="utf-8") as nowhere,  # noqa: PTH123
-        contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere),
-    ):  # fmt: skip
+        warnings.catch_warnings(),
+        open(os.devnull, "w", encoding="utf-8") as nowhere,  # noqa: PTH123
+        contextlib.redirect_stdout(nowhere),
+        contextlib.redirect_stderr(nowhere),
+    ):
         warnings.simplefilter("ignore")
         before = logging.root.manager.disable
         logging.disable(logging.CRITICAL)
@@ -218,8 +232,11 @@ def _open_torch(model: Any, example: Sequence[Any], options: Mapping[str, Any]) 
 
     check_arguments(options, ("dynamic_shapes", "input_names", "output_names"), "torch.onnx.export")
     if isinstance(model, torch.jit.ScriptModule):
-        raise ConfigError("a ScriptModule cannot be exported", why="torch.export reads the code of Python modules",
-                          remedy="give the torch.nn.Module that it was made from")  # fmt: skip
+        raise ConfigError(
+            "a ScriptModule cannot be exported",
+            why="torch.export reads the code of Python modules",
+            remedy="give the torch.nn.Module that it was made from",
+        )
     program = torch.export.load(model) if isinstance(model, Path) else model
     if isinstance(program, torch.export.ExportedProgram):
         args, kwargs = program.example_inputs or ((), {})
@@ -228,8 +245,11 @@ def _open_torch(model: Any, example: Sequence[Any], options: Mapping[str, Any]) 
         args, kwargs = tuple(example), {}
         module = program.eval()
     if not args and not kwargs:
-        raise ConfigError("there are no example inputs", where=str(model)[:80],
-                          remedy="give them beside the module, or save the .pt2 file with them")  # fmt: skip
+        raise ConfigError(
+            "there are no example inputs",
+            where=str(model)[:80],
+            remedy="give them beside the module, or save the .pt2 file with them",
+        )
     leaves, spec = trees.tree_flatten((tuple(args), dict(kwargs)))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     if any(tensor.device.type != "cpu" for tensor in tensors):
@@ -266,10 +286,13 @@ def _open_torch(model: Any, example: Sequence[Any], options: Mapping[str, Any]) 
         return calls
 
     return Trained(
-        title=f"PyTorch {torch.__version__.partition('+')[0]}", run=run, export=export, layers=layers,
+        title=f"PyTorch {torch.__version__.partition('+')[0]}",
+        run=run,
+        export=export,
+        layers=layers,
         remedy=fixed_or_unknown,
         example=tuple(tensor.detach().numpy() for tensor in tensors),
-    )  # fmt: skip
+    )
 
 
 def _open_tflite(path: Path, _example: Sequence[Any], _options: Mapping[str, Any]) -> Trained:
@@ -280,9 +303,12 @@ def _open_tflite(path: Path, _example: Sequence[Any], _options: Mapping[str, Any
     interpreter = tf.lite.Interpreter(model_path=str(path))
     sparse = [tensor["name"] for tensor in interpreter.get_tensor_details() if tensor.get("sparsity_parameters")]
     if sparse:
-        raise ModelError("the .tflite file has sparse weights, which tf2onnx cannot read", where=str(path),
-                         why=f"{len(sparse)} of its tensors, {sparse[0]!r} first",
-                         remedy="convert the TensorFlow model without Optimize.EXPERIMENTAL_SPARSITY")  # fmt: skip
+        raise ModelError(
+            "the .tflite file has sparse weights, which tf2onnx cannot read",
+            where=str(path),
+            why=f"{len(sparse)} of its tensors, {sparse[0]!r} first",
+            remedy="convert the TensorFlow model without Optimize.EXPERIMENTAL_SPARSITY",
+        )
     takes = interpreter.get_input_details()
 
     def run(inputs: Sequence["Array"]) -> list["Array"]:
@@ -295,11 +321,12 @@ def _open_tflite(path: Path, _example: Sequence[Any], _options: Mapping[str, Any
         return [interpreter.get_tensor(detail["index"]) for detail in interpreter.get_output_details()]
 
     return Trained(
-        title=f"TensorFlow {tf.__version__}", run=run,
+        title=f"TensorFlow {tf.__version__}",
+        run=run,
         example=tuple(_numbers(detail["shape"], detail["dtype"]) for detail in takes),
         export=lambda target, opset: tf2onnx.convert.from_tflite(str(path), opset=opset, output_path=str(target)),
         quantized=any(detail["dtype"].__name__ in ("int8", "uint8") for detail in interpreter.get_tensor_details()),
-    )  # fmt: skip
+    )
 
 
 def _open_keras(model: Any, example: Sequence[Any], options: Mapping[str, Any]) -> Trained:
@@ -317,15 +344,20 @@ def _open_keras(model: Any, example: Sequence[Any], options: Mapping[str, Any]) 
 def chosen_signature(names: Sequence[str], asked: str, where: str) -> str:
     """The signature to import: the one asked for, the only one, or `serving_default`; ConfigError where none is it."""
     if not names:
-        raise ModelError("the SavedModel has no signature", where=where,
-                         remedy="save it with signatures=…, or with model.export")  # fmt: skip
+        raise ModelError(
+            "the SavedModel has no signature", where=where, remedy="save it with signatures=…, or with model.export"
+        )
     listed = ", ".join(sorted(names))
     if asked and asked not in names:
         raise ConfigError(f"the SavedModel has no signature {asked!r}", where=where, remedy=f"it has {listed}")
     default = names[0] if len(names) == 1 else "serving_default"
     if not asked and default not in names:
-        raise ConfigError(f"the SavedModel has {len(names)} signatures", where=where, why=f"they are {listed}",
-                          remedy=f"name one, as in {where}:{min(names)}")  # fmt: skip
+        raise ConfigError(
+            f"the SavedModel has {len(names)} signatures",
+            where=where,
+            why=f"they are {listed}",
+            remedy=f"name one, as in {where}:{min(names)}",
+        )
     return asked or default
 
 
@@ -353,9 +385,11 @@ def _of_tensorflow(call: Any, specs: Sequence[Any], example: Sequence[Any]) -> T
         tf2onnx.convert.from_function(call, input_signature=list(specs), opset=opset, output_path=str(target))
 
     return Trained(
-        title=f"TensorFlow {tf.__version__}", example=given or generated, export=export,
+        title=f"TensorFlow {tf.__version__}",
+        example=given or generated,
+        export=export,
         run=lambda inputs: [value.numpy() for value in tf.nest.flatten(call(*map(tf.constant, inputs)))],
-    )  # fmt: skip
+    )
 
 
 def _numbers(shape: Sequence[int], dtype: Any) -> "Array":
@@ -370,25 +404,39 @@ def _numbers(shape: Sequence[int], dtype: Any) -> "Array":
 
 FRAMEWORKS: tuple[Framework, ...] = (
     Framework(
-        title="PyTorch", extra="torch", modules=("torch", "onnxscript"), open=_open_torch, files=(".pt2",),
+        title="PyTorch",
+        extra="torch",
+        modules=("torch", "onnxscript"),
+        open=_open_torch,
+        files=(".pt2",),
         kinds=(("torch.nn", "Module"), ("torch.export", "ExportedProgram")),
     ),
     Framework(
-        title="scikit-learn", extra="sklearn", modules=("sklearn", "skl2onnx"), open=open_estimator,
+        title="scikit-learn",
+        extra="sklearn",
+        modules=("sklearn", "skl2onnx"),
+        open=open_estimator,
         kinds=(("sklearn.base", "BaseEstimator"),),
     ),
     Framework(
-        title="TFLite", extra="tensorflow", modules=("tensorflow", "tf2onnx"), open=_open_tflite, files=(".tflite",),
+        title="TFLite", extra="tensorflow", modules=("tensorflow", "tf2onnx"), open=_open_tflite, files=(".tflite",)
     ),
     Framework(
-        title="Keras", extra="tensorflow", modules=("tensorflow", "tf2onnx"), open=_open_keras,
-        files=(".keras", ".h5", ".hdf5"), kinds=(("keras", "Model"), ("keras.models", "Model")),
+        title="Keras",
+        extra="tensorflow",
+        modules=("tensorflow", "tf2onnx"),
+        open=_open_keras,
+        files=(".keras", ".h5", ".hdf5"),
+        kinds=(("keras", "Model"), ("keras.models", "Model")),
     ),
     Framework(
-        title="TensorFlow", extra="tensorflow", modules=("tensorflow", "tf2onnx"), open=_open_saved_model,
+        title="TensorFlow",
+        extra="tensorflow",
+        modules=("tensorflow", "tf2onnx"),
+        open=_open_saved_model,
         files=(SAVED_MODEL,),
     ),
-)  # fmt: skip
+)
 """Every framework whose models can be imported."""
 
 
@@ -434,18 +482,18 @@ def import_source(source: str, destination: Path, *, opset: int | None = None, c
 
     ConfigError, MissingError and ModelError as `open_source` raises them; ModelError for what cannot be exported.
     """
-    with scratch(destination.parent) as folder:
+    with storage.scratch(destination.parent) as folder:
         file = folder / destination.name
-        task = Task(
+        task = workers.Task(
             label=source,
             at_work="the framework or ONNX Runtime",
             call=partial(do_import, source, str(file), opset=opset, check=check),
         )
-        (outcome,) = run_tasks([task], timeout_seconds=TIME_LIMIT)
+        (outcome,) = workers.run_tasks([task], timeout_seconds=TIME_LIMIT)
         if outcome.value is None:
             raise outcome.error or ModelError("no answer", where=source)
         if not outcome.value.failed:
-            with replacing(destination) as temporary:
+            with storage.replacing(destination) as temporary:
                 file.replace(temporary)
         return outcome.value
 
@@ -462,18 +510,20 @@ def refuse_failed(report: ImportReport) -> None:
         rounded = "keep 64 bits by initial_types, where the estimator has such a form, or scale the inputs"
         fixed = "look for code that depends on values or sizes, which an export fixes"
         raise CheckFailed(
-            "the exported model's outputs are not those of the framework", where=report.source, why=why[:500],
+            "the exported model's outputs are not those of the framework",
+            where=report.source,
+            why=why[:500],
             remedy=f"{rounded if report.notes else fixed}; `ort-mobile import --no-check` writes it anyway",
-        )  # fmt: skip
+        )
 
 
 def do_import(source: str, file: str, *, opset: int | None, check: bool) -> ImportReport:
     """Export the source to its file, and compare. Without an opset the exporter chooses."""
     target = Path(file)
-    make_folder(target.parent)
+    storage.make_folder(target.parent)
     with quietly():
         trained = open_source(source)
-        still_at_work()
+        workers.still_at_work()
         try:
             trained.export(target, opset)
         except (ModelError, MemoryError):
@@ -482,8 +532,8 @@ def do_import(source: str, file: str, *, opset: int | None, check: bool) -> Impo
             layers = ", ".join(trained.layers(error)[:5])
             what = f"{trained.title} cannot export {layers}" if layers else f"{trained.title} cannot export the model"
             raise ModelError(what, where=source, why=explained(error), remedy=trained.remedy(error)) from error
-        still_at_work()
-        model = load_model(SourceModel(path=str(target)), target.parent).proto
+        workers.still_at_work()
+        model = onnx_model.load_model(SourceModel(path=str(target)), target.parent).proto
         refuse_unknown(model, trained, source)
         compared = tuple(compare(trained, model, target)) if check else ()
     return ImportReport(
@@ -492,7 +542,7 @@ def do_import(source: str, file: str, *, opset: int | None, check: bool) -> Impo
         opset=next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 0),
         nodes=len(model.graph.node),
         size_bytes=target.stat().st_size,
-        inputs=tuple(f"{info}" for info in own_inputs(model)),
+        inputs=tuple(f"{info}" for info in signature.own_inputs(model)),
         outputs=tuple(value.name for value in model.graph.output),
         compared=compared,
         notes=trained.notes,
@@ -503,38 +553,44 @@ def refuse_unknown(model: "ModelProto", trained: Trained, source: str) -> None:
     """ModelError with the layers of operators that ONNX has not: tf2onnx leaves those of TensorFlow as they are."""
     from onnx import defs
 
-    unknown = [node for node in all_nodes(model.graph) if not node.domain and not defs.has(node.op_type)]
+    unknown = [node for node in onnx_edit.all_nodes(model.graph) if not node.domain and not defs.has(node.op_type)]
     if unknown:
         raise ModelError(
             f"{trained.title} cannot export {', '.join(f'{node.op_type} in {node.name}' for node in unknown[:5])}",
-            where=source, why="ONNX has no such operators, and the exporter leaves them as they are", remedy=REWRITE,
-        )  # fmt: skip
+            where=source,
+            why="ONNX has no such operators, and the exporter leaves them as they are",
+            remedy=REWRITE,
+        )
 
 
 def compare(trained: Trained, model: "ModelProto", target: Path) -> Iterator[ComparedInputs]:
     """Both on the example, on random inputs like it, and on other sizes of the dimensions that the file leaves open."""
     try:
-        session = make_session(target, session_options())
-    except ort_errors() as error:
-        text = text_of_message(str(error), Topic.MODEL, Topic.OPERATOR)
+        session = ort_session.make_session(target, ort_session.session_options())
+    except ort_session.ort_errors() as error:
+        text = failures.text_of_message(str(error), failures.Topic.MODEL, failures.Topic.OPERATOR)
         raise ModelError(
-            "ONNX Runtime does not load the exported model", where=target.name,
-            why=(f"{text.cause}; " if text else "") + first_line(error).replace(str(target), target.name),
+            "ONNX Runtime does not load the exported model",
+            where=target.name,
+            why=(f"{text.cause}; " if text else "") + ort_session.first_line(error).replace(str(target), target.name),
             remedy=trained.unloadable or (text.remedy if text else trained.remedy(error)),
-        ) from error  # fmt: skip
-    takes = own_inputs(model)
+        ) from error
+    takes = signature.own_inputs(model)
     if len(takes) != len(trained.example):
         raise ModelError(
-            "the exported model takes other inputs", where=target.name,
+            "the exported model takes other inputs",
+            where=target.name,
             why=f"it takes {len(takes)} ({', '.join(info.name for info in takes)}), the example has "
             f"{len(trained.example)}",
             remedy="give an example input for each tensor that the model reads, and none besides",
-        )  # fmt: skip
+        )
     outputs = [value.name for value in model.graph.output]
-    tolerance = usual_tolerance(OutputPrecision.QUANTIZED if trained.quantized else precision_of(model))
+    tolerance = output_compare.usual_tolerance(
+        output_compare.OutputPrecision.QUANTIZED if trained.quantized else check_reference.precision_of(model)
+    )
 
     def both(inputs: Sequence["Array"], label: str, sizes: Mapping[str, int]) -> ComparedInputs:
-        still_at_work()
+        workers.still_at_work()
         try:
             expected = trained.run(inputs)
         except Exception as error:
@@ -544,8 +600,10 @@ def compare(trained: Trained, model: "ModelProto", target: Path) -> Iterator[Com
             raise ModelError(what, where=target.name, why=explained(error), remedy=remedy) from error
         try:
             computed = session.run(outputs, dict(zip((info.name for info in takes), inputs, strict=True)))
-        except ort_errors() as error:
-            failed = OutputCheck(output=outputs[0], passed=False, reason=f"ONNX Runtime fails: {first_line(error)}")
+        except ort_session.ort_errors() as error:
+            failed = OutputCheck(
+                output=outputs[0], passed=False, reason=f"ONNX Runtime fails: {ort_session.first_line(error)}"
+            )
             return ComparedInputs(inputs=label, sizes=dict(sizes), checks=(failed,))
         if trained.classes is not None:
             expected = by_class(expected, len(outputs), trained.classes)
@@ -555,7 +613,7 @@ def compare(trained: Trained, model: "ModelProto", target: Path) -> Iterator[Com
             for name, value in zip(outputs, computed, strict=True)
             if name in named
         }
-        checks = list(compare_outputs(named, given, tolerance))
+        checks = list(output_compare.compare_outputs(named, given, tolerance))
         if trained.rows:
             checks = list(excused(checks, expected, list(given.values()), trained, inputs))
         why = "the framework gives nothing that it could be compared with"

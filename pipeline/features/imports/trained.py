@@ -39,8 +39,11 @@ class Trained:
 def check_arguments(options: Any, known: Collection[str], exporter: str) -> None:
     """ConfigError for arguments of an exporter that it does not get: a silent one would be taken for granted."""
     if not isinstance(options, Mapping):
-        raise ConfigError("the arguments of the exporter are no dict", why=f"they are {type(options).__name__}",
-                          remedy="give (model, example inputs, {argument: value})")  # fmt: skip
+        raise ConfigError(
+            "the arguments of the exporter are no dict",
+            why=f"they are {type(options).__name__}",
+            remedy="give (model, example inputs, {argument: value})",
+        )
     if unknown := [str(key) for key in options if key not in known]:
         remedy = f"leave it out; {exporter} takes {', '.join(known)}" if known else "leave it out"
         if "dynamic_axes" in unknown and "dynamic_shapes" in known:
@@ -48,9 +51,10 @@ def check_arguments(options: Any, known: Collection[str], exporter: str) -> None
         if {"opset_version", "opset"} & set(unknown):
             remedy = "leave it out, and give --opset"
         raise ConfigError(
-            f"{exporter} gets no argument {unknown[0]!r} here", why=f"the function gave {', '.join(map(str, options))}",
+            f"{exporter} gets no argument {unknown[0]!r} here",
+            why=f"the function gave {', '.join(map(str, options))}",
             remedy=remedy,
-        )  # fmt: skip
+        )
 
 
 def said(error: BaseException) -> str:

@@ -17,20 +17,24 @@ from functools import partial
 
 import msgspec
 
-from device_runner.adb.link import server_at
-from device_runner.device import DeviceFacts, Readiness, identity, on_network, open_device, parse_selector, split_server
+from device_runner import device as runner_device
+from device_runner import files as runner_files
+from device_runner import result as run_result
+from device_runner.adb import link as adb_link
+from device_runner.device import DeviceFacts
 from device_runner.errors import RunnerError
-from device_runner.files import RUN_PREFIX, remove_abandoned, scratch_folder
-from device_runner.result import host_name
-from pipeline.campaign.measure import measure, with_looks
-from pipeline.campaign.planned import planned_id
-from pipeline.campaign.store import Store, StoreError, open_store
+from pipeline.campaign import measure as campaign_measure
+from pipeline.campaign import planned as campaign_planned
+from pipeline.campaign import store as campaign_store
+from pipeline.campaign.store import Store, StoreError
+from pipeline.core import groups as counting
 from pipeline.core.errors import ConfigError
-from pipeline.core.groups import few, grouped
-from pipeline.features.lab import campaigns, checks, health, hooks, notices, queue
+from pipeline.features.lab import campaigns, health, hooks, notices
+from pipeline.features.lab import checks as lab_checks
+from pipeline.features.lab import queue as lab_queue
 from pipeline.features.lab.fence import Fence
-from pipeline.job.bench import opened
-from pipeline.job.run import fresh_plan, to_confirm
+from pipeline.job import bench as job_bench
+from pipeline.job import run as job_run
 
 log = logging.getLogger(__name__)
 
@@ -70,35 +74,44 @@ class Attached:
         It takes as long as devices need to answer.
         """
         listed, notes, now = {}, [], time.monotonic()
-        for address in sorted({split_server(name)[1] for name in self.names if name.startswith("adb:")}):
+        for address in sorted({runner_device.split_server(name)[1] for name in self.names if name.startswith("adb:")}):
             try:
-                from device_runner.adb.server import list_serials  # adbutils takes half a second
+                from device_runner.adb import server as adb_server  # adbutils takes half a second
 
-                listed[address] = dict(list_serials(server_at(address)))
+                listed[address] = dict(adb_server.list_serials(adb_link.server_at(address)))
             except RunnerError as error:
                 notes.append(f"adb {address or 'here'}: {error.reason}")
         # Join phones on the network again that were there: an adb server forgets one when it loses it
         for address, states in listed.items():
-            ready = {(address, serial) for serial, state in states.items() if state == "device" and on_network(serial)}
+            ready = {
+                (address, serial)
+                for serial, state in states.items()
+                if state == "device" and runner_device.on_network(serial)
+            }
             self.network |= ready
             for back in ready & set(self.lost):
                 del self.lost[back]
         absent = (phone for phone in self.network if phone[0] in listed and listed[phone[0]].get(phone[1]) != "device")
         due = [phone for phone in absent if self.lost.setdefault(phone, (now, JOIN_SECONDS[0]))[0] <= now]
         if due:  # all at once: each may take its server's whole time for an answer
-            from device_runner.adb.server import reconnect
+            from device_runner.adb import server as adb_server
 
             with ThreadPoolExecutor(min(len(due), MOST_JOINED)) as pool:
-                answers = pool.map(reconnect, (server_at(address) for address, _ in due), (serial for _, serial in due))
+                answers = pool.map(
+                    adb_server.reconnect,
+                    (adb_link.server_at(address) for address, _ in due),
+                    (serial for _, serial in due),
+                )
                 for phone, answer in zip(due, answers, strict=True):
                     log.info("adb:%s: joined again: %s", phone[1], answer)
                     pause = self.lost[phone][1]
                     self.lost[phone] = time.monotonic() + pause, min(2 * pause, JOIN_SECONDS[1])
-        at_work = [(name, *split_server(self.opens[name])) for name in busy if name in self.opens]
+        at_work = [(name, *runner_device.split_server(self.opens[name])) for name in busy if name in self.opens]
         self.missing = frozenset(
-            name for name, opens, address in at_work
+            name
+            for name, opens, address in at_work
             if opens.startswith("adb:") and listed.get(address, {}).get(opens.removeprefix("adb:")) != "device"
-        )  # fmt: skip
+        )
         said = (listed, tuple(notes))
         waits = bool(self.notes) and time.monotonic() - self.asked > AGAIN_SECONDS
         if said != self.seen or waits:
@@ -108,9 +121,9 @@ class Attached:
             opens = {name: self.opens[name] for name in facts}
             devices, silent = _answers(self.names, listed, set(opens.values()))
             notes += silent
-            for device in (msgspec.structs.replace(device, host=host_name()) for device in devices):
-                if device.readiness is Readiness.READY:
-                    facts[identity(device)], opens[identity(device)] = device, device.name
+            for device in (msgspec.structs.replace(device, host=run_result.host_name()) for device in devices):
+                if device.readiness is runner_device.Readiness.READY:
+                    facts[runner_device.identity(device)], opens[runner_device.identity(device)] = device, device.name
                 else:
                     notes.append(f"{device.name}: {device.advice}")
             self.opens, self.facts, self.notes = {**self.opens, **opens}, facts, tuple(dict.fromkeys(notes))
@@ -118,15 +131,15 @@ class Attached:
 
 def _answers(names: Iterable[str], addresses: Iterable[str], skip: set[str]) -> tuple[list[DeviceFacts], list[str]]:
     """Facts of the devices that names mean, why others give none; those in `skip` are not asked."""
-    from device_runner.adb.device import list_devices
+    from device_runner.adb import device as adb_device
 
     phones: dict[str, DeviceFacts] = {}
     silent = []
-    selectors = [split_server(name.removeprefix("adb:")) for name in names if name.startswith("adb:")]
+    selectors = [runner_device.split_server(name.removeprefix("adb:")) for name in names if name.startswith("adb:")]
     for address in addresses:
-        fits = [parse_selector(text) for text, at in selectors if at == address]
+        fits = [runner_device.parse_selector(text) for text, at in selectors if at == address]
         try:
-            listed = list_devices(f"*@{address}" if address else "*", skip)
+            listed = adb_device.list_devices(f"*@{address}" if address else "*", skip)
         except RunnerError as error:
             silent.append(f"adb {address or 'here'}: {error.reason}")
         else:
@@ -134,7 +147,7 @@ def _answers(names: Iterable[str], addresses: Iterable[str], skip: set[str]) -> 
     for name in names:
         if not name.startswith("adb:") and name not in skip:
             try:
-                with open_device(name) as device:
+                with runner_device.open_device(name) as device:
                     phones[name] = device.facts()
             except RunnerError as error:
                 silent.append(f"{name}: {error.text}")
@@ -181,14 +194,14 @@ class Agent:
     """What tells this agent from another of the same host's name."""
 
 
-def sessions_of(agent: Agent) -> Generator[queue.LabSession]:
+def sessions_of(agent: Agent) -> Generator[lab_queue.LabSession]:
     """Sessions with the database, the next when one was lost, until the agent stops; what hinders the first raises."""
     begun, opened, hindered = time.monotonic(), False, ""
     while not agent.stop.is_set():
         try:
             session = _opened(agent)
-        except (RunnerError, queue.SessionLost) as error:
-            waits = isinstance(error, queue.SessionLost) or (
+        except (RunnerError, lab_queue.SessionLost) as error:
+            waits = isinstance(error, lab_queue.SessionLost) or (
                 isinstance(error, HostTakenError) and time.monotonic() - begun < NAME_SECONDS
             )
             if not opened and not waits:
@@ -207,21 +220,22 @@ def sessions_of(agent: Agent) -> Generator[queue.LabSession]:
         agent.stop.wait(PAUSE_SECONDS)
 
 
-def _opened(agent: Agent) -> queue.LabSession:
+def _opened(agent: Agent) -> lab_queue.LabSession:
     """A session that has this host's name: rows of hosts and devices are by that name."""
-    session = queue.LabSession(agent.store.engine, agent.host, agent.key)
+    session = lab_queue.LabSession(agent.store.engine, agent.host, agent.key)
     if session.has_name:
         return session
     session.close()
     raise HostTakenError(
-        "another agent of this host's name is at work", where=agent.host,
+        "another agent of this host's name is at work",
+        where=agent.host,
         why="an agent works on all devices of its host, and a lab knows hosts by their names",
         remedy="name all devices to one agent (`--device` is repeatable); give each computer a name of its own",
-    )  # fmt: skip
+    )
 
 
 @contextmanager
-def alive(agent: Agent, session: queue.LabSession) -> Iterator[None]:
+def alive(agent: Agent, session: lab_queue.LabSession) -> Iterator[None]:
     """Signs of life beside what is done meanwhile; then what is attached is withdrawn, so that nobody counts on it."""
     over = threading.Event()
     versions = msgspec.json.encode(campaigns.lab_versions()).decode()
@@ -242,10 +256,12 @@ def alive(agent: Agent, session: queue.LabSession) -> Iterator[None]:
                 if others != elsewhere:
                     elsewhere = others
                     at = "at hosts of other logins, which are alive"
-                    agent.say(f"{at}: {few(others, most=MOST_NAMES)}" if others else f"nothing is {at}, any more")
+                    agent.say(
+                        f"{at}: {counting.few(others, most=MOST_NAMES)}" if others else f"nothing is {at}, any more"
+                    )
                 if over.wait(SIGN_SECONDS):
                     return
-        except queue.SessionLost as error:
+        except lab_queue.SessionLost as error:
             log.info("signs of life end: %s", error)
 
     signs = threading.Thread(target=live, daemon=True, name="signs")
@@ -255,7 +271,7 @@ def alive(agent: Agent, session: queue.LabSession) -> Iterator[None]:
     finally:
         over.set()
         signs.join()
-        with suppress(queue.SessionLost):
+        with suppress(lab_queue.SessionLost):
             session.end()
 
 
@@ -272,7 +288,7 @@ def _look(agent: Agent) -> None:
 def _say_attached(agent: Agent) -> None:
     """Say which devices this host has, and why others cannot be used, where that has changed."""
     names = sorted(agent.attached.facts)
-    listed = f"devices of {agent.host}: {few(names, most=MOST_NAMES) or 'none'}"
+    listed = f"devices of {agent.host}: {counting.few(names, most=MOST_NAMES) or 'none'}"
     if (lines := "\n".join((listed, *agent.attached.notes))) != agent.shown:
         agent.shown = lines
         agent.say(listed)
@@ -315,12 +331,15 @@ def work(
     database that cannot be used when it begins, HostTakenError where another agent of this host goes on working; later
     the absence of the database is waited for.
     """
-    with open_store(database) as store, ThreadPoolExecutor(MOST_DEVICES, thread_name_prefix="lab") as pool:
-        name = host or host_name()
+    with (
+        campaign_store.open_store(database) as store,
+        ThreadPoolExecutor(MOST_DEVICES, thread_name_prefix="lab") as pool,
+    ):
+        name = host or run_result.host_name()
         reservations = hooks.Reservations(name, called or hooks.Hooks())
         agent = Agent(store, Attached(devices), stop, name, say, reservations=reservations)
-        for prefix in (WORK_PREFIX, RUN_PREFIX):
-            remove_abandoned(prefix)
+        for prefix in (WORK_PREFIX, runner_files.RUN_PREFIX):
+            runner_files.remove_abandoned(prefix)
         with closing(sessions_of(agent)) as sessions:
             try:
                 for session in sessions:
@@ -336,7 +355,7 @@ def work(
                 stop.set()
 
 
-def _until_lost(agent: Agent, session: queue.LabSession, pool: ThreadPoolExecutor, *, once: bool) -> bool:
+def _until_lost(agent: Agent, session: lab_queue.LabSession, pool: ThreadPoolExecutor, *, once: bool) -> bool:
     """Take jobs until the session is lost, or the agent is to stop; True at the end of all work with `once`.
 
     An agent that stops keeps its leases until the runs that its devices are in have ended.
@@ -347,10 +366,10 @@ def _until_lost(agent: Agent, session: queue.LabSession, pool: ThreadPoolExecuto
             session.keep(agent.busy)
             if tidies := time.monotonic() - agent.tidied > TIDY_SECONDS:
                 _give_back_left(agent, pool)
-            jobs = session.ask(lambda connection: queue.open_jobs(connection, list(agent.attached.facts)))
+            jobs = session.ask(lambda connection: lab_queue.open_jobs(connection, list(agent.attached.facts)))
             _take(agent, session, pool, jobs)
             _give_back_idle(agent, pool)
-            for campaign in session.ask(queue.stages_to_end):
+            for campaign in session.ask(lab_queue.stages_to_end):
                 lease = f"campaign {campaign}"
                 if lease not in agent.busy and session.take(lease):
                     agent.busy[lease] = pool.submit(_confirm, agent, session, campaign)
@@ -361,9 +380,9 @@ def _until_lost(agent: Agent, session: queue.LabSession, pool: ThreadPoolExecuto
             if over:
                 return True
         if agent.busy:
-            agent.say(f"stops when runs in progress have ended: {few(sorted(agent.busy), most=MOST_NAMES)}")
+            agent.say(f"stops when runs in progress have ended: {counting.few(sorted(agent.busy), most=MOST_NAMES)}")
         wait(agent.busy.values())
-    except queue.SessionLost as error:
+    except lab_queue.SessionLost as error:
         log.warning("the session with the database was lost: %s", error)
     _forget_done(agent)
     _give_back_idle(agent, pool)
@@ -392,28 +411,32 @@ def _give_back_left(agent: Agent, pool: ThreadPoolExecutor) -> None:
             agent.busy[name] = pool.submit(agent.reservations.give_back, name)
 
 
-def _tidy(agent: Agent, session: queue.LabSession) -> None:
+def _tidy(agent: Agent, session: lab_queue.LabSession) -> None:
     """Forget campaigns that have ended, and remove their files, also those of an agent that was here before."""
     agent.tidied = time.monotonic()
     with suppress(OSError):  # a folder that cannot be read
-        ended = session.ask(partial(queue.ended_campaigns, names=campaigns.carried_campaigns()))
+        ended = session.ask(partial(lab_queue.ended_campaigns, names=campaigns.carried_campaigns()))
         for campaign in ended - set(agent.working.values()):
             agent.carried.pop(campaign, None)
             agent.refused.pop(campaign, None)
             shutil.rmtree(campaigns.carried_folder(campaign), ignore_errors=True)
 
 
-def _tell(agent: Agent, session: queue.LabSession, pool: ThreadPoolExecutor) -> None:
+def _tell(agent: Agent, session: lab_queue.LabSession, pool: ThreadPoolExecutor) -> None:
     """Take a notice of a campaign that has ended, and give it in a thread."""
     ended = agent.reservations.hooks.ended
     if notice := notices.taken_notice(session, [notices.URL, *[notices.PROGRAM] * bool(ended)]):
         agent.busy[str(notice)] = pool.submit(notices.tell, agent.store, session, notice, ended, agent.say)
 
 
-def _take(agent: Agent, session: queue.LabSession, pool: ThreadPoolExecutor, jobs: Iterable[queue.LabJob]) -> None:
+def _take(
+    agent: Agent, session: lab_queue.LabSession, pool: ThreadPoolExecutor, jobs: Iterable[lab_queue.LabJob]
+) -> None:
     """Begin on devices that have nothing to do and something left, with the job that the database hands out."""
     now, refused = time.monotonic(), list(agent.refused)
-    for device, left in grouped((job.device, job) for job in jobs if job.campaign_id not in agent.refused).items():
+    for device, left in counting.grouped(
+        (job.device, job) for job in jobs if job.campaign_id not in agent.refused
+    ).items():
         name = agent.attached.opens.get(device)
         rests = agent.resting.get(device, 0.0) > now
         if not name or rests or device in agent.busy or len(agent.busy) >= MOST_DEVICES:
@@ -425,10 +448,10 @@ def _take(agent: Agent, session: queue.LabSession, pool: ThreadPoolExecutor, job
                 agent.busy[device] = pool.submit(_work_on, agent, session, job, name)
 
 
-def _work_on(agent: Agent, session: queue.LabSession, job: queue.LabJob, name: str) -> None:
+def _work_on(agent: Agent, session: lab_queue.LabSession, job: lab_queue.LabJob, name: str) -> None:
     """Measure one device of a campaign, whose lease this host has and which it opens by `name`."""
     try:
-        if session.state_of(job.campaign_id, job.device) not in queue.OPEN:
+        if session.state_of(job.campaign_id, job.device) not in lab_queue.OPEN:
             return  # it ended between being listed and being leased
         try:
             with agent.reservations.of(job.device):
@@ -437,8 +460,8 @@ def _work_on(agent: Agent, session: queue.LabSession, job: queue.LabJob, name: s
         except RunnerError as error:  # of the reservation: it counts as no attempt
             log.warning("%s: not taken: %s", job.device, error)
             agent.resting[job.device] = time.monotonic() + RESERVE_SECONDS
-            queue.change_job(session, job, queue.WAITING, f"{agent.host}: {error.reason}")
-    except queue.SessionLost as error:
+            lab_queue.change_job(session, job, lab_queue.WAITING, f"{agent.host}: {error.reason}")
+    except lab_queue.SessionLost as error:
         log.warning("%s: left for now: %s", job.device, error)
 
 
@@ -447,14 +470,17 @@ def _measured(agent: Agent, fence: Fence, name: str) -> str | None:
     session, job = fence.session, fence.job
     try:
         carried = _carried(agent, fence, job.campaign_id)
-        golden = session.ask(checks.golden_of)
+        golden = session.ask(lab_checks.golden_of)
         checked_with = _carried(agent, fence, golden) if golden else None
         if refusal := campaigns.other_versions(carried.record):
             _refuse(agent, fence, refusal)
             return None
-        queue.change_job(session, job, queue.RUNNING, job.reason)
-        agent.say(f"{job.campaign_id}: {job.device}: begins{' fresh rounds' if job.stage == queue.FRESH else ''}")
-        with opened([name], OPEN_SECONDS) as (devices, facts_now, _), scratch_folder(WORK_PREFIX) as work:
+        lab_queue.change_job(session, job, lab_queue.RUNNING, job.reason)
+        agent.say(f"{job.campaign_id}: {job.device}: begins{' fresh rounds' if job.stage == lab_queue.FRESH else ''}")
+        with (
+            job_bench.opened([name], OPEN_SECONDS) as (devices, facts_now, _),
+            runner_files.scratch_folder(WORK_PREFIX) as work,
+        ):
             device, now = next(iter(devices.values())), next(iter(facts_now.values()))
             device.name = job.device  # as results of all hosts call it
             facts = msgspec.structs.replace(now, name=job.device, host=agent.host)
@@ -463,18 +489,20 @@ def _measured(agent: Agent, fence: Fence, name: str) -> str | None:
                 _refuse(agent, fence, refusal)
                 return None
             plan = replace(campaigns.plan_here(carried, planned, facts), host=agent.host, fence=fence)
-            if job.stage == queue.FRESH:
-                again = queue.again_of(agent.store, job)
-                plan = fresh_plan(plan, [run for run in plan.planned_runs if planned_id(run) in again], agent.store)
+            if job.stage == lab_queue.FRESH:
+                again = lab_queue.again_of(agent.store, job)
+                plan = job_run.fresh_plan(
+                    plan, [run for run in plan.planned_runs if campaign_planned.planned_id(run) in again], agent.store
+                )
             else:
-                plan = with_looks(plan, planned, agent.store)
+                plan = campaign_measure.with_looks(plan, planned, agent.store)
             examiner = checked_with and health.Examiner(session, checked_with, device, facts, agent.stop)
             reason = examiner.examine("before") if examiner else ""
             if not reason:
-                reason = measure(plan, {job.device: device}, agent.store, work).get(job.device, "")
+                reason = campaign_measure.measure(plan, {job.device: device}, agent.store, work).get(job.device, "")
                 reason = reason or (examiner.examine("after") if examiner else "")
             return reason
-    except queue.SessionLost:
+    except lab_queue.SessionLost:
         raise
     except (RunnerError, OSError) as error:
         return str(error)
@@ -488,7 +516,7 @@ def _refuse(agent: Agent, fence: Fence, refusal: str) -> None:
     job = fence.job
     agent.refused[job.campaign_id] = f"{job.campaign_id} is refused: {refusal}"
     log.warning("%s", agent.refused[job.campaign_id])
-    queue.change_job(fence.session, job, queue.WAITING, f"{agent.host} is refused: {refusal}")
+    lab_queue.change_job(fence.session, job, lab_queue.WAITING, f"{agent.host} is refused: {refusal}")
 
 
 def _carried(agent: Agent, fence: Fence, campaign: str) -> campaigns.Carried:
@@ -502,39 +530,39 @@ def _carried(agent: Agent, fence: Fence, campaign: str) -> campaigns.Carried:
 def _say_ended(agent: Agent, fence: Fence, reason: str | None) -> None:
     """Say in the queue how a job ended, or why it was left: by a host whose lease still holds, and nobody else."""
     session, job = fence.session, fence.job
-    if reason is None or session.state_of(job.campaign_id, job.device) not in queue.OPEN:
+    if reason is None or session.state_of(job.campaign_id, job.device) not in lab_queue.OPEN:
         return
     if not reason:
-        state = queue.DONE if job.stage == queue.FRESH else queue.MEASURED
-        queue.change_job(session, job, state)
+        state = lab_queue.DONE if job.stage == lab_queue.FRESH else lab_queue.MEASURED
+        lab_queue.change_job(session, job, state)
         agent.say(f"{job.campaign_id}: {job.device}: {state}")
     elif agent.stop.is_set() or fence.gives_way:
-        queue.change_job(session, job, queue.WAITING)
+        lab_queue.change_job(session, job, lab_queue.WAITING)
         agent.say(f"{job.campaign_id}: {job.device}: {reason}")
     else:
         log.warning("%s: left: %s", job.device, reason)
         attempts = job.attempts + 1
         agent.resting[job.device] = time.monotonic() + REST_SECONDS
-        state = queue.FAILED if attempts >= queue.MOST_ATTEMPTS else queue.WAITING
-        queue.change_job(session, job, state, f"{agent.host}: {reason}", attempts)
+        state = lab_queue.FAILED if attempts >= lab_queue.MOST_ATTEMPTS else lab_queue.WAITING
+        lab_queue.change_job(session, job, state, f"{agent.host}: {reason}", attempts)
 
 
-def _confirm(agent: Agent, session: queue.LabSession, campaign: str) -> None:
+def _confirm(agent: Agent, session: lab_queue.LabSession, campaign: str) -> None:
     """After the rounds of all devices: choose, and enter the fresh rounds of what was chosen. One host does it."""
-    jobs = queue.jobs_of(agent.store, campaign)
-    if any(job.state in queue.OPEN for job in jobs) or not any(job.state == queue.MEASURED for job in jobs):
+    jobs = lab_queue.jobs_of(agent.store, campaign)
+    if any(job.state in lab_queue.OPEN for job in jobs) or not any(job.state == lab_queue.MEASURED for job in jobs):
         return
     chosen, reason = {}, ""
     try:
-        chosen = to_confirm(agent.store.campaign(campaign), agent.store)
+        chosen = job_run.to_confirm(agent.store.campaign(campaign), agent.store)
     except (ArithmeticError, LookupError, TypeError, ValueError, StoreError) as error:
         reason = f"{agent.host}: nothing can be chosen for fresh rounds: {type(error).__name__}: {error}"
         log.error("%s: %s", campaign, reason)  # noqa: TRY400 # one line, as everywhere
     try:
-        queue.end_stage(session, campaign, chosen, reason)
-    except queue.SessionLost as error:
+        lab_queue.end_stage(session, campaign, chosen, reason)
+    except lab_queue.SessionLost as error:
         log.warning("%s: the choice is left for another: %s", campaign, error)
         return
     for job in jobs:
-        if job.state == queue.MEASURED and job.device not in chosen.values():
-            agent.say(f"{campaign}: {job.device}: {queue.FAILED if reason else queue.DONE}")
+        if job.state == lab_queue.MEASURED and job.device not in chosen.values():
+            agent.say(f"{campaign}: {job.device}: {lab_queue.FAILED if reason else lab_queue.DONE}")

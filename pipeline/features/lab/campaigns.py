@@ -14,33 +14,38 @@ from typing import Any
 
 import msgspec
 
-from device_runner.build import units
-from device_runner.device import DeviceFacts, is_selector, parse_selector, split_server
-from device_runner.files import cache_folder
+from device_runner import build as runner_build
+from device_runner import device as runner_device
+from device_runner import files as runner_files
+from device_runner.device import DeviceFacts
 from device_runner.spec import TensorFile
-from pipeline.campaign.denied import known_denied
-from pipeline.campaign.measure import CampaignPlan
-from pipeline.campaign.plan import distinct, in_modes, plan_runs
-from pipeline.campaign.planned import PlannedRun, planned_id
-from pipeline.campaign.record import FRESH_ROUNDS, CampaignRecord, JobRecord
-from pipeline.campaign.specs import inputs_of
-from pipeline.campaign.store import Store, open_store
-from pipeline.check.result import Reference
-from pipeline.compat.contexts import NpuContext
-from pipeline.config import Config, Target
+from pipeline import config as configs
+from pipeline.campaign import denied as campaign_denied
+from pipeline.campaign import measure as campaign_measure
+from pipeline.campaign import plan as planning
+from pipeline.campaign import planned as campaign_planned
+from pipeline.campaign import record as campaign_record
+from pipeline.campaign import specs as campaign_specs
+from pipeline.campaign import store as campaign_store
+from pipeline.campaign.record import CampaignRecord
+from pipeline.campaign.store import Store
+from pipeline.check import result as check_result
+from pipeline.compat import contexts as npu_contexts
+from pipeline.config import Config
+from pipeline.core import files as storage
+from pipeline.core import groups as counting
+from pipeline.core import progress as core_progress
 from pipeline.core.errors import ConfigError, MissingError
-from pipeline.core.files import ARTIFACTS, REFERENCES, safe_name
-from pipeline.core.groups import few
-from pipeline.core.progress import NoProgress, Progress, StageLog
+from pipeline.core.progress import Progress
 from pipeline.core.variant import Artifact
-from pipeline.features.lab import checks, content, queue
-from pipeline.job.assemble import Assembled, close_job
-from pipeline.job.bench import libraries_by_device
-from pipeline.job.campaigns import versions
-from pipeline.job.predicted import predict
-from pipeline.job.run import JobOptions, campaign_plan, prepared_job
-from pipeline.job.stored import keep_campaign, locked
-from pipeline.job.targets import oldest_release
+from pipeline.features.lab import checks as lab_checks
+from pipeline.features.lab import content
+from pipeline.features.lab import queue as lab_queue
+from pipeline.job import assemble, campaigns, predicted
+from pipeline.job import bench as job_bench
+from pipeline.job import run as job_run
+from pipeline.job import stored as job_stored
+from pipeline.job import targets as job_targets
 
 log = logging.getLogger(__name__)
 
@@ -61,11 +66,11 @@ NEEDS = "v0002"
 @cache
 def lab_versions() -> dict[str, str]:
     """The versions of this host: of every program that has a part in an artifact, and of the probe's sources."""
-    digest = hashlib.sha256(b"".join(unit.read_bytes() for unit in units())).hexdigest()[:12]
-    return {**versions(), "probe": digest}
+    digest = hashlib.sha256(b"".join(unit.read_bytes() for unit in runner_build.units())).hexdigest()[:12]
+    return {**campaigns.versions(), "probe": digest}
 
 
-def other_versions(record: JobRecord) -> str:
+def other_versions(record: campaign_record.JobRecord) -> str:
     """Why this host may not measure a campaign, or ""."""
     versions = lab_versions()
     pairs = {name: (versions.get(name), record.versions.get(name)) for name in COMPARED}
@@ -73,32 +78,34 @@ def other_versions(record: JobRecord) -> str:
     return f"this host has {'; '.join(other)}" if other else ""
 
 
-def other_plan(record: JobRecord, facts: DeviceFacts, planned_runs: Iterable[PlannedRun]) -> str:
+def other_plan(
+    record: campaign_record.JobRecord, facts: DeviceFacts, planned_runs: Iterable[campaign_planned.PlannedRun]
+) -> str:
     """Why this host may not measure a device of a campaign, or "": another release may plan other runs."""
     made = record.versions.get("ort-mobile", "?")
     if made == lab_versions()["ort-mobile"]:
         return ""
     wanted = {run.id for run in record.planned if run.device == facts.name}
-    lacking = len(wanted - {planned_id(run) for run in planned_runs})
+    lacking = len(wanted - {campaign_planned.planned_id(run) for run in planned_runs})
     return f"ort-mobile {made} planned {len(wanted)} runs of it, of which {lacking} are unknown here" if lacking else ""
 
 
 def carried_files(
     folder: Path,
     artifacts: Iterable[Artifact],
-    references: Mapping[str, Reference],
+    references: Mapping[str, check_result.Reference],
     config: Config,
-    contexts: Iterable[NpuContext],
+    contexts: Iterable[npu_contexts.NpuContext],
 ) -> dict[str, Path]:
     """The files that other hosts need of a campaign, by their names in any output folder."""
     by_chip = [name for context in contexts for name in (context.file, context.binary)]
-    paths = {f"{ARTIFACTS}/{name}": folder / ARTIFACTS / name for name in by_chip}
+    paths = {f"{storage.ARTIFACTS}/{name}": folder / storage.ARTIFACTS / name for name in by_chip}
     files = (name for artifact in artifacts for name in artifact.files)
-    paths |= {f"{ARTIFACTS}/{name}": folder / ARTIFACTS / name for name in files}
+    paths |= {f"{storage.ARTIFACTS}/{name}": folder / storage.ARTIFACTS / name for name in files}
     for name, reference in references.items():
         for tensor in _tensors(reference):
             file = Path(tensor.file).name
-            paths[f"{REFERENCES}/{name}/{file}"] = folder / REFERENCES / name / file
+            paths[f"{storage.REFERENCES}/{name}/{file}"] = folder / storage.REFERENCES / name / file
     for target in config.targets:
         if target.library and Path(target.library).is_file():
             paths[_library_name(target.library)] = Path(target.library)
@@ -164,17 +171,17 @@ class Carried:
     """A campaign with its files in a folder of this host."""
 
     campaign: CampaignRecord
-    record: JobRecord
+    record: campaign_record.JobRecord
     artifacts: tuple[Artifact, ...]
     folder: Path
 
     @property
-    def references(self) -> dict[str, Reference]:
+    def references(self) -> dict[str, check_result.Reference]:
         """The references with their files where they lie here."""
-        folder = self.folder / REFERENCES
+        folder = self.folder / storage.REFERENCES
         return {name: _moved(reference, folder / name) for name, reference in self.record.references.items()}
 
-    def targets(self) -> tuple[Target, ...]:
+    def targets(self) -> tuple[configs.Target, ...]:
         """The targets of the config, with libraries that were files where these lie here."""
         targets = []
         for target in self.record.config.targets:
@@ -198,12 +205,14 @@ class Carried:
 
 def carried_folder(campaign: str) -> Path:
     """Where this host has the files of a campaign; raises StoreError for an id that could lead elsewhere."""
-    return cache_folder() / "lab" / content.checked_id(campaign).replace(":", "=")  # no id has =, no Windows path has :
+    return (
+        runner_files.cache_folder() / "lab" / content.checked_id(campaign).replace(":", "=")
+    )  # no id has =, no Windows path has :
 
 
 def carried_campaigns() -> list[str]:
     """The ids of campaigns whose files are on this host."""
-    folder = cache_folder() / "lab"
+    folder = runner_files.cache_folder() / "lab"
     return [path.name.replace("=", ":") for path in folder.iterdir()] if folder.is_dir() else []
 
 
@@ -219,13 +228,15 @@ def fetched(
     record, artifacts = campaign.job(), store.artifacts(campaign.id)
     by_chip = (name for context in record.contexts for name in (context.file, context.binary))
     for name in (*(name for artifact in artifacts for name in artifact.files), *by_chip):
-        content.file_in(folder, f"{ARTIFACTS}/{name}")
+        content.file_in(folder, f"{storage.ARTIFACTS}/{name}")
     by_name = {}
     for library in _libraries(record.config):
-        content.file_in(folder, f"{REFERENCES}/{library.place.partition('/')[2]}")  # as strict about folder and name
+        content.file_in(
+            folder, f"{storage.REFERENCES}/{library.place.partition('/')[2]}"
+        )  # as strict about folder and name
         by_name[library.name] = folder / library.place
     for name in record.references:
-        content.file_in(folder, f"{REFERENCES}/{name}/any")
+        content.file_in(folder, f"{storage.REFERENCES}/{name}/any")
     files = content.files_of(store, campaign.id)
     paths = [by_name.get(file.name, content.file_in(folder, file.name)) for file in files]
     for file, path in zip(files, paths, strict=True):
@@ -233,7 +244,7 @@ def fetched(
     return Carried(campaign=campaign, record=record, artifacts=artifacts, folder=folder)
 
 
-def planned_here(carried: Carried, facts: DeviceFacts) -> list[PlannedRun]:
+def planned_here(carried: Carried, facts: DeviceFacts) -> list[campaign_planned.PlannedRun]:
     """What the campaign planned for a device, in its order: that decides which of equal runs counts.
 
     Custom operators are those that came with it, before any of the same name that an agent was started with.
@@ -241,16 +252,18 @@ def planned_here(carried: Carried, facts: DeviceFacts) -> list[PlannedRun]:
     record = carried.record
     place = {run.id: number for number, run in enumerate(record.planned) if run.device == facts.name}
     measurable = [artifact for artifact in carried.artifacts if artifact.source in record.references]
-    legal, _ = plan_runs(record.config.runs, measurable, [facts], contexts=record.contexts, advised=False)
+    legal, _ = planning.plan_runs(record.config.runs, measurable, [facts], contexts=record.contexts, advised=False)
     runs = [
         replace(run, options=msgspec.structs.replace(run.options, custom_ops=carried.config.custom_ops))
-        for run in in_modes(legal, record.config.measure)
-        if planned_id(run) in place
+        for run in planning.in_modes(legal, record.config.measure)
+        if campaign_planned.planned_id(run) in place
     ]
-    return sorted(runs, key=lambda run: place[planned_id(run)])
+    return sorted(runs, key=lambda run: place[campaign_planned.planned_id(run)])
 
 
-def plan_here(carried: Carried, planned_runs: list[PlannedRun], facts: DeviceFacts) -> CampaignPlan:
+def plan_here(
+    carried: Carried, planned_runs: list[campaign_planned.PlannedRun], facts: DeviceFacts
+) -> campaign_measure.CampaignPlan:
     """The plan of a device, with files where they lie on this host."""
     config, references = carried.config, carried.references
     models = {artifact.source: artifact.model for artifact in carried.artifacts}
@@ -259,24 +272,28 @@ def plan_here(carried: Carried, planned_runs: list[PlannedRun], facts: DeviceFac
     for source, reference in references.items():
         model = models.get(source, source)
         dimensions = tables[model].sizes if model in tables else {}
-        inputs[source] = inputs_of(references.get(model, reference), dimensions)
-    predictions, _ = predict(
-        planned_runs, {facts.name: facts}, oldest_release(config), carried.folder / ARTIFACTS, NoProgress()
+        inputs[source] = campaign_specs.inputs_of(references.get(model, reference), dimensions)
+    predictions, _ = predicted.predict(
+        planned_runs,
+        {facts.name: facts},
+        job_targets.oldest_release(config),
+        carried.folder / storage.ARTIFACTS,
+        core_progress.NoProgress(),
     )
-    return campaign_plan(
+    return job_run.campaign_plan(
         config,
         carried.campaign.id,
-        distinct(planned_runs),
+        planning.distinct(planned_runs),
         carried.folder,
         references=references,
         inputs=inputs,
-        libraries=libraries_by_device({facts.name: facts}, carried.targets(), None),
+        libraries=job_bench.libraries_by_device({facts.name: facts}, carried.targets(), None),
         predictions=predictions,
     )
 
 
 def chosen_devices(
-    names: Sequence[str], attached: Mapping[str, DeviceFacts], lost: Mapping[str, queue.LostDevice] | None = None
+    names: Sequence[str], attached: Mapping[str, DeviceFacts], lost: Mapping[str, lab_queue.LostDevice] | None = None
 ) -> dict[str, DeviceFacts]:
     """The devices of a lab that a config means, under their names there; raises MissingError for a name of none.
 
@@ -284,9 +301,9 @@ def chosen_devices(
     host, and NAME@HOST one of them.
     """
     fits = {
-        name: parse_selector(split_server(name.removeprefix("adb:"))[0])
+        name: runner_device.parse_selector(runner_device.split_server(name.removeprefix("adb:"))[0])
         for name in names
-        if name.startswith("adb:") and is_selector(name.removeprefix("adb:"))
+        if name.startswith("adb:") and runner_device.is_selector(name.removeprefix("adb:"))
     }
 
     def means(name: str, facts: DeviceFacts) -> bool:
@@ -303,16 +320,17 @@ def chosen_devices(
             if any(other in (name, name.partition("@")[0]) for other in of_nobody)
         ]
         raise MissingError(
-            "no host of the lab has such a device", where=few(of_nobody),
-            why=f"{few([*was, ''], '; ')}attached are: {few(list(attached)) or 'none'}",
+            "no host of the lab has such a device",
+            where=counting.few(of_nobody),
+            why=f"{counting.few([*was, ''], '; ')}attached are: {counting.few(list(attached)) or 'none'}",
             remedy="attach it, and see in `ort-mobile lab status` that its host works; or leave it out: --device names "
             "those that are meant",
-        )  # fmt: skip
+        )
     return {facts.name: facts for facts in named if any(means(name, facts) for name in names)}
 
 
 def submit(
-    config: Config, options: JobOptions, progress: Progress, *, priority: int = 0, notify: str = ""
+    config: Config, options: job_run.JobOptions, progress: Progress, *, priority: int = 0, notify: str = ""
 ) -> dict[str, Any]:
     """Prepare a campaign here, and put it with its files into the queue; nothing of this computer is needed then.
 
@@ -324,68 +342,86 @@ def submit(
     """
     if not config.output.database:
         raise ConfigError(
-            "no database is named", where="lab submit", why="a lab's queue is in its database",
+            "no database is named",
+            where="lab submit",
+            why="a lab's queue is in its database",
             remedy="pass --database postgresql://USER@HOST/DATABASE, or set [output] database in the config",
-        )  # fmt: skip
+        )
     by_name: dict[str, str] = {}
     for library in _libraries(config):
         if not Path(library.file).is_file():
             raise MissingError(
-                "a library of the campaign is not here", where=library.file, why="there is no such file",
+                "a library of the campaign is not here",
+                where=library.file,
+                why="there is no such file",
                 remedy="correct its path in `custom_ops`, or in `plugins` of [measure]",
-            )  # fmt: skip
+            )
         if (other := by_name.setdefault(library.name, library.file)) != library.file:
             raise ConfigError(
-                "two libraries of the campaign have one name", where=library.file, remedy="rename one of them",
+                "two libraries of the campaign have one name",
+                where=library.file,
+                remedy="rename one of them",
                 why=f"{other} has it, too, and hosts of the lab have the files of a plugin in one folder",
-            )  # fmt: skip
-    with open_store(config.output.database) as store:
-        queue.refuse_other_database(store.engine)
-        names, lost = options.devices or config.devices, queue.lost_devices(store)
-        facts = chosen_devices(names, queue.attached_devices(store), lost)
-        held = {name: quarantine["reason"] for name, quarantine in checks.in_quarantine(store).items() if name in facts}
+            )
+    with campaign_store.open_store(config.output.database) as store:
+        lab_queue.refuse_other_database(store.engine)
+        names, lost = options.devices or config.devices, lab_queue.lost_devices(store)
+        facts = chosen_devices(names, lab_queue.attached_devices(store), lost)
+        held = {
+            name: quarantine["reason"] for name, quarantine in lab_checks.in_quarantine(store).items() if name in facts
+        }
         for name, reason in held.items():
             log.warning("%s: left out, in quarantine: %s", name, reason)
         facts = {name: device for name, device in facts.items() if name not in held}
         if not facts:
             raise MissingError(
-                "every device that is meant is in quarantine", where=", ".join(held),
+                "every device that is meant is in quarantine",
+                where=", ".join(held),
                 why="; ".join(dict.fromkeys(held.values())),
                 remedy="`ort-mobile lab release DEVICE` gives one back, once it was looked at",
-            )  # fmt: skip
-    with prepared_job(config, replace(options, convert_only=True), progress) as (job, _):
+            )
+    with job_run.prepared_job(config, replace(options, convert_only=True), progress) as (job, _):
         measurable = [a for prepared in job.prepared for a in prepared.artifacts if a.source in prepared.references]
-        legal, skipped = plan_runs(job.config.runs, measurable, list(facts.values()), known_denied(), job.contexts)
-        planned = in_modes(legal, job.config.measure)
-        _, placements = predict(planned, facts, oldest_release(job.config), job.folder / ARTIFACTS, progress)
+        legal, skipped = planning.plan_runs(
+            job.config.runs, measurable, list(facts.values()), campaign_denied.known_denied(), job.contexts
+        )
+        planned = planning.in_modes(legal, job.config.measure)
+        _, placements = predicted.predict(
+            planned, facts, job_targets.oldest_release(job.config), job.folder / storage.ARTIFACTS, progress
+        )
         campaign = job.enter(facts, planned, skipped, versions=lab_versions(), placements=placements)
         references = campaign.job().references
         content.remove_old_files(job.store)
         carried = carried_files(job.folder, measurable, references, job.config, campaign.job().contexts)
         files = content.keep_files(job.store, carried)
         allowed = most_runs(campaign.job(), facts)
-        queue.submit_jobs(job.store, campaign.id, allowed, files, priority=priority, address=notify, needs=NEEDS)
+        lab_queue.submit_jobs(job.store, campaign.id, allowed, files, priority=priority, address=notify, needs=NEEDS)
     return {
-        "campaign": campaign.id, "priority": priority, "devices": tuple(facts),
-        "runs": len(planned) * config.measure.timed_rounds, "files": len(files),
+        "campaign": campaign.id,
+        "priority": priority,
+        "devices": tuple(facts),
+        "runs": len(planned) * config.measure.timed_rounds,
+        "files": len(files),
         "bytes": sum(file.size_bytes for file in files),
-    }  # fmt: skip
+    }
 
 
-def store_golden(store: Store, url: str, config: Config, options: JobOptions, progress: Progress) -> str:
+def store_golden(store: Store, url: str, config: Config, options: job_run.JobOptions, progress: Progress) -> str:
     """Store a config's model with its files, and check devices with it; the id of its campaign, which has no devices.
 
     Raises ConfigError for another number of models than one, PipelineError where nothing of it can be run.
     """
-    queue.refuse_other_database(store.engine)
+    lab_queue.refuse_other_database(store.engine)
     where = "[[models]]"
     if len(config.models) != 1:
         raise ConfigError(
-            f"the config of a golden model has {len(config.models)} models", where=where,
-            why="a check is one small model", remedy="name one",
-        )  # fmt: skip
+            f"the config of a golden model has {len(config.models)} models",
+            where=where,
+            why="a check is one small model",
+            remedy="name one",
+        )
     config = msgspec.structs.replace(config, output=msgspec.structs.replace(config.output, database=url))
-    with prepared_job(config, replace(options, convert_only=True), progress) as (job, _):
+    with job_run.prepared_job(config, replace(options, convert_only=True), progress) as (job, _):
         measurable = [a for prepared in job.prepared for a in prepared.artifacts if a.source in prepared.references]
         if not measurable:
             errors = (error for prepared in job.prepared for error in prepared.errors)
@@ -395,7 +431,7 @@ def store_golden(store: Store, url: str, config: Config, options: JobOptions, pr
         campaign = job.enter({}, [], [], versions=lab_versions())
         record = campaign.job()
         files = carried_files(job.folder, measurable, record.references, job.config, record.contexts)
-        checks.set_golden(store, campaign.id, content.keep_files(store, files))
+        lab_checks.set_golden(store, campaign.id, content.keep_files(store, files))
     return campaign.id
 
 
@@ -409,50 +445,55 @@ MOST_INFERENCES = 100_000
 """In a second, of a process: more than a model of one node does."""
 
 
-def most_runs(record: JobRecord, devices: Iterable[str]) -> dict[str, queue.Allowed]:
+def most_runs(record: campaign_record.JobRecord, devices: Iterable[str]) -> dict[str, lab_queue.Allowed]:
     """What the database takes of each device: so much that no honest host meets the bounds."""
     measure = record.config.measure
-    rounds = measure.timed_rounds + measure.profile + FRESH_ROUNDS
+    rounds = measure.timed_rounds + measure.profile + campaign_record.FRESH_ROUNDS
     planned = Counter(run.device for run in record.planned)
     runs = {device: planned[device] * rounds * MOST_AGAIN + SPARE_RUNS for device in devices}
     seconds = max(measure.seconds_of(mode, 0.0) for mode in measure.modes)
     size = RESULT_BYTES + 8 * int(measure.min_runs + MOST_INFERENCES * seconds)
-    return {device: queue.Allowed(count, count * size) for device, count in runs.items()}
+    return {device: lab_queue.Allowed(count, count * size) for device, count in runs.items()}
 
 
 def found_campaign(store: Store, asked: str | None) -> CampaignRecord:
     """The lab's campaign of that id or name, the newest by default; raises ConfigError for none."""
-    submitted = {job.campaign_id for job in queue.jobs_of(store)}
+    submitted = {job.campaign_id for job in lab_queue.jobs_of(store)}
     titles = {name: title for name, title in store.names().items() if name in submitted}
     fitting = [name for name, title in titles.items() if asked in (None, name, title)]
     if not fitting:
         raise ConfigError(
-            f"no campaign {asked!r} was submitted" if asked else "no campaign was submitted", where=store.where,
-            why=f"submitted are: {few(list(reversed(titles))) or 'none'}", remedy="see `ort-mobile lab status`",
-        )  # fmt: skip
+            f"no campaign {asked!r} was submitted" if asked else "no campaign was submitted",
+            where=store.where,
+            why=f"submitted are: {counting.few(list(reversed(titles))) or 'none'}",
+            remedy="see `ort-mobile lab status`",
+        )
     return store.campaign(fitting[-1])
 
 
-def close(database: str, asked: str | None, output: Path | None, progress: Progress) -> Assembled:
+def close(database: str, asked: str | None, output: Path | None, progress: Progress) -> assemble.Assembled:
     """Choose, bundle and report what a lab has measured, in a folder of this computer.
 
     Raises ConfigError while devices are at work: a report of half a campaign looks like one of a whole.
     """
-    with open_store(database) as store:
+    with campaign_store.open_store(database) as store:
         campaign = found_campaign(store, asked)
-        jobs = queue.jobs_of(store, campaign.id)
-        if working := [job.device for job in jobs if job.state in (*queue.OPEN, queue.MEASURED)]:
+        jobs = lab_queue.jobs_of(store, campaign.id)
+        if working := [job.device for job in jobs if job.state in (*lab_queue.OPEN, lab_queue.MEASURED)]:
             raise ConfigError(
-                f"{len(working)} of {len(jobs)} devices are not done", where=campaign.id,
-                why=f"left are {few(working)}",
+                f"{len(working)} of {len(jobs)} devices are not done",
+                where=campaign.id,
+                why=f"left are {counting.few(working)}",
                 remedy="wait for them (`ort-mobile lab status`), or give them up with `ort-mobile lab cancel`",
-            )  # fmt: skip
+            )
         # not the folder that the config names: whoever submitted it did so for another computer
-        folder = output or Path("output") / safe_name(campaign.name)
-        with locked(folder):
-            keep_campaign(folder, campaign.id, database=database)
+        folder = output or Path("output") / storage.safe_name(campaign.name)
+        with job_stored.locked(folder):
+            job_stored.keep_campaign(folder, campaign.id, database=database)
             carried = fetched(store, campaign, folder)
             document = msgspec.structs.replace(carried.record, config=carried.config)
             campaign = msgspec.structs.replace(campaign, document=document)
-            left = {job.device: job.reason for job in jobs if job.state in queue.ENDED and job.reason}
-            return close_job(store, folder, (campaign, left, ()), None, StageLog(progress), only_reads=True)
+            left = {job.device: job.reason for job in jobs if job.state in lab_queue.ENDED and job.reason}
+            return assemble.close_job(
+                store, folder, (campaign, left, ()), None, core_progress.StageLog(progress), only_reads=True
+            )

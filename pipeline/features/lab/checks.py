@@ -12,9 +12,9 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.engine import Connection
 
-from device_runner.files import visible
+from device_runner import files as runner_files
 from pipeline.campaign.store import Store, StoreError
-from pipeline.campaign.store.tables import quarantines
+from pipeline.campaign.store import tables as store_tables
 from pipeline.core.errors import ConfigError
 from pipeline.features.lab.content import LabFile
 from pipeline.features.lab.tables import checks, goldens
@@ -43,14 +43,20 @@ def set_golden(store: Store, campaign: str, files: Sequence[LabFile] = ()) -> No
     change = sa.select(sa.func.lab_set_golden(campaign, sa.literal(msgspec.to_builtins(files), JSONB)))
     if not store.write(lambda connection: connection.scalar(change)):
         raise StoreError(
-            "files of the golden model are gone", where=store.where, why="the database was away meanwhile",
+            "files of the golden model are gone",
+            where=store.where,
+            why="the database was away meanwhile",
             remedy="name it again",
-        )  # fmt: skip
+        )
 
 
 def in_quarantine(store: Store) -> dict[str, dict[str, Any]]:
     """Devices in quarantine with the reason, when they were put there, and the host that found it."""
-    query = sa.select(quarantines).where(quarantines.c.released.is_(None)).order_by(quarantines.c.device)
+    query = (
+        sa.select(store_tables.quarantines)
+        .where(store_tables.quarantines.c.released.is_(None))
+        .order_by(store_tables.quarantines.c.device)
+    )
     rows = store.read(lambda connection: connection.execute(query).all())
     return {
         quarantine.device: {
@@ -68,11 +74,14 @@ def last_checks(store: Store) -> dict[str, dict[str, Any]]:
     rows = store.read(lambda connection: connection.execute(sa.select(checks).where(checks.c.id.in_(newest))).all())
     return {
         check.device: {
-            "at": check.at.isoformat(), "moment": check.moment, "good": check.good, "value_ns": check.value_ns,
+            "at": check.at.isoformat(),
+            "moment": check.moment,
+            "good": check.good,
+            "value_ns": check.value_ns,
             "reason": check.reason,
         }
         for check in rows
-    }  # fmt: skip
+    }
 
 
 def release(store: Store, device: str, *, sound: bool) -> None:
@@ -84,6 +93,8 @@ def release(store: Store, device: str, *, sound: bool) -> None:
     if not store.write(lambda connection: connection.scalar(change)):
         held = ", ".join(in_quarantine(store)) or "none"
         raise ConfigError(
-            f"no device {visible(device)!r} is in quarantine", where="lab release", why=f"there are: {held}",
+            f"no device {runner_files.visible(device)!r} is in quarantine",
+            where="lab release",
+            why=f"there are: {held}",
             remedy="`ort-mobile lab status` lists them with their reasons",
-        )  # fmt: skip
+        )

@@ -8,25 +8,31 @@ from typing import Any
 
 import click
 
-from device_runner.files import visible
-from pipeline.cli.command import Group
-from pipeline.cli.options import devices_option, output_option, progress
-from pipeline.cli.outputs import Outputs, json_option, quiet
-from pipeline.core.groups import counted
+from device_runner import files as runner_files
+from pipeline.cli import command as cli_command
+from pipeline.cli import options as cli_options
+from pipeline.cli import outputs as cli_outputs
+from pipeline.cli.outputs import Outputs
+from pipeline.core import groups as counting
 
 database_option = click.option(
-    "--database", metavar="URL", envvar="ORT_MOBILE_DATABASE",
+    "--database",
+    metavar="URL",
+    envvar="ORT_MOBILE_DATABASE",
     help="PostgreSQL of the lab: postgresql://USER@HOST/DATABASE?sslmode=verify-full.  [env: ORT_MOBILE_DATABASE]",
-)  # fmt: skip
+)
 
 
 priority_option = click.option(
-    "--priority", type=click.IntRange(-1, 2), default=0, show_default=True,
+    "--priority",
+    type=click.IntRange(-1, 2),
+    default=0,
+    show_default=True,
     help="-1 when nothing else waits, 0, 1 before others, 2 before everything (the database's owner alone).",
-)  # fmt: skip
+)
 
 
-@click.group(cls=Group)
+@click.group(cls=cli_command.Group)
 def lab() -> None:
     """Run campaigns on many hosts, with PostgreSQL as queue, lease of devices and store.
 
@@ -40,50 +46,65 @@ def _database(given: str | None, *, sqlite: bool = False) -> str:
 
     if not given:
         raise ConfigError(
-            "no database is named", where="--database", why="a lab's queue is in its database",
+            "no database is named",
+            where="--database",
+            why="a lab's queue is in its database",
             remedy="pass --database postgresql://USER@HOST/DATABASE, or set ORT_MOBILE_DATABASE",
-        )  # fmt: skip
+        )
     if given.startswith("sqlite:") and not sqlite:
         raise ConfigError(
-            "a lab needs PostgreSQL", where=given, why="its functions decide who may change what, and SQLite has none",
+            "a lab needs PostgreSQL",
+            where=given,
+            why="its functions decide who may change what, and SQLite has none",
             remedy="pass --database postgresql://USER@HOST/DATABASE; "
             "`ort-mobile report` and `lab serve` read the results of `ort-mobile run`",
-        )  # fmt: skip
+        )
     return given
 
 
 @lab.command("submit")
 @click.argument("config", type=click.Path(path_type=Path))
 @database_option
-@devices_option
-@output_option
+@cli_options.devices_option
+@cli_options.output_option
 @priority_option
 @click.option(
-    "--notify", metavar="URL", default="", envvar="ORT_MOBILE_LAB_NOTIFY",
+    "--notify",
+    metavar="URL",
+    default="",
+    envvar="ORT_MOBILE_LAB_NOTIFY",
     help="Address (http or https) that a host of the lab sends a JSON document to when the campaign has ended.  "
     "[env: ORT_MOBILE_LAB_NOTIFY]",
-)  # fmt: skip
-@json_option
+)
+@cli_outputs.json_option
 def submit_command(
-    config: Path, database: str | None, devices: tuple[str, ...], output: Path | None, priority: int, notify: str,
+    config: Path,
+    database: str | None,
+    devices: tuple[str, ...],
+    output: Path | None,
+    priority: int,
+    notify: str,
     outputs: Outputs,
-) -> None:  # fmt: skip
+) -> None:
     """Convert and check the models of CONFIG here, and put the campaign into the queue of a lab."""
     import msgspec
 
-    from pipeline.config import read_config
+    from pipeline import config as configs
     from pipeline.features.lab.campaigns import submit
-    from pipeline.job.run import JobOptions
+    from pipeline.job import run as job_run
 
-    settings = read_config(config, existing=True)
+    settings = configs.read_config(config, existing=True)
     if database:
         output_table = msgspec.structs.replace(settings.output, database=database)
         settings = msgspec.structs.replace(settings, output=output_table)
     _check_address(notify)
-    job = JobOptions(output=output, devices=devices)
-    done = submit(settings, job, progress(), priority=priority, notify=notify)
+    job = job_run.JobOptions(output=output, devices=devices)
+    done = submit(settings, job, cli_options.progress(), priority=priority, notify=notify)
     lines = (
-        f"{done['campaign']}: submitted for {counted(len(done['devices']), 'device')}, at most {done['runs']} runs",
+        (
+            f"{done['campaign']}: submitted for {counting.counted(len(done['devices']), 'device')}, at most "
+            f"{done['runs']} runs"
+        ),
         f"files: {done['files']}, {done['bytes']:,} bytes; this computer may be switched off",
     )
     outputs.show_lines(done, lines)
@@ -98,22 +119,31 @@ def _check_address(address: str) -> None:
 
     if address and not (re.fullmatch(r"[!-~]{1,2000}", address) and is_web_address(address)):
         raise ConfigError(
-            "this is no address to be told", where="--notify", why="it begins with http:// or https://, has no spaces, "
-            "and at most 2,000 characters of ASCII", remedy="pass one as https://chat.example/hooks/…",
-        )  # fmt: skip
+            "this is no address to be told",
+            where="--notify",
+            why="it begins with http:// or https://, has no spaces, and at most 2,000 characters of ASCII",
+            remedy="pass one as https://chat.example/hooks/…",
+        )
 
 
 @lab.command("work")
 @database_option
 @click.option(
-    "--device", "devices", multiple=True, default=("adb:*",), show_default=True,
+    "--device",
+    "devices",
+    multiple=True,
+    default=("adb:*",),
+    show_default=True,
     help="Devices of this host to work on: adb:*, adb:SERIAL, local, android-host:LIBRARY; repeatable.",
-)  # fmt: skip
+)
 @click.option("--once", is_flag=True, help="End when nothing is left to do for the devices of this host.")
 @click.option(
-    "--hooks", "hooks_file", type=click.Path(path_type=Path), envvar="ORT_MOBILE_LAB_HOOKS",
+    "--hooks",
+    "hooks_file",
+    type=click.Path(path_type=Path),
+    envvar="ORT_MOBILE_LAB_HOOKS",
     help="TOML with what to call before a device is taken and after it is given back.  [env: ORT_MOBILE_LAB_HOOKS]",
-)  # fmt: skip
+)
 def work_command(database: str | None, devices: tuple[str, ...], once: bool, hooks_file: Path | None) -> None:
     """Measure what is submitted on the devices of this host, until it is stopped.
 
@@ -122,8 +152,8 @@ def work_command(database: str | None, devices: tuple[str, ...], once: bool, hoo
     """
     import threading
 
-    from device_runner.local import end_runs
-    from pipeline.core.errors import ExitCode
+    from device_runner import local as local_device
+    from pipeline.core import errors as core_errors
     from pipeline.features.lab.agent import work
     from pipeline.features.lab.hooks import read_hooks
 
@@ -132,20 +162,22 @@ def work_command(database: str | None, devices: tuple[str, ...], once: bool, hoo
 
     def stopped(number: int, _frame: object) -> None:
         if number == signal.SIGINT and stop.is_set():
-            end_runs()
-            os._exit(ExitCode.INTERRUPTED)  # as a kill: what is stored stays, and devices are taken again
+            local_device.end_runs()
+            os._exit(core_errors.ExitCode.INTERRUPTED)  # as a kill: what is stored stays, and devices are taken again
         stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stopped)
-    say = (lambda _line: None) if quiet() else (lambda line: click.echo(visible(line), err=True))
+    say = (
+        (lambda _line: None) if cli_outputs.quiet() else (lambda line: click.echo(runner_files.visible(line), err=True))
+    )
     work(_database(database), devices, stop, once=once, say=say, called=called)
 
 
 @lab.command("status")
 @click.argument("campaign", required=False)
 @database_option
-@json_option
+@cli_outputs.json_option
 def status_command(campaign: str | None, database: str | None, outputs: Outputs) -> None:
     """Show the hosts of a lab, their devices, and what is left of submitted campaigns, or of one CAMPAIGN."""
     from pipeline.features.lab.status import lab_status, status_lines
@@ -160,7 +192,7 @@ def status_command(campaign: str | None, database: str | None, outputs: Outputs)
 @click.option(
     "--timeout", metavar="SECONDS", type=click.FloatRange(0), help="Wait so long at most; then exit with 124."
 )
-@json_option
+@cli_outputs.json_option
 @click.pass_context
 def wait_command(
     ctx: click.Context, /, campaigns: tuple[str, ...], database: str | None, timeout: float | None, outputs: Outputs
@@ -175,8 +207,8 @@ def wait_command(
     from pipeline.features.lab.waiting import ended_lines, exit_code_of, wait_for
 
     def say(line: str) -> None:
-        if not quiet():
-            click.echo(visible(line), err=True)
+        if not cli_outputs.quiet():
+            click.echo(runner_files.visible(line), err=True)
 
     try:
         ends = wait_for(_database(database), campaigns, timeout, threading.Event(), say)
@@ -191,7 +223,7 @@ def wait_command(
 @click.argument("device")
 @database_option
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Campaigns, the newest.")
-@json_option
+@cli_outputs.json_option
 def history_command(device: str, database: str | None, limit: int, outputs: Outputs) -> None:
     """Show what was run on DEVICE, campaign by campaign: when, how it went, in which state it was, and how fast.
 
@@ -212,15 +244,15 @@ def priority_command(campaign: str, priority: int, database: str | None) -> None
 
     The login that submitted it may, and the owner of the database.
     """
-    from pipeline.campaign.store import open_store
+    from pipeline.campaign import store as campaign_store
     from pipeline.features.lab.campaigns import found_campaign
     from pipeline.features.lab.queue import prefer
 
-    with open_store(_database(database)) as store:
+    with campaign_store.open_store(_database(database)) as store:
         record = found_campaign(store, campaign)
         count = prefer(store, record.id, priority)
-        done = f"priority {priority} on {counted(count, 'device')}"
-        click.echo(visible(f"{record.id}: {done if count else 'nothing is left to do'}"))
+        done = f"priority {priority} on {counting.counted(count, 'device')}"
+        click.echo(runner_files.visible(f"{record.id}: {done if count else 'nothing is left to do'}"))
 
 
 @lab.command("cancel")
@@ -228,44 +260,46 @@ def priority_command(campaign: str, priority: int, database: str | None) -> None
 @database_option
 def cancel_command(campaign: str, database: str | None) -> None:
     """Give up what is left of CAMPAIGN (its id or name); what was measured stays, and `lab close` reports it."""
-    from pipeline.campaign.store import open_store
+    from pipeline.campaign import store as campaign_store
     from pipeline.features.lab.campaigns import found_campaign
     from pipeline.features.lab.queue import cancel_jobs
 
-    with open_store(_database(database)) as store:
+    with campaign_store.open_store(_database(database)) as store:
         record = found_campaign(store, campaign)
         count = cancel_jobs(store, record.id)
-        done = f"{counted(count, 'device')} cancelled; each stops after the run that it is in"
-        click.echo(visible(f"{record.id}: {done if count else 'nothing was left to cancel'}"))
+        done = f"{counting.counted(count, 'device')} cancelled; each stops after the run that it is in"
+        click.echo(runner_files.visible(f"{record.id}: {done if count else 'nothing was left to cancel'}"))
 
 
 @lab.command("golden")
 @click.argument("config", type=click.Path(path_type=Path), required=False)
 @click.option("--off", is_flag=True, help="Check devices with nothing from now on.")
 @database_option
-@output_option
+@cli_options.output_option
 def golden_command(config: Path | None, off: bool, database: str | None, output: Path | None) -> None:
     """Check the devices of a lab with the model of CONFIG, before and after each batch of runs.
 
     A device that drifts, fails or gives other outputs is quarantined: build_configs/lab/golden.toml has a small model.
     For who has the role ort_mobile_operator, or owns the database.
     """
-    from pipeline.campaign.store import open_store
-    from pipeline.config import read_config
+    from pipeline import config as configs
+    from pipeline.campaign import store as campaign_store
     from pipeline.core.errors import ConfigError
     from pipeline.features.lab.campaigns import store_golden
     from pipeline.features.lab.checks import set_golden
-    from pipeline.job.run import JobOptions
+    from pipeline.job import run as job_run
 
     if off == bool(config):
         raise ConfigError(
-            "name the config of a golden model, or --off", where="lab golden", why="it is one of both",
+            "name the config of a golden model, or --off",
+            where="lab golden",
+            why="it is one of both",
             remedy="ort-mobile lab golden build_configs/lab/golden.toml",
-        )  # fmt: skip
-    url, settings = _database(database), config and read_config(config, existing=True)
-    with open_store(url) as store:
+        )
+    url, settings = _database(database), config and configs.read_config(config, existing=True)
+    with campaign_store.open_store(url) as store:
         if settings:
-            campaign = store_golden(store, url, settings, JobOptions(output=output), progress())
+            campaign = store_golden(store, url, settings, job_run.JobOptions(output=output), cli_options.progress())
             click.echo(f"{campaign}: devices are checked with it")
         else:
             set_golden(store, "")
@@ -281,20 +315,20 @@ def release_command(device: str, sound: bool, database: str | None) -> None:
 
     Without --sound its checks begin anew, as of a device that was repaired, and what it measured stays in doubt.
     """
-    from pipeline.campaign.store import open_store
+    from pipeline.campaign import store as campaign_store
     from pipeline.features.lab.checks import release
 
-    with open_store(_database(database)) as store:
+    with campaign_store.open_store(_database(database)) as store:
         release(store, device, sound=sound)
         what = "what it measured counts" if sound else "what it measured since its last good check stays in doubt"
-        click.echo(visible(f"{device}: given back to the lab; {what}"))
+        click.echo(runner_files.visible(f"{device}: given back to the lab; {what}"))
 
 
 @lab.command("close")
 @click.argument("campaign", required=False)
 @database_option
-@output_option
-@json_option
+@cli_options.output_option
+@cli_outputs.json_option
 @click.pass_context
 def close_command(
     ctx: click.Context, /, campaign: str | None, database: str | None, output: Path | None, outputs: Outputs
@@ -303,12 +337,12 @@ def close_command(
 
     Without --output it writes to output/NAME here, whatever folder the submitted config names.
     """
-    from pipeline.cli.run import job_document, show_job
+    from pipeline.cli import run as cli_run
     from pipeline.features.lab.campaigns import close
 
-    result = close(_database(database), campaign, output, progress())
-    outputs.write_json(job_document(result))
-    show_job(result, outputs)
+    result = close(_database(database), campaign, output, cli_options.progress())
+    outputs.write_json(cli_run.job_document(result))
+    cli_run.show_job(result, outputs)
     sys.stdout.flush()
     ctx.exit(result.exit_code)
 
@@ -318,9 +352,10 @@ def close_command(
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; others need a token.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8700, show_default=True, help="0 finds a free one.")
 @click.option(
-    "--token-file", type=click.Path(path_type=Path),
+    "--token-file",
+    type=click.Path(path_type=Path),
     help="File with the token that readers must have.  [env: ORT_MOBILE_LAB_TOKEN has the token itself]",
-)  # fmt: skip
+)
 def serve_command(database: str | None, host: str, port: int, token_file: Path | None) -> None:
     """Show campaigns, their progress and reports, and the lab as web pages and JSON; nothing can be changed there.
 

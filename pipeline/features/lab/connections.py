@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from pipeline.core.errors import missing_extra
+from pipeline.core import errors as core_errors
 
 try:
     from tornado import httputil
@@ -21,7 +21,7 @@ try:
     from tornado.httpserver import HTTPServer
     from tornado.iostream import IOStream, StreamClosedError
 except ImportError as error:
-    raise missing_extra("serve", "tornado", "lab serve", error) from error
+    raise core_errors.missing_extra("serve", "tornado", "lab serve", error) from error
 
 REQUEST_BYTES, REQUEST_SECONDS, MOST_FIELDS = 16 << 10, 10.0, 100
 """The longest head of a request, and the longest body; how long each is waited for, however it trickles in; and how
@@ -61,10 +61,16 @@ class Answer:
         """Its headers."""
         charset = "; charset=utf-8" if self.media.startswith("text/") else ""
         length = {"content-length": str(len(self.content))} if isinstance(self.content, bytes) else {}
-        return httputil.HTTPHeaders({
-            **STRICT, "date": httputil.format_timestamp(time.time()), "content-type": self.media + charset,
-            "content-security-policy": f"{self.policy}; frame-ancestors 'none'", **length, **self.headers,
-        })  # fmt: skip
+        return httputil.HTTPHeaders(
+            {
+                **STRICT,
+                "date": httputil.format_timestamp(time.time()),
+                "content-type": self.media + charset,
+                "content-security-policy": f"{self.policy}; frame-ancestors 'none'",
+                **length,
+                **self.headers,
+            }
+        )
 
 
 Respond = Callable[[str, str, Mapping[str, str]], Awaitable[Answer]]
@@ -78,9 +84,14 @@ async def serve_until_stopped(listener: socket.socket, respond: Respond, started
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     connections = Connections(respond)
     server = HTTPServer(
-        connections, max_header_size=REQUEST_BYTES, max_body_size=REQUEST_BYTES, max_buffer_size=4 * REQUEST_BYTES,
-        chunk_size=REQUEST_BYTES, idle_connection_timeout=REQUEST_SECONDS, body_timeout=REQUEST_SECONDS,
-    )  # fmt: skip
+        connections,
+        max_header_size=REQUEST_BYTES,
+        max_body_size=REQUEST_BYTES,
+        max_buffer_size=4 * REQUEST_BYTES,
+        chunk_size=REQUEST_BYTES,
+        idle_connection_timeout=REQUEST_SECONDS,
+        body_timeout=REQUEST_SECONDS,
+    )
     listener.setblocking(False)
     server.add_sockets([listener])
     started()

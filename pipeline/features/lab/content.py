@@ -10,10 +10,10 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from device_runner.files import visible
+from device_runner import files as runner_files
 from pipeline.campaign.store import Store, StoreError
+from pipeline.core import files as storage
 from pipeline.core.errors import ConfigError
-from pipeline.core.files import replacing, sha256_of
 from pipeline.features.lab.tables import blobs, files
 
 PART_BYTES = 1 << 20
@@ -45,15 +45,23 @@ class LabFile(msgspec.Struct, frozen=True):
 def checked_id(campaign: str) -> str:
     """The id of a campaign, a folder's name on hosts; raises StoreError for one that could lead elsewhere."""
     if not re.fullmatch(CAMPAIGN_ID, campaign):
-        raise _refused(f"{visible(campaign)[:200]!r} is no id of a campaign", "an id has letters, digits and .:_- only")
+        raise _refused(
+            f"{runner_files.visible(campaign)[:200]!r} is no id of a campaign",
+            "an id has letters, digits and .:_- only",
+        )
     return campaign
 
 
 def file_in(folder: Path, name: str) -> Path:
     """Where a campaign's file of that name lies in a folder; raises StoreError for a name that leads out of it."""
-    shown = f"{visible(name)[:200]!r} is no name of a campaign's file"
+    shown = f"{runner_files.visible(name)[:200]!r} is no name of a campaign's file"
     parts = name.split("/")
-    if not re.fullmatch(FILE_NAME, name) or {".", ".."} & set(parts) or visible(name) != name or "\\" in name:
+    if (
+        not re.fullmatch(FILE_NAME, name)
+        or {".", ".."} & set(parts)
+        or runner_files.visible(name) != name
+        or "\\" in name
+    ):
         raise _refused(shown, "names are artifacts/FILE, reference/MODEL/FILE and libraries/FILE, without `..`")
     path = folder / name
     if max(len(part.encode()) for part in parts) > LONGEST_PART or not path.resolve().is_relative_to(folder.resolve()):
@@ -65,7 +73,7 @@ def checked_files(files: Iterable[LabFile]) -> list[LabFile]:
     """The files of a campaign; raises StoreError for sizes or digests that cannot be, or more than a host takes."""
     checked, total = list(files), 0
     for file in checked:
-        shown = visible(file.name)[:200]
+        shown = runner_files.visible(file.name)[:200]
         if not re.fullmatch("[0-9a-f]{64}", file.sha256):
             raise _refused(f"the file {shown!r} has no SHA-256", "a host compares what it fetched with it")
         if not 0 <= file.size_bytes <= MOST_BYTES:
@@ -81,9 +89,11 @@ def checked_files(files: Iterable[LabFile]) -> list[LabFile]:
 
 def _refused(what: str, why: str) -> StoreError:
     return StoreError(
-        what, where="the lab's database", why=why,
+        what,
+        where="the lab's database",
+        why=why,
         remedy="`ort-mobile lab submit` writes no such thing: ask who may write to the database, then submit again",
-    )  # fmt: skip
+    )
 
 
 KEPT_DAYS = 30
@@ -98,9 +108,11 @@ def keep_files(store: Store, paths: Mapping[str, Path]) -> list[LabFile]:
     total = sum(path.stat().st_size for path in paths.values())
     if total > MOST_BYTES:
         raise ConfigError(
-            f"the files of this campaign have {total >> 20} MB", where="lab submit",
-            why=f"a campaign may put {MOST_BYTES >> 20} MB into the database", remedy="submit fewer models or variants",
-        )  # fmt: skip
+            f"the files of this campaign have {total >> 20} MB",
+            where="lab submit",
+            why=f"a campaign may put {MOST_BYTES >> 20} MB into the database",
+            remedy="submit fewer models or variants",
+        )
     kept = []
     for name, path in paths.items():
         digest, parts = hashlib.sha256(), []
@@ -130,10 +142,10 @@ def fetch_file(store: Store, file: LabFile, path: Path, ended: Callable[[], str]
 
     `ended` is asked before each part why the file is not needed any more, "" while it is; a reason is raised, too.
     """
-    if path.is_file() and path.stat().st_size == file.size_bytes and sha256_of(path) == file.sha256:
+    if path.is_file() and path.stat().st_size == file.size_bytes and storage.sha256_of(path) == file.sha256:
         return
     digest = hashlib.sha256()
-    with replacing(path) as temporary, temporary.open("wb") as out:
+    with storage.replacing(path) as temporary, temporary.open("wb") as out:
         for part_digest, start in zip(file.parts, range(0, file.size_bytes, PART_BYTES), strict=False):
             if reason := ended():
                 raise StoreError(f"{file.name} is not fetched", where=store.where, why=reason)
@@ -144,10 +156,11 @@ def fetch_file(store: Store, file: LabFile, path: Path, ended: Callable[[], str]
             out.write(part)
         if digest.hexdigest() != file.sha256:
             raise StoreError(
-                f"the file {file.name} is not as it was submitted", where=store.where,
+                f"the file {file.name} is not as it was submitted",
+                where=store.where,
                 why=f"parts of it are lost or were changed; {KEPT_DAYS} days after a campaign's end they are removed",
                 remedy="submit the campaign again",
-            )  # fmt: skip
+            )
 
 
 def _part(connection: Connection, digest: str) -> bytes:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from pipeline.features.lab import queue
+from pipeline.features.lab import queue as lab_queue
 
 
 @dataclass(slots=True)
@@ -18,8 +18,8 @@ class Fence:
     `refused` are campaigns that this host cannot measure, as they are at that time.
     """
 
-    session: queue.LabSession
-    job: queue.LabJob
+    session: lab_queue.LabSession
+    job: lab_queue.LabJob
     stop: threading.Event
     refused: Collection[str]
     number: int | None = None
@@ -32,9 +32,9 @@ class Fence:
         is_next = None not in (number, self.number) and number != self.number
         try:
             turn = self.session.turn(self.job, list(self.refused), between_rounds=is_next)
-        except queue.SessionLost as error:
+        except lab_queue.SessionLost as error:
             return f"the lease was lost: {error}"
-        if turn.state not in queue.OPEN:
+        if turn.state not in lab_queue.OPEN:
             return f"the job is {turn.state or 'gone'}"
         self.number, self.gives_way = number, bool(turn.gives_way_to)
         return f"gives way to {turn.gives_way_to}" if self.gives_way else ""

@@ -19,17 +19,21 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from device_runner.device import Conditioned, Device, DeviceFacts
-from device_runner.files import decode_json, scratch_folder, visible
-from device_runner.result import Conditions, RunResult, Status
-from pipeline.campaign.measure import TRIED_AGAIN, CampaignPlan, wait_until_fit
-from pipeline.campaign.plan import plan_runs
-from pipeline.campaign.statistics.level import UsualLevel, level_of
-from pipeline.campaign.store.tables import quarantines
+from device_runner import device as runner_device
+from device_runner import files as runner_files
+from device_runner import result as run_result
+from device_runner.device import Device, DeviceFacts
+from device_runner.result import RunResult, Status
+from pipeline.campaign import measure as campaign_measure
+from pipeline.campaign import plan as planning
+from pipeline.campaign.statistics import level as statistics_level
+from pipeline.campaign.store import tables as store_tables
 from pipeline.core.errors import PipelineError
-from pipeline.features.lab import checks, queue, tables
+from pipeline.features.lab import checks as lab_checks
+from pipeline.features.lab import queue as lab_queue
+from pipeline.features.lab import tables as lab_tables
 from pipeline.features.lab.campaigns import Carried, lab_versions, plan_here
-from pipeline.report.wording import duration
+from pipeline.report import wording
 
 log = logging.getLogger(__name__)
 
@@ -71,13 +75,13 @@ class CheckOutcome:
     failed: str = ""
 
 
-def usual(values_ns: Sequence[float]) -> UsualLevel | None:
+def usual(values_ns: Sequence[float]) -> statistics_level.UsualLevel | None:
     """What is usual at a moment, by the newest good checks; None where they are too few."""
     newest = values_ns[-WINDOW:]
-    return level_of(newest, DEVIATIONS, LEAST) if len(newest) >= FEWEST else None
+    return statistics_level.level_of(newest, DEVIATIONS, LEAST) if len(newest) >= FEWEST else None
 
 
-def judged(group: Callable[[], int], level: UsualLevel | None) -> CheckOutcome:
+def judged(group: Callable[[], int], level: statistics_level.UsualLevel | None) -> CheckOutcome:
     """Measure groups until one lies within what is usual, at most GROUPS; without a level the faster of LEARNING."""
     if level is None:
         values = [group() for _ in range(LEARNING)]
@@ -116,7 +120,7 @@ def value_of(results: Iterable[RunResult]) -> int:
 class Examiner:
     """Checks one device, whose lease this host has, with the golden model of its lab."""
 
-    session: queue.LabSession
+    session: lab_queue.LabSession
     golden: Carried
     device: Device
     facts: DeviceFacts
@@ -145,40 +149,60 @@ class Examiner:
             outcome = CheckOutcome(failed=str(error))
             if not error.is_of_device and not any(check.good for check in known):
                 raise GoldenError(
-                    "the golden model does not run on this device", where=self.facts.name, why=str(error),
+                    "the golden model does not run on this device",
+                    where=self.facts.name,
+                    why=str(error),
                     remedy="name one that does: `ort-mobile lab golden CONFIG`",
-                ) from error  # fmt: skip
-        heat = self.device.conditions() if isinstance(self.device, Conditioned) else Conditions()
-        note = checks.CheckNote(
-            groups_ns=outcome.values_ns, ratio=outcome.ratio, seconds=round(time.monotonic() - begun, 1),
-            thermal_status=heat.thermal_status, celsius=heat.battery_celsius,
-        )  # fmt: skip
+                ) from error
+        heat = (
+            self.device.conditions() if isinstance(self.device, runner_device.Conditioned) else run_result.Conditions()
+        )
+        note = lab_checks.CheckNote(
+            groups_ns=outcome.values_ns,
+            ratio=outcome.ratio,
+            seconds=round(time.monotonic() - begun, 1),
+            thermal_status=heat.thermal_status,
+            celsius=heat.battery_celsius,
+        )
         reason = outcome.failed or (_drift_text(outcome, heat) if outcome.is_out else "")
         self.session.call(
-            "lab_checked", self.facts.name, self.golden.campaign.id, moment, self.setting, outcome.nearest_ns,
-            not reason, reason[: queue.MOST_REASON], msgspec.json.encode(note).decode(),
-        )  # fmt: skip
+            "lab_checked",
+            self.facts.name,
+            self.golden.campaign.id,
+            moment,
+            self.setting,
+            outcome.nearest_ns,
+            not reason,
+            reason[: lab_queue.MOST_REASON],
+            msgspec.json.encode(note).decode(),
+        )
         earlier = (_ratio(check) for check in reversed(known))
         if not reason or not (outcome.failed or is_drift(outcome, earlier)):
             return ""
-        self.session.call("lab_quarantine", self.facts.name, visible(reason)[: queue.MOST_REASON])
+        self.session.call("lab_quarantine", self.facts.name, runner_files.visible(reason)[: lab_queue.MOST_REASON])
         log.warning("%s: in quarantine: %s", self.facts.name, reason)
         return f"in quarantine: {reason}"
 
     def _known(self, connection: Connection) -> list[sa.Row[Any]]:
         """The checks that count, the oldest first: of this model and setting, since the device was given back last."""
-        since = sa.select(sa.func.max(quarantines.c.released)).where(
-            quarantines.c.device == self.facts.name, sa.not_(quarantines.c.sound)
+        since = sa.select(sa.func.max(store_tables.quarantines.c.released)).where(
+            store_tables.quarantines.c.device == self.facts.name, sa.not_(store_tables.quarantines.c.sound)
         )
-        age = sa.extract("epoch", sa.func.now() - tables.checks.c.at).label("age_seconds")
-        query = sa.select(tables.checks, age).where(
-            tables.checks.c.device == self.facts.name, tables.checks.c.golden == self.golden.campaign.id,
-            tables.checks.c.setting == self.setting,
-            tables.checks.c.at > sa.func.coalesce(since.scalar_subquery(), sa.text("'-infinity'::timestamptz")),
-        ).order_by(tables.checks.c.id.desc()).limit(4 * WINDOW)  # fmt: skip
+        age = sa.extract("epoch", sa.func.now() - lab_tables.checks.c.at).label("age_seconds")
+        query = (
+            sa.select(lab_tables.checks, age)
+            .where(
+                lab_tables.checks.c.device == self.facts.name,
+                lab_tables.checks.c.golden == self.golden.campaign.id,
+                lab_tables.checks.c.setting == self.setting,
+                lab_tables.checks.c.at > sa.func.coalesce(since.scalar_subquery(), sa.text("'-infinity'::timestamptz")),
+            )
+            .order_by(lab_tables.checks.c.id.desc())
+            .limit(4 * WINDOW)
+        )
         return list(connection.execute(query))[::-1]
 
-    def _group(self, plan: CampaignPlan) -> int:
+    def _group(self, plan: campaign_measure.CampaignPlan) -> int:
         """The value of a group of processes; raises _GoldenFailure where one fails twice or computes otherwise."""
         results: list[RunResult] = []
         while len(results) < PROCESSES:
@@ -193,24 +217,24 @@ class Examiner:
                 self.stop.wait(pause)
         return value_of(results)
 
-    def _process(self, plan: CampaignPlan, number: int) -> tuple[RunResult, str]:
+    def _process(self, plan: campaign_measure.CampaignPlan, number: int) -> tuple[RunResult, str]:
         """One process of the golden model, and what is wrong with it, "" for nothing.
 
         Raises PipelineError where the device cannot be asked, or the agent is to stop.
         """
         planned = plan.planned_runs[0]
         reason = ""
-        if plan.conditions and isinstance(self.device, Conditioned):
-            reason = wait_until_fit(self.device, plan.conditions, self.stop)
+        if plan.conditions and isinstance(self.device, runner_device.Conditioned):
+            reason = campaign_measure.wait_until_fit(self.device, plan.conditions, self.stop)
         if self.stop.is_set():
             reason = "interrupted"
         if reason:
             raise PipelineError("no check of the device's health", where=self.facts.name, why=reason)
-        with scratch_folder("ort-mobile-check-") as folder:
+        with runner_files.scratch_folder("ort-mobile-check-") as folder:
             spec = msgspec.structs.replace(plan.spec(planned, number), outputs_folder=str(folder))
             result = self.device.run(spec)
             failure = result.failure
-            if failure and failure.kind in TRIED_AGAIN:
+            if failure and failure.kind in campaign_measure.TRIED_AGAIN:
                 raise PipelineError("no check of the device's health", where=self.facts.name, why=failure.message)
             if failure or result.status is not Status.OK:
                 text = f"{failure.message}{f': {failure.cause}' * bool(failure.cause)}" if failure else result.status
@@ -224,10 +248,10 @@ class Examiner:
         return result, ""
 
 
-def _drift_text(outcome: CheckOutcome, heat: Conditions) -> str:
+def _drift_text(outcome: CheckOutcome, heat: run_result.Conditions) -> str:
     value, ratio = outcome.nearest_ns or 0, outcome.ratio or 1.0
     off = f"{abs(ratio - 1):.1%} {'slower' if ratio > 1 else 'faster'} than usual"
-    parts = [f"the golden model is {off}: {duration(value)}, not {duration(value / ratio)}"]
+    parts = [f"the golden model is {off}: {wording.duration(value)}, not {wording.duration(value / ratio)}"]
     parts += [] if heat.thermal_status is None else [f"thermal status {heat.thermal_status}"]
     parts += [] if heat.battery_celsius is None else [f"battery at {heat.battery_celsius:g} °C"]
     return ", ".join(parts)
@@ -246,20 +270,24 @@ def _ratio(check: "sa.Row[Any]") -> float | None:
     if check.good:
         return None
     try:
-        return decode_json(check.note, checks.CheckNote).ratio
+        return runner_files.decode_json(check.note, lab_checks.CheckNote).ratio
     except msgspec.DecodeError:
         return None
 
 
-def golden_plan(golden: Carried, facts: DeviceFacts) -> CampaignPlan:
+def golden_plan(golden: Carried, facts: DeviceFacts) -> campaign_measure.CampaignPlan:
     """The first run of the golden model that a device can do; raises GoldenError where there is none."""
     record = golden.record
     measurable = [artifact for artifact in golden.artifacts if artifact.source in record.references]
-    legal, skipped = plan_runs(record.config.runs, measurable, [facts], contexts=record.contexts, advised=False)
+    legal, skipped = planning.plan_runs(
+        record.config.runs, measurable, [facts], contexts=record.contexts, advised=False
+    )
     if not legal:
         why = skipped[0].text if skipped else "its config has no run"
         raise GoldenError(
-            "the golden model has no run for this device", where=facts.name, why=why,
+            "the golden model has no run for this device",
+            where=facts.name,
+            why=why,
             remedy="name one that has: `ort-mobile lab golden CONFIG`",
-        )  # fmt: skip
+        )
     return plan_here(golden, legal[:1], facts)

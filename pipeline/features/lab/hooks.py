@@ -23,14 +23,14 @@ from urllib.parse import quote, urlsplit
 import msgspec
 from msgspec import Meta
 
-from device_runner.device import split_server
+from device_runner import device as runner_device
+from device_runner import files as runner_files
+from device_runner import local as local_device
 from device_runner.errors import RunnerError
-from device_runner.files import decode_json, read_regular, scratch_folder, state_folder, visible
-from device_runner.local import run_group, tail
-from pipeline.config.tables import Table
-from pipeline.core.documents import read_toml
+from pipeline.config import tables as config_tables
+from pipeline.core import documents
+from pipeline.core import files as storage
 from pipeline.core.errors import ConfigError, MissingError
-from pipeline.core.files import safe_name, write_bytes
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class HookLateError(HookError):
     """A hook ran out of time: what it has done is not known."""
 
 
-class Hook(Table, frozen=True, kw_only=True):
+class Hook(config_tables.Table, frozen=True, kw_only=True):
     """What is called: a command, each argument as it is (no shell), or a URL. {device}, {serial} and {host} are filled
     in.
     """
@@ -85,7 +85,7 @@ class Hook(Table, frozen=True, kw_only=True):
     """After so long the hook has failed; a command is ended then."""
 
 
-class Hooks(Table, frozen=True, kw_only=True):
+class Hooks(config_tables.Table, frozen=True, kw_only=True):
     """The file of `lab work --hooks`."""
 
     reserve: Hook | None = None
@@ -107,13 +107,13 @@ def read_hooks(path: Path) -> Hooks:
     """The hooks of a file; raises ConfigError for what they cannot be, MissingError for no file."""
     remedy = "docs/lab.md has examples: [reserve] and [release] with `command` or `url`"
     try:
-        text = read_regular(path).decode()
+        text = runner_files.read_regular(path).decode()
     except FileNotFoundError as error:
         raise MissingError("there is no such file", where=str(path), remedy="name the file of --hooks") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError("the file cannot be read", where=str(path), why=str(error), remedy=remedy) from error
     try:
-        hooks = msgspec.convert(read_toml(text, str(path), remedy), Hooks)
+        hooks = msgspec.convert(documents.read_toml(text, str(path), remedy), Hooks)
     except msgspec.ValidationError as error:
         raise ConfigError("this is no file of hooks", where=str(path), why=str(error), remedy=remedy) from error
 
@@ -128,7 +128,7 @@ def read_hooks(path: Path) -> Hooks:
         elif hook.command and (hook.json is not None or hook.token_file or hook.method != "POST"):
             why = "`method`, `json` and `token_file` belong to a `url`"
         elif hook.url and not is_web_address(hook.url):
-            why = f"{visible(hook.url)!r} is no http or https address"
+            why = f"{runner_files.visible(hook.url)!r} is no http or https address"
         elif PLACE.search(urlsplit(hook.url).netloc):
             why = "a name in braces cannot stand for a server"
         elif unknown:
@@ -165,19 +165,20 @@ def _filled(value: Any, fill: Callable[[str], str]) -> Any:
 def call(hook: Hook, name: str, reservation: Reservation) -> None:
     """Call a hook for a device; raises HookError for what it does not do, with what it said."""
     device = reservation.device
-    serial = split_server(device.removeprefix("adb:"))[0] if device.startswith("adb:") else device
+    serial = runner_device.split_server(device.removeprefix("adb:"))[0] if device.startswith("adb:") else device
     values = {"device": device, "serial": serial, "host": reservation.host}
     if bad := [value for value in values.values() if not PLAIN.fullmatch(value)]:
         raise HookError(
-            f"the {name} hook is not called", why=f"the name {visible(bad[0])!r} could be read as more than a name",
+            f"the {name} hook is not called",
+            why=f"the name {runner_files.visible(bad[0])!r} could be read as more than a name",
             remedy="give the device or host another name",
-        )  # fmt: skip
+        )
 
     def filled(text: str, escape: Callable[[str], str] = str) -> str:
         return PLACE.sub(lambda place: escape(values[place[1]]), text)
 
     if hook.command:
-        with scratch_folder(WORK_PREFIX) as folder:
+        with runner_files.scratch_folder(WORK_PREFIX) as folder:
             said = said_by_command([filled(word) for word in hook.command], folder, hook.timeout_seconds)
     else:
         said = said_by_server(hook, filled(hook.url, lambda value: quote(value, safe="")), filled)
@@ -186,16 +187,18 @@ def call(hook: Hook, name: str, reservation: Reservation) -> None:
         why = f"it had not ended after {hook.timeout_seconds:g} s"
         raise HookLateError(f"the {name} hook takes too long", why=why, remedy=remedy)
     if said:
-        raise HookError(f"the {name} hook failed", why=visible(said), remedy=remedy)
+        raise HookError(f"the {name} hook failed", why=runner_files.visible(said), remedy=remedy)
 
 
 def said_by_command(command: list[str], folder: Path, seconds: float) -> str | None:
     """Why a command that works in a folder did not end well, "" where it did, None where it did not end."""
     try:
-        code = run_group(command, folder, seconds, os.environ)
+        code = local_device.run_group(command, folder, seconds, os.environ)
     except OSError as error:
         return f"{command[0]} cannot be started: {error.strerror or error}"
-    said = " ".join((tail(folder / "stderr", MOST_ANSWER) or tail(folder / "stdout", MOST_ANSWER)).split())
+    said = " ".join(
+        (local_device.tail(folder / "stderr", MOST_ANSWER) or local_device.tail(folder / "stdout", MOST_ANSWER)).split()
+    )
     if code is None:
         return None
     return "" if code == 0 else f"{command[0]} ended with {code}{f': {said}' * bool(said)}"
@@ -228,7 +231,7 @@ def said_by_server(hook: Hook, url: str, fill: Callable[[str], str]) -> str | No
         headers["Content-Type"] = "application/json"
     if hook.token_file:
         try:
-            headers["Authorization"] = f"Bearer {read_regular(Path(hook.token_file)).decode().strip()}"
+            headers["Authorization"] = f"Bearer {runner_files.read_regular(Path(hook.token_file)).decode().strip()}"
         except (OSError, UnicodeDecodeError) as error:
             return f"{hook.token_file} cannot be read: {error}"
     said: list[str] = []
@@ -274,17 +277,17 @@ class Reservations:
     @property
     def folder(self) -> Path:
         """Where they are kept; no other host of this user has the same."""
-        return state_folder() / "lab" / safe_name(self.host)
+        return runner_files.state_folder() / "lab" / storage.safe_name(self.host)
 
     def _file(self, device: str) -> Path:
-        return self.folder / f"{safe_name(device)}.json"
+        return self.folder / f"{storage.safe_name(device)}.json"
 
     def left(self) -> list[str]:
         """Devices that were reserved and not given back, by this agent or one before it; not those that are idle."""
         devices = []
         for path in sorted(self.folder.glob("*.json")) if self.hooks.release else ():
             with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):  # nothing that was written here
-                devices.append(decode_json(read_regular(path), Reservation).device)
+                devices.append(runner_files.decode_json(runner_files.read_regular(path), Reservation).device)
         return [device for device in devices if device not in self.idle]
 
     @contextmanager
@@ -312,7 +315,7 @@ class Reservations:
 
     def _reserve(self, device: str) -> None:
         """Call the reserve hook; raises HookError where the device is not had."""
-        write_bytes(self._file(device), msgspec.json.encode(Reservation(device=device, host=self.host)))
+        storage.write_bytes(self._file(device), msgspec.json.encode(Reservation(device=device, host=self.host)))
         try:
             if self.hooks.reserve:
                 call(self.hooks.reserve, "reserve", Reservation(device=device, host=self.host))

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 import msgspec
 
+from device_runner import files as runner_files
 from device_runner.errors import RunnerError
-from device_runner.files import scratch_folder, visible
 from pipeline.campaign.store import Store
-from pipeline.features.lab import hooks, queue
+from pipeline.features.lab import hooks
+from pipeline.features.lab import queue as lab_queue
 from pipeline.features.lab.waiting import ended_document
 
 log = logging.getLogger(__name__)
@@ -39,14 +40,14 @@ class Notice:
         return f"notice {self.campaign} {self.kind}"
 
 
-def taken_notice(session: queue.LabSession, kinds: list[str]) -> Notice | None:
+def taken_notice(session: lab_queue.LabSession, kinds: list[str]) -> Notice | None:
     """A notice that this host is to give; None while there is none."""
-    answer = session.call("lab_notice", queue.texts(kinds))
+    answer = session.call("lab_notice", lab_queue.texts(kinds))
     return Notice(*map(str, answer)) if isinstance(answer, list) else None
 
 
 def tell(
-    store: Store, session: queue.LabSession, notice: Notice, ended: hooks.Hook | None, say: Callable[[str], None]
+    store: Store, session: lab_queue.LabSession, notice: Notice, ended: hooks.Hook | None, say: Callable[[str], None]
 ) -> None:
     """Give a notice, and say in the database how it went."""
     campaign, kind, address = notice.campaign, notice.kind, notice.address
@@ -57,7 +58,9 @@ def tell(
     except (RunnerError, OSError) as error:
         failure = str(error)
     # an address may have a secret in it, which no log gets
-    shown = visible(failure.replace(address, "its address") if address else failure)[: queue.MOST_REASON]
+    shown = runner_files.visible(failure.replace(address, "its address") if address else failure)[
+        : lab_queue.MOST_REASON
+    ]
     what = f"{campaign}: {'its address' if kind == URL else 'the hook `ended`'}"
     if failure:
         log.warning("%s was not told of its end: %s", what, shown)
@@ -73,7 +76,7 @@ def _failure(hook: hooks.Hook, document: dict[str, object]) -> str:
         told = msgspec.structs.replace(hook, json=document)
         said = hooks.said_by_server(told, hook.url, str)
         return late if said is None else said
-    with scratch_folder(hooks.WORK_PREFIX) as folder:
+    with runner_files.scratch_folder(hooks.WORK_PREFIX) as folder:
         file = folder / FILE_NAME
         file.write_bytes(msgspec.json.encode(document))
         command = [word.replace("{file}", str(file)) for word in hook.command]

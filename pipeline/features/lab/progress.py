@@ -14,11 +14,13 @@ import msgspec
 import sqlalchemy as sa
 
 from device_runner.result import Status
-from pipeline.campaign.record import FRESH_FROM, FRESH_ROUNDS, CampaignRecord, JobRecord, RecordedRun
-from pipeline.campaign.store import REPEATED, Store
-from pipeline.campaign.store.tables import runs
-from pipeline.config import MeasureMode
-from pipeline.core.groups import grouped
+from pipeline import config as configs
+from pipeline.campaign import record as campaign_record
+from pipeline.campaign import store as campaign_store
+from pipeline.campaign.record import CampaignRecord
+from pipeline.campaign.store import Store
+from pipeline.campaign.store import tables as store_tables
+from pipeline.core import groups as counting
 
 
 class RunsLeft(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,39 +35,55 @@ class RunsLeft(msgspec.Struct, frozen=True, kw_only=True):
     seconds_left: float | None
 
 
-def turns_of(record: JobRecord, run: RecordedRun) -> int:
+def turns_of(record: campaign_record.JobRecord, run: campaign_record.RecordedRun) -> int:
     """How many runs are planned of it at most, before fresh rounds."""
     measure = record.config.measure
-    if run.mode is MeasureMode.SUSTAINED:
+    if run.mode is configs.MeasureMode.SUSTAINED:
         return 1
-    return measure.timed_rounds + (measure.profile and run.mode is MeasureMode.STEADY)
+    return measure.timed_rounds + (measure.profile and run.mode is configs.MeasureMode.STEADY)
 
 
 def progress_by_device(store: Store, campaign: CampaignRecord, again: Collection[str] = ()) -> dict[str, RunsLeft]:
     """How far each device of a plan is; `again` are the planned runs of its fresh rounds, where they have begun."""
     record = campaign.job()
     columns = (
-        runs.c.device, runs.c.planned, runs.c.round, runs.c.status, runs.c.failure_kind, runs.c.started_at_ms,
-        runs.c.ended_at_ms,
-    )  # fmt: skip
-    query = sa.select(*columns).where(runs.c.campaign_id == campaign.id).order_by(runs.c.started_at_ms)
-    stored = grouped((run.device, run) for run in store.read(lambda connection: connection.execute(query).all()))
-    planned = grouped((run.device, run) for run in record.planned if not run.same_as)
+        store_tables.runs.c.device,
+        store_tables.runs.c.planned,
+        store_tables.runs.c.round,
+        store_tables.runs.c.status,
+        store_tables.runs.c.failure_kind,
+        store_tables.runs.c.started_at_ms,
+        store_tables.runs.c.ended_at_ms,
+    )
+    query = (
+        sa.select(*columns)
+        .where(store_tables.runs.c.campaign_id == campaign.id)
+        .order_by(store_tables.runs.c.started_at_ms)
+    )
+    stored = counting.grouped(
+        (run.device, run) for run in store.read(lambda connection: connection.execute(query).all())
+    )
+    planned = counting.grouped((run.device, run) for run in record.planned if not run.same_as)
     return {
         device: _of_device(record, planned.get(device, []), stored.get(device, []), frozenset(again))
         for device in planned.keys() | stored.keys()
     }
 
 
-def _of_device(record: JobRecord, planned: list[RecordedRun], stored: Iterable[Any], again: frozenset[str]) -> RunsLeft:
+def _of_device(
+    record: campaign_record.JobRecord,
+    planned: list[campaign_record.RecordedRun],
+    stored: Iterable[Any],
+    again: frozenset[str],
+) -> RunsLeft:
     modes = {run.id: run.mode for run in planned}
     seconds, by_mode = defaultdict(list), defaultdict(list)
     pauses: list[float] = []
     done, given_up, failed, before = Counter[tuple[str, bool]](), set(), 0, None
     for run in stored:
-        if run.failure_kind in REPEATED:
+        if run.failure_kind in campaign_store.REPEATED:
             continue
-        done[run.planned, run.round >= FRESH_FROM] += 1
+        done[run.planned, run.round >= campaign_record.FRESH_FROM] += 1
         failed += run.status == Status.FAILED
         if run.failure_kind is not None:
             given_up.add(run.planned)
@@ -79,7 +97,10 @@ def _of_device(record: JobRecord, planned: list[RecordedRun], stored: Iterable[A
     pause = median(pauses) if pauses else 0.0
     at_most, left, unknown = 0, 0.0, False
     for plan in planned:
-        for count, fresh in ((turns_of(record, plan), False), (FRESH_ROUNDS * (plan.id in again), True)):
+        for count, fresh in (
+            (turns_of(record, plan), False),
+            (campaign_record.FRESH_ROUNDS * (plan.id in again), True),
+        ):
             at_most += count
             more = 0 if plan.id in given_up else max(0, count - done[plan.id, fresh])
             known = seconds.get(plan.id) or by_mode.get(plan.mode)

@@ -21,13 +21,11 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.engine import Connection, Engine
 
+from device_runner import files as runner_files
 from device_runner.device import DeviceFacts
-from device_runner.files import decode_json, visible
-from pipeline.campaign.store import Store, StoreError
-from pipeline.campaign.store.refusals import hidden, store_errors
-from pipeline.campaign.store.spool import HELD_STATE
+from pipeline.campaign.store import Store, StoreError, refusals, spool
+from pipeline.core import files as storage
 from pipeline.core.errors import ConfigError
-from pipeline.core.files import REVISION
 from pipeline.features.lab.content import LabFile
 from pipeline.features.lab.tables import attached, hosts, jobs, leases, lost
 
@@ -56,13 +54,14 @@ class LeaseHeld(SessionLost):
 
 def refuse_other_database(engine: Engine) -> str:
     """Where the database is; raises ConfigError for another than PostgreSQL."""
-    where = hidden(str(engine.url.set(drivername=engine.dialect.name)))
+    where = refusals.hidden(str(engine.url.set(drivername=engine.dialect.name)))
     if engine.dialect.name != "postgresql":
         raise ConfigError(
-            "a lab needs PostgreSQL", where=where,
+            "a lab needs PostgreSQL",
+            where=where,
             why="its rules for hosts, submitters and readers are functions and roles of PostgreSQL",
             remedy="--database postgresql://USER@HOST/DATABASE, or [output] database in the config",
-        )  # fmt: skip
+        )
     return where
 
 
@@ -88,14 +87,14 @@ class LabSession:
         self._connection: Connection | None = None
         settings = [f"SET {setting.replace('=', ' = ')}" for setting in (*SERVER_SIDE, f"lock_timeout={HELD_MS}")]
         name = f"{PREFIX}{host[:40]}"
-        with store_errors(where):
+        with refusals.store_errors(where):
             connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
             self._connection = connection
             try:
                 connection.execute(sa.text("SELECT set_config('application_name', :name, false)"), {"name": name})
                 for setting in settings:
                     connection.exec_driver_sql(setting)
-                self.has_name = bool(connection.scalar(sa.select(sa.func.lab_begin(host, key, REVISION))))
+                self.has_name = bool(connection.scalar(sa.select(sa.func.lab_begin(host, key, storage.REVISION))))
                 """Whether no other agent of this host's name is at work."""
             except BaseException:
                 self._drop()
@@ -109,7 +108,7 @@ class LabSession:
             try:
                 return work(self._connection)
             except sa.exc.DBAPIError as error:
-                if getattr(error.orig, "sqlstate", "") == HELD_STATE:
+                if getattr(error.orig, "sqlstate", "") == spool.HELD_STATE:
                     raise LeaseHeld("another session holds what is asked for") from error
                 self._drop()
                 raise SessionLost(" ".join(str(error.orig).split())[:200]) from error
@@ -155,7 +154,7 @@ class LabSession:
 
         Gives those that it may not have: a host of another login has them, and is alive.
         """
-        noted = visible(" ".join(note.split()))[:MOST_NOTE]
+        noted = runner_files.visible(" ".join(note.split()))[:MOST_NOTE]
         others = self.call("lab_live", versions, noted, texts(devices), texts(devices.values()))
         return tuple(others) if isinstance(others, list) else ()
 
@@ -163,9 +162,10 @@ class LabSession:
         """The state of a job now, "" for none; raises SessionLost where this host has no lease of its device."""
         mine = sa.select(leases.c.name).join(hosts, hosts.c.name == leases.c.host)
         mine = mine.where(leases.c.name == device, hosts.c.name == self.host, hosts.c.session == self.key)
-        query = sa.select(sa.exists(mine), sa.select(jobs.c.state).where(
-            jobs.c.campaign_id == campaign, jobs.c.device == device
-        ).scalar_subquery())  # fmt: skip
+        query = sa.select(
+            sa.exists(mine),
+            sa.select(jobs.c.state).where(jobs.c.campaign_id == campaign, jobs.c.device == device).scalar_subquery(),
+        )
         leased, state = self.ask(lambda connection: connection.execute(query).one())
         if not leased:
             raise SessionLost(f"this host has no lease of {device} any more")
@@ -236,7 +236,7 @@ def attached_devices(store: Store) -> dict[str, DeviceFacts]:
     for device in rows:
         if device.silent_seconds < ATTACHED_SECONDS:
             try:
-                devices[device.name] = decode_json(device.document, DeviceFacts)
+                devices[device.name] = runner_files.decode_json(device.document, DeviceFacts)
             except msgspec.DecodeError as error:
                 log.warning("%s: left out: %s", device.name, error)
     return devices
@@ -274,11 +274,17 @@ def submit_jobs(
     `address` is the URL that is told of the campaign's end, `needs` the schema of the earliest agents that measure it,
     "" for any. Raises StoreError where files were removed since they were stored.
     """
-    query = sa.select(sa.func.lab_submit(
-        campaign, texts(allowed), sa.literal([device.runs for device in allowed.values()], sa.ARRAY(sa.Integer)),
-        sa.literal([device.bytes for device in allowed.values()], sa.ARRAY(sa.BigInteger)),
-        sa.literal(msgspec.to_builtins(files_kept), JSONB), priority, address,
-    ))  # fmt: skip
+    query = sa.select(
+        sa.func.lab_submit(
+            campaign,
+            texts(allowed),
+            sa.literal([device.runs for device in allowed.values()], sa.ARRAY(sa.Integer)),
+            sa.literal([device.bytes for device in allowed.values()], sa.ARRAY(sa.BigInteger)),
+            sa.literal(msgspec.to_builtins(files_kept), JSONB),
+            priority,
+            address,
+        )
+    )
 
     def work(connection: Connection) -> bool:
         entered = bool(connection.scalar(query))
@@ -288,9 +294,11 @@ def submit_jobs(
 
     if not store.write(work):
         raise StoreError(
-            "files of the campaign are gone", where=store.where, remedy="submit it again",
+            "files of the campaign are gone",
+            where=store.where,
+            remedy="submit it again",
             why="they were of a campaign that ended long ago, or the database was away meanwhile",
-        )  # fmt: skip
+        )
 
 
 def jobs_of(store: Store, campaign: str | None = None) -> list[LabJob]:
@@ -312,7 +320,7 @@ def change_job(session: LabSession, job: LabJob, state: str, reason: str = "", a
 
     A reason may quote a device.
     """
-    text = visible(" ".join(reason.split()))[:MOST_REASON]
+    text = runner_files.visible(" ".join(reason.split()))[:MOST_REASON]
     session.call("lab_change", job.campaign_id, job.device, state, job.attempts if attempts is None else attempts, text)
 
 
@@ -339,7 +347,12 @@ def end_stage(session: LabSession, campaign: str, chosen: Mapping[str, str], rea
     again: dict[str, list[str]] = {}
     for run, device in chosen.items():
         again.setdefault(device, []).append(run)
-    session.call("lab_end_stage", campaign, sa.literal(again, JSONB), visible(" ".join(reason.split()))[:MOST_REASON])
+    session.call(
+        "lab_end_stage",
+        campaign,
+        sa.literal(again, JSONB),
+        runner_files.visible(" ".join(reason.split()))[:MOST_REASON],
+    )
 
 
 def again_of_all(store: Store, campaign: str) -> set[str]:

@@ -28,20 +28,21 @@ from urllib.parse import parse_qsl, quote, unquote
 import msgspec
 import sqlalchemy as sa
 
+from device_runner import files as runner_files
 from device_runner.errors import RunnerError
-from device_runner.files import read_regular
 from device_runner.result import Status
 from pipeline import __version__
+from pipeline.campaign import store as campaign_store
 from pipeline.campaign.record import CampaignRecord
-from pipeline.campaign.store import Store, open_reading
-from pipeline.campaign.store.tables import campaigns, runs
+from pipeline.campaign.store import Store
+from pipeline.campaign.store import tables as store_tables
 from pipeline.core.errors import ConfigError, MissingError, PipelineError
 from pipeline.features.lab.connections import Answer, serve_until_stopped
 from pipeline.features.lab.queue import jobs_of
 from pipeline.features.lab.status import state_of, status_lines
-from pipeline.job.assemble import Assembled, assemble, with_earlier
-from pipeline.report import html, model
-from pipeline.report.wording import DASH, Listing
+from pipeline.job import assemble
+from pipeline.report import html, wording
+from pipeline.report import model as report_model
 
 log = logging.getLogger(__name__)
 
@@ -127,17 +128,19 @@ class Shelf:
         self._making = threading.Lock()
         self._kept = lru_cache(KEPT_REPORTS)(self._made)
 
-    def report(self, campaign: str) -> Assembled:
+    def report(self, campaign: str) -> assemble.Assembled:
         """Raises RefusedError where it is not there, PipelineError for what cannot be read."""
         # What the report is kept by changes with every run that is stored and every change of the plan
-        of_runs = sa.select(sa.func.count(), sa.func.max(runs.c.id)).where(runs.c.campaign_id == campaign)
+        of_runs = sa.select(sa.func.count(), sa.func.max(store_tables.runs.c.id)).where(
+            store_tables.runs.c.campaign_id == campaign
+        )
         with self._making:
             digest = _digest(self.store, campaign)
             counted = self.store.read(lambda connection: connection.execute(of_runs).one())
             return self._kept(campaign, (digest, *counted))
 
-    def _made(self, campaign: str, _stamp: tuple[Any, ...]) -> Assembled:
-        return with_earlier(assemble(self.store, self.store.campaign(campaign)), self.store)
+    def _made(self, campaign: str, _stamp: tuple[Any, ...]) -> assemble.Assembled:
+        return assemble.with_earlier(assemble.assemble(self.store, self.store.campaign(campaign)), self.store)
 
     async def read(self, work: Callable[[], Any]) -> Any:
         """What `work` gives, in a thread."""
@@ -145,7 +148,7 @@ class Shelf:
 
 
 def _digest(store: Store, campaign: str) -> str:
-    query = sa.select(campaigns.c.digest).where(campaigns.c.id == campaign)
+    query = sa.select(store_tables.campaigns.c.digest).where(store_tables.campaigns.c.id == campaign)
     digest = store.read(lambda connection: connection.scalar(query))
     if digest is None:
         raise RefusedError(404, f"no campaign {campaign!r} here", "see the list of campaigns")
@@ -161,9 +164,9 @@ def known_campaign(store: Store, campaign: str) -> CampaignRecord:
 def progress_of(store: Store, record: CampaignRecord) -> CampaignProgress:
     """How far a campaign is now. Raises PipelineError for a plan that this release cannot read."""
     plan = record.job()
-    failed_runs = sa.func.count().filter(runs.c.status == Status.FAILED)
-    query = sa.select(runs.c.device, sa.func.count(), failed_runs)
-    query = query.where(runs.c.campaign_id == record.id).group_by(runs.c.device)
+    failed_runs = sa.func.count().filter(store_tables.runs.c.status == Status.FAILED)
+    query = sa.select(store_tables.runs.c.device, sa.func.count(), failed_runs)
+    query = query.where(store_tables.runs.c.campaign_id == record.id).group_by(store_tables.runs.c.device)
     counted = {
         counts[0]: (counts[1], counts[2]) for counts in store.read(lambda connection: connection.execute(query).all())
     }
@@ -180,19 +183,22 @@ def progress_of(store: Store, record: CampaignRecord) -> CampaignProgress:
 
 
 def _campaigns(shelf: Shelf, *, limit: int = USUAL_CAMPAIGNS) -> ServedCampaigns:
-    query = sa.select(campaigns.c.id, campaigns.c.name, campaigns.c.created_at)
-    query = query.order_by(campaigns.c.sequence.desc()).limit(limit)
-    total = shelf.store.read(lambda connection: connection.scalar(sa.select(sa.func.count()).select_from(campaigns)))
+    query = sa.select(store_tables.campaigns.c.id, store_tables.campaigns.c.name, store_tables.campaigns.c.created_at)
+    query = query.order_by(store_tables.campaigns.c.sequence.desc()).limit(limit)
+    total = shelf.store.read(
+        lambda connection: connection.scalar(sa.select(sa.func.count()).select_from(store_tables.campaigns))
+    )
     rows = shelf.store.read(lambda connection: connection.execute(query).mappings().all())
     return ServedCampaigns(total=total or 0, campaigns=tuple(ServedCampaign(**campaign) for campaign in rows))
 
 
 def _campaigns_page(shelf: Shelf, *, limit: int = USUAL_CAMPAIGNS) -> str:
     campaigns = _campaigns(shelf, limit=limit)
-    listing = Listing(
-        title="Campaigns", head=("Id", "Name", "Created"),
+    listing = wording.Listing(
+        title="Campaigns",
+        head=("Id", "Name", "Created"),
         rows=tuple((campaign.id, campaign.name, campaign.created_at) for campaign in campaigns.campaigns),
-    )  # fmt: skip
+    )
     targets = {campaign.id: f"/campaigns/{quote(campaign.id, safe='')}" for campaign in campaigns.campaigns}
     lines = (f"{len(campaigns.campaigns)} of {campaigns.total} campaigns, the newest first",)
     return html.render_listings("Campaigns", (listing,), LINKS, lines=lines, targets=targets)
@@ -206,9 +212,10 @@ def _progress_page(shelf: Shelf, *, campaign: str) -> str:
     progress = _progress(shelf, campaign=campaign)
     place = quote(progress.campaign, safe="")
     rows = (
-        (device.device, str(device.stored), str(device.failed), device.state or DASH) for device in progress.devices
+        (device.device, str(device.stored), str(device.failed), device.state or wording.DASH)
+        for device in progress.devices
     )
-    listing = Listing(title="Devices", head=("Device", "Stored", "Failed", "State"), rows=tuple(rows))
+    listing = wording.Listing(title="Devices", head=("Device", "Stored", "Failed", "State"), rows=tuple(rows))
     links = (*LINKS, ("Report", f"/campaigns/{place}/report.html"))
     title = f"{progress.name} ({progress.campaign})"
     return html.render_listings(
@@ -234,14 +241,15 @@ def _lab_page(shelf: Shelf) -> str:
     )
     jobs = (
         (job["device"], campaign["campaign"], str(job["priority"]), job["state"], job["host"], job["reason"])
-        for campaign in state["campaigns"] for job in campaign["jobs"]
-    )  # fmt: skip
+        for campaign in state["campaigns"]
+        for job in campaign["jobs"]
+    )
     queue_head = ("Device", "Campaign", "Priority", "State", "Host", "Reason")
     listings = (
-        Listing(title="Hosts", head=("Host", "State", "Silent for", "Note"), rows=tuple(hosts)),
-        Listing(title="Devices", head=("Device", "Host", "Model", "Chip"), rows=tuple(devices)),
-        Listing(title="Quarantine", head=("Device", "Since", "Found at", "Reason"), rows=tuple(held)),
-        Listing(title="Queue", head=queue_head, rows=tuple(jobs)),
+        wording.Listing(title="Hosts", head=("Host", "State", "Silent for", "Note"), rows=tuple(hosts)),
+        wording.Listing(title="Devices", head=("Device", "Host", "Model", "Chip"), rows=tuple(devices)),
+        wording.Listing(title="Quarantine", head=("Device", "Since", "Found at", "Reason"), rows=tuple(held)),
+        wording.Listing(title="Queue", head=queue_head, rows=tuple(jobs)),
     )
     return html.render_listings("Lab", listings, LINKS, lines=tuple(status_lines(state))[:1])
 
@@ -282,21 +290,23 @@ PAGES = (
     ServedPage("/lab", "Hosts, devices and queue, as a page", _lab_page),
     ServedPage("/campaigns/{campaign}", "How far a campaign is, as a page that follows it", _progress_page),
     ServedPage(
-        "/campaigns/{campaign}/report.html", "The report of a campaign as it is now", _report_page,
+        "/campaigns/{campaign}/report.html",
+        "The report of a campaign as it is now",
+        _report_page,
         policy=html.report_policy,
     ),
     ServedPage("/api/campaigns", "The campaigns", _campaigns, ServedCampaigns, query=("limit",)),
     ServedPage(
-        "/api/campaigns/{campaign}", "The report of a campaign, as results.json",
-        lambda shelf, *, campaign: model.encode(shelf.report(campaign).report), model.CampaignReport,
+        "/api/campaigns/{campaign}",
+        "The report of a campaign, as results.json",
+        lambda shelf, *, campaign: report_model.encode(shelf.report(campaign).report),
+        report_model.CampaignReport,
     ),
     ServedPage("/api/campaigns/{campaign}/progress", "How far a campaign is", _progress, CampaignProgress),
     ServedPage("/api/campaigns/{campaign}/events", "How far a campaign is, whenever that changes"),
     ServedPage("/api/lab", "Hosts, devices and queue", lambda shelf: state_of(shelf.store), dict[str, Any]),
-    ServedPage(
-        "/openapi.json", "This description", lambda shelf: openapi(has_token=bool(shelf.token)), dict[str, Any]
-    ),
-)  # fmt: skip
+    ServedPage("/openapi.json", "This description", lambda shelf: openapi(has_token=bool(shelf.token)), dict[str, Any]),
+)
 """Everything that is served: the server's routes and its OpenAPI are made from it."""
 
 REFUSED = {
@@ -356,7 +366,11 @@ def read_token(file: Path | None, environment: Mapping[str, str] = os.environ) -
     """The token of a file, else of the environment, "" for none. Raises ConfigError for one that is too short."""
     where = TOKEN_VARIABLE if file is None else str(file)
     try:
-        text = environment.get(TOKEN_VARIABLE, "") if file is None else read_regular(file, 64 << 10).decode("ascii")
+        text = (
+            environment.get(TOKEN_VARIABLE, "")
+            if file is None
+            else runner_files.read_regular(file, 64 << 10).decode("ascii")
+        )
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError("the token cannot be read", where=where, why=str(error), remedy=_NEW_TOKEN) from error
     token = text.strip()
@@ -364,9 +378,11 @@ def read_token(file: Path | None, environment: Mapping[str, str] = os.environ) -
         return ""
     if not LEAST_TOKEN <= len(token) <= MOST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
         raise ConfigError(
-            "this is no good token", where=where,
-            why=f"a token has {LEAST_TOKEN} to {MOST_TOKEN} printable ASCII characters and no space", remedy=_NEW_TOKEN,
-        )  # fmt: skip
+            "this is no good token",
+            where=where,
+            why=f"a token has {LEAST_TOKEN} to {MOST_TOKEN} printable ASCII characters and no space",
+            remedy=_NEW_TOKEN,
+        )
     return token
 
 
@@ -380,19 +396,22 @@ def serve(database: str, host: str, port: int, token: str, started: Callable[[st
     """
     if not token and not _is_loopback(host):
         raise ConfigError(
-            f"no token is given, and {host} is not an address of this computer alone", where="lab serve",
+            f"no token is given, and {host} is not an address of this computer alone",
+            where="lab serve",
             why="anybody in the network could read all results",
             remedy=f"pass --token-file FILE or set {TOKEN_VARIABLE}, or leave out --host",
-        )  # fmt: skip
-    with open_reading(database) as store, contextlib.ExitStack() as stack:
+        )
+    with campaign_store.open_reading(database) as store, contextlib.ExitStack() as stack:
         try:
             addresses = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
             listener = stack.enter_context(socket.create_server(addresses[0][4][:2], family=addresses[0][0]))
         except (OSError, UnicodeError) as error:
             raise ConfigError(
-                f"cannot listen on {host}:{port}", where="lab serve", why=str(error),
+                f"cannot listen on {host}:{port}",
+                where="lab serve",
+                why=str(error),
                 remedy="name an address of this computer and a free port with --host and --port; 0 finds one",
-            ) from error  # fmt: skip
+            ) from error
         address = listener.getsockname()
         shown = f"http://{f'[{address[0]}]' if ':' in address[0] else address[0]}:{address[1]}/"
         asyncio.run(serve_until_stopped(listener, partial(answer_to, Shelf(store, token)), partial(started, shown)))

@@ -2,11 +2,11 @@
 
 import sqlalchemy as sa
 
-from pipeline.campaign.store.tables import KEY, metadata
+from pipeline.campaign.store import tables as store_tables
 
 hosts = sa.Table(
     "lab_hosts",
-    metadata,
+    store_tables.metadata,
     sa.Column("name", sa.String(256), primary_key=True),
     sa.Column("seen", sa.DateTime(timezone=True), nullable=False),
     sa.Column("versions", sa.Text, nullable=False),
@@ -20,7 +20,7 @@ hosts = sa.Table(
 
 leases = sa.Table(
     "lab_leases",
-    metadata,
+    store_tables.metadata,
     sa.Column("name", sa.String(256), primary_key=True),
     sa.Column("host", sa.String(256), sa.ForeignKey("lab_hosts.name", ondelete="CASCADE"), nullable=False),
     sa.Column("since", sa.DateTime(timezone=True), nullable=False),
@@ -33,7 +33,7 @@ and after that until another takes it. `campaign_id` is the job that was handed 
 
 attached = sa.Table(
     "lab_devices",
-    metadata,
+    store_tables.metadata,
     sa.Column("name", sa.String(256), primary_key=True),
     sa.Column("host", sa.String(256), primary_key=True),
     sa.Column("seen", sa.DateTime(timezone=True), nullable=False),
@@ -43,7 +43,7 @@ attached = sa.Table(
 
 jobs = sa.Table(
     "lab_jobs",
-    metadata,
+    store_tables.metadata,
     sa.Column("campaign_id", sa.String(128), sa.ForeignKey("campaigns.id"), primary_key=True),
     sa.Column("device", sa.String(256), primary_key=True),
     sa.Column("state", sa.String(16), nullable=False, index=True),
@@ -65,7 +65,7 @@ why it was left, refused or ended without all of its runs; `again` has the plann
 
 files = sa.Table(
     "lab_files",
-    metadata,
+    store_tables.metadata,
     sa.Column("campaign_id", sa.String(128), sa.ForeignKey("campaigns.id"), primary_key=True),
     sa.Column("name", sa.String(1024), primary_key=True),
     sa.Column("sha256", sa.String(64), nullable=False),
@@ -76,7 +76,7 @@ files = sa.Table(
 
 blobs = sa.Table(
     "lab_blobs",
-    metadata,
+    store_tables.metadata,
     sa.Column("sha256", sa.String(64), primary_key=True),
     sa.Column("content", sa.LargeBinary, nullable=False),
     sa.Column("stored", sa.DateTime(timezone=True)),
@@ -85,7 +85,7 @@ blobs = sa.Table(
 
 times = sa.Table(
     "lab_times",
-    metadata,
+    store_tables.metadata,
     sa.Column("device", sa.String(256), primary_key=True),
     sa.Column("login", sa.String(64), primary_key=True),
     sa.Column("campaign_id", sa.String(128), primary_key=True),
@@ -99,7 +99,7 @@ among its logins, of a login among its campaigns."""
 
 lost = sa.Table(
     "lab_lost",
-    metadata,
+    store_tables.metadata,
     sa.Column("name", sa.String(256), primary_key=True),
     sa.Column("host", sa.String(256), nullable=False, index=True),
     sa.Column("since", sa.DateTime(timezone=True), nullable=False),
@@ -108,7 +108,7 @@ lost = sa.Table(
 
 notices = sa.Table(
     "lab_notices",
-    metadata,
+    store_tables.metadata,
     sa.Column("campaign_id", sa.String(128), sa.ForeignKey("campaigns.id"), primary_key=True),
     sa.Column("kind", sa.String(16), primary_key=True),
     sa.Column("address", sa.Text, nullable=False, server_default=""),
@@ -123,7 +123,7 @@ since an address may have a secret in it."""
 
 goldens = sa.Table(
     "lab_golden",
-    metadata,
+    store_tables.metadata,
     sa.Column("campaign_id", sa.String(128), sa.ForeignKey("campaigns.id"), primary_key=True),
     sa.Column("since", sa.DateTime(timezone=True), nullable=False),
     sa.Column("ended", sa.DateTime(timezone=True)),
@@ -134,8 +134,8 @@ goldens = sa.Table(
 
 checks = sa.Table(
     "lab_checks",
-    metadata,
-    sa.Column("id", KEY, sa.Identity(always=True), primary_key=True),
+    store_tables.metadata,
+    sa.Column("id", store_tables.KEY, sa.Identity(always=True), primary_key=True),
     sa.Column("device", sa.String(256), nullable=False, index=True),
     sa.Column("host", sa.String(256), nullable=False),
     sa.Column("at", sa.DateTime(timezone=True), nullable=False),

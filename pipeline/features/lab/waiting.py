@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from typing import Any
 
-from pipeline.campaign.store import Store, open_store
-from pipeline.core.errors import ExitCode
-from pipeline.features.lab import queue
+from pipeline.campaign import store as campaign_store
+from pipeline.campaign.store import Store
+from pipeline.core import errors as core_errors
+from pipeline.features.lab import queue as lab_queue
 from pipeline.features.lab.campaigns import found_campaign
 from pipeline.features.lab.status import campaign_state, progress_text
 
@@ -26,27 +27,30 @@ class CampaignEnd(StrEnum):
     OPEN = "open"
 
 
-CODES = {CampaignEnd.FAILED: ExitCode.SOME_FAILED, CampaignEnd.OPEN: ExitCode.TIMED_OUT}
+CODES = {CampaignEnd.FAILED: core_errors.ExitCode.SOME_FAILED, CampaignEnd.OPEN: core_errors.ExitCode.TIMED_OUT}
 """The exit codes of `lab wait`, the gravest first; 0 where all campaigns are done."""
 
 
-def outcome_of(jobs: Sequence[queue.LabJob]) -> CampaignEnd:
+def outcome_of(jobs: Sequence[lab_queue.LabJob]) -> CampaignEnd:
     """How a campaign with these jobs ended."""
     states = {job.state for job in jobs}
-    if states - set(queue.ENDED):
+    if states - set(lab_queue.ENDED):
         return CampaignEnd.OPEN
-    return CampaignEnd.DONE if states == {queue.DONE} else CampaignEnd.FAILED
+    return CampaignEnd.DONE if states == {lab_queue.DONE} else CampaignEnd.FAILED
 
 
 def ended_document(store: Store, campaign: str, name: str) -> dict[str, Any]:
     """What is told of a campaign's end: the outcome, devices by state, and why some have no result."""
-    jobs = queue.jobs_of(store, campaign)
-    left = {job.device: job.reason for job in jobs if job.state != queue.DONE}
+    jobs = lab_queue.jobs_of(store, campaign)
+    left = {job.device: job.reason for job in jobs if job.state != lab_queue.DONE}
     return {
-        "version": 1, "campaign": campaign, "name": name, "outcome": outcome_of(jobs),
+        "version": 1,
+        "campaign": campaign,
+        "name": name,
+        "outcome": outcome_of(jobs),
         "devices": dict(sorted(Counter(job.state for job in jobs).items())),
         "left": dict(sorted(left.items())[:MOST_LEFT]),
-    }  # fmt: skip
+    }
 
 
 MOST_LEFT = 20
@@ -65,12 +69,12 @@ def wait_for(
     A database that is away is waited for. Raises ConfigError for a campaign that was not submitted.
     """
     begun, said = time.monotonic(), 0.0
-    with open_store(database) as store:
+    with campaign_store.open_store(database) as store:
         records = list({record.id: record for record in (found_campaign(store, name) for name in asked)}.values())
         ends: dict[str, CampaignEnd] = {}
         while True:
             for record in records:
-                outcome = outcome_of(queue.jobs_of(store, record.id))
+                outcome = outcome_of(lab_queue.jobs_of(store, record.id))
                 if record.id not in ends and outcome != CampaignEnd.OPEN:
                     ends[record.id] = outcome
                     say(f"{record.id} {record.name}: {outcome}")

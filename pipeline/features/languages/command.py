@@ -4,22 +4,26 @@ from pathlib import Path
 
 import click
 
-from device_runner.files import visible
-from pipeline.cli.command import Command
-from pipeline.cli.options import signer_option
-from pipeline.cli.outputs import Outputs, json_option
+from device_runner import files as runner_files
+from pipeline.cli import command as cli_command
+from pipeline.cli import options as cli_options
+from pipeline.cli import outputs as cli_outputs
+from pipeline.cli.outputs import Outputs
 
 
-@click.command(cls=Command)
+@click.command(cls=cli_command.Command)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option(
-    "--for", "language", required=True, help="Kind of app.",
+    "--for",
+    "language",
+    required=True,
+    help="Kind of app.",
     type=click.Choice(["kotlin", "react-native", "flutter", "maui", "cpp", "python"]),
-)  # fmt: skip
+)
 @click.option("--model", metavar="NAME", help="Model.  [default: all that ship to the target]")
 @click.option("--target", metavar="NAME", help="Target of the config.  [default: the only one that such apps run on]")
-@signer_option
-@json_option
+@cli_options.signer_option
+@cli_outputs.json_option
 def snippet(
     bundle: Path, language: str, model: str | None, target: str | None, key: Path | None, outputs: Outputs
 ) -> None:
@@ -30,17 +34,15 @@ def snippet(
     """
     from pipeline.features.languages.snippet import LANGUAGES, lost, openings, other_release
     from pipeline.features.languages.snippet import snippet as code_for
-    from pipeline.release.app_code import target_of
-    from pipeline.release.chip_contexts import shipped_files
-    from pipeline.release.signature import verified_bundle
-    from pipeline.release.sizes import sizes_of
+    from pipeline.release import app_code, chip_contexts, signature
+    from pipeline.release import sizes as release_sizes
 
-    manifest = verified_bundle(bundle, key)
-    target_name = target_of(bundle, manifest, LANGUAGES[language].platforms, f"{language} apps", target)
+    manifest = signature.verified_bundle(bundle, key)
+    target_name = app_code.target_of(bundle, manifest, LANGUAGES[language].platforms, f"{language} apps", target)
     opened = openings(manifest.content, target_name, model)
     contexts = [row for row in manifest.content.contexts if row.target == target_name and model in (None, row.model)]
     names = {opening.model for opening in opened}
-    sizes = sizes_of(manifest.content, target_name)
+    sizes = release_sizes.sizes_of(manifest.content, target_name)
     sizes = [rows for rows in sizes if names.issuperset(row.model for row in rows)]
     ships = [row for row in manifest.content.ships if row.target == target_name and row.model in names]
     tested = sorted({(row.ort_release, row.platform) for row in ships})
@@ -49,9 +51,9 @@ def snippet(
     missing = lost(language, opened, sizes)
     files = [opening.file for opening in opened]
     files += dict.fromkeys(name for opening in opened for name in opening.weights[:1])
-    files += [Path(path).name for path in shipped_files(contexts)]
+    files += [Path(path).name for path in chip_contexts.shipped_files(contexts)]
     outputs.write_json({"target": target_name, "code": code, "files": files, "lost": missing, "runtime": others})
     for line in (*missing, *others):
-        click.echo(visible(f"warning: {line}"), err=True)
+        click.echo(runner_files.visible(f"warning: {line}"), err=True)
     if outputs.text:
         click.echo(code, nl=False)

@@ -9,43 +9,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from device_runner.providers import CPU, NNAPI, provider_named
+from device_runner import providers as runner_providers
 from device_runner.spec import ElementType, OptimizationLevel, RunOptions
-from pipeline.campaign.run_options import options_name
+from pipeline.campaign import run_options
+from pipeline.core import releases as ort_releases
 from pipeline.core.errors import ConfigError
-from pipeline.core.releases import line_of
-from pipeline.release.app_code import (
-    BUFFERS,
-    CPP,
-    CPP_LEVELS,
-    KOTLIN,
-    SessionCalls,
-    class_name,
-    contexts_of,
-    cpp_calls,
-    cpp_helpers,
-    has_java_call,
-    kotlin_calls,
-    lacks,
-    rows_of,
-    session_calls,
-)
-from pipeline.release.chip_contexts import gradle_notations
-from pipeline.release.manifest import Content, ModelSignature, SelectionRow, ShippedContext
-from pipeline.release.sizes import sized_inputs
-from pipeline.release.source_code import (
-    Code,
-    codes,
-    comment,
-    csharp_text,
-    dart_text,
-    identifier,
-    javascript_text,
-    joined,
-    python_text,
-    render_source,
-    word,
-)
+from pipeline.release import app_code, chip_contexts, source_code
+from pipeline.release import manifest as bundle_manifest
+from pipeline.release import sizes as release_sizes
 
 COREML_FLAGS: dict[tuple[str, str], int] = {
     ("MLComputeUnits", "ALL"): 0,
@@ -60,16 +31,26 @@ COREML_FLAGS: dict[tuple[str, str], int] = {
 }
 """Options of CoreML that its older flags have too (coreml_provider_factory.h)."""
 
-DART_PROVIDERS = {CPU: "CPU", NNAPI: "NNAPI", "coreml": "CORE_ML", "xnnpack": "XNNPACK", "qnn": "QNN"}
+DART_PROVIDERS = {
+    runner_providers.CPU: "CPU",
+    runner_providers.NNAPI: "NNAPI",
+    "coreml": "CORE_ML",
+    "xnnpack": "XNNPACK",
+    "qnn": "QNN",
+}
 """The providers of Flutter's, React Native's and .NET's packages, as Dart names them."""
-CPP_TYPES: dict[ElementType, Code] = {
-    ElementType.FLOAT32: Code("float"), ElementType.FLOAT64: Code("double"), ElementType.BOOL: Code("char"),
-    ElementType.FLOAT16: Code("Ort::Float16_t"), ElementType.BFLOAT16: Code("Ort::BFloat16_t"),
+CPP_TYPES: dict[ElementType, source_code.Code] = {
+    ElementType.FLOAT32: source_code.Code("float"),
+    ElementType.FLOAT64: source_code.Code("double"),
+    ElementType.BOOL: source_code.Code("char"),
+    ElementType.FLOAT16: source_code.Code("Ort::Float16_t"),
+    ElementType.BFLOAT16: source_code.Code("Ort::BFloat16_t"),
     **{
-        kind: Code("std::{}_t").format(identifier(kind.value))
-        for kind in ElementType if kind.value.lstrip("u").startswith("int")
+        kind: source_code.Code("std::{}_t").format(source_code.identifier(kind.value))
+        for kind in ElementType
+        if kind.value.lstrip("u").startswith("int")
     },
-}  # fmt: skip
+}
 """Element types in C++; a vector of bool has no array of them."""
 REACT_NATIVE_FLAGS = {
     "USE_FP16": "useFP16",
@@ -115,79 +96,105 @@ class Opening:
     @property
     def type_name(self) -> str:
         """The model as part of a name in other languages."""
-        return class_name(self.model, ())
+        return app_code.class_name(self.model, ())
 
 
-def open_code(language: str, opening: Opening, calls: Callable[[RunOptions], Iterable[Code]]) -> Code:
+def open_code(
+    language: str, opening: Opening, calls: Callable[[RunOptions], Iterable[source_code.Code]]
+) -> source_code.Code:
     """The lines that open one file in a language; `calls` are those that set a way's options.
 
     Raises ConfigError for a file of which the package has a call for no way's provider.
     """
     kind = LANGUAGES[language]
-    ways = [(options_name(options), list(calls(options))) for options in opening.ways if kind.has(options.provider)]
+    ways = [
+        (run_options.options_name(options), list(calls(options)))
+        for options in opening.ways
+        if kind.has(options.provider)
+    ]
     if not ways:
         raise ConfigError(
             f"{kind.title} has no call for the provider {opening.ways[0].provider}",
             where="the bundle's manifest",
             remedy="leave the provider out of [[runs]], and make the bundle again",
         )
-    return render_source("pipeline.features.languages", f"{language}.jinja", opening=opening, ways=ways)
+    return source_code.render_source("pipeline.features.languages", f"{language}.jinja", opening=opening, ways=ways)
 
 
-def python(options: RunOptions) -> Iterator[Code]:
+def python(options: RunOptions) -> Iterator[source_code.Code]:
     """Python by the package onnxruntime; options of a provider that its build does not have are passed over."""
-    yield from session_calls(PYTHON, options)
-    provider = provider_named(options.provider)
-    if provider.name == CPU:
-        yield Code("return []")
+    yield from app_code.session_calls(PYTHON, options)
+    provider = runner_providers.provider_named(options.provider)
+    if provider.name == runner_providers.CPU:
+        yield source_code.Code("return []")
         return
     given = sorted(options.provider_options.items())
-    pairs = joined(Code("{}: {}").format(python_text(key), python_text(value)) for key, value in given)
-    yield Code("return [({}, {{{}}})]").format(python_text(provider.ort_name or provider.name), pairs)
+    pairs = source_code.joined(
+        source_code.Code("{}: {}").format(source_code.python_text(key), source_code.python_text(value))
+        for key, value in given
+    )
+    yield source_code.Code("return [({}, {{{}}})]").format(
+        source_code.python_text(provider.ort_name or provider.name), pairs
+    )
 
 
-def react_native(options: RunOptions) -> Iterator[Code]:
+def react_native(options: RunOptions) -> Iterator[source_code.Code]:
     """TypeScript by onnxruntime-react-native."""
-    provider = provider_named(options.provider)
-    if provider.name != CPU:  # naming the CPU would switch its arena off
-        settings = [Code("name: {}").format(javascript_text(provider.name))]
-        settings += [Code("{}: true").format(identifier(REACT_NATIVE_FLAGS[flag.value])) for flag in options.flags]
-        settings += [Code("coreMlFlags: {}").format(_coreml_flags(options))] if provider.name == "coreml" else []
-        yield Code("executionProviders: [{{{}}}]").format(joined(settings))
-    yield from session_calls(REACT_NATIVE, options)
+    provider = runner_providers.provider_named(options.provider)
+    if provider.name != runner_providers.CPU:  # naming the CPU would switch its arena off
+        settings = [source_code.Code("name: {}").format(source_code.javascript_text(provider.name))]
+        settings += [
+            source_code.Code("{}: true").format(source_code.identifier(REACT_NATIVE_FLAGS[flag.value]))
+            for flag in options.flags
+        ]
+        settings += (
+            [source_code.Code("coreMlFlags: {}").format(_coreml_flags(options))] if provider.name == "coreml" else []
+        )
+        yield source_code.Code("executionProviders: [{{{}}}]").format(source_code.joined(settings))
+    yield from app_code.session_calls(REACT_NATIVE, options)
 
 
 def _coreml_flags(options: RunOptions) -> int:
     return sum(COREML_FLAGS.get(pair, 0) for pair in options.provider_options.items())
 
 
-def flutter(options: RunOptions) -> list[Code]:
+def flutter(options: RunOptions) -> list[source_code.Code]:
     """Dart by flutter_onnxruntime."""
-    fields = list(session_calls(FLUTTER, options))
-    provider = Code("providers: [OrtProvider.{}]").format(identifier(DART_PROVIDERS[options.provider]))
+    fields = list(app_code.session_calls(FLUTTER, options))
+    provider = source_code.Code("providers: [OrtProvider.{}]").format(
+        source_code.identifier(DART_PROVIDERS[options.provider])
+    )
     fields.insert(len(fields) - (not options.cpu_arena), provider)
     return fields
 
 
-def maui(options: RunOptions) -> Iterator[Code]:
+def maui(options: RunOptions) -> Iterator[source_code.Code]:
     """C# by Microsoft.ML.OnnxRuntime."""
-    yield from session_calls(MAUI, options)
-    provider = provider_named(options.provider)
+    yield from app_code.session_calls(MAUI, options)
+    provider = runner_providers.provider_named(options.provider)
     if provider.has_flags:
-        flags = [Code("NnapiFlags.NNAPI_FLAG_{}").format(identifier(flag.value)) for flag in options.flags]
-        yield Code("options.AppendExecutionProvider_Nnapi({});").format(joined(flags, " | "))
+        flags = [
+            source_code.Code("NnapiFlags.NNAPI_FLAG_{}").format(source_code.identifier(flag.value))
+            for flag in options.flags
+        ]
+        yield source_code.Code("options.AppendExecutionProvider_Nnapi({});").format(source_code.joined(flags, " | "))
     elif provider.name == "coreml":
-        yield Code("options.AppendExecutionProvider_CoreML((CoreMLFlags){});").format(_coreml_flags(options))
-    elif provider.name != CPU:
+        yield source_code.Code("options.AppendExecutionProvider_CoreML((CoreMLFlags){});").format(
+            _coreml_flags(options)
+        )
+    elif provider.name != runner_providers.CPU:
         given = sorted(options.provider_options.items())
-        pairs = joined(Code("[{}] = {}").format(csharp_text(key), csharp_text(value)) for key, value in given)
-        call = Code("options.AppendExecutionProvider({}, new Dictionary<string, string> {{ {} }});")
-        yield call.format(csharp_text(provider.append_name), pairs)
+        pairs = source_code.joined(
+            source_code.Code("[{}] = {}").format(source_code.csharp_text(key), source_code.csharp_text(value))
+            for key, value in given
+        )
+        call = source_code.Code("options.AppendExecutionProvider({}, new Dictionary<string, string> {{ {} }});")
+        yield call.format(source_code.csharp_text(provider.append_name), pairs)
 
 
-PYTHON = SessionCalls(
-    levels=CPP_LEVELS,
-    settings=codes(
+PYTHON = app_code.SessionCalls(
+    levels=app_code.CPP_LEVELS,
+    settings=source_code.codes(
         level="options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.{}",
         intra="options.intra_op_num_threads = {}",
         inter="options.inter_op_num_threads = {}",
@@ -199,11 +206,11 @@ PYTHON = SessionCalls(
         allocator="# Start the process with LD_PRELOAD=lib{}.so: no API replaces the allocator.",
         custom_ops="options.register_custom_ops_library({})",
     ),
-    text=python_text,
+    text=source_code.python_text,
 )
-REACT_NATIVE = SessionCalls(
+REACT_NATIVE = app_code.SessionCalls(
     levels=REACT_NATIVE_LEVELS,
-    settings=codes(
+    settings=source_code.codes(
         level='graphOptimizationLevel: "{}"',
         intra="intraOpNumThreads: {}",
         inter="interOpNumThreads: {}",
@@ -211,16 +218,16 @@ REACT_NATIVE = SessionCalls(
         pattern="enableMemPattern: false",
         arena="enableCpuMemArena: false",
     ),
-    text=javascript_text,
+    text=source_code.javascript_text,
 )
-FLUTTER = SessionCalls(
+FLUTTER = app_code.SessionCalls(
     levels={},
-    settings=codes(intra="intraOpNumThreads: {}", inter="interOpNumThreads: {}", arena="useArena: false"),
-    text=dart_text,
+    settings=source_code.codes(intra="intraOpNumThreads: {}", inter="interOpNumThreads: {}", arena="useArena: false"),
+    text=source_code.dart_text,
 )
-MAUI = SessionCalls(
-    levels=CPP_LEVELS,
-    settings=codes(
+MAUI = app_code.SessionCalls(
+    levels=app_code.CPP_LEVELS,
+    settings=source_code.codes(
         level="options.GraphOptimizationLevel = GraphOptimizationLevel.{};",
         intra="options.IntraOpNumThreads = {};",
         inter="options.InterOpNumThreads = {};",
@@ -230,7 +237,7 @@ MAUI = SessionCalls(
         entry="options.AddSessionConfigEntry({}, {});",
         custom_ops="options.RegisterCustomOpLibrary({});",
     ),
-    text=csharp_text,
+    text=source_code.csharp_text,
 )
 
 
@@ -245,10 +252,10 @@ class Language:
     """
 
     title: str
-    blank: Code
-    head: Code
-    write: Callable[[RunOptions], Iterable[Code]]
-    calls: SessionCalls
+    blank: source_code.Code
+    head: source_code.Code
+    write: Callable[[RunOptions], Iterable[source_code.Code]]
+    calls: app_code.SessionCalls
     lacks: frozenset[str]
     platforms: tuple[str, ...] = ("android", "ios", "linux", "macos")
     support: str = ""
@@ -257,17 +264,17 @@ class Language:
     brings: Mapping[str, str] = field(default_factory=dict)
     pins: Mapping[str, str] = field(default_factory=dict)
 
-    def remark(self, text: str) -> Code:
+    def remark(self, text: str) -> source_code.Code:
         """A comment on a line of its own."""
-        return Code("{} {}").format(self.blank, comment(text))
+        return source_code.Code("{} {}").format(self.blank, source_code.comment(text))
 
 
-def openings(content: Content, target: str, model: str | None) -> list[Opening]:
+def openings(content: bundle_manifest.Content, target: str, model: str | None) -> list[Opening]:
     """What a target's devices open, of one model or all, the file for devices in general first.
 
     Raises ConfigError for a model that does not ship there, and two whose functions would have one name.
     """
-    tables = rows_of(content, target)
+    tables = app_code.rows_of(content, target)
     if model is not None and model not in tables:
         raise ConfigError(
             f"the model {model!r} does not ship to {target}",
@@ -292,7 +299,7 @@ def openings(content: Content, target: str, model: str | None) -> list[Opening]:
                         weights=(weights.rpartition("/")[2], digests[weights]) if weights else (),
                         where="; ".join(classes) or "every device",
                         ways=shipped.runs,
-                        contexts=contexts_of(content, target, name, f"{folder}/{{}}".format),
+                        contexts=app_code.contexts_of(content, target, name, f"{folder}/{{}}".format),
                     )
                 )
     seen: dict[str, str] = {}
@@ -313,7 +320,7 @@ def asset_folder(bundle: str) -> str:
     return plain if plain not in ("", "cvs") else f"bundle-{plain}".strip("-")  # Android leaves a folder CVS out
 
 
-def _class(row: SelectionRow) -> str:
+def _class(row: bundle_manifest.SelectionRow) -> str:
     parts = [f"chip {row.soc}"] if row.soc else []
     parts += [f"ABI {row.abi}"] if row.abi else []
     parts += [f"API level {row.min_api_level} or higher"] if row.min_api_level else []
@@ -323,31 +330,34 @@ def _class(row: SelectionRow) -> str:
 def snippet(
     language: str,
     opened: Sequence[Opening],
-    contexts: Sequence[ShippedContext],
-    sizes: Sequence[Sequence[ModelSignature]] = (),
+    contexts: Sequence[bundle_manifest.ShippedContext],
+    sizes: Sequence[Sequence[bundle_manifest.ModelSignature]] = (),
     notes: Iterable[str] = (),
-) -> Code:
+) -> source_code.Code:
     """The code for a language of `LANGUAGES`; what its package cannot set, and `notes`, stand in comments.
 
     `contexts` are those of the target, `sizes` those of its models that come in several.
     """
     kind = LANGUAGES[language]
     ways = [way for opening in opened for way in opening.ways]
-    inputs = {rows[-1].model: list(sized_inputs(rows, frozenset())) for rows in sizes}
+    inputs = {rows[-1].model: list(release_sizes.sized_inputs(rows, frozenset())) for rows in sizes}
     lines = [kind.head] if kind.head else []
-    lines += [kind.remark(text) for text in notes] + (cpp_helpers(ways) if kind.calls is CPP else [])
+    lines += [kind.remark(text) for text in notes] + (app_code.cpp_helpers(ways) if kind.calls is app_code.CPP else [])
     if kind.support:
-        plugin, runtime = gradle_notations(contexts) if contexts else ("", "")
+        plugin, runtime = chip_contexts.gradle_notations(contexts) if contexts else ("", "")
         filled = [row for rows in inputs.values() for row in rows if row.filled]
         values = {
-            "contexts": bool(contexts), "plugin": plugin, "runtime": runtime, "sizes": bool(sizes),
-            "buffers": sorted({BUFFERS[row.dtype][0] for row in filled if row.dtype in BUFFERS}),
+            "contexts": bool(contexts),
+            "plugin": plugin,
+            "runtime": runtime,
+            "sizes": bool(sizes),
+            "buffers": sorted({app_code.BUFFERS[row.dtype][0] for row in filled if row.dtype in app_code.BUFFERS}),
             "weights": any(row.weights for row in opened),
-        }  # fmt: skip
-        support = render_source("pipeline.features.languages", kind.support, **values).stripped()
+        }
+        support = source_code.render_source("pipeline.features.languages", kind.support, **values).stripped()
         lines += [support] if support else []
     for opening in opened:
-        lines += [Code(""), kind.remark(f"{opening.file}, sha256 {opening.sha256}")]
+        lines += [source_code.Code(""), kind.remark(f"{opening.file}, sha256 {opening.sha256}")]
         if opening.weights:
             lines.append(kind.remark("in one folder with its weights, {}, sha256 {}".format(*opening.weights)))
         lines.append(kind.remark(f"for {opening.where}"))
@@ -355,22 +365,29 @@ def snippet(
         lines += [kind.remark(text) for text in lost(language, [opening], picked)]
         lines.append(open_code(language, opening, kind.write).stripped())
     by_model = {opening.model: opening for opening in opened}
-    values = {"buffers": BUFFERS, "types": CPP_TYPES}
+    values = {"buffers": app_code.BUFFERS, "types": CPP_TYPES}
     for rows in sizes if kind.support else ():
         title = rows[-1].model
-        text = render_source(
-            "pipeline.features.languages", f"{language}-sizes.jinja", model=title,
-            openings=[by_model[row.model] for row in rows], inputs=inputs[title], **values,
-        )  # fmt: skip
+        text = source_code.render_source(
+            "pipeline.features.languages",
+            f"{language}-sizes.jinja",
+            model=title,
+            openings=[by_model[row.model] for row in rows],
+            inputs=inputs[title],
+            **values,
+        )
         lines.append(text.stripped())
-    return Code("{}\n").format(Code("\n").join(lines))
+    return source_code.Code("{}\n").format(source_code.Code("\n").join(lines))
 
 
-def lost(language: str, opened: Sequence[Opening], sizes: Sequence[Sequence[ModelSignature]] = ()) -> list[str]:
+def lost(
+    language: str, opened: Sequence[Opening], sizes: Sequence[Sequence[bundle_manifest.ModelSignature]] = ()
+) -> list[str]:
     """For each way of a model that a package cannot run as it was measured: what it leaves out."""
     kind = LANGUAGES[language]
     texts = [
-        f"{word(rows[-1].model)}: without the choice of the size that inputs fit into, which C++ and Kotlin "
+        f"{source_code.word(rows[-1].model)}: without the choice of the size that inputs fit into, which C++ and "
+        "Kotlin "
         "(--for cpp, kotlin), and the classes of `release android` and `release apple` have"
         for rows in sizes
         if not kind.support
@@ -383,7 +400,10 @@ def lost(language: str, opened: Sequence[Opening], sizes: Sequence[Sequence[Mode
                 "the classes of `release android` open"
             )
         for options in opening.ways:
-            way, missing = options_name(options), [*lacks(kind.calls, options), *_provider_lacks(kind, options)]
+            way, missing = (
+                run_options.options_name(options),
+                [*app_code.lacks(kind.calls, options), *_provider_lacks(kind, options)],
+            )
             if not kind.has(options.provider):
                 texts.append(
                     f"{opening.model}: without {way}, as {kind.title} has no call for the provider {options.provider}"
@@ -395,9 +415,9 @@ def lost(language: str, opened: Sequence[Opening], sizes: Sequence[Sequence[Mode
 
 def other_release(language: str, tested: str, platform: str) -> list[str]:
     """What a package brings in place of the release that was tested; nothing where it brings none of its own."""
-    kind, release = LANGUAGES[language], line_of(tested) if tested else None
+    kind, release = LANGUAGES[language], ort_releases.line_of(tested) if tested else None
     pinned = kind.pins.get(platform)
-    if not kind.brings or (pinned and release == line_of(pinned)):
+    if not kind.brings or (pinned and release == ort_releases.line_of(pinned)):
         return []
     tested = f"ONNX Runtime {tested}" if tested else "the release of this bundle"
     if brings := kind.brings.get(platform):
@@ -408,45 +428,67 @@ def other_release(language: str, tested: str, platform: str) -> list[str]:
 
 def _provider_lacks(language: Language, options: RunOptions) -> list[str]:
     """What of a provider's options the package cannot set, as people call it."""
-    coreml = provider_named(options.provider).name == "coreml" and bool(options.provider_options)
+    coreml = runner_providers.provider_named(options.provider).name == "coreml" and bool(options.provider_options)
     needs = {
         "flags of NNAPI": ("flags", bool(options.flags)),
         "options of the provider": ("options", bool(options.provider_options) and not coreml),
         "options of CoreML": ("coreml flags", coreml),
         "some options of CoreML": (
-            "coreml options", coreml and not options.provider_options.items() <= COREML_FLAGS.keys()
+            "coreml options",
+            coreml and not options.provider_options.items() <= COREML_FLAGS.keys(),
         ),
-    }  # fmt: skip
+    }
     return [name for name, (ability, is_needed) in needs.items() if is_needed and ability in language.lacks]
 
 
 LANGUAGES: dict[str, Language] = {
     "kotlin": Language(
-        title="onnxruntime-android", blank=Code("//"), write=kotlin_calls, calls=KOTLIN, platforms=("android",),
-        head=Code(""), lacks=frozenset(), support="kotlin-head.jinja", contexts=True, has=has_java_call,
+        title="onnxruntime-android",
+        blank=source_code.Code("//"),
+        write=app_code.kotlin_calls,
+        calls=app_code.KOTLIN,
+        platforms=("android",),
+        head=source_code.Code(""),
+        lacks=frozenset(),
+        support="kotlin-head.jinja",
+        contexts=True,
+        has=app_code.has_java_call,
     ),
     "react-native": Language(
-        title="onnxruntime-react-native", blank=Code("//"), write=react_native, calls=REACT_NATIVE,
+        title="onnxruntime-react-native",
+        blank=source_code.Code("//"),
+        write=react_native,
+        calls=REACT_NATIVE,
         platforms=("android", "ios"),
-        head=Code("import { InferenceSession } from 'onnxruntime-react-native';"),
+        head=source_code.Code("import { InferenceSession } from 'onnxruntime-react-native';"),
         brings={
             "android": "onnxruntime-react-native 1.24.3 takes the newest ONNX Runtime when the app is built "
             "(latest.integration)",
             "ios": "onnxruntime-react-native takes the newest ONNX Runtime when its pods are installed (onnxruntime-c, "
             "without a release)",
         },
-        lacks=frozenset({"options", "coreml options"}), has=DART_PROVIDERS.__contains__,
+        lacks=frozenset({"options", "coreml options"}),
+        has=DART_PROVIDERS.__contains__,
     ),
     "flutter": Language(
-        title="flutter_onnxruntime", blank=Code("//"), write=flutter, calls=FLUTTER, platforms=("android", "ios"),
-        head=Code("import 'package:flutter_onnxruntime/flutter_onnxruntime.dart';"),
-        brings={"android": "flutter_onnxruntime 1.8.3 brings ONNX Runtime 1.25.0"}, pins={"android": "1.25.0"},
-        lacks=frozenset({"flags", "options", "coreml flags"}), has=DART_PROVIDERS.__contains__,
+        title="flutter_onnxruntime",
+        blank=source_code.Code("//"),
+        write=flutter,
+        calls=FLUTTER,
+        platforms=("android", "ios"),
+        head=source_code.Code("import 'package:flutter_onnxruntime/flutter_onnxruntime.dart';"),
+        brings={"android": "flutter_onnxruntime 1.8.3 brings ONNX Runtime 1.25.0"},
+        pins={"android": "1.25.0"},
+        lacks=frozenset({"flags", "options", "coreml flags"}),
+        has=DART_PROVIDERS.__contains__,
     ),
     "maui": Language(
-        title="Microsoft.ML.OnnxRuntime", blank=Code("//"), write=maui, calls=MAUI,
+        title="Microsoft.ML.OnnxRuntime",
+        blank=source_code.Code("//"),
+        write=maui,
+        calls=MAUI,
         platforms=("android", "ios", "macos"),
-        head=Code(
+        head=source_code.Code(
             "using Microsoft.ML.OnnxRuntime;\n"
             "using System;\n"
             "using System.Collections.Generic;\n"
@@ -454,11 +496,17 @@ LANGUAGES: dict[str, Language] = {
             "using System.Threading.Tasks;\n"
             "using Microsoft.Maui.Storage;"
         ),
-        lacks=frozenset({"coreml options"}), has=DART_PROVIDERS.__contains__,
+        lacks=frozenset({"coreml options"}),
+        has=DART_PROVIDERS.__contains__,
     ),
     "cpp": Language(
-        title="C++", blank=Code("//"), write=cpp_calls, calls=CPP, lacks=frozenset(), support="cpp-head.jinja",
-        head=Code(
+        title="C++",
+        blank=source_code.Code("//"),
+        write=app_code.cpp_calls,
+        calls=app_code.CPP,
+        lacks=frozenset(),
+        support="cpp-head.jinja",
+        head=source_code.Code(
             "#include <onnxruntime_cxx_api.h>\n"
             "#ifdef __ANDROID__\n"
             "#include <nnapi_provider_factory.h>\n"
@@ -469,8 +517,12 @@ LANGUAGES: dict[str, Language] = {
         ),
     ),
     "python": Language(
-        title="Python", blank=Code("#"), write=python, calls=PYTHON, head=Code("import onnxruntime"),
+        title="Python",
+        blank=source_code.Code("#"),
+        write=python,
+        calls=PYTHON,
+        head=source_code.Code("import onnxruntime"),
         lacks=frozenset({"flags"}),
     ),
-}  # fmt: skip
+}
 """By the word after --for."""

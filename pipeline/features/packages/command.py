@@ -6,18 +6,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.cli.bundle import KEY, PASSPHRASE
-from pipeline.cli.command import OpenGroup
-from pipeline.cli.options import devices_option, library_option, output_option
-from pipeline.cli.outputs import Outputs, json_option, show_findings
-from pipeline.cli.run import completed_job, job_document, show_job
+from pipeline.cli import bundle as cli_bundle
+from pipeline.cli import command as cli_command
+from pipeline.cli import options as cli_options
+from pipeline.cli import outputs as cli_outputs
+from pipeline.cli import run as cli_run
+from pipeline.cli.outputs import Outputs
 from pipeline.core.features import Place
 
 if TYPE_CHECKING:
     from pipeline.core.errors import CheckFailed
 
 
-class _ConfigOrCommand(OpenGroup):
+class _ConfigOrCommand(cli_command.OpenGroup):
     """A group that takes what is no command of its own for the arguments of `all`: `release CONFIG`."""
 
     def resolve_command(
@@ -38,22 +39,34 @@ def release() -> None:
 
 @release.command("all")
 @click.argument("config", type=click.Path(path_type=Path))
-@output_option
-@devices_option
-@library_option
+@cli_options.output_option
+@cli_options.devices_option
+@cli_options.library_option
 @click.option("--convert-only", is_flag=True, help="Measure nothing, as with `run`.")
 @click.option("--resume", is_flag=True, help="Resume the last interrupted run of this config.")
 @click.option(
-    "--key", type=click.Path(path_type=Path), envvar=KEY, show_envvar=True,
+    "--key",
+    type=click.Path(path_type=Path),
+    envvar=cli_bundle.KEY,
+    show_envvar=True,
     help="Private key, PEM, that signs the bundle.  [default: key of [release] in CONFIG]",
-)  # fmt: skip
+)
 @click.option("--version", help="Version of the packages.  [default: version of [release] in CONFIG]")
-@json_option
+@cli_outputs.json_option
 @click.pass_context
 def release_all(
-    ctx: click.Context, /, config: Path, output: Path | None, devices: tuple[str, ...], library: str | None,
-    convert_only: bool, resume: bool, key: Path | None, version: str | None, outputs: Outputs,
-) -> None:  # fmt: skip
+    ctx: click.Context,
+    /,
+    config: Path,
+    output: Path | None,
+    devices: tuple[str, ...],
+    library: str | None,
+    convert_only: bool,
+    resume: bool,
+    key: Path | None,
+    version: str | None,
+    outputs: Outputs,
+) -> None:
     """Run CONFIG and release what it chooses: the bundle with its evidence, its signature, and packages for apps.
 
     Exit code 4, with every reason, where a gate of [release] fails (accuracy, proof, budget, signature, license):
@@ -62,27 +75,29 @@ def release_all(
     """
     from msgspec.structs import replace
 
-    from device_runner.files import visible
-    from pipeline.config import read_config
-    from pipeline.core.errors import errors
+    from device_runner import files as runner_files
+    from pipeline import config as configs
+    from pipeline.core import errors as core_errors
     from pipeline.features.packages.release import check_config, early_findings, gate_findings, make_release
-    from pipeline.job.run import JobOptions, output_folder
+    from pipeline.job import run as job_run
 
-    settings, passphrase = read_config(config, existing=True), os.environ.get(PASSPHRASE)
+    settings, passphrase = configs.read_config(config, existing=True), os.environ.get(cli_bundle.PASSPHRASE)
     table = settings.release
     table = replace(table, key=str(key) if key else table.key, version=version or table.version)
     released = replace(settings, release=table)  # the job itself records the config as it was written
-    options = JobOptions(output=output, devices=devices, library=library, convert_only=convert_only, resume=resume)
-    folder = output_folder(settings, options)
+    options = job_run.JobOptions(
+        output=output, devices=devices, library=library, convert_only=convert_only, resume=resume
+    )
+    folder = job_run.output_folder(settings, options)
     check_config(released, passphrase)
     if early := early_findings(released, library):
-        show_findings(early)
+        cli_outputs.show_findings(early)
         raise _refusal(config, len(early))
-    result = completed_job(ctx, settings, options)
-    show_job(result, outputs)
-    late = gate_findings(released, folder, result) if result.content else errors(result.findings)
+    result = cli_run.completed_job(ctx, settings, options)
+    cli_run.show_job(result, outputs)
+    late = gate_findings(released, folder, result) if result.content else core_errors.errors(result.findings)
     if late:
-        show_findings(late if result.content else ())
+        cli_outputs.show_findings(late if result.content else ())
         raise _refusal(config, len(late))
     if result.left or not result.content:
         click.echo("nothing was signed or packaged: see above what was not done", err=True)
@@ -92,8 +107,8 @@ def release_all(
     for named, warnings, _ in packages:
         names |= named
         for warning in warnings:
-            click.echo(visible(f"warning: {warning}"), err=True)
-    outputs.write_json({**job_document(result), "signed_by": signed and signed[0], "packages": names})
+            click.echo(runner_files.visible(f"warning: {warning}"), err=True)
+    outputs.write_json({**cli_run.job_document(result), "signed_by": signed and signed[0], "packages": names})
     if outputs.text:
         click.echo(f"signed   {signed[0] if signed else 'by nobody'}")
         for kind, name in names.items():

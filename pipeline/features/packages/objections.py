@@ -4,14 +4,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 import msgspec
 
-from pipeline.core.errors import APP_CODE, ConfigError, Finding, Severity, finding_of
-from pipeline.release.manifest import Manifest
+from pipeline.core import errors as core_errors
+from pipeline.core.errors import ConfigError, Finding, Severity
+from pipeline.release import manifest as bundle_manifest
 
 
 def objections(
-    manifest: Manifest, platforms: Collection[str], command: str, write: Callable[[str], object],
+    manifest: bundle_manifest.Manifest,
+    platforms: Collection[str],
+    command: str,
+    write: Callable[[str], object],
     left_out: Callable[[str], Iterable[str]] = lambda _: (),
-) -> Iterator[Finding]:  # fmt: skip
+) -> Iterator[Finding]:
     """A warning for each target of some platforms for which `write`, which gets its name, raises ConfigError.
 
     Where it does not, one for each thing that `left_out` names of the target.
@@ -21,9 +25,12 @@ def objections(
         try:
             write(target)
         except ConfigError as error:
-            refused = finding_of(error, where, Severity.WARNING)
-            yield msgspec.structs.replace(refused, rule=APP_CODE, what=f"`release {command}` refuses it: {error.what}")
+            refused = core_errors.finding_of(error, where, Severity.WARNING)
+            yield msgspec.structs.replace(
+                refused, rule=core_errors.APP_CODE, what=f"`release {command}` refuses it: {error.what}"
+            )
         else:
             yield from (
-                Finding(severity=Severity.WARNING, what=text, where=where, rule=APP_CODE) for text in left_out(target)
+                Finding(severity=Severity.WARNING, what=text, where=where, rule=core_errors.APP_CODE)
+                for text in left_out(target)
             )

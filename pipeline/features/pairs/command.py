@@ -6,29 +6,22 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from pipeline.cli.command import Command
-from pipeline.cli.options import (
-    custom_ops_option,
-    data_options,
-    dataset_from,
-    library_name,
-    progress,
-    sizes,
-    wait_option,
-)
-from pipeline.cli.outputs import Outputs, ci_options, json_option, markdown_option
-from pipeline.cli.run import options_of, run_settings
+from pipeline.cli import command as cli_command
+from pipeline.cli import options as cli_options
+from pipeline.cli import outputs as cli_outputs
+from pipeline.cli import run as cli_run
+from pipeline.cli.outputs import Outputs
 
 if TYPE_CHECKING:
-    from pipeline.job.file_runs import PerfOrder
+    from pipeline.job import file_runs
 
 
 def library_names(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
     """A callback for libraries: each a file that is there, or a name such as android:1.29.0."""
-    return tuple(library_name(ctx, param, value) or "" for value in values)
+    return tuple(cli_options.library_name(ctx, param, value) or "" for value in values)
 
 
-@click.command(cls=Command)
+@click.command(cls=cli_command.Command)
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="B")
 @click.option(
@@ -37,8 +30,8 @@ def library_names(ctx: click.Context, param: click.Parameter, values: tuple[str,
 @click.option(
     "--run-b", default="", metavar="VARIANT[/RUN]", help="Compare this run of B.  [default: all, or that of --run-a]"
 )
-@markdown_option
-@json_option
+@cli_outputs.markdown_option
+@cli_outputs.json_option
 def compare(a: str, b: str, run_a: str, run_b: str, outputs: Outputs) -> None:
     """Compare the latencies of campaign B with those of A, and name what changed between the two.
 
@@ -48,55 +41,66 @@ def compare(a: str, b: str, run_a: str, run_b: str, outputs: Outputs) -> None:
     Runs of one campaign are compared in pairs of rounds. Two campaigns were measured at different times: `gate`
     measures both again, in alternating rounds. A difference is no error; exit code 1 if nothing could be compared.
     """
-    from pipeline.campaign.store.refusals import hidden
+    from pipeline.campaign.store import refusals
     from pipeline.features.pairs import comparison
 
-    sources = hidden(a), hidden(b)
+    sources = refusals.hidden(a), refusals.hidden(b)
     compared = comparison.compare_sides(
         comparison.read_side(a), comparison.read_side(b), sources=sources, runs=(run_a, run_b)
     )
     code = compared.exit_code
     outputs.finish(
-        compared, [comparison.listing(compared), *comparison.sections(compared)], code=code, title="Comparison",
+        compared,
+        [comparison.listing(compared), *comparison.sections(compared)],
+        code=code,
+        title="Comparison",
         failed=comparison.failed_lines(compared) if code else (),
-    )  # fmt: skip
+    )
 
 
-def _perf_order(paths: Sequence[Path], answers: dict[str, Any]) -> "PerfOrder":
+def _perf_order(paths: Sequence[Path], answers: dict[str, Any]) -> "file_runs.PerfOrder":
     """How pairs are measured, and the model files among some paths."""
-    from pipeline.config import MeasureConfig
+    from pipeline import config as configs
     from pipeline.features.pairs.gating import model_files
-    from pipeline.job.file_runs import PerfOrder
+    from pipeline.job import file_runs
 
-    settings = MeasureConfig(rounds=answers["rounds"], min_runs=answers["min_runs"], min_seconds=answers["min_seconds"])
-    return PerfOrder(
+    settings = configs.MeasureConfig(
+        rounds=answers["rounds"], min_runs=answers["min_runs"], min_seconds=answers["min_seconds"]
+    )
+    return file_runs.PerfOrder(
         files=model_files(paths),
-        options=options_of(answers),
+        options=cli_run.options_of(answers),
         device="",
         library=None,
         dimensions=answers["dimensions"],
         measure=settings,
-        data=dataset_from(answers["test_data"], answers["input_values"]),
+        data=cli_options.dataset_from(answers["test_data"], answers["input_values"]),
     )
 
 
-@click.command(cls=Command)
+@click.command(cls=cli_command.Command)
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="[BASE CANDIDATE]...")
 @click.option(
-    "--bisect", "bisecting", is_flag=True,
+    "--bisect",
+    "bisecting",
+    is_flag=True,
     help="Find the first of several paths, or of several libraries, that is slower than the first.",
-)  # fmt: skip
+)
 @click.option("--history", metavar="PATH|URL", default="", help="Measure only what the campaigns stored here suspect.")
 @click.option("--device", "devices", multiple=True, help="local, adb:SERIAL or adb:*; repeatable.  [default: local]")
-@wait_option
+@cli_options.wait_option
 @click.option(
-    "--library", "libraries", callback=library_names, metavar="FILE|NAME", multiple=True,
+    "--library",
+    "libraries",
+    callback=library_names,
+    metavar="FILE|NAME",
+    multiple=True,
     help="libonnxruntime to run with (.so, AAR, or a release such as android:1.29.0), instead of the device's default. "
     "With --bisect repeatable, the good one first.",
-)  # fmt: skip
+)
 @click.option(
     "--base-library",
-    callback=library_name,
+    callback=cli_options.library_name,
     metavar="FILE|NAME",
     help="libonnxruntime of the base.  [default: --library]",
 )
@@ -112,30 +116,42 @@ def _perf_order(paths: Sequence[Path], answers: dict[str, Any]) -> "PerfOrder":
     help="Minimum inferences per process.",
 )
 @click.option(
-    "--min-seconds", type=click.FloatRange(0, 86_400, min_open=True), default=0.2, show_default=True,
+    "--min-seconds",
+    type=click.FloatRange(0, 86_400, min_open=True),
+    default=0.2,
+    show_default=True,
     help="Minimum seconds of inferences per process.",
-)  # fmt: skip
+)
 @click.option(
-    "--least", type=click.FloatRange(min=0, max=100), default=1.0, show_default=True, metavar="PERCENT",
+    "--least",
+    type=click.FloatRange(min=0, max=100),
+    default=1.0,
+    show_default=True,
+    metavar="PERCENT",
     help="Smallest slowdown that counts.",
-)  # fmt: skip
-@run_settings
+)
+@cli_run.run_settings
 @click.option(
-    "--dimension", "dimensions", callback=sizes, metavar="NAME=N", multiple=True,
+    "--dimension",
+    "dimensions",
+    callback=cli_options.sizes,
+    metavar="NAME=N",
+    multiple=True,
     help="Size of a dynamic dimension of model files, by its name or as INPUT[AXIS]; repeatable.",
-)  # fmt: skip
-@data_options
-@custom_ops_option
+)
+@cli_options.data_options
+@cli_options.custom_ops_option
 @click.option(
-    "--output", type=click.Path(path_type=Path, file_okay=False),
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
     help="Folder of the database of paired runs: the same is not measured twice.  "
     "[default: output/gate, with --bisect output/bisect]",
-)  # fmt: skip
-@ci_options
+)
+@cli_outputs.ci_options
 @click.option(
     "--svg", "svg_to", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Draw the history."
 )
-@json_option
+@cli_outputs.json_option
 @click.pass_context
 def gate(
     ctx: click.Context,
@@ -166,17 +182,22 @@ def gate(
     """
     from dataclasses import replace
 
-    from pipeline.core.files import scratch, write_text
-    from pipeline.features.pairs import report
+    from pipeline.core import files as storage
+    from pipeline.features.pairs import report as pairs_report
     from pipeline.features.pairs.gating import read_sources, run_gate
     from pipeline.features.pairs.history import history_svg, read_histories
-    from pipeline.report.wording import Line
+    from pipeline.report import wording
 
     if bisecting:
         refused = {
-            "--history": history, "--svg": svg_to, "--base-library": base_library, "a second --device": devices[1:],
-            "--wait": lease_seconds, "--junit": outputs.junit_to, "--sarif": outputs.sarif_to,
-        }  # fmt: skip
+            "--history": history,
+            "--svg": svg_to,
+            "--base-library": base_library,
+            "a second --device": devices[1:],
+            "--wait": lease_seconds,
+            "--junit": outputs.junit_to,
+            "--sarif": outputs.sarif_to,
+        }
         if given := [option for option, value in refused.items() if value]:
             raise click.UsageError(f"--bisect has one device and no verdict: leave {', '.join(given)} out", ctx)
         if not paths:
@@ -191,27 +212,41 @@ def gate(
     if paths:
         library = libraries[0] if libraries else None
         order = _perf_order(paths, answers)
-        with scratch() as work:
+        with storage.scratch() as work:
             before, after = read_sources(paths, order, work)
             before, after = replace(before, library=base_library or library), replace(after, library=library)
             result = run_gate(
-                before, after, histories, order.measure, least=answers["least"] / 100,
-                folder=output or Path("output/gate"), devices=devices, progress=progress(), wait_seconds=lease_seconds,
-            )  # fmt: skip
+                before,
+                after,
+                histories,
+                order.measure,
+                least=answers["least"] / 100,
+                folder=output or Path("output/gate"),
+                devices=devices,
+                progress=cli_options.progress(),
+                wait_seconds=lease_seconds,
+            )
     else:
         suspected = [row for row in histories or () if row.suspicion]
-        result = report.GateReport(
-            least=answers["least"] / 100, confidence=1 - report.ALARMS, histories=histories or (),
-            rows=tuple(report.unconfirmed(row, "no BASE and CANDIDATE are named to measure") for row in suspected),
-        )  # fmt: skip
+        result = pairs_report.GateReport(
+            least=answers["least"] / 100,
+            confidence=1 - pairs_report.ALARMS,
+            histories=histories or (),
+            rows=tuple(
+                pairs_report.unconfirmed(row, "no BASE and CANDIDATE are named to measure") for row in suspected
+            ),
+        )
     if svg_to:
-        write_text(svg_to, history_svg(result.histories))
-    headline = Line(report.headline(result), wrap=False)
+        storage.write_text(svg_to, history_svg(result.histories))
+    headline = wording.Line(pairs_report.headline(result), wrap=False)
     code = result.exit_code
     outputs.finish(
-        result, [*report.listings(result), *report.sections(result), headline], code=code,
-        failed=report.failed_lines(result) if code else (), ci=report.document(result),
-    )  # fmt: skip
+        result,
+        [*pairs_report.listings(result), *pairs_report.sections(result), headline],
+        code=code,
+        failed=pairs_report.failed_lines(result) if code else (),
+        ci=pairs_report.document(result),
+    )
 
 
 def _bisect(
@@ -223,16 +258,24 @@ def _bisect(
     outputs: Outputs,
     answers: dict[str, Any],
 ) -> NoReturn:
-    from pipeline.core.files import scratch
-    from pipeline.features.pairs import report
+    from pipeline.core import files as storage
+    from pipeline.features.pairs import report as pairs_report
     from pipeline.features.pairs.gating import read_sources, run_bisection
 
     order = _perf_order(artifacts, answers)
-    with scratch() as work:
+    with storage.scratch() as work:
         sources = read_sources(artifacts, order, work)
         result = run_bisection(
-            sources, libraries or (None,), order.measure, least=answers["least"] / 100, device=device, folder=folder,
-            progress=progress(), model=model,
-        )  # fmt: skip
-    headline, code = report.bisection_headline(result), result.exit_code
-    outputs.finish(result, report.bisection_parts(result), code=code, failed=[headline] if code else (), title=headline)
+            sources,
+            libraries or (None,),
+            order.measure,
+            least=answers["least"] / 100,
+            device=device,
+            folder=folder,
+            progress=cli_options.progress(),
+            model=model,
+        )
+    headline, code = pairs_report.bisection_headline(result), result.exit_code
+    outputs.finish(
+        result, pairs_report.bisection_parts(result), code=code, failed=[headline] if code else (), title=headline
+    )

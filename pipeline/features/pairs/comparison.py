@@ -14,29 +14,20 @@ from typing import Final, Literal
 import msgspec
 import numpy as np
 
-from device_runner.files import read_regular
+from device_runner import files as runner_files
 from device_runner.result import Status
-from pipeline.campaign.changed_facts import MADE_WITH, MAKERS, NAMES, ChangedFact, Facts, changes, facts_of_place
-from pipeline.campaign.record import place
-from pipeline.campaign.statistics.compare import (
-    DEFAULT_MARGIN,
-    SAME,
-    DecisionRule,
-    Verdict,
-    judge,
-    tail_level,
-    tail_ratios,
-    with_tails,
-)
-from pipeline.campaign.statistics.groups import Doubt, Interval, Yardstick, log_ratios, ratio_interval, t_quantile
-from pipeline.core.errors import ConfigError, ExitCode, PipelineError
-from pipeline.core.files import DATABASE, RESULTS
+from pipeline.campaign import changed_facts
+from pipeline.campaign import record as campaign_record
+from pipeline.campaign.statistics import compare as run_compare
+from pipeline.campaign.statistics import groups as run_groups
+from pipeline.core import errors as core_errors
+from pipeline.core import files as storage
+from pipeline.core.errors import ConfigError, PipelineError
 from pipeline.features.pairs.report import ALARMS, ComparedPair, change_text, pair_head
-from pipeline.job.stored import REPORT_BYTES, has_campaigns, own_campaign, stored
-from pipeline.release.manifest import MANIFEST_FILE, read_manifest
+from pipeline.job import stored as job_stored
+from pipeline.release import manifest as bundle_manifest
+from pipeline.report import model as report_model
 from pipeline.report import wording
-from pipeline.report.model import CampaignReport, Row, decode
-from pipeline.report.wording import Listing, ListingNote, Section, gathered, sections_of
 
 COMPARISON_VERSION: Final = 1
 FEWEST = 4
@@ -47,7 +38,7 @@ PREVIOUS = "previous"
 """What stands for the campaign before the newest, as in output/my#previous."""
 
 
-def read_side(text: str) -> CampaignReport:
+def read_side(text: str) -> report_model.CampaignReport:
     """The campaign that `PATH`, `URL` or either with `#CAMPAIGN` names.
 
     Raises ConfigError for what is nothing of these, and PipelineError for what is damaged or another release's.
@@ -56,64 +47,71 @@ def read_side(text: str) -> CampaignReport:
     path, is_url = Path(place), "://" in place
     if not is_url and not path.exists():
         raise ConfigError(
-            "there is nothing to compare", where=place, why="no file or folder has this name",
+            "there is nothing to compare",
+            where=place,
+            why="no file or folder has this name",
             remedy="name results.json, results.sqlite, an output folder, a bundle of ort-mobile, or a database URL",
-        )  # fmt: skip
+        )
     if is_url:
         return _stored(None, place, campaign)
     if path.is_dir():
-        if (path / MANIFEST_FILE).is_file():
+        if (path / bundle_manifest.MANIFEST_FILE).is_file():
             return _of_bundle(path)
-        has_database = (path / DATABASE).is_file() or (campaign and has_campaigns(path))
-        return _stored(path, None, campaign) if has_database else _of_document(path / RESULTS)
+        has_database = (path / storage.DATABASE).is_file() or (campaign and job_stored.has_campaigns(path))
+        return _stored(path, None, campaign) if has_database else _of_document(path / storage.RESULTS)
     try:
-        head = read_regular(path, REPORT_BYTES)[: len(SQLITE)]
+        head = runner_files.read_regular(path, job_stored.REPORT_BYTES)[: len(SQLITE)]
     except OSError as error:
         raise ConfigError("the file cannot be read", where=str(path), why=str(error)) from error
-    folder = path.parent if path.name == DATABASE else None
+    folder = path.parent if path.name == storage.DATABASE else None
     return _stored(folder, f"sqlite:///{path}", campaign) if head == SQLITE else _of_document(path)
 
 
-def _of_document(path: Path) -> CampaignReport:
+def _of_document(path: Path) -> report_model.CampaignReport:
     try:
-        content = read_regular(path, REPORT_BYTES)
+        content = runner_files.read_regular(path, job_stored.REPORT_BYTES)
     except OSError as error:
         raise ConfigError(
-            f"there is no {RESULTS} here", where=str(path), why=error.strerror or str(error),
+            f"there is no {storage.RESULTS} here",
+            where=str(path),
+            why=error.strerror or str(error),
             remedy="name results.json, results.sqlite, an output folder or a bundle of ort-mobile",
-        ) from error  # fmt: skip
-    return decode(content, str(path))
+        ) from error
+    return report_model.decode(content, str(path))
 
 
-def _stored(folder: Path | None, database: str | None, campaign: str) -> CampaignReport:
+def _stored(folder: Path | None, database: str | None, campaign: str) -> report_model.CampaignReport:
     if campaign == PREVIOUS:
         # The last campaign before the newest that has its name; those of searches have no rounds
-        with own_campaign(folder, database) as (store, newest):
+        with job_stored.own_campaign(folder, database) as (store, newest):
             names = store.names()
             earlier = list(names)[: list(names).index(newest.id)]
             alike = (store.campaign(name) for name in reversed(earlier) if names[name] == newest.name)
             rounds = (record for record in alike if not (record.document and record.document.searching))
             if (before := next(rounds, None)) is None:
                 raise ConfigError(
-                    "no campaign is before the newest", where=store.where,
+                    "no campaign is before the newest",
+                    where=store.where,
                     remedy="`ort-mobile report FOLDER --list` lists all",
-                )  # fmt: skip
+                )
         campaign = before.id
-    return stored(folder, database, campaign or None).report
+    return job_stored.stored(folder, database, campaign or None).report
 
 
-def _of_bundle(folder: Path) -> CampaignReport:
+def _of_bundle(folder: Path) -> report_model.CampaignReport:
     """What a bundle keeps of its campaign."""
-    manifest = read_manifest(folder)
+    manifest = bundle_manifest.read_manifest(folder)
     kept = {name: manifest.evidence.get(name) for name in ("campaign", "created_at", "host", "versions", "devices")}
-    document = {**kept, "name": manifest.content.name, "margin": DEFAULT_MARGIN}
+    document = {**kept, "name": manifest.content.name, "margin": run_compare.DEFAULT_MARGIN}
     try:
-        return msgspec.convert({**document, "rows": manifest.evidence.get("measured")}, CampaignReport)
+        return msgspec.convert({**document, "rows": manifest.evidence.get("measured")}, report_model.CampaignReport)
     except msgspec.ValidationError as error:
         raise PipelineError(
-            "the bundle does not say what was measured", where=str(folder), why=str(error),
+            "the bundle does not say what was measured",
+            where=str(folder),
+            why=str(error),
             remedy="make it again: `ort-mobile bundle rebuild OUTPUT`",
-        ) from error  # fmt: skip
+        ) from error
 
 
 class SideHead(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,7 +137,7 @@ class ComparedRun(ComparedPair, frozen=True, kw_only=True):
     a_rounds: int
     b_rounds: int
     paired: bool = False
-    verdict: Verdict = Verdict.NOT_SHOWN
+    verdict: run_compare.Verdict = run_compare.Verdict.NOT_SHOWN
 
 
 class SideComparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,14 +155,18 @@ class SideComparison(msgspec.Struct, frozen=True, kw_only=True):
     only_b: tuple[str, ...] = ()
 
     @property
-    def exit_code(self) -> ExitCode:
+    def exit_code(self) -> core_errors.ExitCode:
         """1 where nothing could be compared; differences are no errors."""
-        return ExitCode.DONE if any(row.ratio is not None for row in self.rows) else ExitCode.SOME_FAILED
+        return (
+            core_errors.ExitCode.DONE
+            if any(row.ratio is not None for row in self.rows)
+            else core_errors.ExitCode.SOME_FAILED
+        )
 
 
 def compare_sides(
-    a: CampaignReport,
-    b: CampaignReport,
+    a: report_model.CampaignReport,
+    b: report_model.CampaignReport,
     *,
     sources: tuple[str, str] | None = None,
     runs: tuple[str, str] = ("", ""),
@@ -183,7 +185,7 @@ def compare_sides(
     )
     named = bool(run_a or run_b)
     a_rows, b_rows = _rows(a, names[0], run_a, named=named), _rows(b, names[1], run_b, named=named)
-    rule = DecisionRule(margin=max(a.margin, b.margin), least=max(a.least, b.least))
+    rule = run_compare.DecisionRule(margin=max(a.margin, b.margin), least=max(a.least, b.least))
     both = [(row, b_rows[key]) for key, row in a_rows.items() if key in b_rows]
     sure = 1 - ALARMS / max(1, len(both))
     head_a, head_b = (
@@ -195,7 +197,14 @@ def compare_sides(
         b=head_b,
         margin=rule.margin,
         rows=tuple(
-            _compared(x, y, changes(_facts(a, x), _facts(b, y)), rule, sure, same_campaign=a.campaign == b.campaign)
+            _compared(
+                x,
+                y,
+                changed_facts.changes(_facts(a, x), _facts(b, y)),
+                rule,
+                sure,
+                same_campaign=a.campaign == b.campaign,
+            )
             for x, y in both
         ),
         only_a=tuple(row.place for key, row in a_rows.items() if key not in b_rows),
@@ -203,43 +212,58 @@ def compare_sides(
     )
 
 
-def _rows(side: CampaignReport, source: str, run: str, *, named: bool) -> dict[tuple[str, ...], Row]:
-    rows: dict[tuple[str, ...], Row] = {}
+def _rows(
+    side: report_model.CampaignReport, source: str, run: str, *, named: bool
+) -> dict[tuple[str, ...], report_model.Row]:
+    rows: dict[tuple[str, ...], report_model.Row] = {}
     for row in side.rows:
         if run in ("", row.variant, row.way):
             key = (row.device, row.model) if named else (row.device, row.model, row.way)
             if key in rows:
                 raise ConfigError(
-                    f"{run!r} does not name one run of {row.model} on {row.device}" if run
+                    f"{run!r} does not name one run of {row.model} on {row.device}"
+                    if run
                     else f"no run is named, and there are several of {row.model} on {row.device}",
-                    where=source, why=f"{rows[key].way} and {row.way} are meant",
+                    where=source,
+                    why=f"{rows[key].way} and {row.way} are meant",
                     remedy="name it as VARIANT/PROVIDER…, as the report does, on both sides (--run-a, --run-b)",
-                )  # fmt: skip
+                )
             rows[key] = row
     if run and not rows:
         names = ", ".join(dict.fromkeys(row.way for row in side.rows))
         raise ConfigError(
-            f"no run {run!r} here", where=source,
+            f"no run {run!r} here",
+            where=source,
             why=f"measured are: {names}" if names else f"campaign {side.campaign} measured nothing",
-            remedy="name one of these" if names
+            remedy="name one of these"
+            if names
             else "name another campaign, as in FOLDER#previous; `ort-mobile report FOLDER --list` lists all",
-        )  # fmt: skip
+        )
     return rows
 
 
-def _facts(report: CampaignReport, row: Row) -> Facts:
+def _facts(report: report_model.CampaignReport, row: report_model.Row) -> changed_facts.Facts:
     device = next((facts for facts in report.devices if facts.name == row.device), None)
-    makers = ", ".join(f"{name} {report.versions[name]}" for name in MAKERS if name in report.versions)
-    facts = {**(row.measured_with or {}), **facts_of_place(row.device, device, report.host)}
-    return {**facts, MADE_WITH: makers} if makers else facts
+    makers = ", ".join(f"{name} {report.versions[name]}" for name in changed_facts.MAKERS if name in report.versions)
+    facts = {**(row.measured_with or {}), **changed_facts.facts_of_place(row.device, device, report.host)}
+    return {**facts, changed_facts.MADE_WITH: makers} if makers else facts
 
 
-UNCOMPARED = {Doubt.NOT_A_PHONE: "not a phone's", Doubt.QUARANTINED: "of a device that a lab took out"}
+UNCOMPARED = {
+    run_groups.Doubt.NOT_A_PHONE: "not a phone's",
+    run_groups.Doubt.QUARANTINED: "of a device that a lab took out",
+}
 """Doubts for which no ratio is given, and what times with them are."""
 
 
 def _compared(
-    a: Row, b: Row, changed: tuple[ChangedFact, ...], rule: DecisionRule, confidence: float, *, same_campaign: bool
+    a: report_model.Row,
+    b: report_model.Row,
+    changed: tuple[changed_facts.ChangedFact, ...],
+    rule: run_compare.DecisionRule,
+    confidence: float,
+    *,
+    same_campaign: bool,
 ) -> ComparedRun:
     """One row; `confidence` is that of a difference, which all rows of the comparison share."""
     a_medians, b_medians = (row.statistics.round_medians_ns if row.statistics else () for row in (a, b))
@@ -271,62 +295,72 @@ def _compared(
     sure, likely = (interval(a_medians, b_medians, level) for level in (confidence, 0.90))
     # Means and percentiles of two hours differ by what else ran then
     by_round = [row.statistics.by_round() if row.statistics and paired else {} for row in (a, b)]
-    others = [of for of in (Yardstick.MEAN, Yardstick.P90) if all(of in values for values in by_round)]
+    others = [
+        of for of in (run_groups.Yardstick.MEAN, run_groups.Yardstick.P90) if all(of in values for values in by_round)
+    ]
     intervals = {of: partial(paired_interval, by_round[0][of], by_round[1][of]) for of in others}
-    tails = tail_ratios(intervals, rule.margin, tail_level(1 - confidence, len(others)), 2 * SAME)
+    tails = run_compare.tail_ratios(
+        intervals, rule.margin, run_compare.tail_level(1 - confidence, len(others)), 2 * run_compare.SAME
+    )
     # Nobody knows what differs between two hours: there only what is over the margin is called different.
-    rule = rule if paired else DecisionRule(margin=rule.margin, least=rule.margin)
-    verdict = with_tails(judge(not sure.low <= 1 <= sure.high, likely, rule), tails)
-    low, high = likely[1:] if verdict is Verdict.SAME else sure[1:]
+    rule = rule if paired else run_compare.DecisionRule(margin=rule.margin, least=rule.margin)
+    verdict = run_compare.with_tails(run_compare.judge(not sure.low <= 1 <= sure.high, likely, rule), tails)
+    low, high = likely[1:] if verdict is run_compare.Verdict.SAME else sure[1:]
     return msgspec.structs.replace(
         compared, ratio=likely.ratio, low=low, high=high, tails=tuple(tails), paired=paired, verdict=verdict
     )
 
 
-def paired_interval(a: Sequence[float], b: Sequence[float], confidence: float) -> Interval:
+def paired_interval(a: Sequence[float], b: Sequence[float], confidence: float) -> run_groups.Interval:
     """B's latency to A's, round by round: at least four rounds."""
-    interval = ratio_interval(log_ratios(b, a), confidence)
+    interval = run_groups.ratio_interval(run_groups.log_ratios(b, a), confidence)
     if interval is None:
         raise ValueError(f"{len(a)} rounds have no interval")
     return interval
 
 
-def unpaired_interval(a: Sequence[float], b: Sequence[float], confidence: float = 0.95) -> Interval:
+def unpaired_interval(a: Sequence[float], b: Sequence[float], confidence: float = 0.95) -> run_groups.Interval:
     """B's latency to A's by Welch's t on logarithms of round medians; at least two of each."""
     logs = [np.log(np.maximum(side, 1.0)) for side in (a, b)]
     parts = [float(side.var(ddof=1)) / len(side) for side in logs]
     whole = sum(parts)
     freedom = whole**2 / sum(part**2 / (len(side) - 1) for part, side in zip(parts, logs, strict=True)) if whole else 1
-    half = t_quantile((1 + confidence) / 2, max(1.0, freedom)) * math.sqrt(whole)
+    half = run_groups.t_quantile((1 + confidence) / 2, max(1.0, freedom)) * math.sqrt(whole)
     middle = float(logs[1].mean() - logs[0].mean())
-    return Interval(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
+    return run_groups.Interval(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
 
 
 def failed_lines(comparison: SideComparison) -> Iterator[str]:
     """Why nothing could be compared."""
-    yield from (f"{place(row.device, row.model, row.a)}: {row.note}" for row in comparison.rows if row.note)
+    yield from (
+        f"{campaign_record.place(row.device, row.model, row.a)}: {row.note}" for row in comparison.rows if row.note
+    )
     yield f"nothing of {_title(comparison.b)} could be compared with {_title(comparison.a)}"
 
 
-def listing(comparison: SideComparison) -> Listing:
+def listing(comparison: SideComparison) -> wording.Listing:
     """A row for everything that both measured."""
     rows = []
     for row in comparison.rows:
-        verdict = f"same within {comparison.margin * 100:g} %" if row.verdict is Verdict.SAME else row.verdict.value
+        verdict = (
+            f"same within {comparison.margin * 100:g} %"
+            if row.verdict is run_compare.Verdict.SAME
+            else row.verdict.value
+        )
         if row.tails:
             verdict += f": {wording.tails(row.tails)}"
-        unpaired = "" if row.paired or row.verdict is Verdict.NOT_SHOWN else ", unpaired"
+        unpaired = "" if row.paired or row.verdict is run_compare.Verdict.NOT_SHOWN else ", unpaired"
         rounds = f"{row.a_rounds} and {row.b_rounds}{', paired' if row.paired else ''}"
         medians = (row.a_median_ns, row.b_median_ns)
         rows.append(row.listed((row.a, row.b), medians, rounds, row.note or verdict + unpaired))
-    return Listing(
+    return wording.Listing(
         title=f"{_title(comparison.b)} (B) relative to {_title(comparison.a)} (A)",
         head=pair_head("A", "B", "B/A"),
         rows=tuple(rows),
     )
 
 
-def since(earlier: CampaignReport, report: CampaignReport) -> Listing:
+def since(earlier: report_model.CampaignReport, report: report_model.CampaignReport) -> wording.Listing:
     """What changed since another campaign, for the page of the newer one."""
     return listing(compare_sides(earlier, report))
 
@@ -335,47 +369,53 @@ def _title(head: SideHead) -> str:
     return f"{head.name}, {wording.instant(head.created_at)}"
 
 
-def sections(comparison: SideComparison) -> tuple[Section, ...]:
+def sections(comparison: SideComparison) -> tuple[wording.Section, ...]:
     """What changed between the two, what only one has, and how far the intervals can be trusted."""
     ran = [
-        (row, place(row.device, row.model, row.b))
+        (row, campaign_record.place(row.device, row.model, row.b))
         for row in comparison.rows
         if row.a_median_ns is not None and row.b_median_ns is not None
     ]
     # In the order of NAMES, whatever changed in the first rows
-    changed = sorted(((change, at) for row, at in ran for change in row.changes), key=lambda c: NAMES.index(c[0].what))
-    notes = [ListingNote(title=change.what, text=change_text(change), places=(at,)) for change, at in changed]
-    notes += [ListingNote(title="", text="nothing that is known", places=(at,)) for row, at in ran if not row.changes]
+    changed = sorted(
+        ((change, at) for row, at in ran for change in row.changes), key=lambda c: changed_facts.NAMES.index(c[0].what)
+    )
+    notes = [wording.ListingNote(title=change.what, text=change_text(change), places=(at,)) for change, at in changed]
+    notes += [
+        wording.ListingNote(title="", text="nothing that is known", places=(at,)) for row, at in ran if not row.changes
+    ]
     method = []
     if not comparison.rows:
         method = [
-            ListingNote(
-                title="", text="nothing was compared: no device measured the same model and run on both sides",
+            wording.ListingNote(
+                title="",
+                text="nothing was compared: no device measured the same model and run on both sides",
                 remedy="compare campaigns of the same devices and models; name runs that differ with --run-a and "
                 "--run-b",
             )
-        ]  # fmt: skip
+        ]
     elif comparison.a.campaign == comparison.b.campaign and any(row.a == row.b for row in comparison.rows):
         method = [
-            ListingNote(
-                title="", text="A and B are the same campaign: its runs are compared with themselves",
+            wording.ListingNote(
+                title="",
+                text="A and B are the same campaign: its runs are compared with themselves",
                 remedy="name two of its runs with --run-a and --run-b, or the campaign before it as FOLDER#previous",
             )
-        ]  # fmt: skip
+        ]
     elif not all(row.paired for row in comparison.rows):
         method = [
-            ListingNote(
+            wording.ListingNote(
                 title="unpaired",
                 text="the two were measured at different times: the interval knows how rounds scatter, not what else "
                 "differed between these times",
                 remedy="`ort-mobile gate A B` measures both again in alternating rounds",
             )
         ]
-    return sections_of(
+    return wording.sections_of(
         {
-            "What changed from A to B": gathered(notes),
-            "Only in A": [ListingNote(title="", text=text) for text in comparison.only_a],
-            "Only in B": [ListingNote(title="", text=text) for text in comparison.only_b],
+            "What changed from A to B": wording.gathered(notes),
+            "Only in A": [wording.ListingNote(title="", text=text) for text in comparison.only_a],
+            "Only in B": [wording.ListingNote(title="", text=text) for text in comparison.only_b],
             "How it was compared": method,
         }
     )

@@ -14,18 +14,19 @@ from xml.sax.saxutils import escape
 
 import msgspec
 
-from device_runner.result import Mark, Status
-from pipeline.campaign.changed_facts import ENVIRONMENT, NOT_KNOWN, ChangedFact, changes, facts_of_place, facts_of_run
-from pipeline.campaign.statistics.groups import RunGroup, comparable
-from pipeline.campaign.statistics.level import level_of
-from pipeline.config import MeasureMode
+from device_runner import result as run_result
+from device_runner.result import Status
+from pipeline import config as configs
+from pipeline.campaign import changed_facts
+from pipeline.campaign.statistics import groups as run_groups
+from pipeline.campaign.statistics import level as statistics_level
+from pipeline.core import groups as counting
 from pipeline.core.errors import ConfigError
-from pipeline.core.groups import grouped
 from pipeline.report import wording
-from pipeline.report.wording import visible
 
 if TYPE_CHECKING:  # a history is also drawn, and a suspicion raised, without a database
-    from pipeline.campaign.record import CampaignRecord, JobRecord, RunRecord
+    from pipeline.campaign import record as campaign_record
+    from pipeline.campaign.record import CampaignRecord, RunRecord
     from pipeline.campaign.store import Store
 
 WINDOW = 30
@@ -56,7 +57,7 @@ class Restart(msgspec.Struct, frozen=True, kw_only=True):
     """The point by its place from which on the environment is another: what was measured before is not comparable."""
 
     place: int
-    changes: tuple[ChangedFact, ...]
+    changes: tuple[changed_facts.ChangedFact, ...]
 
 
 class Suspicion(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +70,7 @@ class Suspicion(msgspec.Struct, frozen=True, kw_only=True):
     first: str
     ratio: float
     limit_ns: float
-    changes: tuple[ChangedFact, ...] = ()
+    changes: tuple[changed_facts.ChangedFact, ...] = ()
 
 
 class MissingPoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,7 +104,7 @@ Usual = tuple[float, float]
 
 def usual(values: Sequence[float]) -> Usual:
     """The median, and the limit: 3 median absolute deviations over it, at least 2 %."""
-    level = level_of(values, DEVIATIONS, LEAST_RISE)
+    level = statistics_level.level_of(values, DEVIATIONS, LEAST_RISE)
     return level.median, level.median + level.reach
 
 
@@ -120,8 +121,10 @@ def restarts(points: Sequence[HistoryPoint]) -> tuple[Restart, ...]:
     """Where the environment differs from the point before, in what is known of both."""
     interruptions = []
     for place, (before, point) in enumerate(itertools.pairwise(points), 1):
-        environment = [row for row in changes(before.facts, point.facts) if row.what in ENVIRONMENT]
-        if of_both := tuple(row for row in environment if NOT_KNOWN not in (row.before, row.after)):
+        environment = [
+            row for row in changed_facts.changes(before.facts, point.facts) if row.what in changed_facts.ENVIRONMENT
+        ]
+        if of_both := tuple(row for row in environment if changed_facts.NOT_KNOWN not in (row.before, row.after)):
             interruptions.append(Restart(place=place, changes=of_both))
     return tuple(interruptions)
 
@@ -148,7 +151,7 @@ def history(
             first=current[first].campaign,
             ratio=statistics.median(values[-IN_A_ROW:]) / risen[0],
             limit_ns=risen[1],
-            changes=changes(current[first - 1].facts, current[first].facts),
+            changes=changed_facts.changes(current[first - 1].facts, current[first].facts),
         )
     device, model, run = key
     return History(
@@ -178,35 +181,37 @@ def read_histories(text: str) -> tuple[History, ...]:
         ]
         if not campaigns:
             raise ConfigError(
-                f"no campaign is called {title!r} here", where=store.where,
+                f"no campaign is called {title!r} here",
+                where=store.where,
                 why=f"stored are: {', '.join(dict.fromkeys(store.names().values()))}",
                 remedy="run `ort-mobile run` first, or name the campaigns behind a #, as in results.sqlite#NAME",
-            )  # fmt: skip
+            )
         return _histories(store, campaigns)
 
 
 @contextmanager
 def _opened(place: str, name: str) -> Iterator["tuple[Store, str]"]:
     """The open store and the name of the campaigns: that of the newest unless one is given."""
-    from pipeline.campaign.store import open_store
-    from pipeline.core.files import DATABASE
-    from pipeline.job.stored import has_campaigns, own_campaign
+    from pipeline.campaign import store as campaign_store
+    from pipeline.core import files as storage
+    from pipeline.job import stored as job_stored
 
     path, url = Path(place), place
-    folder = path if has_campaigns(path) else None
+    folder = path if job_stored.has_campaigns(path) else None
     if folder is None and "://" not in place:
         if not path.is_file():
             raise ConfigError(
-                "there is no history here", where=place,
-                why=f"there is no {DATABASE} in it" if path.is_dir() else "no file or folder has this name",
+                "there is no history here",
+                where=place,
+                why=f"there is no {storage.DATABASE} in it" if path.is_dir() else "no file or folder has this name",
                 remedy="name an output folder of `ort-mobile run`, its results.sqlite, or a database URL",
-            )  # fmt: skip
+            )
         url = f"sqlite:///{path}"
     if folder is None and name:  # nothing need be asked of a lab's thousands of campaigns
-        with open_store(url) as store:
+        with campaign_store.open_store(url) as store:
             yield store, name
     else:
-        with own_campaign(folder, None if folder else url) as (store, newest):
+        with job_stored.own_campaign(folder, None if folder else url) as (store, newest):
             yield store, name or newest.name
 
 
@@ -229,13 +234,16 @@ def _histories(store: "Store", campaigns: "Sequence[CampaignRecord]") -> tuple[H
 
 
 def _measured(
-    store: "Store", campaign: "CampaignRecord", record: "JobRecord", timed: "Iterable[tuple[RunRecord, int | None]]"
+    store: "Store",
+    campaign: "CampaignRecord",
+    record: "campaign_record.JobRecord",
+    timed: "Iterable[tuple[RunRecord, int | None]]",
 ) -> Iterator[tuple[tuple[str, str, str], HistoryPoint | str]]:
     """What a campaign measured of each planned run in its steady state, or why it did not."""
-    by_run = grouped((run.planned, (run, median_ns)) for run, median_ns in timed)
+    by_run = counting.grouped((run.planned, (run, median_ns)) for run, median_ns in timed)
     devices = {facts.name: facts for facts in store.devices(campaign.id)}
     for planned in record.planned:
-        if planned.same_as or planned.mode is not MeasureMode.STEADY:
+        if planned.same_as or planned.mode is not configs.MeasureMode.STEADY:
             continue
         key, runs = (planned.device, planned.model, planned.way), by_run.get(planned.id, [])
         passed = [(run, median_ns) for run, median_ns in runs if run.result.status is Status.OK]
@@ -244,19 +252,19 @@ def _measured(
         if not medians_ns:
             failures = (run.result.failure for run, _ in runs)
             yield key, next((failure.message for failure in failures if failure), "no round of it was run")
-        elif not comparable(RunGroup(key="", latencies_ns={}, marks=marks)):
-            in_doubt = Mark.QUARANTINED in marks
+        elif not run_groups.comparable(run_groups.RunGroup(key="", latencies_ns={}, marks=marks)):
+            in_doubt = run_result.Mark.QUARANTINED in marks
             yield key, "a lab took the device out" if in_doubt else "its times are not a phone's"
         else:
             middle = statistics.median(medians_ns)
-            place = facts_of_place(planned.device, devices.get(planned.device), record.host)
+            place = changed_facts.facts_of_place(planned.device, devices.get(planned.device), record.host)
             point = HistoryPoint(
                 campaign=campaign.id,
                 created_at=campaign.created_at,
                 median_ns=middle,
                 rounds=len(medians_ns),
                 sd=statistics.stdev(medians_ns) / middle if len(medians_ns) > 1 else 0.0,
-                facts={**facts_of_run(passed[0][0]), **place},
+                facts={**changed_facts.facts_of_run(passed[0][0]), **place},
             )
             yield key, point
 
@@ -316,8 +324,10 @@ def _panel(row: History) -> Iterator[str]:
     for restart in row.restarts:
         at = x(restart.place) - step / 2
         changed = ", ".join(f"{change.what}: {change.before} → {change.after}" for change in restart.changes)
-        yield (f'<line class="restart" x1="{at:.1f}" x2="{at:.1f}" y1="{TITLE}" y2="{HEIGHT - 20}">'
-               f"<title>{_text(changed)}</title></line>")  # fmt: skip
+        yield (
+            f'<line class="restart" x1="{at:.1f}" x2="{at:.1f}" y1="{TITLE}" y2="{HEIGHT - 20}">'
+            f"<title>{_text(changed)}</title></line>"
+        )
     since = [point.campaign for point in row.points].index(row.suspicion.first) if row.suspicion else len(values)
     for place, point in enumerate(row.points):
         colour, centre = "slow" if place >= since else "point", f'cx="{x(place)}" cy="{y(point.median_ns)}"'
@@ -326,4 +336,4 @@ def _panel(row: History) -> Iterator[str]:
 
 
 def _text(text: str) -> str:
-    return escape(visible(text)[: 4 * NAME_CHARACTERS]).replace("\ufffe", "?").replace("\uffff", "?")
+    return escape(wording.visible(text)[: 4 * NAME_CHARACTERS]).replace("\ufffe", "?").replace("\uffff", "?")

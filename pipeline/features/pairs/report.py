@@ -6,14 +6,14 @@ from typing import Final, Literal
 
 import msgspec
 
-from pipeline.campaign.changed_facts import ARTIFACT, ChangedFact
-from pipeline.campaign.record import place
-from pipeline.campaign.statistics.compare import TailRatio
-from pipeline.core.errors import ExitCode, Finding, Severity
+from pipeline.campaign import changed_facts
+from pipeline.campaign import record as campaign_record
+from pipeline.campaign.statistics import compare as run_compare
+from pipeline.core import errors as core_errors
+from pipeline.core.errors import Finding, Severity
 from pipeline.features.pairs.history import History
+from pipeline.report import ci as report_ci
 from pipeline.report import wording
-from pipeline.report.ci import CiDocument, bounded, junit_case
-from pipeline.report.wording import Listing, ListingNote, Section, gathered, sections_of
 
 GATE_VERSION: Final = 1
 BISECTION_VERSION: Final = 1
@@ -39,11 +39,11 @@ class ComparedPair(msgspec.Struct, frozen=True, kw_only=True):
     ratio: float | None = None
     low: float | None = None
     high: float | None = None
-    tails: tuple[TailRatio, ...] = ()
+    tails: tuple[run_compare.TailRatio, ...] = ()
     note: str = ""
     device: str
     model: str
-    changes: tuple[ChangedFact, ...] = ()
+    changes: tuple[changed_facts.ChangedFact, ...] = ()
 
     @property
     def largest(self) -> float:
@@ -64,9 +64,9 @@ def pair_head(first: str, second: str, ratio: str) -> tuple[str, ...]:
     return "Device", "Model", "Run", first, second, ratio, "Interval", "Rounds", "Verdict"
 
 
-def change_text(change: ChangedFact) -> str:
+def change_text(change: changed_facts.ChangedFact) -> str:
     """Before and after on one line, long texts cut where they begin to differ."""
-    if change.what == ARTIFACT:
+    if change.what == changed_facts.ARTIFACT:
         return f"{change.before[:DIGITS]} → {change.after[:DIGITS]}"
     same = next((n for n, (x, y) in enumerate(zip(change.before, change.after, strict=False)) if x != y), 0)
     start = max(0, same - SHOWN // 2) if max(len(change.before), len(change.after)) > SHOWN else 0
@@ -128,12 +128,12 @@ class GateReport(msgspec.Struct, frozen=True, kw_only=True):
         return [row for row in self.rows if row.outcome in outcomes]
 
     @property
-    def exit_code(self) -> ExitCode:
+    def exit_code(self) -> core_errors.ExitCode:
         """4 for a confirmed regression, 1 where anything that was to be measured has no verdict, else 0."""
         if self.having(GateOutcome.REGRESSION):
-            return ExitCode.CHECK_FAILED
+            return core_errors.ExitCode.CHECK_FAILED
         without = self.having(GateOutcome.FAILED, GateOutcome.NOT_COMPARED)
-        return ExitCode.SOME_FAILED if without or self.warnings else ExitCode.DONE
+        return core_errors.ExitCode.SOME_FAILED if without or self.warnings else core_errors.ExitCode.DONE
 
 
 def unconfirmed(history: History, why: str) -> GatedRun:
@@ -141,9 +141,13 @@ def unconfirmed(history: History, why: str) -> GatedRun:
     suspicion = history.suspicion
     since = f"suspected since {suspicion.first} ({suspicion.ratio - 1:+.1%}), and " if suspicion else ""
     return GatedRun(
-        device=history.device, model=history.model, base=history.run, candidate=history.run,
-        outcome=GateOutcome.NOT_COMPARED, note=f"{since}{why}",
-    )  # fmt: skip
+        device=history.device,
+        model=history.model,
+        base=history.run,
+        candidate=history.run,
+        outcome=GateOutcome.NOT_COMPARED,
+        note=f"{since}{why}",
+    )
 
 
 def headline(report: GateReport) -> str:
@@ -170,7 +174,7 @@ def headline(report: GateReport) -> str:
     return f"No regression in {measured} {'comparison' if measured == 1 else 'comparisons'}{rest}"
 
 
-def listings(report: GateReport) -> Iterator[Listing]:
+def listings(report: GateReport) -> Iterator[wording.Listing]:
     """The paired measurements, then the histories."""
     rows = []
     for row in sorted(report.rows, key=lambda row: list(GateOutcome).index(row.outcome)):
@@ -179,52 +183,60 @@ def listings(report: GateReport) -> Iterator[Listing]:
         rows.append(row.listed((row.base, row.candidate), medians, rounds, verdict))
     when = f", measured {wording.instant(report.measured_at)}" if report.measured_at else ""
     title = f"{report.candidate} relative to {report.base}, {report.confidence:.0%} intervals{when}"
-    yield Listing(title=title, head=pair_head("Base", "Candidate", "Ratio"), rows=tuple(rows))
-    yield Listing(
+    yield wording.Listing(title=title, head=pair_head("Base", "Candidate", "Ratio"), rows=tuple(rows))
+    yield wording.Listing(
         title="Histories",
         head=("Device", "Model", "Run", "Campaigns", "Usual", "Newest", "Limit", "Suspicion"),
         rows=tuple(
             (
-                row.device, row.model, row.run, str(len(row.points)), wording.duration(row.usual_ns),
-                wording.duration(row.points[-1].median_ns if row.points else None), wording.duration(row.limit_ns),
+                row.device,
+                row.model,
+                row.run,
+                str(len(row.points)),
+                wording.duration(row.usual_ns),
+                wording.duration(row.points[-1].median_ns if row.points else None),
+                wording.duration(row.limit_ns),
                 f"{row.suspicion.ratio - 1:+.1%} since {row.suspicion.first}" if row.suspicion else row.note or "none",
             )
             for row in report.histories
         ),
-    )  # fmt: skip
+    )
 
 
-def sections(report: GateReport) -> tuple[Section, ...]:
+def sections(report: GateReport) -> tuple[wording.Section, ...]:
     """What changed, what was not compared, and what interrupts histories."""
     suspicions, interruptions = [], []
     for row in report.histories:
-        where = place(row.device, row.model, row.run)
+        where = campaign_record.place(row.device, row.model, row.run)
         if row.suspicion:
             text = f"every campaign from {row.suspicion.first} on is over the limit; {row.suspicion.before} was not"
             changed = tuple(f"{change.what}: {change_text(change)}" for change in row.suspicion.changes)
             nothing = ("nothing that is known changed between the two",)
-            suspicions.append(ListingNote(title=where, text=text, places=changed or nothing))
+            suspicions.append(wording.ListingNote(title=where, text=text, places=changed or nothing))
         for restart in row.restarts:
             text = "; ".join(f"{change.what} {change_text(change)}" for change in restart.changes)
             text, at = f"{text}: the history begins again", f"{where}: {row.points[restart.place].campaign}"
-            interruptions.append(ListingNote(title="environment changed", text=text, places=(at,)))
+            interruptions.append(wording.ListingNote(title="environment changed", text=text, places=(at,)))
         interruptions += [
-            ListingNote(title="gap", text=gap.reason, places=(f"{where}: {gap.campaign}",)) for gap in row.missing
+            wording.ListingNote(title="gap", text=gap.reason, places=(f"{where}: {gap.campaign}",))
+            for gap in row.missing
         ]
-    return sections_of(
+    return wording.sections_of(
         {
-            "What changed from base to candidate": gathered(
-                ListingNote(
-                    title=change.what, text=change_text(change), places=(place(row.device, row.model, row.candidate),)
+            "What changed from base to candidate": wording.gathered(
+                wording.ListingNote(
+                    title=change.what,
+                    text=change_text(change),
+                    places=(campaign_record.place(row.device, row.model, row.candidate),),
                 )
                 for row in report.rows
                 for change in row.changes
             ),
-            "Only in the base": [ListingNote(title="", text=text) for text in report.only_base],
-            "Only in the candidate": [ListingNote(title="", text=text) for text in report.only_candidate],
+            "Only in the base": [wording.ListingNote(title="", text=text) for text in report.only_base],
+            "Only in the candidate": [wording.ListingNote(title="", text=text) for text in report.only_candidate],
             "Suspicions": suspicions,
-            "Interruptions of histories": gathered(interruptions),
-            "Warnings": [ListingNote(title="", text=text) for text in report.warnings],
+            "Interruptions of histories": wording.gathered(interruptions),
+            "Warnings": [wording.ListingNote(title="", text=text) for text in report.warnings],
         }
     )
 
@@ -238,36 +250,43 @@ KINDS = {
 """Outcome to the element of a test case in JUnit XML; the others are passed tests."""
 
 
-def document(report: GateReport) -> CiDocument:
+def document(report: GateReport) -> report_ci.CiDocument:
     """What a CI reads: a test case for each row, by device, model and run; regressions and failures are findings.
 
     Its summary is for a pull request: the worst first.
     """
     pairs = [(row, KINDS.get(row.outcome, "")) for row in report.rows]
-    return CiDocument(
+    return report_ci.CiDocument(
         name="ort-mobile gate",
         source=report.candidate,
         cases=tuple(
-            junit_case(
+            report_ci.junit_case(
                 row.device, f"{row.model} {row.candidate}", kind, row.outcome.value if kind else "", _verdict(row)
             )
             for row, kind in pairs
         ),
         findings=tuple(
-            (Finding(rule=row.outcome.value.replace(" ", "_"), severity=Severity.ERROR, what=_verdict(row),
-                     where=place(row.device, row.model, row.candidate)), "")
+            (
+                Finding(
+                    rule=row.outcome.value.replace(" ", "_"),
+                    severity=Severity.ERROR,
+                    what=_verdict(row),
+                    where=campaign_record.place(row.device, row.model, row.candidate),
+                ),
+                "",
+            )
             for row, kind in pairs
             if kind in ("failure", "error")
         ),
-        summary=bounded(headline(report), [*listings(report), *sections(report)], "the JSON"),
-    )  # fmt: skip
+        summary=report_ci.bounded(headline(report), [*listings(report), *sections(report)], "the JSON"),
+    )
 
 
 def failed_lines(report: GateReport) -> Iterator[str]:
     """What the exit code stands for."""
     yield headline(report)
     for row in report.having(GateOutcome.REGRESSION, GateOutcome.FAILED, GateOutcome.NOT_COMPARED):
-        yield f"{place(row.device, row.model, row.candidate)}: {_verdict(row)}"
+        yield f"{campaign_record.place(row.device, row.model, row.candidate)}: {_verdict(row)}"
     yield from report.warnings
 
 
@@ -337,10 +356,10 @@ class BisectionReport(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(name for number, name in list(enumerate(self.positions))[1:-1] if number not in measured)
 
     @property
-    def exit_code(self) -> ExitCode:
+    def exit_code(self) -> core_errors.ExitCode:
         """0 where there is an answer: the step, a range, or that there is no difference; 1 where runs gave none."""
         unanswered = self.end in (BisectionEnd.NOT_MEASURABLE, BisectionEnd.NOT_MONOTONE)
-        return ExitCode.SOME_FAILED if unanswered else ExitCode.DONE
+        return core_errors.ExitCode.SOME_FAILED if unanswered else core_errors.ExitCode.DONE
 
 
 def bisection_headline(report: BisectionReport) -> str:
@@ -371,19 +390,19 @@ def _bisected(report: BisectionReport) -> str:
     return f"{report.slower} could not be measured"
 
 
-def bisection_parts(report: BisectionReport) -> tuple[Listing, Section]:
+def bisection_parts(report: BisectionReport) -> tuple[wording.Listing, wording.Section]:
     """Every position that was compared with the first; the result, and what differs between the ends of the step."""
-    notes = [ListingNote(title="", text=bisection_headline(report))]
+    notes = [wording.ListingNote(title="", text=bisection_headline(report))]
     if report.step and report.step.ratio:
         ratio, interval = ratio_cells(report.step.ratio, report.step.low, report.step.high)
-        notes.append(ListingNote(title="the step alone", text=f"{ratio} times as long ({interval})"))
+        notes.append(wording.ListingNote(title="the step alone", text=f"{ratio} times as long ({interval})"))
     if report.unmeasured:
         notes.append(
-            ListingNote(title="not measured, as the answer did not need it", text=", ".join(report.unmeasured))
+            wording.ListingNote(title="not measured, as the answer did not need it", text=", ".join(report.unmeasured))
         )
     changes = report.step.changes if report.step else ()
-    notes += [ListingNote(title=change.what, text=change_text(change)) for change in changes]
-    positions = Listing(
+    notes += [wording.ListingNote(title=change.what, text=change_text(change)) for change in changes]
+    positions = wording.Listing(
         title=f"Relative to {report.positions[0]} on {report.device}, 99% intervals",
         head=("Position", "Name", "Ratio", "Interval", "Rounds", "Standing"),
         rows=tuple(
@@ -397,4 +416,4 @@ def bisection_parts(report: BisectionReport) -> tuple[Listing, Section]:
             for row in report.rows
         ),
     )
-    return positions, Section(title="Result", notes=tuple(notes))
+    return positions, wording.Section(title="Result", notes=tuple(notes))

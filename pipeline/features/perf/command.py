@@ -5,10 +5,11 @@ from typing import Any
 
 import click
 
-from pipeline.cli import options
-from pipeline.cli.command import Command
-from pipeline.cli.outputs import Condition, Outputs, Watched, end, fail_on_option, json_option, write_result
-from pipeline.cli.run import conditions_of, measure_options, options_of, run_conditions, run_settings, show_denied
+from pipeline.cli import command as cli_command
+from pipeline.cli import options as cli_options
+from pipeline.cli import outputs as cli_outputs
+from pipeline.cli import run as cli_run
+from pipeline.cli.outputs import Outputs
 
 
 def counts(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[int, ...]:
@@ -19,17 +20,19 @@ def counts(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[int
     return tuple(map(int, parts))
 
 
-@click.command(cls=Command)
+@click.command(cls=cli_command.Command)
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="MODEL...")
 @click.option(
-    "--device", default="local", show_default=True,
+    "--device",
+    default="local",
+    show_default=True,
     help="local, adb:SERIAL, android-host:LIBRARY or linux-host:LIBRARY.",
-)  # fmt: skip
-@options.wait_option
-@options.library_option
-@run_settings
-@options.dimension_option
-@options.data_options
+)
+@cli_options.wait_option
+@cli_options.library_option
+@cli_run.run_settings
+@cli_options.dimension_option
+@cli_options.data_options
 @click.option("--rounds", type=click.IntRange(1, 10_000), default=5, show_default=True, help="New processes per file.")
 @click.option(
     "--min-runs",
@@ -39,42 +42,55 @@ def counts(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[int
     help="Minimum inferences per process.",
 )
 @click.option(
-    "--min-seconds", type=click.FloatRange(0, 86_400, min_open=True), default=0.2, show_default=True,
+    "--min-seconds",
+    type=click.FloatRange(0, 86_400, min_open=True),
+    default=0.2,
+    show_default=True,
     help="Minimum seconds of inferences per process.",
-)  # fmt: skip
+)
 @click.option("--quick", is_flag=True, help="Measure less: 3 rounds of some 5 inferences. For a first look.")
-@measure_options
+@cli_run.measure_options
 @click.option(
-    "--profile", "profiles", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+    "--profile",
+    "profiles",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
     help="Profile one more run of each file: times by operator, and a trace in DIR that opens in Perfetto.",
-)  # fmt: skip
+)
 @click.option(
-    "--blame", is_flag=True,
+    "--blame",
+    is_flag=True,
     help="Find the fewest options that crash a device, and skip them on such devices from now on (deny list).",
-)  # fmt: skip
+)
 @click.option(
-    "--concurrent", default="", metavar="N,…[:WORD]…",
+    "--concurrent",
+    default="",
+    metavar="N,…[:WORD]…",
     help="Throughput with N threads that call one session; :own gives each a session, :together calls the first file "
     "with the others beside it, :arena and :pool share memory and threads.",
-)  # fmt: skip
+)
 @click.option(
     "--batch", "batches", callback=counts, metavar="N,…", default="", help="Throughput with these batch sizes."
 )
 @click.option("--stream", "steps", type=click.IntRange(1, 1_000_000), metavar="N", help="Run N steps with --state.")
 @click.option(
-    "--state", "states", multiple=True, metavar="OUTPUT=INPUT",
+    "--state",
+    "states",
+    multiple=True,
+    metavar="OUTPUT=INPUT",
     help="This output of a step is that input of the next; repeatable.",
-)  # fmt: skip
+)
 @click.option(
-    "--original", type=click.Path(path_type=Path, dir_okay=False),
+    "--original",
+    type=click.Path(path_type=Path, dir_okay=False),
     help="ONNX model whose outputs after --stream must be the same.  [default: the first file]",
-)  # fmt: skip
-@run_conditions
-@options.perf_test_option
-@options.custom_ops_option
-@options.plugin_option
-@fail_on_option(("memory",))
-@json_option
+)
+@cli_run.run_conditions
+@cli_options.perf_test_option
+@cli_options.custom_ops_option
+@cli_options.plugin_option
+@cli_outputs.fail_on_option(("memory",))
+@cli_outputs.json_option
 @click.pass_context
 def perf(
     ctx: click.Context,
@@ -99,7 +115,7 @@ def perf(
     original: Path | None,
     perf_test: str | None,
     plugins: dict[str, tuple[str, ...]],
-    fail_on: tuple[Condition, ...],
+    fail_on: tuple[cli_outputs.Condition, ...],
     outputs: Outputs,
     **answers: Any,
 ) -> None:
@@ -110,65 +126,79 @@ def perf(
     """
     import msgspec
 
-    from device_runner.spec import Stream
-    from pipeline.config import MeasureConfig
-    from pipeline.core.errors import ExitCode
-    from pipeline.features.perf import job
-    from pipeline.job.file_runs import PerfOrder
-    from pipeline.job.quick import shorter
-    from pipeline.report.formats import show_report
-    from pipeline.report.profiles import profile_parts
-    from pipeline.report.sections import failed_lines
-    from pipeline.report.show import show
-    from pipeline.report.wording import sections_of
+    from device_runner import spec as run_spec
+    from pipeline import config as configs
+    from pipeline.core import errors as core_errors
+    from pipeline.features.perf import job as perf_job
+    from pipeline.job import file_runs
+    from pipeline.job import quick as job_quick
+    from pipeline.report import formats, sections, wording
+    from pipeline.report import profiles as report_profiles
+    from pipeline.report import show as terminal
 
-    measure = options.with_given(
-        MeasureConfig(rounds=rounds, min_runs=min_runs, min_seconds=min_seconds, perf_test=perf_test, plugins=plugins),
+    measure = cli_options.with_given(
+        configs.MeasureConfig(
+            rounds=rounds, min_runs=min_runs, min_seconds=min_seconds, perf_test=perf_test, plugins=plugins
+        ),
         answers,
     )
-    order = PerfOrder(
+    order = file_runs.PerfOrder(
         files=files,
-        options=options_of(answers),
+        options=cli_run.options_of(answers),
         device=device,
         library=library,
         dimensions=dimensions,
-        data=options.dataset_from(test_data, input_values),
-        measure=shorter(measure) if quick else measure,
-        conditions=conditions_of(answers),
+        data=cli_options.dataset_from(test_data, input_values),
+        measure=job_quick.shorter(measure) if quick else measure,
+        conditions=cli_run.conditions_of(answers),
         profiles=profiles,
         blame=blame,
         concurrent=concurrent,
         batches=batches,
-        stream=Stream(steps=steps, states=job.parse_states(states)) if steps else None,
+        stream=run_spec.Stream(steps=steps, states=perf_job.parse_states(states)) if steps else None,
         original=original,
         wait_seconds=lease_seconds,
     )
     if states and not steps:
         raise click.UsageError("--state is for --stream N; add it", ctx)
     if concurrent:
-        job.parse_concurrent(concurrent, files)  # what is wrong is said before anything runs
+        perf_job.parse_concurrent(concurrent, files)  # what is wrong is said before anything runs
     for file in files if batches else ():
-        job.open_batch(file)
-    report, profiled, denied, others = job.measure_files(order, options.progress())
+        perf_job.open_batch(file)
+    report, profiled, denied, others = perf_job.measure_files(order, cli_options.progress())
     if profiles:
-        write_result(msgspec.json.encode(profiled), str(profiles / "profiles.json"))
-    callers = [row for row in others if isinstance(row, job.CallersRow)]
-    streams = [row for row in others if isinstance(row, job.StreamRow)]
+        cli_outputs.write_result(msgspec.json.encode(profiled), str(profiles / "profiles.json"))
+    callers = [row for row in others if isinstance(row, perf_job.CallersRow)]
+    streams = [row for row in others if isinstance(row, perf_job.StreamRow)]
     more = {"callers": callers, "streams": streams}
-    failed = job.failed_notes(others, report)
+    failed = perf_job.failed_notes(others, report)
     outputs.write_json({**msgspec.to_builtins(report), **{name: rows for name, rows in more.items() if rows}})
     if outputs.text:
-        show_report(report)
-        show(profile_parts(profiled))
-        show([*job.callers_parts(callers), *job.stream_parts(streams), *sections_of({"What failed": failed})])
+        formats.show_report(report)
+        terminal.show(report_profiles.profile_parts(profiled))
+        terminal.show(
+            [
+                *perf_job.callers_parts(callers),
+                *perf_job.stream_parts(streams),
+                *wording.sections_of({"What failed": failed}),
+            ]
+        )
     wrong = [check for row in streams for check in row.checks if check.failed]
     some_failed = bool(report.failures) or not (report.rows or report.modes)
     some_failed |= any(row.failure for row in (*others, *profiled))
-    code = ExitCode.SOME_FAILED * some_failed or ExitCode.CHECK_FAILED * bool(wrong)
+    code = core_errors.ExitCode.SOME_FAILED * some_failed or core_errors.ExitCode.CHECK_FAILED * bool(wrong)
     if code:
         without = [f"no profile of {row.name}, {row.run}: {row.failure}" for row in profiled if row.failure]
-        outputs.show_errors([*failed_lines(report), *(f"{note.title}: {note.text}" for note in failed), *without])
-    show_denied(denied)
+        outputs.show_errors(
+            [*sections.failed_lines(report), *(f"{note.title}: {note.text}" for note in failed), *without]
+        )
+    cli_run.show_denied(denied)
     peaks = [(row.variant, row.memory_peak_bytes) for row in report.rows]
     peaks += [(" beside ".join((row.file, *row.beside)), row.memory_bytes) for row in callers]
-    ctx.exit(end(fail_on, [Watched(place, measures={"memory": peak / 1e6}) for place, peak in peaks if peak], code))
+    ctx.exit(
+        cli_outputs.end(
+            fail_on,
+            [cli_outputs.Watched(place, measures={"memory": peak / 1e6}) for place, peak in peaks if peak],
+            code,
+        )
+    )

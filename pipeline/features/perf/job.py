@@ -15,61 +15,44 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from device_runner.options import Denied
-from device_runner.providers import provider_named
-from device_runner.result import Caller, Failure, RunResult
-from device_runner.spec import Concurrency, Stream, TensorFile
-from pipeline.accuracy.result import FLOOR_DB
-from pipeline.campaign.measure import Bench, CampaignPlan
-from pipeline.campaign.plan import decision_rule, distinct, in_modes, recorded
-from pipeline.campaign.planned import Inputs, PlannedRun
-from pipeline.campaign.record import FailureRow
-from pipeline.campaign.run_options import options_name
-from pipeline.campaign.statistics.groups import t_quantile
-from pipeline.check.compare import (
-    OutputCheck,
-    OutputPrecision,
-    Tolerance,
-    compare_outputs,
-    read_tensor,
-    usual_tolerance,
-    with_first_step,
-)
-from pipeline.check.many import gpu_losses_of_files
-from pipeline.check.reference import make_stream, precision_of_file, repeated, zero_states
-from pipeline.check.result import StreamReference
+from device_runner import options as runner_options
+from device_runner import providers as runner_providers
+from device_runner import result as run_result
+from device_runner import spec as run_spec
+from device_runner.result import RunResult
+from device_runner.spec import TensorFile
+from pipeline.accuracy import result as accuracy_result
+from pipeline.campaign import measure as campaign_measure
+from pipeline.campaign import plan as planning
+from pipeline.campaign import planned as campaign_planned
+from pipeline.campaign import record as campaign_record
+from pipeline.campaign import run_options
+from pipeline.campaign.statistics import groups as run_groups
+from pipeline.check import compare as output_compare
+from pipeline.check import many as check_many
+from pipeline.check import reference as check_reference
+from pipeline.check import result as check_result
+from pipeline.check.compare import OutputCheck
+from pipeline.core import files as storage
+from pipeline.core import ort_session, workers
 from pipeline.core.errors import ConfigError, ModelError
-from pipeline.core.files import scratch
-from pipeline.core.ort_session import first_line, ort_errors
 from pipeline.core.progress import Progress
-from pipeline.core.workers import Task, run_tasks
 from pipeline.dataset import Dataset
-from pipeline.dataset.files import write_tensor
-from pipeline.dataset.guess import inputs_of_file, make_feeds
-from pipeline.job import campaigns
-from pipeline.job.bench import open_bench, opened_alone
-from pipeline.job.campaigns import new_campaign, versions
-from pipeline.job.file_runs import (
-    PerfOrder,
-    guess_warnings,
-    guessed_sizes,
-    inputs_of_files,
-    planned_files,
-    preflight,
-    warnings,
-)
-from pipeline.job.predicted import crowded
-from pipeline.job.profiled import profile_run
-from pipeline.model.ort_format import read_artifact
-from pipeline.model.session import open_session
-from pipeline.model.signature import check_states
-from pipeline.model.sources import SourceModel, require_model_file
-from pipeline.report.model import CampaignReport, ends_of, make_rows, measured_runs, medians
-from pipeline.report.modes import mode_rows
-from pipeline.report.profiles import Profiled, profile_views
+from pipeline.dataset import files as data_files
+from pipeline.dataset import guess as data_guess
+from pipeline.job import bench as job_bench
+from pipeline.job import campaigns, file_runs, predicted
+from pipeline.job import profiled as job_profiled
+from pipeline.model import ort_format, signature
+from pipeline.model import session as model_session
+from pipeline.model import sources as model_sources
+from pipeline.model.sources import SourceModel
+from pipeline.report import model as report_model
+from pipeline.report import modes as report_modes
+from pipeline.report import profiles as report_profiles
 
 if TYPE_CHECKING:
-    from pipeline.report.wording import ListingNote, Part
+    from pipeline.report import wording
 
 
 class StreamRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,7 +72,7 @@ class StreamRow(msgspec.Struct, frozen=True, kw_only=True):
     remedy: str = ""
 
 
-def why_failed(failure: Failure | None, nothing: str) -> dict[str, str]:
+def why_failed(failure: run_result.Failure | None, nothing: str) -> dict[str, str]:
     """The fields of a row that has no numbers: what the run says of it, or that it says `nothing`."""
     if not failure:
         return {"failure": nothing}
@@ -103,8 +86,12 @@ def parse_states(texts: Sequence[str]) -> dict[str, str]:
     for text in texts:
         output, _, input_name = text.rpartition("=")
         if not output or not input_name or input_name in states.values() or output in states:
-            raise ConfigError("not a state", where="--state", why=f"{text!r} was given",
-                              remedy="give OUTPUT=INPUT, each output and input once")  # fmt: skip
+            raise ConfigError(
+                "not a state",
+                where="--state",
+                why=f"{text!r} was given",
+                remedy="give OUTPUT=INPUT, each output and input once",
+            )
         states[output] = input_name
     return states
 
@@ -115,13 +102,13 @@ class OriginalStream(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     first: tuple[TensorFile, ...]
-    reference: StreamReference
-    precision: OutputPrecision
+    reference: check_result.StreamReference
+    precision: output_compare.OutputPrecision
     random_inputs: bool
 
-    def tolerance(self, precision: OutputPrecision) -> Tolerance:
+    def tolerance(self, precision: output_compare.OutputPrecision) -> output_compare.Tolerance:
         """What passes of a file in a precision."""
-        return msgspec.structs.replace(usual_tolerance(precision), random_inputs=self.random_inputs)
+        return msgspec.structs.replace(output_compare.usual_tolerance(precision), random_inputs=self.random_inputs)
 
 
 def by_noise(check: OutputCheck) -> OutputCheck:
@@ -129,14 +116,14 @@ def by_noise(check: OutputCheck) -> OutputCheck:
     ratio = check.sqnr_db
     if ratio is msgspec.UNSET or (check.failed and check.limit is None):  # no number, or dead
         return check
-    if ratio is None or ratio >= FLOOR_DB:
+    if ratio is None or ratio >= accuracy_result.FLOOR_DB:
         return msgspec.structs.replace(check, passed=True, unknown=False, reason="")
-    reason = f"it is {ratio:.1f} dB from the original's, and at least {FLOOR_DB:g} dB are wanted"
+    reason = f"it is {ratio:.1f} dB from the original's, and at least {accuracy_result.FLOOR_DB:g} dB are wanted"
     return msgspec.structs.replace(check, passed=False, unknown=False, reason=reason)
 
 
 @contextmanager
-def original_stream(order: PerfOrder) -> Iterator[OriginalStream | None]:
+def original_stream(order: file_runs.PerfOrder) -> Iterator[OriginalStream | None]:
     """The original's stream, before anything else is started, while its files are there; None where none is asked for.
 
     ConfigError for a state that one of the files does not have.
@@ -144,76 +131,102 @@ def original_stream(order: PerfOrder) -> Iterator[OriginalStream | None]:
     if order.stream is None:
         yield None
         return
-    with scratch() as folder:
+    with storage.scratch() as folder:
         original = order.original or order.files[0]
         call = partial(
-            _original, str(original), tuple(map(str, order.files)), order.stream, order.dimensions, order.data,
+            _original,
+            str(original),
+            tuple(map(str, order.files)),
+            order.stream,
+            order.dimensions,
+            order.data,
             str(folder),
-        )  # fmt: skip
-        (outcome,) = run_tasks([Task(label=str(original), call=call)])
+        )
+        (outcome,) = workers.run_tasks([workers.Task(label=str(original), call=call)])
         if outcome.value is None:
             raise outcome.error or ModelError("no answer", where=str(original))
         yield outcome.value
 
 
 def _original(
-    model: str, files: Sequence[str], stream: Stream, dimensions: dict[str, int], data: Dataset, folder: str
+    model: str, files: Sequence[str], stream: run_spec.Stream, dimensions: dict[str, int], data: Dataset, folder: str
 ) -> OriginalStream:
     for file in dict.fromkeys((model, *files)):
         with suppress(ModelError):  # its own run says what is wrong with a file
-            graph = read_artifact(Path(file)).graph
-            inputs = [info.name for info in inputs_of_file(Path(file))]
-            check_states(stream.states, inputs, graph.outputs, file)
-    tensors = make_feeds(SourceModel(path=model), dimensions, data, folder)
-    feeds = zero_states({tensor.name: read_tensor(tensor).copy() for tensor in tensors}, stream.states, data.inputs)
+            graph = ort_format.read_artifact(Path(file)).graph
+            inputs = [info.name for info in data_guess.inputs_of_file(Path(file))]
+            signature.check_states(stream.states, inputs, graph.outputs, file)
+    tensors = data_guess.make_feeds(SourceModel(path=model), dimensions, data, folder)
+    feeds = check_reference.zero_states(
+        {tensor.name: output_compare.read_tensor(tensor).copy() for tensor in tensors}, stream.states, data.inputs
+    )
     try:
-        given = repeated(data, inputs_of_file(Path(model))) if data.test_data else None
-        reference = make_stream(open_session(Path(model)), feeds, stream, Path(folder), given)
-    except ort_errors() as error:
-        raise ModelError("the original's stream does not run", where=model, why=first_line(error),
-                         remedy="check --state, and give sizes with --dimension") from error  # fmt: skip
-    first = (write_tensor(Path(folder) / f"first_{number}.bin", *row) for number, row in enumerate(feeds.items()))
+        given = check_reference.repeated(data, data_guess.inputs_of_file(Path(model))) if data.test_data else None
+        reference = check_reference.make_stream(
+            model_session.open_session(Path(model)), feeds, stream, Path(folder), given
+        )
+    except ort_session.ort_errors() as error:
+        raise ModelError(
+            "the original's stream does not run",
+            where=model,
+            why=ort_session.first_line(error),
+            remedy="check --state, and give sizes with --dimension",
+        ) from error
+    first = (
+        data_files.write_tensor(Path(folder) / f"first_{number}.bin", *row) for number, row in enumerate(feeds.items())
+    )
     return OriginalStream(
-        first=tuple(first), reference=reference, precision=precision_of_file(Path(model)),
+        first=tuple(first),
+        reference=reference,
+        precision=check_reference.precision_of_file(Path(model)),
         random_inputs=not data.test_data,
-    )  # fmt: skip
+    )
 
 
 def measure_streams(
-    original: OriginalStream, runs: Sequence[PlannedRun], plan: CampaignPlan, bench: Bench
+    original: OriginalStream,
+    runs: Sequence[campaign_planned.PlannedRun],
+    plan: campaign_measure.CampaignPlan,
+    bench: campaign_measure.Bench,
 ) -> list[StreamRow]:
     """The stream of each file, on the inputs of the original's; a row for each.
 
     A file in another precision than the original's is judged by its signal to noise: what 32 bits keep says nothing.
     """
     reference = original.reference
-    inputs, tracked = Inputs(tensors=original.first, stream=reference.stream), reference.stream.tracked
+    inputs, tracked = campaign_planned.Inputs(tensors=original.first, stream=reference.stream), reference.stream.tracked
     rows = []
     for number, run in enumerate(runs):
         spec = plan.spec(replace(run, inputs=inputs), 0)
         spec = msgspec.structs.replace(spec, outputs_folder=str(bench.work / f"stream-{number}"))
         result = bench.devices[run.device].run(spec)
-        row = StreamRow(file=run.variant, run=options_name(run.options), steps=reference.stream.steps, tracked=tracked)
+        row = StreamRow(
+            file=run.variant, run=run_options.options_name(run.options), steps=reference.stream.steps, tracked=tracked
+        )
         if result.failure or not result.outputs:
             rows.append(msgspec.structs.replace(row, **why_failed(result.failure, "it gave no outputs")))
             continue
-        expected = {tensor.name: read_tensor(tensor) for tensor in reference.outputs}
-        outputs = {tensor.name: read_tensor(tensor) for tensor in result.outputs}
-        precision = precision_of_file(Path(run.file))
+        expected = {tensor.name: output_compare.read_tensor(tensor) for tensor in reference.outputs}
+        outputs = {tensor.name: output_compare.read_tensor(tensor) for tensor in result.outputs}
+        precision = check_reference.precision_of_file(Path(run.file))
         other = precision is not original.precision
-        checks = compare_outputs(expected, outputs, original.tolerance(precision), expected if other else {})
+        checks = output_compare.compare_outputs(
+            expected, outputs, original.tolerance(precision), expected if other else {}
+        )
         checks = map(by_noise, checks) if other else checks
         times = sorted(result.latencies_ns)  # () in an emulator
         rows.append(
             msgspec.structs.replace(
-                row, checks=tuple(with_first_step(checks, expected, outputs, tracked)), median_ns=result.median_ns or 0,
+                row,
+                checks=tuple(output_compare.with_first_step(checks, expected, outputs, tracked)),
+                median_ns=result.median_ns or 0,
                 high_ns=times[len(times) * 95 // 100] if times else 0,
             )
-        )  # fmt: skip
+        )
     return rows
 
 
-def stream_parts(rows: Sequence[StreamRow]) -> "Iterator[Part]":
+def stream_parts(rows: Sequence[StreamRow]) -> "Iterator[wording.Part]":
     """A table of the rows, and a line for each output that is wrong."""
     from pipeline.report import wording
 
@@ -268,33 +281,43 @@ class CallersRow(msgspec.Struct, frozen=True, kw_only=True):
     pays: bool = False
 
 
-def parse_concurrent(text: str, files: Sequence[Path]) -> list[tuple[Path, Concurrency]]:
+def parse_concurrent(text: str, files: Sequence[Path]) -> list[tuple[Path, run_spec.Concurrency]]:
     """`1,2,4:own:arena` for these files; `together` calls the first with the others beside it. ConfigError."""
     numbers, *words = text.split(":")
     counts = [int(part) for part in numbers.split(",") if part.isdecimal() and 1 <= int(part) <= 64]
     if len(counts) != numbers.count(",") + 1 or not set(words) <= set(WORDS):
         raise ConfigError(
-            "not a number of callers", where="--concurrent", why=f"{text!r} was given",
+            "not a number of callers",
+            where="--concurrent",
+            why=f"{text!r} was given",
             remedy="give numbers from 1 to 64, as in 1,2,4, then any of :own, :together, :arena and :pool",
-        )  # fmt: skip
+        )
     others = tuple(map(str, files[1:])) if "together" in words else ()
     if "together" in words and not others:
-        raise ConfigError("nothing to call beside the model", where="--concurrent",
-                          remedy="name two files or more for :together")  # fmt: skip
+        raise ConfigError(
+            "nothing to call beside the model", where="--concurrent", remedy="name two files or more for :together"
+        )
     settings = [
-        Concurrency(
-            callers=count, own_sessions="own" in words, beside=others, shared_arena="arena" in words,
+        run_spec.Concurrency(
+            callers=count,
+            own_sessions="own" in words,
+            beside=others,
+            shared_arena="arena" in words,
             global_threads="pool" in words,
         )
         for count in counts
-    ]  # fmt: skip
+    ]
     return [(file, how) for file in (files[:1] if others else files) for how in settings]
 
 
 def measure_callers(
-    cases: Sequence[tuple[Path, Concurrency]], batches: Sequence[int], runs: Sequence[PlannedRun], plan: CampaignPlan,
-    bench: Bench, sizes: Mapping[str, int],
-) -> list[CallersRow]:  # fmt: skip
+    cases: Sequence[tuple[Path, run_spec.Concurrency]],
+    batches: Sequence[int],
+    runs: Sequence[campaign_planned.PlannedRun],
+    plan: campaign_measure.CampaignPlan,
+    bench: campaign_measure.Bench,
+    sizes: Mapping[str, int],
+) -> list[CallersRow]:
     """Each way in as many new processes as there are rounds, in turn; a row for each. `sizes` are those of open
     dimensions, for the models beside, too.
     """
@@ -314,10 +337,13 @@ def measure_callers(
                 batched = dict.fromkeys(open_batch(Path(spec.model)), batch) if batch else {}
                 seconds = max(plan.measure.min_seconds, LEAST_SECONDS)
                 spec = msgspec.structs.replace(
-                    spec, concurrent=msgspec.structs.replace(how, seconds=seconds), min_runs=min(spec.min_runs, 10),
-                    min_seconds=0.05, inputs=() if batch else spec.inputs,
+                    spec,
+                    concurrent=msgspec.structs.replace(how, seconds=seconds),
+                    min_runs=min(spec.min_runs, 10),
+                    min_seconds=0.05,
+                    inputs=() if batch else spec.inputs,
                     dimensions={**named, **spec.dimensions, **batched},
-                )  # fmt: skip
+                )
                 if not any(result.failure for result in results.setdefault(place, [])):  # else it would fail again
                     results[place].append(bench.devices[run.device].run(spec))
                 stage.done()
@@ -327,23 +353,29 @@ def measure_callers(
 
 def open_batch(file: Path) -> set[str]:
     """The name of the first axis of the inputs, where it has no size; ConfigError where there is none."""
-    takes = inputs_of_file(file)
+    takes = data_guess.inputs_of_file(file)
     names = {info.shape[0] for info in takes if info.shape and isinstance(info.shape[0], str) and info.shape[0]}
     if not names:
         raise ConfigError(
-            "the batch has a fixed size", where=str(file),
+            "the batch has a fixed size",
+            where=str(file),
             why="no input has a first axis with a name and without a size",
             remedy="`ort-mobile transform --do batch:size=…` makes a model for each size",
-        )  # fmt: skip
+        )
     return {str(name) for name in names}
 
 
-def _row(run: PlannedRun, how: Concurrency, batch: int, results: Sequence[RunResult]) -> CallersRow:
+def _row(
+    run: campaign_planned.PlannedRun, how: run_spec.Concurrency, batch: int, results: Sequence[RunResult]
+) -> CallersRow:
     bare = CallersRow(
-        file=run.variant, run=options_name(run.options), callers=how.callers, own_sessions=how.own_sessions,
+        file=run.variant,
+        run=run_options.options_name(run.options),
+        callers=how.callers,
+        own_sessions=how.own_sessions,
         batch=batch,
         shared=tuple(word for word, on in (("arena", how.shared_arena), ("pool", how.global_threads)) if on),
-    )  # fmt: skip
+    )
     failure = next((result.failure for result in results if result.failure), None)
     measured = [(result, result.concurrent) for result in results if result.concurrent]
     if failure or not measured:
@@ -354,21 +386,27 @@ def _row(run: PlannedRun, how: Concurrency, batch: int, results: Sequence[RunRes
         for rate in _rates(concurrent.callers[: how.callers], concurrent.length_ns)
     ]
     mean = fmean(rates)
-    spread = t_quantile(0.975, len(rates) - 1) * stdev(rates) / math.sqrt(len(rates)) if len(rates) > 1 else mean
+    spread = (
+        run_groups.t_quantile(0.975, len(rates) - 1) * stdev(rates) / math.sqrt(len(rates)) if len(rates) > 1 else mean
+    )
     alike = [caller for _, concurrent in measured for caller in concurrent.callers[: how.callers]]
     others = {
         Path(name).name: round(median(concurrent.callers[how.callers + place].median_ns for _, concurrent in measured))
         for place, name in enumerate(how.beside)
     }
     return msgspec.structs.replace(
-        bare, throughput=mean, low=max(0.0, mean - spread), high=mean + spread, beside=others,
+        bare,
+        throughput=mean,
+        low=max(0.0, mean - spread),
+        high=mean + spread,
+        beside=others,
         median_ns=round(median(caller.median_ns for caller in alike)),
         high_ns=round(median(caller.high_ns for caller in alike)),
         memory_bytes=max(result.memory_peak_bytes for result, _ in measured),
-    )  # fmt: skip
+    )
 
 
-def _rates(callers: Sequence[Caller], length_ns: int) -> Iterator[float]:
+def _rates(callers: Sequence[run_result.Caller], length_ns: int) -> Iterator[float]:
     """Inferences a second of all callers in each block of slices; where fewer end than there are blocks, by the time
     that one takes each caller: most are longer than what is counted.
     """
@@ -392,36 +430,57 @@ def _paying(rows: Sequence[CallersRow]) -> list[CallersRow]:
     return [msgspec.structs.replace(row, pays=place in best.values()) for place, row in enumerate(rows)]
 
 
-def callers_parts(rows: Sequence[CallersRow]) -> "Iterator[Part]":
+def callers_parts(rows: Sequence[CallersRow]) -> "Iterator[wording.Part]":
     """A table of the rows."""
-    from pipeline.report.wording import Listing, duration, significant, size
+    from pipeline.report import wording
 
     if not rows:
         return
     batches, others = any(row.batch for row in rows), any(row.beside for row in rows)
-    head = ("file", "run", "callers", *(("batch",) if batches else ()), "samples/s", "95 %", "median", "19 of 20 under",
-            "memory", *(("beside",) if others else ()))  # fmt: skip
+    head = (
+        "file",
+        "run",
+        "callers",
+        *(("batch",) if batches else ()),
+        "samples/s",
+        "95 %",
+        "median",
+        "19 of 20 under",
+        "memory",
+        *(("beside",) if others else ()),
+    )
     table = []
     for row in rows:
         shared = f"shared {' and '.join(row.shared)}" if row.shared else ""
         sessions = "own sessions" if row.own_sessions and row.callers > 1 else ""
         cells = [row.file, row.run, ", ".join(filter(None, (str(row.callers), sessions, shared)))]
         cells += [f"{row.batch}{' (pays)' if row.pays else ''}"] if batches else []
-        cells += ["failed", "", "", "", ""] if row.failure else [
-            significant(row.throughput), f"{significant(row.low)} to {significant(row.high)}", duration(row.median_ns),
-            duration(row.high_ns), size(row.memory_bytes),
-        ]  # fmt: skip
-        cells += [", ".join(f"{name} {duration(ns)}" for name, ns in row.beside.items())] if others else []
+        cells += (
+            ["failed", "", "", "", ""]
+            if row.failure
+            else [
+                wording.significant(row.throughput),
+                f"{wording.significant(row.low)} to {wording.significant(row.high)}",
+                wording.duration(row.median_ns),
+                wording.duration(row.high_ns),
+                wording.size(row.memory_bytes),
+            ]
+        )
+        cells += [", ".join(f"{name} {wording.duration(ns)}" for name, ns in row.beside.items())] if others else []
         table.append(tuple(cells))
-    yield Listing(title="", head=head, rows=tuple(table), right=("samples/s", "median", "19 of 20 under", "memory"))
+    yield wording.Listing(
+        title="", head=head, rows=tuple(table), right=("samples/s", "median", "19 of 20 under", "memory")
+    )
 
 
-def failed_notes(rows: Sequence[CallersRow | StreamRow], report: "CampaignReport") -> "list[ListingNote]":
+def failed_notes(
+    rows: Sequence[CallersRow | StreamRow], report: "report_model.CampaignReport"
+) -> "list[wording.ListingNote]":
     """Why rows have no numbers, but for what the report says of the same run."""
-    from pipeline.report.wording import ListingNote
+    from pipeline.report import wording
 
     return [
-        ListingNote(title=row.file, text=row.failure, remedy=row.remedy)
+        wording.ListingNote(title=row.file, text=row.failure, remedy=row.remedy)
         for row in rows
         if row.failure
         and not any(
@@ -432,31 +491,38 @@ def failed_notes(rows: Sequence[CallersRow | StreamRow], report: "CampaignReport
 
 
 def measure_files(
-    order: PerfOrder, progress: Progress
-) -> tuple[CampaignReport, tuple[Profiled, ...], tuple[Denied, ...], list[CallersRow | StreamRow]]:
+    order: file_runs.PerfOrder, progress: Progress
+) -> tuple[
+    report_model.CampaignReport,
+    tuple[report_profiles.Profiled, ...],
+    tuple[runner_options.Denied, ...],
+    list[CallersRow | StreamRow],
+]:
     """Run every file with every set of options, by the engine of campaigns and with a store of its own.
 
     Beside the report: profiles, what is denied from now on and throughput, where these were asked for.
     Raises ConfigError for a file that is not there, and what opening the device with its library raises.
     """
     for file in order.files:
-        require_model_file(file)
-    opened = opened_alone(order.device, order.wait_seconds, order.library)
-    with original_stream(order) as original, open_bench(opened, None, progress) as bench:
+        model_sources.require_model_file(file)
+    opened = job_bench.opened_alone(order.device, order.wait_seconds, order.library)
+    with original_stream(order) as original, job_bench.open_bench(opened, None, progress) as bench:
         ((name, device),) = bench.devices.items()
-        campaign = new_campaign("perf")
-        findings_of = preflight(order, device)
-        possible, skipped = planned_files(order, name, bench.facts[name], findings_of)
-        runs = in_modes(possible, order.measure)
+        campaign = campaigns.new_campaign("perf")
+        findings_of = file_runs.preflight(order, device)
+        possible, skipped = file_runs.planned_files(order, name, bench.facts[name], findings_of)
+        runs = planning.in_modes(possible, order.measure)
         on_gpu = {
-            run.file for run in possible if provider_named(run.options.provider).gpu and run.file.endswith(".onnx")
+            run.file
+            for run in possible
+            if runner_providers.provider_named(run.options.provider).gpu and run.file.endswith(".onnx")
         }
-        losses = gpu_losses_of_files(sorted(map(Path, on_gpu)), order.dimensions, order.data)
-        inputs = inputs_of_files(order, bench.work)
-        guessed = guessed_sizes(order, inputs)
-        plan = CampaignPlan(
+        losses = check_many.gpu_losses_of_files(sorted(map(Path, on_gpu)), order.dimensions, order.data)
+        inputs = file_runs.inputs_of_files(order, bench.work)
+        guessed = file_runs.guessed_sizes(order, inputs)
+        plan = campaign_measure.CampaignPlan(
             campaign=campaign.id,
-            planned_runs=distinct(runs),
+            planned_runs=planning.distinct(runs),
             measure=order.measure,
             conditions=order.conditions,
             inputs=inputs,
@@ -466,56 +532,59 @@ def measure_files(
         denied = bench.blame(plan) if order.blame else ()
         others: list[CallersRow | StreamRow] = []
         if original:
-            others += measure_streams(original, distinct(possible), plan, bench)
+            others += measure_streams(original, planning.distinct(possible), plan, bench)
         asked = parse_concurrent(order.concurrent or "1", order.files) if order.concurrent or order.batches else []
         sizes = {name: size for of_file in (*guessed.values(), order.dimensions) for name, size in of_file.items()}
-        others += measure_callers(asked, order.batches, distinct(possible), plan, bench, sizes)
+        others += measure_callers(asked, order.batches, planning.distinct(possible), plan, bench, sizes)
         profiles = []
         if order.profiles:  # each once more with the profiler on: what it costs is not in the times that are compared
-            with bench.progress.stage("profile", len(distinct(possible))) as stage:
-                for run in distinct(possible):
+            with bench.progress.stage("profile", len(planning.distinct(possible))) as stage:
+                for run in planning.distinct(possible):
                     stage.at(run.variant)
                     at, facts = bench.devices[run.device], bench.facts[run.device]
-                    profiles.append(profile_run(at, facts, run.variant, plan.spec(run, 0), order.profiles))
+                    profiles.append(job_profiled.profile_run(at, facts, run.variant, plan.spec(run, 0), order.profiles))
                     stage.done()
         profiled = tuple(profiles)
         # The first file is what all others are compared with.
-        planned = list(recorded(runs, runs[0].run_name if runs else None))
+        planned = list(planning.recorded(runs, runs[0].run_name if runs else None))
         records = [record for rounds in stored.values() for record in rounds]
         sizes_bytes = {(run.model, run.variant): run.size_bytes for run in runs}
-        rule = decision_rule(order.measure)
-        measured = measured_runs(planned, records)
-        rows, (failures, left_out) = make_rows(measured, sizes_bytes, rule), ends_of(measured)
-        modes, mode_failures, mode_skipped = mode_rows(planned, records, order.measure, rule)
+        rule = planning.decision_rule(order.measure)
+        measured = report_model.measured_runs(planned, records)
+        rows, (failures, left_out) = report_model.make_rows(measured, sizes_bytes, rule), report_model.ends_of(measured)
+        modes, mode_failures, mode_skipped = report_modes.mode_rows(planned, records, order.measure, rule)
         # A device that did not become fit for a run: no run's own failure.
         messages = {failure.message for failure in (*failures, *mode_failures)}
         unfit = [
-            FailureRow(
-                kind="not fit", message=reason, cause="what was asked for did not come",
-                remedy="let the device rest and charge, or wait longer (--wait-seconds)", device=device,
+            campaign_record.FailureRow(
+                kind="not fit",
+                message=reason,
+                cause="what was asked for did not come",
+                remedy="let the device rest and charge, or wait longer (--wait-seconds)",
+                device=device,
             )
             for device, reason in left.items()
             if reason not in messages
-        ]  # fmt: skip
-        report = CampaignReport(
+        ]
+        report = report_model.CampaignReport(
             name=campaign.name,
             campaign=campaign.id,
             created_at=campaign.created_at,
             margin=rule.margin,
             least=rule.least,
             host=campaigns.host(),
-            versions=versions(),
+            versions=campaigns.versions(),
             devices=tuple(bench.facts.values()),
             rows=rows,
             skipped=(*skipped, *left_out, *mode_skipped),
             failures=(*unfit, *failures, *mode_failures),
             modes=modes,
             warnings=(
-                *guess_warnings(guessed),
-                *warnings(runs, findings_of),
+                *file_runs.guess_warnings(guessed),
+                *file_runs.warnings(runs, findings_of),
                 *losses,
-                *crowded(runs, bench.facts.values(), campaigns.host()),
+                *predicted.crowded(runs, bench.facts.values(), campaigns.host()),
             ),
-            profile_views=profile_views(profiled, medians(rows), {}),
+            profile_views=report_profiles.profile_views(profiled, report_model.medians(rows), {}),
         )
     return report, profiled, denied, others

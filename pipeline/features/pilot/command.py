@@ -4,48 +4,57 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from pipeline.cli.options import progress
+from pipeline.cli import options as cli_options
 from pipeline.cli.outputs import Outputs
 
 if TYPE_CHECKING:
     from pipeline.config import Config
-    from pipeline.job.run import JobOptions
+    from pipeline.job import run as job_run
 
 
 def options() -> list[click.Parameter]:
     """The options of `run` for a plan."""
     return [
         click.Option(
-            ["--plan"], is_flag=True,
+            ["--plan"],
+            is_flag=True,
             help="Do not run: measure the baseline twice in each of 5 rounds, and say how many rounds find a "
             "difference of N % on each device, and how long they take.",
         ),
         click.Option(
-            ["--percent", "percents"], multiple=True, type=click.FloatRange(0.01, 1000), metavar="N",
+            ["--percent", "percents"],
+            multiple=True,
+            type=click.FloatRange(0.01, 1000),
+            metavar="N",
             help="Difference that --plan is for; repeatable.  [default: 1, 2, 3, 5, 10]",
         ),
-    ]  # fmt: skip
+    ]
 
 
-def plan(settings: "Config", asked: "JobOptions", percents: tuple[float, ...], outputs: Outputs) -> NoReturn:
+def plan(settings: "Config", asked: "job_run.JobOptions", percents: tuple[float, ...], outputs: Outputs) -> NoReturn:
     """Say how many rounds find a difference of N % on each device, and end the command.
 
     How much two equal runs differ is the noise of that device now. So short a pilot knows the noise to a factor of
     about 2: the rounds are so many that 95 of 100 pilots with their campaigns find the difference.
     """
-    from pipeline.core.errors import ExitCode
+    from pipeline.core import errors as core_errors
     from pipeline.features.pilot.job import PERCENTS, pilot, pilot_listing, pilot_notes
 
     refused = {
-        "--convert-only": asked.convert_only, "--resume": asked.resume, "--blame": asked.blame, "--quick": asked.quick,
-        "--markdown": outputs.markdown_to, "--junit": outputs.junit_to, "--sarif": outputs.sarif_to,
-    }  # fmt: skip
+        "--convert-only": asked.convert_only,
+        "--resume": asked.resume,
+        "--blame": asked.blame,
+        "--quick": asked.quick,
+        "--markdown": outputs.markdown_to,
+        "--junit": outputs.junit_to,
+        "--sarif": outputs.sarif_to,
+    }
     if given := [option for option, value in refused.items() if value]:
         raise click.UsageError(f"--plan measures a pilot only: leave {', '.join(given)} out")
-    answers, missing = pilot(settings, asked, progress(), percents or PERCENTS)
+    answers, missing = pilot(settings, asked, cli_options.progress(), percents or PERCENTS)
     outputs.finish(
         {"answers": answers, "missing": missing},
         [*map(pilot_listing, answers), *pilot_notes(answers, missing)],
-        code=ExitCode.SOME_FAILED if missing or not answers else ExitCode.DONE,
+        code=core_errors.ExitCode.SOME_FAILED if missing or not answers else core_errors.ExitCode.DONE,
         failed=missing,
     )

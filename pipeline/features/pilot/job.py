@@ -12,24 +12,22 @@ from statistics import median
 import msgspec
 
 from device_runner.result import RunResult
-from pipeline.campaign.denied import known_denied
-from pipeline.campaign.plan import baseline_of, decision_rule, distinct, in_modes, plan_runs
-from pipeline.campaign.planned import planned_id
-from pipeline.campaign.record import RunKey, RunRecord, rounds_of
-from pipeline.campaign.run_options import check_runs, options_name
-from pipeline.campaign.statistics.compare import DEFAULT_RULE, DecisionRule
-from pipeline.campaign.statistics.groups import LEAST_ROUNDS, detectable, noise, paired_log_ratios, rounds_needed
-from pipeline.config import Config, MeasureMode
-from pipeline.core.groups import grouped
+from pipeline import config as configs
+from pipeline.campaign import denied as campaign_denied
+from pipeline.campaign import plan as planning
+from pipeline.campaign import planned as campaign_planned
+from pipeline.campaign import record as campaign_record
+from pipeline.campaign import run_options
+from pipeline.campaign.record import RunRecord
+from pipeline.campaign.statistics import compare as run_compare
+from pipeline.campaign.statistics import groups as run_groups
+from pipeline.config import Config
+from pipeline.core import groups as counting
 from pipeline.core.progress import Progress
-from pipeline.job.assemble import check_against_targets
-from pipeline.job.bench import libraries_by_device, open_bench, opened, require_library
-from pipeline.job.campaigns import new_campaign
-from pipeline.job.models import find
-from pipeline.job.prepare import prepare
-from pipeline.job.run import CampaignJob, JobOptions
+from pipeline.job import assemble, campaigns, models, prepare
+from pipeline.job import bench as job_bench
+from pipeline.job import run as job_run
 from pipeline.report import wording
-from pipeline.report.wording import Listing, ListingNote, Section, sections_of
 
 PILOT_ROUNDS = 5
 """Rounds in which the baseline is measured twice: with fewer nothing is known of how rounds differ."""
@@ -50,7 +48,7 @@ class NeededRounds(msgspec.Struct, frozen=True, kw_only=True):
     campaign_seconds: float | None
 
 
-class PilotAnswer(RunKey, frozen=True, kw_only=True):
+class PilotAnswer(campaign_record.RunKey, frozen=True, kw_only=True):
     """What the baseline of a device and model shows, measured against itself.
 
     `noise` is the standard deviation of the logarithm of a round's ratio, `run_seconds` the time from one run to the
@@ -80,23 +78,27 @@ def pilot_answer(
     planned_rounds: int,
     lasting_seconds: float = 0.0,
     percents: Sequence[float] = PERCENTS,
-    rule: DecisionRule = DEFAULT_RULE,
+    rule: run_compare.DecisionRule = run_compare.DEFAULT_RULE,
 ) -> PilotAnswer | None:
     """The answer from the two sets of runs of a baseline; None where fewer than four rounds have both.
 
     `lasting_seconds` is what the campaign takes beside its rounds: sustained runs.
     """
-    logs = paired_log_ratios(rounds_of(first), rounds_of(again)).logs
-    if len(logs) < LEAST_ROUNDS:
+    logs = run_groups.paired_log_ratios(campaign_record.rounds_of(first), campaign_record.rounds_of(again)).logs
+    if len(logs) < run_groups.LEAST_ROUNDS:
         return None
     seconds = seconds_a_run([record.result for record in (*first, *again)])
-    sd = noise(logs)
+    sd = run_groups.noise(logs)
 
     def percent_of(rounds: int) -> float | None:
-        return 100 * detectable(sd, rounds, rule.confidence, len(logs)) if rounds >= LEAST_ROUNDS else None
+        return (
+            100 * run_groups.detectable(sd, rounds, rule.confidence, len(logs))
+            if rounds >= run_groups.LEAST_ROUNDS
+            else None
+        )
 
     def needed(percent: float) -> NeededRounds:
-        count = rounds_needed(sd, percent / 100, rule.confidence, len(logs))
+        count = run_groups.rounds_needed(sd, percent / 100, rule.confidence, len(logs))
         return NeededRounds(
             percent=percent,
             rounds=count,
@@ -131,7 +133,7 @@ def seconds_a_run(results: Iterable[RunResult]) -> float:
     return median((after - before).total_seconds() for before, after in pairwise(begun)) if len(begun) > 1 else 0.0
 
 
-def pilot_listing(answer: PilotAnswer) -> Listing:
+def pilot_listing(answer: PilotAnswer) -> wording.Listing:
     """Rounds and time for each difference; the title says what was measured."""
     title = (
         f"{answer.model} on {answer.device}: {answer.variant} {answer.run} against itself in {answer.rounds} rounds: "
@@ -139,12 +141,16 @@ def pilot_listing(answer: PilotAnswer) -> Listing:
     )
     rows = (
         (
-            f"{row.percent:g} %", "over 10,000" if row.rounds is None else str(row.rounds), spell(row.pair_seconds),
+            f"{row.percent:g} %",
+            "over 10,000" if row.rounds is None else str(row.rounds),
+            spell(row.pair_seconds),
             spell(row.campaign_seconds),
         )
         for row in answer.needed
-    )  # fmt: skip
-    return Listing(title=title, head=("Difference", "Rounds", "Two variants", "Whole campaign"), rows=tuple(rows))
+    )
+    return wording.Listing(
+        title=title, head=("Difference", "Rounds", "Two variants", "Whole campaign"), rows=tuple(rows)
+    )
 
 
 def spell(seconds: float | None) -> str:
@@ -156,7 +162,7 @@ def spell(seconds: float | None) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
-def pilot_notes(answers: Sequence[PilotAnswer], missing: Sequence[str]) -> tuple[Section, ...]:
+def pilot_notes(answers: Sequence[PilotAnswer], missing: Sequence[str]) -> tuple[wording.Section, ...]:
     """What a minute for a pair and the config's own rounds find, and what gave no answer."""
     notes = []
     for answer in answers:
@@ -166,9 +172,9 @@ def pilot_notes(answers: Sequence[PilotAnswer], missing: Sequence[str]) -> tuple
             f"the config's {answer.planned_rounds} rounds of {answer.runs_in_round} {runs} take "
             f"{spell(answer.planned_seconds)} and {_smallest(answer.planned_percent)}"
         )
-        notes.append(ListingNote(title=f"{answer.model} on {answer.device}", text=text))
-    failed = (ListingNote(title="", text=text) for text in missing)
-    return sections_of({"What this finds": notes, "Without an answer": failed})
+        notes.append(wording.ListingNote(title=f"{answer.model} on {answer.device}", text=text))
+    failed = (wording.ListingNote(title="", text=text) for text in missing)
+    return wording.sections_of({"What this finds": notes, "Without an answer": failed})
 
 
 def _smallest(percent: float | None) -> str:
@@ -182,52 +188,56 @@ AGAIN = " again"
 
 
 def pilot(
-    config: Config, options: JobOptions, progress: Progress, percents: Sequence[float] = PERCENTS
+    config: Config, options: job_run.JobOptions, progress: Progress, percents: Sequence[float] = PERCENTS
 ) -> tuple[tuple[PilotAnswer, ...], tuple[str, ...]]:
     """Measure the baselines of a config in a few rounds; nothing is kept but what conversion caches.
 
     Beside the answers: which devices and models gave none, with the reason.
     Raises what `run_job` raises before it measures.
     """
-    check_runs(config.runs)
+    run_options.check_runs(config.runs)
     steady = msgspec.structs.replace(
-        config.measure, rounds=PILOT_ROUNDS, profile=False, mode=MeasureMode.STEADY, perf_test=None
+        config.measure, rounds=PILOT_ROUNDS, profile=False, mode=configs.MeasureMode.STEADY, perf_test=None
     )
     short = msgspec.structs.replace(config, measure=steady)
     # Devices come first: what they lack would otherwise be told after minutes of conversion.
-    with open_bench(opened(options.devices or config.devices, options.wait_seconds), None, progress) as bench:
-        require_library(bench.devices.values(), options.library)
-        prepared = prepare(short, find(config), bench.work, bench.work, progress)
+    with job_bench.open_bench(
+        job_bench.opened(options.devices or config.devices, options.wait_seconds), None, progress
+    ) as bench:
+        job_bench.require_library(bench.devices.values(), options.library)
+        prepared = prepare.prepare(short, models.find(config), bench.work, bench.work, progress)
         artifacts = [artifact for model in prepared for artifact in model.artifacts]
-        read, unloadable, _ = check_against_targets(short, artifacts, bench.work)
-        job = CampaignJob(short, options, prepared, bench.work, bench.store, read, unloadable)
+        read, unloadable, _ = assemble.check_against_targets(short, artifacts, bench.work)
+        job = job_run.CampaignJob(short, options, prepared, bench.work, bench.store, read, unloadable)
         measurable = [
             artifact for model in prepared for artifact in model.artifacts if artifact.source in model.references
         ]
-        legal, skipped = plan_runs(config.runs, measurable, list(bench.facts.values()), known_denied())
-        libraries = libraries_by_device(bench.facts, config.targets, options.library)
+        legal, skipped = planning.plan_runs(
+            config.runs, measurable, list(bench.facts.values()), campaign_denied.known_denied()
+        )
+        libraries = job_bench.libraries_by_device(bench.facts, config.targets, options.library)
         possible, refused = job.possible(legal, bench.devices, libraries)
-        places = grouped(((run.device, run.model), run) for run in possible)
+        places = counting.grouped(((run.device, run.model), run) for run in possible)
         pairs = []
         for group in places.values():
-            baseline = baseline_of(group, config.measure.baseline)
+            baseline = planning.baseline_of(group, config.measure.baseline)
             pairs.append((baseline, dataclasses.replace(baseline, variant=f"{baseline.variant}{AGAIN}")))
-        campaign = new_campaign(config.name)
+        campaign = campaigns.new_campaign(config.name)
         plan = job.plan(campaign.id, [run for pair in pairs for run in pair], libraries, {})
         records, left = bench.measure(campaign, dataclasses.replace(plan, check=None))
     answers, missing = [], []
     for (first, again), group in zip(pairs, places.values(), strict=True):
-        twice = records.get(planned_id(first), []), records.get(planned_id(again), [])
-        in_round = distinct(in_modes(group, config.measure))
-        lasting = sum(run.mode is MeasureMode.SUSTAINED for run in in_round)
+        twice = records.get(campaign_planned.planned_id(first), []), records.get(campaign_planned.planned_id(again), [])
+        in_round = planning.distinct(planning.in_modes(group, config.measure))
+        lasting = sum(run.mode is configs.MeasureMode.SUSTAINED for run in in_round)
         answer = pilot_answer(
             *twice,
-            run=options_name(first.options),
+            run=run_options.options_name(first.options),
             runs_in_round=len(in_round) - lasting,
             planned_rounds=config.measure.timed_rounds,
             lasting_seconds=lasting * config.measure.sustained_seconds,
             percents=percents,
-            rule=decision_rule(config.measure),
+            rule=planning.decision_rule(config.measure),
         )
         if answer:
             answers.append(answer)

@@ -4,29 +4,33 @@ from pathlib import Path
 
 import click
 
-from pipeline.cli.command import Command
-from pipeline.cli.options import chips_named, progress, words
-from pipeline.cli.outputs import Outputs, json_option
+from pipeline.cli import command as cli_command
+from pipeline.cli import options as cli_options
+from pipeline.cli import outputs as cli_outputs
+from pipeline.cli.outputs import Outputs
 
 
 def levels(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...]:
     """API levels from a list with commas; those that the device android-host has, each once."""
-    from device_runner.android_host.device import API_LEVELS
+    from device_runner.android_host import device as android_host_device
 
     given = []
-    for word in words()(ctx, param, value):
-        if not (word.isascii() and word.isdigit() and int(word) in API_LEVELS):
-            limits = f"{API_LEVELS.start} to {API_LEVELS.stop - 1}"
+    for word in cli_options.words()(ctx, param, value):
+        if not (word.isascii() and word.isdigit() and int(word) in android_host_device.API_LEVELS):
+            limits = f"{android_host_device.API_LEVELS.start} to {android_host_device.API_LEVELS.stop - 1}"
             raise click.BadParameter(f"{word!r} is no API level from {limits}, as in 27,29,31", ctx, param)
         given.append(int(word))
     return tuple(dict.fromkeys(given))
 
 
-@click.command(cls=Command)
+@click.command(cls=cli_command.Command)
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--library", required=True, metavar="AAR|JAR|SO|RELEASE",
+@click.option(
+    "--library",
+    required=True,
+    metavar="AAR|JAR|SO|RELEASE",
     help="The library that your app ships: a file, android:1.29.0, wheel:1.29.0 or jvm:1.28.0.",
-)  # fmt: skip
+)
 @click.option(
     "--target",
     "targets",
@@ -34,34 +38,50 @@ def levels(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
     help="Target that ships it; repeatable.  [default: all of the library's platform]",
 )
 @click.option(
-    "--api-level", "api_levels", callback=levels, metavar="N,N",
+    "--api-level",
+    "api_levels",
+    callback=levels,
+    metavar="N,N",
     help="API levels to emulate.  [default: each target's lowest, and 31: NNAPI is the same from there on]",
-)  # fmt: skip
+)
 @click.option(
-    "--abi", default="auto", callback=words(), show_default=True, metavar="auto|ABI,…",
+    "--abi",
+    default="auto",
+    callback=cli_options.words(),
+    show_default=True,
+    metavar="auto|ABI,…",
     help="ABIs of the library to run; auto: this computer's own as a first look, then those of the targets.",
-)  # fmt: skip
+)
 @click.option(
-    "--cpu", callback=words(), metavar="all|CPU,…",
+    "--cpu",
+    callback=cli_options.words(),
+    metavar="all|CPU,…",
     help="CPUs to emulate for another processor's ABI; all: every class that phones have and QEMU.  "
     "[default: cortex-a53,cortex-a76]",
-)  # fmt: skip
+)
 @click.option(
-    "--chip", callback=words(), metavar="CHIP,…",
+    "--chip",
+    callback=cli_options.words(),
+    metavar="CHIP,…",
     help="Snapdragons whose contexts are run in a simulator (needs the extra qnn).  [default: all, where one is here]",
-)  # fmt: skip
+)
 @click.option(
     "--driver", type=click.Path(path_type=Path), help="Driver profile of a phone, from `ort-mobile devices --profile`."
 )
 @click.option(
-    "--vulkan", default="", metavar="DRIVER",
+    "--vulkan",
+    default="",
+    metavar="DRIVER",
     help="Vulkan driver that plays a GPU for webgpu: swiftshader, lavapipe, or a file.  [default: what is installed]",
-)  # fmt: skip
+)
 @click.option(
-    "--timeout", type=click.FloatRange(min=0, max=86_400, min_open=True), default=60.0, show_default=True,
+    "--timeout",
+    type=click.FloatRange(min=0, max=86_400, min_open=True),
+    default=60.0,
+    show_default=True,
     help="Seconds after which a run is considered hung; ten times as long in an emulator.",
-)  # fmt: skip
-@json_option
+)
+@cli_outputs.json_option
 def prove(
     bundle: Path,
     library: str,
@@ -83,23 +103,23 @@ def prove(
     Every artifact runs with every provider and flag combination that the bundle's config has, and its outputs are
     compared with the original model's. Exit code 4 if anything fails; each failure is reported with cause and remedy.
     """
-    from device_runner.android_host.device import read_profile
-    from pipeline.core.abis import read_abi
-    from pipeline.core.errors import ExitCode
+    from device_runner.android_host import device as android_host_device
+    from pipeline.core import abis as core_abis
+    from pipeline.core import errors as core_errors
     from pipeline.features.prove import ProofOrder, prove_bundle
-    from pipeline.report.formats import proof_parts
+    from pipeline.report import formats
 
     order = ProofOrder(
         library=library,
         targets=targets,
         api_levels=api_levels,
-        abis=tuple(read_abi(name, "--abi") for name in abi if name != "auto"),
+        abis=tuple(core_abis.read_abi(name, "--abi") for name in abi if name != "auto"),
         cpus=cpu,
-        chips=chips_named(chip, "--chip"),
-        driver=read_profile(driver) if driver else None,
+        chips=cli_options.chips_named(chip, "--chip"),
+        driver=android_host_device.read_profile(driver) if driver else None,
         timeout_seconds=timeout,
         vulkan=vulkan,
     )
-    proof = prove_bundle(bundle, order, progress())
-    code = ExitCode.CHECK_FAILED if proof.failed else ExitCode.DONE
-    outputs.finish(proof, proof_parts(proof), code=code, failed=proof.objections)
+    proof = prove_bundle(bundle, order, cli_options.progress())
+    code = core_errors.ExitCode.CHECK_FAILED if proof.failed else core_errors.ExitCode.DONE
+    outputs.finish(proof, formats.proof_parts(proof), code=code, failed=proof.objections)

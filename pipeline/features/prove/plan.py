@@ -7,35 +7,35 @@ from pathlib import Path
 
 import msgspec
 
-from device_runner.android_host.device import DEFAULT_API_LEVEL, DriverProfile, Phone
+from device_runner import failures, host_device
+from device_runner import library as ort_library
+from device_runner import options as runner_options
+from device_runner import providers as runner_providers
+from device_runner import result as run_result
+from device_runner.android_host import device as android_host_device
 from device_runner.errors import UnavailableError
-from device_runner.failures import Topic, text_of_message
-from device_runner.host_device import CPUS, HOST_ABIS, common_cpus, default_abi, find_processor
-from device_runner.library import LibraryFacts, archive_abis, find_archive, is_archive, resolve_all
-from device_runner.options import MAPPED
-from device_runner.providers import NNAPI, NNAPI_API_LEVEL, provider_named
-from device_runner.result import Failure, FailureKind
 from device_runner.spec import RunOptions, TensorFile
-from pipeline.campaign.run_options import options_name
-from pipeline.check.compare import OutputCheck, remedy_of
-from pipeline.check.library_proof import FindingKind, ProofFinding, ProofRow
-from pipeline.compat.defects import DEFECTS, SME_TRAPS, Runtime
-from pipeline.compat.gpu import first_on_gpu
-from pipeline.compat.rules import ArtifactFacts, read_artifacts
-from pipeline.config import REPLAY_KEY
-from pipeline.config.tables import BuildKind
-from pipeline.core.abis import abis_of_target
-from pipeline.core.custom_ops import given
+from pipeline import config as configs
+from pipeline import required_ops
+from pipeline.campaign import run_options
+from pipeline.check import compare as output_compare
+from pipeline.check import library_proof
+from pipeline.check.compare import OutputCheck
+from pipeline.compat import defects as compat_defects
+from pipeline.compat import gpu
+from pipeline.compat import rules as compat_rules
+from pipeline.config import tables as config_tables
+from pipeline.core import abis as core_abis
+from pipeline.core import custom_ops as core_custom_ops
+from pipeline.core import releases as ort_releases
 from pipeline.core.errors import CheckFailed, ConfigError, ModelError, Severity
-from pipeline.core.releases import NEWEST_KNOWN, line_of
-from pipeline.model.ort_format import read_artifact
-from pipeline.partition.graph import view_of_file
-from pipeline.partition.units import BY_UNITS, clips_by_processor
-from pipeline.release.manifest import Content, KeptTensor, Shipped, bundled_libraries
-from pipeline.required_ops import EMPTY, Needs, needs_of
-from pipeline.required_ops.proof import LogFinding, read_log
+from pipeline.model import ort_format
+from pipeline.partition import graph as partition_graph
+from pipeline.partition import units as partition_units
+from pipeline.release import manifest as bundle_manifest
+from pipeline.required_ops import proof as required_ops_proof
 
-NEWEST_LEVEL = DEFAULT_API_LEVEL
+NEWEST_LEVEL = android_host_device.DEFAULT_API_LEVEL
 """The newest API level at which NNAPI behaves otherwise than below: from it on its runtime tells its own level."""
 ANDROID = "android"
 NO_LEVEL = 0
@@ -56,7 +56,7 @@ class ProofOrder:
     library: str
     targets: tuple[str, ...] = ()
     api_levels: tuple[int, ...] = ()
-    driver: DriverProfile | None = None
+    driver: android_host_device.DriverProfile | None = None
     abis: tuple[str, ...] = ()
     cpus: tuple[str, ...] = ()
     chips: tuple[str, ...] = ()
@@ -64,12 +64,14 @@ class ProofOrder:
     timeout_seconds: float = 60.0
     vulkan: str = ""
 
-    def phone(self, level: int, cpu: str = "", calls: Path | None = None) -> Phone:
+    def phone(self, level: int, cpu: str = "", calls: Path | None = None) -> android_host_device.Phone:
         """The phone that is played at an API level; `calls` is a file for the record of NNAPI calls."""
-        return Phone(api_level=level, driver=self.driver, calls=calls, cpu=cpu, vulkan=self.vulkan)
+        return android_host_device.Phone(api_level=level, driver=self.driver, calls=calls, cpu=cpu, vulkan=self.vulkan)
 
 
-def wanted_targets(content: Content, order: ProofOrder, system: str = ANDROID) -> tuple[list[Shipped], list[str]]:
+def wanted_targets(
+    content: bundle_manifest.Content, order: ProofOrder, system: str = ANDROID
+) -> tuple[list[bundle_manifest.Shipped], list[str]]:
     """What of a bundle a library for `system` is for, and the names of the targets that are another platform's.
 
     Where nothing is for that system, it is Android's targets that the library is refused for.
@@ -99,56 +101,61 @@ def wanted_targets(content: Content, order: ProofOrder, system: str = ANDROID) -
     return ships, list(dict.fromkeys(shipped.target for shipped in chosen if shipped.platform != platform))
 
 
-def tensor_files(bundle: Path, tensors: Sequence[KeptTensor]) -> tuple[TensorFile, ...]:
+def tensor_files(bundle: Path, tensors: Sequence[bundle_manifest.KeptTensor]) -> tuple[TensorFile, ...]:
     """Tensors of a bundle as inputs of a run."""
     return tuple(
         TensorFile(name=kept.name, dtype=kept.dtype, shape=kept.shape, file=str(bundle / kept.path)) for kept in tensors
     )
 
 
-def trials_of(ships: Sequence[Shipped], order: ProofOrder) -> list[ProofRow]:
+def trials_of(ships: Sequence[bundle_manifest.Shipped], order: ProofOrder) -> list[library_proof.ProofRow]:
     """Every run as a row without what comes of it, the lowest API level first; what targets have in common is one."""
-    rows: dict[bytes, ProofRow] = {}
+    rows: dict[bytes, library_proof.ProofRow] = {}
     for shipped in ships:
         levels = order.api_levels or levels_of(shipped)
         for level in levels if shipped.platform == ANDROID else (NO_LEVEL,):
             for number, options in enumerate(shipped.runs):
                 key = msgspec.json.encode((shipped.file, options, level), order="sorted")
-                row = rows.get(key) or ProofRow(
-                    targets=(), model=shipped.model, variant=shipped.variant.name, file=shipped.file,
-                    run=options_name(options), options=options, api_level=level,
-                )  # fmt: skip
+                row = rows.get(key) or library_proof.ProofRow(
+                    targets=(),
+                    model=shipped.model,
+                    variant=shipped.variant.name,
+                    file=shipped.file,
+                    run=run_options.options_name(options),
+                    options=options,
+                    api_level=level,
+                )
                 targets = tuple(dict.fromkeys((*row.targets, shipped.target)))
                 rows[key] = msgspec.structs.replace(row, targets=targets, chosen=row.chosen or number == 0)
     return sorted(rows.values(), key=lambda row: row.api_level)
 
 
-def on_gpu(row: ProofRow) -> bool:
+def on_gpu(row: library_proof.ProofRow) -> bool:
     """Whether a GPU computes: no emulated processor has one, and API levels change nothing."""
-    return provider_named(row.options.provider).gpu
+    return runner_providers.provider_named(row.options.provider).gpu
 
 
-def levels_of(shipped: Shipped) -> tuple[int, ...]:
+def levels_of(shipped: bundle_manifest.Shipped) -> tuple[int, ...]:
     """The lowest API level of a target (NNAPI's first where the config names none), and the newest."""
-    lowest = shipped.min_api_level or NNAPI_API_LEVEL
+    lowest = shipped.min_api_level or runner_providers.NNAPI_API_LEVEL
     return tuple(dict.fromkeys((lowest, max(lowest, NEWEST_LEVEL))))
 
 
-ProofPlace = tuple[str, frozenset[str], list[ProofRow]]
+ProofPlace = tuple[str, frozenset[str], list[library_proof.ProofRow]]
 """An ABI, the targets that what happens there decides on (for the others it is a first look), and what is run there."""
 
 
-def places_of(ships: list[Shipped], order: ProofOrder) -> tuple[list[ProofPlace], list[str]]:
+def places_of(ships: list[bundle_manifest.Shipped], order: ProofOrder) -> tuple[list[ProofPlace], list[str]]:
     """Where the library of an order runs, and in words which ABIs of targets do not run here, and why.
 
     Without `order.abis` this computer's own is run first, where the library has it, then each of the targets' ABIs.
     Raises UnavailableError for an ABI that is asked for and cannot run here, or when no ABI of the library can;
     SpecError for a CPU that does not exist.
     """
-    targets = {shipped.target: abis_of_target(shipped.platform, shipped.abis) for shipped in ships}
+    targets = {shipped.target: core_abis.abis_of_target(shipped.platform, shipped.abis) for shipped in ships}
     if order.abis:
         return [place for abi in order.abis for place in _places(abi, ships, frozenset(targets), order)], []
-    there, host_abi = library_abis(order.library), default_abi()
+    there, host_abi = library_abis(order.library), host_device.default_abi()
     places: list[ProofPlace] = []
     problems: list[UnavailableError] = []
     notes: list[str] = []
@@ -180,38 +187,49 @@ def places_of(ships: list[Shipped], order: ProofOrder) -> tuple[list[ProofPlace]
 
 def library_abis(text: str) -> list[str]:
     """The ABIs that a library's archive or its fetched wheels have; a .so has one."""
-    archive = find_archive(text)
-    return archive_abis(archive) if is_archive(archive) else [library.abi for library in resolve_all(text)]
+    archive = ort_library.find_archive(text)
+    return (
+        ort_library.archive_abis(archive)
+        if ort_library.is_archive(archive)
+        else [library.abi for library in ort_library.resolve_all(text)]
+    )
 
 
-def _places(abi: str, ships: Sequence[Shipped], deciding: frozenset[str], order: ProofOrder) -> list[ProofPlace]:
+def _places(
+    abi: str, ships: Sequence[bundle_manifest.Shipped], deciding: frozenset[str], order: ProofOrder
+) -> list[ProofPlace]:
     """A place for each CPU: those that are asked for, where the ABI has some or is the only one; "": this computer's.
 
     No emulated CPU has a GPU beside it.
     """
-    usual = HOST_ABIS[abi].usual if find_processor(abi).emulated else ("",)
-    chosen = order.cpus if len(order.abis) == 1 or HOST_ABIS[abi].cpus else ()
+    usual = host_device.HOST_ABIS[abi].usual if host_device.find_processor(abi).emulated else ("",)
+    chosen = order.cpus if len(order.abis) == 1 or host_device.HOST_ABIS[abi].cpus else ()
     if chosen == ("all",):
-        chosen = common_cpus(abi)
+        chosen = host_device.common_cpus(abi)
     trials, places = trials_of(ships, order), []
-    for cpu in (find_processor(abi, name).cpu for name in chosen or usual):
+    for cpu in (host_device.find_processor(abi, name).cpu for name in chosen or usual):
         rows = (row for row in trials if not (cpu and on_gpu(row)))
         places.append((abi, deciding, [msgspec.structs.replace(row, abi=abi, cpu=cpu) for row in rows]))
     return places
 
 
-def loaded(shipped: Shipped, options: RunOptions, bundle: Path) -> RunOptions:
+def loaded(shipped: bundle_manifest.Shipped, options: RunOptions, bundle: Path) -> RunOptions:
     """Options that load the file as it was loaded when it was measured, with the bundle's custom operators."""
-    loading = MAPPED if shipped.loading == "mapped" else {}
-    libraries = (*bundled_libraries(bundle), *given()) if options.custom_ops else ()
+    loading = runner_options.MAPPED if shipped.loading == "mapped" else {}
+    libraries = (*bundle_manifest.bundled_libraries(bundle), *core_custom_ops.given()) if options.custom_ops else ()
     return msgspec.structs.replace(options, session_config={**loading, **options.session_config}, custom_ops=libraries)
 
 
-EXPLAINS: dict[str, frozenset[FindingKind]] = {
-    **dict.fromkeys(("int8-sums", "replayed-int8-sums", "int8-rows"), frozenset({FindingKind.OUTPUTS_DIFFER})),
-    **dict.fromkeys(("half-precision", "half-pools"), frozenset({FindingKind.MISSING_KERNEL, FindingKind.CANNOT_RUN})),
-    **dict.fromkeys(("sme-crash", "sme-traps"), frozenset({FindingKind.CRASH})),
-    "sme-values": frozenset({FindingKind.OUTPUTS_DIFFER}),
+EXPLAINS: dict[str, frozenset[library_proof.FindingKind]] = {
+    **dict.fromkeys(
+        ("int8-sums", "replayed-int8-sums", "int8-rows"), frozenset({library_proof.FindingKind.OUTPUTS_DIFFER})
+    ),
+    **dict.fromkeys(
+        ("half-precision", "half-pools"),
+        frozenset({library_proof.FindingKind.MISSING_KERNEL, library_proof.FindingKind.CANNOT_RUN}),
+    ),
+    **dict.fromkeys(("sme-crash", "sme-traps"), frozenset({library_proof.FindingKind.CRASH})),
+    "sme-values": frozenset({library_proof.FindingKind.OUTPUTS_DIFFER}),
 }
 """Defects that depend on the processor, by name, with the findings that each explains."""
 
@@ -221,7 +239,9 @@ AWARE_OF_ABI = (
 )
 
 
-def with_cause(finding: ProofFinding, file: Path, runtime: Runtime, options: RunOptions) -> ProofFinding:
+def with_cause(
+    finding: library_proof.ProofFinding, file: Path, runtime: compat_defects.Runtime, options: RunOptions
+) -> library_proof.ProofFinding:
     """The finding with what of the file is known to fail on such a processor as its cause, and the remedy of that.
 
     What nothing known explains stays as it is.
@@ -229,18 +249,24 @@ def with_cause(finding: ProofFinding, file: Path, runtime: Runtime, options: Run
     if finding.severity is not Severity.ERROR:
         return finding
     provider = options.provider
-    facts = read_artifacts({file.name: file}).get(file.name)
-    read = facts if isinstance(facts, ArtifactFacts) else None
-    for defect in DEFECTS:
+    facts = compat_rules.read_artifacts({file.name: file}).get(file.name)
+    read = facts if isinstance(facts, compat_rules.ArtifactFacts) else None
+    for defect in compat_defects.DEFECTS:
         mark = read.defects.get(defect.name, "") if read else ""
         if mark and finding.kind in EXPLAINS.get(defect.name, ()) and defect.shows(runtime):
             why = f"{defect.what.format(mark=mark)}, because {defect.why}: {finding.why}"
             return msgspec.structs.replace(finding, why=why, remedy=defect.remedy, config_line="")
-    if provider_named(provider).gpu and (cause := first_on_gpu(file, runtime.release, options.provider_options)):
+    if runner_providers.provider_named(provider).gpu and (
+        cause := gpu.first_on_gpu(file, runtime.release, options.provider_options)
+    ):
         return msgspec.structs.replace(finding, why=f"{cause.what}: {finding.why}", remedy=cause.remedy)
-    refused = read is not None and finding.kind is FindingKind.PROVIDER_REFUSED
-    if refused and provider in BY_UNITS and (clips := clips_by_processor(view_of_file(file))):
-        remedy = AWARE_OF_ABI.format(abi=runtime.abis[0]) if provider == NNAPI else finding.remedy
+    refused = read is not None and finding.kind is library_proof.FindingKind.PROVIDER_REFUSED
+    if (
+        refused
+        and provider in partition_units.BY_UNITS
+        and (clips := partition_units.clips_by_processor(partition_graph.view_of_file(file)))
+    ):
+        remedy = AWARE_OF_ABI.format(abi=runtime.abis[0]) if provider == runner_providers.NNAPI else finding.remedy
         return msgspec.structs.replace(finding, why=f"{clips}: {finding.why}", remedy=remedy)
     return finding
 
@@ -248,33 +274,37 @@ def with_cause(finding: ProofFinding, file: Path, runtime: Runtime, options: Run
 MOST_SAID = 400
 """Characters of a library's own words that a finding keeps."""
 
-KINDS: dict[FailureKind, FindingKind] = {
-    FailureKind.CRASH: FindingKind.CRASH,
-    FailureKind.TIMEOUT: FindingKind.HANG,
-    FailureKind.PROVIDER_MISSING: FindingKind.PROVIDER_MISSING,
-    FailureKind.PROVIDER_REFUSED: FindingKind.PROVIDER_REFUSED,
+KINDS: dict[run_result.FailureKind, library_proof.FindingKind] = {
+    run_result.FailureKind.CRASH: library_proof.FindingKind.CRASH,
+    run_result.FailureKind.TIMEOUT: library_proof.FindingKind.HANG,
+    run_result.FailureKind.PROVIDER_MISSING: library_proof.FindingKind.PROVIDER_MISSING,
+    run_result.FailureKind.PROVIDER_REFUSED: library_proof.FindingKind.PROVIDER_REFUSED,
 }
 """Kinds of failures that say all; the others are told apart by their texts."""
 
-TOPICS: dict[Topic, tuple[FindingKind, str]] = {
-    Topic.FORMAT: (FindingKind.REFUSED_FORMAT, "the library refuses the file's format"),
-    Topic.OPERATOR: (FindingKind.UNKNOWN_OPERATOR, "the library does not know an operator"),
+TOPICS: dict[failures.Topic, tuple[library_proof.FindingKind, str]] = {
+    failures.Topic.FORMAT: (library_proof.FindingKind.REFUSED_FORMAT, "the library refuses the file's format"),
+    failures.Topic.OPERATOR: (library_proof.FindingKind.UNKNOWN_OPERATOR, "the library does not know an operator"),
 }
 """Texts of ONNX Runtime by what they speak of: the kind of finding, and what is wrong."""
 
-WHATS: dict[FindingKind, str] = {
-    FindingKind.CRASH: "the library crashed",
-    FindingKind.HANG: "the library did not come back in time",
-    FindingKind.PROVIDER_MISSING: "the library lacks the provider",
-    FindingKind.PROVIDER_REFUSED: "the provider refused",
-    FindingKind.CANNOT_RUN: "the library could not load or run it",
+WHATS: dict[library_proof.FindingKind, str] = {
+    library_proof.FindingKind.CRASH: "the library crashed",
+    library_proof.FindingKind.HANG: "the library did not come back in time",
+    library_proof.FindingKind.PROVIDER_MISSING: "the library lacks the provider",
+    library_proof.FindingKind.PROVIDER_REFUSED: "the provider refused",
+    library_proof.FindingKind.CANNOT_RUN: "the library could not load or run it",
 }
 
-REMEDIES: dict[FindingKind, str] = {
-    FindingKind.CRASH: "leave {provider} out of [[runs]] for this artifact, or change the model: "
+REMEDIES: dict[library_proof.FindingKind, str] = {
+    library_proof.FindingKind.CRASH: "leave {provider} out of [[runs]] for this artifact, or change the model: "
     "`ort-mobile partition` knows the usual causes; the CPU's row says whether the artifact itself is sound",
-    FindingKind.HANG: "give it more time (--timeout), or leave {provider} out of [[runs]] for this artifact",
-    FindingKind.PROVIDER_MISSING: "build the library with {provider} ([build] providers), or leave it out of [[runs]]",
+    library_proof.FindingKind.HANG: (
+        "give it more time (--timeout), or leave {provider} out of [[runs]] for this artifact"
+    ),
+    library_proof.FindingKind.PROVIDER_MISSING: (
+        "build the library with {provider} ([build] providers), or leave it out of [[runs]]"
+    ),
 }
 """What to do where the way to run, or the bundle itself, is what has to change."""
 
@@ -289,15 +319,15 @@ MISSING_IN_BUILD = (
 
 
 def explain_run(
-    failure: Failure | None,
+    failure: run_result.Failure | None,
     checks: Sequence[OutputCheck],
     file: Path,
     options: RunOptions,
-    ran_in: tuple[LibraryFacts, str],
+    ran_in: tuple[ort_library.LibraryFacts, str],
     *,
     stock: bool,
     origin: str,
-) -> Iterator[ProofFinding]:
+) -> Iterator[library_proof.ProofFinding]:
     """Findings on a run that failed, or on its outputs, with the cause where the processor is known to be one.
 
     It `ran_in` a library, on a CPU ("": this computer's own). `stock` as in `explain_failure`, `origin` as in
@@ -305,14 +335,14 @@ def explain_run(
     """
     library, cpu = ran_in
     # What decides whether a defect shows: the profile that an emulator played says what its processor has.
-    profile = CPUS.get(cpu)
+    profile = host_device.CPUS.get(cpu)
     features = frozenset(profile.features.split()) if profile else None
     if features and profile and profile.announced:
-        features |= {SME_TRAPS}
-    runtime = Runtime(
-        release=line_of(library.release) if library.release else NEWEST_KNOWN,
-        kind=BuildKind(library.kind),
-        asks_replay=options.session_config.get(REPLAY_KEY) == "1",
+        features |= {compat_defects.SME_TRAPS}
+    runtime = compat_defects.Runtime(
+        release=ort_releases.line_of(library.release) if library.release else ort_releases.NEWEST_KNOWN,
+        kind=config_tables.BuildKind(library.kind),
+        asks_replay=options.session_config.get(configs.REPLAY_KEY) == "1",
         abis=(library.abi,),
         features=features,
     )
@@ -325,36 +355,40 @@ def explain_run(
         yield with_cause(finding, file, runtime, options)
 
 
-def explain_failure(failure: Failure, file: Path, provider: str, *, stock: bool) -> ProofFinding:
+def explain_failure(
+    failure: run_result.Failure, file: Path, provider: str, *, stock: bool
+) -> library_proof.ProofFinding:
     """The finding of a failed run. `stock`: the library is ONNX Runtime's own package, so no config can fix it."""
     message = " ".join(failure.message.replace(str(file.absolute()), file.name).split())
     message = message if len(message) <= MOST_SAID else f"{message[:MOST_SAID]}..."
     # What the text says of operators, checked against an empty config: every kernel is then one that is missing.
-    logged: LogFinding | None = None
-    if failure.kind not in (FailureKind.CRASH, FailureKind.TIMEOUT):
-        needs: Needs = {}
+    logged: required_ops_proof.LogFinding | None = None
+    if failure.kind not in (run_result.FailureKind.CRASH, run_result.FailureKind.TIMEOUT):
+        needs: required_ops.Needs = {}
         with suppress(ModelError):  # of a file that cannot be read the types are unknown
-            needs = needs_of(read_artifact(file), providers=[] if provider == "cpu" else [provider])
-        logged = next(iter(read_log(failure.message, EMPTY, [needs])), None)
+            needs = required_ops.needs_of(
+                ort_format.read_artifact(file), providers=[] if provider == "cpu" else [provider]
+            )
+        logged = next(iter(required_ops_proof.read_log(failure.message, required_ops.EMPTY, [needs])), None)
     if logged and logged.kernel:
-        return ProofFinding(
+        return library_proof.ProofFinding(
             severity=Severity.ERROR,
-            kind=FindingKind.MISSING_KERNEL,
+            kind=library_proof.FindingKind.MISSING_KERNEL,
             what=f"the library has no kernel for {logged.kernel}",
             why=message,
             remedy=MISSING_IN_STOCK if stock else MISSING_IN_BUILD,
             config_line=logged.kernel_line,
         )
-    text = text_of_message(failure.message, *TOPICS)
-    kind_of_topic, what = TOPICS[text.topic] if text else (FindingKind.CANNOT_RUN, "")
+    text = failures.text_of_message(failure.message, *TOPICS)
+    kind_of_topic, what = TOPICS[text.topic] if text else (library_proof.FindingKind.CANNOT_RUN, "")
     kind = KINDS.get(failure.kind) or kind_of_topic
     what = what if what and kind is kind_of_topic else WHATS[kind]
-    signal = f" ({failure.signal})" if failure.signal and kind is FindingKind.CRASH else ""
+    signal = f" ({failure.signal})" if failure.signal and kind is library_proof.FindingKind.CRASH else ""
     cause = logged.why if logged else failure.cause
     remedy = logged.remedy if logged else failure.remedy
     if kind in REMEDIES:
         remedy = REMEDIES[kind].format(provider=provider)
-    return ProofFinding(
+    return library_proof.ProofFinding(
         severity=Severity.ERROR,
         kind=kind,
         what=what + signal,
@@ -363,34 +397,34 @@ def explain_failure(failure: Failure, file: Path, provider: str, *, stock: bool)
     )
 
 
-def explain_checks(checks: Sequence[OutputCheck], provider: str, origin: str) -> Iterator[ProofFinding]:
+def explain_checks(checks: Sequence[OutputCheck], provider: str, origin: str) -> Iterator[library_proof.ProofFinding]:
     """Findings on outputs that are too far from what they must be, or cannot show it; `origin` as in
     ExpectedOutputs.
     """
     if bad := [check for check in checks if check.failed]:
         other = "" if provider == "cpu" else f"if the CPU's outputs pass, leave {provider} out of [[runs]]; else "
-        yield ProofFinding(
+        yield library_proof.ProofFinding(
             severity=Severity.ERROR,
-            kind=FindingKind.OUTPUTS_DIFFER,
+            kind=library_proof.FindingKind.OUTPUTS_DIFFER,
             what=f"outputs are not those of {origin or 'the original model'}",
             why="; ".join(f"{check.output}: {check.reason}" for check in bad),
-            remedy=other + remedy_of(bad[0]),
+            remedy=other + output_compare.remedy_of(bad[0]),
         )
     if unknown := [check for check in checks if check.unknown]:
-        yield ProofFinding(
+        yield library_proof.ProofFinding(
             severity=Severity.WARNING,
-            kind=FindingKind.NOT_COMPARED,
+            kind=library_proof.FindingKind.NOT_COMPARED,
             what="it ran, but these inputs cannot show whether its outputs are right",
             why="; ".join(f"{check.output}: {check.reason}" for check in unknown),
-            remedy=f"{remedy_of(unknown[0])} and make the bundle again",
+            remedy=f"{output_compare.remedy_of(unknown[0])} and make the bundle again",
         )
 
 
-def not_compared(why: str) -> ProofFinding:
+def not_compared(why: str) -> library_proof.ProofFinding:
     """The finding when there is nothing that outputs could be checked against."""
-    return ProofFinding(
+    return library_proof.ProofFinding(
         severity=Severity.WARNING,
-        kind=FindingKind.NOT_COMPARED,
+        kind=library_proof.FindingKind.NOT_COMPARED,
         what="it ran, but its outputs were compared with nothing",
         why=f"the bundle keeps no reference, and this computer has none ({why})",
         remedy="make the bundle again with this release of ort-mobile: it keeps inputs and outputs of the original",

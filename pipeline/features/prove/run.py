@@ -15,54 +15,41 @@ from typing import Any
 
 import msgspec
 
-from device_runner import files
-from device_runner.android_host.device import AndroidHost, Phone, default_profile
-from device_runner.android_host.inspection import CallSummary, read_calls, summarize
-from device_runner.device import Device, DriverType, open_device
-from device_runner.errors import RunnerError, pip_install
-from device_runner.host_device import CPUS, LinuxHost, check_host, common_cpus
-from device_runner.library import (
-    LibraryFacts,
-    archive_abis,
-    archive_system,
-    find_archive,
-    is_archive,
-    name_of,
-    read_facts,
-    resolve,
-)
-from device_runner.plugins import installed_plugin
-from device_runner.providers import CHIPS, NNAPI, NNAPI_API_LEVEL, NNAPI_DEVICES_API_LEVEL, NNAPI_RELAXED_API_LEVEL
-from device_runner.result import Failure, FailureKind, RunResult
-from device_runner.spec import NnapiFlag, OptimizationLevel, RunOptions, RunSpec, TensorFile
-from pipeline.check.compare import (
-    Array,
-    OutputCheck,
-    OutputPrecision,
-    Tolerance,
-    compare_outputs,
-    read_tensor,
-    usual_tolerance,
-)
-from pipeline.check.library_proof import PROOFS, FindingKind, LibraryProof, ProofFinding, ProofRow, ProvenLibrary
-from pipeline.check.reference import QUANTIZED, excused
-from pipeline.compat.contexts import installed_qairt
-from pipeline.convert.contexts import SIMULATED_SECONDS, simulated_tolerance
-from pipeline.core.abis import ARM64, X86_64
+from device_runner import device as runner_device
+from device_runner import errors as runner_errors
+from device_runner import files as runner_files
+from device_runner import host_device, plugins
+from device_runner import library as ort_library
+from device_runner import providers as runner_providers
+from device_runner import result as run_result
+from device_runner import spec as run_spec
+from device_runner.android_host import device as android_host_device
+from device_runner.android_host import inspection
+from device_runner.device import Device
+from device_runner.errors import RunnerError
+from device_runner.result import RunResult
+from device_runner.spec import OptimizationLevel, RunOptions, RunSpec, TensorFile
+from pipeline.check import compare as output_compare
+from pipeline.check import library_proof
+from pipeline.check import reference as check_reference
+from pipeline.check.compare import Array, OutputCheck
+from pipeline.compat import contexts as npu_contexts
+from pipeline.convert import contexts as convert_contexts
+from pipeline.core import abis as core_abis
+from pipeline.core import providers as provider_rules
+from pipeline.core import variant as core_variant
 from pipeline.core.errors import ConfigError, MissingError, ModelError, Severity
 from pipeline.core.progress import Progress
-from pipeline.core.providers import QNN
-from pipeline.core.variant import in_precision
-from pipeline.features.prove import plan
-from pipeline.library.kernels import read_arm_code
-from pipeline.model.ort_format import read_artifact
-from pipeline.release.chip_contexts import CHIP_API_LEVEL
-from pipeline.release.manifest import Manifest, Shipped, ShippedContext, verify_bundle
+from pipeline.features.prove import plan as prove_plan
+from pipeline.library import kernels
+from pipeline.model import ort_format
+from pipeline.release import chip_contexts
+from pipeline.release import manifest as bundle_manifest
 
 
 def contexts_to_run(
-    manifest: Manifest, order: plan.ProofOrder, targets: Sequence[str]
-) -> tuple[list[ShippedContext], list[str]]:
+    manifest: bundle_manifest.Manifest, order: prove_plan.ProofOrder, targets: Sequence[str]
+) -> tuple[list[bundle_manifest.ShippedContext], list[str]]:
     """The contexts of some targets that can be run here, and in words why others are not.
 
     Raises ConfigError for a chip that is asked for and has no context, MissingError where the simulator for one that
@@ -87,70 +74,84 @@ def contexts_to_run(
     return ([], [f"contexts were not run: {problem.text}", *left_out]) if problem else (can_run, left_out)
 
 
-def _problem(contexts: Sequence[ShippedContext], library: str) -> MissingError | None:
+def _problem(contexts: Sequence[bundle_manifest.ShippedContext], library: str) -> MissingError | None:
     """Why no context can be run here, None where all can or there is none."""
     if not contexts:
         return None
-    plugin = installed_plugin(QNN)
-    if isinstance(plugin, Failure):
+    plugin = plugins.installed_plugin(provider_rules.QNN)
+    if isinstance(plugin, run_result.Failure):
         return MissingError(plugin.message, why=plugin.cause, remedy=plugin.remedy)
-    if X86_64 not in plan.library_abis(library):
+    if core_abis.X86_64 not in prove_plan.library_abis(library):
         return MissingError(
-            "the simulator runs in a library for x86_64 only", where=library, why="this one has none for it",
+            "the simulator runs in a library for x86_64 only",
+            where=library,
+            why="this one has none for it",
             remedy="give the AAR with all ABIs, as ONNX Runtime publishes it",
-        )  # fmt: skip
-    installed = installed_qairt()
+        )
+    installed = npu_contexts.installed_qairt()
     for context in contexts:
         if installed != context.qairt:
             return MissingError(
                 f"the contexts are for QAIRT {context.qairt}, and the simulator here is of {installed or 'another'}",
                 where=context.file,
                 why="another QAIRT than the app's may read and compute them otherwise",
-                remedy=pip_install(f"onnxruntime-qnn=={context.plugin}"),
+                remedy=runner_errors.pip_install(f"onnxruntime-qnn=={context.plugin}"),
             )
     return None
 
 
 def context_rows(
     bundle: Path,
-    manifest: Manifest,
-    contexts: Sequence[ShippedContext],
-    library: LibraryFacts,
-    order: plan.ProofOrder,
+    manifest: bundle_manifest.Manifest,
+    contexts: Sequence[bundle_manifest.ShippedContext],
+    library: ort_library.LibraryFacts,
+    order: prove_plan.ProofOrder,
     work: Path,
-) -> Iterator[ProofRow]:
+) -> Iterator[library_proof.ProofRow]:
     """A row for each context: opened and run by an Android library, its outputs compared with the original's."""
-    with AndroidHost("android-host", library, order.phone(CHIP_API_LEVEL)) as device:
+    with android_host_device.AndroidHost("android-host", library, order.phone(chip_contexts.CHIP_API_LEVEL)) as device:
         for context in contexts:
-            name = in_precision(context.model, context.variant.precision)
+            name = core_variant.in_precision(context.model, context.variant.precision)
             reference = next((row for row in manifest.references if row.model == name), None)
-            options = RunOptions(provider=QNN, provider_options={"soc_model": str(CHIPS[context.chip].soc_model)})
+            options = RunOptions(
+                provider=provider_rules.QNN,
+                provider_options={"soc_model": str(runner_providers.CHIPS[context.chip].soc_model)},
+            )
             file = bundle / context.file
-            inputs = plan.tensor_files(bundle, reference.inputs) if reference else ()
-            seconds = max(order.timeout_seconds, SIMULATED_SECONDS)
+            inputs = prove_plan.tensor_files(bundle, reference.inputs) if reference else ()
+            seconds = max(order.timeout_seconds, convert_contexts.SIMULATED_SECONDS)
             result, actual = run_once(device, file, options, inputs, seconds, work)
             checks: tuple[OutputCheck, ...] = ()
-            findings: list[ProofFinding] = []
+            findings: list[library_proof.ProofFinding] = []
             if reference and reference.outputs and not result.failure:
-                expected = {tensor.name: read_tensor(tensor) for tensor in plan.tensor_files(bundle, reference.outputs)}
-                checks = tuple(compare_outputs(expected, actual, simulated_tolerance(reference.tolerance)))
+                expected = {
+                    tensor.name: output_compare.read_tensor(tensor)
+                    for tensor in prove_plan.tensor_files(bundle, reference.outputs)
+                }
+                checks = tuple(
+                    output_compare.compare_outputs(
+                        expected, actual, convert_contexts.simulated_tolerance(reference.tolerance)
+                    )
+                )
             elif not result.failure:
-                findings.append(plan.not_compared("the model cannot be run on a CPU here in its place"))
-            stock = name_of(order.library) is not None
-            findings += plan.explain_run(result.failure, checks, file, options, (library, ""), stock=stock, origin="")
-            yield ProofRow(
+                findings.append(prove_plan.not_compared("the model cannot be run on a CPU here in its place"))
+            stock = ort_library.name_of(order.library) is not None
+            findings += prove_plan.explain_run(
+                result.failure, checks, file, options, (library, ""), stock=stock, origin=""
+            )
+            yield library_proof.ProofRow(
                 targets=tuple(
                     dict.fromkeys(row.target for row in manifest.content.contexts if row.file == context.file)
                 ),
                 model=context.model,
                 variant=context.variant.name,
                 file=context.file,
-                run=QNN,
+                run=provider_rules.QNN,
                 options=options,
-                api_level=CHIP_API_LEVEL,
-                abi=X86_64,
+                api_level=chip_contexts.CHIP_API_LEVEL,
+                abi=core_abis.X86_64,
                 chip=context.chip,
-                qairt=installed_qairt(),
+                qairt=npu_contexts.installed_qairt(),
                 chosen=True,
                 failed=any(finding.severity is Severity.ERROR for finding in findings),
                 checks=checks,
@@ -164,12 +165,20 @@ def run_once(
     """One run without a warm-up, of which no time counts, and its outputs; without `inputs` on those of `SEED`."""
     with tempfile.TemporaryDirectory(dir=work) as folder:
         spec = RunSpec(
-            id="prove", model=str(file), options=options, inputs=inputs, seed=SEED, warmup=0, min_runs=1,
-            min_seconds=0.0, timeout_seconds=timeout_seconds, outputs_folder=folder,
-        )  # fmt: skip
+            id="prove",
+            model=str(file),
+            options=options,
+            inputs=inputs,
+            seed=SEED,
+            warmup=0,
+            min_runs=1,
+            min_seconds=0.0,
+            timeout_seconds=timeout_seconds,
+            outputs_folder=folder,
+        )
         result = device.run(spec)
         outputs = () if result.failure else result.outputs
-        return result, {tensor.name: read_tensor(tensor) for tensor in outputs}
+        return result, {tensor.name: output_compare.read_tensor(tensor) for tensor in outputs}
 
 
 SEED = 0
@@ -187,7 +196,7 @@ class ExpectedOutputs:
 
     inputs: tuple[TensorFile, ...] = ()
     outputs: Mapping[str, Array] | None
-    tolerance: Tolerance
+    tolerance: output_compare.Tolerance
     origin: str = ""
 
     def compared(self, actual: Mapping[str, Array], file: Path, cpu: str) -> tuple[OutputCheck, ...]:
@@ -195,31 +204,37 @@ class ExpectedOutputs:
 
         None where nothing is expected. What this computer's own onnxruntime expects may be saturated itself.
         """
-        checks = compare_outputs(self.outputs or {}, actual, self.tolerance)
-        return excused(checks, file, "" if self.origin else cpu)
+        checks = output_compare.compare_outputs(self.outputs or {}, actual, self.tolerance)
+        return check_reference.excused(checks, file, "" if self.origin else cpu)
 
 
 def expected_of(
-    bundle: Path, manifest: Manifest, shipped: Shipped, work: Path, timeout_seconds: float
+    bundle: Path,
+    manifest: bundle_manifest.Manifest,
+    shipped: bundle_manifest.Shipped,
+    work: Path,
+    timeout_seconds: float,
 ) -> ExpectedOutputs:
     """What a bundle's artifact must give. `work` is a folder for raw tensors of this computer's own run."""
-    name = in_precision(shipped.model, shipped.variant.precision)
+    name = core_variant.in_precision(shipped.model, shipped.variant.precision)
     kept = next((row for row in manifest.references if row.model == name), None)
-    inputs = plan.tensor_files(bundle, kept.inputs) if kept else ()
+    inputs = prove_plan.tensor_files(bundle, kept.inputs) if kept else ()
     if kept and kept.outputs:
-        outputs = {tensor.name: read_tensor(tensor) for tensor in plan.tensor_files(bundle, kept.outputs)}
+        outputs = {
+            tensor.name: output_compare.read_tensor(tensor) for tensor in prove_plan.tensor_files(bundle, kept.outputs)
+        }
         return ExpectedOutputs(inputs=inputs, outputs=outputs, tolerance=kept.tolerance)
-    tolerance = kept.tolerance if kept else usual_tolerance(_precision(bundle / shipped.file))
+    tolerance = kept.tolerance if kept else output_compare.usual_tolerance(_precision(bundle / shipped.file))
     if not inputs:
         tolerance = msgspec.structs.replace(tolerance, random_inputs=True)
     # Nothing of the original was kept: the installed onnxruntime, without optimizations, stands for it.
     options = RunOptions(
         optimization_level=OptimizationLevel.NONE,
         session_config=shipped.runs[0].session_config,
-        custom_ops=plan.loaded(shipped, shipped.runs[0], bundle).custom_ops,
+        custom_ops=prove_plan.loaded(shipped, shipped.runs[0], bundle).custom_ops,
     )
     try:
-        with open_device("local") as device:
+        with runner_device.open_device("local") as device:
             result, outputs = run_once(device, bundle / shipped.file, options, inputs, timeout_seconds, work)
     except RunnerError as error:
         return ExpectedOutputs(inputs=inputs, outputs=None, tolerance=tolerance, origin=str(error))
@@ -230,23 +245,32 @@ def expected_of(
     return ExpectedOutputs(inputs=inputs, outputs=outputs, tolerance=tolerance, origin=origin)
 
 
-def _precision(file: Path) -> OutputPrecision:
+def _precision(file: Path) -> output_compare.OutputPrecision:
     """What an artifact computes in, judged by its operators and initializers."""
     try:
-        graphs = list(read_artifact(file).graph.walk())
+        graphs = list(ort_format.read_artifact(file).graph.walk())
     except ModelError:
-        return OutputPrecision.FLOAT32
-    if any(re.search(QUANTIZED, node.op_type) for graph in graphs for node in graph.nodes):
-        return OutputPrecision.QUANTIZED
+        return output_compare.OutputPrecision.FLOAT32
+    if any(re.search(check_reference.QUANTIZED, node.op_type) for graph in graphs for node in graph.nodes):
+        return output_compare.OutputPrecision.QUANTIZED
     half = any(tensor.data_type in HALVES for graph in graphs for tensor in graph.initializers.values())
-    return OutputPrecision.FLOAT16 if half else OutputPrecision.FLOAT32
+    return output_compare.OutputPrecision.FLOAT16 if half else output_compare.OutputPrecision.FLOAT32
 
 
-NEEDS: dict[NnapiFlag, tuple[int, str]] = {
-    NnapiFlag.USE_FP16: (NNAPI_RELAXED_API_LEVEL, "NNAPI can be allowed half precision from API level 28 on"),
-    NnapiFlag.USE_NCHW: (NNAPI_DEVICES_API_LEVEL, "NNAPI takes NCHW from API level 29 on"),
-    NnapiFlag.CPU_DISABLED: (NNAPI_DEVICES_API_LEVEL, "NNAPI names its devices from API level 29 on"),
-    NnapiFlag.CPU_ONLY: (NNAPI_DEVICES_API_LEVEL, "NNAPI names its devices from API level 29 on"),
+NEEDS: dict[run_spec.NnapiFlag, tuple[int, str]] = {
+    run_spec.NnapiFlag.USE_FP16: (
+        runner_providers.NNAPI_RELAXED_API_LEVEL,
+        "NNAPI can be allowed half precision from API level 28 on",
+    ),
+    run_spec.NnapiFlag.USE_NCHW: (runner_providers.NNAPI_DEVICES_API_LEVEL, "NNAPI takes NCHW from API level 29 on"),
+    run_spec.NnapiFlag.CPU_DISABLED: (
+        runner_providers.NNAPI_DEVICES_API_LEVEL,
+        "NNAPI names its devices from API level 29 on",
+    ),
+    run_spec.NnapiFlag.CPU_ONLY: (
+        runner_providers.NNAPI_DEVICES_API_LEVEL,
+        "NNAPI names its devices from API level 29 on",
+    ),
 }
 """The API level from which a flag can do anything, and why (recorded from 1.28.0 and 1.29.0: nnapi-calls.md)."""
 
@@ -256,12 +280,12 @@ NOT_CHOSEN = (
 NOT_KNOWN = "the library asked NNAPI for the same with and without it; the cause is not known"
 
 
-def claims_nothing(summary: CallSummary | None, api_level: int) -> ProofFinding | None:
+def claims_nothing(summary: inspection.CallSummary | None, api_level: int) -> library_proof.ProofFinding | None:
     """A finding when NNAPI was asked to take nothing at all."""
     if summary and summary.partitions:
         return None
-    if api_level < NNAPI_API_LEVEL:
-        why = f"NNAPI begins at API level {NNAPI_API_LEVEL}; below it everything runs on the CPU"
+    if api_level < runner_providers.NNAPI_API_LEVEL:
+        why = f"NNAPI begins at API level {runner_providers.NNAPI_API_LEVEL}; below it everything runs on the CPU"
         remedy = "nothing to fix: phones of this level take no notice of the provider"
     else:
         why = "no node of this artifact is one that NNAPI takes; everything ran on the CPU"
@@ -270,10 +294,17 @@ def claims_nothing(summary: CallSummary | None, api_level: int) -> ProofFinding 
             "dimensions, or leave nnapi out"
         )
     what = f"NNAPI takes nothing at API level {api_level}"
-    return ProofFinding(severity=Severity.WARNING, kind=FindingKind.NOTHING_CLAIMED, what=what, why=why, remedy=remedy)
+    return library_proof.ProofFinding(
+        severity=Severity.WARNING, kind=library_proof.FindingKind.NOTHING_CLAIMED, what=what, why=why, remedy=remedy
+    )
 
 
-def effect(flag: NnapiFlag, phone: Phone, with_it: CallSummary, without_it: CallSummary) -> Iterator[ProofFinding]:
+def effect(
+    flag: run_spec.NnapiFlag,
+    phone: android_host_device.Phone,
+    with_it: inspection.CallSummary,
+    without_it: inspection.CallSummary,
+) -> Iterator[library_proof.ProofFinding]:
     """Findings on one flag: it changed nothing, or NNAPI takes less with it."""
     api_level = phone.api_level
     since, why = NEEDS[flag]
@@ -287,19 +318,19 @@ def effect(flag: NnapiFlag, phone: Phone, with_it: CallSummary, without_it: Call
     )
     if asked[0] == asked[1]:
         # At a level at which it could do something, calls and the phone's devices may show why it did not.
-        devices = (phone.driver or default_profile(api_level)).devices
-        cpus = sum(device.type is DriverType.CPU for device in devices)
+        devices = (phone.driver or android_host_device.default_profile(api_level)).devices
+        cpus = sum(device.type is runner_device.DriverType.CPU for device in devices)
         shown = {
-            NnapiFlag.USE_NCHW: with_it.nchw is None
+            run_spec.NnapiFlag.USE_NCHW: with_it.nchw is None
             and "NNAPI takes no convolution and no pool, whose layout it decides",
-            NnapiFlag.CPU_DISABLED: (cpus == 0 and "NNAPI has no CPU device here that it could leave out")
+            run_spec.NnapiFlag.CPU_DISABLED: (cpus == 0 and "NNAPI has no CPU device here that it could leave out")
             or (cpus == len(devices) and "no other device than a CPU is left to choose, so the system chooses"),
-            NnapiFlag.CPU_ONLY: (cpus == 0 and "NNAPI has no CPU device here, so the system chooses")
+            run_spec.NnapiFlag.CPU_ONLY: (cpus == 0 and "NNAPI has no CPU device here, so the system chooses")
             or (cpus == len(devices) and "NNAPI has CPU devices only here"),
         }
-        yield ProofFinding(
+        yield library_proof.ProofFinding(
             severity=Severity.WARNING,
-            kind=FindingKind.FLAG_WITHOUT_EFFECT,
+            kind=library_proof.FindingKind.FLAG_WITHOUT_EFFECT,
             what=f"{flag.value} has no effect at API level {api_level}",
             why=why if early else shown.get(flag) or NOT_KNOWN,
             remedy=remedy,
@@ -307,9 +338,9 @@ def effect(flag: NnapiFlag, phone: Phone, with_it: CallSummary, without_it: Call
     elif less.total() < more.total():
         gone = ", ".join(f"{name} ({count})" for name, count in sorted((more - less).items()))
         left = f"left to the CPU with it: {gone}"
-        yield ProofFinding(
+        yield library_proof.ProofFinding(
             severity=Severity.WARNING,
-            kind=FindingKind.FLAG_COSTS_NODES,
+            kind=library_proof.FindingKind.FLAG_COSTS_NODES,
             what=f"with {flag.value} NNAPI takes {less.total()} operations at API level {api_level}, "
             f"{more.total()} without it",
             why=f"{why}; {left}" if early else left,
@@ -317,28 +348,32 @@ def effect(flag: NnapiFlag, phone: Phone, with_it: CallSummary, without_it: Call
         )
 
 
-ProofRun = tuple[Failure | None, tuple[OutputCheck, ...], CallSummary | None]
+ProofRun = tuple[run_result.Failure | None, tuple[OutputCheck, ...], inspection.CallSummary | None]
 """How one run failed, its outputs checked against what they must be, and what it asked of NNAPI."""
 
 
-def prove_bundle(bundle: Path, order: plan.ProofOrder, progress: Progress) -> LibraryProof:
+def prove_bundle(bundle: Path, order: prove_plan.ProofOrder, progress: Progress) -> library_proof.LibraryProof:
     """Load and run every artifact in every way that ships, at every API level that is asked for.
 
     Raises CheckFailed for a bundle that was changed, ConfigError for one with nothing for the library's system,
     MissingError where the library cannot be run on this computer. What the library does is in the rows.
     """
-    manifest = verify_bundle(bundle)
-    check_host()
-    archive = find_archive(order.library)  # which is not unpacked to see what system it is for
-    system = archive_system(archive) if is_archive(archive) else read_facts(archive).system
-    ships, left_out = plan.wanted_targets(manifest.content, order, system)
-    places, notes = plan.places_of(ships, order)
-    libraries = {abi: resolve(order.library, abi) for abi, _, _ in places}
-    linux = ships[0].platform != plan.ANDROID
+    manifest = bundle_manifest.verify_bundle(bundle)
+    host_device.check_host()
+    archive = ort_library.find_archive(order.library)  # which is not unpacked to see what system it is for
+    system = (
+        ort_library.archive_system(archive)
+        if ort_library.is_archive(archive)
+        else ort_library.read_facts(archive).system
+    )
+    ships, left_out = prove_plan.wanted_targets(manifest.content, order, system)
+    places, notes = prove_plan.places_of(ships, order)
+    libraries = {abi: ort_library.resolve(order.library, abi) for abi, _, _ in places}
+    linux = ships[0].platform != prove_plan.ANDROID
     facts = {abi: library.linux() if linux else library.android() for abi, library in libraries.items()}
     contexts, not_simulated = contexts_to_run(manifest, order, [shipped.target for shipped in ships])
     expected: dict[str, ExpectedOutputs] = {}
-    with files.scratch_folder() as work:
+    with runner_files.scratch_folder() as work:
         rows = []
         with progress.stage("prove", sum(len(trials) for _, _, trials in places) + len(contexts)) as stage:
             for abi, deciding, trials in places:
@@ -349,7 +384,7 @@ def prove_bundle(bundle: Path, order: plan.ProofOrder, progress: Progress) -> Li
                     stage.done()
                     rows.append(row)
             if contexts:
-                android = resolve(order.library, X86_64).android()
+                android = ort_library.resolve(order.library, core_abis.X86_64).android()
                 for row in context_rows(bundle, manifest, contexts, android, order, work):
                     stage.at(f"{row.model} {row.variant}, simulated")
                     stage.done()
@@ -368,15 +403,15 @@ def prove_bundle(bundle: Path, order: plan.ProofOrder, progress: Progress) -> Li
         for file, row in expected.items()
         if row.origin and row.outputs is not None
     ]
-    notes += _not_emulated(facts[ARM64]) if order.cpus == ("all",) and ARM64 in facts else ()
-    return LibraryProof(
+    notes += _not_emulated(facts[core_abis.ARM64]) if order.cpus == ("all",) and core_abis.ARM64 in facts else ()
+    return library_proof.LibraryProof(
         bundle=manifest.content_sha256,
-        library=ProvenLibrary(
+        library=library_proof.ProvenLibrary(
             file=archive.name,
             release=library.release,
             commit=library.commit,
             sha256=library.sha256,
-            abis=tuple(archive_abis(archive)) if is_archive(archive) else (library.abi,),
+            abis=tuple(ort_library.archive_abis(archive)) if ort_library.is_archive(archive) else (library.abi,),
         ),
         rows=tuple(rows),
         left_out=tuple(left_out),
@@ -384,11 +419,11 @@ def prove_bundle(bundle: Path, order: plan.ProofOrder, progress: Progress) -> Li
     )
 
 
-def by_kernel(rows: Sequence[ProofRow]) -> Iterator[str]:
+def by_kernel(rows: Sequence[library_proof.ProofRow]) -> Iterator[str]:
     """In words which runs hold on one CPU and give wrong outputs on another: the library's kernels differ."""
     ways: dict[tuple[str, str, str, str], tuple[set[str], set[str]]] = {}
     for row in rows:
-        differs = any(finding.kind is FindingKind.OUTPUTS_DIFFER for finding in row.findings)
+        differs = any(finding.kind is library_proof.FindingKind.OUTPUTS_DIFFER for finding in row.findings)
         if row.cpu and (differs or not row.failed):
             ways.setdefault((row.model, row.variant, row.run, row.abi), (set(), set()))[differs].add(row.cpu)
     for (model, variant, run, abi), (right, wrong) in ways.items():
@@ -399,12 +434,16 @@ def by_kernel(rows: Sequence[ProofRow]) -> Iterator[str]:
             )
 
 
-def _not_emulated(library: LibraryFacts) -> Iterator[str]:
+def _not_emulated(library: ort_library.LibraryFacts) -> Iterator[str]:
     """Processors of phones that no run of `--cpu all` stood for, and what the library's code has for them."""
-    lacking = [name for name, row in CPUS.items() if row.common and name not in common_cpus(ARM64)]
+    lacking = [
+        name
+        for name, row in host_device.CPUS.items()
+        if row.common and name not in host_device.common_cpus(core_abis.ARM64)
+    ]
     if lacking:
         yield f"{', '.join(lacking)} was not run: this QEMU has no such core, and a newer one does"
-    code = read_arm_code(Path(library.path).read_bytes())
+    code = kernels.read_arm_code(Path(library.path).read_bytes())
     asks = ", ".join(f"{row.source} {' '.join(row.bits)}".strip() for row in code.queries) or "nothing"
     for row in code.extensions:
         if row.extension == "sme2":
@@ -421,10 +460,10 @@ class _Prover:
     def __init__(
         self,
         bundle: Path,
-        manifest: Manifest,
-        library: LibraryFacts,
+        manifest: bundle_manifest.Manifest,
+        library: ort_library.LibraryFacts,
         deciding: frozenset[str],
-        order: plan.ProofOrder,
+        order: prove_plan.ProofOrder,
         work: Path,
         expected: dict[str, ExpectedOutputs],
     ) -> None:
@@ -434,30 +473,30 @@ class _Prover:
         self.deciding = deciding
         self.order = order
         self.work = work
-        self.stock = name_of(order.library) is not None
+        self.stock = ort_library.name_of(order.library) is not None
         self.expected = expected
         self.ships = {(shipped.file, shipped.target): shipped for shipped in reversed(manifest.content.ships)}
         self.seen: dict[tuple[str, bytes, int], ProofRun] = {}
 
-    def rows(self, trials: list[ProofRow]) -> Iterator[ProofRow]:
+    def rows(self, trials: list[library_proof.ProofRow]) -> Iterator[library_proof.ProofRow]:
         """The rows of a place, in their order, with what came of them."""
         calls = self.work / "calls.jsonl"
         for (level, cpu), group in groupby(trials, key=lambda trial: (trial.api_level, trial.cpu)):
             phone = self.order.phone(level, cpu, calls)
             device = (
-                AndroidHost("android-host", self.library, phone)
-                if self.library.system == plan.ANDROID
-                else LinuxHost("linux-host", self.library, phone.cpu, phone.vulkan)
+                android_host_device.AndroidHost("android-host", self.library, phone)
+                if self.library.system == prove_plan.ANDROID
+                else host_device.LinuxHost("linux-host", self.library, phone.cpu, phone.vulkan)
             )
             with device:
                 for trial in group:
                     yield self._row(device, trial, calls)
 
-    def _row(self, device: Device, trial: ProofRow, calls: Path) -> ProofRow:
+    def _row(self, device: Device, trial: library_proof.ProofRow, calls: Path) -> library_proof.ProofRow:
         observed = self._observe(device, trial, trial.options, calls)
         findings = list(self._findings(device, trial, observed, calls))
         # What a GPU computes does not depend on the processor beside it: this computer's first look decides.
-        first_look = self.deciding.isdisjoint(trial.targets) and not plan.on_gpu(trial)
+        first_look = self.deciding.isdisjoint(trial.targets) and not prove_plan.on_gpu(trial)
         for place, finding in enumerate(findings):
             if finding.severity is Severity.ERROR and (first_look or not trial.chosen):
                 # A way to run that the bundle does not advise keeps nothing from shipping.
@@ -474,26 +513,33 @@ class _Prover:
             findings=tuple(findings),
         )
 
-    def _findings(self, device: Device, trial: ProofRow, observed: ProofRun, calls: Path) -> Iterator[ProofFinding]:
+    def _findings(
+        self, device: Device, trial: library_proof.ProofRow, observed: ProofRun, calls: Path
+    ) -> Iterator[library_proof.ProofFinding]:
         (failure, checks, summary), shipped = observed, self.ships[trial.file, trial.targets[0]]
         expected = self._expected(shipped)
         options = trial.options
-        if failure and failure.kind is FailureKind.WRONG_DEVICE:
-            yield ProofFinding(  # this computer has not what the way to run needs: the library was asked nothing
+        if failure and failure.kind is run_result.FailureKind.WRONG_DEVICE:
+            yield library_proof.ProofFinding(  # this computer has not what the way to run needs: the library was asked nothing
                 severity=Severity.WARNING,
-                kind=FindingKind.NOT_COMPARED,
+                kind=library_proof.FindingKind.NOT_COMPARED,
                 what="it was not run on this computer",
                 why="; ".join(part for part in (failure.message, failure.cause) if part),
                 remedy=failure.remedy,
             )
             return
         if expected.outputs is None and not failure:
-            yield plan.not_compared(expected.origin)
-        yield from plan.explain_run(
-            failure, checks, self.bundle / trial.file, plan.loaded(shipped, options, self.bundle),
-            (self.library, trial.cpu), stock=self.stock, origin=expected.origin,
-        )  # fmt: skip
-        if failure or options.provider != NNAPI:
+            yield prove_plan.not_compared(expected.origin)
+        yield from prove_plan.explain_run(
+            failure,
+            checks,
+            self.bundle / trial.file,
+            prove_plan.loaded(shipped, options, self.bundle),
+            (self.library, trial.cpu),
+            stock=self.stock,
+            origin=expected.origin,
+        )
+        if failure or options.provider != runner_providers.NNAPI:
             return
         if nothing := claims_nothing(summary, trial.api_level):
             yield nothing
@@ -505,26 +551,26 @@ class _Prover:
             if summary and without:
                 yield from effect(flag, phone, summary, without)
 
-    def _observe(self, device: Device, trial: ProofRow, options: RunOptions, calls: Path) -> ProofRun:
+    def _observe(self, device: Device, trial: library_proof.ProofRow, options: RunOptions, calls: Path) -> ProofRun:
         shipped, level = (
             self.ships[trial.file, trial.targets[0]],
-            plan.NO_LEVEL if plan.on_gpu(trial) else trial.api_level,
+            prove_plan.NO_LEVEL if prove_plan.on_gpu(trial) else trial.api_level,
         )
         key = (shipped.file, msgspec.json.encode(options, order="sorted"), level)
         if key not in self.seen:
             expected, file = self._expected(shipped), self.bundle / shipped.file
             calls.unlink(missing_ok=True)
-            with_ops = plan.loaded(shipped, options, self.bundle)
+            with_ops = prove_plan.loaded(shipped, options, self.bundle)
             seconds = self.order.timeout_seconds
             result, actual = run_once(device, file, with_ops, expected.inputs, seconds, self.work)
             if result.failure:
                 self.seen[key] = result.failure, (), None
             else:
-                summary = summarize(read_calls(calls)) if calls.is_file() else None
+                summary = inspection.summarize(inspection.read_calls(calls)) if calls.is_file() else None
                 self.seen[key] = None, expected.compared(actual, file, result.cpu), summary
         return self.seen[key]
 
-    def _expected(self, shipped: Shipped) -> ExpectedOutputs:
+    def _expected(self, shipped: bundle_manifest.Shipped) -> ExpectedOutputs:
         if shipped.file not in self.expected:
             self.expected[shipped.file] = expected_of(
                 self.bundle, self.manifest, shipped, self.work, self.order.timeout_seconds
@@ -540,10 +586,12 @@ def attested(libraries: Mapping[str, tuple[str, ...]], progress: Progress, bundl
     proofs = []
     for library, targets in libraries.items():
         try:
-            proofs.append(prove_bundle(bundle, plan.ProofOrder(library=library, targets=targets), progress))
+            proofs.append(prove_bundle(bundle, prove_plan.ProofOrder(library=library, targets=targets), progress))
         except RunnerError as error:
-            file = ProvenLibrary(file=Path(library).name)
+            file = library_proof.ProvenLibrary(file=Path(library).name)
             proofs.append(
-                LibraryProof(bundle="", library=file, not_run=error.reason, remedy=error.remedy, targets=targets)
+                library_proof.LibraryProof(
+                    bundle="", library=file, not_run=error.reason, remedy=error.remedy, targets=targets
+                )
             )
-    return {PROOFS: msgspec.to_builtins(proofs)} if proofs else {}
+    return {library_proof.PROOFS: msgspec.to_builtins(proofs)} if proofs else {}

@@ -20,32 +20,21 @@ import numpy as np
 
 from device_runner.device import DeviceFacts
 from device_runner.result import Status
-from pipeline.campaign.denied import known_denied
-from pipeline.campaign.measure import Bench, CampaignPlan, measure
-from pipeline.campaign.plan import distinct
-from pipeline.campaign.planned import PlannedRun, planned_id
-from pipeline.campaign.record import CampaignRecord, JobRecord, Prediction, RecordedRun, RunRecord, Skipped
-from pipeline.campaign.store import REPEATED
-from pipeline.campaign.tuned import (
-    ANSWERED,
-    CandidateValues,
-    ClassChoice,
-    Dropped,
-    FrontPoint,
-    Gain,
-    SharedCost,
-    TuneAnswer,
-    TunedCandidate,
-    TunedClass,
-    TunedModel,
-    TuneOutcome,
-    TuneReport,
-)
-from pipeline.config import Config, Goal, MeasureMode, TuneConfig, TuneStrategy
+from pipeline import config as configs
+from pipeline.campaign import denied as campaign_denied
+from pipeline.campaign import measure as campaign_measure
+from pipeline.campaign import plan as planning
+from pipeline.campaign import planned as campaign_planned
+from pipeline.campaign import record as campaign_record
+from pipeline.campaign import store as campaign_store
+from pipeline.campaign import tuned as campaign_tuned
+from pipeline.campaign.record import CampaignRecord, RunRecord
+from pipeline.config import Config
+from pipeline.core import files as storage
+from pipeline.core import groups as counting
+from pipeline.core import progress as core_progress
 from pipeline.core.errors import ConfigError, MissingError
-from pipeline.core.files import ARTIFACTS
-from pipeline.core.groups import grouped
-from pipeline.core.progress import Progress, duration_text
+from pipeline.core.progress import Progress
 from pipeline.core.variant import Artifact
 from pipeline.features.tune.search import (
     COST_KNOWN,
@@ -74,12 +63,10 @@ from pipeline.features.tune.space import (
     values_of,
     without,
 )
-from pipeline.job.assemble import EndedCampaign
-from pipeline.job.bench import libraries_by_device
-from pipeline.job.predicted import predict
-from pipeline.job.prepare import Prepared
-from pipeline.job.run import CampaignJob
-from pipeline.job.targets import oldest_release
+from pipeline.job import assemble, predicted, prepare
+from pipeline.job import bench as job_bench
+from pipeline.job import run as job_run
+from pipeline.job import targets as job_targets
 from pipeline.report import wording
 
 log = logging.getLogger(__name__)
@@ -109,12 +96,12 @@ class ModelSearch:
     """
 
     space: Space
-    tune: TuneConfig
-    goals: tuple[Goal, ...]
+    tune: configs.TuneConfig
+    goals: tuple[configs.Goal, ...]
     others: int = 0
     seen: list[Observation] = field(default_factory=list)
     queue: list[int] = field(default_factory=list)
-    proposals: dict[Goal, Proposal] = field(default_factory=dict)
+    proposals: dict[configs.Goal, Proposal] = field(default_factory=dict)
     budget_seconds: float = 0.0
     reserved_seconds: float = 0.0
     """Of the budget, for the confirming rounds; known at the end of the search."""
@@ -144,12 +131,12 @@ class ModelSearch:
         return self._confirming_seconds(len(chosen))
 
     @property
-    def searched(self) -> tuple[Goal, ...]:
+    def searched(self) -> tuple[configs.Goal, ...]:
         """Goals that runs are proposed for: sizes are known, energy is refused before."""
-        timed = tuple(goal for goal in self.goals if goal is not Goal.SIZE)
-        return timed or (Goal.LATENCY,)
+        timed = tuple(goal for goal in self.goals if goal is not configs.Goal.SIZE)
+        return timed or (configs.Goal.LATENCY,)
 
-    def next(self) -> PlannedRun | None:
+    def next(self) -> campaign_planned.PlannedRun | None:
         """What is to be run now; None when the search has ended."""
         while goal := next((g for g in self.searched if g not in self.proposals or not self.proposals[g].done), None):
             # Of the time for searching goals have until one has ended, each as much as the others
@@ -162,11 +149,12 @@ class ModelSearch:
                 return self.space.candidates[self.queue[0]]
             seen = [
                 replace(
-                    run, value=value_of(run.values, goal),
+                    run,
+                    value=value_of(run.values, goal),
                     over=None if run.reason else broken_limit(run.values, self.tune, single=True),
                 )
                 for run in self.seen
-            ]  # fmt: skip
+            ]
             budget = max(self.search_seconds * share, 1e-3)
             search = Search(self.space, seen, self.tune, budget)
             self.proposals[goal] = search.conclude(TIME_IS_OVER) if over else search.propose()
@@ -182,10 +170,10 @@ class ModelSearch:
         elif self.queue and self.queue[0] == run.candidate:
             self.queue.pop(0)
 
-    def values(self) -> dict[int, CandidateValues]:
+    def values(self) -> dict[int, campaign_tuned.CandidateValues]:
         """Medians of every candidate that ran without a failure."""
         failed = {run.candidate for run in self.seen if run.reason}
-        runs: dict[int, list[CandidateValues]] = {}
+        runs: dict[int, list[campaign_tuned.CandidateValues]] = {}
         for run in self.seen:
             if run.candidate not in failed:
                 runs.setdefault(run.candidate, []).append(run.values)
@@ -200,9 +188,9 @@ class ModelSearch:
         leader = proposal.leader if proposal else None
         if leader not in measured:
             leader = min(measured, key=lambda c: value_of(measured[c], goal) or math.inf, default=None)
-        return leader if leader is None or goal is not Goal.LATENCY else self._steadiest(leader, measured)
+        return leader if leader is None or goal is not configs.Goal.LATENCY else self._steadiest(leader, measured)
 
-    def _steadiest(self, leader: int, measured: Mapping[int, CandidateValues]) -> int:
+    def _steadiest(self, leader: int, measured: Mapping[int, campaign_tuned.CandidateValues]) -> int:
         """The leader, or of those whose medians are as good one whose mean is far better: its inferences stall less.
 
         The confirming rounds say whether that is so.
@@ -212,9 +200,12 @@ class ModelSearch:
         steadier = {
             candidate: values.mean_ns
             for candidate, values in measured.items()
-            if values.mean_ns and values.latency_ns and processes[candidate] >= FIRST_LOOK
-            and values.latency_ns <= usual * (1 + WITHIN) and values.mean_ns * FAR <= mean
-        }  # fmt: skip
+            if values.mean_ns
+            and values.latency_ns
+            and processes[candidate] >= FIRST_LOOK
+            and values.latency_ns <= usual * (1 + WITHIN)
+            and values.mean_ns * FAR <= mean
+        }
         least = min(steadier.values(), default=0.0)
         near = [candidate for candidate, value in steadier.items() if value <= least * NEAR]
         return min(near, key=lambda candidate: measured[candidate].latency_ns or math.inf, default=leader)
@@ -242,11 +233,11 @@ class ModelSearch:
         if best is not None:
             goal = self.searched[0]
             value = value_of(self.values()[best], goal)
-            text = wording.size(int(value or 0)) if goal is Goal.MEMORY else wording.duration(value)
+            text = wording.size(int(value or 0)) if goal is configs.Goal.MEMORY else wording.duration(value)
             if goal in self.proposals and (bounds := self.proposals[goal].compared.get(self.space.default)):
                 text += f", {bounds.low:.2f} to {bounds.high:.2f} times the advised"
             parts.append(f"leader {self.space.candidates[best].run_name} {text}")
-        return f"{', '.join(parts)}; at most {duration_text(left)} left"
+        return f"{', '.join(parts)}; at most {core_progress.duration_text(left)} left"
 
 
 class DeviceSearch:
@@ -264,12 +255,12 @@ class DeviceSearch:
         self.order = 0
         self._show, self._done = show, done
         self._places = {
-            planned_id(planned): (model, number)
+            campaign_planned.planned_id(planned): (model, number)
             for model, search in searches.items()
             for number, planned in enumerate(search.space.candidates)
         }
 
-    def due(self) -> tuple[PlannedRun, int] | None:
+    def due(self) -> tuple[campaign_planned.PlannedRun, int] | None:
         """The next run of the first model that has not ended."""
         spent, models = 0.0, len(self.searches)
         for number, (model, search) in enumerate(self.searches.items()):
@@ -293,7 +284,7 @@ class DeviceSearch:
                 candidate=number,
                 order=run.round,
                 seconds=run.result.elapsed_ns / 1e9,
-                values=CandidateValues(size_bytes=size) if failure else values_of(run.result, size),
+                values=campaign_tuned.CandidateValues(size_bytes=size) if failure else values_of(run.result, size),
                 reason=failure,
             )
         )
@@ -303,24 +294,24 @@ class DeviceSearch:
         for run in runs:
             failure = run.result.failure
             self.order = max(self.order, run.round + 1)
-            if run.planned in self._places and (failure is None or failure.kind not in REPEATED):
+            if run.planned in self._places and (failure is None or failure.kind not in campaign_store.REPEATED):
                 self.learn(run)
 
 
 FEWEST_COMPARED = 2
 
 
-def found_by(search: ModelSearch, device: str, model: str, left: str = "") -> TunedModel:
+def found_by(search: ModelSearch, device: str, model: str, left: str = "") -> campaign_tuned.TunedModel:
     """What a search found. `left` is why the device had to be left before the end, "" where it was not."""
     best = None if left else search.best()
     outcome, reason = _outcome(search, best, left)
-    winner = best if outcome in ANSWERED else None
+    winner = best if outcome in campaign_tuned.ANSWERED else None
     space = search.space
 
     def name(candidate: int | None) -> str:
-        return "" if candidate is None else planned_id(space.candidates[candidate])
+        return "" if candidate is None else campaign_planned.planned_id(space.candidates[candidate])
 
-    return TunedModel(
+    return campaign_tuned.TunedModel(
         device=device,
         model=model,
         goals=tuple(goal.value for goal in search.goals),
@@ -339,20 +330,25 @@ def found_by(search: ModelSearch, device: str, model: str, left: str = "") -> Tu
     )
 
 
-def _outcome(search: ModelSearch, best: int | None, left: str) -> tuple[TuneOutcome, str]:
+def _outcome(search: ModelSearch, best: int | None, left: str) -> tuple[campaign_tuned.TuneOutcome, str]:
     number, goal = len(search.seen), search.searched[0]
-    spent = f"{number} {'run' if number == 1 else 'runs'} in {duration_text(search.spent_seconds)}"
+    spent = f"{number} {'run' if number == 1 else 'runs'} in {core_progress.duration_text(search.spent_seconds)}"
     if left:
-        return TuneOutcome.LOST, f"{left}; {spent} are kept: go on with --resume"
+        return campaign_tuned.TuneOutcome.LOST, f"{left}; {spent} are kept: go on with --resume"
     measured = search.values()
     last = next((run.reason for run in reversed(search.seen) if run.reason), "")
     end = search.proposals[goal]
     if not measured and search.seen and not end.uncertain:
-        return TuneOutcome.ALL_FAILED, f"no candidate gave a result; the last: {last}"
+        return campaign_tuned.TuneOutcome.ALL_FAILED, f"no candidate gave a result; the last: {last}"
     if len(measured) < min(FEWEST_COMPARED, len(search.space)) and end.uncertain:
-        need = duration_text(search.run_seconds * (FEWEST_COMPARED + 3 * CONFIRM_ROUNDS) / (1 - CONFIRM_SHARE))
+        need = core_progress.duration_text(
+            search.run_seconds * (FEWEST_COMPARED + 3 * CONFIRM_ROUNDS) / (1 - CONFIRM_SHARE)
+        )
         failed = f"; no candidate gave a result, the last: {last}" if last and not measured else ""
-        return TuneOutcome.TOO_SMALL, f"{spent}: too few to compare anything; give at least {need}{failed}"
+        return (
+            campaign_tuned.TuneOutcome.TOO_SMALL,
+            f"{spent}: too few to compare anything; give at least {need}{failed}",
+        )
     if best is None:
         # Why nothing that was measured may be chosen, by the candidate that is nearest to it
         nearest = sorted(measured.values(), key=lambda values: value_of(values, goal) or math.inf)
@@ -360,22 +356,24 @@ def _outcome(search: ModelSearch, best: int | None, left: str) -> tuple[TuneOutc
         why = f"has a value for {goal.value}: the device gives none"
         if broken:
             why = f"keeps to the constraints; that of least {goal.value}: {broken[0].text}"
-        return TuneOutcome.NONE_POSSIBLE, f"none of {len(measured)} measured {why}"
+        return campaign_tuned.TuneOutcome.NONE_POSSIBLE, f"none of {len(measured)} measured {why}"
     if end.uncertain:
-        kept = f"{duration_text(search.reserved_seconds)} kept to confirm the answer"
-        return TuneOutcome.BUDGET, f"{spent}, and {kept}: {end.done}"
-    return TuneOutcome.DECIDED, f"{spent}: {end.done}"
+        kept = f"{core_progress.duration_text(search.reserved_seconds)} kept to confirm the answer"
+        return campaign_tuned.TuneOutcome.BUDGET, f"{spent}, and {kept}: {end.done}"
+    return campaign_tuned.TuneOutcome.DECIDED, f"{spent}: {end.done}"
 
 
-def left_out(skipped: Skipped) -> TunedCandidate:
+def left_out(skipped: campaign_record.Skipped) -> campaign_tuned.TunedCandidate:
     """A candidate that was out before anything was measured."""
-    why = Dropped(reason="; ".join(filter(None, (f"left out: {skipped.what}", skipped.remedy))), detail=skipped.why)
-    return TunedCandidate(variant=skipped.variant, run=skipped.run, dropped=why)
+    why = campaign_tuned.Dropped(
+        reason="; ".join(filter(None, (f"left out: {skipped.what}", skipped.remedy))), detail=skipped.why
+    )
+    return campaign_tuned.TunedCandidate(variant=skipped.variant, run=skipped.run, dropped=why)
 
 
-def _candidates(search: ModelSearch, winner: int | None) -> Iterator[TunedCandidate]:
+def _candidates(search: ModelSearch, winner: int | None) -> Iterator[campaign_tuned.TunedCandidate]:
     """Every candidate with its fate: what ran first, then what was left out before."""
-    dropped: dict[int, Dropped] = {}
+    dropped: dict[int, campaign_tuned.Dropped] = {}
     for goal in reversed(search.searched):
         if proposal := search.proposals.get(goal):
             dropped |= proposal.dropped
@@ -386,12 +384,15 @@ def _candidates(search: ModelSearch, winner: int | None) -> Iterator[TunedCandid
     measured = "measured; no winner was chosen" if winner is None else "measured, and not among the best"
     for number, planned in enumerate(search.space.candidates):
         broken = broken_limit(values[number], search.tune) if number in values else None
-        usual = Dropped(reason=measured if number in runs else unmeasured)
-        yield TunedCandidate(
-            variant=planned.variant, run=planned.run_name.partition("/")[2], id=planned_id(planned),
-            processes=runs[number], values=values.get(number, CandidateValues(size_bytes=planned.size_bytes)),
+        usual = campaign_tuned.Dropped(reason=measured if number in runs else unmeasured)
+        yield campaign_tuned.TunedCandidate(
+            variant=planned.variant,
+            run=planned.run_name.partition("/")[2],
+            id=campaign_planned.planned_id(planned),
+            processes=runs[number],
+            values=values.get(number, campaign_tuned.CandidateValues(size_bytes=planned.size_bytes)),
             dropped=None if number == winner else dropped.get(number) or broken or usual,
-        )  # fmt: skip
+        )
     yield from map(left_out, search.space.pruned)
 
 
@@ -406,9 +407,9 @@ NOT_A_PHONE = "android-host:"
 """Devices whose times say nothing of a phone's."""
 
 
-def goals_on(device: str, tune_config: TuneConfig) -> tuple[tuple[Goal, ...], str]:
+def goals_on(device: str, tune_config: configs.TuneConfig) -> tuple[tuple[configs.Goal, ...], str]:
     """The goals that a device can measure, and why it cannot measure the others."""
-    goals = tuple(goal for goal in tune_config.goal_list if goal is not Goal.ENERGY)
+    goals = tuple(goal for goal in tune_config.goal_list if goal is not configs.Goal.ENERGY)
     reasons = [] if len(goals) == len(tune_config.goal_list) else [NO_ENERGY]
     timed = TIMED & set(goals)
     if device.startswith(NOT_A_PHONE) and timed:
@@ -417,12 +418,14 @@ def goals_on(device: str, tune_config: TuneConfig) -> tuple[tuple[Goal, ...], st
     return goals, "; ".join(reasons)
 
 
-def search_spaces(job: CampaignJob, bench: Bench, libraries: Mapping[str, str | None]) -> dict[DeviceModel, Lattice]:
+def search_spaces(
+    job: job_run.CampaignJob, bench: campaign_measure.Bench, libraries: Mapping[str, str | None]
+) -> dict[DeviceModel, Lattice]:
     """What can be tried of each model on each device that measures any goal, and what cannot.
 
     Raises MissingError where no device can measure a goal, or the strategy needs a package that is not there.
     """
-    if job.config.tune.strategy is TuneStrategy.OPTUNA:
+    if job.config.tune.strategy is configs.TuneStrategy.OPTUNA:
         optuna_package()
     spaces: dict[DeviceModel, Lattice] = {}
     goals = {name: goals_on(name, job.config.tune) for name in bench.facts}
@@ -432,52 +435,57 @@ def search_spaces(job: CampaignJob, bench: Bench, libraries: Mapping[str, str | 
         for prepared in job.prepared if goals[name][0] else ():
             measurable = [artifact for artifact in prepared.artifacts if artifact.source in prepared.references]
             software_gpu = bench.devices[name].software_gpu
-            space = lattice(job.config, measurable, facts, known_denied(), software_gpu=software_gpu)
+            space = lattice(job.config, measurable, facts, campaign_denied.known_denied(), software_gpu=software_gpu)
             candidates, pruned = without(space, partial(_refusal, prepared, job.config))
             possible, refusals = job.possible(candidates, bench.devices, libraries)
             spaces[name, prepared.name] = list(possible), [*pruned, *refusals]
     if not any(measured for measured, _ in goals.values()):
         raise MissingError(
-            "no device can measure what is asked for", where=", ".join(bench.facts),
+            "no device can measure what is asked for",
+            where=", ".join(bench.facts),
             why="; ".join(f"{name}: {reason}" for name, (_, reason) in goals.items()),
             remedy="choose among the goals latency, p90, memory and size, or other devices",
-        )  # fmt: skip
+        )
     return spaces
 
 
 def searches_in(
     spaces: Mapping[DeviceModel, Lattice],
     devices: Mapping[str, DeviceFacts],
-    predictions: Mapping[str, Prediction],
-    tune_config: TuneConfig,
-) -> tuple[dict[DeviceModel, ModelSearch], list[TunedModel]]:
+    predictions: Mapping[str, campaign_record.Prediction],
+    tune_config: configs.TuneConfig,
+) -> tuple[dict[DeviceModel, ModelSearch], list[campaign_tuned.TunedModel]]:
     """The searches to run, and those that ended before they began, as nothing is possible."""
     searches: dict[DeviceModel, ModelSearch] = {}
     ended = []
     for (name, model), whole in spaces.items():
         space, to_measure = distinct_candidates(whole, devices[name], predictions), goals_on(name, tune_config)[0]
-        if to_measure == (Goal.SIZE,):  # the smallest files: no run is needed to know them
+        if to_measure == (configs.Goal.SIZE,):  # the smallest files: no run is needed to know them
             least = min((planned.size_bytes for planned in space[0]), default=0)
             space = without(space, partial(_larger, least))
         try:
             searches[name, model] = ModelSearch(space=space_of(*space), tune=tune_config, goals=to_measure)
         except ConfigError as error:
             ended.append(
-                TunedModel(
-                    device=name, model=model, goals=to_measure, outcome=TuneOutcome.NONE_POSSIBLE,
-                    reason=f"{error.what}: {error.why}", candidates=tuple(map(left_out, space[1])),
+                campaign_tuned.TunedModel(
+                    device=name,
+                    model=model,
+                    goals=to_measure,
+                    outcome=campaign_tuned.TuneOutcome.NONE_POSSIBLE,
+                    reason=f"{error.what}: {error.why}",
+                    candidates=tuple(map(left_out, space[1])),
                 )
-            )  # fmt: skip
+            )
     for search in searches.values():
         search.others = len({device for device, _ in searches}) - 1
     return searches, ended
 
 
-def _larger(least: int, planned: PlannedRun) -> str:
+def _larger(least: int, planned: campaign_planned.PlannedRun) -> str:
     return f"its file is larger than {least} bytes" if planned.size_bytes > least else ""
 
 
-def _refusal(prepared: Prepared, config: Config, planned: PlannedRun) -> str:
+def _refusal(prepared: prepare.Prepared, config: Config, planned: campaign_planned.PlannedRun) -> str:
     """Why an artifact may not ship however fast it is: its outputs, or its accuracy; or ""."""
     if any(check.failed for check in prepared.checks.get(planned.variant, ())):
         return "it failed the numeric check on this computer"
@@ -485,37 +493,41 @@ def _refusal(prepared: Prepared, config: Config, planned: PlannedRun) -> str:
     return accuracy.refused(config.accuracy.max_drop) if accuracy else ""
 
 
-def tune(job: CampaignJob, work: Path, progress: Progress) -> EndedCampaign:
+def tune(job: job_run.CampaignJob, work: Path, progress: Progress) -> assemble.EndedCampaign:
     """Search on every device at the same time, then confirm; returns the campaign of the confirmation.
 
     Raises MissingError where no device can measure the goals, and what opening devices raises.
     """
     # Searches compare steady states: cold starts and minutes of load would take their time from the candidates.
-    steady = msgspec.structs.replace(job.config.measure, mode=MeasureMode.STEADY, profile=False)
+    steady = msgspec.structs.replace(job.config.measure, mode=configs.MeasureMode.STEADY, profile=False)
     job = replace(job, config=msgspec.structs.replace(job.config, measure=steady))
     with job.bench(work, progress) as bench:
-        libraries = libraries_by_device(bench.facts, job.config.targets, job.options.library)
+        libraries = job_bench.libraries_by_device(bench.facts, job.config.targets, job.options.library)
         spaces = search_spaces(job, bench, libraries)
         possible = [planned for candidates, _ in spaces.values() for planned in candidates]
-        release, artifacts = oldest_release(job.config), job.folder / ARTIFACTS
-        predictions, placements = predict(possible, bench.facts, release, artifacts, bench.progress)
+        release, artifacts = job_targets.oldest_release(job.config), job.folder / storage.ARTIFACTS
+        predictions, placements = predicted.predict(possible, bench.facts, release, artifacts, bench.progress)
         searches, ended = searches_in(spaces, bench.facts, predictions, job.config.tune)
 
         candidates = [planned for search in searches.values() for planned in search.space.candidates]
         campaign = job.enter(bench.facts, candidates, bench.unusable, searching=True)
         # The plan of the runs that searches decide: short, as nothing of the labelled set is run
-        plan = job.plan(campaign.id, distinct(candidates), libraries, predictions)
+        plan = job.plan(campaign.id, planning.distinct(candidates), libraries, predictions)
         inputs = {name: replace(inputs, labelled=None) for name, inputs in plan.inputs.items()}
         plan = replace(plan, inputs=inputs)
         left = _searched(job, plan, searches, bench)
         tuned = [found_by(search, *place, left.get(place[0], "")) for place, search in searches.items()] + ended
 
         confirmed = _to_confirm(tuned, searches)
-        lost = [Skipped(device=row.device, model=row.model, what=row.reason) for row in tuned if not row.winner]
+        lost = [
+            campaign_record.Skipped(device=row.device, model=row.model, what=row.reason)
+            for row in tuned
+            if not row.winner
+        ]
         campaign = job.enter(
             bench.facts, confirmed, [*bench.unusable, *lost], tuned=tuple(tuned), placements=placements
         )
-        in_rounds = job.plan(campaign.id, distinct(confirmed), libraries, predictions)
+        in_rounds = job.plan(campaign.id, planning.distinct(confirmed), libraries, predictions)
         rounds = msgspec.structs.replace(in_rounds.measure, rounds=CONFIRM_ROUNDS)
         later = bench.run(replace(in_rounds, measure=rounds))
         denied = bench.blame(plan) if job.options.blame else ()
@@ -523,14 +535,17 @@ def tune(job: CampaignJob, work: Path, progress: Progress) -> EndedCampaign:
 
 
 def _searched(
-    job: CampaignJob, plan: CampaignPlan, searches: Mapping[DeviceModel, ModelSearch], bench: Bench
+    job: job_run.CampaignJob,
+    plan: campaign_measure.CampaignPlan,
+    searches: Mapping[DeviceModel, ModelSearch],
+    bench: campaign_measure.Bench,
 ) -> dict[str, str]:
     """Run the searches on all devices, from where the store says they are; an interruption says what is kept.
 
     Why devices could not finish.
     """
     runs = job.store.runs(plan.campaign)
-    by_device = grouped((device, (model, search)) for (device, model), search in searches.items())
+    by_device = counting.grouped((device, (model, search)) for (device, model), search in searches.items())
     with bench.progress.stage("tune", len(by_device)) as stage:
         schedules = {}
         for device, models in by_device.items():
@@ -540,24 +555,32 @@ def _searched(
             schedules[device] = schedule
         plan = replace(plan, schedules=schedules)
         try:
-            return measure(plan, {name: bench.devices[name] for name in schedules}, job.store, bench.work)
+            return campaign_measure.measure(
+                plan, {name: bench.devices[name] for name in schedules}, job.store, bench.work
+            )
         except KeyboardInterrupt as error:
             kept = len(job.store.finished(plan.campaign))
             raise KeyboardInterrupt(f"{kept} runs of the search are kept; nothing was chosen yet") from error
 
 
-def _to_confirm(tuned: Sequence[TunedModel], searches: Mapping[DeviceModel, ModelSearch]) -> list[PlannedRun]:
+def _to_confirm(
+    tuned: Sequence[campaign_tuned.TunedModel], searches: Mapping[DeviceModel, ModelSearch]
+) -> list[campaign_planned.PlannedRun]:
     """What is measured in rounds, each device and model after the other: the defaults first, as baselines, then what
     was found there and on other devices.
     """
-    chosen: dict[str, PlannedRun] = {}
+    chosen: dict[str, campaign_planned.PlannedRun] = {}
     runs = {
-        planned_id(run): (run.model, run.run_name) for search in searches.values() for run in search.space.candidates
+        campaign_planned.planned_id(run): (run.model, run.run_name)
+        for search in searches.values()
+        for run in search.space.candidates
     }
     winners = {(row.device, row.model): runs[row.winner] for row in tuned if row.winner}
     for row in tuned:
         if row.winner:
-            candidates = {planned_id(run): run for run in searches[row.device, row.model].space.candidates}
+            candidates = {
+                campaign_planned.planned_id(run): run for run in searches[row.device, row.model].space.candidates
+            }
             by_run = {(run.model, run.run_name): name for name, run in candidates.items()}
             elsewhere = [by_run.get(run, "") for run in winners.values()]
             for name in (row.ort_default, row.documented, *row.front, row.winner, *elsewhere):
@@ -566,7 +589,7 @@ def _to_confirm(tuned: Sequence[TunedModel], searches: Mapping[DeviceModel, Mode
     return list(chosen.values())
 
 
-Confirmed = Mapping[str, Mapping[int, CandidateValues]]
+Confirmed = Mapping[str, Mapping[int, campaign_tuned.CandidateValues]]
 """What the confirming rounds say of configurations, by planned run and round; none of which a round failed."""
 
 
@@ -575,11 +598,11 @@ def tune_report(
     runs: Sequence[RunRecord],
     artifacts: Sequence[Artifact],
     devices: Mapping[str, DeviceFacts],
-) -> TuneReport:
+) -> campaign_tuned.TuneReport:
     """Everything that searches came to, from the campaign that confirmed them."""
     record = campaign.job()
     sizes = {(artifact.model, artifact.variant.name): artifact.total_bytes for artifact in artifacts}
-    rounds: dict[str, dict[int, CandidateValues]] = {}
+    rounds: dict[str, dict[int, campaign_tuned.CandidateValues]] = {}
     failed: set[str] = set()
     goals = record.config.tune.goal_list
     for run in runs:
@@ -597,7 +620,7 @@ def tune_report(
     costs = tuple(_costs(answers, record.planned, confirmed))
     runs_confirmed = [planned for planned in record.planned if planned.id in confirmed]
     percent = record.config.tune.share_percent
-    return TuneReport(
+    return campaign_tuned.TuneReport(
         name=campaign.name,
         campaign=campaign.id,
         answers=answers,
@@ -607,15 +630,21 @@ def tune_report(
     )
 
 
-def _answer(record: JobRecord, search: TunedModel, confirmed: Confirmed) -> TuneAnswer:
+def _answer(
+    record: campaign_record.JobRecord, search: campaign_tuned.TunedModel, confirmed: Confirmed
+) -> campaign_tuned.TuneAnswer:
     """The winner of a search as it was confirmed; one that breaks a constraint then is none."""
     if search.winner not in confirmed:
         if not search.winner:
-            return TuneAnswer(search=search)
-        left = Dropped(reason="the rounds that confirm the winner were not measured: go on with --resume")
-        lost = msgspec.structs.replace(_won_by(search, "", left), outcome=TuneOutcome.LOST, reason=left.text)
-        return TuneAnswer(search=lost)
-    goals = tuple(Goal(goal) for goal in search.goals)
+            return campaign_tuned.TuneAnswer(search=search)
+        left = campaign_tuned.Dropped(
+            reason="the rounds that confirm the winner were not measured: go on with --resume"
+        )
+        lost = msgspec.structs.replace(
+            _won_by(search, "", left), outcome=campaign_tuned.TuneOutcome.LOST, reason=left.text
+        )
+        return campaign_tuned.TuneAnswer(search=lost)
+    goals = tuple(configs.Goal(goal) for goal in search.goals)
     names = (search.winner, *search.front, search.documented, search.ort_default)
     values = {name: medians(list(confirmed[name].values())) for name in names if name in confirmed}
     limits = {name: broken_limit(value, record.config.tune) for name, value in values.items()}
@@ -623,8 +652,8 @@ def _answer(record: JobRecord, search: TunedModel, confirmed: Confirmed) -> Tune
     if broken := limits[search.winner]:
         if not kept:
             gone = _won_by(search, "", broken)
-            gone = msgspec.structs.replace(gone, outcome=TuneOutcome.NONE_POSSIBLE, reason=broken.text)
-            return TuneAnswer(search=gone)
+            gone = msgspec.structs.replace(gone, outcome=campaign_tuned.TuneOutcome.NONE_POSSIBLE, reason=broken.text)
+            return campaign_tuned.TuneAnswer(search=gone)
         best = min(kept, key=lambda name: value_of(values[name], goals[0]) or float("inf"))
         search = _won_by(search, best, broken)
     runs = {planned.id: planned for planned in record.planned}
@@ -642,39 +671,43 @@ def _answer(record: JobRecord, search: TunedModel, confirmed: Confirmed) -> Tune
             tails = tails_of(confirmed[search.winner], confirmed[default], goals[0])
             worse = [tail for tail in tails if tail.ratio > 1]
             bounds += f", {wording.tails(worse)}" if worse else ""
-            changed = _won_by(search, default, Dropped(reason=why + bounds))
+            changed = _won_by(search, default, campaign_tuned.Dropped(reason=why + bounds))
             search = msgspec.structs.replace(changed, reason=f"{search.reason}; {why}{bounds}")
     defaults: dict[Literal["documentation", "onnxruntime"], str] = {
-        "documentation": search.documented, "onnxruntime": search.ort_default,
-    }  # fmt: skip
+        "documentation": search.documented,
+        "onnxruntime": search.ort_default,
+    }
     # The winner is of it although another may have come out below it by chance: that was not shown
     within = {name: value for name, value in values.items() if not limits[name]}
     front = [*dict.fromkeys((search.winner, *nondominated(within, goals)))] if len(goals) > 1 else []
     front.sort(key=lambda name: value_of(values[name], goals[0]) or 0.0)
-    return TuneAnswer(
+    return campaign_tuned.TuneAnswer(
         search=search,
         variant=runs[search.winner].variant,
         run=runs[search.winner].run,
         values=values[search.winner],
         confirmed_rounds=len(confirmed[search.winner]),
         gains=tuple(_gains(search.winner, defaults, runs, confirmed, goals)),
-        front=tuple(FrontPoint(variant=runs[name].variant, run=runs[name].run, values=values[name]) for name in front),
+        front=tuple(
+            campaign_tuned.FrontPoint(variant=runs[name].variant, run=runs[name].run, values=values[name])
+            for name in front
+        ),
     )
 
 
 def _gains(
     winner: str,
     defaults: Mapping[Literal["documentation", "onnxruntime"], str],
-    runs: Mapping[str, RecordedRun],
+    runs: Mapping[str, campaign_record.RecordedRun],
     confirmed: Confirmed,
-    goals: Sequence[Goal],
-) -> Iterator[Gain]:
+    goals: Sequence[configs.Goal],
+) -> Iterator[campaign_tuned.Gain]:
     """How a winner does beside the defaults in each goal, and in means and percentiles that say something else."""
     for than, name in defaults.items():
         if name not in confirmed or name == winner:
             continue
         both = confirmed[winner], confirmed[name]
-        gain = partial(Gain, than=than, variant=runs[name].variant, run=runs[name].run)
+        gain = partial(campaign_tuned.Gain, than=than, variant=runs[name].variant, run=runs[name].run)
         for goal in goals:
             if (ratio := ratio_of(*both, goal)) is None:
                 continue
@@ -685,7 +718,7 @@ def _gains(
                     yield gain(goal=tail.of.value, ratio=tail.ratio, low=tail.low, high=tail.high, rounds=ratio.rounds)
 
 
-def _won_by(search: TunedModel, winner: str, why: Dropped) -> TunedModel:
+def _won_by(search: campaign_tuned.TunedModel, winner: str, why: campaign_tuned.Dropped) -> campaign_tuned.TunedModel:
     """A search with another winner, "" for none; `why` the first one is none after all."""
     fates = {search.winner: why, winner: None}
     candidates = (
@@ -695,7 +728,9 @@ def _won_by(search: TunedModel, winner: str, why: Dropped) -> TunedModel:
     return msgspec.structs.replace(search, winner=winner, candidates=tuple(candidates))
 
 
-def _costs(answers: Sequence[TuneAnswer], planned: Sequence[RecordedRun], confirmed: Confirmed) -> Iterator[SharedCost]:
+def _costs(
+    answers: Sequence[campaign_tuned.TuneAnswer], planned: Sequence[campaign_record.RecordedRun], confirmed: Confirmed
+) -> Iterator[campaign_tuned.SharedCost]:
     """What it costs each device to run the winner of another, where both were measured there."""
     rounds = {run.names: confirmed[run.id] for run in planned if run.id in confirmed}
     won = [answer for answer in answers if answer.variant]
@@ -705,12 +740,20 @@ def _costs(answers: Sequence[TuneAnswer], planned: Sequence[RecordedRun], confir
             other = rounds.get((device, model, there.variant, there.run))
             if there is winner or there.search.model != model or other is None:
                 continue
-            ratio = ratio_of(other, rounds[device, model, winner.variant, winner.run], Goal(winner.search.goals[0]))
+            ratio = ratio_of(
+                other, rounds[device, model, winner.variant, winner.run], configs.Goal(winner.search.goals[0])
+            )
             if ratio:
-                yield SharedCost(
-                    model=model, device=device, winner_of=there.search.device, variant=there.variant, run=there.run,
-                    ratio=ratio.ratio, low=ratio.low, high=ratio.high,
-                )  # fmt: skip
+                yield campaign_tuned.SharedCost(
+                    model=model,
+                    device=device,
+                    winner_of=there.search.device,
+                    variant=there.variant,
+                    run=there.run,
+                    ratio=ratio.ratio,
+                    low=ratio.low,
+                    high=ratio.high,
+                )
 
 
 Configuration = tuple[str, str]
@@ -718,13 +761,13 @@ Configuration = tuple[str, str]
 
 
 def _choices(
-    answers: Sequence[TuneAnswer],
-    costs: Sequence[SharedCost],
-    confirmed: Sequence[RecordedRun],
+    answers: Sequence[campaign_tuned.TuneAnswer],
+    costs: Sequence[campaign_tuned.SharedCost],
+    confirmed: Sequence[campaign_record.RecordedRun],
     devices: Mapping[str, DeviceFacts],
     artifacts: Sequence[Artifact],
     share: float,
-) -> Iterator[ClassChoice]:
+) -> Iterator[campaign_tuned.ClassChoice]:
     """For each model the fewest configurations with which no class loses more than the share, as far as measured.
 
     Greedily: the configuration that serves most classes, at the least cost, then the rest. A class whose devices have
@@ -739,33 +782,38 @@ def _choices(
         }
         cost = {(row.device, (row.variant, row.run)): row.ratio - 1 for row in costs if row.model == model}
         cost |= dict.fromkeys(won.items(), 0.0)
-        classes: dict[TunedClass, list[str]] = {}
+        classes: dict[campaign_tuned.TunedClass, list[str]] = {}
         for device in won:
-            classes.setdefault(TunedClass.of(devices[device]), []).append(device)
+            classes.setdefault(campaign_tuned.TunedClass.of(devices[device]), []).append(device)
         for configuration, members in cover(classes, set(won.values()), cost, share).items():
             names = tuple(device for each in members for device in classes[each])
             worst = [cost.get((device, configuration)) for device in names]
             runs = (run for name in names for run in confirmed if run.names == (name, model, *configuration))
-            yield ClassChoice(
-                model=model, classes=tuple(members), devices=names, variant=configuration[0],
-                file=files[model, configuration[0]], run=configuration[1], options=next(runs).options,
+            yield campaign_tuned.ClassChoice(
+                model=model,
+                classes=tuple(members),
+                devices=names,
+                variant=configuration[0],
+                file=files[model, configuration[0]],
+                run=configuration[1],
+                options=next(runs).options,
                 cost=None if None in worst else max((loss for loss in worst if loss is not None), default=None),
-            )  # fmt: skip
+            )
 
 
 def cover(
-    classes: Mapping[TunedClass, Sequence[str]],
+    classes: Mapping[campaign_tuned.TunedClass, Sequence[str]],
     configurations: Iterable[Configuration],
     cost: Mapping[tuple[str, Configuration], float],
     share: float,
-) -> dict[Configuration, list[TunedClass]]:
+) -> dict[Configuration, list[campaign_tuned.TunedClass]]:
     """Configurations with the classes that run them; the one that serves most comes first. `cost` is by device."""
 
-    def of_class(kind: TunedClass, configuration: Configuration) -> float:
+    def of_class(kind: campaign_tuned.TunedClass, configuration: Configuration) -> float:
         return max(cost.get((device, configuration), float("inf")) for device in classes[kind])
 
     left, candidates = list(classes), sorted(configurations)
-    chosen: dict[Configuration, list[TunedClass]] = {}
+    chosen: dict[Configuration, list[campaign_tuned.TunedClass]] = {}
     while left:
         serves = {c: [kind for kind in left if of_class(kind, c) <= share] for c in candidates}
         best = min(candidates, key=lambda c: (-len(serves[c]), sum(of_class(each, c) for each in serves[c]), c))

@@ -28,10 +28,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.campaign.statistics.groups import Interval, t_quantile
-from pipeline.campaign.tuned import CandidateValues, Dropped
-from pipeline.config import TuneConfig, TuneStrategy
-from pipeline.core.errors import MissingError, install_extra
+from pipeline import config as configs
+from pipeline.campaign import tuned as campaign_tuned
+from pipeline.campaign.statistics import groups as run_groups
+from pipeline.core import errors as core_errors
+from pipeline.core.errors import MissingError
 from pipeline.features.tune.space import Space
 
 Floats = npt.NDArray[np.float64]
@@ -210,13 +211,13 @@ class Proposal:
 
     candidates: tuple[int, ...] = ()
     stage: SearchStage
-    dropped: Mapping[int, Dropped] = field(default_factory=dict)
+    dropped: Mapping[int, campaign_tuned.Dropped] = field(default_factory=dict)
     leader: int | None = None
-    compared: Mapping[int, Interval] = field(default_factory=dict)
+    compared: Mapping[int, run_groups.Interval] = field(default_factory=dict)
     done: str = ""
     uncertain: bool = False
     rounds: int = 0
-    bounds: Mapping[int, Interval] = field(default_factory=dict)
+    bounds: Mapping[int, run_groups.Interval] = field(default_factory=dict)
 
     @property
     def could(self) -> float:
@@ -238,7 +239,7 @@ def run_race(
     `failed` is how many laps had been run when an arm failed, `expected` what the model says of arms. `delta` is the
     share of races in which a better arm may be lost, `within` the share of the value that matters.
     """
-    dropped: dict[int, Dropped] = {}
+    dropped: dict[int, campaign_tuned.Dropped] = {}
     standing, number = None, FIRST_LOOK
     while number <= len(laps):
         alive = [arm for arm in arms if arm not in dropped]
@@ -250,7 +251,7 @@ def run_race(
             break
         bounds = compare_arms(alive, laps[:complete], delta, expected)
         dropped |= {
-            arm: Dropped(
+            arm: campaign_tuned.Dropped(
                 reason="worse than the best so far, in rounds beside it",
                 detail=f"in round {number}",
                 above=(interval.low - 1, interval.high - 1),
@@ -259,9 +260,12 @@ def run_race(
             if interval.low > 1
         }
         standing = Proposal(
-            stage=SearchStage.RACE, leader=min(bounds, key=lambda arm: bounds[arm].ratio), dropped=dict(dropped),
-            rounds=number, bounds={arm: interval for arm, interval in bounds.items() if arm not in dropped},
-        )  # fmt: skip
+            stage=SearchStage.RACE,
+            leader=min(bounds, key=lambda arm: bounds[arm].ratio),
+            dropped=dict(dropped),
+            rounds=number,
+            bounds={arm: interval for arm, interval in bounds.items() if arm not in dropped},
+        )
         if standing.could <= within:
             return replace(
                 standing, done=f"after {number} rounds no candidate left can be more than {within:.0%} better"
@@ -283,14 +287,16 @@ def _end_of_round(number: int, alive: Sequence[int], laps: Sequence[Lap], failed
     return len(laps) if all(arm in failed for arm in waiting) else None
 
 
-def arm_ratio(laps: Sequence[Lap], arm: int, base: int, error: float, expected: Sequence[ArmForecast] = ()) -> Interval:
+def arm_ratio(
+    laps: Sequence[Lap], arm: int, base: int, error: float, expected: Sequence[ArmForecast] = ()
+) -> run_groups.Interval:
     """By what factor the arm's value is the base's; outside of the bounds with a probability of `error`."""
     rows, mean, covariance, freedom = levels(tuple(laps), tuple(expected))
     row, other = rows[arm], rows[base]
     difference = float(mean[row] - mean[other])
     variance = float(covariance[row, row] + covariance[other, other] - 2 * covariance[row, other])
-    reach = t_quantile(1 - error / 2, freedom) * math.sqrt(max(variance, 0.0))
-    return Interval(*map(math.exp, (difference, difference - reach, difference + reach)))
+    reach = run_groups.t_quantile(1 - error / 2, freedom) * math.sqrt(max(variance, 0.0))
+    return run_groups.Interval(*map(math.exp, (difference, difference - reach, difference + reach)))
 
 
 @lru_cache(maxsize=256)
@@ -320,7 +326,7 @@ def levels(
 
 def compare_arms(
     alive: Sequence[int], laps: Sequence[Lap], delta: float, expected: Sequence[ArmForecast] = ()
-) -> dict[int, Interval]:
+) -> dict[int, run_groups.Interval]:
     """Each arm against the one with the lowest value, at a confidence that holds for all of them together."""
     rows, mean, _, _ = levels(tuple(laps), tuple(expected))
     leader = min(alive, key=lambda arm: float(mean[rows[arm]]))
@@ -338,7 +344,7 @@ def next_round(
     return [arm for arm in left if counted[arm] == number]
 
 
-NO_VALUES = CandidateValues()
+NO_VALUES = campaign_tuned.CandidateValues()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -353,10 +359,10 @@ class Observation:
     candidate: int
     order: int
     value: float | None = None
-    values: CandidateValues = NO_VALUES
+    values: campaign_tuned.CandidateValues = NO_VALUES
     seconds: float = 0.0
     reason: str = ""
-    over: Dropped | None = None
+    over: campaign_tuned.Dropped | None = None
 
     @property
     def good(self) -> float | None:
@@ -364,7 +370,7 @@ class Observation:
         return self.value if self.value is not None and math.isfinite(self.value) and self.value > 0 else None
 
 
-Out = tuple[int, Dropped, int]
+Out = tuple[int, campaign_tuned.Dropped, int]
 """After how many observations a candidate could not be chosen any more, why, and by which one's run."""
 
 
@@ -383,10 +389,10 @@ def failures(space: Space, seen: Sequence[Observation]) -> dict[int, Out]:
                 out.setdefault(run.candidate, (after, run.over, run.candidate))
             continue
         reason = run.reason or "the run failed"
-        out.setdefault(run.candidate, (after, Dropped(reason=f"failed: {reason}"), run.candidate))
+        out.setdefault(run.candidate, (after, campaign_tuned.Dropped(reason=f"failed: {reason}"), run.candidate))
         if family not in ran:
             common = f"not tried: another with the same file, provider and flags failed: {reason}"
-            why = Dropped(reason=common, detail=space.candidates[run.candidate].run_name)
+            why = campaign_tuned.Dropped(reason=common, detail=space.candidates[run.candidate].run_name)
             for other in space.families[family]:
                 out.setdefault(other, (after, why, run.candidate))
     return out
@@ -483,7 +489,7 @@ def optuna_package() -> Any:
         raise MissingError(
             "the sampler `optuna` needs the package optuna",
             why=str(error),
-            remedy=f"{install_extra('optuna')}, or leave out the strategy: the model needs no package",
+            remedy=f"{core_errors.install_extra('optuna')}, or leave out the strategy: the model needs no package",
         ) from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
@@ -510,7 +516,11 @@ class Search:
     """
 
     def __init__(
-        self, space: Space, observations: Sequence[Observation], tune: TuneConfig, budget_seconds: float | None = None
+        self,
+        space: Space,
+        observations: Sequence[Observation],
+        tune: configs.TuneConfig,
+        budget_seconds: float | None = None,
     ) -> None:
         unknown = [run.candidate for run in observations if not 0 <= run.candidate < len(space)]
         if unknown:
@@ -531,7 +541,7 @@ class Search:
         return len(self.space) <= SMALL_SPACE
 
     @property
-    def reasons(self) -> dict[int, Dropped]:
+    def reasons(self) -> dict[int, campaign_tuned.Dropped]:
         """Why candidates cannot be chosen: they failed, or are over a limit."""
         return {candidate: why for candidate, (_, why, _) in self.out.items()}
 
@@ -546,7 +556,7 @@ class Search:
         if len(self.out) == len(space):
             reasons = dict.fromkeys(why.text for candidate, (_, why, run) in self.out.items() if run == candidate)
             return self._concluded(f"none of {len(space)} candidates can be chosen: {'; '.join(list(reasons)[:3])}")
-        if self.tune.strategy is TuneStrategy.GRID:
+        if self.tune.strategy is configs.TuneStrategy.GRID:
             # Every candidate once in each round, every other round backwards
             ran = Counter(run.candidate for run in self.seen)
             left = [candidate for candidate in range(len(space)) if candidate not in self.out]
@@ -573,13 +583,15 @@ class Search:
         defaults = [base for base in both if base in had and base != leader and base not in self.out]
         shared = [lap for lap in laps if lap[0] in {leader, *defaults}]
         return replace(
-            asked, leader=leader, dropped={**asked.dropped, **standing.dropped},
+            asked,
+            leader=leader,
+            dropped={**asked.dropped, **standing.dropped},
             compared={base: arm_ratio(shared, leader, base, LOST_SHARE) for base in defaults},
-        )  # fmt: skip
+        )
 
     def conclude(self, why: str) -> Proposal:
         """What can be said where a search ends before it is decided, as by its time; the leader is the best so far."""
-        if self.tune.strategy is TuneStrategy.GRID or len(self.out) == len(self.space):
+        if self.tune.strategy is configs.TuneStrategy.GRID or len(self.out) == len(self.space):
             return self._concluded(why, uncertain=True)
         _, missing, cut = self._explore(asking=False)
         standing = None if missing else self._race(cut)[2]
@@ -608,11 +620,15 @@ class Search:
         fates = dict(self._fates(leader, standing, cut)) if leader is not None else {}
         dropped = {**fates, **(standing.dropped if standing else {}), **self.reasons}
         return Proposal(
-            candidates=(), stage=SearchStage.DONE, leader=leader, done=why, uncertain=uncertain,
+            candidates=(),
+            stage=SearchStage.DONE,
+            leader=leader,
+            done=why,
+            uncertain=uncertain,
             dropped={candidate: reason for candidate, reason in dropped.items() if candidate != leader},
-        )  # fmt: skip
+        )
 
-    def _fates(self, leader: int, standing: Proposal | None, cut: int) -> Iterator[tuple[int, Dropped]]:
+    def _fates(self, leader: int, standing: Proposal | None, cut: int) -> Iterator[tuple[int, campaign_tuned.Dropped]]:
         """Why each candidate but the leader was not chosen, where neither a failure nor the race has said so."""
         seen = self.seen[: cut or None]
         has_model = sum(run.good is not None for run in seen) >= MODEL_FROM
@@ -623,19 +639,19 @@ class Search:
                 bounds = standing.bounds[candidate]
                 yield (
                     candidate,
-                    Dropped(
+                    campaign_tuned.Dropped(
                         reason="not told apart from the best when the search ended",
                         above=(bounds.low - 1, bounds.high - 1),
                     ),
                 )
             elif not has_model:
                 reason = "measured, and not among the best" if counts[candidate] else "not measured"
-                yield candidate, Dropped(reason=reason)
+                yield candidate, campaign_tuned.Dropped(reason=reason)
             else:
                 above = math.exp(float(mean[candidate] - mean[leader])) - 1
                 did = "measured" if counts[candidate] else "not measured"
                 reason = f"{did}: above the winner, as estimated from {len(seen)} runs"
-                yield candidate, Dropped(reason=reason, above=(above, above))
+                yield candidate, campaign_tuned.Dropped(reason=reason, above=(above, above))
 
     def _best_guess(self) -> int | None:
         """The measured candidate with the lowest mean, with the level of the reference runs taken off."""
@@ -711,7 +727,7 @@ class Search:
         if self.small:
             return SearchStage.RACE, [], 0
         random_part, model_part = self._sizes()
-        if self.tune.strategy is TuneStrategy.OPTUNA:
+        if self.tune.strategy is configs.TuneStrategy.OPTUNA:
             return self._sample(random_part + 2 * model_part, asking=asking)
         ran = {run.candidate for run in self.seen if run.good is not None}
         order = self.shuffled(list(range(len(self.space))), 0)

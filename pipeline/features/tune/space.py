@@ -12,25 +12,30 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
-from device_runner.device import DeviceFacts, core_count
-from device_runner.options import BLOCK_KEY, SPINNING_KEYS, Denied
-from device_runner.providers import CAPTURE_KEY, CPU, NNAPI_RELAXED_API_LEVEL, provider_named
-from device_runner.result import Mark, RunResult, Status
-from device_runner.spec import ExecutionMode, NnapiFlag, OptimizationLevel, RunOptions
-from pipeline.campaign.plan import distinct, plan_runs
-from pipeline.campaign.planned import PlannedRun, planned_id
-from pipeline.campaign.record import Prediction, RunRecord, Skipped
-from pipeline.campaign.run_options import FIELDS, SHORT, SHORT_KEYS
-from pipeline.campaign.statistics.compare import DEFAULT_MARGIN, SAME, TailRatio, tail_level, tail_ratios
-from pipeline.campaign.statistics.groups import Floats, Yardstick, ratio_interval
-from pipeline.campaign.tuned import CandidateValues, Dropped
-from pipeline.config import ADVISED_RUNS, Config, Goal, RunConfig, TuneConfig
-from pipeline.config.settings import setting_text
-from pipeline.config.tables import SESSION_SETTINGS, SPACE_KEYS, widened
+from device_runner import device as runner_device
+from device_runner import options as runner_options
+from device_runner import providers as runner_providers
+from device_runner import result as run_result
+from device_runner import spec as run_spec
+from device_runner.device import DeviceFacts
+from device_runner.result import RunResult, Status
+from device_runner.spec import OptimizationLevel, RunOptions
+from pipeline import config as configs
+from pipeline.campaign import plan as planning
+from pipeline.campaign import planned as campaign_planned
+from pipeline.campaign import record as campaign_record
+from pipeline.campaign import run_options
+from pipeline.campaign import tuned as campaign_tuned
+from pipeline.campaign.record import RunRecord
+from pipeline.campaign.statistics import compare as run_compare
+from pipeline.campaign.statistics import groups as run_groups
+from pipeline.config import Config
+from pipeline.config import settings as config_settings
+from pipeline.config import tables as config_tables
+from pipeline.core import providers as provider_rules
 from pipeline.core.errors import ConfigError
-from pipeline.core.providers import PROVIDER_RULES
 from pipeline.core.variant import Artifact, Level, Style
-from pipeline.release.choose import ADVISED_LEVELS
+from pipeline.release import choose
 
 BYTES_PER_MB = 1_000_000
 
@@ -41,9 +46,9 @@ FLAG_SETS = tuple(
     tuple(flag for flag in flags if flag)
     for flags in (
         (half, layout, no_cpu)
-        for half in ("", NnapiFlag.USE_FP16.value)
-        for layout in ("", NnapiFlag.USE_NCHW.value)
-        for no_cpu in ("", NnapiFlag.CPU_DISABLED.value)
+        for half in ("", run_spec.NnapiFlag.USE_FP16.value)
+        for layout in ("", run_spec.NnapiFlag.USE_NCHW.value)
+        for no_cpu in ("", run_spec.NnapiFlag.CPU_DISABLED.value)
     )
 )
 """Every set of NNAPI flags without CPU_ONLY, which is for finding defects."""
@@ -53,34 +58,36 @@ GPU_OPTIONS = {
     "preferredLayout": ("NHWC", "NCHW"),
     "validationMode": ("basic", "disabled"),
     "powerPreference": ("high-performance", "low-power"),
-    CAPTURE_KEY: ("0", "1"),
+    runner_providers.CAPTURE_KEY: ("0", "1"),
 }
 """Options of WebGPU that change times and nothing that is computed, its defaults first."""
 
 
-Lattice = tuple[list[PlannedRun], list[Skipped]]
+Lattice = tuple[list[campaign_planned.PlannedRun], list[campaign_record.Skipped]]
 """Candidates that are left of the lattice on one device, and those that are not, each with the reason."""
 
 
-def searched_runs(runs: Sequence[RunConfig], tune: TuneConfig, facts: DeviceFacts) -> list[RunConfig]:
+def searched_runs(
+    runs: Sequence[configs.RunConfig], tune: configs.TuneConfig, facts: DeviceFacts
+) -> list[configs.RunConfig]:
     """The [[runs]] tables, one a provider, with the lists of [tune] or what is sensible for the device.
 
     Each table is among them as it is, too: what a user runs today takes part.
     """
-    cores = core_count(facts)
+    cores = runner_device.core_count(facts)
     threads = (*range(min(cores or 4, 8) + 1), *(number for number in MANY_THREADS if number <= cores))
     lists: dict[str, object] = {"threads": threads, "memory_arena": (True, False), "flags": FLAG_SETS}
-    if Goal.MEMORY in tune.goal_list or tune.max_memory_mb:
+    if configs.Goal.MEMORY in tune.goal_list or tune.max_memory_mb:
         lists |= {"memory_pattern": (True, False), "prepacking": (True, False)}
-    lists |= {key: value for key in SPACE_KEYS if (value := getattr(tune, key)) is not None}
+    lists |= {key: value for key in config_tables.SPACE_KEYS if (value := getattr(tune, key)) is not None}
     tables = []
     for run in (msgspec.structs.replace(table, provider=name) for table in runs for name in table.providers):
-        row = provider_named(str(run.provider))
+        row = runner_providers.provider_named(str(run.provider))
         fitting = {key: value for key, value in lists.items() if key != "flags" or row.has_flags}
         wide = msgspec.structs.replace(run, options=GPU_OPTIONS) if row.gpu and not run.options else run
-        tables += [run, widened(wide, fitting)]
+        tables += [run, config_tables.widened(wide, fitting)]
         # A library's own default is a third value, which lists cannot have: it stays, and off comes beside it.
-        tables += [widened(wide, {**fitting, "spinning": False})] if tune.spinning is None else []
+        tables += [config_tables.widened(wide, {**fitting, "spinning": False})] if tune.spinning is None else []
     return tables
 
 
@@ -91,7 +98,7 @@ def lattice(
     config: Config,
     artifacts: Sequence[Artifact],
     facts: DeviceFacts,
-    denied: Sequence[Denied] = (),
+    denied: Sequence[runner_options.Denied] = (),
     *,
     software_gpu: bool = False,
 ) -> Lattice:
@@ -99,12 +106,12 @@ def lattice(
 
     Raises ConfigError for a table of run options that makes no sense.
     """
-    searched, advised = searched_runs(config.runs, config.tune, facts), config.runs == ADVISED_RUNS
-    cores, limit = core_count(facts), config.tune.max_size_mb
+    searched, advised = searched_runs(config.runs, config.tune, facts), config.runs == configs.ADVISED_RUNS
+    cores, limit = runner_device.core_count(facts), config.tune.max_size_mb
 
-    def refused(planned: PlannedRun) -> str:
+    def refused(planned: campaign_planned.PlannedRun) -> str:
         options = planned.options
-        if software_gpu and provider_named(options.provider).gpu:
+        if software_gpu and runner_providers.provider_named(options.provider).gpu:
             return SOFTWARE_GPU
         many = max(options.intra_op_threads, options.inter_op_threads)
         if cores and many > cores:
@@ -113,41 +120,47 @@ def lattice(
             return f"its file has {planned.size_bytes / BYTES_PER_MB:.3g} MB, max_size_mb allows {limit:g}"
         return ""
 
-    return without(plan_runs(searched, artifacts, [facts], denied, advised=advised), refused)
+    return without(planning.plan_runs(searched, artifacts, [facts], denied, advised=advised), refused)
 
 
-def distinct_candidates(space: Lattice, facts: DeviceFacts, predictions: Mapping[str, Prediction]) -> Lattice:
+def distinct_candidates(
+    space: Lattice, facts: DeviceFacts, predictions: Mapping[str, campaign_record.Prediction]
+) -> Lattice:
     """One of those that amount to the same, without what the rules of providers say is of no use: no session, no claim.
 
     The one that sets least is kept. `predictions` are by the id of planned runs.
     """
 
-    def useless(planned: PlannedRun) -> str:
-        prediction = predictions.get(planned_id(planned))
+    def useless(planned: campaign_planned.PlannedRun) -> str:
+        prediction = predictions.get(campaign_planned.planned_id(planned))
         if prediction is None or prediction.claimed is None:
             return ""  # the rules have no answer
         if prediction.error:
             return f"no session, by the provider's rules: {prediction.error}"
         return "" if prediction.claimed else "the provider claims no node of it: it would run on the CPU alone"
 
-    def plainness(planned: PlannedRun) -> tuple[int, int, bool]:
+    def plainness(planned: campaign_planned.PlannedRun) -> tuple[int, int, bool]:
         """Fewest settings first, then the level that ONNX Runtime's documentation advises for the provider."""
         level, _, style = planned.variant.partition("-")
-        advised = ADVISED_LEVELS if planned.options.provider == CPU else (Level.BASIC, *ADVISED_LEVELS)
+        advised = (
+            choose.ADVISED_LEVELS
+            if planned.options.provider == runner_providers.CPU
+            else (Level.BASIC, *choose.ADVISED_LEVELS)
+        )
         ranks = [rank for rank, advice in enumerate(advised) if advice.value == level]
         settings = len(planned.options.session_config) + len(planned.options.flags)
         return settings, (ranks or [len(advised)])[0], not style.startswith("fixed")
 
     candidates, pruned = without(space, useless)
-    kept, seen = [], dict[tuple[str, bytes], PlannedRun]()
+    kept, seen = [], dict[tuple[str, bytes], campaign_planned.PlannedRun]()
     for planned in sorted(candidates, key=plainness):
-        prediction = predictions.get(planned_id(planned))
+        prediction = predictions.get(campaign_planned.planned_id(planned))
         options, reason = planned.run_options, "the same bytes with the same options"
         for has_none, without_them, why in NO_EFFECT:
             if has_none(options, facts) and (same := without_them(options)) != options:
                 options, reason = same, why
         if prediction is not None and prediction.claimed is not None and prediction.claimed == prediction.nodes:
-            plain = _without_entries(*SPINNING_KEYS, BLOCK_KEY)(options)
+            plain = _without_entries(*runner_options.SPINNING_KEYS, runner_options.BLOCK_KEY)(options)
             plain = msgspec.structs.replace(plain, intra_op_threads=0, inter_op_threads=0)
             options, reason = plain, ALL_CLAIMED if plain != options else reason
         first = seen.setdefault((planned.sha256, msgspec.json.encode(options, order="sorted")), planned)
@@ -159,7 +172,7 @@ def distinct_candidates(space: Lattice, facts: DeviceFacts, predictions: Mapping
     return sorted(kept, key=lambda planned: order[id(planned)]), pruned
 
 
-def without(space: Lattice, refused: Callable[[PlannedRun], str]) -> Lattice:
+def without(space: Lattice, refused: Callable[[campaign_planned.PlannedRun], str]) -> Lattice:
     """Without the candidates that `refused` gives a reason for."""
     reasons = [(planned, refused(planned)) for planned in space[0]]
     pruned = [planned.skipped(reason) for planned, reason in reasons if reason]
@@ -172,33 +185,44 @@ def _without_entries(*keys: str) -> Callable[[RunOptions], RunOptions]:
     )
 
 
-def _without_flag(gone: NnapiFlag) -> Callable[[RunOptions], RunOptions]:
+def _without_flag(gone: run_spec.NnapiFlag) -> Callable[[RunOptions], RunOptions]:
     return lambda options: msgspec.structs.replace(options, flags=tuple(flag for flag in options.flags if flag != gone))
 
 
 def _one_thread(options: RunOptions, _: DeviceFacts) -> bool:
-    return options.intra_op_threads == 1 and options.execution_mode is ExecutionMode.SEQUENTIAL
+    return options.intra_op_threads == 1 and options.execution_mode is run_spec.ExecutionMode.SEQUENTIAL
 
 
 NoEffect = tuple[Callable[[RunOptions, DeviceFacts], bool], Callable[[RunOptions], RunOptions], str]
 """When some options change nothing, what they are then worth, and why."""
 
 NO_EFFECT: tuple[NoEffect, ...] = (
-    (_one_thread, _without_entries(*SPINNING_KEYS), "one thread waits for no other: spinning has no effect"),
-    (_one_thread, _without_entries(BLOCK_KEY), "one thread has no blocks to share: their size has no effect"),
     (
-        lambda options, _: options.execution_mode is ExecutionMode.PARALLEL,
+        _one_thread,
+        _without_entries(*runner_options.SPINNING_KEYS),
+        "one thread waits for no other: spinning has no effect",
+    ),
+    (
+        _one_thread,
+        _without_entries(runner_options.BLOCK_KEY),
+        "one thread has no blocks to share: their size has no effect",
+    ),
+    (
+        lambda options, _: options.execution_mode is run_spec.ExecutionMode.PARALLEL,
         lambda options: msgspec.structs.replace(options, memory_pattern=True),
         "ONNX Runtime uses memory patterns in sequential mode only",
     ),
     (
-        lambda _, facts: 0 < facts.api_level < NNAPI_RELAXED_API_LEVEL,
-        _without_flag(NnapiFlag.USE_FP16),
-        f"NNAPI computes in float16 from API level {NNAPI_RELAXED_API_LEVEL} on: USE_FP16 has no effect here",
+        lambda _, facts: 0 < facts.api_level < runner_providers.NNAPI_RELAXED_API_LEVEL,
+        _without_flag(run_spec.NnapiFlag.USE_FP16),
+        (
+            f"NNAPI computes in float16 from API level {runner_providers.NNAPI_RELAXED_API_LEVEL} on: USE_FP16 has no "
+            "effect here"
+        ),
     ),
     (
         lambda _, facts: len(facts.nnapi_devices) > 0 and all(d.type != "cpu" for d in facts.nnapi_devices),
-        _without_flag(NnapiFlag.CPU_DISABLED),
+        _without_flag(run_spec.NnapiFlag.CPU_DISABLED),
         "this phone's NNAPI names no CPU device: CPU_DISABLED has no effect here",
     ),
 )
@@ -211,11 +235,19 @@ Factors = Mapping[str, str]
 """Name of a factor to its value, as people read them: {"threads": "2", "spinning": "off", ...}."""
 
 ORT_DEFAULTS: Factors = {
-    **{setting.key: setting_text(setting.default) for setting in SESSION_SETTINGS if setting.default is not None},
+    **{
+        setting.key: config_settings.setting_text(setting.default)
+        for setting in config_tables.SESSION_SETTINGS
+        if setting.default is not None
+    },
     "spinning": "",
-    "flags": "", "optimization_level": OptimizationLevel.ALL.value,
-    "level": Level.ALL.value, "style": Style.FIXED.value, "precision": "", "providers": "",
-}  # fmt: skip
+    "flags": "",
+    "optimization_level": OptimizationLevel.ALL.value,
+    "level": Level.ALL.value,
+    "style": Style.FIXED.value,
+    "precision": "",
+    "providers": "",
+}
 """What a file of the stock converter and a session without any setting amount to. A factor without a row has no value
 by default: provider options and session config entries."""
 
@@ -233,11 +265,11 @@ class Space:
     was left out beforehand, with the reason.
     """
 
-    candidates: tuple[PlannedRun, ...]
+    candidates: tuple[campaign_planned.PlannedRun, ...]
     factors: tuple[Factors, ...]
     default: int
     ort_default: int | None = None
-    pruned: tuple[Skipped, ...] = ()
+    pruned: tuple[campaign_record.Skipped, ...] = ()
 
     def __len__(self) -> int:
         return len(self.candidates)
@@ -247,11 +279,13 @@ class Space:
         """The number of each candidate's family, which fails together: file, provider, its flags and options."""
         keys = [
             (
-                planned.variant, row["provider"], row["flags"],
+                planned.variant,
+                row["provider"],
+                row["flags"],
                 *sorted(f"{name}={value}" for name, value in row.items() if name.startswith("options.")),
             )
             for planned, row in zip(self.candidates, self.factors, strict=True)
-        ]  # fmt: skip
+        ]
         numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
         return [numbers[key] for key in keys]
 
@@ -264,12 +298,14 @@ class Space:
         return families
 
 
-def space_of(planned_runs: Sequence[PlannedRun], pruned: Sequence[Skipped] = ()) -> Space:
+def space_of(
+    planned_runs: Sequence[campaign_planned.PlannedRun], pruned: Sequence[campaign_record.Skipped] = ()
+) -> Space:
     """The space of one model's legal runs on one device (`plan_runs` splits them from the others).
 
     Raises ConfigError where no candidate is left, naming why the others went.
     """
-    candidates = tuple(distinct(planned_runs))
+    candidates = tuple(planning.distinct(planned_runs))
     if not candidates:
         reasons = list(dict.fromkeys(skipped.text for skipped in pruned))
         raise ConfigError(
@@ -290,7 +326,7 @@ def space_of(planned_runs: Sequence[PlannedRun], pruned: Sequence[Skipped] = ())
     )
 
 
-def factors(planned: PlannedRun) -> Factors:
+def factors(planned: campaign_planned.PlannedRun) -> Factors:
     """Every factor of a candidate with its value; session config entries and provider options by dotted names.
 
     Factors of a variant are its `level`, `style`, `precision` and `providers`; those of the run are called as in
@@ -301,27 +337,33 @@ def factors(planned: PlannedRun) -> Factors:
     if len(parts) > 1 and parts[0] in set(Level) and parts[1] in set(Style):
         rest = parts[2:]
         tails = ["-".join(rest[start:]) for start in range(len(rest))]
-        aware = (start for start, tail in enumerate(tails) if all(name in PROVIDER_RULES for name in tail.split("+")))
+        aware = (
+            start
+            for start, tail in enumerate(tails)
+            if all(name in provider_rules.PROVIDER_RULES for name in tail.split("+"))
+        )
         start = next(aware, len(rest))
         row = {
-            "level": parts[0], "style": parts[1], "precision": "-".join(rest[:start]),
+            "level": parts[0],
+            "style": parts[1],
+            "precision": "-".join(rest[:start]),
             "providers": "-".join(rest[start:]),
-        }  # fmt: skip
+        }
     options = planned.run_options
-    for name, field in FIELDS.items():
+    for name, field in run_options.FIELDS.items():
         value = getattr(options, field)
         factor = "optimization_level" if name == "level" else name  # `level` is the file's
-        row[factor] = setting_text(value)
+        row[factor] = config_settings.setting_text(value)
     row["flags"] = "+".join(sorted(flag.value for flag in options.flags))
-    for word, entries in SHORT.items():
+    for word, entries in run_options.SHORT.items():
         name, _, value = word.partition("=")
         on = entries.items() <= options.session_config.items()
         row[name] = (value or "on") if on else row.get(name, ORT_DEFAULTS[name])
-    keys = {key for entries in SHORT.values() for key in entries}
-    half_set = len(set(SPINNING_KEYS) & set(options.session_config)) == 1
+    keys = {key for entries in run_options.SHORT.values() for key in entries}
+    half_set = len(set(runner_options.SPINNING_KEYS) & set(options.session_config)) == 1
     for key, value in options.session_config.items():
-        if key not in keys or (key in SPINNING_KEYS and half_set):
-            row[SHORT_KEYS.get(key, f"session_config.{key}")] = value
+        if key not in keys or (key in runner_options.SPINNING_KEYS and half_set):
+            row[run_options.SHORT_KEYS.get(key, f"session_config.{key}")] = value
     return row | {f"options.{key}": value for key, value in options.provider_options.items()}
 
 
@@ -337,34 +379,39 @@ def _nearest(rows: Sequence[Factors], default: Factors) -> int:
     return min(range(len(rows)), key=lambda candidate: (_distance(rows[candidate], default), candidate))
 
 
-GOAL_FIELDS = {Goal.LATENCY: "latency_ns", Goal.P90: "p90_ns", Goal.MEMORY: "memory_bytes", Goal.SIZE: "size_bytes"}
+GOAL_FIELDS = {
+    configs.Goal.LATENCY: "latency_ns",
+    configs.Goal.P90: "p90_ns",
+    configs.Goal.MEMORY: "memory_bytes",
+    configs.Goal.SIZE: "size_bytes",
+}
 """Goals and the fields of CandidateValues that they are."""
 
 
-TIMED = {Goal.LATENCY, Goal.P90}
+TIMED = {configs.Goal.LATENCY, configs.Goal.P90}
 """Goals that mean nothing where a phone's library runs on another machine."""
 
-LIMITS: dict[str, tuple[Goal, float, float]] = {
-    "max_latency_ms": (Goal.LATENCY, 1e6, 1.05),
-    "max_p90_ms": (Goal.P90, 1e6, 1.05),
-    "max_memory_mb": (Goal.MEMORY, BYTES_PER_MB, 1.0),
-    "max_size_mb": (Goal.SIZE, BYTES_PER_MB, 1.0),
+LIMITS: dict[str, tuple[configs.Goal, float, float]] = {
+    "max_latency_ms": (configs.Goal.LATENCY, 1e6, 1.05),
+    "max_p90_ms": (configs.Goal.P90, 1e6, 1.05),
+    "max_memory_mb": (configs.Goal.MEMORY, BYTES_PER_MB, 1.0),
+    "max_size_mb": (configs.Goal.SIZE, BYTES_PER_MB, 1.0),
 }
 """Constraints of [tune]: the goal that each bounds, its unit, and how far a single run may be above for its noise."""
 
 
-def value_of(values: CandidateValues, goal: Goal) -> float | None:
+def value_of(values: campaign_tuned.CandidateValues, goal: configs.Goal) -> float | None:
     """The value of a goal."""
     value: float | None = getattr(values, GOAL_FIELDS[goal])
     return value
 
 
-def values_of(result: RunResult, size_bytes: int) -> CandidateValues:
+def values_of(result: RunResult, size_bytes: int) -> campaign_tuned.CandidateValues:
     """What one run says for each goal."""
     latencies = np.asarray(result.latencies_ns, np.int64)
     if not len(latencies):
-        return CandidateValues(size_bytes=size_bytes)
-    return CandidateValues(
+        return campaign_tuned.CandidateValues(size_bytes=size_bytes)
+    return campaign_tuned.CandidateValues(
         latency_ns=float(np.median(latencies)),
         mean_ns=float(latencies.mean()),
         first_run_ns=result.first_run_ns or None,
@@ -374,30 +421,36 @@ def values_of(result: RunResult, size_bytes: int) -> CandidateValues:
     )
 
 
-def medians(values: Sequence[CandidateValues]) -> CandidateValues:
+def medians(values: Sequence[campaign_tuned.CandidateValues]) -> campaign_tuned.CandidateValues:
     """The median of each value over several runs."""
     middles = {}
-    for name in CandidateValues.__struct_fields__:
+    for name in campaign_tuned.CandidateValues.__struct_fields__:
         numbers = [value for each in values if (value := getattr(each, name)) is not None]
         middles[name] = float(np.median(numbers)) if numbers else None
-    return CandidateValues(**middles)
+    return campaign_tuned.CandidateValues(**middles)
 
 
-def broken_limit(values: CandidateValues, tune: TuneConfig, *, single: bool = False) -> Dropped | None:
+def broken_limit(
+    values: campaign_tuned.CandidateValues, tune: configs.TuneConfig, *, single: bool = False
+) -> campaign_tuned.Dropped | None:
     """Which constraint values break, or None; those of a single run have some room for its noise."""
     for key, (goal, unit, room) in LIMITS.items():
         limit, value = getattr(tune, key), value_of(values, goal)
         if limit is not None and value is None:
-            return Dropped(reason=f"{goal.value} was not measured, and {key} = {limit:g} cannot be checked")
+            return campaign_tuned.Dropped(
+                reason=f"{goal.value} was not measured, and {key} = {limit:g} cannot be checked"
+            )
         if limit is not None and value is not None and value > limit * unit * (room if single else 1.0):
-            return Dropped(reason=f"{goal.value} is over {key} = {limit:g}", detail=f"{value / unit:.4g}")
+            return campaign_tuned.Dropped(
+                reason=f"{goal.value} is over {key} = {limit:g}", detail=f"{value / unit:.4g}"
+            )
     return None
 
 
 Name = TypeVar("Name", int, str)
 
 
-def nondominated(values: Mapping[Name, CandidateValues], goals: Sequence[Goal]) -> list[Name]:
+def nondominated(values: Mapping[Name, campaign_tuned.CandidateValues], goals: Sequence[configs.Goal]) -> list[Name]:
     """The candidates that no other beats: none is at most as large in every goal and smaller in one."""
     points = {c: tuple(value_of(v, goal) for goal in goals) for c, v in values.items()}
     whole = {c: tuple(x for x in point if x is not None) for c, point in points.items() if None not in point}
@@ -408,18 +461,18 @@ def nondominated(values: Mapping[Name, CandidateValues], goals: Sequence[Goal]) 
     ]
 
 
-def failure_of(run: RunRecord, goals: Iterable[Goal]) -> str:
+def failure_of(run: RunRecord, goals: Iterable[configs.Goal]) -> str:
     """Why a run says nothing for goals: it failed, its outputs are wrong, its times are not this device's; or ""."""
     result = run.result
     if result.status is not Status.OK:
         return result.failure.message.partition("\n")[0][:300] if result.failure else result.status.value
     if wrong := [check for check in run.checks if check.failed]:
         return f"output {wrong[0].output} differs from the original's: {wrong[0].reason or 'out of tolerance'}"
-    if Mark.SOFTWARE_GPU in result.marks:
+    if run_result.Mark.SOFTWARE_GPU in result.marks:
         return "a software GPU computed: its times and memory are no GPU's"
-    if {Mark.NOT_A_PHONE, Mark.SIMULATED} & set(result.marks) and TIMED & set(goals):
+    if {run_result.Mark.NOT_A_PHONE, run_result.Mark.SIMULATED} & set(result.marks) and TIMED & set(goals):
         return "its times are not a phone's"
-    if Mark.QUARANTINED in result.marks:
+    if run_result.Mark.QUARANTINED in result.marks:
         return "the lab took the device out: what it measured is in doubt"
     return "" if result.latencies_ns else "it timed nothing"
 
@@ -444,19 +497,23 @@ class RoundsRatio:
 
 
 def ratio_of(
-    rounds: Mapping[int, CandidateValues], other: Mapping[int, CandidateValues], goal: Goal
+    rounds: Mapping[int, campaign_tuned.CandidateValues],
+    other: Mapping[int, campaign_tuned.CandidateValues],
+    goal: configs.Goal,
 ) -> RoundsRatio | None:
     """The value of one relative to another's, by the rounds that both have; None where a value is missing."""
     logs = _log_ratios(rounds, other, GOAL_FIELDS[goal])
     if not len(logs):
         return None
-    bounds = ratio_interval(logs, 0.95) if float(np.ptp(logs)) > 0 else None
+    bounds = run_groups.ratio_interval(logs, 0.95) if float(np.ptp(logs)) > 0 else None
     if bounds is None:
         return RoundsRatio(ratio=float(np.exp(np.median(logs))), rounds=len(logs))
     return RoundsRatio(ratio=bounds.ratio, low=bounds.low, high=bounds.high, rounds=len(logs))
 
 
-def _log_ratios(rounds: Mapping[int, CandidateValues], other: Mapping[int, CandidateValues], name: str) -> Floats:
+def _log_ratios(
+    rounds: Mapping[int, campaign_tuned.CandidateValues], other: Mapping[int, campaign_tuned.CandidateValues], name: str
+) -> run_groups.Floats:
     """Of a field of the values, in the rounds where both have one."""
     pairs = [
         (value, base)
@@ -466,20 +523,30 @@ def _log_ratios(rounds: Mapping[int, CandidateValues], other: Mapping[int, Candi
     return np.log([value / base for value, base in pairs])
 
 
-TAIL_FIELDS = {Yardstick.MEAN: "mean_ns", Yardstick.P90: "p90_ns"}
+TAIL_FIELDS = {run_groups.Yardstick.MEAN: "mean_ns", run_groups.Yardstick.P90: "p90_ns"}
 
 
 def tails_of(
-    rounds: Mapping[int, CandidateValues], other: Mapping[int, CandidateValues], goal: Goal
-) -> list[TailRatio]:
+    rounds: Mapping[int, campaign_tuned.CandidateValues],
+    other: Mapping[int, campaign_tuned.CandidateValues],
+    goal: configs.Goal,
+) -> list[run_compare.TailRatio]:
     """Means and 90th percentiles of one that differ from another's, for the goal latency, which is of medians."""
-    logs = {of: _log_ratios(rounds, other, name) for of, name in TAIL_FIELDS.items()} if goal is Goal.LATENCY else {}
-    intervals = {of: partial(ratio_interval, values) for of, values in logs.items()}
-    return tail_ratios(intervals, DEFAULT_MARGIN, tail_level(1 - 0.95, len(intervals)), 2 * SAME)
+    logs = (
+        {of: _log_ratios(rounds, other, name) for of, name in TAIL_FIELDS.items()}
+        if goal is configs.Goal.LATENCY
+        else {}
+    )
+    intervals = {of: partial(run_groups.ratio_interval, values) for of, values in logs.items()}
+    return run_compare.tail_ratios(
+        intervals, run_compare.DEFAULT_MARGIN, run_compare.tail_level(1 - 0.95, len(intervals)), 2 * run_compare.SAME
+    )
 
 
 def beats(
-    rounds: Mapping[int, CandidateValues], other: Mapping[int, CandidateValues], goals: Sequence[Goal]
+    rounds: Mapping[int, campaign_tuned.CandidateValues],
+    other: Mapping[int, campaign_tuned.CandidateValues],
+    goals: Sequence[configs.Goal],
 ) -> bool | None:
     """Whether rounds show one to be better than another in the first goal in which the two are not equal; None where
     no value of it is there.

@@ -4,18 +4,19 @@ from pathlib import Path
 
 import click
 
-from pipeline.cli.command import Command
-from pipeline.cli.options import words
-from pipeline.cli.outputs import Outputs, json_option
+from pipeline.cli import command as cli_command
+from pipeline.cli import options as cli_options
+from pipeline.cli import outputs as cli_outputs
+from pipeline.cli.outputs import Outputs
 
 FILE = click.Path(path_type=Path)
 
 
-@click.command(cls=Command)
+@click.command(cls=cli_command.Command)
 @click.argument("old", type=FILE)
 @click.argument("new", type=FILE)
 @click.option("--output", type=FILE, required=True, help="File to write the delta to.")
-@json_option
+@cli_outputs.json_option
 def delta(old: Path, new: Path, output: Path, outputs: Outputs) -> None:
     """Write the delta that turns bundle OLD into bundle NEW.
 
@@ -32,22 +33,33 @@ def delta(old: Path, new: Path, output: Path, outputs: Outputs) -> None:
     outputs.show_lines(document, (*rows, total))
 
 
-@click.command(cls=Command)
+@click.command(cls=cli_command.Command)
 @click.argument("delta", type=FILE)
 @click.argument("bundle", type=FILE)
 @click.option("--key", type=FILE, help="Public key, PEM, of who must have signed the new bundle.")
 @click.option("--keep", type=FILE, help="Folder for a copy of the old bundle, to go back to.")
 @click.option("--runtime", metavar="RELEASE", help="ONNX Runtime release of the app, as in 1.29.0.")
-@click.option("--provider", callback=words(), metavar="NAME,…", help="Execution providers of the app's library.")
+@click.option(
+    "--provider", callback=cli_options.words(), metavar="NAME,…", help="Execution providers of the app's library."
+)
 @click.option("--operators", type=FILE, help="Operator config that the app's reduced library was built from.")
 @click.option("--target", default="", metavar="NAME", help="Target of the app.  [default: all of the bundle]")
 @click.option("--allow-older", is_flag=True, help="Take a bundle that was made before BUNDLE: go back.")
 @click.option("--allow-unsigned", is_flag=True, help="Replace a signed BUNDLE without --key.")
-@json_option
+@cli_outputs.json_option
 def apply(
-    delta: Path, bundle: Path, key: Path | None, keep: Path | None, runtime: str | None, provider: tuple[str, ...],
-    operators: Path | None, target: str, allow_older: bool, allow_unsigned: bool, outputs: Outputs,
-) -> None:  # fmt: skip
+    delta: Path,
+    bundle: Path,
+    key: Path | None,
+    keep: Path | None,
+    runtime: str | None,
+    provider: tuple[str, ...],
+    operators: Path | None,
+    target: str,
+    allow_older: bool,
+    allow_unsigned: bool,
+    outputs: Outputs,
+) -> None:
     """Turn BUNDLE into the newer one of DELTA, at once and whole.
 
     BUNDLE stays as it is where it is not the one that DELTA was made for, where a byte is wrong, where the new one must
@@ -57,13 +69,13 @@ def apply(
     Runtime, providers and operators, and the inputs and outputs of its models, which must be those of BUNDLE. A BUNDLE
     that is the newer one already is checked alike and stays. Needs the extra `delta`.
     """
-    from pipeline.core.releases import read_release
+    from pipeline.core import releases as ort_releases
     from pipeline.features.updates.delta import Allowed, apply_delta
-    from pipeline.release.app_fit import App
+    from pipeline.release import app_fit
 
     if runtime is not None:
-        read_release(runtime, "--runtime")
-    app = App(target=target, release=runtime or "", providers=provider, operators=operators)
+        ort_releases.read_release(runtime, "--runtime")
+    app = app_fit.App(target=target, release=runtime or "", providers=provider, operators=operators)
     asked: dict[Allowed, bool] = {"older": allow_older, "unsigned": allow_unsigned}
     allow = [name for name, given in asked.items() if given]
     digest, changed = apply_delta(delta, bundle, key=key, app=app, keep=keep, allow=allow)

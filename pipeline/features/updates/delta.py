@@ -25,54 +25,33 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from device_runner.files import (
-    ZIP_ERRORS,
-    open_regular,
-    read_regular,
-    remove_parts,
-    restore_place,
-    staging_folder,
-    take_place,
-)
-from pipeline.core.documents import decode_document
-from pipeline.core.errors import CheckFailed, ConfigError, ModelError, missing_extra
-from pipeline.core.files import (
-    CHUNK_BYTES,
-    copy_file,
-    make_folder,
-    os_error,
-    replacing,
-    sha256_of,
-    storage_errors,
-    write_bytes,
-    write_zip,
-)
-from pipeline.model.ort_format import parse_ort
-from pipeline.release.app_fit import App, refuse_misfit
-from pipeline.release.bundle import refuse_inside
-from pipeline.release.manifest import (
-    MANIFEST_FILE,
-    OWN_FILES,
-    SHOWN,
-    SIGNATURE_FILE,
-    BundledFile,
-    Manifest,
-    manifest_digest,
-    read_manifest,
-    refuse_foreign,
-    refuse_future,
-    refuse_unproven,
-    verify_bundle,
-)
-from pipeline.release.opened import refuse_unopened
-from pipeline.release.signature import verify_signed
+from device_runner import files as runner_files
+from pipeline.core import documents
+from pipeline.core import errors as core_errors
+from pipeline.core import files as storage
+from pipeline.core.errors import CheckFailed, ConfigError, ModelError
+from pipeline.model import ort_format
+from pipeline.release import app_fit, opened, signature
+from pipeline.release import bundle as release_bundle
+from pipeline.release import manifest as bundle_manifest
 
 Kind: TypeAlias = Literal["f2", "f4", "f8", "i1", "i2", "i4", "i8"]
 """How the numbers of a region are subtracted: floats or integers, and their bytes."""
 
 ONNX_KINDS: dict[int, Kind] = {
-    1: "f4", 2: "i1", 3: "i1", 4: "i2", 5: "i2", 6: "i4", 7: "i8", 10: "f2", 11: "f8", 12: "i4", 13: "i8", 16: "f2",
-}  # fmt: skip
+    1: "f4",
+    2: "i1",
+    3: "i1",
+    4: "i2",
+    5: "i2",
+    6: "i4",
+    7: "i8",
+    10: "f2",
+    11: "f8",
+    12: "i4",
+    13: "i8",
+    16: "f2",
+}
 """By ONNX's code of an element type; any other, such as two 4-bit numbers in a byte, are taken as bytes."""
 
 
@@ -94,7 +73,7 @@ def regions_of(before: bytes, content: bytes) -> tuple[Region, ...]:
         old, new = (
             {
                 (place, tensor.name): tensor
-                for place, graph in enumerate(parse_ort(data, "a model").graph.walk())
+                for place, graph in enumerate(ort_format.parse_ort(data, "a model").graph.walk())
                 for tensor in graph.initializers.values()
                 if tensor.length
             }
@@ -139,7 +118,7 @@ def write_gaps(source: BinaryIO, regions: Sequence[Region], size: int, out: Bina
 def copy_exactly(source: BinaryIO, out: BinaryIO, size: int) -> None:
     """Copy so many bytes in pieces; raises ValueError where there are fewer."""
     while size:
-        piece = source.read(min(size, CHUNK_BYTES))
+        piece = source.read(min(size, storage.CHUNK_BYTES))
         if not piece:
             raise ValueError("it has fewer bytes than stated")
         size -= out.write(piece)
@@ -188,7 +167,7 @@ def write_words(before: BinaryIO, words: BinaryIO, regions: Sequence[Region], ou
         of_kind = [region for region in regions if region.kind == kind]
         total, width = sum(region.length for region in of_kind), int(kind[1])
         count, done = total // width, 0
-        for piece in cut(of_kind, CHUNK_BYTES):
+        for piece in cut(of_kind, storage.CHUNK_BYTES):
             was = b"".join(_bytes_at(before, region.old, region.length) for region in piece)
             numbers, rest = divmod(len(was), width)
             planes = (_bytes_at(words, start + plane * count + done, numbers) for plane in range(width))
@@ -251,7 +230,7 @@ def _flip(negative: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
     return np.where(negative.astype(bool), every, sign)
 
 
-ANY_APP = App()
+ANY_APP = app_fit.App()
 """Nothing is known of the app."""
 
 EXTRA, APPLY = "delta", "bundle apply"
@@ -287,7 +266,7 @@ Allowed = Literal["older", "unsigned"]
 checks in place of a signed one."""
 
 
-class DeltaFile(BundledFile, frozen=True, kw_only=True):
+class DeltaFile(bundle_manifest.BundledFile, frozen=True, kw_only=True):
     """A file of the new bundle and its form: `base` is a file of the old bundle, `member` one of the delta.
 
     Of words, `regions` are where in the file they belong, and `rest` is the member with a patch of
@@ -319,16 +298,16 @@ def write_delta(old: Path, new: Path, output: Path) -> Delta:
     """
     zstandard = _zstandard("bundle delta")
     for bundle in (old, new):
-        refuse_inside(bundle, output, "--output")
-    old_manifest, new_manifest = verify_bundle(old), verify_bundle(new)
+        release_bundle.refuse_inside(bundle, output, "--output")
+    old_manifest, new_manifest = bundle_manifest.verify_bundle(old), bundle_manifest.verify_bundle(new)
     places = {digest: path for path, digest in _digests(old, old_manifest).items()}
     models = {row.model: row.files for row in old_manifest.content.ships}
     alike: dict[str, str] = {}
     for row in reversed(new_manifest.content.ships):
         alike |= dict(zip(row.files, models.get(row.model, ()), strict=False))
-    refuse_unproven(new, new_manifest)
+    bundle_manifest.refuse_unproven(new, new_manifest)
     _refuse_other_product(old_manifest, new_manifest, new)
-    with storage_errors(output), staging_folder(output) as work:
+    with storage.storage_errors(output), runner_files.staging_folder(output) as work:
         files: list[DeltaFile] = []
         members: dict[str, Path | bytes] = {}
         for number, (path, digest) in enumerate(sorted(_digests(new, new_manifest).items())):
@@ -343,7 +322,7 @@ def write_delta(old: Path, new: Path, output: Path) -> Delta:
             names = {part: f"{number}.{part}" for part, content in parts.items() if content}
             for part, name in names.items():
                 members[name] = work / name
-                write_bytes(work / name, parts[part])
+                storage.write_bytes(work / name, parts[part])
             files.append(
                 DeltaFile(
                     path=path,
@@ -357,15 +336,15 @@ def write_delta(old: Path, new: Path, output: Path) -> Delta:
                 )
             )
         delta = Delta(
-            old_manifest_sha256=manifest_digest(old),
-            new_manifest_sha256=manifest_digest(new),
+            old_manifest_sha256=bundle_manifest.manifest_digest(old),
+            new_manifest_sha256=bundle_manifest.manifest_digest(new),
             old_digest=old_manifest.content_sha256,
             new_digest=new_manifest.content_sha256,
             files=tuple(files),
         )
-        with storage_errors(output):
-            remove_parts(output)  # of a call that was killed
-        write_zip(output, {**members, DELTA_FILE: msgspec.json.encode(delta, order="sorted")})
+        with storage.storage_errors(output):
+            runner_files.remove_parts(output)  # of a call that was killed
+        storage.write_zip(output, {**members, DELTA_FILE: msgspec.json.encode(delta, order="sorted")})
     return delta
 
 
@@ -374,7 +353,7 @@ def apply_delta(
     bundle: Path,
     *,
     key: Path | None = None,
-    app: App = ANY_APP,
+    app: app_fit.App = ANY_APP,
     keep: Path | None = None,
     allow: Container[Allowed] = (),
 ) -> tuple[str, bool]:
@@ -394,14 +373,14 @@ def apply_delta(
         raise ConfigError(
             "there is no delta", where=str(path), remedy="name the file that `ort-mobile bundle delta` wrote"
         )
-    restore_place(bundle)
-    read_manifest(bundle)  # where there is no bundle, nothing is made beside it either
-    with storage_errors(bundle), staging_folder(bundle) as new:
-        old = verify_bundle(bundle)
+    runner_files.restore_place(bundle)
+    bundle_manifest.read_manifest(bundle)  # where there is no bundle, nothing is made beside it either
+    with storage.storage_errors(bundle), runner_files.staging_folder(bundle) as new:
+        old = bundle_manifest.verify_bundle(bundle)
         if keep:
-            refuse_inside(bundle, keep, "--keep")
-            restore_place(keep)
-            refuse_foreign(keep)
+            release_bundle.refuse_inside(bundle, keep, "--keep")
+            runner_files.restore_place(keep)
+            bundle_manifest.refuse_foreign(keep)
             _refuse_other_kept(keep, old)
         try:
             with _Archive(path) as file, zipfile.ZipFile(file) as archive:
@@ -409,18 +388,18 @@ def apply_delta(
                 info = archive.getinfo(DELTA_FILE)
                 if max(info.file_size, info.compress_size) > DELTA_BYTES:
                     raise ValueError(f"{DELTA_FILE} has more than {DELTA_BYTES:,} bytes")
-                delta = decode_document(archive.read(info), Delta, str(path), unique=True)
-                if manifest_digest(bundle) == delta.new_manifest_sha256:
+                delta = documents.decode_document(archive.read(info), Delta, str(path), unique=True)
+                if bundle_manifest.manifest_digest(bundle) == delta.new_manifest_sha256:
                     _verify_signer(bundle, old, key, path)
-                    refuse_unproven(bundle, old)
-                    refuse_unopened(bundle, old)
-                    refuse_misfit(app, old, old, bundle)
+                    bundle_manifest.refuse_unproven(bundle, old)
+                    opened.refuse_unopened(bundle, old)
+                    app_fit.refuse_misfit(app, old, old, bundle)
                     return old.content_sha256, False
-                if manifest_digest(bundle) != delta.old_manifest_sha256:
+                if bundle_manifest.manifest_digest(bundle) != delta.old_manifest_sha256:
                     raise CheckFailed(
                         "this delta was made for another bundle",
                         where=str(bundle),
-                        why=f"the sha256 of its {MANIFEST_FILE} is not {delta.old_manifest_sha256}",
+                        why=f"the sha256 of its {bundle_manifest.MANIFEST_FILE} is not {delta.old_manifest_sha256}",
                         remedy=f"get the whole new bundle (digest {delta.new_digest[:16]}), or a delta from this one",
                     )
                 digests = _digests(bundle, old)
@@ -428,33 +407,34 @@ def apply_delta(
                 manifest = _manifest(make, delta, new, path)
                 _refuse_unsafe(bundle, old, new, manifest, key, path, allow)
                 _make_rest(make, delta, manifest, bundle, new, None if key else path.stat().st_size)
-        except (*ZIP_ERRORS, zstandard.ZstdError, msgspec.DecodeError, KeyError) as error:
+        except (*runner_files.ZIP_ERRORS, zstandard.ZstdError, msgspec.DecodeError, KeyError) as error:
             if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # zipfile seeks to odd places
-                raise os_error(error) from error
+                raise storage.os_error(error) from error
             raise _damaged(path, str(error)) from error
         _whole(new, path)
-        refuse_unopened(new, manifest)
-        refuse_misfit(app, old, manifest, new)
+        opened.refuse_unopened(new, manifest)
+        app_fit.refuse_misfit(app, old, manifest, new)
         if keep:  # a whole copy of the old bundle; what was kept there before goes
-            make_folder(keep.absolute().parent)
-            with storage_errors(keep), staging_folder(keep) as copy:
+            storage.make_folder(keep.absolute().parent)
+            with storage.storage_errors(keep), runner_files.staging_folder(keep) as copy:
                 for place in bundle.rglob("*"):
                     if place.is_file():
-                        copy_file(place, copy / place.relative_to(bundle))
-                take_place(copy, keep)
-        take_place(new, bundle)
+                        storage.copy_file(place, copy / place.relative_to(bundle))
+                runner_files.take_place(copy, keep)
+        runner_files.take_place(new, bundle)
     return manifest.content_sha256, True
 
 
-def _refuse_other_kept(keep: Path, old: Manifest) -> None:
+def _refuse_other_kept(keep: Path, old: bundle_manifest.Manifest) -> None:
     """Raise CheckFailed where the folder of `--keep` has a bundle of another product, which would be lost."""
     with contextlib.suppress(CheckFailed, FileNotFoundError):  # what cannot be read is no bundle to go back to
-        name = read_manifest(keep).content.name if keep.exists() else old.content.name
+        name = bundle_manifest.read_manifest(keep).content.name if keep.exists() else old.content.name
         if name != old.content.name:
             raise ConfigError(
                 "--keep has a bundle of another product, which would be lost",
                 where=str(keep),
-                why=f"its name is {name[:SHOWN]!r}, that of the one to keep {old.content.name[:SHOWN]!r}",
+                why=f"its name is {name[: bundle_manifest.SHOWN]!r}, that of the one to keep "
+                f"{old.content.name[: bundle_manifest.SHOWN]!r}",
                 remedy="choose another folder with --keep",
             )
 
@@ -479,31 +459,38 @@ def _reading(path: Path | str) -> Iterator[None]:
         yield
     except OSError as error:
         error.filename = error.filename or str(path)
-        raise os_error(error) from error
+        raise storage.os_error(error) from error
 
 
-def _verify_signer(folder: Path, manifest: Manifest, key: Path | None, shown: Path) -> None:
+def _verify_signer(folder: Path, manifest: bundle_manifest.Manifest, key: Path | None, shown: Path) -> None:
     """Raise CheckFailed that names `shown` unless the owner of `key` signed the bundle in `folder`."""
     try:
         if key:
-            verify_signed(folder, manifest, key)
+            signature.verify_signed(folder, manifest, key)
     except CheckFailed as error:
         raise CheckFailed(error.what, where=str(shown), why=error.why, remedy=error.remedy) from error
 
 
-def _refuse_other_product(old: Manifest, new: Manifest, shown: Path) -> None:
+def _refuse_other_product(old: bundle_manifest.Manifest, new: bundle_manifest.Manifest, shown: Path) -> None:
     """Raise CheckFailed that names `shown` where two bundles are not of one product: their names differ."""
     if old.content.name != new.content.name:
         raise CheckFailed(
             "the new bundle is another product's",
             where=str(shown),
-            why=f"its name is {new.content.name[:SHOWN]!r}, that of the old one {old.content.name[:SHOWN]!r}",
+            why=f"its name is {new.content.name[: bundle_manifest.SHOWN]!r}, that of the old one "
+            f"{old.content.name[: bundle_manifest.SHOWN]!r}",
             remedy="take the old and the new bundle of one product; of one that was renamed, the whole new bundle",
         )
 
 
 def _refuse_unsafe(
-    bundle: Path, old: Manifest, folder: Path, new: Manifest, key: Path | None, shown: Path, allow: Container[Allowed]
+    bundle: Path,
+    old: bundle_manifest.Manifest,
+    folder: Path,
+    new: bundle_manifest.Manifest,
+    key: Path | None,
+    shown: Path,
+    allow: Container[Allowed],
 ) -> None:
     """Raise CheckFailed for a bundle that must not take the place of the old one, of which only the manifest is there.
 
@@ -511,15 +498,15 @@ def _refuse_unsafe(
     """
     _refuse_other_product(old, new, shown)
     _verify_signer(folder, new, key, shown)
-    if not key and "unsigned" not in allow and (bundle / SIGNATURE_FILE).is_file():
+    if not key and "unsigned" not in allow and (bundle / bundle_manifest.SIGNATURE_FILE).is_file():
         raise CheckFailed(
             "nobody checks who signed the new bundle",
             where=str(shown),
             why="the old one is signed, and without --key any other takes its place",
             remedy="give the maker's public key with --key, or --allow-unsigned to take it as it is",
         )
-    refuse_unproven(shown, new)
-    refuse_future(shown, new)
+    bundle_manifest.refuse_unproven(shown, new)
+    bundle_manifest.refuse_future(shown, new)
     if "older" not in allow and new.made_at < old.made_at:
         raise CheckFailed(
             "the new bundle is older than the one that is here",
@@ -529,36 +516,41 @@ def _refuse_unsafe(
         )
 
 
-def _manifest(make: Callable[[DeltaFile], None], delta: Delta, new: Path, path: Path) -> Manifest:
+def _manifest(make: Callable[[DeltaFile], None], delta: Delta, new: Path, path: Path) -> bundle_manifest.Manifest:
     """What the new bundle is: its manifest, seal and signatures are unpacked first, within bounds of their own."""
     if len({file.path for file in delta.files}) < len(delta.files):
         raise ValueError("it makes a file twice")
     for file in delta.files:
-        if file.path in OWN_FILES:
-            if file.size_bytes > OWN_FILES[file.path]:
-                raise ValueError(f"{file.path} would have more than {OWN_FILES[file.path]:,} bytes")
+        if file.path in bundle_manifest.OWN_FILES:
+            if file.size_bytes > bundle_manifest.OWN_FILES[file.path]:
+                raise ValueError(f"{file.path} would have more than {bundle_manifest.OWN_FILES[file.path]:,} bytes")
             make(file)
-    if not (new / MANIFEST_FILE).is_file():
-        raise ValueError(f"it has no {MANIFEST_FILE}")
-    manifest = _whole(new, path, read_manifest)
+    if not (new / bundle_manifest.MANIFEST_FILE).is_file():
+        raise ValueError(f"it has no {bundle_manifest.MANIFEST_FILE}")
+    manifest = _whole(new, path, bundle_manifest.read_manifest)
     named = (delta.new_manifest_sha256, delta.new_digest)
-    if named != (manifest_digest(new), manifest.content_sha256):
-        raise ValueError(f"{MANIFEST_FILE} is not the one that it names")
+    if named != (bundle_manifest.manifest_digest(new), manifest.content_sha256):
+        raise ValueError(f"{bundle_manifest.MANIFEST_FILE} is not the one that it names")
     return manifest
 
 
 def _make_rest(
-    make: Callable[[DeltaFile], None], delta: Delta, manifest: Manifest, bundle: Path, new: Path, packed: int | None
+    make: Callable[[DeltaFile], None],
+    delta: Delta,
+    manifest: bundle_manifest.Manifest,
+    bundle: Path,
+    new: Path,
+    packed: int | None,
 ) -> None:
     """Make every other file, each as large as the manifest says, after all were found to be what the manifest lists.
 
     `packed` is the size of the delta, None where somebody who is known signed the bundle: else it becomes no more than
     an honest one would.
     """
-    files = [file for file in delta.files if file.path not in OWN_FILES]
+    files = [file for file in delta.files if file.path not in bundle_manifest.OWN_FILES]
     listed = {file.path: (file.size_bytes, file.sha256) for file in manifest.files}
     if {file.path: (file.size_bytes, file.sha256) for file in files} != listed:
-        raise ValueError(f"its files are not those of {MANIFEST_FILE}")
+        raise ValueError(f"its files are not those of {bundle_manifest.MANIFEST_FILE}")
     sizes = {place.relative_to(bundle).as_posix(): place.stat().st_size for place in bundle.rglob("*")}
     joined = [file for file in files if file.how in JOINED]
     if large := next((file for file in joined if file.size_bytes > LARGEST_BASE), None):
@@ -571,7 +563,7 @@ def _make_rest(
             if file.size_bytes > UNSIGNED_GROWTH * (sizes.get(file.base, 0) + packed) + JOINED_BYTES:
                 raise ValueError(f"{file.path[:200]} would become {file.size_bytes:,} bytes, {UNBELIEVED}")
     if total > shutil.disk_usage(new).free:
-        raise os_error(OSError(errno.ENOSPC, f"the new bundle has {total:,} bytes"), bundle)
+        raise storage.os_error(OSError(errno.ENOSPC, f"the new bundle has {total:,} bytes"), bundle)
     for file in files:
         make(file)
 
@@ -579,7 +571,9 @@ def _make_rest(
 UNBELIEVED = "which is believed of a signed one only (--key)"
 
 
-def _whole(new: Path, path: Path, read: Callable[[Path], Manifest] = verify_bundle) -> Manifest:
+def _whole(
+    new: Path, path: Path, read: Callable[[Path], bundle_manifest.Manifest] = bundle_manifest.verify_bundle
+) -> bundle_manifest.Manifest:
     """The manifest of the new bundle; what is wrong with it is wrong with the delta."""
     try:
         return read(new)
@@ -589,10 +583,12 @@ def _whole(new: Path, path: Path, read: Callable[[Path], Manifest] = verify_bund
         raise ConfigError(error.what, where=str(path), why=error.why, remedy=error.remedy) from error
 
 
-def _digests(folder: Path, manifest: Manifest) -> dict[str, str]:
+def _digests(folder: Path, manifest: bundle_manifest.Manifest) -> dict[str, str]:
     """Every file of a verified bundle to its sha256."""
     digests = {file.path: file.sha256 for file in manifest.files}
-    return digests | {name: sha256_of(folder / name) for name in OWN_FILES if (folder / name).is_file()}
+    return digests | {
+        name: storage.sha256_of(folder / name) for name in bundle_manifest.OWN_FILES if (folder / name).is_file()
+    }
 
 
 def _smallest(zstandard: ModuleType, file: Path, base: Path | None) -> tuple[Parts, tuple[Region, ...]]:
@@ -600,14 +596,14 @@ def _smallest(zstandard: ModuleType, file: Path, base: Path | None) -> tuple[Par
 
     Without a base there is nothing that it could be made from.
     """
-    content = read_regular(file, LARGEST_FILE)
+    content = runner_files.read_regular(file, LARGEST_FILE)
     alone = zstandard.ZstdCompressor(level=LEVEL)
     regions: tuple[Region, ...] = ()
     forms: list[Parts] = [{"zstd": alone.compress(content)}]
     size_before = base.stat().st_size if base else 0
     largest = min(LARGEST_BASE, UNSIGNED_GROWTH * size_before + JOINED_BYTES)
     if base and size_before <= LARGEST_BASE and len(content) <= largest:
-        before = read_regular(base, LARGEST_BASE)
+        before = runner_files.read_regular(base, LARGEST_BASE)
         forms.append({"patch": _patch(zstandard, before, content)})
         if regions := regions_of(before, content):
             # What is between the regions in the old file is what the new file's is most likely alike.
@@ -647,11 +643,11 @@ def _make(archive: zipfile.ZipFile, old: Path, digests: Mapping[str, str], new: 
     """
     target = new / file.path
     if file.how == "kept" and digests.get(file.base) == file.sha256:
-        copy_file(old / file.base, target)
+        storage.copy_file(old / file.base, target)
     elif file.how != "kept":
         if file.how in JOINED and file.base not in digests:
             raise ValueError(f"{file.base[:200]} is no file of the old bundle")
-        with replacing(target) as part, part.open("wb") as out:
+        with storage.replacing(target) as part, part.open("wb") as out:
             if file.how == "words":
                 _write_joined(archive, old / file.base, file, out)
             else:
@@ -661,14 +657,16 @@ def _make(archive: zipfile.ZipFile, old: Path, digests: Mapping[str, str], new: 
                     if source.read(1):
                         raise ValueError(f"{file.member[:200]} would have another size than stated")
     with _reading(target):
-        finished = target.is_file() and target.stat().st_size == file.size_bytes and sha256_of(target) == file.sha256
+        finished = (
+            target.is_file() and target.stat().st_size == file.size_bytes and storage.sha256_of(target) == file.sha256
+        )
     if not finished:
         raise ValueError(f"{file.path[:200]} does not become what it should")
 
 
 def _base(path: Path) -> bytes:
     with _reading(path):
-        return read_regular(path, LARGEST_BASE)
+        return runner_files.read_regular(path, LARGEST_BASE)
 
 
 def _write_joined(archive: zipfile.ZipFile, base: Path, file: DeltaFile, out: BinaryIO) -> None:
@@ -681,7 +679,7 @@ def _write_joined(archive: zipfile.ZipFile, base: Path, file: DeltaFile, out: Bi
             write_gaps(source, file.regions, file.size_bytes, out)
     elif inside != file.size_bytes:
         raise ValueError("its regions do not make the file")
-    with tempfile.TemporaryFile(dir=Path(out.name).parent) as words, open_regular(base) as before:
+    with tempfile.TemporaryFile(dir=Path(out.name).parent) as words, runner_files.open_regular(base) as before:
         with _unpacked(archive, file.member, inside, b"") as source:
             copy_exactly(source, words, inside)
         words.flush()
@@ -721,6 +719,6 @@ def _zstandard(command: str) -> ModuleType:
     try:
         import zstandard
     except ImportError as error:
-        raise missing_extra(EXTRA, "zstandard", command, error) from error
+        raise core_errors.missing_extra(EXTRA, "zstandard", command, error) from error
     module: ModuleType = zstandard
     return module

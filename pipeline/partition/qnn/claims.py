@@ -17,21 +17,21 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from device_runner.files import decode_json, read_regular
-from device_runner.providers import Chip
-from pipeline.core.errors import MissingError, install_extra
-from pipeline.core.files import sha256_of
-from pipeline.core.groups import counted
-from pipeline.core.releases import installed_release
-from pipeline.model.guards import refuse_context
-from pipeline.model.onnx_model import LoadedModel
-from pipeline.partition.answer import LoadForecast, Refusal, layout_window
-from pipeline.partition.graph import Graph, Node
+from device_runner import files as runner_files
+from device_runner import providers as runner_providers
+from pipeline.core import errors as core_errors
+from pipeline.core import files as storage
+from pipeline.core import groups as counting
+from pipeline.core import releases as ort_releases
+from pipeline.core.errors import MissingError
+from pipeline.model import guards, onnx_model
+from pipeline.partition import answer as claim_answer
+from pipeline.partition import graph as partition_graph
+from pipeline.partition import rules as partition_rules
+from pipeline.partition import shown as partition_shown
+from pipeline.partition import subject as partition_subject
+from pipeline.partition import types as partition_types
 from pipeline.partition.qnn.kept import entry_of, keep, kept
-from pipeline.partition.rules import Claim, show_shape
-from pipeline.partition.shown import is_inlined
-from pipeline.partition.subject import write_model
-from pipeline.partition.types import Value
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -52,115 +52,178 @@ TO_CPU = "leave it to the CPU at the model's end"
 WITHOUT_SIZE = r"Cannot get (?:[\w\[\]]+ )*shape"
 """Said of a value whose shape the provider does not know."""
 
-SIZE_BY_DATA = Refusal(
+SIZE_BY_DATA = claim_answer.Refusal(
     "data",
     "the size of one of its values depends on data, such as on what NonMaxSuppression finds",
     "leave such a part to the CPU at the model's end",
 )
 """What `WITHOUT_SIZE` means in a model whose inputs have all their sizes."""
 
-CAUSES: Mapping[str, Refusal] = {
-    WITHOUT_SIZE: Refusal("shape", "the shape of one of its values is not known before the model runs",
-          "give the dimensions of the inputs sizes, with --dimension NAME=N or the pass fixed-dimensions"),
-    r"Operators of type `?'?(QLinear\w+|QGemm|QAttention)`?'? are not supported": Refusal("operator",
-          "the NPU's provider has no {1}",
-          "quantize the model in QDQ form instead of with QLinear operators"),
-    r"Operators of type `?'?(\w+)`?'? are not supported": Refusal("operator", "the NPU's provider has no {1}",
-          f"express it by other operators, or {TO_CPU}"),
-    r"(?:support )?(\w+) (?:operator not supported by|on the) HTP backend": Refusal("operator", "the NPU has no {1}",
-          f"express it by other operators, or {TO_CPU}"),
-    r"Failed to (?:add (?:\w+ )?|create manually inserted Qnn \w+ )node": Refusal("backend",
-          "the NPU has it not for these types and shapes, or not the operator that it belongs to",
-          "compute it in f32 with at most 5 dimensions, or express it by other operators"),
-    "to not take (?:DQ nodes that generate a graph output|Q nodes that consume a graph input)": Refusal("border",
-          "it converts an input or output of the model, which ONNX Runtime does on the CPU: no partition is cut"),
-    "may only change the spatial dimensions": Refusal("attr",
-          "it resizes batch or channels, and the NPU only height and width", "resize the last two dimensions only"),
-    "Resize (?:on the NPU |operator )?(?:does|only|cubic)|ResizeNearestNeighbor on": Refusal("attr",
-          "the NPU has no Resize of this mode and these coordinates",
-          "use linear with half_pixel, or nearest with asymmetric and floor (`transform --do equal-resize`)"),
-    "with an initializer input": Refusal("trivial", "it reads nothing but constants",
-          "fold constants first, with --optimize basic"),
+CAUSES: Mapping[str, claim_answer.Refusal] = {
+    WITHOUT_SIZE: claim_answer.Refusal(
+        "shape",
+        "the shape of one of its values is not known before the model runs",
+        "give the dimensions of the inputs sizes, with --dimension NAME=N or the pass fixed-dimensions",
+    ),
+    r"Operators of type `?'?(QLinear\w+|QGemm|QAttention)`?'? are not supported": claim_answer.Refusal(
+        "operator", "the NPU's provider has no {1}", "quantize the model in QDQ form instead of with QLinear operators"
+    ),
+    r"Operators of type `?'?(\w+)`?'? are not supported": claim_answer.Refusal(
+        "operator", "the NPU's provider has no {1}", f"express it by other operators, or {TO_CPU}"
+    ),
+    r"(?:support )?(\w+) (?:operator not supported by|on the) HTP backend": claim_answer.Refusal(
+        "operator", "the NPU has no {1}", f"express it by other operators, or {TO_CPU}"
+    ),
+    r"Failed to (?:add (?:\w+ )?|create manually inserted Qnn \w+ )node": claim_answer.Refusal(
+        "backend",
+        "the NPU has it not for these types and shapes, or not the operator that it belongs to",
+        "compute it in f32 with at most 5 dimensions, or express it by other operators",
+    ),
+    "to not take (?:DQ nodes that generate a graph output|Q nodes that consume a graph input)": claim_answer.Refusal(
+        "border", "it converts an input or output of the model, which ONNX Runtime does on the CPU: no partition is cut"
+    ),
+    "may only change the spatial dimensions": claim_answer.Refusal(
+        "attr", "it resizes batch or channels, and the NPU only height and width", "resize the last two dimensions only"
+    ),
+    "Resize (?:on the NPU |operator )?(?:does|only|cubic)|ResizeNearestNeighbor on": claim_answer.Refusal(
+        "attr",
+        "the NPU has no Resize of this mode and these coordinates",
+        "use linear with half_pixel, or nearest with asymmetric and floor (`transform --do equal-resize`)",
+    ),
+    "with an initializer input": claim_answer.Refusal(
+        "trivial", "it reads nothing but constants", "fold constants first, with --optimize basic"
+    ),
     "(?:initializer value|(?:must|needs? to) be (?:an? )?(?:constant|initializer)|requires constant input|"
-          r"as constant input|hence input\[1\]|compile-time constants|[Dd]ynamic \w+)": Refusal("const",
-          "an input that the NPU needs as a constant is computed by the model, or is an input of it",
-          "make it an initializer, and no input (the pass constant-initializers)"),
-    "standalone (?:DQ|Q) op with per-channel": Refusal("quantized",
-          "a tensor quantized by channel is taken only as the weight of an operator",
-          "quantize this tensor as a whole, or the operator that reads it, too"),
-    r"per-(?:tensor|channel)(?: \(scalar\))? quant": Refusal("quantized",
-          "it has a scale for each channel, and the NPU takes it with a single one", "quantize this tensor as a whole"),
+    r"as constant input|hence input\[1\]|compile-time constants|[Dd]ynamic \w+)": claim_answer.Refusal(
+        "const",
+        "an input that the NPU needs as a constant is computed by the model, or is an input of it",
+        "make it an initializer, and no input (the pass constant-initializers)",
+    ),
+    "standalone (?:DQ|Q) op with per-channel": claim_answer.Refusal(
+        "quantized",
+        "a tensor quantized by channel is taken only as the weight of an operator",
+        "quantize this tensor as a whole, or the operator that reads it, too",
+    ),
+    r"per-(?:tensor|channel)(?: \(scalar\))? quant": claim_answer.Refusal(
+        "quantized",
+        "it has a scale for each channel, and the NPU takes it with a single one",
+        "quantize this tensor as a whole",
+    ),
     r"ranks?\b.*(?:of size|than|at least|>|>=|<=|3, 4, or 5)|\(rank 3\) inputs|more than 5 dimensions|"
-    "PoolMax3d": Refusal(
-          "rank", "the NPU has it not for so many dimensions", "reshape the values around the node to 4 dimensions"),
-    "axis with last input dimension|only supports normalization along the last axis": Refusal("attr",
-          "it normalizes more than the last axis", "normalize the last axis only"),
-    "unsupported equation|Einsum requires": Refusal("attr", "the NPU has no such Einsum",
-          "write it as MatMul and Transpose"),
-    "Pad doesn't support axes": Refusal("attr", "it names axes", "give pads of all dimensions"),
-    "[Dd]ata ?type|Type not supported|only supports? (?:float|bool)|quantized input": Refusal("type",
-          "the NPU has it not for this type", "compute it in f32, or quantize it where it is f32"),
-    "at least (?:2|two) inputs": Refusal("attr", "it has a single input, which it gives on", "leave the node out"),
-    "only supports? (alpha|beta)=1": Refusal("attr", "its {1} is not 1",
-          "multiply the weights by alpha and the bias by beta"),
-    "dilation": Refusal("attr", "it has dilations, which the NPU has not for this operator",
-          "make dilations 1: a kernel with zeros between its weights computes the same"),
-    "only supports? 1 output|expects exactly 2 outputs": Refusal("attr",
-          "it has another number of outputs than on the NPU",
-          "leave out the outputs that are there for training or are not read"),
-    "negative (?:or out-of-bounds )?ind": Refusal("attr", "an index counts from the end", "count it from the front"),
-    "does not support mode (?:bi)?cubic": Refusal("attr",
-          "the NPU has no cubic interpolation", "use linear, or nearest"),
-    "only support fmod == 0": Refusal("attr",
-          "its remainder has the sign of the dividend (fmod), which the NPU has not",
-          "set fmod 0 where no number is below 0"),
+    "PoolMax3d": claim_answer.Refusal(
+        "rank", "the NPU has it not for so many dimensions", "reshape the values around the node to 4 dimensions"
+    ),
+    "axis with last input dimension|only supports normalization along the last axis": claim_answer.Refusal(
+        "attr", "it normalizes more than the last axis", "normalize the last axis only"
+    ),
+    "unsupported equation|Einsum requires": claim_answer.Refusal(
+        "attr", "the NPU has no such Einsum", "write it as MatMul and Transpose"
+    ),
+    "Pad doesn't support axes": claim_answer.Refusal("attr", "it names axes", "give pads of all dimensions"),
+    "[Dd]ata ?type|Type not supported|only supports? (?:float|bool)|quantized input": claim_answer.Refusal(
+        "type", "the NPU has it not for this type", "compute it in f32, or quantize it where it is f32"
+    ),
+    "at least (?:2|two) inputs": claim_answer.Refusal(
+        "attr", "it has a single input, which it gives on", "leave the node out"
+    ),
+    "only supports? (alpha|beta)=1": claim_answer.Refusal(
+        "attr", "its {1} is not 1", "multiply the weights by alpha and the bias by beta"
+    ),
+    "dilation": claim_answer.Refusal(
+        "attr",
+        "it has dilations, which the NPU has not for this operator",
+        "make dilations 1: a kernel with zeros between its weights computes the same",
+    ),
+    "only supports? 1 output|expects exactly 2 outputs": claim_answer.Refusal(
+        "attr",
+        "it has another number of outputs than on the NPU",
+        "leave out the outputs that are there for training or are not read",
+    ),
+    "negative (?:or out-of-bounds )?ind": claim_answer.Refusal(
+        "attr", "an index counts from the end", "count it from the front"
+    ),
+    "does not support mode (?:bi)?cubic": claim_answer.Refusal(
+        "attr", "the NPU has no cubic interpolation", "use linear, or nearest"
+    ),
+    "only support fmod == 0": claim_answer.Refusal(
+        "attr",
+        "its remainder has the sign of the dividend (fmod), which the NPU has not",
+        "set fmod 0 where no number is below 0",
+    ),
     "NonZero output shape must be static": SIZE_BY_DATA,
-    "Pad mode only support|(?:reflect|edge) mode doesn't support negative": Refusal("attr",
-          "the NPU has not this mode of padding", "pad with constants, and cut off with Slice"),
-    "identical shapes for no-op": Refusal("attr", "it changes nothing", "leave the node out"),
-    "NoOp for reduction": Refusal("attr", "it reduces no axis, which changes nothing", "leave the node out"),
-}  # fmt: skip
+    "Pad mode only support|(?:reflect|edge) mode doesn't support negative": claim_answer.Refusal(
+        "attr", "the NPU has not this mode of padding", "pad with constants, and cut off with Slice"
+    ),
+    "identical shapes for no-op": claim_answer.Refusal("attr", "it changes nothing", "leave the node out"),
+    "NoOp for reduction": claim_answer.Refusal(
+        "attr", "it reduces no axis, which changes nothing", "leave the node out"
+    ),
+}
 """What the provider's reasons mean, by patterns of them, the first that fits: `{1}` stands for the pattern's group.
 
 A reason that no pattern fits stands as the provider says it.
 """
 
-FAILURES: Mapping[str, Refusal] = {
-    r"Node '[^']*' OpType:(\w+) .*was inserted using the NHWC format": Refusal("layout",
-          "the NPU's provider takes {1} and refuses it when layouts are channels last, which ends the session",
-          "use another form of the model: quantized where the chip has no floats, else with unsigned activations"),
-    "Failed to (?:finalize|compose) Q[Nn][Nn] graph": Refusal("build",
-          "the compiler has no implementation of a node that the provider took, which ends the session",
-          "quantize the nodes that are float still, or leave the last nodes to the CPU"),
-    "Unsupported FP64 data type": Refusal("type", "an input or output is of type f64",
-          "make the model's inputs and outputs f32"),
-    "Dynamic shape is not supported yet, for input: (.+)": Refusal("dynamic",
-          "the input {1} has a dimension without a size", "give it one with --dimension NAME=N"),
-    "^Cannot get shape": Refusal("dynamic", "the provider met a value without a size, which ends the session",
-          "give the open dimensions sizes with --dimension NAME=N"),
-    "zero graph inputs": Refusal("trivial", "a partition reads nothing but constants",
-          "fold constants first, with --optimize basic"),
-    "Could not find an implementation for (.+?) node": Refusal("cpu",
-          "neither the NPU nor the CPU has a kernel for {1}",
-          "compute this part in another type, such as f32"),
-    r"Exception during initialization: .*::(\w+)\(const": Refusal("cpu",
-          "{1} is left to the CPU, whose kernel refuses its attributes",
-          "give it attributes that the CPU computes, or express it by other operators"),
-    "contextCreateFromBinary failed": Refusal("context",
-          "the context is of another generation of NPUs, of a newer QAIRT, or for several chips",
-          "make it again for this chip; a context for several chips cannot be opened on this computer"),
-    "file path in ep_cache_context does not exist": Refusal("context",
-          "the .bin of the context is not beside the model",
-          "keep both in one folder, under the names that they were made with"),
-    "fallback to CPU EP has been explicitly disabled": Refusal("cpu", "some nodes are not for the NPU, and the CPU is "
-          "forbidden", "allow it, or fix the nodes that are named here"),
-    "soc_model and htp_arch having equal number|mode is enabled but (?:SoC model|soc_model)": Refusal("option",
-          "an option of the provider does not suit the chip", "leave options beside --chip out"),
-    "graph execute error": Refusal("run", "the NPU makes a session and does not run it",
-          "quantize the model, or find the node with `transform --do extract`"),
-    "Graph optimization|Type Error|ShapeInferenceError|INVALID_GRAPH": Refusal("model",
-          "ONNX Runtime refuses the model"),
-}  # fmt: skip
+FAILURES: Mapping[str, claim_answer.Refusal] = {
+    r"Node '[^']*' OpType:(\w+) .*was inserted using the NHWC format": claim_answer.Refusal(
+        "layout",
+        "the NPU's provider takes {1} and refuses it when layouts are channels last, which ends the session",
+        "use another form of the model: quantized where the chip has no floats, else with unsigned activations",
+    ),
+    "Failed to (?:finalize|compose) Q[Nn][Nn] graph": claim_answer.Refusal(
+        "build",
+        "the compiler has no implementation of a node that the provider took, which ends the session",
+        "quantize the nodes that are float still, or leave the last nodes to the CPU",
+    ),
+    "Unsupported FP64 data type": claim_answer.Refusal(
+        "type", "an input or output is of type f64", "make the model's inputs and outputs f32"
+    ),
+    "Dynamic shape is not supported yet, for input: (.+)": claim_answer.Refusal(
+        "dynamic", "the input {1} has a dimension without a size", "give it one with --dimension NAME=N"
+    ),
+    "^Cannot get shape": claim_answer.Refusal(
+        "dynamic",
+        "the provider met a value without a size, which ends the session",
+        "give the open dimensions sizes with --dimension NAME=N",
+    ),
+    "zero graph inputs": claim_answer.Refusal(
+        "trivial", "a partition reads nothing but constants", "fold constants first, with --optimize basic"
+    ),
+    "Could not find an implementation for (.+?) node": claim_answer.Refusal(
+        "cpu", "neither the NPU nor the CPU has a kernel for {1}", "compute this part in another type, such as f32"
+    ),
+    r"Exception during initialization: .*::(\w+)\(const": claim_answer.Refusal(
+        "cpu",
+        "{1} is left to the CPU, whose kernel refuses its attributes",
+        "give it attributes that the CPU computes, or express it by other operators",
+    ),
+    "contextCreateFromBinary failed": claim_answer.Refusal(
+        "context",
+        "the context is of another generation of NPUs, of a newer QAIRT, or for several chips",
+        "make it again for this chip; a context for several chips cannot be opened on this computer",
+    ),
+    "file path in ep_cache_context does not exist": claim_answer.Refusal(
+        "context",
+        "the .bin of the context is not beside the model",
+        "keep both in one folder, under the names that they were made with",
+    ),
+    "fallback to CPU EP has been explicitly disabled": claim_answer.Refusal(
+        "cpu",
+        "some nodes are not for the NPU, and the CPU is forbidden",
+        "allow it, or fix the nodes that are named here",
+    ),
+    "soc_model and htp_arch having equal number|mode is enabled but (?:SoC model|soc_model)": claim_answer.Refusal(
+        "option", "an option of the provider does not suit the chip", "leave options beside --chip out"
+    ),
+    "graph execute error": claim_answer.Refusal(
+        "run",
+        "the NPU makes a session and does not run it",
+        "quantize the model, or find the node with `transform --do extract`",
+    ),
+    "Graph optimization|Type Error|ShapeInferenceError|INVALID_GRAPH": claim_answer.Refusal(
+        "model", "ONNX Runtime refuses the model"
+    ),
+}
 """Why no session is made, as `CAUSES`; an error that is not here stands as ONNX Runtime says it."""
 
 MOST_DIMENSIONS = 5
@@ -180,21 +243,29 @@ class CompilerAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def of_chip(
-    loaded: LoadedModel, model: "ModelProto", graph: Graph, chip: Chip, folder: Path
-) -> tuple[Claim, LoadForecast]:
+    loaded: onnx_model.LoadedModel,
+    model: "ModelProto",
+    graph: partition_graph.Graph,
+    chip: runner_providers.Chip,
+    folder: Path,
+) -> tuple[partition_rules.Claim, claim_answer.LoadForecast]:
     """What the NPU of a chip takes of a model, and what making a session gives.
 
     `graph` is the view of `model`, whose weights are those of `loaded`; `folder` is for files of the question.
     MissingError without the compiler, ModelError for a context, and where the compiler does not work.
     """
-    refuse_context((node.op_type for node in graph.nodes.values()), loaded.source.name)
+    guards.refuse_context((node.op_type for node in graph.nodes.values()), loaded.source.name)
     if empty := empty_value(graph):
         why = f"'{empty}' has a dimension of size 0, which the compiler does not stand"
-        failure = Refusal("empty", why, "give the model's values other sizes")
-        return Claim(refusals=dict.fromkeys(graph.nodes, NO_SESSION)), LoadForecast.failing(failure)
+        failure = claim_answer.Refusal("empty", why, "give the model's values other sizes")
+        return partition_rules.Claim(
+            refusals=dict.fromkeys(graph.nodes, NO_SESSION)
+        ), claim_answer.LoadForecast.failing(failure)
     target = folder / f"asked-{chip.name}.onnx"
-    write_model(replace(loaded, proto=model), target, named=True)  # the answer knows nodes by names only
-    entry = entry_of(".json", chip, *(sha256_of(path) for path in sorted(folder.glob(f"{target.name}*"))))
+    partition_subject.write_model(
+        replace(loaded, proto=model), target, named=True
+    )  # the answer knows nodes by names only
+    entry = entry_of(".json", chip, *(storage.sha256_of(path) for path in sorted(folder.glob(f"{target.name}*"))))
     answer = kept(entry, CompilerAnswer)
     if answer is None:
         answer = ask(target, chip, SECONDS)
@@ -203,13 +274,13 @@ def of_chip(
     return claim_on(graph, answer, chip)
 
 
-def empty_value(graph: Graph) -> str:
+def empty_value(graph: partition_graph.Graph) -> str:
     """A value without an element, of which the compiler dies by a division by zero; "" where there is none."""
     makes = (name for node in graph.nodes.values() for name in node.outputs if name)
     return next((name for name in (*graph.inputs, *makes) if 0 in (graph.value(name).shape or ())), "")
 
 
-def ask(model: Path, chip: Chip, limit_seconds: float, inputs: Path | None = None) -> CompilerAnswer:
+def ask(model: Path, chip: runner_providers.Chip, limit_seconds: float, inputs: Path | None = None) -> CompilerAnswer:
     """One question to the compiler; its crash or hang is the answer.
 
     With `inputs`, an .npz of one sample or several, the simulator runs the model on each: its outputs are beside the
@@ -228,7 +299,7 @@ def ask(model: Path, chip: Chip, limit_seconds: float, inputs: Path | None = Non
     if done.returncode < 0:
         return CompilerAnswer(ended_by=signal.Signals(-done.returncode).name)
     try:
-        answer = decode_json(read_regular(target), CompilerAnswer)
+        answer = runner_files.decode_json(runner_files.read_regular(target), CompilerAnswer)
     except (OSError, msgspec.MsgspecError) as error:
         last = (done.stderr.strip().splitlines() or [str(error)])[-1]
         raise _broken(last) from error
@@ -241,11 +312,13 @@ def _broken(why: str) -> MissingError:
     return MissingError(
         "Qualcomm's compiler for the NPU does not work here",
         why=why,
-        remedy=f"install the pair again: {install_extra('qnn')}",
+        remedy=f"install the pair again: {core_errors.install_extra('qnn')}",
     )
 
 
-def claim_on(graph: Graph, answer: CompilerAnswer, chip: Chip) -> tuple[Claim, LoadForecast]:
+def claim_on(
+    graph: partition_graph.Graph, answer: CompilerAnswer, chip: runner_providers.Chip
+) -> tuple[partition_rules.Claim, claim_answer.LoadForecast]:
     """The compiler's answer on a graph whose nodes were named after their first outputs."""
     failure = _failure(graph, answer, chip)
     groups = _groups(graph, answer)
@@ -260,18 +333,20 @@ def claim_on(graph: Graph, answer: CompilerAnswer, chip: Chip) -> tuple[Claim, L
         node = next((node for group in groups for node in group if _computes_floats(graph, node)), None)
         if node is not None:
             failure = _float(node, chip)
-    claim = Claim(groups=groups, refusals=refusals)
+    claim = partition_rules.Claim(groups=groups, refusals=refusals)
     if failure is not None:
-        return claim, LoadForecast.failing(failure)
-    return claim, LoadForecast(partitions=len(groups), rounds=(len(groups),))
+        return claim, claim_answer.LoadForecast.failing(failure)
+    return claim, claim_answer.LoadForecast(partitions=len(groups), rounds=(len(groups),))
 
 
-def _failure(graph: Graph, answer: CompilerAnswer, chip: Chip) -> Refusal | None:
+def _failure(
+    graph: partition_graph.Graph, answer: CompilerAnswer, chip: runner_providers.Chip
+) -> claim_answer.Refusal | None:
     """Why no session is made, None where one is."""
     if answer.ended_by == "time":
-        return Refusal("hang", "the compiler gave no answer in time", "ask again on an idle machine")
+        return claim_answer.Refusal("hang", "the compiler gave no answer in time", "ask again on an idle machine")
     if answer.ended_by:
-        return Refusal(
+        return claim_answer.Refusal(
             "crash", f"the compiler crashed ({answer.ended_by})", "find the node with `transform --do extract`"
         )
     if not answer.error:
@@ -283,22 +358,22 @@ def _failure(graph: Graph, answer: CompilerAnswer, chip: Chip) -> Refusal | None
     return _float(floats, chip) if floats and failure.code in ("layout", "build") else failure
 
 
-def failure_of(error: str) -> Refusal:
+def failure_of(error: str) -> claim_answer.Refusal:
     """What an error of ONNX Runtime or the provider means."""
     text = PREFIX.sub("", error).strip()
-    return meaning_of(FAILURES, text) or Refusal("session", f"no session is made: {text}")
+    return meaning_of(FAILURES, text) or claim_answer.Refusal("session", f"no session is made: {text}")
 
 
-def meaning_of(causes: Mapping[str, Refusal], text: str) -> Refusal | None:
+def meaning_of(causes: Mapping[str, claim_answer.Refusal], text: str) -> claim_answer.Refusal | None:
     """What a text of the provider means; None where no pattern fits it."""
     for pattern, refusal in causes.items():
         if match := re.search(pattern, text):
             words = ("", *match.groups(""))
-            return Refusal(refusal.code, refusal.text.format(*words), refusal.remedy.format(*words))
+            return claim_answer.Refusal(refusal.code, refusal.text.format(*words), refusal.remedy.format(*words))
     return None
 
 
-def _groups(graph: Graph, answer: CompilerAnswer) -> tuple[tuple[Node, ...], ...]:
+def _groups(graph: partition_graph.Graph, answer: CompilerAnswer) -> tuple[tuple[partition_graph.Node, ...], ...]:
     """The nodes of each partition, in the graph's order.
 
     The layout change puts nodes in place of others, cancels Transposes and moves DequantizeLinear and QuantizeLinear
@@ -312,14 +387,16 @@ def _groups(graph: Graph, answer: CompilerAnswer) -> tuple[tuple[Node, ...], ...
             if original in names:
                 place[names[original]] = number if provider == PROVIDER else None
     # Parts of functions that neither NPU nor CPU run as they stand have no names, and are asked about for themselves.
-    inlined = [index for index in graph.order if index not in place and is_inlined(graph, graph.nodes[index])]
+    inlined = [
+        index for index in graph.order if index not in place and partition_shown.is_inlined(graph, graph.nodes[index])
+    ]
     unnamed = [number for number, (_, nodes) in enumerate(answer.subgraphs) if not all(name for name, _, _ in nodes)]
     whole = len(unnamed) == len(inlined) and all(answer.subgraphs[number][0] == PROVIDER for number in unnamed)
     place |= zip(inlined, unnamed, strict=True) if whole else dict.fromkeys(inlined)
     for unknown in _connected(graph, [index for index in graph.order if index not in place]):
         beside = {place.get(other) for index in unknown for other in _neighbours(graph, index)} - {None}
         place |= dict.fromkeys(unknown, min((number for number in beside if number is not None), default=None))
-    members: dict[int, list[Node]] = {}
+    members: dict[int, list[partition_graph.Node]] = {}
     for index in graph.order:
         partition = place[index]
         if partition is not None:
@@ -327,12 +404,12 @@ def _groups(graph: Graph, answer: CompilerAnswer) -> tuple[tuple[Node, ...], ...
     return tuple(tuple(members[number]) for number in sorted(members))
 
 
-def _neighbours(graph: Graph, index: int) -> Iterator[int]:
+def _neighbours(graph: partition_graph.Graph, index: int) -> Iterator[int]:
     yield from (edge.producer for edge in graph.in_edges[index])
     yield from (edge.consumer for edge in graph.out_edges[index])
 
 
-def _connected(graph: Graph, nodes: Sequence[int]) -> Iterator[list[int]]:
+def _connected(graph: partition_graph.Graph, nodes: Sequence[int]) -> Iterator[list[int]]:
     """The nodes in sets that edges among them connect."""
     waiting = dict.fromkeys(nodes)
     while waiting:
@@ -345,7 +422,9 @@ def _connected(graph: Graph, nodes: Sequence[int]) -> Iterator[list[int]]:
         yield connected
 
 
-def _refusal(graph: Graph, node: Node, answer: CompilerAnswer, chip: Chip) -> Refusal | None:
+def _refusal(
+    graph: partition_graph.Graph, node: partition_graph.Node, answer: CompilerAnswer, chip: runner_providers.Chip
+) -> claim_answer.Refusal | None:
     """Why a node is not taken: the backend's own validation says more than the provider's words of it."""
     name = node.first_output
     reason = answer.refusals.get(name, "").strip()
@@ -355,27 +434,32 @@ def _refusal(graph: Graph, node: Node, answer: CompilerAnswer, chip: Chip) -> Re
         values = [(value, graph.value(value)) for value in node.inputs if value]
         remedy = next((row for fits, row in REMEDIES if any(fits(value) for _, value in values)), "")
         words = ", ".join(
-            f"'{name}' {value.dtype or 'of unknown type'} {show_shape(value.shape)}" for name, value in values
+            f"'{name}' {value.dtype or 'of unknown type'} {partition_rules.show_shape(value.shape)}"
+            for name, value in values
         )
-        return Refusal("backend", f"the NPU has no {answer.invalid[name]} for {words}", remedy)
+        return claim_answer.Refusal("backend", f"the NPU has no {answer.invalid[name]} for {words}", remedy)
     if not reason:
-        return INLINED if is_inlined(graph, node) and not answer.error else None
+        return INLINED if partition_shown.is_inlined(graph, node) and not answer.error else None
     if all(graph.value(value).static for value in graph.inputs) and re.search(WITHOUT_SIZE, reason):
         return SIZE_BY_DATA
     text = re.sub(r"\s*\w+ node `[^`]*` will not be assigned to QNN EP\.?", "", reason)
-    own_words = Refusal("provider", f"the provider says: {text}", f"give the node what it has there, or {TO_CPU}")
+    own_words = claim_answer.Refusal(
+        "provider", f"the provider says: {text}", f"give the node what it has there, or {TO_CPU}"
+    )
     return meaning_of(CAUSES, reason) or own_words
 
 
-def _unsaid(graph: Graph, node: Node, answer: CompilerAnswer) -> Refusal:
+def _unsaid(graph: partition_graph.Graph, node: partition_graph.Node, answer: CompilerAnswer) -> claim_answer.Refusal:
     """Why a node is not taken of which the provider says nothing."""
-    if window := layout_window(graph.opset, installed_release()):
-        return Refusal("opset", window, "convert the model to a newer opset (`transform --do opset:version=17`)")
+    if window := claim_answer.layout_window(graph.opset, ort_releases.installed_release()):
+        return claim_answer.Refusal(
+            "opset", window, "convert the model to a newer opset (`transform --do opset:version=17`)"
+        )
     assigned = {name: op_type for _, nodes in answer.subgraphs for name, _, op_type in nodes}
     names = {row.first_output for row in graph.nodes.values()}
     merged = (name for name, op_type in assigned.items() if name not in names and answer.invalid.get(name) == op_type)
     if node.first_output not in assigned and (name := next(merged, "")):
-        return Refusal(
+        return claim_answer.Refusal(
             "merged",
             f"ONNX Runtime makes a {assigned[name]} of integers of it, which the NPU has not without a scale",
             f"compute something else between DequantizeLinear and QuantizeLinear, or {TO_CPU}",
@@ -387,15 +471,15 @@ def _unsaid(graph: Graph, node: Node, answer: CompilerAnswer) -> Refusal:
     return UNKNOWN
 
 
-def _float(node: Node, chip: Chip) -> Refusal:
-    return Refusal(
+def _float(node: partition_graph.Node, chip: runner_providers.Chip) -> claim_answer.Refusal:
+    return claim_answer.Refusal(
         "float",
         f"{node.op_type} '{node.first_output}' computes floats, and the NPU of {chip.title} has none",
         "quantize every operator of the model (--precision qnn, or --advise)",
     )
 
 
-REMEDIES: Sequence[tuple[Callable[[Value], bool], str]] = (
+REMEDIES: Sequence[tuple[Callable[[partition_types.Value], bool], str]] = (
     (
         lambda value: len(value.shape or ()) > MOST_DIMENSIONS,
         f"reshape it to at most {MOST_DIMENSIONS} dimensions around the node",
@@ -405,23 +489,25 @@ REMEDIES: Sequence[tuple[Callable[[Value], bool], str]] = (
 )
 """What helps a node that the backend refuses, by one of its inputs; the first that fits."""
 
-NO_SESSION = Refusal("unknown", "not known, because no session is made")
-UNKNOWN = Refusal("unknown", "the provider does not say why")
+NO_SESSION = claim_answer.Refusal("unknown", "not known, because no session is made")
+UNKNOWN = claim_answer.Refusal("unknown", "the provider does not say why")
 
-SINGLE = Refusal(
-    "single", "what it converts for is not on the NPU, and alone it is no partition",
+SINGLE = claim_answer.Refusal(
+    "single",
+    "what it converts for is not on the NPU, and alone it is no partition",
     "bring the node beside it to the NPU",
-)  # fmt: skip
+)
 
-INLINED = Refusal(
-    "inlined", "neither the NPU nor the CPU has it, so that ONNX Runtime takes it apart: the NPU has not all its parts",
+INLINED = claim_answer.Refusal(
+    "inlined",
+    "neither the NPU nor the CPU has it, so that ONNX Runtime takes it apart: the NPU has not all its parts",
     f"express it by operators that the NPU has, or {TO_CPU}",
-)  # fmt: skip
+)
 
 QUANTIZING = frozenset({"DequantizeLinear", "QuantizeLinear"})
 
 
-def _computes_floats(graph: Graph, node: Node) -> bool:
+def _computes_floats(graph: partition_graph.Graph, node: partition_graph.Node) -> bool:
     """Whether no input of a node with float inputs comes from DequantizeLinear: it is in no quantized unit."""
     if node.op_type in QUANTIZING:
         return False
@@ -431,9 +517,9 @@ def _computes_floats(graph: Graph, node: Node) -> bool:
     return bool(floats) and not dequantized
 
 
-def claim(graph: Graph, settings: object, only: object = None) -> Claim:  # noqa: ARG001 - the signature of claims
+def claim(graph: partition_graph.Graph, settings: object, only: object = None) -> partition_rules.Claim:  # noqa: ARG001 - the signature of claims
     """No claim: of calls of functions, the only thing that is asked about before the compiler is."""
-    return Claim()
+    return partition_rules.Claim()
 
 
 BOUNDS_ARE_INPUTS: Final = 11
@@ -448,7 +534,7 @@ OF_BOTH_SIGNS = ("Sub", "Neg", "Conv", "ConvTranspose", "Gemm", "MatMul", "Batch
 """Operators whose results are below 0 as well."""
 
 
-def _resize(graph: Graph, node: Node) -> bool:
+def _resize(graph: partition_graph.Graph, node: partition_graph.Node) -> bool:
     if node.since_version < BOUNDS_ARE_INPUTS:
         return True
     if node.attributes.get("mode", "nearest") != "nearest":
@@ -467,34 +553,34 @@ def _resize(graph: Graph, node: Node) -> bool:
     return rounding == "round_prefer_floor" and at in ("half_pixel", "pytorch_half_pixel") and any(ties)
 
 
-def _counted(_: Graph, node: Node) -> bool:
+def _counted(_: partition_graph.Graph, node: partition_graph.Node) -> bool:
     pads = any(node.attributes.get("pads") or ()) and bool(node.attributes.get("count_include_pad"))
     same = str(node.attributes.get("auto_pad", "NOTSET")).startswith("SAME")
     return (pads or same) and any(side % 2 == 0 for side in node.attributes.get("kernel_shape") or ())
 
 
-def _wide(graph: Graph, node: Node) -> bool:
+def _wide(graph: partition_graph.Graph, node: partition_graph.Node) -> bool:
     kernel = (graph.value(node.inputs[1]).shape or ())[2:]
     dilations = node.attributes.get("dilations") or [1] * len(kernel)
     reach = [((side or 1) - 1) * step + 1 for side, step in zip(kernel, dilations, strict=False)]
     return any(pad >= side for pad, side in zip(node.attributes.get("pads") or (), reach * 2, strict=False))
 
 
-def _cut_off(graph: Graph, node: Node) -> bool:
+def _cut_off(graph: partition_graph.Graph, node: partition_graph.Node) -> bool:
     maker = _maker(graph, node.inputs[0])
     there_and_back = maker is not None and maker.op_type == "Cast" and _is(graph, maker.inputs[0], FLOATS)
     return there_and_back and _is(graph, node.inputs[0], INTEGERS) and _is(graph, node.outputs[0], FLOATS)
 
 
-def _is(graph: Graph, name: str, types: Container[str]) -> bool:
+def _is(graph: partition_graph.Graph, name: str, types: Container[str]) -> bool:
     return (graph.value(name).dtype or "") in types
 
 
-def _norm(graph: Graph, node: Node) -> bool:
+def _norm(graph: partition_graph.Graph, node: partition_graph.Node) -> bool:
     return _is(graph, node.inputs[0], FLOATS)
 
 
-def _below_0(graph: Graph, node: Node) -> bool:
+def _below_0(graph: partition_graph.Graph, node: partition_graph.Node) -> bool:
     """Whether nothing keeps the input at 0 or above; an even power, or one of a whole number, is right of any."""
     power = graph.constant(node.inputs[1]) if node.op_type == "Pow" else None
     if power is not None and all(float(number).is_integer() for number in power.numbers()):
@@ -503,7 +589,7 @@ def _below_0(graph: Graph, node: Node) -> bool:
     return maker.op_type in OF_BOTH_SIGNS if maker else node.inputs[0] in graph.inputs
 
 
-def _maker(graph: Graph, name: str) -> Node | None:
+def _maker(graph: partition_graph.Graph, name: str) -> partition_graph.Node | None:
     """The node that computes a value, before it was quantized."""
     index, _ = graph.producers.get(name, (None, 0))
     node = None if index is None else graph.nodes[index]
@@ -515,28 +601,35 @@ NUMBERS = "numbers instead of NaN of what is below 0"
 SCALED = "scale the values before they are squared"
 BEYOND = "squares are summed in half precision, which ends at 65504"
 
-SUSPECTS: Mapping[str, tuple[str, Callable[[Graph, Node], bool]]] = {
+SUSPECTS: Mapping[str, tuple[str, Callable[[partition_graph.Graph, partition_graph.Node], bool]]] = {
     "Clip": (
         "bounds of opsets below 11 are ignored",
-        lambda _, node: node.since_version < BOUNDS_ARE_INPUTS
-        and any(abs(node.attributes.get(name, float("inf"))) < 3e38 for name in ("min", "max"))),
+        lambda _, node: (
+            node.since_version < BOUNDS_ARE_INPUTS
+            and any(abs(node.attributes.get(name, float("inf"))) < 3e38 for name in ("min", "max"))
+        ),
+    ),
     "Conv": ("padding as large as the kernel gives garbage", _wide),
     "AveragePool": ("padding of an even kernel gives zeros at the borders", _counted),
     "Resize": ("other pixels are taken", _resize),
     "Cast": ("Casts to integers and back cut nothing off", _cut_off),
     "Gather": (
         "indices of two dimensions take other elements of the last axis",
-        lambda graph, node: len(graph.value(node.inputs[1]).shape or ()) > 1
-        and node.attributes.get("axis", 0) in (len(graph.value(node.inputs[0]).shape or ()) - 1, -1)),
+        lambda graph, node: (
+            len(graph.value(node.inputs[1]).shape or ()) > 1
+            and node.attributes.get("axis", 0) in (len(graph.value(node.inputs[0]).shape or ()) - 1, -1)
+        ),
+    ),
     "If": (
         "Conv, pools and BatchNormalization in a branch take other axes",
-        lambda _, node: any(row.op_type in IN_A_BRANCH for body in node.bodies for row in body.nodes.values())),
+        lambda _, node: any(row.op_type in IN_A_BRANCH for body in node.bodies for row in body.nodes.values()),
+    ),
     "ReduceL2": (BEYOND, _norm),
     "ReduceSumSquare": (BEYOND, _norm),
     "Sqrt": (NUMBERS, _below_0),
     "Log": (NUMBERS, _below_0),
     "Pow": (NUMBERS, _below_0),
-}  # fmt: skip
+}
 """By operator, what an NPU computes otherwise, and the rule by which such a node is known (docs/npu.md)."""
 
 COMPUTED_RIGHT = {
@@ -560,14 +653,14 @@ COMPUTED_RIGHT = {
 """By operator, what helps where the NPU was seen to compute something else."""
 
 
-def suspicions(graph: Graph, claimed: Container[int]) -> Iterator[str]:
+def suspicions(graph: partition_graph.Graph, claimed: Container[int]) -> Iterator[str]:
     """A line for each operator with nodes that the NPU takes and may compute otherwise."""
     nodes = [node for node in graph.nodes.values() if node.index in claimed and not node.domain]
     for op_type, (cause, holds) in SUSPECTS.items():
         matching = [node for node in nodes if node.op_type == op_type and holds(graph, node)]
         if matching:
             first, *more = matching
-            others = f" and {counted(len(more), 'other')}" if more else ""
+            others = f" and {counting.counted(len(more), 'other')}" if more else ""
             yield (
                 f"the NPU takes {op_type} '{first.first_output}'{others}, and may compute something else without a "
                 f"word: {cause}. Compare the values with `partition --ep qnn --simulate`"

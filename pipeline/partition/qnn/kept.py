@@ -17,14 +17,17 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from device_runner.errors import RunnerError, pip_install
-from device_runner.files import cache_folder, decode_json, read_regular
-from device_runner.providers import CHIPS, Chip
-from pipeline.core.errors import MissingError, PipelineError, install_extra
-from pipeline.core.files import ROOT, sha256_of, write_bytes
-from pipeline.core.releases import Release, installed_release
+from device_runner import errors as runner_errors
+from device_runner import files as runner_files
+from device_runner import providers as runner_providers
+from device_runner.errors import RunnerError
+from pipeline.core import errors as core_errors
+from pipeline.core import files as storage
+from pipeline.core import releases as ort_releases
+from pipeline.core.errors import MissingError, PipelineError
+from pipeline.core.releases import Release
 from pipeline.model.sources import SourceModel
-from pipeline.partition.answer import ModelAnswer, Optimize, Settings
+from pipeline.partition import answer as claim_answer
 
 PACKAGE: Final = "onnxruntime_qnn"
 HOST = "linux on x86_64"
@@ -42,7 +45,7 @@ def compiler_name() -> str:
     return f"onnxruntime-qnn {metadata.version('onnxruntime-qnn')}"
 
 
-def require_compilers(asked: Iterable[Settings]) -> None:
+def require_compilers(asked: Iterable[claim_answer.Settings]) -> None:
     """MissingError where one of the providers is asked of a compiler that is not installed."""
     if any(settings.rules.by_chip for settings in asked):
         compiler_name()
@@ -57,20 +60,21 @@ def compiler_lacking() -> MissingError | None:
         return MissingError(
             "Qualcomm's compiler for the NPU is not installed",
             why=f"only it knows what a Snapdragon takes of a model{need}",
-            remedy=f"{install_extra('qnn')} ({licence})",
+            remedy=f"{core_errors.install_extra('qnn')} ({licence})",
         )
     if system != HOST:
         return MissingError(
             "Qualcomm's compiler for the NPU does not work here",
-            why=f"its package offers no NPU on {system}", remedy="use a computer with Linux on x86-64",
-        )  # fmt: skip
+            why=f"its package offers no NPU on {system}",
+            remedy="use a computer with Linux on x86-64",
+        )
     needs = [re.match(r"onnxruntime *\(?>= *(\d+)\.(\d+)", row) for row in requires("onnxruntime-qnn")]
     least = next(((int(match[1]), int(match[2])) for match in needs if match), None)
-    if least and installed_release() < least:
+    if least and ort_releases.installed_release() < least:
         return MissingError(
             "Qualcomm's compiler for the NPU does not go with the installed onnxruntime",
-            why=f"it needs {Release(*least)} or later, installed is {Release(*installed_release())}",
-            remedy=f"install a later onnxruntime: {pip_install('--upgrade', 'onnxruntime')}",
+            why=f"it needs {Release(*least)} or later, installed is {Release(*ort_releases.installed_release())}",
+            remedy=f"install a later onnxruntime: {runner_errors.pip_install('--upgrade', 'onnxruntime')}",
         )
     return None
 
@@ -80,16 +84,16 @@ def requires(package: str) -> list[str]:
     return metadata.requires(package) or []
 
 
-def entry_of(ending: str, chip: Chip, *parts: str) -> Path:
+def entry_of(ending: str, chip: runner_providers.Chip, *parts: str) -> Path:
     """Where what the compiler gave is kept, by the compiler, ONNX Runtime, the chip and whatever else it depends on."""
     parts = (compiler_name(), metadata.version("onnxruntime"), repr(chip), *parts)
-    return cache_folder() / "npu" / (hashlib.sha256("\0".join(parts).encode()).hexdigest() + ending)
+    return runner_files.cache_folder() / "npu" / (hashlib.sha256("\0".join(parts).encode()).hexdigest() + ending)
 
 
 def kept(entry: Path, kind: type[Kept]) -> Kept | None:
     """What an entry has; None where there is none that can be read."""
     try:
-        return decode_json(read_regular(entry), kind)
+        return runner_files.decode_json(runner_files.read_regular(entry), kind)
     except (OSError, RunnerError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
@@ -97,13 +101,18 @@ def kept(entry: Path, kind: type[Kept]) -> Kept | None:
 def keep(entry: Path, answer: msgspec.Struct) -> None:
     """Keep an answer; it is there all the same where it cannot be kept."""
     try:
-        write_bytes(entry, msgspec.json.encode(answer))
+        storage.write_bytes(entry, msgspec.json.encode(answer))
     except PipelineError as error:
         log.warning("the answer is not kept: %s", error)
 
 
 def answer_entry(
-    source: SourceModel, settings: Settings, optimize: Optimize, sizes: Mapping[str, int], *, likely: bool
+    source: SourceModel,
+    settings: claim_answer.Settings,
+    optimize: claim_answer.Optimize,
+    sizes: Mapping[str, int],
+    *,
+    likely: bool,
 ) -> Path | None:
     """Where the answer to a question about a model is kept; None where none is: no chip, a member of an archive.
 
@@ -112,7 +121,7 @@ def answer_entry(
     if not settings.chip or source.member or not Path(source.path).is_file():
         return None
     # Names, sizes and times of change of our sources: a tenth of the time that reading them takes
-    rows, waiting = [], [str(ROOT / "pipeline"), str(ROOT / "device_runner")]
+    rows, waiting = [], [str(storage.ROOT / "pipeline"), str(storage.ROOT / "device_runner")]
     while waiting:
         for entry in os.scandir(waiting.pop()):
             if entry.name.endswith(".py"):
@@ -121,17 +130,17 @@ def answer_entry(
             elif entry.is_dir():
                 waiting.append(entry.path)
     question = msgspec.json.encode((settings, optimize, sizes, likely)).decode()
-    parts = (sha256_of(Path(source.path)), question, "\n".join(sorted(rows)))
-    return entry_of(".answer.json", CHIPS[settings.chip], *parts)
+    parts = (storage.sha256_of(Path(source.path)), question, "\n".join(sorted(rows)))
+    return entry_of(".answer.json", runner_providers.CHIPS[settings.chip], *parts)
 
 
-def kept_answer(entry: Path | None, name: str) -> ModelAnswer | None:
+def kept_answer(entry: Path | None, name: str) -> claim_answer.ModelAnswer | None:
     """The answer of an entry under a model's name; None where there is none that can be read."""
-    answer = kept(entry, ModelAnswer) if entry else None
+    answer = kept(entry, claim_answer.ModelAnswer) if entry else None
     return msgspec.structs.replace(answer, path=name) if answer else None
 
 
-def keep_answer(entry: Path | None, answer: ModelAnswer) -> None:
+def keep_answer(entry: Path | None, answer: claim_answer.ModelAnswer) -> None:
     """Keep an answer; not one that a busy machine gave."""
     if entry and not answer.error and not (answer.load and answer.load.code == "hang"):
         keep(entry, answer)

@@ -149,11 +149,11 @@ def _session(
     import onnxruntime as ort
     import onnxruntime_qnn as qnn
 
-    from pipeline.core import custom_ops
+    from pipeline.core import custom_ops as core_custom_ops
 
     devices = _devices()
     asked = ort.SessionOptions()
-    custom_ops.register(asked)
+    core_custom_ops.register(asked)
     asked.log_severity_level = severity
     asked.intra_op_num_threads = 1
     asked.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pipeline.core.groups import grouped
-from pipeline.model.edit import attribute, copied, operand, set_nodes, subgraphs
+from pipeline.core import groups as counting
+from pipeline.model import edit as onnx_edit
+from pipeline.model import types as onnx_types
 from pipeline.model.signature import Array
-from pipeline.model.types import FLOAT
-from pipeline.passes.edit import CLIP_HAS_INPUTS, PAD_HAS_INPUTS, GraphFacts, Writer
+from pipeline.passes import edit as passes_edit
 from pipeline.passes.rewrites.arithmetic import REDUCE_AXES_ARE_INPUT, axes_of
 
 if TYPE_CHECKING:
@@ -17,14 +17,14 @@ RANGES = {"u8": (0, 255), "i8": (-128, 127), "u16": (0, 65_535), "i16": (-32_768
 """What a quantized type can hold."""
 
 
-def without_empty_inputs(model: "ModelProto", _known: GraphFacts) -> "ModelProto | None":
+def without_empty_inputs(model: "ModelProto", _known: passes_edit.GraphFacts) -> "ModelProto | None":
     """A copy whose nodes list no inputs without a name at their end; None where none does.
 
     ONNX says that both mean the same. WebGPU's kernels of Conv and ConvTranspose read such a bias all the same.
     """
-    changed = copied(model)
+    changed = onnx_edit.copied(model)
     dropped = 0
-    for graph in subgraphs(changed.graph):
+    for graph in onnx_edit.subgraphs(changed.graph):
         for node in graph.node:
             while node.input and not node.input[-1]:
                 del node.input[-1]
@@ -32,7 +32,7 @@ def without_empty_inputs(model: "ModelProto", _known: GraphFacts) -> "ModelProto
     return changed if dropped else None
 
 
-def in_float(model: "ModelProto", facts: GraphFacts) -> "ModelProto | None":
+def in_float(model: "ModelProto", facts: passes_edit.GraphFacts) -> "ModelProto | None":
     """A copy that computes in float what QuantizeLinear and DequantizeLinear say is quantized; None where nothing is.
 
     Weights become float ones. A value that was rounded to a type's range is only cut to it, by Clip, so that outputs
@@ -41,11 +41,13 @@ def in_float(model: "ModelProto", facts: GraphFacts) -> "ModelProto | None":
     """
     from onnx import helper, numpy_helper
 
-    if facts.opset < CLIP_HAS_INPUTS:
+    if facts.opset < passes_edit.CLIP_HAS_INPUTS:
         return None
-    changed = copied(model)
+    changed = onnx_edit.copied(model)
     graph = changed.graph
-    readers = grouped((name, node) for inner in subgraphs(graph) for node in inner.node for name in node.input)
+    readers = counting.grouped(
+        (name, node) for inner in onnx_edit.subgraphs(graph) for node in inner.node for name in node.input
+    )
     kept = {value.name for value in graph.output}
     removed: set[str] = set()
     replaced: list[NodeProto] = []
@@ -74,19 +76,19 @@ def in_float(model: "ModelProto", facts: GraphFacts) -> "ModelProto | None":
             replaced.append(node)
     if not removed:
         return None
-    set_nodes(graph, replaced)
+    onnx_edit.set_nodes(graph, replaced)
     return changed
 
 
-def _bounds(node: "NodeProto", facts: GraphFacts) -> tuple[Any, Any] | None:
+def _bounds(node: "NodeProto", facts: passes_edit.GraphFacts) -> tuple[Any, Any] | None:
     """The smallest and the largest number that a QuantizeLinear keeps; None where these are not known."""
     import numpy as np
 
-    scale = facts.constant(operand(node, 1))
-    zero = facts.constant(operand(node, 2))
+    scale = facts.constant(onnx_edit.operand(node, 1))
+    zero = facts.constant(onnx_edit.operand(node, 2))
     kind = facts.graph.value(node.output[0]).dtype or ""
     whole = scale is not None and scale.size == 1 and scale.dtype == np.float32 and facts.is_f32(node.input[0])
-    if scale is None or not whole or kind not in RANGES or (zero is None and operand(node, 2)):
+    if scale is None or not whole or kind not in RANGES or (zero is None and onnx_edit.operand(node, 2)):
         return None
     offset = int(zero.reshape(-1)[0]) if zero is not None else 0
     step = scale.reshape(-1)[0]
@@ -94,7 +96,7 @@ def _bounds(node: "NodeProto", facts: GraphFacts) -> tuple[Any, Any] | None:
     return low, high
 
 
-def _float_weights(node: "NodeProto", facts: GraphFacts) -> Any:
+def _float_weights(node: "NodeProto", facts: passes_edit.GraphFacts) -> Any:
     """What a DequantizeLinear makes of a constant; None for another input, and for scales of blocks."""
     import numpy as np
 
@@ -122,14 +124,21 @@ LEAST_NORM = 2.0**-12
 """Divisor of rows of zeros: half precision has it, and its square."""
 
 
-def scaled_norm(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
+def scaled_norm(node: "NodeProto", facts: passes_edit.GraphFacts, write: passes_edit.Writer) -> bool:
     """ReduceL2 of values divided by their largest magnitude: no sum of squares passes the end of half precision."""
     shape, axes = facts.shape(node.input[0]), axes_of(node, facts)
-    if shape is None or 0 in shape or not axes or not facts.is_f32(node.input[0]) or facts.opset < PAD_HAS_INPUTS:
+    if (
+        shape is None
+        or 0 in shape
+        or not axes
+        or not facts.is_f32(node.input[0])
+        or facts.opset < passes_edit.PAD_HAS_INPUTS
+    ):
         return False
-    x, keep = node.input[0], int(attribute(node, "keepdims", 1))
-    largest = write.add("Max", _reduced("ReduceMax", write.add("Abs", x), axes, 1, facts, write),
-                        write.constant(LEAST_NORM))  # fmt: skip
+    x, keep = node.input[0], int(onnx_edit.attribute(node, "keepdims", 1))
+    largest = write.add(
+        "Max", _reduced("ReduceMax", write.add("Abs", x), axes, 1, facts, write), write.constant(LEAST_NORM)
+    )
     norm = _reduced("ReduceL2", write.add("Div", x, largest), axes, 1, facts, write)
     if keep:
         write.add("Mul", norm, largest, into=node.output[0])
@@ -139,13 +148,15 @@ def scaled_norm(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     return True
 
 
-def _reduced(op_type: str, x: str, axes: list[int], keep: int, facts: GraphFacts, write: Writer) -> str:
+def _reduced(
+    op_type: str, x: str, axes: list[int], keep: int, facts: passes_edit.GraphFacts, write: passes_edit.Writer
+) -> str:
     if facts.opset < REDUCE_AXES_ARE_INPUT:
         return write.add(op_type, x, attributes={"axes": axes, "keepdims": keep})
     return write.add(op_type, x, write.integers(*axes), attributes={"keepdims": keep})
 
 
-def flat_indices(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
+def flat_indices(node: "NodeProto", facts: passes_edit.GraphFacts, write: passes_edit.Writer) -> bool:
     """Constant indices of Gather in one row, counted from the beginning, and a Reshape behind it."""
     import numpy as np
 
@@ -153,7 +164,7 @@ def flat_indices(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     output = facts.shape(node.output[0])
     if shape is None or output is None or indices is None or (indices.ndim < 2 and not (indices < 0).any()):
         return False
-    axis = int(attribute(node, "axis", 0)) % len(shape)
+    axis = int(onnx_edit.attribute(node, "axis", 0)) % len(shape)
     row = write.constant(np.where(indices < 0, indices + shape[axis], indices).reshape(-1), indices.dtype.name)
     taken = write.add("Gather", node.input[0], row, attributes={"axis": axis})
     write.add("Reshape", taken, write.integers(*output), into=node.output[0])
@@ -169,22 +180,30 @@ COORDINATES: Mapping[str, Callable[[Array, float, int, int], Array]] = {
 """Where a pixel comes from, by coordinate_transformation_mode: its place, the scale, sizes after and before."""
 
 
-def gathered_resize(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
+def gathered_resize(node: "NodeProto", facts: passes_edit.GraphFacts, write: passes_edit.Writer) -> bool:
     """Resize to the nearest pixel as Gather of rows and of columns."""
     import numpy as np
 
     before, after = facts.shape(node.input[0]), facts.shape(node.output[0])
-    mode = str(attribute(node, "coordinate_transformation_mode", "half_pixel"))
-    way = str(attribute(node, "nearest_mode", "round_prefer_floor"))
+    mode = str(onnx_edit.attribute(node, "coordinate_transformation_mode", "half_pixel"))
+    way = str(onnx_edit.attribute(node, "nearest_mode", "round_prefer_floor"))
     rounding: dict[str, Callable[[Array], Array]] = {
-        "floor": np.floor, "ceil": np.ceil, "round_prefer_ceil": lambda at: np.floor(at + 0.5),
+        "floor": np.floor,
+        "ceil": np.ceil,
+        "round_prefer_ceil": lambda at: np.floor(at + 0.5),
         "round_prefer_floor": lambda at: np.ceil(at - 0.5),
-    }  # fmt: skip
-    if before is None or after is None or before[:2] != after[:2] or len(before) != 4 or facts.opset < PAD_HAS_INPUTS:
+    }
+    if (
+        before is None
+        or after is None
+        or before[:2] != after[:2]
+        or len(before) != 4
+        or facts.opset < passes_edit.PAD_HAS_INPUTS
+    ):
         return False
-    if attribute(node, "mode", "nearest") != "nearest" or mode not in COORDINATES or way not in rounding:
+    if onnx_edit.attribute(node, "mode", "nearest") != "nearest" or mode not in COORDINATES or way not in rounding:
         return False
-    scales = facts.constant(operand(node, 2))
+    scales = facts.constant(onnx_edit.operand(node, 2))
     value = node.input[0]
     for axis in (2, 3):
         scale = float(scales[axis]) if scales is not None and scales.size == 4 else after[axis] / before[axis]
@@ -194,35 +213,42 @@ def gathered_resize(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool
     return True
 
 
-def wide_padding(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
+def wide_padding(node: "NodeProto", facts: passes_edit.GraphFacts, write: passes_edit.Writer) -> bool:
     """Conv with a padding as large as its kernel as Pad and Conv without."""
-    pads = list(attribute(node, "pads", []))
+    pads = list(onnx_edit.attribute(node, "pads", []))
     shape = facts.shape(node.input[1])
     kernel = list(shape[2:]) if shape else []
-    dilations = list(attribute(node, "dilations", [1] * len(kernel)))
+    dilations = list(onnx_edit.attribute(node, "dilations", [1] * len(kernel)))
     reach = [(size - 1) * step + 1 for size, step in zip(kernel, dilations, strict=True)]
-    if not pads or not kernel or facts.opset < PAD_HAS_INPUTS or not facts.is_f32(node.input[0]):
+    if not pads or not kernel or facts.opset < passes_edit.PAD_HAS_INPUTS or not facts.is_f32(node.input[0]):
         return False
     if all(pad < size for pad, size in zip(pads, reach * 2, strict=True)):
         return False
     half = len(kernel)
     around = write.integers(0, 0, *pads[:half], 0, 0, *pads[half:])
     kept = {
-        entry.name: attribute(node, entry.name) for entry in node.attribute if entry.name not in ("pads", "auto_pad")
+        entry.name: onnx_edit.attribute(node, entry.name)
+        for entry in node.attribute
+        if entry.name not in ("pads", "auto_pad")
     }
     padded = write.add("Pad", node.input[0], around, write.constant(0.0), attributes={"mode": "constant"})
     write.add("Conv", padded, *node.input[1:], into=node.output[0], attributes=kept)
     return True
 
 
-def floored(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
+def floored(node: "NodeProto", facts: passes_edit.GraphFacts, write: passes_edit.Writer) -> bool:
     """A Cast of floats to integers and back as the sign times the floor of the magnitude, up to 2 to the 24."""
     place = facts.graph.producers.get(node.input[0])
     maker = facts.graph.nodes[place[0]] if place else None
-    if maker is None or maker.op_type != "Cast" or maker.domain or int(attribute(node, "to", 0)) != FLOAT:
+    if (
+        maker is None
+        or maker.op_type != "Cast"
+        or maker.domain
+        or int(onnx_edit.attribute(node, "to", 0)) != onnx_types.FLOAT
+    ):
         return False
     x = maker.inputs[0]
-    if not facts.is_f32(x) or facts.graph.value(node.input[0]).dtype not in INTEGERS or operand(node, 1):
+    if not facts.is_f32(x) or facts.graph.value(node.input[0]).dtype not in INTEGERS or onnx_edit.operand(node, 1):
         return False
     write.add("Mul", write.add("Sign", x), write.add("Floor", write.add("Abs", x)), into=node.output[0])
     return True

@@ -3,9 +3,9 @@
 import math
 from typing import TYPE_CHECKING, Any
 
-from pipeline.model.edit import attribute, copied, operand, set_nodes
-from pipeline.model.types import FLOAT, FLOAT16
-from pipeline.passes.edit import CLIP_HAS_INPUTS, GraphFacts, Writer
+from pipeline.model import edit as onnx_edit
+from pipeline.model import types as onnx_types
+from pipeline.passes import edit as passes_edit
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto
@@ -17,21 +17,21 @@ SIX = 6.0
 """The upper bound of the one Clip from 0 that NNAPI has."""
 
 
-def _ready(node: "NodeProto", facts: GraphFacts) -> bool:
+def _ready(node: "NodeProto", facts: passes_edit.GraphFacts) -> bool:
     """Whether arithmetic on the node's first input is that of 32-bit floats, with today's broadcasting."""
-    return bool(node.input) and facts.is_f32(node.input[0]) and facts.opset >= CLIP_HAS_INPUTS
+    return bool(node.input) and facts.is_f32(node.input[0]) and facts.opset >= passes_edit.CLIP_HAS_INPUTS
 
 
-def hard_sigmoid(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
+def hard_sigmoid(node: "NodeProto", facts: passes_edit.GraphFacts, write: passes_edit.Writer) -> bool:
     """max(0, min(1, alpha*x + beta)): for alpha 1/6 as Clip(x + 6*beta, 0, 6) / 6, which NNAPI takes."""
-    alpha, beta = float(attribute(node, "alpha", 0.2)), float(attribute(node, "beta", 0.5))
+    alpha, beta = float(onnx_edit.attribute(node, "alpha", 0.2)), float(onnx_edit.attribute(node, "beta", 0.5))
     if not _ready(node, facts) or alpha <= 0:
         return False
     _hard_sigmoid(write, node.input[0], alpha, beta, node.output[0])
     return True
 
 
-def _hard_sigmoid(write: Writer, x: str, alpha: float, beta: float, into: str = "") -> str:
+def _hard_sigmoid(write: passes_edit.Writer, x: str, alpha: float, beta: float, into: str = "") -> str:
     if abs(alpha * SIX - 1) < 1e-6:  # alpha is a 32-bit float, so not exactly a sixth
         clipped = write.add(
             "Clip", write.add("Add", x, write.constant(SIX * beta)), write.constant(0.0), write.constant(SIX)
@@ -41,7 +41,7 @@ def _hard_sigmoid(write: Writer, x: str, alpha: float, beta: float, into: str = 
     return write.add("Min", write.add("Relu", line), write.constant(1.0), into=into)
 
 
-def hard_swish(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
+def hard_swish(node: "NodeProto", facts: passes_edit.GraphFacts, write: passes_edit.Writer) -> bool:
     """The product of x and HardSigmoid(x), with alpha 1/6 and beta 0.5 (ONNX HardSwish-14)."""
     if not _ready(node, facts):
         return False
@@ -50,11 +50,11 @@ def hard_swish(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     return True
 
 
-def gelu_tanh(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
+def gelu_tanh(node: "NodeProto", facts: passes_edit.GraphFacts, write: passes_edit.Writer) -> bool:
     """Gelu that is defined by tanh: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))."""
     import numpy as np
 
-    if not _ready(node, facts) or attribute(node, "approximate", "none") != "tanh":
+    if not _ready(node, facts) or onnx_edit.attribute(node, "approximate", "none") != "tanh":
         return False
     x = node.input[0]
     cube = write.add("Mul", write.add("Mul", x, x), x)
@@ -73,11 +73,11 @@ STEEP = 1e30
 """Makes of any number but those next to zero one beyond 1 or -1."""
 
 
-def erf_by_exp(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
+def erf_by_exp(node: "NodeProto", facts: passes_edit.GraphFacts, write: passes_edit.Writer) -> bool:
     """Erf, and the Gelu that is defined by it, by a polynomial and Exp with an error next to rounding's."""
     import numpy as np
 
-    if not _ready(node, facts) or attribute(node, "approximate", "none") != "none":
+    if not _ready(node, facts) or onnx_edit.attribute(node, "approximate", "none") != "none":
         return False
     x = node.input[0]
     if node.op_type == "Erf":
@@ -89,7 +89,7 @@ def erf_by_exp(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     return True
 
 
-def _erf(write: Writer, x: str, into: str = "") -> str:
+def _erf(write: passes_edit.Writer, x: str, into: str = "") -> str:
     """The sign of x times 1 - t (a1 + t (a2 + ...)) exp(-x^2), with t = 1 / (1 + p |x|)."""
     size, unit = write.add("Abs", x), write.constant(1.0)
     t = write.add("Div", unit, write.add("Add", write.add("Mul", size, write.constant(ERF_STEP)), unit))
@@ -102,7 +102,7 @@ def _erf(write: Writer, x: str, into: str = "") -> str:
     return write.add("Mul", write.add("Sub", unit, rest), sign, into=into)
 
 
-def one_input(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
+def one_input(node: "NodeProto", facts: passes_edit.GraphFacts, write: passes_edit.Writer) -> bool:
     """Neg as -1 times x, Reciprocal as 1 / x, Abs as the larger of x and -x, Softsign as x / (1 + |x|)."""
     if not _ready(node, facts):
         return False
@@ -121,7 +121,7 @@ def one_input(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
 PAIRWISE = {"Max": "Max", "Min": "Min", "Sum": "Add"}
 
 
-def pairwise(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
+def pairwise(node: "NodeProto", facts: passes_edit.GraphFacts, write: passes_edit.Writer) -> bool:
     """Max, Min and Sum of many inputs two at a time, in their order."""
     if not _ready(node, facts) or len(node.input) < 2 or (node.op_type != "Sum" and len(node.input) == 2):
         return False
@@ -132,7 +132,7 @@ def pairwise(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     return True
 
 
-def min_as_max(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
+def min_as_max(node: "NodeProto", facts: passes_edit.GraphFacts, write: passes_edit.Writer) -> bool:
     """Min as the negative of the largest negative: CoreML's MLProgram has Max only."""
     if not _ready(node, facts) or facts.nnapi or len(node.input) < 2:
         return False
@@ -142,7 +142,7 @@ def min_as_max(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     return True
 
 
-def prelu_by_relu(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
+def prelu_by_relu(node: "NodeProto", facts: passes_edit.GraphFacts, write: passes_edit.Writer) -> bool:
     """PRelu as relu(x) - slope * relu(-x): one of the two terms is always zero."""
     if not _ready(node, facts):
         return False
@@ -152,14 +152,14 @@ def prelu_by_relu(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     return True
 
 
-def reduction(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
+def reduction(node: "NodeProto", facts: passes_edit.GraphFacts, write: passes_edit.Writer) -> bool:
     """ReduceL2, ReduceSumSquare and, for NNAPI, ReduceSum by products, sums, means and a root."""
     shape, axes = facts.shape(node.input[0]), axes_of(node, facts)
     if not _ready(node, facts) or shape is None or 0 in shape or not axes:
         return False
     if node.op_type == "ReduceSum" and not facts.nnapi:
         return False
-    x, keep = node.input[0], int(attribute(node, "keepdims", 1))
+    x, keep = node.input[0], int(onnx_edit.attribute(node, "keepdims", 1))
     squares = x if node.op_type == "ReduceSum" else write.add("Mul", x, x)
     root = node.op_type == "ReduceL2"
     into = "" if root else node.output[0]
@@ -175,27 +175,29 @@ def reduction(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     return True
 
 
-def axes_of(node: "NodeProto", facts: GraphFacts) -> list[int]:
+def axes_of(node: "NodeProto", facts: passes_edit.GraphFacts) -> list[int]:
     """The axes of a reduction, all of them when none are named; nothing when they are not constant."""
     rank = len(facts.shape(node.input[0]) or ())
-    named = attribute(node, "axes")
-    if named is None and operand(node, 1):
-        constant = facts.constant(operand(node, 1))
+    named = onnx_edit.attribute(node, "axes")
+    if named is None and onnx_edit.operand(node, 1):
+        constant = facts.constant(onnx_edit.operand(node, 1))
         if constant is None:
             return []
         named = [int(axis) for axis in constant.reshape(-1)]
-    if not named and attribute(node, "noop_with_empty_axes", 0):
+    if not named and onnx_edit.attribute(node, "noop_with_empty_axes", 0):
         return []
     return sorted(axis % rank for axis in named if rank) if named else list(range(rank))  # rank 0: not known
 
 
-def _mean(write: Writer, x: str, axes: list[int], keep: int, facts: GraphFacts, into: str = "") -> str:
+def _mean(
+    write: passes_edit.Writer, x: str, axes: list[int], keep: int, facts: passes_edit.GraphFacts, into: str = ""
+) -> str:
     if facts.opset < REDUCE_AXES_ARE_INPUT:
         return write.add("ReduceMean", x, into=into, attributes={"axes": axes, "keepdims": keep})
     return write.add("ReduceMean", x, write.integers(*axes), into=into, attributes={"keepdims": keep})
 
 
-def global_pool_as_mean(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
+def global_pool_as_mean(node: "NodeProto", facts: passes_edit.GraphFacts, write: passes_edit.Writer) -> bool:
     """GlobalAveragePool of any rank as the mean over what comes after the channels."""
     rank = len(facts.graph.value(node.input[0]).shape or ())
     if not _ready(node, facts) or rank < 3:
@@ -204,10 +206,10 @@ def global_pool_as_mean(node: "NodeProto", facts: GraphFacts, write: Writer) -> 
     return True
 
 
-def mean_as_global_pool(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
+def mean_as_global_pool(node: "NodeProto", facts: passes_edit.GraphFacts, write: passes_edit.Writer) -> bool:
     """ReduceMean over height and width, kept, as GlobalAveragePool."""
     shape = facts.graph.value(node.input[0]).shape or ()
-    if not _ready(node, facts) or len(shape) != 4 or int(attribute(node, "keepdims", 1)) != 1:
+    if not _ready(node, facts) or len(shape) != 4 or int(onnx_edit.attribute(node, "keepdims", 1)) != 1:
         return False
     if axes_of(node, facts) != [2, 3]:
         return False
@@ -215,14 +217,14 @@ def mean_as_global_pool(node: "NodeProto", facts: GraphFacts, write: Writer) -> 
     return True
 
 
-def layer_norm(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
+def layer_norm(node: "NodeProto", facts: passes_edit.GraphFacts, write: passes_edit.Writer) -> bool:
     """LayerNormalization by means: (x - mean) / sqrt(variance + epsilon) * scale + bias."""
     shape = facts.shape(node.input[0])
-    if not _ready(node, facts) or not shape or int(attribute(node, "stash_type", 1)) != 1:
+    if not _ready(node, facts) or not shape or int(onnx_edit.attribute(node, "stash_type", 1)) != 1:
         return False
-    first = int(attribute(node, "axis", -1)) % len(shape)
+    first = int(onnx_edit.attribute(node, "axis", -1)) % len(shape)
     normal = _normalized(write, node.input[0], list(range(first, len(shape))), _epsilon(node), facts)
-    bias = operand(node, 2)
+    bias = onnx_edit.operand(node, 2)
     scaled = write.add("Mul", normal, node.input[1], into="" if bias else node.output[0])
     if bias:
         write.add("Add", scaled, bias, into=node.output[0])
@@ -230,10 +232,12 @@ def layer_norm(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
 
 
 def _epsilon(node: "NodeProto") -> float:
-    return float(attribute(node, "epsilon", 1e-5))
+    return float(onnx_edit.attribute(node, "epsilon", 1e-5))
 
 
-def _normalized(write: Writer, x: str, axes: list[int], epsilon: float, facts: GraphFacts) -> str:
+def _normalized(
+    write: passes_edit.Writer, x: str, axes: list[int], epsilon: float, facts: passes_edit.GraphFacts
+) -> str:
     """Values less their mean, divided by their standard deviation."""
     centred = write.add("Sub", x, _mean(write, x, axes, 1, facts))
     variance = _mean(write, write.add("Mul", centred, centred), axes, 1, facts)
@@ -241,15 +245,15 @@ def _normalized(write: Writer, x: str, axes: list[int], epsilon: float, facts: G
     return write.add("Div", centred, deviation)
 
 
-def group_norm(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
+def group_norm(node: "NodeProto", facts: passes_edit.GraphFacts, write: passes_edit.Writer) -> bool:
     """InstanceNormalization, or GroupNormalization-21 with a scale for each channel, on groups laid out as rows."""
     import numpy as np
 
     shape = facts.shape(node.input[0])
-    scale, bias = facts.constant(operand(node, 1)), facts.constant(operand(node, 2))
+    scale, bias = facts.constant(onnx_edit.operand(node, 1)), facts.constant(onnx_edit.operand(node, 2))
     if not _ready(node, facts) or shape is None or len(shape) < 3 or 0 in shape or scale is None or bias is None:
         return False
-    groups = shape[1] if node.op_type == "InstanceNormalization" else int(attribute(node, "num_groups", 0))
+    groups = shape[1] if node.op_type == "InstanceNormalization" else int(onnx_edit.attribute(node, "num_groups", 0))
     if not groups or scale.size != shape[1] or bias.size != shape[1] or shape[1] % groups:
         return False
     rows = write.add("Reshape", node.input[0], write.integers(shape[0], groups, int(np.prod(shape[1:])) // groups))
@@ -270,10 +274,10 @@ NO_ARITHMETIC = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape", "Flatten
 """Operators that a constant bound may have passed through: they keep one number what it is, or change its type."""
 
 
-def constant_bounds(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
+def constant_bounds(node: "NodeProto", facts: passes_edit.GraphFacts, write: passes_edit.Writer) -> bool:
     """Bounds that are made of constants by Cast, Identity and the like become constants themselves."""
-    bounds = [operand(node, slot) for slot in (1, 2)]
-    if facts.opset < CLIP_HAS_INPUTS or not any(name and facts.constant(name) is None for name in bounds):
+    bounds = [onnx_edit.operand(node, slot) for slot in (1, 2)]
+    if facts.opset < passes_edit.CLIP_HAS_INPUTS or not any(name and facts.constant(name) is None for name in bounds):
         return False
     numbers = [_computed(name, facts) if name else None for name in bounds]
     if any(name and number is None for name, number in zip(bounds, numbers, strict=True)):
@@ -283,7 +287,7 @@ def constant_bounds(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool
     return True
 
 
-def _computed(name: str, facts: GraphFacts, depth: int = 0) -> Any:
+def _computed(name: str, facts: passes_edit.GraphFacts, depth: int = 0) -> Any:
     """The one number behind a value, through operators that only move or convert it; None when there is none."""
     import numpy as np
     from onnx import helper
@@ -301,7 +305,7 @@ def _computed(name: str, facts: GraphFacts, depth: int = 0) -> Any:
     return number.astype(np.dtype(helper.tensor_dtype_to_np_dtype(maker.attributes["to"])))
 
 
-def clip_as_max_min(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
+def clip_as_max_min(node: "NodeProto", facts: passes_edit.GraphFacts, write: passes_edit.Writer) -> bool:
     """Clip of any bounds as Relu, or as Max and Min: the same numbers, NNAPI has Clip for two pairs of bounds only."""
     bounds = _bounds(node, facts)
     if bounds is None or facts.opset < BROADCASTS or not facts.is_f32(node.input[0]):
@@ -316,13 +320,13 @@ def clip_as_max_min(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool
     return bool(steps)
 
 
-def _bounds(node: "NodeProto", facts: GraphFacts) -> tuple[float | None, float | None] | None:
+def _bounds(node: "NodeProto", facts: passes_edit.GraphFacts) -> tuple[float | None, float | None] | None:
     """Lower and upper bound, None where there is none; None at all when one is not known."""
-    if facts.opset < CLIP_HAS_INPUTS:
-        return attribute(node, "min"), attribute(node, "max")
+    if facts.opset < passes_edit.CLIP_HAS_INPUTS:
+        return onnx_edit.attribute(node, "min"), onnx_edit.attribute(node, "max")
     numbers: list[float | None] = []
     for slot in (1, 2):
-        name = operand(node, slot)
+        name = onnx_edit.operand(node, slot)
         number = _computed(name, facts) if name else None
         if name and number is None:
             return None
@@ -336,15 +340,17 @@ MOST_WEIGHTS = 1 << 26
 TYPED_ATTRIBUTES = ("to", "dtype", "output_dtype", "stash_type")
 
 
-def compute_in_f32(model: "ModelProto", facts: GraphFacts) -> "ModelProto | None":
+def compute_in_f32(model: "ModelProto", facts: passes_edit.GraphFacts) -> "ModelProto | None":
     """The model with every f16 value as f32; inputs and outputs that were f16 stay so, with a Cast.
 
     None when nothing is f16, when its weights are too many to be held in memory, and for models with bodies or
     functions: their types are not all visible here.
     """
-    half = [tensor for tensor in model.graph.initializer if tensor.data_type == FLOAT16]
+    half = [tensor for tensor in model.graph.initializer if tensor.data_type == onnx_types.FLOAT16]
     bodies = any(a.HasField("g") or a.graphs for node in model.graph.node for a in node.attribute)
-    border = [v for v in (*model.graph.input, *model.graph.output) if v.type.tensor_type.elem_type == FLOAT16]
+    border = [
+        v for v in (*model.graph.input, *model.graph.output) if v.type.tensor_type.elem_type == onnx_types.FLOAT16
+    ]
     if (
         not (half or border)
         or bodies
@@ -352,10 +358,10 @@ def compute_in_f32(model: "ModelProto", facts: GraphFacts) -> "ModelProto | None
         or sum(math.prod(tensor.dims) for tensor in half) > MOST_WEIGHTS
     ):
         return None
-    changed = copied(model)
+    changed = onnx_edit.copied(model)
     graph = changed.graph
     for tensor in graph.initializer:
-        if tensor.data_location == tensor.EXTERNAL and tensor.data_type == FLOAT16:
+        if tensor.data_location == tensor.EXTERNAL and tensor.data_type == onnx_types.FLOAT16:
             from onnx import numpy_helper
 
             tensor.CopyFrom(numpy_helper.from_array(facts.graph.initializers[tensor.name].read(), tensor.name))
@@ -364,8 +370,8 @@ def compute_in_f32(model: "ModelProto", facts: GraphFacts) -> "ModelProto | None
         for entry in node.attribute:
             if entry.HasField("t"):
                 _widen(entry.t)
-            if entry.name in TYPED_ATTRIBUTES and entry.i == FLOAT16:
-                entry.i = FLOAT
+            if entry.name in TYPED_ATTRIBUTES and entry.i == onnx_types.FLOAT16:
+                entry.i = onnx_types.FLOAT
     del graph.value_info[:]
     _cast_border(graph)
     return changed
@@ -374,7 +380,7 @@ def compute_in_f32(model: "ModelProto", facts: GraphFacts) -> "ModelProto | None
 def _widen(tensor: "TensorProto") -> None:
     from onnx import numpy_helper
 
-    if tensor.data_type == FLOAT16:
+    if tensor.data_type == onnx_types.FLOAT16:
         tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype("float32"), tensor.name))
 
 
@@ -386,17 +392,17 @@ def _cast_border(graph: "GraphProto") -> None:
     nodes: list[NodeProto] = []
     renamed: dict[str, str] = {}
     for value in graph.input:
-        if value.type.tensor_type.elem_type == FLOAT16 and value.name in constants:
-            value.type.tensor_type.elem_type = FLOAT
-        elif value.type.tensor_type.elem_type == FLOAT16:
+        if value.type.tensor_type.elem_type == onnx_types.FLOAT16 and value.name in constants:
+            value.type.tensor_type.elem_type = onnx_types.FLOAT
+        elif value.type.tensor_type.elem_type == onnx_types.FLOAT16:
             renamed[value.name] = f"{value.name}__f32"
-            nodes.append(helper.make_node("Cast", [value.name], [renamed[value.name]], to=FLOAT))
-    half = [value.name for value in graph.output if value.type.tensor_type.elem_type == FLOAT16]
+            nodes.append(helper.make_node("Cast", [value.name], [renamed[value.name]], to=onnx_types.FLOAT))
+    half = [value.name for value in graph.output if value.type.tensor_type.elem_type == onnx_types.FLOAT16]
     renamed |= {name: f"{name}__f32" for name in half}
     for node in graph.node:
-        copy = copied(node)
+        copy = onnx_edit.copied(node)
         copy.input[:] = [renamed.get(name, name) for name in node.input]
         copy.output[:] = [renamed.get(name, name) for name in node.output]
         nodes.append(copy)
-    nodes += [helper.make_node("Cast", [renamed[name]], [name], to=FLOAT16) for name in half]
-    set_nodes(graph, nodes)
+    nodes += [helper.make_node("Cast", [renamed[name]], [name], to=onnx_types.FLOAT16) for name in half]
+    onnx_edit.set_nodes(graph, nodes)

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from pipeline.model.edit import attribute, operand
-from pipeline.passes.edit import PAD_HAS_INPUTS, RESHAPE_HAS_INPUT, GraphFacts, Writer
+from pipeline.model import edit as onnx_edit
+from pipeline.passes import edit as passes_edit
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 SPATIAL = ("kernel_shape", "strides", "dilations")
 
 
-def plain_gemm(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
+def plain_gemm(node: "NodeProto", facts: passes_edit.GraphFacts, write: passes_edit.Writer) -> bool:
     """Gemm with alpha and beta in its constants, A transposed before, and a C of one row; else C is added after."""
     import numpy as np
 
-    alpha, beta = float(attribute(node, "alpha", 1.0)), float(attribute(node, "beta", 1.0))
-    trans_a, trans_b = int(attribute(node, "transA", 0)), int(attribute(node, "transB", 0))
+    alpha, beta = float(onnx_edit.attribute(node, "alpha", 1.0)), float(onnx_edit.attribute(node, "beta", 1.0))
+    trans_a, trans_b = int(onnx_edit.attribute(node, "transA", 0)), int(onnx_edit.attribute(node, "transB", 0))
     b, shape = facts.constant(node.input[1]), facts.shape(node.input[1])
-    c_name = operand(node, 2)
+    c_name = onnx_edit.operand(node, 2)
     c = facts.constant(c_name)
     if b is None or shape is None or not facts.is_f32(node.input[0]) or facts.opset < 7 or (c_name and c is None):
         return False
@@ -38,14 +38,14 @@ def plain_gemm(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     return True
 
 
-def flat_matmul(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
+def flat_matmul(node: "NodeProto", facts: passes_edit.GraphFacts, write: passes_edit.Writer) -> bool:
     """A batch of matrices times one constant matrix as one large product: rows are independent of one another."""
     import numpy as np
 
     a, b = facts.shape(node.input[0]), facts.graph.constant(node.input[1])
     if a is None or b is None or len(a) < 3 or len(b.dims) != 2 or 0 in a or not facts.is_f32(node.input[0]):
         return False
-    if facts.opset < RESHAPE_HAS_INPUT:
+    if facts.opset < passes_edit.RESHAPE_HAS_INPUT:
         return False
     rows = int(np.prod(a[:-1]))
     flat = write.add("Reshape", node.input[0], write.integers(rows, a[-1]))
@@ -54,17 +54,19 @@ def flat_matmul(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     return True
 
 
-def conv_2d(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
+def conv_2d(node: "NodeProto", facts: passes_edit.GraphFacts, write: passes_edit.Writer) -> bool:
     """A convolution over one axis as one over two, the first of size 1."""
     x, w, y = facts.shape(node.input[0]), facts.constant(node.input[1]), facts.shape(node.output[0])
-    if x is None or y is None or w is None or w.ndim != 3 or len(x) != 3 or facts.opset < RESHAPE_HAS_INPUT:
+    if x is None or y is None or w is None or w.ndim != 3 or len(x) != 3 or facts.opset < passes_edit.RESHAPE_HAS_INPUT:
         return False
-    wide: dict[str, Any] = {name: [1, *attribute(node, name)] for name in SPATIAL if attribute(node, name)}
-    if pads := attribute(node, "pads"):
+    wide: dict[str, Any] = {
+        name: [1, *onnx_edit.attribute(node, name)] for name in SPATIAL if onnx_edit.attribute(node, name)
+    }
+    if pads := onnx_edit.attribute(node, "pads"):
         wide["pads"] = [0, pads[0], 0, pads[1]]
     value = write.add("Reshape", node.input[0], write.integers(x[0], x[1], 1, x[2]))
     weights = write.constant(w[:, :, None, :], w.dtype.name)
-    group, auto_pad = attribute(node, "group", 1), attribute(node, "auto_pad", "NOTSET")
+    group, auto_pad = onnx_edit.attribute(node, "group", 1), onnx_edit.attribute(node, "auto_pad", "NOTSET")
     result = write.add(
         "Conv", value, weights, *node.input[2:], attributes={"group": group, "auto_pad": auto_pad, **wide}
     )
@@ -72,35 +74,37 @@ def conv_2d(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     return True
 
 
-def cropped_conv_transpose(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
+def cropped_conv_transpose(node: "NodeProto", facts: passes_edit.GraphFacts, write: passes_edit.Writer) -> bool:
     """ConvTranspose without padding, and what the padding cuts off as a Slice.
 
     Output padding that the end's cut takes away again is left out (ONNX ConvTranspose: pads shorten the full output,
     output_padding adds to its end).
     """
     x, w, y = facts.shape(node.input[0]), facts.graph.constant(node.input[1]), facts.shape(node.output[0])
-    auto_pad = attribute(node, "auto_pad", "NOTSET")
-    if x is None or w is None or y is None or auto_pad == "VALID" or attribute(node, "output_shape"):
+    auto_pad = onnx_edit.attribute(node, "auto_pad", "NOTSET")
+    if x is None or w is None or y is None or auto_pad == "VALID" or onnx_edit.attribute(node, "output_shape"):
         return False
-    padded = any(attribute(node, "pads") or ()) or any(attribute(node, "output_padding") or ())
+    padded = any(onnx_edit.attribute(node, "pads") or ()) or any(onnx_edit.attribute(node, "output_padding") or ())
     if auto_pad == "NOTSET" and not padded:
         return False
     axes = len(x) - 2
-    strides = attribute(node, "strides") or [1] * axes
-    dilations = attribute(node, "dilations") or [1] * axes
+    strides = onnx_edit.attribute(node, "strides") or [1] * axes
+    dilations = onnx_edit.attribute(node, "dilations") or [1] * axes
     full = [
         stride * (size - 1) + (kernel - 1) * dilation + 1
         for stride, size, kernel, dilation in zip(strides, x[2:], w.dims[2:], dilations, strict=True)
     ]
     # How much is cut off before the first entry of each axis; the smaller half for SAME_UPPER
-    starts = list((attribute(node, "pads") or [0] * (2 * axes))[:axes])
+    starts = list((onnx_edit.attribute(node, "pads") or [0] * (2 * axes))[:axes])
     if auto_pad != "NOTSET":
         surplus = [max(length - size, 0) for length, size in zip(full, y[2:], strict=True)]
         starts = [s // 2 if auto_pad == "SAME_UPPER" else s - s // 2 for s in surplus]
     if any(start + size > length for start, size, length in zip(starts, y[2:], full, strict=True)):
         return False
-    copied: dict[str, Any] = {name: list(attribute(node, name)) for name in SPATIAL if attribute(node, name)}
-    group = attribute(node, "group", 1)
+    copied: dict[str, Any] = {
+        name: list(onnx_edit.attribute(node, name)) for name in SPATIAL if onnx_edit.attribute(node, name)
+    }
+    group = onnx_edit.attribute(node, "group", 1)
     whole = write.add("ConvTranspose", *node.input, attributes={"group": group, "pads": [0] * (2 * axes), **copied})
     stops = [start + size for start, size in zip(starts, y[2:], strict=True)]
     where = [write.integers(*numbers) for numbers in (starts, stops, range(2, axes + 2))]
@@ -108,32 +112,37 @@ def cropped_conv_transpose(node: "NodeProto", facts: GraphFacts, write: Writer) 
     return True
 
 
-def scaled_batch_norm(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
+def scaled_batch_norm(node: "NodeProto", facts: passes_edit.GraphFacts, write: passes_edit.Writer) -> bool:
     """BatchNormalization with constant statistics as a product and a sum."""
     import numpy as np
 
     shape = facts.graph.value(node.input[0]).shape or ()
     given = [facts.constant(name) for name in node.input[1:5]]
-    if len(shape) < 2 or not facts.is_f32(node.input[0]) or attribute(node, "training_mode", 0) or facts.opset < 7:
+    if (
+        len(shape) < 2
+        or not facts.is_f32(node.input[0])
+        or onnx_edit.attribute(node, "training_mode", 0)
+        or facts.opset < 7
+    ):
         return False
     statistics = [array.astype(np.float64) for array in given if array is not None]
     if len(statistics) != 4:
         return False
     scale, bias, mean, variance = statistics
-    factor = scale / np.sqrt(variance + float(attribute(node, "epsilon", 1e-5)))
+    factor = scale / np.sqrt(variance + float(onnx_edit.attribute(node, "epsilon", 1e-5)))
     broad = (-1, *([1] * (len(shape) - 2)))
     product = write.add("Mul", node.input[0], write.constant(factor.reshape(broad)))
     write.add("Add", product, write.constant((bias - mean * factor).reshape(broad)), into=node.output[0])
     return True
 
 
-def einsum_as_matmul(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
+def einsum_as_matmul(node: "NodeProto", facts: passes_edit.GraphFacts, write: passes_edit.Writer) -> bool:
     """Axes of both operands and the result are batches, axes of both and not of the result are summed over.
 
     Each operand is turned and reshaped to [batch, rows, columns], the product back to the result's axes. Equations with
     an ellipsis, a repeated index, or an index that one operand alone sums over are left alone.
     """
-    parsed = _parsed(str(attribute(node, "equation", "")))
+    parsed = _parsed(str(onnx_edit.attribute(node, "equation", "")))
     if parsed is None or len(node.input) != 2 or not facts.is_f32(node.input[0]):
         return False
     left, right, result = parsed
@@ -162,7 +171,7 @@ def einsum_as_matmul(node: "NodeProto", facts: GraphFacts, write: Writer) -> boo
     return True
 
 
-def _sizes(node: "NodeProto", facts: GraphFacts, operands: tuple[str, str]) -> dict[str, int]:
+def _sizes(node: "NodeProto", facts: passes_edit.GraphFacts, operands: tuple[str, str]) -> dict[str, int]:
     """The size behind each index; nothing when one is open, zero, or two differ."""
     sizes: dict[str, int] = {}
     for name, indices in zip(node.input, operands, strict=True):
@@ -182,7 +191,9 @@ def _parsed(equation: str) -> tuple[str, str, str] | None:
     return (parts[0], parts[1], result) if arrow and len(parts) == 2 and plain else None
 
 
-def _laid_out(write: Writer, value: str, indices: str, groups: tuple[list[str], ...], sizes: dict[str, int]) -> str:
+def _laid_out(
+    write: passes_edit.Writer, value: str, indices: str, groups: tuple[list[str], ...], sizes: dict[str, int]
+) -> str:
     """The operand with its axes in groups, each of which is one axis; without batches a matrix."""
     import numpy as np
 
@@ -198,7 +209,7 @@ def _laid_out(write: Writer, value: str, indices: str, groups: tuple[list[str], 
 SAME = ("SAME_UPPER", "SAME_LOWER")
 
 
-def explicit_pads(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
+def explicit_pads(node: "NodeProto", facts: passes_edit.GraphFacts, write: passes_edit.Writer) -> bool:
     """auto_pad SAME as pads, and ceil_mode as more pads at the end.
 
     Pads of a MaxPool never win and those of an AveragePool without count_include_pad do not count, so windows that
@@ -206,15 +217,15 @@ def explicit_pads(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     """
     x, y = facts.shape(node.input[0]), facts.shape(node.output[0])
     weights = facts.shape(node.input[1]) if node.op_type == "Conv" else None
-    kernel = attribute(node, "kernel_shape") or (weights and weights[2:])
-    auto_pad, ceil = attribute(node, "auto_pad", "NOTSET"), int(attribute(node, "ceil_mode", 0))
+    kernel = onnx_edit.attribute(node, "kernel_shape") or (weights and weights[2:])
+    auto_pad, ceil = onnx_edit.attribute(node, "auto_pad", "NOTSET"), int(onnx_edit.attribute(node, "ceil_mode", 0))
     if x is None or y is None or not kernel or len(kernel) != len(x) - 2 or not (auto_pad in SAME or ceil):
         return False
-    counted = bool(attribute(node, "count_include_pad", 0))
+    counted = bool(onnx_edit.attribute(node, "count_include_pad", 0))
     axes = len(kernel)
-    strides = attribute(node, "strides") or [1] * axes
-    dilations = attribute(node, "dilations") or [1] * axes
-    pads = list(attribute(node, "pads") or [0] * (2 * axes))
+    strides = onnx_edit.attribute(node, "strides") or [1] * axes
+    dilations = onnx_edit.attribute(node, "dilations") or [1] * axes
+    pads = list(onnx_edit.attribute(node, "pads") or [0] * (2 * axes))
     for axis in range(axes):
         window = (kernel[axis] - 1) * dilations[axis] + 1
         needed = (y[axis + 2] - 1) * strides[axis] + window - x[axis + 2]
@@ -222,7 +233,7 @@ def explicit_pads(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
         if max(before, after) >= window or (counted and after != pads[axes + axis]):
             return False
         pads[axis], pads[axes + axis] = before, after
-    copied = {a.name: attribute(node, a.name) for a in node.attribute}
+    copied = {a.name: onnx_edit.attribute(node, a.name) for a in node.attribute}
     changed: dict[str, Any] = {**copied, "pads": pads}
     for name in ("auto_pad", "ceil_mode"):
         changed.pop(name, None)
@@ -239,15 +250,22 @@ def _split(auto_pad: str, needed: int, before: int, after: int) -> tuple[int, in
     return before, max(after, needed - before)
 
 
-def counted_pads(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
+def counted_pads(node: "NodeProto", facts: passes_edit.GraphFacts, write: passes_edit.Writer) -> bool:
     """An AveragePool whose padding counts, as a Pad with zeros before one without padding."""
     shape = facts.shape(node.input[0])
-    pads = list(attribute(node, "pads") or [])
-    plain = attribute(node, "auto_pad", "NOTSET") == "NOTSET" and not attribute(node, "ceil_mode", 0)
-    if shape is None or not attribute(node, "count_include_pad", 0) or not plain or facts.opset < PAD_HAS_INPUTS:
+    pads = list(onnx_edit.attribute(node, "pads") or [])
+    plain = onnx_edit.attribute(node, "auto_pad", "NOTSET") == "NOTSET" and not onnx_edit.attribute(
+        node, "ceil_mode", 0
+    )
+    if (
+        shape is None
+        or not onnx_edit.attribute(node, "count_include_pad", 0)
+        or not plain
+        or facts.opset < passes_edit.PAD_HAS_INPUTS
+    ):
         return False
     copied: dict[str, Any] = {
-        a.name: attribute(node, a.name) for a in node.attribute if a.name not in ("pads", "count_include_pad")
+        a.name: onnx_edit.attribute(node, a.name) for a in node.attribute if a.name not in ("pads", "count_include_pad")
     }
     value = node.input[0]
     if any(pads):

@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pipeline.model.edit import attribute, keep_only, names_in, operand, read_names
-from pipeline.model.types import INT32
-from pipeline.passes.edit import PAD_HAS_INPUTS, RESHAPE_HAS_INPUT, GraphFacts, Writer, rewrite
+from pipeline.model import edit as onnx_edit
+from pipeline.model import types as onnx_types
+from pipeline.passes import edit as passes_edit
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto
@@ -17,7 +17,7 @@ MOST_FILL = 1 << 18
 """Entries of a block of constants that takes the place of constant padding."""
 
 
-def pad_as_concat(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
+def pad_as_concat(node: "NodeProto", facts: passes_edit.GraphFacts, write: passes_edit.Writer) -> bool:
     """A Pad of known pads, axis by axis: what goes before, the values, what comes after.
 
     Modes reflect and edge take slices of the values, constant takes a block of one number. Outputs are bit-identical:
@@ -26,7 +26,7 @@ def pad_as_concat(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     import numpy as np
 
     shape, pads = facts.shape(node.input[0]), _pads(node, facts)
-    mode = attribute(node, "mode", "constant")
+    mode = onnx_edit.attribute(node, "mode", "constant")
     if shape is None or pads is None or facts.opset < SLICE_HAS_INPUTS or mode not in ("constant", "reflect", "edge"):
         return False
     fill = _fill(node, facts) if mode == "constant" else None
@@ -54,19 +54,19 @@ def pad_as_concat(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     return True
 
 
-def _pads(node: "NodeProto", facts: GraphFacts) -> dict[int, tuple[int, int]] | None:
+def _pads(node: "NodeProto", facts: passes_edit.GraphFacts) -> dict[int, tuple[int, int]] | None:
     """(before, after) by axis; None when they are not constant, or the axes are not."""
     rank = len(facts.shape(node.input[0]) or ())
     axes = list(range(rank))
-    if facts.opset < PAD_HAS_INPUTS:
-        pads = attribute(node, "pads", [])
+    if facts.opset < passes_edit.PAD_HAS_INPUTS:
+        pads = onnx_edit.attribute(node, "pads", [])
     else:
-        given = facts.constant(operand(node, 1))
+        given = facts.constant(onnx_edit.operand(node, 1))
         if given is None:
             return None
         pads = [int(number) for number in given.reshape(-1)]
-    if operand(node, 3):
-        named = facts.constant(operand(node, 3))
+    if onnx_edit.operand(node, 3):
+        named = facts.constant(onnx_edit.operand(node, 3))
         if named is None:
             return None
         axes = [int(axis) % rank for axis in named.reshape(-1)] if rank else []
@@ -74,20 +74,20 @@ def _pads(node: "NodeProto", facts: GraphFacts) -> dict[int, tuple[int, int]] | 
     return {axis: (pads[i], pads[count + i]) for i, axis in enumerate(axes)} if len(pads) == 2 * count else None
 
 
-def _fill(node: "NodeProto", facts: GraphFacts) -> float | None:
+def _fill(node: "NodeProto", facts: passes_edit.GraphFacts) -> float | None:
     """The number that constant padding puts in; None when it is not known or the values are no floats."""
     if not facts.is_f32(node.input[0]):
         return None
-    if facts.opset < PAD_HAS_INPUTS:
-        return float(attribute(node, "value", 0.0))
-    if not operand(node, 2):
+    if facts.opset < passes_edit.PAD_HAS_INPUTS:
+        return float(onnx_edit.attribute(node, "value", 0.0))
+    if not onnx_edit.operand(node, 2):
         return 0.0
-    given = facts.constant(operand(node, 2))
+    given = facts.constant(onnx_edit.operand(node, 2))
     return float(given.reshape(-1)[0]) if given is not None and given.size == 1 else None
 
 
 def _side(
-    write: Writer,
+    write: passes_edit.Writer,
     value: str,
     mode: str,
     sizes: list[int],
@@ -117,7 +117,7 @@ def _side(
     return [_slice(write, value, axis, count, 0, -1)]
 
 
-def _slice(write: Writer, value: str, axis: int, start: int, stop: int, step: int) -> str:
+def _slice(write: passes_edit.Writer, value: str, axis: int, start: int, stop: int, step: int) -> str:
     """One axis' slice; a stop before the first entry is written so that it does not count from the end."""
     stop = stop if stop >= 0 else -(1 << 31)
     return write.add(
@@ -125,7 +125,9 @@ def _slice(write: Writer, value: str, axis: int, start: int, stop: int, step: in
     )
 
 
-def _concat(write: Writer, parts: list[str], axis: int, rank: int, facts: GraphFacts, into: str) -> str:
+def _concat(
+    write: passes_edit.Writer, parts: list[str], axis: int, rank: int, facts: passes_edit.GraphFacts, into: str
+) -> str:
     """Concat; CoreML's NeuralNetwork joins on axis 1 of rank 4 only, so there the axes are swapped before and after."""
     if not facts.neural_network or rank != 4 or axis == 1:
         return write.add("Concat", *parts, into=into, attributes={"axis": axis})
@@ -139,10 +141,10 @@ def _concat(write: Writer, parts: list[str], axis: int, rank: int, facts: GraphF
 NN_RANK = 4
 
 
-def as_reshape(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
+def as_reshape(node: "NodeProto", facts: passes_edit.GraphFacts, write: passes_edit.Writer) -> bool:
     """Flatten, Squeeze, Unsqueeze, or a Reshape to a computed shape: a Reshape to the shape that comes out."""
     shape = facts.shape(node.output[0])
-    if shape is None or not shape or 0 in shape or facts.opset < RESHAPE_HAS_INPUT:
+    if shape is None or not shape or 0 in shape or facts.opset < passes_edit.RESHAPE_HAS_INPUT:
         return False
     if node.op_type == "Reshape" and facts.graph.constant(node.input[1]) is not None:
         return False
@@ -150,12 +152,12 @@ def as_reshape(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     return True
 
 
-def concat_on_channels(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
+def concat_on_channels(node: "NodeProto", facts: passes_edit.GraphFacts, write: passes_edit.Writer) -> bool:
     """Concat on axis 1 of rank 4, the one form that CoreML's NeuralNetwork takes, with the axes moved around it."""
     shapes = [facts.shape(name) for name in node.input]
     output = facts.shape(node.output[0])
     rank = len(output or ())
-    axis = int(attribute(node, "axis", 1)) % rank if rank else 0
+    axis = int(onnx_edit.attribute(node, "axis", 1)) % rank if rank else 0
     if not facts.neural_network or output is None or rank > NN_RANK or (rank, axis) == (NN_RANK, 1) or None in shapes:
         return False
     order = list(range(NN_RANK))
@@ -172,59 +174,61 @@ def concat_on_channels(node: "NodeProto", facts: GraphFacts, write: Writer) -> b
     return True
 
 
-def _turned(write: Writer, name: str, shape: tuple[int, ...], order: list[int]) -> str:
+def _turned(write: passes_edit.Writer, name: str, shape: tuple[int, ...], order: list[int]) -> str:
     """A value with leading axes of size 1 up to rank 4, its axes in the given order."""
     wide = [1] * (NN_RANK - len(shape)) + list(shape)
     value = name if len(shape) == NN_RANK else write.add("Reshape", name, write.integers(*wide))
     return value if order[1] == 1 else write.add("Transpose", value, attributes={"perm": order})
 
 
-def gather_i32(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
+def gather_i32(node: "NodeProto", facts: passes_edit.GraphFacts, write: passes_edit.Writer) -> bool:
     """Gather with 32-bit indices: valid indices are smaller than the axis, which is smaller than 2**31."""
     data = facts.shape(node.input[0])
     if facts.graph.value(node.input[1]).dtype != "i64" or facts.graph.constant(node.input[1]) or not data:
         return False
     if max(data) >= 1 << 31:
         return False
-    indices = write.add("Cast", node.input[1], attributes={"to": INT32})
-    write.add("Gather", node.input[0], indices, into=node.output[0], attributes={"axis": attribute(node, "axis", 0)})
+    indices = write.add("Cast", node.input[1], attributes={"to": onnx_types.INT32})
+    write.add(
+        "Gather", node.input[0], indices, into=node.output[0], attributes={"axis": onnx_edit.attribute(node, "axis", 0)}
+    )
     return True
 
 
 HIGHEST_RANK = 4
 
 
-def fewer_axes(model: "ModelProto", facts: GraphFacts) -> "ModelProto | None":
+def fewer_axes(model: "ModelProto", facts: passes_edit.GraphFacts) -> "ModelProto | None":
     """The model with such nodes between Reshapes, and Reshapes of Reshapes joined, so that no high rank is left."""
     rules = {"Transpose": merged_transpose, "Gather": flat_gather}
-    changed = rewrite(model, facts, rules) if facts.opset >= RESHAPE_HAS_INPUT else None
+    changed = passes_edit.rewrite(model, facts, rules) if facts.opset >= passes_edit.RESHAPE_HAS_INPUT else None
     if changed is not None:
         # Let each Reshape to a known shape read what the Reshape before it read; drop those that nobody reads then
         graph = changed.graph
         makers = {node.output[0]: node for node in graph.node if node.op_type == "Reshape" and not node.domain}
         constants = {tensor.name: tensor for tensor in graph.initializer}
-        taken = names_in(graph)
+        taken = onnx_edit.names_in(graph)
         for node in makers.values():
             maker = makers.get(node.input[0])
             if maker is None or not _joinable(node, constants, facts):
                 continue
             if (sizes := facts.shape(node.output[0])) is not None:
-                written = Writer(node, taken)
+                written = passes_edit.Writer(node, taken)
                 node.input[1] = written.integers(*sizes)
                 graph.initializer.extend(written.tensors)
             node.input[0] = maker.input[0]
-        read = read_names(graph.node) | {value.name for value in graph.output}
+        read = onnx_edit.read_names(graph.node) | {value.name for value in graph.output}
         unread = makers.keys() - read
-        keep_only(graph.node, lambda node: node.op_type != "Reshape" or node.output[0] not in unread)
+        onnx_edit.keep_only(graph.node, lambda node: node.op_type != "Reshape" or node.output[0] not in unread)
     return changed
 
 
-def merged_transpose(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
+def merged_transpose(node: "NodeProto", facts: passes_edit.GraphFacts, write: passes_edit.Writer) -> bool:
     """Axes of size 1 take no part in a Transpose, and neighbours that stay neighbours move as one."""
     shape, output = facts.shape(node.input[0]), facts.shape(node.output[0])
     if shape is None or output is None or len(shape) <= HIGHEST_RANK or 0 in shape:
         return False
-    perm = attribute(node, "perm") or list(reversed(range(len(shape))))
+    perm = onnx_edit.attribute(node, "perm") or list(reversed(range(len(shape))))
     groups: list[list[int]] = []
     for axis in perm:
         if shape[axis] == 1:
@@ -244,20 +248,20 @@ def merged_transpose(node: "NodeProto", facts: GraphFacts, write: Writer) -> boo
     return True
 
 
-def flat_gather(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
+def flat_gather(node: "NodeProto", facts: passes_edit.GraphFacts, write: passes_edit.Writer) -> bool:
     """Constant indices into one axis, with the axes before and after it merged."""
     shape, output = facts.shape(node.input[0]), facts.shape(node.output[0])
     indices = facts.graph.constant(node.input[1])
     if shape is None or not output or indices is None or len(shape) <= HIGHEST_RANK or len(indices.dims) > 1:
         return False
-    axis = int(attribute(node, "axis", 0)) % len(shape)
+    axis = int(onnx_edit.attribute(node, "axis", 0)) % len(shape)
     flat = write.integers(math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :]))
     taken = write.add("Gather", write.add("Reshape", node.input[0], flat), node.input[1], attributes={"axis": 1})
     write.add("Reshape", taken, write.integers(*output), into=node.output[0])
     return True
 
 
-def _joinable(node: "NodeProto", constants: "Mapping[str, TensorProto]", facts: GraphFacts) -> bool:
+def _joinable(node: "NodeProto", constants: "Mapping[str, TensorProto]", facts: passes_edit.GraphFacts) -> bool:
     """Whether the target shape is known, or means the same for other inputs: no 0, which copies one of their sizes."""
     from onnx import numpy_helper
 
@@ -280,7 +284,7 @@ CENTRED = ("half_pixel", "pytorch_half_pixel", "half_pixel_symmetric")
 ROUNDED = ("round_prefer_floor", "round_prefer_ceil")
 
 
-def equal_resize(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
+def equal_resize(node: "NodeProto", facts: passes_edit.GraphFacts, write: passes_edit.Writer) -> bool:
     """Resize with another name for the same positions, and without inputs that are empty and may be left out.
 
     Nearest, enlarged by whole numbers s: output q*s+r reads (q*s+r+0.5)/s-0.5, which lies within 0.5 of q and never
@@ -290,9 +294,11 @@ def equal_resize(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     if facts.opset < MODERN:
         return False
     # How positions are chosen, with the defaults of the operator
-    modes = {"coordinate_transformation_mode": attribute(node, "coordinate_transformation_mode", "half_pixel")}
-    if attribute(node, "mode", "nearest") == "nearest":
-        modes["nearest_mode"] = attribute(node, "nearest_mode", "round_prefer_floor")
+    modes = {
+        "coordinate_transformation_mode": onnx_edit.attribute(node, "coordinate_transformation_mode", "half_pixel")
+    }
+    if onnx_edit.attribute(node, "mode", "nearest") == "nearest":
+        modes["nearest_mode"] = onnx_edit.attribute(node, "nearest_mode", "round_prefer_floor")
     after = _equal_modes(node, facts, modes)
     needed = 1 if facts.opset >= OPTIONAL_SINCE else 3
     constants = {name: facts.graph.constant(name) for name in node.input if name}
@@ -302,16 +308,16 @@ def equal_resize(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
         inputs.pop()
     if after == modes and inputs == list(node.input):
         return False
-    kept = {a.name: attribute(node, a.name) for a in node.attribute if a.name not in after}
+    kept = {a.name: onnx_edit.attribute(node, a.name) for a in node.attribute if a.name not in after}
     write.add("Resize", *inputs, into=node.output[0], attributes={**kept, **after})
     return True
 
 
-def _equal_modes(node: "NodeProto", facts: GraphFacts, modes: dict[str, Any]) -> dict[str, Any]:
+def _equal_modes(node: "NodeProto", facts: passes_edit.GraphFacts, modes: dict[str, Any]) -> dict[str, Any]:
     coordinates = modes["coordinate_transformation_mode"]
-    plain = not attribute(node, "antialias", 0) and not attribute(node, "exclude_outside", 0)
+    plain = not onnx_edit.attribute(node, "antialias", 0) and not onnx_edit.attribute(node, "exclude_outside", 0)
     factors = _factors(node, facts)
-    if not plain or coordinates not in CENTRED or factors is None or any(attribute(node, "axes", [])):
+    if not plain or coordinates not in CENTRED or factors is None or any(onnx_edit.attribute(node, "axes", [])):
         return modes
     whole = all(factor >= 1 and factor.is_integer() for factor in factors)
     if "nearest_mode" in modes:
@@ -324,13 +330,13 @@ def _equal_modes(node: "NodeProto", facts: GraphFacts, modes: dict[str, Any]) ->
     return {"coordinate_transformation_mode": "half_pixel"} if same else modes
 
 
-def _factors(node: "NodeProto", facts: GraphFacts) -> list[float] | None:
+def _factors(node: "NodeProto", facts: passes_edit.GraphFacts) -> list[float] | None:
     """By how much each axis grows, from constant scales or static sizes; None when not known."""
-    scales = facts.constant(operand(node, 2))
+    scales = facts.constant(onnx_edit.operand(node, 2))
     if scales is not None and scales.size:
         return [float(scale) for scale in scales.reshape(-1)]
     before, after = facts.shape(node.input[0]), facts.shape(node.output[0])
-    if not operand(node, 3) or before is None or after is None or 0 in before:
+    if not onnx_edit.operand(node, 3) or before is None or after is None or 0 in before:
         return None
-    policy = attribute(node, "keep_aspect_ratio_policy", "stretch")
+    policy = onnx_edit.attribute(node, "keep_aspect_ratio_policy", "stretch")
     return [b / a for a, b in zip(before, after, strict=True)] if policy == "stretch" else None

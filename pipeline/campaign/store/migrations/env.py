@@ -2,8 +2,8 @@
 
 from alembic import context
 
-from pipeline.campaign.store.tables import metadata
+from pipeline.campaign.store import tables as store_tables
 
-context.configure(connection=context.config.attributes["connection"], target_metadata=metadata)
+context.configure(connection=context.config.attributes["connection"], target_metadata=store_tables.metadata)
 with context.begin_transaction():
     context.run_migrations()

@@ -318,59 +318,106 @@ def _campaign(*, key: bool = True) -> sa.Column[str]:
 
 def _make_store() -> None:
     op.create_table(
-        "campaigns", _text("id", 128, primary_key=True), _text("name", 128, index=True), _text("created_at", 32),
-        _text("document"), sa.Column("sequence", sa.Integer, nullable=False, index=True, unique=True),
+        "campaigns",
+        _text("id", 128, primary_key=True),
+        _text("name", 128, index=True),
+        _text("created_at", 32),
+        _text("document"),
+        sa.Column("sequence", sa.Integer, nullable=False, index=True, unique=True),
         _text("digest", 32),
-    )  # fmt: skip
+    )
     op.create_table(
         "devices", _campaign(), _text("name", 256, primary_key=True), _text("document"), _text("digest", 32)
     )
     op.create_table(
-        "artifacts", _campaign(), _text("model", 256, primary_key=True), _text("variant", 256, primary_key=True),
-        _text("sha256", 64), _text("document"), _text("digest", 32),
-    )  # fmt: skip
+        "artifacts",
+        _campaign(),
+        _text("model", 256, primary_key=True),
+        _text("variant", 256, primary_key=True),
+        _text("sha256", 64),
+        _text("document"),
+        _text("digest", 32),
+    )
     op.create_table(
-        "runs", sa.Column("id", sa.Integer, primary_key=True), _campaign(key=False), _text("spec_id", 256),
-        _text("planned", 256), sa.Column("round", sa.Integer, nullable=False), _text("model", 256),
-        _text("variant", 256), _text("device", 256), _text("provider", 128), _text("status", 16),
-        sa.Column("failure_kind", sa.String(32)), _text("started_at", 32), _text("spec"), _text("result"),
-        _text("checks"), sa.Column("prediction", sa.Text), _text("host", 256),
-        sa.Column("started_at_ms", sa.BigInteger), sa.Column("ended_at_ms", sa.BigInteger),
-        sa.Column("median_ns", sa.BigInteger), _text("digest", 32),
+        "runs",
+        sa.Column("id", sa.Integer, primary_key=True),
+        _campaign(key=False),
+        _text("spec_id", 256),
+        _text("planned", 256),
+        sa.Column("round", sa.Integer, nullable=False),
+        _text("model", 256),
+        _text("variant", 256),
+        _text("device", 256),
+        _text("provider", 128),
+        _text("status", 16),
+        sa.Column("failure_kind", sa.String(32)),
+        _text("started_at", 32),
+        _text("spec"),
+        _text("result"),
+        _text("checks"),
+        sa.Column("prediction", sa.Text),
+        _text("host", 256),
+        sa.Column("started_at_ms", sa.BigInteger),
+        sa.Column("ended_at_ms", sa.BigInteger),
+        sa.Column("median_ns", sa.BigInteger),
+        _text("digest", 32),
         sa.UniqueConstraint("campaign_id", "spec_id", "round"),
-    )  # fmt: skip
+    )
     op.create_table(
-        "latencies", sa.Column("run_id", sa.Integer, sa.ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
-        sa.Column("samples", sa.Integer, nullable=False), sa.Column("nanoseconds", sa.LargeBinary, nullable=False),
-    )  # fmt: skip
+        "latencies",
+        sa.Column("run_id", sa.Integer, sa.ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
+        sa.Column("samples", sa.Integer, nullable=False),
+        sa.Column("nanoseconds", sa.LargeBinary, nullable=False),
+    )
 
 
 def _make_lab() -> None:
     op.create_table(
-        "lab_hosts", _text("name", 256, primary_key=True), _instant("seen"), _text("versions"),
-        _text("note", server_default=""), _text("login", 64, server_default=""),
+        "lab_hosts",
+        _text("name", 256, primary_key=True),
+        _instant("seen"),
+        _text("versions"),
+        _text("note", server_default=""),
+        _text("login", 64, server_default=""),
         _text("session", 64, server_default=""),
-    )  # fmt: skip
+    )
     op.create_table(
-        "lab_devices", _text("name", 256, primary_key=True), _text("host", 256, primary_key=True), _instant("seen"),
+        "lab_devices",
+        _text("name", 256, primary_key=True),
+        _text("host", 256, primary_key=True),
+        _instant("seen"),
         _text("document"),
-    )  # fmt: skip
+    )
     op.create_table(
-        "lab_leases", _text("name", 256, primary_key=True),
+        "lab_leases",
+        _text("name", 256, primary_key=True),
         sa.Column("host", sa.String(256), sa.ForeignKey("lab_hosts.name", ondelete="CASCADE"), nullable=False),
         _instant("since"),
-    )  # fmt: skip
+    )
     op.create_table(
-        "lab_jobs", _campaign(), _text("device", 256, primary_key=True), _text("state", 16, index=True),
-        _text("stage", 16), sa.Column("attempts", sa.Integer, nullable=False, server_default="0"),
-        _text("host", 256, server_default=""), _text("reason", server_default=""), _instant("changed"),
-        _text("again", server_default="[]"), sa.Column("runs_left", sa.Integer, nullable=False, server_default="0"),
-    )  # fmt: skip
+        "lab_jobs",
+        _campaign(),
+        _text("device", 256, primary_key=True),
+        _text("state", 16, index=True),
+        _text("stage", 16),
+        sa.Column("attempts", sa.Integer, nullable=False, server_default="0"),
+        _text("host", 256, server_default=""),
+        _text("reason", server_default=""),
+        _instant("changed"),
+        _text("again", server_default="[]"),
+        sa.Column("runs_left", sa.Integer, nullable=False, server_default="0"),
+    )
     op.create_table(
-        "lab_files", _campaign(), _text("name", 1024, primary_key=True), _text("sha256", 64),
+        "lab_files",
+        _campaign(),
+        _text("name", 1024, primary_key=True),
+        _text("sha256", 64),
         sa.Column("size_bytes", sa.BigInteger, nullable=False),
-    )  # fmt: skip
+    )
     op.create_table(
-        "lab_blobs", _text("sha256", 64, primary_key=True), sa.Column("part", sa.Integer, primary_key=True),
-        sa.Column("content", sa.LargeBinary, nullable=False), sa.Column("stored", sa.DateTime(timezone=True)),
-    )  # fmt: skip
+        "lab_blobs",
+        _text("sha256", 64, primary_key=True),
+        sa.Column("part", sa.Integer, primary_key=True),
+        sa.Column("content", sa.LargeBinary, nullable=False),
+        sa.Column("stored", sa.DateTime(timezone=True)),
+    )

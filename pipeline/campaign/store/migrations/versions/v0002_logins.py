@@ -286,9 +286,11 @@ def upgrade() -> None:
     if op.get_bind().dialect.name != "postgresql":
         op.drop_table("lab_blobs")
         op.create_table(
-            "lab_blobs", sa.Column("sha256", sa.String(64), primary_key=True, nullable=False),
-            sa.Column("content", sa.LargeBinary(), nullable=False), sa.Column("stored", sa.DateTime(timezone=True)),
-        )  # fmt: skip
+            "lab_blobs",
+            sa.Column("sha256", sa.String(64), primary_key=True, nullable=False),
+            sa.Column("content", sa.LargeBinary(), nullable=False),
+            sa.Column("stored", sa.DateTime(timezone=True)),
+        )
         return
     for statement in filter(None, map(str.strip, (KEYS + PARTS).split(";"))):
         op.execute(_plain(statement))

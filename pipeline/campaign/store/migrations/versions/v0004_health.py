@@ -269,11 +269,14 @@ FUNCTIONS = {
 
 CHECKS = {
     "lab_checks": (
-        "moment IN ('before', 'after')", "value_ns > 0", "octet_length(reason) <= 65536", "octet_length(note) <= 65536",
+        "moment IN ('before', 'after')",
+        "value_ns > 0",
+        "octet_length(reason) <= 65536",
+        "octet_length(note) <= 65536",
         "octet_length(setting) <= 4096",
     ),
     "lab_quarantines": ("octet_length(reason) <= 65536",),
-}  # fmt: skip
+}
 
 VIEWS = {
     "run_summary": """
@@ -346,7 +349,8 @@ def _plain(statement: str) -> sa.TextClause:
 def _make_tables() -> None:
     key = sa.BigInteger().with_variant(sa.Integer, "sqlite")
     op.create_table(
-        "lab_quarantines", sa.Column("id", key, sa.Identity(always=True), primary_key=True),
+        "lab_quarantines",
+        sa.Column("id", key, sa.Identity(always=True), primary_key=True),
         sa.Column("device", sa.String(256), nullable=False, index=True),
         sa.Column("host", sa.String(256), nullable=False, server_default=""),
         sa.Column("reason", sa.Text(), nullable=False),
@@ -356,7 +360,7 @@ def _make_tables() -> None:
         sa.Column("released", sa.DateTime(timezone=True)),
         sa.Column("released_by", sa.String(64), nullable=False, server_default=""),
         sa.Column("sound", sa.Boolean(), nullable=False, server_default=sa.false()),
-    )  # fmt: skip
+    )
     op.create_table(
         "lab_golden",
         sa.Column("campaign_id", sa.String(128), sa.ForeignKey("campaigns.id"), primary_key=True, nullable=False),
@@ -364,9 +368,10 @@ def _make_tables() -> None:
         sa.Column("ended", sa.DateTime(timezone=True)),
         sa.Column("login", sa.String(64), nullable=False),
         sa.Column("after_run", sa.BigInteger(), nullable=False),
-    )  # fmt: skip
+    )
     op.create_table(
-        "lab_checks", sa.Column("id", key, sa.Identity(always=True), primary_key=True),
+        "lab_checks",
+        sa.Column("id", key, sa.Identity(always=True), primary_key=True),
         sa.Column("device", sa.String(256), nullable=False, index=True),
         sa.Column("host", sa.String(256), nullable=False),
         sa.Column("at", sa.DateTime(timezone=True), nullable=False),
@@ -378,4 +383,4 @@ def _make_tables() -> None:
         sa.Column("reason", sa.Text(), nullable=False, server_default=""),
         sa.Column("note", sa.Text(), nullable=False, server_default="{}"),
         sa.Column("last_run", sa.BigInteger(), nullable=False),
-    )  # fmt: skip
+    )
