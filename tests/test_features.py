@@ -47,7 +47,7 @@ def test_what_stands_at_places_is_there() -> None:
     ]
     assert missing == []
     places = re.findall(
-        r'Place\[.*?\]\("([\w.]+)"\)', "".join((ROOT / path).read_text("utf-8") for path in shape.sources())
+        r'Place\[.*?\]\(\s*"([\w.]+)"\s*\)', "".join((ROOT / path).read_text("utf-8") for path in shape.sources())
     )
     assert set(OFFERS) <= set(places)
 

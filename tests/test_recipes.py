@@ -67,7 +67,7 @@ def python(copy: Path, *arguments: str) -> str:
 
 def add_provider(copy: Path, run: str, rules: str, module: str) -> None:
     edit(copy / "device_runner/providers.py", ")  # fmt: skip\n\nPROVIDERS: dict", run)
-    edit(copy / "pipeline/core/providers.py", ")  # fmt: skip\n\nPROVIDER_RULES: dict", rules)
+    edit(copy / "pipeline/core/providers.py", ")\n\nPROVIDER_RULES: dict", rules)
     (copy / "pipeline/partition/mynpu.py").write_text(module)
 
 

@@ -14,13 +14,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from pipeline.advice import fitness
 from pipeline.advice.fitness import ModelFit, fit
 from pipeline.core import ort_session
 from pipeline.core.errors import ModelError
 from pipeline.core.providers import on_any_chip
 from pipeline.model.sources import SourceModel
-from pipeline.partition import shown, subject
+from pipeline.partition import subject
 from pipeline.partition.answer import Optimize, make_settings
 from tests.command import ort_mobile
 from tests.partition_samples import model, value
@@ -89,10 +88,8 @@ def no_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("a session was made")
 
-    for module in (fitness, subject):
-        monkeypatch.setattr(module, "MOST_NODES", 1)
-    for module in (ort_session, fitness, shown):
-        monkeypatch.setattr(module, "make_session", refuse)
+    monkeypatch.setattr(subject, "MOST_NODES", 1)
+    monkeypatch.setattr(ort_session, "make_session", refuse)
 
 
 def calls_of(work: Callable[[], object]) -> int:
@@ -163,8 +160,7 @@ def test_fewer_nodes_are_judged_with_a_session(tmp_path: Path) -> None:
 
 
 def test_bodies_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (fitness, subject):
-        monkeypatch.setattr(module, "MOST_NODES", 2)
+    monkeypatch.setattr(subject, "MOST_NODES", 2)
     branches = {
         name: helper.make_graph(
             [helper.make_node("Relu", ["x"], [f"{name}y"])], name, [],

@@ -68,7 +68,9 @@ def test_checks_come_in_the_order_of_the_artifacts_whichever_ends_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = SourceModel(path=str(save(quiet_map(), tmp_path / "quiet.onnx")))
-    monkeypatch.setattr(many, "run_tasks", lambda tasks, **limits: reversed(list(run_tasks(tasks, **limits))))
+    monkeypatch.setattr(
+        "pipeline.core.workers.run_tasks", lambda tasks, **limits: reversed(list(run_tasks(tasks, **limits)))
+    )
     checks = many.check_all(compared(source, source, tmp_path), tmp_path, CheckConfig(), NoProgress())
     assert [variant for _, variant in checks] == [variant.name for variant in VARIANTS]
 

@@ -11,7 +11,6 @@ from device_runner.spec import Stream
 from pipeline.check.reference import make_reference
 from pipeline.core import ort_session
 from pipeline.dataset import Dataset
-from pipeline.model import session
 from pipeline.model.sources import SourceModel
 
 
@@ -42,12 +41,13 @@ def test_a_reference_of_open_sizes_takes_one_session(tmp_path: Path, monkeypatch
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     (tmp_path / "open.onnx").write_bytes(model.SerializeToString())
     opened = []
+    make_session = ort_session.make_session
 
     def counted(*given: Any) -> Any:
         opened.append(given)
-        return ort_session.make_session(*given)
+        return make_session(*given)
 
-    monkeypatch.setattr(session, "make_session", counted)
+    monkeypatch.setattr("pipeline.core.ort_session.make_session", counted)
     reference = make_reference(
         SourceModel(path=str(tmp_path / "open.onnx")), {}, Dataset(), str(tmp_path / "r"), str(tmp_path)
     )

@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import patch
+from types import SimpleNamespace
+from unittest.mock import Mock, patch
 
 import msgspec
 import numpy as np
@@ -15,13 +16,14 @@ from onnx import TensorProto, helper, numpy_helper
 
 from device_runner.errors import UnavailableError
 from pipeline.compat.gpu import gpu_findings
-from pipeline.convert import ConvertRequest, ConvertResult, aware, convert_model, steps
+from pipeline.convert import ConvertRequest, ConvertResult, convert_model, steps
 from pipeline.convert.aware import find_claims, save_with_claims
 from pipeline.convert.engine import Optimizer
 from pipeline.convert.request import AwareSpec, SessionSettings
 from pipeline.core.errors import ModelError
 from pipeline.core.releases import Release
 from pipeline.core.variant import Level, Variant
+from pipeline.model import onnx_model
 from pipeline.model.onnx_model import LeanModel, load_model, loadable, prepare_model
 from pipeline.model.ort_format import read_ort
 from pipeline.model.sources import SourceModel
@@ -134,7 +136,7 @@ def test_without_a_compiler_files_are_for_the_cpu_and_that_is_told_and_not_kept(
     path = save(digits(), tmp_path / "model.onnx")
     wanted = msgspec.structs.replace(request(path, tmp_path, NNAPI), cache_folder=str(tmp_path / "cache"))
     with monkeypatch.context() as patched:
-        patched.setattr("pipeline.convert.aware.claims_devices", no_compiler)
+        patched.setattr("pipeline.partition.shown.claims_devices", no_compiler)
         (plain,) = convert_model(wanted).artifacts
     assert (plain.aware_by, plain.claimed) == (None, {})
     assert "optimized for the CPU alone, because no C compiler" in plain.notes[-1]
@@ -277,7 +279,7 @@ def test_copies_stand_in_bodies(text: str, tmp_path: Path) -> None:
 
 
 def test_without_a_compiler_there_are_copies_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.convert.aware.claims_devices", no_compiler)
+    monkeypatch.setattr("pipeline.partition.shown.claims_devices", no_compiler)
     path = save(two_memories(sparse=False), tmp_path / "model.onnx")
     (artifact,) = convert(path, tmp_path, WEBGPU).artifacts
     assert list(gpu_findings(tmp_path / "out" / artifact.file, RELEASE, {"preferredLayout": "NHWC"}, "m")) == []
@@ -338,8 +340,8 @@ def test_large_weights_stay_where_they_lie(tmp_path: Path, monkeypatch: pytest.M
     whole = convert(path, tmp_path / "whole", NNAPI, levels=levels).artifacts
     monkeypatch.setattr("pipeline.model.onnx_model.LEAN_MINIMUM_BYTES", 0)
     monkeypatch.setattr("pipeline.model.onnx_model.LARGE_BYTES", 64)
-    monkeypatch.setattr("pipeline.convert.steps.LARGE_BYTES", 64)
-    with patch.object(aware, "loadable", wraps=loadable) as shown:
+    shown = Mock(wraps=loadable)
+    with patch("pipeline.convert.aware.onnx_model", SimpleNamespace(**{**vars(onnx_model), "loadable": shown})):
         lean = convert(path, tmp_path / "lean", NNAPI, levels=levels).artifacts
         safe = convert(path, tmp_path / "safe", NNAPI, levels=levels, safe=True).artifacts
     assert [set(call.args[0].weights) for call in shown.call_args_list] == [{"e"}] * 4, (
@@ -418,7 +420,6 @@ def test_what_cannot_be_optimized_again_is_saved_as_it_is(tmp_path: Path, monkey
     path = save(mixed(), tmp_path / "model.onnx")
     monkeypatch.setattr("pipeline.model.onnx_model.LEAN_MINIMUM_BYTES", 0)
     monkeypatch.setattr("pipeline.model.onnx_model.LARGE_BYTES", 64)
-    monkeypatch.setattr("pipeline.convert.steps.LARGE_BYTES", 64)
     optimize = steps.optimize
 
     def refuse(model: LeanModel, settings: SessionSettings, context: PassContext) -> LeanModel:

@@ -227,7 +227,7 @@ def test_a_context_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @npu
 def test_a_compiler_that_does_not_end_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(making, "time_limit", lambda _sizes: 0.01)
+    monkeypatch.setattr("pipeline.core.workers.time_limit", lambda _sizes: 0.01)
     with pytest.raises(ModelError, match="compiler does not end"):
         compiled(tmp_path)
 

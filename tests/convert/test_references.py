@@ -8,7 +8,6 @@ import pytest
 from device_runner.errors import RunnerError, SpecError, UnavailableError
 from device_runner.host_device import Processor
 from device_runner.library import MINIMAL_TEXT, NamedLibrary, keep, resolve
-from pipeline.convert import aware
 from pipeline.convert.aware import choose_reference
 from pipeline.convert.request import AwareSpec
 from pipeline.core.variant import AwareBy, Way
@@ -41,8 +40,8 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive(Path("reduced.aar"), "1.29.0", "nnapi", extra=MINIMAL_TEXT)
     archive(Path("cpu.aar"), "1.29.0")
     archive(Path("phones.aar"), "1.29.0", "nnapi", abis=("arm64-v8a", "x86_64"))
-    monkeypatch.setattr(aware, "find_processor", lambda abi: Processor(abi=abi))
-    monkeypatch.setattr(aware, "build_host", lambda _processor: Path())
+    monkeypatch.setattr("device_runner.host_device.find_processor", lambda abi: Processor(abi=abi))
+    monkeypatch.setattr("device_runner.android_host.build.build_host", lambda _processor: Path())
 
 
 @pytest.mark.usefixtures("host")
@@ -98,5 +97,5 @@ def test_a_machine_that_cannot_run_libraries_keeps_our_claims(monkeypatch: pytes
     def refuse(_processor: object) -> None:
         raise UnavailableError("android-host does not run on this computer")
 
-    monkeypatch.setattr(aware, "build_host", refuse)
+    monkeypatch.setattr("device_runner.android_host.build.build_host", refuse)
     assert choose_reference("auto", "1.28") == AUTO

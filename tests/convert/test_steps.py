@@ -35,7 +35,6 @@ def _lean(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take every model for a large one, and everything over 1 KiB for a large weight."""
     monkeypatch.setattr("pipeline.model.onnx_model.LEAN_MINIMUM_BYTES", 0)
     monkeypatch.setattr("pipeline.model.onnx_model.LARGE_BYTES", 1024)
-    monkeypatch.setattr("pipeline.convert.steps.LARGE_BYTES", 1024)
 
 
 def load(path: Path, folder: Path) -> LoadedModel:

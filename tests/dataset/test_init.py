@@ -59,7 +59,7 @@ def test_the_release_is_one_of_which_a_package_is_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: Release, release: str | None
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))  # no caches of build tools
-    monkeypatch.setattr("pipeline.job.template.installed_release", lambda: installed)
+    monkeypatch.setattr("pipeline.core.releases.installed_release", lambda: installed)
     write(tmp_path, embedded(178))
     (target,) = read_config(tmp_path / "m.toml").targets
     assert target.ort_release == release

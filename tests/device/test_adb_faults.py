@@ -218,7 +218,7 @@ def test_a_stall_ends_with_the_runs_limit(
     through: AdbDevice, proxy: FaultProxy, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert through.run(quick(models)).status is Status.OK
-    monkeypatch.setattr("device_runner.adb.device.GRACE_SECONDS", 0.5)
+    monkeypatch.setattr("device_runner.device.GRACE_SECONDS", 0.5)
     proxy.download("stall", 30)
     failure = present(through.run(quick(models, timeout_seconds=0.5)).failure)
     assert failure.kind is FailureKind.TIMEOUT
@@ -285,7 +285,7 @@ def test_files_that_vanish_from_a_device_are_pushed_again(opened: Open, farm: Fa
 def test_a_probe_that_does_not_answer_is_killed(
     farm: Farm, phone: Phone, tools: Tools, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("device_runner.adb.device.GRACE_SECONDS", 2.0)
+    monkeypatch.setattr("device_runner.device.GRACE_SECONDS", 2.0)
     (tmp_path / "probe").write_text(f"#!/bin/sh\n: {phone.root}\nexec sleep 987\n")
     link = Link(server_at(f"127.0.0.1:{farm.port}"), phone.serial)
     with AdbDevice(link, root=phone.root, tools=(tmp_path / "probe", tools[1])) as device:

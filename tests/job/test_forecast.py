@@ -30,7 +30,7 @@ def test_what_is_not_known_is_named_and_nothing_is_said_of_seconds() -> None:
 
 
 def test_a_run_says_it_before_it_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.job.forecast.WORTH_SAYING_SECONDS", 0.0)
+    monkeypatch.setattr("pipeline.core.progress.WORTH_SAYING_SECONDS", 0.0)
     (tmp_path / "c.toml").write_text(f'name = "demo"\n{MNIST}{DESK}{BASIC}{short(rounds=2)}')
     said = ort_mobile("run", "c.toml", "--output", "out", cwd=tmp_path).err.splitlines()
     (told,) = [number for number, line in enumerate(said) if line.startswith("about ")]
@@ -42,7 +42,7 @@ def test_a_run_says_it_before_it_measures(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_quiet_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.job.forecast.WORTH_SAYING_SECONDS", 0.0)
+    monkeypatch.setattr("pipeline.core.progress.WORTH_SAYING_SECONDS", 0.0)
     (tmp_path / "c.toml").write_text(f'name = "demo"\n{MNIST}{DESK}{BASIC}{short()}')
     assert "in all" not in ort_mobile("--quiet", "run", "c.toml", "--output", "out", cwd=tmp_path).err
 

@@ -36,7 +36,7 @@ def test_a_device_that_lies_costs_its_own_runs_and_no_other(
     name: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_once = functools.partial(CampaignPlan, pauses_seconds=(), quarantine_seconds=())
-    monkeypatch.setattr("pipeline.job.run.CampaignPlan", at_once)
+    monkeypatch.setattr("pipeline.campaign.measure.CampaignPlan", at_once)
     monkeypatch.setattr("device_runner.adb.device.REMOTE_ROOT", str(tmp_path / "phone"))
     (tmp_path / "one.toml").write_text(CONFIG)
     folder = tmp_path / "out"

@@ -214,7 +214,7 @@ def test_a_campaign_of_other_files_is_not_resumed_and_says_so(tmp_path: Path, ca
 
 
 def test_device_of_another_host_is_not_reported_as_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(measure, "host_name", lambda: "h2")
+    monkeypatch.setattr("device_runner.result.host_name", lambda: "h2")
     stored = [*facts_at("h1", "adb:A").values(), *facts_at("h2", "adb:B").values(), *facts_at("", "adb:C").values()]
     record = record_for({facts.name: facts for facts in stored})
     campaign = CampaignRecord(id="c1", name="joint", created_at="2026-01-01T00:00:00.000Z", document=record)

@@ -16,7 +16,6 @@ from pipeline.core.errors import ModelError, PipelineError
 from pipeline.core.progress import NoProgress
 from pipeline.core.variant import Artifact, Level, Variant
 from pipeline.dataset import Dataset
-from pipeline.model import session
 from pipeline.model.onnx_model import LoadedModel, load_model
 from pipeline.model.session import ORIGINAL, AppSession, CpuSettings, Role, broken_by_optimizer, outputs_of, room_for
 from pipeline.model.sources import SourceModel
@@ -119,7 +118,7 @@ def test_without_the_memory_for_an_apps_session_it_is_not_judged(
     check = checked(four_bits(tmp_path), tmp_path, prepacked=False)
     assert (check.unknown, check.session) == (True, "without prepacking")
     assert "MatMulNBits" in check.reason
-    monkeypatch.setattr(session, "memory_budget", lambda: 600 << 20)
+    monkeypatch.setattr("pipeline.core.workers.memory_budget", lambda: 600 << 20)
     assert (room_for(90 << 20).prepacked, room_for(200 << 20).prepacked) == (True, False)
 
 

@@ -11,7 +11,6 @@ from onnx import TensorProto, helper
 
 from device_runner.providers import CHIPS, Chip
 from pipeline.model.sources import SourceModel
-from pipeline.partition import judge as judges
 from pipeline.partition.answer import Settings
 from pipeline.partition.graph import Graph, view
 from pipeline.partition.judge import PartitionRequest, judge
@@ -141,8 +140,7 @@ def test_a_dimension_of_size_0_is_refused_before_the_compiler_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claims, "ask", _never)
-    for module in (judges, kept):
-        monkeypatch.setattr(module, "compiler_name", lambda: "a compiler")
+    monkeypatch.setattr(kept, "compiler_name", lambda: "a compiler")
     row = answer(chain("Relu", dims=(0, 4)), tmp_path, Settings(provider="qnn", chip="SM8650"))
     assert row.load is not None
     assert row.load.code == "empty"
@@ -199,9 +197,9 @@ def test_without_the_compiler_its_extra_is_named(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("setting", "value", "text"),
     [
-        ("PACKAGE", "no_such_compiler", "is not installed"),
-        ("HOST", "another system", "offers no NPU on"),
-        ("installed_release", lambda: (1, 20), "it needs 1.24 or later, installed is 1.20"),
+        ("pipeline.partition.qnn.kept.PACKAGE", "no_such_compiler", "is not installed"),
+        ("pipeline.partition.qnn.kept.HOST", "another system", "offers no NPU on"),
+        ("pipeline.core.releases.installed_release", lambda: (1, 20), "it needs 1.24 or later, installed is 1.20"),
     ],
 )
 def test_what_keeps_the_compiler_from_being_asked_is_named(
@@ -209,9 +207,9 @@ def test_what_keeps_the_compiler_from_being_asked_is_named(
 ) -> None:
     monkeypatch.setattr(kept, "PACKAGE", "onnxruntime")
     monkeypatch.setattr(kept, "requires", lambda _: ["numpy>=1", "onnxruntime>=1.24.2"])
-    monkeypatch.setattr(kept, "installed_release", lambda: (1, 24))
+    monkeypatch.setattr("pipeline.core.releases.installed_release", lambda: (1, 24))
     assert kept.compiler_lacking() is None or sys.platform != "linux"
-    monkeypatch.setattr(kept, setting, value)
+    monkeypatch.setattr(setting, value)
     error = kept.compiler_lacking()
     assert error
     assert text in error.text

@@ -9,7 +9,6 @@ from onnx import helper, numpy_helper
 
 from pipeline.core import ort_session
 from pipeline.core.errors import ModelError
-from pipeline.partition import types
 from pipeline.partition.types import infer
 from tests.onnx_samples import make, parsed_nodes, value, weight
 
@@ -31,7 +30,7 @@ def test_many_constants_of_one_form_are_one(monkeypatch: pytest.MonkeyPatch) -> 
         given.append(data)
         return ort_session.load_session(data, options)
 
-    monkeypatch.setattr(types, "load_session", load)
+    monkeypatch.setattr("pipeline.core.ort_session.load_session", load)
     names = [f"w{number}" for number in range(3)]
     nodes = parsed_nodes("a = Conv (x, w0)  b = Conv (a, w1)  y = Conv (b, w2)")
     model = make(nodes, [X], [value("y", None)], filters(*names))

@@ -38,7 +38,6 @@ from hypothesis import strategies as st
 from device_runner.files import cache_folder, scratch_folder, staging_folder
 from pipeline.core.errors import CheckFailed, DiskError
 from pipeline.core.files import sha256_of, write_bytes
-from pipeline.release import signature
 from pipeline.release.manifest import SIGNATURE_FILE, verify_bundle
 from pipeline.release.signature import (
     read_private_key,
@@ -155,7 +154,7 @@ def test_a_full_disk_leaves_the_signature_that_was_there(signed: Path, monkeypat
             raise DiskError("cannot write", why="No space left on device")
         write_bytes(path, content)
 
-    monkeypatch.setattr(signature, "write_bytes", full)
+    monkeypatch.setattr("pipeline.core.files.write_bytes", full)
     ort_mobile("bundle", "sign", signed, "--key", write_keys(signed.parent, "other"), code=3)
     assert files_of(signed) == before
     assert not list(signed.parent.glob(".*"))

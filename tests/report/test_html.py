@@ -12,11 +12,11 @@ from html.parser import HTMLParser
 import msgspec
 import pytest
 
+from device_runner.files import visible
 from device_runner.result import Conditions, Status
 from pipeline.report import drawing, html
 from pipeline.report.decision import MOST_CARDS
 from pipeline.report.model import CampaignReport, make_rows
-from pipeline.report.wording import visible
 from tests.report_samples import make_report, measured, with_times
 from tests.values import present
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from device_runner.files import visible
 from device_runner.spec import RunOptions
 from pipeline.check.compare import OutputCheck
 from pipeline.config import Platform, Target
@@ -16,7 +17,6 @@ from pipeline.release.choose import Choice
 from pipeline.report import formats, wording
 from pipeline.report.measured import measured_text
 from pipeline.report.model import CampaignReport
-from pipeline.report.wording import visible
 from tests.report_samples import make_report
 
 HARMLESS = {"text", "softbreak", "strong_open", "strong_close", "em_open", "em_close"}

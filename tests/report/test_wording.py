@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from device_runner.files import visible
 from pipeline.accuracy.result import AccuracyResult, ArtifactAccuracy, DropVerdict, OutputDrift
 from pipeline.campaign.record import FailureRow, Host
 from pipeline.check.compare import OutputCheck
@@ -18,7 +19,7 @@ from pipeline.report import model, wording
 from pipeline.report.accuracies import REPORT_HEAD, accuracies, accuracy_parts, report_cells
 from pipeline.report.model import ArtifactCheck, CampaignReport
 from pipeline.report.sections import NOT_MEASURED, sections
-from pipeline.report.wording import Listing, visible
+from pipeline.report.wording import Listing
 from tests.report_samples import make_report
 
 

@@ -14,6 +14,7 @@ from xml.sax.saxutils import escape
 
 import msgspec
 
+from device_runner import files as runner_files
 from device_runner import result as run_result
 from device_runner.result import Status
 from pipeline import config as configs
@@ -336,4 +337,4 @@ def _panel(row: History) -> Iterator[str]:
 
 
 def _text(text: str) -> str:
-    return escape(wording.visible(text)[: 4 * NAME_CHARACTERS]).replace("\ufffe", "?").replace("\uffff", "?")
+    return escape(runner_files.visible(text)[: 4 * NAME_CHARACTERS]).replace("\ufffe", "?").replace("\uffff", "?")

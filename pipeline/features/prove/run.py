@@ -520,7 +520,8 @@ class _Prover:
         expected = self._expected(shipped)
         options = trial.options
         if failure and failure.kind is run_result.FailureKind.WRONG_DEVICE:
-            yield library_proof.ProofFinding(  # this computer has not what the way to run needs: the library was asked nothing
+            # This computer has not what the way to run needs: the library was asked nothing.
+            yield library_proof.ProofFinding(
                 severity=Severity.WARNING,
                 kind=library_proof.FindingKind.NOT_COMPARED,
                 what="it was not run on this computer",

@@ -18,7 +18,7 @@ from pipeline.campaign.record import (
     RunRecord,
     Skipped,
 )
-from pipeline.campaign.store import database, migrations
+from pipeline.campaign.store import migrations
 from pipeline.check.compare import OutputCheck
 from pipeline.config import Config, ModelConfig
 from pipeline.core.files import REVISION
@@ -108,4 +108,4 @@ def add_second_migration(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
     monkeypatch.setattr(migrations, "_config", with_second)
     monkeypatch.setattr(migrations, "revisions", lambda: (SECOND, *released))
-    monkeypatch.setattr(database, "REVISION", SECOND)
+    monkeypatch.setattr("pipeline.core.files.REVISION", SECOND)

@@ -19,7 +19,6 @@ from pipeline.campaign.run_options import options_name
 from pipeline.campaign.statistics.compare import DecisionRule
 from pipeline.check.compare import OutputCheck
 from pipeline.core.errors import MissingError
-from pipeline.features.doctor import checks
 from pipeline.features.doctor.checks import (
     CAST_KEY,
     CHECKS,
@@ -128,7 +127,7 @@ def test_threads_keep_to_fast_cores_come_first_and_stay_on_a_numa_node() -> None
 
 def test_allocators_are_tried_where_they_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     host = DeviceFacts(name="local", platform="linux", abis=(machine_abi(),))
-    monkeypatch.setattr(checks, "find_allocator", lambda name: "libx.so" * (name == "jemalloc"))
+    monkeypatch.setattr("device_runner.local.find_allocator", lambda name: "libx.so" * (name == "jemalloc"))
     assert runs("allocator", facts=host) == ["cpu+allocator=jemalloc"]
     assert proposed("allocator", facts=host).text == "mimalloc is not installed (apt-get install libmimalloc2.0)"
     assert "not installed" in refusal("allocator", facts=host, start=RunOptions(allocator=Allocator.JEMALLOC))
@@ -322,11 +321,13 @@ def test_no_gain_and_nothing_measured_are_different() -> None:
 
 def test_a_phone_with_a_snapdragon_is_told_how_to_ask_about_its_npu(monkeypatch: pytest.MonkeyPatch) -> None:
     phone = DeviceFacts(name="d", platform="android", soc="QTI SM8635")
-    monkeypatch.setattr(checks, "compiler_lacking", lambda: MissingError("no compiler", remedy="install it"))
+    monkeypatch.setattr(
+        "pipeline.partition.qnn.kept.compiler_lacking", lambda: MissingError("no compiler", remedy="install it")
+    )
     lacking = proposed("npu", facts=phone)
     assert "SM8635 (Snapdragon 8s Gen 3), which computes integers" in lacking.text
     assert lacking.advice == "install it"
-    monkeypatch.setattr(checks, "compiler_lacking", lambda: None)
-    monkeypatch.setattr(checks, "compiler_name", lambda: "a compiler")
+    monkeypatch.setattr("pipeline.partition.qnn.kept.compiler_lacking", lambda: None)
+    monkeypatch.setattr("pipeline.partition.qnn.kept.compiler_name", lambda: "a compiler")
     assert "--chip SM8635 --advise" in proposed("npu", facts=phone).advice
     assert refusal("npu")

@@ -44,7 +44,7 @@ def store(url: str) -> Iterator[Store]:
 @pytest.fixture(autouse=True)
 def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(device.OPENERS, SCHEME, "tests.features.lab.farm:open_rig")
-    monkeypatch.setattr(lab_agent, "identity", shared_identity)
+    monkeypatch.setattr("device_runner.device.identity", shared_identity)
     monkeypatch.setattr(lab_work, "TICK_SECONDS", 0.05)
     monkeypatch.setattr(lab_work, "REST_SECONDS", 0.1)
     monkeypatch.setattr(lab_agent, "PAUSE_SECONDS", 0.05)

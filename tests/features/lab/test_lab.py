@@ -18,7 +18,6 @@ from device_runner.plugins import installed_plugin
 from device_runner.result import Failure, host_name
 from pipeline.campaign.store import Store, StoreError, open_store
 from pipeline.core.errors import ConfigError, MissingError
-from pipeline.features.lab import agent as lab_agent
 from pipeline.features.lab.campaigns import chosen_devices, lab_versions
 from pipeline.features.lab.content import fetch_file, keep_files
 from pipeline.features.lab.queue import (
@@ -209,7 +208,7 @@ def test_host_of_another_version_is_refused_and_says_why(
     assert "is refused" in "\n".join(status_lines(lab_status(url)))
     monkeypatch.undo()
     monkeypatch.setitem(device.OPENERS, SCHEME, "tests.features.lab.farm:open_rig")
-    monkeypatch.setattr(lab_agent, "identity", shared_identity)
+    monkeypatch.setattr("device_runner.device.identity", shared_identity)
     with agent(url, "new", names):
         until(all_in(store, DONE))
     check_stored(store, campaign, 1)

@@ -234,7 +234,7 @@ def test_choice_that_fails_ends_the_campaign_with_its_reason(
     def damaged(*_: object) -> None:
         raise StoreError("the database is damaged")
 
-    monkeypatch.setattr(lab_work, "to_confirm", damaged)
+    monkeypatch.setattr("pipeline.job.run.to_confirm", damaged)
     campaign = submitted(store, tmp_path, rigs(1), 1)
     with agent(url, "h1", rigs(1)):
         until(all_in(store, FAILED))

@@ -334,8 +334,8 @@ def test_going_back_must_be_asked_for(made: Path) -> None:
 def packed_unchecked(old: Path, new: Path, output: Path) -> None:
     """A delta as somebody else's program may write it, of any two bundles."""
     with pytest.MonkeyPatch.context() as patched:
-        for check in ("refuse_unproven", "_refuse_other_product"):
-            patched.setattr(delta, check, lambda *_: None)
+        patched.setattr("pipeline.release.manifest.refuse_unproven", lambda *_: None)
+        patched.setattr(delta, "_refuse_other_product", lambda *_: None)
         write_delta(old, new, output)
 
 
@@ -494,7 +494,7 @@ def test_words_of_any_regions_give_the_file_again(data: st.DataObject) -> None:
         TemporaryFile() as words,
         TemporaryFile() as out,
     ):
-        patched.setattr(delta, "CHUNK_BYTES", data.draw(st.sampled_from([8, 16, 48])))
+        patched.setattr("pipeline.core.files.CHUNK_BYTES", data.draw(st.sampled_from([8, 16, 48])))
         for file, bytes_ in ((old, before), (words, words_of(before, bytes(content), regions))):
             file.write(bytes_)
             file.flush()
