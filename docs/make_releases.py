@@ -24,7 +24,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from device_runner.errors import UnavailableError
+from device_runner.errors import UnavailableError, pip_install
 from pipeline.compat.release_table import FILE, FORMAT
 from pipeline.core.errors import PipelineError
 from pipeline.core.releases import NEWEST_KNOWN, Release
@@ -52,6 +52,9 @@ ExpandDims has none: in some releases it ends the process.
 
 NO_SOLUTION = 1
 """uv's exit code where no version that is asked for exists; 2 where it could not find that out."""
+
+LACKS_UV = "import importlib.util, sys; sys.exit(importlib.util.find_spec('uv') is None)"
+"""Without it `python -m uv` ends with 1, too."""
 
 Said: TypeAlias = dict[str, Any]
 """What docs/read_release.py printed for one wheel."""
@@ -141,6 +144,8 @@ def environment(minor: int, folder: Path, patch: int | None = None) -> Path:
     python = place / "bin" / "python"
     if python.exists():
         return python
+    if subprocess.run([sys.executable, "-c", LACKS_UV], check=False).returncode:
+        raise UnavailableError("uv, which makes the environments of wheels, is not installed", remedy=pip_install("uv"))
     numpy = "numpy<2" if minor < 19 else "numpy"  # wheels before 1.19 were built with the first
     uv = [sys.executable, "-m", "uv"]
     steps: tuple[list[str], ...] = (

@@ -252,8 +252,8 @@ def convert_model(request: ConvertRequest) -> ConvertResult:
                         variant=variant,
                         what="ONNX Runtime cannot replay the fusions that it recorded",
                         where=where,
-                        why=f"it writes {', '.join(file.unreplayable)} without what they produce, and fails to "
-                        "load that",
+                        why=f"it saves {', '.join(file.unreplayable)} without the values that these fusions give, and "
+                        "fails to open the file then",
                         remedy="use style fixed for this model, or a target of release 1.30 or later",
                         skipped=True,
                     )

@@ -180,8 +180,8 @@ def kotlin(options: RunOptions, file: str) -> tuple[str, ...]:
             "val session = environment.createSession(path, options)",
             "// Or from an asset that the app stores uncompressed, where it lies: bytes that are read fill the heap.",
             f"// val bytes = context.assets.openFd({kotlin_text(file)}).use {{ asset ->",
-            "//     val channel = asset.createInputStream().channel",
-            "//     channel.use { it.map(FileChannel.MapMode.READ_ONLY, asset.startOffset, asset.declaredLength) }",
+            "//     val mode = java.nio.channels.FileChannel.MapMode.READ_ONLY",
+            "//     asset.createInputStream().channel.use { it.map(mode, asset.startOffset, asset.declaredLength) }",
             "// }",
             "// val session = environment.createSession(bytes, options)  // ONNX Runtime 1.20 and later",
         )

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import venv
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -392,6 +393,13 @@ def test_a_wheel_is_missing_only_where_the_registry_says_so(
     assert isinstance(raised.value, PipelineError) == (code != 1)
     monkeypatch.setattr(sys, "argv", ["make_releases.py", "--check"])
     assert make_releases.main() == 3
+
+
+def test_an_environment_without_uv_is_no_answer_of_a_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    venv.create(tmp_path / "bare", symlinks=True)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "bare/bin/python"))
+    with pytest.raises(UnavailableError, match="uv, which makes the environments"):
+        make_releases.environment(17, tmp_path / "environments", 2)
 
 
 @pytest.mark.parametrize("python", ["/bin/false", sys.executable], ids=["it crashes", "it was asked nothing"])

@@ -136,7 +136,7 @@ def test_without_a_compiler_files_are_for_the_cpu_and_that_is_told_and_not_kept(
     path = save(digits(), tmp_path / "model.onnx")
     wanted = msgspec.structs.replace(request(path, tmp_path, NNAPI), cache_folder=str(tmp_path / "cache"))
     with monkeypatch.context() as patched:
-        patched.setattr("pipeline.partition.shown.claims_devices", no_compiler)
+        patched.setattr("pipeline.partition.stand_in.claims_devices", no_compiler)
         (plain,) = convert_model(wanted).artifacts
     assert (plain.aware_by, plain.claimed) == (None, {})
     assert "optimized for the CPU alone, because no C compiler" in plain.notes[-1]
@@ -279,7 +279,7 @@ def test_copies_stand_in_bodies(text: str, tmp_path: Path) -> None:
 
 
 def test_without_a_compiler_there_are_copies_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.partition.shown.claims_devices", no_compiler)
+    monkeypatch.setattr("pipeline.partition.stand_in.claims_devices", no_compiler)
     path = save(two_memories(sparse=False), tmp_path / "model.onnx")
     (artifact,) = convert(path, tmp_path, WEBGPU).artifacts
     assert list(gpu_findings(tmp_path / "out" / artifact.file, RELEASE, {"preferredLayout": "NHWC"}, "m")) == []

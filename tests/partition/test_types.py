@@ -25,10 +25,11 @@ def filters(*names: str) -> list[onnx.TensorProto]:
 
 def test_many_constants_of_one_form_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[bytes] = []
+    load_session = ort_session.load_session
 
     def load(data: bytes, options: object) -> object:
         given.append(data)
-        return ort_session.load_session(data, options)
+        return load_session(data, options)
 
     monkeypatch.setattr("pipeline.core.ort_session.load_session", load)
     names = [f"w{number}" for number in range(3)]

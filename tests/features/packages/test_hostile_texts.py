@@ -81,7 +81,7 @@ def everything() -> Content:
             model="m", inputs=(tensor("x in", 1, "width"),), outputs=(tensor("y out", 1, "rows"),),
             dimensions={"batch": 1}, guessed=("batch",), preprocess=PreprocessConfig(input="x in"),
             values={"x in": "a text"}, padding={"x in": -1.5}, license="MIT",
-            optional_inputs=(tensor("scale", 1),), constant_inputs=("zero point",),
+            optional_inputs=(tensor("scale", 1),), constant_inputs=("zero point",), state={"y out": "x in"},
         ),
         signature("m-8", inputs=(tensor("x in", 1, 8),), outputs=(tensor("y out", 1, 8),), size_of="m"),
     )  # fmt: skip

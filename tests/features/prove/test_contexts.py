@@ -38,11 +38,10 @@ def test_without_the_simulator_contexts_are_left_out_unless_they_are_asked_for()
 
 
 def test_a_simulator_of_another_qairt_than_the_contexts_is_named() -> None:
-    here = "pipeline.features.prove.run"
     with (
-        patch(f"{here}.installed_plugin"),
+        patch("device_runner.plugins.installed_plugin"),
         patch("pipeline.features.prove.plan.library_abis", lambda _library: ["x86_64"]),
-        patch(f"{here}.installed_qairt", lambda: "2.49.0"),
+        patch("pipeline.compat.contexts.installed_qairt", lambda: "2.49.0"),
         pytest.raises(MissingError) as caught,
     ):
         contexts_to_run(WITH_CONTEXT, ProofOrder(library="x", chips=("SM8650",)), ["phone"])
