@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import jinja2
 import msgspec
@@ -153,19 +153,41 @@ def _thousandths(row: Row, bound: str) -> int | None:
     return None if value is None else round(1000 * value)
 
 
-NAMED: dict[str, Callable[[Row], str]] = {
-    "device": lambda row: row.device,
-    "model": lambda row: row.model,
-    "variant": lambda row: row.variant,
-    "run": lambda row: row.run,
-    "verdict": wording.verdict,
-    "outputs": lambda row: wording.outputs(row.checks),
-}
-"""Columns of texts in the page's data: a row has the place of each in the list of names."""
+class ExploredColumn(NamedTuple):
+    """A column of the page's Explore table: its key in the page's data, its head, and how the script shows a value."""
+
+    key: str
+    head: str
+    kind: Literal["text", "duration", "ratio", "interval", "bytes"] = "text"
+
+
+EXPLORED = (
+    ExploredColumn("device", "Device"),
+    ExploredColumn("model", "Model"),
+    ExploredColumn("median", "Median", "duration"),
+    ExploredColumn("p90", "p90", "duration"),
+    ExploredColumn("p99", "p99", "duration"),
+    ExploredColumn("ratio", "Ratio", "ratio"),
+    ExploredColumn("low", "Interval", "interval"),
+    ExploredColumn("load", "Load", "duration"),
+    ExploredColumn("first", "First run", "duration"),
+    ExploredColumn("memory", "Memory", "bytes"),
+    ExploredColumn("size", "Size", "bytes"),
+)
+"""Columns of numbers, which the script words and sorts, and what stands before those of `layout.COLUMNS`."""
+
+
+def explored_columns() -> list[ExploredColumn]:
+    """The columns of every format in their order; those that are not said otherwise are texts."""
+    known = {column.head: column for column in EXPLORED}
+    heads = ("Device", "Model", *layout.COLUMNS)
+    return [known.get(head, ExploredColumn(head.lower(), head)) for head in heads]
+
 
 NUMBERS: dict[str, Callable[[Row], object]] = {
     "median": lambda row: round(row.statistics.median_ns) if row.statistics else None,
     "p90": lambda row: row.statistics.p90_ns if row.statistics else None,
+    "p99": lambda row: row.statistics.p99_ns if row.statistics else None,
     "ratio": lambda row: _thousandths(row, "ratio"),
     "low": lambda row: _thousandths(row, "low"),
     "high": lambda row: _thousandths(row, "high"),
@@ -215,13 +237,21 @@ def page_data(report: CampaignReport, measured: Sequence[MeasuredRun]) -> tuple[
         for conditions in before
     ]
     names: dict[str, int] = {}
+    columns = explored_columns()
+    texts: dict[str, Callable[[Row], str]] = {
+        "Device": lambda row: row.device,
+        "Model": lambda row: row.model,
+        **layout.COLUMNS,
+    }
     rows: dict[str, list[Any]] = {
-        key: [names.setdefault(runner_files.visible(text(row)), len(names)) for row in report.rows]
-        for key, text in NAMED.items()
+        column.key: [names.setdefault(runner_files.visible(texts[column.head](row)), len(names)) for row in report.rows]
+        for column in columns
+        if column.kind == "text"
     }
     rows |= {key: [value(row) for row in report.rows] for key, value in NUMBERS.items()}
     data = {
         "started": min((run.result.started_at for _, run in kept if run.result.started_at), default=""),
+        "columns": columns,
         "names": list(names),
         "rows": rows,
         "runs": {

@@ -14,7 +14,7 @@ import pytest
 
 from device_runner.files import visible
 from device_runner.result import Conditions, Status
-from pipeline.report import drawing, html
+from pipeline.report import drawing, html, layout
 from pipeline.report.decision import MOST_CARDS
 from pipeline.report.model import CampaignReport, make_rows
 from tests.report_samples import make_report, measured, with_times
@@ -119,6 +119,18 @@ def test_the_data_of_the_page_are_the_runs() -> None:
     assert first == ("none-fixed", "local")
     numbers = array("I", gzip.decompress(base64.b64decode(raw)))
     assert list(numbers) == [ns for _, run in runs for ns in run.result.latencies_ns]
+
+
+def test_a_new_column_is_one_of_the_pages_script_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(layout.COLUMNS, "Rounds", lambda row: f"{row.rounds} rounds")
+    report = make_report()
+    columns, _ = html.page_data(report, measured("mnist", "local"))
+    data = msgspec.json.decode(gzip.decompress(base64.b64decode(columns)))
+    assert [head for _, head, _ in data["columns"]] == ["Device", "Model", *layout.COLUMNS]
+    assert data["columns"][-1] == ["rounds", "Rounds", "text"]
+    shown = [data["names"][name] for name in data["rows"]["rounds"]]
+    assert shown == [f"{row.rounds} rounds" for row in report.rows]
+    assert all(key in data["rows"] for key, _, _ in data["columns"])
 
 
 def test_every_row_has_a_cell_for_every_head(page: Page) -> None:

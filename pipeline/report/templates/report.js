@@ -40,23 +40,14 @@
     return new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();
   };
 
-  const COLUMNS = [
-    ["device", "Device", (d, n) => d.names[d.rows.device[n]]],
-    ["model", "Model", (d, n) => d.names[d.rows.model[n]]],
-    ["variant", "Variant", (d, n) => d.names[d.rows.variant[n]]],
-    ["run", "Run", (d, n) => d.names[d.rows.run[n]]],
-    ["median", "Median", (d, n) => duration(d.rows.median[n])],
-    ["p90", "p90", (d, n) => duration(d.rows.p90[n])],
-    ["ratio", "Ratio", (d, n) => ratio(d.rows.ratio[n])],
-    ["low", "Interval", (d, n) => (d.rows.low[n] === null ? DASH : `${ratio(d.rows.low[n])} to ${ratio(d.rows.high[n])}`)],
-    ["verdict", "Verdict", (d, n) => d.names[d.rows.verdict[n]]],
-    ["outputs", "Outputs", (d, n) => d.names[d.rows.outputs[n]]],
-    ["load", "Load", (d, n) => duration(d.rows.load[n] || null)],
-    ["first", "First run", (d, n) => duration(d.rows.first[n] || null)],
-    ["memory", "Memory", (d, n) => bytes(d.rows.memory[n])],
-    ["size", "Size", (d, n) => bytes(d.rows.size[n])],
-  ];
-  const TEXTS = ["device", "model", "variant", "run", "verdict", "outputs"];
+  // How a value of a column of each kind is shown; the columns are those of `explored_columns` in html.py.
+  const SHOWN = {
+    text: (name) => data.names[name],
+    duration: (ns) => duration(ns || null),
+    ratio,
+    interval: (low, n) => (low === null ? DASH : `${ratio(low)} to ${ratio(data.rows.high[n])}`),
+    bytes,
+  };
   const FILTERS = ["model", "device", "verdict"];
 
   const element = (name, attributes = {}, text = "") => {
@@ -80,27 +71,32 @@
   const chosen = () => {
     const wanted = state();
     const text = (wanted.get("text") || "").toLowerCase();
+    const texts = data.columns.filter(([, , kind]) => kind === "text").map(([key]) => key);
     const places = data.rows.median.map((_, n) => n).filter((n) =>
       FILTERS.every((name) => !wanted.get(name) || data.names[data.rows[name][n]] === wanted.get(name)) &&
-      (!text || TEXTS.some((name) => data.names[data.rows[name][n]].toLowerCase().includes(text))));
+      (!text || texts.some((name) => data.names[data.rows[name][n]].toLowerCase().includes(text))));
     const sort = wanted.get("sort") || "";
     const key = sort.replace(/^-/, "");
-    if (!COLUMNS.some(([name]) => name === key)) return places;
-    const value = (n) => (TEXTS.includes(key) ? data.names[data.rows[key][n]] : data.rows[key][n] ?? Infinity);
+    if (!data.columns.some(([name]) => name === key)) return places;
     const sign = sort.startsWith("-") ? -1 : 1;
+    if (texts.includes(key)) {
+      const order = new Intl.Collator("en", { numeric: true });
+      return places.sort((a, b) => sign * order.compare(data.names[data.rows[key][a]], data.names[data.rows[key][b]]));
+    }
+    const value = (n) => data.rows[key][n] ?? Infinity;
     return places.sort((a, b) => sign * (value(a) < value(b) ? -1 : value(a) > value(b) ? 1 : 0));
   };
 
   const head = () => {
     const row = element("tr");
     const sort = state().get("sort") || "";
-    for (const [key, title] of COLUMNS) {
+    for (const [key, title] of data.columns) {
       const down = sort === key, up = sort === `-${key}`;
       const cell = element("th", { scope: "col", "aria-sort": down ? "ascending" : up ? "descending" : "none" });
       const button = element("button", { type: "button" }, title + (down ? " ↓" : up ? " ↑" : ""));
       button.addEventListener("click", () => {
         keep({ sort: down ? `-${key}` : up ? "" : key });
-        byId("explore-head").querySelectorAll("button")[COLUMNS.findIndex(([name]) => name === key)].focus();
+        byId("explore-head").querySelectorAll("button")[data.columns.findIndex(([name]) => name === key)].focus();
       });
       cell.append(button);
       row.append(cell);
@@ -112,9 +108,10 @@
     const rows = document.createDocumentFragment();
     for (const n of places.slice(0, shown)) {
       const row = element("tr");
-      COLUMNS.forEach(([key, , text], place) => row.append(place
-        ? element("td", TEXTS.includes(key) ? {} : { class: "number" }, text(data, n))
-        : element("th", { scope: "row" }, text(data, n))));
+      data.columns.forEach(([key, , kind], place) => {
+        const text = SHOWN[kind](data.rows[key][n], n);
+        row.append(place ? element("td", kind === "text" ? {} : { class: "number" }, text) : element("th", { scope: "row" }, text));
+      });
       rows.append(row);
     }
     byId("explore-body").replaceChildren(rows);
