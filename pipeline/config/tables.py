@@ -436,10 +436,9 @@ class Goal(StrEnum):
 
 
 class TuneStrategy(StrEnum):
-    """How a search chooses what to measure: by a model of what was measured, by Optuna's sampler, or everything."""
+    """How a search chooses what to measure: by a model of what was measured, or everything."""
 
     RIDGE = "ridge"
-    OPTUNA = "optuna"
     GRID = "grid"
 
 
@@ -467,8 +466,7 @@ class TuneConfig(Table, frozen=True, kw_only=True):
     max_size_mb: Limit | None = None
     """Constraint: size of the artifact, in MB. (Accuracy has its budget in [accuracy].)"""
     strategy: TuneStrategy = TuneStrategy.RIDGE
-    """ridge (a model of the logarithm of what was measured proposes what is next), optuna (its TPE sampler does, which
-    suits long numeric ranges; needs the extra `optuna`), or grid (measure everything)."""
+    """ridge (a model of the logarithm of what was measured proposes what is next), or grid (measure everything)."""
     seed: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
     """Of the random part of the search."""
     share_percent: Percent = 2.0

@@ -43,7 +43,6 @@ from pipeline.features.tune.search import (
     Observation,
     Proposal,
     Search,
-    optuna_package,
 )
 from pipeline.features.tune.space import (
     TIMED,
@@ -423,10 +422,8 @@ def search_spaces(
 ) -> dict[DeviceModel, Lattice]:
     """What can be tried of each model on each device that measures any goal, and what cannot.
 
-    Raises MissingError where no device can measure a goal, or the strategy needs a package that is not there.
+    Raises MissingError where no device can measure a goal.
     """
-    if job.config.tune.strategy is configs.TuneStrategy.OPTUNA:
-        optuna_package()
     spaces: dict[DeviceModel, Lattice] = {}
     goals = {name: goals_on(name, job.config.tune) for name in bench.facts}
     for name, facts in bench.facts.items():

@@ -3,8 +3,7 @@
 The usual search has three parts: candidates drawn at random; twice the best that the model predicts; a race of the best
 dozen until it is decided. Every seventh run is of the reference, the default candidate. Spaces of at most 40 candidates
 race whole. Each part is found again from the observations that came before it, wherever a search was interrupted. Time
-is for whoever runs a search to look after: `conclude` ends it. Optuna's TPE sampler can stand in the place of the
-model: it knows that numbers have an order, so it suits spaces of long ranges.
+is for whoever runs a search to look after: `conclude` ends it.
 
 The model, apart from the device's drift: a value is (effects of the candidate) + (level of the device at that time) +
 noise. Effects are those of each factor, of each variant with threads and with flags, and of threads with spinning. Each
@@ -23,7 +22,6 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,8 +29,6 @@ import numpy.typing as npt
 from pipeline import config as configs
 from pipeline.campaign import tuned as campaign_tuned
 from pipeline.campaign.statistics import groups as run_groups
-from pipeline.core import errors as core_errors
-from pipeline.core.errors import MissingError
 from pipeline.features.tune.space import Space
 
 Floats = npt.NDArray[np.float64]
@@ -190,7 +186,6 @@ class SearchStage(StrEnum):
 
     RANDOM = "random part"
     MODEL = "best predicted"
-    SAMPLED = "sampled by Optuna"
     RACE = "race"
     GRID = "grid"
     DONE = "done"
@@ -429,72 +424,6 @@ MODEL_FROM = 20
 """Observations from which the model says more than the mean of each candidate."""
 
 
-STARTUP_TRIALS = 60
-"""Candidates that are drawn at random before the sampler says anything: Optuna's 10 are few for so many factors."""
-
-
-def ask_optuna(space: Space, ran: Sequence[tuple[int, float]], left: Sequence[int], count: int, seed: int) -> list[int]:
-    """Up to `count` of the candidates `left`, the first that the sampler would have measured next.
-
-    `ran` has the candidates that ran with their log values. What it asks for need not exist: the nearest of those that
-    are left is taken, in numbers by their distance. Raises MissingError without Optuna.
-    """
-    optuna = optuna_package()
-    # A range for each factor that varies in whole numbers, and a choice for each other that varies
-    ranges: dict[str, Any] = {}
-    numbers = set()
-    for name in sorted({name for row in space.factors for name in row}):
-        values = sorted({row.get(name, "") for row in space.factors})
-        if len(values) > 2 and all(value.isdecimal() for value in values):
-            whole = [int(value) for value in values]
-            ranges[name] = optuna.distributions.IntDistribution(min(whole), max(whole))
-            numbers.add(name)
-        elif len(values) > 1:
-            ranges[name] = optuna.distributions.CategoricalDistribution(values)
-    sampler = optuna.samplers.TPESampler(
-        seed=seed * 100_003 + len(ran), n_startup_trials=STARTUP_TRIALS, multivariate=True, constant_liar=True
-    )
-    study = optuna.create_study(sampler=sampler)
-    rows: list[dict[str, Any]] = [
-        {name: int(row[name]) if name in numbers else row.get(name, "") for name in ranges} for row in space.factors
-    ]
-    create = optuna.trial.create_trial
-    study.add_trials([create(params=rows[candidate], distributions=ranges, value=value) for candidate, value in ran])
-
-    def distance(candidate: int) -> float:
-        """How far a candidate is from the suggestion: a choice that differs is 1, a number a share of the range."""
-        row, far = rows[candidate], 0.0
-        for name, value in suggestion.items():
-            if name in numbers:
-                far += abs(row[name] - value) / (ranges[name].high - ranges[name].low)
-            else:
-                far += row[name] != value
-        return far
-
-    waiting = list(left)
-    asked: list[int] = []
-    while waiting and len(asked) < count:
-        suggestion = study.ask(ranges).params
-        nearest = min(waiting, key=lambda candidate: (distance(candidate), candidate))
-        waiting.remove(nearest)
-        asked.append(nearest)
-    return asked
-
-
-def optuna_package() -> Any:
-    """The package; raises MissingError that names the extra where it is not installed."""
-    try:
-        import optuna
-    except ImportError as error:
-        raise MissingError(
-            "the sampler `optuna` needs the package optuna",
-            why=str(error),
-            remedy=f"{core_errors.install_extra('optuna')}, or leave out the strategy: the model needs no package",
-        ) from error
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna
-
-
 MORE_ARMS = 4 / 3
 """How many times the usual arms a race has at most, where the model cannot tell more candidates from the best."""
 
@@ -565,7 +494,7 @@ class Search:
                 return self._concluded(f"every candidate was measured {GRID_ROUNDS} times")
             missing = [candidate for candidate in left if ran[candidate] == number]
             return self._ask(missing if number % 2 == 0 else missing[::-1], SearchStage.GRID)
-        stage, missing, cut = self._explore(asking=True)
+        stage, missing, cut = self._explore()
         if missing:
             return self._ask(missing, stage)
         arms, laps, standing = self._race(cut)
@@ -593,7 +522,7 @@ class Search:
         """What can be said where a search ends before it is decided, as by its time; the leader is the best so far."""
         if self.tune.strategy is configs.TuneStrategy.GRID or len(self.out) == len(self.space):
             return self._concluded(why, uncertain=True)
-        _, missing, cut = self._explore(asking=False)
+        _, missing, cut = self._explore()
         standing = None if missing else self._race(cut)[2]
         if standing:
             why += (
@@ -722,13 +651,11 @@ class Search:
         missing = [candidate for candidate, end in zip(candidates, ends, strict=True) if end == math.inf]
         return (start, missing) if missing or not ends else (max(start, int(max(ends))), [])
 
-    def _explore(self, *, asking: bool) -> tuple[SearchStage, list[int], int]:
+    def _explore(self) -> tuple[SearchStage, list[int], int]:
         """The part before the race that is under way with what it still needs; or nothing, and where it ended."""
         if self.small:
             return SearchStage.RACE, [], 0
         random_part, model_part = self._sizes()
-        if self.tune.strategy is configs.TuneStrategy.OPTUNA:
-            return self._sample(random_part + 2 * model_part, asking=asking)
         ran = {run.candidate for run in self.seen if run.good is not None}
         order = self.shuffled(list(range(len(self.space))), 0)
         usable = [candidate for candidate in order if candidate in ran or candidate not in self.out]
@@ -744,19 +671,6 @@ class Search:
             if missing:
                 return SearchStage.MODEL, missing, cut
         return SearchStage.RACE, [], cut
-
-    def _sample(self, count: int, *, asking: bool) -> tuple[SearchStage, list[int], int]:
-        """As `_explore`, with candidates that Optuna asks for until so many have run, or all that can."""
-        usable = {candidate for candidate in range(len(self.space)) if candidate not in self.out}
-        ran: set[int] = set()
-        for cut, run in enumerate(self.seen, start=1):
-            ran |= {run.candidate} if run.good is not None else set()
-            if len(ran) >= count or usable <= ran:
-                return SearchStage.RACE, [], cut
-        if not self.seen or not asking:
-            return SearchStage.SAMPLED, [self.space.default], 0
-        good = [(run.candidate, math.log(value)) for run in self.seen if (value := run.good) is not None]
-        return SearchStage.SAMPLED, ask_optuna(self.space, good, sorted(usable - ran), BATCH, self.tune.seed), 0
 
     def _sizes(self) -> tuple[int, int]:
         """Candidates of the random part, and of each of the two that the model proposes."""

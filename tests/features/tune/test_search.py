@@ -1,14 +1,12 @@
 """The search finds the best of simulated tables, resumes anywhere, and ends in a stated way whatever a device does."""
 
 import itertools
-import sys
 from collections.abc import Callable
 
 import pytest
 
 from pipeline.campaign.tuned import Dropped
 from pipeline.config import TuneConfig, TuneStrategy
-from pipeline.core.errors import MissingError
 from pipeline.features.tune.search import (
     ALL_OUT,
     REFERENCE_EVERY,
@@ -61,23 +59,6 @@ def test_without_noise_the_best_is_found(middle: Table, strategy: TuneStrategy) 
     assert proposal.leader is not None
     assert middle.seconds[proposal.leader] <= middle.best * 1.02
     assert proposal.leader in {one.candidate for one in seen}
-
-
-def test_optunas_sampler_ends_with_the_best_that_it_measured(middle: Table) -> None:
-    pytest.importorskip("optuna")
-    proposal, seen = run(middle, TuneConfig(strategy=TuneStrategy.OPTUNA), true_value(middle))
-    ran = {one.candidate for one in seen if one.value is not None}
-    assert proposal.leader in ran
-    assert len(ran) < len(middle.space)
-    assert middle.seconds[proposal.leader] <= 1.02 * min(middle.seconds[candidate] for candidate in ran)
-    assert middle.seconds[proposal.leader] < middle.seconds[middle.space.default]
-
-
-def test_the_same_observations_give_the_same_proposal_in_any_order(middle: Table) -> None:
-    _, seen = run(middle, TUNE, true_value(middle))
-    for count in (0, 1, 13, 50, 77, len(seen) - 1):
-        some = seen[:count]
-        assert Search(middle.space, some, TUNE).propose() == Search(middle.space, some[::-1], TUNE).propose()
 
 
 @pytest.mark.long
@@ -197,11 +178,3 @@ def test_every_candidate_but_the_chosen_one_has_its_reason(middle: Table, small:
     for world, budget_seconds in ((middle, None), (small, None), (middle, 90)):
         proposal, _ = run(world, TUNE, true_value(world), budget_seconds)
         assert set(proposal.dropped) == set(range(len(world.space))) - {proposal.leader}
-
-
-def test_without_optuna_its_sampler_names_the_extra(middle: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "optuna", None)
-    first = Observation(candidate=middle.space.default, order=0, value=0.1)
-    with pytest.raises(MissingError) as caught:
-        Search(middle.space, [first], TuneConfig(strategy=TuneStrategy.OPTUNA)).propose()
-    assert " 'optuna>=" in caught.value.remedy
