@@ -537,7 +537,7 @@ HEAVY: dict[str, Callable[[], dict[str, bytes]]] = {
 def test_a_package_that_is_much_to_read_is_read_within_bounds(kind: str, tmp_path: Path) -> None:
     path = package(tmp_path / "app.apk", HEAVY[kind]())
     limits = "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30)); "
-    limits += "resource.setrlimit(resource.RLIMIT_CPU, (20, 20)); from pipeline.__main__ import main; main()"
+    limits += "resource.setrlimit(resource.RLIMIT_CPU, (20, 20)); from pipeline.cli.main import main; main()"
     words = [sys.executable, "-c", limits, "app", str(path), "--fail-on", "error"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode in (0, 2, 4), done.stderr

@@ -242,7 +242,7 @@ def test_more_callers_than_memory_are_refused_before_their_sessions_are_made(tmp
     """An address space of 2 GB stands in for a phone's memory: 64 sessions of 36 MB have no room in it."""
     model = onnx_samples.save(onnx_samples.linear(3000), tmp_path / "m.onnx")
     limited = "import resource; resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30)); "
-    limited += "from pipeline.__main__ import main; main()"
+    limited += "from pipeline.cli.main import main; main()"
     words = ["perf", model, "--dimension", "batch=1", "--concurrent", "2,64:own", *SHORT]
     done = subprocess.run(
         [sys.executable, "-c", limited, *map(str, words)], cwd=ROOT, capture_output=True, text=True, check=False
