@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 from onnx import TensorProto
 
+from device_runner import device as runner_device
 from device_runner.adb import device, store
 from device_runner.adb.device import AdbDevice
 from device_runner.adb.link import Link
@@ -186,7 +187,7 @@ def use_ground(ground: Ground) -> None:
             super().__init__(link, name=name, root=roots[link.serial], tools=tools, waiting=waiting)
 
     device.AdbDevice = GroundDevice  # type: ignore[misc, assignment]  # for this process only
-    device.GRACE_SECONDS = GRACE_SECONDS  # type: ignore[attr-defined]  # imported there
+    runner_device.GRACE_SECONDS = GRACE_SECONDS
     store.SLOWEST_BYTES_PER_SECOND = 4_000_000
     os.environ.update(ground.environment)
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from device_runner import device
 from pipeline.features.lab import agent as lab_agent
-from pipeline.features.lab import agent as lab_work
 from pipeline.features.lab.hooks import read_hooks
 from tests.device.farm_cli import use_folders
 from tests.features.lab.farm import SCHEME, rigs, shared_identity
@@ -27,7 +26,7 @@ def agent(url: str, host: str, names: tuple[str, ...]) -> None:
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     file = os.environ.get(HOOKS)
-    lab_work.work(url, names, stop, host=host, called=read_hooks(Path(file)) if file else None)
+    lab_agent.work(url, names, stop, host=host, called=read_hooks(Path(file)) if file else None)
 
 
 def chosen(devices: str) -> tuple[str, ...]:
@@ -35,7 +34,7 @@ def chosen(devices: str) -> tuple[str, ...]:
         use_folders(json.loads(os.environ[PHONES]), Path(os.environ[PROBE]))
         return (devices,)
     device.OPENERS[SCHEME] = "tests.features.lab.farm:open_rig"
-    lab_agent.identity = shared_identity  # type: ignore[attr-defined]
+    device.identity = shared_identity
     first, _, last = devices.rpartition("-")
     return rigs(int(last))[int(first or 0) :]
 

@@ -7,7 +7,6 @@ import pytest
 from device_runner import device
 from pipeline.campaign.store import Store, open_store
 from pipeline.features.lab import agent as lab_agent
-from pipeline.features.lab import agent as lab_work
 from tests.features.lab.farm import SCHEME, shared_identity
 from tests.postgres import PostgresServer, own_server
 
@@ -45,6 +44,6 @@ def store(url: str) -> Iterator[Store]:
 def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(device.OPENERS, SCHEME, "tests.features.lab.farm:open_rig")
     monkeypatch.setattr("device_runner.device.identity", shared_identity)
-    monkeypatch.setattr(lab_work, "TICK_SECONDS", 0.05)
-    monkeypatch.setattr(lab_work, "REST_SECONDS", 0.1)
+    monkeypatch.setattr(lab_agent, "TICK_SECONDS", 0.05)
+    monkeypatch.setattr(lab_agent, "REST_SECONDS", 0.1)
     monkeypatch.setattr(lab_agent, "PAUSE_SECONDS", 0.05)

@@ -12,7 +12,6 @@ import sqlalchemy as sa
 from device_runner.files import cache_folder
 from pipeline.campaign.store import Store, StoreError
 from pipeline.features.lab import agent as lab_agent
-from pipeline.features.lab import agent as lab_work
 from pipeline.features.lab.content import fetch_file, files_of, keep_files, remove_old_files
 from pipeline.features.lab.queue import (
     DONE,
@@ -67,7 +66,7 @@ def test_host_removes_files_of_campaigns_that_have_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also of one that was cancelled, and of one that an agent before had fetched; never of one that goes on."""
-    monkeypatch.setattr(lab_work, "TIDY_SECONDS", 0.1)
+    monkeypatch.setattr(lab_agent, "TIDY_SECONDS", 0.1)
     folder, names = cache_folder() / "lab", rigs(2)
     submitted(store, tmp_path, names[:1], 1000, "c:1")
     submitted(store, tmp_path, names[1:], 1, "c:2")
@@ -172,7 +171,7 @@ def test_second_agent_of_a_host_is_refused(
     with agent(url, "h1", names):
         until(lambda: len(store.finished(campaign.id)) >= 2)
         with pytest.raises(lab_agent.HostTakenError, match="another agent of this host's name") as refused:
-            lab_work.work(url, rigs(3), threading.Event(), host="h1")
+            lab_agent.work(url, rigs(3), threading.Event(), host="h1")
         assert "name of its own" in refused.value.remedy
         assert set(attached_devices(store)) == set(names)
         until(all_in(store, DONE))
