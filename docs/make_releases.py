@@ -145,7 +145,7 @@ def environment(minor: int, folder: Path, patch: int | None = None) -> Path:
     if python.exists():
         return python
     if subprocess.run([sys.executable, "-c", LACKS_UV], check=False).returncode:
-        raise UnavailableError("uv, which makes the environments of wheels, is not installed", remedy=pip_install("uv"))
+        raise PipelineError("uv, which makes the environments of wheels, is not installed", remedy=pip_install("uv"))
     numpy = "numpy<2" if minor < 19 else "numpy"  # wheels before 1.19 were built with the first
     uv = [sys.executable, "-m", "uv"]
     steps: tuple[list[str], ...] = (

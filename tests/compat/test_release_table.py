@@ -398,7 +398,7 @@ def test_a_wheel_is_missing_only_where_the_registry_says_so(
 def test_an_environment_without_uv_is_no_answer_of_a_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     venv.create(tmp_path / "bare", symlinks=True)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "bare/bin/python"))
-    with pytest.raises(UnavailableError, match="uv, which makes the environments"):
+    with pytest.raises(PipelineError, match="uv, which makes the environments"):
         make_releases.environment(17, tmp_path / "environments", 2)
 
 
