@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from device_runner.failures import explain
-from device_runner.options import Rule, first_broken
+from device_runner.options import SPINNING_KEYS, Rule, first_broken
 from device_runner.probe import elf as elf_file
 from device_runner.probe import protocol
 from device_runner.probe.elf import NotElf
@@ -42,8 +42,6 @@ RESULT_FILE = "result.csv"
 PROFILE_PREFIX = "profile"
 DATA_FOLDER = "test_data_set_0"
 """Beside the model; without it and without -I the tool stops."""
-
-SPINNING_KEY = "session.intra_op.allow_spinning"
 
 
 RULES: tuple[Rule, ...] = (
@@ -82,7 +80,7 @@ RULES: tuple[Rule, ...] = (
         "set threads, or leave perf_test out",
     ),
     (
-        lambda o: o.provider == "xnnpack" and o.session_config.get(SPINNING_KEY) == "1",
+        lambda o: o.provider == "xnnpack" and o.session_config.get(SPINNING_KEYS[0]) == "1",
         "onnxruntime_perf_test always stops spinning for XNNPACK",
         "set spinning to false, or leave perf_test out",
     ),

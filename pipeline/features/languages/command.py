@@ -32,7 +32,7 @@ def snippet(
     Options that the package of such apps cannot set are listed in the code and on stderr. The bundle is verified
     first: give the maker's public key (--key) for one that is not your own.
     """
-    from pipeline.features.languages.snippet import LANGUAGES, lost, openings, other_release
+    from pipeline.features.languages.snippet import LANGUAGES, lost, openings, other_release, state_texts
     from pipeline.features.languages.snippet import snippet as code_for
     from pipeline.release import app_code, chip_contexts, signature
     from pipeline.release import sizes as release_sizes
@@ -47,7 +47,8 @@ def snippet(
     ships = [row for row in manifest.content.ships if row.target == target_name and row.model in names]
     tested = sorted({(row.ort_release, row.platform) for row in ships})
     others = [text for release, platform in tested for text in other_release(language, release, platform)]
-    code = str(code_for(language, opened, contexts, sizes, others))
+    states = state_texts(table for table in manifest.content.models if table.model in names)
+    code = str(code_for(language, opened, contexts, sizes, (*others, *states)))
     missing = lost(language, opened, sizes)
     files = [opening.file for opening in opened]
     files += dict.fromkeys(name for opening in opened for name in opening.weights[:1])

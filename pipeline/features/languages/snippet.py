@@ -380,6 +380,16 @@ def snippet(
     return source_code.Code("{}\n").format(source_code.Code("\n").join(lines))
 
 
+def state_texts(models: Iterable[bundle_manifest.ModelSignature]) -> list[str]:
+    """For each state of the models, what an app carries from one inference to the next."""
+    return [
+        f"state of {signature.model}: the output {output} is the input {name} of the next inference, which begins with "
+        f"{signature.first_value(name)}"
+        for signature in models
+        for output, name in signature.state.items()
+    ]
+
+
 def lost(
     language: str, opened: Sequence[Opening], sizes: Sequence[Sequence[bundle_manifest.ModelSignature]] = ()
 ) -> list[str]:

@@ -4,6 +4,7 @@ import pytest
 
 from pipeline.features.android.package import java_sources
 from pipeline.features.apple.package import swift_sources
+from pipeline.features.languages import snippet
 from pipeline.release.manifest import ModelSignature
 from tests.features.android.samples import manifest, shipped, signature, tensor
 
@@ -34,3 +35,15 @@ def test_classes_say_where_states_come_from_and_go_to(language: str) -> None:
     ):
         assert line in text, line
     assert "x: float32, 1 x 4\n" in text
+
+
+@pytest.mark.parametrize("language", snippet.LANGUAGES)
+def test_code_of_other_apps_says_what_goes_back_in(language: str) -> None:
+    content = manifest((shipped(),), (states(),)).content
+    opened = snippet.openings(content, "phone", None)
+    text = str(snippet.snippet(language, opened, (), (), snippet.state_texts(content.models)))
+    for line in (
+        "the output h1_n_ is the input h_/ of the next inference, which begins with zeros",
+        "the output c1 is the input c of the next inference, which begins with 1 in each element",
+    ):
+        assert line in text, text
