@@ -27,8 +27,9 @@ from pipeline.core.documents import document_schema
 from pipeline.core.errors import ExitCode
 from pipeline.features.app.document import AppDocument
 from pipeline.features.doctor.diagnosis import DoctorReport
+from pipeline.features.pairs.bisection_report import BisectionReport
 from pipeline.features.pairs.comparison import SideComparison
-from pipeline.features.pairs.report import BisectionReport, GateReport
+from pipeline.features.pairs.report import GateReport
 from pipeline.features.tune.report import schema as tune_schema
 from pipeline.library.difference import LibraryDiff
 from pipeline.partition.answer import PartitionDocument

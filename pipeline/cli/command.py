@@ -103,7 +103,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "ort-mobile gate": (
         "ort-mobile gate before/bundle after/bundle --device adb:SERIAL --junit gate.xml --markdown comment.md",
         "ort-mobile gate my.ort my.ort --base-library wheel:1.21.0 --library wheel:1.31.1",
-        "ort-mobile gate --history output/my --svg history.svg",
+        "ort-mobile gate --history output/my",
         "ort-mobile gate --bisect monday.ort tuesday.ort wednesday.ort",
         "ort-mobile gate --bisect my.ort --library wheel:1.21.0 --library wheel:1.23.2 --library wheel:1.31.1",
     ),

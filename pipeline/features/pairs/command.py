@@ -1,6 +1,7 @@
 """`ort-mobile compare`, `gate` and `gate --bisect`: campaigns beside each other, regressions, and where they began."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -13,6 +14,8 @@ from pipeline.cli import run as cli_run
 from pipeline.cli.outputs import Outputs
 
 if TYPE_CHECKING:
+    from pipeline.features.pairs import report as pairs_report
+    from pipeline.features.pairs.history import History
     from pipeline.job import file_runs
 
 
@@ -58,10 +61,26 @@ def compare(a: str, b: str, run_a: str, run_b: str, outputs: Outputs) -> None:
     )
 
 
-def _perf_order(paths: Sequence[Path], answers: dict[str, Any]) -> "file_runs.PerfOrder":
-    """How pairs are measured, and the model files among some paths."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateOrder:
+    """What `gate` is asked for, with and without --bisect."""
+
+    paths: tuple[Path, ...]
+    history: str
+    devices: tuple[str, ...]
+    wait_seconds: float
+    libraries: tuple[str, ...]
+    base_library: str | None
+    model: str
+    least: float
+    folder: Path | None
+    runs: "file_runs.PerfOrder"
+    """How pairs are measured, and with which options and inputs model files among the paths are."""
+
+
+def _runs_of(paths: Sequence[Path], answers: Mapping[str, Any]) -> "file_runs.PerfOrder":
     from pipeline import config as configs
-    from pipeline.features.pairs.gating import model_files
+    from pipeline.features.pairs.sources import model_files
     from pipeline.job import file_runs
 
     settings = configs.MeasureConfig(
@@ -148,9 +167,6 @@ def _perf_order(paths: Sequence[Path], answers: dict[str, Any]) -> "file_runs.Pe
     "[default: output/gate, with --bisect output/bisect]",
 )
 @cli_outputs.ci_options
-@click.option(
-    "--svg", "svg_to", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Draw the history."
-)
 @cli_outputs.json_option
 @click.pass_context
 def gate(
@@ -165,7 +181,7 @@ def gate(
     base_library: str | None,
     model: str,
     output: Path | None,
-    svg_to: Path | None,
+    least: float,
     outputs: Outputs,
     **answers: Any,
 ) -> None:
@@ -180,102 +196,116 @@ def gate(
     the first library to the last path, and then to the last library. Each step is measured in pairs with the first;
     what cannot be measured is skipped. A slower one is the answer there: the exit code stays 0.
     """
-    from dataclasses import replace
+    order = GateOrder(
+        paths=paths,
+        history=history,
+        devices=devices,
+        wait_seconds=lease_seconds,
+        libraries=libraries,
+        base_library=base_library,
+        model=model,
+        least=least / 100,
+        folder=output,
+        runs=_runs_of(paths, answers),
+    )
+    if bisecting:
+        _bisect(ctx, order, outputs)
+    else:
+        _gate(ctx, order, outputs)
 
-    from pipeline.core import files as storage
+
+def _gate(ctx: click.Context, order: GateOrder, outputs: Outputs) -> NoReturn:
+    """Base and candidate, or what histories suspect."""
     from pipeline.features.pairs import report as pairs_report
-    from pipeline.features.pairs.gating import read_sources, run_gate
-    from pipeline.features.pairs.history import history_svg, read_histories
+    from pipeline.features.pairs.history import read_histories
     from pipeline.report import wording
 
-    if bisecting:
-        refused = {
-            "--history": history,
-            "--svg": svg_to,
-            "--base-library": base_library,
-            "a second --device": devices[1:],
-            "--wait": lease_seconds,
-            "--junit": outputs.junit_to,
-            "--sarif": outputs.sarif_to,
-        }
-        if given := [option for option, value in refused.items() if value]:
-            raise click.UsageError(f"--bisect has one device and no verdict: leave {', '.join(given)} out", ctx)
-        if not paths:
-            raise click.UsageError("name the paths to bisect, the good one first", ctx)
-        device = devices[0] if devices else "local"
-        _bisect(paths, libraries, device, output or Path("output/bisect"), model, outputs, answers)
-    if len(paths) not in (0, 2) or not (paths or history):
-        raise click.UsageError(f"name BASE and CANDIDATE, or a --history, or all three; paths: {len(paths)}", ctx)
-    if libraries[1:] or model:
+    if len(order.paths) not in (0, 2) or not (order.paths or order.history):
+        count = len(order.paths)
+        raise click.UsageError(f"name BASE and CANDIDATE, or a --history, or all three; paths: {count}", ctx)
+    if order.libraries[1:] or order.model:
         raise click.UsageError("several --library, and --model, are for --bisect", ctx)
-    histories = read_histories(history) if history else None
-    if paths:
-        library = libraries[0] if libraries else None
-        order = _perf_order(paths, answers)
-        with storage.scratch() as work:
-            before, after = read_sources(paths, order, work)
-            before, after = replace(before, library=base_library or library), replace(after, library=library)
-            result = run_gate(
-                before,
-                after,
-                histories,
-                order.measure,
-                least=answers["least"] / 100,
-                folder=output or Path("output/gate"),
-                devices=devices,
-                progress=cli_options.progress(),
-                wait_seconds=lease_seconds,
-            )
+    histories = read_histories(order.history) if order.history else None
+    if order.paths:
+        report = _measured(order, histories)
     else:
-        suspected = [row for row in histories or () if row.suspicion]
-        result = pairs_report.GateReport(
-            least=answers["least"] / 100,
+        report = pairs_report.GateReport(
+            least=order.least,
             confidence=1 - pairs_report.ALARMS,
             histories=histories or (),
             rows=tuple(
-                pairs_report.unconfirmed(row, "no BASE and CANDIDATE are named to measure") for row in suspected
+                pairs_report.unconfirmed(history, "no BASE and CANDIDATE are named to measure")
+                for history in histories or ()
+                if history.suspicion
             ),
         )
-    if svg_to:
-        storage.write_text(svg_to, history_svg(result.histories))
-    headline = wording.Line(pairs_report.headline(result), wrap=False)
-    code = result.exit_code
+    headline = wording.Line(pairs_report.headline(report), wrap=False)
+    code = report.exit_code
     outputs.finish(
-        result,
-        [*pairs_report.listings(result), *pairs_report.sections(result), headline],
+        report,
+        [*pairs_report.listings(report), *pairs_report.sections(report), headline],
         code=code,
-        failed=pairs_report.failed_lines(result) if code else (),
-        ci=pairs_report.document(result),
+        failed=pairs_report.failed_lines(report) if code else (),
+        ci=pairs_report.document(report),
     )
 
 
-def _bisect(
-    artifacts: tuple[Path, ...],
-    libraries: tuple[str, ...],
-    device: str,
-    folder: Path,
-    model: str,
-    outputs: Outputs,
-    answers: dict[str, Any],
-) -> NoReturn:
+def _measured(order: GateOrder, histories: "Sequence[History] | None") -> "pairs_report.GateReport":
     from pipeline.core import files as storage
-    from pipeline.features.pairs import report as pairs_report
-    from pipeline.features.pairs.gating import read_sources, run_bisection
+    from pipeline.features.pairs.gating import run_gate
+    from pipeline.features.pairs.sources import read_sources
 
-    order = _perf_order(artifacts, answers)
+    library = order.libraries[0] if order.libraries else None
     with storage.scratch() as work:
-        sources = read_sources(artifacts, order, work)
-        result = run_bisection(
-            sources,
-            libraries or (None,),
-            order.measure,
-            least=answers["least"] / 100,
-            device=device,
-            folder=folder,
+        base, candidate = read_sources(order.paths, order.runs, work)
+        return run_gate(
+            replace(base, library=order.base_library or library),
+            replace(candidate, library=library),
+            histories,
+            order.runs.measure,
+            least=order.least,
+            folder=order.folder or Path("output/gate"),
+            devices=order.devices,
             progress=cli_options.progress(),
-            model=model,
+            wait_seconds=order.wait_seconds,
         )
-    headline, code = pairs_report.bisection_headline(result), result.exit_code
+
+
+def _bisect(ctx: click.Context, order: GateOrder, outputs: Outputs) -> NoReturn:
+    """The first of the paths, or of the libraries, that is slower than the first."""
+    from pipeline.core import files as storage
+    from pipeline.features.pairs import bisection_report
+    from pipeline.features.pairs.bisection import run_bisection
+    from pipeline.features.pairs.sources import read_sources
+
+    refused = {
+        "--history": order.history,
+        "--base-library": order.base_library,
+        "a second --device": order.devices[1:],
+        "--wait": order.wait_seconds,
+        "--junit": outputs.junit_to,
+        "--sarif": outputs.sarif_to,
+    }
+    if given := [option for option, value in refused.items() if value]:
+        raise click.UsageError(f"--bisect has one device and no verdict: leave {', '.join(given)} out", ctx)
+    if not order.paths:
+        raise click.UsageError("name the paths to bisect, the good one first", ctx)
+    with storage.scratch() as work:
+        bisection = run_bisection(
+            read_sources(order.paths, order.runs, work),
+            order.libraries or (None,),
+            order.runs.measure,
+            least=order.least,
+            device=order.devices[0] if order.devices else "local",
+            folder=order.folder or Path("output/bisect"),
+            progress=cli_options.progress(),
+            model=order.model,
+        )
+    headline, code = bisection_report.bisection_headline(bisection), bisection.exit_code
     outputs.finish(
-        result, pairs_report.bisection_parts(result), code=code, failed=[headline] if code else (), title=headline
+        bisection,
+        bisection_report.bisection_parts(bisection),
+        code=code,
+        failed=[headline] if code else (),
+        title=headline,
     )

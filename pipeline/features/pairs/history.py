@@ -1,4 +1,4 @@
-"""Latencies over time: where the environment changed, what is missing, and when the newest look slower; and as SVG.
+"""Latencies over time: where the environment changed, what is missing, and when the newest look slower.
 
 History alone is no proof: a phone drifts between days. It raises a suspicion, which paired rounds confirm or not
 (measuring S.6).
@@ -9,12 +9,10 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
-from xml.sax.saxutils import escape
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from device_runner import files as runner_files
 from device_runner import result as run_result
 from device_runner.result import Status
 from pipeline import config as configs
@@ -23,9 +21,8 @@ from pipeline.campaign.statistics import groups as run_groups
 from pipeline.campaign.statistics import level as statistics_level
 from pipeline.core import groups as counting
 from pipeline.core.errors import ConfigError
-from pipeline.report import wording
 
-if TYPE_CHECKING:  # a history is also drawn, and a suspicion raised, without a database
+if TYPE_CHECKING:  # a suspicion is raised without a database, too
     from pipeline.campaign import record as campaign_record
     from pipeline.campaign.record import CampaignRecord, RunRecord
     from pipeline.campaign.store import Store
@@ -99,14 +96,17 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
-Usual = tuple[float, float]
-"""The median that is usual before the newest points, and the latency over which a point is slower."""
+class Usual(NamedTuple):
+    """The median that is usual before the newest points, and the latency over which a point is slower."""
+
+    median_ns: float
+    limit_ns: float
 
 
 def usual(values: Sequence[float]) -> Usual:
     """The median, and the limit: 3 median absolute deviations over it, at least 2 %."""
     level = statistics_level.level_of(values, DEVIATIONS, LEAST_RISE)
-    return level.median, level.median + level.reach
+    return Usual(level.median, level.median + level.reach)
 
 
 def rise(values: Sequence[float]) -> Usual | None:
@@ -115,18 +115,19 @@ def rise(values: Sequence[float]) -> Usual | None:
     if len(before) < FEWEST_POINTS:
         return None
     level = usual(before)
-    return level if min(values[-IN_A_ROW:]) > level[1] else None
+    return level if min(values[-IN_A_ROW:]) > level.limit_ns else None
 
 
 def restarts(points: Sequence[HistoryPoint]) -> tuple[Restart, ...]:
     """Where the environment differs from the point before, in what is known of both."""
     interruptions = []
-    for place, (before, point) in enumerate(itertools.pairwise(points), 1):
-        environment = [
-            row for row in changed_facts.changes(before.facts, point.facts) if row.what in changed_facts.ENVIRONMENT
-        ]
-        if of_both := tuple(row for row in environment if changed_facts.NOT_KNOWN not in (row.before, row.after)):
-            interruptions.append(Restart(place=place, changes=of_both))
+    for position, (before, point) in enumerate(itertools.pairwise(points), 1):
+        changes = changed_facts.changes(before.facts, point.facts)
+        environment = [change for change in changes if change.what in changed_facts.ENVIRONMENT]
+        if of_both := tuple(
+            change for change in environment if changed_facts.NOT_KNOWN not in (change.before, change.after)
+        ):
+            interruptions.append(Restart(place=position, changes=of_both))
     return tuple(interruptions)
 
 
@@ -145,13 +146,13 @@ def history(
     if risen := rise(values):
         # The suspicion begins with the first of all that lie over the limit
         first = len(current) - IN_A_ROW
-        while first > 1 and values[first - 1] > risen[1]:
+        while first > 1 and values[first - 1] > risen.limit_ns:
             first -= 1
         suspicion = Suspicion(
             before=current[first - 1].campaign,
             first=current[first].campaign,
-            ratio=statistics.median(values[-IN_A_ROW:]) / risen[0],
-            limit_ns=risen[1],
+            ratio=statistics.median(values[-IN_A_ROW:]) / risen.median_ns,
+            limit_ns=risen.limit_ns,
             changes=changed_facts.changes(current[first - 1].facts, current[first].facts),
         )
     device, model, run = key
@@ -231,7 +232,7 @@ def _histories(store: "Store", campaigns: "Sequence[CampaignRecord]") -> tuple[H
         points = {campaign: points.get(key, absent[campaign]) for campaign, points in measured.items()}
         missing = {campaign: point for campaign, point in points.items() if isinstance(point, str)}
         histories.append(history(key, [p for p in points.values() if isinstance(p, HistoryPoint)], missing))
-    return tuple(sorted(histories, key=lambda row: not row.points))
+    return tuple(sorted(histories, key=lambda history: not history.points))
 
 
 def _measured(
@@ -268,73 +269,3 @@ def _measured(
                 facts={**changed_facts.facts_of_run(passed[0][0]), **place},
             )
             yield key, point
-
-
-WIDTH, HEIGHT, MARGIN, TITLE = 720, 150, 40, 20
-MOST_PANELS = 100
-"""Histories that are drawn, suspected ones first: JSON has all."""
-NAME_CHARACTERS = 100
-
-STYLE = (
-    "text{font:12px sans-serif;fill:#333}.line{fill:none;stroke:#4477aa;stroke-width:1.5}.usual{stroke:#999}"
-    ".limit{stroke:#cc6677;stroke-dasharray:4 3}.restart{stroke:#ddaa33;stroke-dasharray:2 2}"
-    ".point{fill:#4477aa}.slow{fill:#cc3311}"
-)
-
-
-def history_svg(histories: Sequence[History]) -> str:
-    """One SVG document; the same histories give the same text, and names in it cannot be markup."""
-    drawn = sorted((row for row in histories if row.points), key=lambda row: row.suspicion is None)[:MOST_PANELS]
-    height = max(1, len(drawn)) * HEIGHT + TITLE
-    left_out = len(histories) - len(drawn)
-    note = f"{left_out} more: without a point, or over {MOST_PANELS}" if left_out else ""
-    body = "".join(
-        f'<g transform="translate(0 {n * HEIGHT})">{"".join(_panel(row))}</g>' for n, row in enumerate(drawn)
-    )
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
-        f'role="img"><style>{STYLE}</style><rect width="{WIDTH}" height="{height}" fill="#fff"/>{body}'
-        f'<text x="{MARGIN}" y="{height - 6}">{note}</text></svg>\n'
-    )
-
-
-def _panel(row: History) -> Iterator[str]:
-    values = [point.median_ns for point in row.points]
-    levels = [level for level in (row.usual_ns, row.limit_ns) if level]
-    low, high = min(values + levels), max(values + levels)
-    step = (WIDTH - 2 * MARGIN) / max(1, len(values) - 1)
-
-    def x(place: int) -> float:
-        return round(MARGIN + place * step, 1)
-
-    def y(value: float) -> float:
-        return round(TITLE + 10 + (high - value) / ((high - low) or 1) * (HEIGHT - TITLE - 40), 1)
-
-    title = f"{row.model} {row.run} on {row.device}"[:NAME_CHARACTERS]
-    rise = f"{row.suspicion.ratio - 1:+.1%} since {row.suspicion.first}" if row.suspicion else ""
-    yield f'<text x="{MARGIN}" y="{TITLE - 4}">{_text(title)}: {_text(rise or row.note or "no suspicion")}</text>'
-    yield f'<text x="2" y="{y(high) + 4}">{_text(wording.duration(high))}</text>'
-    yield f'<text x="2" y="{y(low) + 4}">{_text(wording.duration(low))}</text>' if low < high else ""
-    for kind, level in (("usual", row.usual_ns), ("limit", row.limit_ns)):
-        if level:
-            yield f'<line class="{kind}" x1="{MARGIN}" x2="{WIDTH - MARGIN}" y1="{y(level)}" y2="{y(level)}"/>'
-    starts = [0, *(restart.place for restart in row.restarts), len(values)]
-    for start, end in itertools.pairwise(starts):
-        points = " ".join(f"{x(place)},{y(values[place])}" for place in range(start, end))
-        yield f'<polyline class="line" points="{points}"/>'
-    for restart in row.restarts:
-        at = x(restart.place) - step / 2
-        changed = ", ".join(f"{change.what}: {change.before} → {change.after}" for change in restart.changes)
-        yield (
-            f'<line class="restart" x1="{at:.1f}" x2="{at:.1f}" y1="{TITLE}" y2="{HEIGHT - 20}">'
-            f"<title>{_text(changed)}</title></line>"
-        )
-    since = [point.campaign for point in row.points].index(row.suspicion.first) if row.suspicion else len(values)
-    for place, point in enumerate(row.points):
-        colour, centre = "slow" if place >= since else "point", f'cx="{x(place)}" cy="{y(point.median_ns)}"'
-        label = f"{point.campaign}: {wording.duration(point.median_ns)}"
-        yield f'<circle class="{colour}" {centre} r="3"><title>{_text(label)}</title></circle>'
-
-
-def _text(text: str) -> str:
-    return escape(runner_files.visible(text)[: 4 * NAME_CHARACTERS]).replace("\ufffe", "?").replace("\uffff", "?")

@@ -1,4 +1,4 @@
-"""What a gate or a bisection found: documents, tables and notes; JUnit XML and a bounded comment for a CI."""
+"""What a gate found: its document, tables and notes; JUnit XML and a bounded comment for a CI."""
 
 from collections.abc import Iterator
 from enum import StrEnum
@@ -16,7 +16,6 @@ from pipeline.report import ci as report_ci
 from pipeline.report import wording
 
 GATE_VERSION: Final = 1
-BISECTION_VERSION: Final = 1
 ALARMS = 0.01
 """How often equal campaigns may be called different, over all rows of a comparison."""
 SHOWN, DIGITS = 60, 12
@@ -155,7 +154,7 @@ def headline(report: GateReport) -> str:
     regressions = report.having(GateOutcome.REGRESSION)
     without = report.having(GateOutcome.FAILED, GateOutcome.NOT_COMPARED)
     quiet = report.having(GateOutcome.NOT_SUSPECTED)
-    suspected = [row for row in report.histories if row.suspicion]
+    suspected = [history for history in report.histories if history.suspicion]
     rest = f"; {len(quiet)} not suspected by their history" if quiet else ""
     measured = len(report.rows) - len(quiet)
     if regressions:
@@ -166,7 +165,7 @@ def headline(report: GateReport) -> str:
     if without:
         return f"No verdict on {len(without)} of {measured}{rest}"
     if not measured:
-        short = sum(bool(row.note) for row in report.histories)
+        short = sum(bool(history.note) for history in report.histories)
         few = f"; {short} too short to raise one" if short else ""
         return (
             f"No suspicion in {len(report.histories)} {'history' if len(report.histories) == 1 else 'histories'}{few}"
@@ -189,16 +188,18 @@ def listings(report: GateReport) -> Iterator[wording.Listing]:
         head=("Device", "Model", "Run", "Campaigns", "Usual", "Newest", "Limit", "Suspicion"),
         rows=tuple(
             (
-                row.device,
-                row.model,
-                row.run,
-                str(len(row.points)),
-                wording.duration(row.usual_ns),
-                wording.duration(row.points[-1].median_ns if row.points else None),
-                wording.duration(row.limit_ns),
-                f"{row.suspicion.ratio - 1:+.1%} since {row.suspicion.first}" if row.suspicion else row.note or "none",
+                history.device,
+                history.model,
+                history.run,
+                str(len(history.points)),
+                wording.duration(history.usual_ns),
+                wording.duration(history.points[-1].median_ns if history.points else None),
+                wording.duration(history.limit_ns),
+                f"{history.suspicion.ratio - 1:+.1%} since {history.suspicion.first}"
+                if history.suspicion
+                else history.note or "none",
             )
-            for row in report.histories
+            for history in report.histories
         ),
     )
 
@@ -206,20 +207,20 @@ def listings(report: GateReport) -> Iterator[wording.Listing]:
 def sections(report: GateReport) -> tuple[wording.Section, ...]:
     """What changed, what was not compared, and what interrupts histories."""
     suspicions, interruptions = [], []
-    for row in report.histories:
-        where = campaign_record.place(row.device, row.model, row.run)
-        if row.suspicion:
-            text = f"every campaign from {row.suspicion.first} on is over the limit; {row.suspicion.before} was not"
-            changed = tuple(f"{change.what}: {change_text(change)}" for change in row.suspicion.changes)
+    for history in report.histories:
+        where = campaign_record.place(history.device, history.model, history.run)
+        if suspicion := history.suspicion:
+            text = f"every campaign from {suspicion.first} on is over the limit; {suspicion.before} was not"
+            changed = tuple(f"{change.what}: {change_text(change)}" for change in suspicion.changes)
             nothing = ("nothing that is known changed between the two",)
             suspicions.append(wording.ListingNote(title=where, text=text, places=changed or nothing))
-        for restart in row.restarts:
+        for restart in history.restarts:
             text = "; ".join(f"{change.what} {change_text(change)}" for change in restart.changes)
-            text, at = f"{text}: the history begins again", f"{where}: {row.points[restart.place].campaign}"
+            text, at = f"{text}: the history begins again", f"{where}: {history.points[restart.place].campaign}"
             interruptions.append(wording.ListingNote(title="environment changed", text=text, places=(at,)))
         interruptions += [
             wording.ListingNote(title="gap", text=gap.reason, places=(f"{where}: {gap.campaign}",))
-            for gap in row.missing
+            for gap in history.missing
         ]
     return wording.sections_of(
         {
@@ -296,124 +297,3 @@ def _verdict(row: GatedRun) -> str:
     verdict = f"{ratio} times the base's latency {bounds}" if row.ratio else row.note or row.outcome.value
     verdict += f", {wording.tails(row.tails)}" if row.tails else ""
     return "; ".join([verdict, *(f"{change.what}: {change_text(change)}" for change in row.changes)])
-
-
-class PositionStanding(StrEnum):
-    """How a position compares with the first: as fast, slower, not decided by its rounds, or not measurable."""
-
-    GOOD = "good"
-    SLOWER = "slower"
-    UNDECIDED = "undecided"
-    SKIPPED = "skipped"
-
-
-class BisectionEnd(StrEnum):
-    """Why a bisection ended."""
-
-    FOUND = "found"
-    RANGE = "range"
-    """Between the last good and the first slower position are only ones that could not be decided."""
-    NO_DIFFERENCE = "no difference"
-    """The last position was not shown to be slower than the first."""
-    NOT_MONOTONE = "not monotone"
-    """A good position follows a slower one: the slowdown came, went, and perhaps came again."""
-    NOT_MEASURABLE = "not measurable"
-    """The last position could not be compared with the first."""
-
-
-class BisectionRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A position compared with the first; `standing` is good, slower, undecided or skipped, with why in `note`."""
-
-    ratio: float | None = None
-    low: float | None = None
-    high: float | None = None
-    note: str = ""
-    position: int
-    name: str
-    standing: PositionStanding
-    rounds: int = 0
-
-
-class BisectionReport(msgspec.Struct, frozen=True, kw_only=True):
-    """`good` is the last position known as fast as the first, `slower` the first known as slower.
-
-    `step` compares those two directly, where the bisection found them next to each other.
-    """
-
-    version: Literal[1] = BISECTION_VERSION
-    device: str
-    positions: tuple[str, ...]
-    end: BisectionEnd
-    good: str
-    slower: str
-    rows: tuple[BisectionRow, ...]
-    step: GatedRun | None = None
-
-    @property
-    def unmeasured(self) -> tuple[str, ...]:
-        """The positions between the ends that were not compared with the first, as the answer did not need them."""
-        measured = {row.position for row in self.rows}
-        return tuple(name for number, name in list(enumerate(self.positions))[1:-1] if number not in measured)
-
-    @property
-    def exit_code(self) -> core_errors.ExitCode:
-        """0 where there is an answer: the step, a range, or that there is no difference; 1 where runs gave none."""
-        unanswered = self.end in (BisectionEnd.NOT_MEASURABLE, BisectionEnd.NOT_MONOTONE)
-        return core_errors.ExitCode.SOME_FAILED if unanswered else core_errors.ExitCode.DONE
-
-
-def bisection_headline(report: BisectionReport) -> str:
-    """The result in one line."""
-    between = len(report.unmeasured) if report.end is BisectionEnd.NO_DIFFERENCE else 0
-    return _bisected(report) + (f"; {between} between them not measured" if between else "")
-
-
-def _bisected(report: BisectionReport) -> str:
-    match report.end:
-        case BisectionEnd.FOUND if report.step and report.step.outcome is not GateOutcome.REGRESSION:
-            return f"The difference vanishes: {report.slower} is not slower than {report.good} when both alternate"
-        case BisectionEnd.FOUND:
-            return f"The first slower one is {report.slower}; {report.good} is not"
-        case BisectionEnd.RANGE:
-            return (
-                f"The first slower one is after {report.good}, at the latest {report.slower}: what is between is open"
-            )
-        case BisectionEnd.NO_DIFFERENCE if report.step and report.step.outcome is GateOutcome.FASTER:
-            return f"No slowdown: {report.slower} is faster than {report.good}"
-        case BisectionEnd.NO_DIFFERENCE if report.step and report.step.high:
-            most = max(0.0, report.step.high - 1)
-            return f"No slowdown shown: {report.slower} is at most {most:.1%} slower than {report.good}"
-        case BisectionEnd.NO_DIFFERENCE:
-            return f"No difference: {report.slower} is not slower than {report.good}"
-        case BisectionEnd.NOT_MONOTONE:
-            return f"Not monotone: {report.good} is good, though {report.slower} before it is slower"
-    return f"{report.slower} could not be measured"
-
-
-def bisection_parts(report: BisectionReport) -> tuple[wording.Listing, wording.Section]:
-    """Every position that was compared with the first; the result, and what differs between the ends of the step."""
-    notes = [wording.ListingNote(title="", text=bisection_headline(report))]
-    if report.step and report.step.ratio:
-        ratio, interval = ratio_cells(report.step.ratio, report.step.low, report.step.high)
-        notes.append(wording.ListingNote(title="the step alone", text=f"{ratio} times as long ({interval})"))
-    if report.unmeasured:
-        notes.append(
-            wording.ListingNote(title="not measured, as the answer did not need it", text=", ".join(report.unmeasured))
-        )
-    changes = report.step.changes if report.step else ()
-    notes += [wording.ListingNote(title=change.what, text=change_text(change)) for change in changes]
-    positions = wording.Listing(
-        title=f"Relative to {report.positions[0]} on {report.device}, 99% intervals",
-        head=("Position", "Name", "Ratio", "Interval", "Rounds", "Standing"),
-        rows=tuple(
-            (
-                f"{row.position} of {len(report.positions) - 1}",
-                row.name,
-                *ratio_cells(row.ratio, row.low, row.high),
-                str(row.rounds),
-                row.standing.value + (f": {row.note}" if row.note else ""),
-            )
-            for row in report.rows
-        ),
-    )
-    return positions, wording.Section(title="Result", notes=tuple(notes))

@@ -6,16 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.features.pairs.gating import next_step
-from pipeline.features.pairs.report import (
+from pipeline.features.pairs.bisection import Bracket, next_step
+from pipeline.features.pairs.bisection_report import (
     BisectionEnd,
     BisectionReport,
-    GatedRun,
-    GateOutcome,
     PositionStanding,
     bisection_headline,
     bisection_parts,
 )
+from pipeline.features.pairs.report import GatedRun, GateOutcome
 
 GOOD, SLOWER, OPEN, SKIP = (
     PositionStanding.GOOD,
@@ -25,10 +24,10 @@ GOOD, SLOWER, OPEN, SKIP = (
 )
 
 
-def bisected(truth: Mapping[int, PositionStanding], count: int) -> tuple[tuple[int, int, object], int]:
+def bisected(truth: Mapping[int, PositionStanding], count: int) -> tuple[Bracket, int]:
     """The end of a bisection over what is true, and how many positions it measured."""
     known: dict[int, PositionStanding] = {}
-    while not isinstance(place := (step := next_step(known, count))[2], BisectionEnd):
+    while not isinstance(place := (step := next_step(known, count)).next, BisectionEnd):
         assert place not in known
         known[place] = truth[place]
     return step, len(known)
@@ -48,7 +47,7 @@ def test_without_a_difference_only_the_last_is_measured() -> None:
 
 @pytest.mark.parametrize(("last", "end"), [(OPEN, BisectionEnd.NO_DIFFERENCE), (SKIP, BisectionEnd.NOT_MEASURABLE)])
 def test_an_end_that_is_not_slower_for_sure_is_told_apart(last: PositionStanding, end: BisectionEnd) -> None:
-    assert next_step({4: last}, 5)[2] is end
+    assert next_step({4: last}, 5).next is end
 
 
 def test_positions_that_cannot_be_measured_leave_a_range() -> None:

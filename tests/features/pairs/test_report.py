@@ -1,4 +1,4 @@
-"""A gate's results: JUnit XML that every reader parses, a comment that fits, a plot; whatever models are called."""
+"""A gate's results: JUnit XML that every reader parses, a comment that fits, whatever models are called."""
 
 from xml.etree import ElementTree as ET
 
@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.campaign.changed_facts import ChangedFact
 from pipeline.features.pairs import report as regression
-from pipeline.features.pairs.history import History, HistoryPoint, history, history_svg
+from pipeline.features.pairs.history import History, HistoryPoint, history
 from pipeline.features.pairs.report import GatedRun, GateOutcome, GateReport
 from pipeline.report.ci import SUMMARY_CHARACTERS, junit
 
@@ -55,9 +55,6 @@ def test_hostile_names_are_text_everywhere(name: str) -> None:
     )
     (suite,) = ET.fromstring(junit("gate", regression.document(report).cases))
     assert [child.tag for case in suite for child in case] == ["failure"]
-    drawn = history_svg(report.histories)
-    tags = {element.tag.rpartition("}")[2] for element in ET.fromstring(drawn).iter()}
-    assert tags <= {"svg", "style", "rect", "g", "text", "line", "polyline", "circle", "title"}
     text = regression.document(report).summary
     assert "<script>" not in text
     assert "\x1b" not in text
@@ -72,13 +69,6 @@ def test_a_comment_of_many_rows_shows_the_worst_and_says_what_is_left_out() -> N
     assert text.startswith("# Regression: 1 of 3001 slower, by up to 5.0%")
     assert "| slow |" in text
     assert "more: see the JSON" in text
-
-
-def test_a_plot_marks_the_slow_points_and_says_what_is_not_drawn() -> None:
-    text = history_svg([series(), History(device="d", model="m", run="r", points=())])
-    assert text.count('class="slow"') == 3
-    assert "1 more: without a point" in text
-    assert "+6.0% since c10" in text
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,214 @@
+"""Pairs as runs in alternating rounds: one campaign whose id follows from what is run, and a verdict for each pair."""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from device_runner import files as runner_files
+from device_runner import result as run_result
+from device_runner.errors import RunnerError
+from device_runner.spec import RunOptions
+from pipeline import config as configs
+from pipeline.campaign import changed_facts
+from pipeline.campaign import denied as campaign_denied
+from pipeline.campaign import measure as campaign_measure
+from pipeline.campaign import planned as campaign_planned
+from pipeline.campaign import record as campaign_record
+from pipeline.campaign.record import CampaignRecord, RunRecord
+from pipeline.campaign.statistics import compare as run_compare
+from pipeline.campaign.statistics import groups as run_groups
+from pipeline.features.pairs.pairing import Asked
+from pipeline.features.pairs.report import ALARMS, GatedRun, GateOutcome
+from pipeline.job import bench as job_bench
+from pipeline.report import wording
+
+
+@dataclass(frozen=True, slots=True)
+class PairPlan:
+    """A pair on a device before any round: its row, and what is run; nothing where the row says all."""
+
+    row: GatedRun
+    base: campaign_planned.PlannedRun
+    candidate: campaign_planned.PlannedRun
+    decided: bool = False
+
+    @property
+    def runs(self) -> tuple[campaign_planned.PlannedRun, ...]:
+        """Base and candidate, where they are to be measured."""
+        return () if self.decided else (self.base, self.candidate)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredPairs:
+    """The rows of pairs in their order, when their rounds began ("" without any), and why devices were left."""
+
+    rows: tuple[GatedRun, ...]
+    measured_at: str
+    left: dict[str, str]
+
+
+class RunContent(NamedTuple):
+    """What is run, wherever its files lie: two runs of the same are no pair."""
+
+    sha256: str
+    options: RunOptions
+    library: str | None
+
+
+def unmeasured_row(asked: Asked, note: str = "", outcome: GateOutcome = GateOutcome.NOT_COMPARED) -> GatedRun:
+    """The row of a pair before its rounds, and for good where the pair is not run, for the reason in the note."""
+    pair = asked.pair
+    return GatedRun(
+        device=asked.device,
+        model=pair.model,
+        base=pair.base.run.run_name,
+        candidate=pair.candidate.run.run_name,
+        outcome=outcome,
+        note=note,
+    )
+
+
+def planned_pairs(pairs: Iterable[Asked], bench: campaign_measure.Bench) -> Iterator[PairPlan]:
+    """Pairs as runs of their devices: the same inputs for both, each with its own options and library."""
+    entries = campaign_denied.known_denied()
+    for asked in pairs:
+        pair, device, facts = asked.pair, asked.device, bench.facts[asked.device]
+        inputs = pair.candidate.run.inputs or pair.base.run.inputs  # the candidate's first, as its app is to come
+        base, candidate = (
+            replace(
+                side.run,
+                device=device,
+                model=pair.model,
+                variant=f"{role}:{side.run.variant}",
+                options=side.run.run_options,
+                session_options={},
+                library=job_bench.libraries_by_device({device: facts}, side.source.targets, side.source.library)[
+                    device
+                ],
+                inputs=inputs or campaign_planned.Inputs(),
+            )
+            for role, side in (("base", pair.base), ("candidate", pair.candidate))
+        )
+        if _content(base) == _content(candidate):
+            row = unmeasured_row(asked, "the same file, options and library", GateOutcome.UNCHANGED)
+            yield PairPlan(row, base, candidate, decided=True)
+            continue
+        denials = (campaign_denied.denied_here(run.options, facts, entries, run.sha256) for run in (base, candidate))
+        if denied := next(filter(None, denials), None):
+            yield PairPlan(unmeasured_row(asked, denied.message), base, candidate, decided=True)
+        else:
+            yield PairPlan(unmeasured_row(asked), base, candidate)
+
+
+def _content(run: campaign_planned.PlannedRun) -> RunContent:
+    """What is run, with custom operators by their digests: each bundle has a file of them."""
+    custom_ops = tuple(map(runner_files.sha256, map(Path, run.options.custom_ops)))
+    return RunContent(run.sha256, msgspec.structs.replace(run.options, custom_ops=custom_ops), run.library)
+
+
+def campaign_of(
+    pairs: Sequence[PairPlan], settings: configs.MeasureConfig, bench: campaign_measure.Bench
+) -> campaign_measure.CampaignPlan:
+    """The campaign of the pairs that are to be run; raises as `require_library`.
+
+    Its id follows from the files, options, libraries, devices and settings: what differs in any of these is measured
+    anew, everything else is stored once.
+    """
+    runs = [run for pair in pairs for run in pair.runs]
+    for library in dict.fromkeys(run.library for run in runs):
+        job_bench.require_library([bench.devices[run.device] for run in runs if run.library == library], library)
+    contents = []
+    for run in sorted(runs, key=lambda run: run.key):
+        try:
+            library = bench.devices[run.device].library_for(run.library).sha256
+        except RunnerError:  # its runs say why
+            library = run.library or ""
+        system = changed_facts.facts_of_place(run.device, bench.facts[run.device], campaign_record.Host()).get(
+            changed_facts.SYSTEM, ""
+        )
+        inputs = run.inputs or campaign_planned.Inputs()
+        data = [runner_files.sha256(Path(tensor.file)) for tensor in inputs.tensors]
+        content = _content(run)
+        contents.append((run.key, content.sha256, content.options, library, system, inputs.dimensions, data))
+    one_round = msgspec.structs.replace(settings, rounds=1)  # more rounds go on with the campaign
+    digest = hashlib.sha256(msgspec.json.encode((contents, one_round), order="sorted")).hexdigest()
+    return campaign_measure.CampaignPlan(
+        campaign=f"gate-{digest[:24]}", planned_runs=runs, measure=settings, conditions=configs.ConditionsConfig()
+    )
+
+
+def measure_pairs(
+    pairs: Sequence[PairPlan], settings: configs.MeasureConfig, least: float, bench: campaign_measure.Bench
+) -> MeasuredPairs:
+    """Run what of some pairs is not stored yet, and judge each."""
+    plan = campaign_of(pairs, settings, bench)
+    records, left = bench.measure(CampaignRecord(id=plan.campaign, name="gate", created_at=run_result.utc_now()), plan)
+    confidence = 1 - ALARMS / max(1, len(plan.planned_runs) // 2)  # Bonferroni: false alarms in all pairs together
+    rows = []
+    for pair in pairs:
+        base, candidate = (records.get(campaign_planned.planned_id(run), []) for run in (pair.base, pair.candidate))
+        rows.append(pair.row if pair.decided else with_verdict(pair.row, base, candidate, least, confidence))
+    measured_at = bench.store.campaign(plan.campaign).created_at if plan.planned_runs else ""
+    return MeasuredPairs(tuple(rows), measured_at, left)
+
+
+def with_verdict(
+    row: GatedRun, base: Sequence[RunRecord], candidate: Sequence[RunRecord], least: float, confidence: float
+) -> GatedRun:
+    """Slower where the interval of the ratio of medians lies above 1 by more than `least`, over the rounds that both
+    have, or where means or 90th percentiles are shown to be slower; where rounds are too few, or times are an
+    emulator's (`comparable`), it is not compared.
+    """
+    groups = [campaign_record.rounds_of(records) for records in (base, candidate)]
+    statistics = [run_groups.describe(group) for group in groups]
+    row = msgspec.structs.replace(
+        row,
+        base_median_ns=statistics[0].median_ns if statistics[0] else None,
+        candidate_median_ns=statistics[1].median_ns if statistics[1] else None,
+        changes=changed_facts.changes(changed_facts.facts_of_run(base[0]), changed_facts.facts_of_run(candidate[0]))
+        if base and candidate
+        else (),
+    )
+    if not all(map(run_groups.comparable, groups)):
+        return msgspec.structs.replace(row, note="a phone's library ran on another machine: its times rank nothing")
+    failures = (
+        f"{role}: {record.result.failure.kind.value}: {record.result.failure.message}"
+        for role, records in (("base", base), ("candidate", candidate))
+        for record in records
+        if record.result.failure
+    )
+    failure = next(failures, "")
+    ratios = run_groups.paired_log_ratios(groups[1], groups[0])
+    rounds, interval = len(ratios.logs), run_groups.ratio_interval(ratios.logs, confidence)
+    if interval is None:
+        outcome = GateOutcome.FAILED if failure else GateOutcome.NOT_COMPARED
+        note = failure or f"{rounds} rounds are too few for an interval"
+        return msgspec.structs.replace(row, outcome=outcome, rounds=rounds, note=note)
+    intervals = {of: partial(run_groups.ratio_interval, logs) for of, logs in ratios.tails.items()}
+    tails = run_compare.tail_ratios(
+        intervals,
+        run_compare.DEFAULT_MARGIN,
+        run_compare.tail_level(1 - confidence, len(intervals)),
+        2 * run_compare.SAME,
+    )
+    stalls = any(tail.shown and tail.ratio > 1 for tail in tails)
+    slower, faster = interval.low > 1 + least or stalls, interval.high < 1 - least
+    outcome = GateOutcome.REGRESSION if slower else GateOutcome.FASTER if faster else GateOutcome.NOT_SHOWN
+    notes = [] if slower or faster else [f"at most {max(0.0, interval.high - 1):.1%} slower"]
+    notes += [wording.tails(tails)] if tails and (stalls or not (slower or faster)) else []
+    notes += [f"some rounds failed: {failure}"] if failure else []
+    return msgspec.structs.replace(
+        row,
+        outcome=outcome,
+        rounds=rounds,
+        ratio=interval.ratio,
+        low=interval.low,
+        high=interval.high,
+        tails=tuple(tails),
+        note="; ".join(notes),
+    )
