@@ -34,6 +34,7 @@ from pipeline.features.lab import checks as lab_checks
 from pipeline.features.lab import queue as lab_queue
 from pipeline.features.lab.fence import Fence
 from pipeline.job import bench as job_bench
+from pipeline.job import carrying
 from pipeline.job import run as job_run
 
 log = logging.getLogger(__name__)
@@ -186,7 +187,7 @@ class Agent:
     working: dict[str, str] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     resting: dict[str, float] = field(default_factory=dict)
-    carried: dict[str, campaigns.Carried] = field(default_factory=dict)
+    carried: dict[str, carrying.Carried] = field(default_factory=dict)
     fetching: threading.Lock = field(default_factory=threading.Lock)
     tidied: float = float("-inf")
     reservations: hooks.Reservations = field(default_factory=lambda: hooks.Reservations(""))
@@ -484,11 +485,11 @@ def _measured(agent: Agent, fence: Fence, name: str) -> str | None:
             device, now = next(iter(devices.values())), next(iter(facts_now.values()))
             device.name = job.device  # as results of all hosts call it
             facts = msgspec.structs.replace(now, name=job.device, host=agent.host)
-            planned = campaigns.planned_here(carried, facts)
+            planned = carrying.planned_here(carried, facts)
             if refusal := campaigns.other_plan(carried.record, facts, planned):
                 _refuse(agent, fence, refusal)
                 return None
-            plan = replace(campaigns.plan_here(carried, planned, facts), host=agent.host, fence=fence)
+            plan = replace(carrying.plan_here(carried, planned, facts), host=agent.host, fence=fence)
             if job.stage == lab_queue.FRESH:
                 again = lab_queue.again_of(agent.store, job)
                 plan = job_run.fresh_plan(
@@ -519,7 +520,7 @@ def _refuse(agent: Agent, fence: Fence, refusal: str) -> None:
     lab_queue.change_job(fence.session, job, lab_queue.WAITING, f"{agent.host} is refused: {refusal}")
 
 
-def _carried(agent: Agent, fence: Fence, campaign: str) -> campaigns.Carried:
+def _carried(agent: Agent, fence: Fence, campaign: str) -> carrying.Carried:
     """A campaign with its files here, fetched once for all devices of this host."""
     with agent.fetching:
         if campaign not in agent.carried:

@@ -6,8 +6,8 @@ What a host runs of a campaign that it was handed as data are the same functions
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,43 +18,28 @@ from device_runner import build as runner_build
 from device_runner import device as runner_device
 from device_runner import files as runner_files
 from device_runner.device import DeviceFacts
-from device_runner.spec import TensorFile
-from pipeline import config as configs
 from pipeline.campaign import denied as campaign_denied
-from pipeline.campaign import measure as campaign_measure
 from pipeline.campaign import plan as planning
 from pipeline.campaign import planned as campaign_planned
 from pipeline.campaign import record as campaign_record
-from pipeline.campaign import specs as campaign_specs
 from pipeline.campaign import store as campaign_store
 from pipeline.campaign.record import CampaignRecord
 from pipeline.campaign.store import Store
-from pipeline.check import result as check_result
-from pipeline.compat import contexts as npu_contexts
 from pipeline.config import Config
 from pipeline.core import files as storage
 from pipeline.core import groups as counting
 from pipeline.core import progress as core_progress
 from pipeline.core.errors import ConfigError, MissingError
 from pipeline.core.progress import Progress
-from pipeline.core.variant import Artifact
 from pipeline.features.lab import checks as lab_checks
 from pipeline.features.lab import content
 from pipeline.features.lab import queue as lab_queue
-from pipeline.job import assemble, campaigns, predicted
-from pipeline.job import bench as job_bench
+from pipeline.job import assemble, campaigns, carrying, predicted
 from pipeline.job import run as job_run
 from pipeline.job import stored as job_stored
 from pipeline.job import targets as job_targets
 
 log = logging.getLogger(__name__)
-
-LIBRARIES = "libraries"
-"""The folder of libraries that targets name by a path, each by the digest of that path."""
-
-CUSTOM_OPS, PLUGINS = "custom_ops", "plugins"
-"""A host's folders of libraries by their own names: of custom operators each in one of its own, as a process loads the
-first of a name, and of a plugin all in one, as its library loads the others beside it."""
 
 COMPARED = ("onnxruntime", "probe")
 """Programs that must be of the same version on every host of a campaign: others would measure something else."""
@@ -90,119 +75,6 @@ def other_plan(
     return f"ort-mobile {made} planned {len(wanted)} runs of it, of which {lacking} are unknown here" if lacking else ""
 
 
-def carried_files(
-    folder: Path,
-    artifacts: Iterable[Artifact],
-    references: Mapping[str, check_result.Reference],
-    config: Config,
-    contexts: Iterable[npu_contexts.NpuContext],
-) -> dict[str, Path]:
-    """The files that other hosts need of a campaign, by their names in any output folder."""
-    by_chip = [name for context in contexts for name in (context.file, context.binary)]
-    paths = {f"{storage.ARTIFACTS}/{name}": folder / storage.ARTIFACTS / name for name in by_chip}
-    files = (name for artifact in artifacts for name in artifact.files)
-    paths |= {f"{storage.ARTIFACTS}/{name}": folder / storage.ARTIFACTS / name for name in files}
-    for name, reference in references.items():
-        for tensor in _tensors(reference):
-            file = Path(tensor.file).name
-            paths[f"{storage.REFERENCES}/{name}/{file}"] = folder / storage.REFERENCES / name / file
-    for target in config.targets:
-        if target.library and Path(target.library).is_file():
-            paths[_library_name(target.library)] = Path(target.library)
-    return paths | {library.name: Path(library.file) for library in _libraries(config)}
-
-
-@dataclass(frozen=True, slots=True)
-class CarriedLibrary:
-    """A library that a config names by its file: of custom operators, or of a plugin, whose `key` tells its folder."""
-
-    kind: str
-    key: str
-    file: str
-
-    @property
-    def name(self) -> str:
-        """Its name in the database."""
-        return f"{LIBRARIES}/{self.key}-{Path(self.file).name}"
-
-    @property
-    def place(self) -> str:
-        """Where it lies in the campaign's folder of a host."""
-        return f"{self.kind}/{self.key}/{Path(self.file).name}"
-
-
-def _libraries(config: Config) -> list[CarriedLibrary]:
-    """A config's custom operators and plugins."""
-    custom = [CarriedLibrary(CUSTOM_OPS, str(number), file) for number, file in enumerate(config.custom_ops)]
-    plugins = config.measure.plugins.items()
-    return custom + [CarriedLibrary(PLUGINS, name, file) for name, files in plugins for file in files]
-
-
-def _library_name(library: str) -> str:
-    return f"{LIBRARIES}/{hashlib.sha256(library.encode()).hexdigest()[:12]}-{Path(library).name}"
-
-
-def _tensors(value: object) -> Iterator[TensorFile]:
-    """Every raw file that a reference, or a part of one, names: hosts judge outputs by all of them."""
-    if isinstance(value, TensorFile):
-        yield value
-    elif isinstance(value, msgspec.Struct):
-        for field in value.__struct_fields__:
-            yield from _tensors(getattr(value, field))
-    elif isinstance(value, tuple | dict):
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from _tensors(part)
-
-
-def _moved(value: Any, folder: Path) -> Any:
-    """A reference, or a part of one, with its raw files in a folder."""
-    if isinstance(value, TensorFile):
-        return msgspec.structs.replace(value, file=str(folder / Path(value.file).name))
-    if isinstance(value, msgspec.Struct):
-        parts = {field: _moved(getattr(value, field), folder) for field in value.__struct_fields__}
-        return msgspec.structs.replace(value, **parts)
-    if isinstance(value, dict):
-        return {key: _moved(part, folder) for key, part in value.items()}
-    return tuple(_moved(part, folder) for part in value) if isinstance(value, tuple) else value
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Carried:
-    """A campaign with its files in a folder of this host."""
-
-    campaign: CampaignRecord
-    record: campaign_record.JobRecord
-    artifacts: tuple[Artifact, ...]
-    folder: Path
-
-    @property
-    def references(self) -> dict[str, check_result.Reference]:
-        """The references with their files where they lie here."""
-        folder = self.folder / storage.REFERENCES
-        return {name: _moved(reference, folder / name) for name, reference in self.record.references.items()}
-
-    def targets(self) -> tuple[configs.Target, ...]:
-        """The targets of the config, with libraries that were files where these lie here."""
-        targets = []
-        for target in self.record.config.targets:
-            path = self.folder / _library_name(target.library) if target.library else None
-            is_here = path is not None and path.is_file()
-            targets.append(msgspec.structs.replace(target, library=str(path)) if is_here else target)
-        return tuple(targets)
-
-    @property
-    def config(self) -> Config:
-        """The config with its custom operators and plugins where they lie here."""
-        config = self.record.config
-        paths = {library.file: str(self.folder / library.place) for library in _libraries(config)}
-        plugins = {name: tuple(paths[file] for file in files) for name, files in config.measure.plugins.items()}
-        return msgspec.structs.replace(
-            config,
-            custom_ops=tuple(paths[file] for file in config.custom_ops),
-            measure=msgspec.structs.replace(config.measure, plugins=plugins),
-        )
-
-
 def carried_folder(campaign: str) -> Path:
     """Where this host has the files of a campaign; raises StoreError for an id that could lead elsewhere."""
     return (
@@ -218,7 +90,7 @@ def carried_campaigns() -> list[str]:
 
 def fetched(
     store: Store, campaign: CampaignRecord, folder: Path | None = None, ended: Callable[[], str] = str
-) -> Carried:
+) -> carrying.Carried:
     """A campaign with its files, by default in this user's cache; raises StoreError, DiskError and their like.
 
     All names are looked at before anything is written: who may submit could name any file of this computer. `ended`
@@ -230,7 +102,7 @@ def fetched(
     for name in (*(name for artifact in artifacts for name in artifact.files), *by_chip):
         content.file_in(folder, f"{storage.ARTIFACTS}/{name}")
     by_name = {}
-    for library in _libraries(record.config):
+    for library in carrying.carried_libraries(record.config):
         content.file_in(
             folder, f"{storage.REFERENCES}/{library.place.partition('/')[2]}"
         )  # as strict about folder and name
@@ -241,55 +113,7 @@ def fetched(
     paths = [by_name.get(file.name, content.file_in(folder, file.name)) for file in files]
     for file, path in zip(files, paths, strict=True):
         content.fetch_file(store, file, path, ended)
-    return Carried(campaign=campaign, record=record, artifacts=artifacts, folder=folder)
-
-
-def planned_here(carried: Carried, facts: DeviceFacts) -> list[campaign_planned.PlannedRun]:
-    """What the campaign planned for a device, in its order: that decides which of equal runs counts.
-
-    Custom operators are those that came with it, before any of the same name that an agent was started with.
-    """
-    record = carried.record
-    place = {run.id: number for number, run in enumerate(record.planned) if run.device == facts.name}
-    measurable = [artifact for artifact in carried.artifacts if artifact.source in record.references]
-    legal, _ = planning.plan_runs(record.config.runs, measurable, [facts], contexts=record.contexts, advised=False)
-    runs = [
-        replace(run, options=msgspec.structs.replace(run.options, custom_ops=carried.config.custom_ops))
-        for run in planning.in_modes(legal, record.config.measure)
-        if campaign_planned.planned_id(run) in place
-    ]
-    return sorted(runs, key=lambda run: place[campaign_planned.planned_id(run)])
-
-
-def plan_here(
-    carried: Carried, planned_runs: list[campaign_planned.PlannedRun], facts: DeviceFacts
-) -> campaign_measure.CampaignPlan:
-    """The plan of a device, with files where they lie on this host."""
-    config, references = carried.config, carried.references
-    models = {artifact.source: artifact.model for artifact in carried.artifacts}
-    tables = carried.record.tables
-    inputs = {}
-    for source, reference in references.items():
-        model = models.get(source, source)
-        dimensions = tables[model].sizes if model in tables else {}
-        inputs[source] = campaign_specs.inputs_of(references.get(model, reference), dimensions)
-    predictions, _ = predicted.predict(
-        planned_runs,
-        {facts.name: facts},
-        job_targets.oldest_release(config),
-        carried.folder / storage.ARTIFACTS,
-        core_progress.NoProgress(),
-    )
-    return job_run.campaign_plan(
-        config,
-        carried.campaign.id,
-        planning.distinct(planned_runs),
-        carried.folder,
-        references=references,
-        inputs=inputs,
-        libraries=job_bench.libraries_by_device({facts.name: facts}, carried.targets(), None),
-        predictions=predictions,
-    )
+    return carrying.Carried(campaign=campaign, record=record, artifacts=artifacts, folder=folder)
 
 
 def chosen_devices(
@@ -348,7 +172,7 @@ def submit(
             remedy="pass --database postgresql://USER@HOST/DATABASE, or set [output] database in the config",
         )
     by_name: dict[str, str] = {}
-    for library in _libraries(config):
+    for library in carrying.carried_libraries(config):
         if not Path(library.file).is_file():
             raise MissingError(
                 "a library of the campaign is not here",
@@ -392,7 +216,7 @@ def submit(
         campaign = job.enter(facts, planned, skipped, versions=lab_versions(), placements=placements)
         references = campaign.job().references
         content.remove_old_files(job.store)
-        carried = carried_files(job.folder, measurable, references, job.config, campaign.job().contexts)
+        carried = carrying.carried_files(job.folder, measurable, references, job.config, campaign.job().contexts)
         files = content.keep_files(job.store, carried)
         allowed = most_runs(campaign.job(), facts)
         lab_queue.submit_jobs(job.store, campaign.id, allowed, files, priority=priority, address=notify, needs=NEEDS)
@@ -430,7 +254,7 @@ def store_golden(store: Store, url: str, config: Config, options: job_run.JobOpt
             )
         campaign = job.enter({}, [], [], versions=lab_versions())
         record = campaign.job()
-        files = carried_files(job.folder, measurable, record.references, job.config, record.contexts)
+        files = carrying.carried_files(job.folder, measurable, record.references, job.config, record.contexts)
         lab_checks.set_golden(store, campaign.id, content.keep_files(store, files))
     return campaign.id
 

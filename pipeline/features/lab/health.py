@@ -32,7 +32,8 @@ from pipeline.core.errors import PipelineError
 from pipeline.features.lab import checks as lab_checks
 from pipeline.features.lab import queue as lab_queue
 from pipeline.features.lab import tables as lab_tables
-from pipeline.features.lab.campaigns import Carried, lab_versions, plan_here
+from pipeline.features.lab.campaigns import lab_versions
+from pipeline.job import carrying
 from pipeline.report import wording
 
 log = logging.getLogger(__name__)
@@ -121,7 +122,7 @@ class Examiner:
     """Checks one device, whose lease this host has, with the golden model of its lab."""
 
     session: lab_queue.LabSession
-    golden: Carried
+    golden: carrying.Carried
     device: Device
     facts: DeviceFacts
     stop: threading.Event
@@ -275,7 +276,7 @@ def _ratio(check: "sa.Row[Any]") -> float | None:
         return None
 
 
-def golden_plan(golden: Carried, facts: DeviceFacts) -> campaign_measure.CampaignPlan:
+def golden_plan(golden: carrying.Carried, facts: DeviceFacts) -> campaign_measure.CampaignPlan:
     """The first run of the golden model that a device can do; raises GoldenError where there is none."""
     record = golden.record
     measurable = [artifact for artifact in golden.artifacts if artifact.source in record.references]
@@ -290,4 +291,4 @@ def golden_plan(golden: Carried, facts: DeviceFacts) -> campaign_measure.Campaig
             why=why,
             remedy="name one that has: `ort-mobile lab golden CONFIG`",
         )
-    return plan_here(golden, legal[:1], facts)
+    return carrying.plan_here(golden, legal[:1], facts)

@@ -218,7 +218,7 @@ def test_defect_of_ours_ends_a_device_with_its_reason(
     def odd(*_: object) -> None:
         raise ValueError("odd \0 thing")
 
-    monkeypatch.setattr("pipeline.features.lab.campaigns.planned_here", odd)
+    monkeypatch.setattr("pipeline.job.carrying.planned_here", odd)
     submitted(store, tmp_path, rigs(1), 1)
     with agent(url, "h1", rigs(1)):
         until(all_in(store, FAILED))

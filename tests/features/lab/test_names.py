@@ -19,12 +19,9 @@ from pipeline.config import Config, MeasureConfig, ModelConfig, OutputConfig, Ru
 from pipeline.core.errors import ConfigError, MissingError
 from pipeline.core.progress import NoProgress
 from pipeline.features.lab.campaigns import (
-    Carried,
-    carried_files,
     carried_folder,
     close,
     fetched,
-    planned_here,
     submit,
 )
 from pipeline.features.lab.content import (
@@ -39,6 +36,7 @@ from pipeline.features.lab.content import (
     files_of,
 )
 from pipeline.features.lab.tables import blobs, files, jobs
+from pipeline.job import carrying
 from pipeline.job.run import JobOptions
 from tests.campaign.test_plan import context
 from tests.features.lab.farm import entered
@@ -79,9 +77,9 @@ def test_contexts_are_run_by_hosts_of_a_lab_with_the_plugin_and_what_the_simulat
         failures=(), warnings=(), checks={}, references={"m": reference}, contexts=contexts,
     )  # fmt: skip
     campaign = CampaignRecord(id="c", name="lab", created_at="2026-01-01T00:00:00.000Z", document=record)
-    carried = Carried(campaign=campaign, record=record, artifacts=(), folder=tmp_path)
-    assert [run.key for run in planned_here(carried, phone)] == ["adb:s24/m/qnn-SM8650/qnn"]
-    files = carried_files(tmp_path, (), record.references, config, contexts)
+    carried = carrying.Carried(campaign=campaign, record=record, artifacts=(), folder=tmp_path)
+    assert [run.key for run in carrying.planned_here(carried, phone)] == ["adb:s24/m/qnn-SM8650/qnn"]
+    files = carrying.carried_files(tmp_path, (), record.references, config, contexts)
     assert {f"reference/m/{name}" for name in names} <= files.keys()
     assert files["libraries/qnn-libqnn.so"] == Path("/there/libqnn.so")
     here = tuple(str(tmp_path / "plugins/qnn" / name) for name in ("libqnn.so", "libStub.so"))
