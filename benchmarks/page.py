@@ -94,7 +94,7 @@ def placement() -> Placement:
         )
         for place in range(NODES)
     )
-    reasons = tuple(ClaimReason(reason=f"no rule for Erf at level {n}", remedy="replace it") for n in range(7))
+    reasons = tuple(ClaimReason(what=f"no rule for Erf at level {n}", remedy="replace it") for n in range(7))
     return Placement(model="model_0", variant="all-fixed", device="adb:PHONE000", provider="nnapi", release="1.29",
                      nodes=nodes, reasons=reasons)  # fmt: skip
 

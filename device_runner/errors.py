@@ -4,38 +4,69 @@ import shutil
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
+
+import msgspec
+
+from device_runner.problem import Problem
 
 
 class RunnerError(Exception):
-    """Base: what failed, where, why, and what to do. The exit codes are those of `pipeline.core.errors.ExitCode`."""
+    """Base: a problem that ends what was asked for. The exit codes are those of `pipeline.core.errors.ExitCode`."""
 
     exit_code: ClassVar[int] = 1
 
     def __init__(self, what: str, *, where: str = "", why: str = "", remedy: str = "") -> None:
         super().__init__(what)
-        self.what = what
-        self.where = where
-        self.why = why
-        self.remedy = remedy
+        self.problem = Problem(what=what, where=where, why=why, remedy=remedy)
+
+    @classmethod
+    def of(cls, problem: Problem, where: str = "") -> Self:
+        """The error that a problem of something else is here, at a place of its own if one is given."""
+        return cls(problem.what, where=where or problem.where, why=problem.why, remedy=problem.remedy)
+
+    def at(self, where: str) -> Self:
+        """The same error, at this place where it names none."""
+        if not self.problem.where:
+            self.problem = msgspec.structs.replace(self.problem, where=where)
+        return self
 
     def __str__(self) -> str:
         return ": ".join(part for part in (self.where, self.what, self.why) if part)
 
     @property
+    def what(self) -> str:
+        """What failed."""
+        return self.problem.what
+
+    @property
+    def where(self) -> str:
+        """The file, the key or the device."""
+        return self.problem.where
+
+    @property
+    def why(self) -> str:
+        """The cause."""
+        return self.problem.why
+
+    @property
+    def remedy(self) -> str:
+        """What to do."""
+        return self.problem.remedy
+
+    @property
     def reason(self) -> str:
         """What failed and why, on one line without its place."""
-        return "; ".join(part for part in (self.what, self.why) if part)
+        return self.problem.reason
 
     @property
     def text(self) -> str:
         """As `reason`, with what to do."""
-        return "; ".join(part for part in (self.reason, self.remedy) if part)
+        return self.problem.text
 
     def lines(self) -> list[tuple[str, str]]:
-        """The four parts with their labels, empty ones left out, in the order a terminal shows them."""
-        parts = [("error", self.what), ("where", self.where), ("why", self.why), ("remedy", self.remedy)]
-        return [(label, text) for label, text in parts if text]
+        """As `Problem.lines`."""
+        return self.problem.lines()
 
 
 class SpecError(RunnerError):

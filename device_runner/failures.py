@@ -27,15 +27,15 @@ class Topic(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A fragment (regular expression) of a message, and what it means; without `kind` the reporter's stays.
+    """A fragment (regular expression) of a message, and what it means; without `code` the reporter's stays.
 
-    In `cause`, {0} and {1} are what the fragment's groups matched.
+    In `why`, {0} and {1} are what the fragment's groups matched.
     """
 
     fragment: str
-    cause: str
+    why: str
     remedy: str
-    kind: FailureKind | None = None
+    code: FailureKind | None = None
     topic: Topic = Topic.LIBRARY
 
 
@@ -274,11 +274,11 @@ MOST_QUOTED = 80
 
 
 def text_of_message(message: str, *topics: Topic) -> Text | None:
-    """The first text that a message has, of the topics if any are named, its cause with the message's own words."""
+    """The first text that a message has, of the topics if any are named, its `why` with the message's own words."""
     for text in TEXTS:
         if (not topics or text.topic in topics) and (match := re.search(text.fragment, message)):
             words = [visible(group or "?")[:MOST_QUOTED] for group in match.groups()]
-            return replace(text, cause=text.cause.format(*words))
+            return replace(text, why=text.why.format(*words))
     return None
 
 
@@ -338,28 +338,28 @@ def failure_of(error: Exception, kinds: Sequence[tuple[type[Exception], FailureK
         full = error.filename2 or error.filename  # of a copy: where it goes to
         place = f" at {full}" if full else ""
         return Failure(
-            kind=FailureKind.NO_SPACE,
-            message=f"the disk of this computer is full{place} ({error.strerror})",
-            cause="no room for the outputs or temporary files of the run on this computer, not on the device",
+            code=FailureKind.NO_SPACE,
+            what=f"the disk of this computer is full{place} ({error.strerror})",
+            why="no room for the outputs or temporary files of the run on this computer, not on the device",
             remedy="make room there, or set TMPDIR and --output to folders on another disk",
         )
-    kind = next(kind for sort, kind in kinds if isinstance(error, sort))
-    cause, remedy = (error.why, error.remedy) if isinstance(error, RunnerError) else ("", "")
-    return explain(Failure(kind=kind, message=str(error), cause=cause, remedy=remedy))
+    code = next(kind for sort, kind in kinds if isinstance(error, sort))
+    why, remedy = (error.why, error.remedy) if isinstance(error, RunnerError) else ("", "")
+    return explain(Failure(code=code, what=str(error), why=why, remedy=remedy))
 
 
 def explain(failure: Failure) -> Failure:
-    """The failure with kind, cause and remedy filled in from its message; what it already has stays.
+    """The failure with code, why and remedy filled in from its message; what it already has stays.
 
     A message that a text explains loses the place in ONNX Runtime's sources; in all others that is all there is.
     """
-    text = None if failure.kind in (FailureKind.CRASH, FailureKind.TIMEOUT) else text_of_message(failure.message)
-    cause, remedy = (text.cause, text.remedy) if text else KINDS[failure.kind]
-    words = failure.message[place.end() :].rstrip() if (place := ENFORCED.match(failure.message)) else failure.message
+    text = None if failure.code in (FailureKind.CRASH, FailureKind.TIMEOUT) else text_of_message(failure.what)
+    why, remedy = (text.why, text.remedy) if text else KINDS[failure.code]
+    words = failure.what[place.end() :].rstrip() if (place := ENFORCED.match(failure.what)) else failure.what
     return msgspec.structs.replace(
         failure,
-        message=words if text and re.search(text.fragment, words) else failure.message,
-        kind=(text and text.kind) or failure.kind,
-        cause=failure.cause or cause,
+        what=words if text and re.search(text.fragment, words) else failure.what,
+        code=(text and text.code) or failure.code,
+        why=failure.why or why,
         remedy=failure.remedy or remedy,
     )

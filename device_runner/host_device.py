@@ -380,7 +380,7 @@ class HostDevice(LocalDevice):
             ready = super()._prepare(spec)
         except RunnerError as error:
             kind = FailureKind.WRONG_LIBRARY
-            return Failure(kind=kind, message=str(error), cause=error.why, remedy=error.remedy)
+            return Failure(code=kind, what=str(error), why=error.why, remedy=error.remedy)
         if isinstance(ready, Failure):
             return ready
         spec, path = ready
@@ -397,7 +397,7 @@ class HostDevice(LocalDevice):
         if failure and failure.signal == "SIGILL":
             failure = msgspec.structs.replace(
                 failure,
-                cause=f"the library used an instruction that {cpu} or this emulator does not have",
+                why=f"the library used an instruction that {cpu} or this emulator does not have",
                 remedy="try a newer QEMU or another cpu=; whether phones have it, a phone shows"
                 if cpu not in CPUS or not CPUS[cpu].announced
                 else f"{cpu} plays a chip whose kernel announces SME and that traps, as reported of SM8850",

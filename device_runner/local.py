@@ -227,9 +227,9 @@ class LocalDevice(ProbeDevice):
         gpu = provider_named(spec.options.provider).gpu
         if gpu and len(self._probe) > 1:  # an emulated processor would need a driver of its own
             return Failure(
-                kind=FailureKind.WRONG_DEVICE,
-                message=f"no Vulkan driver for {library.abi} runs in an emulator here",
-                cause="WebGPU needs a GPU, or a driver that computes on the CPU of this computer",
+                code=FailureKind.WRONG_DEVICE,
+                what=f"no Vulkan driver for {library.abi} runs in an emulator here",
+                why="WebGPU needs a GPU, or a driver that computes on the CPU of this computer",
                 remedy=f"leave abi= and cpu= out, so that the library for {machine_abi()} runs",
             )
         if gpu and self.software_gpu:
@@ -238,16 +238,16 @@ class LocalDevice(ProbeDevice):
                     vulkan.find_driver(self._vulkan), self._usual.get("LD_LIBRARY_PATH", "")
                 )
             except UnavailableError as error:
-                return Failure(kind=FailureKind.WRONG_DEVICE, message=error.what, cause=error.why, remedy=error.remedy)
+                return Failure(code=FailureKind.WRONG_DEVICE, what=error.what, why=error.why, remedy=error.remedy)
             self._environment = {**self._usual, **variables}
         allocator = spec.options.allocator
         if allocator is not Allocator.DEFAULT:
             file = find_allocator(allocator)
             if not file or len(self._probe) > 1:
                 return Failure(
-                    kind=FailureKind.WRONG_DEVICE,
-                    cause="it stands in for the C library's before the process begins",
-                    message=f"{allocator} is not installed" if not file else f"{allocator} would be the emulator's",
+                    code=FailureKind.WRONG_DEVICE,
+                    why="it stands in for the C library's before the process begins",
+                    what=f"{allocator} is not installed" if not file else f"{allocator} would be the emulator's",
                     remedy=f"apt-get install {PACKAGES[allocator]}" if not file else "run it on such a computer",
                 )
             preloaded = self._usual.get("LD_PRELOAD", os.environ.get("LD_PRELOAD", ""))
@@ -269,7 +269,7 @@ class LocalDevice(ProbeDevice):
         if result.ep_devices and row.plugin and row.plugin.by_chip:
             return without_times(result, Mark.SIMULATED)
         if row.gpu and vulkan.VARIABLE in self._environment:
-            if result.failure and result.failure.kind is FailureKind.CRASH:
+            if result.failure and result.failure.code is FailureKind.CRASH:
                 result = replace(result, failure=replace(result.failure, **SOFTWARE_CRASH))
             return without_times(result, Mark.SOFTWARE_GPU)
         return result
@@ -287,16 +287,17 @@ class LocalDevice(ProbeDevice):
         code = run_group(command, place, limit_seconds + GRACE_SECONDS, {**os.environ, **self._environment})
         if code is None:
             text = "the probe did not end by itself"
-            return explain(Failure(kind=FailureKind.TIMEOUT, message=text, signal="SIGKILL"))
+            return explain(Failure(code=FailureKind.TIMEOUT, what=text, signal="SIGKILL"))
         answer, stderr = protocol.decode_answer((place / "stdout").read_bytes()), tail(place / "stderr")
         if isinstance(answer, Failure) and code < 0:
             name = signal.Signals(-code).name
-            return explain(Failure(kind=FailureKind.CRASH, message=f"the probe ended by {name}: {stderr}", signal=name))
+            return explain(Failure(code=FailureKind.CRASH, what=f"the probe ended by {name}: {stderr}", signal=name))
         # Dawn says on stderr alone what a driver lacks.
-        telling = answer.kind and (answer.kind == FailureKind.CRASH or vulkan.VARIABLE in self._environment)
-        if isinstance(answer, Failure) or (telling and stderr):
+        if isinstance(answer, Failure):
+            answer = replace(answer, what=f"{answer.what}; stderr: {stderr}")
+        elif stderr and answer.kind and (answer.kind == FailureKind.CRASH or vulkan.VARIABLE in self._environment):
             answer = replace(answer, message=f"{answer.message}; stderr: {stderr}")
-        if isinstance(answer, Failure) and answer.kind is FailureKind.GARBAGE:
+        if isinstance(answer, Failure) and answer.code is FailureKind.GARBAGE:
             (place / "room").write_bytes(bytes(4096))  # on a full disk the probe cannot write its answer
         return answer
 

@@ -51,14 +51,14 @@ Rule = tuple[Callable[..., bool], str, str]
 def first_broken(
     rules: Iterable[Rule],
     *subject: object,
-    cause: str,
-    kind: FailureKind = FailureKind.BAD_OPTIONS,
+    why: str,
+    code: FailureKind = FailureKind.BAD_OPTIONS,
     words: Mapping[str, object] = {},
 ) -> Failure | None:
     """The failure by the first rule that something breaks, `words` in its texts; None where all hold."""
     for broken, reason, remedy in rules:
         if broken(*subject):
-            return Failure(kind=kind, message=reason.format_map(words), cause=cause, remedy=remedy.format_map(words))
+            return Failure(code=code, what=reason.format_map(words), why=why, remedy=remedy.format_map(words))
     return None
 
 
@@ -223,7 +223,7 @@ DEVICE_RULES: tuple[Rule, ...] = (
 
 def illegal(options: RunOptions) -> Failure | None:
     """Why these options make no sense anywhere; None when they do."""
-    return first_broken(RULES, options, cause="the options contradict") or wrong_option(options)
+    return first_broken(RULES, options, why="the options contradict") or wrong_option(options)
 
 
 def wrong_option(options: RunOptions) -> Failure | None:
@@ -239,17 +239,17 @@ def wrong_option(options: RunOptions) -> Failure | None:
         if key not in row.values:
             close = difflib.get_close_matches(key.rpartition(".")[2], row.values, n=1)
             return Failure(
-                kind=FailureKind.BAD_OPTIONS,
-                message=f"{row.title} has no option {key}" + (f": did you mean {close[0]}?" if close else ""),
-                cause="it ignores names that it does not know, or makes no session with them",
+                code=FailureKind.BAD_OPTIONS,
+                what=f"{row.title} has no option {key}" + (f": did you mean {close[0]}?" if close else ""),
+                why="it ignores names that it does not know, or makes no session with them",
                 remedy=f"there are {', '.join(row.values)}",
             )
         if not re.fullmatch(row.values[key], value):
             shown = accepted_values(row.values[key])
             return Failure(
-                kind=FailureKind.BAD_OPTIONS,
-                message=f"{key} of {row.title} does not take {value!r}: it takes {shown}",
-                cause="it makes no session with it, or takes its default without a word",
+                code=FailureKind.BAD_OPTIONS,
+                what=f"{key} of {row.title} does not take {value!r}: it takes {shown}",
+                why="it makes no session with it, or takes its default without a word",
                 remedy="write one of its values as it stands there",
             )
     return None
@@ -266,7 +266,7 @@ def impossible_here(options: RunOptions, facts: DeviceFacts) -> Failure | None:
         "instead": row.instead.format(platform=facts.platform),
     }
     kind = FailureKind.WRONG_DEVICE
-    return first_broken(DEVICE_RULES, options, facts, cause=facts.name, kind=kind, words=words) or illegal(options)
+    return first_broken(DEVICE_RULES, options, facts, why=facts.name, code=kind, words=words) or illegal(options)
 
 
 def subsets() -> Iterator[tuple[NnapiFlag, ...]]:
@@ -379,10 +379,10 @@ def denial(
         if same and meant and _values(entry.options) <= values:
             gpu = f", {entry.devices.gpu}" if entry.devices.gpu else ""
             return Failure(
-                kind=FailureKind.DENIED,
-                message=f"{entry.kind.value} on {entry.devices.chip}, API level {entry.devices.api_level}{gpu},"
+                code=FailureKind.DENIED,
+                what=f"{entry.kind.value} on {entry.devices.chip}, API level {entry.devices.api_level}{gpu},"
                 f" with ONNX Runtime {entry.ort_version} on {entry.seen_at[:10]}: {entry.message}",
-                cause="these options are known to fail on such devices",
+                why="these options are known to fail on such devices",
                 remedy="remove the entry from the deny list to try again",
             )
     return None

@@ -99,12 +99,12 @@ Execute = Callable[[list[str]], Ended]
 def refusal(spec: RunSpec) -> Failure | None:
     """Why a spec cannot be run by it; None when it can."""
     cause = "the probe can do this, onnxruntime_perf_test cannot"
-    if failure := first_broken(RULES, spec.options, cause=cause):
+    if failure := first_broken(RULES, spec.options, why=cause):
         return failure
     odd = [name for name in spec.dimensions if ":" in name or not name]
     if odd and not spec.inputs:
         text = f"onnxruntime_perf_test takes no dimension of the name {odd[0]!r}"
-        return Failure(kind=FailureKind.BAD_OPTIONS, message=text, cause=cause, remedy="give inputs")
+        return Failure(code=FailureKind.BAD_OPTIONS, what=text, why=cause, remedy="give inputs")
     return None
 
 
@@ -118,9 +118,9 @@ def measured_with(spec: RunSpec, device: str, prepare: Callable[[Path, str], Exe
     failure = None
     if not program.is_file():
         failure = Failure(
-            kind=FailureKind.MISSING_LIBRARY,
-            message=f"{program}: no such file",
-            cause="onnxruntime_perf_test is not there",
+            code=FailureKind.MISSING_LIBRARY,
+            what=f"{program}: no such file",
+            why="onnxruntime_perf_test is not there",
             remedy="give the path of the program: a build of ONNX Runtime with its unit tests makes it",
         )
         return without_measurement(spec, device, failure)
@@ -131,9 +131,9 @@ def measured_with(spec: RunSpec, device: str, prepare: Callable[[Path, str], Exe
         library = "libonnxruntime.dylib"
     if not library and spec.library:
         failure = Failure(
-            kind=FailureKind.WRONG_LIBRARY,
-            message=f"{program} has ONNX Runtime within, and cannot take {spec.library}",
-            cause="it was linked without --build_shared_lib",
+            code=FailureKind.WRONG_LIBRARY,
+            what=f"{program} has ONNX Runtime within, and cannot take {spec.library}",
+            why="it was linked without --build_shared_lib",
             remedy="give no library, or a program that loads libonnxruntime",
         )
     if failure := failure or refusal(spec):
@@ -145,7 +145,7 @@ def measured_with(spec: RunSpec, device: str, prepare: Callable[[Path, str], Exe
         if short and not spec.profile:
             return to_result(spec, device, execute(arguments(spec, model, by_seconds=True)), exact=False)
     except subprocess.TimeoutExpired:
-        failure = Failure(kind=FailureKind.TIMEOUT, message="onnxruntime_perf_test did not end by itself")
+        failure = Failure(code=FailureKind.TIMEOUT, what="onnxruntime_perf_test did not end by itself")
         return without_measurement(spec, device, explain(failure))
     return result
 
@@ -203,23 +203,21 @@ def to_result(spec: RunSpec, device: str, ended: Ended, *, exact: bool) -> RunRe
     if process.returncode != 0:  # it ends with 255 whatever went wrong, and says what on either stream
         text = " ".join(f"{process.stdout[-600:]} {process.stderr[-1400:]}".split())
         what = f"onnxruntime_perf_test, exit code {process.returncode}"
-        failure = Failure(kind=FailureKind.RUN_ERROR, message=f"{what}: {text}")
+        failure = Failure(code=FailureKind.RUN_ERROR, what=f"{what}: {text}")
         if process.returncode < 0:
             name = SIGNALS.get(-process.returncode, f"signal {-process.returncode}")
             kind = FailureKind.OUT_OF_MEMORY if -process.returncode == 9 else FailureKind.CRASH
-            failure = Failure(kind=kind, message=f"onnxruntime_perf_test ended by {name}: {text}", signal=name)
+            failure = Failure(code=kind, what=f"onnxruntime_perf_test ended by {name}: {text}", signal=name)
         elif "[options...] model_path" in process.stdout:
             failure = Failure(
-                kind=FailureKind.BAD_OPTIONS,
-                message="onnxruntime_perf_test printed its usage",
-                cause="this build of it does not know an option or a value, such as level layout before 1.23",
+                code=FailureKind.BAD_OPTIONS,
+                what="onnxruntime_perf_test printed its usage",
+                why="this build of it does not know an option or a value, such as level layout before 1.23",
                 remedy="leave the option out, or leave perf_test out",
             )
             return without_measurement(spec, device, failure)
         elif re.search(rf"\b{re.escape(spec.options.provider)} is not supported in this build", text, re.IGNORECASE):
-            failure = msgspec.structs.replace(
-                failure, kind=FailureKind.PROVIDER_MISSING, cause="it was built without it"
-            )
+            failure = msgspec.structs.replace(failure, code=FailureKind.PROVIDER_MISSING, why="it was built without it")
         return without_measurement(spec, device, explain(failure))
     # Nanoseconds of each run, from lines of MODEL,SECONDS,PEAK,CPU,INDEX; the name is that of the folder, and may have
     # commas. A line that is not one of its own, or not in its place, makes all of them worthless.
@@ -233,7 +231,7 @@ def to_result(spec: RunSpec, device: str, ended: Ended, *, exact: bool) -> RunRe
     if not times or None in seconds or load is None or (exact and len(times) != _runs(spec)):
         text = f"{csv[-200:]!r} and {process.stdout[-500:]!r}"
         message = f"what it wrote is not what onnxruntime_perf_test writes, or not all of it: {text}"
-        return without_measurement(spec, device, explain(Failure(kind=FailureKind.GARBAGE, message=message)))
+        return without_measurement(spec, device, explain(Failure(code=FailureKind.GARBAGE, what=message)))
     if spec.warmup == AUTO:
         warmup = find_warmup(times)
     else:

@@ -68,22 +68,22 @@ def installed_plugin(provider: str) -> Plugin | Failure:
     package = row.plugin
     if package is None:
         text = f"no package is known to have a plugin for {provider}"
-        return Failure(kind=FailureKind.PROVIDER_MISSING, message=text, remedy="name its library")
+        return Failure(code=FailureKind.PROVIDER_MISSING, what=text, remedy="name its library")
     if (platform.system(), platform.machine()) not in package.systems:
         machines = " and ".join(machine.replace("_", "-") for _, machine in package.systems)
         return Failure(
-            kind=FailureKind.PROVIDER_MISSING,
-            message=f"{row.title} runs on Linux on {machines} only, beside phones",
-            cause=f"this computer is {platform.system()} {platform.machine()}",
+            code=FailureKind.PROVIDER_MISSING,
+            what=f"{row.title} runs on Linux on {machines} only, beside phones",
+            why=f"this computer is {platform.system()} {platform.machine()}",
             remedy="use such a computer (most CI runners are), or a phone",
         )
     module = importlib.util.find_spec(package.module)
     library = Path(module.origin).parent / package.library if module and module.origin else None
     if library is None or not library.is_file():
         return Failure(
-            kind=FailureKind.PROVIDER_MISSING,
-            message=f"{row.title} needs the package {package.distribution}, which is not installed",
-            cause=f"libonnxruntime has no {row.title} of its own; the package brings it as a plugin",
+            code=FailureKind.PROVIDER_MISSING,
+            what=f"{row.title} needs the package {package.distribution}, which is not installed",
+            why=f"libonnxruntime has no {row.title} of its own; the package brings it as a plugin",
             remedy=pip_install(package.distribution),
         )
     files = (library.with_name(file) for file in package.files.values())
@@ -122,9 +122,9 @@ def with_plugin(spec: RunSpec, library: Library) -> RunSpec | Failure:
         elif soc_model:
             why = f"soc_model={soc_model} is no chip that is known"
         return Failure(
-            kind=FailureKind.BAD_OPTIONS,
-            message=f"{spec.options.provider} on this computer needs the chip whose NPU it simulates",
-            cause=why,
+            code=FailureKind.BAD_OPTIONS,
+            what=f"{spec.options.provider} on this computer needs the chip whose NPU it simulates",
+            why=why,
             remedy=f"give soc_model={next(iter(CHIPS))} or another of {', '.join(CHIPS)}, and leave htp_arch out",
         )
     model = Path(spec.model)
@@ -139,8 +139,8 @@ def with_plugin(spec: RunSpec, library: Library) -> RunSpec | Failure:
             why = f"the context is for V{arch}, which the loader of {chip.name} (V{chip.htp_arch}) refuses"
         if why:
             return Failure(
-                kind=FailureKind.BAD_OPTIONS,
-                message=f"{model.name}: {why}",
+                code=FailureKind.BAD_OPTIONS,
+                what=f"{model.name}: {why}",
                 remedy="run it on a phone that it is for, or make one of one model for one chip: "
                 "`convert MODEL --context CHIP`",
             )
@@ -172,22 +172,22 @@ def refused(spec: RunSpec, facts: LibraryFacts) -> Failure | None:
     since = package.since if package else PLUGINS_SINCE
     words = {"release": facts.release, "since": ".".join(map(str, since))}
     cause = f"plugin {spec.plugin.library} with {facts.path}"
-    if failure := first_broken(RULES, spec, facts, since, cause=cause, words=words):
+    if failure := first_broken(RULES, spec, facts, since, why=cause, words=words):
         return failure
     for file in (spec.plugin.library, *spec.plugin.files):
         if not Path(file).is_file():
             kind = FailureKind.MISSING_LIBRARY
-            return Failure(kind=kind, message=f"{file}: no such file", cause="no plugin", remedy="check the path")
+            return Failure(code=kind, what=f"{file}: no such file", why="no plugin", remedy="check the path")
     try:
         abi = elf_file.read_header(Path(spec.plugin.library)).abi
     except (NotElf, OSError) as error:
         text = f"{spec.plugin.library}: {error}"
-        return Failure(kind=FailureKind.WRONG_LIBRARY, message=text, cause="no plugin", remedy="check its path")
+        return Failure(code=FailureKind.WRONG_LIBRARY, what=text, why="no plugin", remedy="check its path")
     if abi != facts.abi:
         return Failure(
-            kind=FailureKind.WRONG_LIBRARY,
-            message=f"{spec.plugin.library} is for {abi}; libonnxruntime is for {facts.abi}",
-            cause="the plugin is for another processor",
+            code=FailureKind.WRONG_LIBRARY,
+            what=f"{spec.plugin.library} is for {abi}; libonnxruntime is for {facts.abi}",
+            why="the plugin is for another processor",
             remedy=f"give the plugin for {facts.abi}",
         )
     return None

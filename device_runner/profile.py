@@ -110,9 +110,9 @@ def with_profile(result: RunResult, file: Path) -> RunResult:
         except RunnerError as error:
             message = str(error)
     failure = Failure(
-        kind=FailureKind.GARBAGE,
-        message=message,
-        cause="ONNX Runtime's profiler wrote nothing that can be read",
+        code=FailureKind.GARBAGE,
+        what=message,
+        why="ONNX Runtime's profiler wrote nothing that can be read",
         remedy="run it once more; some builds have no profiler",
     )
     return msgspec.structs.replace(result, status=status_of(failure), failure=failure)

@@ -9,8 +9,9 @@ from enum import StrEnum
 from itertools import accumulate, pairwise
 from statistics import median, median_high, median_low
 
-from msgspec import Struct
+from msgspec import Struct, field
 
+from device_runner.problem import Problem
 from device_runner.spec import ELEMENT_BYTES, HardwareType, RunSpec, TensorFile, tensor_bytes
 
 RESULT_VERSION = 1
@@ -25,7 +26,7 @@ class Status(StrEnum):
 
 
 class FailureKind(StrEnum):
-    """What went wrong, one word a program can decide on; `Failure.message` has the original text."""
+    """What went wrong, one word a program can decide on; `Failure.what` has the original text."""
 
     CRASH = "crash"
     TIMEOUT = "timeout"
@@ -79,17 +80,16 @@ class Mark(StrEnum):
     """Measured by onnxruntime_perf_test: no outputs, and the first inference to the millisecond."""
 
 
-class Failure(Struct, frozen=True, kw_only=True):
+class Failure(Problem, frozen=True, kw_only=True):
     """Why there is no measurement.
 
-    `message` is what ONNX Runtime, the linker or the device said, as it said it; `ort_code` its error code;
-    `signal` the name of the signal that ended the process; `cause` and `remedy` are ours.
+    The message is what ONNX Runtime, the linker or the device said, as it said it; `ort_code` its error code; `signal`
+    the name of the signal that ended the process; cause and remedy are ours.
     """
 
-    kind: FailureKind
-    message: str
-    cause: str = ""
-    remedy: str = ""
+    code: FailureKind = field(name="kind")
+    what: str = field(name="message")
+    why: str = field(default="", name="cause")
     signal: str | None = None
     ort_code: int | None = None
     stage: str = ""
@@ -316,7 +316,7 @@ def status_of(failure: Failure | None) -> Status:
     """`ok` without a failure; else `skipped` where it could not be done here, and `failed`."""
     if failure is None:
         return Status.OK
-    return Status.SKIPPED if failure.kind in IMPOSSIBLE_HERE else Status.FAILED
+    return Status.SKIPPED if failure.code in IMPOSSIBLE_HERE else Status.FAILED
 
 
 def without_measurement(spec: RunSpec, device: str, failure: Failure) -> RunResult:
@@ -403,9 +403,9 @@ def implausible(spec: RunSpec, result: RunResult) -> Failure | None:
     if not reasons:
         return None
     return Failure(
-        kind=FailureKind.GARBAGE,
-        message=f"the device reports what cannot be: {'; '.join(reasons)}",
-        cause="the device, its driver or the library is broken, or something answers in its place",
+        code=FailureKind.GARBAGE,
+        what=f"the device reports what cannot be: {'; '.join(reasons)}",
+        why="the device, its driver or the library is broken, or something answers in its place",
         remedy="run it again; if it stays, exclude this device and look at its log",
     )
 

@@ -204,14 +204,12 @@ def missing_input(spec: RunSpec) -> Failure | None:
     for name in (spec.model, *beside, *(tensor.file for tensor in tensors)):
         if not Path(name).is_file():
             kind = FailureKind.MODEL_LOAD if name in (spec.model, *beside) else FailureKind.BAD_INPUT
-            return Failure(
-                kind=kind, message=f"{name}: no such file", cause="a file is missing", remedy="check the path"
-            )
+            return Failure(code=kind, what=f"{name}: no such file", why="a file is missing", remedy="check the path")
     if spec.model_sha256 and spec.model_sha256 != sha256(Path(spec.model)):
         return Failure(
-            kind=FailureKind.MODEL_LOAD,
-            message=f"{spec.model} has another digest than the spec says",
-            cause="the file was changed after the spec was written",
+            code=FailureKind.MODEL_LOAD,
+            what=f"{spec.model} has another digest than the spec says",
+            why="the file was changed after the spec was written",
             remedy="write the spec again",
         )
     return None
@@ -252,9 +250,9 @@ def keep_files(spec: RunSpec, result: RunResult, fetch: Fetch) -> RunResult:
             else:
                 continue
             failure = Failure(
-                kind=FailureKind.GARBAGE,
-                message=f"output {tensor.name}: the file {state}",
-                cause="the device did not hand over what the run wrote",
+                code=FailureKind.GARBAGE,
+                what=f"output {tensor.name}: the file {state}",
+                why="the device did not hand over what the run wrote",
                 remedy="run it once more",
             )
             return replace(bare, status=status_of(failure), failure=failure)

@@ -22,9 +22,9 @@ BAD = OutputCheck(
     reason="max rel 2.4e-01 is over 1.0e-03",
 )  # fmt: skip
 REFUSED = Failure(
-    kind=FailureKind.PROVIDER_REFUSED,
-    message="Status Message: The model cannot run using the current set of target devices",
-    cause="the NNAPI driver refuses an operation that ONNX Runtime gave it",
+    code=FailureKind.PROVIDER_REFUSED,
+    what="Status Message: The model cannot run using the current set of target devices",
+    why="the NNAPI driver refuses an operation that ONNX Runtime gave it",
     remedy="measure this model with USE_NCHW, or on the CPU",
     ort_code=11,
 )
@@ -95,7 +95,7 @@ def lane(
 
 def measured(model: str, device: str) -> list[MeasuredRun]:
     """Everything that can come of a run: faster, slower, the same, not sure, wrong, refused, skipped, half failed."""
-    half = (*runs(1.4, 5, rounds=5), record(5, (), Failure(kind=FailureKind.TIMEOUT, message="killed after 300 s")))
+    half = (*runs(1.4, 5, rounds=5), record(5, (), Failure(code=FailureKind.TIMEOUT, what="killed after 300 s")))
     lanes = [
         ("none-fixed", "cpu", runs(1.0, 1)),
         ("extended-fixed", "cpu", runs(0.62, 2)),
@@ -104,7 +104,7 @@ def measured(model: str, device: str) -> list[MeasuredRun]:
         ("all-fixed", "cpu+threads=2", half),
         ("extended-fixed-nnapi", "nnapi+USE_FP16", runs(0.33, 6, check=BAD)),
         ("basic-fixed", "nnapi", tuple(record(n, (), REFUSED) for n in range(3))),
-        ("basic-fixed", "xnnpack", (record(0, (), Failure(kind=FailureKind.PROVIDER_MISSING, message="no XNNPACK"),
+        ("basic-fixed", "xnnpack", (record(0, (), Failure(code=FailureKind.PROVIDER_MISSING, what="no XNNPACK"),
                                            skipped=True),)),
     ]  # fmt: skip
     return [
@@ -165,7 +165,7 @@ def make_report(
         ),
         rows=make_rows(rows, {(model, variant): 26_000 + n for n, variant in enumerate(variants)}),
         skipped=(*skipped, Skipped(what=f"no NNAPI in this libonnxruntime{text}", device="local", run="nnapi")),
-        failures=tuple(msgspec.structs.replace(failure, message=failure.message + text) for failure in failures),
+        failures=tuple(msgspec.structs.replace(failure, what=failure.what + text) for failure in failures),
         choices=(
             ChoiceRow(target="android", model=model, variant="extended-fixed", run="cpu", file=f"{model}.ort",
                    reason="fastest of those whose outputs are right: 0.62 of the baseline", device=device),

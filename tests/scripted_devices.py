@@ -67,7 +67,7 @@ class ScriptedDevice(Device):
         time.sleep(self._seconds)
         kind = self._script(spec)
         if kind is not None:
-            return without_measurement(spec, self.name, Failure(kind=kind, message="as scripted"))
+            return without_measurement(spec, self.name, Failure(code=kind, what="as scripted"))
         latencies_ns = latencies_of(self.name, spec.id)
         return RunResult(
             spec_id=spec.id, device=self.name, status=Status.OK, latencies_ns=latencies_ns, started_at=utc_now()

@@ -257,8 +257,8 @@ def test_the_example_of_an_error_cause_works(copy: Path) -> None:
     script = """
 from device_runner.failures import explain
 from device_runner.result import Failure, FailureKind
-found = explain(Failure(kind=FailureKind.RUN_ERROR, message="MyNPU: out of scratch memory (4 MB)"))
-print(found.kind.value, found.cause)
+found = explain(Failure(code=FailureKind.RUN_ERROR, what="MyNPU: out of scratch memory (4 MB)"))
+print(found.code.value, found.why)
 """
     expected = "out-of-memory the model needs more of the accelerator's memory than there is"
     assert python(copy, "-c", script).strip().replace("_", "-") == expected

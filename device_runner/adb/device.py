@@ -92,17 +92,17 @@ LINK_KINDS: tuple[tuple[type[Exception], run_result.FailureKind], ...] = (
 """Pushes, pulls and questions without an answer say nothing of the run."""
 
 ENDS: dict[int, run_result.Failure] = {
-    90: run_result.Failure(kind=run_result.FailureKind.NO_SPACE, message="the run folder could not be made"),
-    91: run_result.Failure(kind=run_result.FailureKind.NO_SPACE, message="the request could not be written"),
+    90: run_result.Failure(code=run_result.FailureKind.NO_SPACE, what="the run folder could not be made"),
+    91: run_result.Failure(code=run_result.FailureKind.NO_SPACE, what="the request could not be written"),
     126: run_result.Failure(
-        kind=run_result.FailureKind.SET_UP,
-        message="the device does not execute the probe",
-        cause="its folder is mounted noexec, its permissions or SELinux forbid it, or it is for another processor",
+        code=run_result.FailureKind.SET_UP,
+        what="the device does not execute the probe",
+        why="its folder is mounted noexec, its permissions or SELinux forbid it, or it is for another processor",
         remedy=f"let its shell user execute files in {REMOTE_ROOT} (`adb shell` with mount and ls -ldZ says what "
         "forbids it), or use another device",
     ),
-    127: run_result.Failure(kind=run_result.FailureKind.DEVICE_ERROR, message="the probe is not there"),
-    137: run_result.Failure(kind=run_result.FailureKind.OUT_OF_MEMORY, message="the probe was killed"),
+    127: run_result.Failure(code=run_result.FailureKind.DEVICE_ERROR, what="the probe is not there"),
+    137: run_result.Failure(code=run_result.FailureKind.OUT_OF_MEMORY, what="the probe was killed"),
 }
 """Exit codes of the shell where there is no document (RUN's own, POSIX's, 128 + SIGKILL)."""
 
@@ -130,16 +130,16 @@ OF_MISSING_FILES = frozenset(
 ALL_THERE = 'for file in "$@"; do [ -s "$file" ] || exit 1; done'
 
 EMPTIED = run_result.Failure(
-    kind=run_result.FailureKind.DEVICE_ERROR,
-    message="files that were pushed are no longer on the device",
-    cause="something emptied its folder for temporary files during the campaign",
+    code=run_result.FailureKind.DEVICE_ERROR,
+    what="files that were pushed are no longer on the device",
+    why="something emptied its folder for temporary files during the campaign",
     remedy="it is pushed again with the next run; turn off cleaners on the device",
 )
 
 NO_LIBRARY = run_result.Failure(
-    kind=run_result.FailureKind.MISSING_LIBRARY,
-    message="the spec names no library, and there is no default for this device",
-    cause="Android has no libonnxruntime of its own",
+    code=run_result.FailureKind.MISSING_LIBRARY,
+    what="the spec names no library, and there is no default for this device",
+    why="Android has no libonnxruntime of its own",
     remedy="give the libonnxruntime.so of the device's ABI from the app's AAR",
 )
 
@@ -157,19 +157,19 @@ def wrong_library(library: Path | None, facts: DeviceFacts) -> run_result.Failur
             else run_result.FailureKind.WRONG_LIBRARY
         )
         return run_result.Failure(
-            kind=kind, message=f"{library}: {error}", cause="no library to push", remedy="check the path of the library"
+            code=kind, what=f"{library}: {error}", why="no library to push", remedy="check the path of the library"
         )
     if elf.abi not in facts.abis:
         return run_result.Failure(
-            kind=run_result.FailureKind.WRONG_LIBRARY,
-            message=f"{library} is for {elf.abi}; the device runs {', '.join(facts.abis)}",
-            cause="the library is for another processor",
+            code=run_result.FailureKind.WRONG_LIBRARY,
+            what=f"{library} is for {elf.abi}; the device runs {', '.join(facts.abis)}",
+            why="the library is for another processor",
             remedy=f"give the library of {facts.abis[0]}",
         )
     if facts.page_bytes > elf.page_bytes:
         sizes = f"program alignment ({elf.page_bytes}) cannot be smaller than system page size ({facts.page_bytes})"
         return failures.explain(
-            run_result.Failure(kind=run_result.FailureKind.WRONG_LIBRARY, message=f"{library}: {sizes}")
+            run_result.Failure(code=run_result.FailureKind.WRONG_LIBRARY, what=f"{library}: {sizes}")
         )
     return None
 
@@ -344,7 +344,7 @@ class AdbDevice(device_run.ProbeDevice):
         facts = self.facts()
         given = given or str(self._known_tools(facts)[1] or "")
         if not given:
-            raise UnavailableError(NO_LIBRARY.message, why=NO_LIBRARY.cause, remedy=NO_LIBRARY.remedy)
+            raise UnavailableError(NO_LIBRARY.what, why=NO_LIBRARY.why, remedy=NO_LIBRARY.remedy)
         return ort_library.resolve(given, abi_of_tools(facts))
 
     def _failed(self, error: Exception) -> run_result.Failure:
@@ -435,13 +435,13 @@ class AdbDevice(device_run.ProbeDevice):
         stderr = output.stderr[-1000:].decode("utf-8", "replace").strip()
         signal = perf_test.SIGNALS.get(output.returncode - 128)
         crash = (
-            run_result.Failure(kind=run_result.FailureKind.CRASH, message=f"the probe ended by {signal}")
+            run_result.Failure(code=run_result.FailureKind.CRASH, what=f"the probe ended by {signal}")
             if signal
             else None
         )
-        end = ENDS.get(output.returncode) or crash or run_result.Failure(kind=answer.kind, message=answer.message)
-        text = f"{end.message} (exit code {output.returncode})"
-        return failures.explain(replace(end, message=f"{text}: {stderr}" if stderr else text, signal=signal))
+        end = ENDS.get(output.returncode) or crash or run_result.Failure(code=answer.code, what=answer.what)
+        text = f"{end.what} (exit code {output.returncode})"
+        return failures.explain(replace(end, what=f"{text}: {stderr}" if stderr else text, signal=signal))
 
     def _prepare_tool(
         self, spec: RunSpec, library: Path, folder: str, program: Path, library_name: str
@@ -493,7 +493,7 @@ class AdbDevice(device_run.ProbeDevice):
 
     def _looked_into(self, result: RunResult, before: run_result.Conditions) -> RunResult:
         """A crash with the device's crash log; for what files that are gone may cause, whether they are. And marks."""
-        kind = result.failure and result.failure.kind
+        kind = result.failure and result.failure.code
         if kind is run_result.FailureKind.CRASH:
             with contextlib.suppress(LinkError):  # Android's crash log; other systems have none
                 output = self.link.shell(("logcat", "-b", "crash", "-d", "-t", "400"), seconds=10.0)

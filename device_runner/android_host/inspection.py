@@ -277,7 +277,7 @@ def _ask_device(
     """Answers, and the questions behind one that ended the process."""
     answer = device.inspect([line for question in asked for line in question.triples()], DEVICE_SECONDS)
     if isinstance(answer, run_result.Failure):
-        raise _silent(device.name, answer.message, answer.remedy)
+        raise _silent(device.name, answer.what, answer.remedy)
     if not answer.nnapi.is_there and answer.status is not Status.OK:
         raise _silent(device.name, answer.message)
     if not answer.nnapi.is_there:

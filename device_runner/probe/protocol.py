@@ -265,9 +265,9 @@ def decode_answer(stdout: bytes) -> ProbeAnswer | run_result.Failure:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         start = stdout[:500].decode("utf-8", "replace")
         return run_result.Failure(
-            kind=run_result.FailureKind.GARBAGE,
-            message=f"{error}; it begins: {start!r}" if stdout else "it printed nothing",
-            cause="what came back is not a document of the probe",
+            code=run_result.FailureKind.GARBAGE,
+            what=f"{error}; it begins: {start!r}" if stdout else "it printed nothing",
+            why="what came back is not a document of the probe",
             remedy="run it once more; if it stays, look at the log of the device and build the probe again",
         )
     # What a document that parses may still not say.
@@ -279,7 +279,7 @@ def decode_answer(stdout: bytes) -> ProbeAnswer | run_result.Failure:
         doubt = f"an output of unknown type {strange[0]}"
     elif sum(map(len, answer.log)) > LOG_CHARACTERS:
         doubt = f"a log of more than {LOG_CHARACTERS} characters"
-    return run_result.Failure(kind=run_result.FailureKind.GARBAGE, message=doubt) if doubt else answer
+    return run_result.Failure(code=run_result.FailureKind.GARBAGE, what=doubt) if doubt else answer
 
 
 def to_result(spec: RunSpec, device: str, answer: ProbeAnswer) -> RunResult:
@@ -291,8 +291,8 @@ def to_result(spec: RunSpec, device: str, answer: ProbeAnswer) -> RunResult:
     if answer.status is not Status.OK:
         failure = failures.explain(
             run_result.Failure(
-                kind=run_result.FailureKind(answer.kind),
-                message=answer.message,
+                code=run_result.FailureKind(answer.kind),
+                what=answer.message,
                 signal=answer.signal or None,
                 ort_code=answer.ort_code or None,
                 stage=answer.stage,

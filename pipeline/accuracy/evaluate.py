@@ -330,7 +330,7 @@ def _simulated(request: AccuracyRequest, takes: Sequence[TensorInfo], ours: Any,
             raise ModelError(
                 f"the model does not run on {request.chip}",
                 where=request.model,
-                why=outputs.text,
+                why=outputs.what,
                 remedy=outputs.remedy or "see `ort-mobile partition --ep qnn --simulate`",
             )
         for sample, values in zip(chunk, outputs, strict=True):

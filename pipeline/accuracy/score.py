@@ -90,8 +90,7 @@ class _Judge:
             if labelled:
                 self.references.append(self.metric.measure(self._of(expected), sample.label))
         except ConfigError as error:
-            where = f"{error.where}, {sample.name}"
-            raise ConfigError(error.what, where=where, why=error.why, remedy=error.remedy) from error
+            raise ConfigError.of(error.problem, where=f"{error.where}, {sample.name}") from error
 
     def _of(self, outputs: Outputs) -> Outputs:
         return {self.output: outputs[self.output]} if self.output else outputs

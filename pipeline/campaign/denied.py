@@ -51,7 +51,7 @@ def blame(device: Device, facts: DeviceFacts, spec: RunSpec, crashed: RunResult)
         if runner_options.impossible_here(options, facts):
             return False
         result = device.run(msgspec.structs.replace(spec, options=options))
-        again = result.failure is not None and result.failure.kind is run_result.FailureKind.CRASH
+        again = result.failure is not None and result.failure.code is run_result.FailureKind.CRASH
         last = result if again else last
         return again
 
@@ -68,7 +68,7 @@ def blame(device: Device, facts: DeviceFacts, spec: RunSpec, crashed: RunResult)
         options=smallest,
         ort_version=last.ort_version,
         kind=run_result.FailureKind.CRASH,
-        message=last.failure.message[:300] if last.failure else "",
+        message=last.failure.what[:300] if last.failure else "",
         seen_at=run_result.utc_now(),
     )
     runner_options.add_denied(deny_list(), entry)

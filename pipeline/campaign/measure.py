@@ -240,7 +240,7 @@ class Bench:
         crashes = {
             run.planned: run.result
             for run in self.store.runs(plan.campaign)
-            if run.result.failure and run.result.failure.kind is run_result.FailureKind.CRASH
+            if run.result.failure and run.result.failure.code is run_result.FailureKind.CRASH
         }
         crashed = [run for run in plan.planned_runs if planned_id(run) in crashes and run.device in self.devices]
         denied = []
@@ -398,9 +398,9 @@ class _Worker:
             result = self.device.run(spec)
             for seconds in self.plan.pauses_seconds:
                 failure = result.failure
-                if failure is None or failure.kind not in TRIED_AGAIN or self.stop.wait(seconds):
+                if failure is None or failure.code not in TRIED_AGAIN or self.stop.wait(seconds):
                     break
-                log.info("%s: again after %s: %s", self.device.name, failure.kind.value, failure.message)
+                log.info("%s: again after %s: %s", self.device.name, failure.code.value, failure.what)
                 started, begun = run_result.utc_now(), time.monotonic_ns()
                 result = self.device.run(spec)
             elapsed_ns = time.monotonic_ns() - begun
@@ -433,20 +433,20 @@ class _Worker:
     def _learn(self, planned: PlannedRun, number: int, result: RunResult) -> str:
         """A run that cannot work is not tried in later rounds; a device that fails again and again is left alone."""
         failure = result.failure
-        if failure is None or failure.kind not in campaign_store.REPEATED:
+        if failure is None or failure.code not in campaign_store.REPEATED:
             self.finished.add((planned_id(planned), number))
-        of_the_run = failure and failure.kind is not run_result.FailureKind.LOST_DEVICE and self.failures_in_a_row == 0
-        if failure and (failure.kind not in campaign_store.REPEATED or of_the_run):
+        of_the_run = failure and failure.code is not run_result.FailureKind.LOST_DEVICE and self.failures_in_a_row == 0
+        if failure and (failure.code not in campaign_store.REPEATED or of_the_run):
             self.given_up.add(planned_id(planned))  # where the device had just answered, until the campaign goes on
-        if failure is None or failure.kind not in OF_THE_DEVICE:
+        if failure is None or failure.code not in OF_THE_DEVICE:
             self.failures_in_a_row = 0
             self.quarantines = iter(self.plan.quarantine_seconds)
             return ""
         self.failures_in_a_row += 1
-        log.warning("%s: %s: %s", self.device.name, failure.kind.value, failure.message)
-        if failure.kind is run_result.FailureKind.LOST_DEVICE or self.failures_in_a_row >= GIVE_UP_AFTER:
-            self.may_come_back = failure.kind in TRIED_AGAIN
-            return failure.message or failure.kind.value
+        log.warning("%s: %s: %s", self.device.name, failure.code.value, failure.what)
+        if failure.code is run_result.FailureKind.LOST_DEVICE or self.failures_in_a_row >= GIVE_UP_AFTER:
+            self.may_come_back = failure.code in TRIED_AGAIN
+            return failure.what or failure.code.value
         return ""
 
 

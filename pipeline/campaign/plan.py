@@ -60,7 +60,7 @@ def plan_runs(
             if advised and facts.gpu is None and runner_providers.provider_named(planned.options.provider).gpu:
                 skipped.append(planned.skipped(*NO_GPU))
             elif failure:
-                skipped.append(planned.skipped(failure.message, failure.remedy))
+                skipped.append(planned.skipped(failure.what, failure.remedy))
             elif replayed:
                 reason = f"ONNX Runtime cannot replay its own records of {', '.join(replayed)}"
                 skipped.append(planned.skipped(reason))
@@ -71,7 +71,7 @@ def plan_runs(
             if refused:
                 skipped.append(planned.skipped(refused))
             elif failure:
-                skipped.append(planned.skipped(failure.message, failure.remedy))
+                skipped.append(planned.skipped(failure.what, failure.remedy))
             else:
                 planned_runs.append(planned)
     return planned_runs, skipped

@@ -81,31 +81,33 @@ class RunKey(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.variant}/{self.run}"
 
 
-class Skipped(Finding, frozen=True, kw_only=True):
-    """What was not tried, and why it could not have worked; "" for what the reason does not depend on."""
+class RunFinding(Finding, frozen=True, kw_only=True):
+    """What speaks against a run, or several; "" for what it does not depend on."""
 
     severity: Severity = Severity.ERROR
+    device: str = ""
+    model: str = ""
+    variant: str = ""
+    run: str = ""
+
+    @property
+    def key(self) -> RunKey:
+        """What it is about."""
+        return RunKey(device=self.device, model=self.model, variant=self.variant, run=self.run)
+
+
+class Skipped(RunFinding, frozen=True, kw_only=True):
+    """What was not tried, and why it could not have worked."""
+
     what: str = msgspec.field(name="reason")
-    device: str = ""
-    model: str = ""
-    variant: str = ""
-    run: str = ""
 
 
-class FailureRow(RunKey, frozen=True, kw_only=True):
-    """What was tried and failed: the kind in one word, what was said, why, what to do; equal failures are counted.
+class FailureRow(RunFinding, frozen=True, kw_only=True):
+    """What was tried and failed; equal failures are counted. `level` is that of a variant that could not be made."""
 
-    `level` is that of a variant that could not be made.
-    """
-
-    kind: str
-    message: str
-    cause: str = ""
-    remedy: str = ""
-    device: str = ""
-    model: str = ""
-    variant: str = ""
-    run: str = ""
+    code: str = msgspec.field(name="kind")
+    what: str = msgspec.field(name="message")
+    why: str = msgspec.field(default="", name="cause")
     times: int = 1
     level: Level | None = None
 

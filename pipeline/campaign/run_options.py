@@ -98,7 +98,7 @@ def check_runs(runs: Iterable[configs.RunConfig]) -> None:
     """Raise ConfigError for a table that `run_options` refuses, or with an option that its provider does not have."""
     for failure in (runner_options.wrong_option(options) for run in runs for options in run_options(run)):
         if failure:
-            raise ConfigError(failure.message, where="[[runs]] options", why=failure.cause, remedy=failure.remedy)
+            raise ConfigError.of(failure, where="[[runs]] options")
 
 
 def changed(options: RunOptions, settings: Mapping[str, Any]) -> RunOptions:

@@ -42,7 +42,7 @@ CLAIMS = frozenset({FindingKind.NOTHING_CLAIMED, FindingKind.FLAG_WITHOUT_EFFECT
 class ProofFinding(Finding, frozen=True, kw_only=True):
     """A finding of a proof. `config_line` is the line of an operator config that brings a kernel that is missing."""
 
-    kind: FindingKind
+    code: FindingKind = msgspec.field(name="kind")
     config_line: str = ""
 
 
@@ -75,12 +75,12 @@ class ProofRow(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def broken(self) -> bool:
         """Whether it did not run or gave wrong outputs, be it in a way that nothing ships in."""
-        return any(finding.kind not in CLAIMS | {FindingKind.NOT_COMPARED} for finding in self.findings)
+        return any(finding.code not in CLAIMS | {FindingKind.NOT_COMPARED} for finding in self.findings)
 
     @property
     def passed(self) -> bool:
         """Whether it ran and its outputs were shown to be right."""
-        return not self.failed and all(finding.kind in CLAIMS for finding in self.findings)
+        return not self.failed and all(finding.code in CLAIMS for finding in self.findings)
 
     @property
     def undecided(self) -> bool:

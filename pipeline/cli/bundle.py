@@ -84,7 +84,7 @@ def rebuild(folder: Path, database: str | None, campaign: str | None, outputs: O
     findings = assemble.check_shipping(assembled, folder)
     show_findings(findings)
     refused = core_errors.errors(findings)
-    if any(finding.rule == core_errors.BUDGET for finding in refused):
+    if any(finding.code == core_errors.BUDGET for finding in refused):
         # What operators and types cost in the builds of this computer, the dearest first, where they allow it.
         for abi, added, size in build_run.ranking(
             record for _, record in build_run.builds_in(build_run.default_cache())

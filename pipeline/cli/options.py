@@ -498,4 +498,4 @@ def chips_named(texts: Sequence[str], where: str) -> tuple[str, ...]:
     try:
         return tuple(dict.fromkeys(runner_providers.chip_named(text).name for text in texts))
     except SpecError as error:
-        raise ConfigError(error.what, where=where, why=error.why, remedy=error.remedy) from error
+        raise ConfigError.of(error.problem, where=where) from error

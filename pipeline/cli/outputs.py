@@ -253,7 +253,7 @@ def _condition(text: str, measures: Sequence[str], rules: Sequence[str], *, oper
         if rule not in rules:
             close = [f"finding:{near}" for near in difflib.get_close_matches(rule, rules, n=1, cutoff=0.4)]
             raise _Wrong(text, f"no rule {rule!r} among {', '.join(rules)}", close)
-        return text, "", lambda subject: _worst([row for row in subject.findings if row.rule == rule], None)
+        return text, "", lambda subject: _worst([row for row in subject.findings if row.code == rule], None)
     if named and named[2] == "refused" and operators:
         name = named[3]
         if not OPERATOR.fullmatch(name) and name not in _operators():

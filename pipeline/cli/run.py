@@ -187,8 +187,7 @@ def options_of(answers: Mapping[str, Any]) -> tuple["RunOptions", ...]:
     from pipeline.config import read as config_read
 
     for _, problem in config_read.provider_problems((), answers["provider"]):
-        problem.where = "--provider"
-        raise problem
+        raise problem.at("--provider")
     keys = given_keys(configs.RunConfig, {key: answers[key] for key in session_keys()})
     flags = answers["nnapi_flags"]
     options: list[RunOptions] = []
@@ -426,7 +425,7 @@ def show_denied(entries: "Iterable[runner_options.Denied]") -> None:
 
 def nothing_ships(assembled: "assemble.Assembled") -> str:
     """Why nothing is in a bundle, for each model once."""
-    reasons = dict.fromkeys(f"{row.model}: {row.reason}" for row in assembled.report.withheld)
+    reasons = dict.fromkeys(f"{row.model}: {row.what}" for row in assembled.report.withheld)
     return runner_files.visible(
         "no artifact may ship" + (f" ({'; '.join(reasons)})" if reasons else ": the config has no target")
     )

@@ -209,8 +209,8 @@ KeyPath = tuple[str | int, ...]
 """Where a value stands: keys, and numbers for the tables of a list, as in ("targets", 1, "abis")."""
 
 
-Problem = tuple[KeyPath, ConfigError]
-"""A value that cannot be meant: where it stands, and what, why and the remedy."""
+KeyProblem = tuple[KeyPath, ConfigError]
+"""A value that cannot be meant: where it stands, and what is said of it."""
 
 
 FILL_IN = "# FILL IN"
@@ -265,7 +265,7 @@ def read_config(path: Path, *, existing: bool = False) -> Config:
         raise _explain(path, text, str(error)) from error
     resolved_config = resolved(config, path.parent)
     for key, problem in (*problems(config), *(missing_files(resolved_config) if existing else ())):
-        problem.where = _place(path, text, key)
+        problem.at(_place(path, text, key))
         raise problem
     return with_defaults(resolved_config)
 
@@ -366,11 +366,11 @@ OWN_KEYS = {
 """Keys of targets that only some platforms have, and the key of the others."""
 
 
-def _problem(key: KeyPath, what: str, why: str, remedy: str) -> Problem:
+def _problem(key: KeyPath, what: str, why: str, remedy: str) -> KeyProblem:
     return key, ConfigError(what, why=why, remedy=remedy)
 
 
-def problems(config: Config) -> Iterator[Problem]:
+def problems(config: Config) -> Iterator[KeyProblem]:
     """Every value of a config, as it was written, that cannot be meant; before defaults are filled in."""
     for number, target in enumerate(config.targets):
         yield from _of_target(("targets", number), target)
@@ -410,7 +410,7 @@ def problems(config: Config) -> Iterator[Problem]:
         yield from _of_sizes(("models", number), model)
 
 
-def _of_outputs(accuracy: AccuracyConfig) -> Iterator[Problem]:
+def _of_outputs(accuracy: AccuracyConfig) -> Iterator[KeyProblem]:
     """Metrics of single outputs that compare with nothing, or have no drop; and outputs that are not judged."""
     for name, budget in accuracy.outputs.items():
         place = ("accuracy", "outputs", name)
@@ -425,7 +425,7 @@ def _of_outputs(accuracy: AccuracyConfig) -> Iterator[Problem]:
             yield _problem(place, what, why, "remove `output`, or this table")
 
 
-def _of_target(place: KeyPath, target: Target) -> Iterator[Problem]:
+def _of_target(place: KeyPath, target: Target) -> Iterator[KeyProblem]:
     abis = core_abis.PLATFORM_ABIS[target.platform]
     for abi in target.abis:
         if abi not in abis:
@@ -442,7 +442,7 @@ def _of_target(place: KeyPath, target: Target) -> Iterator[Problem]:
             yield _problem((*place, key), f"`{key}` has no meaning on {target.platform}", f"it is for {names}", remedy)
 
 
-def _of_data(place: KeyPath, model: ModelConfig) -> Iterator[Problem]:
+def _of_data(place: KeyPath, model: ModelConfig) -> Iterator[KeyProblem]:
     """Guesses of nothing, states of one input, labels without samples, and data preprocessed in two ways: the app can
     repeat only one.
     """
@@ -469,7 +469,7 @@ def _of_data(place: KeyPath, model: ModelConfig) -> Iterator[Problem]:
             yield _problem((*place, key, "preprocess"), what, why, "write `preprocess` once, under [[models]]")
 
 
-def _of_sizes(place: KeyPath, model: ModelConfig) -> Iterator[Problem]:
+def _of_sizes(place: KeyPath, model: ModelConfig) -> Iterator[KeyProblem]:
     """Lists of sizes that cannot be read in step, sizes that are there twice, and padding for none."""
     if len({len(sizes) for sizes in model.lists.values()}) > 1:
         why = ", ".join(f"{name} has {len(sizes)}" for name, sizes in model.lists.items())
@@ -498,7 +498,7 @@ def _of_sizes(place: KeyPath, model: ModelConfig) -> Iterator[Problem]:
             )
 
 
-def missing_files(config: Config) -> Iterator[Problem]:
+def missing_files(config: Config) -> Iterator[KeyProblem]:
     """Files that the config names and that are not there; paths are those of `resolved`.
 
     A library's name, as in android:1.29.0, is no file: it is looked for where libraries are kept.
@@ -515,7 +515,7 @@ def missing_files(config: Config) -> Iterator[Problem]:
             yield from _missing(("targets", number, "library"), target.library)
 
 
-def _missing(key: KeyPath, path: str | None) -> Iterator[Problem]:
+def _missing(key: KeyPath, path: str | None) -> Iterator[KeyProblem]:
     if path is not None and not Path(path).exists() and not is_function(path):
         what = f"no such file: {key[-1]} = {path}"
         remedy = "check the path: it is relative to the config file"
@@ -524,7 +524,7 @@ def _missing(key: KeyPath, path: str | None) -> Iterator[Problem]:
         yield _problem(key, what, "the file does not exist", remedy)
 
 
-def provider_problems(key: KeyPath, providers: Iterable[str]) -> Iterator[Problem]:
+def provider_problems(key: KeyPath, providers: Iterable[str]) -> Iterator[KeyProblem]:
     """A provider that is nearly a known one is a typo: anything else may be a plug-in of the library."""
     provider_names = (*runner_providers.PROVIDERS, *runner_providers.OTHER_NAMES)
     for provider in providers:

@@ -244,7 +244,7 @@ def crash_notes(
     path.unlink()
     claimed = {index for index, node in graph.nodes.items() if stand_in.node_key(node) in shown.claims}
     crash = nnapi_load.crash_in_file(graph, claimed)
-    return (f"nnapi: {crash.text}; {crash.remedy}",) if crash else ()
+    return (f"nnapi: {crash.what}; {crash.remedy}",) if crash else ()
 
 
 def newer_notes(parts: steps.OrtParts, shown: ShownModel, aware: AwareSpec) -> Iterator[str]:
@@ -370,7 +370,7 @@ class _Asked:
         claimed = self._buildable(graph, only) if self.safe else self._claim(graph, only)
         if not self.safe and (refusal := problem(graph, claimed.groups, self.settings)) is not None:
             remedy = f"{refusal.remedy[0].upper()}{refusal.remedy[1:]}; " if refusal.remedy else ""
-            self.notes.append(f"{self.settings.provider}: {refusal.text}. {remedy}--safe leaves such nodes to the CPU")
+            self.notes.append(f"{self.settings.provider}: {refusal.what}. {remedy}--safe leaves such nodes to the CPU")
         nodes = [node for group in claimed.groups for node in group]
         self.names |= {node.first_output for node in nodes}
         self.claims |= {stand_in.node_key(node) for node in nodes}
@@ -385,7 +385,7 @@ class _Asked:
         if claimed.fatal is not None:
             raise ModelError(
                 f"{self.settings.provider} cannot be asked about this model",
-                why=claimed.fatal.text,
+                why=claimed.fatal.what,
                 remedy=claimed.fatal.remedy or "change the model, or convert without this provider",
             )
         return claimed
@@ -694,7 +694,7 @@ def close_off(model: LeanModel, settings: claim_answer.Settings, viewed: partiti
             if name and (node.first_output, name) not in tried and (value := graph.constant(name)) is not None
         )
         if not places:
-            yield f"{settings.provider}: {refusal.text}. No change of the file keeps this node from the provider"
+            yield f"{settings.provider}: {refusal.what}. No change of the file keeps this node from the provider"
             return
         _, name, constant = places[0]
         tried.add((name, constant))

@@ -250,7 +250,7 @@ def _compile(
     if session.error:
         text = qnn_claims.PREFIX.sub("", session.error).strip()
         cause = qnn_claims.meaning_of(qnn_claims.FAILURES, text) or qnn_claims.meaning_of(qnn_claims.CAUSES, text)
-        why = cause.text if cause else text
+        why = cause.what if cause else text
         remedy = cause.remedy if cause else ""
         if not chip.floats and cause and cause.code in ("layout", "build"):
             why, remedy = f"a node computes floats, and the NPU of {chip.title} has none", QUANTIZE
@@ -471,7 +471,7 @@ def check_contexts(
             )
             result = device.run(spec)
             if result.failure:
-                why = f"the simulator refuses it: {result.failure.message}"
+                why = f"the simulator refuses it: {result.failure.what}"
                 yield context, (OutputCheck(output="", passed=False, reason=why),), ()
             else:
                 expected = {tensor.name: output_compare.read_tensor(tensor) for tensor in reference.outputs}

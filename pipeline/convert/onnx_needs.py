@@ -69,7 +69,7 @@ def onnx_needs(
                 )
         for file in (file for file in files if made[file]):
             read, errors = required_ops.needs_of_artifacts(made[file], providers=providers, extended=True)
-            unknown += [ModelError(row.what, where=str(file), why=row.why, remedy=row.remedy) for row in errors]
+            unknown += [ModelError.of(error.problem, where=str(file)) for error in errors]
             of_levels = counting.grouped(
                 (need, label) for level in read.values() for need, labels in level.items() for label in labels
             )

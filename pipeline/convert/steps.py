@@ -43,7 +43,7 @@ def explain(error: BaseException, where: str) -> ModelError:
     explanation = failures.text_of_message(
         text, failures.Topic.MODEL, failures.Topic.OPERATOR, failures.Topic.KERNEL, failures.Topic.ROOM
     )
-    what, remedy = (explanation.cause, explanation.remedy) if explanation else GENERAL
+    what, remedy = (explanation.why, explanation.remedy) if explanation else GENERAL
     # One printable line without onnxruntime's prefix and its build machine's source paths
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
     text = re.sub(r"/\S*onnxruntime/\S+\.(?:cc|h):\d+ .*?(?=\s[A-Z])", "", text)

@@ -56,7 +56,7 @@ def custom_operators(files: Sequence[str], where: str) -> Iterator[None]:
         for file in files:
             runner_custom_ops.read_libraries(file)
     except RunnerError as error:
-        raise ConfigError(error.what, where=f"{where} {error.where}", why=error.why, remedy=error.remedy) from error
+        raise ConfigError.of(error.problem, where=f"{where} {error.where}") from error
     if files:
         os.environ[VARIABLE] = os.pathsep.join(str(Path(file).absolute()) for file in files)
     try:

@@ -1,4 +1,4 @@
-"""One family of errors with exit codes, and findings: each says what, where, why and what to do.
+"""One family of errors with exit codes, and findings: each is a `Problem`, or has one.
 
 It is device_runner's family carried on: a `ConfigError` is a `SpecError`, a `MissingError` an `UnavailableError`. Code
 that handles what either package raises catches the class of device_runner.
@@ -13,6 +13,7 @@ import msgspec
 
 from device_runner import errors as runner_errors
 from device_runner.errors import RunnerError
+from device_runner.problem import Problem
 
 
 class ExitCode(IntEnum):
@@ -126,23 +127,14 @@ APP_CODE = "app-code"
 """The rule of findings about what no code for apps can be written for."""
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that speaks against something, in the four parts of our errors; what adds fields to it is one, too.
+class Finding(Problem, frozen=True, kw_only=True):
+    """One thing that speaks against something; what adds fields to it is one, too.
 
-    `rule` is what was looked at, in one word that programs decide by and SARIF names; texts are for people alone.
+    The rule is what was looked at, in one word that programs decide by and SARIF names; texts are for people alone.
     """
 
     severity: Severity
-    what: str
-    where: str = ""
-    why: str = ""
-    remedy: str = ""
-    rule: str = ""
-
-    @property
-    def text(self) -> str:
-        """What, why and what to do on one line, as reports show why something was not tried."""
-        return "; ".join(part for part in (self.what, self.why, self.remedy) if part)
+    code: str = msgspec.field(default="", name="rule")
 
 
 T = TypeVar("T")
@@ -156,7 +148,7 @@ class FindingRule(NamedTuple, Generic[T]):
     what: str
     why: str = ""
     remedy: str = ""
-    rule: str = ""
+    code: str = ""
 
 
 def findings(
@@ -167,7 +159,7 @@ def findings(
         if applies := rule.applies(subject):
             texts = words if applies is True else {**words, **applies}
             what, why, remedy = (text.format_map(texts) for text in (rule.what, rule.why, rule.remedy))
-            yield Finding(severity=rule.severity, what=what, where=where, why=why, remedy=remedy, rule=rule.rule)
+            yield Finding(severity=rule.severity, what=what, where=where, why=why, remedy=remedy, code=rule.code)
 
 
 def finding_of(error: RunnerError, where: str, severity: Severity = Severity.ERROR) -> Finding:

@@ -28,6 +28,7 @@ import msgspec
 
 from device_runner import files as runner_files
 from device_runner.errors import RunnerError
+from device_runner.problem import Problem
 from pipeline.core.errors import CLASSES, ModelError, PipelineError, class_name
 from pipeline.core.files import MORE_SPACE, os_error
 
@@ -98,7 +99,7 @@ HEADER = struct.Struct("<Q")
 VALUE, NOTE = "value", "note"
 Reply = tuple[str, msgspec.Raw]
 """What a child sends: VALUE with what a task gave, NOTE with what it is at, or an error: the name of its class in
-`pipeline.core.errors` with its four parts.
+`pipeline.core.errors` with its problem.
 """
 
 Call = tuple[str, msgspec.Raw, int]
@@ -202,15 +203,12 @@ def _run_here(task: Task[Result]) -> TaskOutcome[Result]:
     try:
         return TaskOutcome(task=task, value=task.call())
     except RunnerError as error:
-        return TaskOutcome(
-            task=task, error=_told(class_name(error), (error.what, error.where, error.why, error.remedy))
-        )
+        return TaskOutcome(task=task, error=_told(class_name(error), error.problem))
 
 
-def _told(name: str, parts: tuple[str, str, str, str]) -> PipelineError:
+def _told(name: str, problem: Problem) -> PipelineError:
     """The error of a task by the name of its class; those of device_runner are about the model that it was given."""
-    what, where, why, remedy = parts
-    return CLASSES.get(name, ModelError)(what, where=where, why=why, remedy=remedy)
+    return CLASSES.get(name, ModelError).of(problem)
 
 
 class _Shared:
@@ -336,9 +334,7 @@ class _Pool(Generic[Result]):
                     return TaskOutcome(
                         task=task, value=runner_files.decode_json(content, _signature(task.call.func)[1])
                     )
-                return TaskOutcome(
-                    task=task, error=_told(kind, runner_files.decode_json(content, tuple[str, str, str, str]))
-                )
+                return TaskOutcome(task=task, error=_told(kind, runner_files.decode_json(content, Problem)))
             child.heard_of(self.timeout_seconds)
             text = runner_files.decode_json(content, str)
             if child.task and text != AT_WORK:
@@ -470,7 +466,7 @@ def _answer(message: bytes) -> Reply:
     try:
         arguments = runner_files.decode_json(given, _signature(function)[0])
         value = function(**msgspec.structs.asdict(arguments))
-    except (RunnerError, OSError) as error:  # not PipelineError alone: device_runner's have the same four parts
+    except (RunnerError, OSError) as error:  # not PipelineError alone: device_runner's have a problem, too
         return _failure(os_error(error) if isinstance(error, OSError) else error)
     except MemoryError:
         remedy = f"{MORE_SPACE}, or {MEMORY_REMEDY}" if address_space_bytes() else MEMORY_REMEDY
@@ -490,8 +486,7 @@ def _answer(message: bytes) -> Reply:
 
 
 def _failure(error: RunnerError) -> Reply:
-    parts = (error.what, error.where, error.why, error.remedy)
-    return class_name(error), msgspec.Raw(msgspec.json.encode(parts))
+    return class_name(error), msgspec.Raw(msgspec.json.encode(error.problem))
 
 
 MEMORY_REMEDY = "give smaller dimensions or inputs; a model whose constants are computed may want any amount"

@@ -259,21 +259,21 @@ def _choices(
             )
         )
         if reason := NO_ANSWERS if record.tuned and not tuned else no_answer:
-            withheld.append(report_model.Withheld(target=target.name, model=model.name, reason=reason))
+            withheld.append(report_model.Withheld(target=target.name, model=model.name, what=reason))
             continue
         ran = [] if record.tuned else [(run, file, group) for run, file, group in candidates if file in allowed]
         others = [row for row in artifacts.values() if row.model == model.name and row not in allowed]
         rejected = [_rejected(record, artifact, over, target) for artifact in others]
         failures = {row.variant: row for row in record.failures if row.model == model.name and row.variant}
         rejected += [
-            choose.Rejected(variant=name, level=failure.level, why=f"could not be made: {failure.message}")
+            choose.Rejected(variant=name, level=failure.level, why=f"could not be made: {failure.what}")
             for name, failure in failures.items()
         ]
         if choice := choose.choose(target, allowed if ran else named, ran, devices, rule, rejected):
             choices.append(choice)
         else:
             reason = choose.rejections(rejected) or model.error or "no variant of it could be made"
-            withheld.append(report_model.Withheld(target=target.name, model=model.name, reason=reason))
+            withheld.append(report_model.Withheld(target=target.name, model=model.name, what=reason))
     return tuple(choices), tuple(withheld)
 
 

@@ -153,7 +153,7 @@ def planned_files(
             options=options,
         )
         failure = campaign_denied.denied_here(options, facts, entries, run.sha256)
-        reason = failure.message if failure else compat_rules.first_error(findings_of(name, options))
+        reason = failure.what if failure else compat_rules.first_error(findings_of(name, options))
         if reason:
             remedy = failure.remedy if failure else ""
             skipped.append(msgspec.structs.replace(run.skipped(reason, remedy), model=""))

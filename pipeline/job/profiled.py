@@ -38,7 +38,7 @@ def profiled(
         coverage=msgspec.structs.replace(first, partitions=last.partitions) if first and last else None,
         prediction=prediction,
         finding=finding(prediction, [result]),
-        failure=result.failure.message if result.failure else "",
+        failure=result.failure.what if result.failure else "",
     )
 
 

@@ -425,7 +425,7 @@ class CampaignJob:
             )
             failures += [
                 campaign_record.FailureRow(
-                    kind="preparation", message=error.what, cause=error.why, remedy=error.remedy, model=model.name
+                    code="preparation", what=error.what, why=error.why, remedy=error.remedy, model=model.name
                 )
                 for error in model.errors
             ]
@@ -438,9 +438,9 @@ class CampaignJob:
                 else:
                     failures.append(
                         campaign_record.FailureRow(
-                            kind="preparation",
-                            message=row.what,
-                            cause=row.why,
+                            code="preparation",
+                            what=row.what,
+                            why=row.why,
                             remedy=row.remedy,
                             model=model.name,
                             variant=variant.name,

@@ -32,7 +32,7 @@ def needless_sizes(choices: Sequence[choose.Choice], sizes: Mapping[str, str]) -
         provider = ", ".join(dict.fromkeys(choice.options.provider for choice in needless))
         yield Finding(
             severity=Severity.WARNING,
-            rule=RULE,
+            code=RULE,
             what=f"{model} ships once for each size to be run on {provider}, which needs none of them: {names}, {more}",
             where=f"target {target}",
             why=f"{opened[place].artifact.file} takes every size there",

@@ -210,7 +210,7 @@ def refused(error: Exception, where: str, role: Role = Role.ORIGINAL) -> ModelEr
     """The error for what makes no session."""
     what, remedy = f"{role} does not load on this computer's CPU", REMEDIES[role].loads
     if role is Role.ORIGINAL and (text := failures.text_of_message(str(error), failures.Topic.MODEL)):
-        what, remedy = text.cause, text.remedy
+        what, remedy = text.why, text.remedy
     return ModelError(what, where=where, why=ort_session.first_line(error), remedy=remedy)
 
 

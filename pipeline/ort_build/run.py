@@ -442,7 +442,7 @@ def check_budget(sizes: Mapping[str, int], budget: Mapping[str, int]) -> tuple[F
             findings.append(
                 Finding(
                     severity=Severity.WARNING,
-                    rule=core_errors.BUDGET,
+                    code=core_errors.BUDGET,
                     what=f"no library for {abi} was checked against its budget",
                     where="[build] max_library_bytes",
                     why=f"there are: {', '.join(sorted(sizes)) or 'none'}",
@@ -453,7 +453,7 @@ def check_budget(sizes: Mapping[str, int], budget: Mapping[str, int]) -> tuple[F
             findings.append(
                 Finding(
                     severity=Severity.ERROR,
-                    rule=core_errors.BUDGET,
+                    code=core_errors.BUDGET,
                     what=f"the library for {abi} is {size - limit:,} bytes over budget",
                     where="[build] max_library_bytes",
                     why=f"it has {size:,} bytes, {limit:,} are allowed",

@@ -10,6 +10,7 @@ import msgspec
 
 from device_runner import providers as runner_providers
 from device_runner import spec as run_spec
+from device_runner.problem import Problem
 from pipeline.core import abis as core_abis
 from pipeline.core import errors as core_errors
 from pipeline.core import providers as provider_rules
@@ -173,14 +174,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, webgpu=msgspec.structs.replace(self.webgpu, layout="NCHW"))
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class Refusal(Problem, frozen=True):
     """Why a node is not claimed: a stable code, the reason in the words of a model's author, and what fixes it.
 
     `fatal` marks what ends the session or the process instead of refusing the node.
     """
 
     code: str
-    text: str
+    what: str
     remedy: str = ""
     fatal: bool = False
 
@@ -229,7 +230,7 @@ class LoadForecast(msgspec.Struct, frozen=True, kw_only=True):
     @staticmethod
     def failing(problem: Refusal, *, estimate: bool = False) -> "LoadForecast":
         """No session is made, for this reason."""
-        return LoadForecast(code=problem.code, error=problem.text, remedy=problem.remedy or None, estimate=estimate)
+        return LoadForecast(code=problem.code, error=problem.what, remedy=problem.remedy or None, estimate=estimate)
 
     @property
     def what(self) -> str:

@@ -153,7 +153,7 @@ def judge_views(views: Views, settings: Settings, *, simulates: bool = False, br
             claimed=index in group_of,
             partition=group_of.get(index),
             code=refusals[index].code if index in refusals else None,
-            reason=refusals[index].text if index in refusals else None,
+            reason=refusals[index].what if index in refusals else None,
             remedy=(refusals[index].remedy or None) if index in refusals else None,
         )
         for index, node in (shown.nodes.items() if not brief or refusals else ())
@@ -208,11 +208,11 @@ def _forecast_of_run(views: Views, ships: Graph, settings: Settings, load: LoadF
     ort_format = views.loaded is None
     told = run_findings(ships, settings, views.source.name, ort_format=ort_format)
     if _copies_much(ships, settings):
-        told = (finding for finding in told if finding.rule != OF_QUANTIZED)  # the copies say it
+        told = (finding for finding in told if finding.code != OF_QUANTIZED)  # the copies say it
     found = next(told, None)
     if found is None or not any(load.rounds):  # what takes nothing fails at nothing
         return load
-    return msgspec.structs.replace(load, code=found.rule, error=found.what, remedy=found.remedy, at_run=True)
+    return msgspec.structs.replace(load, code=found.code, error=found.what, remedy=found.remedy, at_run=True)
 
 
 def _copies_much(graph: Graph, settings: Settings) -> bool:
@@ -343,7 +343,7 @@ def gains(
         cut = Cut(
             output=node.first_output,
             op_type=node.op_type,
-            reason=refusal.text,
+            reason=refusal.what,
             remedy=refusal.remedy,
             partitions=partitions,
             claimed=claimed,

@@ -214,9 +214,9 @@ def refused(
 
 def _told(common: Refusal, node: Node) -> Refusal | None:
     """A refusal with the names of a node; None where a text would show them otherwise."""
-    if not PLACEHOLDER.search(common.text) and not PLACEHOLDER.search(common.remedy):
+    if not PLACEHOLDER.search(common.what) and not PLACEHOLDER.search(common.remedy):
         return common
     names = _Names.of(node)
     if not names.plain:
         return None
-    return msgspec.structs.replace(common, text=names.put_into(common.text), remedy=names.put_into(common.remedy))
+    return msgspec.structs.replace(common, what=names.put_into(common.what), remedy=names.put_into(common.remedy))

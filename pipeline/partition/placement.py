@@ -14,6 +14,7 @@ from itertools import pairwise
 
 import msgspec
 
+from device_runner.problem import Problem
 from pipeline.core import groups as counting
 from pipeline.core import providers as provider_rules
 from pipeline.partition.answer import Decision, ModelAnswer, percent_of
@@ -25,11 +26,10 @@ MOST_JOINED = 600
 """Above so many boxes runs stay split where levels split them: to try each pair takes time by their square."""
 
 
-class ClaimReason(msgspec.Struct, frozen=True, kw_only=True):
+class ClaimReason(Problem, frozen=True, kw_only=True):
     """Why nodes are refused, and what would change that; "" for nothing known."""
 
-    reason: str
-    remedy: str = ""
+    what: str = msgspec.field(name="reason")
 
 
 class PlacedNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -112,7 +112,7 @@ def placement_of(answer: ModelAnswer, *, model: str, variant: str = "", device: 
         provider=answer.ep,
         release=answer.release_text,
         nodes=nodes,
-        reasons=tuple(ClaimReason(reason=reason, remedy=remedy) for reason, remedy in reasons),
+        reasons=tuple(ClaimReason(what=reason, remedy=remedy) for reason, remedy in reasons),
     )
 
 

@@ -184,7 +184,7 @@ def refused(error: Exception, what: str = "ONNX Runtime cannot load the model") 
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", str(error)).strip()
     explanation = failures.text_of_message(text, failures.Topic.MODEL)
     return ModelError(
-        explanation.cause if explanation else what,
+        explanation.why if explanation else what,
         why=text[:2000],
         remedy=explanation.remedy if explanation else "fix what it names; onnx.checker.check_model often has details",
     )

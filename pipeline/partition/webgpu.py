@@ -419,7 +419,7 @@ def forecast(rounds: Iterable[tuple[Graph, Claim]], settings: Settings) -> LoadF
         fatal = next(filter(has_nameless_bias, (graph.nodes[index] for index in sorted(claimed))), None)
         problem = None
         if fatal is not None:
-            problem = msgspec.structs.replace(NAMELESS_BIAS, text=NAMELESS_BIAS.text.format(mark=fatal.label))
+            problem = msgspec.structs.replace(NAMELESS_BIAS, what=NAMELESS_BIAS.what.format(mark=fatal.label))
         if problem is None and settings.webgpu.graph_capture and copies(graph, settings, claimed):
             problem = CAPTURE
         if problem is not None:

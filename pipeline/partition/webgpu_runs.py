@@ -211,7 +211,7 @@ def _rule(
         return {"mark": mark} if mark else {}
 
     return core_errors.FindingRule(
-        applies, Severity.ERROR, what, remedy=remedy, rule=f"webgpu-{name.replace(' ', '-')}"
+        applies, Severity.ERROR, what, remedy=remedy, code=f"webgpu-{name.replace(' ', '-')}"
     )
 
 
@@ -236,7 +236,7 @@ RULES: tuple[core_errors.FindingRule[Sequence[GpuFile]], ...] = (
         "WebGPU ignores such a name", "{remedy}", "webgpu-forced",
     ),
     _rule(
-        "empty bias", _nodes(lambda _, node: has_nameless_bias(node)), NAMELESS_BIAS.text, NAMELESS_BIAS.remedy,
+        "empty bias", _nodes(lambda _, node: has_nameless_bias(node)), NAMELESS_BIAS.what, NAMELESS_BIAS.remedy,
     ),
     _rule(
         "empty tensor", _nodes(_empty), "WebGPU fails, or crashes the app: {mark} has a tensor without elements",

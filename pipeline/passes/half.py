@@ -204,7 +204,7 @@ def gpu_loss(model: Model, reference: check_result.Reference, where: str) -> Fin
     return Finding(
         severity=Severity.WARNING,
         where=where,
-        rule="webgpu-sums",
+        code="webgpu-sums",
         what=f"on a GPU output {output} would be off by about {error:.2g} of its largest value, where {share:g} passes",
         why=f"GPUs add up halves in 16 bits, CPUs in 32; most is lost at {node.op_type} {node.name!r} (estimated)",
         remedy="convert the float model with the precision `gpu`, which keeps such nodes in float",

@@ -66,7 +66,7 @@ def provider_settings(provider: str, api_level: int, where: str, chip: str = "")
             provider, abi=core_abis.ARM64, android=True, api_level=api_level or None, chip=name
         )
     except ConfigError as error:
-        raise ConfigError(error.what, where=where, why=error.why, remedy=error.remedy) from error
+        raise ConfigError.of(error.problem, where=where) from error
     kept.require_compilers([settings])
     return settings
 

@@ -473,7 +473,7 @@ def _applied(row: Pass, apply: Apply, model: Model, options: Options, context: P
             remedy=error.remedy or "leave the step out",
         ) from error
     except PipelineError as error:
-        error.where = error.where or context.where
+        error.at(context.where)
         raise
     except (OSError, MemoryError):
         raise

@@ -65,7 +65,7 @@ def shipped_library(target: configs.Target, config: Config, installed: str) -> S
             [
                 Finding(
                     severity=Severity.WARNING,
-                    rule=core_errors.BUDGET,
+                    code=core_errors.BUDGET,
                     what=f"no library of target {target.name} is known",
                     where="[build] max_library_bytes",
                     why="the target names none, and none was built for it here",

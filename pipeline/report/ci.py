@@ -105,11 +105,11 @@ def sarif(findings: Sequence[CiFinding], version: str, source: str = "") -> byte
     differ in numbers alone are told apart by their order.
     """
     shown = sorted(findings, key=lambda row: row[0].severity is not Severity.ERROR)[:MOST_RESULTS]
-    rules = list(dict.fromkeys(finding.rule for finding, _ in shown))
+    rules = list(dict.fromkeys(finding.code for finding, _ in shown))
     results, seen = [], Counter[str]()
     for finding, file in shown:
         text = re.sub(r"[0-9][0-9.,e+-]*", "#", finding.text)
-        identity = "\0".join((finding.rule, finding.where, relative(file), text))
+        identity = "\0".join((finding.code, finding.where, relative(file), text))
         fingerprint = hashlib.sha256(f"{identity}\0{seen[identity]}".encode("utf-8", "replace")).hexdigest()
         seen[identity] += 1
         place = short(runner_files.visible(finding.where)) or "ort-mobile"
@@ -120,8 +120,8 @@ def sarif(findings: Sequence[CiFinding], version: str, source: str = "") -> byte
         }
         results.append(
             {
-                "ruleId": finding.rule,
-                "ruleIndex": rules.index(finding.rule),
+                "ruleId": finding.code,
+                "ruleIndex": rules.index(finding.code),
                 "level": LEVELS[finding.severity],
                 "message": {"text": f"{place}: {short(runner_files.visible(finding.text), TEXT_CHARACTERS)}"},
                 "locations": [where],
@@ -161,7 +161,7 @@ def annotations(findings: Sequence[CiFinding]) -> Iterator[str]:
         most = MOST_ANNOTATIONS if len(of_level) <= MOST_ANNOTATIONS else MOST_ANNOTATIONS - 1
         for finding, file in of_level[:most]:
             at = f"file={_property(relative(file))},line=1," if file else ""
-            title = _property(short(f"{finding.rule.replace('_', ' ')}: {finding.where}"))
+            title = _property(short(f"{finding.code.replace('_', ' ')}: {finding.where}"))
             yield f"::{level} {at}title={title}::{_data(short(finding.text, TEXT_CHARACTERS))}"
         if len(of_level) > MOST_ANNOTATIONS:
             yield f"::{level} title=ort-mobile::{len(of_level) - MOST_ANNOTATIONS + 1} more: see the report"

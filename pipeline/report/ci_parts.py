@@ -32,11 +32,11 @@ def of_campaign(report: CampaignReport, more: Iterable[Finding] = ()) -> CiDocum
     """Cases are rows of the report, failed ones with their reason, then failures and what was skipped that have no row;
     `more` speaks against shipping.
     """
-    failures = counting.grouped((failure.names, failure) for failure in report.failures)
+    failures = counting.grouped((failure.key.names, failure) for failure in report.failures)
     cases = []
     for row in report.rows:
         of_row = failures.pop(row.names, [])
-        kind, reason, text = "", "", "\n".join(map(_failure_text, of_row))
+        kind, reason, text = "", "", "\n".join(failure.text for failure in of_row)
         if wrong := [check for check in row.checks if check.failed]:
             kind, reason = "failure", "outputs differ"
             text = "; ".join(f"{check.output}: {check.reason or DIFFERS}" for check in wrong)
@@ -45,11 +45,11 @@ def of_campaign(report: CampaignReport, more: Iterable[Finding] = ()) -> CiDocum
             text = "\n".join(filter(None, (median, text)))
         else:
             kind = "skipped" if row.status is Status.SKIPPED else "error"
-            reason = ", ".join(dict.fromkeys(failure.kind for failure in of_row)) or row.status.value
+            reason = ", ".join(dict.fromkeys(failure.code for failure in of_row)) or row.status.value
         cases.append(_case(row.names, kind, reason, text))
     for names, alike in failures.items():
-        kinds = ", ".join(dict.fromkeys(failure.kind for failure in alike))
-        cases.append(_case(names, "error", kinds, "\n".join(map(_failure_text, alike))))
+        kinds = ", ".join(dict.fromkeys(failure.code for failure in alike))
+        cases.append(_case(names, "error", kinds, "\n".join(failure.text for failure in alike)))
     cases += [
         _case((answer.search.device, answer.search.model, "", "search"), *kind, answer.why_none)
         for answer, kind in _unanswered(report)
@@ -86,44 +86,38 @@ def _case(names: tuple[str, str, str, str], kind: str, reason: str, text: str) -
     return junit_case(place, name, kind, reason, text)
 
 
-def _failure_text(failure: campaign_record.FailureRow) -> str:
-    """What was said, why, what to do."""
-    cause = "" if failure.cause in failure.message else failure.cause
-    return "; ".join(part.strip().rstrip(".") for part in (failure.message, cause, failure.remedy) if part)
-
-
 def _findings(report: CampaignReport, more: Iterable[Finding]) -> Iterator[CiFinding]:
     """Errors and warnings of a campaign, with the file of the model that they concern."""
     files = {model.name: model.file for model in report.models}
-    failed = {(failure.model, failure.message) for failure in report.failures}  # those say the cause, too
+    failed = {(failure.model, failure.what) for failure in report.failures}  # those say the cause, too
     for model in report.models:
         if model.error and (model.name, model.error) not in failed:
             text = "; ".join(filter(None, (model.error, model.remedy)))
-            yield Finding(rule="model", severity=Severity.ERROR, where=model.name, what=text), model.file
+            yield Finding(code="model", severity=Severity.ERROR, where=model.name, what=text), model.file
     for failure in report.failures:
-        text, file = _failure_text(failure), files.get(failure.model, "")
-        yield Finding(rule=failure.kind, severity=Severity.ERROR, where=failure.place, what=text), file
+        text, file = failure.text, files.get(failure.model, "")
+        yield Finding(code=failure.code, severity=Severity.ERROR, where=failure.key.place, what=text), file
     for measured in report.rows:
         for check in (check for check in measured.checks if check.failed):
             text, file = f"{check.output}: {check.reason or DIFFERS}", files.get(measured.model, "")
-            yield Finding(rule="outputs_differ", severity=Severity.ERROR, where=measured.place, what=text), file
+            yield Finding(code="outputs_differ", severity=Severity.ERROR, where=measured.place, what=text), file
     unanswered = {answer.why_none: answer.search for answer, _ in _unanswered(report)}
     for text, search in unanswered.items():
         where, file = campaign_record.place(search.device, search.model), files.get(search.model, "")
-        yield Finding(rule="search", severity=Severity.ERROR, where=where, what=text), file
-    for held in (held for held in report.withheld if held.reason not in unanswered):
+        yield Finding(code="search", severity=Severity.ERROR, where=where, what=text), file
+    for held in (held for held in report.withheld if held.what not in unanswered):
         where, file = campaign_record.place(held.target, held.model), files.get(held.model, "")
-        yield Finding(rule="withheld", severity=Severity.ERROR, where=where, what=held.reason), file
+        yield Finding(code="withheld", severity=Severity.ERROR, where=where, what=held.what), file
     for proof in report.proofs:
         severity = Severity.ERROR if proof.failed else Severity.WARNING
         for row, finding in report_proofs.findings(proof):
             text = "; ".join(filter(None, (finding.what, report_proofs.reason(finding), finding.remedy)))
             where, file = report_proofs.where(row), files.get(row.model, "")
-            yield Finding(rule="proof", severity=severity, where=where, what=text), file
-    yield from ((msgspec.structs.replace(row, rule=row.rule or "release"), "") for row in more)
+            yield Finding(code="proof", severity=severity, where=where, what=text), file
+    yield from ((msgspec.structs.replace(row, code=row.code or "release"), "") for row in more)
     for note in warnings(report):
         where = ", ".join(note.places[:3]) or report.name
-        yield Finding(rule="warning", severity=Severity.WARNING, where=where, what=note.text), ""
+        yield Finding(code="warning", severity=Severity.WARNING, where=where, what=note.text), ""
 
 
 def of_partition(answers: Iterable[claim_answer.ModelAnswer]) -> CiDocument:
@@ -136,7 +130,7 @@ def _claims(answer: claim_answer.ModelAnswer) -> Iterator[CiFinding]:
     where = campaign_record.place(f"{answer.ep} {answer.chip}".strip(), answer.path)
 
     def finding(rule: str, text: str, severity: Severity = Severity.WARNING) -> CiFinding:
-        return Finding(rule=rule, severity=severity, where=where, what=text), answer.path
+        return Finding(code=rule, severity=severity, where=where, what=text), answer.path
 
     if answer.error:
         yield finding("model", str(answer.error), Severity.ERROR)

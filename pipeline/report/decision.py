@@ -59,7 +59,7 @@ def banner(report: CampaignReport) -> Banner | None:
     stops += [f"no bundle was made: {refusal}" for refusal in report.refusals]
     of_search = {(answer.search.model, answer.why_none) for answer in impossible}
     reasons = counting.grouped(
-        ((row.model, row.reason), row.target) for row in report.withheld if (row.model, row.reason) not in of_search
+        ((row.model, row.what), row.target) for row in report.withheld if (row.model, row.reason) not in of_search
     )
     stops += [
         f"nothing of {model} may ship to {', '.join(targets)}: {reason}" for (model, reason), targets in reasons.items()
@@ -118,7 +118,7 @@ def _cautions(report: CampaignReport) -> Iterator[str]:
     if any(row.status.value == "failed" or row.failed_rounds for row in report.rows) or report.failures:
         yield f"{counting.counted(len(report.failures), 'failure')}, listed below"
     yield from (f"not proven in {proof.library.file}: {proof.not_run_text}" for proof in report.proofs if proof.not_run)
-    yield from (f"{row.where}: {row.what}" for row in report.warnings if row.rule == core_errors.APP_CODE)
+    yield from (f"{row.where}: {row.what}" for row in report.warnings if row.code == core_errors.APP_CODE)
     yield from _choice_cautions(report)
 
 
@@ -264,7 +264,7 @@ def decisions(report: CampaignReport) -> tuple[ShipAnswer, ...]:
         for model in dict.fromkeys(choice.model for choice in report.choices)
     }
     withheld = (
-        ShipAnswer(model=row.model, target=row.target, sureness=Sureness.NOTHING, against=(row.reason,))
+        ShipAnswer(model=row.model, target=row.target, sureness=Sureness.NOTHING, against=(row.what,))
         for row in report.withheld
     )
     return (*(_chosen(alone[choice.model], choice) for choice in report.choices), *withheld)
@@ -392,10 +392,10 @@ def _against(report: CampaignReport, choice: ChoiceRow, row: Row | None) -> Iter
     for device, comparison in choice.slower.items():
         yield f"slower than another {choose.slower_text(device, comparison)}"
     for caution in row.cautions if row else ():
-        yield ALWAYS_AGAINST.get(caution.doubt, caution.doubt.value.replace("_", " "))
+        yield ALWAYS_AGAINST.get(caution.code, caution.code.value.replace("_", " "))
 
 
 def not_a_phone(rows: Sequence[Row]) -> bool:
     """Whether no time of a table counts: a phone's library ran on another machine."""
     timed = [row for row in rows if row.status is Status.OK]
-    return bool(timed) and all(any(c.doubt is run_groups.Doubt.NOT_A_PHONE for c in row.cautions) for row in timed)
+    return bool(timed) and all(any(c.code is run_groups.Doubt.NOT_A_PHONE for c in row.cautions) for row in timed)

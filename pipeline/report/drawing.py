@@ -473,7 +473,7 @@ def draw_graph(
     reasons = []
     why_not = [(node, placement.reasons[node.reason]) for node in placement.nodes if node.reason is not None]
     by_reason = counting.grouped(
-        ((claim_answer.same_reason(why.reason), why.remedy), (node, why.reason)) for node, why in why_not
+        ((claim_answer.same_reason(why.what), why.remedy), (node, why.reason)) for node, why in why_not
     )
     for (_, remedy), group in sorted(by_reason.items(), key=lambda item: -len(item[1])):
         operators = ", ".join(name for name, _ in Counter(node.operator for node, _ in group).most_common())
@@ -529,13 +529,13 @@ def _alike(places: Sequence[int], placement: node_placement.Placement, named: fl
     members = (placement.nodes[place] for place in places)
     for (operator, reason), nodes in counting.grouped(((node.operator, node.reason), node) for node in members).items():
         shown = nodes[: max(1, int(named * len(nodes)))]
-        why = node_placement.ClaimReason(reason="") if reason is None else placement.reasons[reason]
+        why = node_placement.ClaimReason(what="") if reason is None else placement.reasons[reason]
         yield {
             "operator": _cut(operator)[0],
             "count": len(nodes),
             "names": [_cut(node.name) for node in shown if node.name],
             "more": len(nodes) - len(shown),
-            "reason": why.reason,
+            "reason": why.what,
             "remedy": why.remedy,
         }
 

@@ -60,7 +60,7 @@ def growth_findings(conversion: "convert_precisions.Conversion") -> Iterator[Fin
             why = "the ORT format writes each element of an operator's lists in 4 or 8 bytes"
         yield Finding(
             severity=Severity.WARNING,
-            rule=RULE,
+            code=RULE,
             what=f"{', '.join(artifact.variant.name for artifact in larger)}: up to "
             f"{largest.total_bytes / original:.1f} times the size of the model: {size(largest.total_bytes)} "
             f"of {size(original)}",

@@ -9,6 +9,7 @@ import numpy as np
 
 from device_runner import result as run_result
 from device_runner.device import DeviceFacts
+from device_runner.problem import Problem
 from device_runner.result import Status
 from pipeline import config as configs
 from pipeline.accuracy import result as accuracy_result
@@ -120,12 +121,12 @@ class ArtifactCheck(msgspec.Struct, frozen=True, kw_only=True):
     checks: tuple[OutputCheck, ...] = ()
 
 
-class Withheld(msgspec.Struct, frozen=True, kw_only=True):
-    """A model of which nothing ships to a target, and why."""
+class Withheld(Problem, frozen=True, kw_only=True):
+    """A model of which nothing ships to a target."""
 
+    what: str = msgspec.field(name="reason")
     target: str
     model: str
-    reason: str
 
 
 class RequiredOperator(msgspec.Struct, frozen=True, kw_only=True):
@@ -363,7 +364,7 @@ def ends_of(
 ) -> tuple[tuple[campaign_record.FailureRow, ...], tuple[campaign_record.Skipped, ...]]:
     """The failures of what was run, and what was skipped in every round, by device and model."""
     failures, skipped = [], []
-    silent = run_result.Failure(kind=run_result.FailureKind.GARBAGE, message="the run failed and did not say why")
+    silent = run_result.Failure(code=run_result.FailureKind.GARBAGE, what="the run failed and did not say why")
     ran = ((planned, runs) for planned, runs in measured if not planned.same_as)
     groups = counting.grouped(((planned.device, planned.model), (planned, runs)) for planned, runs in ran).values()
     for planned, runs in (row for group in groups for row in group):
@@ -372,9 +373,9 @@ def ends_of(
         counts = Counter(silent if result.failure is None else result.failure for result in failed)
         failures += [
             campaign_record.FailureRow(
-                kind=failure.kind.value,
-                message=failure.message,
-                cause=failure.cause,
+                code=failure.code.value,
+                what=failure.what,
+                why=failure.why,
                 remedy=failure.remedy,
                 device=planned.device,
                 model=planned.model,
@@ -387,11 +388,11 @@ def ends_of(
         if status_of(runs) is Status.SKIPPED:
             # Why it was skipped, where every round was or there was none
             reasons = [record.result.failure for record in runs if record.result.failure is not None]
-            first = reasons[0] if reasons else run_result.Failure(kind=run_result.FailureKind.WRONG_DEVICE, message="")
+            first = reasons[0] if reasons else run_result.Failure(code=run_result.FailureKind.WRONG_DEVICE, what="")
             skipped.append(
                 campaign_record.Skipped(
-                    what="; ".join(dict.fromkeys(failure.message for failure in reasons)) or NEVER_RUN,
-                    why=first.cause,
+                    what="; ".join(dict.fromkeys(failure.what for failure in reasons)) or NEVER_RUN,
+                    why=first.why,
                     remedy=first.remedy,
                     device=planned.device,
                     model=planned.model,

@@ -48,7 +48,7 @@ def rows(proof: library_proof.LibraryProof) -> Iterator[tuple[str, ...]]:
     groups: dict[tuple[str, ...], list[library_proof.ProofRow]] = {}
     for row in proof.rows:
         # The result, the worst error, and what NNAPI took
-        kinds = ", ".join(dict.fromkeys(finding.kind.replace("_", " ") for finding in row.findings))
+        kinds = ", ".join(dict.fromkeys(finding.code.replace("_", " ") for finding in row.findings))
         word = "FAILS" if row.failed else "warns" if row.broken else "not judged" if row.undecided else "passes"
         worst = max((check.max_rel_error for check in row.checks if check.max_rel_error is not None), default=None)
         sizes, claims = row.partitions or (), wording.DASH

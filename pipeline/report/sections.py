@@ -73,10 +73,10 @@ def sections(report: CampaignReport) -> tuple[Section, ...]:
             "Slow first runs": slow_starts,
             DOUBTS: gathered(
                 ListingNote(
-                    title=caution.doubt.value.replace("_", " "),
+                    title=caution.code.value.replace("_", " "),
                     text="",
-                    remedy=caution.advice,
-                    places=(f"{row.place}: {caution.reason}",),
+                    remedy=caution.remedy,
+                    places=(f"{row.place}: {caution.what}",),
                 )
                 for row in report.rows
                 for caution in row.cautions
@@ -111,11 +111,9 @@ def warnings(report: CampaignReport) -> list[ListingNote]:
 def _failures(report: CampaignReport) -> Iterator[ListingNote]:
     for failure in report.failures:
         times = f" ({failure.times} times)" if failure.times > 1 else ""
-        where = failure.place + times
-        cause = "" if failure.cause in failure.message else failure.cause
-        text = "; ".join(part.strip().rstrip(".") for part in (failure.message, cause) if part)
-        title = failure.kind.replace("_", " ")
-        yield ListingNote(title=title, text=text, remedy=failure.remedy, places=(where,))
+        where = failure.key.place + times
+        title = failure.code.replace("_", " ")
+        yield ListingNote(title=title, text=failure.reason.rstrip("."), remedy=failure.remedy, places=(where,))
 
 
 HERE = "before measuring"

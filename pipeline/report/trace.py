@@ -122,7 +122,7 @@ def _run(pid: int, run: RunRecord, earliest: int) -> Iterator[Event]:
         "marks": ", ".join(result.marks),
     }
     if failure:
-        arguments |= {"failure": failure.kind.value, "message": failure.message, "remedy": failure.remedy}
+        arguments |= {"failure": failure.code.value, "message": failure.what, "remedy": failure.remedy}
     given = {name: value for name, value in arguments.items() if value != ""}
     shown = {name: runner_files.visible(value) if isinstance(value, str) else value for name, value in given.items()}
     name = f"{run.model}/{run.variant} {run.spec.options.provider}"

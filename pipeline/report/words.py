@@ -68,7 +68,7 @@ WORDS: tuple[tuple[str, str, Uses], ...] = (
         "unsettled",
         "inferences still became faster in the middle of what was timed: the process had not warmed up",
         lambda report, _: any(
-            caution.doubt is run_groups.Doubt.UNSETTLED for row in report.rows for caution in row.cautions
+            caution.code is run_groups.Doubt.UNSETTLED for row in report.rows for caution in row.cautions
         ),
     ),
     (

@@ -212,7 +212,7 @@ def _findings(line: str, required: RequiredOps, needs: Needs) -> Iterator[LogFin
         yield from _reduced(match["text"], match["op"], match["node"], required, needs)
         return
     if other := failures.text_of_message(line, failures.Topic.FORMAT, failures.Topic.BUILD, failures.Topic.OPERATOR):
-        yield LogFinding(what=line.strip(), why=other.cause, remedy=other.remedy)
+        yield LogFinding(what=line.strip(), why=other.why, remedy=other.remedy)
         return
     yield from _reduced(line, "", "", required, needs)
 

@@ -372,5 +372,5 @@ def needs_of_artifacts(
             read[source.name] = needs_by_build(model, providers)
             extended = extended or replays(model)
         except ModelError as error:
-            errors.append(ModelError(error.what, where=source.name, why=error.why, remedy=error.remedy))
+            errors.append(ModelError.of(error.problem, where=source.name))
     return {name: needs[extended] for name, needs in read.items()}, errors

@@ -192,7 +192,7 @@ def compared(setting: str, listed: Mapping[str, Path], folder: Path) -> Iterator
             cpu = run(phone, path, folder / "cpu", level=OptimizationLevel.NONE)
             if cpu.failure:
                 continue
-            failed = f"{taken.failure.kind.value}: {taken.failure.message}"[:160] if taken.failure else ""
+            failed = f"{taken.failure.code.value}: {taken.failure.what}"[:160] if taken.failure else ""
             far, unit = (0.0, "") if failed else apart(outputs(cpu), outputs(taken), steps_of(path))
             yield Compared(
                 model=name, setting=setting, operations=operations, unit=unit, apart=far, error=failed

@@ -169,7 +169,7 @@ def test_int8_that_overflows_without_dot_product_is_found(
     bundle = bundle_of(tmp_path, model, level=Level.EXTENDED)
     proof = prove(bundle, f"android:{release}")
     _, wrong, right = proof.rows
-    assert (wrong.cpu, wrong.failed, [finding.kind for finding in wrong.findings]) == (
+    assert (wrong.cpu, wrong.failed, [finding.code for finding in wrong.findings]) == (
         "cortex-a53",
         True,
         [FindingKind.OUTPUTS_DIFFER],
@@ -190,7 +190,7 @@ def test_a_group_that_arm_alone_makes_is_found(
     bundle = bundle_of(tmp_path, model, [RunOptions(provider="nnapi")])
     (row,) = prove(bundle, f"android:{release}", abis=(ARM64,), cpus=("cortex-a76",)).rows
     (finding,) = row.findings
-    assert finding.kind is FindingKind.PROVIDER_REFUSED
+    assert finding.code is FindingKind.PROVIDER_REFUSED
     assert "part of the quantized group on ARM and not on x86" in finding.why
     assert "--safe --abi arm64-v8a" in finding.remedy
     assert not prove(bundle, f"android:{release}", abis=("x86_64",)).failed
@@ -230,8 +230,8 @@ def test_what_the_emulated_cpu_lacks_is_a_result(arm64: LibraryFacts, real_model
         info = Path(device._environment[CPU_FILES]) / "proc/cpuinfo"
         info.write_text(dict(cpu_files(CPUS["cortex-a76"], 1))["proc/cpuinfo"])
         ended = failure(run(device, model))
-    assert (ended.kind, ended.signal) == (FailureKind.CRASH, "SIGILL")
-    assert "cortex-a53" in ended.cause
+    assert (ended.code, ended.signal) == (FailureKind.CRASH, "SIGILL")
+    assert "cortex-a53" in ended.why
     assert "QEMU" in ended.remedy
 
 
@@ -243,7 +243,7 @@ def hanging(stage: DriverStage) -> DriverProfile:
 def test_a_hang_ends_at_ten_times_the_limit(arm64: LibraryFacts, mnist: Path) -> None:
     with AndroidHost("arm64", arm64, Phone(driver=hanging(DriverStage.RUN))) as device:
         ended = failure(run(device, mnist, provider="nnapi", timeout_seconds=0.8))
-    assert ended.kind is FailureKind.TIMEOUT
+    assert ended.code is FailureKind.TIMEOUT
     question = ("mnist", mnist, None)
     phone = Phone(driver=hanging(DriverStage.COMPILE))
     (answer,) = ask(arm64, [question], Session(phone=phone), limit_seconds=0.8)

@@ -235,7 +235,7 @@ def test_faults_of_a_driver_are_typed_results(library: LibraryFacts, mnist: Path
     fault, kind = FAULTS[name]
     with AndroidHost("android-host", library, Phone(api_level=30, driver=_driver(faults=(fault,)))) as device:
         result = run(device, mnist, provider="nnapi", timeout_seconds=2.0)
-        assert failure(result).kind is kind
+        assert failure(result).code is kind
         assert failure(result).remedy
         assert run(device, mnist).status is Status.OK
 
@@ -252,8 +252,8 @@ def test_a_refused_operation_fails_the_session_as_on_a_phone(library: LibraryFac
     phone = Phone(api_level=30, driver=DriverProfile(devices=(driver,)))
     with AndroidHost("android-host", library, phone) as device:
         found = failure(run(device, mnist, provider="nnapi"))
-    assert found.kind is FailureKind.PROVIDER_REFUSED
-    assert "npu" in found.message
+    assert found.code is FailureKind.PROVIDER_REFUSED
+    assert "npu" in found.what
 
 
 def test_the_best_device_lowers_the_level(library: LibraryFacts, mnist: Path, tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_a_crash_inside_the_library_is_a_result(library: LibraryFacts, op_models
     model = op_models / "split_parts" / "even_init_opset18.onnx"
     with AndroidHost("android-host", library, Phone(api_level=30)) as device:
         found = failure(run(device, model, provider="nnapi"))
-    assert (found.kind, found.signal) == (FailureKind.CRASH, "SIGFPE")
+    assert (found.code, found.signal) == (FailureKind.CRASH, "SIGFPE")
 
 
 def test_a_crash_costs_one_answer(library: LibraryFacts, op_models: Path, mnist: Path) -> None:
@@ -292,10 +292,10 @@ def test_a_negative_index_fails_at_run_as_on_a_phone(library: LibraryFacts, real
     model = next(path for path in real_models if path.name == "lstm_classifier.base.onnx")
     with AndroidHost("android-host", library, Phone(api_level=30)) as device:
         found = failure(run(device, model, provider="nnapi"))
-    assert found.kind is FailureKind.PROVIDER_REFUSED
-    assert "OP_FAILED" in found.message
+    assert found.code is FailureKind.PROVIDER_REFUSED
+    assert "OP_FAILED" in found.what
 
 
 def test_a_missing_provider_is_typed(library: LibraryFacts, mnist: Path) -> None:
     with AndroidHost("android-host", library) as device:
-        assert failure(run(device, mnist, provider="SNPE")).kind is FailureKind.PROVIDER_MISSING
+        assert failure(run(device, mnist, provider="SNPE")).code is FailureKind.PROVIDER_MISSING

@@ -214,7 +214,7 @@ def test_what_is_refused_would_fail_on_the_phone(library: LibraryFacts, vulkan: 
     if level:
         file = convert(file, tmp_path / "m.ort", level=level)
     release = Release(*map(int, library.release.split(".")[:2]))
-    found = {finding.rule: finding for finding in gpu_findings(file, release, provider_options, "m", half=False)}
+    found = {finding.code: finding for finding in gpu_findings(file, release, provider_options, "m", half=False)}
     assert list(found) == [rule]
     assert found[rule].remedy
     with AndroidHost("android-host", library, Phone(vulkan=vulkan)) as phone:

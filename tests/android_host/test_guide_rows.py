@@ -65,7 +65,7 @@ def test_a_library_before_the_layout_level_refuses_it(library: LibraryFacts, mni
         assert run(newest, mnist, level=OptimizationLevel.LAYOUT).status is Status.OK
         assert run(oldest, mnist, level=OptimizationLevel.ALL).status is Status.OK
         refused = failure(run(oldest, mnist, level=OptimizationLevel.LAYOUT))
-    assert (refused.kind, refused.message) == (FailureKind.BAD_OPTIONS, "graph_optimization_level is not valid")
+    assert (refused.code, refused.what) == (FailureKind.BAD_OPTIONS, "graph_optimization_level is not valid")
 
 
 def executed(library: LibraryFacts, model: Path, folder: Path, options: RunOptions) -> list[tuple[str, str]]:
@@ -108,5 +108,5 @@ def test_a_session_captures_no_graph_that_cannot_be(gpu: Device, tmp_path: Path,
     """A session asks the same of CUDA, for which there is no GPU here; our rules ask these files before it does."""
     onnx.save(parsed(f"g {text}"), tmp_path / "m.onnx")
     refused = failure(run(gpu, tmp_path / "m.onnx", provider="webgpu", session_config=CAPTURE))
-    assert refused.kind is FailureKind.PROVIDER_REFUSED
-    assert why in refused.cause
+    assert refused.code is FailureKind.PROVIDER_REFUSED
+    assert why in refused.why

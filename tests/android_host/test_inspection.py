@@ -270,7 +270,7 @@ def test_what_does_not_answer_is_named() -> None:
     with pytest.raises(RunnerError, match="other devices"):
         inspect_phone(Saying(answer(half, Status.FAILED), answer(other, Status.FAILED)))
     with pytest.raises(RunnerError) as caught:
-        inspect_phone(Saying(Failure(kind=FailureKind.LOST_DEVICE, message="gone", remedy="plug it in")))
+        inspect_phone(Saying(Failure(code=FailureKind.LOST_DEVICE, what="gone", remedy="plug it in")))
     assert (caught.value.why, caught.value.remedy) == ("gone", "plug it in")
 
 

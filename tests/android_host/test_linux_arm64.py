@@ -101,9 +101,9 @@ def test_a_library_of_another_system_is_refused_by_name(wheel: str, release: str
     assert "`android-host:`" in caught.value.remedy
     with open_device(f"linux-host:{wheel}?abi={ARM64}") as device:
         ended = failure(run(device, mnist, library=arm64.path))
-    assert ended.kind is FailureKind.WRONG_LIBRARY
+    assert ended.code is FailureKind.WRONG_LIBRARY
     with AndroidHost("android", arm64) as phone:
-        assert failure(run(phone, mnist, library=str(resolve(wheel, ARM64).path))).kind is FailureKind.WRONG_LIBRARY
+        assert failure(run(phone, mnist, library=str(resolve(wheel, ARM64).path))).code is FailureKind.WRONG_LIBRARY
 
 
 def test_without_the_processors_cpp_library_its_package_is_named(

@@ -58,7 +58,7 @@ def only(proof: LibraryProof) -> ProofRow:
 
 
 def kinds(row: ProofRow) -> list[FindingKind]:
-    return [finding.kind for finding in row.findings]
+    return [finding.code for finding in row.findings]
 
 
 def test_the_example_holds_with_every_provider_and_flag(library: LibraryFacts, mnist: Path, tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_a_missing_kernel_is_the_missing_config_line(tmp_path: Path, lacking: st
     row = only(prove(bundle, library, api_levels=(30,)))
     assert row.failed
     (finding,) = row.findings
-    assert finding.kind is FindingKind.MISSING_KERNEL
+    assert finding.code is FindingKind.MISSING_KERNEL
     assert finding.config_line == line
     assert line in (bundle / "operators" / "required_operators.config").read_text()
 

@@ -112,15 +112,15 @@ def test_what_the_cpu_computes_has_no_device_tensors(gpu: Device, tmp_path: Path
     model = tmp_path / "m.onnx"
     onnx.save(parsed("g (float[1, 4] x) => (float[1, 4] y) { a = Round (x)  b = Relu (a)  y = Round (b) }"), model)
     refused = failure(on_device(gpu, model, tmp_path))
-    assert refused.kind is FailureKind.BAD_OPTIONS
-    assert "no device tensors" in refused.message
+    assert refused.code is FailureKind.BAD_OPTIONS
+    assert "no device tensors" in refused.what
 
 
 def test_an_output_that_changes_its_shape_is_no_device_tensor(gpu: Device, tmp_path: Path) -> None:
     model = tmp_path / "m.onnx"
     onnx.save(parsed("g (float[1, 4] x) => (float[1, 4] r, int64[2, n] y) { r = Relu (x)  y = NonZero (r) }"), model)
     refused = failure(on_device(gpu, model, tmp_path, np.array([[[1, 0, 0, 0]], [[1, 0, 3, 0]]], "<f4")))
-    assert "the output y changes its shape" in refused.cause
+    assert "the output y changes its shape" in refused.why
 
 
 def streamed(
@@ -176,8 +176,8 @@ def test_a_state_of_the_cpu_cannot_be_captured(gpu: Device, tmp_path: Path) -> N
     onnx.save(parsed(f"{ends} <int64[2] flat = {{1, 16}}> {{ {nodes} }}"), model)
     steps = np.arange(48, dtype="<f4").reshape(3, 1, 16)
     refused = failure(gpu.run(streamed(model, tmp_path, first, {"turned": "shape"}, steps)))
-    assert refused.kind is FailureKind.BAD_OPTIONS
-    assert "turned is in the CPU's memory" in refused.message
+    assert refused.code is FailureKind.BAD_OPTIONS
+    assert "turned is in the CPU's memory" in refused.what
     assert "leave enableGraphCapture out" in refused.remedy
 
 
@@ -185,7 +185,7 @@ def test_a_graph_with_a_node_on_the_cpu_is_not_captured(gpu: Device, tmp_path: P
     model = tmp_path / "m.onnx"
     onnx.save(parsed("g (float[1, 4] x) => (float[1, 4] y) { a = Round (x)  y = Relu (a) }"), model)
     refused = failure(run(gpu, model, provider="webgpu", session_config=CAPTURE))
-    assert refused.kind is FailureKind.PROVIDER_REFUSED
+    assert refused.code is FailureKind.PROVIDER_REFUSED
     assert "leave enableGraphCapture out" in refused.remedy
 
 
@@ -202,7 +202,7 @@ def test_several_callers_share_no_device(gpu: Device, small: Path, options: RunO
     callers = Concurrency(callers=2, seconds=0.1, own_sessions=own_sessions)
     spec = RunSpec(id="m", model=str(small), options=options, min_runs=1, min_seconds=0.0, concurrent=callers)
     refused = failure(gpu.run(spec))
-    assert refused.kind is FailureKind.BAD_OPTIONS
+    assert refused.code is FailureKind.BAD_OPTIONS
     assert "leave enableGraphCapture out" in refused.remedy
 
 
@@ -260,7 +260,7 @@ def test_without_a_driver_the_error_says_what_to_install(library: LibraryFacts, 
     with AndroidHost("android-host", library, Phone(vulkan=str(tmp_path))) as phone:
         result = run(phone, mnist, provider="webgpu")
     found = failure(result)
-    assert (found.kind, found.message) == (
+    assert (found.code, found.what) == (
         FailureKind.WRONG_DEVICE,
         "no Vulkan driver that computes on the CPU",
     )
@@ -272,8 +272,8 @@ def test_a_file_that_is_no_driver_is_named(library: LibraryFacts, mnist: Path, t
     broken.write_text("no library")
     with AndroidHost("android-host", library, Phone(vulkan=str(broken))) as phone:
         found = failure(run(phone, mnist, provider="webgpu"))
-    assert found.kind is FailureKind.PROVIDER_REFUSED
-    assert f"no Vulkan driver: {broken}" in found.message
+    assert found.code is FailureKind.PROVIDER_REFUSED
+    assert f"no Vulkan driver: {broken}" in found.what
     assert "vulkan=" in found.remedy
 
 
@@ -285,8 +285,8 @@ def test_a_driver_that_dies_is_told_from_the_library(library: LibraryFacts, mnis
     with AndroidHost("android-host", library, Phone(vulkan=str(dying))) as phone:
         found = failure(run(phone, mnist, provider="webgpu"))
         after = run(phone, mnist)
-    assert (found.kind, found.signal) == (FailureKind.CRASH, "SIGABRT")
-    assert "driver that plays a GPU" in found.cause
+    assert (found.code, found.signal) == (FailureKind.CRASH, "SIGABRT")
+    assert "driver that plays a GPU" in found.why
     assert "other driver" in found.remedy
     assert after.failure is None
 
@@ -297,8 +297,8 @@ def test_a_mesa_that_is_too_old_is_named(library: LibraryFacts, mnist: Path) -> 
     old = unpacked("mesa-vulkan-drivers", with_dependencies=False, suite="bookworm")
     with AndroidHost("android-host", library, Phone(vulkan=str(old))) as phone:
         found = failure(run(phone, mnist, provider="webgpu"))
-    assert found.kind is FailureKind.PROVIDER_REFUSED
-    assert "this Mesa is too old" in found.cause
+    assert found.code is FailureKind.PROVIDER_REFUSED
+    assert "this Mesa is too old" in found.why
     assert "Mesa 25" in found.remedy
 
 

@@ -162,7 +162,7 @@ def put_off(store: Store) -> bool:
     """Whether a run is stored that a resumed campaign does again: lanes that failed for good it leaves."""
     given_up = store.failed(CAMPAIGN.id)
     runs = [run for run in store.runs(CAMPAIGN.id) if run.planned not in given_up]
-    return any(run.result.failure and run.result.failure.kind in REPEATED for run in runs)
+    return any(run.result.failure and run.result.failure.code in REPEATED for run in runs)
 
 
 def follow_schedule(folder: Path, seed: int) -> None:
@@ -182,7 +182,7 @@ def follow_schedule(folder: Path, seed: int) -> None:
     assert max(Counter((run.spec.id, run.round) for run in runs).values()) == 1
     for lane in plan.planned_runs:
         own = [run for run in runs if run.planned == planned_id(lane)]
-        failures = [run.result.failure.kind for run in own if run.result.failure]
+        failures = [run.result.failure.code for run in own if run.result.failure]
         final = [kind for kind in failures if kind not in REPEATED]
         assert len(final) == 1 or (len(own) == ROUNDS and not failures)
 

@@ -274,7 +274,7 @@ def test_unknown_baseline_and_repeated_keys_are_refused() -> None:
 
 def doubts(one: RunGroup) -> dict[Doubt, str]:
     statistics = present(describe(one))
-    return {caution.doubt: caution.reason for caution in cautions(one, statistics)}
+    return {caution.code: caution.what for caution in cautions(one, statistics)}
 
 
 STEADY = [5_000_000, 5_100_000, 5_200_000]
@@ -311,9 +311,9 @@ def test_every_mark_of_a_run_raises_a_doubt_with_advice(mark: Mark) -> None:
     one = group(*[STEADY] * 5, marks=(mark,))
     statistics = present(describe(one))
     (caution,) = cautions(one, statistics)
-    assert caution.doubt is MARKED[mark][0]
-    assert "5 of 5 rounds" in caution.reason
-    assert caution.advice
+    assert caution.code is MARKED[mark][0]
+    assert "5 of 5 rounds" in caution.what
+    assert caution.remedy
 
 
 def test_times_that_are_not_a_phones_never_rank() -> None:
@@ -331,7 +331,7 @@ def test_every_mark_and_every_doubt_is_provided_for() -> None:
 def test_what_has_no_times_says_why() -> None:
     (statistics, comparison, doubts) = summarize([group([], [], key="npu", marks=(Mark.SIMULATED,))])["npu"]
     assert (statistics, comparison) == (None, None)
-    assert [(row.doubt, row.reason) for row in doubts] == [
+    assert [(row.code, row.what) for row in doubts] == [
         (Doubt.NOT_A_PHONE, "a simulator of an accelerator computed, whose times are no phone's in 2 of 2 rounds")
     ]
     assert summarize([group([], key="failed")])["failed"] == (None, None, ())

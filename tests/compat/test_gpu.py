@@ -37,7 +37,7 @@ def test_quantized_activations_are_refused_with_their_copies(tmp_path: Path) -> 
 @pytest.mark.parametrize(("dtype", "refused"), [("float16", True), ("float", False)])
 def test_sums_of_squares_in_half_precision_are_refused(tmp_path: Path, dtype: str, refused: bool) -> None:
     onnx.save(parsed(f"g ({dtype}[1, 8] x) => ({dtype}[1, 1] y) {{ y = ReduceL2 (x) }}"), tmp_path / "m.onnx")
-    rules = [finding.rule for finding in gpu_findings(tmp_path / "m.onnx", Release(1, 29), {}, "m", half=True)]
+    rules = [finding.code for finding in gpu_findings(tmp_path / "m.onnx", Release(1, 29), {}, "m", half=True)]
     assert rules == ["webgpu-half-sums"] * refused
 
 
@@ -47,7 +47,7 @@ def test_types_that_a_file_does_not_say_are_asked_for(tmp_path: Path) -> None:
     model = parsed(text, s=ones, b=ones, m=ones, v=ones)
     assert not model.graph.value_info
     onnx.save(model, tmp_path / "m.onnx")
-    rules = [row.rule for row in gpu_findings(tmp_path / "m.onnx", Release(1, 29), {"preferredLayout": "NCHW"}, "m")]
+    rules = [row.code for row in gpu_findings(tmp_path / "m.onnx", Release(1, 29), {"preferredLayout": "NCHW"}, "m")]
     assert rules == ["webgpu-normalization"]
 
 
@@ -72,9 +72,9 @@ def test_names_for_the_cpu_that_no_node_has_are_refused(tmp_path: Path, name: st
     ort = convert(tmp_path / "m.onnx", tmp_path / "m.ort", level="none")
     for file in (tmp_path / "m.onnx", ort):
         fine = gpu_findings(file, Release(1, 29), {"forceCpuNodeNames": "first"}, "m")
-        assert "webgpu-forced" not in [finding.rule for finding in fine]
+        assert "webgpu-forced" not in [finding.code for finding in fine]
         found = next(gpu_findings(file, Release(1, 29), {"forceCpuNodeNames": f"first\n{name}"}, "m"))
-        assert (found.rule, found.remedy) == ("webgpu-forced", remedy)
+        assert (found.code, found.remedy) == ("webgpu-forced", remedy)
         assert f"names {name!r}, and" in found.what
         for command in ("partition", "check"):
             error = ort_mobile(command, file, "--webgpu-options", f"forceCpuNodeNames={name}", code=1).err
@@ -85,7 +85,7 @@ CAPTURING = {"cuda": "enable_cuda_graph", "tensorrt": "trt_cuda_graph_enable"}
 
 
 def rules(file: Path, layout: str = "NHWC") -> list[str]:
-    return [finding.rule for finding in gpu_findings(file, Release(1, 29), {"preferredLayout": layout}, "m")]
+    return [finding.code for finding in gpu_findings(file, Release(1, 29), {"preferredLayout": layout}, "m")]
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_a_constant_in_half_precision_needs_a_gpu_with_it(tmp_path: Path) -> Non
     model = parsed("g (float[1, 4] x) => (float[1, 4] y) { y = Pow (x, e) }", e=np.array(3, np.float16))
     onnx.save(model, tmp_path / "m.onnx")
     for half, refused in ((False, True), (True, False)):
-        told = [row.rule for row in gpu_findings(tmp_path / "m.onnx", Release(1, 29), {}, "m", half=half)]
+        told = [row.code for row in gpu_findings(tmp_path / "m.onnx", Release(1, 29), {}, "m", half=half)]
         assert told == ["webgpu-half"] * refused
 
 

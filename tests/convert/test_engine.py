@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 from pipeline.convert import ConvertRequest, ConvertResult, convert_model
 from pipeline.convert.cache import Cache, semantic_digest
 from pipeline.convert.request import OptimizerPlatform
-from pipeline.core.errors import ConfigError, MissingError, ModelError
+from pipeline.core.errors import ConfigError, MissingError, ModelError, PipelineError
 from pipeline.core.files import sha256_of
 from pipeline.core.variant import ConvertedFile, Level, Style, Variant
 from pipeline.core.workers import Task, run_tasks
@@ -317,9 +317,9 @@ def test_the_app_is_told_to_replay_what_was_recorded(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("a file")
-    with pytest.raises(Exception, match="cannot write") as caught:
+    with pytest.raises(PipelineError, match="cannot write") as caught:
         convert(MNIST, tmp_path)
-    assert "a file stands where a folder is needed" in str(vars(caught.value)["remedy"])
+    assert "a file stands where a folder is needed" in caught.value.remedy
 
 
 def limited(asked: ConvertRequest) -> ConvertResult:

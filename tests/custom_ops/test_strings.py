@@ -36,7 +36,7 @@ def probed(work: Path, content: bytes, count: int) -> tuple[Status, list[int], F
     with open_device("local") as device:
         result = device.run(spec)
     numbers: list[int] = np.fromfile(result.outputs[0].file, "<i8").tolist() if result.outputs else []
-    return result.status, numbers, result.failure.kind if result.failure else None
+    return result.status, numbers, result.failure.code if result.failure else None
 
 
 def test_the_probe_gives_a_model_the_strings_of_a_file(work: Path) -> None:

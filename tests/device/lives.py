@@ -153,7 +153,7 @@ class NotedStore(Store):
     def add_run(self, run: RunRecord, stop: threading.Event | None = None) -> bool:
         entered = super().add_run(run, stop)
         failure = run.result.failure
-        line = f"{run.planned}\t{run.round}\t{failure.kind.value if failure else ''}\n"
+        line = f"{run.planned}\t{run.round}\t{failure.code.value if failure else ''}\n"
         descriptor = os.open(self.journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         os.write(descriptor, line.encode())
         os.close(descriptor)

@@ -100,7 +100,7 @@ def test_a_fault_amid_megabytes_gives_the_right_numbers_or_a_typed_failure(
         check_numbers(first, seed)
     else:
         assert first.failure
-        assert first.failure.kind in (
+        assert first.failure.code in (
             FailureKind.LOST_DEVICE, FailureKind.GARBAGE, FailureKind.DEVICE_ERROR, FailureKind.TIMEOUT,
         )  # fmt: skip
         assert first.failure.remedy
@@ -130,7 +130,7 @@ def test_outputs_that_are_not_what_the_run_wrote(
     with AdbDevice(link, root=phone.root, tools=(tmp_path / "probe", tools[1])) as device:
         result = device.run(spec_for(save_giver(tmp_path / "m.onnx", 1), tmp_path / "out"))
         assert result.failure
-        assert result.failure.kind is kind, result.failure
+        assert result.failure.code is kind, result.failure
         assert result.failure.remedy
         assert result.outputs == ()
         assert list((tmp_path / "out").iterdir()) == []
@@ -144,9 +144,9 @@ def test_a_probe_for_another_processor_is_a_typed_failure(
     with AdbDevice(link, root=phone.root, tools=(build_probe("arm64-v8a"), tools[1])) as device:
         failure = device.run(spec_for(save_giver(tmp_path / "m.onnx", 1, 10), tmp_path / "out")).failure
     assert failure
-    assert failure.kind is FailureKind.SET_UP
-    assert "does not execute the probe" in failure.message
-    assert "another processor" in failure.cause
+    assert failure.code is FailureKind.SET_UP
+    assert "does not execute the probe" in failure.what
+    assert "another processor" in failure.why
 
 
 @pytest.mark.parametrize(("provider", "level", "kind"), [("nnapi", "26", FailureKind.WRONG_DEVICE)])
@@ -159,8 +159,8 @@ def test_a_device_of_another_api_level_is_skipped_with_the_reason(
         result = device.run(spec_for(model, tmp_path / "out", options=RunOptions(provider=provider)))
         assert result.status is Status.SKIPPED
         assert result.failure
-        assert result.failure.kind is kind
-        assert "27" in result.failure.message
+        assert result.failure.code is kind
+        assert "27" in result.failure.what
         assert device.store.pushed_bytes == 0
         assert device.run(spec_for(model, tmp_path / "out")).status is Status.OK
 

@@ -78,7 +78,7 @@ def test_custom_operators_are_pushed_and_registered(opened: Open, phone: Phone, 
     device = opened(phone)
     assert device.run(spec).status is Status.OK
     failure = present(device.run(msgspec.structs.replace(spec, options=RunOptions())).failure)
-    assert "Twice of domain test.ops is unknown" in failure.cause
+    assert "Twice of domain test.ops is unknown" in failure.why
 
 
 def test_a_plugin_lies_with_its_files_in_the_run_folder(
@@ -98,7 +98,7 @@ def test_a_plugin_lies_with_its_files_in_the_run_folder(
     link = Link(server_at(f"127.0.0.1:{farm.port}"), phone.serial)
     with AdbDevice(link, root=phone.root, tools=(wrapper, tools[1])) as device:
         result = device.run(quick(models, plugin=plugin, options=options))
-        assert "took none of the model's 2 nodes" in present(result.failure).message
+        assert "took none of the model's 2 nodes" in present(result.failure).what
         (folder,) = Path(phone.root).glob("run-*")
         stored = [folder / name for name in (library.name, stub.name)]
         assert [path.read_bytes() for path in stored] == [library.read_bytes(), stub.read_bytes()]
@@ -139,7 +139,7 @@ def test_a_context_finds_its_binary_and_gives_what_the_simulator_gives_here(
     assert Path(result.outputs[0].file).read_bytes() == Path(here.outputs[0].file).read_bytes()
     context.with_name("mnist.qnn-SM8650_qnn.bin").unlink()
     lacking = device.run(spec)
-    assert "not beside its ONNX file" in present(lacking.failure).cause
+    assert "not beside its ONNX file" in present(lacking.failure).why
 
 
 def test_answers_to_a_labelled_set_come_back(opened: Open, phone: Phone, tmp_path: Path) -> None:
@@ -250,8 +250,8 @@ def test_what_fails_is_a_typed_failure(
     opened: Open, phone: Phone, models: Path, model: str, values: dict[str, object], kind: FailureKind
 ) -> None:
     failure = present(opened(phone).run(quick(models, model, **values)).failure)
-    assert failure.kind is kind, failure
-    assert failure.cause
+    assert failure.code is kind, failure
+    assert failure.why
     assert failure.remedy
 
 
@@ -299,7 +299,7 @@ def test_hostile_values_of_a_spec_run_nothing(opened: Open, farm: Farm, models: 
             provider=f"x{text}", session_config={f"k{text}": text}, provider_options={f"o{text}": text}
         )
         failure = present(device.run(quick(models, options=options)).failure)
-        assert failure.kind in (FailureKind.PROVIDER_MISSING, FailureKind.PROVIDER_REFUSED)
+        assert failure.code in (FailureKind.PROVIDER_MISSING, FailureKind.PROVIDER_REFUSED)
     for text in ("x; id;.onnx", "-rf.ort", "$(id).onnx"):
         (tmp_path / text).write_bytes((models / "null.onnx").read_bytes())
         assert device.run(RunSpec(id="x", model=str(tmp_path / text), min_runs=1)).failure is None or text == "-rf.ort"

@@ -81,10 +81,10 @@ def test_adbd_killed_during_a_run_and_back(opened: Open, farm: Farm, models: Pat
     device = opened(phone)
     assert device.run(quick(models)).status is Status.OK
     failure = present(during(phone.stop, device, quick(models, "endless.onnx")).failure)
-    assert failure.kind is FailureKind.LOST_DEVICE
+    assert failure.code is FailureKind.LOST_DEVICE
     again = device.run(quick(models)).failure
     assert again
-    assert again.kind is FailureKind.LOST_DEVICE
+    assert again.code is FailureKind.LOST_DEVICE
     phone.start()
     assert device.run(quick(models)).status is Status.OK
 
@@ -101,7 +101,7 @@ def test_the_probe_ends_when_the_connection_does(opened: Open, farm: Farm, model
 
     failure = during(disconnect, device, quick(models, "endless.onnx")).failure
     assert running
-    assert present(failure).kind is FailureKind.LOST_DEVICE
+    assert present(failure).code is FailureKind.LOST_DEVICE
     assert gone(phone)
 
 
@@ -130,7 +130,7 @@ def test_the_server_is_killed_and_back(tools: Tools, tmp_path_factory: pytest.Te
         with AdbDevice(link, root=phone.root, tools=tools) as device:
             assert device.run(quick(models)).status is Status.OK
             failure = present(during(lambda: stop(farm.server), device, quick(models, "endless.onnx")).failure)
-            assert failure.kind is FailureKind.LOST_DEVICE
+            assert failure.code is FailureKind.LOST_DEVICE
             farm.start_server()
             assert device.run(quick(models)).status is Status.OK
 
@@ -167,7 +167,7 @@ def check_struck(device: AdbDevice, proxy: FaultProxy, fault: str, spec: RunSpec
         output = Path(result.outputs[0].file).read_bytes()  # before the next run replaces it
     else:
         failure = present(result.failure)
-        assert failure.kind in KINDS[fault], failure
+        assert failure.code in KINDS[fault], failure
         assert failure.remedy
         assert not result.outputs
     proxy.heal()
@@ -221,7 +221,7 @@ def test_a_stall_ends_with_the_runs_limit(
     monkeypatch.setattr("device_runner.device.GRACE_SECONDS", 0.5)
     proxy.download("stall", 30)
     failure = present(through.run(quick(models, timeout_seconds=0.5)).failure)
-    assert failure.kind is FailureKind.TIMEOUT
+    assert failure.code is FailureKind.TIMEOUT
     proxy.heal()
     assert through.run(quick(models)).status is Status.OK
 
@@ -235,7 +235,7 @@ def test_a_push_that_stalls_says_nothing_of_the_run(
     monkeypatch.setattr(Link, "push", lambda self, *arguments, seconds: usual(self, *arguments, seconds=0.5))
     proxy.upload("stall", 2_000_000)
     failure = present(through.run(quick(models)).failure)
-    assert failure.kind is FailureKind.LOST_DEVICE
+    assert failure.code is FailureKind.LOST_DEVICE
     proxy.heal()
     monkeypatch.setattr(Link, "push", usual)
     assert through.run(quick(models)).status is Status.OK
@@ -245,8 +245,8 @@ def test_a_full_device_is_said(opened: Open, farm: Farm, models: Path) -> None:
     phone = farm.phone()
     phone.says_free(10)
     failure = present(opened(phone).run(quick(models)).failure)
-    assert failure.kind is FailureKind.NO_SPACE
-    assert str(RESERVE_BYTES) in failure.message
+    assert failure.code is FailureKind.NO_SPACE
+    assert str(RESERVE_BYTES) in failure.what
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a small disk of its own can only be mounted by root")
@@ -258,7 +258,7 @@ def test_a_disk_that_fills_up_during_a_push(opened: Open, farm: Farm, models: Pa
         phone.says_free(1 << 22)
         device = opened(phone)
         failure = present(device.run(quick(models)).failure)
-        assert failure.kind is FailureKind.NO_SPACE, failure
+        assert failure.code is FailureKind.NO_SPACE, failure
         assert failure.remedy
         subprocess.run(["mount", "-o", "remount,size=99m", str(phone.folder / "tmp")], check=True)
         assert device.run(quick(models)).status is Status.OK
@@ -277,8 +277,8 @@ def test_files_that_vanish_from_a_device_are_pushed_again(opened: Open, farm: Fa
     for path in gone:
         path.unlink()
     failure = present(device.run(quick(models)).failure)
-    assert failure.kind is FailureKind.DEVICE_ERROR
-    assert "no longer on the device" in failure.message
+    assert failure.code is FailureKind.DEVICE_ERROR
+    assert "no longer on the device" in failure.what
     assert device.run(quick(models)).status is Status.OK
 
 
@@ -290,7 +290,7 @@ def test_a_probe_that_does_not_answer_is_killed(
     link = Link(server_at(f"127.0.0.1:{farm.port}"), phone.serial)
     with AdbDevice(link, root=phone.root, tools=(tmp_path / "probe", tools[1])) as device:
         failure = device.run(quick(models, timeout_seconds=2.0)).failure
-    assert present(failure).kind is FailureKind.TIMEOUT
+    assert present(failure).code is FailureKind.TIMEOUT
     assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if b"sleep\0987" in read(path)]
 
 
@@ -346,7 +346,7 @@ def test_another_device_at_the_same_address_is_not_taken_for_it(opened: Open, fa
     phone.write("prop/ro.product.model", "B")
     phone.start()
     failure = present(device.run(quick(models)).failure)
-    assert "another device" in failure.message
+    assert "another device" in failure.what
 
 
 @pytest.mark.parametrize(
@@ -366,7 +366,7 @@ def test_a_probe_gone_wrong_is_a_typed_failure(
     link = Link(server_at(f"127.0.0.1:{farm.port}"), phone.serial)
     with AdbDevice(link, root=phone.root, tools=(tmp_path / "probe", tools[1])) as device:
         failure = device.run(quick(models)).failure
-    assert present(failure).kind is kind
+    assert present(failure).code is kind
 
 
 @pytest.mark.parametrize(
@@ -384,8 +384,8 @@ def test_what_a_phone_forbids_is_said_before_anything_is_pushed(
     device = opened(phone)
     phone.write(f"bin/{tool}", "#!/bin/sh\necho not permitted >&2\nexit 1\n").chmod(0o755)
     failure = present(device.run(quick(models)).failure)
-    assert failure.kind is FailureKind.SET_UP
-    assert said in failure.message
+    assert failure.code is FailureKind.SET_UP
+    assert said in failure.what
     assert "let its shell user write and execute" in failure.remedy
     assert device.store.pushed_bytes == 0
     assert not list(Path(phone.root).rglob(".part-*"))
@@ -394,6 +394,6 @@ def test_what_a_phone_forbids_is_said_before_anything_is_pushed(
 def test_a_library_for_another_processor_is_not_pushed(opened: Open, phone: Phone, models: Path) -> None:
     device = opened(phone)
     failure = present(device.run(quick(models, library=str(build_probe("arm64-v8a")))).failure)
-    assert failure.kind is FailureKind.WRONG_LIBRARY
-    assert "arm64-v8a" in failure.message
+    assert failure.code is FailureKind.WRONG_LIBRARY
+    assert "arm64-v8a" in failure.what
     assert device.store.pushed_bytes == 0

@@ -34,7 +34,7 @@ def test_its_results_are_those_of_any_run(
     record = f"*** *** ***\nCmdline: {phone.root}/store/x\nsignal 11 (SIGSEGV), code 1"
     phone.write("log", record)
     result = opened(phone).run(spec_with(stand_in(tmp_path, behaviour), tmp_path))
-    assert (result.failure and result.failure.kind) == kind, result.failure
+    assert (result.failure and result.failure.code) == kind, result.failure
     if kind is None:
         assert len(result.latencies_ns) == 4
         assert {Mark.PERF_TEST, Mark.NOT_A_PHONE} <= set(result.marks)
@@ -49,7 +49,7 @@ def test_at_the_time_limit_it_is_killed(opened: Open, phone: Phone, tmp_path: Pa
     device = opened(phone)
     result = device.run(spec_with(program, tmp_path, timeout_seconds=2.0))
     assert result.failure
-    assert result.failure.kind is FailureKind.TIMEOUT
+    assert result.failure.code is FailureKind.TIMEOUT
     assert not running(program)
     assert device.run(spec_with(stand_in(tmp_path, 0), tmp_path)).status is Status.OK
 
@@ -78,8 +78,8 @@ def test_a_program_for_another_processor_is_not_pushed(opened: Open, phone: Phon
     program.write_bytes(data)
     result = opened(phone).run(spec_with(program, tmp_path))
     assert result.failure
-    assert result.failure.kind is FailureKind.WRONG_LIBRARY
-    assert "arm64-v8a" in result.failure.message
+    assert result.failure.code is FailureKind.WRONG_LIBRARY
+    assert "arm64-v8a" in result.failure.what
 
 
 def test_the_real_one(opened: Open, phone: Phone, tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_flags_lead_to_the_calls_that_they_lead_to_without_adb(
         result = device.run(spec_of(library, flags))
         if result.failure:
             ignored = newer_flags(level) & set(flags)
-            assert result.failure.kind is (FailureKind.WRONG_DEVICE if ignored else FailureKind.BAD_OPTIONS)
+            assert result.failure.code is (FailureKind.WRONG_DEVICE if ignored else FailureKind.BAD_OPTIONS)
             assert not calls_of(phone).exists()
             continue
         ran.append(flags)
@@ -117,7 +117,7 @@ def test_drivers_that_fail_are_typed_results_over_adb(
         seconds = 2.0 if wanted is FailureKind.TIMEOUT else 300.0
         failure = device.run(spec_of(library, timeout_seconds=seconds)).failure
         assert failure
-        assert (failure.kind, failure.signal) == (wanted, signal)
+        assert (failure.code, failure.signal) == (wanted, signal)
         assert device.run(RunSpec(id="cpu", model=str(MNIST), library=library.path, min_runs=1)).status is Status.OK
 
 
@@ -134,8 +134,8 @@ def test_a_profile_from_a_phone_replays_what_its_driver_refuses(
         here = replaying.run(spec_of(library)).failure
     assert there
     assert here
-    assert there.kind is FailureKind.PROVIDER_REFUSED
-    assert "Name: [npu], Type [4]" in there.message
+    assert there.code is FailureKind.PROVIDER_REFUSED
+    assert "Name: [npu], Type [4]" in there.what
     assert here == there
 
 

@@ -58,8 +58,8 @@ def test_what_is_denied_and_what_is_not(tmp_path: Path) -> None:
     assert len(entries) == len(read_denied(path)) == 1
     found = denial(PHONE, FULL, entries)
     assert found
-    assert found.kind is FailureKind.DENIED
-    assert "SIGSEGV" in found.message
+    assert found.code is FailureKind.DENIED
+    assert "SIGSEGV" in found.what
     others = [
         RunOptions(provider="nnapi", flags=(NnapiFlag.USE_NCHW,)),
         RunOptions(provider="nnapi", flags=(NnapiFlag.USE_NCHW,), session_config={"a": "2"}),

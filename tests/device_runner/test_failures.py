@@ -84,52 +84,52 @@ ENFORCED = (
 
 def test_without_a_gpu_webgpu_says_so_and_shows_no_source_path() -> None:
     message = "Failed to get a WebGPU adapter: No supported adapters"
-    failure = explain(Failure(kind=K.PROVIDER_REFUSED, message=f"{ENFORCED}{message}\n"))
-    assert failure.message == message
-    assert "no GPU" in failure.cause
+    failure = explain(Failure(code=K.PROVIDER_REFUSED, what=f"{ENFORCED}{message}\n"))
+    assert failure.what == message
+    assert "no GPU" in failure.why
     assert "provider_options" not in failure.remedy
     assert explain(failure) == failure
 
 
 def test_what_no_text_explains_keeps_the_place_in_the_sources() -> None:
     message = f"{ENFORCED}something new"
-    assert explain(Failure(kind=K.RUN_ERROR, message=message)).message == message
+    assert explain(Failure(code=K.RUN_ERROR, what=message)).what == message
 
 
 @pytest.mark.parametrize(("kind", "message", "becomes", "cause"), SAID)
 def test_texts_become_kinds_with_cause_and_remedy(kind: K, message: str, becomes: K, cause: str) -> None:
-    failure = explain(Failure(kind=kind, message=message))
-    assert failure.kind is becomes
-    assert cause in failure.cause
+    failure = explain(Failure(code=kind, what=message))
+    assert failure.code is becomes
+    assert cause in failure.why
     assert failure.remedy
 
 
 def test_a_crash_stays_a_crash_whatever_was_said_before_it() -> None:
-    assert explain(Failure(kind=K.CRASH, message="SIGABRT; stderr: std::bad_alloc")).kind is K.CRASH
+    assert explain(Failure(code=K.CRASH, what="SIGABRT; stderr: std::bad_alloc")).code is K.CRASH
 
 
 def test_what_the_reporter_knows_stays() -> None:
-    failure = explain(Failure(kind=K.MODEL_LOAD, message="ORT model verification failed.", cause="c", remedy="r"))
-    assert (failure.cause, failure.remedy) == ("c", "r")
+    failure = explain(Failure(code=K.MODEL_LOAD, what="ORT model verification failed.", why="c", remedy="r"))
+    assert (failure.why, failure.remedy) == ("c", "r")
 
 
 @pytest.mark.parametrize("kind", list(FailureKind))
 def test_every_kind_has_words_of_its_own(kind: K) -> None:
     assert all(KINDS[kind])
-    assert explain(Failure(kind=kind, message="nothing known")).remedy
+    assert explain(Failure(code=kind, what="nothing known")).remedy
 
 
 def test_the_table_is_well_formed() -> None:
     for text in TEXTS:
         re.compile(text.fragment)
-        assert text.cause
+        assert text.why
         assert text.remedy
 
 
 def test_a_cause_repeats_what_the_message_names_and_nothing_that_acts() -> None:
     found = text_of_message("No Op registered for Ge\x1blu with domain_version of 13")
     assert found is not None
-    assert found.cause == r"operator Ge\x1blu does not exist in opset 13 of this release"
+    assert found.why == r"operator Ge\x1blu does not exist in opset 13 of this release"
     assert text_of_message("No Op registered for Gelu", Topic.FORMAT) is None
 
 
@@ -142,14 +142,14 @@ def test_a_cause_repeats_what_the_message_names_and_nothing_that_acts() -> None:
     ],
 )
 def test_errors_on_the_way_become_failures(error: Exception, kind: K) -> None:
-    assert failure_of(error).kind is kind
+    assert failure_of(error).code is kind
 
 
 @given(st.text(max_size=200), st.sampled_from(list(FailureKind)))
 def test_any_text_is_explained(message: str, kind: K) -> None:
-    failure = explain(Failure(kind=kind, message=message))
-    assert failure.message == message
-    assert failure.cause
+    failure = explain(Failure(code=kind, what=message))
+    assert failure.what == message
+    assert failure.why
 
 
 @pytest.mark.parametrize(
@@ -170,5 +170,5 @@ def test_the_command_of_a_remedy_installs_into_the_environment_that_lacks_the_pa
 
 def test_a_disk_that_is_full_is_that_where_a_copy_goes() -> None:
     failure = failure_of(OSError(errno.ENOSPC, "No space left on device", "from/here", None, "to/there"))
-    assert failure.kind is K.NO_SPACE
-    assert failure.message == "the disk of this computer is full at to/there (No space left on device)"
+    assert failure.code is K.NO_SPACE
+    assert failure.what == "the disk of this computer is full at to/there (No space left on device)"

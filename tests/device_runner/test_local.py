@@ -237,8 +237,8 @@ def _cores_of(mask: str) -> list[int]:
 def test_cores_that_are_not_there_are_an_error(run: Run) -> None:
     result = run("null.onnx", options=RunOptions(intra_op_threads=2, thread_cores="64"))
     assert result.failure
-    assert result.failure.kind is FailureKind.BAD_OPTIONS
-    assert "may not run on these cores" in result.failure.cause
+    assert result.failure.code is FailureKind.BAD_OPTIONS
+    assert "may not run on these cores" in result.failure.why
 
 
 @pytest.mark.network
@@ -298,9 +298,9 @@ def test_what_fails_is_a_typed_failure(
 ) -> None:
     result = run(model, **values)
     assert result.failure
-    assert result.failure.kind is kind, result.failure
-    assert text in result.failure.message
-    assert result.failure.cause
+    assert result.failure.code is kind, result.failure
+    assert text in result.failure.what
+    assert result.failure.why
     assert result.failure.remedy
     assert result.status is (Status.SKIPPED if kind is FailureKind.PROVIDER_MISSING else Status.FAILED)
 
@@ -323,8 +323,8 @@ def test_bad_inputs_are_named(
     tensor = TensorFile(name=name, dtype=kind, shape=shape, file=str(tmp_path / "raw"))
     result = run("gather.onnx", inputs=(tensor,))
     assert result.failure
-    assert result.failure.kind is FailureKind.BAD_INPUT
-    assert text in result.failure.message
+    assert result.failure.code is FailureKind.BAD_INPUT
+    assert text in result.failure.what
 
 
 @given(name=st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=30))
@@ -343,8 +343,8 @@ def test_names_of_any_characters_survive(run: Run, tmp_path: Path, models: Path,
 def test_a_folder_that_cannot_be_written_is_said(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     failure = present(run("null.onnx", outputs_folder=str(tmp_path / "file" / "out")).failure)
-    assert failure.kind is FailureKind.DEVICE_ERROR
-    assert str(tmp_path / "file") in failure.message
+    assert failure.code is FailureKind.DEVICE_ERROR
+    assert str(tmp_path / "file") in failure.what
 
 
 def test_the_loop_keeps_its_bounds(run: Run) -> None:
@@ -381,8 +381,8 @@ def test_a_probe_gone_wrong_is_a_typed_failure(
 ) -> None:
     result = fake_probe(tmp_path, script).run(spec_of(models))
     assert result.failure
-    assert (result.failure.kind, result.status) == (kind, Status.FAILED)
-    assert text in result.failure.message
+    assert (result.failure.code, result.status) == (kind, Status.FAILED)
+    assert text in result.failure.what
 
 
 def test_a_probe_that_hangs_dies_with_its_children(
@@ -391,7 +391,7 @@ def test_a_probe_that_hangs_dies_with_its_children(
     monkeypatch.setattr("device_runner.local.GRACE_SECONDS", 0.1)
     device = fake_probe(tmp_path, f"sleep 1000 & echo $! > {tmp_path}/pid; wait")
     result = device.run(spec_of(models, timeout_seconds=0.4))
-    assert present(result.failure).kind is FailureKind.TIMEOUT
+    assert present(result.failure).code is FailureKind.TIMEOUT
     assert ends_soon(int((tmp_path / "pid").read_text()))
 
 
@@ -451,7 +451,7 @@ def test_a_full_disk_for_temporary_files_is_the_cause_and_not_garbage(
             pass
     os.truncate(full_disk / "filling", (full_disk / "filling").stat().st_size - room_bytes)
     result = run("null.onnx", min_runs=5000)
-    assert result.failure is None or result.failure.kind is FailureKind.NO_SPACE, result.failure
+    assert result.failure is None or result.failure.code is FailureKind.NO_SPACE, result.failure
     assert room_bytes > 8192 or result.failure is not None
     if result.failure:
         assert "TMPDIR" in result.failure.remedy
@@ -518,7 +518,7 @@ def test_an_allocator_that_is_not_installed_is_an_error(models: Path, monkeypatc
     with open_device(f"linux-host:{wheel_library()}") as device:
         result = device.run(spec)
     assert result.failure
-    assert (result.failure.message, result.failure.remedy) == (
+    assert (result.failure.what, result.failure.remedy) == (
         "jemalloc is not installed", "apt-get install libjemalloc2"
     )  # fmt: skip
 

@@ -51,9 +51,9 @@ def lied_to(root: str, probe: Path, models: Path, tmp_path: Path) -> Callable[..
             result = device.run(spec)
         if result.failure:
             assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
-            assert result.failure.cause
+            assert result.failure.why
             assert result.failure.remedy
-            assert len(result.failure.message) < 10_000
+            assert len(result.failure.what) < 10_000
         return result
 
     return run
@@ -134,7 +134,7 @@ AT_NIGHT = {
 )
 def test_a_document_that_cannot_be_true_is_a_garbled_run(name: str, lied_to: Callable[..., RunResult]) -> None:
     result = lied_to(Lie(run=document(FALSE_DOCUMENTS[name])))
-    assert present(result.failure).kind is FailureKind.GARBAGE
+    assert present(result.failure).code is FailureKind.GARBAGE
     assert result.latencies_ns == ()
     assert result.log == ()
 
@@ -151,7 +151,7 @@ def test_numbers_in_the_place_of_strings_are_a_garbled_run(
 ) -> None:
     lie = Lie(run=document(lambda answer: answer["outputs"][0].update(type=8)))
     result = lied_to(lie, outputs_limit_bytes=limit_bytes)
-    assert why in present(result.failure).message
+    assert why in present(result.failure).what
 
 
 @pytest.mark.parametrize(
@@ -160,8 +160,8 @@ def test_numbers_in_the_place_of_strings_are_a_garbled_run(
 def test_only_files_of_runs_are_fetched(file: str, lied_to: Callable[..., RunResult]) -> None:
     change = document(lambda answer: answer["outputs"][0].update(file=file))
     failure = present(lied_to(Lie(run=change)).failure)
-    assert failure.kind is FailureKind.DEVICE_ERROR
-    assert "none of ours" in failure.message
+    assert failure.code is FailureKind.DEVICE_ERROR
+    assert "none of ours" in failure.what
 
 
 def test_a_profile_that_nobody_asked_for_is_not_fetched(lied_to: Callable[..., RunResult]) -> None:
@@ -178,7 +178,7 @@ def test_what_is_no_document_is_a_garbled_run(
     answer: Callable[[bytes], Iterator[bytes]], lied_to: Callable[..., RunResult]
 ) -> None:
     failure = present(lied_to(Lie(run=answer)).failure)
-    assert failure.kind is FailureKind.GARBAGE
+    assert failure.code is FailureKind.GARBAGE
 
 
 def test_a_file_that_never_ends_is_cut_off(root: str, probe: Path, models: Path, tmp_path: Path) -> None:
@@ -188,8 +188,8 @@ def test_a_file_that_never_ends_is_cut_off(root: str, probe: Path, models: Path,
         failure = device.run(spec).failure
         assert adb.sent - before < SOCKET_BYTES
     assert failure is not None
-    assert failure.kind is FailureKind.DEVICE_ERROR
-    assert "longer than it can be" in failure.message
+    assert failure.code is FailureKind.DEVICE_ERROR
+    assert "longer than it can be" in failure.what
     assert not any(path.is_file() for path in (tmp_path / "out").rglob("*"))
 
 
@@ -198,7 +198,7 @@ def test_files_that_do_not_come_have_one_time_limit_together(
 ) -> None:
     monkeypatch.setattr("device_runner.adb.device.FETCH_GRACE_SECONDS", 0.3)
     failure = present(lied_to(Lie(run=document(outputs(500)), file=None)).failure)
-    assert failure.kind is FailureKind.LOST_DEVICE
+    assert failure.code is FailureKind.LOST_DEVICE
 
 
 def test_an_answer_that_never_ends_is_cut_off(root: str, probe: Path, models: Path) -> None:
@@ -208,8 +208,8 @@ def test_an_answer_that_never_ends_is_cut_off(root: str, probe: Path, models: Pa
         failure = device.run(spec).failure
         assert adb.sent - before < answer_limit(spec) + SOCKET_BYTES
     assert failure is not None
-    assert failure.kind is FailureKind.DEVICE_ERROR
-    assert "answers with more than" in failure.message
+    assert failure.code is FailureKind.DEVICE_ERROR
+    assert "answers with more than" in failure.what
 
 
 def test_an_answer_with_all_latencies_is_within_its_limit() -> None:
@@ -261,8 +261,8 @@ def test_a_full_disk_of_this_computer_is_not_the_devices(root: str, probe: Path,
         device.link.pull(str(tmp_path / "file"), Path("/dev/full"), seconds=5.0, limit_bytes=100_000)
     assert caught.value.errno == errno.ENOSPC
     failure = failure_of(caught.value)
-    assert failure.kind is FailureKind.NO_SPACE
-    assert "the disk of this computer is full" in failure.message
+    assert failure.code is FailureKind.NO_SPACE
+    assert "the disk of this computer is full" in failure.what
     assert "TMPDIR" in failure.remedy
     assert "/data/local/tmp" not in failure.remedy
 

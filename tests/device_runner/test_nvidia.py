@@ -49,5 +49,5 @@ def test_a_computer_without_its_libraries_is_told_which(provider: str, libraries
         model = save_models(tmp_path) / "null.onnx"
         result = device.run(RunSpec(id="m", model=str(model), library=library, options=options))
     assert result.failure
-    assert result.failure.kind is FailureKind.MISSING_LIBRARY
-    assert f"libonnxruntime_providers_{provider}.so with error: libcu" in result.failure.message
+    assert result.failure.code is FailureKind.MISSING_LIBRARY
+    assert f"libonnxruntime_providers_{provider}.so with error: libcu" in result.failure.what

@@ -48,8 +48,8 @@ AFFINITIES = {"session.intra_op_thread_affinities": "1;2"}
 )
 def test_what_is_illegal_anywhere(options: RunOptions, reason: str) -> None:
     failure = present(illegal(options))
-    assert failure.kind is FailureKind.BAD_OPTIONS
-    assert reason in failure.message
+    assert failure.code is FailureKind.BAD_OPTIONS
+    assert reason in failure.what
     assert failure.remedy
 
 
@@ -81,8 +81,8 @@ def test_what_is_illegal_anywhere(options: RunOptions, reason: str) -> None:
 )
 def test_what_a_device_cannot(options: RunOptions, facts: DeviceFacts, reason: str) -> None:
     failure = present(impossible_here(options, facts))
-    assert failure.kind is FailureKind.WRONG_DEVICE
-    assert reason in failure.message
+    assert failure.code is FailureKind.WRONG_DEVICE
+    assert reason in failure.what
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_every_set_of_flags_can_run_or_says_why_not(level: int, legal: int) -> N
     failures = [impossible_here(RunOptions(provider="nnapi", flags=flags), phone(level)) for flags in subsets()]
     told = [failure for failure in failures if failure]
     assert len(failures) - len(told) == legal
-    assert all(failure.message and failure.remedy for failure in told)
+    assert all(failure.what and failure.remedy for failure in told)
 
 
 @given(level=st.integers(21, 40), flags=st.lists(st.sampled_from(list(NnapiFlag)), unique=True))

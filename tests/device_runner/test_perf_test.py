@@ -107,13 +107,13 @@ def test_amounts_inputs_dimensions_and_profiles() -> None:
 )
 def test_what_it_cannot_do_is_said_before(options: RunOptions, told: str) -> None:
     failure = present(refusal(msgspec.structs.replace(SPEC, options=options)))
-    assert told in failure.message
+    assert told in failure.what
     assert failure.remedy
 
 
 def test_a_dimension_that_it_would_split_needs_inputs() -> None:
     failure = present(refusal(msgspec.structs.replace(SPEC, dimensions={"a:b": 1})))
-    assert "a:b" in failure.message
+    assert "a:b" in failure.what
     assert refusal(msgspec.structs.replace(SPEC, dimensions={"a": 1})) is None
 
 
@@ -171,8 +171,8 @@ def test_what_goes_wrong_has_its_kind(wrong: Ended, kind: FailureKind) -> None:
     spec = msgspec.structs.replace(SPEC, options=RunOptions(provider="nnapi"))
     result = to_result(spec, "d", wrong, exact=True)
     assert result.failure
-    assert result.failure.kind is kind
-    assert result.failure.cause
+    assert result.failure.code is kind
+    assert result.failure.why
     assert result.failure.remedy
     assert result.latencies_ns == ()
 
@@ -212,7 +212,7 @@ def test_its_process(local: LocalDevice, tmp_path: Path, behaviour: int, kind: F
     seconds = 1.0 if behaviour == 2 else 30.0
     spec = spec_with(stand_in(tmp_path, behaviour), timeout_seconds=seconds, inputs=(tensor_file(tmp_path),))
     result = local.run(spec)
-    assert (result.failure and result.failure.kind) == kind
+    assert (result.failure and result.failure.code) == kind
     assert result.started_at
     if kind is None:
         assert len(result.latencies_ns) == 50_000 - 2, "5 runs do not fill 0.2 s, so it was told to count seconds"
@@ -220,12 +220,12 @@ def test_its_process(local: LocalDevice, tmp_path: Path, behaviour: int, kind: F
 
 def test_a_program_that_is_none_is_told(local: LocalDevice, tmp_path: Path) -> None:
     result = local.run(spec_with(tmp_path / "none"))
-    assert "onnxruntime_perf_test is not there" in present(result.failure).cause
+    assert "onnxruntime_perf_test is not there" in present(result.failure).why
 
 
 def test_one_that_has_the_library_within_takes_no_other(local: LocalDevice, tmp_path: Path) -> None:
     result = local.run(spec_with(stand_in(tmp_path, 0), library=str(wheel_library())))
-    assert present(result.failure).kind is FailureKind.WRONG_LIBRARY
+    assert present(result.failure).code is FailureKind.WRONG_LIBRARY
 
 
 def test_the_real_one(local: LocalDevice, tmp_path: Path) -> None:
@@ -244,4 +244,4 @@ def test_the_real_one(local: LocalDevice, tmp_path: Path) -> None:
         (RunOptions(session_config={"session.intra_op_thread_affinities": "x"}), FailureKind.BAD_OPTIONS),
     ):
         failed = local.run(spec_with(program, options=options))
-        assert present(failed.failure).kind is kind
+        assert present(failed.failure).code is kind

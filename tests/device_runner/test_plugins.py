@@ -60,8 +60,8 @@ def failure(result: RunResult) -> Failure:
 def test_a_plugin_that_takes_no_node_fails_the_run(run: Run, plugin: Plugin, tmp_path: Path) -> None:
     result = run("sum.onnx", plugin=plugin, options=asked(tmp_path), dimensions={"N": 2})
     found = failure(result)
-    assert (found.kind, found.stage) == (FailureKind.PROVIDER_REFUSED, "load")
-    assert found.message == "OrtMobileClaims took none of the model's 2 nodes"
+    assert (found.code, found.stage) == (FailureKind.PROVIDER_REFUSED, "load")
+    assert found.what == "OrtMobileClaims took none of the model's 2 nodes"
     assert "soc_model" in found.remedy
     assert result.ep_shares == (EpShare(provider="CPUExecutionProvider", nodes=2, subgraphs=2),)
     offered = {(row.provider, row.vendor, row.type) for row in result.ep_devices}
@@ -71,8 +71,8 @@ def test_a_plugin_that_takes_no_node_fails_the_run(run: Run, plugin: Plugin, tmp
 @needs_recording
 def test_a_node_that_it_takes_is_its_to_compute(run: Run, plugin: Plugin, tmp_path: Path) -> None:
     found = failure(run("sum.onnx", plugin=plugin, options=asked(tmp_path, "Add s"), dimensions={"N": 2}))
-    assert found.kind is FailureKind.MODEL_LOAD
-    assert "kernel for Add(14) (node:'' ep:'OrtMobileClaims')" in found.message
+    assert found.code is FailureKind.MODEL_LOAD
+    assert "kernel for Add(14) (node:'' ep:'OrtMobileClaims')" in found.what
 
 
 @needs_recording
@@ -80,18 +80,18 @@ def test_a_device_of_another_type_is_not_offered(run: Run, plugin: Plugin, tmp_p
     npu = replace(plugin, device_type=HardwareType.NPU, name="claims")
     result = run("sum.onnx", plugin=npu, options=asked(tmp_path), dimensions={"N": 2})
     assert result.status is Status.SKIPPED
-    assert failure(result).kind is FailureKind.PROVIDER_MISSING
+    assert failure(result).code is FailureKind.PROVIDER_MISSING
     assert (
         "offers no device of OrtMobileClaims of type NPU; there are: CPUExecutionProvider on CPU"
-        in failure(result).message
+        in failure(result).what
     )
 
 
 @needs_recording
 def test_another_library_is_no_plugin(run: Run, probe: Path, tmp_path: Path) -> None:
     found = failure(run("sum.onnx", plugin=Plugin(library=str(wheel_library())), options=asked(tmp_path)))
-    assert found.kind is FailureKind.WRONG_LIBRARY
-    assert "no plugin" in found.cause
+    assert found.code is FailureKind.WRONG_LIBRARY
+    assert "no plugin" in found.why
 
 
 @pytest.fixture(scope="module")
@@ -121,14 +121,14 @@ def test_what_cannot_be_is_refused_before_the_run(
     assert found
     assert found.remedy
     with pytest.raises(AssertionError, match=said):
-        raise AssertionError(found.message)
+        raise AssertionError(found.what)
 
 
 def test_qnn_needs_a_later_release_than_other_plugins(facts: LibraryFacts, plugin: Plugin) -> None:
     spec = RunSpec(id="x", model="m.onnx", plugin=plugin, options=QNN)
     old = refused(spec, replace(facts, release="1.24.1"))
     assert old
-    assert "it needs 1.24.2" in old.message
+    assert "it needs 1.24.2" in old.what
     assert refused(spec, replace(facts, release="1.24.2")) is None
     assert refused(replace(spec, options=RunOptions(provider=CLAIMS)), replace(facts, release="1.24.1")) is None
 
@@ -139,7 +139,7 @@ def test_without_the_package_the_error_says_how_to_get_it(run: Run, monkeypatch:
     monkeypatch.setattr(platform, "system", lambda: "Linux")
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     result = run("null.onnx", options=QNN)
-    assert (result.status, failure(result).kind) == (Status.SKIPPED, FailureKind.PROVIDER_MISSING)
+    assert (result.status, failure(result).code) == (Status.SKIPPED, FailureKind.PROVIDER_MISSING)
     assert failure(result).remedy == pip_install("onnxruntime-qnn")
     project = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text())["project"]
     package = PROVIDERS["qnn"].plugin
@@ -148,7 +148,7 @@ def test_without_the_package_the_error_says_how_to_get_it(run: Run, monkeypatch:
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     elsewhere = installed_plugin("qnn")
     assert isinstance(elsewhere, Failure)
-    assert "Linux on x86-64" in elsewhere.message
+    assert "Linux on x86-64" in elsewhere.what
 
 
 def test_a_request_names_a_plugin_only_where_there_is_one(plugin: Plugin) -> None:
@@ -230,8 +230,8 @@ def test_what_would_silently_be_another_computation_fails(
     device: LocalDevice, tmp_path: Path, options: dict[str, str], kind: FailureKind, said: str
 ) -> None:
     found = failure(classified(device, tmp_path, options=RunOptions(provider="qnn", provider_options=options)))
-    assert found.kind is kind
-    assert said in f"{found.message}; {found.cause}"
+    assert found.code is kind
+    assert said in f"{found.what}; {found.why}"
 
 
 @pytest.mark.npu

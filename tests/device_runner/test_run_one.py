@@ -38,7 +38,7 @@ def test_a_failed_run_is_a_result_and_exit_code_1(spec: Path, tmp_path: Path) ->
     assert done.returncode == 1
     failure = decode_json(done.stdout, RunResult).failure
     assert failure
-    assert failure.kind is FailureKind.MODEL_LOAD
+    assert failure.code is FailureKind.MODEL_LOAD
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def test_a_spec_survives_json(provider: str, options: dict[str, str], config: di
 
 
 def test_a_result_survives_json_and_ignores_keys_of_later_releases() -> None:
-    failure = Failure(kind=FailureKind.CRASH, message="m", signal="SIGSEGV")
+    failure = Failure(code=FailureKind.CRASH, what="m", signal="SIGSEGV")
     result = RunResult(spec_id="x", device="local", status=Status.FAILED, failure=failure, started_at=utc_now())
     document = msgspec.json.decode(encode(result))
     document["later"] = 1

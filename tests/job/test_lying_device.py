@@ -52,7 +52,7 @@ def test_a_device_that_lies_costs_its_own_runs_and_no_other(
     assert failures.pop("local") is None
     ((_, failure),) = failures.items()
     assert failure is not None
-    assert failure.kind is FailureKind.GARBAGE
+    assert failure.code is FailureKind.GARBAGE
     assert {row["status"] for row in json.loads((folder / "results.json").read_text())["rows"]} == {"ok", "failed"}
     assert (folder / "report.html").is_file()
     verify_bundle(folder / "bundle")

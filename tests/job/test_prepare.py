@@ -72,7 +72,7 @@ def result(*log: str, load_ns: int = 5) -> RunResult:
 
 def failed(stage: str) -> RunResult:
     """A failure at a stage of the probe; what fails while it loads has the time until then as its load time."""
-    failure = Failure(kind=FailureKind.PROVIDER_REFUSED, message="no", stage=stage)
+    failure = Failure(code=FailureKind.PROVIDER_REFUSED, what="no", stage=stage)
     return RunResult(spec_id="s", device="d", status=Status.FAILED, failure=failure, load_ns=10_249_127)
 
 

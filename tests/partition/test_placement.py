@@ -18,7 +18,7 @@ def test_partitions_and_runs_are_boxes_with_reasons(tmp_path: Path) -> None:
     placed = placement_of(answer(chain("Relu", "Erf", "Erf", "Relu"), tmp_path, NNAPI), model="m")
     assert (placed.claimed, placed.partitions, placed.title) == (2, 2, "NNAPI")
     assert [node.inputs for node in placed.nodes] == [(), (0,), (1,), (2,)]
-    (reason,) = {placed.reasons[node.reason].reason for node in placed.nodes if node.reason is not None}
+    (reason,) = {placed.reasons[node.reason].what for node in placed.nodes if node.reason is not None}
     assert "Erf is not supported" in reason
     groups, edges = collapse(placed.kinds, [(a, b) for b, node in enumerate(placed.nodes) for a in node.inputs])
     assert groups == (

@@ -92,7 +92,7 @@ def test_reasons_of_the_provider_are_causes(reason: str, code: str, text: str) -
     claim, _ = claim_on(graph_of("Erf"), given, V75)
     (refusal,) = claim.refusals.values()
     assert refusal.code == code
-    assert text in refusal.text
+    assert text in refusal.what
 
 
 def test_an_open_dimension_is_the_cause_where_inputs_have_some() -> None:
@@ -108,7 +108,7 @@ def test_what_the_backend_refuses_is_told_with_types_and_shapes() -> None:
     claim, _ = claim_on(graph_of("Erf"), given, V75)
     (refusal,) = claim.refusals.values()
     assert refusal.code == "backend"
-    assert refusal.text.startswith("the NPU has no ElementWiseErf for 'x' f32 [")
+    assert refusal.what.startswith("the NPU has no ElementWiseErf for 'x' f32 [")
 
 
 LAYOUT = (
@@ -167,7 +167,7 @@ def test_a_dimension_of_size_0_is_refused_before_the_compiler_is_asked(
 def test_errors_of_the_provider_are_causes_with_remedies(error: str, code: str, words: str) -> None:
     failure = failure_of(f"[ONNXRuntimeError] : 1 : FAIL : {error}")
     assert failure.code == code
-    assert words in failure.text
+    assert words in failure.what
     assert failure.remedy
 
 

@@ -68,7 +68,7 @@ def refusals() -> Iterator[Refusal]:
 
 def test_every_reason_of_the_compiler_is_a_cause_with_a_remedy() -> None:
     texts = list(refusals())
-    assert {(text.code, text.text) for text in texts if text.code == "session"} == set()
-    without = {(text.code, text.text) for text in texts if not text.remedy}
+    assert {(text.code, text.what) for text in texts if text.code == "session"} == set()
+    without = {(text.code, text.what) for text in texts if not text.remedy}
     assert {code for code, _ in without} <= {"border", "model"}, without
-    assert [text.text for text in texts if text.code == "provider"] == [], "in the provider's own words"
+    assert [text.what for text in texts if text.code == "provider"] == [], "in the provider's own words"

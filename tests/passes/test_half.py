@@ -153,7 +153,7 @@ def test_a_model_in_half_precision_that_a_gpu_computes_wrong_is_told_with_the_no
     model = saved(made.proto, tmp_path)
     loss = gpu_loss(model, referred(model, tmp_path), "m")
     assert loss is not None
-    assert loss.rule == "webgpu-sums"
+    assert loss.code == "webgpu-sums"
     (node,) = (node for node in model.proto.graph.node if "s" in (name.partition("_")[0] for name in node.output))
     assert f"MatMul {node.name!r}" in loss.why
     assert "precision `gpu`" in loss.remedy

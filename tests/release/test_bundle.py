@@ -325,7 +325,7 @@ def test_what_attests_a_bundle_sees_it_whole_and_stands_in_its_evidence(tmp_path
 def proof(*, failed: bool) -> dict[str, Any]:
     finding = ProofFinding(
         severity=Severity.ERROR,
-        kind=FindingKind.MISSING_KERNEL,
+        code=FindingKind.MISSING_KERNEL,
         what="the library has no kernel for Erf",
         why="w",
         remedy="r",

@@ -152,7 +152,7 @@ def test_a_failed_check_is_shown_with_its_figure_though_nothing_was_measured(sty
 @pytest.mark.parametrize("style", ["terminal", "markdown", "html"])
 def test_what_may_not_ship_says_why(style: str) -> None:
     why = "none-fixed, all-fixed failed the numeric check (largest relative error 1)"
-    withheld = tuple(Withheld(target=name, model="m", reason=why) for name in ("phone", "tablet"))
+    withheld = tuple(Withheld(target=name, model="m", what=why) for name in ("phone", "tablet"))
     text = texts(report(choices=(), withheld=withheld))[style]
     assert f"Do not ship: nothing of m may ship to phone, tablet: {why}" in " ".join(text.split())
 

@@ -41,7 +41,7 @@ COMMAND = re.compile(r"^::(error|warning) ((?:[a-z]+=[^,:]*)(?:,[a-z]+=[^,:]*)*)
 
 
 def finding(text: str, place: str = "d / m", rule: str = "crash", file: str = "") -> CiFinding:
-    return Finding(rule=rule, severity=Severity.ERROR, where=place, what=text), file
+    return Finding(code=rule, severity=Severity.ERROR, where=place, what=text), file
 
 
 def commands(findings: list[CiFinding]) -> list[tuple[str, dict[str, str], str]]:
@@ -83,9 +83,9 @@ def test_each_run_is_a_test_case_with_its_failure_cause_and_remedy() -> None:
 def test_messages_that_end_with_a_line_break_go_on_without_it() -> None:
     """ONNX Runtime's do: it would stand there as backslash and n."""
     report = make_report()
-    failure = msgspec.structs.replace(report.failures[0], message="Schema was not found. SinceVersion:11.\n", cause="x")
+    failure = msgspec.structs.replace(report.failures[0], what="Schema was not found. SinceVersion:11.\n", why="x")
     broken = msgspec.structs.replace(report, failures=(failure,))
-    text = next(row.text for row, _ in of_campaign(broken).findings if row.rule == failure.kind)
+    text = next(row.text for row, _ in of_campaign(broken).findings if row.code == failure.code)
     assert text.startswith("Schema was not found. SinceVersion:11; x")
     note = next(one for section in sections(broken) if section.title == "What failed" for one in section.notes)
     assert note.text == "Schema was not found. SinceVersion:11; x"
@@ -93,9 +93,9 @@ def test_messages_that_end_with_a_line_break_go_on_without_it() -> None:
 
 def test_a_model_that_cannot_be_used_is_one_case_and_one_finding() -> None:
     report = make_report()
-    failure = FailureRow(kind="preparation", message="not an ONNX file", cause="it is empty", model="broken")
-    (model,) = [msgspec.structs.replace(row, error=failure.message) for row in report.models if row.error]
-    again = msgspec.structs.replace(failure, message="it has no reference either")
+    failure = FailureRow(code="preparation", what="not an ONNX file", why="it is empty", model="broken")
+    (model,) = [msgspec.structs.replace(row, error=failure.what) for row in report.models if row.error]
+    again = msgspec.structs.replace(failure, what="it has no reference either")
     document = of_campaign(msgspec.structs.replace(report, models=(model,), failures=(failure, again)))
     (case,) = [case for case in document.cases if case.get("classname") == model.name]
     assert [error.get("type") for error in case.iter("error")] == ["preparation"]
@@ -173,7 +173,7 @@ def test_claims_name_the_file_the_nodes_and_what_helps(tmp_path: Path, monkeypat
         ModelAnswer(path="x.onnx", ep="nnapi", ort_release="1.20", error="not a model"),
     ]
     findings = of_partition(answers).findings
-    assert [(row.rule, row.severity.value) for row, _ in findings] == [
+    assert [(row.code, row.severity.value) for row, _ in findings] == [
         ("nnapi/op", "warning"), ("session_fails", "error"), ("model", "error"),
     ]  # fmt: skip
     assert "relu9 and 2 more" in findings[0][0].text
@@ -191,11 +191,11 @@ def test_a_session_that_is_not_made_is_one_finding_that_counts_its_nodes() -> No
     load = LoadForecast(error="Add computes floats", code="float", remedy="quantize")
     answer = ModelAnswer(path="m.onnx", ep="qnn", ort_release="1.32", decisions=nodes, nodes=4, load=load)
     (first, _), (other, _) = of_partition([answer]).findings
-    assert (first.rule, first.severity.value) == ("session_fails", "error")
+    assert (first.code, first.severity.value) == ("session_fails", "error")
     assert first.text == (
         "Add computes floats; quantize; it is so of 2 of 4 nodes (Add, Relu); it is not known of 1 of 4 nodes (Conv)"
     )
-    assert other.rule == "qnn/operator"
+    assert other.code == "qnn/operator"
 
 
 def test_annotations_are_one_command_each_and_no_more_than_github_shows() -> None:
@@ -212,7 +212,7 @@ def hostile() -> CampaignReport:
     """A report whose every text is one that would act."""
     report = make_report()
     rows = tuple(msgspec.structs.replace(row, device=HOSTILE, model=HOSTILE, variant=HOSTILE) for row in report.rows)
-    failures = tuple(msgspec.structs.replace(one, message=HOSTILE, device=HOSTILE) for one in report.failures)
+    failures = tuple(msgspec.structs.replace(one, what=HOSTILE, device=HOSTILE) for one in report.failures)
     return msgspec.structs.replace(
         report, name=HOSTILE, rows=rows, failures=failures, warnings=(warning(HOSTILE, HOSTILE),)
     )
@@ -293,7 +293,7 @@ def test_findings_of_a_proof_and_warnings_stand_where_they_hold_whatever_the_nam
         make_report(model=name), proofs=(msgspec.structs.replace(PROOF, rows=rows),), warnings=told
     )
     found = of_campaign(report).findings
-    assert {file for row, file in found if row.rule == "proof"} == {f"examples/{name}.onnx"}
-    assert [(row.where, row.text) for row, _ in found if row.rule == "warning"] == [
+    assert {file for row, file in found if row.code == "proof"} == {f"examples/{name}.onnx"}
+    assert [(row.where, row.text) for row, _ in found if row.code == "warning"] == [
         (f"{name}, m", "as told: twice"), (report.name, "of all: nothing"),
     ]  # fmt: skip

@@ -38,7 +38,7 @@ def placement(count: int, every: int, provider: str = "nnapi", name: str = "/blo
         )
         for place in range(count)
     )
-    reasons = tuple(ClaimReason(reason=f"input '{name}_{n}' is bad", remedy="drop it") for n in range(sum(refused)))
+    reasons = tuple(ClaimReason(what=f"input '{name}_{n}' is bad", remedy="drop it") for n in range(sum(refused)))
     return Placement(model="m", variant="v", device="d", provider=provider, release="1.29", nodes=nodes,
                      reasons=reasons)  # fmt: skip
 

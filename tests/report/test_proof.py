@@ -16,12 +16,12 @@ from pipeline.report.show import show
 
 HOSTILE = "<script>[red]|\x1b[2J"
 KERNEL = ProofFinding(
-    severity=Severity.ERROR, kind=FindingKind.MISSING_KERNEL, what=f"no kernel {HOSTILE}", why="it said so",
+    severity=Severity.ERROR, code=FindingKind.MISSING_KERNEL, what=f"no kernel {HOSTILE}", why="it said so",
     remedy="build it", config_line="ai.onnx;13;Erf",
 )  # fmt: skip
 FLAG = ProofFinding(
     severity=Severity.WARNING,
-    kind=FindingKind.FLAG_WITHOUT_EFFECT,
+    code=FindingKind.FLAG_WITHOUT_EFFECT,
     what="CPU_ONLY has no effect",
     why="old",
     remedy="drop it",
@@ -80,7 +80,7 @@ def test_what_fails_comes_first_with_line_and_remedy() -> None:
 
 
 UNKNOWN = ProofFinding(
-    severity=Severity.WARNING, kind=FindingKind.NOT_COMPARED, what="nothing shows whether it is right", why="constant"
+    severity=Severity.WARNING, code=FindingKind.NOT_COMPARED, what="nothing shows whether it is right", why="constant"
 )
 
 

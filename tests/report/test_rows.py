@@ -68,7 +68,7 @@ def test_every_kind_of_outcome() -> None:
     assert [row.status for row in made] == [Status.OK] * 6 + [Status.FAILED]
     assert [row.failed_rounds for row in made] == [0, 0, 0, 0, 1, 0, 3]
     failures, skipped = ends_of(measured("m", "d"))
-    assert [(failure.kind, failure.times) for failure in failures] == [("timeout", 1), ("provider_refused", 3)]
+    assert [(failure.code, failure.times) for failure in failures] == [("timeout", 1), ("provider_refused", 3)]
     assert [row.text for row in skipped] == ["no XNNPACK"]
 
 
@@ -97,7 +97,7 @@ def test_what_follows_a_failed_baseline_is_compared_with_the_next_of_its_options
 
 def test_a_mark_that_a_host_stored_twice_counts_once_for_its_round() -> None:
     marked = (record(number, (2_000_000,), marks=(Mark.THROTTLED, Mark.THROTTLED)) for number in range(2))
-    reasons = " ".join(caution.reason for caution in only(lane(*marked)).cautions)
+    reasons = " ".join(caution.what for caution in only(lane(*marked)).cautions)
     assert "in 2 of 2 rounds" in reasons
 
 
@@ -107,7 +107,7 @@ def test_numbers_of_a_row() -> None:
     assert row.memory_peak_bytes == 41_000_000
     assert row.statistics is not None
     assert (row.statistics.samples, row.statistics.median_ns) == (3, 20.0)
-    assert Doubt.THROTTLED in {caution.doubt for caution in row.cautions}
+    assert Doubt.THROTTLED in {caution.code for caution in row.cautions}
     assert len(row.shape.latencies_ns) == 20
     assert set(row.shape.latencies_ns) == {10, 20, 30}
 

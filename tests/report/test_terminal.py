@@ -136,7 +136,7 @@ def test_profiles_are_told_where_a_provider_took_something(report: CampaignRepor
 
 def test_usual_doubts_are_one_line_and_the_report_has_their_numbers(report: CampaignReport) -> None:
     cautions = tuple(
-        Caution(doubt=doubt, reason=f"because of {doubt.value}", advice=f"mend {doubt.value}")
+        Caution(code=doubt, what=f"because of {doubt.value}", remedy=f"mend {doubt.value}")
         for doubt in (Doubt.SPREAD, Doubt.EXTREME, Doubt.SHORT_SAMPLES, Doubt.THROTTLED)
     )
     rows = tuple(msgspec.structs.replace(row, cautions=cautions if not n else ()) for n, row in enumerate(report.rows))

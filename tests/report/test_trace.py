@@ -108,7 +108,7 @@ def test_runs_lie_on_their_device_with_their_parts_nested_and_counters_beside() 
 
 
 def test_clocks_that_jump_failures_and_hostile_texts_leave_a_sound_trace() -> None:
-    failure = Failure(kind=FailureKind.CRASH, message=HOSTILE, remedy=HOSTILE)
+    failure = Failure(code=FailureKind.CRASH, what=HOSTILE, remedy=HOSTILE)
     lost = RunResult(
         spec_id="s", device=HOSTILE, status=Status.FAILED, failure=failure, started_at="2026-01-01T00:00:01.000Z"
     )

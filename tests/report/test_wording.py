@@ -104,7 +104,7 @@ def test_checks_without_numbers_are_worded() -> None:
     ],
 )
 def test_a_cause_is_said_once(message: str, cause: str, text: str) -> None:
-    row = FailureRow(kind="missing", message=message, cause=cause)
+    row = FailureRow(code="missing", what=message, why=cause)
     report = msgspec.structs.replace(make_report(), failures=(row,))
     assert text in [note.text for section in sections(report) for note in section.notes]
 

@@ -120,7 +120,7 @@ def _ran(name: str, path: Path, place: str, devices: Any, folder: Path, *, refus
         saving.add_session_config_entry("session.save_model_format", "ORT")
         onnxruntime.InferenceSession(str(path), saving, providers=["CPUExecutionProvider"])
     if form == "aware":
-        if not any(row.rule == "webgpu-memories" for row in gpu_findings(file, RELEASE, wanted, "m", half=False)):
+        if not any(row.code == "webgpu-memories" for row in gpu_findings(file, RELEASE, wanted, "m", half=False)):
             return Ran(name, place, "not taken", "without copies it is the same file")
         ort_mobile("convert", path, "--level", "basic", "--ep", "webgpu", "--output", folder, code=0)
         file = folder / f"{path.stem}.basic-fixed-webgpu.ort"
@@ -130,7 +130,7 @@ def _ran(name: str, path: Path, place: str, devices: Any, folder: Path, *, refus
     taken = tuple(sorted({graph.nodes[index].op_type for index in claimed}))
     if not taken:
         return Ran(name, place, "not taken")
-    rules = tuple(finding.rule for finding in gpu_findings(file, RELEASE, wanted, "m", half=False))
+    rules = tuple(finding.code for finding in gpu_findings(file, RELEASE, wanted, "m", half=False))
     if rules and not refused:
         return Ran(name, place, "refused", rules=rules, taken=taken)
     ours = onnxruntime.SessionOptions()

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from device_runner import result as run_result
+from device_runner.problem import Problem
 
 Floats = npt.NDArray[np.float64]
 
@@ -479,12 +480,12 @@ class Doubt(StrEnum):
     QUARANTINED = "quarantined"
 
 
-class Caution(msgspec.Struct, frozen=True, kw_only=True):
-    """A doubt with its reason in numbers and what to do about it."""
+class Caution(Problem, frozen=True, kw_only=True):
+    """A doubt about a run's numbers, with its reason in numbers and what to do about it."""
 
-    doubt: Doubt
-    reason: str
-    advice: str
+    code: Doubt = msgspec.field(name="doubt")
+    what: str = msgspec.field(name="reason")
+    remedy: str = msgspec.field(name="advice")
 
 
 def cautions(group: RunGroup, statistics: Statistics | None, paired: int | None = None) -> tuple[Caution, ...]:
@@ -516,7 +517,7 @@ def cautions(group: RunGroup, statistics: Statistics | None, paired: int | None 
     if statistics and rounds is not None and rounds < FEWEST_ROUNDS:
         reasons[Doubt.FEW_ROUNDS] = f"{rounds} of at least {FEWEST_ROUNDS} rounds that can be compared"
     return tuple(
-        Caution(doubt=doubt, reason=reasons[doubt], advice=ADVICE[doubt]) for doubt in Doubt if reasons.get(doubt)
+        Caution(code=doubt, what=reasons[doubt], remedy=ADVICE[doubt]) for doubt in Doubt if reasons.get(doubt)
     )
 
 

@@ -161,7 +161,7 @@ def run_columns(run: RunRecord) -> dict[str, Any]:
         "device": result.device,
         "provider": run.spec.options.provider,
         "status": result.status.value,
-        "failure_kind": None if result.failure is None else result.failure.kind.value,
+        "failure_kind": None if result.failure is None else result.failure.code.value,
         "started_at": result.started_at,
         "host": result.host,
         "started_at_ms": started_ms,

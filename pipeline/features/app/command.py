@@ -95,7 +95,7 @@ def parts(document: "AppDocument") -> "Iterator[wording.Part]":
     for title, severity in (("Errors", Severity.ERROR), ("Warnings", Severity.WARNING)):
         notes = wording.gathered(
             wording.ListingNote(
-                title=row.rule,
+                title=row.code,
                 text="; ".join(filter(None, (row.what, row.why))),
                 remedy=row.remedy,
                 places=(row.where,),

@@ -131,4 +131,4 @@ class AppDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 def finding(rule: str, severity: Severity, what: str, where: str, why: str = "", remedy: str = "") -> Finding:
     """What speaks against a package."""
-    return Finding(rule=rule, severity=severity, what=what, where=where, why=why, remedy=remedy)
+    return Finding(code=rule, severity=severity, what=what, where=where, why=why, remedy=remedy)

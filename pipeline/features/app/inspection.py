@@ -219,7 +219,7 @@ class Inspector:
                 model = ort_format.read_artifact(file)
                 facts = compat_rules.facts_of(model, member.path, compat_defects.weight_reader(file))
             except ModelError as error:
-                self.findings.append(msgspec.structs.replace(core_errors.finding_of(error, member.path), rule="model"))
+                self.findings.append(msgspec.structs.replace(core_errors.finding_of(error, member.path), code="model"))
                 return
         nodes = [node for graph in model.graph.walk() for node in graph.nodes]
         domains, context = {node.domain for node in nodes}, any(node.op_type == CONTEXT_NODE for node in nodes)
@@ -231,7 +231,7 @@ class Inspector:
             ort_format.check_identifier(head, member.path)
         except ModelError as error:
             found = core_errors.finding_of(error, member.path)
-            self.findings.append(msgspec.structs.replace(found, rule="damaged", severity=Severity.WARNING))
+            self.findings.append(msgspec.structs.replace(found, code="damaged", severity=Severity.WARNING))
 
     def _model(self, member: Member, kind: str, facts: compat_rules.ArtifactFacts, **details: Any) -> None:
         self.facts.append(facts)

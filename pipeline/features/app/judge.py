@@ -263,7 +263,7 @@ def _models(package: Package) -> Iterator[Finding]:
             defects = {name: mark for name, mark in model.defects.items() if name not in OF_LIBRARIES}
             check = compat_rules.check_artifact if model.format_version else compat_rules.check_onnx
             for against in check(msgspec.structs.replace(model, defects=defects), runtime):
-                yield msgspec.structs.replace(against, rule="model")
+                yield msgspec.structs.replace(against, code="model")
 
 
 def _external(package: Package) -> Iterator[Finding]:

@@ -1,7 +1,4 @@
-"""The performance checklist: what its checks decide by, and what each proposes for a model on a device.
-
-They look at a model's graph, the device, the library, and one profiled run.
-"""
+"""The performance checklist: what checks look at (graph, device, library, a profiled run), and what each proposes."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +14,7 @@ from device_runner import options as runner_options
 from device_runner import providers as runner_providers
 from device_runner import spec as run_spec
 from device_runner.device import DeviceFacts
+from device_runner.problem import Problem
 from device_runner.result import RunResult
 from device_runner.spec import OptimizationLevel, RunOptions
 from pipeline.campaign import run_options
@@ -286,20 +284,20 @@ class MeasuredRemedy(msgspec.Struct, frozen=True, kw_only=True):
         return self.latency.deciding_ratio if self.latency else 1.0
 
 
-class DoctorFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """What one check found. `source` is the page below onnxruntime.ai/docs/ that gives the advice.
+class DoctorFinding(Problem, frozen=True, kw_only=True):
+    """What one check found, or why it does not apply; the advice is what to do that is no setting.
 
-    `text` says what was found or why it does not apply, `advice` what to do that is no setting, `share` the share of
-    the time that it concerns; `best` is the name of the remedy that gains most.
+    `source` is the page below onnxruntime.ai/docs/ that gives it, `share` the share of the time that it concerns,
+    `best` the name of the remedy that gains most.
     """
 
-    check: str
+    code: str = msgspec.field(name="check")
     title: str
     how: str
     source: str
     outcome: Outcome
-    text: str = ""
-    advice: str = ""
+    what: str = msgspec.field(default="", name="text")
+    remedy: str = msgspec.field(default="", name="advice")
     share: float | None = None
     best: str = ""
     measured: tuple[MeasuredRemedy, ...] = ()
@@ -313,11 +311,11 @@ def _proposed(
     check: DoctorFinding, *remedies: Remedy, text: str = "", advice: str = "", share: float | None = None
 ) -> DoctorFinding:
     measured = tuple(MeasuredRemedy(remedy=remedy, run="") for remedy in remedies)
-    return msgspec.structs.replace(check, text=text, advice=advice, share=share, measured=measured)
+    return msgspec.structs.replace(check, what=text, remedy=advice, share=share, measured=measured)
 
 
 def _not_applicable(check: DoctorFinding, why: str) -> DoctorFinding:
-    return msgspec.structs.replace(check, outcome=Outcome.NOT_APPLICABLE, text=why)
+    return msgspec.structs.replace(check, outcome=Outcome.NOT_APPLICABLE, what=why)
 
 
 def _setting(check: DoctorFinding, name: str, **settings: object) -> DoctorFinding:
@@ -415,7 +413,7 @@ def _numa(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
     advice = "start the app with numactl --cpunodebind=0 --membind=0"
     if (reason := _placed(model)) or not 1 < len(cores) <= max(cores) + 1 <= 64:
         note_alone = _not_applicable(check, reason) if reason else _proposed(check, text=note)
-        return msgspec.structs.replace(note_alone, advice=advice)
+        return msgspec.structs.replace(note_alone, remedy=advice)
     remedy = Remedy(name="threads of one NUMA node", settings={"threads": len(cores), "thread_cores": nodes[0]})
     return _proposed(check, remedy, text=note, advice=advice)
 
@@ -672,7 +670,7 @@ def _first_run(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
 
 
 def _check(name: str, title: str, how: str, source: str, propose: Propose) -> tuple[DoctorFinding, Propose]:
-    row = DoctorFinding(check=name, title=title, how=how, source=source, outcome=Outcome.UNTESTED)
+    row = DoctorFinding(code=name, title=title, how=how, source=source, outcome=Outcome.UNTESTED)
     return row, propose
 
 

@@ -20,7 +20,7 @@ def show_checks(ctx: click.Context, _param: click.Parameter, value: bool) -> Non
     from pipeline.report import show as terminal
     from pipeline.report import wording
 
-    terminal.show(wording.Line(f"{check.check:<16} {check.title}: {check.how} ({check.source})") for check, _ in CHECKS)
+    terminal.show(wording.Line(f"{check.code:<16} {check.title}: {check.how} ({check.source})") for check, _ in CHECKS)
     ctx.exit()
 
 

@@ -88,7 +88,7 @@ def checked(order: file_runs.PerfOrder) -> file_runs.PerfOrder:
             remedy="name an .onnx or .ort file, or a config (.toml)",
         )
     if (failure := runner_options.illegal(start)) is not None:
-        raise ConfigError(failure.message, where=run_options.options_name(start), remedy=failure.remedy)
+        raise ConfigError(failure.what, where=run_options.options_name(start), remedy=failure.remedy)
     if path.suffix.lower() != ".onnx":
         return order
     data = template.data_beside(path, msgspec.structs.replace(order.data, sizes=dict(order.dimensions)))
@@ -450,7 +450,7 @@ def _diagnosed(
     # The start once as it is and once with the profiler, and the model's graph: what checks decide by
     usual = device.run(subject.plan("first", runs[:1]).spec(runs[0], 0))
     if usual.failure:
-        texts = (usual.failure.message, usual.failure.cause, usual.failure.remedy)
+        texts = (usual.failure.what, usual.failure.why, usual.failure.remedy)
         return diagnosis.Diagnosis(model=path, device=name, failure=tuple(text for text in texts if text))
     with tempfile.TemporaryDirectory(dir=work) as folder:
         spec = ort_profile.with_profiler(subject.plan("profile", runs[:1]).spec(runs[0], 0), folder)

@@ -115,7 +115,7 @@ def measured(
     wrong = next((check for record in records for check in record.checks if check.failed), None)
     why = "" if records else "the time was over before it was measured"
     if failure:
-        why = f"{failure.message}; {failure.remedy}" if failure.remedy else failure.message
+        why = f"{failure.what}; {failure.remedy}" if failure.remedy else failure.what
     elif wrong:
         why = f"output {wrong.output!r} is not the start's: {wrong.reason}"
     return msgspec.structs.replace(
@@ -165,7 +165,7 @@ def finding_of_check(proposal: DoctorFinding, remedies: Sequence[MeasuredRemedy]
     outcome = proposal.outcome
     if best:
         outcome = Outcome.GAIN
-    elif outcome is not Outcome.NOT_APPLICABLE and proposal.advice:
+    elif outcome is not Outcome.NOT_APPLICABLE and proposal.remedy:
         outcome = Outcome.NOTE
     elif any(remedy.latency and not remedy.why for remedy in remedies):
         outcome = Outcome.NO_GAIN
@@ -241,9 +241,9 @@ def sections(diagnosis: Diagnosis) -> tuple[wording.Section, ...]:
         if trial.together.why or trial.together.ratio >= trial.alone.ratio:
             text, better = f"{text}, which is no less: set that one", trial.alone
         all_together = [wording.ListingNote(title=trial.together.remedy.name, text=text, code=_code(better))]
-    most = {f.check: "" if f.share is None else f" (at most {f.share:.1%} to gain)" for f in diagnosis.findings}
+    most = {f.code: "" if f.share is None else f" (at most {f.share:.1%} to gain)" for f in diagnosis.findings}
     ratios = {
-        finding.check: ", ".join(
+        finding.code: ", ".join(
             f"{r.remedy.name} {wording.ratio(r.latency)}"
             + (f" ({wording.tails(r.latency.tails)})" if r.latency.tails else "")
             for r in finding.measured
@@ -257,19 +257,19 @@ def sections(diagnosis: Diagnosis) -> tuple[wording.Section, ...]:
             "What to set for all together": all_together,
             "Loads faster": faster_loads,
             "Notes": [
-                wording.ListingNote(title=finding.title, text=finding.text + most[finding.check], remedy=finding.advice)
+                wording.ListingNote(title=finding.title, text=finding.what + most[finding.code], remedy=finding.remedy)
                 for finding in diagnosis.findings
-                if finding.advice
+                if finding.remedy
             ],
             "No gain shown (with the ratio)": [
                 wording.ListingNote(
-                    title=finding.title, text="; ".join(filter(None, (finding.text, ratios[finding.check])))
+                    title=finding.title, text="; ".join(filter(None, (finding.what, ratios[finding.code])))
                 )
                 for finding in by_outcome.get(Outcome.NO_GAIN, [])
             ],
             "Not tested": wording.gathered(untested),
             "Does not apply": [
-                wording.ListingNote(title=finding.title, text=finding.text)
+                wording.ListingNote(title=finding.title, text=finding.what)
                 for finding in by_outcome.get(Outcome.NOT_APPLICABLE, [])
             ],
             "Limits": [wording.ListingNote(title="", text=note) for note in diagnosis.notes],
@@ -314,7 +314,7 @@ def parts(report: DoctorReport) -> Iterator[wording.Part]:
             )
         yield wording.Line((numbers, "yellow" if diagnosis.failure else ""), indent=0)
         yield wording.Line(indent=0)
-        measured = [(f.check, remedy) for f in diagnosis.findings for remedy in f.measured if remedy.rounds]
+        measured = [(f.code, remedy) for f in diagnosis.findings for remedy in f.measured if remedy.rounds]
         checks = counting.grouped((remedy.remedy.name, check) for check, remedy in measured)
         remedies = {remedy.remedy.name: remedy for _, remedy in measured}
         yield wording.Listing(

@@ -179,7 +179,7 @@ def _of_function(source: str) -> Trained:
     try:
         return row.open(model, tuple(parts), options)
     except ConfigError as error:
-        error.where = error.where or source
+        error.at(source)
         raise
 
 
@@ -572,7 +572,7 @@ def compare(trained: Trained, model: "ModelProto", target: Path) -> Iterator[Com
         raise ModelError(
             "ONNX Runtime does not load the exported model",
             where=target.name,
-            why=(f"{text.cause}; " if text else "") + ort_session.first_line(error).replace(str(target), target.name),
+            why=(f"{text.why}; " if text else "") + ort_session.first_line(error).replace(str(target), target.name),
             remedy=trained.unloadable or (text.remedy if text else trained.remedy(error)),
         ) from error
     takes = signature.own_inputs(model)

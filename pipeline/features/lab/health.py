@@ -235,10 +235,10 @@ class Examiner:
             spec = msgspec.structs.replace(plan.spec(planned, number), outputs_folder=str(folder))
             result = self.device.run(spec)
             failure = result.failure
-            if failure and failure.kind in campaign_measure.TRIED_AGAIN:
-                raise PipelineError("no check of the device's health", where=self.facts.name, why=failure.message)
+            if failure and failure.code in campaign_measure.TRIED_AGAIN:
+                raise PipelineError("no check of the device's health", where=self.facts.name, why=failure.what)
             if failure or result.status is not Status.OK:
-                text = f"{failure.message}{f': {failure.cause}' * bool(failure.cause)}" if failure else result.status
+                text = f"{failure.what}{f': {failure.why}' * bool(failure.why)}" if failure else result.status
                 return result, f"the golden model fails: {text}"
             verdicts = plan.check(planned, result) if plan.check else ()
         wrong = next((verdict for verdict in verdicts if verdict.failed), None)

@@ -27,10 +27,10 @@ def objections(
         except ConfigError as error:
             refused = core_errors.finding_of(error, where, Severity.WARNING)
             yield msgspec.structs.replace(
-                refused, rule=core_errors.APP_CODE, what=f"`release {command}` refuses it: {error.what}"
+                refused, code=core_errors.APP_CODE, what=f"`release {command}` refuses it: {error.what}"
             )
         else:
             yield from (
-                Finding(severity=Severity.WARNING, what=text, where=where, rule=core_errors.APP_CODE)
+                Finding(severity=Severity.WARNING, what=text, where=where, code=core_errors.APP_CODE)
                 for text in left_out(target)
             )

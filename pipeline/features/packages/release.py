@@ -147,7 +147,7 @@ def _proof(assembled: assemble.Assembled, manifest: bundle_manifest.Manifest) ->
             continue
         if target.name in proven:
             for row in (row for proof in proofs for row in proof.undecided(target.name)):
-                finding = next(finding for finding in row.findings if finding.kind not in library_proof.CLAIMS)
+                finding = next(finding for finding in row.findings if finding.code not in library_proof.CLAIMS)
                 yield _refused(
                     configs.Gate.PROOF,
                     f"{target.name}: {row.model} {row.variant} ({row.run}) could not be judged",
@@ -168,7 +168,7 @@ def _proof(assembled: assemble.Assembled, manifest: bundle_manifest.Manifest) ->
 def over_budget(shipping: Iterable[Finding]) -> Iterator[Finding]:
     """What a budget says, and a budget that nothing could be compared with."""
     for finding in shipping:
-        if finding.rule == core_errors.BUDGET:
+        if finding.code == core_errors.BUDGET:
             yield _refused(configs.Gate.BUDGET, finding.what, finding.why, finding.remedy)
 
 

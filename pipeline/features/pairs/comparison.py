@@ -273,7 +273,7 @@ def _compared(
     for side, row in (("A", a), ("B", b)):
         if row.status is not Status.OK:
             notes.append(f"{row.status.value} in {side}")
-        elif doubts := {caution.doubt for caution in row.cautions} & UNCOMPARED.keys():
+        elif doubts := {caution.code for caution in row.cautions} & UNCOMPARED.keys():
             notes.append(f"times of {side} are {UNCOMPARED[min(doubts)]}")
     if rounds < FEWEST:
         notes.append(f"{rounds} rounds: at least {FEWEST} of each side make an interval")

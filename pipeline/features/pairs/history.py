@@ -253,7 +253,7 @@ def _measured(
         marks = tuple(mark for run, _ in passed for mark in run.result.marks)
         if not medians_ns:
             failures = (run.result.failure for run, _ in runs)
-            yield key, next((failure.message for failure in failures if failure), "no round of it was run")
+            yield key, next((failure.what for failure in failures if failure), "no round of it was run")
         elif not run_groups.comparable(run_groups.RunGroup(key="", latencies_ns={}, marks=marks)):
             in_doubt = run_result.Mark.QUARANTINED in marks
             yield key, "a lab took the device out" if in_doubt else "its times are not a phone's"

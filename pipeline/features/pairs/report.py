@@ -269,7 +269,7 @@ def document(report: GateReport) -> report_ci.CiDocument:
         findings=tuple(
             (
                 Finding(
-                    rule=row.outcome.value.replace(" ", "_"),
+                    code=row.outcome.value.replace(" ", "_"),
                     severity=Severity.ERROR,
                     what=_verdict(row),
                     where=campaign_record.place(row.device, row.model, row.candidate),

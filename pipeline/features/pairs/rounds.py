@@ -100,7 +100,7 @@ def planned_pairs(pairs: Iterable[Asked], bench: campaign_measure.Bench) -> Iter
             continue
         denials = (campaign_denied.denied_here(run.options, facts, entries, run.sha256) for run in (base, candidate))
         if denied := next(filter(None, denials), None):
-            yield PairPlan(unmeasured_row(asked, denied.message), base, candidate, decided=True)
+            yield PairPlan(unmeasured_row(asked, denied.what), base, candidate, decided=True)
         else:
             yield PairPlan(unmeasured_row(asked), base, candidate)
 
@@ -177,7 +177,7 @@ def with_verdict(
     if not all(map(run_groups.comparable, groups)):
         return msgspec.structs.replace(row, note="a phone's library ran on another machine: its times rank nothing")
     failures = (
-        f"{role}: {record.result.failure.kind.value}: {record.result.failure.message}"
+        f"{role}: {record.result.failure.code.value}: {record.result.failure.what}"
         for role, records in (("base", base), ("candidate", candidate))
         for record in records
         if record.result.failure

@@ -76,8 +76,7 @@ def why_failed(failure: run_result.Failure | None, nothing: str) -> dict[str, st
     """The fields of a row that has no numbers: what the run says of it, or that it says `nothing`."""
     if not failure:
         return {"failure": nothing}
-    cause = "" if failure.cause in failure.message else f"; {failure.cause}"
-    return {"failure": failure.message + cause, "remedy": failure.remedy}
+    return {"failure": failure.reason, "remedy": failure.remedy}
 
 
 def parse_states(texts: Sequence[str]) -> dict[str, str]:
@@ -484,7 +483,7 @@ def failed_notes(
         for row in rows
         if row.failure
         and not any(
-            (failure.variant, failure.run) == (row.file, row.run) and failure.message in row.failure
+            (failure.variant, failure.run) == (row.file, row.run) and failure.what in row.failure
             for failure in report.failures
         )
     ]
@@ -554,12 +553,12 @@ def measure_files(
         rows, (failures, left_out) = report_model.make_rows(measured, sizes_bytes, rule), report_model.ends_of(measured)
         modes, mode_failures, mode_skipped = report_modes.mode_rows(planned, records, order.measure, rule)
         # A device that did not become fit for a run: no run's own failure.
-        messages = {failure.message for failure in (*failures, *mode_failures)}
+        messages = {failure.what for failure in (*failures, *mode_failures)}
         unfit = [
             campaign_record.FailureRow(
-                kind="not fit",
-                message=reason,
-                cause="what was asked for did not come",
+                code="not fit",
+                what=reason,
+                why="what was asked for did not come",
                 remedy="let the device rest and charge, or wait longer (--wait-seconds)",
                 device=device,
             )

@@ -242,7 +242,7 @@ def pilot(
         if answer:
             answers.append(answer)
             continue
-        failures = [run.result.failure.message for runs in twice for run in runs if run.result.failure]
+        failures = [run.result.failure.what for runs in twice for run in runs if run.result.failure]
         why = failures[-1] if failures else "too few of its rounds gave times"
         missing.append(f"{first.device}: {first.model}: {first.run_name}: {why}")
     missing += [f"{device}: {reason}" for device, reason in left.items()]

@@ -253,14 +253,14 @@ def with_cause(
     read = facts if isinstance(facts, compat_rules.ArtifactFacts) else None
     for defect in compat_defects.DEFECTS:
         mark = read.defects.get(defect.name, "") if read else ""
-        if mark and finding.kind in EXPLAINS.get(defect.name, ()) and defect.shows(runtime):
+        if mark and finding.code in EXPLAINS.get(defect.name, ()) and defect.shows(runtime):
             why = f"{defect.what.format(mark=mark)}, because {defect.why}: {finding.why}"
             return msgspec.structs.replace(finding, why=why, remedy=defect.remedy, config_line="")
     if runner_providers.provider_named(provider).gpu and (
         cause := gpu.first_on_gpu(file, runtime.release, options.provider_options)
     ):
         return msgspec.structs.replace(finding, why=f"{cause.what}: {finding.why}", remedy=cause.remedy)
-    refused = read is not None and finding.kind is library_proof.FindingKind.PROVIDER_REFUSED
+    refused = read is not None and finding.code is library_proof.FindingKind.PROVIDER_REFUSED
     if (
         refused
         and provider in partition_units.BY_UNITS
@@ -359,38 +359,38 @@ def explain_failure(
     failure: run_result.Failure, file: Path, provider: str, *, stock: bool
 ) -> library_proof.ProofFinding:
     """The finding of a failed run. `stock`: the library is ONNX Runtime's own package, so no config can fix it."""
-    message = " ".join(failure.message.replace(str(file.absolute()), file.name).split())
+    message = " ".join(failure.what.replace(str(file.absolute()), file.name).split())
     message = message if len(message) <= MOST_SAID else f"{message[:MOST_SAID]}..."
     # What the text says of operators, checked against an empty config: every kernel is then one that is missing.
     logged: required_ops_proof.LogFinding | None = None
-    if failure.kind not in (run_result.FailureKind.CRASH, run_result.FailureKind.TIMEOUT):
+    if failure.code not in (run_result.FailureKind.CRASH, run_result.FailureKind.TIMEOUT):
         needs: required_ops.Needs = {}
         with suppress(ModelError):  # of a file that cannot be read the types are unknown
             needs = required_ops.needs_of(
                 ort_format.read_artifact(file), providers=[] if provider == "cpu" else [provider]
             )
-        logged = next(iter(required_ops_proof.read_log(failure.message, required_ops.EMPTY, [needs])), None)
+        logged = next(iter(required_ops_proof.read_log(failure.what, required_ops.EMPTY, [needs])), None)
     if logged and logged.kernel:
         return library_proof.ProofFinding(
             severity=Severity.ERROR,
-            kind=library_proof.FindingKind.MISSING_KERNEL,
+            code=library_proof.FindingKind.MISSING_KERNEL,
             what=f"the library has no kernel for {logged.kernel}",
             why=message,
             remedy=MISSING_IN_STOCK if stock else MISSING_IN_BUILD,
             config_line=logged.kernel_line,
         )
-    text = failures.text_of_message(failure.message, *TOPICS)
+    text = failures.text_of_message(failure.what, *TOPICS)
     kind_of_topic, what = TOPICS[text.topic] if text else (library_proof.FindingKind.CANNOT_RUN, "")
-    kind = KINDS.get(failure.kind) or kind_of_topic
+    kind = KINDS.get(failure.code) or kind_of_topic
     what = what if what and kind is kind_of_topic else WHATS[kind]
     signal = f" ({failure.signal})" if failure.signal and kind is library_proof.FindingKind.CRASH else ""
-    cause = logged.why if logged else failure.cause
+    cause = logged.why if logged else failure.why
     remedy = logged.remedy if logged else failure.remedy
     if kind in REMEDIES:
         remedy = REMEDIES[kind].format(provider=provider)
     return library_proof.ProofFinding(
         severity=Severity.ERROR,
-        kind=kind,
+        code=kind,
         what=what + signal,
         why=f"{cause}: {message}" if cause else message,
         remedy=failure.remedy if failure.signal == "SIGILL" else remedy,
@@ -405,7 +405,7 @@ def explain_checks(checks: Sequence[OutputCheck], provider: str, origin: str) ->
         other = "" if provider == "cpu" else f"if the CPU's outputs pass, leave {provider} out of [[runs]]; else "
         yield library_proof.ProofFinding(
             severity=Severity.ERROR,
-            kind=library_proof.FindingKind.OUTPUTS_DIFFER,
+            code=library_proof.FindingKind.OUTPUTS_DIFFER,
             what=f"outputs are not those of {origin or 'the original model'}",
             why="; ".join(f"{check.output}: {check.reason}" for check in bad),
             remedy=other + output_compare.remedy_of(bad[0]),
@@ -413,7 +413,7 @@ def explain_checks(checks: Sequence[OutputCheck], provider: str, origin: str) ->
     if unknown := [check for check in checks if check.unknown]:
         yield library_proof.ProofFinding(
             severity=Severity.WARNING,
-            kind=library_proof.FindingKind.NOT_COMPARED,
+            code=library_proof.FindingKind.NOT_COMPARED,
             what="it ran, but these inputs cannot show whether its outputs are right",
             why="; ".join(f"{check.output}: {check.reason}" for check in unknown),
             remedy=f"{output_compare.remedy_of(unknown[0])} and make the bundle again",
@@ -424,7 +424,7 @@ def not_compared(why: str) -> library_proof.ProofFinding:
     """The finding when there is nothing that outputs could be checked against."""
     return library_proof.ProofFinding(
         severity=Severity.WARNING,
-        kind=library_proof.FindingKind.NOT_COMPARED,
+        code=library_proof.FindingKind.NOT_COMPARED,
         what="it ran, but its outputs were compared with nothing",
         why=f"the bundle keeps no reference, and this computer has none ({why})",
         remedy="make the bundle again with this release of ort-mobile: it keeps inputs and outputs of the original",

@@ -80,7 +80,7 @@ def _problem(contexts: Sequence[bundle_manifest.ShippedContext], library: str) -
         return None
     plugin = plugins.installed_plugin(provider_rules.QNN)
     if isinstance(plugin, run_result.Failure):
-        return MissingError(plugin.message, why=plugin.cause, remedy=plugin.remedy)
+        return MissingError.of(plugin)
     if core_abis.X86_64 not in prove_plan.library_abis(library):
         return MissingError(
             "the simulator runs in a library for x86_64 only",
@@ -239,7 +239,7 @@ def expected_of(
     except RunnerError as error:
         return ExpectedOutputs(inputs=inputs, outputs=None, tolerance=tolerance, origin=str(error))
     if result.failure:
-        why = f"onnxruntime of this computer: {result.failure.message.partition(chr(10))[0][:300]}"
+        why = f"onnxruntime of this computer: {result.failure.what.partition(chr(10))[0][:300]}"
         return ExpectedOutputs(inputs=inputs, outputs=None, tolerance=tolerance, origin=why)
     origin = f"the artifact itself on onnxruntime {result.ort_version} of this computer"
     return ExpectedOutputs(inputs=inputs, outputs=outputs, tolerance=tolerance, origin=origin)
@@ -295,7 +295,7 @@ def claims_nothing(summary: inspection.CallSummary | None, api_level: int) -> li
         )
     what = f"NNAPI takes nothing at API level {api_level}"
     return library_proof.ProofFinding(
-        severity=Severity.WARNING, kind=library_proof.FindingKind.NOTHING_CLAIMED, what=what, why=why, remedy=remedy
+        severity=Severity.WARNING, code=library_proof.FindingKind.NOTHING_CLAIMED, what=what, why=why, remedy=remedy
     )
 
 
@@ -330,7 +330,7 @@ def effect(
         }
         yield library_proof.ProofFinding(
             severity=Severity.WARNING,
-            kind=library_proof.FindingKind.FLAG_WITHOUT_EFFECT,
+            code=library_proof.FindingKind.FLAG_WITHOUT_EFFECT,
             what=f"{flag.value} has no effect at API level {api_level}",
             why=why if early else shown.get(flag) or NOT_KNOWN,
             remedy=remedy,
@@ -340,7 +340,7 @@ def effect(
         left = f"left to the CPU with it: {gone}"
         yield library_proof.ProofFinding(
             severity=Severity.WARNING,
-            kind=library_proof.FindingKind.FLAG_COSTS_NODES,
+            code=library_proof.FindingKind.FLAG_COSTS_NODES,
             what=f"with {flag.value} NNAPI takes {less.total()} operations at API level {api_level}, "
             f"{more.total()} without it",
             why=f"{why}; {left}" if early else left,
@@ -423,7 +423,7 @@ def by_kernel(rows: Sequence[library_proof.ProofRow]) -> Iterator[str]:
     """In words which runs hold on one CPU and give wrong outputs on another: the library's kernels differ."""
     ways: dict[tuple[str, str, str, str], tuple[set[str], set[str]]] = {}
     for row in rows:
-        differs = any(finding.kind is library_proof.FindingKind.OUTPUTS_DIFFER for finding in row.findings)
+        differs = any(finding.code is library_proof.FindingKind.OUTPUTS_DIFFER for finding in row.findings)
         if row.cpu and (differs or not row.failed):
             ways.setdefault((row.model, row.variant, row.run, row.abi), (set(), set()))[differs].add(row.cpu)
     for (model, variant, run, abi), (right, wrong) in ways.items():
@@ -519,13 +519,13 @@ class _Prover:
         (failure, checks, summary), shipped = observed, self.ships[trial.file, trial.targets[0]]
         expected = self._expected(shipped)
         options = trial.options
-        if failure and failure.kind is run_result.FailureKind.WRONG_DEVICE:
+        if failure and failure.code is run_result.FailureKind.WRONG_DEVICE:
             # This computer has not what the way to run needs: the library was asked nothing.
             yield library_proof.ProofFinding(
                 severity=Severity.WARNING,
-                kind=library_proof.FindingKind.NOT_COMPARED,
+                code=library_proof.FindingKind.NOT_COMPARED,
                 what="it was not run on this computer",
-                why="; ".join(part for part in (failure.message, failure.cause) if part),
+                why="; ".join(part for part in (failure.what, failure.why) if part),
                 remedy=failure.remedy,
             )
             return

@@ -293,7 +293,7 @@ class DeviceSearch:
         for run in runs:
             failure = run.result.failure
             self.order = max(self.order, run.round + 1)
-            if run.planned in self._places and (failure is None or failure.kind not in campaign_store.REPEATED):
+            if run.planned in self._places and (failure is None or failure.code not in campaign_store.REPEATED):
                 self.learn(run)
 
 

@@ -465,7 +465,7 @@ def failure_of(run: RunRecord, goals: Iterable[configs.Goal]) -> str:
     """Why a run says nothing for goals: it failed, its outputs are wrong, its times are not this device's; or ""."""
     result = run.result
     if result.status is not Status.OK:
-        return result.failure.message.partition("\n")[0][:300] if result.failure else result.status.value
+        return result.failure.what.partition("\n")[0][:300] if result.failure else result.status.value
     if wrong := [check for check in run.checks if check.failed]:
         return f"output {wrong[0].output} differs from the original's: {wrong[0].reason or 'out of tolerance'}"
     if run_result.Mark.SOFTWARE_GPU in result.marks:

@@ -468,7 +468,7 @@ def _verify_signer(folder: Path, manifest: bundle_manifest.Manifest, key: Path |
         if key:
             signature.verify_signed(folder, manifest, key)
     except CheckFailed as error:
-        raise CheckFailed(error.what, where=str(shown), why=error.why, remedy=error.remedy) from error
+        raise CheckFailed.of(error.problem, where=str(shown)) from error
 
 
 def _refuse_other_product(old: bundle_manifest.Manifest, new: bundle_manifest.Manifest, shown: Path) -> None:
@@ -580,7 +580,7 @@ def _whole(
     except CheckFailed as error:
         raise _damaged(path, error.why) from error
     except ConfigError as error:
-        raise ConfigError(error.what, where=str(path), why=error.why, remedy=error.remedy) from error
+        raise ConfigError.of(error.problem, where=str(path)) from error
 
 
 def _digests(folder: Path, manifest: bundle_manifest.Manifest) -> dict[str, str]:

@@ -369,7 +369,7 @@ def meaning_of(causes: Mapping[str, claim_answer.Refusal], text: str) -> claim_a
     for pattern, refusal in causes.items():
         if match := re.search(pattern, text):
             words = ("", *match.groups(""))
-            return claim_answer.Refusal(refusal.code, refusal.text.format(*words), refusal.remedy.format(*words))
+            return claim_answer.Refusal(refusal.code, refusal.what.format(*words), refusal.remedy.format(*words))
     return None
 
 

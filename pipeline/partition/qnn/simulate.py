@@ -96,7 +96,7 @@ def simulate(
     answered = _simulated(loaded, model, chip, inputs, folder / "simulated.onnx")
     if isinstance(answered, claim_answer.Refusal):
         failed = claim_answer.Simulation(
-            passed=False, reason=answered.text, remedy=answered.remedy, data=reference.data.source
+            passed=False, reason=answered.what, remedy=answered.remedy, data=reference.data.source
         )
         crashed = _first_crashing(loaded, model, graph, chip, inputs, folder) if answered.code == "crash" else None
         return _at(failed, crashed, failed.reason, CRASH_REMEDIES.get(crashed.op_type, "")) if crashed else failed

@@ -76,7 +76,7 @@ def run_record(
 
 
 def failed(kind: FailureKind, spec: str = "s1") -> RunRecord:
-    return run_record(spec, latencies_ns=(), failure=Failure(kind=kind, message="it broke"))
+    return run_record(spec, latencies_ns=(), failure=Failure(code=kind, what="it broke"))
 
 
 SECOND = "v9999"

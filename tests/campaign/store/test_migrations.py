@@ -126,14 +126,14 @@ def test_a_campaign_whose_plan_cannot_be_read_costs_no_other(store: Store) -> No
 
 def test_a_variant_that_could_not_be_made_is_named_where_nothing_ships(store: Store) -> None:
     variant = "extended-fixed-u8s8pc"
-    failure = FailureRow(kind="preparation", message="no memory", model="mnist", variant=variant, level=Level.EXTENDED)
+    failure = FailureRow(code="preparation", what="no memory", model="mnist", variant=variant, level=Level.EXTENDED)
     target = Target(name="desk", platform=Platform.LINUX)
     config = msgspec.structs.replace(DOCUMENT.config, targets=(target,))
     document = msgspec.structs.replace(DOCUMENT, config=config, failures=(failure,), planned=())
     campaign = msgspec.structs.replace(CAMPAIGN, id="c9", document=document)
     store.start(campaign)
     (withheld,) = assemble(store, campaign).report.withheld
-    assert withheld.reason == f"{variant} could not be made: no memory"
+    assert withheld.what == f"{variant} could not be made: no memory"
 
 
 def test_the_migrations_lead_to_the_tables_that_the_code_has(url: str) -> None:

@@ -44,7 +44,7 @@ from tests.onnx_samples import parsed_nodes
 from tests.report_samples import BAD, GOOD, record
 
 RULE = DecisionRule(margin=0.01)
-ROWS = {check.check: (check, propose) for check, propose in CHECKS}
+ROWS = {check.code: (check, propose) for check, propose in CHECKS}
 
 
 def result(
@@ -86,7 +86,7 @@ def names(proposal: DoctorFinding) -> list[str]:
 def refusal(check: str, **changes: object) -> str:
     """Why a check does not apply, "" where it does."""
     finding = proposed(check, **changes)
-    return finding.text if finding.outcome is Outcome.NOT_APPLICABLE else ""
+    return finding.what if finding.outcome is Outcome.NOT_APPLICABLE else ""
 
 
 def runs(check: str, **changes: object) -> list[str]:
@@ -101,10 +101,10 @@ def test_threads_are_tried_as_one_two_fast_and_all() -> None:
     assert runs("threads", facts=DeviceFacts(name="d", platform="linux")) == ["cpu+threads=1", "cpu+threads=2"]
     assert runs("affinities") == ["cpu+threads=2+affinities=6"]
     assert (
-        proposed("threads", start=RunOptions(intra_op_threads=8)).text
+        proposed("threads", start=RunOptions(intra_op_threads=8)).what
         == "8 threads on 6 cores: more threads than cores"
     )
-    assert not proposed("threads", start=RunOptions(intra_op_threads=6)).advice
+    assert not proposed("threads", start=RunOptions(intra_op_threads=6)).remedy
     equal = DeviceFacts(name="d", platform="linux", core_max_mhz=(2000, 2000))
     assert "equally fast" in refusal("affinities", facts=equal)
 
@@ -120,16 +120,16 @@ def test_threads_keep_to_fast_cores_come_first_and_stay_on_a_numa_node() -> None
     assert "one NUMA node" in refusal("numa", facts=node)
     nodes = msgspec.structs.replace(node, numa_nodes=("1-2,5-6", "3-4,7-8"))
     assert runs("numa", facts=nodes) == ["cpu+threads=4+thread_cores=1-2,5-6"]
-    assert "numactl --cpunodebind=0" in proposed("numa", facts=nodes).advice
+    assert "numactl --cpunodebind=0" in proposed("numa", facts=nodes).remedy
     large = msgspec.structs.replace(node, numa_nodes=("1-48,97-144", "49-96,145-192"))  # beyond what masks have
-    assert (runs("numa", facts=large), proposed("numa", facts=large).text[:12]) == ([], "2 NUMA nodes")
+    assert (runs("numa", facts=large), proposed("numa", facts=large).what[:12]) == ([], "2 NUMA nodes")
 
 
 def test_allocators_are_tried_where_they_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     host = DeviceFacts(name="local", platform="linux", abis=(machine_abi(),))
     monkeypatch.setattr("device_runner.local.find_allocator", lambda name: "libx.so" * (name == "jemalloc"))
     assert runs("allocator", facts=host) == ["cpu+allocator=jemalloc"]
-    assert proposed("allocator", facts=host).text == "mimalloc is not installed (apt-get install libmimalloc2.0)"
+    assert proposed("allocator", facts=host).what == "mimalloc is not installed (apt-get install libmimalloc2.0)"
     assert "not installed" in refusal("allocator", facts=host, start=RunOptions(allocator=Allocator.JEMALLOC))
     emulated = msgspec.structs.replace(host, abis=("riscv64",))
     assert all("hosts only" in refusal("allocator", facts=facts) for facts in (emulated, subject().facts))
@@ -170,16 +170,16 @@ def test_transposes_and_casts_are_told_with_their_share() -> None:
     found = proposed("transposes", profiled=slow)
     assert found.share == pytest.approx(0.3)
     assert names(found) == ["level=extended"]
-    assert "20.0% of the time in 3 Transpose nodes, 10.0% in changes of layout" in found.text
-    assert "channels first" in found.advice
-    assert proposed("transposes", profiled=result(("ReorderInput", 0.1))).advice == ""
-    assert "again" in proposed("transposes", profiled=result(("ReorderInput", 0.1)), path="m.ort").advice
+    assert "20.0% of the time in 3 Transpose nodes, 10.0% in changes of layout" in found.what
+    assert "channels first" in found.remedy
+    assert proposed("transposes", profiled=result(("ReorderInput", 0.1))).remedy == ""
+    assert "again" in proposed("transposes", profiled=result(("ReorderInput", 0.1)), path="m.ort").remedy
     on_nnapi = RunOptions(provider="nnapi", flags=(NnapiFlag.USE_FP16,))
     assert runs("transposes", profiled=slow, start=on_nnapi)[0] == "nnapi+USE_FP16+USE_NCHW"
     assert refusal("transposes") == "they take 0.0% of the time"
     assert runs("casts", profiled=slow) == [f"cpu+{CAST_KEY}=1"]
     assert names(proposed("casts", profiled=slow, path="m.ort")) == []
-    assert "float model" in proposed("casts", profiled=slow, half=True).advice
+    assert "float model" in proposed("casts", profiled=slow, half=True).remedy
     assert refusal("casts") == "no Cast node is left"
 
 
@@ -190,7 +190,7 @@ def test_dynamic_dimensions_are_fixed_and_what_that_unblocks_is_told() -> None:
     )  # fmt: skip
     names = ("n", "x[2]")
     found = proposed("dimensions", open=names, answers={"nnapi": answer}, sizes={"n": 1, "x[2]": 16})
-    assert found.text == "NNAPI claims 0 of 9 nodes, with sizes 8"
+    assert found.what == "NNAPI claims 0 of 9 nodes, with sizes 8"
     assert [remedy.steps for remedy in remedies(found)] == [("fixed-dimensions:sizes=n=1+x[2]=16",)]
     assert "test data" in refusal("dimensions", open=names)
     assert refusal("dimensions") == "every input dimension has a size"
@@ -201,7 +201,7 @@ def test_providers_of_the_library_are_tried_where_they_claim_something() -> None
     none = ModelAnswer(path="m", ep="nnapi", ort_release="1.31", nodes=9, claimed=0)
     found = proposed("providers", usual=library, answers={"nnapi": none})
     assert names(found) == ["provider=xnnpack with 2 threads", "provider=qnn"]
-    assert found.text == "NNAPI: claims none of 9 nodes"
+    assert found.what == "NNAPI: claims none of 9 nodes"
     assert runs("providers", usual=library)[:3] == [
         "nnapi", "nnapi+USE_FP16", "xnnpack+threads=1+intra_op_num_threads=2",
     ]  # fmt: skip
@@ -217,18 +217,18 @@ def test_small_partitions_are_told_with_the_command() -> None:
         "partitions are few or large: NNAPI 1 for 8 nodes"
     )  # fmt: skip
     found = proposed("partitions", answers={"nnapi": many})
-    assert found.text == "NNAPI: 4 nodes in 3 partitions"
-    assert found.advice == "ort-mobile partition MODEL --ep nnapi --advise"
+    assert found.what == "NNAPI: 4 nodes in 3 partitions"
+    assert found.remedy == "ort-mobile partition MODEL --ep nnapi --advise"
 
 
 def test_precision_diagnostics_and_the_first_run() -> None:
     assert "1 " not in refusal("precision")
-    assert proposed("precision").text == "3 of its nodes have 8-bit forms: Conv"
+    assert proposed("precision").what == "3 of its nodes have 8-bit forms: Conv"
     assert "already" in refusal("precision", operators={"QLinearConv": 2})
     left_on = RunOptions(session_config={"enable_profiling": "1", "session.disable_prepacking": "1"})
     assert runs("diagnostics", start=left_on) == ["cpu+prepacking=off"]
     assert "telemetry" in refusal("diagnostics")
-    assert "2.5 times" in proposed("first-run", usual=result(first_run_ns=250)).text
+    assert "2.5 times" in proposed("first-run", usual=result(first_run_ns=250)).what
     assert refusal("first-run")
     known = Start(run="cpu", rounds=9, median_ns=100.4, first_run_ns=140)
     pilot = result(first_run_ns=2310)
@@ -243,9 +243,9 @@ def test_every_check_has_a_source_and_says_something_for_every_model() -> None:
             model = subject(path=path, start=RunOptions(provider=provider))
             for check, propose in CHECKS:
                 found = propose(check, model)
-                assert found.text or found.measured, check.check
-                assert not (found.measured and found.outcome is Outcome.NOT_APPLICABLE), check.check
-                assert check.source.endswith(".html"), check.check
+                assert found.what or found.measured, check.code
+                assert not (found.measured and found.outcome is Outcome.NOT_APPLICABLE), check.code
+                assert check.source.endswith(".html"), check.code
 
 
 def test_remedies_together_keep_the_last_word_to_the_last() -> None:
@@ -297,7 +297,7 @@ def judged(all_rounds: dict[str, list[RunRecord]], proposal: DoctorFinding) -> l
 
 def test_the_best_remedy_that_counts_is_the_finding() -> None:
     proposal = proposal_of("a", "b", "wrong", "failed")
-    failure = Failure(kind=FailureKind.CRASH, message="killed by SIGSEGV", remedy="leave it out")
+    failure = Failure(code=FailureKind.CRASH, what="killed by SIGSEGV", remedy="leave it out")
     given = {
         "a": rounds(0.8), "b": rounds(0.7), "wrong": rounds(0.1, check=BAD),
         "failed": [record(0, (), failure)],
@@ -325,9 +325,9 @@ def test_a_phone_with_a_snapdragon_is_told_how_to_ask_about_its_npu(monkeypatch:
         "pipeline.partition.qnn.kept.compiler_lacking", lambda: MissingError("no compiler", remedy="install it")
     )
     lacking = proposed("npu", facts=phone)
-    assert "SM8635 (Snapdragon 8s Gen 3), which computes integers" in lacking.text
-    assert lacking.advice == "install it"
+    assert "SM8635 (Snapdragon 8s Gen 3), which computes integers" in lacking.what
+    assert lacking.remedy == "install it"
     monkeypatch.setattr("pipeline.partition.qnn.kept.compiler_lacking", lambda: None)
     monkeypatch.setattr("pipeline.partition.qnn.kept.compiler_name", lambda: "a compiler")
-    assert "--chip SM8635 --advise" in proposed("npu", facts=phone).advice
+    assert "--chip SM8635 --advise" in proposed("npu", facts=phone).remedy
     assert refusal("npu")

@@ -66,8 +66,8 @@ def test_every_check_has_a_finding_however_short_the_time(
     report = diagnose([order(model)], NoProgress(), minutes=minutes)
     (one,) = report.diagnoses
     assert (one.failure, report.exit_code) == ((), 0)
-    found = {finding.check: finding for finding in one.findings}
-    assert list(found) == [check.check for check, _ in CHECKS]
+    found = {finding.code: finding for finding in one.findings}
+    assert list(found) == [check.code for check, _ in CHECKS]
     for check in ("initializers", "dimensions", "ort-format", "threads", "spinning", "denormals"):
         assert found[check].measured, check
         assert not any("output" in remedy.why for remedy in found[check].measured), found[check]
@@ -138,10 +138,10 @@ def test_an_ort_file_is_diagnosed_too(tmp_path: Path) -> None:
     (file,) = out.glob("*.ort")
     report = diagnose([order(file)], NoProgress(), minutes=0.001)
     (one,) = report.diagnoses
-    found = {finding.check: finding for finding in one.findings}
+    found = {finding.code: finding for finding in one.findings}
     assert one.failure == ()
     assert found["mapping"].measured[0].rounds == 1
-    assert "was chosen when it was converted" in found["level"].text
+    assert "was chosen when it was converted" in found["level"].what
 
 
 @pytest.mark.parametrize(("name", "content", "error"), [
@@ -169,7 +169,7 @@ def test_a_device_that_is_not_there_has_its_exit_code() -> None:
 
 def test_the_list_needs_no_model() -> None:
     ended = ort_mobile("doctor", "--list")
-    assert [line.split()[0] for line in ended.out.splitlines()] == [check.check for check, _ in CHECKS]
+    assert [line.split()[0] for line in ended.out.splitlines()] == [check.code for check, _ in CHECKS]
 
 
 def stored_rounds(folder: Path) -> dict[tuple[str, str, int], str]:

@@ -24,7 +24,7 @@ FASTER_LOAD = comparison(0.5, 0.4, 0.6, Verdict.FASTER)
 
 def diagnosis(remedy: MeasuredRemedy, *, best: str = "") -> Diagnosis:
     finding = DoctorFinding(
-        check="level", title="Optimization level", how="", source="x", best=best,
+        code="level", title="Optimization level", how="", source="x", best=best,
         outcome=Outcome.GAIN if best else Outcome.NO_GAIN, measured=(remedy,),
     )  # fmt: skip
     return Diagnosis(model="m", device="local", start=Start(run="cpu"), findings=(finding,))

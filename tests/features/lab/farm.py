@@ -228,7 +228,7 @@ class GoldenRig(ScriptedDevice):
         ill = json.loads(path.read_text()).get(self.name.partition("@")[0], {})
         self._count(spec.id)
         if "fails" in ill:
-            failure = Failure(kind=FailureKind(ill["fails"]), message="as scripted", cause="it is broken")
+            failure = Failure(code=FailureKind(ill["fails"]), what="as scripted", why="it is broken")
             return without_measurement(spec, self.name, failure)
         number = int.from_bytes(secrets.token_bytes(4)) % len(RECORDED)
         latencies_ns = (int(RECORDED[number] * ill.get("factor", 1.0)),) * 20

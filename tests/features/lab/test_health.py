@@ -191,7 +191,7 @@ def test_one_of_eight_devices_drifts(url: str, store: Store, tmp_path: Path, ill
     assert len(marked) == sum(run.result.device == "rig:3" for name in ("c2", "c3") for run in store.runs(name)) > 0
     campaign = marked[0].campaign
     report = assemble(store, store.campaign(campaign)).report
-    doubted = {row.device for row in report.rows for caution in row.cautions if caution.doubt is Doubt.QUARANTINED}
+    doubted = {row.device for row in report.rows for caution in row.cautions if caution.code is Doubt.QUARANTINED}
     assert doubted == {"rig:3"}
     assert all(row.comparison is None for row in report.rows if row.device == "rig:3")
     assert any(row.comparison for row in report.rows if row.device == "rig:4")

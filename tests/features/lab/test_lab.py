@@ -186,7 +186,7 @@ def test_a_plugin_comes_with_the_campaign_and_reaches_a_phone(
             until(all_in(store, DONE, FAILED))
     assert [(job.state, job.reason) for job in jobs_of(store)] == [(DONE, "")]
     (run,) = store.runs(jobs_of(store)[0].campaign_id)
-    assert failure in (run.result.failure.message if run.result.failure else "")
+    assert failure in (run.result.failure.what if run.result.failure else "")
     assert bool(run.result.failure) == bool(failure)
     assert run.result.device == f"adb:{phone.serial}@{host_name()}"
     assert run.spec.plugin

@@ -54,7 +54,7 @@ def add(store: Store, planned: str, device: str, host: str, *, number: int = 0, 
     run = run_record(spec or f"{planned}#{number}", number)
     result = msgspec.structs.replace(run.result, device=device, host=host, log=(log,) if log else ())
     if failure:
-        failed = Failure(kind=failure, message="it broke")
+        failed = Failure(code=failure, what="it broke")
         result = msgspec.structs.replace(result, status=Status.FAILED, failure=failed, latencies_ns=())
     return store.add_run(msgspec.structs.replace(run, campaign=campaign, planned=planned, result=result))
 

@@ -27,7 +27,7 @@ def add(
 ) -> None:  # fmt: skip
     """A run of the plan, by its place among those of its device, that began `at` seconds."""
     planned = [run for run in campaign.job().planned if run.device == device and not run.same_as][place]
-    failed = Failure(kind=failure, message="it broke") if failure else None
+    failed = Failure(code=failure, what="it broke") if failure else None
     run = run_record(f"{planned.id}#{number}", number, (latency_ns,) * 3 if not failure else (), failed)
     begun = BEGAN + timedelta(seconds=at if at is not None else 100 * number + 20 * place)
     started = begun.isoformat(timespec="milliseconds").replace("+00:00", "Z")

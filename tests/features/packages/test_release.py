@@ -222,7 +222,7 @@ def test_the_gates_that_there_are_are_listed_for_another_name(place: Path) -> No
 
 @pytest.mark.parametrize(("rule", "refused"), [(errors.BUDGET, 1), ("", 0)])
 def test_a_target_named_like_the_budget_is_none(rule: str, refused: int) -> None:
-    finding = errors.Finding(severity=errors.Severity.WARNING, what="x", where="target max_library_bytes: m", rule=rule)
+    finding = errors.Finding(severity=errors.Severity.WARNING, what="x", where="target max_library_bytes: m", code=rule)
     assert len(list(over_budget((finding,)))) == refused
 
 

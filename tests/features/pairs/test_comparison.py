@@ -63,7 +63,7 @@ def test_runs_of_one_campaign_are_compared_in_pairs() -> None:
 
 
 def test_a_round_that_failed_leaves_nothing_to_pair_by() -> None:
-    crash = record(6, (), Failure(kind=FailureKind.CRASH, message="gone"))
+    crash = record(6, (), Failure(code=FailureKind.CRASH, what="gone"))
     failed = lane(*runs(1.0, 1, rounds=6), crash, device="local", variant="b")
     both = campaign("1", row(1.0, 1, "a", rounds=6), failed)
     (one,) = compare_sides(both, both, runs=("a", "b")).rows
@@ -168,7 +168,7 @@ def test_where_devices_differ_the_remedy_does_not_blame_names_of_runs_alone() ->
 
 
 def test_of_a_run_that_failed_no_change_is_told() -> None:
-    crash = record(0, (), Failure(kind=FailureKind.CRASH, message="gone"))
+    crash = record(0, (), Failure(code=FailureKind.CRASH, what="gone"))
     failed = lane(crash, device="local", variant="all-fixed")
     found = compare_sides(campaign("1", row(1, 1)), campaign("2", failed))
     assert "in B" in found.rows[0].note

@@ -229,7 +229,7 @@ def test_models_that_take_more_memory_together_than_the_app_has_fail(files: list
 
 def test_what_another_run_said_too_is_not_left_out() -> None:
     """The report has the failure of m.onnx; that of n.onnx with the same words is its own."""
-    failure = FailureRow(device="local", model="", variant="m.onnx", run="cpu", kind="timeout", message="took 300 s")
+    failure = FailureRow(device="local", model="", variant="m.onnx", run="cpu", code="timeout", what="took 300 s")
     report = msgspec.structs.replace(make_report(), failures=(failure,))
     rows = [
         CallersRow(file=name, run="cpu", callers=2, failure="took 300 s; it is slow") for name in ("m.onnx", "n.onnx")

@@ -69,8 +69,8 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", CASES)
 def test_what_the_library_says_becomes_a_finding(name: str, artifact: Path) -> None:
     failure, message, kind, told = CASES[name]
-    found = explain_failure(explain(Failure(kind=failure, message=message)), artifact, "nnapi", stock=False)
-    assert found.kind is kind
+    found = explain_failure(explain(Failure(code=failure, what=message)), artifact, "nnapi", stock=False)
+    assert found.code is kind
     assert told in found.what
     assert message in found.why
     assert found.remedy
@@ -81,26 +81,26 @@ def test_what_the_library_says_becomes_a_finding(name: str, artifact: Path) -> N
 @pytest.mark.parametrize("name", ["operator left out", "type left out"])
 def test_the_config_line_has_the_types_of_the_failing_node(name: str, artifact: Path) -> None:
     failure, message, _, _ = CASES[name]
-    found = explain_failure(Failure(kind=failure, message=message), artifact, "cpu", stock=False)
+    found = explain_failure(Failure(code=failure, what=message), artifact, "cpu", stock=False)
     assert found.config_line == 'ai.onnx;13;Gather{"inputs": {"0": ["float"], "1": ["int64_t"]}}'
     assert "operators/required_operators.config" in found.remedy
 
 
 def test_no_config_mends_a_package_of_onnx_runtime_itself(artifact: Path) -> None:
     failure, message, _, _ = CASES["operator left out"]
-    found = explain_failure(Failure(kind=failure, message=message), artifact, "cpu", stock=True)
+    found = explain_failure(Failure(code=failure, what=message), artifact, "cpu", stock=True)
     assert "no config can bring it" in found.remedy
 
 
 def test_a_file_that_cannot_be_read_costs_types_only(tmp_path: Path) -> None:
     (tmp_path / "x.ort").write_bytes(b"nothing")
     failure, message, _, _ = CASES["operator left out"]
-    found = explain_failure(Failure(kind=failure, message=message), tmp_path / "x.ort", "cpu", stock=False)
+    found = explain_failure(Failure(code=failure, what=message), tmp_path / "x.ort", "cpu", stock=False)
     assert found.config_line == "ai.onnx;13;Gather"
 
 
 def test_a_crash_names_its_signal_and_long_words_are_cut(artifact: Path) -> None:
-    failure = explain(Failure(kind=FailureKind.CRASH, message="x\n" * 5000, signal="SIGSEGV"))
+    failure = explain(Failure(code=FailureKind.CRASH, what="x\n" * 5000, signal="SIGSEGV"))
     found = explain_failure(failure, artifact, "xnnpack", stock=False)
     assert found.what == "the library crashed (SIGSEGV)"
     assert "xnnpack" in found.remedy
@@ -112,13 +112,13 @@ def test_checks_that_pass_say_nothing_and_others_name_output_and_origin() -> Non
     bad = OutputCheck(output="b", passed=False, reason="relative error 0.5 is over 0.001")
     assert list(explain_checks([good], "cpu", "")) == []
     (found,) = explain_checks([good, bad], "nnapi", "")
-    assert found.kind is FindingKind.OUTPUTS_DIFFER
+    assert found.code is FindingKind.OUTPUTS_DIFFER
     assert found.what == "outputs are not those of the original model"
     assert found.why == "b: relative error 0.5 is over 0.001"
     assert "leave nnapi out" in found.remedy
 
 
 def test_no_path_of_this_computer_gets_into_a_finding(artifact: Path) -> None:
-    failure = Failure(kind=FailureKind.MODEL_LOAD, message=f"Load model from {artifact} failed: bad")
+    failure = Failure(code=FailureKind.MODEL_LOAD, what=f"Load model from {artifact} failed: bad")
     found = explain_failure(failure, artifact, "cpu", stock=False)
     assert found.why == "Load model from gather.ort failed: bad"

@@ -29,7 +29,7 @@ def test_every_flag_has_a_reason_below_its_level_and_one_above(flag: NnapiFlag) 
     since, why = NEEDS[flag]
     (below,) = effect(flag, phone(since - 1), WHOLE, WHOLE)
     (above,) = effect(flag, phone(since), WHOLE, WHOLE)
-    assert below.kind is above.kind is FindingKind.FLAG_WITHOUT_EFFECT
+    assert below.code is above.code is FindingKind.FLAG_WITHOUT_EFFECT
     assert below.severity is Severity.WARNING
     assert below.why == why != above.why
     assert f"below API level {since}" in below.remedy
@@ -63,7 +63,7 @@ def test_a_change_of_layout_alone_costs_nothing() -> None:
 
 def test_operations_that_a_flag_costs_are_counted() -> None:
     (found,) = effect(NnapiFlag.USE_NCHW, phone(28), LESS, WHOLE)
-    assert found.kind is FindingKind.FLAG_COSTS_NODES
+    assert found.code is FindingKind.FLAG_COSTS_NODES
     assert "takes 1 operations at API level 28, 2 without" in found.what
     assert found.why.endswith("left to the CPU with it: CONV_2D (1)")
 

@@ -25,7 +25,7 @@ def test_only_the_chosen_way_to_run_blocks(tmp_path: Path, runs: tuple[RunOption
     proof = prove_bundle(bundle, ProofOrder(library=str(wheel_library())), NoProgress())
     (row,) = (row for row in proof.rows if row.options.provider == "xnnpack")
     (finding,) = row.findings
-    assert finding.kind is FindingKind.PROVIDER_MISSING
+    assert finding.code is FindingKind.PROVIDER_MISSING
     assert proof.failed is row.failed is row.chosen is (runs[0] is XNNPACK)
     assert (finding.severity is Severity.WARNING) is not row.failed
     assert ("write [[runs]] in the config without it" in finding.remedy) is not row.failed

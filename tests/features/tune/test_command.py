@@ -121,7 +121,7 @@ def test_without_the_feature_a_search_ships_nothing_and_says_why(
     monkeypatch.setattr("pipeline.features.OFFERS", {})
     assembled = assembled_of(folder / "out", None, None)
     assert assembled.choices == ()
-    assert {row.reason for row in assembled.report.withheld} == {NO_ANSWERS}
+    assert {row.what for row in assembled.report.withheld} == {NO_ANSWERS}
     assert NO_ANSWERS in {finding.what for finding in assembled.report.warnings}
     assert "Best configuration" not in formats.markdown_page(assembled.report)
 
