@@ -175,11 +175,11 @@ def make(recipe: BuildRecipe, folder: Path) -> None:
 LIBC = frozenset(
     re.findall(
         r"\w+",
-        "__libc_init __cxa_atexit __errno __stack_chk_fail _exit abort calloc clock_gettime close dup dup2 fclose"
-        " fflush fgetc fgets fopen fork fprintf fputc fread free fsync fwrite getpagesize getpid getppid kill lseek"
-        " malloc memchr memcmp memcpy memmove memset mincore mmap munmap nanosleep open pipe poll posix_fadvise"
-        " posix_memalign prctl pread pthread_create pthread_join pthread_mutex_lock pthread_mutex_unlock putchar"
-        " puts qsort read sched_setaffinity setenv setpriority signal"
+        "__libc_init __cxa_atexit __errno __stack_chk_fail _exit abort calloc chdir clock_gettime close dup dup2 execvp"
+        " fclose fflush fgetc fgets flock fopen fork fprintf fputc fread free fsync fwrite getpagesize getpid getppid"
+        " kill lseek malloc memchr memcmp memcpy memmove memset mincore mkdir mmap munmap nanosleep open pipe poll"
+        " posix_fadvise posix_memalign prctl pread pthread_create pthread_join pthread_mutex_lock pthread_mutex_unlock"
+        " putchar puts qsort read readlink rename sched_setaffinity setenv setpriority signal"
         " snprintf strcmp strerror strlen strncmp strstr strtoll strtoull unlink vsnprintf waitpid write",
     )
 )

@@ -268,12 +268,27 @@ OPENERS: dict[str, str] = {
 """First part of a device's name to the function that opens it with the rest; imported when asked for."""
 
 
+REPORTED = ("farm", "ios")
+"""First parts of the names of devices that nobody opens: a package ran there, and somebody brought its results."""
+
+
+def is_reported(name: str) -> bool:
+    """Whether a device's results are reported by a package, not measured by whoever stores them."""
+    return name.partition(":")[0] in REPORTED
+
+
 def open_device(text: str, waiting: Waiting = no_waiting) -> Device:
     """The device of that name (`local`, `adb:SERIAL`); SpecError for a bad name, UnavailableError for none there.
 
     Only devices behind adb belong to one process at a time: `waiting` is asked whether to wait for the other.
     """
     scheme, rest = re.fullmatch(r"([^:?]*):?(.*)", text, re.DOTALL).groups()  # type: ignore[union-attr]
+    if is_reported(text):
+        raise UnavailableError(
+            f"{text} cannot be opened",
+            why="a package runs there, and its results are brought",
+            remedy="`ort-mobile export` makes the package, `ort-mobile collect` reads its sessions",
+        )
     if scheme not in OPENERS:
         raise SpecError(
             f"unknown device {text!r}",

@@ -132,6 +132,7 @@ UNTIMED = {
     "memory_before_load_bytes": 0,
     "memory_after_load_bytes": 0,
     "memory_peak_bytes": 0,
+    "memory_private_bytes": 0,
     "elapsed_ns": 0,
 }
 """What of a result is the emulator's own, or the software GPU's."""

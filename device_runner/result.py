@@ -76,6 +76,8 @@ class Mark(StrEnum):
     """A plugin was loaded, and ONNX Runtime does not say what it took, as of any ORT format file."""
     QUARANTINED = "quarantined"
     """A lab took the device out, and this was measured since its last good check: whether it holds is not known."""
+    REPORTED = "reported"
+    """A package measured it on a device that nobody of us opened: outputs are compared, times are what was brought."""
     PERF_TEST = "perf_test"
     """Measured by onnxruntime_perf_test: no outputs, and the first inference to the millisecond."""
 
@@ -108,6 +110,19 @@ class Conditions(Struct, frozen=True, kw_only=True):
     cpu_mhz: tuple[int, ...] = ()
     zones_celsius: dict[str, float] = {}
     """Temperature by the name of the thermal zone; the highest where several have one name."""
+
+
+THROTTLES_FROM = 2
+"""Heat from `moderate` on throttles."""
+
+
+def condition_marks(before: Conditions) -> tuple[Mark, ...]:
+    """What a reader of the numbers must know of the state in which a run began."""
+    marks = {
+        Mark.THROTTLED: (before.thermal_status or 0) >= THROTTLES_FROM,
+        Mark.CHARGING: before.charging,
+    }
+    return tuple(mark for mark, applies in marks.items() if applies)
 
 
 class WarmUp(Struct, frozen=True, kw_only=True):
@@ -257,9 +272,10 @@ class RunResult(Struct, frozen=True, kw_only=True):
     `warmup_ns` are those before them that count as warm-up, where they were recorded, and `warmup` says why these.
     `open_ns` is the loading of the library, `load_ns` the creation of the session, `first_run_ns` the first inference.
     Memory is the resident set of the probe's process after loading, and its peak (the runtime and everything in it,
-    not the model alone). `started_at` and `elapsed_ns` are the whole run as its caller saw it, copying and starting
-    included; 0 where nobody looked. `push_ns` of it went into bringing files to the device, or seeing that they are
-    there. `host` is the name of the computer that ran it or drove the device.
+    not the model alone); private is what of it no file is behind, when the inferences end: a system that is short of
+    memory can take back the rest. `started_at` and `elapsed_ns` are the whole run as its caller saw it, copying and
+    starting included; 0 where nobody looked. `push_ns` of it went into bringing files to the device, or seeing that
+    they are there. `host` is the name of the computer that ran it or drove the device.
     `labelled_outputs` is the first output for each sample of the spec's labelled set, stacked along a first axis.
     `ep_devices` and `ep_shares` are of runs with a plugin. `profile` is what `profile_file` says,
     where that was read. `cpu` is the profile of an emulated processor.
@@ -284,6 +300,7 @@ class RunResult(Struct, frozen=True, kw_only=True):
     memory_before_load_bytes: int = 0
     memory_after_load_bytes: int = 0
     memory_peak_bytes: int = 0
+    memory_private_bytes: int = 0
     outputs: tuple[TensorFile, ...] = ()
     labelled_outputs: TensorFile | None = None
     profile_file: str | None = None
@@ -326,7 +343,16 @@ def without_measurement(spec: RunSpec, device: str, failure: Failure) -> RunResu
 
 def utc_now() -> str:
     """The instant as ISO 8601 in UTC with milliseconds, as in 2026-01-31T08:15:30.123Z."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return _utc_text(datetime.now(UTC))
+
+
+def utc_at(milliseconds: int) -> str:
+    """An instant given in milliseconds since 1970, in the same way."""
+    return _utc_text(datetime.fromtimestamp(milliseconds / 1000, UTC))
+
+
+def _utc_text(instant: datetime) -> str:
+    return instant.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def epoch_ms(instant: str) -> int | None:

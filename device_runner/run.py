@@ -35,7 +35,64 @@ Fetch = Callable[[str, Path, int], object]
 """Brings the file of that name from the run folder to a path; it has at most so many bytes."""
 
 
-class ProbeDevice(Device):
+class FilePlacement:
+    """Where the files of specs lie in the eyes of the probe; who derives it brings them there."""
+
+    def _put(self, path: Path, suffix: str = "") -> str:
+        """Bring a file of this computer there; its path in the eyes of the probe. Raises RunnerError, OSError."""
+        return str(path.absolute())
+
+    def _put_named(self, files: Sequence[str], folder: str) -> list[str]:
+        """As `_put`, for files that find each other by name in one folder, such as the run's."""
+        return [self._put(Path(file)) for file in files]
+
+    def _fitting(self, spec: RunSpec, library: Path) -> tuple[CustomLibrary, ...]:
+        """The spec's libraries of custom operators for a process with a libonnxruntime. Raises RunnerError."""
+        given = spec.options.custom_ops
+        return fitting(given, *process_of(library)) if given else ()
+
+    def _put_model(self, model: Path, folder: str) -> str:
+        """As `_put`; an ONNX file finds its weights, or a context its binary, in the folder where it lies itself."""
+        status = model.stat()
+        names = _names_beside(model, status.st_mtime_ns, status.st_size)
+        if beside := [str(path) for name in names if (path := model.parent / name).is_file()]:
+            return self._put_named((str(model), *beside), folder)[0]
+        return self._put(model, model.suffix.lower())
+
+    def placed(self, spec: RunSpec, library: Path, folder: str) -> RunSpec:
+        """The same spec with the paths that files have in the eyes of the probe."""
+        options, plugin, concurrent, stream = spec.options, spec.plugin, spec.concurrent, spec.stream
+        if plugin:  # and provider options that name files of it
+            there, *files = self._put_named((plugin.library, *plugin.files), folder)
+            places = dict(zip(plugin.files, files, strict=True))
+            named = {key: places.get(value, value) for key, value in options.provider_options.items()}
+            plugin = replace(plugin, library=there, files=tuple(files))
+            options = replace(options, provider_options=named)
+        if fit := self._fitting(spec, library):
+            options = replace(
+                options,
+                custom_ops=tuple(self._put(fitting.path, fitting.path.suffix) for fitting in fit),
+            )
+
+        def put(tensor: TensorFile) -> TensorFile:
+            return replace(tensor, file=self._put(Path(tensor.file)))
+
+        return replace(
+            spec,
+            plugin=plugin,
+            options=options,
+            library=self._put(library, ".so"),
+            model=self._put_model(Path(spec.model), folder),
+            inputs=tuple(map(put, spec.inputs)),
+            labelled=spec.labelled and put(spec.labelled),
+            concurrent=concurrent
+            and replace(concurrent, beside=tuple(self._put_model(Path(model), folder) for model in concurrent.beside)),
+            stream=stream and replace(stream, sequences=tuple(map(put, stream.sequences))),
+            outputs_folder=None if spec.outputs_folder is None else folder,
+        )
+
+
+class ProbeDevice(FilePlacement, Device):
     """A device that runs the probe, with the files of this computer. Who derives it says how a process is started, and
     how files get there and back where it has others.
     """
@@ -58,7 +115,7 @@ class ProbeDevice(Device):
                 if spec.perf_test:
                     result = measured_with(spec, self.name, partial(self._prepare_tool, spec, library, folder))
                 else:
-                    placed = self._placed(spec, library, folder)
+                    placed = self.placed(spec, library, folder)
                     request = protocol.encode_request(placed, watch_stdin=self.watch_stdin)
                     answer = self._ask(request, folder, spec.timeout_seconds, protocol.answer_limit(spec))
                     if isinstance(answer, Failure):
@@ -94,59 +151,6 @@ class ProbeDevice(Device):
         """The folder of a run where the probe sees it."""
         with scratch_folder(RUN_PREFIX) as folder:
             yield str(folder)
-
-    def _put(self, path: Path, suffix: str = "") -> str:
-        """Bring a file of this computer there; its path in the eyes of the probe. Raises RunnerError, OSError."""
-        return str(path.absolute())
-
-    def _put_named(self, files: Sequence[str], folder: str) -> list[str]:
-        """As `_put`, for files that find each other by name in one folder, such as the run's."""
-        return [self._put(Path(file)) for file in files]
-
-    def _fitting(self, spec: RunSpec, library: Path) -> tuple[CustomLibrary, ...]:
-        """The spec's libraries of custom operators for a process with a libonnxruntime. Raises RunnerError."""
-        given = spec.options.custom_ops
-        return fitting(given, *process_of(library)) if given else ()
-
-    def _put_model(self, model: Path, folder: str) -> str:
-        """As `_put`; an ONNX file finds its weights, or a context its binary, in the folder where it lies itself."""
-        status = model.stat()
-        names = _names_beside(model, status.st_mtime_ns, status.st_size)
-        if beside := [str(path) for name in names if (path := model.parent / name).is_file()]:
-            return self._put_named((str(model), *beside), folder)[0]
-        return self._put(model, model.suffix.lower())
-
-    def _placed(self, spec: RunSpec, library: Path, folder: str) -> RunSpec:
-        """The same spec with the paths that files have in the eyes of the probe."""
-        options, plugin, concurrent, stream = spec.options, spec.plugin, spec.concurrent, spec.stream
-        if plugin:  # and provider options that name files of it
-            there, *files = self._put_named((plugin.library, *plugin.files), folder)
-            places = dict(zip(plugin.files, files, strict=True))
-            named = {key: places.get(value, value) for key, value in options.provider_options.items()}
-            plugin = replace(plugin, library=there, files=tuple(files))
-            options = replace(options, provider_options=named)
-        if fit := self._fitting(spec, library):
-            options = replace(
-                options,
-                custom_ops=tuple(self._put(fitting.path, fitting.path.suffix) for fitting in fit),
-            )
-
-        def put(tensor: TensorFile) -> TensorFile:
-            return replace(tensor, file=self._put(Path(tensor.file)))
-
-        return replace(
-            spec,
-            plugin=plugin,
-            options=options,
-            library=self._put(library, ".so"),
-            model=self._put_model(Path(spec.model), folder),
-            inputs=tuple(map(put, spec.inputs)),
-            labelled=spec.labelled and put(spec.labelled),
-            concurrent=concurrent
-            and replace(concurrent, beside=tuple(self._put_model(Path(model), folder) for model in concurrent.beside)),
-            stream=stream and replace(stream, sequences=tuple(map(put, stream.sequences))),
-            outputs_folder=None if spec.outputs_folder is None else folder,
-        )
 
     @abstractmethod
     def _ask(

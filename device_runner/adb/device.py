@@ -504,12 +504,9 @@ class AdbDevice(device_run.ProbeDevice):
             self.store.forget()  # cleaners of phones and their users empty /data/local/tmp
             if self.link.shell(script(ALL_THERE, *pushed)).returncode:
                 result = replace(result, status=run_result.status_of(EMPTIED), failure=EMPTIED)
-        marks = {
-            run_result.Mark.NOT_A_PHONE: self._known_facts().platform != "android",  # Linux devices are none
-            run_result.Mark.THROTTLED: (before.thermal_status or 0) >= 2,  # heat from `moderate` on throttles
-            run_result.Mark.CHARGING: before.charging,
-        }
-        return replace(result, marks=(*result.marks, *(mark for mark, applies in marks.items() if applies)))
+        is_phone = self._known_facts().platform == "android"  # Linux devices are none
+        kind_marks = () if is_phone else (run_result.Mark.NOT_A_PHONE,)
+        return replace(result, marks=(*result.marks, *kind_marks, *run_result.condition_marks(before)))
 
     def _known_tools(self, facts: DeviceFacts) -> Tools:
         """Probe for its system and first ABI, and on Linux the wheel's library; raises RunnerError for none."""

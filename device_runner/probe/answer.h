@@ -124,6 +124,7 @@ struct answer {
     char profile[4096];
     uint64_t open_ns, load_ns, first_run_ns;
     uint64_t memory_before_load, memory_after_load, memory_peak;
+    uint64_t memory_private; /* of memory when the inferences end: what is no file's */
     char outputs[TENSORS_BYTES]; /* JSON objects, comma between */
     struct dropped_file model_pages, library_pages;
     volatile uint64_t sustained_from; /* when the sustained loop began, by the clock that only goes forward */

@@ -158,7 +158,7 @@ bool concurrent_runs(struct probe *probe) {
         done = ok(probe, callers[i].status) && done;
     }
     for (size_t i = 0; done && i < count; i++) note_caller(probe->answer, &callers[i]);
-    probe->answer->memory_peak = peak_bytes();
+    probe->answer->memory_peak = peak_bytes(), probe->answer->memory_private = private_bytes();
     for (size_t i = 0; i < made && callers; i++) release_caller(probe, &callers[i]);
     free(callers);
     return done;

@@ -78,7 +78,7 @@ bool timed_runs(struct probe *probe) {
         answer->latencies[answer->runs] = end - begin;
         answer->runs++;
     }
-    answer->memory_peak = peak_bytes();
+    answer->memory_peak = peak_bytes(), answer->memory_private = private_bytes();
     return true;
 }
 

@@ -7,6 +7,9 @@
 /* Nanoseconds of a clock that only ever goes forward. */
 uint64_t now_ns(void);
 
+/* Milliseconds since 1970 by the clock that people set. */
+uint64_t wall_ms(void);
+
 /* Memory that is in use now, and its largest amount so far; 0 where the system does not say. */
 uint64_t resident_bytes(void);
 uint64_t peak_bytes(void);

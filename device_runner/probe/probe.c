@@ -1,5 +1,5 @@
 /* Measures a model with any libonnxruntime: `probe REQUEST` reads what to do from the file REQUEST (see request.h)
- * and prints one JSON document on stdout.
+ * and prints one JSON document on stdout. `probe turns FOLDER SECONDS` does so for many (see turns.h).
  *
  * The work is done in a child process: a library, driver or model that crashes or hangs ends that child, and this
  * process reports its signal, the stage that it had come to, and the log up to there. On macOS system frameworks may
@@ -29,6 +29,7 @@
 #include "request.h"
 #include "sensors.h"
 #include "stages.h"
+#include "turns.h"
 
 #ifndef PROBE_EXIT
 #define PROBE_EXIT _exit /* the library's destructors are no part of a measurement; leak checkers want exit */
@@ -56,6 +57,7 @@ static void print_numbers(struct sink *sink, const struct answer *answer) {
     put_count(sink, "memory_before_load_bytes", answer->memory_before_load);
     put_count(sink, "memory_after_load_bytes", answer->memory_after_load);
     put_count(sink, "memory_peak_bytes", answer->memory_peak);
+    put_count(sink, "memory_private_bytes", answer->memory_private);
     put_count(sink, "wrong_shapes", answer->wrong_shapes);
     put_count(sink, "log_dropped", answer->log.dropped);
     put_key(sink, "latencies_ns", false);
@@ -169,9 +171,18 @@ static void print_callers(struct sink *sink, const struct answer *answer) {
     put_text(sink, "]");
 }
 
-static void print_answer(const struct answer *answer, int signal) {
+/* What the answer belongs to: the checksum of its request, and when the probe began and ended. */
+static void print_origin(struct sink *sink, const struct request *request, uint64_t began_ms) {
+    const char *check = request->strings ? lookup(request, "check", "crc32") : NULL;
+    put_count(sink, "request", check ? strtoull(check, NULL, 10) : 0);
+    put_count(sink, "began_ms", began_ms);
+    put_count(sink, "ended_ms", wall_ms());
+}
+
+static void print_answer(const struct request *request, const struct answer *answer, uint64_t began_ms, int signal) {
     struct sink sink = {.file = stdout};
     put_text(&sink, "{\"probe\":1");
+    print_origin(&sink, request, began_ms);
     put_field(&sink, "status", answer->measured && !answer->failed ? "ok" : "failed");
     put_field(&sink, "stage", STAGES[answer->stage].name);
     put_field(&sink, "kind", answer->kind);
@@ -370,10 +381,12 @@ static const struct request DEFAULTS = {
 
 int main(int count, char **arguments) {
     if (count == 4 && !strcmp(arguments[1], "join")) return join_pieces(arguments[2], arguments[3]);
+    if (count == 4 && !strcmp(arguments[1], "turns")) return run_turns(arguments[2], arguments[3]);
     if (count != 2) {
-        fprintf(stderr, "usage: %s REQUEST | join PATCH TARGET\n", count ? arguments[0] : "probe");
+        fprintf(stderr, "usage: %s REQUEST | join PATCH TARGET | turns FOLDER SECONDS\n", count ? arguments[0] : "probe");
         return 2;
     }
+    uint64_t began_ms = wall_ms();
     struct answer *answer = make_answer();
     struct request request = DEFAULTS;
     int signal = 0;
@@ -383,7 +396,7 @@ int main(int count, char **arguments) {
         signal = supervise(&request, answer);
     }
     mend(answer);
-    print_answer(answer, signal);
+    print_answer(&request, answer, began_ms, signal);
     release_request(&request);
     return answer->measured && !answer->failed ? 0 : 1;
 }

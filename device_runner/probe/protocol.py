@@ -37,6 +37,8 @@ FLAG_BITS = {
 HARDWARE_NUMBERS = {run_spec.HardwareType.CPU: 0, run_spec.HardwareType.GPU: 1, run_spec.HardwareType.NPU: 2}
 """OrtHardwareDeviceType of the C API."""
 
+HARDWARE_KINDS = {number: kind for kind, number in HARDWARE_NUMBERS.items()}
+
 LOG_NUMBERS = {
     run_spec.LogLevel.VERBOSE: 0,
     run_spec.LogLevel.INFO: 1,
@@ -67,11 +69,13 @@ LATENCY_BYTES = 16
 """Digits and comma of a latency of up to 11 days."""
 
 
-def encode_request(spec: RunSpec, *, watch_stdin: bool = False) -> bytes:
+def encode_request(spec: RunSpec, *, watch_stdin: bool = False, prefix: str | None = None) -> bytes:
     """The request file for a run: NUL-ended strings in threes (probe/request.h). Raises SpecError for a NUL within.
 
-    Paths in the spec are those that the probe sees; its `outputs_folder` is the folder of the run.
+    Paths in the spec are those that the probe sees; its `outputs_folder` is the folder of the run, or with a `prefix`
+    the names of the run's files begin with that instead.
     """
+    files = f"{spec.outputs_folder}/" if prefix is None else prefix
     options, plugin, provider = spec.options, spec.plugin, runner_providers.provider_named(spec.options.provider)
     cores = options.thread_cores
     if cores not in ("", run_spec.BIG_CORES):
@@ -87,8 +91,8 @@ def encode_request(spec: RunSpec, *, watch_stdin: bool = False) -> bytes:
         "plugin_name": (plugin and plugin.name) or None,
         "device_type": HARDWARE_NUMBERS[plugin.device_type] if plugin and plugin.device_type else None,
         "labelled": spec.labelled.file if spec.labelled else None,
-        "outputs": None if spec.outputs_folder is None else f"{spec.outputs_folder}/output_",
-        "profile": f"{spec.outputs_folder}/profile" if spec.profile else None,
+        "outputs": None if spec.outputs_folder is None else f"{files}output_",
+        "profile": f"{files}profile" if spec.profile else None,
         "flags": sum(FLAG_BITS[flag] for flag in set(options.flags)),
         "intra_threads": options.intra_op_threads,
         "inter_threads": options.inter_op_threads,
@@ -149,6 +153,11 @@ def _join(triples: Sequence[tuple[str, str, str]]) -> bytes:
             raise SpecError("a value has a NUL in it", where=repr(text[:80]), remedy="remove it; no name needs one")
     body = b"".join(text.encode("utf-8", "surrogateescape") + b"\0" for text in strings)
     return body + b"check\0crc32\0%d\0" % zlib.crc32(body)
+
+
+def request_crc32(request: bytes) -> int:
+    """The checksum that a request ends with, and that its answer names."""
+    return int(request.split(b"\0")[-2])
 
 
 Word = Annotated[str, msgspec.Meta(max_length=64)]
@@ -239,6 +248,12 @@ class ProbeAnswer(msgspec.Struct, frozen=True):
     nnapi: NnapiAnswer
     outputs: Annotated[list[ProbeOutput], msgspec.Meta(max_length=4096)]
     crc32: Crc32
+    request: Crc32 = 0
+    """The checksum of the request that it answers, 0 where that could not be read."""
+    began_ms: Count = 0
+    ended_ms: Count = 0
+    """When the probe began and ended: milliseconds since 1970 by the device's clock."""
+    memory_private_bytes: run_spec.Bytes = 0
     model_pages: DroppedFile | None = None
     library_pages: DroppedFile | None = None
     bins: Annotated[list[Bin], msgspec.Meta(max_length=BINS_KEPT)] = []
@@ -320,7 +335,6 @@ def to_result(spec: RunSpec, device: str, answer: ProbeAnswer) -> RunResult:
     shares = tuple(
         run_result.EpShare(provider=name, nodes=nodes, subgraphs=parts) for name, nodes, parts in answer.ep_shares
     )
-    hardware = {number: kind for kind, number in HARDWARE_NUMBERS.items()}
     marks = {
         run_result.Mark.SHORT: answer.stop == "max_seconds" and len(answer.latencies_ns) < spec.min_runs,
         run_result.Mark.UNSETTLED: warmup and not warmup.settled,
@@ -367,11 +381,12 @@ def to_result(spec: RunSpec, device: str, answer: ProbeAnswer) -> RunResult:
         memory_before_load_bytes=answer.memory_before_load_bytes,
         memory_after_load_bytes=answer.memory_after_load_bytes,
         memory_peak_bytes=answer.memory_peak_bytes,
+        memory_private_bytes=answer.memory_private_bytes,
         outputs=tuple(tensor for tensor in tensors if tensor not in labelled),
         labelled_outputs=next(iter(labelled), None),
         profile_file=answer.profile or None,
         ep_devices=tuple(
-            run_result.EpDevice(provider=provider, vendor=vendor, type=hardware.get(number))
+            run_result.EpDevice(provider=provider, vendor=vendor, type=HARDWARE_KINDS.get(number))
             for provider, vendor, number in answer.ep_devices
         ),
         ep_shares=shares,

@@ -244,6 +244,7 @@ ALWAYS_AGAINST = {
     run_groups.Doubt.EXTREME: "single inferences took far longer",
     run_groups.Doubt.NOT_A_PHONE: "not measured on a phone",
     run_groups.Doubt.QUARANTINED: "measured on a device that the lab took out",
+    run_groups.Doubt.REPORTED: "reported by a package",
 }
 """Doubts in a few words; the section Doubts has them with numbers and advice."""
 

@@ -478,6 +478,7 @@ class Doubt(StrEnum):
     PERF_TEST = "perf_test"
     WRONG_SHAPE = "wrong_shape"
     QUARANTINED = "quarantined"
+    REPORTED = "reported"
 
 
 class Caution(Problem, frozen=True, kw_only=True):
@@ -562,6 +563,7 @@ MARKED: dict[run_result.Mark, tuple[Doubt, str]] = {
         Doubt.WRONG_SHAPE,
         "an output does not have the shape that the model declares for it",
     ),
+    run_result.Mark.REPORTED: (Doubt.REPORTED, "reported by a package, on a device that was not opened here"),
     run_result.Mark.PERF_TEST: (Doubt.PERF_TEST, "onnxruntime_perf_test measured, and no outputs were compared"),
 }
 """A mark of a run to the doubt that it raises and the reason."""
@@ -576,6 +578,7 @@ ADVICE: dict[Doubt, str] = {
     Doubt.THROTTLED: "let the device cool, measure fewer inferences at a time",
     Doubt.NOT_A_PHONE: "use them to see that it runs, never to choose: measure on a phone, for which files are made",
     Doubt.QUARANTINED: "measure on another device, or here once `ort-mobile lab release` has given it back",
+    Doubt.REPORTED: "outputs were compared here; times are as good as who ran the package: docs/away.md",
     Doubt.CHARGING: "charging warms a phone: measure with the battery over half full and the charger off",
     Doubt.CUT_SHORT: "raise max_seconds, or ask for fewer inferences (min_runs)",
     Doubt.UNSETTLED: "warm-up did not end: measure longer (min_seconds, min_runs), so that half of it is steady",

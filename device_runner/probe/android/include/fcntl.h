@@ -5,6 +5,7 @@
 #define O_WRONLY 01
 #define O_CREAT 0100
 #define O_EXCL 0200
+#define O_TRUNC 01000
 #if defined(__aarch64__)
 #define O_NOFOLLOW 0100000
 #else

@@ -8,6 +8,7 @@ typedef struct bionic_file FILE;
 extern FILE *stdin, *stdout, *stderr; /* plain variables since API level 23 */
 FILE *fopen(const char *path, const char *mode);
 int fclose(FILE *file);
+int rename(const char *from, const char *to);
 int fflush(FILE *file);
 size_t fread(void *data, size_t size, size_t count, FILE *file);
 size_t fwrite(const void *data, size_t size, size_t count, FILE *file);

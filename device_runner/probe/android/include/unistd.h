@@ -18,6 +18,9 @@ ssize_t write(int file, const void *data, size_t size);
 off_t lseek(int file, off_t offset, int from);
 int getpagesize(void);
 int fsync(int file);
+int chdir(const char *path);
+ssize_t readlink(const char *path, char *target, size_t size);
+int execvp(const char *program, char *const *words);
 int unlink(const char *path);
 _Noreturn void _exit(int code);
 #endif
