@@ -260,7 +260,9 @@ class Bench:
         return {
             name: reasons.get(name, "it is not connected")
             for name in sorted({run.device for run in campaign.job().planned})
-            if name not in self.devices and hosts.get(name, "") in ("", run_result.host_name())
+            if name not in self.devices
+            and not runner_device.is_reported(name)
+            and hosts.get(name, "") in ("", run_result.host_name())
         }
 
 

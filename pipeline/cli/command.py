@@ -68,6 +68,16 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "ort-mobile partition my.onnx --ep nnapi",
         "ort-mobile partition my.onnx --ep coreml-mlprogram --advise --json claims.json",
     ),
+    "ort-mobile export": (
+        "ort-mobile export my.toml",
+        "ort-mobile export my.toml --abi arm64-v8a --library android:1.29.0 --to package",
+        "ort-mobile export my.toml --rest --to rest",
+    ),
+    "ort-mobile collect": (
+        "ort-mobile collect session",
+        "ort-mobile collect first.zip second.zip",
+        "ort-mobile collect session --name farm:pixel9",
+    ),
     "ort-mobile doctor": (
         "ort-mobile doctor my.onnx",
         "ort-mobile doctor my.toml --minutes 10 --markdown doctor.md",

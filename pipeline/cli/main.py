@@ -65,6 +65,8 @@ MORE: dict[str, dict[str, tuple[str, str]]] = {
     "Measurement": {
         "compare": ("features.pairs:compare", "Compare two stored results, and name what changed."),
         "doctor": ("features.doctor:doctor", "Try ONNX Runtime's performance advice on a model, each measured."),
+        "export": ("features.away:export", "Package a campaign for a phone that no cable reaches."),
+        "collect": ("features.away:collect", "Read the results that packages brought, choose and report."),
         "lab": ("features.lab:lab", "Measure on devices of many hosts, with PostgreSQL as queue."),
     },
     "Apps and libraries of ONNX Runtime": {

@@ -1,3 +1,0 @@
-package android.content;
-
-public abstract class ContentResolver {}

@@ -1,5 +1,0 @@
-package android.os;
-
-public class Process {
-    public static final native int myPid();
-}

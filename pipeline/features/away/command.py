@@ -1,0 +1,125 @@
+"""`ort-mobile export` and `ort-mobile collect`: measure on phones that no cable reaches."""
+
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from pipeline.cli import command as cli_command
+from pipeline.cli import options as cli_options
+from pipeline.cli import outputs as cli_outputs
+from pipeline.cli.outputs import Outputs
+
+
+@click.command(cls=cli_command.Command)
+@click.argument("config", type=click.Path(path_type=Path))
+@click.option(
+    "--for",
+    "runner",
+    type=click.Choice(["shell"]),
+    default="shell",
+    show_default=True,
+    expose_value=False,
+    help="What runs the package: a shell of Android or Linux.",
+)
+@click.option(
+    "--to",
+    "place",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder for the package.  [default: in the output folder]",
+)
+@cli_options.output_option
+@click.option("--platform", type=click.Choice(["android", "linux"]), help="[default: that of the first target]")
+@click.option("--abi", default="", metavar="ABI", help="arm64-v8a, x86_64, …  [default: the target's first]")
+@cli_options.library_option
+@click.option("--rest", is_flag=True, help="Only turns that are not stored yet of a device that was collected.")
+@click.option("--device", "devices", multiple=True, metavar="NAME", help="With --rest: what this device has not run.")
+@cli_outputs.json_option
+def export(
+    config: Path,
+    place: Path | None,
+    output: Path | None,
+    platform: str | None,
+    abi: str,
+    library: str | None,
+    rest: bool,
+    devices: tuple[str, ...],
+    outputs: Outputs,
+) -> None:
+    """Make a package of CONFIG's campaign that runs where no cable reaches: a farm's phone, a colleague's, a board.
+
+    A package is a folder with the probe, the library, model files and one request for each run. `sh run.sh` there runs
+    all in alternating rounds, waits itself until the device is fit, and may be killed and started again. Bring its
+    folder `session` home and collect it. Equal configs give packages of equal bytes.
+    """
+    from pipeline import config as configs
+    from pipeline.features.away.package import ExportOrder
+    from pipeline.features.away.package import export as make_package
+
+    if devices and not rest:
+        raise click.UsageError("--device is for --rest: a package does not know which device it will run on")
+    order = ExportOrder(
+        output=output,
+        place=place,
+        platform=platform or "",
+        abi=abi,
+        library=library,
+        rest=rest,
+        devices=devices,
+    )
+    made = make_package(configs.read_config(config, existing=True), order, cli_options.progress())
+    size = f"{made.files} files of {made.bytes / 1e6:.1f} MB"
+    lines = [
+        f"{made.folder}: {made.turns} turns for {made.platform} on {made.abi}, {size}, package {made.package[:12]}",
+        *(f"not in it: {row.text}" for row in made.skipped),
+        f"run it:  {_run_line(made.platform, made.folder)}",
+        "then:    ort-mobile collect session",
+    ]
+    outputs.show_lines(made, lines)
+
+
+def _run_line(platform: str, folder: str) -> str:
+    """How a package is run on a device that somebody else reaches by adb, or with a shell."""
+    if platform == "android":
+        there = f"/data/local/tmp/{Path(folder).name}"
+        return f"adb push {folder} {there} && adb shell sh {there}/run.sh && adb pull {there}/session"
+    return f"sh {folder}/run.sh"
+
+
+@click.command(cls=cli_command.Command)
+@click.argument("sessions", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="SESSION...")
+@cli_options.output_option
+@click.option(
+    "--name", default="", metavar="farm:NAME", help="What the device is called, so that later sessions of it join."
+)
+@click.option("--no-proof", is_flag=True, help="Do not run the bundle in the libraries that ship.")
+@cli_outputs.json_option
+@click.pass_context
+def collect(
+    ctx: click.Context,
+    /,
+    sessions: tuple[Path, ...],
+    output: Path | None,
+    name: str,
+    no_proof: bool,
+    outputs: Outputs,
+) -> NoReturn:
+    """Bring the results of packages home: compare outputs, store each run once, choose and report.
+
+    SESSION is the folder `session` of a package, a folder or a ZIP archive with one or several of them. Each is a
+    device of its own. What was stored stays: a session that was cut is completed by the next.
+    """
+    from pipeline.cli import run as cli_run
+    from pipeline.features.away.collect import CollectOrder
+    from pipeline.features.away.collect import collect as collect_sessions
+
+    order = CollectOrder(sessions=sessions, output=output, name=name, prove=not no_proof)
+    collected, assembled = collect_sessions(order, cli_options.progress())
+    document: dict[str, Any] = {"version": 1, "collected": collected, **cli_run.job_document(assembled)}
+    if outputs.text:
+        for row in collected:
+            counts = f"{row.new} runs are new, {row.known} were known, {row.failed} failed, {row.left} are left"
+            click.echo(f"{row.device}: {counts}")
+    outputs.write_json(document)
+    cli_run.show_job(assembled, outputs)
+    ctx.exit(assembled.exit_code)

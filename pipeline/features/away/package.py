@@ -1,0 +1,386 @@
+"""Makes a package: the campaign of a config as a folder that the probe and a shell run alone."""
+
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from device_runner import build as runner_build
+from device_runner import device as runner_device
+from device_runner import library as ort_library
+from device_runner import local as local_device
+from device_runner import profile as ort_profile
+from device_runner import providers as runner_providers
+from device_runner import run as device_run
+from device_runner import spec as run_spec
+from device_runner.device import DeviceFacts
+from device_runner.probe import protocol
+from device_runner.result import RunResult
+from device_runner.spec import RunSpec
+from pipeline import config as configs
+from pipeline.campaign import denied as campaign_denied
+from pipeline.campaign import measure as campaign_measure
+from pipeline.campaign import plan as planning
+from pipeline.campaign import planned as campaign_planned
+from pipeline.campaign import record as campaign_record
+from pipeline.campaign import run_options
+from pipeline.campaign.store import Store
+from pipeline.config import Config
+from pipeline.core import files as storage
+from pipeline.core.errors import ConfigError
+from pipeline.core.progress import Progress
+from pipeline.features.away import shell
+from pipeline.features.away.plan import PLAN, KeptPlan, PackagedFile, PackagedRun, PackagePlan, PackageTurn, keep_plan
+from pipeline.job import campaigns, predicted
+from pipeline.job import run as job_run
+from pipeline.job import targets as job_targets
+
+ASSUMED = "farm:package"
+"""The name of the device that a package is planned for: which one it will be is not known then."""
+
+PARTS = (PLAN, "package", "turns", "requests", "files", "probe", "run.sh", "state.sh")
+SESSION = "session"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportOrder:
+    """What the command line adds to a config. "" and None leave it to the config's targets.
+
+    With `rest` a package has only the turns that `devices` (by default all that were collected) have not run.
+    """
+
+    output: Path | None = None
+    place: Path | None = None
+    platform: str = ""
+    abi: str = ""
+    library: str | None = None
+    rest: bool = False
+    devices: tuple[str, ...] = ()
+
+
+class Exported(msgspec.Struct, frozen=True, kw_only=True):
+    """A package that was made: where it lies, what it is called, and what is in it."""
+
+    folder: str
+    package: str
+    campaign: str
+    platform: str
+    abi: str
+    turns: int
+    files: int
+    bytes: int
+    skipped: tuple[campaign_record.Skipped, ...]
+
+
+class PackageDevice(device_run.FilePlacement, runner_device.Device):
+    """What stands for the devices that a package will run on: files go into the package, by what they contain."""
+
+    def __init__(self, folder: Path, facts: DeviceFacts, library: str) -> None:
+        super().__init__(facts.name)
+        self.folder = folder
+        self.files: dict[str, PackagedFile] = {}
+        self._facts = facts
+        self._library = library
+
+    def facts(self) -> DeviceFacts:
+        """What is assumed of them."""
+        return self._facts
+
+    def library_for(self, given: str | None) -> ort_library.Library:
+        """The library that goes with the package."""
+        return ort_library.resolve(given or self._library, self._facts.abis[0])
+
+    def run(self, spec: RunSpec) -> RunResult:
+        """Turns run where the package is brought."""
+        raise NotImplementedError
+
+    def _put(self, path: Path, suffix: str = "") -> str:
+        name = f"files/{storage.sha256_of(path)[:16]}{suffix or path.suffix}"
+        return self._kept(path, name)
+
+    def _put_named(self, files: Sequence[str], folder: str) -> list[str]:
+        place = f"files/{storage.sha256_of(Path(files[0]))[:16]}"
+        return [self._kept(Path(file), f"{place}/{Path(file).name}") for file in files]
+
+    def _kept(self, path: Path, name: str) -> str:
+        if name not in self.files:
+            self.files[name] = PackagedFile(sha256=storage.sha256_of(path), bytes=path.stat().st_size)
+            storage.make_folder((self.folder / name).parent)
+            storage.copy_file(path, self.folder / name)
+        return f"../{name}"  # turns run in the folder of the session
+
+
+def chosen_target(config: Config, order: ExportOrder) -> configs.Target:
+    """The target that a package is for: the first of the config that fits what was asked, else one made of that."""
+    fitting = [
+        target
+        for target in config.targets
+        if target.platform in (configs.Platform.ANDROID, configs.Platform.LINUX)
+        and order.platform in ("", target.platform)
+        and (not order.abi or not target.abis or order.abi in target.abis)
+    ]
+    if fitting:
+        abis = (order.abi,) if order.abi else fitting[0].abis[:1] or (DEFAULT_ABI[fitting[0].platform],)
+        return msgspec.structs.replace(fitting[0], abis=abis, library=order.library or fitting[0].library)
+    platform = configs.Platform(order.platform or configs.Platform.ANDROID)
+    return configs.Target(
+        name="package", platform=platform, abis=(order.abi or DEFAULT_ABI[platform],), library=order.library
+    )
+
+
+DEFAULT_ABI = {
+    configs.Platform.ANDROID: "arm64-v8a",
+    configs.Platform.LINUX: local_device.machine_abi(),
+}
+
+
+def assumed_facts(target: configs.Target) -> DeviceFacts:
+    """What planning needs to know of a device that nobody has seen yet."""
+    on_android = target.platform is configs.Platform.ANDROID
+    level = max(target.min_api_level or 0, runner_build.DEFAULT_API_LEVEL) if on_android else 0
+    return DeviceFacts(name=ASSUMED, platform=target.platform.value, abis=target.abis, api_level=level)
+
+
+def library_of(target: configs.Target) -> str:
+    """The library of a package; raises ConfigError where none is named, and none of this computer serves."""
+    abi = target.abis[0]
+    here = (local_device.machine_system(), local_device.machine_abi())
+    if target.library:
+        return target.library
+    if (target.platform.value, abi) == here:
+        return str(local_device.wheel_library())
+    raise ConfigError(
+        f"no library is named for {target.platform.value} on {abi}",
+        where="--library",
+        why="a package brings the libonnxruntime that it is measured with",
+        remedy="pass --library android:RELEASE (`ort-mobile library get` fetches it), or give the target a `library`",
+    )
+
+
+def probe_of(target: configs.Target) -> Path:
+    """The probe for a target's platform and ABI; raises UnavailableError without a compiler for it."""
+    abi = target.abis[0]
+    if target.platform is configs.Platform.ANDROID:
+        return runner_build.build_probe(abi)
+    if abi == local_device.machine_abi():
+        return runner_build.build_probe()
+    machine = {known: machine for machine, known in local_device.ABIS.items() if machine.islower()}.get(abi, abi)
+    return runner_build.build_probe(f"linux-{machine}")
+
+
+def in_package(
+    planned_runs: Sequence[campaign_planned.PlannedRun], measure: configs.MeasureConfig
+) -> tuple[list[campaign_planned.PlannedRun], list[campaign_record.Skipped]]:
+    """The runs that a package can have, and the others with the reason."""
+    kept: list[campaign_planned.PlannedRun] = []
+    skipped: list[campaign_record.Skipped] = []
+    for planned in planned_runs:
+        provider = planned.options.provider
+        if planned.options.allocator is not run_spec.Allocator.DEFAULT:
+            skipped.append(planned.skipped("a package brings no allocator: it stands in for the C library's"))
+        elif provider in measure.plugins or runner_providers.provider_named(provider).plugin:
+            skipped.append(planned.skipped("a package brings no plugin of an execution provider"))
+        else:
+            kept.append(planned)
+    return kept, skipped
+
+
+def export(config: Config, order: ExportOrder, progress: Progress) -> Exported:
+    """Convert and check what a config says, and make a package of its campaign, which is entered in the store.
+
+    An earlier campaign of the same config and artifacts goes on. Raises ConfigError where nothing can be measured so.
+    """
+    if config.measure.perf_test:
+        raise ConfigError(
+            "a package is run by the probe",
+            where="perf_test of [measure]",
+            why="onnxruntime_perf_test has no list of turns and no outputs",
+            remedy="leave perf_test out",
+        )
+    target = chosen_target(config, order)
+    library, probe, facts = library_of(target), probe_of(target), assumed_facts(target)
+    asked = job_run.JobOptions(output=order.output, convert_only=True, resume=True)
+    with job_run.prepared_job(config, asked, progress) as (job, work):
+        place = order.place or job.folder / f"package-{facts.platform}-{facts.abis[0]}"
+        with PackageDevice(work / "package", facts, library) as device:
+            measurable = [a for prepared in job.prepared for a in prepared.artifacts if a.source in prepared.references]
+            legal, skipped = planning.plan_runs(
+                job.config.runs, measurable, [facts], campaign_denied.known_denied(), job.contexts
+            )
+            possible, refused = job.possible(legal, {ASSUMED: device}, {ASSUMED: library}, change_layout=True)
+            kept, left_out = in_package(possible, job.config.measure)
+            runs = planning.in_modes(kept, job.config.measure)
+            if not runs:
+                raise ConfigError(
+                    "nothing of the config can be measured by a package",
+                    where=f"{facts.platform} on {facts.abis[0]}",
+                    why="; ".join(dict.fromkeys(row.text for row in (*skipped, *refused, *left_out))) or "no artifacts",
+                    remedy="see what `ort-mobile run` says of the same config",
+                )
+            _, placements = predicted.predict(
+                runs,
+                {ASSUMED: facts},
+                job_targets.oldest_release(job.config),
+                job.folder / storage.ARTIFACTS,
+                progress,
+            )
+            campaign = job.enter({}, [], [], placements=placements)
+            plan = job.plan(campaign.id, planning.distinct(runs), {ASSUMED: library}, {})
+            package = packaged(plan, runs, device, job.config, programs(probe))
+            kept_plan = KeptPlan(campaign=campaign.id, plan=package, skipped=(*skipped, *refused, *left_out))
+            turns = left_turns(job.store, kept_plan, order.devices) if order.rest else package.turns
+            write_programs(device.folder, package, turns, probe, job.config.conditions)
+            take_place(device.folder, place, package.digest)
+            keep_plan(job.folder, kept_plan)
+    return Exported(
+        folder=str(place),
+        package=package.digest,
+        campaign=campaign.id,
+        platform=facts.platform,
+        abi=facts.abis[0],
+        turns=len(turns),
+        files=len(package.files),
+        bytes=sum(file.bytes for file in package.files.values()),
+        skipped=kept_plan.skipped,
+    )
+
+
+def programs(probe: Path) -> dict[str, str]:
+    """What a package was made with: later releases may ask and judge otherwise."""
+    named = {name: version for name, version in campaigns.versions().items() if name in ("ort-mobile", "onnxruntime")}
+    return {**named, "probe": storage.sha256_of(probe)[:12]}
+
+
+def packaged(
+    plan: campaign_measure.CampaignPlan,
+    runs: Sequence[campaign_planned.PlannedRun],
+    device: PackageDevice,
+    config: Config,
+    made_with: dict[str, str],
+) -> PackagePlan:
+    """The plan of a package with all planned runs; the files and requests of its turns are written.
+
+    Each request names files that its turn alone writes, so that no two are equal.
+    """
+    library = Path(device.library_for(None).path)
+    place = {campaign_planned.planned_id(run): number for number, run in enumerate(runs)}
+    turns = []
+    storage.make_folder(device.folder / "requests")
+    for number, (planned, round_number) in enumerate(plan.turns(plan.planned_runs)):
+        name = f"{number:04d}"
+        spec = asked_spec(plan, planned, round_number, "")
+        request = protocol.encode_request(device.placed(spec, library, ""), prefix=f"{name}.")
+        storage.write_bytes(device.folder / "requests" / name, request)
+        turns.append(
+            PackageTurn(
+                turn=name,
+                run=place[campaign_planned.planned_id(planned)],
+                round=round_number,
+                request=protocol.request_crc32(request),
+                answer_bytes=protocol.answer_limit(spec),
+                outputs_bytes=spec.outputs_limit_bytes,
+            )
+        )
+    return PackagePlan(
+        name=config.name,
+        platform=configs.Platform(device.facts().platform),
+        abi=device.facts().abis[0],
+        made_with=made_with,
+        library=storage.sha256_of(library),
+        wait_seconds=round(config.conditions.wait_seconds),
+        runs=tuple(
+            PackagedRun(
+                model=run.model,
+                variant=run.variant,
+                artifact=run.sha256,
+                options=run.options,
+                mode=run.mode,
+                mapped=run.mapped,
+            )
+            for run in runs
+        ),
+        turns=tuple(turns),
+        files=device.files,
+    )
+
+
+def asked_spec(
+    plan: campaign_measure.CampaignPlan, planned: campaign_planned.PlannedRun, round_number: int, folder: str
+) -> RunSpec:
+    """What a turn runs, its outputs or its profile in a folder."""
+    spec = plan.spec(planned, round_number)
+    if plan.is_profiled(round_number):
+        return ort_profile.with_profiler(spec, folder)
+    return msgspec.structs.replace(spec, outputs_folder=folder)
+
+
+def left_turns(store: Store, kept: KeptPlan, devices: Iterable[str]) -> tuple[PackageTurn, ...]:
+    """The turns of a package that one of some devices has not run; ConfigError where none of them was collected."""
+    collected = [facts.name for facts in store.devices(kept.campaign) if runner_device.is_reported(facts.name)]
+    asked = list(devices) or collected
+    if not asked or not set(asked) <= set(collected):
+        raise ConfigError(
+            "no session of such a device was collected",
+            where=", ".join(asked) or "--rest",
+            why=f"collected are: {', '.join(collected) or 'none'}",
+            remedy="leave --rest out for a package with all turns",
+        )
+    by_id = {run.id: run for run in store.campaign(kept.campaign).job().planned}
+    done = {
+        (by_id[name].device, by_id[name].model, by_id[name].way, by_id[name].mode, number)
+        for name, number in store.finished(kept.campaign)
+        if name in by_id
+    }
+    runs = [(run, f"{run.variant}/{run_options.options_name(run.options)}") for run in kept.plan.runs]
+    return tuple(
+        turn
+        for turn in kept.plan.turns
+        for run, way in [runs[turn.run]]
+        if any((device, run.model, way, run.mode, turn.round) not in done for device in asked)
+    )
+
+
+def write_programs(
+    folder: Path, package: PackagePlan, turns: Iterable[PackageTurn], probe: Path, conditions: configs.ConditionsConfig
+) -> None:
+    """Write the plan, the list of turns, and what runs them."""
+    storage.write_bytes(folder / PLAN, package.encoded)
+    storage.write_text(folder / "package", package.digest + "\n")
+    storage.write_text(folder / "turns", "".join(f"{turn.turn}\n" for turn in turns))
+    storage.write_text(folder / "run.sh", shell.run_script(package.wait_seconds))
+    storage.write_text(folder / "state.sh", shell.state_script(conditions))
+    storage.copy_file(probe, folder / "probe")
+    (folder / "probe").chmod(0o755)
+
+
+def take_place(staging: Path, place: Path, digest: str) -> None:
+    """Put the parts of a package into its folder in place of an earlier one's; a session of the same package stays.
+
+    Raises ConfigError for a folder that is no package, or has the session of another.
+    """
+    names = {path.name for path in place.iterdir()} if place.is_dir() else set()
+    if names and not (place / "package").is_file():
+        raise ConfigError(
+            "the folder for the package has other files",
+            where=str(place),
+            why="it is no package that could be replaced",
+            remedy="name another with --to",
+        )
+    if SESSION in names and (place / "package").read_text("utf-8", "replace").strip() != digest:
+        raise ConfigError(
+            "the folder has a session of another package",
+            where=str(place / SESSION),
+            why="its results would belong to nothing any more",
+            remedy="collect it and move it away, or name another folder with --to",
+        )
+    storage.make_folder(place)
+    with storage.storage_errors(place):
+        for name in PARTS:
+            old = place / name
+            if old.is_dir() and not old.is_symlink():
+                shutil.rmtree(old)
+            else:
+                old.unlink(missing_ok=True)
+            shutil.move(staging / name, old)

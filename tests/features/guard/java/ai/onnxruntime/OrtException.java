@@ -1,7 +1,0 @@
-package ai.onnxruntime;
-
-public class OrtException extends Exception {
-    public OrtException(String message) {
-        super(message);
-    }
-}
