@@ -6,7 +6,7 @@ that a bootstrap only counts again.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,11 +21,21 @@ PARTS = (("boxes",), ("scores",), ("classes", "labels"))
 """What three outputs must have in their names, one of these words each."""
 
 
-BoxMatches = tuple[npt.NDArray[np.int64], Floats, npt.NDArray[np.bool_], npt.NDArray[np.int64]]
-"""One sample: the class, score and hits [overlaps] of each detection, and the classes of its labels."""
+class BoxMatches(NamedTuple):
+    """One sample: the class, score and hits [overlaps] of each detection, and the classes of its labels."""
 
-ClassMatches = tuple[npt.NDArray[np.int64], Floats, npt.NDArray[np.int64]]
-"""One class over all samples: its detections' samples and hits by falling score, and its labels' samples."""
+    classes: npt.NDArray[np.int64]
+    scores: Floats
+    hits: npt.NDArray[np.bool_]
+    labels: npt.NDArray[np.int64]
+
+
+class ClassMatches(NamedTuple):
+    """One class over all samples: its detections' samples and hits by falling score, and its labels' samples."""
+
+    samples: npt.NDArray[np.int64]
+    hits: Floats
+    label_samples: npt.NDArray[np.int64]
 
 
 def match_boxes(outputs: Mapping[str, npt.NDArray[Any]], label: Any) -> BoxMatches:
@@ -69,7 +79,8 @@ def match_boxes(outputs: Mapping[str, npt.NDArray[Any]], label: Any) -> BoxMatch
     for number in numbers:
         of_class, labels_of_class = detections[:, 5] == number, labelled[:, 0] == number
         hits[of_class] = _matched(overlap_of(detections[of_class, :4], labelled[labels_of_class, 1:]))
-    return detections[:, 5].astype(np.int64), detections[:, 4], hits, labelled[:, 0].astype(np.int64)
+    classes_of_labels = labelled[:, 0].astype(np.int64)
+    return BoxMatches(detections[:, 5].astype(np.int64), detections[:, 4], hits, classes_of_labels)
 
 
 def overlap_of(boxes: Floats, others: Floats) -> Floats:
@@ -98,15 +109,14 @@ def _matched(overlaps: Floats) -> npt.NDArray[np.bool_]:
 
 def packed_matches(samples: Sequence[BoxMatches]) -> tuple[ClassMatches, ...]:
     """All samples by the classes that labels have, best detections first."""
-    of_samples, scores, all_hits, labels = zip(*samples, strict=True)
-    order = np.argsort(-np.concatenate(scores), kind="stable")
-    sample = np.repeat(np.arange(len(samples)), list(map(len, scores)))[order]
-    classes = np.concatenate(of_samples)[order]
-    hits = np.concatenate(all_hits)[order].astype(np.float64)
-    label_sample = np.repeat(np.arange(len(samples)), list(map(len, labels)))
-    label_classes = np.concatenate(labels)
+    order = np.argsort(-np.concatenate([matches.scores for matches in samples]), kind="stable")
+    detected = np.repeat(np.arange(len(samples)), [len(matches.scores) for matches in samples])[order]
+    classes = np.concatenate([matches.classes for matches in samples])[order]
+    hits = np.concatenate([matches.hits for matches in samples])[order].astype(np.float64)
+    labelled = np.repeat(np.arange(len(samples)), [len(matches.labels) for matches in samples])
+    label_classes = np.concatenate([matches.labels for matches in samples])
     return tuple(
-        (sample[classes == number], hits[classes == number], label_sample[label_classes == number])
+        ClassMatches(detected[classes == number], hits[classes == number], labelled[label_classes == number])
         for number in np.unique(label_classes)
     )
 
@@ -114,12 +124,12 @@ def packed_matches(samples: Sequence[BoxMatches]) -> tuple[ClassMatches, ...]:
 def average_precision(classes: Sequence[ClassMatches], weights: npt.NDArray[np.int64]) -> float:
     """Mean of average precision over overlaps and the classes that labels have; each sample counts by its weight."""
     precisions = []
-    for sample, all_hits, label_sample in classes:
-        if not (labels := float(weights[label_sample].sum())):
+    for matches in classes:
+        if not (labels := float(weights[matches.label_samples].sum())):
             continue
         # The best precision at each recall level or a higher one, mean over these and the overlaps
-        drawn = weights[sample]
-        drawn, hits = drawn[drawn > 0], all_hits[drawn > 0]
+        drawn = weights[matches.samples]
+        drawn, hits = drawn[drawn > 0], matches.hits[drawn > 0]
         right = np.cumsum(hits * drawn[:, None], axis=0)
         precision = np.maximum.accumulate((right / np.cumsum(drawn)[:, None])[::-1], axis=0)[::-1]
         recall = right / labels

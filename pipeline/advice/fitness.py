@@ -113,7 +113,6 @@ option that asks about them. Sources: docs/gpu.md, docs/npu.md."""
 WORTH = ("yes", "maybe")
 """Verdicts of what is tried, the better first."""
 
-
 QUANTIZED = "the CPU has fast kernels for quantized models; CoreML and GPUs take float ones: start from the float model"
 
 

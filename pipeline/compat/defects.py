@@ -21,7 +21,7 @@ from pipeline.config import tables as config_tables
 from pipeline.core import abis as core_abis
 from pipeline.core import releases as ort_releases
 from pipeline.core.releases import Release
-from pipeline.model import onnx_model, ort_format
+from pipeline.model import onnx_view, ort_format
 from pipeline.model import types as onnx_types
 
 if TYPE_CHECKING:
@@ -50,7 +50,6 @@ SIGNED, EIGHT_BITS = frozenset({onnx_types.INT8}), frozenset({onnx_types.UINT8, 
 """Types of values that are multiplied by int8 weights; DynamicQuantizeMatMul makes uint8 of floats."""
 
 ReadWeight = Callable[[ort_format.Tensor], "np.ndarray[Any, np.dtype[np.int8]]"]
-
 
 Int8Product = tuple[ort_format.OrtNode, str, ort_format.Tensor]
 """An operator of 8-bit values by int8 weights: its node, the values' name, and the weights."""
@@ -167,9 +166,7 @@ def _overflows(node: ort_format.OrtNode, weights: ort_format.Tensor, read: ReadW
 
 RUNTIME_STYLE_SINCE = Release(1, 11)
 
-
 REPLAY_NEEDS_KEY_SINCE = Release(1, 30)
-
 
 UNREPLAYABLE = frozenset({"MatMul", "dropSplitQDQ"})
 """Actions of QDQ records that ONNX Runtime writes without the operators they produce, and then refuses to replay.
@@ -178,12 +175,10 @@ UNREPLAYABLE = frozenset({"MatMul", "dropSplitQDQ"})
 1.31.1 (with the key).
 """
 
-
 YOUNG_ACTIONS = {"1DQ_CPU": Release(1, 24)}
 """Actions of records that not every release has: an older one refuses the file ("Missing action 1DQ_CPU for transformer
 QDQSelectorActionTransformer"; 1.20.1 to 1.23.2 do, 1.24.4 to 1.31.1 do not). Quantized Softmax and LeakyRelu have it.
 """
-
 
 UNCOUNTED = frozenset({"com.microsoft:QLinearConcat"})
 """Operators that records produce and that then fail when they run in an extended build: "Each input must be (tensor,
@@ -256,7 +251,7 @@ class Defect(NamedTuple):
 
 def marks_of(model: ort_format.OrtModel, read: ReadWeight | None = None) -> dict[str, str]:
     """The defects that an artifact may meet, by name, with the words that say where; `read` reads int8 weights."""
-    onnx = model.format_version == onnx_model.ONNX_FORMAT
+    onnx = model.format_version == onnx_view.ONNX_FORMAT
     return {row.name: mark for row in DEFECTS if row.onnx in (onnx, None) and (mark := row.find(model, read))}
 
 
@@ -359,7 +354,6 @@ PRODUCTS = frozenset({"Conv", "FusedConv", "FusedMatMul", "Gemm", "FusedGemm", "
 SME = "sme"
 """A matrix unit of newer ARM processors; SM8850 and SM8845 are the first chips of Android phones with it."""
 
-
 SME_TRAPS = "sme-traps"
 """Of a processor whose kernel announces SME, and on which its instructions end the process: no name of Linux's."""
 
@@ -381,7 +375,6 @@ INT8_SUMS = (
     "keep weights within -127 to 127, or quantize them to u8 (u8u8)",
 )
 """What, why and remedy of `overflowing`."""
-
 
 WIDEST_BLOCK = 16
 """Channels of a block of NCHWc with AVX-512; 8 with AVX."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from pipeline.model import onnx_model, ort_format
+from pipeline.model import onnx_view, ort_format
 from pipeline.model import types as onnx_types
 
 IR_VERSION = 8
@@ -39,4 +39,4 @@ def expanded(node: ort_format.OrtNode, kind: Callable[[str], str], opset: int) -
         return None
     if [inner.op_type for inner in typed.graph.node] == [node.op_type]:
         return None
-    return onnx_model.model_of(typed, node.op_type)
+    return onnx_view.model_of(typed, node.op_type)

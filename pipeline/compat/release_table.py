@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pipeline.core.releases import Release
-from pipeline.model import onnx_model, ort_format
+from pipeline.model import onnx_view, ort_format
 from pipeline.model import types as onnx_types
 
 FILE = Path(__file__).with_name("releases.json")
@@ -204,7 +204,7 @@ class ReleaseTable:
     def _demands(
         self, model: ort_format.OrtModel, nodes: "TypedNodes", distinct: "Iterable[TypedNode]"
     ) -> tuple[Demand, ...]:
-        onnx = model.format_version == onnx_model.ONNX_FORMAT
+        onnx = model.format_version == onnx_view.ONNX_FORMAT
         used = {node.domain for node, _ in nodes} | (model.opset_import.keys() if onnx else set())
         demands = [*self._of_file(model)] if onnx else []
         for domain in sorted(used):
@@ -221,7 +221,7 @@ class ReleaseTable:
 
         And functions that are not in their place: `having` has the releases for which that makes no difference.
         """
-        if model.format_version != onnx_model.ONNX_FORMAT:
+        if model.format_version != onnx_view.ONNX_FORMAT:
             return ()
         opset = _opset(model, "")
         open_nodes: dict[tuple[str, str, int], Demand] = {}

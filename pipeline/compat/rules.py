@@ -34,7 +34,7 @@ from pipeline.core import providers as provider_rules
 from pipeline.core import releases as ort_releases
 from pipeline.core.errors import Finding, ModelError, Severity
 from pipeline.core.releases import Release
-from pipeline.model import onnx_model, ort_format
+from pipeline.model import onnx_view, ort_format
 from pipeline.model import types as onnx_types
 
 FULL_FORMATS: tuple[tuple[Release, frozenset[int]], ...] = (
@@ -224,7 +224,7 @@ def facts_of(model: ort_format.OrtModel, name: str, read: ReadWeight | None = No
 
 def check_artifact(artifact: ArtifactFacts, runtime: Runtime, use: RunOptions = DEFAULT_USE) -> tuple[Finding, ...]:
     """Everything that speaks against loading this artifact with this library in this way; empty when nothing does."""
-    rules = _ONNX_RULES if artifact.format_version == onnx_model.ONNX_FORMAT else _ARTIFACT_RULES
+    rules = _ONNX_RULES if artifact.format_version == onnx_view.ONNX_FORMAT else _ARTIFACT_RULES
     return tuple(finding for rule in rules for finding in rule(artifact, runtime, use))
 
 
@@ -266,7 +266,7 @@ _error, _warning = partial(_finding, Severity.ERROR), partial(_finding, Severity
 
 
 def _format(artifact: ArtifactFacts, runtime: Runtime, use: RunOptions) -> Iterator[Finding]:
-    if artifact.format_version == onnx_model.ONNX_FORMAT:
+    if artifact.format_version == onnx_view.ONNX_FORMAT:
         if runtime.kind is not config_tables.BuildKind.FULL:
             yield _error(
                 f"ONNX Runtime {runtime.release} ({runtime.kind}) loads no ONNX files",
@@ -314,7 +314,7 @@ def _before_table(artifact: ArtifactFacts, runtime: Runtime, use: RunOptions) ->
             f"a full build checks the model's opset even where all operators are older; it takes {highest}",
             f"export the model with opset {highest} or lower, or ship {able}",
         )
-    elif artifact.format_version in ("", onnx_model.ONNX_FORMAT):
+    elif artifact.format_version in ("", onnx_view.ONNX_FORMAT):
         oldest = release_table().releases[0].line
         yield _warning(
             f"whether ONNX Runtime {runtime.release} opens this was not judged",
@@ -573,9 +573,7 @@ _ONNX_RULES: Sequence[Callable[[ArtifactFacts, Runtime, RunOptions], Iterator[Fi
 )
 _USE_RULES: Sequence[Callable[[RunOptions, Runtime, str], Iterator[Finding]]] = (_provider, _keys)
 
-
 log = logging.getLogger(__name__)
-
 
 ReadArtifacts = Mapping[str, ArtifactFacts | Finding]
 """By name what could be read of artifacts, and what is wrong with the others."""
@@ -594,7 +592,7 @@ def read_artifacts(files: Mapping[str, Path]) -> ReadArtifacts:
             identity = (file.stat().st_dev, file.stat().st_ino)
             if identity not in facts_by_file:
                 reader = weight_reader(file) if file.suffix.lower() == ".ort" else None
-                model = ort_format.read_artifact(file) if reader else onnx_model.read_onnx(file, whole=True)
+                model = ort_format.read_artifact(file) if reader else onnx_view.read_onnx(file, whole=True)
                 facts_by_file[identity] = facts_of(model, name, reader)
             read[name] = msgspec.structs.replace(facts_by_file[identity], name=name, file=str(file))
         except ModelError as error:

@@ -15,7 +15,7 @@ from pipeline.compat.schemas import kinds_of
 from pipeline.core.errors import Finding
 from pipeline.core.releases import Release
 from pipeline.model import edit as onnx_edit
-from pipeline.model import onnx_model, ort_format
+from pipeline.model import onnx_view, ort_format
 from pipeline.model import types as onnx_types
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def refusals(
         release,
         {onnx_types.CODES[value.dtype] for value in values.values() if value.dtype in onnx_types.CODES},
     )
-    model = onnx_model.model_of(written, where)
+    model = onnx_view.model_of(written, where)
     types = {name: ort_format.TensorType(code) for name, code in onnx_types.CODES.items()}
     inner = {name: types[value.dtype] for name, value in values.items() if value.dtype in types}
     graph = msgspec.structs.replace(model.graph, node_args={**inner, **model.graph.node_args})

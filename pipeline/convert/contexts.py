@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -437,6 +437,14 @@ SIMULATED_SECONDS = 600.0
 """For one inference in the simulator, which takes some 200 times a CPU's time."""
 
 
+class SimulatedOutputs(NamedTuple):
+    """A context after the simulator of its chip: its outputs as files, and how they compare with the original."""
+
+    context: npu_contexts.NpuContext
+    checks: tuple[OutputCheck, ...]
+    outputs: tuple[TensorFile, ...] = ()
+
+
 def check_contexts(
     contexts: Iterable[npu_contexts.NpuContext],
     folder: Path,
@@ -444,7 +452,7 @@ def check_contexts(
     config: configs.CheckConfig,
     progress: Progress,
     outputs: Path,
-) -> Iterator[tuple[npu_contexts.NpuContext, tuple[OutputCheck, ...], tuple[TensorFile, ...]]]:
+) -> Iterator[SimulatedOutputs]:
     """Run each context in the simulator of its chip on the reference's inputs, and compare its outputs.
 
     References are by the source of a context; one without is left out, as one that cannot run here. The outputs stay as
@@ -472,7 +480,7 @@ def check_contexts(
             result = device.run(spec)
             if result.failure:
                 why = f"the simulator refuses it: {result.failure.what}"
-                yield context, (OutputCheck(output="", passed=False, reason=why),), ()
+                yield SimulatedOutputs(context, (OutputCheck(output="", passed=False, reason=why),))
             else:
                 expected = {tensor.name: output_compare.read_tensor(tensor) for tensor in reference.outputs}
                 original = {tensor.name: output_compare.read_tensor(tensor) for tensor in reference.original}
@@ -483,7 +491,7 @@ def check_contexts(
                     file = outputs / context.source / f"{spec.id}.{Path(tensor.file).name}"
                     storage.copy_file(Path(tensor.file), file)
                     files.append(msgspec.structs.replace(tensor, file=str(file)))
-                yield (
+                yield SimulatedOutputs(
                     context,
                     tuple(output_compare.compare_outputs(expected, actual, tolerance, original)),
                     tuple(files),

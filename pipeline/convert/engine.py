@@ -39,7 +39,7 @@ from pipeline.core.errors import ConfigError, DiskError, ModelError, PipelineErr
 from pipeline.core.releases import Release
 from pipeline.core.variant import Artifact, Level, Style, Variant
 from pipeline.dataset import guess as data_guess
-from pipeline.model import guards, onnx_model, ort_format, ort_writer
+from pipeline.model import guards, onnx_model, onnx_view, ort_format, ort_writer
 from pipeline.model import types as onnx_types
 from pipeline.model.onnx_model import LeanModel
 from pipeline.partition import types as partition_types
@@ -467,13 +467,13 @@ class _Maker:
             digest = runner_files.sha256(path)
         if file.sha256 in self.needs:
             facts, minimal, extended = self.needs[file.sha256]
-            read = onnx_model.model_of(
-                onnx_model.whole_of(model.proto) if model.proto.functions else model.proto, str(path)
+            read = onnx_view.model_of(
+                onnx_view.whole_of(model.proto) if model.proto.functions else model.proto, str(path)
             )
             asked = release_table.release_table().file_demands(read)
             facts = msgspec.structs.replace(
                 facts,
-                format_version=onnx_model.ONNX_FORMAT,
+                format_version=onnx_view.ONNX_FORMAT,
                 defects=compat_defects.marks_of(read),
                 small=(),
                 demands=asked.demands,

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from pipeline.advice import verdict as advice_verdict
 from pipeline.compat import contexts as npu_contexts
@@ -26,7 +27,6 @@ from pipeline.passes import registry
 from pipeline.passes import run as passes_run
 
 MODEL_FILE = "model.onnx"
-
 
 AutoProviders = Mapping[str, claim_answer.Settings | None]
 """Providers that `auto` chooses a precision for; those of the CPU (cpu-arm64, cpu-x86_64) have no settings."""
@@ -133,10 +133,10 @@ def make_precisions(
     has its `error` and costs no other; transforms that fail cost the model. Without precisions and transforms nothing
     is done.
     """
-    first = [(order.base, order.base.steps, order.data) for order in orders]
+    first = [_Steps(order.base, order.base.steps, order.data) for order in orders]
     transformed = _transformed(first, work, cache, progress)
     second = [
-        (replace(base, precision=name, steps=(*base.steps, *steps)), steps, order.data)
+        _Steps(replace(base, precision=name, steps=(*base.steps, *steps)), steps, order.data)
         for order, base in zip(orders, transformed, strict=True)
         for name in _wanted(order, providers)
         for steps in [passes_precisions.steps_at(name, order.api_level, order.keep_float)]
@@ -173,43 +173,52 @@ def _chosen(
     return replace(order, base=base, models=models, verdicts=tuple(verdicts))
 
 
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """A model, the steps that are still to be run on it, and the data that these take."""
+
+    form: ModelInPrecision
+    steps: tuple[config_tables.Step, ...]
+    data: Dataset
+
+
 def _transformed(
-    pending: Sequence[tuple[ModelInPrecision, tuple[config_tables.Step, ...], Dataset]],
+    pending: Sequence[_Steps],
     work: Path,
     cache: Path | None,
     progress: Progress,
 ) -> list[ModelInPrecision]:
     """The models behind steps, given the data for these; those without, and those that failed before, as they were."""
-    forms = [form for form, _, _ in pending]
+    forms = [todo.form for todo in pending]
     tasks = [
         workers.Task(
-            label=form.name,
+            label=todo.form.name,
             call=partial(
                 passes_run.transform,
-                form.model.source,
-                steps,
-                str(work / "passes" / form.name),
+                todo.form.model.source,
+                todo.steps,
+                str(work / "passes" / todo.form.name),
                 MODEL_FILE,
-                data=data,
+                data=todo.data,
                 check=False,
                 cache=str(cache.resolve()) if cache else "",
             ),
-            memory_bytes=passes_run.passes_bytes(form.model.size_bytes, data),
+            memory_bytes=passes_run.passes_bytes(todo.form.model.size_bytes, todo.data),
         )
-        for form, steps, data in pending
-        if steps and not form.error
+        for todo in pending
+        if todo.steps and not todo.form.error
     ]
     if not tasks:
         return forms
-    places = {form.name: number for number, form in enumerate(forms)}
+    numbers = {form.name: number for number, form in enumerate(forms)}
     with progress.stage("passes", len(tasks)) as stage:
         for outcome in workers.run_tasks(
             tasks,
             memory_bytes=workers.memory_budget(),
-            timeout_seconds=workers.time_limit(form.model.size_bytes for form, _, _ in pending),
+            timeout_seconds=workers.time_limit(form.model.size_bytes for form in forms),
             heard=lambda task, text: stage.at(f"{task.label}: {text}"),
         ):
-            number = places[outcome.task.label]
+            number = numbers[outcome.task.label]
             form, report = forms[number], outcome.value
             if report is None:
                 error = outcome.error or ModelError("no answer", where=form.model.source.name)
@@ -234,7 +243,7 @@ def _verdicts(
     """By model, what each provider keeps."""
     tried = _candidates(providers)
     asked = {
-        (order.model.name, provider, name): forms[order.model.name, name]
+        _Asked(order.model.name, provider, name): forms[order.model.name, name]
         for order in orders
         for provider, names in tried.items()
         for name in ("", *names)
@@ -245,20 +254,28 @@ def _verdicts(
         verdicts: list[advice_verdict.PrecisionVerdict] = []
         for provider, names in tried.items():
             model = order.model.name
-            by_name = {name: forms[model, name].error or answers.get((model, provider, name)) for name in names}
-            before = answers.get((model, provider, ""))
+            by_name = {name: forms[model, name].error or answers.get(_Asked(model, provider, name)) for name in names}
+            before = answers.get(_Asked(model, provider, ""))
             verdicts += advice_verdict.choose_precision(provider, before, by_name, has_data=order.data.given)
         by_model[order.model.name] = tuple(verdicts)
     return by_model
 
 
+class _Asked(NamedTuple):
+    """What the rules are asked of: a model for a provider, in a precision or as it is."""
+
+    model: str
+    provider: str
+    precision: str
+
+
 def _answers(
-    asked: Mapping[tuple[str, str, str], ModelInPrecision], settings: AutoProviders, progress: Progress
-) -> dict[tuple[str, str, str], claim_answer.ModelAnswer]:
-    """What the rules say, by model, provider and precision; nothing for the CPU and for what could not be made."""
+    asked: Mapping[_Asked, ModelInPrecision], settings: AutoProviders, progress: Progress
+) -> dict[_Asked, claim_answer.ModelAnswer]:
+    """What the rules say; nothing for the CPU and for what could not be made."""
     keys = {}
     for key, form in asked.items():
-        rules = settings[key[1]]
+        rules = settings[key.provider]
         if rules is not None and not form.error:
             request = judge.PartitionRequest(
                 source=form.model.source,
@@ -268,7 +285,7 @@ def _answers(
             )
             needed = workers.needed_bytes(form.model.size_bytes)
             keys[workers.Task(label=" ".join(key), call=partial(judge.judge, request), memory_bytes=needed)] = key
-    answers: dict[tuple[str, str, str], claim_answer.ModelAnswer] = {}
+    answers: dict[_Asked, claim_answer.ModelAnswer] = {}
     if not keys:
         return answers
     with progress.stage("choose precisions", len(keys)) as stage:

@@ -144,7 +144,7 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
         warnings.append(core_errors.warning(NO_ANSWERS, campaign.name))
     choices, withheld = _choices(record, artifacts, measured, devices, tuned)
     fresh = [(choice, compared_runs(record, choice, rows)) for choice in choices]
-    modes, mode_failures, mode_skipped = report_modes.mode_rows(record.planned, runs, record.config.measure, rule)
+    modes = report_modes.mode_rows(record.planned, runs, record.config.measure, rule)
     report = report_model.CampaignReport(
         name=campaign.name,
         campaign=campaign.id,
@@ -157,9 +157,9 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
         devices=tuple(devices.values()),
         artifacts=tuple(artifacts.values()),
         rows=rows,
-        skipped=(*record.skipped, *skipped, *mode_skipped),
-        failures=(*record.failures, *failures, *mode_failures),
-        modes=modes,
+        skipped=(*record.skipped, *skipped, *modes.skipped),
+        failures=(*record.failures, *failures, *modes.failures),
+        modes=modes.rows,
         choices=tuple(
             report_model.ChoiceRow(
                 target=choice.target.name,
@@ -234,7 +234,7 @@ def _choices(
             and fine
             and not any(check.failed for check in report_model.worst_checks(run.checks for run in runs))
         ):
-            candidates.append((planned, artifact, campaign_record.rounds_of(runs, planned.way)))
+            candidates.append(choose.Contender(planned, artifact, campaign_record.rounds_of(runs, planned.way)))
     rule = planning.decision_rule(record.config.measure)
     choices, withheld = [], []
     for target, model in itertools.product(record.config.targets, record.models):
@@ -261,7 +261,7 @@ def _choices(
         if reason := NO_ANSWERS if record.tuned and not tuned else no_answer:
             withheld.append(report_model.Withheld(target=target.name, model=model.name, what=reason))
             continue
-        ran = [] if record.tuned else [(run, file, group) for run, file, group in candidates if file in allowed]
+        ran = [] if record.tuned else [contender for contender in candidates if contender.artifact in allowed]
         others = [row for row in artifacts.values() if row.model == model.name and row not in allowed]
         rejected = [_rejected(record, artifact, over, target) for artifact in others]
         failures = {row.variant: row for row in record.failures if row.model == model.name and row.variant}
@@ -491,7 +491,6 @@ def _check_unchanged(path: Path, sha256: str) -> None:
 
 MODELS = "models/"
 """The bundle's folder of artifacts."""
-
 
 OBJECTIONS = Place[Callable[[bundle_manifest.Manifest], Iterator[Finding]]]("ship.objections")
 """What packages for apps would refuse, or leave out, of what ships: warnings of the rule APP_CODE."""

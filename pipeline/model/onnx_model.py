@@ -6,49 +6,42 @@ the protobuf message only the frame is walked, ModelProto.graph (field 7) and it
 Field numbers are those of onnx.proto3, the encoding is that of the protobuf documentation.
 """
 
-import codecs
-import contextlib
 import difflib
 import errno
 import hashlib
-import math
 import mmap
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from device_runner import files as runner_files
 from pipeline.core import files as storage
 from pipeline.core.errors import ConfigError, ModelError
-from pipeline.model.edit import all_nodes, constant_names, copied, keep_only, plain_domain, subgraphs
+from pipeline.model.edit import constant_names, copied, keep_only, subgraphs
+from pipeline.model.foreign import FOREIGN_BYTES, foreign_file
 from pipeline.model.guards import MAX_WEIGHT_BYTES, tensor_bytes, unsound
-from pipeline.model.ort_format import (
-    CONTENT_ELEMENTS,
-    GRAPH,
-    GRAPHS,
-    Attribute,
-    AttributeValue,
-    OrtGraph,
-    OrtModel,
-    OrtNode,
-    SequenceType,
-    Tensor,
-    TensorType,
-    TypeInfo,
-)
-from pipeline.model.signature import declared_axis, open_axes, own_inputs, resolve_dimensions
+from pipeline.model.signature import open_axes, own_inputs, resolve_dimensions
 from pipeline.model.sources import SourceModel, Spool
 from pipeline.model.texts import strange_text
+from pipeline.model.wire import (
+    LENGTH,
+    VARINT,
+    Buffer,
+    Field,
+    WireError,
+    encode_field,
+    encode_varint,
+    fields,
+    read_varint,
+)
 
 if TYPE_CHECKING:
     import onnx
 
-VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 MODEL_GRAPH = 7
 GRAPH_INITIALIZER = 5
 TENSOR_DATA_TYPE, TENSOR_FLOAT_DATA, TENSOR_RAW_DATA, TENSOR_DOUBLE_DATA = 2, 4, 9, 10
@@ -62,70 +55,6 @@ PACKED_AS_RAW = {TENSOR_FLOAT_DATA: 1, TENSOR_DOUBLE_DATA: 11}
 OPTIONAL_SINCE = 4
 """IR version from which an initializer that is an input can be replaced: before, all initializers had to be inputs."""
 MOST_NAMED = 5
-
-Buffer = bytes | memoryview
-
-
-class WireError(ValueError):
-    """The bytes are not a protobuf message: says at which offset they stop making sense."""
-
-
-class Field(NamedTuple):
-    """One field of a message: `start` is where its tag begins, `value` where its payload begins, `end` past it."""
-
-    number: int
-    wire_type: int
-    start: int
-    value: int
-    end: int
-
-
-def read_varint(data: Buffer, position: int, end: int) -> tuple[int, int]:
-    """(value, position after it) of the varint at `position`; WireError past `end` or over ten bytes."""
-    result = shift = 0
-    while position < end and shift < 70:
-        byte = data[position]
-        position += 1
-        result |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return result, position
-        shift += 7
-    raise WireError(f"no whole varint at offset {position}")
-
-
-def fields(data: Buffer, start: int, end: int) -> Iterator[Field]:
-    """The fields of the message in data[start:end]; WireError where it is cut off or has groups, which ONNX has not."""
-    while start < end:
-        tag, value = read_varint(data, start, end)
-        wire_type = tag & 7
-        if wire_type == LENGTH:
-            size, value = read_varint(data, value, end)
-            after = value + size
-        elif wire_type == VARINT:
-            after = read_varint(data, value, end)[1]
-        elif wire_type in {FIXED32, FIXED64}:
-            after = value + (4 if wire_type == FIXED32 else 8)
-        else:
-            raise WireError(f"field of unknown kind {wire_type} at offset {start}")
-        if after > end or tag < 8:
-            raise WireError(f"field at offset {start} goes beyond the end of its message")
-        yield Field(tag >> 3, wire_type, start, value, after)
-        start = after
-
-
-def encode_varint(value: int) -> bytes:
-    """The varint encoding of a number that is not negative."""
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def encode_field(number: int, payload: bytes) -> bytes:
-    """A length-delimited field."""
-    return encode_varint(number << 3 | LENGTH) + encode_varint(len(payload)) + payload
 
 
 def _lean_tensor(data: Buffer, tensor: Field, location: str) -> bytes | None:
@@ -187,37 +116,6 @@ LEAN_MINIMUM_BYTES = 4 << 20
 READ_BYTES = 1 << 20
 # ONNX Runtime's own location for tensors that lie in memory: a file that names it would hand it an address.
 MEMORY_MARKER = "_ORT_MEM_ADDR_"
-# What files that are no models begin with, and what to do about it.
-NOT_MODELS = (
-    (b"version https://git-lfs", "it is a git LFS pointer, not the model", "run `git lfs pull`"),
-    (b"\x1f\x8b", "it is compressed with gzip", "unpack it with gunzip"),
-    (b"PK\x03\x04", "it is a zip archive", "name it .zip: models in archives are read"),
-    (b"<", "it is HTML or XML, perhaps an error page in place of a download", "download the model again"),
-    (b"{", "it is JSON text", "save the model in ONNX's binary format"),
-    (b"\x89PNG", "it is a picture", "name the model file"),
-)
-FOREIGN_BYTES = 256
-"""Of a file, by which it is known for no model: a model's first ones have lengths and types."""
-
-
-class ForeignFile(NamedTuple):
-    """Why a file is no model, and what to do about it."""
-
-    why: str
-    remedy: str
-
-
-def foreign_file(head: bytes) -> ForeignFile | None:
-    """What a file is by its first bytes, if it is known and no model."""
-    plain = head.removeprefix(codecs.BOM_UTF8).lstrip()
-    for magic, why, remedy in NOT_MODELS:
-        if head.startswith(magic) or (plain.startswith(magic) and magic.isascii()):
-            return ForeignFile(why, remedy)
-    with contextlib.suppress(UnicodeDecodeError):
-        text = codecs.getincrementaldecoder("utf-8")().decode(head)  # a letter may be cut at the end
-        if all(letter.isprintable() or letter.isspace() for letter in text):
-            return ForeignFile("it is a text file, and no ONNX model", "name the model: a binary file, .onnx or .ort")
-    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,7 +175,7 @@ def load_model(source: SourceModel, work_folder: Path) -> LoadedModel:
 def _load(source: SourceModel, path: Path, spool: Spool | None) -> LoadedModel:
     data = _frame(source, path)
     try:
-        proto = _parsed(data)
+        proto = parsed(data)
     except ValueError as error:
         raise _not_onnx(source, f"it is no protobuf message of a model: {error}") from error
 
@@ -309,7 +207,7 @@ def _load(source: SourceModel, path: Path, spool: Spool | None) -> LoadedModel:
     )
 
 
-def _parsed(data: bytes) -> "onnx.ModelProto":
+def parsed(data: bytes) -> "onnx.ModelProto":
     """The message of a model. ValueError for what is none, or has names that are no text."""
     import onnx
     from google.protobuf.message import DecodeError
@@ -617,187 +515,3 @@ def content_digest(model: LeanModel, digests: Mapping[str, str]) -> str:
     for name in sorted(digests):
         digest.update(f"{name}\0{digests[name]}\0".encode())
     return digest.hexdigest()
-
-
-ONNX_FORMAT = "onnx"
-"""What stands for the ORT format version of a file that is none."""
-TENSOR = 4
-
-
-def read_onnx(path: Path, *, whole: bool = False) -> OrtModel:
-    """Read an ONNX file without its weights, which stay where they lie. ModelError for what is no ONNX model.
-
-    `whole`: with the bodies of its own functions in the place of their calls, and with types of inner values.
-    """
-    try:
-        with (
-            runner_files.open_regular(path) as opened,
-            mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data,
-            memoryview(data) as view,
-        ):
-            return parse_onnx(view, str(path), whole=whole)
-    except (OSError, ValueError) as error:
-        raise _no_model(str(path), str(error)) from error
-
-
-def _no_model(where: str, why: str) -> ModelError:
-    return ModelError("this is no ONNX model", where=where, why=why, remedy="convert or export the model again")
-
-
-INFERRED_BYTES = 1024
-"""Constants from so many bytes on say nothing of shapes."""
-
-
-def parse_onnx(data: Buffer, where: str, *, whole: bool = False) -> OrtModel:
-    """The same from a buffer."""
-    try:
-        proto = _parsed(lean_model(data, PurePosixPath(where).name, INFERRED_BYTES if whole else 1))
-        return model_of(whole_of(proto) if whole else proto, where, data)
-    except ValueError as error:
-        raise _no_model(where, str(error)) from error
-
-
-def whole_of(proto: "onnx.ModelProto") -> "onnx.ModelProto":
-    """The same with functions inlined and types inferred, in bodies, too, as far as onnx can."""
-    from onnx import helper, inliner, shape_inference
-
-    with contextlib.suppress(RuntimeError, ValueError):
-        proto = inliner.inline_local_functions(proto) if proto.functions else proto
-    asked = copied(proto)
-    imported = {plain_domain(entry.domain) for entry in proto.opset_import}
-    missing = {plain_domain(node.domain) for node in all_nodes(proto.graph)} - imported
-    asked.opset_import.extend(helper.make_opsetid(domain, 1) for domain in missing)  # inference stops without
-    with contextlib.suppress(RuntimeError, ValueError, shape_inference.InferenceError):
-        proto = shape_inference.infer_shapes(asked)
-        del proto.opset_import[len(proto.opset_import) - len(missing) :]
-    return proto
-
-
-class _File(NamedTuple):
-    """Where constants of a message lie that are not in it: `data` is the file's content, None where it is not read."""
-
-    name: str
-    data: Buffer | None
-
-
-def model_of(proto: "onnx.ModelProto", where: str, data: Buffer | None = None) -> OrtModel:
-    """The same from a message; ModelError for one without a graph. `data` is of a file that has its constants."""
-    try:
-        imports = {plain_domain(entry.domain): entry.version for entry in proto.opset_import}
-        graph = _graph(proto.graph, imports, _File(PurePosixPath(where).name, data))
-    except ValueError as error:
-        raise _no_model(where, str(error)) from error
-    if not proto.HasField("graph"):
-        raise _no_model(where, "it has no graph")
-    return OrtModel(
-        format_version=ONNX_FORMAT,
-        ir_version=proto.ir_version,
-        opset_import=imports,
-        graph=graph,
-        producer_name=proto.producer_name,
-        producer_version=proto.producer_version,
-        functions=tuple(f"{function.domain}:{function.name}" for function in proto.functions),
-    )
-
-
-def _graph(proto: "onnx.GraphProto", imports: dict[str, int], file: _File) -> OrtGraph:
-    infos = (*proto.value_info, *proto.input, *proto.output)
-    return OrtGraph(
-        inputs=tuple(value.name for value in proto.input),
-        outputs=tuple(value.name for value in proto.output),
-        nodes=tuple(_node(index, node, imports, file) for index, node in enumerate(proto.node)),
-        node_args={value.name: _type(value.type) for value in infos},
-        initializers={tensor.name: _tensor(tensor, file) for tensor in proto.initializer},
-        sparse_initializers={},
-        runtime_optimizations=(),
-    )
-
-
-def _node(index: int, proto: "onnx.NodeProto", imports: dict[str, int], file: _File) -> OrtNode:
-    domain = plain_domain(proto.domain)
-    attributes = {each.name: Attribute(each.type, _value(each, imports, file)) for each in proto.attribute}
-    outer: list[str] = []  # what bodies read from around them
-    for body in (value for row in attributes.values() if isinstance(value := row.value, OrtGraph)):
-        inside = {*body.inputs, *body.initializers, *(name for node in body.nodes for name in node.outputs)}
-        read = [name for node in body.nodes for name in (*node.inputs, *node.implicit_inputs)]
-        outer += [name for name in (*read, *body.outputs) if name and name not in inside]
-    return OrtNode(
-        name=proto.name,
-        op_type=proto.op_type,
-        domain=domain,
-        since_version=_since(proto.op_type, domain, imports.get(domain, 1)),
-        index=index,
-        inputs=tuple(proto.input),
-        outputs=tuple(proto.output),
-        implicit_inputs=tuple(dict.fromkeys(outer)),
-        attributes=attributes,
-        provider="",
-    )
-
-
-@lru_cache(maxsize=4096)
-def _since(op_type: str, domain: str, opset: int) -> int:
-    """The version of the schema; 1 for operators that ONNX does not define, as all of ONNX Runtime's own have."""
-    import onnx
-
-    try:
-        version: int = onnx.defs.get_schema(op_type, opset, domain).since_version
-    except onnx.defs.SchemaError:
-        return 1
-    return version
-
-
-def _value(proto: "onnx.AttributeProto", imports: dict[str, int], file: _File) -> AttributeValue:
-    import onnx
-
-    if proto.type == GRAPH:
-        return _graph(proto.g, imports, file)
-    if proto.type == GRAPHS:
-        return tuple(_graph(graph, imports, file) for graph in proto.graphs)
-    if proto.type == TENSOR:
-        return _tensor(proto.t, file)
-    value: Any = onnx.helper.get_attribute_value(proto)
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "backslashreplace")
-    if isinstance(value, (int, float)):
-        return value
-    if not isinstance(value, Sequence):  # a type, a sparse tensor, or none
-        return None
-    words = [each.decode("utf-8", "backslashreplace") if isinstance(each, bytes) else each for each in value]
-    return tuple(each for each in words if isinstance(each, (int, float, str)))
-
-
-def _tensor(proto: "onnx.TensorProto", file: _File) -> Tensor:
-    """A constant and its place in the file; one whose bytes lie elsewhere has none."""
-    offset = length = 0
-    if proto.data_location == proto.EXTERNAL:
-        location, offset, length = external_entries(proto)
-        if location != file.name:
-            offset = length = 0
-    content = _content(proto, file.data, offset, length)
-    return Tensor(proto.name, tuple(proto.dims), proto.data_type, offset, length, content=content)
-
-
-def _content(proto: "onnx.TensorProto", data: Buffer | None, offset: int, length: int) -> bytes:
-    """The bytes of a small constant of numbers; b"" for others, and for one that is no array or lies elsewhere."""
-    from onnx import numpy_helper
-
-    if not 0 < math.prod(proto.dims) <= CONTENT_ELEMENTS or proto.data_type in (proto.STRING, proto.UNDEFINED):
-        return b""
-    if proto.data_location == proto.EXTERNAL:
-        return bytes(data[offset : offset + length]) if data is not None and length else b""
-    try:
-        return proto.raw_data or numpy_helper.to_array(proto).tobytes()
-    except (ValueError, TypeError, KeyError):
-        return b""
-
-
-def _type(proto: "onnx.TypeProto") -> TypeInfo:
-    if proto.HasField("tensor_type"):
-        tensor = proto.tensor_type
-        if not tensor.HasField("shape"):
-            return TensorType(tensor.elem_type)
-        return TensorType(tensor.elem_type, tuple(map(declared_axis, tensor.shape.dim)))
-    if proto.HasField("sequence_type"):
-        return SequenceType(_type(proto.sequence_type.elem_type))
-    return None

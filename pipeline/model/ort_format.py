@@ -208,7 +208,6 @@ class MapType(msgspec.Struct, frozen=True, gc=False, tag="map"):
 TypeInfo: TypeAlias = TensorType | SequenceType | MapType | None
 """None: the file names the value without saying its type."""
 
-
 CONTENT_ELEMENTS = 8
 """Of constants with up to so many elements ONNX Runtime makes one where they are equal."""
 
@@ -324,7 +323,6 @@ AttributeValue: TypeAlias = """(
     float | int | str | Tensor | OrtGraph | tuple[float | int | str | Tensor | OrtGraph, ...] | None
 )"""
 
-
 Resolver: TypeAlias = dict[str, dict[str, tuple[tuple[bool, int], ...]]]
 """Op id `domain:op:since_version` -> type parameter -> where it is read from: whether of an output, and its index.
 
@@ -359,7 +357,6 @@ MAX_TYPE_DEPTH = 32
 ABSENT_NODE = 0xFFFFFFFF
 """Node index of an optional node that a runtime optimization did not find."""
 
-
 _parsed: ContextVar[dict[tuple[int, ...], OrtModel] | None] = ContextVar("parsed", default=None)
 
 
@@ -390,7 +387,7 @@ def read_artifact(path: Path) -> OrtModel:
 
 def _read(path: Path) -> OrtModel:
     if path.suffix.lower() == ".onnx":
-        from pipeline.model.onnx_model import read_onnx
+        from pipeline.model.onnx_view import read_onnx
 
         return read_onnx(path)
     return read_ort(path)

@@ -20,7 +20,7 @@ from pipeline.core import ort_session, workers
 from pipeline.core import providers as provider_rules
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.model import edit as onnx_edit
-from pipeline.model import guards, onnx_model
+from pipeline.model import guards, onnx_model, wire
 from pipeline.model import types as onnx_types
 from pipeline.model.onnx_model import LeanModel
 from pipeline.model.signature import Array
@@ -161,18 +161,14 @@ def write_model(model: LeanModel, destination: Path) -> None:
             bare = onnx_edit.copied(tensor)
             del bare.external_data[:]
             bare.ClearField("data_location")
-            inner = bytes(bare.SerializeToString()) + onnx_model.encode_varint(
-                onnx_model.TENSOR_RAW_DATA << 3 | onnx_model.LENGTH
-            )
-            inner += onnx_model.encode_varint(place.length)
+            inner = bytes(bare.SerializeToString()) + wire.encode_varint(onnx_model.TENSOR_RAW_DATA << 3 | wire.LENGTH)
+            inner += wire.encode_varint(place.length)
         else:
             inner = bytes(tensor.SerializeToString())
         size = len(inner) + (place.length if place else 0)
         constants.append(
             (
-                onnx_model.encode_varint(onnx_model.GRAPH_INITIALIZER << 3 | onnx_model.LENGTH)
-                + onnx_model.encode_varint(size)
-                + inner,
+                wire.encode_varint(onnx_model.GRAPH_INITIALIZER << 3 | wire.LENGTH) + wire.encode_varint(size) + inner,
                 place,
             )
         )
@@ -188,8 +184,8 @@ def write_model(model: LeanModel, destination: Path) -> None:
     with storage.replacing(destination) as temporary, temporary.open("wb") as out:
         out.write(
             front
-            + onnx_model.encode_varint(onnx_model.MODEL_GRAPH << 3 | onnx_model.LENGTH)
-            + onnx_model.encode_varint(total)
+            + wire.encode_varint(onnx_model.MODEL_GRAPH << 3 | wire.LENGTH)
+            + wire.encode_varint(total)
             + bare_graph
         )
         for field, place in constants:

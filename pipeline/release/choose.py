@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from device_runner import files as runner_files
 from device_runner.device import DeviceFacts
@@ -58,8 +59,12 @@ class Rejected:
     error: float | None = None
 
 
-Contender = tuple[campaign_record.RecordedRun, Artifact, run_groups.RunGroup]
-"""What was run on a device, its artifact and its rounds; those that failed a run or check are not handed in."""
+class Contender(NamedTuple):
+    """What was run on a device, its artifact and its rounds; those that failed a run or check are not handed in."""
+
+    run: campaign_record.RecordedRun
+    artifact: Artifact
+    group: run_groups.RunGroup
 
 
 def choose(
@@ -78,15 +83,15 @@ def choose(
     there: the most optimized one, on the CPU. `rejected` are the model's other variants, for the reason.
     """
     fastest: dict[str, run_groups.RunGroup] = {}
-    ways: dict[str, tuple[Artifact, RunOptions, dict[str, run_groups.RunGroup]]] = {}
-    for run, artifact, group in _contenders(target, measured, devices):
+    by_name: dict[str, list[Contender]] = {}
+    for contender in _contenders(target, measured, devices):
+        run, group = contender.run, contender.group
         fastest[run.device] = min(fastest.get(run.device, group), group, key=_median)
-        name = f"{artifact.variant.name}/{run_options.options_name(run.options)}"
-        _, _, groups = ways.setdefault(name, (artifact, run.options, {}))
-        groups[run.device] = group
-    if ways:
+        name = f"{contender.artifact.variant.name}/{run_options.options_name(run.options)}"
+        by_name.setdefault(name, []).append(contender)
+    if by_name:
         # The candidate whose worst ratio to the fastest of a device is smallest, the simplest where several are tied
-        candidates = [_Candidate(name, *way, fastest) for name, way in ways.items()]
+        candidates = [_Candidate(name, contenders, fastest) for name, contenders in by_name.items()]
         best = min(candidates, key=lambda row: (len(row.missing), row.ratios[row.worst]))
         verdicts = _verdicts(candidates, best, rule)
         # One whose medians are as good, and whose mean or 90th percentile is shown to be better
@@ -192,9 +197,10 @@ def _contenders(
     target: configs.Target, measured: Iterable[Contender], devices: Mapping[str, DeviceFacts]
 ) -> Iterator[Contender]:
     """Those from devices like the target whose times may be compared."""
-    for run, artifact, group in measured:
-        if suits(target, devices[run.device]) and run_groups.comparable(group) and run_groups.describe(group):
-            yield run, artifact, group
+    for contender in measured:
+        group = contender.group
+        if suits(target, devices[contender.run.device]) and run_groups.comparable(group) and run_groups.describe(group):
+            yield contender
 
 
 def _median(group: run_groups.RunGroup) -> float:
@@ -211,15 +217,13 @@ class _Candidate:
     def __init__(
         self,
         name: str,
-        artifact: Artifact,
-        options: RunOptions,
-        groups: Mapping[str, run_groups.RunGroup],
+        contenders: Sequence[Contender],
         fastest: Mapping[str, run_groups.RunGroup],
     ) -> None:
         self.name = name
-        self.artifact = artifact
-        self.options = options
-        self.groups = groups
+        self.artifact = contenders[0].artifact
+        self.options = contenders[0].run.options
+        self.groups = groups = {contender.run.device: contender.group for contender in contenders}
         self.ratios = {device: _median(group) / _median(fastest[device]) for device, group in groups.items()}
         self.missing = [device for device in fastest if device not in groups]
         self.worst = max(groups, key=lambda device: (self.ratios[device], _median(groups[device])))

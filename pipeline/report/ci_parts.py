@@ -58,14 +58,14 @@ def of_campaign(report: CampaignReport, more: Iterable[Finding] = ()) -> CiDocum
         _case((skipped.device, skipped.model, skipped.variant, skipped.run), "skipped", "skipped", skipped.text)
         for skipped in report.skipped
     ]
-    _, headline, _ = banner(report) or (None, "", ())
+    verdict = banner(report)
     return CiDocument(
         name=f"ort-mobile {report.name}",
         source=next((model.file for model in report.models if model.file), ""),
         cases=tuple(cases),
         findings=tuple(_findings(report, more)),
         summary=bounded(
-            f"{report.name}: {headline}" if headline else report.name,
+            f"{report.name}: {verdict.headline}" if verdict else report.name,
             [*first_lines(report), choices(report), *result_tables(report), *sections(report)],
             "report.html",
         ),

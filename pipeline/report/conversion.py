@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -186,13 +187,21 @@ def _why_and_remedy(lines: Iterable[tuple[str, str]]) -> Iterator[Line]:
             yield Line(f"  {label}: {text}")
 
 
+class _Failed(NamedTuple):
+    """Why variants of a model, or without any all of them, could not be made."""
+
+    model: str
+    error: PipelineError
+    variants: list[str]
+
+
 def _failure_lines(converted: Sequence[convert_precisions.Conversion], *, warnings: bool) -> Iterator[Line]:
     """What could not be made, and perhaps warnings: once for all variants that share a reason."""
-    failures: list[tuple[str, PipelineError, list[str]]] = []  # each with the variants that it cost
+    failures: list[_Failed] = []
     for row in converted:
         name = row.model.source.name
         if row.error:
-            failures.append((name, row.error, []))
+            failures.append(_Failed(name, row.error, []))
             continue
         by_reason = counting.grouped(
             ((failure.what, failure.why, failure.remedy), failure.variant.name)
@@ -204,10 +213,10 @@ def _failure_lines(converted: Sequence[convert_precisions.Conversion], *, warnin
             nothing = PipelineError(
                 "nothing was made of it: every variant is left out", why=first.why, remedy=first.remedy
             )
-            failures.append((name, nothing, []))
+            failures.append(_Failed(name, nothing, []))
         whole = not row.artifacts and len(by_reason) == 1
         for (what, why, remedy), variants in by_reason.items():
-            failures.append((name, PipelineError(what, why=why, remedy=remedy), [] if whole else variants))
+            failures.append(_Failed(name, PipelineError(what, why=why, remedy=remedy), [] if whole else variants))
     for name, error, variants in failures[:MOST_FAILURES]:
         which = (" ", _variants(variants)) if variants else ()
         yield Line(ERROR, f" {name}: {error.what}", *which)

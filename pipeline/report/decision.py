@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 
@@ -42,8 +43,12 @@ class BannerState(StrEnum):
     READY = "ready"
 
 
-Banner = tuple[BannerState, str, tuple[str, ...]]
-"""The verdict, its headline, and what it rests on, each reason a sentence."""
+class Banner(NamedTuple):
+    """The verdict, its headline, and what it rests on, each reason a sentence."""
+
+    state: BannerState
+    headline: str
+    reasons: tuple[str, ...] = ()
 
 
 def banner(report: CampaignReport) -> Banner | None:
@@ -65,17 +70,17 @@ def banner(report: CampaignReport) -> Banner | None:
         f"nothing of {model} may ship to {', '.join(targets)}: {reason}" for (model, reason), targets in reasons.items()
     ]
     if stops:
-        return BannerState.STOP, f"Do not ship: {stops[0]}", _shown(stops[1:])
+        return Banner(BannerState.STOP, f"Do not ship: {stops[0]}", _shown(stops[1:]))
     cautions = _shown(list(_cautions(report)))
     number = len({choice.file for choice in report.choices})
     files = counting.counted(number, "artifact")
     if not number:
         if not cautions or not report.models:  # `ort-mobile perf` has no models to choose among
             return None
-        return BannerState.CAUTION, "Nothing was chosen to ship", cautions
+        return Banner(BannerState.CAUTION, "Nothing was chosen to ship", cautions)
     if cautions:
-        return BannerState.CAUTION, f"Ready to ship with reservations: {files}", cautions
-    return BannerState.READY, f"Ready to ship: {files}", ()
+        return Banner(BannerState.CAUTION, f"Ready to ship with reservations: {files}", cautions)
+    return Banner(BannerState.READY, f"Ready to ship: {files}")
 
 
 def _shown(reasons: Sequence[str]) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """Cold starts, sustained runs and MLPerf's p90: from stored runs to rows, and their tables for every format."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import median
 
 import msgspec
@@ -25,16 +26,22 @@ TIMES = 8
 """Moments of a sustained run that a table shows."""
 
 
+@dataclass(frozen=True, slots=True)
+class ModeRows:
+    """The rows of modes; failures and what was skipped, which name the mode with the run."""
+
+    rows: tuple[ModeRow, ...]
+    failures: tuple[campaign_record.FailureRow, ...]
+    skipped: tuple[campaign_record.Skipped, ...]
+
+
 def mode_rows(
     planned: Sequence[campaign_record.RecordedRun],
     runs: Sequence[RunRecord],
     measure: configs.MeasureConfig,
     rule: run_compare.DecisionRule,
-) -> tuple[tuple[ModeRow, ...], tuple[campaign_record.FailureRow, ...], tuple[campaign_record.Skipped, ...]]:
-    """Rows of cold and sustained runs, and of the steady state by MLPerf's rule where the config asks for that.
-
-    Beside them the failures and what was skipped, which name the mode with the run.
-    """
+) -> ModeRows:
+    """Rows of cold and sustained runs, and of the steady state by MLPerf's rule where the config asks for that."""
     rows: list[ModeRow] = []
     failures: list[campaign_record.FailureRow] = []
     skipped: list[campaign_record.Skipped] = []
@@ -54,10 +61,9 @@ def mode_rows(
                     campaign_record.rounds_of(timed, row.way, lambda result: (result.load_ns + result.first_run_ns,))
                     for row, timed in group
                 ]
-                for key, (_, comparison, _) in run_compare.summarize(
-                    cold_groups, base.way if base else None, rule
-                ).items():
-                    compared[device, model, key] = comparison
+                summaries = run_compare.summarize(cold_groups, base.way if base else None, rule)
+                for key, summary in summaries.items():
+                    compared[device, model, key] = summary.comparison
         for row, timed in measured:
             results = [record.result for record in timed if record.result.status is Status.OK]
             empty = ModeRow(device=row.device, model=row.model, variant=row.variant, run=row.run, baseline=row in bases)
@@ -73,7 +79,7 @@ def mode_rows(
             failed, left_out = ends_of(measured)
             failures += [msgspec.structs.replace(row, run=f"{row.run} ({mode})") for row in failed]
             skipped += [msgspec.structs.replace(row, run=f"{row.run} ({mode})") for row in left_out]
-    return tuple(rows), tuple(failures), tuple(skipped)
+    return ModeRows(tuple(rows), tuple(failures), tuple(skipped))
 
 
 def mode_listings(report: CampaignReport) -> tuple[Listing, ...]:

@@ -9,7 +9,8 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from pipeline.advice.advise import State, TrialContext, attempt, fixes_for, judged
+from pipeline.advice.fixes import fixes_for
+from pipeline.advice.trial import State, TrialContext, attempt, judged
 from pipeline.advice.verdict import FixResult
 from pipeline.check.reference import make_reference
 from pipeline.dataset import Dataset

@@ -10,7 +10,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from pipeline.advice.advise import _objection, advise
+from pipeline.advice.advise import advise
+from pipeline.advice.trial import _objection
 from pipeline.advice.verdict import Advice, FixChoice, FixOutcome
 from pipeline.check.compare import OutputCheck
 from pipeline.core.errors import ConfigError, ModelError

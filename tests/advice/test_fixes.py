@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
-from pipeline.advice.advise import MODEL_FIXES, fixes_for
+from pipeline.advice.fixes import MODEL_FIXES, fixes_for
 from pipeline.advice.verdict import FixOutcome
 from pipeline.core.providers import on_any_chip
 from pipeline.partition.answer import Settings

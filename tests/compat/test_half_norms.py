@@ -15,7 +15,7 @@ from pipeline.compat.half_norms import DISABLE_KEY, FUSION
 from pipeline.compat.rules import ArtifactFacts, check_artifact, facts_of
 from pipeline.core.errors import Finding, errors
 from pipeline.core.releases import Release
-from pipeline.model.onnx_model import read_onnx
+from pipeline.model.onnx_view import read_onnx
 from tests.onnx_samples import parsed_nodes
 
 MEAN = "{y}p = Pow ({x}, {k})  {y}v = ReduceMean<axes=[{axis}]>({y}p)  {y}e = Add ({y}v, eps)  {y}s = Sqrt ({y}e)"

@@ -23,7 +23,7 @@ from pipeline.compat.rules import findings_for, read_artifacts
 from pipeline.compat.written import written_for
 from pipeline.core.errors import PipelineError, Severity
 from pipeline.core.releases import NEWEST_KNOWN, Release, line_of
-from pipeline.model.onnx_model import read_onnx
+from pipeline.model.onnx_view import read_onnx
 from pipeline.model.ort_format import parse_ort
 from tests.command import ort_mobile
 from tests.onnx_samples import parsed_nodes

@@ -4,7 +4,7 @@ import pytest
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
 from device_runner.spec import ElementType
-from pipeline.advice.advise import MODEL_FIXES
+from pipeline.advice.fixes import MODEL_FIXES
 from pipeline.core.errors import ConfigError
 from pipeline.dataset import TensorInfo
 from pipeline.model.onnx_model import fix_dimensions as fix

@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 import pytest
 
+from pipeline.features.prove.contexts import contexts_to_run
 from pipeline.features.prove.plan import ProofOrder
-from pipeline.features.prove.run import contexts_to_run
 from pipeline.release.manifest import read_manifest
 from tests.command import ROOT, ort_mobile
 from tests.features.android.samples import needs_java

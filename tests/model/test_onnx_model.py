@@ -11,15 +11,8 @@ from onnx import TensorProto, helper
 
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.model.guards import four_bit_constants, tensor_bytes
-from pipeline.model.onnx_model import (
-    LeanModel,
-    LoadedModel,
-    content_digest,
-    load_model,
-    prepare_model,
-    range_digests,
-    read_onnx,
-)
+from pipeline.model.onnx_model import LeanModel, LoadedModel, content_digest, load_model, prepare_model, range_digests
+from pipeline.model.onnx_view import read_onnx
 from pipeline.model.sources import SourceModel
 from tests.onnx_samples import linear, make, parsed_nodes, save, save_external, value, weight
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from pipeline.model.onnx_model import WireError, encode_field, encode_varint, fields, lean_model, read_varint
+from pipeline.model.onnx_model import lean_model
+from pipeline.model.wire import WireError, encode_field, encode_varint, fields, read_varint
 from tests.onnx_samples import conv_bn, linear, make, parsed_nodes, value
 
 

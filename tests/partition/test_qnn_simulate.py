@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from pipeline.advice.advise import MODEL_FIXES
+from pipeline.advice.fixes import MODEL_FIXES
 from pipeline.advice.verdict import FixChoice, ProviderSupport, gain_of, improves, verdict
 from pipeline.core.providers import on_any_chip
 from pipeline.partition.answer import ModelAnswer, Simulation

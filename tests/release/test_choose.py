@@ -36,7 +36,7 @@ def measured(
     times = {n: tuple(int(ms * 1e6) + 100 * k + n for k in range(20)) for n in range(6)}
     name, options = of.variant.name, RunOptions(provider=provider)
     run = RecordedRun(id="1", device=device, model="m", variant=name, run=provider, options=options)
-    return run, of, RunGroup(key=f"{name}/{provider}", latencies_ns=times, marks=marks * 6)
+    return Contender(run, of, RunGroup(key=f"{name}/{provider}", latencies_ns=times, marks=marks * 6))
 
 
 def test_the_fastest_on_such_a_device_wins() -> None:
@@ -64,7 +64,7 @@ def noisy(of: Artifact, ms: float, spread: float) -> Contender:
     """Rounds that scatter so much that nothing is shown about them."""
     run, _, group = measured(of, ms)
     times = {n: tuple(int(t * (1 + spread * (-1) ** n)) for t in each) for n, each in group.latencies_ns.items()}
-    return run, of, RunGroup(key=group.key, latencies_ns=times)
+    return Contender(run, of, RunGroup(key=group.key, latencies_ns=times))
 
 
 def test_what_cannot_be_told_apart_is_no_tie_when_its_median_is_worse() -> None:

@@ -58,10 +58,10 @@ def report() -> CampaignReport:
             samples = tuple(DeviceSample(at_ns=s * 10**9, mhz=2000 - s) for s in range(100))
             runs.append(run(one, 0, sustained=SustainedRun(bins=bins, samples=samples)))
     measure = MeasureConfig(mode=(STEADY, COLD, SUSTAINED), rule=MeasureRule.MLPERF)
-    rows, failures, skipped = mode_rows(planned, runs, measure, DEFAULT_RULE)
-    assert not failures
-    assert not skipped
-    return msgspec.structs.replace(make_report(), modes=rows)
+    modes = mode_rows(planned, runs, measure, DEFAULT_RULE)
+    assert not modes.failures
+    assert not modes.skipped
+    return msgspec.structs.replace(make_report(), modes=modes.rows)
 
 
 def test_each_mode_has_a_table_of_its_own(report: CampaignReport) -> None:
@@ -104,8 +104,8 @@ def test_a_mode_that_failed_says_so_under_its_name() -> None:
     one = recorded(COLD, "a")
     failed = run(one, 0)
     failed = msgspec.structs.replace(failed, result=msgspec.structs.replace(failed.result, status=Status.FAILED))
-    rows, failures, _ = mode_rows([one], [failed], MeasureConfig(mode=COLD), DEFAULT_RULE)
-    assert [failure.run for failure in failures] == ["cpu (cold)"]
-    assert rows == ()
-    _, _, never = mode_rows([one], [], MeasureConfig(mode=COLD), DEFAULT_RULE)
-    assert [skipped.run for skipped in never] == ["cpu (cold)"]
+    modes = mode_rows([one], [failed], MeasureConfig(mode=COLD), DEFAULT_RULE)
+    assert [failure.run for failure in modes.failures] == ["cpu (cold)"]
+    assert modes.rows == ()
+    never = mode_rows([one], [], MeasureConfig(mode=COLD), DEFAULT_RULE)
+    assert [skipped.run for skipped in never.skipped] == ["cpu (cold)"]

@@ -9,6 +9,7 @@ from enum import StrEnum
 from functools import partial
 from itertools import accumulate, pairwise
 from statistics import median
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -325,12 +326,19 @@ def undecided(groups: Sequence[RunGroup], baseline: RunGroup, rule: DecisionRule
     return [group for group, decision in zip(groups, decide(sets, rule), strict=True) if not decision.settled]
 
 
+class GroupSummary(NamedTuple):
+    """What is known of a group; no comparison for the baseline, and where nothing can be compared."""
+
+    statistics: Statistics | None
+    comparison: Comparison | None
+    cautions: tuple[Caution, ...]
+
+
 def summarize(
     groups: Sequence[RunGroup], baseline: str | None = None, rule: DecisionRule = DEFAULT_RULE
-) -> dict[str, tuple[Statistics | None, Comparison | None, tuple[Caution, ...]]]:
+) -> dict[str, GroupSummary]:
     """What is known of each group by its key, each compared with the group of the key `baseline` (None: with none).
 
-    The comparison is None for the baseline itself, too, and where nothing can be compared.
     Raises ValueError when no group has that key or two groups share one.
     """
     by_key = {group.key: group for group in groups}
@@ -345,7 +353,7 @@ def summarize(
     for group in groups:
         statistics, comparison = describe(group), by_group.get(group.key)
         paired = None if comparison is None else comparison.rounds
-        summaries[group.key] = statistics, comparison, cautions(group, statistics, paired)
+        summaries[group.key] = GroupSummary(statistics, comparison, cautions(group, statistics, paired))
     return summaries
 
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import sqlalchemy as sa
@@ -54,15 +54,20 @@ ENTER = runs.insert()
 
 ENTER_LATENCIES = latencies.insert()
 
-Identity = tuple[str, str, int]
-"""What tells runs apart: campaign, spec, round."""
-
 Row = dict[str, Any]
 """A run to be stored: the columns of `runs` but its key, and of its latencies."""
 
 
+class Identity(NamedTuple):
+    """What tells runs apart."""
+
+    campaign: str
+    spec: str
+    round: int
+
+
 def _identity(row: Row) -> Identity:
-    return row["campaign_id"], row["spec_id"], row["round"]
+    return Identity(row["campaign_id"], row["spec_id"], row["round"])
 
 
 class RunWriter:
@@ -138,10 +143,10 @@ def enter(connection: Connection, rows: Sequence[Row]) -> set[Identity]:
 def _found(connection: Connection, rows: Sequence[Row]) -> Iterator[tuple[Identity, tuple[int, str | None]]]:
     """Key and kind of failure of those runs that are there."""
     identities = set(map(_identity, rows))
-    for campaign, group in groupby(sorted(identities), key=lambda identity: identity[0]):
-        specs = [identity[1] for identity in group]
+    for campaign, group in groupby(sorted(identities), key=lambda identity: identity.campaign):
+        specs = [identity.spec for identity in group]
         for row in connection.execute(FIND, {"campaign": campaign, "specs": specs}):
-            identity = (campaign, row.spec_id, row.round)
+            identity = Identity(campaign, row.spec_id, row.round)
             if identity in identities:
                 yield identity, (row.id, row.failure_kind)
 

@@ -730,4 +730,4 @@ def package(
         names["runtime"] = f"{library.beside.notation} in {repository}"
     if library.pack_folder:
         names["ai pack"] = str(library.pack_folder)
-    yield names, library.warnings, partial(library.write, repository)
+    yield packages_release.AppPackage(names, library.warnings, partial(library.write, repository))

@@ -12,8 +12,8 @@ from pathlib import PurePosixPath
 
 from pipeline.core.errors import Finding, Severity
 from pipeline.features.app.document import ExternalFile, PackagedModel, finding
-from pipeline.model import guards, onnx_model
-from pipeline.model.onnx_model import WireError
+from pipeline.model import guards, onnx_model, wire
+from pipeline.model.wire import WireError
 
 TENSOR_DIMS, TENSOR_NAME = 1, 8
 KEPT = frozenset(
@@ -36,13 +36,13 @@ OURS = "ort_mobile"
 ANDROID = frozenset({"APK", "APK set", "AAB", "AAR"})
 
 
-def tensor_file(data: onnx_model.Buffer, tensor: onnx_model.Field) -> ExternalFile | None:
+def tensor_file(data: wire.Buffer, tensor: wire.Field) -> ExternalFile | None:
     """The file that a tensor's bytes are in; None where they are in the model. Raises WireError."""
-    parts = list(onnx_model.fields(data, tensor.value, tensor.end))
+    parts = list(wire.fields(data, tensor.value, tensor.end))
     places = [
-        part for part in parts if part.number == onnx_model.TENSOR_DATA_LOCATION and part.wire_type == onnx_model.VARINT
+        part for part in parts if part.number == onnx_model.TENSOR_DATA_LOCATION and part.wire_type == wire.VARINT
     ]
-    if not places or onnx_model.read_varint(data, places[-1].value, places[-1].end)[0] != onnx_model.EXTERNAL:
+    if not places or wire.read_varint(data, places[-1].value, places[-1].end)[0] != onnx_model.EXTERNAL:
         return None
     import onnx
     from google.protobuf.message import DecodeError
@@ -59,19 +59,19 @@ def tensor_file(data: onnx_model.Buffer, tensor: onnx_model.Field) -> ExternalFi
     )
 
 
-def context_file(data: onnx_model.Buffer, node: onnx_model.Field) -> ExternalFile | None:
+def context_file(data: wire.Buffer, node: wire.Field) -> ExternalFile | None:
     """The file with the binary of a context's node; None where that is in the model. Raises WireError."""
     embedded, location, name = True, "", ""
-    for row in onnx_model.fields(data, node.value, node.end):
+    for row in wire.fields(data, node.value, node.end):
         if row.number == NODE_NAME:
             name = _text(data, row)
-        if row.number != NODE_ATTRIBUTE or row.wire_type != onnx_model.LENGTH:
+        if row.number != NODE_ATTRIBUTE or row.wire_type != wire.LENGTH:
             continue
-        values = {value.number: value for value in onnx_model.fields(data, row.value, row.end)}
+        values = {value.number: value for value in wire.fields(data, row.value, row.end)}
         attribute = _text(data, values.get(ATTRIBUTE_NAME))
         if attribute == "embed_mode":
             number = values.get(ATTRIBUTE_NUMBER)  # 0 may be left out
-            embedded = number is not None and onnx_model.read_varint(data, number.value, number.end)[0] != 0
+            embedded = number is not None and wire.read_varint(data, number.value, number.end)[0] != 0
         elif attribute == "ep_cache_context":
             location = _text(data, values.get(ATTRIBUTE_TEXT))
     return None if embedded or not location else ExternalFile(location=location, least_bytes=1, needed_by=name)
@@ -177,7 +177,7 @@ def _has_no_path(path: str) -> bool:
     return raw or (ASSETS in parts and (ASSETS, OURS) not in itertools.pairwise(parts))
 
 
-def _text(data: onnx_model.Buffer, field: onnx_model.Field | None) -> str:
-    if field is None or field.wire_type != onnx_model.LENGTH:
+def _text(data: wire.Buffer, field: wire.Field | None) -> str:
+    if field is None or field.wire_type != wire.LENGTH:
         return ""
     return bytes(data[field.value : min(field.end, field.value + NAME_BYTES)]).decode("utf-8", "replace")

@@ -7,7 +7,7 @@ from typing import Final
 
 from pipeline.core.errors import Finding, Severity
 from pipeline.features.app.document import finding
-from pipeline.model import onnx_model
+from pipeline.model import foreign as model_foreign
 
 NAMED: Final = {".onnx": "ONNX model", ".ort": "ORT format model", ".so": "native library", ".dylib": "native library"}
 """What a file is by the ending of its name."""
@@ -24,7 +24,7 @@ def foreign(path: str, suffix: str, head: bytes) -> Finding | None:
     if not head:
         again = "download or export it again, and build the package again"
         return finding("damaged", Severity.ERROR, what, path, "the file is empty", again) if suffix in NAMED else None
-    found = onnx_model.foreign_file(head)
+    found = model_foreign.foreign_file(head)
     if found is None or (suffix not in NAMED and not head.startswith(LFS_POINTER)):
         return None
     if NAMED.get(suffix) == "native library" and head.startswith((*TEXT_LIBRARIES, *PACKED)):

@@ -34,8 +34,9 @@ from pipeline.features.app.java import JavaParts
 from pipeline.features.app.members import Member, read_members, unreadable
 from pipeline.library import kernels
 from pipeline.library.java_class import NotJava
-from pipeline.model import onnx_model, ort_format
-from pipeline.model.onnx_model import WireError
+from pipeline.model import foreign as model_foreign
+from pipeline.model import onnx_model, onnx_view, ort_format, wire
+from pipeline.model.wire import WireError
 
 ENTRIES = {"RegisterCustomOps": "custom operators", "CreateEpFactories": "plugin", "GetProvider": "provider"}
 """Functions that ONNX Runtime calls in a library that it loads, and what such a library is."""
@@ -138,7 +139,7 @@ class Inspector:
     def _binary(self, member: Member, suffix: str) -> None:
         if member.size_bytes < LEAST_BYTES and suffix not in NAMED:
             return
-        head = member.head(onnx_model.FOREIGN_BYTES)
+        head = member.head(model_foreign.FOREIGN_BYTES)
         if found := foreign(member.path, suffix, head):
             self.findings.append(found)
         elif head[:4] == b"\x7fELF":
@@ -325,28 +326,26 @@ def scan_onnx(content: elf_file.Buffer, name: str) -> tuple[compat_rules.Artifac
     graphs: list[tuple[int, int]] = []
     external: list[ExternalFile | None] = []
     with memoryview(content) as data:
-        for part in onnx_model.fields(data, 0, len(data)):
-            if part.number == MODEL_OPSETS and part.wire_type == onnx_model.LENGTH:
-                row = {field.number: field for field in onnx_model.fields(data, part.value, part.end)}
+        for part in wire.fields(data, 0, len(data)):
+            if part.number == MODEL_OPSETS and part.wire_type == wire.LENGTH:
+                row = {field.number: field for field in wire.fields(data, part.value, part.end)}
                 domain = bytes(data[row[1].value : row[1].end]).decode("utf-8", "replace") if 1 in row else ""
-                opsets[domain] = onnx_model.read_varint(data, row[2].value, row[2].end)[0] if 2 in row else 1
+                opsets[domain] = wire.read_varint(data, row[2].value, row[2].end)[0] if 2 in row else 1
             elif part.number == MODEL_METADATA and (built := plugins.BUILT_FOR.search(data[part.value : part.end])):
                 npu, qairt = int(built[2]), built[1].decode()
-            elif part.number == onnx_model.MODEL_GRAPH and part.wire_type == onnx_model.LENGTH:
+            elif part.number == onnx_model.MODEL_GRAPH and part.wire_type == wire.LENGTH:
                 graphs.append((part.value, part.end))
         if not graphs or not opsets:
             raise WireError("it has no graph")
         while graphs:
-            for part in onnx_model.fields(data, *graphs.pop()):
-                if part.wire_type != onnx_model.LENGTH:
+            for part in wire.fields(data, *graphs.pop()):
+                if part.wire_type != wire.LENGTH:
                     continue
                 if part.number == onnx_model.GRAPH_INITIALIZER:
                     external.append(tensor_file(data, part))
                 if part.number == GRAPH_NODE:
                     rows = [
-                        field
-                        for field in onnx_model.fields(data, part.value, part.end)
-                        if field.wire_type == onnx_model.LENGTH
+                        field for field in wire.fields(data, part.value, part.end) if field.wire_type == wire.LENGTH
                     ]
                     domain, operator = (
                         next(
@@ -367,8 +366,8 @@ def scan_onnx(content: elf_file.Buffer, name: str) -> tuple[compat_rules.Artifac
                         value
                         for row in rows
                         if row.number == NODE_ATTRIBUTE
-                        for value in onnx_model.fields(data, row.value, row.end)
-                        if value.wire_type == onnx_model.LENGTH
+                        for value in wire.fields(data, row.value, row.end)
+                        if value.wire_type == wire.LENGTH
                     ]
                     graphs += [(value.value, value.end) for value in values if value.number == ATTRIBUTE_GRAPH]
                     external += [tensor_file(data, value) for value in values if value.number == ATTRIBUTE_TENSOR]
@@ -388,7 +387,7 @@ def _asked(content: elf_file.Buffer, name: str, opset: int) -> compat_rules.Arti
     facts = compat_rules.ArtifactFacts(name=name, format_version="", opset=opset, replays=False)
     try:
         with memoryview(content) as view:
-            model = onnx_model.parse_onnx(view, name, whole=True)
+            model = onnx_view.parse_onnx(view, name, whole=True)
     except ModelError:
         return facts
     asked = release_table.release_table().file_demands(model)

@@ -13,7 +13,8 @@ from pipeline.cli.outputs import Outputs
 
 if TYPE_CHECKING:
     from pipeline.convert import many as convert_many
-    from pipeline.features.diff.changes import FileGraph, GraphDiff
+    from pipeline.features.diff.changes import GraphDiff
+    from pipeline.features.diff.graph import FileGraph
     from pipeline.model.sources import SourceModel
     from pipeline.report import wording
 
@@ -34,7 +35,9 @@ def diff(a: str, b: str, svg: Path | None, outputs: Outputs) -> None:
     Nodes that are gone, new and changed, and which of ONNX Runtime's optimizers explains it, with its level. Nodes are
     the same where operator and outputs are, or all that leads to them; Constant nodes count as constants.
     """
-    from pipeline.features.diff.changes import diff_graphs, draw_diff, read_graph
+    from pipeline.features.diff.changes import diff_graphs
+    from pipeline.features.diff.drawing import draw_diff
+    from pipeline.features.diff.graph import read_graph
 
     sources = [_one_model(path) for path in (a, b)]
     before, after = map(read_graph, sources)
@@ -132,7 +135,8 @@ def convert_options() -> list[click.Parameter]:
 
 def convert_changes(report: "convert_many.ConversionJob") -> "Iterator[wording.Part]":
     """What became of each model in each artifact; equal files are shown once."""
-    from pipeline.features.diff.changes import diff_graphs, read_graph
+    from pipeline.features.diff.changes import diff_graphs
+    from pipeline.features.diff.graph import read_graph
 
     for converted in report.converted:
         files: dict[str, list[str]] = {}

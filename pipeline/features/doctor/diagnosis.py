@@ -87,7 +87,9 @@ def latency_comparisons(
         *(campaign_record.rounds_of(records, name) for name, records in others.items()),
     ]
     return {
-        name: comparison for name, (_, comparison, _) in run_compare.summarize(groups, "", rule).items() if comparison
+        name: summary.comparison
+        for name, summary in run_compare.summarize(groups, "", rule).items()
+        if summary.comparison
     }
 
 
@@ -189,7 +191,6 @@ FENCES = {"C++": "cpp", "Swift": "swift", "Java": "java", "Kotlin": "kotlin", "P
 """Languages by the name that a fenced block has."""
 
 DOCS = "https://onnxruntime.ai/docs/"
-
 
 REMEDIES = "Remedies, each beside the model as it is in the same rounds (ratio: of the times, below 1 is faster)"
 MEASURED_HEAD = ("Check", "Remedy", "Median", "Ratio", "Interval", "Verdict", "Load ratio", "Memory change", "Rounds")

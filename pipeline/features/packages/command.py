@@ -104,9 +104,9 @@ def release_all(
         ctx.exit(result.exit_code)
     signed, packages = make_release(released, folder, passphrase)
     names: dict[str, str] = {}
-    for named, warnings, _ in packages:
-        names |= named
-        for warning in warnings:
+    for package in packages:
+        names |= package.names
+        for warning in package.warnings:
             click.echo(runner_files.visible(f"warning: {warning}"), err=True)
     outputs.write_json({**cli_run.job_document(result), "signed_by": signed and signed[0], "packages": names})
     if outputs.text:

@@ -6,6 +6,7 @@ What needs no measurement is checked before anything is measured.
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 
 from device_runner import library as ort_library
@@ -24,8 +25,15 @@ from pipeline.release import shipped as release_shipped
 from pipeline.release import signature
 from pipeline.report import model as report_model
 
-AppPackage = tuple[Mapping[str, str], tuple[str, ...], Callable[[], object]]
-"""A package for apps that was found possible: how apps name its parts, by kind; what to know of it; what writes it."""
+
+@dataclass(frozen=True, slots=True)
+class AppPackage:
+    """A package for apps that was found possible: how apps name its parts, by kind; what to know of it."""
+
+    names: Mapping[str, str]
+    warnings: tuple[str, ...]
+    write: Callable[[], object]
+
 
 CHECKS = Place[Callable[[Config], None]]("release.checks")
 """Raise ConfigError, or MissingError, for what needs no bundle: tables of [release] that cannot be used."""
@@ -223,6 +231,6 @@ def make_release(
         opened = [stack.enter_context(package(config, folder, manifest)) for package in PACKAGES]
         packages = [package for package in opened if package]
         signed = signature.sign(bundle, manifest, Path(key), passphrase) if key else None
-        for _, _, write in packages:
-            write()
+        for package in packages:
+            package.write()
     return signed, packages

@@ -131,10 +131,16 @@ def restarts(points: Sequence[HistoryPoint]) -> tuple[Restart, ...]:
     return tuple(interruptions)
 
 
-def history(
-    key: tuple[str, str, str], points: Sequence[HistoryPoint], missing: Mapping[str, str] | None = None
-) -> History:
-    """The history of device, model and run from its points in order; only those since the last restart count."""
+class HistoryKey(NamedTuple):
+    """What a history is of: a run of a model on a device."""
+
+    device: str
+    model: str
+    run: str
+
+
+def history(key: HistoryKey, points: Sequence[HistoryPoint], missing: Mapping[str, str] | None = None) -> History:
+    """The history of a run from its points in order; only those since the last restart count."""
     interruptions = restarts(points)
     current = points[interruptions[-1].place :] if interruptions else points
     values = [point.median_ns for point in current]
@@ -155,11 +161,10 @@ def history(
             limit_ns=risen.limit_ns,
             changes=changed_facts.changes(current[first - 1].facts, current[first].facts),
         )
-    device, model, run = key
     return History(
-        device=device,
-        model=model,
-        run=run,
+        device=key.device,
+        model=key.model,
+        run=key.run,
         points=tuple(points),
         missing=tuple(MissingPoint(campaign=name, reason=reason) for name, reason in (missing or {}).items()),
         restarts=interruptions,
@@ -218,7 +223,7 @@ def _opened(place: str, name: str) -> Iterator["tuple[Store, str]"]:
 
 
 def _histories(store: "Store", campaigns: "Sequence[CampaignRecord]") -> tuple[History, ...]:
-    measured: dict[str, dict[tuple[str, str, str], HistoryPoint | str]] = {}
+    measured: dict[str, dict[HistoryKey, HistoryPoint | str]] = {}
     absent: dict[str, str] = {}
     timed = store.run_medians(campaign.id for campaign in campaigns if campaign.document)
     for campaign in campaigns:
@@ -240,14 +245,14 @@ def _measured(
     campaign: "CampaignRecord",
     record: "campaign_record.JobRecord",
     timed: "Iterable[tuple[RunRecord, int | None]]",
-) -> Iterator[tuple[tuple[str, str, str], HistoryPoint | str]]:
+) -> Iterator[tuple[HistoryKey, HistoryPoint | str]]:
     """What a campaign measured of each planned run in its steady state, or why it did not."""
     by_run = counting.grouped((run.planned, (run, median_ns)) for run, median_ns in timed)
     devices = {facts.name: facts for facts in store.devices(campaign.id)}
     for planned in record.planned:
         if planned.same_as or planned.mode is not configs.MeasureMode.STEADY:
             continue
-        key, runs = (planned.device, planned.model, planned.way), by_run.get(planned.id, [])
+        key, runs = HistoryKey(planned.device, planned.model, planned.way), by_run.get(planned.id, [])
         passed = [(run, median_ns) for run, median_ns in runs if run.result.status is Status.OK]
         medians_ns = [median_ns for _, median_ns in passed if median_ns is not None]
         marks = tuple(mark for run, _ in passed for mark in run.result.marks)

@@ -128,8 +128,9 @@ def perf(
 
     from device_runner import spec as run_spec
     from pipeline import config as configs
-    from pipeline.core import errors as core_errors
+    from pipeline.features.perf import callers as perf_callers
     from pipeline.features.perf import job as perf_job
+    from pipeline.features.perf import streams as perf_streams
     from pipeline.job import file_runs
     from pipeline.job import quick as job_quick
     from pipeline.report import formats, sections, wording
@@ -155,46 +156,40 @@ def perf(
         blame=blame,
         concurrent=concurrent,
         batches=batches,
-        stream=run_spec.Stream(steps=steps, states=perf_job.parse_states(states)) if steps else None,
+        stream=run_spec.Stream(steps=steps, states=perf_streams.parse_states(states)) if steps else None,
         original=original,
         wait_seconds=lease_seconds,
     )
     if states and not steps:
         raise click.UsageError("--state is for --stream N; add it", ctx)
     if concurrent:
-        perf_job.parse_concurrent(concurrent, files)  # what is wrong is said before anything runs
+        perf_callers.parse_concurrent(concurrent, files)  # what is wrong is said before anything runs
     for file in files if batches else ():
-        perf_job.open_batch(file)
-    report, profiled, denied, others = perf_job.measure_files(order, cli_options.progress())
+        perf_callers.open_batch(file)
+    measured = perf_job.measure_files(order, cli_options.progress())
+    report, profiled = measured.report, measured.profiles
     if profiles:
         cli_outputs.write_result(msgspec.json.encode(profiled), str(profiles / "profiles.json"))
-    callers = [row for row in others if isinstance(row, perf_job.CallersRow)]
-    streams = [row for row in others if isinstance(row, perf_job.StreamRow)]
-    more = {"callers": callers, "streams": streams}
-    failed = perf_job.failed_notes(others, report)
-    outputs.write_json({**msgspec.to_builtins(report), **{name: rows for name, rows in more.items() if rows}})
+    failed = perf_job.failed_notes(measured.others, report)
+    outputs.write_json(measured.document)
     if outputs.text:
         formats.show_report(report)
         terminal.show(report_profiles.profile_parts(profiled))
         terminal.show(
             [
-                *perf_job.callers_parts(callers),
-                *perf_job.stream_parts(streams),
+                *perf_callers.callers_parts(measured.callers),
+                *perf_streams.stream_parts(measured.streams),
                 *wording.sections_of({"What failed": failed}),
             ]
         )
-    wrong = [check for row in streams for check in row.checks if check.failed]
-    some_failed = bool(report.failures) or not (report.rows or report.modes)
-    some_failed |= any(row.failure for row in (*others, *profiled))
-    code = core_errors.ExitCode.SOME_FAILED * some_failed or core_errors.ExitCode.CHECK_FAILED * bool(wrong)
-    if code:
+    if code := measured.exit_code:
         without = [f"no profile of {row.name}, {row.run}: {row.failure}" for row in profiled if row.failure]
         outputs.show_errors(
             [*sections.failed_lines(report), *(f"{note.title}: {note.text}" for note in failed), *without]
         )
-    cli_run.show_denied(denied)
+    cli_run.show_denied(measured.denied)
     peaks = [(row.variant, row.memory_peak_bytes) for row in report.rows]
-    peaks += [(" beside ".join((row.file, *row.beside)), row.memory_bytes) for row in callers]
+    peaks += [(" beside ".join((row.file, *row.beside)), row.memory_bytes) for row in measured.callers]
     ctx.exit(
         cli_outputs.end(
             fail_on,

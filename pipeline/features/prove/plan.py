@@ -141,8 +141,13 @@ def levels_of(shipped: bundle_manifest.Shipped) -> tuple[int, ...]:
     return tuple(dict.fromkeys((lowest, max(lowest, NEWEST_LEVEL))))
 
 
-ProofPlace = tuple[str, frozenset[str], list[library_proof.ProofRow]]
-"""An ABI, the targets that what happens there decides on (for the others it is a first look), and what is run there."""
+@dataclass(frozen=True, slots=True)
+class ProofPlace:
+    """What is run on an ABI, and the targets on which it decides: for the others it is a first look."""
+
+    abi: str
+    deciding: frozenset[str]
+    trials: list[library_proof.ProofRow]
 
 
 def places_of(ships: list[bundle_manifest.Shipped], order: ProofOrder) -> tuple[list[ProofPlace], list[str]]:
@@ -171,18 +176,18 @@ def places_of(ships: list[bundle_manifest.Shipped], order: ProofOrder) -> tuple[
         except UnavailableError as error:
             problems.append(error)
             notes.append(f"{abi} was not run: {error.reason}; {error.remedy}")
-    rest = frozenset(targets).difference(*(deciding for _, deciding, _ in places))
+    rest = frozenset(targets).difference(*(place.deciding for place in places))
     if rest and problems and (order.cpus or host_abi not in there):
         raise problems[0]
     if rest:
         notes.append(f"{', '.join(sorted(rest))}: {host_abi} was run instead of its ABIs")
     if (host_abi not in there or order.cpus) and not rest:
         return places, notes
-    deciding = rest.union(*(targets_of for abi, targets_of, _ in places if abi == host_abi))
+    deciding = rest.union(*(place.deciding for place in places if place.abi == host_abi))
     looks = _places(host_abi, ships, deciding, order)
     if not deciding:
         notes.append(f"{host_abi} was run as a first look: no target ships it, and what fails there is a warning")
-    return [*looks, *(place for place in places if place[0] != host_abi)], notes
+    return [*looks, *(place for place in places if place.abi != host_abi)], notes
 
 
 def library_abis(text: str) -> list[str]:
@@ -209,7 +214,7 @@ def _places(
     trials, places = trials_of(ships, order), []
     for cpu in (host_device.find_processor(abi, name).cpu for name in chosen or usual):
         rows = (row for row in trials if not (cpu and on_gpu(row)))
-        places.append((abi, deciding, [msgspec.structs.replace(row, abi=abi, cpu=cpu) for row in rows]))
+        places.append(ProofPlace(abi, deciding, [msgspec.structs.replace(row, abi=abi, cpu=cpu) for row in rows]))
     return places
 
 

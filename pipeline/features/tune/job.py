@@ -36,14 +36,8 @@ from pipeline.core import progress as core_progress
 from pipeline.core.errors import ConfigError, MissingError
 from pipeline.core.progress import Progress
 from pipeline.core.variant import Artifact
-from pipeline.features.tune.search import (
-    COST_KNOWN,
-    FIRST_LOOK,
-    WITHIN,
-    Observation,
-    Proposal,
-    Search,
-)
+from pipeline.features.tune.race import FIRST_LOOK, Proposal
+from pipeline.features.tune.search import COST_KNOWN, WITHIN, Observation, Search
 from pipeline.features.tune.space import (
     TIMED,
     Lattice,
@@ -69,7 +63,6 @@ from pipeline.job import targets as job_targets
 from pipeline.report import wording
 
 log = logging.getLogger(__name__)
-
 
 CONFIRM_ROUNDS = 8
 """Rounds that confirm the winner: from 8 on the interval has exact bounds (measuring S.2)."""
@@ -435,7 +428,7 @@ def search_spaces(
             space = lattice(job.config, measurable, facts, campaign_denied.known_denied(), software_gpu=software_gpu)
             candidates, pruned = without(space, partial(_refusal, prepared, job.config))
             possible, refusals = job.possible(candidates, bench.devices, libraries)
-            spaces[name, prepared.name] = list(possible), [*pruned, *refusals]
+            spaces[name, prepared.name] = Lattice(list(possible), [*pruned, *refusals])
     if not any(measured for measured, _ in goals.values()):
         raise MissingError(
             "no device can measure what is asked for",
@@ -458,7 +451,7 @@ def searches_in(
     for (name, model), whole in spaces.items():
         space, to_measure = distinct_candidates(whole, devices[name], predictions), goals_on(name, tune_config)[0]
         if to_measure == (configs.Goal.SIZE,):  # the smallest files: no run is needed to know them
-            least = min((planned.size_bytes for planned in space[0]), default=0)
+            least = min((planned.size_bytes for planned in space.kept), default=0)
             space = without(space, partial(_larger, least))
         try:
             searches[name, model] = ModelSearch(space=space_of(*space), tune=tune_config, goals=to_measure)

@@ -7,7 +7,7 @@ space has each candidate that is left as a row of named factors. What a run says
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -53,7 +53,6 @@ FLAG_SETS = tuple(
 )
 """Every set of NNAPI flags without CPU_ONLY, which is for finding defects."""
 
-
 GPU_OPTIONS = {
     "preferredLayout": ("NHWC", "NCHW"),
     "validationMode": ("basic", "disabled"),
@@ -63,8 +62,11 @@ GPU_OPTIONS = {
 """Options of WebGPU that change times and nothing that is computed, its defaults first."""
 
 
-Lattice = tuple[list[campaign_planned.PlannedRun], list[campaign_record.Skipped]]
-"""Candidates that are left of the lattice on one device, and those that are not, each with the reason."""
+class Lattice(NamedTuple):
+    """Candidates that are left of the lattice on one device, and those that are not, each with the reason."""
+
+    kept: list[campaign_planned.PlannedRun]
+    left_out: list[campaign_record.Skipped]
 
 
 def searched_runs(
@@ -120,7 +122,8 @@ def lattice(
             return f"its file has {planned.size_bytes / BYTES_PER_MB:.3g} MB, max_size_mb allows {limit:g}"
         return ""
 
-    return without(planning.plan_runs(searched, artifacts, [facts], denied, advised=advised), refused)
+    planned_runs, skipped = planning.plan_runs(searched, artifacts, [facts], denied, advised=advised)
+    return without(Lattice(planned_runs, skipped), refused)
 
 
 def distinct_candidates(
@@ -156,9 +159,9 @@ def distinct_candidates(
     for planned in sorted(candidates, key=plainness):
         prediction = predictions.get(campaign_planned.planned_id(planned))
         options, reason = planned.run_options, "the same bytes with the same options"
-        for has_none, without_them, why in NO_EFFECT:
-            if has_none(options, facts) and (same := without_them(options)) != options:
-                options, reason = same, why
+        for setting in NO_EFFECT:
+            if setting.has_none(options, facts) and (same := setting.without(options)) != options:
+                options, reason = same, setting.why
         if prediction is not None and prediction.claimed is not None and prediction.claimed == prediction.nodes:
             plain = _without_entries(*runner_options.SPINNING_KEYS, runner_options.BLOCK_KEY)(options)
             plain = msgspec.structs.replace(plain, intra_op_threads=0, inter_op_threads=0)
@@ -169,14 +172,14 @@ def distinct_candidates(
         else:
             pruned.append(msgspec.structs.replace(planned.skipped(reason), why=f"counts as {first.run_name}"))
     order = {id(planned): number for number, planned in enumerate(candidates)}
-    return sorted(kept, key=lambda planned: order[id(planned)]), pruned
+    return Lattice(sorted(kept, key=lambda planned: order[id(planned)]), pruned)
 
 
 def without(space: Lattice, refused: Callable[[campaign_planned.PlannedRun], str]) -> Lattice:
     """Without the candidates that `refused` gives a reason for."""
-    reasons = [(planned, refused(planned)) for planned in space[0]]
+    reasons = [(planned, refused(planned)) for planned in space.kept]
     pruned = [planned.skipped(reason) for planned, reason in reasons if reason]
-    return [planned for planned, reason in reasons if not reason], [*space[1], *pruned]
+    return Lattice([planned for planned, reason in reasons if not reason], [*space.left_out, *pruned])
 
 
 def _without_entries(*keys: str) -> Callable[[RunOptions], RunOptions]:
@@ -193,26 +196,31 @@ def _one_thread(options: RunOptions, _: DeviceFacts) -> bool:
     return options.intra_op_threads == 1 and options.execution_mode is run_spec.ExecutionMode.SEQUENTIAL
 
 
-NoEffect = tuple[Callable[[RunOptions, DeviceFacts], bool], Callable[[RunOptions], RunOptions], str]
-"""When some options change nothing, what they are then worth, and why."""
+class NoEffect(NamedTuple):
+    """When some options change nothing, what they are then worth, and why."""
 
-NO_EFFECT: tuple[NoEffect, ...] = (
-    (
+    has_none: Callable[[RunOptions, DeviceFacts], bool]
+    without: Callable[[RunOptions], RunOptions]
+    why: str
+
+
+NO_EFFECT = (
+    NoEffect(
         _one_thread,
         _without_entries(*runner_options.SPINNING_KEYS),
         "one thread waits for no other: spinning has no effect",
     ),
-    (
+    NoEffect(
         _one_thread,
         _without_entries(runner_options.BLOCK_KEY),
         "one thread has no blocks to share: their size has no effect",
     ),
-    (
+    NoEffect(
         lambda options, _: options.execution_mode is run_spec.ExecutionMode.PARALLEL,
         lambda options: msgspec.structs.replace(options, memory_pattern=True),
         "ONNX Runtime uses memory patterns in sequential mode only",
     ),
-    (
+    NoEffect(
         lambda _, facts: 0 < facts.api_level < runner_providers.NNAPI_RELAXED_API_LEVEL,
         _without_flag(run_spec.NnapiFlag.USE_FP16),
         (
@@ -220,7 +228,7 @@ NO_EFFECT: tuple[NoEffect, ...] = (
             "effect here"
         ),
     ),
-    (
+    NoEffect(
         lambda _, facts: len(facts.nnapi_devices) > 0 and all(d.type != "cpu" for d in facts.nnapi_devices),
         _without_flag(run_spec.NnapiFlag.CPU_DISABLED),
         "this phone's NNAPI names no CPU device: CPU_DISABLED has no effect here",
@@ -229,7 +237,6 @@ NO_EFFECT: tuple[NoEffect, ...] = (
 """Options that change nothing that is computed or how fast, from ONNX Runtime's sources (1.20 to 1.31)."""
 
 ALL_CLAIMED = "the provider claims every node: options of the CPU have no effect"
-
 
 Factors = Mapping[str, str]
 """Name of a factor to its value, as people read them: {"threads": "2", "spinning": "off", ...}."""
@@ -387,17 +394,24 @@ GOAL_FIELDS = {
 }
 """Goals and the fields of CandidateValues that they are."""
 
-
 TIMED = {configs.Goal.LATENCY, configs.Goal.P90}
 """Goals that mean nothing where a phone's library runs on another machine."""
 
-LIMITS: dict[str, tuple[configs.Goal, float, float]] = {
-    "max_latency_ms": (configs.Goal.LATENCY, 1e6, 1.05),
-    "max_p90_ms": (configs.Goal.P90, 1e6, 1.05),
-    "max_memory_mb": (configs.Goal.MEMORY, BYTES_PER_MB, 1.0),
-    "max_size_mb": (configs.Goal.SIZE, BYTES_PER_MB, 1.0),
+
+class Constraint(NamedTuple):
+    """The goal that a key of [tune] bounds, the key's unit, and how far a single run may be above for its noise."""
+
+    goal: configs.Goal
+    unit: float
+    room: float
+
+
+CONSTRAINTS = {
+    "max_latency_ms": Constraint(configs.Goal.LATENCY, 1e6, 1.05),
+    "max_p90_ms": Constraint(configs.Goal.P90, 1e6, 1.05),
+    "max_memory_mb": Constraint(configs.Goal.MEMORY, BYTES_PER_MB, 1.0),
+    "max_size_mb": Constraint(configs.Goal.SIZE, BYTES_PER_MB, 1.0),
 }
-"""Constraints of [tune]: the goal that each bounds, its unit, and how far a single run may be above for its noise."""
 
 
 def value_of(values: campaign_tuned.CandidateValues, goal: configs.Goal) -> float | None:
@@ -434,15 +448,20 @@ def broken_limit(
     values: campaign_tuned.CandidateValues, tune: configs.TuneConfig, *, single: bool = False
 ) -> campaign_tuned.Dropped | None:
     """Which constraint values break, or None; those of a single run have some room for its noise."""
-    for key, (goal, unit, room) in LIMITS.items():
-        limit, value = getattr(tune, key), value_of(values, goal)
+    for key, constraint in CONSTRAINTS.items():
+        goal, limit = constraint.goal, getattr(tune, key)
+        value = value_of(values, goal)
         if limit is not None and value is None:
             return campaign_tuned.Dropped(
                 reason=f"{goal.value} was not measured, and {key} = {limit:g} cannot be checked"
             )
-        if limit is not None and value is not None and value > limit * unit * (room if single else 1.0):
+        if (
+            limit is not None
+            and value is not None
+            and value > limit * constraint.unit * (constraint.room if single else 1.0)
+        ):
             return campaign_tuned.Dropped(
-                reason=f"{goal.value} is over {key} = {limit:g}", detail=f"{value / unit:.4g}"
+                reason=f"{goal.value} is over {key} = {limit:g}", detail=f"{value / constraint.unit:.4g}"
             )
     return None
 

@@ -267,7 +267,7 @@ def test_a_library_that_tries_several_versions_of_the_api_needs_the_oldest(abi: 
 
 
 def test_models_are_judged_by_the_library_beside_them(tmp_path: Path) -> None:
-    from pipeline.model.onnx_model import encode_field
+    from pipeline.model.wire import encode_field
 
     minimal = runtime(extra=b"ONNX format model is not supported in this build.\0")
     newer = MNIST.read_bytes() + encode_field(8, b"\x0a\x00\x10\x1a")  # opset 26 of ai.onnx
@@ -288,7 +288,7 @@ def test_models_are_judged_by_the_library_beside_them(tmp_path: Path) -> None:
 
 
 def context_for_v79(qairt: str = "2.51.0") -> bytes:
-    from pipeline.model.onnx_model import encode_field
+    from pipeline.model.wire import encode_field
 
     node = encode_field(4, b"EPContext") + encode_field(7, b"com.microsoft")
     entry = encode_field(1, b"ep_compatibility_info.QNN") + encode_field(2, f"v2:6:{qairt}:5.51.0:79:69:0:0".encode())

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from pipeline.model.onnx_model import encode_field
+from pipeline.model.wire import encode_field
 from tests.command import ort_mobile
 from tests.features.app.test_app import MANIFEST, MNIST, compiled, inspected, package, runtime
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_runner.spec import ElementType, RunOptions
-from pipeline.features.apple.package import ELEMENTS, OWN_NAMES, SWIFT_WORDS, swift_class, swift_sources
+from pipeline.features.apple.sources import ELEMENTS, OWN_NAMES, SWIFT_WORDS, swift_class, swift_sources
 from pipeline.release.manifest import ModelSignature
 from tests.features.android.samples import manifest, signature, tensor
 from tests.features.apple.samples import COREML, CPU, for_ios

@@ -9,7 +9,9 @@ import pytest
 from numpy import float32, full, ones
 from onnx import TensorProto, helper, numpy_helper
 
-from pipeline.features.diff.changes import MOST_NODES, MS, NCHWC, FileGraph, diff_graphs, draw_diff, read_graph
+from pipeline.features.diff.changes import MS, NCHWC, diff_graphs
+from pipeline.features.diff.drawing import MOST_NODES, draw_diff
+from pipeline.features.diff.graph import FileGraph, read_graph
 from pipeline.model.sources import SourceModel
 from tests import onnx_samples
 from tests.command import ROOT, ort_mobile

@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.features.android.package import java_sources
-from pipeline.features.apple.package import swift_sources
+from pipeline.features.apple.sources import swift_sources
 from pipeline.features.languages import snippet
 from pipeline.release.manifest import ModelSignature
 from tests.features.android.samples import manifest, shipped, signature, tensor

@@ -11,6 +11,7 @@ import pytest
 
 from pipeline.features.android import library
 from pipeline.features.apple import package
+from pipeline.features.apple import sources as apple_sources
 from tests.command import ort_mobile
 from tests.features.android.samples import bundle, needs_java, shipped
 from tests.features.apple.samples import for_ios
@@ -116,7 +117,7 @@ def test_a_model_that_changes_while_it_is_packed_is_an_error_and_nothing_is_writ
         mock.patch.object(library, "compiled", none if kind == "ai pack" else changing(place, none)),
         mock.patch.object(library, "android_library", changing(place, library.android_library))
         if kind == "ai pack"
-        else mock.patch.object(package, "swift_sources", changing(place, package.swift_sources)),
+        else mock.patch.object(package, "swift_sources", changing(place, apple_sources.swift_sources)),
     ):
         result = ort_mobile(*arguments(kind), cwd=place, code=4)
     assert "a file changed while it was packed" in result.err

@@ -3,10 +3,10 @@
 import pytest
 
 from pipeline.campaign.changed_facts import RELEASE, SETTINGS, SYSTEM
-from pipeline.features.pairs.history import FEWEST_POINTS, IN_A_ROW, HistoryPoint, history, restarts, rise
+from pipeline.features.pairs.history import FEWEST_POINTS, IN_A_ROW, HistoryKey, HistoryPoint, history, restarts, rise
 from tests.features.pairs import histories
 
-KEY = ("local", "m", "all-fixed/cpu")
+KEY = HistoryKey("local", "m", "all-fixed/cpu")
 QUIET = [100.0, 101.0, 99.0, 100.5, 99.5, 100.0, 100.2, 99.8, 100.1, 99.9]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.campaign.changed_facts import ChangedFact
 from pipeline.features.pairs import report as regression
-from pipeline.features.pairs.history import History, HistoryPoint, history
+from pipeline.features.pairs.history import History, HistoryKey, HistoryPoint, history
 from pipeline.features.pairs.report import GatedRun, GateOutcome, GateReport
 from pipeline.report.ci import SUMMARY_CHARACTERS, junit
 
@@ -32,7 +32,7 @@ REPORT = GateReport(
 def series(name: str = "m") -> History:
     values = [100.0, 101, 99, 100, 100, 101, 99, 100, 100, 100, 106, 106, 106]
     made = [HistoryPoint(campaign=f"c{n:02}", created_at="", median_ns=v * 1e4, rounds=5) for n, v in enumerate(values)]
-    return history((name, name, name), made, {"c99": name})
+    return history(HistoryKey(name, name, name), made, {"c99": name})
 
 
 def test_junit_has_a_case_for_each_row() -> None:
@@ -75,7 +75,10 @@ def test_a_comment_of_many_rows_shows_the_worst_and_says_what_is_left_out() -> N
     ("report", "text"),
     [
         (GateReport(), "No suspicion in 0 histories"),
-        (GateReport(histories=(history(("d", "m", "r"), []),)), "No suspicion in 1 history; 1 too short to raise one"),
+        (
+            GateReport(histories=(history(HistoryKey("d", "m", "r"), []),)),
+            "No suspicion in 1 history; 1 too short to raise one",
+        ),
         (GateReport(histories=(series(),)), "1 of 1 histories look slower: measure base and candidate in pairs"),
         (GateReport(rows=(REPORT.rows[0],)), "No regression in 1 comparison"),
         (

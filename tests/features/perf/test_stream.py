@@ -14,7 +14,8 @@ import pytest
 
 from device_runner.result import Caller
 from pipeline.campaign.record import FailureRow
-from pipeline.features.perf.job import CallersRow, _paying, _rates, callers_parts, failed_notes
+from pipeline.features.perf.callers import CallersRow, _paying, _rates, callers_parts
+from pipeline.features.perf.job import failed_notes
 from pipeline.report.wording import Listing
 from tests import onnx_samples
 from tests.command import ROOT, Done, ort_mobile

@@ -10,7 +10,7 @@ from device_runner.errors import pip_install
 from pipeline.core.errors import ConfigError, MissingError
 from pipeline.core.progress import NoProgress
 from pipeline.features.prove import ProofOrder, prove_bundle
-from pipeline.features.prove.run import contexts_to_run
+from pipeline.features.prove.contexts import contexts_to_run
 from pipeline.release.manifest import read_manifest
 from tests.android_host.conftest import fetch
 from tests.command import ROOT, ort_mobile

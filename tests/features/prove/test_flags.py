@@ -8,7 +8,7 @@ from device_runner.device import DriverType
 from device_runner.spec import NnapiFlag
 from pipeline.check.library_proof import FindingKind
 from pipeline.core.errors import Severity
-from pipeline.features.prove.run import NEEDS, claims_nothing, effect
+from pipeline.features.prove.calls import NEEDS, claims_nothing, effect
 from tests.values import present
 
 WHOLE = CallSummary(partitions=(("TRANSPOSE", "CONV_2D", "TRANSPOSE", "RELU"),), nchw=False, compiled_for=0)

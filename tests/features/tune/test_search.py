@@ -7,15 +7,8 @@ import pytest
 
 from pipeline.campaign.tuned import Dropped
 from pipeline.config import TuneConfig, TuneStrategy
-from pipeline.features.tune.search import (
-    ALL_OUT,
-    REFERENCE_EVERY,
-    Observation,
-    Proposal,
-    Search,
-    SearchStage,
-    failures,
-)
+from pipeline.features.tune.race import Proposal, SearchStage
+from pipeline.features.tune.search import ALL_OUT, REFERENCE_EVERY, Observation, Search, failures
 from tests.features.tune.simulated import NOISES, SimulatedDevice, Table, campaign, ours, simulated_table
 
 TUNE = TuneConfig()

@@ -153,4 +153,4 @@ def test_nothing_is_lost_between_candidates_and_reasons() -> None:
     less = without(found, lambda one: "no" if one.variant == "all-fixed" else "")
     assert len(less[0]) + len(less[1]) == len(found[0]) + len(found[1])
     assert all(one.text for one in less[1])
-    assert without(([], []), lambda _: "no") == ([], [])
+    assert without(Lattice([], []), lambda _: "no") == ([], [])

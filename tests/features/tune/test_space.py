@@ -14,7 +14,8 @@ from pipeline.campaign.run_options import run_options
 from pipeline.config import RunConfig, TuneConfig
 from pipeline.core.errors import ConfigError
 from pipeline.core.variant import Artifact, Level, Style, Variant
-from pipeline.features.tune.search import Lap, drift_columns, forecast, next_round, run_race
+from pipeline.features.tune.effects import drift_columns, forecast
+from pipeline.features.tune.race import Lap, next_round, run_race
 from pipeline.features.tune.space import ORT_DEFAULTS, factors, searched_runs, space_of
 from tests.features.tune.simulated import simulated_table
 from tests.values import present
@@ -138,7 +139,7 @@ def test_the_model_predicts_what_was_not_measured_through_drift_and_outliers() -
 def laps(values: dict[int, float], rounds: int, seed: int = 0) -> list[Lap]:
     random = np.random.default_rng(seed)
     order = [arm for _ in range(rounds) for arm in random.permutation(list(values)).tolist()]
-    return [(arm, values[arm] + random.normal(0, 0.01), number) for number, arm in enumerate(order)]
+    return [Lap(arm, values[arm] + random.normal(0, 0.01), number) for number, arm in enumerate(order)]
 
 
 def test_the_level_of_the_device_is_one_line_of_steps() -> None:
