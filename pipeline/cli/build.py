@@ -1,13 +1,15 @@
 """`ort-mobile build`: plans and runs custom builds of ONNX Runtime, and says what is missing for them."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from pipeline.cli.command import Group, together
 from pipeline.cli.outputs import Outputs, json_option, show_findings
+from pipeline.cli.values import one_value
 
 if TYPE_CHECKING:
     from pipeline.core.errors import Finding
@@ -17,6 +19,43 @@ if TYPE_CHECKING:
     from pipeline.ort_build import run as build_run
 
 FILE = click.Path(path_type=Path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildOrder:
+    """What is to be built: of a config, or one target with default settings."""
+
+    config: Path | None
+    target: str | None
+    operators: Path | None
+    source: Path | None
+    system_dependencies: bool
+    onnx_source: Path | None
+    jobs: int | None
+
+    def requests(self) -> tuple["build_request.Request", ...]:
+        """One for each target; ConfigError where nothing is named, or the source is of another release."""
+        from pipeline.core.errors import ConfigError
+        from pipeline.ort_build import request as build_request
+        from pipeline.ort_build import run as build_run
+
+        if self.config is None and self.target is None:
+            raise ConfigError(
+                "what is to be built?", remedy="give a CONFIG, or a --target such as linux-x86_64 or android-arm64-v8a"
+            )
+        requests = build_request.requests_for(
+            self.config,
+            self.target,
+            self.operators,
+            build_run.tree_release(self.source) if self.source else None,
+            system_dependencies=self.system_dependencies,
+            onnx_source=self.onnx_source,
+            jobs=self.jobs,
+        )
+        if self.source:
+            for request in requests:
+                build_run.check_release(self.source, request.version)
+        return requests
 
 
 _choices = together(
@@ -29,8 +68,9 @@ _choices = together(
     click.option(
         "--jobs", type=click.IntRange(1, 2**31 - 1), help="Parallel compiler processes.  [default: one per processor]"
     ),
+    one_value("order", BuildOrder, *(field.name for field in fields(BuildOrder))),
 )
-"""The options that say what is to be built; the same for every command of the group."""
+"""The options that say what is to be built, the same for every command of the group, which gets `order`."""
 
 
 @click.group(cls=Group)
@@ -46,7 +86,7 @@ def build() -> None:
 @_choices
 @click.option("--output", type=FILE, help="Folder to write plan and settings files to.")
 @json_option
-def plan(output: Path | None, outputs: Outputs, **chosen: Any) -> None:
+def plan(output: Path | None, order: BuildOrder, outputs: Outputs) -> None:
     """Show the exact commands and settings files of a build; exit code 4 if it cannot work."""
     import shlex
 
@@ -56,8 +96,8 @@ def plan(output: Path | None, outputs: Outputs, **chosen: Any) -> None:
     from pipeline.core import files as storage
     from pipeline.ort_build import plan as build_plan
 
-    requests = _requests(**chosen)
-    plans = [_plan(request, chosen["source"], output) for request in requests]
+    requests = order.requests()
+    plans = [_plan(request, order.source, output) for request in requests]
     findings = [finding for request in requests for finding in build_plan.lint(request)]
     for each in plans if output else ():
         for file in each.files:
@@ -82,13 +122,13 @@ def plan(output: Path | None, outputs: Outputs, **chosen: Any) -> None:
         for note in each.notes:
             click.echo(f"  note  {note.text} ({note.source})")
     show_findings(findings)
-    _refuse(core_errors.errors(findings), chosen["source"], plans)
+    _refuse(core_errors.errors(findings), order.source, plans)
 
 
 @build.command()
 @_choices
 @json_option
-def doctor(outputs: Outputs, **chosen: Any) -> None:
+def doctor(order: BuildOrder, outputs: Outputs) -> None:
     """Show what this computer lacks for a build, and where to get it; exit code 3 if something is missing.
 
     Default: a library for Android, and one for this computer.
@@ -98,15 +138,13 @@ def doctor(outputs: Outputs, **chosen: Any) -> None:
 
     from pipeline.ort_build import doctor as build_doctor
 
-    if chosen["config"] is None and chosen["target"] is None:
+    if order.config is None and order.target is None:
         this_computer = f"{'macos' if sys.platform == 'darwin' else 'linux'}-{platform.machine()}"
         names = ("android-arm64-v8a", this_computer)
-        requests = tuple(request for name in names for request in _requests(**{**chosen, "target": name}))
+        requests = tuple(request for name in names for request in replace(order, target=name).requests())
     else:
-        requests = _requests(**chosen)
-    checks = {
-        check: None for request in requests for check in build_doctor.examine(request, chosen["source"], Path.cwd())
-    }
+        requests = order.requests()
+    checks = {check: None for request in requests for check in build_doctor.examine(request, order.source, Path.cwd())}
     outputs.write_json({"checks": list(checks)})
     if outputs.text:
         _show_checks(checks)
@@ -119,7 +157,7 @@ def doctor(outputs: Outputs, **chosen: Any) -> None:
 @click.option("--cache", type=FILE, help="Cache of builds.  [default: builds/ in the cache folder]")
 @click.option("--dry-run", is_flag=True, help="Check everything, build nothing.")
 @json_option
-def run(output: Path | None, cache: Path | None, dry_run: bool, outputs: Outputs, **chosen: Any) -> None:
+def run(output: Path | None, cache: Path | None, dry_run: bool, order: BuildOrder, outputs: Outputs) -> None:
     """Build a library, or reuse the cached build of the same plan and source."""
     from pipeline.core import errors as core_errors
     from pipeline.core import files as storage
@@ -128,7 +166,7 @@ def run(output: Path | None, cache: Path | None, dry_run: bool, outputs: Outputs
     from pipeline.ort_build import plan as build_plan
     from pipeline.ort_build import run as build_run
 
-    requests, source = _requests(**chosen), chosen["source"]
+    requests, source = order.requests(), order.source
     place = cache or build_run.default_cache()
     for request in requests:
         # Everything that can be known before the first compiler runs
@@ -235,39 +273,6 @@ def build_probe(targets: tuple[str, ...], api_level: int, output: Path | None, o
         built.append({"target": target, "file": str(path), "size_bytes": path.stat().st_size})
     lines = (f"{probe['target']:<14} {probe['size_bytes']:>7} bytes  {probe['file']}" for probe in built)
     outputs.show_lines({"probes": built}, lines)
-
-
-def _requests(
-    *,
-    config: Path | None,
-    target: str | None,
-    operators: Path | None,
-    source: Path | None,
-    system_dependencies: bool,
-    onnx_source: Path | None,
-    jobs: int | None,
-) -> tuple["build_request.Request", ...]:
-    from pipeline.core.errors import ConfigError
-    from pipeline.ort_build import request as build_request
-    from pipeline.ort_build import run as build_run
-
-    if config is None and target is None:
-        raise ConfigError(
-            "what is to be built?", remedy="give a CONFIG, or a --target such as linux-x86_64 or android-arm64-v8a"
-        )
-    requests = build_request.requests_for(
-        config,
-        target,
-        operators,
-        build_run.tree_release(source) if source else None,
-        system_dependencies=system_dependencies,
-        onnx_source=onnx_source,
-        jobs=jobs,
-    )
-    if source:
-        for request in requests:
-            build_run.check_release(source, request.version)
-    return requests
 
 
 def _plan(request: "build_request.Request", source: Path | None, output: Path | None) -> "build_plan.BuildPlan":

@@ -244,6 +244,13 @@ def together(*options: Callable[[Any], Any]) -> Callable[[AnyCommand], AnyComman
     return add
 
 
+def refuse_nan(ctx: click.Context, param: click.Parameter, value: object) -> None:
+    """Raise BadParameter for nan among numbers: every bound of a range lets it pass."""
+    numbers = value if isinstance(value, tuple) else (value,)
+    if any(isinstance(number, float) and math.isnan(number) for number in numbers):
+        raise click.BadParameter("nan is not a number", ctx, param)
+
+
 class SessionOption(click.Option):
     """An option of sessions: `ort-mobile help session-options` explains all of them, commands only name them."""
 
@@ -267,13 +274,8 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """As click does it, without nan."""
         left = super().parse_args(ctx, args)
-        for param in self.params:  # every bound of a range lets it pass
-            value = ctx.params.get(param.name or "")
-            if any(
-                isinstance(number, float) and math.isnan(number)
-                for number in (value if isinstance(value, tuple) else (value,))
-            ):
-                raise click.BadParameter("nan is not a number", ctx, param)
+        for param in self.params:
+            refuse_nan(ctx, param, ctx.params.get(param.name or ""))
         return left
 
     def invoke(self, ctx: click.Context) -> Any:

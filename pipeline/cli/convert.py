@@ -3,8 +3,9 @@ changed model has lost.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
@@ -12,20 +13,20 @@ from click.core import ParameterSource
 from pipeline.cli.command import Command
 from pipeline.cli.options import (
     LEVELS,
+    ProviderWords,
     chips_named,
     custom_ops_option,
     data_options,
-    dataset_from,
     dimension_option,
     either,
     keep_float_option,
+    labels_option,
     precision_option,
     progress,
     provider_names,
     provider_options,
     release,
     sample_options,
-    settings_of,
     sizes,
     words,
 )
@@ -36,6 +37,7 @@ from pipeline.core.features import Place
 if TYPE_CHECKING:
     from pipeline.check.compare import OutputCheck
     from pipeline.convert import many as convert_many
+    from pipeline.dataset import Dataset
     from pipeline.passes import base as passes_base
     from pipeline.passes import run as passes_run
     from pipeline.report import wording
@@ -201,16 +203,16 @@ def convert(
     share_weights: bool,
     target_platform: str | None,
     dimensions: dict[str, int],
+    optional_inputs: tuple[str, ...],
+    rules: ProviderWords,
     check: bool,
-    test_data: str | None,
-    input_values: dict[str, Any],
+    data: "Dataset",
     config: bool,
     cache: Path | None,
     jobs: int,
     fail_on: tuple[Condition, ...],
     outputs: Outputs,
     show_changes: bool = False,
-    **answers: Any,
 ) -> None:
     """Convert .onnx files, folders or zip archives of them to ORT format, or to optimized ONNX.
 
@@ -238,8 +240,7 @@ def convert(
     from pipeline.report import show as terminal
 
     core_custom_ops.of_this_computer()  # a library that is missing is said before anything is written
-    data, optional = dataset_from(test_data, input_values), answers.pop("optional_inputs")
-    named = core_abis.read_abi(answers["abi"], "--abi") if answers["abi"] else ""
+    named = core_abis.read_abi(rules.abi, "--abi") if rules.abi else ""
     platform = (
         convert_request.OptimizerPlatform(target_platform)
         if target_platform
@@ -252,7 +253,7 @@ def convert(
         from pipeline.convert import aware as convert_aware
 
         aware = convert_aware.choose_reference(reference, ort_release, (), providers, named)
-    answers["abi"] = (aware.by.abi or core_abis.X86_64) if aware.library and not aware.optional else abi
+    rules = replace(rules, abi=(aware.by.abi or core_abis.X86_64) if aware.library and not aware.optional else abi)
     if data.given and not (check or precisions):
         raise click.UsageError("--test-data and --input are for --check and --precision; add one of them", ctx)
     if provider_rules.WEBGPU in providers and len(providers) > 1:
@@ -277,17 +278,17 @@ def convert(
         check=check,
         config=config,
         processes=jobs,
-        aware=msgspec.structs.replace(aware, providers=settings_of(providers, ort_release, answers), safe=safe),
+        aware=msgspec.structs.replace(aware, providers=rules.settings(providers, ort_release), safe=safe),
         build_kind=build_kind,
         data=data,
         precisions=passes_precisions.resolve_precisions(
-            precisions or (core_variant.OWN_PRECISION,), answers["api_level"], "--precision"
+            precisions or (core_variant.OWN_PRECISION,), rules.api_level, "--precision"
         ),
-        api_level=answers["api_level"],
+        api_level=rules.api_level,
         keep_float=keep_float,
         chips=chips_named(chips, "--context"),
         share_weights=share_weights,
-        optional_inputs=optional,
+        optional_inputs=optional_inputs,
     )
     if data.given:
         from pipeline.check import many as check_many
@@ -403,11 +404,9 @@ def transform(
     output: Path,
     steps: tuple[str, ...],
     check: bool,
-    test_data: str | None,
-    input_values: dict[str, Any],
+    data: "Dataset",
     cache: Path | None,
     outputs: Outputs,
-    **sampling: Any,
 ) -> None:
     """Change the ONNX model IN by steps and write it to OUT.
 
@@ -432,7 +431,7 @@ def transform(
         models[0],
         [registry.parse_step(text) for text in steps],
         output,
-        data=dataset_from(test_data, input_values, **sampling),
+        data=data,
         check=check,
         cache=cache,
         progress=progress(),
@@ -508,7 +507,7 @@ def _not_compared(verification: "passes_run.Verification") -> list["OutputCheck"
 @click.option("--reference", required=True, metavar="ORIGINAL", help="The .onnx file that the models were made from.")
 @data_options
 @sample_options
-@click.option("--labels", metavar="FILE", help="CSV file with a line `file,label` for each sample.")
+@labels_option("CSV file with a line `file,label` for each sample.")
 @dimension_option
 @click.option(
     "--ep",
@@ -538,9 +537,7 @@ def _not_compared(verification: "passes_run.Verification") -> list["OutputCheck"
 def accuracy(
     paths: tuple[str, ...],
     reference: str,
-    test_data: str | None,
-    input_values: dict[str, Any],
-    labels: str | None,
+    data: "Dataset",
     dimensions: dict[str, int],
     ep: str,
     chip: str,
@@ -549,7 +546,6 @@ def accuracy(
     max_drop: float | None,
     vocabulary: str | None,
     outputs: Outputs,
-    **sampling: Any,
 ) -> None:
     """Measure the accuracy of .onnx and .ort files beside the model that they were made from.
 
@@ -570,14 +566,13 @@ def accuracy(
     from pipeline.partition.qnn import kept
     from pipeline.report import accuracies
 
-    if not test_data:
+    if not data.test_data:
         raise ConfigError(
             "accuracy is measured on test data",
             where="--test-data",
             why="random inputs show nothing of it",
             remedy="give a folder of samples, an .npz file with inputs and labels, or module:function",
         )
-    data = dataset_from(test_data, input_values, labels=labels, **sampling)
     asked = configs.AccuracyConfig(metric=metric, max_drop=max_drop, output=model_output, vocabulary=vocabulary)
     (original, *_) = model_sources.find_models([reference])
     models = [source.path for source in model_sources.find_models(paths, (".onnx", ".ort"))]

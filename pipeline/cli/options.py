@@ -1,14 +1,16 @@
 """Options that several commands share, those about execution providers among them, and outputs."""
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from pipeline.cli.command import AnyCommand, together
 from pipeline.cli.outputs import quiet
+from pipeline.cli.values import keys_of, one_value
 from pipeline.core import providers as provider_rules
 
 if TYPE_CHECKING:
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
     from pipeline.partition import answer as claim_answer
 
 
-AnyTable = TypeVar("AnyTable", bound="configs.Table")
 Callback = Callable[[click.Context, click.Parameter, Any], Any]
 
 LEVELS = ("none", "basic", "extended", "layout", "all")
@@ -72,11 +73,11 @@ def words(choices: tuple[str, ...] = ()) -> Callback:
 
 
 def config_options(
-    table: "type[configs.Table]", *keys: str, cls: type[click.Option] = click.Option, **names: str
+    table: "type[configs.Table]", *keys: str, into: str, cls: type[click.Option] = click.Option, **names: str
 ) -> Callable[[AnyCommand], AnyCommand]:
     """Options that are keys of a config's table: type, bounds, default and help come from there.
 
-    A command gets their values by the names of the keys, for `with_given`. `names` are those of options that are called
+    A command gets what they say as `GivenKeys`, by the name `into`. `names` are those of options that are called
     otherwise than their keys.
     """
     import msgspec
@@ -87,7 +88,8 @@ def config_options(
     texts = configs.key_texts(table)
 
     def add(command: AnyCommand) -> AnyCommand:
-        for key in reversed((*keys, *names)):
+        command = one_value(into, lambda **answers: keys_of(table, answers), *keys)(command)
+        for key in reversed(keys):
             field, text = fields[key], texts[key]
             kind, default = _kind_of(field.type), field.default
             if default not in (None, (), "") and "default" not in text and "is_flag" not in kind:
@@ -151,20 +153,6 @@ def switches(ctx: click.Context, param: click.Parameter, value: str | None) -> t
     return tuple(word == "on" for word in words(("on", "off"))(ctx, param, value))
 
 
-def given_keys(table: "type[configs.Table]", answers: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of a table that the options of a command give."""
-    given = {key: answers[key] for key in table.__struct_fields__ if key in answers}
-    return {key: value for key, value in given.items() if value is not False and value not in (None, (), {})}
-
-
-def with_given(settings: AnyTable, answers: Mapping[str, Any]) -> AnyTable:
-    """A table of the config with what the options of a command say instead."""
-    import msgspec
-
-    given = given_keys(type(settings), answers)
-    return msgspec.convert({**msgspec.to_builtins(settings), **given}, type(settings)) if given else settings
-
-
 def sizes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
     """A callback for NAME=N given any number of times; names may hold a `=` themselves."""
     given = {}
@@ -205,6 +193,40 @@ def _number(text: str) -> bool | int | float | None:
         return None
 
 
+def dataset_from(test_data: str | None, input_values: dict[str, Any]) -> "Dataset":
+    """What --test-data and --input say to run models on."""
+    import msgspec
+
+    from pipeline import config as configs
+    from pipeline import dataset as datasets
+
+    inputs = msgspec.convert(input_values, dict[str, configs.InputValue])
+    return datasets.Dataset(test_data=test_data or "", inputs=inputs)
+
+
+def preprocessed(data: "Dataset", preprocess: "configs.PreprocessConfig | None") -> "Dataset":
+    """The data with --preprocess."""
+    import msgspec
+
+    return msgspec.structs.replace(data, preprocess=preprocess)
+
+
+def sampled(data: "Dataset", part: str, samples: int | None) -> "Dataset":
+    """The data with --part and --samples."""
+    import msgspec
+
+    from pipeline import dataset as datasets
+
+    return msgspec.structs.replace(data, part=datasets.Part(part), limit=samples or 0)
+
+
+def labelled(data: "Dataset", labels: str | None) -> "Dataset":
+    """The data with --labels."""
+    import msgspec
+
+    return msgspec.structs.replace(data, labels=labels or "")
+
+
 data_options = together(
     click.option(
         "--test-data",
@@ -219,8 +241,9 @@ data_options = together(
         metavar="NAME=VALUE|NAME=LOW:HIGH",
         help='Value of an input ("TEXT" of strings), or a range for random numbers below HIGH; repeatable.',
     ),
+    one_value("data", dataset_from, "test_data", "input_values"),
 )
-"""--test-data and --input, whose values `dataset_from` takes."""
+"""--test-data and --input: a command gets `data`, the Dataset that a model is run on."""
 
 
 dimension_option = click.option(
@@ -255,12 +278,16 @@ def preprocess_table(
         raise ConfigError("this is no preprocessing", where=where, why=str(error), remedy=remedy) from error
 
 
-preprocess_option = click.option(
-    "--preprocess",
-    callback=preprocess_table,
-    metavar="KEYS",
-    help="How images and recordings become the input, as in a config: 'resize = [224, 224], scale = 0.0039'.",
+preprocess_option = together(
+    click.option(
+        "--preprocess",
+        callback=preprocess_table,
+        metavar="KEYS",
+        help="How images and recordings become the input, as in a config: 'resize = [224, 224], scale = 0.0039'.",
+    ),
+    one_value("data", preprocessed, "data", "preprocess"),
 )
+"""Below `data_options`, which it refines."""
 
 
 sample_options = together(
@@ -274,34 +301,14 @@ sample_options = together(
         "calibration, the same in every command.",
     ),
     click.option("--samples", type=click.IntRange(1, 2**31 - 1), help="At most so many samples.  [default: all]"),
+    one_value("data", sampled, "data", "part", "samples"),
 )
-"""--preprocess, --part and --samples, whose values `dataset_from` takes."""
+"""--preprocess, --part and --samples, below `data_options`, which they refine."""
 
 
-def dataset_from(
-    test_data: str | None,
-    values: dict[str, Any],
-    *,
-    preprocess: "configs.PreprocessConfig | None" = None,
-    part: str = "all",
-    samples: int | None = None,
-    labels: str | None = None,
-) -> "Dataset":
-    """What the options of `data_options`, and of `sample_options` where a command has them, say to run models on."""
-    import msgspec
-
-    from pipeline import config as configs
-    from pipeline import dataset as datasets
-    from pipeline.dataset import Dataset
-
-    return Dataset(
-        test_data=test_data or "",
-        inputs=msgspec.convert(values, dict[str, configs.InputValue]),
-        preprocess=preprocess,
-        part=datasets.Part(part),
-        limit=samples or 0,
-        labels=labels or "",
-    )
+def labels_option(text: str) -> Callable[[AnyCommand], AnyCommand]:
+    """--labels, below `data_options`, which it refines."""
+    return together(click.option("--labels", metavar="FILE", help=text), one_value("data", labelled, "data", "labels"))
 
 
 def pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -391,6 +398,48 @@ keep_float_option = click.option(
     help="Names of nodes that stay float in every precision, such as those that overflow in half precision.",
 )
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderWords:
+    """What options say of providers with rules, in words; what is left out has ONNX Runtime's own default."""
+
+    abi: str
+    api_level: int | None
+    coreml_version: int | None
+    coreml_options: tuple[str, ...]
+    webgpu_options: tuple[str, ...]
+    nnapi_flags: tuple[str, ...]
+    stop_ops: str | None
+
+    def of_oldest(self) -> "ProviderWords":
+        """With the oldest API level and version of Core ML that are judged, where none is given."""
+        from pipeline.partition import answer as claim_answer
+
+        return replace(
+            self,
+            api_level=self.api_level or claim_answer.OLDEST["api_level"],
+            coreml_version=self.coreml_version or claim_answer.OLDEST["coreml_version"],
+        )
+
+    def settings(
+        self, providers: tuple[str, ...], release: str, chips: Sequence[str] = ()
+    ) -> tuple["claim_answer.Settings", ...]:
+        """The settings of each provider in an app's library, of one by chip for each of the chips.
+
+        ConfigError for values that it would refuse itself.
+        """
+        from pipeline.core import abis as core_abis
+        from pipeline.partition import answer as claim_answer
+
+        given = {**asdict(self), "abi": self.abi or core_abis.ARM64}
+        named = chips_named(chips, "--chip") or ("",)
+        return tuple(
+            claim_answer.make_settings(provider, release=release, chip=chip, android=True, **given)
+            for provider in providers
+            for chip in (named if provider_rules.PROVIDER_RULES[provider].by_chip else ("",))
+        )
+
+
 provider_options = together(
     click.option(
         "--abi",
@@ -415,8 +464,9 @@ provider_options = together(
         metavar="OP,...",
         help="Leave these operators and all nodes after them to the CPU.  [default: NonMaxSuppression]",
     ),
+    one_value("rules", ProviderWords, *(field.name for field in fields(ProviderWords))),
 )
-"""The options of execution providers; a command gets their values as keywords for `settings_of`."""
+"""The options of execution providers: a command gets `rules`, the ProviderWords."""
 
 chip_option = click.option(
     "--chip",
@@ -460,26 +510,6 @@ def provider_words() -> list[str]:
 def either(names: Sequence[str], last: str = " or ") -> str:
     """Names as in `a, b or c`."""
     return last.join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
-
-
-def settings_of(
-    providers: tuple[str, ...], release: str, answers: dict[str, Any]
-) -> tuple["claim_answer.Settings", ...]:
-    """The settings of each provider in an app's library, of one by chip for each of the chips.
-
-    ConfigError for values that it would refuse itself.
-    """
-    from pipeline.core import abis as core_abis
-    from pipeline.partition import answer as claim_answer
-
-    chips = chips_named(answers.get("chips", ()), "--chip")
-    answers = {key: value for key, value in answers.items() if key != "chips"}
-    answers |= {"abi": answers["abi"] or core_abis.ARM64, "android": True}
-    return tuple(
-        claim_answer.make_settings(provider, release=release, chip=chip, **answers)
-        for provider in providers
-        for chip in ((chips or ("",)) if provider_rules.PROVIDER_RULES[provider].by_chip else ("",))
-    )
 
 
 def chips_named(texts: Sequence[str], where: str) -> tuple[str, ...]:

@@ -1,34 +1,52 @@
 """`ort-mobile partition` and `check`: which nodes an execution provider will take, and why not the others."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from pipeline.cli.command import Command, together
 from pipeline.cli.options import (
+    ProviderWords,
     chip_option,
     custom_ops_option,
     data_options,
-    dataset_from,
     either,
     provider_names,
     provider_options,
     provider_words,
     release,
-    settings_of,
     sizes,
 )
 from pipeline.cli.outputs import Condition, Outputs, Watched, end, fail_on_option, json_option, sarif_option
+from pipeline.cli.values import one_value
 from pipeline.core import providers as provider_rules
 
 if TYPE_CHECKING:
     from device_runner import library as ort_library
+    from pipeline.dataset import Dataset
     from pipeline.partition import answer as claim_answer
 
 
-def _check_single(providers: tuple[str, ...], options: dict[str, Any]) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdviceOrder:
+    """What is to be done beside saying what is claimed: fixes tried, or written, and what a simulator computes."""
+
+    advise: bool
+    fix: Path | None
+    simulate: bool
+    dimension: dict[str, int]
+    data: "Dataset"
+
+    @property
+    def compares(self) -> bool:
+        """Whether outputs are compared."""
+        return bool(self.advise or self.fix or self.simulate)
+
+
+def _check_single(providers: tuple[str, ...], options: Mapping[str, object]) -> None:
     """ConfigError for an option that has a meaning for one provider only, where several are asked about."""
     from pipeline.core.errors import ConfigError
 
@@ -45,7 +63,7 @@ def _answers(
     asked: "tuple[claim_answer.Settings, ...]",
     optimize: "claim_answer.Optimize",
     jobs: int,
-    advice: dict[str, Any],
+    advice: AdviceOrder,
 ) -> "list[tuple[claim_answer.ModelAnswer, ...]]":
     """The answers of each provider for every model."""
     from pipeline.core.errors import ConfigError
@@ -53,7 +71,7 @@ def _answers(
     from pipeline.partition import answer as claim_answer
     from pipeline.partition import many as partition_many
 
-    fix, dimensions = advice["fix"], advice["dimension"]
+    fix, dimensions = advice.fix, advice.dimension
     if fix:
         models = model_sources.find_models(paths, claim_answer.SUFFIXES)
         if len(models) != 1:
@@ -62,19 +80,17 @@ def _answers(
             )
         if fix.exists() and fix.samefile(models[0].path):
             raise ConfigError("--fix would replace the model itself", where=str(fix), remedy="name another file")
-    compares = advice["advise"] or fix or advice["simulate"]
-    if (advice["test_data"] or advice["input_values"]) and not compares:
+    if advice.data.given and not advice.compares:
         raise click.UsageError(
             "--test-data and --input are what --advise, --fix and --simulate compare outputs on; add one"
         )
-    data = dataset_from(advice["test_data"], advice["input_values"]) if compares else None
-    simulate = data if advice["simulate"] else None
+    simulate = advice.data if advice.simulate else None
     if simulate and not all(settings.chip for settings in asked):
         raise click.UsageError("--simulate is for qnn: only its compiler has a simulator; add --ep qnn")
     flat = list(partition_many.judge_paths(paths, asked, optimize, sizes=dimensions, processes=jobs, simulate=simulate))
     count = len(flat) // len(asked)
     by_provider = [tuple(flat[start : start + count]) for start in range(0, len(flat), count)]
-    if data is None or not (advice["advise"] or fix):
+    if not (advice.advise or fix):
         return by_provider
     from pipeline.advice import advise as advice_advise
 
@@ -86,8 +102,8 @@ def _answers(
             settings,
             optimize,
             dimensions,
-            data=data,
-            simulate=advice["simulate"],
+            data=advice.data,
+            simulate=advice.simulate,
             write_to=write_to,
             processes=jobs,
         )
@@ -96,14 +112,14 @@ def _answers(
 
 
 def _open(
-    reference: str, provider: str, release: str, abi: str, advice: dict[str, Any]
+    reference: str, provider: str, release: str, abi: str, advice: AdviceOrder
 ) -> "tuple[ort_library.LibraryFacts, str]":
     """The library to ask, and the release whose rules stand beside it."""
     from pipeline.core.errors import ConfigError
     from pipeline.partition import reference as partition_reference
 
     facts = partition_reference.open_reference(reference, provider, release, abi)
-    if (advice["advise"] or advice["fix"]) and not partition_reference.rules_known(facts):
+    if (advice.advise or advice.fix) and not partition_reference.rules_known(facts):
         raise ConfigError(
             "there is no advice for this release",
             why=f"there are no rules for {facts.release}, whose claims are the library's own",
@@ -178,6 +194,7 @@ _advice_options = together(
         metavar="NAME=N",
         help="Size of a dynamic dimension, by its name or as INPUT[AXIS]; default: 1.",
     ),
+    one_value("advice", AdviceOrder, *(field.name for field in fields(AdviceOrder))),
 )
 
 
@@ -232,9 +249,11 @@ def partition(
     svg: Path | None,
     page: Path | None,
     jobs: int,
+    chips: tuple[str, ...],
+    rules: ProviderWords,
+    advice: AdviceOrder,
     fail_on: tuple[Condition, ...],
     outputs: Outputs,
-    **answers: Any,
 ) -> None:
     """Show which nodes of .onnx and .ort models an execution provider supports, and why not the rest.
 
@@ -250,22 +269,19 @@ def partition(
     from pipeline.report import partition as report_partition
     from pipeline.report import show as terminal
 
-    advice = {
-        name: answers.pop(name) for name in ("advise", "fix", "simulate", "dimension", "test_data", "input_values")
-    }
     by_chip = tuple(name for name, row in provider_rules.PROVIDER_RULES.items() if row.by_chip)
-    if answers["chips"] and providers and not set(by_chip) & set(providers):
+    if chips and providers and not set(by_chip) & set(providers):
         raise click.UsageError(f"--chip is for {either(by_chip)}: add it to --ep")
-    providers = providers or (*provider_rules.on_any_chip(), *(by_chip if answers["chips"] else ()))
+    providers = providers or (*provider_rules.on_any_chip(), *(by_chip if chips else ()))
     _check_single(providers, {"reference": reference})
     facts, release = None, ort_release
     if reference:
-        abi = settings_of(providers, "", answers)[0].abi if answers["abi"] else ""
+        abi = rules.settings(providers, "", chips)[0].abi if rules.abi else ""
         facts, release = _open(reference, providers[0], ort_release, abi, advice)
-        answers["abi"] = facts.abi
-    asked = settings_of(providers, release, answers)
+        rules = replace(rules, abi=facts.abi)
+    asked = rules.settings(providers, release, chips)
     names = tuple(f"{row.provider} --chip {row.chip}" if row.chip else row.provider for row in asked)
-    _check_single(names, {"svg": svg, "fix": advice["fix"]})
+    _check_single(names, {"svg": svg, "fix": advice.fix})
     by_provider = _answers(paths, asked, claim_answer.Optimize(optimize), jobs, advice)
     documents = [claim_answer.PartitionDocument(models=models) for models in by_provider]
     if facts:
@@ -277,7 +293,7 @@ def partition(
             facts,
             asked[0],
             claim_answer.Optimize(optimize),
-            sizes=advice["dimension"],
+            sizes=advice.dimension,
             processes=jobs,
         )
         documents = [compared]
@@ -292,7 +308,7 @@ def partition(
             if document.reference:
                 report_partition.show_reference(document.reference)
         terminal.show(report_partition.chip_parts(shown))
-    outputs.show_errors(_problems(documents, advice["fix"]))
+    outputs.show_errors(_problems(documents, advice.fix))
     if outputs.for_ci:
         from pipeline.report import ci_parts
 
@@ -308,7 +324,7 @@ def partition(
         from pipeline.report import html
 
         storage.write_text(page, html.render_answers(shown))
-    code = max(_exit_code(document, advice["fix"]) for document in documents)
+    code = max(_exit_code(document, advice.fix) for document in documents)
     ctx.exit(end(fail_on, _watched(answer for models in by_provider for answer in models), code))
 
 
@@ -337,9 +353,10 @@ def check(
     dimensions: dict[str, int],
     ort_release: str,
     jobs: int,
+    chips: tuple[str, ...],
+    rules: ProviderWords,
     fail_on: tuple[Condition, ...],
     outputs: Outputs,
-    **answers: Any,
 ) -> None:
     """Show how much of a model each execution provider supports, which to try first on which phones, and what helps.
 
@@ -355,15 +372,11 @@ def check(
     """
     from pipeline.advice import fitness
     from pipeline.core import errors as core_errors
-    from pipeline.partition import answer as claim_answer
     from pipeline.report import partition as report_partition
     from pipeline.report import show as terminal
 
-    providers = tuple(provider_rules.PROVIDER_RULES) if answers["chips"] else provider_rules.on_any_chip()
-    settings, oldest = (
-        settings_of(providers, ort_release, {**answers, **levels})
-        for levels in ({}, {name: level for name, level in claim_answer.OLDEST.items() if answers[name] is None})
-    )
+    providers = tuple(provider_rules.PROVIDER_RULES) if chips else provider_rules.on_any_chip()
+    settings, oldest = (words.settings(providers, ort_release, chips) for words in (rules, rules.of_oldest()))
     document = fitness.check_models(paths, settings, dimensions, oldest=oldest, processes=jobs)
     outputs.write_json(document)
     terminal.show(report_partition.failed_models(document.models), err=True)

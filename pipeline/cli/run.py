@@ -5,6 +5,7 @@ import functools
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -19,11 +20,10 @@ from pipeline.cli.options import (
     config_options,
     custom_ops_option,
     data_options,
-    dataset_from,
     devices_option,
     dimension_option,
-    given_keys,
     keep_float_option,
+    labels_option,
     library_option,
     output_option,
     pairs,
@@ -33,10 +33,10 @@ from pipeline.cli.options import (
     preprocess_option,
     progress,
     wait_option,
-    with_given,
     words,
 )
 from pipeline.cli.outputs import Outputs, ci_options, json_option, show_findings
+from pipeline.cli.values import GivenKeys, keys_of, one_value
 from pipeline.core.features import Place
 
 if TYPE_CHECKING:
@@ -71,8 +71,7 @@ def init(
     output: Path | None,
     android: str,
     ios: bool,
-    test_data: str | None,
-    input_values: dict[str, Any],
+    data: "Dataset",
     dimensions: dict[str, int],
     force: bool,
     outputs: Outputs,
@@ -98,7 +97,7 @@ def init(
         raise ConfigError(
             "there is a file already", where=str(path), remedy="choose another with --output, or pass --force"
         )
-    data = template.data_beside(model, dataset_from(test_data, input_values))
+    data = template.data_beside(model, data)
     guess = template.guess_for(model, data, dimensions)
     storage.write_text(path, template.config_text(model, path.parent, guess, data, ships))
     outputs.write_json({"config": str(path), "model": str(model), "inputs": guess})
@@ -137,7 +136,7 @@ session_option = functools.partial(click.option, cls=SessionOption)
 
 
 def run_settings(command: AnyCommand) -> AnyCommand:
-    """Add the options of ways to run to a command, which gets their values as keywords for `options_of`."""
+    """Add the options of ways to run to a command, which gets `options`, the RunOptions that they ask for."""
     from pipeline import config as configs
 
     return together(
@@ -158,7 +157,7 @@ def run_settings(command: AnyCommand) -> AnyCommand:
         session_option(
             "--provider-option", callback=pairs, metavar="KEY=VALUE", multiple=True, help="Provider option; repeatable."
         ),
-        config_options(configs.RunConfig, *session_keys(), cls=SessionOption),
+        config_options(configs.RunConfig, *session_keys(), into="keys", cls=SessionOption),
         session_option(
             "--level",
             "levels",
@@ -174,10 +173,28 @@ def run_settings(command: AnyCommand) -> AnyCommand:
             multiple=True,
             help="Session config entry; repeatable.",
         ),
+        one_value(
+            "options",
+            options_of,
+            "provider",
+            "nnapi_flags",
+            "provider_option",
+            "keys",
+            "levels",
+            "session_config",
+        ),
     )(command)
 
 
-def options_of(answers: Mapping[str, Any]) -> tuple["RunOptions", ...]:
+def options_of(
+    *,
+    provider: tuple[str, ...],
+    nnapi_flags: tuple[str, ...],
+    provider_option: dict[str, str],
+    keys: "GivenKeys[configs.RunConfig]",
+    levels: tuple[str, ...],
+    session_config: dict[str, str],
+) -> tuple["RunOptions", ...]:
     """Every combination that the options ask for, legal or not; flags are for NNAPI alone. Raises ConfigError."""
     import msgspec
 
@@ -186,53 +203,80 @@ def options_of(answers: Mapping[str, Any]) -> tuple["RunOptions", ...]:
     from pipeline.campaign import run_options
     from pipeline.config import read as config_read
 
-    for _, problem in config_read.provider_problems((), answers["provider"]):
+    for _, problem in config_read.provider_problems((), provider):
         raise problem.at("--provider")
-    keys = given_keys(configs.RunConfig, {key: answers[key] for key in session_keys()})
-    flags = answers["nnapi_flags"]
     options: list[RunOptions] = []
-    for provider in answers["provider"]:
+    for name in provider:
+        row = runner_providers.provider_named(name)
+        flags = "all" if "all" in nnapi_flags else nnapi_flags
         table = {
-            "provider": provider,
-            "flags": ()
-            if not runner_providers.provider_named(provider).has_flags
-            else "all"
-            if "all" in flags
-            else flags,
-            "options": answers["provider_option"] if runner_providers.provider_named(provider).has_options else {},
-            "session_config": answers["session_config"],
-            **keys,
+            "provider": name,
+            "flags": flags if row.has_flags else (),
+            "options": provider_option if row.has_options else {},
+            "session_config": session_config,
+            **keys.values,
         }
         options += run_options.run_options(msgspec.convert(table, configs.RunConfig))
-    levels = [OptimizationLevel(level) for level in answers["levels"]] or [OptimizationLevel.ALL]
-    return tuple(msgspec.structs.replace(row, optimization_level=level) for row in options for level in levels)
+    asked = [OptimizationLevel(level) for level in levels] or [OptimizationLevel.ALL]
+    return tuple(msgspec.structs.replace(row, optimization_level=level) for row in options for level in asked)
 
 
-measure_options = config_options(configs.MeasureConfig, "mode", "sustained_seconds", "warmup", "rule")
-"""Options of [measure], whose values are keywords for `with_given`."""
+measure_options = config_options(configs.MeasureConfig, "mode", "sustained_seconds", "warmup", "rule", into="measure")
+"""Options of [measure]: a command gets `measure`, the keys that are given."""
 
-run_conditions = config_options(
-    configs.ConditionsConfig,
-    "stable",
-    "keep_screen_on",
-    "max_thermal_status",
-    "max_battery_celsius",
-    "min_battery_percent",
-    "wait_seconds",
+run_conditions = together(
+    config_options(
+        configs.ConditionsConfig,
+        "stable",
+        "keep_screen_on",
+        "max_thermal_status",
+        "max_battery_celsius",
+        "min_battery_percent",
+        "wait_seconds",
+        into="conditions",
+    ),
+    one_value("conditions", lambda conditions: conditions.alone(), "conditions"),
 )
-"""The options of [conditions], whose values are keywords for `conditions_of`."""
-
-
-def conditions_of(answers: Mapping[str, Any]) -> configs.ConditionsConfig | None:
-    """The [conditions] that are asked for, the rest by default; None where none is."""
-    given = given_keys(configs.ConditionsConfig, answers)
-    return configs.ConditionsConfig(**given) if given else None
+"""The options of [conditions]: a command gets `conditions`, None where none is asked for."""
 
 
 PLAN_OPTIONS = Place[Callable[[], list[click.Parameter]]]("run.plan_options")
-"""The options `plan`, and `percents` of it."""
-PLANS = Place[Callable[["Config", "job_run.JobOptions", tuple[float, ...], Outputs], NoReturn]]("run.plan")
-"""Says what the campaign of a config will be able to find, in place of the job, and ends the command."""
+"""Options of the plan, which keep what is given with the command's context."""
+PLANS = Place[Callable[[click.Context, "Config", "job_run.JobOptions", Outputs], None]]("run.plan")
+"""Where a plan is asked for: says what the campaign of a config will be able to find, in place of the job, and ends the
+command.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overrides:
+    """What options of a job say instead of a config; empty for what they leave to it."""
+
+    precisions: tuple[str, ...] = ()
+    max_drop: float | None = None
+    perf_test: str | None = None
+    plugins: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    database: str | None = None
+    measure: "GivenKeys[configs.MeasureConfig] | None" = None
+
+    def over(self, settings: "Config") -> "Config":
+        """The config with these, and with --custom-ops; ConfigError for a precision that there is not."""
+        import msgspec
+
+        from pipeline.core import custom_ops as core_custom_ops
+        from pipeline.passes import precisions as passes_precisions
+
+        passes_precisions.resolve_precisions(self.precisions, where="--precision")
+        measure = self.measure.over(settings.measure) if self.measure else settings.measure
+        answers = asdict(replace(self, measure=None))
+        return msgspec.structs.replace(
+            settings,
+            custom_ops=core_custom_ops.given() or settings.custom_ops,
+            variants=keys_of(configs.VariantsConfig, answers).over(settings.variants),
+            accuracy=keys_of(configs.AccuracyConfig, answers).over(settings.accuracy),
+            measure=keys_of(configs.MeasureConfig, answers).over(measure),
+            output=keys_of(configs.OutputConfig, answers).over(settings.output),
+        )
 
 
 @click.command(cls=Command)
@@ -266,7 +310,7 @@ PLANS = Place[Callable[["Config", "job_run.JobOptions", tuple[float, ...], Outpu
     help="Measure less: levels basic and all in fixed style, 3 short rounds. For a first look, not for a release.",
 )
 @preprocess_option
-@click.option("--labels", metavar="FILE", help="CSV file with a line `file,label` for each sample of --test-data.")
+@labels_option("CSV file with a line `file,label` for each sample of --test-data.")
 @precision_option
 @keep_float_option
 @click.option(
@@ -286,6 +330,7 @@ PLANS = Place[Callable[["Config", "job_run.JobOptions", tuple[float, ...], Outpu
     help="SQLAlchemy URL of the results; the output folder keeps it, without a password.  [default: results.sqlite]",
 )
 @json_option
+@one_value("overrides", Overrides, *(field.name for field in fields(Overrides)))
 @click.pass_context
 def run(
     ctx: click.Context,
@@ -300,21 +345,18 @@ def run(
     no_proof: bool,
     resume: bool,
     blame: bool,
-    test_data: str | None,
-    input_values: dict[str, Any],
+    data: "Dataset",
     dimensions: dict[str, int],
     quick: bool,
-    labels: str | None,
     keep_float: tuple[str, ...],
+    overrides: Overrides,
     outputs: Outputs,
-    **overrides: Any,
 ) -> None:
     """Convert, check, measure, choose, bundle and report, as CONFIG says or for one --model.
 
     The output folder contains the artifacts, the operator configs, results.json, report.md, report.html, trace.json.gz,
     the database results.sqlite and bundle/.
     """
-    percents, planned = overrides.pop("percents", ()), overrides.pop("plan", False)  # a feature has these options
     if (config is None) == (model is None):
         raise click.UsageError("give either a config file or --model MODEL.onnx", ctx)
     import msgspec
@@ -322,8 +364,7 @@ def run(
     from pipeline import config as configs
     from pipeline.job import run as job_run
 
-    data = dataset_from(test_data, input_values, preprocess=overrides.pop("preprocess"), labels=labels)
-    if (data.given or data.preprocess or labels or dimensions or keep_float) and not model:
+    if (data.given or data.preprocess or data.labels or dimensions or keep_float) and not model:
         raise click.UsageError(
             "--test-data, --input, --dimension, --preprocess, --labels and --keep-float are for --model; a config has "
             "keys for them",
@@ -334,7 +375,7 @@ def run(
     )
     tables = (msgspec.structs.replace(table, keep_float=keep_float or table.keep_float) for table in settings.models)
     settings = msgspec.structs.replace(settings, models=tuple(tables))
-    settings = with_overrides(settings, **overrides)
+    settings = overrides.over(settings)
     options = job_run.JobOptions(
         output=output,
         devices=devices,
@@ -346,27 +387,12 @@ def run(
         wait_seconds=lease_seconds,
         prove=not no_proof,
     )
-    for plan in PLANS if planned else ():
-        plan(settings, options, percents, outputs)
+    for plan in PLANS:
+        plan(ctx, settings, options, outputs)
     finish_job(ctx, completed_job(ctx, settings, options), outputs)
 
 
 run.params += [option for options in PLAN_OPTIONS for option in options()]
-
-
-def with_overrides(settings: "Config", **answers: Any) -> "Config":
-    """The config with what options say that are keys of it by the same name; ConfigError for a precision that there is
-    not.
-    """
-    import msgspec
-
-    from pipeline.core import custom_ops as core_custom_ops
-    from pipeline.passes import precisions as passes_precisions
-
-    passes_precisions.resolve_precisions(answers["precisions"], where="--precision")
-    names = ("variants", "accuracy", "measure", "output")
-    tables = {name: with_given(getattr(settings, name), answers) for name in names}
-    return msgspec.structs.replace(settings, custom_ops=core_custom_ops.given() or settings.custom_ops, **tables)
 
 
 def config_of_model(model: Path, data: "Dataset", dimensions: dict[str, int]) -> "Config":
@@ -481,11 +507,13 @@ def show_job(result: "assemble.Assembled", outputs: Outputs) -> None:
         click.echo(f"bundle   none: {reason}", err=True)
 
 
-def finish_job(ctx: click.Context, result: "assemble.Assembled", outputs: Outputs, **more: Any) -> NoReturn:
+def finish_job(
+    ctx: click.Context, result: "assemble.Assembled", outputs: Outputs, more: Mapping[str, object] = {}
+) -> NoReturn:
     """Write what a job left as JSON (with `more`) and for a CI, show it, and end the command."""
     from pipeline.report import ci_parts
 
-    outputs.write_json(job_document(result) | more)
+    outputs.write_json({**job_document(result), **more})
     outputs.write_ci(ci_parts.of_campaign(result.report, result.findings))
     show_job(result, outputs)
     ctx.exit(result.exit_code)

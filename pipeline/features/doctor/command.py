@@ -1,7 +1,7 @@
 """`ort-mobile doctor`: ONNX Runtime's performance checklist, tested on a model."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,6 +10,10 @@ from pipeline.cli import options as cli_options
 from pipeline.cli import outputs as cli_outputs
 from pipeline.cli import run as cli_run
 from pipeline.cli.outputs import Outputs
+
+if TYPE_CHECKING:
+    from pipeline import config as configs
+    from pipeline.dataset import Dataset
 
 
 def show_checks(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
@@ -67,12 +71,11 @@ def doctor(
     library: str | None,
     minutes: float,
     dimensions: dict[str, int],
-    test_data: str | None,
-    input_values: dict[str, Any],
+    data: "Dataset",
     output: Path,
     resume: bool,
+    conditions: "configs.ConditionsConfig | None",
     outputs: Outputs,
-    **answers: Any,
 ) -> None:
     """Test ONNX Runtime's performance checklist on a model, and show what each remedy gains.
 
@@ -88,7 +91,6 @@ def doctor(
     from pipeline.features.doctor.diagnosis import parts
     from pipeline.job import file_runs
 
-    data = cli_options.dataset_from(test_data, input_values)
     if model.suffix.lower() == ".toml":
         if data.given or dimensions:
             raise click.UsageError("--test-data, --input and --dimension are for a MODEL; a config has its own", ctx)
@@ -104,7 +106,6 @@ def doctor(
             data=data,
         )
         orders = [alone]
-    conditions = cli_run.conditions_of(answers)
     orders = [
         replace(
             order,

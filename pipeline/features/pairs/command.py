@@ -1,9 +1,9 @@
 """`ort-mobile compare`, `gate` and `gate --bisect`: campaigns beside each other, regressions, and where they began."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -14,6 +14,8 @@ from pipeline.cli import run as cli_run
 from pipeline.cli.outputs import Outputs
 
 if TYPE_CHECKING:
+    from device_runner.spec import RunOptions
+    from pipeline.dataset import Dataset
     from pipeline.features.pairs import report as pairs_report
     from pipeline.features.pairs.history import History
     from pipeline.job import file_runs
@@ -76,25 +78,6 @@ class GateOrder:
     folder: Path | None
     runs: "file_runs.PerfOrder"
     """How pairs are measured, and with which options and inputs model files among the paths are."""
-
-
-def _runs_of(paths: Sequence[Path], answers: Mapping[str, Any]) -> "file_runs.PerfOrder":
-    from pipeline import config as configs
-    from pipeline.features.pairs.sources import model_files
-    from pipeline.job import file_runs
-
-    settings = configs.MeasureConfig(
-        rounds=answers["rounds"], min_runs=answers["min_runs"], min_seconds=answers["min_seconds"]
-    )
-    return file_runs.PerfOrder(
-        files=model_files(paths),
-        options=cli_run.options_of(answers),
-        device="",
-        library=None,
-        dimensions=answers["dimensions"],
-        measure=settings,
-        data=cli_options.dataset_from(answers["test_data"], answers["input_values"]),
-    )
 
 
 @click.command(cls=cli_command.Command)
@@ -182,8 +165,13 @@ def gate(
     model: str,
     output: Path | None,
     least: float,
+    rounds: int,
+    min_runs: int,
+    min_seconds: float,
+    options: "tuple[RunOptions, ...]",
+    dimensions: dict[str, int],
+    data: "Dataset",
     outputs: Outputs,
-    **answers: Any,
 ) -> None:
     """Measure CANDIDATE and BASE in alternating rounds; exit code 4 if the candidate is slower.
 
@@ -196,6 +184,19 @@ def gate(
     the first library to the last path, and then to the last library. Each step is measured in pairs with the first;
     what cannot be measured is skipped. A slower one is the answer there: the exit code stays 0.
     """
+    from pipeline import config as configs
+    from pipeline.features.pairs.sources import model_files
+    from pipeline.job import file_runs
+
+    runs = file_runs.PerfOrder(
+        files=model_files(paths),
+        options=options,
+        device="",
+        library=None,
+        dimensions=dimensions,
+        measure=configs.MeasureConfig(rounds=rounds, min_runs=min_runs, min_seconds=min_seconds),
+        data=data,
+    )
     order = GateOrder(
         paths=paths,
         history=history,
@@ -206,7 +207,7 @@ def gate(
         model=model,
         least=least / 100,
         folder=output,
-        runs=_runs_of(paths, answers),
+        runs=runs,
     )
     if bisecting:
         _bisect(ctx, order, outputs)

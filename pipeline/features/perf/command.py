@@ -1,7 +1,7 @@
 """`ort-mobile perf`: measures model files as they are."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,6 +10,12 @@ from pipeline.cli import options as cli_options
 from pipeline.cli import outputs as cli_outputs
 from pipeline.cli import run as cli_run
 from pipeline.cli.outputs import Outputs
+
+if TYPE_CHECKING:
+    from device_runner import spec as run_spec
+    from pipeline import config as configs
+    from pipeline.cli import values as cli_values
+    from pipeline.dataset import Dataset
 
 
 def counts(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[int, ...]:
@@ -100,8 +106,7 @@ def perf(
     lease_seconds: float,
     library: str | None,
     dimensions: dict[str, int],
-    test_data: str | None,
-    input_values: dict[str, Any],
+    data: "Dataset",
     rounds: int,
     min_runs: int,
     min_seconds: float,
@@ -116,8 +121,10 @@ def perf(
     perf_test: str | None,
     plugins: dict[str, tuple[str, ...]],
     fail_on: tuple[cli_outputs.Condition, ...],
+    options: "tuple[run_spec.RunOptions, ...]",
+    measure: "cli_values.GivenKeys[configs.MeasureConfig]",
+    conditions: "configs.ConditionsConfig | None",
     outputs: Outputs,
-    **answers: Any,
 ) -> None:
     """Measure .ort or .onnx files on a device, with random inputs by default, and compare them with the first.
 
@@ -137,21 +144,20 @@ def perf(
     from pipeline.report import profiles as report_profiles
     from pipeline.report import show as terminal
 
-    measure = cli_options.with_given(
+    settings = measure.over(
         configs.MeasureConfig(
             rounds=rounds, min_runs=min_runs, min_seconds=min_seconds, perf_test=perf_test, plugins=plugins
-        ),
-        answers,
+        )
     )
     order = file_runs.PerfOrder(
         files=files,
-        options=cli_run.options_of(answers),
+        options=options,
         device=device,
         library=library,
         dimensions=dimensions,
-        data=cli_options.dataset_from(test_data, input_values),
-        measure=job_quick.shorter(measure) if quick else measure,
-        conditions=cli_run.conditions_of(answers),
+        data=data,
+        measure=job_quick.shorter(settings) if quick else settings,
+        conditions=conditions,
         profiles=profiles,
         blame=blame,
         concurrent=concurrent,

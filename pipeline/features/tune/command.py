@@ -1,7 +1,7 @@
 """`ort-mobile tune`: searches for the best configuration of a model on devices."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,7 +12,13 @@ from pipeline.cli import outputs as cli_outputs
 from pipeline.cli import run as cli_run
 from pipeline.cli.outputs import Outputs
 
+if TYPE_CHECKING:
+    from pipeline.cli import values as cli_values
+    from pipeline.dataset import Dataset
+
 LIMITS = ("max_latency_ms", "max_p90_ms", "max_memory_mb", "max_size_mb")
+SEARCH_KEYS = ("minutes", "goals", *LIMITS, "strategy", "seed", "share_percent")
+"""Keys of [tune] that are options."""
 
 
 @click.command(cls=cli_command.Command)
@@ -22,9 +28,7 @@ LIMITS = ("max_latency_ms", "max_p90_ms", "max_memory_mb", "max_size_mb")
 @cli_options.devices_option
 @cli_options.wait_option
 @cli_options.library_option
-@cli_options.config_options(configs.TuneConfig, "minutes")
-@cli_options.config_options(configs.TuneConfig, goals="goal")
-@cli_options.config_options(configs.TuneConfig, *LIMITS, "strategy", "seed", "share_percent")
+@cli_options.config_options(configs.TuneConfig, *SEARCH_KEYS, into="search", goals="goal")
 @click.option("--resume", is_flag=True, help="Resume the last interrupted search of this config.")
 @click.option(
     "--blame",
@@ -51,13 +55,12 @@ def tune(
     library: str | None,
     resume: bool,
     blame: bool,
-    test_data: str | None,
-    input_values: dict[str, Any],
+    data: "Dataset",
     dimensions: dict[str, int],
     precisions: tuple[str, ...],
     max_drop: float | None,
+    search: "cli_values.GivenKeys[configs.TuneConfig]",
     outputs: Outputs,
-    **settings: Any,
 ) -> None:
     """Search for the best artifact and session options for each device, as [tune] of CONFIG says or for one --model.
 
@@ -71,10 +74,9 @@ def tune(
     import msgspec
 
     from pipeline.config import read as config_read
-    from pipeline.features.tune.job import tune as search
+    from pipeline.features.tune import job as tune_job
     from pipeline.job import run as job_run
 
-    data = cli_options.dataset_from(test_data, input_values)
     if (data.given or dimensions) and not model:
         raise click.UsageError("--test-data, --input and --dimension are for --model; a config has keys for them", ctx)
     whole = (
@@ -82,11 +84,11 @@ def tune(
         if model
         else config_read.read_config(Path(str(config)), existing=True)
     )
-    whole = cli_run.with_overrides(whole, precisions=precisions, max_drop=max_drop, perf_test=None)
-    whole = msgspec.structs.replace(whole, tune=cli_options.with_given(whole.tune, settings))
+    whole = cli_run.Overrides(precisions=precisions, max_drop=max_drop).over(whole)
+    whole = msgspec.structs.replace(whole, tune=search.over(whole.tune))
     options = job_run.JobOptions(
         output=output, devices=devices, library=library, resume=resume, blame=blame, wait_seconds=lease_seconds
     )
     with cli_run.resumable(ctx, "nothing was measured; what was converted is kept"):
-        result = job_run.run_job(whole, options, cli_options.progress(), measure=search)
-    cli_run.finish_job(ctx, result, outputs, tuned=result.report.tuned)
+        result = job_run.run_job(whole, options, cli_options.progress(), measure=tune_job.tune)
+    cli_run.finish_job(ctx, result, outputs, {"tuned": result.report.tuned})
