@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("pipeline", "device_runner")
@@ -50,9 +50,27 @@ def lines(path: str) -> int:
     return len((ROOT / path).read_text(encoding="utf-8").splitlines())
 
 
-def functions(path: str) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+AnyFunction: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def functions(path: str) -> list[AnyFunction]:
     """Every function and method of a module, nested ones too."""
-    return [node for node in nodes(path) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return [node for node in nodes(path) if isinstance(node, AnyFunction)]
+
+
+def functions_by_name(path: str) -> list[tuple[str, AnyFunction]]:
+    """As `functions`, each with its qualified name: `Class.method`, `outer.inner`. Two of one name are two."""
+
+    def named(node: ast.AST, prefix: str) -> Iterator[tuple[str, AnyFunction]]:
+        for child in ast.iter_child_nodes(node):
+            name = prefix
+            if isinstance(child, AnyFunction | ast.ClassDef):
+                name = f"{prefix}.{child.name}" if prefix else child.name
+            if isinstance(child, AnyFunction):
+                yield name, child
+            yield from named(child, name)
+
+    return list(named(sources()[path], ""))
 
 
 @cache

@@ -1,7 +1,7 @@
 """`ort-mobile check`: how far each provider supports one model, as it is and with sizes for its dimensions."""
 
 import gc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -186,6 +186,34 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WithSizes:
+    """A model with sizes for its dynamic dimensions, None without; why no session can be made with the last that were
+    tried on the CPU, "" if one can.
+    """
+
+    sizes: dict[str, int] | None = None
+    views: partition_subject.Views | None = None
+    cpu: str = ""
+
+
+def _with_sizes(
+    views: partition_subject.Views, likely: Iterable[dict[str, int]], folder: Path, *, tried: bool
+) -> WithSizes:
+    """The model with the first likely sizes; where they are `tried`, with the first of which a session can be made.
+
+    Shape inference accepts guesses that a session refuses once constants are folded.
+    """
+    cpu = ""
+    for number, sizes in enumerate(likely):
+        (fixed_folder := folder / f"fixed-{number}").mkdir()
+        sized = views.resized(sizes, fixed_folder, claim_answer.Optimize.BASIC)
+        cpu = _cpu_error(sized)
+        if not (cpu and tried):
+            return WithSizes(sizes=sizes, views=sized, cpu=cpu)
+    return WithSizes(cpu=cpu)
+
+
 @_uncollected()  # around the call: where it ends, the graphs are gone
 def fit(
     source: SourceModel,
@@ -210,18 +238,9 @@ def fit(
         before = _answers(views, settings)
         dynamic = before[0].dynamic
         guessed = partition_subject.unnamed(views.loaded.proto, given) if views.loaded else ()
-        sizes, sized, fixed_cpu = None, None, ""
-        # Shape inference accepts guesses that a session refuses once constants are folded: then the next are tried
         likely = partition_subject.likely_sizes(views.loaded, given) if views.loaded and (dynamic or given) else ()
-        for number, choice in enumerate(likely):
-            (fixed_folder := folder / f"fixed-{number}").mkdir()
-            sized = views.resized(choice, fixed_folder, claim_answer.Optimize.BASIC)
-            fixed_cpu = _cpu_error(sized)
-            if not (fixed_cpu and guessed) or cpu:
-                sizes = choice
-                break
-        else:
-            sized = None
+        with_sizes = _with_sizes(views, likely, folder, tried=bool(guessed) and not cpu)
+        sizes, sized, fixed_cpu = with_sizes.sizes, with_sizes.views, with_sizes.cpu
         fixed = _answers(sized, settings) if sized else None
         judged = [
             _in_nchw(provider, asked, views, sized) or provider

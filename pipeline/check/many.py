@@ -79,13 +79,9 @@ def check_artifact(
         prepacked=prepacked,
     )
     session = model_session.open_session(Path(file), settings)
-    try:
-        values = session.run(None, feeds)
-    except Exception as error:
-        raise model_session.failed(error, file, model_session.Role.ARTIFACT) from error
-    outputs = dict(zip((output.name for output in session.get_outputs()), values, strict=True))
+    outputs = model_session.run_session(session, feeds, file, settings.role)
     checks = list(compare_outputs(expected, outputs, tolerance, original))
-    no_tensors = [name for name, value in outputs.items() if not hasattr(value, "dtype")]
+    no_tensors = [output.name for output in session.get_outputs() if output.name not in outputs]
     checks += [
         OutputCheck(
             output=name,

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from device_runner import library as ort_library
+from device_runner import options as runner_options
 from device_runner import providers as runner_providers
 from device_runner.device import Device
 from device_runner.errors import RunnerError
@@ -88,8 +89,7 @@ SESSION_KEYS: Mapping[str, tuple[Release, str]] = {
     "session.use_env_allocators": (Release(1, 5), _FLAG),
     "session.set_denormal_as_zero": (Release(1, 6), _FLAG),
     "session.use_device_allocator_for_initializers": (Release(1, 8), _FLAG),
-    "session.intra_op.allow_spinning": (Release(1, 8), _FLAG),
-    "session.inter_op.allow_spinning": (Release(1, 8), _FLAG),
+    **dict.fromkeys(runner_options.SPINNING_KEYS, (Release(1, 8), _FLAG)),
     "session.disable_quant_qdq": (Release(1, 8), _FLAG),
     "optimization.enable_gelu_approximation": (Release(1, 8), _FLAG),
     "session.use_ort_model_bytes_directly": (Release(1, 9), _FLAG),

@@ -1,4 +1,7 @@
-"""Configs: the TOML that a user writes, read strictly, completed, and described for editors."""
+"""Configs: the TOML that a user writes, read strictly, completed, and described for editors.
+
+What is imported here is what other rooms get by `configs.`: the list is the only one (pyproject.toml knows of it).
+"""
 
 from pipeline.config.read import (
     ADVISED_RUNS,
@@ -6,9 +9,7 @@ from pipeline.config.read import (
     DEFAULT_TARGET,
     FILL_IN,
     REPLAY_KEY,
-    comparing_runs,
     read_config,
-    resolved,
     takes_package,
     wanted_variants,
     with_defaults,
@@ -20,12 +21,10 @@ from pipeline.config.tables import (
     AppleRelease,
     BuildConfig,
     BuildKind,
-    Count,
     Gate,
     Goal,
     InputValue,
     MetricName,
-    OneOrMore,
     PartConfig,
     PreprocessConfig,
     Range,
@@ -37,7 +36,6 @@ from pipeline.config.tables import (
 )
 from pipeline.config.values import (
     TABLES,
-    Accelerator,
     CheckConfig,
     ConditionsConfig,
     Config,
@@ -52,15 +50,3 @@ from pipeline.config.values import (
     config_schema,
     key_texts,
 )
-
-__all__ = [
-    "ADVISED_RUNS", "ALL_FLAGS", "APPLE", "DEFAULT_TARGET", "FILL_IN", "REPLAY_KEY", "TABLES",
-    "Accelerator", "AccuracyConfig", "AndroidRelease", "AppleRelease",
-    "BuildConfig", "BuildKind", "CheckConfig", "ConditionsConfig", "Config", "Count", "Gate", "Goal",
-    "InputValue",
-    "MeasureConfig", "MeasureMode", "MeasureRule", "MetricName", "ModelConfig", "OneOrMore", "OutputConfig",
-    "PartConfig", "Platform", "PreprocessConfig", "Range", "RunConfig", "Table",
-    "Target", "Telemetry", "TuneConfig", "TuneStrategy", "VariantsConfig", "comparing_runs",
-    "config_schema", "key_texts", "read_config",
-    "resolved", "takes_package", "wanted_variants", "with_defaults",
-]  # fmt: skip

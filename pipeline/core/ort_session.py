@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from device_runner import options as runner_options
 from pipeline.core import custom_ops as core_custom_ops
 from pipeline.core.variant import Level
 
@@ -22,7 +23,7 @@ LEVELS = {
 }
 NO_PREPACKING = {"session.disable_prepacking": "1"}
 """Weights stay where they are mapped: for a session that saves or is asked something, whose outputs nobody judges."""
-NO_SPINNING = {"session.intra_op.allow_spinning": "0", "session.inter_op.allow_spinning": "0"}
+NO_SPINNING = dict.fromkeys(runner_options.SPINNING_KEYS, "0")
 EXACT_PRODUCTS = {"session.x64quantprecision": "1"}
 """Products of 8-bit numbers as ARM computes them: without it, x86 processors without VNNI saturate sums of two products
 in 16 bits, and models that are right on phones are wrong here. It changes what the extended level makes of an ONNX

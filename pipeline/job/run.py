@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -30,6 +29,7 @@ from pipeline.campaign import planned as campaign_planned
 from pipeline.campaign import record as campaign_record
 from pipeline.campaign import specs as campaign_specs
 from pipeline.campaign import store as campaign_store
+from pipeline.campaign import tuned as campaign_tuned
 from pipeline.campaign.record import CampaignRecord
 from pipeline.campaign.store import Store
 from pipeline.check import compare as output_compare
@@ -67,6 +67,7 @@ from pipeline.job.quick import QUICKER, left_out, quick, with_none
 from pipeline.job.stored import keep_campaign, kept_campaigns, locked
 from pipeline.job.targets import oldest_release
 from pipeline.model import sources as model_sources
+from pipeline.partition import placement as node_placement
 from pipeline.release import custom_ops as release_custom_ops
 from pipeline.release import shipped as release_shipped
 from pipeline.report import growth
@@ -395,66 +396,25 @@ class CampaignJob:
         planned_runs: Sequence[campaign_planned.PlannedRun],
         skipped: Sequence[campaign_record.Skipped],
         losses: Iterable[Finding] = (),
-        **fields: Any,
+        *,
+        placements: tuple[node_placement.Placement, ...] = (),
+        searching: bool = False,
+        tuned: tuple[campaign_tuned.TunedModel, ...] = (),
+        more_versions: Mapping[str, str] = {},
     ) -> CampaignRecord:
         """Store the plan before anything is measured; with `resume` the last one of the same plan goes on.
 
-        `losses` are warnings about its runs, `fields` more of the record's.
+        `losses` are warnings about its runs, the rest is as in the record.
         """
-        prepared, models = self.prepared, []
-        unmade: list[campaign_record.Skipped] = []  # variants that the releases do not have
-        failures: list[
-            campaign_record.FailureRow
-        ] = []  # models and variants that could not be made, run as reference, or checked
-        for model in prepared:
-            reference, lost = model.reference, model.errors[0] if model.errors and not model.artifacts else None
-            models.append(
-                campaign_record.ModelFacts(
-                    name=model.name,
-                    file=model.model.source.name,
-                    size_bytes=model.model.size_bytes,
-                    sha256=model.converted.result.content_digest if model.converted.result else "",
-                    inputs=tuple(map(_signature, reference.inputs)) if reference else (),
-                    outputs=tuple(map(_signature, reference.outputs)) if reference else (),
-                    error=lost.what if lost else "",
-                    remedy=lost.remedy if lost else "",
-                    dimensions=model.model.dimensions,
-                    guessed=tuple(name for name in model.table.guessed if name in model.table.dimensions),
-                    constants=_guessed_constants(model),
-                )
-            )
-            failures += [
-                campaign_record.FailureRow(
-                    code="preparation", what=error.what, why=error.why, remedy=error.remedy, model=model.name
-                )
-                for error in model.errors
-            ]
-            for row in model.converted.failures:
-                variant = row.variant
-                if row.skipped:
-                    unmade.append(
-                        campaign_record.Skipped(what=f"{row.why}; {row.remedy}", model=model.name, variant=variant.name)
-                    )
-                else:
-                    failures.append(
-                        campaign_record.FailureRow(
-                            code="preparation",
-                            what=row.what,
-                            why=row.why,
-                            remedy=row.remedy,
-                            model=model.name,
-                            variant=variant.name,
-                            level=variant.level,
-                        )
-                    )
+        prepared = self.prepared
         record = campaign_record.JobRecord(
             config=stored_config(self.config),
             host=campaigns.host(),
-            versions=versions(),
-            models=tuple(models),
+            versions={**versions(), **more_versions},
+            models=tuple(map(_model_facts, prepared)),
             planned=tuple(planning.recorded(planned_runs, self.config.measure.baseline)),
-            skipped=(*unmade, *skipped),
-            failures=tuple(failures),
+            skipped=(*_unmade(prepared), *skipped),
+            failures=tuple(_failures(prepared)),
             warnings=(*notes(prepared, self.hints), *self.findings, *losses),
             unloadable=self.unloadable,
             checks={model.name: model.checks for model in prepared},
@@ -468,8 +428,10 @@ class CampaignJob:
                 for form in model.converted.models
                 if form.search
             ),
+            searching=searching,
+            tuned=tuned,
+            placements=placements,
         )
-        record = msgspec.structs.replace(record, **fields)
         artifacts = [artifact for model in prepared for artifact in model.artifacts]
         campaign = resume(self.store, record, artifacts, facts) if self.options.resume else None
         if campaign is None:
@@ -477,6 +439,54 @@ class CampaignJob:
             self.store.start(campaign, facts.values(), artifacts)
         self.entered(campaign.id)
         return campaign
+
+
+def _model_facts(model: Prepared) -> campaign_record.ModelFacts:
+    """A model as the record has it."""
+    reference, lost = model.reference, model.errors[0] if model.errors and not model.artifacts else None
+    return campaign_record.ModelFacts(
+        name=model.name,
+        file=model.model.source.name,
+        size_bytes=model.model.size_bytes,
+        sha256=model.converted.result.content_digest if model.converted.result else "",
+        inputs=tuple(map(_signature, reference.inputs)) if reference else (),
+        outputs=tuple(map(_signature, reference.outputs)) if reference else (),
+        error=lost.what if lost else "",
+        remedy=lost.remedy if lost else "",
+        dimensions=model.model.dimensions,
+        guessed=tuple(name for name in model.table.guessed if name in model.table.dimensions),
+        constants=_guessed_constants(model),
+    )
+
+
+def _unmade(prepared: Iterable[Prepared]) -> Iterator[campaign_record.Skipped]:
+    """Variants that the releases do not have."""
+    for model in prepared:
+        for failure in (failure for failure in model.converted.failures if failure.skipped):
+            what = f"{failure.why}; {failure.remedy}"
+            yield campaign_record.Skipped(what=what, model=model.name, variant=failure.variant.name)
+
+
+PREPARATION = "preparation"
+
+
+def _failures(prepared: Iterable[Prepared]) -> Iterator[campaign_record.FailureRow]:
+    """Models and variants that could not be made, run as reference, or checked."""
+    for model in prepared:
+        for error in model.errors:
+            yield campaign_record.FailureRow(
+                code=PREPARATION, what=error.what, why=error.why, remedy=error.remedy, model=model.name
+            )
+        for failure in (failure for failure in model.converted.failures if not failure.skipped):
+            yield campaign_record.FailureRow(
+                code=PREPARATION,
+                what=failure.what,
+                why=failure.why,
+                remedy=failure.remedy,
+                model=model.name,
+                variant=failure.variant.name,
+                level=failure.variant.level,
+            )
 
 
 def _signature(tensor: TensorFile) -> str:

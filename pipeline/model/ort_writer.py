@@ -242,6 +242,34 @@ def _tensor(builder: _Builder, name: _Tail, start: int, tensor: "TensorProto") -
     return int(builder.EndObject())
 
 
+def _resolver(builder: "_Builder", reader: "Reader") -> int:
+    """The kernel type resolver in the order of its keys, which is also what its schema asks for."""
+
+    def keyed(key: str, values: Sequence[int]) -> int:
+        listed, name = builder.refs(values), int(builder.CreateString(key))
+        builder.StartObject(2)
+        builder.ref_slot(0, name)
+        builder.ref_slot(1, listed)
+        return int(builder.EndObject())
+
+    entries = []
+    for op_id, parameters in sorted(resolver_of(reader).items(), key=lambda item: item[0].encode()):
+        kinds = []
+        for name in sorted(parameters):
+            arguments = []
+            for is_output, index in parameters[name]:
+                builder.StartObject(2)
+                builder.PrependInt8Slot(0, int(is_output), 0)
+                builder.PrependUint32Slot(1, index, 0)
+                arguments.append(int(builder.EndObject()))
+            kinds.append(keyed(name, arguments))
+        entries.append(keyed(op_id, kinds))
+    vector = builder.refs(entries)
+    builder.StartObject(1)
+    builder.ref_slot(0, vector)
+    return int(builder.EndObject())
+
+
 class FilePlan:
     """The file that `skeleton` becomes when the `weights` among its graph inputs are made initializers.
 
@@ -262,31 +290,7 @@ class FilePlan:
             end = start + 4 + place.length
         builder = _Builder(4096)
         builder.minalign = ALIGNMENT
-
-        def keyed(key: str, values: Sequence[int]) -> int:
-            listed, name = builder.refs(values), int(builder.CreateString(key))
-            builder.StartObject(2)
-            builder.ref_slot(0, name)
-            builder.ref_slot(1, listed)
-            return int(builder.EndObject())
-
-        # The kernel type resolver in the order of its keys, which is also what its schema asks for
-        entries = []
-        for op_id, parameters in sorted(resolver_of(reader).items(), key=lambda item: item[0].encode()):
-            kinds = []
-            for name in sorted(parameters):
-                arguments = []
-                for is_output, index in parameters[name]:
-                    builder.StartObject(2)
-                    builder.PrependInt8Slot(0, int(is_output), 0)
-                    builder.PrependUint32Slot(1, index, 0)
-                    arguments.append(int(builder.EndObject()))
-                kinds.append(keyed(name, arguments))
-            entries.append(keyed(op_id, kinds))
-        vector = builder.refs(entries)
-        builder.StartObject(1)
-        builder.ref_slot(0, vector)
-        resolver = int(builder.EndObject())
+        resolver = _resolver(builder, reader)
 
         # The main graph: weights go from its inputs to its initializers
         at, slots = parts.graph, parts.graph_slots

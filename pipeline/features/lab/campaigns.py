@@ -213,7 +213,7 @@ def submit(
         _, placements = predicted.predict(
             planned, facts, job_targets.oldest_release(job.config), job.folder / storage.ARTIFACTS, progress
         )
-        campaign = job.enter(facts, planned, skipped, versions=lab_versions(), placements=placements)
+        campaign = job.enter(facts, planned, skipped, more_versions=lab_versions(), placements=placements)
         references = campaign.job().references
         content.remove_old_files(job.store)
         carried = carrying.carried_files(job.folder, measurable, references, job.config, campaign.job().contexts)
@@ -252,7 +252,7 @@ def store_golden(store: Store, url: str, config: Config, options: job_run.JobOpt
             raise next(errors, None) or ConfigError(
                 "the golden model has no outputs to compare with", where=where, remedy="name another model"
             )
-        campaign = job.enter({}, [], [], versions=lab_versions())
+        campaign = job.enter({}, [], [], more_versions=lab_versions())
         record = campaign.job()
         files = carrying.carried_files(job.folder, measurable, record.references, job.config, record.contexts)
         lab_checks.set_golden(store, campaign.id, content.keep_files(store, files))
