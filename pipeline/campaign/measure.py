@@ -31,7 +31,7 @@ from pipeline import config as configs
 from pipeline.campaign import store as campaign_store
 from pipeline.campaign.denied import blame
 from pipeline.campaign.plan import baselines, decision_rule, order_of_round
-from pipeline.campaign.planned import Inputs, PlannedRun, planned_id
+from pipeline.campaign.planned import Inputs, PlannedRun
 from pipeline.campaign.record import FRESH_FROM, CampaignRecord, Prediction, RunRecord, Skipped, rounds_of
 from pipeline.campaign.specs import spec_of
 from pipeline.campaign.statistics import compare as run_compare
@@ -242,13 +242,13 @@ class Bench:
             for run in self.store.runs(plan.campaign)
             if run.result.failure and run.result.failure.code is run_result.FailureKind.CRASH
         }
-        crashed = [run for run in plan.planned_runs if planned_id(run) in crashes and run.device in self.devices]
+        crashed = [run for run in plan.planned_runs if run.id in crashes and run.device in self.devices]
         denied = []
         with self.progress.stage("blame", len(crashed)) as stage:
             for run in crashed:
-                stage.at(run.key)
+                stage.at(run.text)
                 device, facts = self.devices[run.device], self.facts[run.device]
-                entry = blame(device, facts, plan.spec(run, 0), crashes[planned_id(run)])
+                entry = blame(device, facts, plan.spec(run, 0), crashes[run.id])
                 denied += [entry] if entry else []
                 stage.done()
         return tuple(denied)
@@ -314,7 +314,7 @@ def runs_left(plan: CampaignPlan, store: Store) -> Counter[str]:
     return Counter(
         planned.device
         for planned, number in scheduled or plan.turns(plan.planned_runs)
-        if planned_id(planned) not in failed and (planned_id(planned), number) not in finished
+        if planned.id not in failed and (planned.id, number) not in finished
     )
 
 
@@ -361,7 +361,7 @@ class _Worker:
                 for planned, number in (
                     iter(self.schedule.due, None) if self.schedule else self.plan.turns(self.planned_runs)
                 ):
-                    name = planned_id(planned)
+                    name = planned.id
                     if self.schedule or not (name in self.given_up or (name, number) in self.finished):
                         reason = self._run_one(planned, number)
                     if reason:
@@ -411,9 +411,9 @@ class _Worker:
             checks = self.plan.check(planned, result) if self.plan.check and has_outputs else ()
             if spec.profile:
                 result = ort_profile.with_profile(
-                    result, self.plan.profiles / f"{storage.safe_name(planned.key)}.json.gz"
+                    result, self.plan.profiles / f"{storage.safe_name(planned.text)}.json.gz"
                 )
-        name = planned_id(planned)
+        name = planned.id
         expected = self.plan.predictions.get(name)
         record = RunRecord(
             campaign=self.plan.campaign,
@@ -436,10 +436,10 @@ class _Worker:
         """A run that cannot work is not tried in later rounds; a device that fails again and again is left alone."""
         failure = result.failure
         if failure is None or failure.code not in campaign_store.REPEATED:
-            self.finished.add((planned_id(planned), number))
+            self.finished.add((planned.id, number))
         of_the_run = failure and failure.code is not run_result.FailureKind.LOST_DEVICE and self.failures_in_a_row == 0
         if failure and (failure.code not in campaign_store.REPEATED or of_the_run):
-            self.given_up.add(planned_id(planned))  # where the device had just answered, until the campaign goes on
+            self.given_up.add(planned.id)  # where the device had just answered, until the campaign goes on
         if failure is None or failure.code not in OF_THE_DEVICE:
             self.failures_in_a_row = 0
             self.quarantines = iter(self.plan.quarantine_seconds)
@@ -478,7 +478,7 @@ class OpenTurns:
 
     def is_open(self, planned: PlannedRun, number: int) -> bool:
         """Whether a turn is to be run, as far as is known now."""
-        name = planned_id(planned)
+        name = planned.id
         return name not in self.given_up and (name, number) not in self.done
 
     def due(self) -> Turn | None:
@@ -507,7 +507,7 @@ class RoundsWithLooks(OpenTurns):
         self.plan = plan
         self.device = device
         self.compared = compared
-        self.runs = {planned_id(run): run for run in plan.planned_runs if run.device == device}
+        self.runs = {run.id: run for run in plan.planned_runs if run.device == device}
         self.records: dict[str, list[RunRecord]] = {name: [] for name in self.runs}
         self.open: dict[int, set[str]] = {}
         for run in stored:
@@ -525,7 +525,7 @@ class RoundsWithLooks(OpenTurns):
         rule = decision_rule(self.plan.measure)
         look = max((look for look in rule.looks if look <= number), default=0)
         if not look or self.plan.is_profiled(number):
-            return planned_id(planned) in self.runs
+            return planned.id in self.runs
         if look not in self.open:
             left: set[str] = set()
             count = 0
@@ -541,7 +541,7 @@ class RoundsWithLooks(OpenTurns):
                 most = self.plan.measure.timed_rounds
                 log.warning("%s: %d comparisons are open after %d rounds of at most %d", self.device, count, look, most)
             self.open[look] = left
-        return planned_id(planned) in self.open[look]
+        return planned.id in self.open[look]
 
     def learn(self, run: RunRecord) -> None:
         """What a run measured counts at the next look."""

@@ -11,9 +11,9 @@ from device_runner import providers as runner_providers
 from device_runner.device import DeviceFacts
 from pipeline import config as configs
 from pipeline.campaign.denied import denied_here
-from pipeline.campaign.planned import PlannedRun, planned_id, run_of
+from pipeline.campaign.planned import PlannedRun, run_of
 from pipeline.campaign.record import RecordedRun, Skipped
-from pipeline.campaign.run_options import options_name, run_options
+from pipeline.campaign.run_options import run_options
 from pipeline.campaign.statistics import compare as run_compare
 from pipeline.compat import contexts as npu_contexts
 from pipeline.core import providers as provider_rules
@@ -112,8 +112,8 @@ def _of_contexts(
             size_bytes=context.total_bytes,
             options=options,
         )
-        if any(context.variant.matches(pattern) for pattern in patterns) and planned.key not in seen:
-            seen.add(planned.key)
+        if any(context.variant.matches(pattern) for pattern in patterns) and planned.text not in seen:
+            seen.add(planned.text)
             yield planned, refused
 
 
@@ -127,8 +127,8 @@ def _wanted(
         for (patterns, options), artifact in product(ways, artifacts):
             planned = run_of(facts.name, artifact, options, mapped=facts.platform == configs.Platform.ANDROID)
             meant = artifact.model == model and matches(patterns, options.provider, artifact.variant)
-            if meant and planned.key not in seen:
-                seen.add(planned.key)
+            if meant and planned.text not in seen:
+                seen.add(planned.text)
                 yield planned, artifact
 
 
@@ -159,34 +159,23 @@ def representatives(planned_runs: Sequence[PlannedRun]) -> dict[str, PlannedRun]
     for run in planned_runs:
         options = msgspec.json.encode(run.run_options, order="sorted").decode()
         what = run.device, run.model, run.sha256, options, run.mode, run.library
-        run_for[planned_id(run)] = first.setdefault(what, run)
+        run_for[run.id] = first.setdefault(what, run)
     return run_for
 
 
 def distinct(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
     """The runs that are measured, each for all that run the same."""
     run_for = representatives(runs)
-    return [run for run in runs if run_for[planned_id(run)] is run]
+    return [run for run in runs if run_for[run.id] is run]
 
 
 def recorded(runs: Sequence[PlannedRun], baseline: str | None) -> Iterator[RecordedRun]:
     """The runs as they are stored, with the baseline of each device and model marked, and what runs the same."""
     run_for, compared = representatives(runs), baselines(runs, baseline)
-    by_id = {planned_id(run): run for run in runs}
+    by_id = {run.id: run for run in runs}
     for run in (by_id[name] for name in compared):
-        first = run_for[planned_id(run)]
-        yield RecordedRun(
-            id=planned_id(run),
-            device=run.device,
-            model=run.model,
-            variant=run.variant,
-            options=run.options,
-            run=options_name(run.options),
-            baseline=planned_id(run) == compared[planned_id(run)],
-            same_as="" if first is run else planned_id(first),
-            mode=run.mode,
-            mapped=run.run_options.session_config.get(runner_options.BYTES_KEY) == "1",
-        )
+        first = run_for[run.id]
+        yield run.recorded(baseline=run.id == compared[run.id], same_as="" if first is run else first.id)
 
 
 def baselines(runs: Sequence[PlannedRun], name: str | None) -> dict[str, str]:
@@ -195,11 +184,7 @@ def baselines(runs: Sequence[PlannedRun], name: str | None) -> dict[str, str]:
     for run in runs:
         groups.setdefault((run.device, run.model, run.mode), []).append(run)
     run_for = representatives(runs)
-    return {
-        planned_id(run): planned_id(run_for[planned_id(baseline_of(group, name))])
-        for group in groups.values()
-        for run in group
-    }
+    return {run.id: run_for[baseline_of(group, name).id].id for group in groups.values() for run in group}
 
 
 def order_of_round(planned_runs: Sequence[PlannedRun], number: int) -> list[PlannedRun]:

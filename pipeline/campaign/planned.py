@@ -10,7 +10,7 @@ from device_runner import options as runner_options
 from device_runner import spec as run_spec
 from device_runner.spec import RunOptions, TensorFile
 from pipeline import config as configs
-from pipeline.campaign.record import Skipped
+from pipeline.campaign.record import RecordedRun, RunKey, Skipped
 from pipeline.campaign.run_options import options_name
 from pipeline.core.variant import Artifact
 
@@ -71,21 +71,36 @@ class PlannedRun:
         return f"{self.variant}/{options_name(self.options)}"
 
     @property
-    def key(self) -> str:
+    def key(self) -> RunKey:
+        """What is run where, by names, as rows and failures have it."""
+        return RunKey(device=self.device, model=self.model, variant=self.variant, run=options_name(self.options))
+
+    @property
+    def text(self) -> str:
         """Unique in a campaign: device, model, variant, options, and the mode where it is not the steady state."""
         mode = "" if self.mode is configs.MeasureMode.STEADY else f"@{self.mode}"
         return f"{self.device}/{self.model}/{self.run_name}{mode}"
 
+    @property
+    def id(self) -> str:
+        """Its identity in specs and in the database: the text, or that's digest where it is long."""
+        return self.text if len(self.text) <= 200 else hashlib.sha256(self.text.encode()).hexdigest()
+
+    def recorded(self, *, baseline: bool, same_as: str) -> RecordedRun:
+        """As it is stored with its campaign."""
+        return RecordedRun(
+            **self.key.parts,
+            id=self.id,
+            options=self.options,
+            baseline=baseline,
+            same_as=same_as,
+            mode=self.mode,
+            mapped=self.run_options.session_config.get(runner_options.BYTES_KEY) == "1",
+        )
+
     def skipped(self, reason: str, remedy: str = "") -> Skipped:
         """That it is not possible there, why, and what to do."""
-        return Skipped(
-            what=reason,
-            remedy=remedy,
-            device=self.device,
-            model=self.model,
-            variant=self.variant,
-            run=options_name(self.options),
-        )
+        return Skipped(**self.key.parts, what=reason, remedy=remedy)
 
 
 def run_of(device: str, artifact: Artifact, options: RunOptions, *, mapped: bool = False) -> PlannedRun:
@@ -102,8 +117,3 @@ def run_of(device: str, artifact: Artifact, options: RunOptions, *, mapped: bool
         session_options=artifact.session_options,
         mapped=mapped,
     )
-
-
-def planned_id(planned: PlannedRun) -> str:
-    """The identity of a planned run in specs and in the database: its key, or that's digest where it is long."""
-    return planned.key if len(planned.key) <= 200 else hashlib.sha256(planned.key.encode()).hexdigest()

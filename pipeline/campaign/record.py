@@ -1,6 +1,7 @@
 """A campaign and its runs as plain data, as the store keeps them."""
 
 from collections.abc import Callable, Iterable
+from typing import TypedDict
 
 import msgspec
 
@@ -57,6 +58,15 @@ def place(*parts: str) -> str:
     return " / ".join(part for part in parts if part)
 
 
+class KeyParts(TypedDict):
+    """The fields of a RunKey, for what has them, too."""
+
+    device: str
+    model: str
+    variant: str
+    run: str
+
+
 class RunKey(msgspec.Struct, frozen=True, kw_only=True):
     """What was run where, by names: a variant of a model with run options on a device; "" is any or none of them."""
 
@@ -69,6 +79,11 @@ class RunKey(msgspec.Struct, frozen=True, kw_only=True):
     def names(self) -> tuple[str, str, str, str]:
         """By which rows, failures and profiles of the same are found."""
         return self.device, self.model, self.variant, self.run
+
+    @property
+    def parts(self) -> "KeyParts":
+        """The four names by which whatever is of the same run is made."""
+        return KeyParts(device=self.device, model=self.model, variant=self.variant, run=self.run)
 
     @property
     def place(self) -> str:

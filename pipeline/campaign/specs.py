@@ -5,7 +5,7 @@ import msgspec
 from device_runner import spec as run_spec
 from device_runner.spec import RunSpec
 from pipeline import config as configs
-from pipeline.campaign.planned import Inputs, PlannedRun, planned_id
+from pipeline.campaign.planned import Inputs, PlannedRun
 from pipeline.campaign.statistics import compare as run_compare
 from pipeline.check import result as check_result
 from pipeline.core import custom_ops as core_custom_ops
@@ -30,7 +30,7 @@ def inputs_of(reference: check_result.Reference, dimensions: dict[str, int]) -> 
 
 def spec_id(planned: PlannedRun, number: int) -> str:
     """The identity of one run: planned run and round."""
-    return f"{planned_id(planned)}#{number}"
+    return f"{planned.id}#{number}"
 
 
 SPARE_SECONDS = 60.0

@@ -165,9 +165,9 @@ def planned_here(carried: Carried, facts: DeviceFacts) -> list[campaign_planned.
     runs = [
         replace(run, options=msgspec.structs.replace(run.options, custom_ops=carried.config.custom_ops))
         for run in planning.in_modes(legal, record.config.measure)
-        if campaign_planned.planned_id(run) in place
+        if run.id in place
     ]
-    return sorted(runs, key=lambda run: place[campaign_planned.planned_id(run)])
+    return sorted(runs, key=lambda run: place[run.id])
 
 
 def plan_here(

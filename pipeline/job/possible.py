@@ -40,13 +40,13 @@ def possible_runs(
         use = compat_rules.use_of(planned.options, planned.session_options)
         return compat_rules.first_error(compat_rules.findings_for(read, planned.file, runtime, use)) if runtime else ""
 
-    keys = {planned.key for planned in planned_runs}
+    keys = {planned.text for planned in planned_runs}
     for planned in planned_runs:
         reason = why_not(planned)
         moved = _in_nchw(planned) if reason and change_layout else None
         if moved and not why_not(moved):
             impossible.append(planned.skipped(f"run as {moved.run_name} in its place: {reason}"))
-            possible += [moved] * (moved.key not in keys)
+            possible += [moved] * (moved.text not in keys)
         elif reason:
             impossible.append(planned.skipped(reason))
         else:

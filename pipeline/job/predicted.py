@@ -56,7 +56,7 @@ def predict(
         for outcome in workers.run_tasks(tasks, memory_bytes=workers.memory_budget(), timeout_seconds=limit):
             runs, answer = asked[outcome.task.label][2], outcome.value
             prediction = summarized(answer) if answer else campaign_record.Prediction(error=str(outcome.error))
-            predictions |= {campaign_planned.planned_id(planned): prediction for planned in runs}
+            predictions |= {planned.id: prediction for planned in runs}
             if answer and answer.decisions:
                 placement = node_placement.placement_of(
                     answer, model=runs[0].model, variant=runs[0].variant, device=runs[0].device

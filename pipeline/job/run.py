@@ -138,8 +138,8 @@ class OutputChecker:
             self.tolerances[model],
         )
         given = self.references.get(planned.model, self.references[model]).labelled
-        if given and given.labels and campaign_planned.planned_id(planned) not in self.measured:
-            self.measured.add(campaign_planned.planned_id(planned))
+        if given and given.labels and planned.id not in self.measured:
+            self.measured.add(planned.id)
             try:
                 named = msgspec.structs.replace(outputs, name=given.outputs.name)
                 metric = accuracy_score.measure_outputs(model, [named], [given.outputs], given.labels, self.accuracy)
@@ -294,11 +294,7 @@ class CampaignJob:
             try:
                 left = bench.run(campaign_measure.with_looks(plan, runs, self.store), shorter, mean)
                 chosen, ended = to_confirm(campaign, self.store), set(left)
-                again = [
-                    run
-                    for run in plan.planned_runs
-                    if run.device not in ended and campaign_planned.planned_id(run) in chosen
-                ]
+                again = [run for run in plan.planned_runs if run.device not in ended and run.id in chosen]
                 left |= bench.run(fresh_plan(plan, again, self.store)) if again else {}
             except KeyboardInterrupt as error:
                 planned = sum(1 for _ in plan.turns(plan.planned_runs))

@@ -322,10 +322,7 @@ def make_rows(
             shares = (np.arange(SHAPE_POINTS) + 0.5) / SHAPE_POINTS
             shape = np.quantile(pooled, shares, method="inverted_cdf").astype(int).tolist() if pooled else ()
             by_id[planned.id] = Row(
-                device=planned.device,
-                model=planned.model,
-                variant=planned.variant,
-                run=planned.run,
+                **planned.parts,
                 status=status,
                 baseline=planned is base,
                 rounds=len(results),
@@ -377,10 +374,7 @@ def ends_of(
                 what=failure.what,
                 why=failure.why,
                 remedy=failure.remedy,
-                device=planned.device,
-                model=planned.model,
-                variant=planned.variant,
-                run=planned.run,
+                **planned.parts,
                 times=times,
             )
             for failure, times in counts.items()
@@ -394,10 +388,7 @@ def ends_of(
                     what="; ".join(dict.fromkeys(failure.what for failure in reasons)) or NEVER_RUN,
                     why=first.why,
                     remedy=first.remedy,
-                    device=planned.device,
-                    model=planned.model,
-                    variant=planned.variant,
-                    run=planned.run,
+                    **planned.parts,
                 )
             )
     return tuple(failures), tuple(skipped)

@@ -66,7 +66,7 @@ def mode_rows(
                     compared[device, model, key] = summary.comparison
         for row, timed in measured:
             results = [record.result for record in timed if record.result.status is Status.OK]
-            empty = ModeRow(device=row.device, model=row.model, variant=row.variant, run=row.run, baseline=row in bases)
+            empty = ModeRow(**row.parts, baseline=row in bases)
             place = row.device, row.model, row.way
             if mode is configs.MeasureMode.COLD and (cold := run_compare.cold_numbers(results, compared.get(place))):
                 rows.append(msgspec.structs.replace(empty, cold=cold))

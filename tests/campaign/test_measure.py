@@ -21,7 +21,7 @@ from device_runner.result import FailureKind, RunResult, Status, epoch_ms, utc_n
 from device_runner.spec import RunSpec
 from pipeline.campaign.measure import GIVE_UP_AFTER, CampaignPlan, measure, runs_left, with_looks
 from pipeline.campaign.plan import decision_rule
-from pipeline.campaign.planned import PlannedRun, planned_id
+from pipeline.campaign.planned import PlannedRun
 from pipeline.campaign.record import RunRecord
 from pipeline.campaign.store import REPEATED, Store
 from pipeline.config import MeasureConfig
@@ -32,7 +32,7 @@ ROUNDS = 3
 
 
 def wanted(plan: CampaignPlan) -> set[tuple[str, int]]:
-    return {(planned_id(lane), number) for lane in plan.planned_runs for number in range(plan.measure.timed_rounds)}
+    return {(lane.id, number) for lane in plan.planned_runs for number in range(plan.measure.timed_rounds)}
 
 
 def test_runs_say_where_they_were_and_from_when_until_when(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def follow_schedule(folder: Path, seed: int) -> None:
         check_attribution(store)
     assert max(Counter((run.spec.id, run.round) for run in runs).values()) == 1
     for lane in plan.planned_runs:
-        own = [run for run in runs if run.planned == planned_id(lane)]
+        own = [run for run in runs if run.planned == lane.id]
         failures = [run.result.failure.code for run in own if run.result.failure]
         final = [kind for kind in failures if kind not in REPEATED]
         assert len(final) == 1 or (len(own) == ROUNDS and not failures)
@@ -268,8 +268,8 @@ def test_a_schedule_decides_what_a_device_runs_by_what_came_of_the_runs_before(t
         assert len(schedule.learned) == 1, "a lost device says nothing of the run"
         assert measure(plan, {"one": device}, store, tmp_path) == {}
         assert [run.round for run in schedule.learned] == [0, 1, 2]
-        assert [run.planned for run in schedule.learned[:2]] == [planned_id(lanes[0])] * 2
-        assert schedule.learned[2].planned != planned_id(lanes[0])
+        assert [run.planned for run in schedule.learned[:2]] == [lanes[0].id] * 2
+        assert schedule.learned[2].planned != lanes[0].id
         assert all(run.result.elapsed_ns > 0 for run in store.runs(CAMPAIGN.id))
         check_attribution(store)
 
@@ -306,7 +306,7 @@ def measured(plan: CampaignPlan, store: Store, folder: Path, device: ScriptedDev
 
 
 def rounds_of(lanes: list[PlannedRun], *counts: int) -> dict[str, int]:
-    return {planned_id(lane): count for lane, count in zip(lanes, counts, strict=True)}
+    return {lane.id: count for lane, count in zip(lanes, counts, strict=True)}
 
 
 def test_only_what_is_undecided_goes_on_and_says_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -345,7 +345,7 @@ def test_what_is_decided_is_profiled_too(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         assert measured(plan, store, tmp_path) == rounds_of(LANES, 8, 5, 5, 8)
         profiled = [run.planned for run in store.runs(CAMPAIGN.id) if run.spec.profile]
-    assert planned_id(LANES[1]) in profiled, "though its comparison was decided"
+    assert LANES[1].id in profiled, "though its comparison was decided"
 
 
 @pytest.mark.parametrize(("failing", "counts"), [(1, (0, 5, 5, 5)), (4, (5, 5, 5, 0))])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from device_runner.result import ColdStart, DeviceSample, LatencyBin, RunResult, Status, SustainedRun
 from device_runner.spec import RunOptions
 from pipeline.campaign.plan import in_modes, recorded
-from pipeline.campaign.planned import Inputs, PlannedRun, planned_id
+from pipeline.campaign.planned import Inputs, PlannedRun
 from pipeline.campaign.specs import spec_of
 from pipeline.campaign.statistics.compare import (
     cold_numbers,
@@ -45,8 +45,8 @@ def test_modes_are_runs_of_their_own() -> None:
     measure = MeasureConfig(mode=(SUSTAINED, COLD, STEADY, COLD))
     runs = in_modes([planned("a"), planned("b")], measure)
     assert [run.mode for run in runs] == [STEADY, STEADY, COLD, COLD, SUSTAINED, SUSTAINED]
-    assert len({planned_id(run) for run in runs}) == 6
-    assert planned_id(runs[0]) == planned_id(planned("a")), "as releases without modes called it"
+    assert len({run.id for run in runs}) == 6
+    assert runs[0].id == planned("a").id, "as releases without modes called it"
     baselines = [(one.mode, one.variant) for one in recorded(runs, "b") if one.baseline]
     assert baselines == [(STEADY, "b"), (COLD, "b"), (SUSTAINED, "b")]
 

@@ -12,7 +12,7 @@ from device_runner.options import AFFINITY_KEY, BLOCK_KEY, BYTES_KEY, FALLBACK_K
 from device_runner.providers import CHIPS
 from device_runner.spec import ElementType, ExecutionMode, NnapiFlag, OptimizationLevel, RunOptions, TensorFile
 from pipeline.campaign.plan import baseline_of, matches, order_of_round, plan_runs, recorded, representatives
-from pipeline.campaign.planned import Inputs, planned_id, run_of
+from pipeline.campaign.planned import Inputs, run_of
 from pipeline.campaign.run_options import check_runs, options_name, run_options
 from pipeline.campaign.specs import spec_of
 from pipeline.compat.contexts import NpuContext
@@ -152,7 +152,7 @@ def test_the_same_bytes_with_the_same_options_are_run_once_on_each_device() -> N
     artifacts = [*ALL[:2], other, replay, artifact(model="another")]
     lanes, _ = plan_runs([RunConfig(), own_options], artifacts, [HERE, PHONE])
     found = representatives(lanes)
-    assert {name: planned_id(lane) for name, lane in found.items() if name != planned_id(lane)} == {
+    assert {name: lane.id for name, lane in found.items() if name != lane.id} == {
         f"{device}/{model}/{run}": f"{device}/{model}/{first}"
         for device in ("local", "adb:1")
         for model, run, first in (
@@ -185,7 +185,7 @@ def test_contexts_run_on_phones_whose_loader_takes_them_and_in_simulators() -> N
     runs = [RunConfig(provider="cpu"), RunConfig(provider="qnn", variants=("qnn-*",))]
     contexts = [context("SM8650"), context("SM8550", "u8s8qnn")]
     lanes, skipped = plan_runs(runs, ALL[1:2], [*phones, HERE], contexts=contexts)
-    assert [lane.key for lane in lanes if lane.variant.startswith("qnn")] == [
+    assert [lane.text for lane in lanes if lane.variant.startswith("qnn")] == [
         "adb:s24/m/qnn-SM8650/qnn",
         "adb:s24/m/qnn-SM8550-u8s8qnn/qnn",
         "adb:s23/m/qnn-SM8550-u8s8qnn/qnn",
@@ -265,7 +265,7 @@ def test_a_matrix_runs_what_is_legal_and_tells_the_rest() -> None:
     run = RunConfig(provider=("cpu", "nnapi"), flags="all", threads=(0, 2))
     lanes, skipped = plan_runs([run], [ARTIFACT], [PHONE])
     assert len(lanes) == 2 * (1 + 12)
-    assert len({lane.key for lane in lanes}) == len(lanes)
+    assert len({lane.id for lane in lanes}) == len(lanes)
     reasons = [skip.text for skip in skipped]
     assert sum("contradict" in reason for reason in reasons) == 2 * (4 + 4)
     assert sum("flags are NNAPI's" in reason for reason in reasons) == 2 * 11

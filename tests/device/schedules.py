@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipeline.campaign.planned import planned_id
 from pipeline.campaign.store import REPEATED
 from tests.device import lives
 from tests.device.adb_farm import BATTERY, PHONE_PROPERTIES, Farm, Phone
@@ -152,8 +151,8 @@ def missing(ground: Ground) -> set[tuple[str, int]]:
     with noted_store(ground) as store:
         finished = store.finished(CAMPAIGN.id)
         given_up = store.failed(CAMPAIGN.id)
-    lanes = [lane for lane in lanes_of(ground) if planned_id(lane) not in given_up]
-    return {(planned_id(lane), number) for lane in lanes for number in range(ground.rounds)} - finished
+    lanes = [lane for lane in lanes_of(ground) if lane.id not in given_up]
+    return {(lane.id, number) for lane in lanes for number in range(ground.rounds)} - finished
 
 
 def judge(ground: Ground, phones: list[Phone], lives_lived: int, faults: Counter[str]) -> Outcome:

@@ -163,12 +163,12 @@ def store_session(collecting: Collecting, session: PackageSession, kept: KeptPla
     new = failed = 0
     schedule = plan.schedules.get(facts.name)
     for planned, turn in _due(schedule, kept.plan, runs, reader):
-        if (campaign_planned.planned_id(planned), turn.round) not in before:
+        if (planned.id, turn.round) not in before:
             record = _record(plan, planned, turn, reader, collecting.work)
             new += store.add_run(record)
             failed += record.result.failure is not None
             _learn(schedule, record)
-    wanted = {(campaign_planned.planned_id(runs[turn.run]), turn.round) for turn in kept.plan.turns}
+    wanted = {(runs[turn.run].id, turn.round) for turn in kept.plan.turns}
     decided = schedule is not None and schedule.due() is None
     return Collected(
         device=facts.name,
@@ -256,10 +256,10 @@ def _due(
     if schedule is None:
         yield from ((runs[turn.run], turn) for turn in plan.turns if reader.begun(turn))
         return
-    turns = {(campaign_planned.planned_id(runs[turn.run]), turn.round): turn for turn in plan.turns}
+    turns = {(runs[turn.run].id, turn.round): turn for turn in plan.turns}
     while due := schedule.due():
         planned, number = due
-        turn = turns.get((campaign_planned.planned_id(planned), number))
+        turn = turns.get((planned.id, number))
         if turn is None or not reader.begun(turn):
             return
         yield planned, turn
@@ -288,8 +288,8 @@ def _record(
         has_outputs = result.status is Status.OK and not spec.profile
         checks = plan.check(planned, result) if plan.check and has_outputs else ()
         if spec.profile:
-            result = ort_profile.with_profile(result, plan.profiles / f"{storage.safe_name(planned.key)}.json.gz")
-    name = campaign_planned.planned_id(planned)
+            result = ort_profile.with_profile(result, plan.profiles / f"{storage.safe_name(planned.text)}.json.gz")
+    name = planned.id
     expected = plan.predictions.get(name)
     return RunRecord(
         campaign=plan.campaign,

@@ -265,7 +265,7 @@ def packaged(
     Each request names files that its turn alone writes, so that no two are equal.
     """
     library = Path(device.library_for(None).path)
-    place = {campaign_planned.planned_id(run): number for number, run in enumerate(runs)}
+    place = {run.id: number for number, run in enumerate(runs)}
     turns = []
     storage.make_folder(device.folder / "requests")
     for number, (planned, round_number) in enumerate(plan.turns(plan.planned_runs)):
@@ -276,7 +276,7 @@ def packaged(
         turns.append(
             PackageTurn(
                 turn=name,
-                run=place[campaign_planned.planned_id(planned)],
+                run=place[planned.id],
                 round=round_number,
                 request=protocol.request_crc32(request),
                 answer_bytes=protocol.answer_limit(spec),

@@ -263,17 +263,15 @@ class ModelOnDevice:
         With looks in the rule, remedies that are decided are not measured any more.
         """
         shells, planned_runs = tried
-        self.lossy |= {
-            campaign_planned.planned_id(run) for key, run in planned_runs.items() if shells[key].remedy.lossy
-        }
+        self.lossy |= {run.id for key, run in planned_runs.items() if shells[key].remedy.lossy}
         runs = [self.base, *planned_runs.values()]
         campaign = self._campaign(name, runs)
         self.seconds_stored += seconds_of(self.store.runs(campaign))
         with self.progress.stage(name, len(runs) * FEWEST) as stage:
             self._run(campaign, runs, until - self.seconds_stored, stage, rule, least)
         records = self._records(campaign)
-        self.of_base = records.get(campaign_planned.planned_id(self.base), [])
-        others = {key: records.get(campaign_planned.planned_id(run), []) for key, run in planned_runs.items()}
+        self.of_base = records.get(self.base.id, [])
+        others = {key: records.get(run.id, []) for key, run in planned_runs.items()}
         compared = diagnosis.latency_comparisons(self.of_base, others, rule)
         results = {}
         for key, shell in shells.items():
@@ -289,7 +287,7 @@ class ModelOnDevice:
         Without the first round's start there is nothing that the other outputs could be compared with.
         """
         library = self.device.library_for(self.order.library).sha256
-        what = (self.device.name, library, runs[0].sha256, [run.key for run in runs], self.order.measure)
+        what = (self.device.name, library, runs[0].sha256, [run.text for run in runs], self.order.measure)
         campaign_name = f"doctor-{name}-{hashlib.sha256(msgspec.json.encode(what, order='sorted')).hexdigest()[:24]}"
         for earlier in reversed(self.store.campaigns(campaign_name) if self.resume else []):
             turns = campaign_measure.OpenTurns([(run, 0) for run in runs], self.store, earlier.id)
@@ -336,19 +334,16 @@ class ModelOnDevice:
                     time_left = max(0.0, until - time.monotonic())
                     count = max(2, int(time_left / max(seconds, 1e-9) * len(going) / (FEWEST - 1)))
                     first = {run.planned: run.result.median_ns for run in self.store.runs(campaign, number=0)}
-                    fastest = sorted(
-                        going[1:], key=lambda run: first.get(campaign_planned.planned_id(run)) or math.inf
-                    )[: count - 1]
+                    fastest = sorted(going[1:], key=lambda run: first.get(run.id) or math.inf)[: count - 1]
                     going = [run for run in going if run is going[0] or run in fastest]
             if number in rule.looks:
                 # Without the remedies of which it is known whether they are faster
                 records = self._records(campaign)
                 groups = [
-                    campaign_record.rounds_of(records.get(name, []), name)
-                    for name in map(campaign_planned.planned_id, going)
+                    campaign_record.rounds_of(records.get(name, []), name) for name in (planned.id for planned in going)
                 ]
                 kept = {group.key for group in run_compare.undecided(groups[1:], groups[0], rule)}
-                going = [going[0], *(run for run in going[1:] if campaign_planned.planned_id(run) in kept)]
+                going = [going[0], *(run for run in going[1:] if run.id in kept)]
             if len(going) < 2:
                 return
 
@@ -358,10 +353,10 @@ class ModelOnDevice:
     def _checks(self, planned: campaign_planned.PlannedRun, result: RunResult) -> tuple[OutputCheck, ...]:
         """Outputs compared with those that the start gave in its first run; none where it gave no outputs."""
         actual = {tensor.name: output_compare.read_tensor(tensor) for tensor in result.outputs}
-        if campaign_planned.planned_id(planned) == campaign_planned.planned_id(self.base):
+        if planned.id == self.base.id:
             self.expected = self.expected or actual
             return ()
-        lossy = campaign_planned.planned_id(planned) in self.lossy
+        lossy = planned.id in self.lossy
         tolerance = output_compare.usual_tolerance(output_compare.OutputPrecision.FLOAT16 if lossy else self.precision)
         return tuple(output_compare.compare_outputs(self.expected, actual, tolerance))
 

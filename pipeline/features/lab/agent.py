@@ -24,7 +24,6 @@ from device_runner.adb import link as adb_link
 from device_runner.device import DeviceFacts
 from device_runner.errors import RunnerError
 from pipeline.campaign import measure as campaign_measure
-from pipeline.campaign import planned as campaign_planned
 from pipeline.campaign import store as campaign_store
 from pipeline.campaign.store import Store, StoreError
 from pipeline.core import groups as counting
@@ -492,9 +491,7 @@ def _measured(agent: Agent, fence: Fence, name: str) -> str | None:
             plan = replace(carrying.plan_here(carried, planned, facts), host=agent.host, fence=fence)
             if job.stage == lab_queue.FRESH:
                 again = lab_queue.again_of(agent.store, job)
-                plan = job_run.fresh_plan(
-                    plan, [run for run in plan.planned_runs if campaign_planned.planned_id(run) in again], agent.store
-                )
+                plan = job_run.fresh_plan(plan, [run for run in plan.planned_runs if run.id in again], agent.store)
             else:
                 plan = campaign_measure.with_looks(plan, planned, agent.store)
             examiner = checked_with and health.Examiner(session, checked_with, device, facts, agent.stop)

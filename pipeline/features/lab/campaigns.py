@@ -71,7 +71,7 @@ def other_plan(
     if made == lab_versions()["ort-mobile"]:
         return ""
     wanted = {run.id for run in record.planned if run.device == facts.name}
-    lacking = len(wanted - {campaign_planned.planned_id(run) for run in planned_runs})
+    lacking = len(wanted - {run.id for run in planned_runs})
     return f"ort-mobile {made} planned {len(wanted)} runs of it, of which {lacking} are unknown here" if lacking else ""
 
 

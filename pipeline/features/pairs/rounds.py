@@ -123,7 +123,7 @@ def campaign_of(
     for library in dict.fromkeys(run.library for run in runs):
         job_bench.require_library([bench.devices[run.device] for run in runs if run.library == library], library)
     contents = []
-    for run in sorted(runs, key=lambda run: run.key):
+    for run in sorted(runs, key=lambda run: run.text):
         try:
             library = bench.devices[run.device].library_for(run.library).sha256
         except RunnerError:  # its runs say why
@@ -134,7 +134,7 @@ def campaign_of(
         inputs = run.inputs or campaign_planned.Inputs()
         data = [runner_files.sha256(Path(tensor.file)) for tensor in inputs.tensors]
         content = _content(run)
-        contents.append((run.key, content.sha256, content.options, library, system, inputs.dimensions, data))
+        contents.append((run.text, content.sha256, content.options, library, system, inputs.dimensions, data))
     one_round = msgspec.structs.replace(settings, rounds=1)  # more rounds go on with the campaign
     digest = hashlib.sha256(msgspec.json.encode((contents, one_round), order="sorted")).hexdigest()
     return campaign_measure.CampaignPlan(
@@ -151,7 +151,7 @@ def measure_pairs(
     confidence = 1 - ALARMS / max(1, len(plan.planned_runs) // 2)  # Bonferroni: false alarms in all pairs together
     rows = []
     for pair in pairs:
-        base, candidate = (records.get(campaign_planned.planned_id(run), []) for run in (pair.base, pair.candidate))
+        base, candidate = (records.get(run.id, []) for run in (pair.base, pair.candidate))
         rows.append(pair.row if pair.decided else with_verdict(pair.row, base, candidate, least, confidence))
     measured_at = bench.store.campaign(plan.campaign).created_at if plan.planned_runs else ""
     return MeasuredPairs(tuple(rows), measured_at, left)

@@ -15,7 +15,6 @@ from device_runner.result import RunResult
 from pipeline import config as configs
 from pipeline.campaign import denied as campaign_denied
 from pipeline.campaign import plan as planning
-from pipeline.campaign import planned as campaign_planned
 from pipeline.campaign import record as campaign_record
 from pipeline.campaign import run_options
 from pipeline.campaign.record import RunRecord
@@ -227,7 +226,7 @@ def pilot(
         records, left = bench.measure(campaign, dataclasses.replace(plan, check=None))
     answers, missing = [], []
     for (first, again), group in zip(pairs, places.values(), strict=True):
-        twice = records.get(campaign_planned.planned_id(first), []), records.get(campaign_planned.planned_id(again), [])
+        twice = records.get(first.id, []), records.get(again.id, [])
         in_round = planning.distinct(planning.in_modes(group, config.measure))
         lasting = sum(run.mode is configs.MeasureMode.SUSTAINED for run in in_round)
         answer = pilot_answer(

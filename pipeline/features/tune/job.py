@@ -247,7 +247,7 @@ class DeviceSearch:
         self.order = 0
         self._show, self._done = show, done
         self._places = {
-            campaign_planned.planned_id(planned): (model, number)
+            planned.id: (model, number)
             for model, search in searches.items()
             for number, planned in enumerate(search.space.candidates)
         }
@@ -301,7 +301,7 @@ def found_by(search: ModelSearch, device: str, model: str, left: str = "") -> ca
     space = search.space
 
     def name(candidate: int | None) -> str:
-        return "" if candidate is None else campaign_planned.planned_id(space.candidates[candidate])
+        return "" if candidate is None else space.candidates[candidate].id
 
     return campaign_tuned.TunedModel(
         device=device,
@@ -380,7 +380,7 @@ def _candidates(search: ModelSearch, winner: int | None) -> Iterator[campaign_tu
         yield campaign_tuned.TunedCandidate(
             variant=planned.variant,
             run=planned.run_name.partition("/")[2],
-            id=campaign_planned.planned_id(planned),
+            id=planned.id,
             processes=runs[number],
             values=values.get(number, campaign_tuned.CandidateValues(size_bytes=planned.size_bytes)),
             dropped=None if number == winner else dropped.get(number) or broken or usual,
@@ -560,17 +560,11 @@ def _to_confirm(
     was found there and on other devices.
     """
     chosen: dict[str, campaign_planned.PlannedRun] = {}
-    runs = {
-        campaign_planned.planned_id(run): (run.model, run.run_name)
-        for search in searches.values()
-        for run in search.space.candidates
-    }
+    runs = {run.id: (run.model, run.run_name) for search in searches.values() for run in search.space.candidates}
     winners = {(row.device, row.model): runs[row.winner] for row in tuned if row.winner}
     for row in tuned:
         if row.winner:
-            candidates = {
-                campaign_planned.planned_id(run): run for run in searches[row.device, row.model].space.candidates
-            }
+            candidates = {run.id: run for run in searches[row.device, row.model].space.candidates}
             by_run = {(run.model, run.run_name): name for name, run in candidates.items()}
             elsewhere = [by_run.get(run, "") for run in winners.values()]
             for name in (row.ort_default, row.documented, *row.front, row.winner, *elsewhere):

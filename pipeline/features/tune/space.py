@@ -135,7 +135,7 @@ def distinct_candidates(
     """
 
     def useless(planned: campaign_planned.PlannedRun) -> str:
-        prediction = predictions.get(campaign_planned.planned_id(planned))
+        prediction = predictions.get(planned.id)
         if prediction is None or prediction.claimed is None:
             return ""  # the rules have no answer
         if prediction.error:
@@ -157,7 +157,7 @@ def distinct_candidates(
     candidates, pruned = without(space, useless)
     kept, seen = [], dict[tuple[str, bytes], campaign_planned.PlannedRun]()
     for planned in sorted(candidates, key=plainness):
-        prediction = predictions.get(campaign_planned.planned_id(planned))
+        prediction = predictions.get(planned.id)
         options, reason = planned.run_options, "the same bytes with the same options"
         for setting in NO_EFFECT:
             if setting.has_none(options, facts) and (same := setting.without(options)) != options:

@@ -78,7 +78,7 @@ def test_contexts_are_run_by_hosts_of_a_lab_with_the_plugin_and_what_the_simulat
     )  # fmt: skip
     campaign = CampaignRecord(id="c", name="lab", created_at="2026-01-01T00:00:00.000Z", document=record)
     carried = carrying.Carried(campaign=campaign, record=record, artifacts=(), folder=tmp_path)
-    assert [run.key for run in carrying.planned_here(carried, phone)] == ["adb:s24/m/qnn-SM8650/qnn"]
+    assert [run.text for run in carrying.planned_here(carried, phone)] == ["adb:s24/m/qnn-SM8650/qnn"]
     files = carrying.carried_files(tmp_path, (), record.references, config, contexts)
     assert {f"reference/m/{name}" for name in names} <= files.keys()
     assert files["libraries/qnn-libqnn.so"] == Path("/there/libqnn.so")

@@ -8,7 +8,7 @@ from device_runner.device import DeviceFacts
 from device_runner.result import RunResult, Status
 from device_runner.spec import RunOptions, RunSpec
 from pipeline.campaign.plan import recorded
-from pipeline.campaign.planned import PlannedRun, planned_id, run_of
+from pipeline.campaign.planned import PlannedRun, run_of
 from pipeline.campaign.record import CampaignRecord, Host, JobRecord, RunRecord
 from pipeline.campaign.tuned import TunedModel, TuneOutcome, TuneReport
 from pipeline.config import Config, ModelConfig, TuneConfig
@@ -25,7 +25,7 @@ def planned_run(device: str, threads: int) -> PlannedRun:
 
 
 def searched(device: str, winner: int, goals: tuple[str, ...] = ("latency",)) -> TunedModel:
-    names = {threads: planned_id(planned_run(device, threads)) for threads in (DEFAULT, FAST, OTHER)}
+    names = {threads: planned_run(device, threads).id for threads in (DEFAULT, FAST, OTHER)}
     return TunedModel(
         device=device, model="m", goals=goals, outcome=TuneOutcome.DECIDED, reason="decided",
         winner=names[winner], documented=names[DEFAULT], ort_default=names[DEFAULT], front=(names[winner],),
@@ -61,7 +61,7 @@ def record(run: PlannedRun, number: int, milliseconds: float) -> RunRecord:
                        first_run_ns=round(milliseconds * 5e6),
                        memory_peak_bytes=20_000_000 - 1_000_000 * run.options.intra_op_threads)  # fmt: skip
     return RunRecord(
-        campaign="c1", planned=planned_id(run), round=number, model="m", variant=run.variant,
+        campaign="c1", planned=run.id, round=number, model="m", variant=run.variant,
         spec=RunSpec(id="s", model="m", options=run.options), result=result,
     )  # fmt: skip
 

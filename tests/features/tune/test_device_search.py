@@ -12,7 +12,7 @@ import pytest
 from device_runner.result import FailureKind, RunResult
 from device_runner.spec import RunOptions, RunSpec
 from pipeline.campaign.measure import measure
-from pipeline.campaign.planned import PlannedRun, planned_id, run_of
+from pipeline.campaign.planned import PlannedRun, run_of
 from pipeline.campaign.store import open_store
 from pipeline.campaign.tuned import CandidateValues, Dropped, TunedClass, TunedModel, TuneOutcome
 from pipeline.config import Goal, TuneConfig
@@ -81,7 +81,7 @@ def test_it_finds_the_best_and_says_of_every_candidate_why_it_is_not(tmp_path: P
     assert winner.dropped is None
     assert all(each.dropped for each in found.candidates if each is not winner)
     assert winner.values.latency_ns == pytest.approx(1e6, rel=0.01)
-    assert found.documented == planned_id(one.space.candidates[one.space.default])
+    assert found.documented == one.space.candidates[one.space.default].id
     assert found.processes == len(stored(tmp_path)) == sum(each.processes for each in found.candidates)
 
 
@@ -171,7 +171,7 @@ def test_time_is_kept_for_what_is_confirmed_and_for_nothing_else() -> None:
             one.learn(Observation(candidate=number, order=len(one.seen), seconds=1.0, values=values))
         found = found_by(one, "one", "m")
         assert found.outcome is TuneOutcome.BUDGET
-        assert found.winner.endswith(planned_id(run_of("one", ARTIFACT, best)).rpartition("/")[2])
+        assert found.winner.endswith(run_of("one", ARTIFACT, best).id.rpartition("/")[2])
         assert one.reserved_seconds == 8 * configurations
         assert found.spent_seconds == 100 - one.reserved_seconds
         assert f"and {8 * configurations} s kept to confirm the answer" in found.reason

@@ -5,7 +5,6 @@ import msgspec
 from device_runner.device import DeviceFacts, DriverType, NnapiDevice
 from device_runner.options import SPINNING_KEYS
 from device_runner.spec import ExecutionMode, NnapiFlag, RunOptions
-from pipeline.campaign.planned import planned_id
 from pipeline.campaign.record import Prediction
 from pipeline.campaign.run_options import options_name
 from pipeline.config import Config, Goal, ModelConfig, RunConfig, TuneConfig
@@ -134,7 +133,7 @@ def test_what_the_rules_know_of_a_provider_prunes_and_says_so() -> None:
 
     def predicted(**fields: object) -> Lattice:
         prediction = Prediction(nodes=10, **fields)  # type: ignore[arg-type]
-        return distinct_candidates(found, PHONE, {planned_id(one): prediction for one in found[0]})
+        return distinct_candidates(found, PHONE, {one.id: prediction for one in found[0]})
 
     nothing = predicted(claimed=0)
     assert not nothing[0]
