@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, combinations
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -44,21 +45,26 @@ AFFINITIES = re.compile(r"{0}(;{0})*".format(r"(\d+(,\d+)*|\d+-\d+)"))
 CORES = re.compile(r"big|{0}(,{0})*".format(r"[1-9]\d?(-[1-9]\d?)?"))
 
 
-Rule = tuple[Callable[..., bool], str, str]
-"""Whether options (in `DEVICE_RULES` with a device's facts) break it, why that is not possible, and what to do."""
+class OptionRule(NamedTuple):
+    """What is not possible: whether options (in `DEVICE_RULES` with a device's facts) break it, and what is said."""
+
+    broken: Callable[..., bool]
+    what: str
+    remedy: str
 
 
 def first_broken(
-    rules: Iterable[Rule],
+    rules: Iterable[OptionRule],
     *subject: object,
     why: str,
     code: FailureKind = FailureKind.BAD_OPTIONS,
     words: Mapping[str, object] = {},
 ) -> Failure | None:
     """The failure by the first rule that something breaks, `words` in its texts; None where all hold."""
-    for broken, reason, remedy in rules:
-        if broken(*subject):
-            return Failure(code=code, what=reason.format_map(words), why=why, remedy=remedy.format_map(words))
+    for rule in rules:
+        if rule.broken(*subject):
+            what, remedy = rule.what.format_map(words), rule.remedy.format_map(words)
+            return Failure(code=code, what=what, why=why, remedy=remedy)
     return None
 
 
@@ -67,33 +73,33 @@ def _cores(options: RunOptions) -> set[int]:
     return {int(number) for text in texts for number in re.findall(r"\d{1,9}", text)}
 
 
-RULES: tuple[Rule, ...] = (
-    (
+RULES: tuple[OptionRule, ...] = (
+    OptionRule(
         lambda o: {NnapiFlag.CPU_ONLY, NnapiFlag.CPU_DISABLED} <= set(o.flags),
         "CPU_DISABLED and CPU_ONLY contradict each other: NNAPI refuses the session",
         "give one of the two flags",
     ),
-    (
+    OptionRule(
         lambda o: bool(o.flags) and not provider_named(o.provider).has_flags,
         "flags are NNAPI's; this provider takes provider_options",
         "remove the flags, or ask for nnapi",
     ),
-    (
+    OptionRule(
         lambda o: bool(o.provider_options) and not provider_named(o.provider).has_options,
         "this provider has no options of its own",
         "remove provider_options; NNAPI has flags, the CPU has threads and session_config",
     ),
-    (
+    OptionRule(
         lambda o: o.provider == CPU and o.session_config.get(FALLBACK_KEY) == "1",
         f"{FALLBACK_KEY} forbids the CPU, which is what was asked for",
         "remove the key, or ask for an accelerator",
     ),
-    (
+    OptionRule(
         lambda o: o.inter_op_threads > 1 and o.execution_mode is not ExecutionMode.PARALLEL,
         "inter-op threads are used in parallel execution mode only",
         "set execution_mode to parallel, or leave inter_op_threads at 0",
     ),
-    (
+    OptionRule(
         # What ONNX Runtime's own parser refuses: anything but `1,2;3-4`, numbers from 1.
         lambda o: (
             (text := o.session_config.get(AFFINITY_KEY)) is not None
@@ -102,7 +108,7 @@ RULES: tuple[Rule, ...] = (
         f"{AFFINITY_KEY} cannot be read",
         "write cores from 1 on: `,` or `-` between those of a thread, `;` between threads, as in 2;3-4",
     ),
-    (
+    OptionRule(
         # One group less than threads: the calling thread is the first and stays where it is (1.14 and later).
         lambda o: (
             (text := o.session_config.get(AFFINITY_KEY)) is not None and len(text.split(";")) != o.intra_op_threads - 1
@@ -110,7 +116,7 @@ RULES: tuple[Rule, ...] = (
         f"{AFFINITY_KEY} needs one group fewer than intra_op_threads",
         "set intra_op_threads, and give that many groups less one, with ; between",
     ),
-    (
+    OptionRule(
         lambda o: (
             bool(o.thread_cores)
             and (
@@ -122,24 +128,24 @@ RULES: tuple[Rule, ...] = (
         "thread_cores cannot be read",
         "write big, or cores from 1 to 64 with `,` and `-`, as in 5-8",
     ),
-    (
+    OptionRule(
         # The affinities are set last, by ONNX Runtime in the thread (ort_mobile 4.3).
         lambda o: bool(o.thread_cores) and AFFINITY_KEY in o.session_config,
         f"thread_cores and {AFFINITY_KEY} exclude each other",
         "leave out one of the two",
     ),
-    (
+    OptionRule(
         # The same: each thread of a pool whose size it chooses gets a core.
         lambda o: bool(o.thread_cores) and o.intra_op_threads == 0 and o.execution_mode is ExecutionMode.SEQUENTIAL,
         "thread_cores need a number of threads: where ONNX Runtime chooses it, it gives each thread a core of its own",
         "set threads to 2 or more, or leave thread_cores out",
     ),
-    (
+    OptionRule(
         lambda o: bool(o.thread_cores or o.thread_nice) and o.intra_op_threads == 1 and o.inter_op_threads < 2,
         "with one thread there is no pool: thread_cores and thread_nice are of its threads",
         "set threads to 2 or more, or leave both out",
     ),
-    (
+    OptionRule(
         # Of a provider without a row the session says it.
         lambda o: o.device_tensors and o.provider in PROVIDERS and not provider_named(o.provider).capture,
         "device_tensors need a provider whose device has a memory of its own; this one's is the CPU's",
@@ -147,13 +153,13 @@ RULES: tuple[Rule, ...] = (
             ", ".join(n for n, provider in PROVIDERS.items() if provider.capture)
         ),
     ),
-    (
+    OptionRule(
         # Words make the session fail, negative numbers are taken and do nothing (1.31.1, measured).
         lambda o: not re.fullmatch(r"0*[1-9]\d{0,8}", o.session_config.get(BLOCK_KEY, "1")),
         f"{BLOCK_KEY} takes a whole number above 0",
         "write 4, as ONNX Runtime's documentation advises, or leave it out",
     ),
-    (
+    OptionRule(
         lambda o: any(not key or len(key) > 1024 for key in o.session_config),
         "a session config key is empty or longer than 1024 characters",
         "check session_config",
@@ -166,53 +172,53 @@ def _below(facts: DeviceFacts, level: int) -> bool:
     return facts.platform == "android" and 0 < facts.api_level < level
 
 
-DEVICE_RULES: tuple[Rule, ...] = (
-    (
+DEVICE_RULES: tuple[OptionRule, ...] = (
+    OptionRule(
         lambda o, d: provider_named(o.provider).never_on(d.platform),
         "{row.title} is {row.owner}'s: {instead}",
         "{row.remedy}",
     ),
-    (
+    OptionRule(
         lambda o, d: _below(d, provider_named(o.provider).min_api_level),
         "API {api_level}: {row.title} needs {row.min_api_level}",
         "use a device with API level {row.min_api_level} or higher, or leave {row.name} out",
     ),
-    (
+    OptionRule(
         lambda o, d: o.provider == NNAPI and d.nnapi is False,
         "this device has no NNAPI",
         "use another device, or leave nnapi out",
     ),
-    (
+    OptionRule(
         lambda o, d: NnapiFlag.USE_NCHW in o.flags and _below(d, NNAPI_DEVICES_API_LEVEL),
         "API {api_level}: USE_NCHW needs 29",
         "leave the flag out on this device",
     ),
-    (
+    OptionRule(
         lambda o, d: bool(o.thread_cores or o.thread_nice) and d.platform not in ("", "android", "linux"),
         "this system has neither core masks nor nice values of threads",
         "leave thread_cores and thread_nice out on this device",
     ),
-    (
+    OptionRule(
         lambda o, d: o.allocator is not Allocator.DEFAULT and d.platform not in ("", "linux"),
         "apps cannot replace this system's allocator under the library",
         "leave allocator out on this device",
     ),
-    (
+    OptionRule(
         lambda o, d: bool(d.core_max_mhz) and max(_cores(o), default=0) > len(d.core_max_mhz),
         "this device has {cores} cores, and affinities or thread_cores name one beyond",
         "name cores from 1 to {cores}",
     ),
-    (
+    OptionRule(
         lambda o, d: NnapiFlag.CPU_DISABLED in o.flags and _below(d, NNAPI_DEVICES_API_LEVEL),
         "API {api_level}: CPU_DISABLED needs 29, and is ignored below",
         "leave the flag out on this device",
     ),
-    (
+    OptionRule(
         lambda o, d: NnapiFlag.CPU_ONLY in o.flags and _below(d, NNAPI_DEVICES_API_LEVEL),
         "API {api_level}: CPU_ONLY needs 29, and is ignored below",
         "leave the flag out on this device",
     ),
-    (
+    OptionRule(
         lambda o, d: NnapiFlag.USE_FP16 in o.flags and _below(d, NNAPI_RELAXED_API_LEVEL),
         "API {api_level}: USE_FP16 needs 28, and is ignored below",
         "leave the flag out on this device",

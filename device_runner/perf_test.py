@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from device_runner.failures import explain
-from device_runner.options import SPINNING_KEYS, Rule, first_broken
+from device_runner.options import SPINNING_KEYS, OptionRule, first_broken
 from device_runner.probe import elf as elf_file
 from device_runner.probe import protocol
 from device_runner.probe.elf import NotElf
@@ -44,28 +44,28 @@ DATA_FOLDER = "test_data_set_0"
 """Beside the model; without it and without -I the tool stops."""
 
 
-RULES: tuple[Rule, ...] = (
-    (
+RULES: tuple[OptionRule, ...] = (
+    OptionRule(
         lambda o: bool(o.custom_ops),
         "onnxruntime_perf_test is not given custom operators",
         "leave perf_test out: the probe registers them",
     ),
-    (
+    OptionRule(
         lambda o: bool(o.thread_cores or o.thread_nice),
         "onnxruntime_perf_test leaves threads to ONNX Runtime",
         "leave perf_test out: the probe makes them",
     ),
-    (
+    OptionRule(
         lambda o: o.device_tensors,
         "onnxruntime_perf_test copies inputs and outputs",
         "leave perf_test out: the probe binds them on the device",
     ),
-    (
+    OptionRule(
         lambda o: o.provider not in TAKEN_PROVIDERS,
         "onnxruntime_perf_test has no such provider",
         f"ask for one of {', '.join(TAKEN_PROVIDERS)}, or leave perf_test out",
     ),
-    (
+    OptionRule(
         # Keys and values are split at blanks and the first bar, and cannot be quoted.
         lambda o: any(
             not key or not value or re.search(r"[\s|]", key) or re.search(r"\s", value)
@@ -74,12 +74,12 @@ RULES: tuple[Rule, ...] = (
         "onnxruntime_perf_test takes no blanks in options, no empty ones, and no | in keys",
         "write the value without them, or leave perf_test out",
     ),
-    (
+    OptionRule(
         lambda o: o.provider == "xnnpack" and bool(o.provider_options),
         "onnxruntime_perf_test gives XNNPACK as many threads as the session has, and takes no options for it",
         "set threads, or leave perf_test out",
     ),
-    (
+    OptionRule(
         lambda o: o.provider == "xnnpack" and o.session_config.get(SPINNING_KEYS[0]) == "1",
         "onnxruntime_perf_test always stops spinning for XNNPACK",
         "set spinning to false, or leave perf_test out",

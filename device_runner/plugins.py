@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from device_runner.errors import pip_install
 from device_runner.library import Library, LibraryFacts
-from device_runner.options import Rule, first_broken
+from device_runner.options import OptionRule, first_broken
 from device_runner.probe import elf as elf_file
 from device_runner.probe.elf import NotElf
 from device_runner.providers import CHIPS, NEW_LAYOUT, chip_of_phone, provider_named
@@ -33,24 +33,24 @@ MOST_BYTES = 1 << 20
 """Of a context's ONNX file that is looked at."""
 
 
-RULES: tuple[Rule, ...] = (
-    (
+RULES: tuple[OptionRule, ...] = (
+    OptionRule(
         lambda spec, _facts, _since: spec.perf_test is not None,
         "onnxruntime_perf_test is not given plugins",
         "leave perf_test out: the probe loads them",
     ),
-    (
+    OptionRule(
         # Of a library that does not tell its release the probe asks it.
         lambda _spec, facts, since: bool(facts.release) and tuple(map(int, facts.release.split("."))) < since,
         "ONNX Runtime {release} does not load this plugin: it needs {since}",
         "use libonnxruntime {since} or later",
     ),
-    (
+    OptionRule(
         lambda _spec, facts, _since: facts.kind != "full",
         "a minimal build loads no plugins",
         "use a full build of libonnxruntime, such as that of the package",
     ),
-    (
+    OptionRule(
         lambda spec, _facts, _since: (
             spec.options.session_config.get(CONTEXT_KEY) == "1" and Path(spec.model).suffix.lower() == ".ort"
         ),

@@ -124,4 +124,4 @@ def test_more_api_levels_never_forbid(level: int, flags: list[NnapiFlag]) -> Non
 
 
 def test_every_rule_has_a_reason_and_a_remedy() -> None:
-    assert all(reason and remedy for _, reason, remedy in (*RULES, *DEVICE_RULES))
+    assert all(rule.what and rule.remedy for rule in (*RULES, *DEVICE_RULES))
