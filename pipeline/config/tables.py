@@ -317,6 +317,8 @@ class AndroidRelease(Table, frozen=True, kw_only=True):
     """Folder of the Maven repository; default: maven in the output folder."""
     telemetry: Telemetry = Telemetry.DEFAULT
     """off: the classes switch ONNX Runtime's telemetry off before they open a model."""
+    guard: bool = True
+    """Whether the classes try accelerators on the phone before they use them; false: they open what was released."""
     runtime: str | None = None
     """A build of ONNX Runtime (AAR, or an available release) to publish beside the models, in place of the published
     one; default: none."""

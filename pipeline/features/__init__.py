@@ -19,6 +19,7 @@ OFFERS: dict[str, tuple[str, ...]] = {
     "report.since": ("pairs.comparison:since",),
     "ship.objections": ("android.package:objections", "apple.package:objections"),
     "ship.proofs": ("prove.run:attested",),
+    "android.guard": ("guard.java:classes",),
     "convert.options": ("diff.command:convert_options",),
     "convert.changes": ("diff.command:convert_changes",),
     "run.plan_options": ("pilot.command:options",),

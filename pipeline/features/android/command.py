@@ -44,6 +44,12 @@ com.microsoft.onnxruntime:onnxruntime-android, Gradle names the conflict; to tak
     metavar="FOLDER",
     help="Put the models into a Play AI pack, a Gradle module, instead of the library; FOLDER's name is the pack's.",
 )
+@click.option(
+    "--guard/--no-guard",
+    default=True,
+    show_default=True,
+    help="The classes try accelerators on the phone before they use them, or open what was released at once.",
+)
 @cli_outputs.json_option
 def android(
     bundle: Path,
@@ -57,6 +63,7 @@ def android(
     key: Path | None,
     runtime: str | None,
     pack_folder: Path | None,
+    guard: bool,
     outputs: Outputs,
 ) -> None:
     """Write the models of BUNDLE as an Android library into a Maven repository, with classes that open them.
@@ -78,6 +85,7 @@ def android(
         telemetry=configs.Telemetry(telemetry),
         runtime=runtime,
         ai_pack=str(pack_folder) if pack_folder else None,
+        guard=guard,
     )
     library = android_library(bundle, manifest, table, version)
     warnings = library.warnings  # raises for a library of the runtime that cannot be read: before anything is written

@@ -31,11 +31,11 @@ from pipeline.core import releases as ort_releases
 from pipeline.core.errors import CheckFailed, ConfigError, PipelineError
 from pipeline.features.android.package import (
     JAVA_WORDS,
-    TAKEN,
     ai_pack,
     asset_folder,
     asset_path,
     compiled,
+    is_taken,
     java_compiler,
     java_sources,
     pack_name,
@@ -510,7 +510,7 @@ class AndroidLibrary:
     def classes(self) -> tuple[str, ...]:
         """The classes that open the models, and those that pick a size, with their package."""
         names = (file.removesuffix(".java") for file in self.sources)
-        return tuple(f"{self.package}.{name}" for name in names if name not in TAKEN)
+        return tuple(f"{self.package}.{name}" for name in names if not is_taken(name))
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -662,9 +662,9 @@ def android_library(
     target = app_code.target_of(bundle, manifest, ("android",), "Android", table.target)
     rows = [row for selected in app_code.rows_of(content, target).values() for row in selected]
     ships = tuple(content.ships[number] for number in dict.fromkeys(row.ships for row in rows))
-    sources = java_sources(manifest, target, java, named.assets, telemetry=table.telemetry is not configs.Telemetry.OFF)
-    folder = Path(table.ai_pack) if table.ai_pack else None
-    pack = ai_pack(folder, bundle, manifest, target, java, named.assets) if folder else None
+    telemetry = table.telemetry is not configs.Telemetry.OFF
+    sources = java_sources(manifest, target, java, named.assets, telemetry=telemetry, guard=table.guard)
+    pack = ai_pack(Path(table.ai_pack), bundle, manifest, target, java, named.assets) if table.ai_pack else None
     releases, abis = [row.ort_release for row in ships], {abi for row in ships for abi in row.abis}
     library = AndroidLibrary(
         named=named,
@@ -674,10 +674,10 @@ def android_library(
         contexts=tuple(context for context in content.contexts if context.target == target),
         bundle=bundle,
         manifest=manifest,
-        telemetry=table.telemetry is not configs.Telemetry.OFF,
+        telemetry=telemetry,
         runtime=runtime_libraries(table.runtime, releases, abis) if table.runtime else (),
         pack=pack,
-        pack_folder=folder,
+        pack_folder=Path(table.ai_pack) if table.ai_pack else None,
     )
     size = sum((bundle / file).stat().st_size for file in library.files)
     if not pack and size > STORE_BYTES:

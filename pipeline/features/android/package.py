@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,9 @@ from typing import Any
 from device_runner import device as runner_device
 from device_runner import local as local_device
 from device_runner import providers as runner_providers
+from device_runner.spec import RunOptions
 from pipeline.campaign import run_options
+from pipeline.core import features
 from pipeline.core import files as storage
 from pipeline.core import releases as ort_releases
 from pipeline.core.errors import CheckFailed, ConfigError, Finding, MissingError, PipelineError
@@ -48,6 +50,8 @@ TAKEN = frozenset({
     "ShortBuffer", "ByteBuffer", "ArrayList", "Arrays", "Collection", "ConcurrentHashMap", "EnumSet", "HashSet",
     "LinkedHashMap", "LinkedHashSet", "List", "Map", "Set", "TensorInfo",
     "AutoCloseable", "Exception", "IllegalArgumentException", "IllegalStateException", "NoClassDefFoundError", "Object",
+    "Double", "ExecutionException", "Future", "Integer", "LinkageError", "Long", "Math", "Number",
+    "NumberFormatException", "StringBuilder", "Throwable", "Class", "Boolean", "Float", "Short", "Byte", "Character",
     "Override", "Process", "ProcessBuilder", "RuntimeException", "String", "System", "Thread", "InterruptedException",
 })  # fmt: skip
 """Names that the sources use; what begins with Ort or Onnx may be ONNX Runtime's."""
@@ -67,6 +71,9 @@ OWN_NAMES = frozenset({
 })  # fmt: skip
 """What no parameter of `run` and no method of a result may be called: the sources, or every object, have these."""
 
+GUARD_NAMES = "Guard"
+"""What the names of the guard's classes begin with, and no model's."""
+
 UNUSABLE = JAVA_WORDS | OWN_NAMES
 
 ALWAYS_IMPORTED = (
@@ -80,6 +87,13 @@ ALWAYS_IMPORTED = (
 )
 """What the class of every model imports."""
 
+GUARD_IMPORTS = (
+    "androidx.annotation.Nullable",
+    "java.util.concurrent.ExecutionException",
+    "java.util.concurrent.Future",
+)
+"""What the class of a guarded model imports."""
+
 TemplateModel = dict[str, Any]
 """A model as Model.java needs it. Without `typed` it has no `run`: the Java API has no such tensors.
 
@@ -90,11 +104,22 @@ others; () where all run the only one. `contexts` come before them. `gpu`: the f
 """
 
 
+GUARDS = features.Place[Callable[[Mapping[str, object]], dict[str, str]]]("android.guard")
+"""The classes of a guard for a package: file name to source, from the values of its templates."""
+
+
 def java_sources(
-    manifest: bundle_manifest.Manifest, target: str, package: str, assets: str, *, telemetry: bool = True
+    manifest: bundle_manifest.Manifest,
+    target: str,
+    package: str,
+    assets: str,
+    *,
+    telemetry: bool = True,
+    guard: bool = True,
 ) -> dict[str, str]:
     """File name to source of the classes for the models of a target; without `telemetry` they switch it off.
 
+    With `guard` models that something else than the CPU runs are opened behind a guard, where the feature is there.
     `assets` is the models' folder among an app's assets. Raises ConfigError when two models would have classes of one
     name.
     """
@@ -106,7 +131,12 @@ def java_sources(
     app_code.refuse_equal_names((model["name"], model["class_name"]) for model in models)
     release = min(ort_releases.line_of(shipped.ort_release) for shipped in content.ships if shipped.target == target)
     contexts = [context for context in content.contexts if context.target == target]
+    guards = list(GUARDS) if guard and any(model["guarded"] for model in models) else []
+    for model in models:
+        model["guarded"] = model["guarded"] and bool(guards)
+        model["skips"] |= model["guarded"]
     common: dict[str, object] = {
+        "guard": bool(guards),
         "bundle": content.name,
         "digest": manifest.content_sha256,
         "package": package,
@@ -122,6 +152,8 @@ def java_sources(
         common |= {**dict(zip(("plugin", "runtime"), chip_contexts.gradle_notations(contexts), strict=True))}
     properties = {"properties": runner_device.SOC_PROPERTIES, "maker": runner_device.SOC_MAKER}
     sources: dict[str, str] = {name: _render(name, **common, **properties) for name in templates}
+    for write in guards:
+        sources |= write(common)
     for model in models:
         buffers = {tensor["java_type"] for tensor in (*model["inputs"], *model["outputs"])}
         buffers |= {"ByteBuffer"} if release >= FROM_BYTES else set()
@@ -136,6 +168,7 @@ def java_sources(
             (("ai.onnxruntime.OnnxJavaType",), any("OnnxJavaType" in tensor["create"] for tensor in model["inputs"])),
             (("ai.onnxruntime.providers.NNAPIFlags",), "NNAPIFlags" in calls),
             (("java.util.EnumSet",), "EnumSet" in calls),
+            (GUARD_IMPORTS, model["guarded"]),
         )
         imports = sorted(name for names, is_needed in groups if is_needed for name in names)
         sources[f"{model['class_name']}.java"] = _render("Model.java", model=model, imports=imports, **common)
@@ -186,9 +219,14 @@ def _sizes(
             )
 
 
+def is_taken(name: str) -> bool:
+    """Whether a class is none of a model."""
+    return name in TAKEN or name.startswith(GUARD_NAMES)
+
+
 def java_class(model: str) -> str:
     """The name of a model's class."""
-    return app_code.class_name(model, TAKEN, ("Ort", "Onnx"))
+    return app_code.class_name(model, TAKEN, ("Ort", "Onnx", GUARD_NAMES))
 
 
 def _model(
@@ -245,10 +283,26 @@ def _model(
         "outputs": list(_outputs(signature)),
         "parameters": parameters,
         "arguments": [source_code.identifier(parameter.rpartition(" ")[2]) for parameter in parameters],
+        "safe": [options.provider == runner_providers.CPU for _, options in ways],
+        "guarded": _is_guarded(content, rows, ways, contexts),
         "typed": all(tensor.dtype in app_code.BUFFERS for tensor in signature.inputs),
         "gpu": gpu,
         "skips": gpu or bool(contexts),
     }
+
+
+def _is_guarded(
+    content: bundle_manifest.Content,
+    rows: Sequence[bundle_manifest.SelectionRow],
+    ways: Sequence[tuple[str, RunOptions]],
+    contexts: Sequence[object],
+) -> bool:
+    """Whether something else than the CPU may run a model, and the CPU does on every device.
+
+    The last row fits all devices.
+    """
+    tried = bool(contexts) or any(options.provider != runner_providers.CPU for _, options in ways)
+    return tried and any(options.provider == runner_providers.CPU for options in content.ships[rows[-1].ships].runs)
 
 
 def asset_folder(group: str, artifact: str) -> str:

@@ -93,10 +93,11 @@ def test_every_type_shape_and_way_to_run_compiles_without_a_warning(tmp_path: Pa
     assert "@NonNull ShortBuffer float16In, @NonNull long[] float16InShape" in found["All.java"]
 
 
-def in_package(package: str, table: Manifest, ships: tuple[Shipped, ...]) -> dict[str, str]:
+def in_package(package: str, table: Manifest, ships: tuple[Shipped, ...], *, guard: bool = True) -> dict[str, str]:
     """The sources of a manifest that ships these, in a folder and package of their own."""
     content = msgspec.structs.replace(table.content, ships=ships)
-    found = java_sources(msgspec.structs.replace(table, content=content), "phone", f"com.example.{package}", "assets")
+    table = msgspec.structs.replace(table, content=content)
+    found = java_sources(table, "phone", f"com.example.{package}", "assets", guard=guard)
     return {f"{package}/{name}": text for name, text in found.items()}
 
 
@@ -109,10 +110,11 @@ def test_models_for_the_gpu_compile_and_warm_up(tmp_path: Path) -> None:
     found: dict[str, str] = {}
     for package, table in tables.items():
         ships = tuple(msgspec.structs.replace(one, runs=(WEBGPU, CPU)) for one in table.content.ships)
-        found |= in_package(package, table, ships)
+        for guard in (True, False):
+            found |= in_package(f"{package}_{guard}".lower(), table, ships, guard=guard)
     assert compiled(found, tmp_path) == ""
     for package in tables:
-        warm = ["Thread warmUp(" in found[f"{package}/{name}.java"] for name in ("M", "Odd", "Untyped")]
+        warm = ["Thread warmUp(" in found[f"{package}_false/{name}.java"] for name in ("M", "Odd", "Untyped")]
         assert warm == [True, True, False]
     assert "warmUp" not in sources(signature())["M.java"]
 
@@ -146,14 +148,17 @@ def test_rows_of_devices_compile(tmp_path: Path) -> None:
     found: dict[str, str] = {}
     for package, release in (("older", "1.19.2"), ("newer", "1.28.0")):
         ships = tuple(msgspec.structs.replace(one, ort_release=release) for one in table.content.ships)
-        found |= in_package(package, table, ships)
+        found |= in_package(package, table, ships, guard=False)
+        found |= in_package(f"guarded_{package}", table, ships)
     assert compiled(found, tmp_path) == ""
+    found = {name: text for name, text in found.items() if not name.startswith("guarded_")}
     names = ("M.java", "ModelFile.java", "DeviceClass.java")
     assert set(found) == {f"{package}/{name}" for package in ("older", "newer") for name in names}
 
 
 def test_a_release_without_sessions_from_bytes_opens_files() -> None:
-    found = sources(signature(), ort_release="1.19.2")["M.java"]
+    table = manifest([shipped(ort_release="1.19.2")], [signature()])
+    found = java_sources(table, "phone", "com.example.models", "assets", guard=False)["M.java"]
     assert "ByteBuffer model" not in found
     assert "return open(file, file.copy(context, COPIES));" in found
 

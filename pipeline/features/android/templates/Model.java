@@ -33,6 +33,13 @@ public final class {{ model.class_name | identifier }} implements AutoCloseable 
         {{ model.ways | map("first") | map("java_text") | joined }}
     };
 
+{% if model.guarded %}
+    /** Whether the CPU alone runs each of {@link #WAYS}: the others are opened once the guard has seen them work. */
+    private static final boolean[] SAFE = {
+        {{ model.safe | map("truth") | joined }}
+    };
+
+{% endif %}
     /** Where copies of compressed assets are, in the app's private storage. */
     private static final String COPIES = "{{ package | identifier }}.{{ model.copies | identifier }}";
 
@@ -75,6 +82,9 @@ public final class {{ model.class_name | identifier }} implements AutoCloseable 
 {% if model.gpu and model.typed %}
     private Thread firstRun;
 {% endif %}
+{% if model.guarded %}
+    @Nullable private GuardFlag flag;
+{% endif %}
     private boolean closed;
 
     private {{ model.class_name | identifier }}(OrtEnvironment environment, OrtSession session, String way) {
@@ -94,6 +104,10 @@ public final class {{ model.class_name | identifier }} implements AutoCloseable 
      * Opens the model from the app's assets: the file and the session options that were released for a class of devices,
      * else those of the next row that fits it. Without a copy where the app stores the file uncompressed, else from a
      * file that is written once to the app's private storage.
+{% if model.guarded %}
+     *
+     * <p>The CPU runs the model until {@link #prepare} has seen other session options work here, which this call starts.
+{% endif %}
 {% if model.contexts %}
      *
      * <p>First comes what was compiled for the device's NPU, where there is such: {@link #skipped} says why not.
@@ -105,6 +119,10 @@ public final class {{ model.class_name | identifier }} implements AutoCloseable 
     @NonNull
     public static {{ model.class_name | identifier }} open(@NonNull Context context, @NonNull DeviceClass device)
             throws OrtException, IOException {
+{% if model.guarded %}
+        return open(context, ways(context, device));
+    }
+{% else %}
 {% if model.skips %}
         List<String> skipped = new ArrayList<>();
 {% endif %}
@@ -149,6 +167,7 @@ public final class {{ model.class_name | identifier }} implements AutoCloseable 
         }
         throw failure;
     }
+{% endif %}
 
     /** The asset that a class of devices opens first. */
     @NonNull
@@ -177,13 +196,119 @@ public final class {{ model.class_name | identifier }} implements AutoCloseable 
 {% else %}
      * Opens the model from a file that is written once to the app's private storage: it was measured from a file.
 {% endif %}
+{% if model.guarded %}
+     *
+     * <p>The CPU runs the model until {@link #prepare} has seen other session options work here, which this call starts.
+{% endif %}
      *
      * @throws OrtException if no recorded session options work on this device; earlier failures are suppressed in it
      * @throws IOException if the asset cannot be read, or copied where it has to be
      */
     @NonNull
     public static {{ model.class_name | identifier }} open(@NonNull Context context) throws OrtException, IOException {
-        return open(context, FILES[0]);
+        return open(context, {{ "ways(context)" if model.guarded else "FILES[0]" }});
+    }
+{% endif %}
+{% if model.guarded %}
+{% set known = "ways(context, DeviceClass.ofThisDevice())" if model.rows else "ways(context)" %}
+
+    /**
+     * Opens the model as {@link #open(Context)} does, behind what {@link #prepare} decides: it may take a minute once.
+     *
+     * @throws InterruptedException if the thread is interrupted meanwhile
+     */
+    @NonNull
+    public static {{ model.class_name | identifier }} openNow(@NonNull Context context)
+            throws OrtException, IOException, InterruptedException {
+        try {
+            prepare(context).get();
+        } catch (ExecutionException defect) {
+            // Whatever it was, the CPU runs the model.
+        }
+        return open(context);
+    }
+
+    /**
+     * Tries in a thread of its own what was not tried on this device: the next {@link #open(Context)} uses what was best.
+     * Once for each build of the system; {@link #open(Context)} does it, too.
+     */
+    @NonNull
+    public static Future<GuardChoice> prepare(@NonNull Context context) throws OrtException {
+        return guard(context).prepare({{ known }});
+    }
+
+    private static GuardedModel guard(Context context) throws OrtException {
+        return GuardedModel.of(context, {{ model.class_name | java_text }}, ModelFile.environment().getVersion());
+    }
+
+    private static {{ model.class_name | identifier }} open(Context context, List<GuardWay> ways) throws OrtException, IOException {
+        GuardedModel guard = guard(context);
+        GuardSession guarded = guard.open(ways);
+        if (guarded != null) {
+            {{ model.class_name | identifier }} opened = new {{ model.class_name | identifier }}(ModelFile.environment(), guarded.session, guarded.way);
+            opened.flag = guarded.flag;
+            opened.skipped.addAll(guard.reasons(ways, guarded.way));
+            return opened;
+        }
+        guard.prepareLater(ways);
+        Exception failure = null;
+        for (GuardWay way : ways) {
+            try {
+                if (way.safe) {
+                    {{ model.class_name | identifier }} opened = new {{ model.class_name | identifier }}(ModelFile.environment(), way.open(), way.name);
+                    opened.skipped.addAll(guard.reasons(ways, way.name));
+                    return opened;
+                }
+            } catch (OrtException | IOException error) {
+                failure = ModelFile.after(failure, error);
+            }
+        }
+        guard.fail(String.valueOf(failure));
+        if (failure instanceof IOException) {
+            throw (IOException) failure;
+        }
+        throw (OrtException) failure;
+    }
+
+    /** What {{ "a class of devices" if model.rows else "a device" }} may run, in the order of the bundle. */
+    private static List<GuardWay> ways(final Context context{{ ", DeviceClass device" if model.rows }}) {
+        List<GuardWay> ways = new ArrayList<>();
+{% if model.contexts %}
+        for (final NpuContext npu : CONTEXTS) {
+            if (device.fits(npu.chip, "arm64-v8a", {{ model.contexts[0].min_api_level | number }})) {
+                ways.add(new GuardWay("qnn+" + npu.chip, npu.digests(), false) {
+                    @Override
+                    OrtSession open() throws OrtException, IOException {
+                        return npu.session(context, ModelFile.environment(), COPIES + "." + npu.chip);
+                    }
+                });
+            }
+        }
+{% endif %}
+        for (final ModelFile file : {{ "filesFor(device)" if model.rows else "FILES" }}) {
+            for (final int way : file.ways) {
+                ways.add(new GuardWay(WAYS[way], file.digests(), SAFE[way]) {
+                    @Override
+                    OrtSession open() throws OrtException, IOException {
+                        return session(context, file, way);
+                    }
+                });
+            }
+        }
+        return ways;
+    }
+
+    private static OrtSession session(Context context, ModelFile file, int way) throws OrtException, IOException {
+        ModelFile.removeOthers(context, COPIES, KEPT);
+{% if from_bytes %}
+        ByteBuffer bytes = file.map(context.getAssets());
+        File path = bytes != null ? null : file.copy(context, COPIES);
+{% else %}
+        File path = file.copy(context, COPIES);
+{% endif %}
+        try (OrtSession.SessionOptions options = options(way)) {
+            return file.session(ModelFile.environment(), options, {{ "bytes, " if from_bytes }}path);
+        }
     }
 {% endif %}
 
@@ -240,6 +365,7 @@ public final class {{ model.class_name | identifier }} implements AutoCloseable 
         {{ "filesFor(DeviceClass.ofThisDevice()).get(0)" if model.rows else "FILES[0]" }}.verify(context);
     }
 
+{% if not model.guarded %}
     private static {{ model.class_name | identifier }} open(Context context, ModelFile file) throws OrtException, IOException {
         ModelFile.removeOthers(context, COPIES, KEPT);
 {% if from_bytes %}
@@ -250,6 +376,7 @@ public final class {{ model.class_name | identifier }} implements AutoCloseable 
 {% endif %}
     }
 
+{% endif %}
     private static {{ model.class_name | identifier }} open(ModelFile file, {{ "ByteBuffer bytes, " if from_bytes }}File path)
             throws OrtException {
         OrtEnvironment environment = ModelFile.environment();
@@ -293,7 +420,20 @@ public final class {{ model.class_name | identifier }} implements AutoCloseable 
 {% for tensor in model.inputs %}
             inputs.put({{ tensor.name | java_text }}, {{ tensor.create | code }});
 {% endfor %}
+{% if model.guarded %}
+            if (flag != null) {
+                flag.begin(GuardFlag.RUN);
+            }
+            try {
+                return new Result(session.run(inputs));
+            } finally {
+                if (flag != null) {
+                    flag.end();
+                }
+            }
+{% else %}
             return new Result(session.run(inputs));
+{% endif %}
         } finally {
             for (OnnxTensor input : inputs.values()) {
                 input.close();
@@ -343,7 +483,12 @@ public final class {{ model.class_name | identifier }} implements AutoCloseable 
     }
 
 {% endif %}
-    /** The session itself, for what this class does not offer. It is closed with this object. */
+    /**
+     * The session itself, for what this class does not offer. It is closed with this object.
+{% if model.guarded %}
+     * Its runs are outside of the guard: if one ends the process, nothing is noted.
+{% endif %}
+     */
     @NonNull
     public OrtSession session() {
         return session;
@@ -369,9 +514,19 @@ public final class {{ model.class_name | identifier }} implements AutoCloseable 
             Thread.currentThread().interrupt();
         }
 {% endif %}
+{% if model.guarded %}
+        if (flag != null) {
+            flag.begin(GuardFlag.CLOSE);
+        }
+{% endif %}
         try {
             session.close();
         } finally {
+{% if model.guarded %}
+            if (flag != null) {
+                flag.end();
+            }
+{% endif %}
             ModelFile.IN_USE.remove(session);
         }
     }

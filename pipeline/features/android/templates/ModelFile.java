@@ -143,6 +143,14 @@ final class ModelFile {
         }
     }
 
+{% if guard %}
+    /** The digests of what is opened. */
+    @NonNull
+    String digests() {
+        return sha256{{ ' + (weights == null ? "" : "\\n" + weights.sha256)' if weights }};
+    }
+
+{% endif %}
     /** Reads the whole asset; throws where it is not the file that was released. */
     void verify(@NonNull Context context) throws IOException {
         try (InputStream source = context.getAssets().open(asset)) {

@@ -44,6 +44,14 @@ final class NpuContext {
         this.binary = binary;
     }
 
+{% if guard %}
+    /** The digests of what is opened, and what it needs. */
+    @NonNull
+    String digests() {
+        return model.sha256 + "\n" + binary.sha256 + "\n{{ plugin | token }}\n{{ runtime | token }}";
+    }
+
+{% endif %}
     /** A session on the NPU. The files are written once to a folder of the app's private storage. */
     @NonNull
     OrtSession session(@NonNull Context context, @NonNull OrtEnvironment environment, @NonNull String folder)

@@ -6,6 +6,8 @@ import java.util.List;
 public final class OrtEnvironment {
     public static native OrtEnvironment getEnvironment();
 
+    public native String getVersion();
+
     public native void setTelemetry(boolean send) throws OrtException;
 
     public native OrtSession createSession(String path, OrtSession.SessionOptions options) throws OrtException;

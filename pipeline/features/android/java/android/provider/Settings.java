@@ -1,0 +1,9 @@
+package android.provider;
+
+import android.content.ContentResolver;
+
+public final class Settings {
+    public static final class Global {
+        public static native int getInt(ContentResolver resolver, String name, int otherwise);
+    }
+}

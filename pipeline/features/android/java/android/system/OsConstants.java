@@ -1,0 +1,5 @@
+package android.system;
+
+public final class OsConstants {
+    public static final int O_RDONLY = Integer.parseInt("0");
+}

@@ -1,0 +1,23 @@
+"""The app of all tests of the guard: compiled once."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.features.guard.phones import App, Phone, build
+
+
+@pytest.fixture(scope="session")
+def app(tmp_path_factory: pytest.TempPathFactory) -> App:
+    return build(tmp_path_factory.mktemp("guarded_app"))
+
+
+@pytest.fixture
+def phone(app: App, tmp_path: Path) -> Callable[..., Phone]:
+    """Phones by their names, with what is given."""
+
+    def made(name: str = "phone", **more: object) -> Phone:
+        return Phone(app=app, storage=tmp_path / name, **more)  # type: ignore[arg-type]
+
+    return made
