@@ -110,7 +110,6 @@ LONGER_MODULES = {
     "pipeline/compat/rules.py": 620,
     "pipeline/convert/aware.py": 800,
     "pipeline/convert/many.py": 635,
-    "pipeline/features/android/library.py": 733,
     "pipeline/features/doctor/checks.py": 712,
     "pipeline/features/imports/job.py": 656,
     "pipeline/features/tune/job.py": 816,

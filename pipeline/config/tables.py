@@ -319,6 +319,8 @@ class AndroidRelease(Table, frozen=True, kw_only=True):
     """off: the classes switch ONNX Runtime's telemetry off before they open a model."""
     guard: bool = True
     """Whether the classes try accelerators on the phone before they use them; false: they open what was released."""
+    deny_key: str | None = None
+    """Public key, PEM, of who may forbid session options on phones later (`bundle deny`); default: nobody may."""
     runtime: str | None = None
     """A build of ONNX Runtime (AAR, or an available release) to publish beside the models, in place of the published
     one; default: none."""

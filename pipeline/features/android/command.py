@@ -45,6 +45,11 @@ com.microsoft.onnxruntime:onnxruntime-android, Gradle names the conflict; to tak
     help="Put the models into a Play AI pack, a Gradle module, instead of the library; FOLDER's name is the pack's.",
 )
 @click.option(
+    "--deny-key",
+    type=click.Path(path_type=Path),
+    help="Public key, PEM, of who may forbid session options on phones later (`bundle deny`)  [default: --key].",
+)
+@click.option(
     "--guard/--no-guard",
     default=True,
     show_default=True,
@@ -63,6 +68,7 @@ def android(
     key: Path | None,
     runtime: str | None,
     pack_folder: Path | None,
+    deny_key: Path | None,
     guard: bool,
     outputs: Outputs,
 ) -> None:
@@ -86,6 +92,7 @@ def android(
         runtime=runtime,
         ai_pack=str(pack_folder) if pack_folder else None,
         guard=guard,
+        deny_key=str(deny_key or key) if deny_key or key else None,
     )
     library = android_library(bundle, manifest, table, version)
     warnings = library.warnings  # raises for a library of the runtime that cannot be read: before anything is written

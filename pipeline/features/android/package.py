@@ -108,6 +108,22 @@ GUARDS = features.Place[Callable[[Mapping[str, object]], dict[str, str]]]("andro
 """The classes of a guard for a package: file name to source, from the values of its templates."""
 
 
+SELF_TESTS = features.Place[Callable[[Path, bundle_manifest.Manifest, str], dict[str, bytes | str]]](
+    "android.self_tests"
+)
+"""What phones try ways with, by the models of a target of a bundle: the data of an asset, or why there is none."""
+
+
+def self_tests(bundle: Path, manifest: bundle_manifest.Manifest, target: str) -> dict[str, bytes | str]:
+    """By model: the data of its self-test, or why there is none."""
+    return {model: found for tests in SELF_TESTS for model, found in tests(bundle, manifest, target).items()}
+
+
+def sample_asset(assets: str, model: str) -> str:
+    """The path of a self-test's data among the assets."""
+    return f"{assets}/{java_class(model)}.sample"
+
+
 def java_sources(
     manifest: bundle_manifest.Manifest,
     target: str,
@@ -116,12 +132,15 @@ def java_sources(
     *,
     telemetry: bool = True,
     guard: bool = True,
+    samples: Mapping[str, str] = {},
+    deny_key: str = "",
 ) -> dict[str, str]:
     """File name to source of the classes for the models of a target; without `telemetry` they switch it off.
 
     With `guard` models that something else than the CPU runs are opened behind a guard, where the feature is there.
-    `assets` is the models' folder among an app's assets. Raises ConfigError when two models would have classes of one
-    name.
+    `assets` is the models' folder among an app's assets, `samples` are the assets with their self-tests,
+    `deny_key` the public key of who may forbid session options later, in hexadecimal digits. Raises ConfigError when
+    two models would have classes of one name.
     """
     content = manifest.content
     models = [_model(content, target, model, rows, assets) for model, rows in app_code.rows_of(content, target).items()]
@@ -135,8 +154,11 @@ def java_sources(
     for model in models:
         model["guarded"] = model["guarded"] and bool(guards)
         model["skips"] |= model["guarded"]
+        model["sample"] = samples.get(model["name"], "")
     common: dict[str, object] = {
         "guard": bool(guards),
+        "deny_key": deny_key,
+        "rollback": ",".join(fallback for fallback in content.rollback if fallback is not bundle_manifest.Fallback.RUN),
         "bundle": content.name,
         "digest": manifest.content_sha256,
         "package": package,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.features.guard.phones import JVM, App, Launch, Phone
+from tests.features.guard.phones import JVM, App, Launch, Phone, run_java
 
 pytestmark = pytest.mark.long
 
@@ -40,7 +40,7 @@ def test_who_waits_has_the_choice_at_once(phone: MakePhone) -> None:
     assert provider(phone().launch(now=True)) == "nnapi"
 
 
-@pytest.mark.parametrize("stage", ["options", "open", "close"])
+@pytest.mark.parametrize("stage", ["options", "open", "first_run", "close"])
 @pytest.mark.parametrize("kind", ["abort", "segv", "ill", "exit"])
 def test_a_driver_that_dies_when_it_is_tried_ends_the_app_once(phone: MakePhone, kind: str, stage: str) -> None:
     for level in (34, 29):  # with Android's reasons for the end of a process, and without
@@ -49,6 +49,18 @@ def test_a_driver_that_dies_when_it_is_tried_ends_the_app_once(phone: MakePhone,
         assert crashes(launches) == crashes(launches[:1]) == 1
         assert [provider(launch) for launch in launches][1:] == ["cpu", "cpu", "webgpu"]
         assert launches[1].events == ["died nnapi", "postponed webgpu"]
+
+
+@pytest.mark.parametrize("kind", ["nan", "inf", "zeros", "half", "permuted", "reversed"])
+def test_wrong_outputs_are_never_given_to_the_app(phone: MakePhone, kind: str) -> None:
+    """A driver that computes nonsense from the start, and one that begins to when it had passed."""
+    for name, first in (("never", f"nnapi:{kind}@run"), ("later", "")):
+        ours = phone(name)
+        launches = [ours.launch(first, wait=True), *(ours.launch(f"nnapi:{kind}@run", wait=True) for _ in range(2))]
+        assert crashes(launches) == 0
+        assert "wrong nnapi" in [event for launch in launches for event in launch.events]
+        assert provider(launches[-1]) == "webgpu"
+        assert len({value for launch in launches for value in launch.said("sum")}) == 1
 
 
 def test_a_driver_that_refuses_costs_nothing(phone: MakePhone) -> None:
@@ -91,11 +103,10 @@ def test_a_driver_that_dies_in_use_ends_the_app_once_or_twice_without_reasons(ph
 
 
 def test_a_user_who_ends_the_app_costs_no_good_way(phone: MakePhone) -> None:
-    """In the middle of a trial once, and of runs as often as they like."""
+    """In the middle of a trial, and of runs, as often as they like."""
     ours = phone()
     assert ours.launch("nnapi:hang@open", wait=True, user_waits=3).code == -signal.SIGKILL
-    assert ours.launch(wait=True).events[0] == "suspected nnapi"
-    ours.launch(wait=True)
+    assert ours.launch(wait=True).events[0] == "passed nnapi"
     for _ in range(3):
         assert ours.launch("nnapi:kill@run").code == -signal.SIGKILL
     assert provider(ours.launch()) == "nnapi"
@@ -196,6 +207,44 @@ def test_a_reset_forgets_all(phone: MakePhone) -> None:
     for _ in range(2):
         ours.launch("nnapi:abort@open", wait=True)
     assert "passed nnapi" in ours.launch(wait=True, reset=True).events
+
+
+def test_the_fastest_of_two_races_that_agree_is_chosen(phone: MakePhone) -> None:
+    ours = phone(properties={"noise": 1000, "times": "nnapi:3000,webgpu:1000,cpu:6000"})
+    first, second, third = (ours.launch(wait=True) for _ in range(3))
+    assert first.events == ["passed nnapi", "passed webgpu", "raced webgpu", "chosen nnapi"]
+    assert provider(second) == "nnapi"  # the bundle's order, until another launch's race agrees
+    assert second.events == ["raced webgpu", "chosen webgpu"]
+    assert (provider(third), third.events) == ("webgpu", [])
+
+
+def test_races_that_disagree_settle_nothing(phone: MakePhone) -> None:
+    ours = phone(properties={"noise": 1000})
+    for fast in ("webgpu", "cpu", "webgpu", "cpu", "webgpu"):
+        times = ",".join(f"{name}:{500 if name == fast else 4000}" for name in ("nnapi", "webgpu", "cpu"))
+        assert f"raced {fast}" in ours.launch(wait=True, times=times).events
+    last = ours.launch(wait=True)
+    assert (provider(last), last.events) == ("nnapi", [])
+
+
+def test_races_by_a_clock_of_their_own(app: App) -> None:
+    """Ties, faster and slower seconds, and how long races take in all, in thousands of simulated pairs."""
+    said = run_java([*JVM, "-cp", str(app.classes), "com.example.demo.Races"])
+    assert said.splitlines() == ["ties kept 1000", "faster found 1000", "slower refused 1000", "longest at most 2.1 s"]
+
+
+def test_a_driver_that_dies_in_a_race_is_the_one_that_is_charged(phone: MakePhone) -> None:
+    ours = phone(properties={"noise": 1000, "times": "nnapi:3000,webgpu:3000,cpu:3000"})
+    launches = [ours.launch("nnapi:abort@run", wait=True) for _ in range(3)]
+    assert crashes(launches) == 1
+    assert launches[1].events[0] == "died nnapi"
+    assert provider(launches[2]) == "webgpu"
+
+
+def test_the_app_is_told_where_not_even_the_cpu_gives_right_outputs(phone: MakePhone) -> None:
+    faults = "cpu:zeros@run,nnapi:refuse@open,webgpu:refuse@open"
+    (said,) = [line for line in phone().launch(faults, wait=True).said("event") if "model_failed" in line]
+    assert '"rollback":"previous,packaged"' in said
 
 
 def test_damaged_files_throw_nothing(phone: MakePhone, app: App) -> None:

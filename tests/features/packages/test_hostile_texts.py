@@ -249,7 +249,7 @@ def android_library(found: Manifest, target: str, folder: Path) -> library.Andro
         named=library.maven_module("com.example", library.default_artifact(found.content.name), "1.0"),
         package="com.example.models", sources={}, contexts=found.content.contexts, bundle=folder, manifest=found,
         ships=tuple(row for row in found.content.ships if row.target == target), telemetry=True, runtime=(),
-        pack=None, pack_folder=None,
+        self_tests={}, pack=None, pack_folder=None,
     )  # fmt: skip
 
 

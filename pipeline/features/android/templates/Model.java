@@ -238,7 +238,8 @@ public final class {{ model.class_name | identifier }} implements AutoCloseable 
     }
 
     private static GuardedModel guard(Context context) throws OrtException {
-        return GuardedModel.of(context, {{ model.class_name | java_text }}, ModelFile.environment().getVersion());
+        return GuardedModel.of(
+                context, {{ model.class_name | java_text }}, ModelFile.environment().getVersion(), {{ model.sample | java_text }});
     }
 
     private static {{ model.class_name | identifier }} open(Context context, List<GuardWay> ways) throws OrtException, IOException {

@@ -5,6 +5,7 @@ import android.content.Context;
 import androidx.annotation.NonNull;
 import androidx.annotation.Nullable;
 import java.io.IOException;
+import java.nio.charset.Charset;
 
 /**
  * What keeps the app from drivers that die, hang or compute nonsense.
@@ -33,6 +34,25 @@ public final class Guard {
     /** Forgets what was found, so that everything is tried again: a switch in an app's settings. */
     public static void reset(@NonNull Context context) {
         GuardedModel.forgetAll(new GuardFiles(context));
+    }
+
+    /**
+     * Takes a list of session options that must not be tried on some phones: `ort-mobile bundle deny` makes it, and the
+     * app fetches it from wherever it likes. It only forbids, and holds from the next opening on.
+     *
+     * @throws IOException if another key signed it, it is damaged, of another bundle, expired, or not newer than the last
+     */
+    public static void deny(@NonNull Context context, @NonNull byte[] list) throws IOException {
+        GuardFiles files = new GuardFiles(context);
+        long now = System.currentTimeMillis();
+        String text = new String(list, Charset.forName("UTF-8"));
+        GuardDeny denied = GuardDeny.of(text, now);
+        GuardDeny last = GuardDeny.stored(files, now);
+        if (last != null && last.serial >= denied.serial) {
+            throw new IOException("a list that is not newer than the last is refused");
+        }
+        files.write(GuardDeny.FILE, text);
+        GuardedModel.forbid(denied);
     }
 
     /** Keeps an event and tells of it. */

@@ -34,8 +34,8 @@ public final class GuardEvent {
     }
 
     /**
-     * What happened: passed, refused, died, hung, wrong, suspected, chosen, postponed, forgotten,
-     * unusable, model_failed.
+     * What happened: passed, refused, died, hung, wrong, suspected, raced, chosen, denied,
+     * postponed, forgotten, unusable; model_failed where not even the CPU gives the bundle's outputs: take another bundle.
      */
     @NonNull
     public String event() {

@@ -96,11 +96,12 @@ final class GuardFiles {
         return file.delete() || !file.exists();
     }
 
-    /** Removes all files but locks and what is mapped. */
+    /** Removes all files but locks, what is mapped, and what is forbidden. */
     void removeAll() {
         File[] files = folder.listFiles();
         for (File file : files == null ? new File[0] : files) {
-            if (!file.getName().endsWith(".lock") && !file.getName().endsWith(".use")) {
+            String name = file.getName();
+            if (!name.endsWith(".lock") && !name.endsWith(".use") && !name.equals(GuardDeny.FILE)) {
                 file.delete();
             }
         }

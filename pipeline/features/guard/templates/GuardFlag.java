@@ -70,7 +70,7 @@ final class GuardFlag {
         return STAGES[stage >= 0 && stage < STAGES.length ? stage : 0];
     }
 
-    /** When the latest run began, in milliseconds since 1970. */
+    /** When the latest run, trial or opening began, in milliseconds since 1970. */
     long started() {
         return mapped.getLong(STARTED_AT);
     }
@@ -97,6 +97,7 @@ final class GuardFlag {
         for (int i = 0; i < KEY_BYTES; i++) {
             mapped.put(KEY_AT + i, i < bytes.length ? bytes[i] : 0);
         }
+        mapped.putLong(STARTED_AT, System.currentTimeMillis());
         mapped.putInt(BOOT_AT, boot);
         mapped.putInt(PID_AT, pid);
         mapped.putInt(0, MAGIC);

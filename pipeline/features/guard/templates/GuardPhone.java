@@ -15,7 +15,7 @@ final class GuardPhone {
     /** A crash, or a process that did not answer. */
     static final int CRASHED = 0;
 
-    /** Ended by a user, for memory, or by the system. */
+    /** Ended by a user, the system or itself. */
     static final int KILLED = 1;
 
     /** The kernel has started since. */
@@ -23,6 +23,9 @@ final class GuardPhone {
 
     /** Nothing says: older systems, or no record. */
     static final int UNKNOWN = 3;
+
+    /** Ended because the system had no memory left. */
+    static final int STARVED = 4;
 
     private static final int SIGKILL = 9;
     private static final int MODERATE_HEAT = 2;
@@ -50,6 +53,11 @@ final class GuardPhone {
     /** How often the kernel has started; -1 where the system does not say. */
     int boot() {
         return Build.VERSION.SDK_INT >= 24 ? Settings.Global.getInt(context.getContentResolver(), "boot_count", -1) : -1;
+    }
+
+    /** The API level. */
+    int level() {
+        return Build.VERSION.SDK_INT;
     }
 
     int pid() {
@@ -94,7 +102,9 @@ final class GuardPhone {
             case ApplicationExitInfo.REASON_SIGNALED:
                 return ending.getStatus() == SIGKILL ? KILLED : CRASHED;
             case ApplicationExitInfo.REASON_EXIT_SELF:
-                return ending.getStatus() == 0 ? UNKNOWN : CRASHED;  // an app ends itself with 0, a driver does not
+                return ending.getStatus() == 0 ? KILLED : CRASHED;  // an app ends itself with 0, a driver does not
+            case ApplicationExitInfo.REASON_LOW_MEMORY:
+                return STARVED;
             default:
                 return KILLED;
         }

@@ -26,6 +26,9 @@ final class GuardRows {
     /** The key of the way that won two races in a row, each in a launch of its own; "" before that. */
     String settled = "";
 
+    /** How many races there were. */
+    int races;
+
     /** Why a file was not read; "" where it was, or none is there. */
     final String damage;
 
@@ -40,9 +43,22 @@ final class GuardRows {
         damage = text == null ? "" : parse(text, now);
         if (!damage.isEmpty()) {
             rows.clear();
-            fastest = "";
-            settled = "";
+            startAnew();
         }
+    }
+
+    /** Forgets the races: they were of other files, another system, or what won is out. */
+    void startAnew() {
+        fastest = "";
+        settled = "";
+        races = 0;
+    }
+
+    /** Notes who won a race; a second one in a row, of another launch, settles it. */
+    void win(@NonNull String key) {
+        races++;
+        settled = key.equals(fastest) ? key : "";
+        fastest = key;
     }
 
     /** The row of a key; null where nothing is known. */
@@ -65,7 +81,7 @@ final class GuardRows {
         while (rows.size() > MOST_ROWS) {
             rows.remove(rows.keySet().iterator().next());
         }
-        StringBuilder lines = new StringBuilder(RACE + "\t" + fastest + "\t" + settled + "\n");
+        StringBuilder lines = new StringBuilder(RACE + "\t" + fastest + "\t" + settled + "\t" + races + "\n");
         for (GuardRow row : rows.values()) {
             lines.append(row.line()).append('\n');
         }
@@ -85,9 +101,10 @@ final class GuardRows {
         for (String line : lines.split("\n")) {
             String[] fields = line.split("\t", -1);
             GuardRow row = GuardRow.of(line);
-            if (RACE.equals(fields[0]) && fields.length == 3) {
+            if (RACE.equals(fields[0]) && fields.length == 4 && fields[3].matches("[0-9]{1,9}")) {
                 fastest = fields[1];
                 settled = fields[2];
+                races = Integer.parseInt(fields[3]);
             } else if (row != null) {
                 forgive(row, now);
                 rows.put(row.key, row);

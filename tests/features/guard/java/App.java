@@ -1,7 +1,10 @@
 import android.content.Context;
 import com.example.demo.Guard;
 import com.example.demo.M;
+import java.io.IOException;
 import java.nio.FloatBuffer;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.concurrent.TimeUnit;
 
 /** One launch of an app: it opens the model, runs it, and perhaps waits for the trials. What it says is for tests. */
@@ -13,7 +16,16 @@ public class App {
         if (Boolean.getBoolean("reset")) {
             Guard.reset(context);
         }
-        com.example.demo.Limits.set(Long.getLong("limit", 20_000));
+        com.example.demo.Limits.set(Long.getLong("limit", 20_000), Integer.getInteger("noise", -1));
+        String list = System.getProperty("deny", "");
+        if (!list.isEmpty()) {
+            try {
+                Guard.deny(context, Files.readAllBytes(Path.of(list)));
+                say("denied");
+            } catch (IOException refused) {
+                say("refused " + refused.getMessage());
+            }
+        }
         long start = System.nanoTime();
         M model = Boolean.getBoolean("now") ? M.openNow(context) : M.open(context);
         say("way " + model.way());

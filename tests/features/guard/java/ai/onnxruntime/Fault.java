@@ -27,6 +27,16 @@ public final class Fault {
         }
     }
 
+    /** How long a run takes: "times" has words such as nnapi:500. */
+    static long microseconds(String provider) {
+        for (String time : System.getProperty("times", "").split(",")) {
+            if (time.startsWith(provider + ":")) {
+                return Long.parseLong(time.split(":")[1]);
+            }
+        }
+        return 0;
+    }
+
     static float[] spoiled(String provider, float[] outputs) {
         float[] spoiled = outputs.clone();
         int count = spoiled.length;

@@ -44,7 +44,7 @@ public class OnnxTensor extends OnnxTensorLike {
 
     public static OnnxTensor createTensor(
             OrtEnvironment environment, ByteBuffer data, long[] shape, OnnxJavaType type) {
-        throw new UnsupportedOperationException();
+        return createTensor(environment, data.asFloatBuffer(), shape);
     }
 
     public TensorInfo getInfo() {

@@ -4,7 +4,8 @@ package com.example.demo;
 public final class Limits {
     private Limits() {}
 
-    public static void set(long milliseconds) {
+    public static void set(long milliseconds, int noise) {
+        GuardRace.noise = noise;
         GuardAttempt.limitMilliseconds = milliseconds;
     }
 }

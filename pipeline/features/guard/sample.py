@@ -1,0 +1,84 @@
+"""What a phone runs once to see whether a way of running a model works: inputs, sketches of outputs, limits."""
+
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pipeline.features.guard.sketch import Sketch
+
+MAGIC = 0x4F4D5354
+VERSION = 1
+MOST_BYTES = 64 << 10
+"""Of a model's data; larger inputs are no sample."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleInput:
+    """An input: its raw elements, or a seed of random floats between two bounds."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    content: bytes = b""
+    seed: int = 0
+    low: float = 0.0
+    high: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleOutput:
+    """An output that is compared: its place among the session's, and its sketch."""
+
+    place: int
+    sketch: Sketch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WayLimits:
+    """What the outputs of a file with some session options must reach, in decibels, in the order of the sample's."""
+
+    digests: str
+    way: str
+    decibels: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialSample:
+    """The self-test of a model."""
+
+    inputs: tuple[SampleInput, ...]
+    outputs: tuple[SampleOutput, ...]
+    limits: tuple[WayLimits, ...]
+
+
+def encoded(sample: TrialSample) -> bytes:
+    """The sample as `GuardSample` of the Java classes reads it: numbers in network order, texts with their length."""
+    parts = [struct.pack(">III", MAGIC, VERSION, len(sample.inputs))]
+    for given in sample.inputs:
+        parts += [_text(given.name), _text(given.dtype), struct.pack(">I", len(given.shape))]
+        parts += [struct.pack(">q", size) for size in given.shape]
+        packed = zlib.compress(given.content, 9) if given.content else b""
+        parts += [struct.pack(">IQdd", len(packed), given.seed, given.low, given.high), packed]
+    parts.append(struct.pack(">I", len(sample.outputs)))
+    for output in sample.outputs:
+        kept = output.sketch
+        parts.append(struct.pack(">IIId", output.place, kept.count, kept.step, kept.energy))
+        parts.append(struct.pack(f">{len(kept.sums)}d", *kept.sums))
+    parts.append(struct.pack(">I", len(sample.limits)))
+    parts += [_limits(limits) for limits in sample.limits]
+    return b"".join(parts)
+
+
+def _limits(limits: WayLimits) -> bytes:
+    return _text(limits.digests) + _text(limits.way) + _doubles(limits.decibels)
+
+
+def _doubles(values: Sequence[float]) -> bytes:
+    return struct.pack(f">{len(values)}d", *values)
+
+
+def _text(text: str) -> bytes:
+    """As Java's DataInputStream.readUTF reads texts without NUL and without characters beyond the first 65,536."""
+    encoded_text = text.encode()
+    return struct.pack(">H", len(encoded_text)) + encoded_text

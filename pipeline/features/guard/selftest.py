@@ -1,0 +1,285 @@
+"""The self-test of a model: a sample whose outputs tell a sound way from a bad one, with what each way must reach.
+
+One tolerance for all ways is too lax and too strict: half precision costs one model 20 dB more than another, and one
+sample more than the next. So limits are made at the desk, from what half precision costs this very file on this sample.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+
+from device_runner import files as runner_files
+from device_runner import providers as runner_providers
+from device_runner import spec as run_spec
+from device_runner.spec import ElementType, RunOptions
+from pipeline.campaign import run_options
+from pipeline.core import workers
+from pipeline.core.errors import PipelineError
+from pipeline.features.guard import corruptions
+from pipeline.features.guard import sample as guard_sample
+from pipeline.features.guard.sketch import MOST_DECIBELS, Sketch, decibels, mixed, sketch_of
+from pipeline.model import ort_format
+from pipeline.model import session as model_session
+from pipeline.release import manifest as bundle_manifest
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+Values: TypeAlias = "npt.NDArray[np.generic]"
+
+EXACT_DECIBELS = 60.0
+"""What ways in single precision must reach: a relative error of a thousandth."""
+
+LEAST_DECIBELS = 20.0
+"""What half precision must reach at least: an error of a tenth."""
+
+HALF_MARGIN = 20.0
+"""What half precision may be under the desk's. Sums in half precision cost 12 to 17 dB more than sums in single."""
+
+OWN_MARGIN = 6.0
+"""What a way may be under the CPU's own distance from the original: rounding of quantized models differs by kernels."""
+
+ANY = "*"
+"""In the place of digests and session options: a way that cannot be run here, as a context for an NPU."""
+
+SEEDS = range(1, 9)
+EXACT_PROVIDERS = frozenset({runner_providers.CPU, "xnnpack"})
+"""Providers that compute in the types of the model."""
+
+JAVA_TYPES: Mapping[ElementType, str] = {
+    ElementType.FLOAT32: "FLOAT", ElementType.FLOAT64: "DOUBLE", ElementType.FLOAT16: "FLOAT16",
+    ElementType.INT8: "INT8", ElementType.UINT8: "UINT8", ElementType.INT16: "INT16", ElementType.INT32: "INT32",
+    ElementType.INT64: "INT64", ElementType.BOOL: "BOOL",
+}  # fmt: skip
+
+
+class TriedFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that ships, with the session options that are tried with it."""
+
+    path: str
+    digests: str
+    runs: tuple[RunOptions, ...]
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """A model whose self-test is wanted: what the bundle keeps of its original, and the files that ship of it."""
+
+    model: str
+    bundle: str
+    reference: bundle_manifest.KeptReference
+    outputs: tuple[str, ...]
+    files: tuple[TriedFile, ...]
+
+
+class SelfTest(msgspec.Struct, frozen=True, kw_only=True):
+    """The data of a self-test; without any, why."""
+
+    model: str
+    data: bytes = b""
+    none: str = ""
+
+
+def self_tests(bundle: Path, manifest: bundle_manifest.Manifest, target: str) -> dict[str, bytes | str]:
+    """By model that something else than the CPU runs: the data of its self-test, or why there is none."""
+    return {test.model: test.data or test.none for test in _tests(bundle, manifest, target)}
+
+
+def _tests(bundle: Path, manifest: bundle_manifest.Manifest, target: str) -> Iterator[SelfTest]:
+    ships: dict[str, list[bundle_manifest.Shipped]] = {}
+    for shipped in manifest.content.ships:
+        if shipped.target == target:
+            ships.setdefault(shipped.model, []).append(shipped)
+    tried = {context.model for context in manifest.content.contexts if context.target == target}
+    tried |= {model for model, rows in ships.items() if any(_tries(row) for row in rows)}
+    references = {reference.model: reference for reference in manifest.references}
+    digests = {file.path: file.sha256 for file in manifest.content.files}
+    orders: list[Order] = []
+    for model, rows in ships.items():
+        if model not in tried:
+            continue
+        if model not in references or not references[model].outputs:
+            yield SelfTest(model=model, none="the bundle keeps no outputs of the original")
+            continue
+        files = tuple(
+            TriedFile(
+                path=row.file, digests="\n".join(digests[path] for path in row.files if path), runs=tuple(row.runs)
+            )
+            for row in rows
+        )
+        names = tuple(tensor.name for tensor in manifest.content.signature(model).outputs)
+        orders.append(Order(model=model, bundle=str(bundle), reference=references[model], outputs=names, files=files))
+    tasks = [workers.Task(label=order.model, call=partial(made, order)) for order in orders]
+    for outcome in workers.run_tasks(tasks) if tasks else ():
+        yield outcome.value or SelfTest(model=outcome.task.label, none=_why(outcome.error))
+
+
+def _tries(shipped: bundle_manifest.Shipped) -> bool:
+    return any(options.provider != runner_providers.CPU for options in shipped.runs)
+
+
+def _why(error: PipelineError | None) -> str:
+    return f"this computer cannot run the model: {error.what}" if error else "no answer"
+
+
+def made(order: Order) -> SelfTest:
+    """The self-test of a model: the first sample that tells sound outputs from bad ones."""
+    reasons = []
+    for candidate in _candidates(order):
+        reason, sample = _judged(order, candidate)
+        if sample is not None:
+            data = guard_sample.encoded(sample)
+            if len(data) <= guard_sample.MOST_BYTES:
+                return SelfTest(model=order.model, data=data)
+            reason = f"its sample has {len(data):,} bytes"
+        reasons.append(reason)
+    return SelfTest(model=order.model, none=reasons[0] if reasons else "no output of real numbers is compared")
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """Inputs that may be the sample's, raw or by a seed, and outputs, where the original's are known."""
+
+    inputs: tuple[bundle_manifest.KeptTensor, ...]
+    seed: int = 0
+
+
+def _candidates(order: Order) -> Iterator[Candidate]:
+    kept = order.reference.inputs
+    yield Candidate(inputs=kept)
+    if order.reference.tolerance.random_inputs and all(tensor.dtype is ElementType.FLOAT32 for tensor in kept):
+        yield from (Candidate(inputs=kept, seed=seed) for seed in SEEDS)
+
+
+def _tensor(order: Order, tensor: bundle_manifest.KeptTensor) -> Values:
+    import numpy as np
+
+    raw = (Path(order.bundle) / tensor.path).read_bytes()
+    return np.frombuffer(raw, dtype=np.dtype(tensor.dtype.value)).reshape(tensor.shape)
+
+
+def _feeds(order: Order, candidate: Candidate) -> dict[str, Values]:
+    import numpy as np
+
+    feeds = {tensor.name: _tensor(order, tensor) for tensor in candidate.inputs}
+    for name, values in feeds.items() if candidate.seed else ():
+        low, high = float(values.min(initial=0)), float(values.max(initial=1))
+        share = (mixed(values.size, candidate.seed) >> np.uint64(40)).astype(np.float64) / (1 << 24)
+        feeds[name] = (low + (high - low) * share).astype(np.float32).reshape(values.shape)
+    return feeds
+
+
+def _judged(order: Order, candidate: Candidate) -> tuple[str, guard_sample.TrialSample | None]:
+    """Why a sample tells nothing, or the sample."""
+    if unfit := [tensor.dtype.value for tensor in candidate.inputs if tensor.dtype not in JAVA_TYPES]:
+        return f"an input is of type {unfit[0]}", None
+    feeds = _feeds(order, candidate)
+    measured = [_Measured(order, file, feeds) for file in order.files]
+    wanted = _wanted(order, candidate, measured[0].own)
+    if not wanted:
+        return "no output of real numbers is compared", None
+    kept = {name: sketch_of(values) for name, values in wanted.items()}
+    limits = []
+    for found in measured:
+        for options in found.file.runs:
+            least = tuple(found.limit(options, name, kept[name]) for name in wanted)
+            way = run_options.options_name(options)
+            limits.append(guard_sample.WayLimits(digests=found.file.digests, way=way, decibels=least))
+    laxest = {name: min(row.decibels[place] for row in limits) for place, name in enumerate(wanted)}
+    for name, values in wanted.items():
+        for corruption, corrupted in corruptions.corrupted(values):
+            if decibels(kept[name], corrupted) >= laxest[name]:
+                return f"the output {name} with {corruption} would pass", None
+    others = tuple(min(LEAST_DECIBELS, least) for least in laxest.values())
+    limits.append(guard_sample.WayLimits(digests=ANY, way=ANY, decibels=others))
+    return "", guard_sample.TrialSample(
+        inputs=tuple(_input(tensor, candidate, feeds[tensor.name], order) for tensor in candidate.inputs),
+        outputs=tuple(guard_sample.SampleOutput(place=order.outputs.index(name), sketch=kept[name]) for name in wanted),
+        limits=tuple(limits),
+    )
+
+
+def _wanted(order: Order, candidate: Candidate, own: Mapping[str, Values]) -> dict[str, Values]:
+    """Outputs by which ways are judged: those of real numbers that repeat themselves."""
+    import numpy as np
+
+    tolerance = order.reference.tolerance
+    left_out = {*tolerance.unsteady, *tolerance.drawn, *tolerance.categorical, *tolerance.sorted_rows}
+    kept = {tensor.name: tensor for tensor in order.reference.outputs}
+    wanted = {
+        name: own[name] if candidate.seed else _tensor(order, tensor)
+        for name, tensor in kept.items()
+        if tensor.dtype is ElementType.FLOAT32 and name not in left_out and name in order.outputs
+        and (not candidate.seed or name in own)
+    }  # fmt: skip
+    return {name: values for name, values in wanted.items() if np.isfinite(values).all() and values.any()}
+
+
+def _input(
+    tensor: bundle_manifest.KeptTensor, candidate: Candidate, values: Values, order: Order
+) -> guard_sample.SampleInput:
+    if not candidate.seed:
+        return guard_sample.SampleInput(
+            name=tensor.name, dtype=JAVA_TYPES[tensor.dtype], shape=tensor.shape, content=values.tobytes()
+        )
+    given = _tensor(order, tensor)
+    return guard_sample.SampleInput(
+        name=tensor.name, dtype=JAVA_TYPES[tensor.dtype], shape=tensor.shape, seed=candidate.seed,
+        low=float(given.min(initial=0)), high=float(given.max(initial=1)),
+    )  # fmt: skip
+
+
+class _Measured:
+    """What a file gives on this computer for a sample, as it ships and with all of its constants in half precision."""
+
+    def __init__(self, order: Order, file: TriedFile, feeds: Mapping[str, Values]) -> None:
+        path = Path(order.bundle) / file.path
+        settings = model_session.CpuSettings(role=model_session.Role.ARTIFACT)
+        self.file = file
+        self.own = model_session.outputs_of(path, feeds, settings)
+        with runner_files.scratch_folder() as work:
+            halved = halved_constants(path, work)
+            rounded = {name: _halved(values) for name, values in feeds.items()}
+            self.half = model_session.outputs_of(halved, rounded, settings) if halved else {}
+
+    def reached(self, name: str, kept: Sketch) -> float:
+        """How near the file is to the original here."""
+        return decibels(kept, self.own[name]) if name in self.own else MOST_DECIBELS
+
+    def limit(self, options: RunOptions, name: str, kept: Sketch) -> float:
+        """What an output must reach with these session options."""
+        own = self.reached(name, kept) - OWN_MARGIN
+        if options.provider in EXACT_PROVIDERS:
+            return min(EXACT_DECIBELS, own)
+        half = decibels(kept, self.half[name]) - HALF_MARGIN if name in self.half else LEAST_DECIBELS
+        return min(own, max(LEAST_DECIBELS, half))
+
+
+def _halved(values: Values) -> Values:
+    """Numbers in single precision as half precision has them."""
+    import numpy as np
+
+    if values.dtype != np.float32:
+        return values
+    most = np.finfo(np.float16).max
+    return np.clip(values.astype(np.float32), -most, most).astype(np.float16).astype(np.float32)
+
+
+def halved_constants(file: Path, folder: Path) -> Path | None:
+    """A copy of an ORT format file whose constants in single precision are rounded to half; None of another file."""
+    import numpy as np
+
+    if file.suffix != ".ort":
+        return None
+    content = bytearray(file.read_bytes())
+    graph = ort_format.read_ort(file).graph
+    for inner in graph.walk():
+        for tensor in inner.initializers.values():
+            if tensor.data_type == run_spec.ONNX_CODES[ElementType.FLOAT32] and tensor.length:
+                values = np.frombuffer(content, np.float32, tensor.length // 4, tensor.offset)
+                content[tensor.offset : tensor.offset + tensor.length] = _halved(values).tobytes()
+    copy = folder / file.name
+    copy.write_bytes(content)
+    return copy
