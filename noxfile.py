@@ -244,10 +244,21 @@ def long_tests(session: nox.Session) -> None:
     pytest(session, *(session.posargs or chosen))
 
 
+@development_session
+def guard_tests(session: nox.Session) -> None:
+    """The guard of Android's classes against drivers that die, hang or compute nonsense, in a JVM; skips without JDK.
+
+    `-- --schedule-seconds 0` has all 1,000 faults, half an hour; else as many as fit in 20 seconds.
+    """
+    session.env.update(ORT_MOBILE_GUARD_FUZZ="100000")
+    marks = ("-m", "(long or nightly) and not network", "--schedule-seconds", "20")
+    pytest(session, "tests/features/guard", *TWO_PROCESSES, *marks, *session.posargs)
+
+
 C_CODE = ("device_runner/**/*.[chSs]", "tests/**/*.[chSs]", "device_runner/build.py")
 APP_CODE = tuple(
     f"pipeline/{room}/**/*.*"
-    for room in ("release", *map("features/{}".format, ("android", "apple", "languages", "packages")))
+    for room in ("release", *map("features/{}".format, ("android", "apple", "guard", "languages", "packages")))
 )
 DECIDED_BY = {
     "native": C_CODE,

@@ -30,10 +30,16 @@ class App:
     """The classes of a released model with an app around them, and what they are given."""
 
     classes: Path
+    jar: Path | None
     library: Path
     assets: Path
     outputs: Path
     private_key: Path
+
+    @property
+    def path(self) -> str:
+        """Where the JVM finds classes."""
+        return ":".join(str(place) for place in (self.classes, self.jar) if place)
 
 
 def keys(folder: Path) -> tuple[Path, str]:
@@ -58,8 +64,11 @@ def run_java(arguments: Sequence[str]) -> str:
     return done.stdout
 
 
-def build(folder: Path) -> App:
-    """Compile what `release android` writes of one model, the app and the fake phone."""
+def build(folder: Path, jar: Path | None = None) -> App:
+    """Compile what `release android` writes of one model, the app and the fake phone.
+
+    With `jar` against ONNX Runtime's own classes, which run the model in place of the fake ones.
+    """
     needs_java()
     runs = (NNAPI, WEBGPU, CPU)
     (folder / "desk").mkdir()
@@ -78,15 +87,21 @@ def build(folder: Path) -> App:
     for name, text in texts.items():
         (sources / name).write_text(text.replace("2" * 64, digest))
     classes = folder / "classes"
-    files = [*map(str, sources.glob("*.java")), *map(str, (HERE / "java").rglob("*.java"))]
-    command = [*JAVAC, "-nowarn", "-sourcepath", str(SIGNATURES), "-d", str(classes), *files]
+    fakes = [path for path in (HERE / "java").rglob("*.java") if not jar or "onnxruntime" not in path.parts]
+    found, signatures = ["-sourcepath", str(SIGNATURES)], folder / "signatures"
+    if jar:
+        shutil.copytree(SIGNATURES, signatures, ignore=shutil.ignore_patterns("ai"))
+        found = ["-sourcepath", str(signatures), "-cp", str(jar)]
+    command = [*JAVAC, "-nowarn", *found, "-d", str(classes), *map(str, (*sources.glob("*.java"), *fakes))]
     compiled = subprocess.run(command, capture_output=True, text=True, check=False)
     assert compiled.returncode == 0, compiled.stderr[:2000]
     library = folder / "libfault.so"
     compiler = shutil.which("cc") or "cc"
     subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(HERE / "fault.c")], check=True)
     (folder / "outputs").write_bytes(made.outputs.tobytes())
-    return App(classes=classes, library=library, assets=assets, outputs=folder / "outputs", private_key=private)
+    return App(
+        jar=jar, classes=classes, library=library, assets=assets, outputs=folder / "outputs", private_key=private
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +154,7 @@ class Phone:
             "java.io.tmpdir": self.storage, **self.properties, **more,
         }  # fmt: skip
         words = [f"-D{name}={str(value).lower() if value is True else value}" for name, value in given.items()]
-        command: Sequence[str] = ["java", *JVM, *words, "-cp", str(self.app.classes), "App"]
+        command: Sequence[str] = ["java", *JVM, *words, "-cp", self.app.path, "App"]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         killed = False
         try:
