@@ -214,6 +214,12 @@ _ROWS = (
 PROVIDERS: dict[str, ExecutionProvider] = {provider.name: provider for provider in _ROWS}
 """The registry, by name in run options; help texts and messages list them in this order."""
 
+
+def register(provider: ExecutionProvider) -> None:
+    """Add a provider that is described elsewhere, behind those that are known here; a second time is nothing new."""
+    PROVIDERS.setdefault(provider.name, provider)
+
+
 OTHER_NAMES = (
     "acl", "armnn", "azure", "cann", "dml", "dnnl", "js", "migraphx", "nvtensorrtrtx", "openvino", "rknpu",
     "rocm", "snpe", "tvm", "vitisai", "vsinpu", "webnn",

@@ -12,7 +12,7 @@ from device_runner.providers import CHIPS
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import ModelAnswer, Settings
 from pipeline.partition.judge import PartitionRequest, judge
-from pipeline.partition.qnn.claims import PROVIDER
+from pipeline.providers.qnn.claims import PROVIDER
 
 REAL, OPERATORS = Path("tests/ground_truth/real.zip"), Path("tests/ground_truth/ops.zip")
 HAND_SECONDS = 600.0

@@ -26,7 +26,7 @@ import msgspec
 
 from device_runner.providers import CHIPS
 from pipeline.partition.answer import ModelAnswer
-from pipeline.partition.qnn.claims import CompilerAnswer
+from pipeline.providers.qnn.claims import CompilerAnswer
 from tests.ground_truth import ORACLE
 from tests.npu_models import OPERATORS, answered, by_hand, cell, difference, model_names
 

@@ -21,9 +21,9 @@ from unittest.mock import patch
 import msgspec
 
 from pipeline.model.sources import SourceModel
-from pipeline.partition import nnapi_load as load
 from pipeline.partition.answer import ModelAnswer, Optimize, make_settings
 from pipeline.partition.judge import PartitionRequest, judge
+from pipeline.providers.nnapi import load
 from tests.ground_truth import ORACLE
 
 SETTING = re.compile(

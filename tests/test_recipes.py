@@ -37,7 +37,7 @@ def test_a_recipe_touches_at_most_three_files(title: str) -> None:
         assert (ROOT / path).is_file() is not bool(new), path
 
 
-@pytest.mark.parametrize("name", ["PROVIDERS", "PASSES", "OPENERS", "NEWEST_KNOWN", "COLUMNS", "CHECKS", "TEXTS"])
+@pytest.mark.parametrize("name", ["PASSES", "OPENERS", "NEWEST_KNOWN", "COLUMNS", "CHECKS", "TEXTS"])
 def test_the_registries_that_are_named_are_where_the_recipes_say(name: str) -> None:
     """The recipe whose file has the registry is the one that names it or its rows."""
     files = [path for text in RECIPES.values() for path in re.findall(r"^- `([\w./]+)`: ", text, re.MULTILINE)]
@@ -65,10 +65,12 @@ def python(copy: Path, *arguments: str) -> str:
     return command.python(*arguments, cwd=copy, path=copy, PYTHONSAFEPATH="1").out
 
 
-def add_provider(copy: Path, run: str, rules: str, module: str) -> None:
-    edit(copy / "device_runner/providers.py", ")  # fmt: skip\n\nPROVIDERS: dict", run)
-    edit(copy / "pipeline/core/providers.py", ")\n\nPROVIDER_RULES: dict", rules)
-    (copy / "pipeline/partition/mynpu.py").write_text(module)
+def add_provider(copy: Path, facts: str, claims: str) -> None:
+    """One folder, and nothing else is changed."""
+    folder = copy / "pipeline/providers/mynpu"
+    folder.mkdir()
+    (folder / "__init__.py").write_text(facts)
+    (folder / "claims.py").write_text(claims)
 
 
 CODE = """
@@ -130,13 +132,9 @@ print(json.dumps({
 
 @pytest.mark.long
 def test_jobs_take_a_new_provider_with_files_that_are_aware_of_it(copy: Path) -> None:
-    run, rules, module = blocks("Add an execution provider")
-    add_provider(
-        copy,
-        run.replace("nhwc=False", 'nhwc=False, java="addMyNpu", min_api_level=33'),
-        rules.replace(" aware=False,", ""),
-        module,
-    )
+    facts, claims = blocks("Add an execution provider")
+    facts = facts.replace("nhwc=False", 'nhwc=False, java="addMyNpu", min_api_level=33').replace(", aware=False", "")
+    add_provider(copy, facts, claims)
     assert 'options.addMyNpu(mapOf("mode" to "quick"))' in python(copy, "-c", CODE)
     schema = json.loads(python(copy, "-m", "pipeline", "schema"))
     assert "mynpu" in schema["$defs"]["Accelerator"]["enum"]

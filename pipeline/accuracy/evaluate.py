@@ -303,7 +303,7 @@ def _simulated(request: AccuracyRequest, takes: Sequence[TensorInfo], ours: Any,
     """
     from pipeline.partition import answer as claim_answer
     from pipeline.partition import judge
-    from pipeline.partition.qnn import simulate
+    from pipeline.partition import rules as partition_rules
 
     settings = claim_answer.Settings(provider=provider_rules.QNN, chip=request.chip)
     source = SourceModel(path=request.model)
@@ -320,12 +320,12 @@ def _simulated(request: AccuracyRequest, takes: Sequence[TensorInfo], ours: Any,
         onnx_model.load_model(SourceModel(path=request.model), Path(request.work_folder)), request.dimensions
     )
     convert = _conversion(ours, takes, request.model)
-    waiting = datasets.samples(request.data, takes)
+    waiting, simulator = datasets.samples(request.data, takes), partition_rules.compiler_of(settings).simulator
     while chunk := _chunk(waiting):
         workers.still_at_work()
         with runner_files.scratch_folder() as folder:
             feeds = [convert(sample.inputs) for sample in chunk]
-            outputs = simulate.run_samples(model, runner_providers.CHIPS[request.chip], feeds, folder / "model.onnx")
+            outputs = simulator.run_samples(model, runner_providers.CHIPS[request.chip], feeds, folder / "model.onnx")
         if isinstance(outputs, claim_answer.Refusal):
             raise ModelError(
                 f"the model does not run on {request.chip}",

@@ -35,10 +35,9 @@ from pipeline.model import sources as model_sources
 from pipeline.model.onnx_model import LeanModel
 from pipeline.model.sources import SourceModel
 from pipeline.partition import answer as claim_answer
-from pipeline.partition import judge
+from pipeline.partition import judge, kept
 from pipeline.partition import subject as partition_subject
 from pipeline.partition import types as partition_types
-from pipeline.partition.qnn import kept
 
 ANSWERS = {FixChoice.USE: "yes", FixChoice.MEASURE: "maybe", FixChoice.CPU: "no"}
 """The verdicts in one word, as ONNX Runtime's mobile usability checker gives them."""

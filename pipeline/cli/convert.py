@@ -563,7 +563,7 @@ def accuracy(
     from pipeline.core import errors as core_errors
     from pipeline.core.errors import ConfigError
     from pipeline.model import sources as model_sources
-    from pipeline.partition.qnn import kept
+    from pipeline.partition import kept
     from pipeline.report import accuracies
 
     if not data.test_data:

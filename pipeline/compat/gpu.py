@@ -1,4 +1,4 @@
-"""Why a file cannot run with WebGPU: the rules of pipeline/partition/webgpu_runs.py, asked of a file."""
+"""Why a file cannot run on a GPU: the rules of the provider that computes there, asked of a file."""
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache, partial
@@ -14,8 +14,9 @@ from pipeline.model import onnx_model
 from pipeline.model.sources import SourceModel
 from pipeline.partition import answer as claim_answer
 from pipeline.partition import graph as partition_graph
+from pipeline.partition import provider_claims
+from pipeline.partition import rules as partition_rules
 from pipeline.partition import types as partition_types
-from pipeline.partition import webgpu_runs
 
 
 @lru_cache(maxsize=16)
@@ -50,21 +51,25 @@ def _types(path: str) -> dict[str, partition_types.Value]:
 def gpu_findings(
     path: Path, release: Release, options: Mapping[str, str], where: str, half: bool | None = None
 ) -> Iterator[Finding]:
-    """Why a file cannot be run with WebGPU and its options, each as an error. ModelError for a file that is no model.
+    """Why a file cannot be run on a GPU with these options, each as an error. ModelError for a file that is no model.
 
     `half`: whether the GPU has shader-f16.
     """
+    rules = next((rules for rules in provider_rules.PROVIDER_RULES.values() if rules.run.gpu), None)
+    if rules is None:
+        return
     facts = path.stat()
     settings = claim_answer.Settings(
-        provider=provider_rules.WEBGPU, ort_release=release, webgpu=claim_answer.webgpu_settings(options)
+        provider=rules.name, ort_release=release, webgpu=claim_answer.webgpu_settings(options)
     )
     graph = _graph(path, facts.st_size, facts.st_mtime_ns)
     ort_format = path.suffix.lower() == ".ort"
-    yield from webgpu_runs.run_findings(graph, settings, where, ort_format=ort_format, half=half)
+    run = provider_claims.FileRun(graph=graph, settings=settings, where=where, ort_format=ort_format, half=half)
+    yield from partition_rules.claims_of(settings).run_findings(run)
 
 
 def first_on_gpu(path: Path, release: Release, options: Mapping[str, str]) -> Finding | None:
-    """The first reason why a file cannot run with WebGPU; None where none is known, or the file cannot be read."""
+    """The first reason why a file cannot run on a GPU; None where none is known, or the file cannot be read."""
     try:
         return next(gpu_findings(path, release, options, path.name), None)
     except (ModelError, OSError):

@@ -1,13 +1,11 @@
 """Provider-aware files: what is claimed after level basic and so must stay, and how it is kept in a file."""
 
 import functools
-import importlib
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,10 +33,10 @@ from pipeline.model import onnx_model
 from pipeline.model.onnx_model import LeanModel
 from pipeline.partition import answer as claim_answer
 from pipeline.partition import graph as partition_graph
-from pipeline.partition import nnapi_load, stand_in
 from pipeline.partition import reference as partition_reference
 from pipeline.partition import rules as partition_rules
 from pipeline.partition import shown as partition_shown
+from pipeline.partition import stand_in
 from pipeline.partition import subject as partition_subject
 from pipeline.partition import units as partition_units
 from pipeline.passes import base as passes_base
@@ -192,13 +190,14 @@ def aware_parts(optimizer: "Optimizer", settings: SessionSettings, aware: AwareS
     # Whether the CPU's session did nothing beyond level basic
     same = _node_bytes(shown.model) == _node_bytes(optimizer.basic)
     gpu = next((provider for provider in aware.providers if provider.rules.copies), None)
+    copies = partition_rules.claims_of(gpu).copies if gpu else None
     title = gpu.rules.run.ort_name if gpu else stand_in.CLAIMS_PROVIDER
 
     def with_copies(parts: steps.OrtParts, before: LeanModel) -> steps.OrtParts:
-        if not gpu or not shown.claims:
+        if not gpu or not copies or not shown.claims:
             return parts
         saved = steps.as_onnx(parts, before, context)
-        copying = for_gpu(saved, gpu, viewer(saved, context.folder))
+        copying = copies.written(saved, gpu, viewer(saved, context.folder))
         return parts if copying is saved else steps.to_parts(copying, SAVE, context)
 
     if not aware.safe and (not shown.claims or (same and settings.level is Level.BASIC)):
@@ -233,8 +232,13 @@ def aware_parts(optimizer: "Optimizer", settings: SessionSettings, aware: AwareS
 def crash_notes(
     parts: steps.OrtParts, shown: ShownModel, aware: AwareSpec, context: passes_base.PassContext
 ) -> tuple[str, ...]:
-    """The warning of a file for NNAPI that no session at level all opens; the file's weights need not be there."""
-    if all(provider.provider != provider_rules.NNAPI for provider in aware.providers):
+    """The warning of a file for a provider that no session at level all opens; its weights need not be there."""
+    asked = [
+        (settings.provider, crash_of)
+        for settings in aware.providers
+        if (crash_of := partition_rules.claims_of(settings).crash_in_file)
+    ]
+    if not asked:
         return ()
     if not any(node.operator == "ai.onnx:QLinearConv" for node in parts.read().graph.nodes):
         return ()
@@ -243,14 +247,14 @@ def crash_notes(
     graph = partition_graph.view_of_file(path)
     path.unlink()
     claimed = {index for index, node in graph.nodes.items() if stand_in.node_key(node) in shown.claims}
-    crash = nnapi_load.crash_in_file(graph, claimed)
-    return (f"nnapi: {crash.what}; {crash.remedy}",) if crash else ()
+    crashes = ((name, crash_of(graph, claimed)) for name, crash_of in asked)
+    return tuple(f"{name}: {crash.what}; {crash.remedy}" for name, crash in crashes if crash)
 
 
 def newer_notes(parts: steps.OrtParts, shown: ShownModel, aware: AwareSpec) -> Iterator[str]:
     """What a file for NNAPI of an older phone costs on the newest: it is fused where only that would claim."""
     for settings in aware.providers:
-        if settings.provider != provider_rules.NNAPI or settings.api_level >= runner_providers.NNAPI_NEWEST_API_LEVEL:
+        if not settings.rules.by_api_level or settings.api_level >= runner_providers.NNAPI_NEWEST_API_LEVEL:
             continue
         newest = partition_rules.claim(
             shown.graph, msgspec.structs.replace(settings, api_level=runner_providers.NNAPI_NEWEST_API_LEVEL)
@@ -646,9 +650,7 @@ def problem(
     graph: partition_graph.Graph, groups: Iterable[tuple[partition_graph.Node, ...]], settings: claim_answer.Settings
 ) -> claim_answer.Refusal | None:
     """The first reason why one of the provider's models cannot be built on the phone."""
-    module = importlib.import_module(settings.rules.load_module)
-    refusal: claim_answer.Refusal | None = module.build_refusal(graph, groups, settings)
-    return refusal
+    return partition_rules.claims_of(settings).build_refusal(graph, groups, settings)
 
 
 def culprits(
@@ -705,70 +707,6 @@ def close_off(model: LeanModel, settings: claim_answer.Settings, viewed: partiti
         node.input[:] = [hidden if value == constant else value for value in node.input]
         identity = type(node)(op_type="Identity", input=[constant], output=[hidden])
         onnx_edit.set_nodes(proto, (identity, *proto.node))
-
-
-FUSED_CONV = "FusedConv"
-
-
-def for_gpu(model: LeanModel, settings: claim_answer.Settings, viewed: partition_shown.View) -> LeanModel:
-    """A finished model with copies between the memories of GPU and CPU, which ONNX Runtime inserts in ONNX files alone.
-
-    The same model where none are needed. A constant that both sides read is there twice. The layout decides what of the
-    computation of shapes stays on the CPU; FusedConv loads in NCHW alone.
-    """
-    from pipeline.partition import webgpu  # a table that few need
-
-    graph = viewed(model.proto)
-    parts = (graph, *(body for _, body in partition_graph.bodies(graph)))
-    fused = any(node.op_type == FUSED_CONV for part in parts for node in part.nodes.values())
-    options = msgspec.structs.replace(settings.webgpu, layout="NCHW" if fused else settings.webgpu.layout)
-    weights = dict(model.weights)
-    result = LeanModel(proto=onnx_edit.copied(model.proto), folder=model.folder, weights=weights)
-    taken = onnx_edit.names_in(result.proto.graph)
-    taken |= {tensor.values.name for tensor in result.proto.graph.sparse_initializer}
-    asked = msgspec.structs.replace(settings, webgpu=options)
-    changed = False
-    for part, proto in _with_messages(graph, result.proto.graph):
-        gpu, cpu = webgpu.memories(part, partition_rules.claim(part, asked).claimed)
-        to_gpu, to_cpu = webgpu.crossing(part, gpu, cpu)
-        shared = webgpu.shared_constants(part, gpu, cpu)
-        doubled = shared & part.initializers.keys()
-        to_gpu |= shared - doubled  # a constant of a graph around
-        # Readers by the first outputs of their nodes, which is what messages and view have in common.
-        nodes = {onnx_edit.first_output(node): node for node in proto.node}
-        initializers = {tensor.name: tensor for tensor in proto.initializer}
-        sparse = {tensor.values.name: tensor for tensor in proto.sparse_initializer}
-        moves = [(name, gpu, webgpu.COPIES[0]) for name in to_gpu] + [(name, cpu, webgpu.COPIES[1]) for name in to_cpu]
-        for name, side, operator in sorted([*moves, *((name, gpu, "") for name in doubled)], key=itemgetter(0, 2)):
-            copy = onnx_edit.fresh_name(f"{name}_{'on_gpu' if side is gpu else 'on_cpu'}", taken)
-            for node, slot in side.read[name]:
-                if slot < len(node.inputs):
-                    nodes[node.first_output].input[slot] = copy
-            if operator:
-                proto.node.add(op_type=operator, name=copy, input=[name], output=[copy])
-            elif name in sparse:
-                proto.sparse_initializer.append(sparse[name])
-                proto.sparse_initializer[-1].values.name = copy
-            else:
-                proto.initializer.append(initializers[name])
-                proto.initializer[-1].name = copy
-                weights |= {copy: weights[name]} if name in weights else {}
-            changed = True
-        onnx_edit.sort_nodes(proto)
-    return result if changed else model
-
-
-def _with_messages(
-    graph: partition_graph.Graph, proto: "GraphProto"
-) -> "Iterator[tuple[partition_graph.Graph, GraphProto]]":
-    """A graph and its bodies, each with the message that it is a view of."""
-    yield graph, proto
-    nodes = {onnx_edit.first_output(node): node for node in proto.node}
-    for node in graph.nodes.values():
-        if node.bodies:
-            inner = [attribute.g for attribute in nodes[node.first_output].attribute if attribute.type == 5]
-            for body, message in zip(node.bodies, inner, strict=True):
-                yield from _with_messages(body, message)
 
 
 def lift_constants(graph: "GraphProto") -> None:

@@ -1,6 +1,7 @@
 """Contexts: models compiled ahead for the NPU of a chip, each in a process of its own, and run in the simulator."""
 
 import contextlib
+import importlib.util
 import re
 import subprocess
 import sys
@@ -37,11 +38,9 @@ from pipeline.model import edit as onnx_edit
 from pipeline.model import guards, onnx_model, signature
 from pipeline.model import sources as model_sources
 from pipeline.partition import answer as claim_answer
-from pipeline.partition import judge
+from pipeline.partition import judge, kept, provider_claims
+from pipeline.partition import rules as partition_rules
 from pipeline.partition import subject as partition_subject
-from pipeline.partition.qnn import claims as qnn_claims
-from pipeline.partition.qnn import kept
-from pipeline.partition.qnn import session as qnn_session
 from pipeline.passes import precisions as passes_precisions
 
 if TYPE_CHECKING:
@@ -49,6 +48,9 @@ if TYPE_CHECKING:
 
 COMPILER_FACTOR = 4.0
 """Peak memory of a context relative to the model's bytes (ResNet-50: 481 MB for 102 MB)."""
+
+NPU = runner_providers.provider_named(provider_rules.QNN)
+"""The provider of the chips that contexts are for."""
 
 QUANTIZE = "quantize every operator of the model (--precision qnn, or `precisions` in the config)"
 
@@ -100,9 +102,9 @@ def make_context(
             compatibility=compatibility,
             plugin=version("onnxruntime-qnn"),
             onnxruntime=version("onnxruntime"),
-            npu_nodes=sum(count for provider, count in parts if provider == qnn_claims.PROVIDER),
+            npu_nodes=sum(count for provider, count in parts if provider == NPU.ort_name),
             partitions=partitions,
-            cpu_nodes=sum(count for provider, count in parts if provider != qnn_claims.PROVIDER),
+            cpu_nodes=sum(count for provider, count in parts if provider != NPU.ort_name),
             seconds=session.seconds,
             memory_bytes=session.memory_bytes,
             shared=shared,
@@ -120,9 +122,8 @@ def _for_chip(row: model_sources.NamedModel, chip: runner_providers.Chip, folder
     refuse_impossible(model, chip)
     if not chip.floats:
         # Some floats its compiler takes, though phones with this chip have none
-        settings = claim_answer.Settings(provider=provider_rules.QNN, chip=chip.name)
         request = judge.PartitionRequest(
-            source=row.source, settings=settings, optimize=claim_answer.Optimize.BASIC, sizes=row.dimensions
+            source=row.source, settings=_settings(chip), optimize=claim_answer.Optimize.BASIC, sizes=row.dimensions
         )
         answer = judge.judge(request)
         if answer.load and answer.load.code == "float":
@@ -179,7 +180,7 @@ def _compiled(
     name, *others = models
     if others:
         return _compile(models, chip, contents, folder)
-    depends = (storage.sha256_of(contents / name), storage.sha256_of(Path(qnn_session.__file__)), name)
+    depends = (storage.sha256_of(contents / name), _program_digest(chip), name)
     entry = kept.entry_of(".context.json", chip, *depends)
     if (session := kept.kept(entry, ContextSession)) and _taken(session, entry, folder):
         return session
@@ -190,6 +191,20 @@ def _compiled(
             storage.copy_file(folder / file, _kept_file(entry, file))
         kept.keep(entry, msgspec.structs.replace(session, files=files))
     return session
+
+
+def _settings(chip: runner_providers.Chip) -> claim_answer.Settings:
+    return claim_answer.Settings(provider=provider_rules.QNN, chip=chip.name)
+
+
+def _compiler(chip: runner_providers.Chip) -> provider_claims.ChipCompiler:
+    return partition_rules.compiler_of(_settings(chip))
+
+
+def _program_digest(chip: runner_providers.Chip) -> str:
+    """Of the program that compiles: what it wrote before it was changed is not taken."""
+    program = importlib.util.find_spec(_compiler(chip).session)
+    return storage.sha256_of(Path(program.origin)) if program and program.origin else ""
 
 
 def _kept_file(entry: Path, name: str) -> Path:
@@ -213,7 +228,7 @@ def _compile(
 ) -> ContextSession:
     answer = folder.parent / "answer.json"
     options = [f"{key}={value}" for key, value in chip.options.items()]
-    command = [sys.executable, "-m", "pipeline.partition.qnn.session", "contexts"]
+    command = [sys.executable, "-m", _compiler(chip).session, "contexts"]
     files = [str(path.absolute()) for path in (contents, folder)]
     where = " and ".join(model.source.name for model in models.values())
     limit = workers.time_limit(path.stat().st_size for path in contents.iterdir())
@@ -248,14 +263,12 @@ def _compile(
             "Qualcomm's compiler does not work here", why=last, remedy="install the pair again"
         ) from error
     if session.error:
-        text = qnn_claims.PREFIX.sub("", session.error).strip()
-        cause = qnn_claims.meaning_of(qnn_claims.FAILURES, text) or qnn_claims.meaning_of(qnn_claims.CAUSES, text)
-        why = cause.what if cause else text
-        remedy = cause.remedy if cause else ""
-        if not chip.floats and cause and cause.code in ("layout", "build"):
+        cause = _compiler(chip).meaning(session.error)
+        why, remedy = cause.what, cause.remedy
+        if not chip.floats and cause.code in ("layout", "build"):
             why, remedy = f"a node computes floats, and the NPU of {chip.title} has none", QUANTIZE
         raise ModelError(f"no session is made for {chip.name} ({chip.title})", where=where, why=why, remedy=remedy)
-    if not all(any(provider == qnn_claims.PROVIDER for provider, _ in parts) for parts in session.subgraphs):
+    if not all(any(provider == NPU.ort_name for provider, _ in parts) for parts in session.subgraphs):
         raise ModelError(
             f"the NPU of {chip.title} takes nothing of this model",
             where=where,
@@ -305,7 +318,7 @@ def read_context(path: Path) -> tuple[Path, int]:
     nodes = [node for node in _wrapper(path).graph.node if node.op_type == "EPContext"]
     attributes = [{attribute.name: attribute for attribute in node.attribute} for node in nodes]
     sources = {row["source"].s.decode("utf-8", "replace") for row in attributes if "source" in row}
-    if not nodes or sources - {qnn_claims.PROVIDER, "QNN"}:
+    if not nodes or sources - {NPU.ort_name, "QNN"}:
         why = f"it is of {', '.join(sorted(sources))}" if sources else "it has no EPContext node"
         raise ModelError("this is no context for Snapdragon's NPU", where=str(path), why=why, remedy=AGAIN)
     names = {
@@ -365,7 +378,8 @@ def make_contexts(
     contexts: dict[tuple[str, Variant], npu_contexts.NpuContext] = {}
     with storage.scratch(output) as work, progress.stage("compile", len(jobs)) as stage:
         tasks = {_task(forms, variant, output, work): (variant, forms) for variant, forms in jobs.values()}
-        limit = qnn_claims.SECONDS + workers.time_limit(form.model.size_bytes for forms in groups for form in forms)
+        start = max((_compiler(runner_providers.CHIPS[chip]).seconds for chip in chips), default=0.0)
+        limit = start + workers.time_limit(form.model.size_bytes for forms in groups for form in forms)
         for outcome in workers.run_tasks(tasks, memory_bytes=workers.memory_budget(), timeout_seconds=limit):
             variant, forms = tasks[outcome.task]
             if isinstance(outcome.error, MissingError):

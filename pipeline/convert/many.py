@@ -179,7 +179,7 @@ def convert_models(
 def require_compiler(chips: Sequence[str]) -> None:
     """MissingError where contexts are wanted and the compiler is not installed, before anything is converted."""
     if chips:
-        from pipeline.partition.qnn import kept
+        from pipeline.partition import kept
 
         kept.compiler_name()
 

@@ -13,6 +13,7 @@ from device_runner import spec as run_spec
 from device_runner.problem import Problem
 from pipeline.core import abis as core_abis
 from pipeline.core import errors as core_errors
+from pipeline.core import provider as core_provider
 from pipeline.core import providers as provider_rules
 from pipeline.core import releases as ort_releases
 from pipeline.core.errors import ConfigError
@@ -113,7 +114,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError("NNAPI flags CPU_DISABLED and CPU_ONLY exclude one another", remedy="leave one out")
 
     @property
-    def rules(self) -> provider_rules.ProviderRules:
+    def rules(self) -> core_provider.ProviderRules:
         """The registry's row of the provider."""
         return provider_rules.PROVIDER_RULES[self.provider]
 
@@ -554,10 +555,8 @@ def make_settings(
 
     `stop_ops` is the session entry `ep.nnapi.partitioning_stop_ops`: names with commas between, none when empty (B.5).
     """
-    coreml = parse_options(coreml_options, runner_providers.PROVIDERS["coreml"].values, "CoreML")
-    webgpu = webgpu_settings(
-        parse_options(webgpu_options, runner_providers.PROVIDERS[provider_rules.WEBGPU].values, "WebGPU")
-    )
+    coreml = parse_options(coreml_options, runner_providers.provider_named("coreml").values, "CoreML")
+    webgpu = webgpu_settings(parse_options(webgpu_options, runner_providers.provider_named("webgpu").values, "WebGPU"))
     defaults = Settings(provider=provider, chip=chip)
     asked, expected = coreml.get("ModelFormat"), defaults.rules.options.get("ModelFormat")
     if asked is not None and expected is not None and asked != expected:

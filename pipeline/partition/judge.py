@@ -1,6 +1,5 @@
 """Judges one model for a provider: the answers of `ort-mobile partition`."""
 
-from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
@@ -9,15 +8,13 @@ import msgspec
 from device_runner import providers as runner_providers
 from pipeline.check import many as check_many
 from pipeline.check import result as check_result
-from pipeline.core import providers as provider_rules
 from pipeline.core import releases as ort_releases
 from pipeline.core.errors import ModelError, PipelineError
 from pipeline.core.releases import Release
 from pipeline.dataset import Dataset
-from pipeline.model import edit as onnx_edit
 from pipeline.model.sources import SourceModel
+from pipeline.partition import kept
 from pipeline.partition.answer import (
-    MOST_COPIES,
     BodyClaim,
     Cut,
     Decision,
@@ -31,10 +28,17 @@ from pipeline.partition.answer import (
     SizedAnswer,
 )
 from pipeline.partition.graph import Graph, Node, bodies
-from pipeline.partition.nnapi_load import crash_in_file
-from pipeline.partition.qnn import claims as qnn_claims
-from pipeline.partition.qnn import kept
-from pipeline.partition.rules import Claim, claim, copied_bytes, copies_estimated, copies_of, unit_edges
+from pipeline.partition.provider_claims import ModelRun
+from pipeline.partition.rules import (
+    Claim,
+    claim,
+    claims_of,
+    compiler_of,
+    copied_bytes,
+    copies_estimated,
+    copies_of,
+    unit_edges,
+)
 from pipeline.partition.shown import predict_load, rounds
 from pipeline.partition.subject import Views, check_computed, likely_sizes, open_views, scratch_folder
 from pipeline.partition.units import node_units, plain_units, processor_warnings, unit_of_node
@@ -77,12 +81,7 @@ def judge(request: PartitionRequest) -> ModelAnswer:
             fixed = _with_sizes(views, answer, request.settings) if request.likely else None
             simulated = _simulated(views, request, answer) if request.simulate else None
             answer = msgspec.structs.replace(answer, fixed=fixed, simulated=simulated)
-            if (
-                request.likely
-                and views.loaded
-                and answer.claimed
-                and request.settings.provider == provider_rules.WEBGPU
-            ):
+            if request.likely and views.loaded and answer.claimed and request.settings.rules.run.gpu:
                 loss = check_many.gpu_loss_alone(views.loaded, request.sizes, Dataset(), folder)
                 answer = msgspec.structs.replace(answer, warnings=(*answer.warnings, *([loss.text] if loss else ())))
             if views.loaded and not views.loaded.outside:
@@ -114,9 +113,10 @@ def judge_views(views: Views, settings: Settings, *, simulates: bool = False, br
     shown, ships, model = views.of(settings)
     loaded = views.loaded
     check_computed(views.computed, shown, views.source.name)
-    _check_names(views, shown, settings)
+    asked = claims_of(settings)
+    asked.check(views, shown, settings)
     compiler, doubts = "", tuple[str, ...]()
-    if settings.rules.by_chip:
+    if asked.compiler:
         shown, compiler = ships, kept.compiler_name()
         if model is None or views.ships is None:
             raise ModelError(
@@ -124,21 +124,20 @@ def judge_views(views: Views, settings: Settings, *, simulates: bool = False, br
                 where=views.source.name,
                 remedy="name the ONNX model that the file was made from",
             )
-        provider_claim, load = qnn_claims.of_chip(
-            views.ships, model, ships, runner_providers.CHIPS[settings.chip], views.folder
-        )
-        doubts = () if simulates or load.error else tuple(qnn_claims.suspicions(ships, provider_claim.claimed))
+        chip = runner_providers.CHIPS[settings.chip]
+        provider_claim, load = asked.compiler.ask(views.ships, model, ships, chip, views.folder)
+        doubts = () if simulates or load.error else tuple(asked.compiler.suspicions(ships, provider_claim.claimed))
         in_bodies: list[tuple[Node, Graph, Claim]] = []
     else:
         provider_claim = claim(shown, settings)
         first = ships, (provider_claim if shown is ships else claim(ships, settings))
         load = predict_load(rounds(model, first, views.later, settings), settings)
-        if settings.provider == provider_rules.NNAPI and not loaded and not load.error:
-            crash = crash_in_file(ships, provider_claim.claimed)
+        if asked.crash_in_file and not loaded and not load.error:
+            crash = asked.crash_in_file(ships, provider_claim.claimed)
             load = LoadForecast.failing(crash, estimate=True) if crash else load
         in_bodies = [(owner, body, claim(body, settings)) for owner, body in bodies(shown)]
-        if settings.provider == provider_rules.WEBGPU and not load.error:
-            load = _forecast_of_run(views, ships, settings, load)
+        if not load.error:
+            load = asked.at_run(ModelRun(views=views, ships=ships, settings=settings, load=load))
     copies_inside = sum(copies_of(body, settings, inside.claimed) or 0 for _, body, inside in in_bodies)
     group_of = {node.index: position for position, group in enumerate(provider_claim.groups) for node in group}
     refusals = {index: row for index, row in provider_claim.refusals.items() if index not in group_of}
@@ -195,64 +194,14 @@ def judge_views(views: Views, settings: Settings, *, simulates: bool = False, br
             *dict.fromkeys(views.warnings),
             *processor_warnings(shown, settings, optimized_there=loaded is not None),
             *settings.warnings,
-            *(_in_ort_format(ships, settings) if loaded and not load.error else ()),
+            *(() if load.error else asked.warnings(ModelRun(views=views, ships=ships, settings=settings, load=load))),
             *doubts,
         ),
     )
 
 
-def _forecast_of_run(views: Views, ships: Graph, settings: Settings, load: LoadForecast) -> LoadForecast:
-    """The forecast of a session that is made, with the first reason why it does not run what ships."""
-    from pipeline.partition.webgpu_runs import OF_QUANTIZED, run_findings  # the rules of a provider
-
-    ort_format = views.loaded is None
-    told = run_findings(ships, settings, views.source.name, ort_format=ort_format)
-    if _copies_much(ships, settings):
-        told = (finding for finding in told if finding.code != OF_QUANTIZED)  # the copies say it
-    found = next(told, None)
-    if found is None or not any(load.rounds):  # what takes nothing fails at nothing
-        return load
-    return msgspec.structs.replace(load, code=found.code, error=found.what, remedy=found.remedy, at_run=True)
-
-
-def _copies_much(graph: Graph, settings: Settings) -> bool:
-    """Whether copies alone speak against the provider."""
-    return (copies_of(graph, settings, claim(graph, settings).claimed) or 0) > MOST_COPIES
-
-
-def _in_ort_format(ships: Graph, settings: Settings) -> Iterator[str]:
-    """What an ONNX file runs with in WebGPU's layout, and a file in ORT format with the same copies does not."""
-    if settings.provider == provider_rules.WEBGPU and not _copies_much(ships, settings):
-        from pipeline.partition.webgpu_runs import moved  # the rules of a provider
-
-        for found in moved(ships, settings):
-            yield f"in ORT format: {found.what}; {found.remedy}"
-
-
-def _check_names(views: Views, shown: Graph, settings: Settings) -> None:
-    """ModelError for a name of forceCpuNodeNames that no node of the file has."""
-    if settings.provider != provider_rules.WEBGPU or not settings.webgpu.cpu_nodes:
-        return
-    from pipeline.partition.webgpu import unknown_names  # the rules of a provider
-
-    inside = (shown, *(body for _, body in bodies(shown)))
-    nodes = (
-        onnx_edit.all_nodes(views.loaded.proto.graph) if views.loaded else (n for g in inside for n in g.nodes.values())
-    )
-    names, remedy = unknown_names(settings, (node.name for node in nodes))
-    if names:
-        raise ModelError(
-            f"forceCpuNodeNames names {names}, and the model has no such node",
-            where=views.source.name,
-            why="WebGPU ignores such a name",
-            remedy=remedy,
-        )
-
-
 def _simulated(views: Views, request: PartitionRequest, answer: ModelAnswer) -> Simulation | None:
     """What the simulator computes; None where the chip takes nothing, or makes no session."""
-    from pipeline.partition.qnn import simulate
-
     if not answer.claimed or (answer.load and answer.load.error):
         return None
     _, graph, model = views.of(request.settings)
@@ -260,7 +209,8 @@ def _simulated(views: Views, request: PartitionRequest, answer: ModelAnswer) -> 
         return None
     try:
         chip, original = runner_providers.CHIPS[request.settings.chip], request.original
-        return simulate.simulate(views.ships, model, graph, chip, request.simulate, views.folder, original)
+        simulator = compiler_of(request.settings).simulator
+        return simulator.simulate(views.ships, model, graph, chip, request.simulate, views.folder, original)
     except ModelError as error:  # the original does not run on the CPU
         return Simulation(passed=False, reason=f"nothing to compare with: {error.reason}", remedy=error.remedy)
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from pipeline.model import sources as model_sources
 from pipeline.model.sources import SourceModel
+from pipeline.partition import kept
 from pipeline.partition.answer import NO_SIZES, SUFFIXES, ModelAnswer, Optimize, Settings
-from pipeline.partition.qnn import kept
 
 if TYPE_CHECKING:
     from pipeline.dataset import Dataset

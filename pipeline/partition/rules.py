@@ -12,10 +12,12 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
+from pipeline.core.errors import ConfigError
 from pipeline.model import types as onnx_types
 from pipeline.partition.answer import Refusal, Settings
 from pipeline.partition.graph import Edge, Graph, Node, given_outside
 from pipeline.partition.outline import refused
+from pipeline.partition.provider_claims import ChipCompiler, ProviderClaims
 from pipeline.partition.types import Shape, Value
 from pipeline.partition.units import Case, Unit, unit_of_node
 
@@ -258,20 +260,34 @@ class Claim:
         return tuple(tuple(node.first_output for node in group) for group in self.groups)
 
 
+def claims_of(settings: Settings) -> ProviderClaims:
+    """The functions of the provider that is asked; importing its rules takes a while, so that it is done then."""
+    claims: ProviderClaims = importlib.import_module(f"pipeline.providers.{settings.rules.provider}.claims").CLAIMS
+    return claims
+
+
+def compiler_of(settings: Settings) -> ChipCompiler:
+    """The compiler of the chips of the provider that is asked; ConfigError for one that has none."""
+    compiler = claims_of(settings).compiler
+    if compiler is None:
+        raise ConfigError(
+            f"no compiler of a chip says what {settings.rules.title} takes", remedy="ask for a provider of a chip"
+        )
+    return compiler
+
+
 def claim(graph: Graph, settings: Settings, only: Container[int] | None = None) -> Claim:
     """What the provider claims of one graph, not of its bodies; `only` are the nodes that are still free.
 
     Those are given when it is asked again after functions were inlined (A.2).
     """
-    module = importlib.import_module(settings.rules.rules_module)
+    asked = claims_of(settings).claim
     if only is not None:
-        rest: Claim = module.claim(graph, settings, only)
-        return rest
-    kept = graph.claims.get(settings)
-    if kept is None:  # a forecast, its findings and the copies each ask again
-        kept = graph.claims[settings] = module.claim(graph, settings, None)
-    provider_claim: Claim = kept
-    return provider_claim
+        return asked(graph, settings, only)
+    if settings not in graph.claims:  # a forecast, its findings and the copies each ask again
+        graph.claims[settings] = asked(graph, settings, None)
+    kept: Claim = graph.claims[settings]
+    return kept
 
 
 def copies_of(graph: Graph, settings: Settings, claimed: Container[int], inside: int = 0) -> int | None:
@@ -279,24 +295,21 @@ def copies_of(graph: Graph, settings: Settings, claimed: Container[int], inside:
 
     `inside` are those in bodies of control flow, each counted once.
     """
-    if not settings.rules.copies:
+    copies = claims_of(settings).copies
+    if copies is None:
         return None
-    module = importlib.import_module(settings.rules.rules_module)
     kept = graph.claims.get(settings)
     if kept is None or claimed is not kept.claimed:
-        return int(module.copies(graph, settings, claimed)) + inside
+        return copies.count(graph, settings, claimed) + inside
     if settings not in graph.copies:
-        graph.copies[settings] = module.copies(graph, settings, claimed)
+        graph.copies[settings] = copies.count(graph, settings, claimed)
     return graph.copies[settings] + inside
 
 
 def copies_estimated(graph: Graph, settings: Settings, claimed: Container[int]) -> bool:
     """Whether `copies_of` may differ from what ONNX Runtime does."""
-    if not settings.rules.copies:
-        return False
-    module = importlib.import_module(settings.rules.rules_module)
-    about: bool = module.estimated(graph, settings, claimed)
-    return about
+    copies = claims_of(settings).copies
+    return copies is not None and copies.estimated(graph, settings, claimed)
 
 
 def claim_by_rules(

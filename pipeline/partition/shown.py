@@ -8,7 +8,6 @@ At level basic a session on the CPU alone also inserts Casts around f16 nodes an
 kernel for. With a provider that comes after the question, so both are undone here (H.4.2 and H.4.3).
 """
 
-import importlib
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -30,7 +29,7 @@ from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import LoadForecast, Settings
 from pipeline.partition.graph import FreshNames, Graph, Node, given_outside, schema
 from pipeline.partition.outline import left_over
-from pipeline.partition.rules import Claim, claim
+from pipeline.partition.rules import Claim, claim, claims_of
 from pipeline.partition.types import bodies_in, infer, refused
 from pipeline.partition.units import plain_units
 
@@ -75,7 +74,7 @@ def before_partitioning(model: "ModelProto", view: View, settings: Settings) -> 
     """
     if not model.functions:
         return model
-    table = importlib.import_module(settings.rules.rules_module).TABLE
+    table = claims_of(settings).table
     protected: Collection[str] = ()
     if any(function.name in table for function in model.functions):
         protected = _claimed_outputs(view(model), settings)
@@ -385,8 +384,7 @@ def predict_load(asked: Iterable[Round], settings: Settings) -> LoadForecast:
     first = next(remaining)
     if first[1].fatal is not None:
         return LoadForecast.failing(first[1].fatal)
-    forecast: Callable[..., LoadForecast] = importlib.import_module(settings.rules.load_module).forecast
-    return forecast(chain([first], remaining), settings)
+    return claims_of(settings).forecast(chain([first], remaining), settings)
 
 
 FLOATS = frozenset({1, 10, 16})

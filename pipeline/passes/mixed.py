@@ -19,9 +19,8 @@ from pipeline.model import session as model_session
 from pipeline.model import signature
 from pipeline.model.sources import SourceModel
 from pipeline.partition import answer as claim_answer
-from pipeline.partition import judge
+from pipeline.partition import judge, kept
 from pipeline.partition import subject as partition_subject
-from pipeline.partition.qnn import kept
 from pipeline.passes.base import Effect, Feeds, LayerLoss, MixedSearch, Model, NotApplicable, Pass, PassContext, Trial
 from pipeline.passes.calibration import TensorRanges
 from pipeline.passes.edit import settle

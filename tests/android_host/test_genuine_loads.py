@@ -15,7 +15,7 @@ from pipeline.core.releases import line_of
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import make_settings
 from pipeline.partition.judge import PartitionRequest, judge
-from pipeline.partition.nnapi import TABLE
+from pipeline.providers.nnapi.rules import TABLE
 from tests.ground_truth import ORACLE
 from tests.oracle_agreement import labels
 

@@ -29,9 +29,9 @@ from pipeline.model.ort_format import read_ort
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Settings, make_settings
 from pipeline.partition.graph import view_of_file
-from pipeline.partition.nnapi_load import build_refusal
 from pipeline.partition.rules import claim
 from pipeline.passes.base import PassContext
+from pipeline.providers.nnapi.load import build_refusal
 from tests.android_host.test_gpu_legality import LOOP, around, branching
 from tests.onnx_samples import conv_bn, linear, make, parsed_nodes, quantized, save, value, weight
 

@@ -10,12 +10,14 @@ import pytest
 from onnx import TensorProto, helper
 
 from pipeline.core.providers import on_any_chip
-from pipeline.partition import coreml, outline
+from pipeline.partition import outline
 from pipeline.partition.answer import make_settings
 from pipeline.partition.graph import Graph, view
+from pipeline.partition.provider_claims import FileRun
 from pipeline.partition.rules import Claim, claim
 from pipeline.partition.units import Case, unique_dq
-from pipeline.partition.webgpu_runs import run_findings
+from pipeline.providers.coreml import claims as coreml
+from pipeline.providers.webgpu.runs import run_findings
 from tests.onnx_samples import parsed_nodes
 from tests.partition_samples import model, value
 
@@ -117,7 +119,13 @@ SETTINGS = [
 def said(made: onnx.ModelProto) -> list[tuple[Claim, list[str]]]:
     graph = unique_dq(view(made))
     return [
-        (claim(graph, settings), [row.what for row in run_findings(graph, settings, "m", ort_format=False)])
+        (
+            claim(graph, settings),
+            [
+                finding.what
+                for finding in run_findings(FileRun(graph=graph, settings=settings, where="m", ort_format=False))
+            ],
+        )
         for settings in SETTINGS
     ]
 

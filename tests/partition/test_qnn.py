@@ -11,11 +11,12 @@ from onnx import TensorProto, helper
 
 from device_runner.providers import CHIPS, Chip
 from pipeline.model.sources import SourceModel
+from pipeline.partition import kept
 from pipeline.partition.answer import Settings
 from pipeline.partition.graph import Graph, view
 from pipeline.partition.judge import PartitionRequest, judge
-from pipeline.partition.qnn import claims, kept
-from pipeline.partition.qnn.claims import NHWC, PROVIDER, CompilerAnswer, claim_on, failure_of
+from pipeline.providers.qnn import claims
+from pipeline.providers.qnn.claims import NHWC, PROVIDER, CompilerAnswer, claim_on, failure_of
 from tests.command import Done, ort_mobile
 from tests.npu_models import OPERATORS, REAL, asked_twice
 from tests.onnx_samples import parsed_nodes
@@ -197,8 +198,8 @@ def test_without_the_compiler_its_extra_is_named(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("setting", "value", "text"),
     [
-        ("pipeline.partition.qnn.kept.PACKAGE", "no_such_compiler", "is not installed"),
-        ("pipeline.partition.qnn.kept.HOST", "another system", "offers no NPU on"),
+        ("pipeline.partition.kept.PACKAGE", "no_such_compiler", "is not installed"),
+        ("pipeline.partition.kept.HOST", "another system", "offers no NPU on"),
         ("pipeline.core.releases.installed_release", lambda: (1, 20), "it needs 1.24 or later, installed is 1.20"),
     ],
 )
@@ -344,7 +345,7 @@ def test_the_extra_changes_nothing_where_no_chip_is_named(
     assert said[0] == said[1]
     assert imported[0] == imported[1]
     assert "pipeline.core" in imported[0]
-    assert not {name for name in imported[0] if name.startswith(("onnxruntime_qnn", "pipeline.partition.qnn.s"))}
+    assert not {name for name in imported[0] if name.startswith(("onnxruntime_qnn", "pipeline.providers.qnn.s"))}
 
 
 @npu
@@ -357,7 +358,7 @@ def test_the_cache_is_asked_before_anything_is_loaded(tmp_path: Path, monkeypatc
     again = without_imports("onnxruntime_qnn onnxruntime onnx numpy", tmp_path, "partition", MNIST, *chip)
     assert again.text == first.text
     imported = set((tmp_path / "imports").read_text().split())
-    assert "pipeline.partition.qnn.kept" in imported
+    assert "pipeline.partition.kept" in imported
     judging = ("pipeline.partition.judge", "pipeline.passes", "pipeline.dataset", "pipeline.config")
     assert not imported.intersection(judging)
 

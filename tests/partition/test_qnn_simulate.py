@@ -14,11 +14,11 @@ from onnx import helper
 from pipeline.advice.fixes import MODEL_FIXES
 from pipeline.advice.verdict import FixChoice, ProviderSupport, gain_of, improves, verdict
 from pipeline.core.providers import on_any_chip
+from pipeline.partition import kept
 from pipeline.partition.answer import ModelAnswer, Simulation
 from pipeline.partition.graph import view
-from pipeline.partition.qnn import kept
-from pipeline.partition.qnn.claims import suspicions
-from pipeline.partition.qnn.simulate import judged_form
+from pipeline.providers.qnn.simulate import judged_form
+from pipeline.providers.qnn.suspects import suspicions
 from pipeline.report.partition import answer_parts
 from pipeline.report.wording import Line
 from tests.command import ort_mobile

@@ -9,11 +9,11 @@ import pytest
 from onnx import TensorProto, helper
 
 from pipeline.core.errors import ConfigError
-from pipeline.partition import webgpu
 from pipeline.partition.answer import ModelAnswer, Settings, make_settings
 from pipeline.partition.graph import Graph
 from pipeline.partition.rules import claim, copies_estimated, copies_of
-from pipeline.partition.webgpu import kernels
+from pipeline.providers.webgpu import kernels as webgpu
+from pipeline.providers.webgpu.kernels import kernels
 from tests.command import ort_mobile
 from tests.onnx_samples import parsed_nodes
 from tests.partition_samples import answer, model, one, ones, value
@@ -230,4 +230,4 @@ def test_an_android_library_for_arm_is_not_asked(tmp_path: Path) -> None:
 
 def test_the_table_is_small_and_whole() -> None:
     assert sum(map(len, kernels().values())) > 160
-    assert Path(webgpu.__file__).with_name("webgpu_kernels.txt").stat().st_size < 10_000
+    assert Path(webgpu.__file__).with_name("kernels.txt").stat().st_size < 10_000

@@ -2,7 +2,7 @@
 
 `python -m tests.webgpu.registry [--write]`: with the packages onnxruntime and onnxruntime-ep-webgpu installed, and a
 software Vulkan driver. Exit status 1 where a kernel differs; with --write the lines of a table of this plugin are
-printed, to be compared with pipeline/partition/webgpu_kernels.txt (marks of older releases are kept there by hand).
+printed, to be compared with pipeline/providers/webgpu/kernels.txt (marks of older releases are kept there by hand).
 """
 
 import argparse
@@ -22,7 +22,7 @@ from onnx import helper
 from device_runner.build import build_library
 from pipeline.model.types import CODES, SHORT_BY_ORT, SHORT_NAMES
 from pipeline.partition.answer import LOWEST_LAYOUT_OPSET
-from pipeline.partition.webgpu import kernels
+from pipeline.providers.webgpu.kernels import kernels
 from tests.webgpu.plugin import drivers
 
 OPEN = 2**31 - 1

@@ -27,9 +27,8 @@ from pipeline.job import predicted
 from pipeline.model import signature
 from pipeline.model.sources import SourceModel
 from pipeline.partition import answer as claim_answer
-from pipeline.partition import judge
+from pipeline.partition import judge, kept
 from pipeline.partition import subject as partition_subject
-from pipeline.partition.qnn import kept
 from pipeline.passes import surgery
 
 HEAVY = frozenset({

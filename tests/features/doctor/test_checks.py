@@ -322,12 +322,12 @@ def test_no_gain_and_nothing_measured_are_different() -> None:
 def test_a_phone_with_a_snapdragon_is_told_how_to_ask_about_its_npu(monkeypatch: pytest.MonkeyPatch) -> None:
     phone = DeviceFacts(name="d", platform="android", soc="QTI SM8635")
     monkeypatch.setattr(
-        "pipeline.partition.qnn.kept.compiler_lacking", lambda: MissingError("no compiler", remedy="install it")
+        "pipeline.partition.kept.compiler_lacking", lambda: MissingError("no compiler", remedy="install it")
     )
     lacking = proposed("npu", facts=phone)
     assert "SM8635 (Snapdragon 8s Gen 3), which computes integers" in lacking.what
     assert lacking.remedy == "install it"
-    monkeypatch.setattr("pipeline.partition.qnn.kept.compiler_lacking", lambda: None)
-    monkeypatch.setattr("pipeline.partition.qnn.kept.compiler_name", lambda: "a compiler")
+    monkeypatch.setattr("pipeline.partition.kept.compiler_lacking", lambda: None)
+    monkeypatch.setattr("pipeline.partition.kept.compiler_name", lambda: "a compiler")
     assert "--chip SM8635 --advise" in proposed("npu", facts=phone).remedy
     assert refusal("npu")

@@ -8,10 +8,9 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 
 from pipeline.core import releases as ort_releases
-from pipeline.partition import coreml_checks
 from pipeline.partition.answer import MAX_VERSION, LoadForecast, Refusal, Settings
-from pipeline.partition.coreml_checks import MAX_RANK, mlprogram, neural_network
 from pipeline.partition.graph import Graph, Node, bodies, given_outside
+from pipeline.partition.provider_claims import ProviderClaims
 from pipeline.partition.rules import (
     Check,
     Claim,
@@ -35,6 +34,8 @@ from pipeline.partition.rules import (
     when,
 )
 from pipeline.partition.units import Case, plain_unit, plain_units
+from pipeline.providers.coreml import checks
+from pipeline.providers.coreml.checks import MAX_RANK, mlprogram, neural_network
 
 INTEGERS = ("i32", "i64")
 FIX = "fix the model's dynamic dimensions"
@@ -87,14 +88,14 @@ def gather_nd(case: Case) -> Refusal | None:
 
 def slice_(case: Case) -> Refusal | None:
     """Everything about the slice is known beforehand, and it is not empty."""
-    checks = (
+    about_slices = (
         static,
         constant(1, "starts"),
         constant(2, "ends"),
         when(given(3), constant(3, "axes")),
         when(given(4), constant(4, "steps")),
     )
-    refusal = first_refusal(case, checks)
+    refusal = first_refusal(case, about_slices)
     if refusal is not None:
         return refusal
 
@@ -389,10 +390,10 @@ def _sizes(case: Case, sizes: Sequence[int], axes: Sequence[int]) -> Refusal | N
     return None
 
 
-PLAIN = (coreml_checks.plain,)
-FLOAT = (coreml_checks.plain, coreml_checks.float_types)
-ONLY_NN = (coreml_checks.NN,)
-ONLY_MLP = (coreml_checks.MLP,)
+PLAIN = (checks.plain,)
+FLOAT = (checks.plain, checks.float_types)
+ONLY_NN = (checks.NN,)
+ONLY_MLP = (checks.MLP,)
 
 
 Rows = dict[str, Rule | tuple[Rule, ...]]
@@ -407,82 +408,78 @@ def later_in_mlprogram(names: str, rule: Rule, release: tuple[int, int] = (1, 21
     return _rules(
         names,
         replace(rule, formats=ONLY_NN, before=release),
-        replace(rule, formats=coreml_checks.BOTH, release=release),
+        replace(rule, formats=checks.BOTH, release=release),
     )
 
 
 ELEMENTWISE: Table = {
-    **_rules("Relu LeakyRelu Sigmoid Tanh", Rule(formats=coreml_checks.BOTH, since=6, types=PLAIN)),
+    **_rules("Relu LeakyRelu Sigmoid Tanh", Rule(formats=checks.BOTH, since=6, types=PLAIN)),
     "Gelu": Rule(formats=ONLY_MLP, since=6, types=PLAIN, release=(1, 21)),
     "Elu": Rule(formats=ONLY_MLP, since=6, types=PLAIN, release=(1, 24)),
     **_rules("Exp Softplus", Rule(formats=ONLY_MLP, types=PLAIN, release=(1, 24))),
-    "HardSigmoid": Rule(formats=coreml_checks.BOTH, since=6, types=FLOAT, release=(1, 26)),
+    "HardSigmoid": Rule(formats=checks.BOTH, since=6, types=FLOAT, release=(1, 26)),
     "QuickGelu": Rule(formats=ONLY_MLP, types=PLAIN, release=(1, 26)),
-    **later_in_mlprogram("PRelu", Rule(since=6, types=PLAIN, checks=(coreml_checks.prelu,))),
+    **later_in_mlprogram("PRelu", Rule(since=6, types=PLAIN, checks=(checks.prelu,))),
     **later_in_mlprogram("Sqrt Reciprocal", Rule(types=PLAIN), (1, 20)),
     **_rules("Erf Round", Rule(formats=ONLY_MLP, types=PLAIN, release=(1, 21))),
     **_rules("Ceil Sin Cos", Rule(formats=ONLY_MLP, types=PLAIN, release=(1, 27))),
-    **_rules("Add Sub Mul Div", Rule(formats=coreml_checks.BOTH, since=7, types=PLAIN)),
-    "Pow": Rule(formats=coreml_checks.BOTH, since=7, types=(coreml_checks.same_types, coreml_checks.plain)),
+    **_rules("Add Sub Mul Div", Rule(formats=checks.BOTH, since=7, types=PLAIN)),
+    "Pow": Rule(formats=checks.BOTH, since=7, types=(checks.same_types, checks.plain)),
     "Max": Rule(formats=ONLY_MLP, since=7, types=PLAIN, release=(1, 21)),
-    "Clip": Rule(formats=coreml_checks.BOTH, types=PLAIN, checks=(coreml_checks.clip,)),
-    **later_in_mlprogram("Softmax", Rule(types=PLAIN, checks=(coreml_checks.softmax,))),
-    "Identity": Rule(formats=coreml_checks.BOTH, types=PLAIN, release=(1, 27)),
-    "Where": Rule(formats=ONLY_MLP, types=coreml_checks.where_types, release=(1, 28)),
-    "And": Rule(formats=ONLY_MLP, types=coreml_checks.both_bool, release=(1, 28)),
+    "Clip": Rule(formats=checks.BOTH, types=PLAIN, checks=(checks.clip,)),
+    **later_in_mlprogram("Softmax", Rule(types=PLAIN, checks=(checks.softmax,))),
+    "Identity": Rule(formats=checks.BOTH, types=PLAIN, release=(1, 27)),
+    "Where": Rule(formats=ONLY_MLP, types=checks.where_types, release=(1, 28)),
+    "And": Rule(formats=ONLY_MLP, types=checks.both_bool, release=(1, 28)),
 }
 
 LAYERS: Table = {
-    **later_in_mlprogram("BatchNormalization", Rule(since=7, types=PLAIN, checks=coreml_checks.BATCH_NORMALIZATION)),
+    **later_in_mlprogram("BatchNormalization", Rule(since=7, types=PLAIN, checks=checks.BATCH_NORMALIZATION)),
     **_rules(
         "InstanceNormalization LayerNormalization GroupNormalization",
         Rule(
             formats=ONLY_MLP,
-            types=(coreml_checks.normalization_types,),
-            checks=coreml_checks.NORMALIZATION,
+            types=(checks.normalization_types,),
+            checks=checks.NORMALIZATION,
             release=(1, 21),
         ),
     ),
     "LRN": Rule(formats=ONLY_NN, types=PLAIN, checks=(rank(0, 3, 4),)),
-    **later_in_mlprogram(
-        "ReduceMean ReduceSum", Rule(types=PLAIN, checks=(coreml_checks.AXES_CONSTANT, coreml_checks.noop_axes))
-    ),
+    **later_in_mlprogram("ReduceMean ReduceSum", Rule(types=PLAIN, checks=(checks.AXES_CONSTANT, checks.noop_axes))),
     **_rules(
         "ReduceMax ReduceMin ReduceProd",
-        Rule(formats=ONLY_MLP, types=PLAIN, checks=(coreml_checks.AXES_CONSTANT,), release=(1, 21)),
+        Rule(formats=ONLY_MLP, types=PLAIN, checks=(checks.AXES_CONSTANT,), release=(1, 21)),
     ),
-    **later_in_mlprogram("ArgMax", Rule(types=PLAIN, checks=(coreml_checks.argmax,))),
-    "Conv": Rule(formats=coreml_checks.BOTH, types=PLAIN, checks=coreml_checks.CONV),
-    "FusedConv": Rule(
-        formats=ONLY_MLP, types=FLOAT, checks=(coreml_checks.fused_conv, *coreml_checks.CONV), release=(1, 27)
-    ),
-    "ConvTranspose": Rule(formats=ONLY_MLP, types=PLAIN, checks=coreml_checks.CONV_TRANSPOSE),
-    "Gemm": Rule(formats=coreml_checks.BOTH, types=PLAIN, checks=(coreml_checks.gemm,)),
-    "MatMul": Rule(formats=coreml_checks.BOTH, types=PLAIN, checks=(coreml_checks.matmul,)),
-    "GridSample": Rule(formats=ONLY_MLP, types=PLAIN, checks=(coreml_checks.grid_sample,)),
-    **_rules("AveragePool MaxPool", Rule(formats=coreml_checks.BOTH, types=PLAIN, checks=(coreml_checks.pool,))),
-    **_rules("GlobalAveragePool GlobalMaxPool", Rule(formats=coreml_checks.BOTH, types=PLAIN, checks=(rank(0, 4, 4),))),
-    "DepthToSpace": Rule(formats=coreml_checks.BOTH, types=PLAIN, checks=(coreml_checks.depth_to_space,)),
-    "Resize": Rule(formats=coreml_checks.BOTH, since=11, types=PLAIN, checks=(*RESIZE, resize_target)),
+    **later_in_mlprogram("ArgMax", Rule(types=PLAIN, checks=(checks.argmax,))),
+    "Conv": Rule(formats=checks.BOTH, types=PLAIN, checks=checks.CONV),
+    "FusedConv": Rule(formats=ONLY_MLP, types=FLOAT, checks=(checks.fused_conv, *checks.CONV), release=(1, 27)),
+    "ConvTranspose": Rule(formats=ONLY_MLP, types=PLAIN, checks=checks.CONV_TRANSPOSE),
+    "Gemm": Rule(formats=checks.BOTH, types=PLAIN, checks=(checks.gemm,)),
+    "MatMul": Rule(formats=checks.BOTH, types=PLAIN, checks=(checks.matmul,)),
+    "GridSample": Rule(formats=ONLY_MLP, types=PLAIN, checks=(checks.grid_sample,)),
+    **_rules("AveragePool MaxPool", Rule(formats=checks.BOTH, types=PLAIN, checks=(checks.pool,))),
+    **_rules("GlobalAveragePool GlobalMaxPool", Rule(formats=checks.BOTH, types=PLAIN, checks=(rank(0, 4, 4),))),
+    "DepthToSpace": Rule(formats=checks.BOTH, types=PLAIN, checks=(checks.depth_to_space,)),
+    "Resize": Rule(formats=checks.BOTH, since=11, types=PLAIN, checks=(*RESIZE, resize_target)),
 }
 
 SHAPES: Table = {
-    "Concat": Rule(formats=coreml_checks.BOTH, types=PLAIN, checks=(coreml_checks.concat,)),
+    "Concat": Rule(formats=checks.BOTH, types=PLAIN, checks=(checks.concat,)),
     "Flatten": Rule(formats=ONLY_NN, types=PLAIN, checks=(rank(0, 1, 5),)),
-    **later_in_mlprogram("Gather", Rule(types=(coreml_checks.gather_types,), checks=(gather,)), (1, 22)),
-    "GatherND": Rule(formats=ONLY_MLP, types=(coreml_checks.gather_nd_types,), checks=(gather_nd,), release=(1, 27)),
-    **later_in_mlprogram("Pad", Rule(since=11, types=coreml_checks.pad_types, checks=(pad,)), (1, 26)),
-    "Reshape": Rule(formats=coreml_checks.BOTH, since=5, types=PLAIN, checks=(reshape,)),
-    **later_in_mlprogram("Shape", Rule(types=(coreml_checks.shape_types,), checks=(coreml_checks.shape,))),
-    "Slice": Rule(formats=coreml_checks.BOTH, since=10, types=(coreml_checks.slice_types,), checks=(slice_,)),
+    **later_in_mlprogram("Gather", Rule(types=(checks.gather_types,), checks=(gather,)), (1, 22)),
+    "GatherND": Rule(formats=ONLY_MLP, types=(checks.gather_nd_types,), checks=(gather_nd,), release=(1, 27)),
+    **later_in_mlprogram("Pad", Rule(since=11, types=checks.pad_types, checks=(pad,)), (1, 26)),
+    "Reshape": Rule(formats=checks.BOTH, since=5, types=PLAIN, checks=(reshape,)),
+    **later_in_mlprogram("Shape", Rule(types=(checks.shape_types,), checks=(checks.shape,))),
+    "Slice": Rule(formats=checks.BOTH, since=10, types=(checks.slice_types,), checks=(slice_,)),
     **_rules(
         "Split",
-        Rule(formats=coreml_checks.BOTH, since=13, types=PLAIN, checks=(split,), before=(1, 27)),
-        Rule(formats=coreml_checks.BOTH, types=PLAIN, checks=(split,), release=(1, 27)),
+        Rule(formats=checks.BOTH, since=13, types=PLAIN, checks=(split,), before=(1, 27)),
+        Rule(formats=checks.BOTH, types=PLAIN, checks=(split,), release=(1, 27)),
     ),
     **later_in_mlprogram("Squeeze", Rule(types=PLAIN, checks=(SQUEEZE,))),
-    "Tile": Rule(formats=coreml_checks.BOTH, types=(coreml_checks.tile_types,), checks=(tile,), release=(1, 27)),
-    "Transpose": Rule(formats=coreml_checks.BOTH, types=PLAIN),
+    "Tile": Rule(formats=checks.BOTH, types=(checks.tile_types,), checks=(tile,), release=(1, 27)),
+    "Transpose": Rule(formats=checks.BOTH, types=PLAIN),
     "Unsqueeze": Rule(formats=ONLY_MLP, types=PLAIN, checks=(unsqueeze,), release=(1, 21)),
 }
 
@@ -497,14 +494,14 @@ TRIVIAL = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Ti
 def _cast(case: Case) -> Refusal | None:
     """MLProgram: behind another node (until 1.27). NeuralNetwork: behind an ArgMax that is claimed, to i32."""
     sources = case.graph.in_edges[case.node.index]
-    free = coreml_checks.mlprogram(case) and case.settings.ort_release >= (1, 27)
+    free = checks.mlprogram(case) and case.settings.ort_release >= (1, 27)
     if not sources and not free:
         return Refusal(
             "cast",
             f"no node makes its input {show(case, 0)}; CoreML supports a Cast behind another node",
             "give the model's input in the type that is needed, or ship release 1.27 or later",
         )
-    if coreml_checks.mlprogram(case):
+    if checks.mlprogram(case):
         return None
     producer = case.graph.nodes[sources[0].producer]
     if producer.op_type == "ArgMax" and case.attribute("to") == 6:
@@ -522,7 +519,7 @@ TABLE: Table = {
     **ELEMENTWISE,
     **LAYERS,
     **SHAPES,
-    **later_in_mlprogram("Cast", Rule(types=(coreml_checks.cast_types,), checks=(_cast,))),
+    **later_in_mlprogram("Cast", Rule(types=(checks.cast_types,), checks=(_cast,))),
 }
 
 
@@ -539,7 +536,7 @@ def refusal(case: Case) -> Refusal | None:
         return Refusal(
             "op", f"ONNX Runtime's CoreML has {op_type} from release {first} on", f"ship release {first} or later"
         )
-    chosen = coreml_checks.model_format(case.settings)
+    chosen = checks.model_format(case.settings)
     if chosen not in rule.formats:
         other = rule.formats[0]
         return Refusal(
@@ -558,20 +555,18 @@ def refusal(case: Case) -> Refusal | None:
         if shape is None:
             remedy = "export the model with its shapes"
             return Refusal("shape", f"the shape of {show(case, position)} is not known", remedy)
-        too_long = settings.ort_release < (1, 23) and coreml_checks.too_long(shape)
-        if value.static and 0 not in shape and len(shape) <= coreml_checks.MAX_RANK and not too_long:
+        too_long = settings.ort_release < (1, 23) and checks.too_long(shape)
+        if value.static and 0 not in shape and len(shape) <= checks.MAX_RANK and not too_long:
             continue  # nearly all: no text is made
         name = f"input {show(case, position)} {show_shape(shape)}"
         if settings.require_static_input_shapes and not value.static:
             return Refusal("dynamic", f"{name} is not static, as RequireStaticInputShapes asks", FIX)
         if 0 in shape and case.node.op_type != "Resize":
             return Refusal("zero", f"{name} is empty", "leave the empty value out")
-        if len(shape) > coreml_checks.MAX_RANK:
+        if len(shape) > checks.MAX_RANK:
             return Refusal("rank", f"{name} has rank {len(shape)}, Core ML has at most 5", "use fewer dimensions")
         if too_long:
-            return Refusal(
-                "dimension", f"{name} has a dimension above {coreml_checks.LARGEST}", "work on shorter pieces"
-            )
+            return Refusal("dimension", f"{name} has a dimension above {checks.LARGEST}", "work on shorter pieces")
     return first_refusal(case, (*rule.types, *rule.checks))
 
 
@@ -689,3 +684,6 @@ def _bad_type(graph: Graph, name: str, node: Node, taken: Iterable[str]) -> Refu
         f"Core ML has {', '.join(taken)} there, so building the model fails and no session is made",
         "cast the value to one of them before the node",
     )
+
+
+CLAIMS = ProviderClaims(claim=claim, forecast=forecast, build_refusal=build_refusal, table=TABLE)

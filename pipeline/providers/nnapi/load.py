@@ -8,7 +8,6 @@ from math import prod
 
 from pipeline.partition.answer import LoadForecast, Refusal, Settings
 from pipeline.partition.graph import Graph, Node
-from pipeline.partition.nnapi import TABLE, parameters, permuted
 from pipeline.partition.outline import left_over
 from pipeline.partition.rules import Claim, Rule
 from pipeline.partition.units import (
@@ -22,6 +21,7 @@ from pipeline.partition.units import (
     node_units,
     unit_of_node,
 )
+from pipeline.providers.nnapi.rules import TABLE, parameters, permuted
 
 QUANTIZED_SINGLE = frozenset(
     {

@@ -28,7 +28,8 @@ from pipeline.model.sources import SourceModel
 from pipeline.partition import answer as claim_answer
 from pipeline.partition import graph as partition_graph
 from pipeline.partition import subject as partition_subject
-from pipeline.partition.qnn.claims import COMPUTED_RIGHT, ask, failure_of
+from pipeline.providers.qnn.claims import ask, failure_of
+from pipeline.providers.qnn.suspects import COMPUTED_RIGHT
 
 if TYPE_CHECKING:
     from onnx import ModelProto

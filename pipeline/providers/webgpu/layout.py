@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from pipeline.partition.answer import Settings
 from pipeline.partition.graph import Graph, Node
-from pipeline.partition.webgpu import NHWC, kernels
+from pipeline.providers.webgpu.kernels import NHWC, kernels
 
 Order = tuple[int, ...]
 """The permutation of the Transpose that would give a value its own order again."""

@@ -15,9 +15,10 @@ from pipeline.core.errors import Finding, Severity
 from pipeline.partition.answer import Settings, layout_window
 from pipeline.partition.graph import Graph, Node, bodies, named
 from pipeline.partition.outline import left_over
+from pipeline.partition.provider_claims import FileRun
 from pipeline.partition.rules import claim, copies_of
 from pipeline.partition.units import Unit, plain_units
-from pipeline.partition.webgpu import (
+from pipeline.providers.webgpu.kernels import (
     NAMELESS_BIAS,
     QUANTIZED,
     crossing,
@@ -26,7 +27,7 @@ from pipeline.partition.webgpu import (
     shared_constants,
     unknown_names,
 )
-from pipeline.partition.webgpu_layout import moved_to_cpu
+from pipeline.providers.webgpu.layout import moved_to_cpu
 
 MOST_NAMED = 4
 OF_QUANTIZED = "webgpu-quantized"
@@ -332,11 +333,7 @@ def moved(graph: Graph, settings: Settings) -> Iterator[Finding]:
     yield from core_errors.findings((MOVED,), _parts(graph, settings, ort_format=True), "")
 
 
-def run_findings(
-    graph: Graph, settings: Settings, where: str, *, ort_format: bool, half: bool | None = None
-) -> Iterator[Finding]:
-    """Why a session with these settings does not run a graph, its bodies included, each as an error.
-
-    `half`: whether the GPU has shader-f16.
-    """
-    yield from core_errors.findings(RULES, _parts(graph, settings, ort_format=ort_format, half=half), where)
+def run_findings(run: FileRun) -> Iterator[Finding]:
+    """Why a session does not run a file, the bodies of its graph included, each as an error."""
+    parts = _parts(run.graph, run.settings, ort_format=run.ort_format, half=run.half)
+    yield from core_errors.findings(RULES, parts, run.where)

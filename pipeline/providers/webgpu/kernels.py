@@ -1,6 +1,6 @@
 """What ONNX Runtime's WebGPU provider takes of a model: each node for which its table of kernels has a row.
 
-`webgpu_kernels.txt` is the table. ONNX Runtime looks at the operator, the version of its schema and the types of its
+`kernels.txt` is the table. ONNX Runtime looks at the operator, the version of its schema and the types of its
 values, and at nothing else: shapes, attributes and constants never decide (docs/facts/webgpu.md, W.2.1). Every node
 with a kernel is claimed, each alone. Two things send nodes back to the CPU: the option forceCpuNodeNames and, in the
 layout NCHW only, ONNX Runtime's preference for small computations on shapes (GetCpuPreferredNodes in
@@ -65,7 +65,7 @@ def kernels(release: Release = NEWEST, *, int64: bool = True) -> Mapping[tuple[s
                 yield match["word"]
 
     table: dict[tuple[str, str], list[Kernel]] = {}
-    for line in Path(__file__).with_name("webgpu_kernels.txt").read_text("utf-8").splitlines():
+    for line in Path(__file__).with_name("kernels.txt").read_text("utf-8").splitlines():
         if line.startswith("#"):
             continue
         name, opsets, *constraints = line.split()
@@ -454,8 +454,3 @@ def unknown_names(settings: Settings, nodes: Iterable[str]) -> tuple[str, str]:
     close = get_close_matches(unknown[0], shown_names) if unknown else []
     meant = f"did you mean {' or '.join(map(repr, close))}?" if close else "give names of nodes, one a line"
     return ", ".join(map(repr, unknown)), meant
-
-
-def build_refusal(_graph: Graph, _groups: Iterable[tuple[Node, ...]], _settings: Settings) -> Refusal | None:
-    """None: WebGPU compiles no partitions."""
-    return None

@@ -1,1 +1,0 @@
-"""What Snapdragon's NPU (the Hexagon Tensor Processor, HTP) takes of a model, asked of Qualcomm's own compiler."""
