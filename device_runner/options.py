@@ -15,8 +15,6 @@ from device_runner.device import DeviceFacts
 from device_runner.errors import RunnerError
 from device_runner.files import decode_json, read_regular, replacing, taking_turns
 from device_runner.providers import (
-    CPU,
-    NNAPI,
     NNAPI_DEVICES_API_LEVEL,
     NNAPI_RELAXED_API_LEVEL,
     PROVIDERS,
@@ -90,7 +88,7 @@ RULES: tuple[OptionRule, ...] = (
         "remove provider_options; NNAPI has flags, the CPU has threads and session_config",
     ),
     OptionRule(
-        lambda o: o.provider == CPU and o.session_config.get(FALLBACK_KEY) == "1",
+        lambda o: o.on_cpu and o.session_config.get(FALLBACK_KEY) == "1",
         f"{FALLBACK_KEY} forbids the CPU, which is what was asked for",
         "remove the key, or ask for an accelerator",
     ),
@@ -184,7 +182,7 @@ DEVICE_RULES: tuple[OptionRule, ...] = (
         "use a device with API level {row.min_api_level} or higher, or leave {row.name} out",
     ),
     OptionRule(
-        lambda o, d: o.provider == NNAPI and d.nnapi is False,
+        lambda o, d: provider_named(o.provider).nnapi and d.nnapi is False,
         "this device has no NNAPI",
         "use another device, or leave nnapi out",
     ),

@@ -75,12 +75,12 @@ RULES: tuple[OptionRule, ...] = (
         "write the value without them, or leave perf_test out",
     ),
     OptionRule(
-        lambda o: o.provider == "xnnpack" and bool(o.provider_options),
+        lambda o: provider_named(o.provider).own_threads and bool(o.provider_options),
         "onnxruntime_perf_test gives XNNPACK as many threads as the session has, and takes no options for it",
         "set threads, or leave perf_test out",
     ),
     OptionRule(
-        lambda o: o.provider == "xnnpack" and o.session_config.get(SPINNING_KEYS[0]) == "1",
+        lambda o: provider_named(o.provider).own_threads and o.session_config.get(SPINNING_KEYS[0]) == "1",
         "onnxruntime_perf_test always stops spinning for XNNPACK",
         "set spinning to false, or leave perf_test out",
     ),
@@ -242,7 +242,7 @@ def to_result(spec: RunSpec, device: str, ended: Ended, *, exact: bool) -> RunRe
         Mark.PERF_TEST: True,
         Mark.SHORT: len(latencies_ns) < spec.min_runs,
         Mark.UNSETTLED: not warmup.settled,
-        Mark.CPU_FALLBACK: spec.options.provider != "cpu" and fell_back(log),
+        Mark.CPU_FALLBACK: not spec.options.on_cpu and fell_back(log),
     }
     result = RunResult(
         spec_id=spec.id,

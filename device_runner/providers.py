@@ -54,9 +54,13 @@ class ExecutionProvider:
     it, by `name`. `plugin` brings it where the library has it not compiled in. `values` are its options, each with the
     regular expression of what it takes: it ignores others without a word, or makes no session. `capture` is the one
     that captures a graph. `gpu`: it computes on a GPU by Vulkan, for which a computer may have a driver in software.
-    `fixed_shapes`: it wants inputs whose sizes are fixed. Platforms in
-    `excluded` can never have it, as it is `owner`'s: `instead` says what they have, and may name {platform}; `remedy`
-    what to do.
+    `nnapi`: it computes by Android's NNAPI, which a device may lack. `fallback`: every session has it unasked, for what
+    others leave: the CPU. `own_threads`: its pool of threads is its own, as large as its option intra_op_num_threads
+    says. `fixed_shapes`: it wants inputs whose sizes are fixed. `named_since` is the release from which the generic
+    append call knows it, `devices_since` that from which it is appended by its devices as well. `option_bits` are its
+    options as older calls have them, in one number. `layout_key` is the option with its layout, NHWC or NCHW. Platforms
+    in `excluded` can never have it, as it is `owner`'s: `instead` says what they have, and may name {platform};
+    `remedy` what to do.
     """
 
     name: str
@@ -78,7 +82,14 @@ class ExecutionProvider:
     values: dict[str, str] = field(default_factory=dict)
     capture: str = ""
     gpu: bool = False
+    nnapi: bool = False
+    fallback: bool = False
+    own_threads: bool = False
     fixed_shapes: bool = False
+    named_since: tuple[int, int] = (0, 0)
+    devices_since: str = ""
+    option_bits: dict[tuple[str, str], int] = field(default_factory=dict)
+    layout_key: str = ""
 
     @property
     def append_name(self) -> str:
@@ -117,6 +128,19 @@ _COREML_OPTIONS = {
     "ModelCacheDirectory": r"[^\0]+",
 }
 """The same by name and by devices (1.31.1); for others CoreML makes no session (ep_rules E.1)."""
+
+_COREML_BITS = {
+    ("MLComputeUnits", "ALL"): 0,
+    ("MLComputeUnits", "CPUOnly"): 0x001,
+    ("MLComputeUnits", "CPUAndGPU"): 0x020,
+    ("EnableOnSubgraphs", "0"): 0,
+    ("EnableOnSubgraphs", "1"): 0x002,
+    ("RequireStaticInputShapes", "0"): 0,
+    ("RequireStaticInputShapes", "1"): 0x008,
+    ("ModelFormat", "NeuralNetwork"): 0,
+    ("ModelFormat", "MLProgram"): 0x010,
+}
+"""Options that its older flags have too (coreml_provider_factory.h)."""
 
 _FLAG, _COUNT, _TEXT = "0|1|True|true|False|false", r"\d+", r"[^\0]+"
 """How CUDA and TensorRT read their options (onnxruntime/core/common/parse_string.h)."""
@@ -171,21 +195,24 @@ def _nvidia(title: str, ort_name: str, capture: str, values: dict[str, str]) -> 
 
 _ROWS = (
     ExecutionProvider(
-        name=CPU, title="CPU", ort_name="CPUExecutionProvider", has_options=False, nhwc=False, perf_test=True
+        name=CPU, title="CPU", ort_name="CPUExecutionProvider", has_options=False, nhwc=False, perf_test=True,
+        fallback=True,
     ),
     ExecutionProvider(
         name=NNAPI, title="NNAPI", ort_name="NnapiExecutionProvider", function="Nnapi", java="addNnapi",
-        has_flags=True, has_options=False, nhwc=True, min_api_level=NNAPI_API_LEVEL, perf_test=True, fixed_shapes=True,
+        has_flags=True, has_options=False, nhwc=True, nnapi=True, min_api_level=NNAPI_API_LEVEL, perf_test=True,
+        fixed_shapes=True,
         owner="Android", excluded=frozenset({"ios", "macos"}), instead="{platform} has CoreML",
         remedy="run it on a phone with Android, or ask for coreml",
     ),
     ExecutionProvider(
         name="xnnpack", title="XNNPACK", ort_name="XnnpackExecutionProvider", appended="XNNPACK", java="addXnnpack",
-        nhwc=True, perf_test=True,
+        nhwc=True, perf_test=True, own_threads=True,
     ),
     ExecutionProvider(
         name="coreml", title="CoreML", ort_name="CoreMLExecutionProvider", appended="CoreML", function="CoreML",
         java="addCoreML", nhwc=False, perf_test=True, fixed_shapes=True, values=_COREML_OPTIONS,
+        option_bits=_COREML_BITS, named_since=(1, 21), devices_since="1.31.1",
         owner="Apple", excluded=frozenset({"android", "linux"}), instead="not on {platform}",
         remedy="run it on a Mac or an iPhone",
     ),
@@ -200,7 +227,7 @@ _ROWS = (
     ),
     ExecutionProvider(
         name="webgpu", title="WebGPU", ort_name="WebGpuExecutionProvider", appended="WebGPU", java="addWebGPU",
-        perf_test=True, nhwc=True, gpu=True, values=_WEBGPU_OPTIONS, capture=CAPTURE_KEY,
+        perf_test=True, nhwc=True, gpu=True, values=_WEBGPU_OPTIONS, capture=CAPTURE_KEY, layout_key="preferredLayout",
         plugin=PluginPackage(
             distribution="onnxruntime-ep-webgpu", module="onnxruntime_ep_webgpu",
             library="libonnxruntime_providers_webgpu.so", since=(1, 24, 4),
@@ -230,6 +257,11 @@ OTHER_NAMES = (
 def provider_named(name: str) -> ExecutionProvider:
     """The row of a provider; for a name without one, what a provider is of which nothing is known."""
     return PROVIDERS.get(name) or ExecutionProvider(name=name, title=name)
+
+
+def on_cpu(name: str) -> bool:
+    """Whether a provider of a run is the CPU, which computes what no other takes."""
+    return provider_named(name).fallback
 
 
 def accepted_values(pattern: str) -> str:

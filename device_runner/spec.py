@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from device_runner.errors import SpecError
 from device_runner.files import decode_json
-from device_runner.providers import provider_named
+from device_runner.providers import on_cpu, provider_named
 
 SPEC_VERSION = 1
 
@@ -168,6 +168,11 @@ class RunOptions(StrictStruct, frozen=True, kw_only=True):
     custom_ops: Annotated[tuple[LibraryPath, ...], Meta(max_length=64)] = ()
     allocator: Allocator = Allocator.DEFAULT
     device_tensors: bool = False
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the CPU is asked for, and no other provider."""
+        return on_cpu(self.provider)
 
     @property
     def captures_graph(self) -> bool:

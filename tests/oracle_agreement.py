@@ -82,7 +82,7 @@ def request_for(source: SourceModel, setting: str, release: str) -> PartitionReq
         release=release,
         api_level=version if match["ep"] == "nnapi" else None,
         coreml_version=version if match["ep"].startswith("coreml") else None,
-        coreml_options=options,
+        options={"coreml": options},
         nnapi_flags=("USE_NCHW",) if extra == "nchw" else (),
         stop_ops={"nostop": "", "stop": "Concat,Sigmoid,Softmax"}.get(extra),
     )

@@ -370,6 +370,56 @@ def test_a_module_has_one_name_wherever_it_is_imported() -> None:
     assert {module: places for module, places in names.items() if len(places) > 1} == {}
 
 
+PROVIDER_NAMES = frozenset({
+    "coreml", "coreml-mlprogram", "coreml-nn", "cpu", "cuda", "nnapi", "qnn", "tensorrt", "webgpu", "xnnpack",
+})  # fmt: skip
+PROVIDER_CONSTANTS = re.compile(r"(?:\w+\.)*(?:NNAPI|XNNPACK|QNN|WEBGPU|CPU|COREML\w*|CUDA)")
+
+COMPARED = {
+    "device_runner/profile.py": "ONNX Runtime's name of the CPU in a profile",
+    "pipeline/features/imports/job.py": "where PyTorch has a tensor",
+    "pipeline/features/prove/calls.py": "the kind of an NNAPI device",
+    "pipeline/features/tune/space.py": "the kind of an NNAPI device",
+    "pipeline/report/profiles.py": "ONNX Runtime's name of the CPU in a profile",
+}
+"""Comparisons with a word that is a provider's name, too, or with the one that ONNX Runtime has for it."""
+
+
+def is_provider_name(node: ast.expr) -> bool:
+    """Whether it is the name of a provider, or a collection with one."""
+    if isinstance(node, ast.Tuple | ast.List | ast.Set):
+        return any(map(is_provider_name, node.elts))
+    if isinstance(node, ast.Constant):
+        return node.value in PROVIDER_NAMES
+    return bool(PROVIDER_CONSTANTS.fullmatch(ast.unparse(node)))
+
+
+def of_a_provider(path: str) -> bool:
+    return path.startswith("pipeline/providers/") or path == "device_runner/providers.py"
+
+
+def test_nothing_but_its_own_folder_compares_the_name_of_a_provider() -> None:
+    """Ask for a property of its row: another provider may have it, too, and each can be taken away."""
+    compared = {
+        f"{path}:{node.lineno}: {ast.unparse(node)}"
+        for path in shape.sources()
+        if not of_a_provider(path)
+        for node in shape.nodes(path)
+        if isinstance(node, ast.Compare) and any(map(is_provider_name, (node.left, *node.comparators)))
+    }
+    assert {line for line in compared if line.partition(":")[0] not in COMPARED} == set()
+    assert set(COMPARED) == {line.partition(":")[0] for line in compared}, "take these out of COMPARED"
+
+
+def test_nothing_but_its_own_folder_imports_a_provider() -> None:
+    assert [
+        f"{path}:{line}: {module}"
+        for path, line, module, alias in imports_of_ours()
+        if (place := f"{module}.{alias.name}".split(".")[:3])[:2] == ["pipeline", "providers"]
+        and not path.startswith(f"{'/'.join(place)}/")
+    ] == []
+
+
 def test_the_formatter_is_switched_off_for_tables_alone() -> None:
     """Rows of figures and words, which one reads in columns."""
     marks = {path: (ROOT / path).read_text("utf-8").count("# fmt: skip") for path in shape.sources()}

@@ -338,7 +338,7 @@ def to_result(spec: RunSpec, device: str, answer: ProbeAnswer) -> RunResult:
     marks = {
         run_result.Mark.SHORT: answer.stop == "max_seconds" and len(answer.latencies_ns) < spec.min_runs,
         run_result.Mark.UNSETTLED: warmup and not warmup.settled,
-        run_result.Mark.CPU_FALLBACK: spec.options.provider != "cpu"
+        run_result.Mark.CPU_FALLBACK: not spec.options.on_cpu
         and (
             ort_profile.fell_back(answer.log)
             or any(share.provider == runner_providers.provider_named(runner_providers.CPU).ort_name for share in shares)

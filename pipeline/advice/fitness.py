@@ -252,7 +252,7 @@ def fit(
         on_cpu = _on_cpu(views, fixed[0].nodes, fixed_cpu or lacking) if fixed else None
         form = precision_of(views.loaded.proto) if views.loaded else ""
         unsuited = quantized_advice(form, *now)
-        on_gpu = any(row.ep == provider_rules.WEBGPU and row.fit.supported for row in rows)
+        on_gpu = any(provider_rules.PROVIDER_RULES[row.ep].run.gpu and row.fit.supported for row in rows)
         runs = on_gpu and _asks(views)
         loss = (
             check_many.gpu_loss_alone(views.loaded, sizes or {}, Dataset(), folder) if views.loaded and runs else None
@@ -363,7 +363,8 @@ def _in_nchw(
 ) -> _Judged | None:
     """WebGPU in its other layout, where it runs the model in that alone; None for any other provider."""
     row = judged.row
-    if row.ep != provider_rules.WEBGPU or not asked.nhwc or row.fit.verdict in WORTH or not row.fit.supported:
+    moves = bool(asked.rules.run.layout_key) and asked.nhwc
+    if not moves or row.fit.verdict in WORTH or not row.fit.supported:
         return None
     there = (asked.in_nchw,)
     (moved,) = _judged(_answers(views, there), _answers(sized, there) if sized else None, NCHW)

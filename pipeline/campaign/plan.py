@@ -85,7 +85,7 @@ def _of_contexts(
         (run.variants, options)
         for run in runs
         for options in run_options(run)
-        if options.provider == provider_rules.QNN
+        if provider_rules.of_chips(options.provider)
     ]
     phone = runner_providers.chip_of_phone(facts.soc.rpartition(" ")[2])
     seen = set()
@@ -136,7 +136,7 @@ def matches(patterns: Sequence[str], provider: str, variant: Variant) -> bool:
     """Whether a way to run is meant for a variant: aware ones run with a provider that they know, or the CPU."""
     named = any(variant.matches(pattern) for pattern in patterns)
     family = {provider_rules.PROVIDER_RULES[name].provider for name in variant.providers}
-    return named and (not family or provider in family | {"cpu"})
+    return named and (not family or provider in family or runner_providers.on_cpu(provider))
 
 
 def baseline_of(planned_runs: Sequence[PlannedRun], name: str | None) -> PlannedRun:
@@ -145,7 +145,7 @@ def baseline_of(planned_runs: Sequence[PlannedRun], name: str | None) -> Planned
     `name` is `VARIANT` or `VARIANT/PROVIDER…`; without it, or where it is not among them, the first on the CPU.
     """
     named = [planned for planned in planned_runs if name in (planned.run_name, planned.variant)]
-    on_cpu = [planned for planned in planned_runs if planned.options.provider == "cpu"]
+    on_cpu = [planned for planned in planned_runs if planned.options.on_cpu]
     return (named or on_cpu or list(planned_runs))[0]
 
 

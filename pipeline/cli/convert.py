@@ -25,6 +25,7 @@ from pipeline.cli.options import (
     progress,
     provider_names,
     provider_options,
+    refuse_divided,
     release,
     sample_options,
     sizes,
@@ -256,13 +257,7 @@ def convert(
     rules = replace(rules, abi=(aware.by.abi or core_abis.X86_64) if aware.library and not aware.optional else abi)
     if data.given and not (check or precisions):
         raise click.UsageError("--test-data and --input are for --check and --precision; add one of them", ctx)
-    if provider_rules.WEBGPU in providers and len(providers) > 1:
-        others = ",".join(name for name in providers if name != provider_rules.WEBGPU)
-        raise click.UsageError(
-            "--ep webgpu makes files of its own: the copies between GPU and CPU in them divide what others take; "
-            f"run the command twice, with --ep webgpu and with --ep {others}",
-            ctx,
-        )
+    refuse_divided(providers, ctx)
     styles = styles_asked(ctx, styles, file_format, providers)
     if share_weights and not (chips or "onnx" in styles):
         raise click.UsageError(NOTHING_SHARED, ctx)
@@ -576,9 +571,9 @@ def accuracy(
     asked = configs.AccuracyConfig(metric=metric, max_drop=max_drop, output=model_output, vocabulary=vocabulary)
     (original, *_) = model_sources.find_models([reference])
     models = [source.path for source in model_sources.find_models(paths, (".onnx", ".ort"))]
-    if chip and ep != "qnn":
+    if chip and not provider_rules.of_chips(ep):
         raise click.UsageError("--chip is for qnn: add --ep qnn")
-    if ep == "qnn":
+    if provider_rules.of_chips(ep):
         if not chip:
             remedy = "name one with --chip, such as SM8650"
             raise ConfigError("what an NPU computes depends on the chip, and none is named", remedy=remedy)

@@ -24,7 +24,7 @@ MOST_ARTIFACTS = 3
 """So many artifacts are listed with each operator that is missing."""
 
 LAYOUTS_KNOWN = sorted(
-    row.name for row in runner_providers.PROVIDERS.values() if row.nhwc is not None and row.name != runner_providers.CPU
+    row.name for row in runner_providers.PROVIDERS.values() if row.nhwc is not None and not row.fallback
 )
 """Providers of which it is known whether they have layouts changed at load."""
 

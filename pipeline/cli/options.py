@@ -432,6 +432,7 @@ class ProviderWords:
         from pipeline.partition import answer as claim_answer
 
         given = {**asdict(self), "abi": self.abi or core_abis.ARM64}
+        given["options"] = {name: given.pop(f"{name}_options") for name in ("coreml", "webgpu")}
         named = chips_named(chips, "--chip") or ("",)
         return tuple(
             claim_answer.make_settings(provider, release=release, chip=chip, android=True, **given)
@@ -510,6 +511,18 @@ def provider_words() -> list[str]:
 def either(names: Sequence[str], last: str = " or ") -> str:
     """Names as in `a, b or c`."""
     return last.join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
+
+
+def refuse_divided(providers: Sequence[str], ctx: click.Context) -> None:
+    """UsageError for providers that one file cannot serve."""
+    alone = provider_rules.with_copies(providers)
+    if alone and len(providers) > 1:
+        others = ",".join(name for name in providers if name not in alone)
+        raise click.UsageError(
+            f"--ep {alone[0]} makes files of its own: the copies between GPU and CPU in them divide what others take; "
+            f"run the command twice, with --ep {alone[0]} and with --ep {others}",
+            ctx,
+        )
 
 
 def chips_named(texts: Sequence[str], where: str) -> tuple[str, ...]:

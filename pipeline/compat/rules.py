@@ -377,9 +377,7 @@ def _taker(demand: Demand, artifact: ArtifactFacts, use: RunOptions) -> str:
     """The provider that may take the nodes which ask for a kernel of the CPU; "" where none does."""
     if demand.kind is not DemandKind.KERNEL:
         return ""
-    return demand.taken_by or (
-        use.provider if use.provider != runner_providers.CPU and not artifact.claims_asked else ""
-    )
+    return demand.taken_by or (use.provider if not use.on_cpu and not artifact.claims_asked else "")
 
 
 def _unjudged(artifact: ArtifactFacts, runtime: Runtime, _use: RunOptions) -> Iterator[Finding]:
@@ -447,7 +445,7 @@ def _defects(artifact: ArtifactFacts, runtime: Runtime, use: RunOptions) -> Iter
     for defect in DEFECTS:
         mark = artifact.defects.get(defect.name, "")
         if mark and defect.shows(in_session) and not defect.avoided(use):
-            elsewhere = defect.onnx and use.provider != runner_providers.CPU  # another provider may take the nodes
+            elsewhere = defect.onnx and not use.on_cpu  # another provider may take the nodes
             sure = defect.measured is None or runtime.release in defect.measured
             tried = "" if sure else f" (measured with {', '.join(map(str, sorted(defect.measured or ())))})"
             yield (_error if sure and not (defect.depends or elsewhere) else _warning)(
@@ -512,9 +510,10 @@ def _provider(use: RunOptions, runtime: Runtime, where: str) -> Iterator[Finding
             f"it has: {', '.join(sorted(runtime.providers | {runner_providers.CPU}))}",
             elsewhere or f"build it in ([build] providers), or take a library with {use.provider}",
         )
-    if use.provider == "coreml" and use.provider_options and runtime.release < GENERIC_COREML_SINCE:
+    provider = runner_providers.provider_named(use.provider)
+    if use.provider_options and runtime.release < provider.named_since:
         yield _error(
-            f"CoreML of ONNX Runtime {runtime.release} takes no options by name",
+            f"{provider.title} of ONNX Runtime {runtime.release} takes no options by name",
             where,
             "they came with 1.21; before, there are flags only",
             "ship ONNX Runtime 1.21 or later, or use no options",

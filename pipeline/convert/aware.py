@@ -85,7 +85,7 @@ def choose_reference(
     if text == INSTALLED:
         return AwareSpec(by=core_variant.AwareBy(way=core_variant.Way.INSTALLED))
     if text != AUTO:
-        if tuple(providers) != (provider_rules.NNAPI,):
+        if len(providers) != 1 or not provider_rules.PROVIDER_RULES[providers[0]].run.nnapi:
             raise only_nnapi()
         android_host_build.build_host(host_device.find_processor(abi or host_device.default_abi()))
         facts = ort_library.resolve(text, abi or host_device.default_abi()).android()
@@ -536,9 +536,7 @@ def installed_parts(
         "EnableOnSubgraphs": asked.enable_on_subgraphs,
     }
     provider = (asked.rules.run.ort_name, {**asked.rules.options} | {key: "1" for key, on in switches.items() if on})
-    config = (
-        {"ep.nnapi.partitioning_stop_ops": ",".join(asked.stop_ops)} if asked.provider == provider_rules.NNAPI else {}
-    )
+    config = {"ep.nnapi.partitioning_stop_ops": ",".join(asked.stop_ops)} if asked.rules.run.nnapi else {}
 
     def save(proto: "ModelProto", lean: LeanModel, chosen: SessionSettings) -> tuple[bytes, frozenset[str] | None]:
         """The file that a session saves of a message with its weights where the model has them, and what it claimed."""

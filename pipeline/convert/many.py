@@ -537,7 +537,7 @@ def _preflight(
         )
         for artifact in artifacts
     }
-    for artifact in artifacts if provider_rules.WEBGPU in job.auto_providers() else ():
+    for artifact in artifacts if provider_rules.on_gpu(job.auto_providers()) else ():
         if artifact.variant.level is Level.NONE:
             plain = Finding(
                 severity=Severity.WARNING,
@@ -570,7 +570,7 @@ def with_claims(
 
 def _for_gpu(file: Path, artifact: Artifact, release: Release) -> Iterator[Finding]:
     """Why a WebGPU session does not run an artifact that is made for one, or in one layout alone."""
-    if provider_rules.WEBGPU not in artifact.variant.providers or release < ort_releases.OLDEST_RULES:
+    if not provider_rules.on_gpu(artifact.variant.providers) or release < ort_releases.OLDEST_RULES:
         return
     from pipeline.compat import gpu  # the rules of a provider
 

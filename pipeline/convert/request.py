@@ -55,7 +55,7 @@ class AwareSpec(msgspec.Struct, frozen=True, kw_only=True):
     def library_serves(self) -> bool:
         """Whether an Android library can be told all that is asked."""
         (settings, *others) = self.providers
-        return not others and not self.safe and settings.provider == provider_rules.NNAPI
+        return not others and not self.safe and settings.rules.run.nnapi
 
     @property
     def way(self) -> core_variant.Way:
@@ -161,7 +161,7 @@ def refusal(variant: Variant, target: Release, installed: Release) -> tuple[str,
             "use variants of these",
         ),
         (
-            len(variant.providers) > 1 and provider_rules.WEBGPU in variant.providers,
+            len(variant.providers) > 1 and bool(provider_rules.with_copies(variant.providers)),
             "the copies between GPU and CPU that such a file has divide what other providers take",
             "make one file for webgpu and one for the others",
         ),

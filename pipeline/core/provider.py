@@ -15,8 +15,9 @@ class ProviderRules:
     `qdq_units`: it takes quantized operators with their DequantizeLinear and QuantizeLinear nodes as one.
     `on_cpu`: its kernels compute on the CPU, so that borders cost nothing and partitions are not counted.
     `copies`: it takes nodes one by one, and what its borders cost is counted in copies for each inference.
-    `aware`: variants can be aware of it. `by_api_level`: its claims depend on the phone's API level. `by_chip`: they
-    depend on the chip, and the compiler of the chips gives them.
+    `aware`: variants can be aware of it. `by_api_level`, `by_coreml_version`: its claims depend on the phone's API
+    level, or on the version of Core ML there. `by_chip`: they depend on the chip, and the compiler of the chips gives
+    them. `logs_claims`: libraries from before 1.24 log what it claims.
     """
 
     name: str
@@ -28,7 +29,9 @@ class ProviderRules:
     copies: bool = False
     aware: bool = True
     by_api_level: bool = False
+    by_coreml_version: bool = False
     by_chip: bool = False
+    logs_claims: bool = False
 
     @property
     def run(self) -> runner_providers.ExecutionProvider:
@@ -46,7 +49,8 @@ class BuildProvider:
     """What a build of ONNX Runtime needs to contain a provider.
 
     `platforms` can have it, from the release `since`, for all ABIs or those of `abis`; those of `converting_only` run
-    nothing with it and serve full builds on a computer. `elsewhere` is what to do to run it instead.
+    nothing with it and serve full builds on a computer. `contrib_ops`: its kernels are in com.microsoft, so that a
+    build cannot leave that out. `elsewhere` is what to do to run it instead.
     """
 
     flag: str
@@ -54,6 +58,7 @@ class BuildProvider:
     since: Release
     abis: frozenset[str] = frozenset()
     converting_only: frozenset[str] = frozenset()
+    contrib_ops: bool = False
     elsewhere: str = ""
 
 

@@ -5,7 +5,7 @@ Command line, config, reports and generated docs list what is in the tables here
 
 import importlib
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from device_runner import providers as runner_providers
@@ -50,6 +50,21 @@ which a plain minimal build cannot do (cmake/onnxruntime_providers_nnapi.cmake a
 def on_any_chip() -> tuple[str, ...]:
     """Those that can be asked about without naming a chip, as commands do where no provider is named."""
     return tuple(rules.name for rules in PROVIDER_RULES.values() if not rules.by_chip)
+
+
+def of_chips(provider: str) -> bool:
+    """Whether what a provider of a run takes depends on the chip, so that models are compiled ahead for it."""
+    return any(rules.by_chip for rules in PROVIDER_RULES.values() if rules.provider == provider)
+
+
+def with_copies(names: Iterable[str]) -> tuple[str, ...]:
+    """Those of some providers whose files have copies between the provider and the CPU in them."""
+    return tuple(name for name in names if PROVIDER_RULES[name].copies)
+
+
+def on_gpu(names: Iterable[str]) -> bool:
+    """Whether one of some providers, by their names in variants, computes on a GPU."""
+    return any(name in PROVIDER_RULES and PROVIDER_RULES[name].run.gpu for name in names)
 
 
 def rules_of_run(provider: str, options: Mapping[str, str]) -> ProviderRules | None:

@@ -279,7 +279,9 @@ def _choices(
 
 def named_for_cpu(variant: Variant, runs: Iterable[configs.RunConfig]) -> bool:
     """Whether [[runs]] name a variant in a run on the CPU."""
-    return any(runner_providers.CPU in run.providers and any(map(variant.matches, run.variants)) for run in runs)
+    return any(
+        any(map(runner_providers.on_cpu, run.providers)) and any(map(variant.matches, run.variants)) for run in runs
+    )
 
 
 def _tuned_choices(
@@ -422,11 +424,7 @@ def check_shipping(assembled: Assembled, folder: Path) -> tuple[Finding, ...]:
     for choice in choices:
         artifact, library = choice.artifact, libraries[choice.target.name]
         use = compat_rules.use_of(choice.options, artifact.session_options)
-        told = (
-            read
-            if use.provider == runner_providers.CPU
-            else _told_claims(read, artifact, folder, config, choice.target)
-        )
+        told = read if use.on_cpu else _told_claims(read, artifact, folder, config, choice.target)
         findings += _at_target(
             choice.target, artifact, compat_rules.findings_for(told, artifact.file, library.runtime, use)
         )

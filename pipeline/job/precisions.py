@@ -72,7 +72,7 @@ def auto_providers(config: Config) -> convert_precisions.AutoProviders:
     for target, run in product(config.targets, config.runs):
         for options in run_options.run_options(run):
             rules = provider_rules.rules_of_run(options.provider, options.provider_options)
-            if options.provider == "cpu":
+            if options.on_cpu:
                 names[convert_precisions.cpu_of_abi(_abi_of(target))] = None
             elif rules and not rules.run.never_on(target.platform.value):
                 names[rules.name] = None

@@ -528,7 +528,7 @@ _RULES: tuple[core_errors.FindingRule[Request], ...] = (
         "remove `contrib_ops = false` from [build], or convert at level basic",
     ),
     core_errors.FindingRule(
-        lambda r: not r.settings.contrib_ops and provider_rules.XNNPACK in r.providers,
+        lambda r: not r.settings.contrib_ops and r.needs_contrib_ops,
         Severity.ERROR,
         "XNNPACK cannot be built without com.microsoft",
         "its kernels are in the NHWC part of that domain (cmake refuses both together)",
@@ -632,7 +632,7 @@ _RULES: tuple[core_errors.FindingRule[Request], ...] = (
     ),
     core_errors.FindingRule(
         lambda r: (
-            runner_providers.NNAPI in r.providers
+            any(runner_providers.provider_named(name).nnapi for name in r.providers)
             and 0 < (r.target.min_api_level or 0) < runner_providers.NNAPI_API_LEVEL
         ),
         Severity.WARNING,

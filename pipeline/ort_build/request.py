@@ -110,6 +110,11 @@ class Request:
     campaign: str = ""
     """`campaign_digest` of the config that it is from, "" for a build file or a target alone."""
 
+    @property
+    def needs_contrib_ops(self) -> bool:
+        """Whether one of its providers has its kernels in com.microsoft."""
+        return any(provider_rules.BUILD_PROVIDERS[name].contrib_ops for name in self.providers)
+
 
 def campaign_digest(config: Config, target: configs.Target) -> str:
     """What tells a campaign's builds for a target from those of other configs with a target of that name.
@@ -150,7 +155,7 @@ def make_request(
         )
     providers = providers_of(settings, target.platform, run_providers)
     for name in providers:
-        if name not in provider_rules.BUILD_PROVIDERS and name != runner_providers.CPU:
+        if name not in provider_rules.BUILD_PROVIDERS and not runner_providers.on_cpu(name):
             raise ConfigError(
                 f"no build has a provider {name!r}",
                 where="[build] providers",
@@ -178,7 +183,7 @@ def make_request(
         release=release,
         settings=settings,
         kind=kind_of(settings, providers, styles),
-        providers=tuple(name for name in providers if name != "cpu"),
+        providers=tuple(name for name in providers if not runner_providers.on_cpu(name)),
         abis=abis,
         operators=None if settings.wheel else operators,
         styles=frozenset(styles),

@@ -126,7 +126,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def warnings(self) -> tuple[str, ...]:
         """What of the settings has no effect, or is against the advice of ONNX Runtime's NNAPI guide."""
-        if self.provider != provider_rules.NNAPI:
+        if not self.rules.run.nnapi:
             return ()
         texts = [
             f"{flag} is ignored below API level {level}, asked for is {self.api_level}: {instead}"
@@ -149,23 +149,23 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def mlprogram(self) -> bool:
         """Whether CoreML's model format is MLProgram."""
-        return self.provider == provider_rules.COREML_MLPROGRAM
+        return self.rules.options.get("ModelFormat") == "MLProgram"
 
     @property
     def system(self) -> str:
         """The version of the phone's system that claims depend on, in words; "" where they depend on none."""
         if self.rules.by_chip:
             return f"{self.chip} ({runner_providers.CHIPS[self.chip].title})"
-        if self.provider == provider_rules.NNAPI:
+        if self.rules.by_api_level:
             return f"API level {self.api_level}"
         ios = f" (iOS {self.coreml_version + 10})" if self.coreml_version in range(3, 9) else ""
-        return f"Core ML {self.coreml_version}{ios}" if self.rules.provider == "coreml" else ""
+        return f"Core ML {self.coreml_version}{ios}" if self.rules.by_coreml_version else ""
 
     @property
     def nhwc(self) -> bool:
         """Whether the provider has layouts transformed to channels last when a session is made (ep_rules A.3)."""
         run = self.rules.run
-        if self.provider == provider_rules.WEBGPU:
+        if run.layout_key:
             return self.webgpu.layout == "NHWC"
         return bool(run.nhwc) and not (run.has_flags and self.nchw)
 
@@ -536,6 +536,9 @@ def webgpu_settings(options: Mapping[str, str]) -> WebGpuOptions:
     )
 
 
+NO_OPTIONS: Mapping[str, Iterable[str]] = {}
+
+
 def make_settings(
     provider: str,
     *,
@@ -544,19 +547,22 @@ def make_settings(
     android: bool = False,
     api_level: int | None = None,
     coreml_version: int | None = None,
-    coreml_options: Iterable[str] = (),
+    options: Mapping[str, Iterable[str]] = NO_OPTIONS,
     nnapi_flags: Iterable[str] = (),
     stop_ops: str | None = None,
-    webgpu_options: Iterable[str] = (),
     plugin: bool = False,
     chip: str = "",
 ) -> Settings:
     """Settings from words; what is left out has ONNX Runtime's own default, the release is the installed one.
 
-    `stop_ops` is the session entry `ep.nnapi.partitioning_stop_ops`: names with commas between, none when empty (B.5).
+    `options` are KEY=VALUE pairs by the provider of a run: "coreml", "webgpu". `stop_ops` is the session entry
+    `ep.nnapi.partitioning_stop_ops`: names with commas between, none when empty (B.5).
     """
-    coreml = parse_options(coreml_options, runner_providers.provider_named("coreml").values, "CoreML")
-    webgpu = webgpu_settings(parse_options(webgpu_options, runner_providers.provider_named("webgpu").values, "WebGPU"))
+    given: dict[str, Mapping[str, str]] = {}
+    for name, pairs in options.items():
+        run = runner_providers.provider_named(name)
+        given[name] = parse_options(pairs, run.values, run.title) if run.values else {}
+    coreml, webgpu = given.get("coreml", {}), webgpu_settings(given.get("webgpu", {}))
     defaults = Settings(provider=provider, chip=chip)
     asked, expected = coreml.get("ModelFormat"), defaults.rules.options.get("ModelFormat")
     if asked is not None and expected is not None and asked != expected:

@@ -135,6 +135,28 @@ class ChipCompiler:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedRefusals:
+    """What a library's log says that a provider refuses: reasons by the names of nodes, and the operators of those
+    without a kernel; `nothing` is why it takes no node at all.
+    """
+
+    kinds: Mapping[str, str]
+    reasons: Mapping[str, str]
+    nothing: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LibraryLog:
+    """Of a provider whose refusals a library logs, as it has kernels and compiles nothing: it claims all the rest.
+
+    `entries` are those of the session that is asked, `read` is told the verbose log.
+    """
+
+    entries: Callable[[Settings], dict[str, str]]
+    read: Callable[[Sequence[str], Settings], LoggedRefusals]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderClaims:
     """The functions of a provider, `CLAIMS` of its module of claims.
 
@@ -145,6 +167,7 @@ class ProviderClaims:
     ORT format of which it claims these nodes. `check` raises ModelError for settings that do not go with a
     model. `at_run` is the forecast of a session that is made, with why it does not run what ships, `run_findings` are
     the reasons why a session does not run a file, each as an error; `warnings` are lines about what it does.
+    `library_note` is why a library's claims may differ from those of the rules.
     """
 
     claim: Callable[[Graph, Settings, Container[int] | None], "Claim"]
@@ -157,4 +180,6 @@ class ProviderClaims:
     check: Callable[["Views", Graph, Settings], None] = _nothing_wrong
     at_run: Callable[[ModelRun], LoadForecast] = _as_forecast
     run_findings: Callable[[FileRun], Iterable[Finding]] = _no_findings
+    library_log: LibraryLog | None = None
+    library_note: str = ""
     warnings: Callable[[ModelRun], Iterable[str]] = _no_warnings

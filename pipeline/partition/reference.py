@@ -44,6 +44,7 @@ from pipeline.partition.answer import (
     Settings,
     Side,
 )
+from pipeline.partition.rules import claims_of
 from pipeline.partition.shown import undone_for_provider
 from pipeline.partition.subject import open_views, remove_model, write_model, written_bytes
 
@@ -94,17 +95,6 @@ NONE_AT_ALL = re.compile(r"All ops will fallback to CPU EP, because (.*)")
 COUNTED = re.compile(r"number of partitions supported by NNAPI: (\d+) ")
 
 
-NO_KERNEL = re.compile(r"webgpu kernel not found in registries for Op type: (\S+) node name: (.*)")
-LEFT_TO_CPU = re.compile(r"Force fallback to CPU execution for node:? (.+?) because (.*)")
-FORCED = re.compile(r"Force CPU execution for node: (.*)")
-OTHER_OPSET = re.compile(r"cannot be used with this model due to its ONNX opset .*")
-"""What WebGPU logs: each node that has no kernel, and each that is left to the CPU all the same.
-
-ONNX Runtime's record of assigned nodes will not do, nor its list of placements: in the layout NHWC the provider is
-asked twice, and both have what became of the graph between.
-"""
-
-
 class LibraryClaims(msgspec.Struct, frozen=True, kw_only=True):
     """What a library claims of one model: each partition's nodes by their first outputs, in the library's order.
 
@@ -140,12 +130,8 @@ def _session(
     cpu: str = "",
 ) -> inspection.Session:
     """The sessions of a library that answer what our rules answer; `cpu` is a profile of an emulator."""
-    options: dict[str, str] = {}
-    if settings.provider == provider_rules.WEBGPU:  # the options that decide claims
-        # A session with graph capture is not made where a node is refused: only its enableInt64 is asked for.
-        prefix, asked = "ep.webgpuexecutionprovider.", settings.webgpu
-        options = {f"{prefix}preferredLayout": asked.layout, f"{prefix}enableInt64": str(int(asked.int64))}
-        options |= {f"{prefix}forceCpuNodeNames": "\n".join(asked.cpu_nodes)} if asked.cpu_nodes else {}
+    log = claims_of(settings).library_log
+    options = log.entries(settings) if log else {}
     return inspection.Session(
         provider=settings.rules.run.append_name,
         flags=tuple(run_spec.NnapiFlag(flag) for flag in settings.nnapi_flags),
@@ -179,15 +165,15 @@ def claims_of_named(
 
     With `reasons` they have the library's own words for what it refuses.
     """
-    # Claims of older libraries, and those of WebGPU, are in the verbose log only.
-    recorded = tells_claims(library) and settings.provider != provider_rules.WEBGPU
+    # Claims of older libraries, and those of providers with kernels, are in the verbose log only.
+    recorded = tells_claims(library) and not claims_of(settings).library_log
     asked: Iterable[tuple[Sequence[Path], Settings]] = [(models, settings)]
     if names := settings.webgpu.cpu_nodes:  # names are a model's own
         asked = (([model], _renamed(model, settings, names)) for model in models)
     for together, options in asked:
         with runner_files.scratch_folder() as folder:
             # A provider with kernels has nothing to compile, so that its session need not be the one that saves.
-            saved = None if options.provider == provider_rules.WEBGPU else folder / "saved.ort"
+            saved = None if claims_of(options).library_log else folder / "saved.ort"
             questions = [(str(index), model, saved) for index, model in enumerate(together)]
             session = _session(options, {**(SAVE_ORT if saved else {}), **SAVE_ONLY}, verbose=reasons or not recorded)
             for answer in inspection.ask(library, questions, session):
@@ -238,20 +224,11 @@ def _claims_of(
         error=_failure(answer) if failed else None,
         crashed=bool(failed and answer.signal),
     )
-    if settings.provider == provider_rules.WEBGPU:  # what it refused stands in the log of a session that failed, too
-        kinds = {match.group(2): match.group(1) for line in answer.log if (match := NO_KERNEL.search(line))}
-        reasons: dict[str, str] = {}
-        for line in answer.log:
-            if match := NO_KERNEL.search(line):
-                no_kernel = "its registry has no kernel for this operator, opset and these types"
-                reasons.setdefault(match.group(2), no_kernel)
-            elif match := FORCED.search(line):
-                reasons.setdefault(match.group(1), "forceCpuNodeNames names it")
-            # In the layout NHWC what is left to the CPU is claimed when the provider is asked again (webgpu W.2.1).
-            elif not settings.nhwc and (match := LEFT_TO_CPU.search(line)):
-                reasons.setdefault(match.group(1), match.group(2))
-        nothing = next((match.group() for line in answer.log if (match := OTHER_OPSET.search(line))), "")
-        return msgspec.structs.replace(claims, rest=not nothing, kinds=kinds, reasons=reasons, reason=nothing)
+    if log := claims_of(settings).library_log:  # what it refused stands in the log of a session that failed, too
+        told = log.read(answer.log, settings)
+        return msgspec.structs.replace(
+            claims, rest=not told.nothing, kinds=told.kinds, reasons=told.reasons, reason=told.nothing
+        )
     if failed:
         return claims
     recorded = answer.recorded
@@ -347,7 +324,6 @@ def reference_aware(
 
 UNNAMED = "it names no nodes of inlined functions, so these are compared by their number"
 OTHER_SHAPES = "shapes of ours are from onnxruntime {ours}, not from {theirs}: a node may differ for that alone"
-NO_F16 = "a library for x86_64 leaves fp16 to the CPU, one for arm64 does not (XNNPACK compiles fp16 in for ARM only)"
 FORESEEN = "neither makes a session of it, as foreseen: {}"
 AFTER_ASKING = frozenset({"build", "level", "layout"})
 """Codes of refusals that end a session once the provider has claimed."""
@@ -380,7 +356,7 @@ def diff_claims(answer: ModelAnswer, library: LibraryClaims, settings: Settings,
     notes = (
         (any(not name for group in library.partitions or () for name in group), UNNAMED),
         (other_shapes, OTHER_SHAPES.format(ours=answer.shapes_from, theirs=release)),
-        (same is False and settings.provider == provider_rules.XNNPACK, NO_F16),
+        (same is False, claims_of(settings).library_note),
     )
     groups = library.partitions if library.partitions is None else first_answer(library, answer.partitions)
     return ClaimDiff(
@@ -390,7 +366,7 @@ def diff_claims(answer: ModelAnswer, library: LibraryClaims, settings: Settings,
         library_partitions=library.count if groups is None else len(groups),
         # A provider that takes each node by itself has no numbers of partitions.
         nodes=tuple(_nodes(answer, library, same, numbered=not (has_rules and settings.rules.copies))),
-        notes=tuple(text for holds, text in notes if holds),
+        notes=tuple(text for holds, text in notes if holds and text),
     )
 
 
@@ -570,9 +546,9 @@ def open_reference(text: str, provider: str, release: str, abi: str = "") -> ort
         vulkan.find_driver()
     facts = ort_library.resolve(text, abi_name).android()
     check_asked(facts, provider)
-    if provider == provider_rules.XNNPACK and not tells_claims(facts):
+    if not provider_rules.PROVIDER_RULES[provider].logs_claims and not tells_claims(facts):
         raise ConfigError(
-            f"a library of {facts.release} does not report what XNNPACK claims",
+            f"a library of {facts.release} does not report what {run.title} claims",
             why="that came with release 1.24; before, only NNAPI logs its claims",
             remedy="ask about nnapi, or a library of 1.24 or later",
         )

@@ -17,7 +17,6 @@ import msgspec
 from device_runner.probe import elf as elf_file
 from pipeline.core import files as storage
 from pipeline.core import ort_session, workers
-from pipeline.core import providers as provider_rules
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.model import edit as onnx_edit
 from pipeline.model import guards, onnx_model, wire
@@ -450,12 +449,12 @@ class GraphFacts:
     @property
     def nnapi(self) -> bool:
         """Whether NNAPI is asked."""
-        return self.settings.provider == provider_rules.NNAPI
+        return self.settings.rules.run.nnapi
 
     @property
     def neural_network(self) -> bool:
         """Whether CoreML's older format is asked."""
-        return self.settings.provider == provider_rules.COREML_NN
+        return self.settings.rules.options.get("ModelFormat") == "NeuralNetwork"
 
     def shape(self, name: str) -> tuple[int, ...] | None:
         """All sizes of a value; None when one is open or the rank is unknown."""

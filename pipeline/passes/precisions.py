@@ -401,6 +401,11 @@ def resolve_precisions(names: Iterable[str], api_level: int | None = None, where
     return tuple(dict.fromkeys(resolve_precision(name, api_level, where) for name in names))
 
 
+def _by_api_level(provider: object) -> bool:
+    rules = provider_rules.PROVIDER_RULES.get(str(provider))
+    return rules is not None and rules.by_api_level
+
+
 def steps_at(name: str, api_level: int | None, keep_float: Sequence[str] = ()) -> tuple[config_tables.Step, ...]:
     """The steps of a precision; a search for NNAPI counts partitions at the API level, 27 to 31 (None: the newest).
 
@@ -410,9 +415,7 @@ def steps_at(name: str, api_level: int | None, keep_float: Sequence[str] = ()) -
     steps = []
     for step in PRECISIONS[name].steps:
         level = (
-            {"api_level": api_level}
-            if step.options.get("provider") == provider_rules.NNAPI and api_level is not None
-            else {}
+            {"api_level": api_level} if _by_api_level(step.options.get("provider")) and api_level is not None else {}
         )
         steps.append(replace(step, options=step.options | level | kept))
     return tuple(steps)

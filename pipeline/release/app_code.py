@@ -275,13 +275,13 @@ def _jvm_imports(options: RunOptions) -> tuple[str, ...]:
 
 def has_java_call(provider: str) -> bool:
     """Whether ONNX Runtime's Java API, which Kotlin has, too, can append a provider."""
-    return provider == runner_providers.CPU or bool(runner_providers.provider_named(provider).java)
+    return runner_providers.on_cpu(provider) or bool(runner_providers.provider_named(provider).java)
 
 
 def _jvm_provider(options: RunOptions, mapping: Callable[[Mapping[str, str]], Code]) -> list[Code]:
     options = without_capture(options)
     provider = runner_providers.provider_named(options.provider)
-    if provider.name == runner_providers.CPU:
+    if provider.fallback:
         return []
     if not has_java_call(options.provider):
         text = Code("// The Java API has no call for the provider {}: use the C++ API.")
@@ -358,7 +358,7 @@ def _swift_provider(options: RunOptions) -> Iterator[Code]:
     provider = runner_providers.provider_named(options.provider)
     if provider.never_on("ios"):
         yield Code("// {} is {}'s.").format(comment(provider.title), comment(provider.owner))
-    elif provider.name != runner_providers.CPU:
+    elif not provider.fallback:
         given = sorted(without_capture(options).provider_options.items())
         pairs = [Code("{}: {}").format(swift_text(key), swift_text(value)) for key, value in given]
         call = Code("try options.appendExecutionProvider({}, providerOptions: [{}])")
@@ -370,10 +370,10 @@ def cpp(options: RunOptions, file: str) -> tuple[str, ...]:
     provider = runner_providers.provider_named(options.provider)
     factory = (f"#include <{provider.name}_provider_factory.h>",) if provider.has_flags else ()
     by_devices: tuple[str, ...] = ()
-    if provider.name == "coreml":  # the other way to append it, which later releases have: code that compiles
+    if since := provider.devices_since:  # the other way to append it, which later releases have: code that compiles
         pairs = f"std::unordered_map<std::string, std::string>{_cpp_map(options)}"
         by_devices = (
-            "// Or by its devices (ONNX Runtime 1.31.1 and later), in place of AppendExecutionProvider:",
+            f"// Or by its devices (ONNX Runtime {since} and later), in place of AppendExecutionProvider:",
             "// std::vector<Ort::ConstEpDevice> devices;",
             "// for (Ort::ConstEpDevice device : environment.GetEpDevices())",
             f"//     if (std::string(device.EpName()) == {cpp_text(provider.ort_name)}) devices.push_back(device);",
@@ -424,7 +424,7 @@ def cpp_calls(options: RunOptions) -> Iterator[Code]:
         yield Code("Ort::{}ProviderOptions {};").format(function, name)
         yield Code("{}.Update({});").format(name, _cpp_map(options))
         yield Code("options.AppendExecutionProvider_{}_V2(*{});").format(function, name)
-    elif provider.name != runner_providers.CPU:
+    elif not provider.fallback:
         yield Code("options.AppendExecutionProvider({}, {});").format(cpp_text(provider.append_name), _cpp_map(options))
 
 

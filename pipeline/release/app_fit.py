@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from device_runner import library as ort_library
+from device_runner import providers as runner_providers
 from pipeline import config as configs
 from pipeline import required_ops
 from pipeline.convert import onnx_needs
@@ -110,7 +111,11 @@ def _objections(app: App, old: Content, new: Content, folder: Path) -> Iterator[
                 f"target {row.target} needs ONNX Runtime {row.lowest_release} or later and below {row.below_release}; "
                 f"the app has {app.release}"
             )
-        if app.providers and (missing := [name for name in row.providers if name not in {*app.providers, "cpu"}]):
+        if app.providers and (
+            missing := [
+                name for name in row.providers if name not in app.providers and not runner_providers.on_cpu(name)
+            ]
+        ):
             yield f"target {row.target} needs the execution provider {', '.join(missing)}"
         if app.operators is not None:  # what the artifacts need that the app's operator config does not list
             has = required_ops.read_config(app.operators)

@@ -190,7 +190,7 @@ def suits(target: configs.Target, facts: DeviceFacts) -> bool:
 def plainness(artifact: Artifact, options: RunOptions) -> tuple[int, int, int, str]:
     """Orders what is equally fast: fewer settings in the app, fewer bytes, then by name, so that choices are stable."""
     settings = len(artifact.session_options) + len(options.session_config) + len(options.provider_options)
-    return settings + (options.provider != "cpu"), artifact.total_bytes, len(options.flags), artifact.variant.name
+    return settings + (not options.on_cpu), artifact.total_bytes, len(options.flags), artifact.variant.name
 
 
 def _contenders(

@@ -365,7 +365,7 @@ def _outputs_against(choice: ChoiceRow, checks: Sequence[OutputCheck], row: Row 
     """What its outputs leave open."""
     if any(check.unknown for check in checks):
         yield "its outputs could not be judged"
-    if choice.provider not in ("", runner_providers.CPU) and not (row and row.checks):
+    if choice.provider and not runner_providers.on_cpu(choice.provider) and not (row and row.checks):
         yield (
             "its outputs were judged on this computer's CPU, and not by "
             f"{runner_providers.provider_named(choice.provider).title}"

@@ -121,7 +121,7 @@ def _fit(model: "fitness.ModelFit", judged_for: Sequence[str]) -> Iterator[Line]
     yield from _table(model)
     yield Line()
     for row in _all_rows(model):
-        if row.ep != runner_providers.CPU or row.fit.verdict != "yes":
+        if not runner_providers.on_cpu(row.ep) or row.fit.verdict != "yes":
             title = provider_rules.PROVIDER_RULES[row.ep].title if row.ep in provider_rules.PROVIDER_RULES else ""
             yield Line(f"{_title(row)}: {row.fit.reason.removeprefix(f'{title} ')}")
     yield from (Line(), Line(("Try first:", "bold")))  # on which phones
@@ -218,7 +218,7 @@ def _command(model: "fitness.ModelFit", *eps: str) -> str:
     words += ["--ep", ",".join(eps)] if eps else []
     if any(provider_rules.PROVIDER_RULES[ep].by_chip for ep in eps):
         words += ["--chip", ",".join(row.chip for row in model.rows if row.chip)]
-    for layout in (row.level for row in model.rows if row.ep == provider_rules.WEBGPU and row.ep in eps and row.level):
+    for layout in (row.level for row in model.rows if row.ep in provider_rules.with_copies(eps) and row.level):
         words += ["--webgpu-options", layout]
     return shlex.join(words)
 

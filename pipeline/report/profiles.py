@@ -11,6 +11,7 @@ from dataclasses import replace
 import msgspec
 
 from device_runner import profile as ort_profile
+from device_runner import providers as runner_providers
 from device_runner import result as run_result
 from pipeline.campaign import record as campaign_record
 from pipeline.core import groups as counting
@@ -123,7 +124,7 @@ def profile_views(profiles: Sequence[Profiled], medians: Medians, rank: Mapping[
     profiled = [row for row in profiles if row.profile and row.profile.nodes]
     views = []
     for group in counting.grouped(((row.device, row.model), row) for row in profiled).values():
-        before = min(group, key=lambda row: (row.provider != "cpu", rank.get(row.variant, 0)))
+        before = min(group, key=lambda row: (not runner_providers.on_cpu(row.provider), rank.get(row.variant, 0)))
         for rows in counting.grouped((row.provider, row) for row in group).values():
             if rest := [row for row in rows if row is not before]:
                 after = min(rest, key=lambda row: medians.get(row.names, float("inf")))
@@ -188,7 +189,7 @@ def _source(name: str, gone: Mapping[str, str]) -> str:
 
 def fallen_back(row: Profiled) -> tuple[FallenBack, ...]:
     """The nodes that ran on the CPU in a run with another provider, most time first; none for a run on the CPU."""
-    if row.profile is None or row.provider == "cpu":
+    if row.profile is None or runner_providers.on_cpu(row.provider):
         return ()
     # Why a node is refused: by its name, else by its operator where all of it are refused for one reason
     refused = (row.prediction.refused if row.prediction else ()) or ()

@@ -52,7 +52,7 @@ def rows(proof: library_proof.LibraryProof) -> Iterator[tuple[str, ...]]:
         word = "FAILS" if row.failed else "warns" if row.broken else "not judged" if row.undecided else "passes"
         worst = max((check.max_rel_error for check in row.checks if check.max_rel_error is not None), default=None)
         sizes, claims = row.partitions or (), wording.DASH
-        if row.options.provider == runner_providers.NNAPI and not (row.failed and not sizes):
+        if runner_providers.provider_named(row.options.provider).nnapi and not (row.failed and not sizes):
             claims = f"{sum(sizes)} in {len(sizes)}" if sizes else "none"
         ran, result = f"{row.run} (chosen)" if row.chosen else row.run, f"{word}: {kinds}" if kinds else word
         key = (row.model, row.variant, ran, result, wording.error_size(worst), claims, str(row.api_level))

@@ -44,7 +44,7 @@ def settings(seed: int) -> Iterator[Settings]:
         yield make_settings("nnapi", release=release, abi=abi, api_level=level, nnapi_flags=flags, stop_ops=stops)
     for provider, version in product(("coreml-nn", "coreml-mlprogram"), (5, 6, 7, 8)):
         option = (("RequireStaticInputShapes=1",), ("EnableOnSubgraphs=1",))[(seed + version) % 2]
-        yield make_settings(provider, release=release, coreml_version=version, coreml_options=option)
+        yield make_settings(provider, release=release, coreml_version=version, options={"coreml": option})
     yield from (make_settings("xnnpack", release=release, abi=abi) for abi in (X86_64, ARM64))
 
 

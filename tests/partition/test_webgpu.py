@@ -28,7 +28,7 @@ SAMPLE = 9
 
 
 def answer_of(made: onnx.ModelProto, folder: Path, *options: str, release: str = "1.29") -> ModelAnswer:
-    given = answer(made, folder, make_settings("webgpu", release=release, webgpu_options=options))
+    given = answer(made, folder, make_settings("webgpu", release=release, options={"webgpu": options}))
     assert not given.error, given.error
     return given
 
@@ -95,7 +95,7 @@ def test_an_input_that_is_left_out_keeps_a_node_on_the_gpu(tmp_path: Path) -> No
     made = model(nodes, [value("x", (1, 1, 4, 4))], ["y"], {"sizes": np.array([1, 1, 2, 2], np.float32)})
     taken = {}
     for plugin in (False, True):
-        settings = make_settings("webgpu", release="1.29", webgpu_options=["preferredLayout=NCHW"], plugin=plugin)
+        settings = make_settings("webgpu", release="1.29", options={"webgpu": ["preferredLayout=NCHW"]}, plugin=plugin)
         taken[plugin] = [row.op_type for row in answer(made, tmp_path, settings).decisions if row.claimed]
     assert taken == {False: ["Shape", "Resize"], True: ["Shape"]}
 
@@ -215,9 +215,9 @@ def test_a_bias_without_a_name_ends_the_process(tmp_path: Path) -> None:
 
 def test_options_that_the_provider_would_ignore_are_errors() -> None:
     with pytest.raises(ConfigError, match="has no option 'preferedLayout'"):
-        make_settings("webgpu", webgpu_options=["preferedLayout=NCHW"])
+        make_settings("webgpu", options={"webgpu": ["preferedLayout=NCHW"]})
     with pytest.raises(ConfigError, match="preferredLayout cannot be 'nchw'"):
-        make_settings("webgpu", webgpu_options=["preferredLayout=nchw"])
+        make_settings("webgpu", options={"webgpu": ["preferredLayout=nchw"]})
 
 
 def test_an_android_library_for_arm_is_not_asked(tmp_path: Path) -> None:

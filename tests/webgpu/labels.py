@@ -79,7 +79,7 @@ def settings_of(setting: str, source: str = PLUGIN) -> Settings:
     return make_settings(
         "webgpu",
         release="1.29" if source == PLUGIN else str(line_of(source.removeprefix("android:"))),
-        webgpu_options=[f"{key}={value}" for key, value in SETTINGS[setting].items()],
+        options={"webgpu": [f"{key}={value}" for key, value in SETTINGS[setting].items()]},
         plugin=source == PLUGIN,
     )
 

@@ -305,7 +305,7 @@ def _model(
         "outputs": list(_outputs(signature)),
         "parameters": parameters,
         "arguments": [source_code.identifier(parameter.rpartition(" ")[2]) for parameter in parameters],
-        "safe": [options.provider == runner_providers.CPU for _, options in ways],
+        "safe": [options.on_cpu for _, options in ways],
         "guarded": _is_guarded(content, rows, ways, contexts),
         "typed": all(tensor.dtype in app_code.BUFFERS for tensor in signature.inputs),
         "gpu": gpu,
@@ -323,8 +323,8 @@ def _is_guarded(
 
     The last row fits all devices.
     """
-    tried = bool(contexts) or any(options.provider != runner_providers.CPU for _, options in ways)
-    return tried and any(options.provider == runner_providers.CPU for options in content.ships[rows[-1].ships].runs)
+    tried = bool(contexts) or any(not options.on_cpu for _, options in ways)
+    return tried and any(options.on_cpu for options in content.ships[rows[-1].ships].runs)
 
 
 def asset_folder(group: str, artifact: str) -> str:

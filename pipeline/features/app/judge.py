@@ -19,6 +19,7 @@ from pipeline.compat import defects as compat_defects
 from pipeline.compat import rules as compat_rules
 from pipeline.config import tables as config_tables
 from pipeline.core import groups as counting
+from pipeline.core import providers as provider_rules
 from pipeline.core import releases as ort_releases
 from pipeline.core.errors import Finding, Severity
 from pipeline.features.app import external
@@ -287,10 +288,15 @@ def _custom_operators(package: Package) -> Iterator[Finding]:
             )
 
 
+def _for_npu(library: NativeLibrary) -> bool:
+    """Whether it has a provider for the NPU of a chip."""
+    return any(map(provider_rules.of_chips, library.providers))
+
+
 def _qnn(package: Package) -> Iterator[Finding]:
     """QNN needs its backend, and a Stub for the phone's processor with a Skel for its NPU, and for each context's."""
     contexts = [model.path for model in package.inspector.models if model.npu]
-    plugins = [row for row in package.libraries if row.name == QNN_PLUGIN or "qnn" in row.providers]
+    plugins = [row for row in package.libraries if row.name == QNN_PLUGIN or _for_npu(row)]
     if contexts and not plugins and package.kind in WHOLE:
         yield finding(
             "provider-files",
@@ -301,7 +307,7 @@ def _qnn(package: Package) -> Iterator[Finding]:
             "add com.qualcomm.qti:onnxruntime-android-qnn, and the com.qualcomm.qti:qnn-runtime that belongs to it",
         )
     for scope, rows in package.scopes.items():
-        provider = next((row for row in rows if "qnn" in row.providers or row.name == QNN_PLUGIN), None)
+        provider = next((row for row in rows if row.name == QNN_PLUGIN or _for_npu(row)), None)
         if provider is None or scope != ("android", "arm64-v8a"):
             continue
         yield from _qnn_releases(package, provider)

@@ -32,8 +32,6 @@ ELEMENTS: dict[ElementType, tuple[str, str]] = {
 MAPS_FILES = Release(1, 27)
 """The first release that maps a file with session.use_memory_mapped_ort_model."""
 
-GENERIC_COREML = Release(1, 21)
-"""The first release whose generic append call knows CoreML."""
 
 TAKEN = frozenset({
     "Any", "Array", "Bool", "Bundle", "Data", "DeviceClass", "DispatchQueue", "DispatchWorkItem", "Error",
@@ -121,8 +119,9 @@ def _require_usable(
         )
     for provider in (runner_providers.provider_named(options.provider) for options in ways):
         why = f"it belongs to {provider.owner}" if provider.never_on("ios") else ""
-        if provider.name == "coreml" and release < GENERIC_COREML:
-            why = f"the generic append call of release {release} does not know it; releases from {GENERIC_COREML} on do"
+        if release < provider.named_since:
+            since = Release(*provider.named_since)
+            why = f"the generic append call of release {release} does not know it; releases from {since} on do"
         if why:
             raise ConfigError(
                 f"the provider {provider.title} cannot be used here",

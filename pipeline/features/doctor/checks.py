@@ -505,7 +505,10 @@ def _transposes(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
     note = f"{transposed:.1%} of the time in {model.nodes('Transpose')} Transpose nodes"
     note += f", {borders:.1%} in changes of layout that ONNX Runtime added" if borders else ""
     remedies = []
-    if model.start.provider == runner_providers.NNAPI and run_spec.NnapiFlag.USE_NCHW not in model.start.flags:
+    if (
+        runner_providers.provider_named(model.start.provider).nnapi
+        and run_spec.NnapiFlag.USE_NCHW not in model.start.flags
+    ):
         flags = (*(flag.value for flag in model.start.flags), run_spec.NnapiFlag.USE_NCHW.value)
         remedies.append(Remedy(name="USE_NCHW", settings={"flags": flags}))
     if borders >= WORTH_TELLING and model.is_onnx and model.start.optimization_level is OptimizationLevel.ALL:
@@ -564,16 +567,12 @@ def _overridable(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
 def _providers(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
     """Every provider of the library that claims something; a model that runs on one is also tried on the CPU."""
     library = model.usual.available_providers
-    there = [
-        name
-        for name, row in runner_providers.PROVIDERS.items()
-        if row.ort_name in library and name != runner_providers.CPU
-    ]
+    there = [name for name, row in runner_providers.PROVIDERS.items() if row.ort_name in library and not row.fallback]
     refused = [name for name in there if (answer := model.answers.get(name)) and (answer.error or not answer.claimed)]
     remedies = [
         remedy for name in there if name not in refused and name != model.start.provider for remedy in _on(name, model)
     ]
-    if model.start.provider != runner_providers.CPU:
+    if not runner_providers.on_cpu(model.start.provider):
         remedies.insert(0, Remedy(name="provider=cpu", settings={"provider": runner_providers.CPU, "flags": ()}))
     reasons = {runner_providers.PROVIDERS[name].title: model.answers[name] for name in refused}
     note = "; ".join(f"{title}: {a.error or f'claims none of {a.nodes} nodes'}" for title, a in reasons.items())
@@ -584,9 +583,9 @@ def _providers(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
 
 def _on(name: str, model: ExaminedModel) -> Iterator[Remedy]:
     threads = len(model.fast_cores) or 2
-    if name == "xnnpack":  # its own pool of threads: ONNX Runtime's would spin beside it
+    if runner_providers.PROVIDERS[name].own_threads:  # ONNX Runtime's pool would spin beside it
         settings = {"provider": name, "threads": 1, "options": {"intra_op_num_threads": str(threads)}}
-        yield Remedy(name=f"provider=xnnpack with {threads} threads", settings=settings)
+        yield Remedy(name=f"provider={name} with {threads} threads", settings=settings)
         return
     yield Remedy(name=f"provider={name}", settings={"provider": name})
     if runner_providers.PROVIDERS[name].has_flags:

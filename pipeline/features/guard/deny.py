@@ -50,7 +50,7 @@ def signed_list(
 def _rows(denied: Sequence[runner_options.Denied]) -> Iterator[str]:
     """Patterns of session options, chip and system; API levels; files; why. The CPU is never forbidden."""
     for entry in denied:
-        if entry.options.provider != "cpu":
+        if not entry.options.on_cpu:
             way, level = run_options.options_name(entry.options), entry.devices.api_level
             levels = (str(level), str(level)) if level else ("0", str(HIGHEST_LEVEL))
             why = f"{entry.kind.value}: {entry.message}"[:100]

@@ -118,7 +118,7 @@ def _tests(bundle: Path, manifest: bundle_manifest.Manifest, target: str) -> Ite
 
 
 def _tries(shipped: bundle_manifest.Shipped) -> bool:
-    return any(options.provider != runner_providers.CPU for options in shipped.runs)
+    return any(not options.on_cpu for options in shipped.runs)
 
 
 def _why(error: PipelineError | None) -> str:

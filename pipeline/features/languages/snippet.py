@@ -18,19 +18,6 @@ from pipeline.release import app_code, chip_contexts, source_code
 from pipeline.release import manifest as bundle_manifest
 from pipeline.release import sizes as release_sizes
 
-COREML_FLAGS: dict[tuple[str, str], int] = {
-    ("MLComputeUnits", "ALL"): 0,
-    ("MLComputeUnits", "CPUOnly"): 0x001,
-    ("MLComputeUnits", "CPUAndGPU"): 0x020,
-    ("EnableOnSubgraphs", "0"): 0,
-    ("EnableOnSubgraphs", "1"): 0x002,
-    ("RequireStaticInputShapes", "0"): 0,
-    ("RequireStaticInputShapes", "1"): 0x008,
-    ("ModelFormat", "NeuralNetwork"): 0,
-    ("ModelFormat", "MLProgram"): 0x010,
-}
-"""Options of CoreML that its older flags have too (coreml_provider_factory.h)."""
-
 DART_PROVIDERS = {
     runner_providers.CPU: "CPU",
     runner_providers.NNAPI: "NNAPI",
@@ -125,7 +112,7 @@ def python(options: RunOptions) -> Iterator[source_code.Code]:
     """Python by the package onnxruntime; options of a provider that its build does not have are passed over."""
     yield from app_code.session_calls(PYTHON, options)
     provider = runner_providers.provider_named(options.provider)
-    if provider.name == runner_providers.CPU:
+    if provider.fallback:
         yield source_code.Code("return []")
         return
     given = sorted(options.provider_options.items())
@@ -141,21 +128,20 @@ def python(options: RunOptions) -> Iterator[source_code.Code]:
 def react_native(options: RunOptions) -> Iterator[source_code.Code]:
     """TypeScript by onnxruntime-react-native."""
     provider = runner_providers.provider_named(options.provider)
-    if provider.name != runner_providers.CPU:  # naming the CPU would switch its arena off
+    if not provider.fallback:  # naming the CPU would switch its arena off
         settings = [source_code.Code("name: {}").format(source_code.javascript_text(provider.name))]
         settings += [
             source_code.Code("{}: true").format(source_code.identifier(REACT_NATIVE_FLAGS[flag.value]))
             for flag in options.flags
         ]
-        settings += (
-            [source_code.Code("coreMlFlags: {}").format(_coreml_flags(options))] if provider.name == "coreml" else []
-        )
+        settings += [source_code.Code("coreMlFlags: {}").format(_bits(options))] if provider.option_bits else []
         yield source_code.Code("executionProviders: [{{{}}}]").format(source_code.joined(settings))
     yield from app_code.session_calls(REACT_NATIVE, options)
 
 
-def _coreml_flags(options: RunOptions) -> int:
-    return sum(COREML_FLAGS.get(pair, 0) for pair in options.provider_options.items())
+def _bits(options: RunOptions) -> int:
+    bits = runner_providers.provider_named(options.provider).option_bits
+    return sum(bits.get(pair, 0) for pair in options.provider_options.items())
 
 
 def flutter(options: RunOptions) -> list[source_code.Code]:
@@ -178,11 +164,11 @@ def maui(options: RunOptions) -> Iterator[source_code.Code]:
             for flag in options.flags
         ]
         yield source_code.Code("options.AppendExecutionProvider_Nnapi({});").format(source_code.joined(flags, " | "))
-    elif provider.name == "coreml":
-        yield source_code.Code("options.AppendExecutionProvider_CoreML((CoreMLFlags){});").format(
-            _coreml_flags(options)
-        )
-    elif provider.name != runner_providers.CPU:
+    elif provider.option_bits:
+        function = source_code.identifier(provider.function)
+        call = source_code.Code("options.AppendExecutionProvider_{}(({}Flags){});")
+        yield call.format(function, function, _bits(options))
+    elif not provider.fallback:
         given = sorted(options.provider_options.items())
         pairs = source_code.joined(
             source_code.Code("[{}] = {}").format(source_code.csharp_text(key), source_code.csharp_text(value))
@@ -438,14 +424,15 @@ def other_release(language: str, tested: str, platform: str) -> list[str]:
 
 def _provider_lacks(language: Language, options: RunOptions) -> list[str]:
     """What of a provider's options the package cannot set, as people call it."""
-    coreml = runner_providers.provider_named(options.provider).name == "coreml" and bool(options.provider_options)
+    bits = runner_providers.provider_named(options.provider).option_bits
+    as_bits = bool(bits and options.provider_options)
     needs = {
         "flags of NNAPI": ("flags", bool(options.flags)),
-        "options of the provider": ("options", bool(options.provider_options) and not coreml),
-        "options of CoreML": ("coreml flags", coreml),
+        "options of the provider": ("options", bool(options.provider_options) and not as_bits),
+        "options of CoreML": ("coreml flags", as_bits),
         "some options of CoreML": (
             "coreml options",
-            coreml and not options.provider_options.items() <= COREML_FLAGS.keys(),
+            as_bits and not options.provider_options.items() <= bits.keys(),
         ),
     }
     return [name for name, (ability, is_needed) in needs.items() if is_needed and ability in language.lacks]

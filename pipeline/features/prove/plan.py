@@ -271,7 +271,11 @@ def with_cause(
         and provider in partition_units.BY_UNITS
         and (clips := partition_units.clips_by_processor(partition_graph.view_of_file(file)))
     ):
-        remedy = AWARE_OF_ABI.format(abi=runtime.abis[0]) if provider == runner_providers.NNAPI else finding.remedy
+        remedy = (
+            AWARE_OF_ABI.format(abi=runtime.abis[0])
+            if runner_providers.provider_named(provider).nnapi
+            else finding.remedy
+        )
         return msgspec.structs.replace(finding, why=f"{clips}: {finding.why}", remedy=remedy)
     return finding
 
@@ -372,7 +376,7 @@ def explain_failure(
         needs: required_ops.Needs = {}
         with suppress(ModelError):  # of a file that cannot be read the types are unknown
             needs = required_ops.needs_of(
-                ort_format.read_artifact(file), providers=[] if provider == "cpu" else [provider]
+                ort_format.read_artifact(file), providers=[] if runner_providers.on_cpu(provider) else [provider]
             )
         logged = next(iter(required_ops_proof.read_log(failure.what, required_ops.EMPTY, [needs])), None)
     if logged and logged.kernel:
@@ -407,7 +411,11 @@ def explain_checks(checks: Sequence[OutputCheck], provider: str, origin: str) ->
     ExpectedOutputs.
     """
     if bad := [check for check in checks if check.failed]:
-        other = "" if provider == "cpu" else f"if the CPU's outputs pass, leave {provider} out of [[runs]]; else "
+        other = (
+            ""
+            if runner_providers.on_cpu(provider)
+            else f"if the CPU's outputs pass, leave {provider} out of [[runs]]; else "
+        )
         yield library_proof.ProofFinding(
             severity=Severity.ERROR,
             code=library_proof.FindingKind.OUTPUTS_DIFFER,

@@ -234,7 +234,7 @@ class _Prover:
             stock=self.stock,
             origin=expected.origin,
         )
-        if failure or options.provider != runner_providers.NNAPI:
+        if failure or not runner_providers.provider_named(options.provider).nnapi:
             return
         if nothing := claims_nothing(observed.calls, trial.api_level):
             yield nothing

@@ -145,11 +145,7 @@ def distinct_candidates(
     def plainness(planned: campaign_planned.PlannedRun) -> tuple[int, int, bool]:
         """Fewest settings first, then the level that ONNX Runtime's documentation advises for the provider."""
         level, _, style = planned.variant.partition("-")
-        advised = (
-            choose.ADVISED_LEVELS
-            if planned.options.provider == runner_providers.CPU
-            else (Level.BASIC, *choose.ADVISED_LEVELS)
-        )
+        advised = choose.ADVISED_LEVELS if planned.options.on_cpu else (Level.BASIC, *choose.ADVISED_LEVELS)
         ranks = [rank for rank, advice in enumerate(advised) if advice.value == level]
         settings = len(planned.options.session_config) + len(planned.options.flags)
         return settings, (ranks or [len(advised)])[0], not style.startswith("fixed")

@@ -12,12 +12,14 @@ PROVIDER = core_provider.Provider(
             provider="coreml",
             title="CoreML NeuralNetwork",
             options={"ModelFormat": "NeuralNetwork"},
+            by_coreml_version=True,
         ),
         core_provider.ProviderRules(
             name="coreml-mlprogram",
             provider="coreml",
             title="CoreML MLProgram",
             options={"ModelFormat": "MLProgram"},
+            by_coreml_version=True,
         ),
     ),
     build=core_provider.BuildProvider(

@@ -13,6 +13,7 @@ PROVIDER = core_provider.Provider(
             title="NNAPI",
             qdq_units=True,
             by_api_level=True,
+            logs_claims=True,
         ),
     ),
     build=core_provider.BuildProvider(

@@ -12,6 +12,7 @@ PROVIDER = core_provider.Provider(
             provider="webgpu",
             title="WebGPU",
             copies=True,
+            logs_claims=True,
         ),
     ),
     build=core_provider.BuildProvider(

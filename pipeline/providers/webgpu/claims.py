@@ -8,12 +8,13 @@ from pipeline.core.errors import ModelError
 from pipeline.model import edit as onnx_edit
 from pipeline.partition.answer import MOST_COPIES, LoadForecast, Settings
 from pipeline.partition.graph import Graph, bodies
-from pipeline.partition.provider_claims import FileRun, ModelRun, NodeCopies, ProviderClaims
+from pipeline.partition.provider_claims import FileRun, LibraryLog, ModelRun, NodeCopies, ProviderClaims
 from pipeline.partition.rules import claim as kept_claim
 from pipeline.partition.rules import copies_of
 from pipeline.partition.subject import Views
 from pipeline.providers.webgpu.copies import with_copies
 from pipeline.providers.webgpu.kernels import TABLE, claim, copies, estimated, forecast, unknown_names
+from pipeline.providers.webgpu.library import read_log, session_entries
 from pipeline.providers.webgpu.runs import OF_QUANTIZED, moved, run_findings
 
 
@@ -70,4 +71,5 @@ CLAIMS = ProviderClaims(
     at_run=_forecast_of_run,
     run_findings=run_findings,
     warnings=_in_ort_format,
+    library_log=LibraryLog(entries=session_entries, read=read_log),
 )

@@ -16,6 +16,9 @@ PROVIDER = core_provider.Provider(
         ),
     ),
     build=core_provider.BuildProvider(
-        flag="--use_xnnpack", platforms=frozenset({"android", "ios", "linux", "macos"}), since=Release(1, 13)
+        flag="--use_xnnpack",
+        platforms=frozenset({"android", "ios", "linux", "macos"}),
+        since=Release(1, 13),
+        contrib_ops=True,
     ),
 )

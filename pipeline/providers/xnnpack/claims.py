@@ -49,4 +49,10 @@ def claim(graph: Graph, settings: Settings, only: Container[int] | None = None) 
     return claim_by_rules(graph, settings, only, whole=_whole, units=node_units, taken=taken, operator=refusal)
 
 
-CLAIMS = ProviderClaims(claim=claim, forecast=forecast, table=TABLE)
+CLAIMS = ProviderClaims(
+    claim=claim,
+    forecast=forecast,
+    table=TABLE,
+    library_note="a library for x86_64 leaves fp16 to the CPU, one for arm64 does not (XNNPACK compiles fp16 in for "
+    "ARM only)",
+)
