@@ -45,7 +45,7 @@ from pipeline.job.predicted import crowded, unexpected
 from pipeline.job.profiled import profiled
 from pipeline.job.sizes import needless_sizes
 from pipeline.job.stored import list_campaigns, stored, write_reports
-from pipeline.job.targets import provider_settings
+from pipeline.job.targets import CommonTarget, common_target
 from pipeline.ort_build import run as build_run
 from pipeline.release import app_fit, chip_contexts, choose, reference_files
 from pipeline.release import bundle as release_bundle
@@ -368,7 +368,7 @@ def check_against_targets(
     read = compat_rules.read_artifacts(
         {artifact.file: folder / storage.ARTIFACTS / artifact.file for artifact in artifacts}
     )
-    installed = version("onnxruntime")
+    installed, common = version("onnxruntime"), common_target(config)
     unloadable: dict[str, tuple[str, ...]] = {}
     notes: list[Finding] = []
     for target in config.targets:
@@ -377,7 +377,7 @@ def check_against_targets(
         for artifact in artifacts:
             name = f"{artifact.model}/{artifact.variant.name}"
             findings = compat_rules.findings_for(
-                _told_claims(read, artifact, folder, config, target),
+                _told_claims(read, artifact, folder, common, target),
                 artifact.file,
                 library.runtime,
                 compat_rules.use_of(compat_rules.DEFAULT_USE, artifact.session_options),
@@ -389,13 +389,13 @@ def check_against_targets(
 
 
 def _told_claims(
-    read: compat_rules.ReadArtifacts, artifact: Artifact, folder: Path, config: Config, target: configs.Target
+    read: compat_rules.ReadArtifacts, artifact: Artifact, folder: Path, common: CommonTarget, target: configs.Target
 ) -> compat_rules.ReadArtifacts:
     """The same, with what a target's providers take of a file that is aware of them: no kernel of the CPU is needed."""
     facts = read.get(artifact.file)
     providers = [
         settings
-        for settings in (provider_settings(config) if artifact.variant.providers else ())
+        for settings in (common.settings() if artifact.variant.providers else ())
         if settings.provider in artifact.variant.providers and not settings.rules.run.never_on(target.platform)
     ]
     if not providers or not isinstance(facts, compat_rules.ArtifactFacts):
@@ -414,7 +414,7 @@ def _at_target(target: configs.Target, artifact: Artifact, findings: Iterable[Fi
 def check_shipping(assembled: Assembled, folder: Path) -> tuple[Finding, ...]:
     """Everything that speaks against the choices of a campaign; with an error among it no bundle may be made."""
     config, choices = assembled.record.config, assembled.choices
-    installed = assembled.report.versions["onnxruntime"]
+    installed, common = assembled.report.versions["onnxruntime"], common_target(config)
     libraries = {target.name: release_shipped.shipped_library(target, config, installed) for target in config.targets}
     read = compat_rules.read_artifacts(
         {choice.artifact.file: folder / storage.ARTIFACTS / choice.artifact.file for choice in choices}
@@ -424,7 +424,7 @@ def check_shipping(assembled: Assembled, folder: Path) -> tuple[Finding, ...]:
     for choice in choices:
         artifact, library = choice.artifact, libraries[choice.target.name]
         use = compat_rules.use_of(choice.options, artifact.session_options)
-        told = read if use.on_cpu else _told_claims(read, artifact, folder, config, choice.target)
+        told = read if use.on_cpu else _told_claims(read, artifact, folder, common, choice.target)
         findings += _at_target(
             choice.target, artifact, compat_rules.findings_for(told, artifact.file, library.runtime, use)
         )

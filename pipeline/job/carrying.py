@@ -185,7 +185,7 @@ def plan_here(
     predictions, _ = predict(
         planned_runs,
         {facts.name: facts},
-        oldest_release(config),
+        oldest_release(config.targets),
         carried.folder / storage.ARTIFACTS,
         core_progress.NoProgress(),
     )

@@ -12,20 +12,20 @@ from pipeline.config import Config
 from pipeline.convert import precisions as convert_precisions
 from pipeline.core import providers as provider_rules
 from pipeline.dataset import Dataset
-from pipeline.job.targets import _abi_of, lowest_api_level, nnapi_level, provider_settings
+from pipeline.job.targets import CommonTarget, abi_of
 from pipeline.model import sources as model_sources
 from pipeline.passes import precisions as passes_precisions
 from pipeline.passes import registry
 
 
 def precision_orders(
-    config: Config, models: Sequence[tuple[model_sources.NamedModel, configs.ModelConfig]]
+    config: Config, models: Sequence[tuple[model_sources.NamedModel, configs.ModelConfig]], common: CommonTarget
 ) -> list[convert_precisions.Conversion]:
     """What is wanted of each model: precisions by their own names, and passes before everything else.
 
     ConfigError, with the place in the config, for a precision or pass that there is not and for wrong options.
     """
-    level = lowest_api_level(config)
+    level = common.api_level
     general = passes_precisions.resolve_precisions(config.variants.precisions, level, "[variants] precisions")
     names: dict[tuple[str, ...], tuple[str, ...]] = {}
     for number, table in enumerate(config.models):
@@ -41,7 +41,7 @@ def precision_orders(
             base=convert_precisions.ModelInPrecision(model=model, steps=table.transforms),
             precisions=names[table.precisions],
             data=calibration_data(config, table),
-            api_level=nnapi_level(config),
+            api_level=common.nnapi_level,
             keep_float=table.keep_float,
         )
         for model, table in models
@@ -62,18 +62,18 @@ def calibration_data(config: Config, table: configs.ModelConfig) -> Dataset:
     return apart if decides else msgspec.structs.replace(apart, least=LEAST_DIVIDED)
 
 
-def auto_providers(config: Config) -> convert_precisions.AutoProviders:
+def auto_providers(config: Config, common: CommonTarget) -> convert_precisions.AutoProviders:
     """What `auto` chooses precisions for: the providers of the runs that targets have, the CPU by its processor."""
     precisions = [config.variants.precisions, *(model.precisions for model in config.models)]
     if not any(passes_precisions.AUTO in names for names in precisions):
         return {}
-    settings = {row.provider: row for row in provider_settings(config)}
+    settings = {row.provider: row for row in common.settings()}
     names: dict[str, None] = {}
     for target, run in product(config.targets, config.runs):
         for options in run_options.run_options(run):
             rules = provider_rules.rules_of_run(options.provider, options.provider_options)
             if options.on_cpu:
-                names[convert_precisions.cpu_of_abi(_abi_of(target))] = None
+                names[convert_precisions.cpu_of_abi(abi_of([target]))] = None
             elif rules and not rules.run.never_on(target.platform.value):
                 names[rules.name] = None
     return {name: settings.get(name) for name in names}

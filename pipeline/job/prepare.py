@@ -31,7 +31,7 @@ from pipeline.core.variant import Artifact
 from pipeline.job.models import check_named_outputs, sizes_of
 from pipeline.job.precisions import auto_providers, precision_orders
 from pipeline.job.sessions import app_sessions
-from pipeline.job.targets import _abi_of, oldest_release, provider_settings
+from pipeline.job.targets import common_target
 from pipeline.model import sources as model_sources
 
 
@@ -85,16 +85,16 @@ def prepare(
 
     Raises the first error where every model failed and all for want of the same: a wrong command line, a full disk.
     """
-    variants, release = config.variants, oldest_release(config)
+    variants, common = config.variants, common_target(config)
     convert_many.require_compiler(variants.contexts)
-    orders = precision_orders(config, models)
+    orders = precision_orders(config, models, common)
     tables = {model.name: table for model, table in models}
     check_named_outputs(config.accuracy, models, work / "outputs")
     check_many.check_all_inputs(
         [_subject(row.model, tables[row.model.name]) for row in orders if not row.base.steps], work
     )
     sets = convert_precisions.make_precisions(
-        orders, auto_providers(config), work, runner_files.cache_folder() / "passes", progress
+        orders, auto_providers(config, common), work, runner_files.cache_folder() / "passes", progress
     )
     changed = [row.base for row in sets if row.base.steps and not row.base.error]
     check_many.check_all_inputs([_subject(row.model, tables[row.model.name]) for row in changed], work / "changed")
@@ -104,16 +104,16 @@ def prepare(
     # them is that of an Android target's own library before others of its release.
     if variants.aware:
         ships = [t.library for t in config.targets if t.platform is configs.Platform.ANDROID and t.library]
-        chosen = convert_aware.choose_reference(variants.reference.value, release, ships, abi=_abi_of(*config.targets))
-        aware = msgspec.structs.replace(chosen, providers=provider_settings(config))
+        chosen = convert_aware.choose_reference(variants.reference.value, common.release, ships, abi=common.abi)
+        aware = msgspec.structs.replace(chosen, providers=common.settings())
     with progress.stage("convert", sum(len(row.models) for row in sets)) as stage:
         converted = convert_many.convert_models(
             sets,
             lambda precision: tuple(configs.wanted_variants(variants, precision)),
             output=folder / storage.ARTIFACTS,
             cache=runner_files.cache_folder() / "artifacts",
-            release=release,
-            platform=convert_request.OptimizerPlatform.of_abi(_abi_of(*config.targets)),
+            release=common.release,
+            platform=convert_request.OptimizerPlatform.of_abi(common.abi),
             aware=aware,
             done=stage.done,
         )
@@ -121,7 +121,7 @@ def prepare(
     converted = convert_many.with_contexts(
         converted, variants.contexts, folder / storage.ARTIFACTS, progress, sizes=sizes, share=variants.share_weights
     )
-    converted = convert_many.with_shared_weights(converted, sizes, folder / storage.ARTIFACTS, release, progress)
+    converted = convert_many.with_shared_weights(converted, sizes, folder / storage.ARTIFACTS, common.release, progress)
     failed = [row.error for row in converted if row.error]
     if (
         failed

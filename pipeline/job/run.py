@@ -272,7 +272,7 @@ class CampaignJob:
             libraries = libraries_by_device(bench.facts, self.config.targets, self.options.library)
             possible, refused = self.possible(legal, bench.devices, libraries, change_layout=True)
             runs = planning.in_modes(possible, self.config.measure)
-            release = oldest_release(self.config)  # its rules say what is expected of runs
+            release = oldest_release(self.config.targets)  # its rules say what is expected of runs
             predictions, placements = predict(runs, bench.facts, release, self.folder / storage.ARTIFACTS, progress)
             # What a GPU's half precision does to the models that run on one, once for each in a precision.
             artifacts = {(a.model, a.variant.name): a for model in self.prepared for a in model.artifacts}

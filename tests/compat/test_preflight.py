@@ -60,7 +60,7 @@ def test_a_library_tells_release_kind_and_providers(tmp_path: Path) -> None:
     assert found.findings == ()
     assert set(found.sizes) == {"arm64-v8a"}
     assert library_release(target) == "1.23"
-    assert oldest_release(config(target, phone(release="1.28"))) == "1.23"
+    assert oldest_release(config(target, phone(release="1.28")).targets) == "1.23"
 
 
 def test_without_a_build_table_a_target_has_the_full_package() -> None:

@@ -222,7 +222,7 @@ def export(config: Config, order: ExportOrder, progress: Progress) -> Exported:
             _, placements = predicted.predict(
                 runs,
                 {ASSUMED: facts},
-                job_targets.oldest_release(job.config),
+                job_targets.oldest_release(job.config.targets),
                 job.folder / storage.ARTIFACTS,
                 progress,
             )

@@ -211,7 +211,7 @@ def submit(
         )
         planned = planning.in_modes(legal, job.config.measure)
         _, placements = predicted.predict(
-            planned, facts, job_targets.oldest_release(job.config), job.folder / storage.ARTIFACTS, progress
+            planned, facts, job_targets.oldest_release(job.config.targets), job.folder / storage.ARTIFACTS, progress
         )
         campaign = job.enter(facts, planned, skipped, more_versions=lab_versions(), placements=placements)
         references = campaign.job().references

@@ -495,7 +495,7 @@ def tune(job: job_run.CampaignJob, work: Path, progress: Progress) -> assemble.E
         libraries = job_bench.libraries_by_device(bench.facts, job.config.targets, job.options.library)
         spaces = search_spaces(job, bench, libraries)
         possible = [planned for candidates, _ in spaces.values() for planned in candidates]
-        release, artifacts = job_targets.oldest_release(job.config), job.folder / storage.ARTIFACTS
+        release, artifacts = job_targets.oldest_release(job.config.targets), job.folder / storage.ARTIFACTS
         predictions, placements = predicted.predict(possible, bench.facts, release, artifacts, bench.progress)
         searches, ended = searches_in(spaces, bench.facts, predictions, job.config.tune)
 
