@@ -26,6 +26,7 @@ from pipeline.config import TABLES, Table, config_schema, key_texts
 from pipeline.core.documents import document_schema
 from pipeline.core.errors import ExitCode
 from pipeline.features.app.document import AppDocument
+from pipeline.features.away.plan import PackagePlan
 from pipeline.features.doctor.diagnosis import DoctorReport
 from pipeline.features.pairs.bisection_report import BisectionReport
 from pipeline.features.pairs.comparison import SideComparison
@@ -163,6 +164,7 @@ SCHEMAS: dict[str, tuple[type[msgspec.Struct], str]] = {
     "check": (FitDocument, "What `ort-mobile check --json` writes."),
     "partition": (PartitionDocument, "What `ort-mobile partition --json` writes for one provider."),
     "app": (AppDocument, "What `ort-mobile app --json` writes."),
+    "package-plan": (PackagePlan, "plan.json of a package that `ort-mobile export` makes."),
     "library-diff": (LibraryDiff, "What `ort-mobile library diff --json` writes."),
 }
 """JSON schemas by the name of their file: the type, and what has such a document."""

@@ -49,6 +49,7 @@ ELSEWHERE = {
     r"ort-mobile run my\.toml$": "runs a whole job: tests/job/test_job.py",
     r"ort-mobile doctor my": "measures for minutes: tests/features/doctor/test_doctor.py",
     r"ort-mobile gate base/bundle": "measures two versions in turn: tests/features/pairs/test_gate_command.py",
+    r"ort-mobile (export|collect) |package/run": "converts and measures: tests/features/away",
     r"ort-mobile tune ": "searches for minutes: tests/features/tune/test_command.py",
     r"build doctor|build run": "needs a source tree of ONNX Runtime and its tools: tests/ort_build",
     r"^pip install|vulkan=": "installs, or needs a software GPU: tests/android_host",

@@ -16,11 +16,10 @@ from pipeline.cli.outputs import Outputs
 @click.option(
     "--for",
     "runner",
-    type=click.Choice(["shell"]),
+    type=click.Choice(["shell", "ddp"]),
     default="shell",
     show_default=True,
-    expose_value=False,
-    help="What runs the package: a shell of Android or Linux.",
+    help="What runs the package: a shell of Android or Linux, or Google's Developer Device Platform.",
 )
 @click.option(
     "--to",
@@ -37,6 +36,7 @@ from pipeline.cli.outputs import Outputs
 @cli_outputs.json_option
 def export(
     config: Path,
+    runner: str,
     place: Path | None,
     output: Path | None,
     platform: str | None,
@@ -64,6 +64,7 @@ def export(
         platform=platform or "",
         abi=abi,
         library=library,
+        for_farm=runner == "ddp",
         rest=rest,
         devices=devices,
     )
@@ -72,14 +73,16 @@ def export(
     lines = [
         f"{made.folder}: {made.turns} turns for {made.platform} on {made.abi}, {size}, package {made.package[:12]}",
         *(f"not in it: {row.text}" for row in made.skipped),
-        f"run it:  {_run_line(made.platform, made.folder)}",
+        f"run it:  {_run_line(made.platform, made.folder, for_farm=order.for_farm)}",
         "then:    ort-mobile collect session",
     ]
     outputs.show_lines(made, lines)
 
 
-def _run_line(platform: str, folder: str) -> str:
+def _run_line(platform: str, folder: str, *, for_farm: bool) -> str:
     """How a package is run on a device that somebody else reaches by adb, or with a shell."""
+    if for_farm:
+        return f"sh {folder}/ddp/submit.sh DEVICE"
     if platform == "android":
         there = f"/data/local/tmp/{Path(folder).name}"
         return f"adb push {folder} {there} && adb shell sh {there}/run.sh && adb pull {there}/session"

@@ -31,7 +31,7 @@ from pipeline.config import Config
 from pipeline.core import files as storage
 from pipeline.core.errors import ConfigError
 from pipeline.core.progress import Progress
-from pipeline.features.away import shell
+from pipeline.features.away import farm, shell
 from pipeline.features.away.plan import PLAN, KeptPlan, PackagedFile, PackagedRun, PackagePlan, PackageTurn, keep_plan
 from pipeline.job import campaigns, predicted
 from pipeline.job import run as job_run
@@ -40,7 +40,7 @@ from pipeline.job import targets as job_targets
 ASSUMED = "farm:package"
 """The name of the device that a package is planned for: which one it will be is not known then."""
 
-PARTS = (PLAN, "package", "turns", "requests", "files", "probe", "run.sh", "state.sh")
+PARTS = (PLAN, "package", "turns", "requests", "files", "probe", "run.sh", "state.sh", farm.FOLDER)
 SESSION = "session"
 
 
@@ -48,7 +48,8 @@ SESSION = "session"
 class ExportOrder:
     """What the command line adds to a config. "" and None leave it to the config's targets.
 
-    With `rest` a package has only the turns that `devices` (by default all that were collected) have not run.
+    With `for_farm` a package has what the Developer Device Platform takes besides. With `rest` it has only the turns
+    that `devices` (by default all that were collected) have not run.
     """
 
     output: Path | None = None
@@ -56,6 +57,7 @@ class ExportOrder:
     platform: str = ""
     abi: str = ""
     library: str | None = None
+    for_farm: bool = False
     rest: bool = False
     devices: tuple[str, ...] = ()
 
@@ -200,6 +202,13 @@ def export(config: Config, order: ExportOrder, progress: Progress) -> Exported:
             remedy="leave perf_test out",
         )
     target = chosen_target(config, order)
+    if order.for_farm and target.platform is not configs.Platform.ANDROID:
+        raise ConfigError(
+            "the farm runs Android's executables",
+            where=f"--for ddp, {target.platform.value}",
+            why="the package is for another system",
+            remedy="pass --platform android, with --abi and --library",
+        )
     library, probe, facts = library_of(target), probe_of(target), assumed_facts(target)
     asked = job_run.JobOptions(output=order.output, convert_only=True, resume=True)
     with job_run.prepared_job(config, asked, progress) as (job, work):
@@ -232,6 +241,8 @@ def export(config: Config, order: ExportOrder, progress: Progress) -> Exported:
             kept_plan = KeptPlan(campaign=campaign.id, plan=package, skipped=(*skipped, *refused, *left_out))
             turns = left_turns(job.store, kept_plan, order.devices) if order.rest else package.turns
             write_programs(device.folder, package, turns, probe, job.config.conditions)
+            if order.for_farm:
+                farm.write_farm(device.folder)
             take_place(device.folder, place, package.digest)
             keep_plan(job.folder, kept_plan)
     return Exported(
@@ -383,4 +394,5 @@ def take_place(staging: Path, place: Path, digest: str) -> None:
                 shutil.rmtree(old)
             else:
                 old.unlink(missing_ok=True)
-            shutil.move(staging / name, old)
+            if (staging / name).exists():
+                shutil.move(staging / name, old)

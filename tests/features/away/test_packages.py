@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tarfile
 import time
 import uuid
 import zipfile
@@ -152,3 +153,26 @@ def test_a_session_goes_on_on_its_own_device_only(job: Job) -> None:
 def test_rest_needs_a_device_that_was_collected(job: Job) -> None:
     ended = ort_mobile("export", "away.toml", "--rest", "--to", "rest", cwd=job.folder, code=2)
     assert "no session of such a device was collected" in ended.err
+
+
+def test_a_farm_gets_one_archive_and_one_command(job: Job, tmp_path: Path) -> None:
+    """The archive has the package and nothing else; the command is the one that gcloud documents."""
+    library = next((job.package / "files").glob("*.so"))
+    asked = ("--for", "ddp", "--platform", "android", "--abi", "x86_64", "--library", library, "--to", "phone")
+    ort_mobile("export", "away.toml", *asked, cwd=job.folder)
+    package = job.folder / "phone"
+    with tarfile.open(package / "ddp/package.tar") as archive:
+        archive.extractall(tmp_path / "unpacked", filter="data")
+    shipped = {name: content for name, content in files_in(package).items() if not name.startswith("ddp/")}
+    assert files_in(tmp_path / "unpacked") == shipped
+    assert os.access(tmp_path / "unpacked/probe", os.X_OK)
+    (tmp_path / "gcloud").write_text('#!/bin/sh\nprintf "%s\\n" "$@" > "${0%/*}/words"\n')
+    (tmp_path / "gcloud").chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    subprocess.run(["sh", str(package / "ddp/submit.sh"), "shiba-34"], check=True, env=environment)
+    words = (tmp_path / "words").read_text().split()
+    assert words[:5] == ["beta", "device-run", "sessions", "submit", "android-executable"]
+    assert "--device=shiba-34" in words
+    given = {word.partition("=")[0].removeprefix("--") for word in words[5:]}
+    assert given == {"device", "executable", "executable-timeout", "other-files-to-push", "paths-to-pull"}
+    assert ort_mobile("export", "away.toml", "--for", "ddp", cwd=job.folder, code=2).err.startswith("error: the farm")
