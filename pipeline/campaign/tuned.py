@@ -32,7 +32,7 @@ class CandidateValues(msgspec.Struct, frozen=True, kw_only=True):
     """What was measured of a candidate: medians over its processes; None where nothing was.
 
     `latency_ns` is of their medians, `mean_ns` of their means, `first_run_ns` of their first inferences, which no goal
-    is about.
+    is about. `memory_bytes` is the peak, `private_bytes` what no file is behind.
     """
 
     latency_ns: float | None = None
@@ -40,6 +40,7 @@ class CandidateValues(msgspec.Struct, frozen=True, kw_only=True):
     first_run_ns: float | None = None
     p90_ns: float | None = None
     memory_bytes: float | None = None
+    private_bytes: float | None = None
     size_bytes: float | None = None
 
 

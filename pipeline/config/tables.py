@@ -435,6 +435,7 @@ class Goal(StrEnum):
     LATENCY = "latency"
     P90 = "p90"
     MEMORY = "memory"
+    PRIVATE_MEMORY = "private-memory"
     SIZE = "size"
     ENERGY = "energy"
 
@@ -459,14 +460,17 @@ class TuneConfig(Table, frozen=True, kw_only=True):
     minutes: Annotated[float, Meta(gt=0, le=10_000)] = 20.0
     """Time for runs on each device; waiting for a device to cool does not count."""
     goals: OneOrMore[Goal] = Goal.LATENCY
-    """What is made small: latency (median), p90, memory (peak), size (of the artifact), energy (where a device measures
-    it). Of several the first decides what ships; all together give the Pareto front."""
+    """What is made small: latency (median), p90, memory (peak, files that are mapped with it), private-memory (what no
+    file is behind, which a system that is short of memory cannot take back), size (of the artifact), energy (where a
+    device measures it). Of several the first decides what ships; all together give the Pareto front."""
     max_latency_ms: Limit | None = None
     """Constraint: median latency, in milliseconds."""
     max_p90_ms: Limit | None = None
     """Constraint: 90th percentile of latency, in milliseconds."""
     max_memory_mb: Limit | None = None
-    """Constraint: peak memory of the process, in MB (1,000,000 bytes)."""
+    """Constraint: peak memory of the process, mapped files with it, in MB (1,000,000 bytes)."""
+    max_private_mb: Limit | None = None
+    """Constraint: private memory of the process (no file behind it) when its inferences end, in MB."""
     max_size_mb: Limit | None = None
     """Constraint: size of the artifact, in MB. (Accuracy has its budget in [accuracy].)"""
     strategy: TuneStrategy = TuneStrategy.RIDGE

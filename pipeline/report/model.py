@@ -46,8 +46,9 @@ class Row(campaign_record.RunKey, frozen=True, kw_only=True):
 
     `run` names provider and options as configs do. `status` is that of the best round: ok where any round gave times,
     and then `failed_rounds` counts those that gave none. `load_ns` and `first_run_ns` are medians over rounds,
-    `memory_peak_bytes` is the largest. Statistics are None where nothing was timed. `same_as` is VARIANT/RUN of the row
-    whose numbers these are: the same file with the same session options was measured once.
+    `memory_peak_bytes` and `memory_private_bytes` (what no file is behind) are the largest. Statistics are None where
+    nothing was timed. `same_as` is VARIANT/RUN of the row whose numbers these are: the same file with the same session
+    options was measured once.
     """
 
     status: Status
@@ -60,6 +61,7 @@ class Row(campaign_record.RunKey, frozen=True, kw_only=True):
     load_ns: int = 0
     first_run_ns: int = 0
     memory_peak_bytes: int = 0
+    memory_private_bytes: int = 0
     statistics: run_groups.Statistics | None = None
     comparison: run_compare.Comparison | None = None
     checks: tuple[OutputCheck, ...] = ()
@@ -332,6 +334,7 @@ def make_rows(
                 load_ns=int(np.median([result.load_ns for result in results])) if results else 0,
                 first_run_ns=int(np.median([result.first_run_ns for result in results])) if results else 0,
                 memory_peak_bytes=max((result.memory_peak_bytes for result in results), default=0),
+                memory_private_bytes=max((result.memory_private_bytes for result in results), default=0),
                 statistics=statistics,
                 comparison=comparison,
                 checks=worst_checks(record.checks for record in runs),

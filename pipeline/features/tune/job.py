@@ -39,6 +39,7 @@ from pipeline.core.variant import Artifact
 from pipeline.features.tune.race import FIRST_LOOK, Proposal
 from pipeline.features.tune.search import COST_KNOWN, WITHIN, Observation, Search
 from pipeline.features.tune.space import (
+    OF_MEMORY,
     TIMED,
     Lattice,
     Space,
@@ -225,7 +226,7 @@ class ModelSearch:
         if best is not None:
             goal = self.searched[0]
             value = value_of(self.values()[best], goal)
-            text = wording.size(int(value or 0)) if goal is configs.Goal.MEMORY else wording.duration(value)
+            text = wording.size(int(value or 0)) if goal in OF_MEMORY else wording.duration(value)
             if goal in self.proposals and (bounds := self.proposals[goal].compared.get(self.space.default)):
                 text += f", {bounds.low:.2f} to {bounds.high:.2f} times the advised"
             parts.append(f"leader {self.space.candidates[best].run_name} {text}")

@@ -112,6 +112,7 @@ def values_text(values: campaign_tuned.CandidateValues, goals: Iterable[str]) ->
         "latency": wording.duration(values.latency_ns),
         "p90": f"p90 {wording.duration(values.p90_ns)}",
         "memory": wording.size(int(values.memory_bytes or 0)),
+        "private-memory": f"private {wording.size(int(values.private_bytes or 0))}",
         "size": wording.size(int(values.size_bytes or 0)),
     }
     return ", ".join(texts[goal] for goal in goals if goal in texts)

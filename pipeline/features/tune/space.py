@@ -79,7 +79,7 @@ def searched_runs(
     cores = runner_device.core_count(facts)
     threads = (*range(min(cores or 4, 8) + 1), *(number for number in MANY_THREADS if number <= cores))
     lists: dict[str, object] = {"threads": threads, "memory_arena": (True, False), "flags": FLAG_SETS}
-    if configs.Goal.MEMORY in tune.goal_list or tune.max_memory_mb:
+    if OF_MEMORY & set(tune.goal_list) or tune.max_memory_mb or tune.max_private_mb:
         lists |= {"memory_pattern": (True, False), "prepacking": (True, False)}
     lists |= {key: value for key in config_tables.SPACE_KEYS if (value := getattr(tune, key)) is not None}
     tables = []
@@ -386,9 +386,12 @@ GOAL_FIELDS = {
     configs.Goal.LATENCY: "latency_ns",
     configs.Goal.P90: "p90_ns",
     configs.Goal.MEMORY: "memory_bytes",
+    configs.Goal.PRIVATE_MEMORY: "private_bytes",
     configs.Goal.SIZE: "size_bytes",
 }
 """Goals and the fields of CandidateValues that they are."""
+
+OF_MEMORY = {configs.Goal.MEMORY, configs.Goal.PRIVATE_MEMORY}
 
 TIMED = {configs.Goal.LATENCY, configs.Goal.P90}
 """Goals that mean nothing where a phone's library runs on another machine."""
@@ -406,6 +409,7 @@ CONSTRAINTS = {
     "max_latency_ms": Constraint(configs.Goal.LATENCY, 1e6, 1.05),
     "max_p90_ms": Constraint(configs.Goal.P90, 1e6, 1.05),
     "max_memory_mb": Constraint(configs.Goal.MEMORY, BYTES_PER_MB, 1.0),
+    "max_private_mb": Constraint(configs.Goal.PRIVATE_MEMORY, BYTES_PER_MB, 1.0),
     "max_size_mb": Constraint(configs.Goal.SIZE, BYTES_PER_MB, 1.0),
 }
 
@@ -427,6 +431,7 @@ def values_of(result: RunResult, size_bytes: int) -> campaign_tuned.CandidateVal
         first_run_ns=result.first_run_ns or None,
         p90_ns=float(np.quantile(latencies, 0.9, method="inverted_cdf")),
         memory_bytes=result.memory_peak_bytes or None,
+        private_bytes=result.memory_private_bytes or None,
         size_bytes=size_bytes,
     )
 

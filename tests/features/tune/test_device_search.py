@@ -36,7 +36,9 @@ class TimedDevice(ScriptedDevice):
         noise = zlib.crc32(f"{self.name} {spec.id}".encode()) % 7
         latencies = tuple(1000 * microseconds + 100 * (noise + n) for n in range(20))
         memory = 1_000_000 * (30 if options.cpu_arena else 20)
-        return msgspec.structs.replace(result, latencies_ns=latencies, memory_peak_bytes=memory)
+        return msgspec.structs.replace(
+            result, latencies_ns=latencies, memory_peak_bytes=memory, memory_private_bytes=memory // 2
+        )
 
 
 def space(device: str = "one") -> Space:
@@ -196,6 +198,14 @@ def test_constraints_rule_candidates_out_with_the_reason(tmp_path: Path) -> None
     assert all(each.dropped and each.dropped.text == "memory is over max_memory_mb = 25: 30" for each in heavy)
 
 
+def test_private_memory_has_a_limit_of_its_own(tmp_path: Path) -> None:
+    """Half of the peak here: what a limit on the peak would rule out may well fit."""
+    found = searched(tmp_path, search(max_private_mb=12, max_memory_mb=35), TimedDevice("one"))
+    heavy = [each for each in found.candidates if each.processes and "memory_arena" not in each.run]
+    assert heavy
+    assert all(each.dropped and each.dropped.text == "private-memory is over max_private_mb = 12: 15" for each in heavy)
+
+
 @pytest.mark.parametrize("one", [search(max_memory_mb=25), search(goals=(Goal.MEMORY,))], ids=["limit", "goal"])
 def test_what_a_device_does_not_measure_has_no_winner(tmp_path: Path, one: ModelSearch) -> None:
     """With a limit on memory nothing shows that it is kept; with memory as the goal nothing was made small."""
@@ -232,6 +242,7 @@ def test_several_goals_give_a_front(tmp_path: Path) -> None:
     assert found.front[0] == found.winner
     by_id = {each.id: each for each in found.candidates}
     assert {by_id[name].values.memory_bytes for name in found.front} == {20e6}
+    assert {by_id[name].values.private_bytes for name in found.front} == {10e6}
     assert min(by_id[name].values.latency_ns or 0 for name in found.front) == pytest.approx(1e6, rel=0.01)
 
 

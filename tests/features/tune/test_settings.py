@@ -77,7 +77,7 @@ def test_what_runs_say_stays_and_lists_of_tune_replace_the_rest() -> None:
 
 def test_memory_as_a_goal_or_limit_adds_what_saves_memory() -> None:
     plain = lattice(config(RunConfig()), [artifact()], PHONE)
-    for tune in ({"goals": "memory"}, {"max_memory_mb": 10}):
+    for tune in ({"goals": "memory"}, {"max_memory_mb": 10}, {"goals": "private-memory"}, {"max_private_mb": 10}):
         found = lattice(config(RunConfig(), **tune), [artifact()], PHONE)
         assert len(found[0]) == 4 * len(plain[0])
 
