@@ -256,7 +256,7 @@ def scripted(run: Any) -> Any:
             values |= {"latencies_ns": times, "warmup_ns": times[:3], "warmup": None, "marks": ()}
             values |= {"open_ns": 10**6, "load_ns": 10 * base, "first_run_ns": 2 * base, "push_ns": 0}
             values |= {"memory_before_load_bytes": 10**7, "memory_after_load_bytes": 2 * 10**7}
-            values |= {"memory_peak_bytes": 3 * 10**7}
+            values |= {"memory_peak_bytes": 3 * 10**7, "memory_private_bytes": 10**7}
         return msgspec.structs.replace(result, **values)
 
     return scripted_run

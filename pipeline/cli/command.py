@@ -72,6 +72,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "ort-mobile export my.toml",
         "ort-mobile export my.toml --abi arm64-v8a --library android:1.29.0 --to package",
         "ort-mobile export my.toml --rest --to rest",
+        "ort-mobile export my.toml --confirm --device farm:pixel9 --to confirm",
     ),
     "ort-mobile collect": (
         "ort-mobile collect session",

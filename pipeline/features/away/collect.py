@@ -253,7 +253,7 @@ def _due(
     reader: SessionReader,
 ) -> Iterator[tuple[campaign_planned.PlannedRun, PackageTurn]]:
     """The turns that a session began, in their order; with a schedule until its comparisons are decided."""
-    if schedule is None:
+    if schedule is None or all(turn.round >= campaign_record.FRESH_FROM for turn in plan.turns):
         yield from ((runs[turn.run], turn) for turn in plan.turns if reader.begun(turn))
         return
     turns = {(runs[turn.run].id, turn.round): turn for turn in plan.turns}

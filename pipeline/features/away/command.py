@@ -32,7 +32,12 @@ from pipeline.cli.outputs import Outputs
 @click.option("--abi", default="", metavar="ABI", help="arm64-v8a, x86_64, …  [default: the target's first]")
 @cli_options.library_option
 @click.option("--rest", is_flag=True, help="Only turns that are not stored yet of a device that was collected.")
-@click.option("--device", "devices", multiple=True, metavar="NAME", help="With --rest: what this device has not run.")
+@click.option(
+    "--confirm",
+    is_flag=True,
+    help="Only fresh rounds of what was chosen by collected devices: they choose nothing.",
+)
+@click.option("--device", "devices", multiple=True, metavar="NAME", help="With --rest or --confirm: of this one alone.")
 @cli_outputs.json_option
 def export(
     config: Path,
@@ -43,6 +48,7 @@ def export(
     abi: str,
     library: str | None,
     rest: bool,
+    confirm: bool,
     devices: tuple[str, ...],
     outputs: Outputs,
 ) -> None:
@@ -56,8 +62,8 @@ def export(
     from pipeline.features.away.package import ExportOrder
     from pipeline.features.away.package import export as make_package
 
-    if devices and not rest:
-        raise click.UsageError("--device is for --rest: a package does not know which device it will run on")
+    if devices and not (rest or confirm):
+        raise click.UsageError("--device is for --rest and --confirm: a package does not know its device")
     order = ExportOrder(
         output=output,
         place=place,
@@ -66,6 +72,7 @@ def export(
         library=library,
         for_farm=runner == "ddp",
         rest=rest,
+        confirm=confirm,
         devices=devices,
     )
     made = make_package(configs.read_config(config, existing=True), order, cli_options.progress())

@@ -26,6 +26,7 @@ from pipeline.campaign import plan as planning
 from pipeline.campaign import planned as campaign_planned
 from pipeline.campaign import record as campaign_record
 from pipeline.campaign import run_options
+from pipeline.campaign.record import CampaignRecord
 from pipeline.campaign.store import Store
 from pipeline.config import Config
 from pipeline.core import files as storage
@@ -49,7 +50,8 @@ class ExportOrder:
     """What the command line adds to a config. "" and None leave it to the config's targets.
 
     With `for_farm` a package has what the Developer Device Platform takes besides. With `rest` it has only the turns
-    that `devices` (by default all that were collected) have not run.
+    that `devices` (by default all that were collected) have not run, with `confirm` fresh rounds of what was chosen by
+    their results.
     """
 
     output: Path | None = None
@@ -59,6 +61,7 @@ class ExportOrder:
     library: str | None = None
     for_farm: bool = False
     rest: bool = False
+    confirm: bool = False
     devices: tuple[str, ...] = ()
 
 
@@ -237,7 +240,10 @@ def export(config: Config, order: ExportOrder, progress: Progress) -> Exported:
             )
             campaign = job.enter({}, [], [], placements=placements)
             plan = job.plan(campaign.id, planning.distinct(runs), {ASSUMED: library}, {})
-            package = packaged(plan, runs, device, job.config, programs(probe))
+            asked_turns = (
+                confirming_turns(job.store, campaign, plan, order) if order.confirm else plan.turns(plan.planned_runs)
+            )
+            package = packaged(plan, asked_turns, runs, device, job.config, programs(probe))
             kept_plan = KeptPlan(campaign=campaign.id, plan=package, skipped=(*skipped, *refused, *left_out))
             turns = left_turns(job.store, kept_plan, order.devices) if order.rest else package.turns
             write_programs(device.folder, package, turns, probe, job.config.conditions)
@@ -266,6 +272,7 @@ def programs(probe: Path) -> dict[str, str]:
 
 def packaged(
     plan: campaign_measure.CampaignPlan,
+    asked_turns: Iterable[campaign_measure.Turn],
     runs: Sequence[campaign_planned.PlannedRun],
     device: PackageDevice,
     config: Config,
@@ -279,7 +286,7 @@ def packaged(
     place = {run.id: number for number, run in enumerate(runs)}
     turns = []
     storage.make_folder(device.folder / "requests")
-    for number, (planned, round_number) in enumerate(plan.turns(plan.planned_runs)):
+    for number, (planned, round_number) in enumerate(asked_turns):
         name = f"{number:04d}"
         spec = asked_spec(plan, planned, round_number, "")
         request = protocol.encode_request(device.placed(spec, library, ""), prefix=f"{name}.")
@@ -325,6 +332,35 @@ def asked_spec(
     if plan.is_profiled(round_number):
         return ort_profile.with_profiler(spec, folder)
     return msgspec.structs.replace(spec, outputs_folder=folder)
+
+
+def confirming_turns(
+    store: Store, campaign: CampaignRecord, plan: campaign_measure.CampaignPlan, order: ExportOrder
+) -> list[campaign_measure.Turn]:
+    """Fresh rounds of what was chosen by the results of some devices, and of what it was compared with.
+
+    What looks best of many is partly lucky, so these choose nothing. Raises ConfigError where nothing was chosen so.
+    """
+    chosen = job_run.to_confirm(campaign, store)
+    wanted = {
+        (run.model, run.way, run.mode)
+        for run in campaign.job().planned
+        if run.id in chosen
+        and (run.device in order.devices if order.devices else runner_device.is_reported(run.device))
+    }
+    runs = [run for run in plan.planned_runs if (run.model, run.run_name, run.mode) in wanted]
+    if not runs:
+        raise ConfigError(
+            "nothing was chosen that fresh rounds could confirm",
+            where="--confirm",
+            why="no choice rests on a comparison by devices that were collected",
+            remedy="collect a session of all turns first",
+        )
+    return [
+        (run, campaign_record.FRESH_FROM + number)
+        for number in range(campaign_record.FRESH_ROUNDS)
+        for run in planning.order_of_round(runs, number)
+    ]
 
 
 def left_turns(store: Store, kept: KeptPlan, devices: Iterable[str]) -> tuple[PackageTurn, ...]:

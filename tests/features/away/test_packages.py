@@ -14,6 +14,9 @@ from pathlib import Path
 import pytest
 
 from device_runner.result import FailureKind, Mark
+from pipeline.campaign.record import FRESH_FROM, FRESH_ROUNDS, CampaignRecord
+from pipeline.campaign.store import Store
+from pipeline.config import MeasureMode
 from tests.children import ends_soon
 from tests.command import ort_mobile
 from tests.features.away.conftest import CONFIG, TURNS, Job
@@ -176,3 +179,28 @@ def test_a_farm_gets_one_archive_and_one_command(job: Job, tmp_path: Path) -> No
     given = {word.partition("=")[0].removeprefix("--") for word in words[5:]}
     assert given == {"device", "executable", "executable-timeout", "other-files-to-push", "paths-to-pull"}
     assert ort_mobile("export", "away.toml", "--for", "ddp", cwd=job.folder, code=2).err.startswith("error: the farm")
+
+
+def test_a_choice_is_confirmed_by_fresh_rounds(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five rounds more of what was chosen and its baseline, on the same device, which choose nothing.
+
+    Which choices rest on a comparison three rounds do not say: here it is every steady one.
+    """
+
+    def to_confirm(campaign: CampaignRecord, _store: Store) -> dict[str, str]:
+        return {run.id: run.device for run in campaign.job().planned if run.mode is MeasureMode.STEADY}
+
+    monkeypatch.setattr("pipeline.job.run.to_confirm", to_confirm)
+    nothing = ort_mobile("export", "away.toml", "--confirm", "--to", "confirm", cwd=job.folder, code=2)
+    assert "nothing was chosen" in nothing.err
+    job.collected(name="farm:box")
+    asked = ("--confirm", "--device", "farm:box", "--to", "confirm", "--json", "-")
+    made = ort_mobile("export", "away.toml", *asked, cwd=job.folder).document()
+    subprocess.run(["sh", str(job.folder / "confirm/run.sh")], check=True, capture_output=True)
+    collect = ("collect", "confirm/session", "--name", "farm:box", "--no-proof", "--json", "-")
+    (collected,) = ort_mobile(*collect, cwd=job.folder).document()["collected"]
+    assert (collected["new"], collected["left"]) == (made["turns"], 0)
+    with job.store() as store:
+        fresh = [run for run in store.runs(job.plan.campaign) if run.round >= FRESH_FROM]
+    assert len(fresh) == made["turns"] == 2 * FRESH_ROUNDS
+    assert all(run.result.failure is None for run in fresh)
