@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pipeline.cli import values as cli_values
     from pipeline.dataset import Dataset
 
-LIMITS = ("max_latency_ms", "max_p90_ms", "max_memory_mb", "max_private_mb", "max_size_mb")
+LIMITS = ("max_latency_ms", "max_p90_ms", "max_memory_mb", "max_size_mb")
 SEARCH_KEYS = ("minutes", "goals", *LIMITS, "strategy", "seed", "share_percent")
 """Keys of [tune] that are options."""
 
