@@ -29,6 +29,7 @@ NOT_RUN_HERE = {
     "bundle delta": "needs two bundles (tests/features/updates/test_delta.py)",
     "bundle apply": "needs a delta (tests/features/updates/test_delta.py)",
     "bundle sign": "needs a key (tests/release/test_signature.py)",
+    "bundle deny": "needs a key (tests/features/guard/test_deny.py)",
     "lab submit": "needs a PostgreSQL (tests/features/lab/test_lab.py)",
     "lab status": "needs a PostgreSQL (tests/features/lab/test_lab.py)",
     "lab wait": "needs a PostgreSQL (tests/features/lab/test_waiting.py)",
