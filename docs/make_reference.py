@@ -23,8 +23,8 @@ from pipeline.cli.command import FULL, TOPICS
 from pipeline.cli.convert import option_lines
 from pipeline.cli.main import COMMANDS, cli, load
 from pipeline.config import TABLES, Table, config_schema, key_texts
-from pipeline.core.documents import document_schema
 from pipeline.core.errors import ExitCode
+from pipeline.core.json_schema import document_schema
 from pipeline.features.app.document import AppDocument
 from pipeline.features.away.plan import PackagePlan
 from pipeline.features.doctor.diagnosis import DoctorReport

@@ -21,7 +21,7 @@ from pipeline.accuracy import texts as accuracy_texts
 from pipeline.accuracy.outputs import Counts, Outputs, mean
 from pipeline.config import tables as config_tables
 from pipeline.core.errors import ConfigError
-from pipeline.dataset import values as dataset_values
+from pipeline.dataset import functions as data_functions
 
 
 class Needs(StrEnum):
@@ -112,7 +112,6 @@ METRICS: dict[configs.MetricName, Metric] = {
 }
 """Every metric that has a name."""
 
-
 LEVELS_FROM = 65
 """Elements of 8 bits with so many different values are levels, as of an image, not numbers of classes."""
 
@@ -191,7 +190,7 @@ def _of_function(path: str) -> Metric:
     """A user's function of outputs by name and a label, which gives a number for each sample: its mean, higher is
     better.
     """
-    function = dataset_values.load_function(path, "the metric")
+    function = data_functions.load_function(path, "the metric")
 
     def measure(outputs: Outputs, label: Any) -> float:
         try:

@@ -40,7 +40,7 @@ from pipeline.partition import answer as claim_answer
 from pipeline.partition import judge
 from pipeline.partition import subject as partition_subject
 from pipeline.passes import base as passes_base
-from pipeline.passes import edit as passes_edit
+from pipeline.passes import saving as passes_saving
 
 PATIENCE_SECONDS = 200.0
 """How long fixes of one model are tried: a model of thousands of nodes takes seconds for each."""
@@ -109,12 +109,12 @@ def advise(
         combination = _combination(base, best, forms.best.used, bench)
         changed = bool(combination) and not best.request.source.path.endswith("original.onnx")
         if write_to and combination and changed:
-            passes_edit.write_model(best.loaded, Path(write_to))
+            passes_saving.write_model(best.loaded, Path(write_to))
             combination = msgspec.structs.replace(combination, written=write_to)
         elif write_to:  # unchanged: its own bytes, or with its weights inside where these lie in other files
             original = onnx_model.load_model(source, folder)
             if original.outside:
-                passes_edit.write_model(original, Path(write_to))
+                passes_saving.write_model(original, Path(write_to))
             else:
                 storage.copy_file(original.path, Path(write_to))
         if isinstance(reference, str):

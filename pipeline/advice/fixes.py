@@ -19,6 +19,7 @@ from pipeline.passes import base as passes_base
 from pipeline.passes import edit as passes_edit
 from pipeline.passes import precisions as passes_precisions
 from pipeline.passes import registry, surgery
+from pipeline.passes import saving as passes_saving
 from pipeline.passes.base import NotApplicable
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def in_precision(
 
     context = passes_base.PassContext(folder=target.parent, where=loaded.source.name, samples=feeds)
     quantized = registry.run_passes(loaded, list(passes_precisions.PRECISIONS[precision].steps), context).model
-    passes_edit.write_model(quantized, target)
+    passes_saving.write_model(quantized, target)
     saved = onnx_model.load_model(SourceModel(path=str(target)), target.parent)
     return replace(saved, source=SourceModel(path=str(target)))
 

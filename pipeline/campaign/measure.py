@@ -38,7 +38,7 @@ from pipeline.campaign.statistics import compare as run_compare
 from pipeline.campaign.statistics import groups as run_groups
 from pipeline.campaign.store import Store
 from pipeline.check.compare import OutputCheck
-from pipeline.core import files as storage
+from pipeline.core import file_names
 from pipeline.core import groups as counting
 from pipeline.core import progress as core_progress
 from pipeline.core.progress import Progress
@@ -411,7 +411,7 @@ class _Worker:
             checks = self.plan.check(planned, result) if self.plan.check and has_outputs else ()
             if spec.profile:
                 result = ort_profile.with_profile(
-                    result, self.plan.profiles / f"{storage.safe_name(planned.text)}.json.gz"
+                    result, self.plan.profiles / f"{file_names.safe_name(planned.text)}.json.gz"
                 )
         name = planned.id
         expected = self.plan.predictions.get(name)

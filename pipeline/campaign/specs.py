@@ -6,7 +6,7 @@ from device_runner import spec as run_spec
 from device_runner.spec import RunSpec
 from pipeline import config as configs
 from pipeline.campaign.planned import Inputs, PlannedRun
-from pipeline.campaign.statistics import compare as run_compare
+from pipeline.campaign.statistics import mlperf as mlperf_rule
 from pipeline.check import result as check_result
 from pipeline.core import custom_ops as core_custom_ops
 
@@ -74,7 +74,7 @@ def spec_of(
     runs, seconds, longest = measure.min_runs, measure.min_seconds, measure.max_seconds
     if measure.rule is configs.MeasureRule.MLPERF:
         # At least as much as the single-stream scenario asks for; a slow model takes the longer for its inferences.
-        runs, seconds = max(runs, run_compare.MLPERF_RUNS), max(seconds, run_compare.MLPERF_SECONDS)
+        runs, seconds = max(runs, mlperf_rule.MLPERF_RUNS), max(seconds, mlperf_rule.MLPERF_SECONDS)
         longest = max(longest, 10 * seconds)
         limit = max(limit, longest + SPARE_SECONDS)
     spec = change(

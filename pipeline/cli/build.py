@@ -37,7 +37,7 @@ class BuildOrder:
         """One for each target; ConfigError where nothing is named, or the source is of another release."""
         from pipeline.core.errors import ConfigError
         from pipeline.ort_build import request as build_request
-        from pipeline.ort_build import run as build_run
+        from pipeline.ort_build import tree as source_tree
 
         if self.config is None and self.target is None:
             raise ConfigError(
@@ -47,14 +47,14 @@ class BuildOrder:
             self.config,
             self.target,
             self.operators,
-            build_run.tree_release(self.source) if self.source else None,
+            source_tree.tree_release(self.source) if self.source else None,
             system_dependencies=self.system_dependencies,
             onnx_source=self.onnx_source,
             jobs=self.jobs,
         )
         if self.source:
             for request in requests:
-                build_run.check_release(self.source, request.version)
+                source_tree.check_release(self.source, request.version)
         return requests
 
 

@@ -245,7 +245,6 @@ data_options = together(
 )
 """--test-data and --input: a command gets `data`, the Dataset that a model is run on."""
 
-
 dimension_option = click.option(
     "--dimension",
     "dimensions",
@@ -265,14 +264,14 @@ def preprocess_table(
     import msgspec
 
     from pipeline import config as configs
-    from pipeline.core import documents
+    from pipeline.core import toml as core_toml
     from pipeline.core.errors import ConfigError
 
     where = f"{param.opts[0]} {text}"
     remedy = "write keys of [models.preprocess] as in a config: resize = [224, 224], scale = 0.0039"
     try:
         return msgspec.convert(
-            documents.read_toml(f"table = {{ {text} }}", where, remedy)["table"], configs.PreprocessConfig
+            core_toml.read_toml(f"table = {{ {text} }}", where, remedy)["table"], configs.PreprocessConfig
         )
     except msgspec.ValidationError as error:
         raise ConfigError("this is no preprocessing", where=where, why=str(error), remedy=remedy) from error
@@ -288,7 +287,6 @@ preprocess_option = together(
     one_value("data", preprocessed, "data", "preprocess"),
 )
 """Below `data_options`, which it refines."""
-
 
 sample_options = together(
     preprocess_option,
@@ -361,7 +359,6 @@ perf_test_option = click.option(
     metavar="PROGRAM",
     help="Measure with this onnxruntime_perf_test instead of ort-mobile's program.",
 )
-
 
 plugin_option = click.option(
     "--plugin",

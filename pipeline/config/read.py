@@ -32,9 +32,9 @@ from pipeline.config.tables import (
 )
 from pipeline.config.values import Accelerator, Config, ModelConfig, Platform, Target, VariantsConfig
 from pipeline.core import abis as core_abis
-from pipeline.core import documents
 from pipeline.core import providers as provider_rules
 from pipeline.core import releases as ort_releases
+from pipeline.core import toml as core_toml
 from pipeline.core import variant as core_variant
 from pipeline.core.errors import ConfigError
 from pipeline.core.variant import Level, Style, Variant
@@ -51,7 +51,6 @@ ADVISED_RUNS = (
 
 WebGPU on basic runs where a device names its GPU (`plan_runs`): a GPU in software tells no times.
 """
-
 
 REPLAY_KEY = "session.enable_saved_runtime_optimizations"
 """Session config entry from 1.30 on: replay the fusions that runtime style recorded."""
@@ -208,14 +207,11 @@ T = TypeVar("T")
 KeyPath = tuple[str | int, ...]
 """Where a value stands: keys, and numbers for the tables of a list, as in ("targets", 1, "abis")."""
 
-
 KeyProblem = tuple[KeyPath, ConfigError]
 """A value that cannot be meant: where it stands, and what is said of it."""
 
-
 FILL_IN = "# FILL IN"
 """Ends a commented line that `ort-mobile init` could not fill in."""
-
 
 MODEL_SUFFIXES = (".onnx", ".ort", ".zip")
 
@@ -244,7 +240,7 @@ def read_config(path: Path, *, existing: bool = False) -> Config:
             why=str(error),
             remedy="a config is a TOML file in UTF-8; `ort-mobile init MODEL` writes one",
         ) from error
-    document = documents.read_toml(text, str(path), "fix the line; see docs/reference/config.md")
+    document = core_toml.read_toml(text, str(path), "fix the line; see docs/reference/config.md")
     for number, line in enumerate(text.splitlines(), 1):
         if line.lstrip().startswith("#") and line.rstrip().endswith(FILL_IN):
             raise ConfigError(

@@ -35,7 +35,7 @@ from pipeline.config.tables import (
     Table,
     TuneConfig,
 )
-from pipeline.core import documents
+from pipeline.core import documents, json_schema
 from pipeline.core import providers as provider_rules
 from pipeline.core import variant as core_variant
 from pipeline.core.documents import Release
@@ -384,7 +384,7 @@ def config_schema(passes: Sequence[str] = ()) -> dict[str, Any]:
             components[table.__name__]["properties"][key].setdefault("description", text)
     if passes:
         components[Step.__name__]["properties"]["do"]["enum"] = list(passes)
-    return {"$schema": documents.SCHEMA, **schema, "$defs": documents.one_form(components)}
+    return {"$schema": json_schema.SCHEMA, **schema, "$defs": json_schema.one_form(components)}
 
 
 def key_texts(table: type[msgspec.Struct]) -> dict[str, str]:

@@ -15,6 +15,7 @@ from device_runner import files as runner_files
 from pipeline.convert.request import SessionSettings
 from pipeline.core import custom_ops as core_custom_ops
 from pipeline.core import files as storage
+from pipeline.core import own_sources
 from pipeline.core import variant as core_variant
 from pipeline.core.errors import ModelError
 from pipeline.model import ort_format
@@ -162,7 +163,6 @@ OTHER_SOURCES = (
 """What decides bytes beside what imports show: what runs the session of an Android library, which saves provider-aware
 files, and what is left out for older releases."""
 
-
 PROCESSOR = Path("/proc/cpuinfo")
 """Says whether weights in blocks (NCHWc) have 16 channels each, with AVX-512, or 8."""
 
@@ -175,7 +175,7 @@ def cache_key(content_digest: str, settings: SessionSettings, wheel: str) -> str
         wheel,
         core_custom_ops.digests(),
         settings.nchwc and PROCESSOR.is_file() and "avx512f" in PROCESSOR.read_text("utf-8", "replace"),
-        storage.sources_digest("pipeline.convert.engine", OTHER_SOURCES),
+        own_sources.sources_digest("pipeline.convert.engine", OTHER_SOURCES),
     )
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
 

@@ -267,7 +267,7 @@ def share_weights(artifacts: tuple[Artifact, ...], name: str, output_folder: str
     from onnx import ModelProto
 
     from pipeline.model import onnx_model
-    from pipeline.passes import edit as passes_edit
+    from pipeline.passes import saving as passes_saving
     from pipeline.passes import surgery
 
     place = Path(folder)
@@ -276,7 +276,7 @@ def share_weights(artifacts: tuple[Artifact, ...], name: str, output_folder: str
     for artifact in artifacts:
         model = onnx_model.load_model(SourceModel(path=str(Path(output_folder, artifact.file))), place)
         try:
-            passes_edit.save_model(
+            passes_saving.save_model(
                 surgery.to_external(model, surgery.ExternalOptions(), context), place / artifact.file, FIRST_NAME
             )
         except NotApplicable:

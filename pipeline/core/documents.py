@@ -1,4 +1,4 @@
-r"""Documents of ours that are read again, what texts in them may be, and their schemas.
+r"""Documents of ours that are read again, and what texts in them may be.
 
 Each carries its version, and those of earlier releases are read for ever. Each type of text has the pattern that it is
 held to when it is read: a bundle's manifest may come from anybody, and its texts go into the source code of apps. Names
@@ -6,10 +6,7 @@ that a model's file decides, and sentences, are `Text` of device_runner.spec: th
 escapes them. `$(?!\n)` is the very end: `$` alone lets a line end behind it. Numbers are ASCII, which `\d` is not.
 """
 
-import inspect
-import re
-import tomllib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -61,47 +58,9 @@ ModelFile = Annotated[str, Meta(pattern=rf"^(?!.*\.\.)[A-Za-z0-9_][A-Za-z0-9._+@
 """Of a model's file or of its weights in a bundle, made of the names of model and variant."""
 OptionalModelFile = Annotated[str, Meta(pattern=rf"^(?!.*\.\.)([A-Za-z0-9_][A-Za-z0-9._+@/-]{{0,999}})?{END}")]
 
-
 T = TypeVar("T")
 Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
 """Makes a document of one version one of the next."""
-
-
-PART_OF_KEY = r"""(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')"""
-MOST_PARTS = 100
-LONG_KEY = re.compile(
-    rf"(?:^|[\[{{,])[ \t]*{PART_OF_KEY}(?:[ \t]*\.[ \t]*{PART_OF_KEY}){{{MOST_PARTS},}}", re.MULTILINE
-)
-"""A key of so many parts with dots between: tomllib takes time and memory by their square."""
-MOST_NESTED = 200
-"""Arrays and tables inside one another, which is what reading and explaining them recurses into."""
-
-
-def read_toml(text: str, where: str, remedy: str) -> dict[str, Any]:
-    """A TOML document; ConfigError for what is none, and for what nobody writes by hand and no reader bears."""
-    why = ""
-    if LONG_KEY.search(text):
-        why = f"a key has more than {MOST_PARTS} parts"
-    else:
-        try:
-            document = tomllib.loads(text)
-            if not _deeper(document, MOST_NESTED):
-                return document
-            why = f"its tables and arrays are nested more than {MOST_NESTED} deep"
-        except RecursionError:
-            why = f"its tables and arrays are nested more than {MOST_NESTED} deep"
-        except ValueError as error:  # TOMLDecodeError is one; another is raised for integers of thousands of digits
-            why = str(error)
-    raise ConfigError("this is not valid TOML", where=where, why=why, remedy=remedy)
-
-
-def _deeper(value: object, most: int) -> bool:
-    inside: Collection[object] = ()
-    if isinstance(value, dict):
-        inside = value.values()
-    elif isinstance(value, list):
-        inside = value
-    return any(most == 0 or _deeper(each, most - 1) for each in inside if isinstance(each, dict | list))
 
 
 class _Versioned(msgspec.Struct):
@@ -130,30 +89,3 @@ def decode_document(
     for upgrade in upgrades[version - 1 :]:
         document = upgrade(document)
     return msgspec.convert(document, kind)
-
-
-SCHEMA = "https://json-schema.org/draft/2020-12/schema"
-
-
-def document_schema(kind: type, title: str, description: str = "") -> dict[str, Any]:
-    """The JSON schema of a document, from the types and their docstrings."""
-    schema = msgspec.json.decode(msgspec.json.encode(msgspec.json.schema(kind)))
-    about = {"description": description} if description else {}
-    return {"$schema": SCHEMA, "title": title, **about, **one_form(schema)}
-
-
-def one_form(schema: Any) -> Any:
-    """The same JSON schema whatever wrote it: `null` comes last of alternatives, and descriptions have no indentation.
-
-    Releases of msgspec order alternatives differently; Python 3.13 and msgspec 0.23 take indentation out of docstrings.
-    """
-    if isinstance(schema, list):
-        return [one_form(part) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    ordered = {key: one_form(value) for key, value in schema.items()}
-    if "anyOf" in ordered:
-        ordered["anyOf"] = sorted(ordered["anyOf"], key=lambda option: option.get("type") == "null")
-    if isinstance(text := ordered.get("description"), str):
-        ordered["description"] = inspect.cleandoc(text)
-    return ordered

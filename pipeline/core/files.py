@@ -1,6 +1,5 @@
-"""Files that are either whole or not there: atomic writes, names that are safe on every file system, and digests.
+"""Files that are either whole or not there: atomic writes, and digests.
 
-Digests are of files and of our own sources, for caches that must not outlive an edit of what decided their content.
 At the end stand the names of the files and folders of a job's output folder.
 """
 
@@ -8,14 +7,11 @@ import contextlib
 import errno
 import hashlib
 import os
-import re
 import shutil
 import tempfile
-import unicodedata
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 from device_runner import files as runner_files
@@ -23,82 +19,11 @@ from pipeline.core.errors import CheckFailed, ConfigError, DiskError, PipelineEr
 
 CHUNK_BYTES = 1 << 20
 
-LONGEST_NAME = 80
-"""Characters of a text that its file name keeps."""
-
 
 def sha256_of(path: Path) -> str:
     """Hex digest of a file's bytes, read in pieces."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-ROOT = Path(__file__).resolve().parents[2]
-OURS = r"(?:pipeline|device_runner)[\w.]*"
-IMPORT = re.compile(
-    rf"^ *from ({OURS}) import (\([^)]*\)|.*)|^ *import ({OURS})|[\"']({OURS})(?::\w+)?[\"']", re.MULTILINE
-)
-"""Import statements, also those in functions, and strings: tables name modules that are imported when they are wanted.
-
-Not `ast`: parsing a hundred modules takes half a second, which every conversion would pay.
-"""
-
-
-FOUND_BY_FOLDER = "pipeline.providers"
-"""A package whose modules nothing imports by name: they are there when their folders are."""
-
-
-def imported_sources(module: str) -> set[Path]:
-    """The sources of ours that are loaded when a module is used to the full: its own and all that it imports."""
-    sources: dict[str, Path] = {}
-    waiting = [module]
-    while waiting:
-        name = waiting.pop()
-        place = ROOT.joinpath(*name.split("."))
-        candidates = (place.with_suffix(".py"), place / "__init__.py")
-        path = next((file for file in candidates if name and file.is_file()), None)
-        if path is None or name in sources:  # what is imported from a module is no source
-            continue
-        sources[name] = path
-        waiting.append(name.rpartition(".")[0])  # the packages that it is in are loaded before it
-        for package, names, imported, named in IMPORT.findall(path.read_text("utf-8")):
-            waiting.append(package or imported or named)
-            waiting += [f"{package}.{part}" for part in re.findall(r"\w+", names)]
-        if name == FOUND_BY_FOLDER:
-            waiting += [".".join(file.relative_to(ROOT).with_suffix("").parts) for file in place.rglob("*.py")]
-    return set(sources.values())
-
-
-@cache
-def sources_digest(module: str, beside: tuple[str, ...] = ()) -> str:
-    """Digest of `imported_sources` and of files of the project's folder that these patterns name."""
-    total = hashlib.sha256()
-    for path in sorted({*imported_sources(module), *(path for pattern in beside for path in ROOT.glob(pattern))}):
-        total.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return total.hexdigest()
-
-
-def safe_name(text: str) -> str:
-    """A file name from any text: what is not a letter, digit, dot, dash or underscore becomes `_`.
-
-    A name that had to change gets some of its digest, so that two texts never share a name.
-    """
-    cleaned = re.sub(r"[^A-Za-z0-9._-]", "_", text)[:LONGEST_NAME].lstrip(".-") or "_"
-    if cleaned == text:
-        return text
-    digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
-    return f"{cleaned}-{digest[:8]}"
-
-
-def readable_name(text: str) -> str:
-    """A file name that reads like the text: letters lose their accents, runs of other characters become one `_`.
-
-    Texts may share one. A text with letters that have no such form, and a long one, is named as by `safe_name`.
-    """
-    plain = "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
-    cleaned = re.sub(r"[^A-Za-z0-9._-]+", "_", plain).lstrip(".-")
-    lost = any(c.isalnum() and not c.isascii() for c in plain)
-    return safe_name(plain) if lost or not cleaned or len(cleaned) > LONGEST_NAME else cleaned
 
 
 @contextlib.contextmanager

@@ -21,15 +21,9 @@ from pipeline.config import tables as config_tables
 from pipeline.core import files as storage
 from pipeline.core.errors import ConfigError, Finding, Severity
 from pipeline.dataset.dataset import CALIBRATION_SHARE, Dataset, Part, Sample
-from pipeline.dataset.values import (
-    check_padding,
-    full_lengths,
-    function_samples,
-    image_tensor,
-    plain_dtype,
-    value_array,
-    wav_tensor,
-)
+from pipeline.dataset.functions import function_samples
+from pipeline.dataset.lengths import full_lengths
+from pipeline.dataset.values import check_padding, image_tensor, plain_dtype, value_array, wav_tensor
 from pipeline.model import signature
 from pipeline.model.signature import Array, TensorInfo
 

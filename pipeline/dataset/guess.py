@@ -18,8 +18,8 @@ from pipeline.core import ort_session
 from pipeline.core.errors import ConfigError, ModelError, PipelineError
 from pipeline.dataset import Dataset, TensorInfo, check_data, first_sample, samples, sizes_in, usual_sizes
 from pipeline.dataset.files import write_tensor
+from pipeline.dataset.lengths import full_lengths
 from pipeline.dataset.states import caches_of, states_of
-from pipeline.dataset.values import full_lengths
 from pipeline.model import guards, onnx_model, ort_format, signature
 from pipeline.model import reads as model_reads
 from pipeline.model import session as model_session
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 RATE = re.compile(r"^sr$|(?<![a-z])(?<!down_)(?<!up_)sampl\w*rate", re.IGNORECASE)
 """Names of samples a second, which no factor of a resampling is."""
 MASK = re.compile(r"mask", re.IGNORECASE)
-
 
 PADDING = re.compile(r"pad", re.IGNORECASE)
 """Names of masks of truth values that say what is left out, as PyTorch's key_padding_mask does."""

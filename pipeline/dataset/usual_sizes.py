@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
+from pipeline.dataset.lengths import LENGTH, TIME
 from pipeline.dataset.states import STATE
-from pipeline.dataset.values import LENGTH, TIME
 from pipeline.model import reads as model_reads
 from pipeline.model import signature
 from pipeline.model.signature import TensorInfo
@@ -82,14 +82,11 @@ OTHER = (64, 32, 16, 128, 8, 4, 256)
 USUAL = "usual"
 ONE = "one at a time"
 
-
 Choices: TypeAlias = tuple[tuple[tuple[int, ...], str], ...]
 """Sizes for some dimensions together, each with the reason, most likely first."""
 
-
 DimensionUnit: TypeAlias = tuple[tuple[str, ...], Choices]
 """The names of dimensions that are tried together, and sizes for them."""
-
 
 SIDE_KINDS = ("height", "width")
 """What the sides of an image count."""

@@ -1,16 +1,11 @@
-"""Tensors that no test data gives as they are: constants, random numbers, users' functions, images, recordings."""
+"""Tensors that no test data gives as they are: constants, random numbers, images, recordings."""
 
-import importlib
-import itertools
 import math
-import re
-import sys
 import wave
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from device_runner import errors as runner_errors
 from device_runner.spec import ElementType
 from pipeline.config import tables as config_tables
 from pipeline.core import errors as core_errors
@@ -63,38 +58,6 @@ def value_array(
     if dtype.kind == "f":
         return generator.standard_normal(shape).astype(dtype)
     return generator.integers(0, 2, shape).astype(dtype)
-
-
-LENGTH = re.compile(r"(?:(.+)_)?(?:len|lens|length|lengths)", re.IGNORECASE)
-TIME = re.compile(r"seq|len|token|time|frame|sample|audio", re.IGNORECASE)
-"""Symbolic names of axes that have something in their order: those that may be cut."""
-
-
-def full_lengths(takes: Sequence[TensorInfo], arrays: Mapping[str, Array]) -> dict[str, int]:
-    """For integer inputs that say how much of another one counts in each row of the batch, by their names and shapes:
-    all of it. `x_lens` speaks of `x`, and any length of the only input that has rows.
-
-    An axis is plain where the model leaves it open alone, or names it so; of several the shortest is within all.
-    """
-    rows = {
-        info.name: info
-        for info in takes
-        if info.name in arrays and arrays[info.name].ndim > 1 and not LENGTH.fullmatch(info.name)
-    }
-    lengths: dict[str, int] = {}
-    for info in takes:
-        name, array = LENGTH.fullmatch(info.name), arrays.get(info.name)
-        if name is None or array is None or array.dtype.kind not in "iu" or array.ndim != 1:
-            continue
-        spoken = rows.get(name[1]) or (next(iter(rows.values())) if len(rows) == 1 else None)
-        if spoken is None or spoken.shape is None or len(array) != len(arrays[spoken.name]):
-            continue
-        axes = list(enumerate(spoken.shape))[1:]
-        open_ones = [axis for axis, size in axes if not isinstance(size, int)]
-        named = [axis for axis, size in axes if isinstance(size, str) and TIME.search(size)]
-        likely = named or open_ones or [axis for axis, _ in axes]
-        lengths[info.name] = min(arrays[spoken.name].shape[axis] for axis in likely)
-    return lengths
 
 
 def check_padding(info: TensorInfo, number: float) -> None:
@@ -166,96 +129,6 @@ def _cast(
 
 def _unfit(info: TensorInfo, why: str, remedy: str) -> ConfigError:
     return ConfigError(f"no value for the input {info.name!r}", where=f"inputs.{info.name}", why=why, remedy=remedy)
-
-
-def function_samples(path: str) -> Iterator[tuple[str, dict[str, Array], Any]]:
-    """What the function gives: one sample or any iterable of them, each a dict from input name to array, or a pair of
-    that and a label; None where there is no label.
-
-    The function is called without arguments. ConfigError for a module or function that is not there, for what it
-    raises, and for what is no sample.
-    """
-    import numpy as np
-
-    try:
-        result = load_function(path, "test data")()
-    except ConfigError:
-        raise
-    except Exception as error:
-        raise _raised(path, error) from error
-    given = iter((result,) if isinstance(result, Mapping) else result) if hasattr(result, "__iter__") else None
-    if given is None:
-        raise _bad(path, f"it returned {type(result).__name__}")
-    for number in itertools.count():
-        name, label = f"{path} sample {number}", None
-        try:
-            sample = next(given, None)
-        except Exception as error:
-            raise _raised(path, error) from error
-        if sample is None:
-            return
-        if isinstance(sample, tuple) and len(sample) == 2:
-            sample, label = sample
-        if not isinstance(sample, Mapping) or not all(isinstance(key, str) for key in sample):
-            raise _bad(name, f"it gave {type(sample).__name__}")
-        arrays = {key: np.asarray(value) for key, value in sample.items()}
-        for key, array in arrays.items():
-            if array.dtype.kind not in "fiubU":
-                what = f"the input {key!r} is no array of numbers or strings"
-                raise ConfigError(what, where=name, why=f"its type is {array.dtype}")
-        yield name, arrays, label
-
-
-def load_function(path: str, purpose: str) -> Callable[..., Any]:
-    """The function that FOLDER/module:function names: imported from FOLDER (a config's own) or from where Python finds
-    modules. ConfigError, which names the purpose, where there is none or its module fails.
-    """
-    module, _, name = Path(path).name.partition(":")
-    place = str(Path(path).parent.resolve())
-    if place not in sys.path:
-        sys.path.insert(0, place)
-    try:
-        function = getattr(importlib.import_module(module), name, None)
-    except ModuleNotFoundError as error:
-        if error.name != module:
-            raise ConfigError(
-                f"the module {module!r} needs one that is not installed",
-                where=path,
-                why=str(error),
-                remedy=runner_errors.pip_install(str(error.name)),
-            ) from error
-        raise ConfigError(
-            f"no such module for {purpose}",
-            where=path,
-            why=f"{error}; searched {place} and Python's own folders",
-            remedy=f"put {module}.py into that folder, or install the module",
-        ) from error
-    except Exception as error:
-        raise _raised(path, error, f"the module {module!r} cannot be imported") from error
-    if not callable(function):
-        raise ConfigError(
-            f"the module {module!r} has no function {name!r}", where=path, remedy=f"check what is given for {purpose}"
-        )
-    loaded: Callable[..., Any] = function
-    return loaded
-
-
-def _raised(path: str, error: Exception, what: str = "the function for test data failed") -> ConfigError:
-    return ConfigError(
-        what,
-        where=path,
-        why=f"{type(error).__name__}: {error}"[:500],
-        remedy="run it alone in Python; a function is called without arguments",
-    )
-
-
-def _bad(where: str, why: str) -> ConfigError:
-    return ConfigError(
-        "the function for test data gives no samples",
-        where=where,
-        why=why,
-        remedy="give dicts from input name to numpy array, or pairs of a dict and a label",
-    )
 
 
 MAX_PIXELS = 100_000_000

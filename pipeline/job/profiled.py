@@ -12,6 +12,7 @@ from device_runner.spec import RunOptions, RunSpec
 from pipeline.campaign import planned as campaign_planned
 from pipeline.campaign import record as campaign_record
 from pipeline.campaign import run_options
+from pipeline.core import file_names
 from pipeline.core import files as storage
 from pipeline.job.predicted import finding, settings_of, summarized
 from pipeline.model.sources import SourceModel
@@ -44,7 +45,7 @@ def profiled(
 
 def profile_run(device: Device, facts: DeviceFacts, name: str, spec: RunSpec, folder: Path) -> report_profiles.Profiled:
     """Run a spec once more with the profiler on; its trace lies in `folder`. Raises PipelineError for a bad folder."""
-    trace = f"{storage.safe_name(f'{name}-{run_options.options_name(spec.options)}')}.json.gz"
+    trace = f"{file_names.safe_name(f'{name}-{run_options.options_name(spec.options)}')}.json.gz"
     storage.make_folder(folder)
     with runner_files.scratch_folder(".run.", folder) as work:
         result = device.run(ort_profile.with_profiler(spec, str(work)))

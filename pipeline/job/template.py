@@ -11,10 +11,9 @@ import msgspec
 from device_runner import files as runner_files
 from pipeline import config as configs
 from pipeline.config import Config
-from pipeline.core import files as storage
+from pipeline.core import file_names, workers
 from pipeline.core import providers as provider_rules
 from pipeline.core import releases as ort_releases
-from pipeline.core import workers
 from pipeline.core.errors import ModelError
 from pipeline.core.releases import Release
 from pipeline.dataset import Dataset
@@ -212,7 +211,7 @@ def guessed_lines(guess: data_guess.Guess) -> list[str]:
 
 def campaign_name(model: Path) -> str:
     """A campaign's name from a model's file name, in the letters that a name may have."""
-    return storage.readable_name(model.stem)[:64].lstrip("._-") or "model"
+    return file_names.readable_name(model.stem)[:64].lstrip("._-") or "model"
 
 
 def _guessed(guess: data_guess.Guess) -> tuple[str, ...]:

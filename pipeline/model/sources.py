@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from device_runner import files as runner_files
-from pipeline.core import files as storage
+from pipeline.core import file_names
 from pipeline.core.errors import ConfigError, ModelError
 
 # An ORT format file ends at 2 GiB, and so does a protobuf message: no model and its data are larger together.
@@ -231,7 +231,6 @@ MOST_READ_BYTES = 16 << 20
 LOCATION = re.compile(rb"\n\x08location\x12([\x01-\x7f])")
 """An entry of an external tensor with the key `location`, up to the length of its value."""
 
-
 MOST_LINES = 40
 """So many models of equal names are told apart; the JSON has every one."""
 
@@ -257,7 +256,7 @@ def name_models(
 ) -> list[NamedModel]:
     """Give every source a name: the one configured, or its stem; those that clash get a number behind."""
     bases = [
-        storage.readable_name(name or (PurePosixPath(source.member or Path(source.path).name).stem or "model"))
+        file_names.readable_name(name or (PurePosixPath(source.member or Path(source.path).name).stem or "model"))
         for source, name in zip(sources, names, strict=True)
     ]
     total = Counter(name.lower() for name in bases)

@@ -20,7 +20,8 @@ from pipeline.config import tables as config_tables
 from pipeline.core.errors import MissingError
 from pipeline.ort_build.plan import AAR_SCRIPT, ASSET_CACHE_FLAG
 from pipeline.ort_build.request import ASSET_CACHE_SINCE, Request, version_key
-from pipeline.ort_build.run import build_environment, text_of, tree_release
+from pipeline.ort_build.run import build_environment
+from pipeline.ort_build.tree import text_of, tree_release
 
 GIB = 1 << 30
 ASK_SECONDS = 30

@@ -19,9 +19,9 @@ from pipeline import config as configs
 from pipeline import required_ops
 from pipeline.config import Config
 from pipeline.config import tables as config_tables
-from pipeline.core import documents
 from pipeline.core import providers as provider_rules
 from pipeline.core import releases as ort_releases
+from pipeline.core import toml as core_toml
 from pipeline.core.errors import ConfigError
 from pipeline.core.releases import Release
 from pipeline.core.variant import Style
@@ -38,7 +38,6 @@ REDUCED_IN_BUILD_TREE_SINCE = Release(1, 11)
 PAGE_16K_SINCE = Release(1, 20)
 PAGE_16K_JNI_SINCE = Release(1, 23)
 ASSET_CACHE_SINCE = Release(1, 21)
-
 
 MINIMUMS: dict[configs.Platform, tuple[tuple[Release, str], ...]] = {
     configs.Platform.ANDROID: ((Release(1, 0), "21"), (Release(1, 21), "24")),
@@ -59,7 +58,6 @@ MINIMUMS: dict[configs.Platform, tuple[tuple[Release, str], ...]] = {
 
 ANDROID_TARGET_SDK: tuple[tuple[Release, int], ...] = ((Release(1, 0), 24), (Release(1, 21), 34))
 """`android_target_sdk_version` of the default settings."""
-
 
 ABIS: dict[configs.Platform, tuple[str, ...]] = {
     configs.Platform.ANDROID: ("armeabi-v7a", "arm64-v8a", "x86", "x86_64"),
@@ -281,7 +279,7 @@ def requests_for(
 def _is_campaign(path: Path) -> bool:
     """Campaigns have models; what cannot be read is left to the reader of build files to explain."""
     try:
-        return "models" in documents.read_toml(runner_files.read_regular(path).decode("utf-8-sig"), str(path), "")
+        return "models" in core_toml.read_toml(runner_files.read_regular(path).decode("utf-8-sig"), str(path), "")
     except (OSError, UnicodeDecodeError, ConfigError):
         return False
 
@@ -328,7 +326,7 @@ def read_build_file(path: Path) -> BuildFile:
     remedy = "compare it with those in build_configs/builds; docs/reference/config.md has the keys"
     try:
         file = msgspec.convert(
-            documents.read_toml(runner_files.read_regular(path).decode("utf-8-sig"), str(path), remedy), BuildFile
+            core_toml.read_toml(runner_files.read_regular(path).decode("utf-8-sig"), str(path), remedy), BuildFile
         )
     except OSError as error:
         raise ConfigError("the build file cannot be read", where=str(path), why=error.strerror or str(error)) from error

@@ -23,6 +23,7 @@ from device_runner import providers as runner_providers
 from device_runner.errors import RunnerError
 from pipeline.core import errors as core_errors
 from pipeline.core import files as storage
+from pipeline.core import own_sources
 from pipeline.core import releases as ort_releases
 from pipeline.core.errors import MissingError, PipelineError
 from pipeline.core.releases import Release
@@ -121,7 +122,7 @@ def answer_entry(
     if not settings.chip or source.member or not Path(source.path).is_file():
         return None
     # Names, sizes and times of change of our sources: a tenth of the time that reading them takes
-    rows, waiting = [], [str(storage.ROOT / "pipeline"), str(storage.ROOT / "device_runner")]
+    rows, waiting = [], [str(own_sources.ROOT / "pipeline"), str(own_sources.ROOT / "device_runner")]
     while waiting:
         for entry in os.scandir(waiting.pop()):
             if entry.name.endswith(".py"):

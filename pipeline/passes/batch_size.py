@@ -12,7 +12,8 @@ from pipeline.core.errors import ConfigError
 from pipeline.model import edit as onnx_edit
 from pipeline.model import signature
 from pipeline.passes.base import Effect, Model, NotApplicable, Options, Pass, PassContext
-from pipeline.passes.edit import IR_OF_CONSTANTS, changed, make_constant, value_types
+from pipeline.passes.edit import IR_OF_CONSTANTS, changed, make_constant
+from pipeline.passes.value_types import value_types
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto
@@ -435,7 +436,6 @@ _TABLE: dict[BatchRule, str] = {
 
 RULES: Mapping[str, BatchRule] = {name: rule for rule, names in _TABLE.items() for name in names.split()}
 """The rule of each operator of ai.onnx that has one."""
-
 
 WHY_NOT = {
     "DynamicQuantizeLinear": "its scale is that of the whole batch",

@@ -12,16 +12,9 @@ from pipeline.model import edit as onnx_edit
 from pipeline.model import types as onnx_types
 from pipeline.model.onnx_model import LeanModel
 from pipeline.passes.base import Effect, Model, NotApplicable, Options, Pass, PassContext
-from pipeline.passes.edit import (
-    check_names,
-    finished,
-    library_call,
-    quantized_operators,
-    refused_nodes,
-    warn_of_refused,
-    whole,
-)
+from pipeline.passes.edit import check_names, finished, library_call, quantized_operators, whole
 from pipeline.passes.optimize import PreprocessOptions, declare_types, name_nodes, preprocess
+from pipeline.passes.refused import refused_nodes, warn_of_refused
 from pipeline.passes.surgery import constants_fixed
 
 if TYPE_CHECKING:
@@ -169,7 +162,6 @@ DYNAMIC = Pass(
     options=DynamicOptions,
 )
 
-
 EXTRA = "quantization"
 
 
@@ -268,7 +260,6 @@ WEIGHT_ONLY = Pass(
     options=WeightOnlyOptions,
     extra=EXTRA,
 )
-
 
 SMALLEST, LARGEST = 5.96e-08, 65504.0
 """The least and greatest positive number of a 16-bit float."""

@@ -30,8 +30,9 @@ from pipeline.passes.base import (
     PassResult,
     StepChange,
 )
-from pipeline.passes.edit import GraphFacts, Rule, changed, model_bytes, rewrite, write_model
+from pipeline.passes.edit import GraphFacts, Rule, changed, model_bytes, rewrite
 from pipeline.passes.rewrites import accelerators, arithmetic, linear, moves
+from pipeline.passes.saving import write_model
 
 
 class RewriteOptions(Options, frozen=True, kw_only=True):

@@ -19,8 +19,8 @@ from pipeline.check.compare import OutputCheck
 from pipeline.config import tables as config_tables
 from pipeline.core import custom_ops as core_custom_ops
 from pipeline.core import files as storage
+from pipeline.core import own_sources, workers
 from pipeline.core import progress as core_progress
-from pipeline.core import workers
 from pipeline.core.errors import ConfigError, ModelError, PipelineError
 from pipeline.core.progress import Progress
 from pipeline.dataset import Dataset, TensorInfo
@@ -32,9 +32,9 @@ from pipeline.model import sources as model_sources
 from pipeline.model.session import Array
 from pipeline.model.sources import SourceModel
 from pipeline.passes.base import Effect, Feeds, MixedSearch, Model, PassContext, PassResult, StepChange
-from pipeline.passes.edit import DATA_SUFFIX, SavedModel, save_model, write_model
 from pipeline.passes.mixed import search_of
 from pipeline.passes.registry import find_pass, options_of, run_passes
+from pipeline.passes.saving import DATA_SUFFIX, SavedModel, save_model, write_model
 from pipeline.passes.surgery import ExternalOptions, expose
 
 MOST_BATCHES = 64
@@ -247,7 +247,7 @@ def run_cached(
         content,
         sorted(model.outside),
         steps,
-        storage.sources_digest(__name__),
+        own_sources.sources_digest(__name__),
         versions,
         core_custom_ops.digests(),
         data.hexdigest(),

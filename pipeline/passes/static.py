@@ -13,8 +13,9 @@ from pipeline.model import onnx_model
 from pipeline.model.onnx_model import LeanModel
 from pipeline.passes.base import Effect, Model, NotApplicable, Options, Pass, PassContext
 from pipeline.passes.calibration import FEW_SAMPLES, Method, TensorRanges, calibrate, quantizable
-from pipeline.passes.edit import check_names, finished, library_call, refused_nodes, warn_of_refused, whole
+from pipeline.passes.edit import check_names, finished, library_call, whole
 from pipeline.passes.optimize import PER_CHANNEL_OPSET, PreprocessOptions, preprocess
+from pipeline.passes.refused import refused_nodes, warn_of_refused
 
 if TYPE_CHECKING:
     import onnx

@@ -14,6 +14,7 @@ from pipeline.model import edit as onnx_edit
 from pipeline.model import guards, onnx_model, signature
 from pipeline.model import types as onnx_types
 from pipeline.passes import edit as passes_edit
+from pipeline.passes import value_types as passes_types
 from pipeline.passes.base import Effect, Model, NotApplicable, Options, Pass, PassContext
 
 if TYPE_CHECKING:
@@ -138,14 +139,14 @@ def _set_outputs(proto: "ModelProto", names: tuple[str, ...]) -> None:
 
     graph = proto.graph
     declared = {value.name: value for value in graph.output}
-    types = passes_edit.value_types(proto) if any(name not in declared for name in names) else {}
+    types = passes_types.value_types(proto) if any(name not in declared for name in names) else {}
     outputs = []
     for name in names:
         value = onnx.ValueInfoProto(name=name)
         if name in declared:
             value.CopyFrom(declared[name])
         elif (value_type := types.get(name)) and value_type.dtype:
-            passes_edit.declare(value, value_type)
+            passes_types.declare(value, value_type)
         outputs.append(value)
     del graph.output[:]
     graph.output.extend(outputs)
@@ -158,7 +159,6 @@ PRUNE_OUTPUTS = Pass(
     effect=Effect.INTERFACE,
     options=PruneOptions,
 )
-
 
 SHARED = re.compile(r"[\w-][\w.-]{0,99}\.weights", re.ASCII)
 
@@ -334,7 +334,6 @@ def converted(proto: "ModelProto", target: int) -> "ModelProto":
 RESIZE_HAS_MODES = 11
 """Resize and Upsample of older opsets count from the corner; Resize of newer ones does so only where it says it."""
 
-
 OPSET = Pass(
     name="opset",
     title="Convert to a newer opset.",
@@ -343,14 +342,12 @@ OPSET = Pass(
     options=OpsetOptions,
 )
 
-
 EXTRA = "surgery"
 NOT_WANTED = ("graph_fusion", "weight_tying")
 """Steps of onnxslim that do more than fold: fusions belong to ONNX Runtime's levels, which the variants choose."""
 
 MOST_CONSTANT_BYTES = 1 << 20
 """Constants above this are computed at run time: folding is for shapes, and must not make the file large."""
-
 
 MOST_FOLDED_BYTES, MOST_FOLDED_TIMES = 64 << 20, 10
 """A constant that a pass computes has at most so many bytes, or so many times those of the model."""
@@ -365,7 +362,7 @@ def fold_shapes(model: Model, _options: Options, context: PassContext) -> Model:
     proto = passes_edit.whole(model)
     guards.check_structure(proto, context.where)
     check_folding(proto, passes_edit.model_bytes(model), context.where)
-    passes_edit.fill_output_shapes(proto)
+    passes_types.fill_output_shapes(proto)
     try:
         import onnxslim
     except ImportError as error:
@@ -392,7 +389,7 @@ def check_folding(proto: "ModelProto", size_bytes: int, where: str) -> None:
     A hundred bytes can ask for any amount of memory.
     """
     computed = guards.computed_constants(proto.graph)
-    types = passes_edit.value_types(proto) if computed else {}
+    types = passes_types.value_types(proto) if computed else {}
 
     def size_of(name: str) -> int:
         value = types.get(name)
@@ -409,7 +406,6 @@ FOLD = Pass(
     effect=Effect.ROUNDING,
     extra=EXTRA,
 )
-
 
 TRANSFORMERS = "transformers"
 """The extra with sympy, by which onnxruntime.transformers finds shapes; the one that README.md installs has it, too."""
@@ -441,7 +437,7 @@ def fuse_transformer(model: Model, options: FusionOptions, context: PassContext)
     except ImportError as error:
         raise core_errors.missing_extra(TRANSFORMERS, "sympy", context.where, error) from error
     proto = passes_edit.whole(model)
-    passes_edit.fill_output_shapes(proto)
+    passes_types.fill_output_shapes(proto)
     before = _contrib(proto)
     with passes_edit.library_call(
         "onnxruntime.transformers cannot fuse this model", context.where, "leave transformer-fusions out", 300
@@ -489,7 +485,6 @@ FUSIONS = Pass(
     options=FusionOptions,
     extra=TRANSFORMERS,
 )
-
 
 BOOL, DOUBLE = 9, 11
 WIDENED = frozenset({onnx_types.FLOAT16, BOOL, DOUBLE})

@@ -17,13 +17,16 @@ from pipeline.campaign import changed_facts
 from pipeline.campaign import record as campaign_record
 from pipeline.campaign import tuned as campaign_tuned
 from pipeline.campaign.record import RunRecord
+from pipeline.campaign.statistics import cold as cold_starts
 from pipeline.campaign.statistics import compare as run_compare
 from pipeline.campaign.statistics import groups as run_groups
+from pipeline.campaign.statistics import mlperf as mlperf_rule
+from pipeline.campaign.statistics import sustained as sustained_load
 from pipeline.check import compare as output_compare
 from pipeline.check import library_proof
 from pipeline.check.compare import OutputCheck
 from pipeline.compat import contexts as npu_contexts
-from pipeline.core import documents
+from pipeline.core import documents, json_schema
 from pipeline.core import errors as core_errors
 from pipeline.core import files as storage
 from pipeline.core import groups as counting
@@ -80,9 +83,9 @@ class ModeRow(campaign_record.RunKey, frozen=True, kw_only=True):
     """
 
     baseline: bool = False
-    cold: run_compare.ColdNumbers | None = None
-    sustained: run_compare.SustainedNumbers | None = None
-    mlperf: run_compare.MlperfNumbers | None = None
+    cold: cold_starts.ColdNumbers | None = None
+    sustained: sustained_load.SustainedNumbers | None = None
+    mlperf: mlperf_rule.MlperfNumbers | None = None
 
 
 class ChoiceRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -229,7 +232,7 @@ def _refuse_negative(report: CampaignReport) -> None:
 
 def schema() -> dict[str, Any]:
     """The JSON schema of the document."""
-    return documents.document_schema(
+    return json_schema.document_schema(
         CampaignReport,
         "results.json of ort-mobile",
         "A campaign: what was converted, measured, checked and chosen. Times are nanoseconds.",
@@ -238,7 +241,6 @@ def schema() -> dict[str, Any]:
 
 SHAPE_POINTS = 20
 NEVER_RUN = "no round of it was run: the campaign ended before"
-
 
 MeasuredRun = tuple[campaign_record.RecordedRun, Sequence[RunRecord]]
 """A planned run with its timed runs; none of one that runs the same as another."""

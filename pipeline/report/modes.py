@@ -10,7 +10,10 @@ from device_runner.result import Status
 from pipeline import config as configs
 from pipeline.campaign import record as campaign_record
 from pipeline.campaign.record import RunRecord
+from pipeline.campaign.statistics import cold as cold_starts
 from pipeline.campaign.statistics import compare as run_compare
+from pipeline.campaign.statistics import mlperf as mlperf_rule
+from pipeline.campaign.statistics import sustained as sustained_load
 from pipeline.core import groups as counting
 from pipeline.report import wording
 from pipeline.report.model import (
@@ -68,12 +71,12 @@ def mode_rows(
             results = [record.result for record in timed if record.result.status is Status.OK]
             empty = ModeRow(**row.parts, baseline=row in bases)
             place = row.device, row.model, row.way
-            if mode is configs.MeasureMode.COLD and (cold := run_compare.cold_numbers(results, compared.get(place))):
+            if mode is configs.MeasureMode.COLD and (cold := cold_starts.cold_numbers(results, compared.get(place))):
                 rows.append(msgspec.structs.replace(empty, cold=cold))
             if mode is configs.MeasureMode.SUSTAINED:
-                lasting = (run_compare.sustained_numbers(result.sustained) for result in results if result.sustained)
+                lasting = (sustained_load.sustained_numbers(result.sustained) for result in results if result.sustained)
                 rows += [msgspec.structs.replace(empty, sustained=numbers) for numbers in lasting if numbers]
-            if by_mlperf and (by_rule := run_compare.mlperf_numbers(results)):
+            if by_mlperf and (by_rule := mlperf_rule.mlperf_numbers(results)):
                 rows.append(msgspec.structs.replace(empty, mlperf=by_rule))
         if mode is not configs.MeasureMode.STEADY:
             failed, left_out = ends_of(measured)

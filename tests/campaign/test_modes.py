@@ -14,13 +14,9 @@ from device_runner.spec import RunOptions
 from pipeline.campaign.plan import in_modes, recorded
 from pipeline.campaign.planned import Inputs, PlannedRun
 from pipeline.campaign.specs import spec_of
-from pipeline.campaign.statistics.compare import (
-    cold_numbers,
-    early_stopping,
-    mlperf_numbers,
-    sustained_numbers,
-    throttled_after,
-)
+from pipeline.campaign.statistics.cold import cold_numbers
+from pipeline.campaign.statistics.mlperf import early_stopping, mlperf_numbers
+from pipeline.campaign.statistics.sustained import sustained_numbers, throttled_after
 from pipeline.config import MeasureConfig, MeasureMode, MeasureRule
 from tests.scripted_devices import plan_of
 from tests.values import present

@@ -5,8 +5,9 @@ from typing import Any, Literal
 
 import pytest
 
-from pipeline.core.documents import decode_document, read_toml
+from pipeline.core.documents import decode_document
 from pipeline.core.errors import ConfigError
+from pipeline.core.toml import read_toml
 from pipeline.report import model
 from pipeline.report.model import CampaignReport
 from tests.report_samples import make_report

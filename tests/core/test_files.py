@@ -10,17 +10,8 @@ from hypothesis import strategies as st
 
 from device_runner.files import visible
 from pipeline.core.errors import DiskError, PipelineError
-from pipeline.core.files import (
-    make_folder,
-    readable_name,
-    replacing,
-    safe_name,
-    scratch,
-    sha256_of,
-    storage_errors,
-    write_bytes,
-    write_text,
-)  # fmt: skip
+from pipeline.core.file_names import readable_name, safe_name  # fmt: skip
+from pipeline.core.files import make_folder, replacing, scratch, sha256_of, storage_errors, write_bytes, write_text
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_rest(tmp_path: Path) -> None:

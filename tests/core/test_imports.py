@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.core import files
-from pipeline.core.files import ROOT, imported_sources, sources_digest
+from pipeline.core import own_sources
+from pipeline.core.own_sources import ROOT, imported_sources, sources_digest
 
 SOURCES = {
     "pipeline/__init__.py": "import device_runner  # before all else\n",
@@ -27,7 +27,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, text in SOURCES.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(files, "ROOT", tmp_path)
+    monkeypatch.setattr(own_sources, "ROOT", tmp_path)
     return tmp_path
 
 

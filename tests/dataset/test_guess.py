@@ -23,8 +23,8 @@ from pipeline.dataset.guess import (
     inputs_of_file,
     make_feeds,
 )
+from pipeline.dataset.lengths import full_lengths
 from pipeline.dataset.states import states_of
-from pipeline.dataset.values import full_lengths
 from pipeline.model.signature import own_inputs
 from pipeline.model.sources import SourceModel
 from tests.command import Done, ort_mobile

@@ -30,7 +30,8 @@ from pipeline.ort_build.plan import (
     tree_options,
     unaccepted,
 )
-from pipeline.ort_build.run import check_release, source_digest, tree_release
+from pipeline.ort_build.run import source_digest
+from pipeline.ort_build.tree import check_release, tree_release
 from pipeline.required_ops import parse
 from tests.command import ROOT, ort_mobile
 from tests.ort_build.build_requests import request

@@ -10,9 +10,10 @@ from pipeline.dataset import Dataset
 from pipeline.model.onnx_model import LoadedModel, load_model
 from pipeline.model.sources import SourceModel
 from pipeline.passes.base import PassContext, PassResult
-from pipeline.passes.edit import fill_output_shapes, save_model
 from pipeline.passes.registry import find_pass, parse_step, run_passes
 from pipeline.passes.run import Verification, verify
+from pipeline.passes.saving import save_model
+from pipeline.passes.value_types import fill_output_shapes
 from tests.ground_truth import ORACLE
 
 

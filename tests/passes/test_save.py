@@ -8,7 +8,7 @@ from onnx import TensorProto
 
 from pipeline.core.errors import ModelError
 from pipeline.model.onnx_model import ByteRange, LeanModel
-from pipeline.passes.edit import write_model
+from pipeline.passes.saving import write_model
 
 
 def lean(folder: Path, length: int) -> LeanModel:

@@ -264,7 +264,7 @@ def test_a_damaged_cache_costs_time_only(folder: Path) -> None:
 def test_the_key_follows_our_sources(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not cached(folder)
     assert cached(folder)
-    monkeypatch.setattr("pipeline.core.files.sources_digest", lambda _module: "other sources")
+    monkeypatch.setattr("pipeline.core.own_sources.sources_digest", lambda _module: "other sources")
     assert not cached(folder)
 
 

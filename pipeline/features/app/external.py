@@ -1,4 +1,4 @@
-"""Files that ONNX models have their weights or the binary of a context in, and whether an app's code can find them.
+"""Whether an app's code can find the files that ONNX models have their weights or the binary of a context in.
 
 Sources: onnx.proto3 (TensorProto.external_data); ONNX Runtime looks for such files in the folder of the model's file,
 and a session that is made of bytes has no folder; assets of an Android app lie in its APK, and have no path.
@@ -12,69 +12,11 @@ from pathlib import PurePosixPath
 
 from pipeline.core.errors import Finding, Severity
 from pipeline.features.app.document import ExternalFile, PackagedModel, finding
-from pipeline.model import guards, onnx_model, wire
-from pipeline.model.wire import WireError
 
-TENSOR_DIMS, TENSOR_NAME = 1, 8
-KEPT = frozenset(
-    {
-        TENSOR_DIMS,
-        onnx_model.TENSOR_DATA_TYPE,
-        TENSOR_NAME,
-        onnx_model.TENSOR_EXTERNAL_DATA,
-        onnx_model.TENSOR_DATA_LOCATION,
-    }
-)
-"""Fields of a tensor that say where its bytes are, and how many."""
-NODE_NAME, NODE_ATTRIBUTE = 3, 5
-ATTRIBUTE_NAME, ATTRIBUTE_NUMBER, ATTRIBUTE_TEXT = 1, 3, 4
-NAME_BYTES = 4096
-"""Of a name or a path that is read; the binary of a context may stand in its place."""
 ASSETS = "assets"
 OURS = "ort_mobile"
 """The folder below assets/ from which packages of `release android` copy such models with their files themselves."""
 ANDROID = frozenset({"APK", "APK set", "AAB", "AAR"})
-
-
-def tensor_file(data: wire.Buffer, tensor: wire.Field) -> ExternalFile | None:
-    """The file that a tensor's bytes are in; None where they are in the model. Raises WireError."""
-    parts = list(wire.fields(data, tensor.value, tensor.end))
-    places = [
-        part for part in parts if part.number == onnx_model.TENSOR_DATA_LOCATION and part.wire_type == wire.VARINT
-    ]
-    if not places or wire.read_varint(data, places[-1].value, places[-1].end)[0] != onnx_model.EXTERNAL:
-        return None
-    import onnx
-    from google.protobuf.message import DecodeError
-
-    try:
-        kept = onnx.TensorProto.FromString(
-            b"".join(data[part.start : part.end] for part in parts if part.number in KEPT)
-        )
-        location, offset, length = onnx_model.external_entries(kept)
-    except (DecodeError, ValueError) as error:
-        raise WireError(f"where the data of a tensor lie cannot be read: {str(error)[:100]}") from error
-    return ExternalFile(
-        location=location, least_bytes=offset + max(length, guards.tensor_bytes(kept) or 0), needed_by=kept.name[:80]
-    )
-
-
-def context_file(data: wire.Buffer, node: wire.Field) -> ExternalFile | None:
-    """The file with the binary of a context's node; None where that is in the model. Raises WireError."""
-    embedded, location, name = True, "", ""
-    for row in wire.fields(data, node.value, node.end):
-        if row.number == NODE_NAME:
-            name = _text(data, row)
-        if row.number != NODE_ATTRIBUTE or row.wire_type != wire.LENGTH:
-            continue
-        values = {value.number: value for value in wire.fields(data, row.value, row.end)}
-        attribute = _text(data, values.get(ATTRIBUTE_NAME))
-        if attribute == "embed_mode":
-            number = values.get(ATTRIBUTE_NUMBER)  # 0 may be left out
-            embedded = number is not None and wire.read_varint(data, number.value, number.end)[0] != 0
-        elif attribute == "ep_cache_context":
-            location = _text(data, values.get(ATTRIBUTE_TEXT))
-    return None if embedded or not location else ExternalFile(location=location, least_bytes=1, needed_by=name)
 
 
 def joined(files: Iterable[ExternalFile | None]) -> tuple[ExternalFile, ...]:
@@ -175,9 +117,3 @@ def _has_no_path(path: str) -> bool:
     parts = PurePosixPath(path).parts
     raw = any(pair == ("res", "raw") for pair in itertools.pairwise(parts))
     return raw or (ASSETS in parts and (ASSETS, OURS) not in itertools.pairwise(parts))
-
-
-def _text(data: wire.Buffer, field: wire.Field | None) -> str:
-    if field is None or field.wire_type != wire.LENGTH:
-        return ""
-    return bytes(data[field.value : min(field.end, field.value + NAME_BYTES)]).decode("utf-8", "replace")

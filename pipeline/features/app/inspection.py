@@ -26,12 +26,13 @@ from pipeline.core import errors as core_errors
 from pipeline.core.errors import Finding, ModelError, Severity
 from pipeline.features.app.api_version import GET_API_BASE, asked_api, asked_range
 from pipeline.features.app.document import ExternalFile, NativeLibrary, PackagedModel, SizePart, finding
-from pipeline.features.app.external import context_file, joined, tensor_file
+from pipeline.features.app.external import joined
 from pipeline.features.app.foreign import NAMED, foreign
 from pipeline.features.app.frameworks import Frameworks
 from pipeline.features.app.gradle import Places
 from pipeline.features.app.java import JavaParts
 from pipeline.features.app.members import Member, read_members, unreadable
+from pipeline.features.app.outside import context_file, tensor_file
 from pipeline.library import kernels
 from pipeline.library.java_class import NotJava
 from pipeline.model import foreign as model_foreign

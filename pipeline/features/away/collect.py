@@ -19,6 +19,7 @@ from pipeline.campaign import record as campaign_record
 from pipeline.campaign import store as campaign_store
 from pipeline.campaign.record import RunRecord
 from pipeline.campaign.store import Store
+from pipeline.core import file_names
 from pipeline.core import files as storage
 from pipeline.core import progress as core_progress
 from pipeline.core.errors import ConfigError
@@ -288,7 +289,7 @@ def _record(
         has_outputs = result.status is Status.OK and not spec.profile
         checks = plan.check(planned, result) if plan.check and has_outputs else ()
         if spec.profile:
-            result = ort_profile.with_profile(result, plan.profiles / f"{storage.safe_name(planned.text)}.json.gz")
+            result = ort_profile.with_profile(result, plan.profiles / f"{file_names.safe_name(planned.text)}.json.gz")
     name = planned.id
     expected = plan.predictions.get(name)
     return RunRecord(

@@ -28,7 +28,7 @@ from pipeline.core import errors as core_errors
 from pipeline.core import files as storage
 from pipeline.core import ort_session, workers
 from pipeline.core.errors import CheckFailed, ConfigError, MissingError, ModelError
-from pipeline.dataset import values as dataset_values
+from pipeline.dataset import functions as data_functions
 from pipeline.features.imports.estimators import by_class, excused, in_form_of, open_estimator
 from pipeline.features.imports.trained import REWRITE, Trained, chain_of, check_arguments, every_word, explained, said
 from pipeline.model import edit as onnx_edit
@@ -148,7 +148,7 @@ def has_code(path: Path) -> bool:
 
 def _of_function(source: str) -> Trained:
     """What the function gives: (model, example inputs), with further names for the exporter in a third part."""
-    function = dataset_values.load_function(source, "a model")
+    function = data_functions.load_function(source, "a model")
     try:
         answer = function()
     except (Exception, SystemExit) as error:
@@ -438,7 +438,6 @@ FRAMEWORKS: tuple[Framework, ...] = (
     ),
 )
 """Every framework whose models can be imported."""
-
 
 SEEDS = (0, 1)
 """Random inputs beside the example, each like it in mean and spread."""

@@ -26,6 +26,7 @@ from pipeline.campaign import store as campaign_store
 from pipeline.campaign.record import CampaignRecord
 from pipeline.campaign.store import Store
 from pipeline.config import Config
+from pipeline.core import file_names
 from pipeline.core import files as storage
 from pipeline.core import groups as counting
 from pipeline.core import progress as core_progress
@@ -311,7 +312,7 @@ def close(database: str, asked: str | None, output: Path | None, progress: Progr
                 remedy="wait for them (`ort-mobile lab status`), or give them up with `ort-mobile lab cancel`",
             )
         # not the folder that the config names: whoever submitted it did so for another computer
-        folder = output or Path("output") / storage.safe_name(campaign.name)
+        folder = output or Path("output") / file_names.safe_name(campaign.name)
         with job_stored.locked(folder):
             job_stored.keep_campaign(folder, campaign.id, database=database)
             carried = fetched(store, campaign, folder)

@@ -28,8 +28,9 @@ from device_runner import files as runner_files
 from device_runner import local as local_device
 from device_runner.errors import RunnerError
 from pipeline.config import tables as config_tables
-from pipeline.core import documents
+from pipeline.core import file_names
 from pipeline.core import files as storage
+from pipeline.core import toml as core_toml
 from pipeline.core.errors import ConfigError, MissingError
 
 log = logging.getLogger(__name__)
@@ -113,7 +114,7 @@ def read_hooks(path: Path) -> Hooks:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError("the file cannot be read", where=str(path), why=str(error), remedy=remedy) from error
     try:
-        hooks = msgspec.convert(documents.read_toml(text, str(path), remedy), Hooks)
+        hooks = msgspec.convert(core_toml.read_toml(text, str(path), remedy), Hooks)
     except msgspec.ValidationError as error:
         raise ConfigError("this is no file of hooks", where=str(path), why=str(error), remedy=remedy) from error
 
@@ -277,10 +278,10 @@ class Reservations:
     @property
     def folder(self) -> Path:
         """Where they are kept; no other host of this user has the same."""
-        return runner_files.state_folder() / "lab" / storage.safe_name(self.host)
+        return runner_files.state_folder() / "lab" / file_names.safe_name(self.host)
 
     def _file(self, device: str) -> Path:
-        return self.folder / f"{storage.safe_name(device)}.json"
+        return self.folder / f"{file_names.safe_name(device)}.json"
 
     def left(self) -> list[str]:
         """Devices that were reserved and not given back, by this agent or one before it; not those that are idle."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pipeline.campaign import tuned as campaign_tuned
-from pipeline.core import documents
+from pipeline.core import json_schema
 from pipeline.report import model as report_model
 from pipeline.report import wording
 
@@ -18,7 +18,7 @@ DEFAULTS = {"documentation": "the documentation's default", "onnxruntime": "ONNX
 
 def schema() -> dict[str, Any]:
     """The JSON schema of the document."""
-    return documents.document_schema(campaign_tuned.TuneReport, "tune.json of ort-mobile")
+    return json_schema.document_schema(campaign_tuned.TuneReport, "tune.json of ort-mobile")
 
 
 def listings(report: report_model.CampaignReport, brief: bool) -> Iterator[wording.Listing]:
