@@ -334,6 +334,13 @@ def without_features(session: nox.Session) -> None:
     run_in("development", session, "python", "-m", "tests.without_feature", "tests", *session.posargs)
 
 
+@nox.session
+def mutations(session: nox.Session) -> None:
+    """How many of 200 small changes of the product the fast tests notice; two hours, `-- --count 20` for fewer."""
+    session.install("-e", ".[android,images]", *groups("test"), "pytest-cov")
+    session.run("python", "-m", "tests.mutations", "--marks", FAST_TESTS[-1], *session.posargs)
+
+
 @development_session
 def device_tests(session: nox.Session) -> None:
     """Tests with a real adb server and adbd of their own; never touches your devices.

@@ -69,7 +69,9 @@ def hostile(store: object, file_url: str, tmp_path: Path) -> Iterator[Hostile]:
     A connection may lose its place before its request is there, where hundreds come meanwhile: it asks again, as
     browsers do.
     """
-    stop, waited, lost = threading.Event(), [], []
+    stop = threading.Event()
+    waited: list[tuple[int, float]] = []
+    lost: list[OSError] = []
 
     def others(port: int) -> None:
         while not stop.wait(0.05) or not waited:
