@@ -455,3 +455,38 @@ def test_ci_runs_with_an_empty_home_and_the_users_package_index(tmp_path: Path) 
     assert Path(home) != tmp_path / "home"
     assert not Path(home).exists(), "the script removes it"
     assert pip_settings == str(settings)
+
+
+IMPORT_IN_A_TEXT = re.compile(r"\bfrom ((?:pipeline|device_runner|tests)[\w.]*) import (\w+(?:, \w+)*)")
+MADE_UP_IMPORTS = {("pipeline", "start"), ("pipeline.passes", "drop_identity")}
+"""What tests write themselves before it is imported."""
+
+
+@cache
+def names_of_module(module: str) -> frozenset[str]:
+    """What can be imported from a module or package: its definitions, imports and files."""
+    folder = ROOT.joinpath(*module.split("."))
+    source = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
+    names = {path.stem for path in folder.glob("*") if path.suffix == ".py" or (path / "__init__.py").is_file()}
+    if source.is_file():
+        for node in ast.walk(ast.parse(source.read_text("utf-8"))):
+            match node:
+                case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.Name(id=name, ctx=ast.Store()):
+                    names.add(name)
+                case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
+                    names |= {alias.asname or alias.name for alias in aliases}
+    return frozenset(names)
+
+
+def test_programs_in_texts_of_tests_import_what_is_there() -> None:
+    """Tests of processes start programs that are texts, which no type checker reads."""
+    missing = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {module} has no {name}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        for module, listed in IMPORT_IN_A_TEXT.findall(node.value)
+        for name in listed.split(", ")
+        if (module, name) not in MADE_UP_IMPORTS and name not in names_of_module(module)
+    ]
+    assert not missing, "\n".join(missing)

@@ -257,7 +257,7 @@ def test_the_key_covers_every_source_that_conversion_imports(tmp_path: Path) -> 
     """Sources that are left out of the key must not be imported by any conversion, provider-aware ones included."""
     code = (
         "import sys; from pathlib import Path; from tests.convert import test_engine as t\n"
-        "from pipeline.core.files import ROOT, imported_sources\n"
+        "from pipeline.core.own_sources import ROOT, imported_sources\n"
         "folder = Path(sys.argv[1]); path = t.save(t.linear(), folder / 'm.onnx')\n"
         "aware = [t.Variant(level=level, providers=(p,)) for level in t.Level if level is not t.Level.LAYOUT\n"
         "         for p in ('nnapi', 'xnnpack', 'coreml-mlprogram')]\n"
