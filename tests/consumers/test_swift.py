@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from device_runner.spec import RunOptions
 from pipeline.campaign.run_options import options_name
@@ -139,6 +139,53 @@ def test_the_package_is_resolved_built_and_gives_the_outputs_of_the_bundle(tmp_p
     assert lines[8:11] == ["true", f"/build/damaged.ort {refusal} {digests[1]}", f"/build/m.ort {refusal} {digests[0]}"]
     (logits,) = onnxruntime.InferenceSession(str(mnist)).run(None, {"image": image})
     np.testing.assert_allclose(np.array(lines[11].split(), np.float32), logits.ravel(), rtol=1e-4, atol=1e-5)
+
+
+TWO_PACKAGES = """\
+// swift-tools-version: 5.9
+import PackageDescription
+let package = Package(
+    name: "app", dependencies: [.package(path: "../v1"), .package(path: "../v2")],
+    targets: [.executableTarget(name: "app", dependencies: [
+        .product(name: "DemoModels", package: "v1"), .product(name: "DemoV2Models", package: "v2")])]
+)
+"""
+TWO_VERSIONS = """\
+import DemoModels
+import DemoV2Models
+
+let x = (0..<64).map { Float($0) / 10 - 3 }
+for y in [try DemoModels.M().run(x: x).y, try DemoV2Models.M().run(x: x).y] {
+    print(y.map { "\\($0)" }.joined(separator: " "))
+}
+"""
+
+
+def test_an_app_with_two_versions_of_a_model_opens_each_by_its_module(tmp_path: Path) -> None:
+    other = conv_relu()
+    weights = numpy_helper.to_array(other.graph.initializer[0]) * np.float32(3)
+    other.graph.initializer[0].CopyFrom(numpy_helper.from_array(weights, "w"))
+    work, files = tmp_path / "work", []
+    (work / "app/Sources/app").mkdir(parents=True)
+    (work / "app/Package.swift").write_text(TWO_PACKAGES)
+    (work / "app/Sources/app/main.swift").write_text(TWO_VERSIONS)
+    for version, model, name in (("v1", conv_relu(), "DemoModels"), ("v2", other, "DemoV2Models")):
+        (tmp_path / version).mkdir()
+        files.append(convert(model, tmp_path / version / "m.ort"))
+        ships = for_ios(runs=(RunOptions(),))
+        make_bundle(
+            tmp_path / version / "bundle", name="Demo", sources={ships.file: files[-1]}, ships=(ships,), made_with={},
+            evidence={}, models=(signature_of("m", files[-1], ModelConfig(path=str(files[-1]))),),
+        )  # fmt: skip
+        ort_mobile("release", "apple", tmp_path / version / "bundle", "--name", name, "--output", work / version)
+    failed = swift.build(work, "1.24.2")
+    assert not failed, failed
+    ran = swift.run(work, "/build/app/.build/debug/app")
+    assert ran.returncode == 0, ran.stderr
+    x = (np.arange(64, dtype=np.float32) / np.float32(10) - np.float32(3)).reshape(1, 1, 8, 8)
+    for line, file in zip(ran.stdout.splitlines(), files, strict=True):
+        (expected_output,) = onnxruntime.InferenceSession(file.read_bytes()).run(None, {"x": x})
+        np.testing.assert_allclose(np.array(line.split(), np.float32), expected_output.ravel(), rtol=1e-5, atol=1e-6)
 
 
 OPERATORS = """\
