@@ -102,6 +102,9 @@ import java.nio.ByteOrder
 import java.nio.FloatBuffer
 
 private class Phone(private val libraries: String, private val storage: String) : Context() {
+    override fun getApplicationContext(): Context = this
+    override fun getSystemService(name: String): Any? = null
+    override fun getContentResolver(): android.content.ContentResolver? = null
     override fun getApplicationInfo(): ApplicationInfo = ApplicationInfo().also { it.nativeLibraryDir = libraries }
     override fun getAssets(): AssetManager = AssetManager()
     override fun getNoBackupFilesDir(): File = File(storage)
@@ -127,6 +130,9 @@ SIZES = """
 package app
 
 private class Phone(private val storage: String) : Context() {
+    override fun getApplicationContext(): Context = this
+    override fun getSystemService(name: String): Any? = null
+    override fun getContentResolver(): android.content.ContentResolver? = null
     override fun getApplicationInfo(): ApplicationInfo = ApplicationInfo()
     override fun getAssets(): AssetManager = AssetManager()
     override fun getNoBackupFilesDir(): File = File(storage)
