@@ -117,13 +117,14 @@ def test_a_lab_is_upgraded_with_agents_at_work(
             until(lambda: len(store.finished("c1")) >= before + 6)
             with_roles(url, "any_other", "ort_mobile_agent")
             # rigs run no probe: how the programs that measure are compared is another test's
-            there = store.campaign("c1").job().versions
+            there, ours = store.campaign("c1").job().versions, campaigns.lab_versions
             monkeypatch.setattr(campaigns, "lab_versions", lambda: there)
             with agent(login, "new", names):
                 until(all_in(store, DONE))
                 campaign = store.campaign("c1")
                 check_stored(store, campaign, 15)
                 assert {run.result.host for run in store.runs("c1")} == {"old", "new"}
+                monkeypatch.setattr(campaigns, "lab_versions", ours)
                 # what needs a later agent is not handed to the earlier one, which has two of the devices, too
                 late = entered(store, names, 2, "c2")
                 hand_over(store, tmp_path, "c2", names)
