@@ -145,7 +145,7 @@ def without_times(result: RunResult, mark: Mark) -> RunResult:
 
 
 SOFTWARE_CRASH = {
-    "cause": "the library, the model, or the driver that plays a GPU ended the process",
+    "why": "the library, the model, or the driver that plays a GPU ended the process",
     "remedy": "run it with the other driver (vulkan=swiftshader, vulkan=lavapipe): what ends both is not the driver",
 }
 

@@ -47,7 +47,7 @@ def rows(library: LibraryFacts, model: Path) -> Iterator[tuple[str, ...]]:
                     "allowed" if summary.relaxed else "no",
                     {None: "", True: "NCHW", False: "NHWC"}[summary.nchw],
                     targets.get(summary.compiled_for, f"{summary.compiled_for} devices"),
-                    failure.kind.value if failure else "runs" if summary.runs else "runs on the CPU",
+                    failure.code.value if failure else "runs" if summary.runs else "runs on the CPU",
                 )
 
 
