@@ -491,6 +491,10 @@ class OpenTurns:
         if run.result.failure is not None:
             self.given_up.add(run.planned)
 
+    def pass_over(self, run: RunRecord) -> None:
+        """A turn that was spoilt is not due again, and says nothing of the others of its run."""
+        self.done.add((run.planned, run.round))
+
 
 class RoundsWithLooks(OpenTurns):
     """The rounds of one device, of which fewer and fewer runs are left."""

@@ -159,15 +159,15 @@ def planned_here(carried: Carried, facts: DeviceFacts) -> list[campaign_planned.
     Custom operators are those that came with it, before any of the same name that an agent was started with.
     """
     record = carried.record
-    place = {run.id: number for number, run in enumerate(record.planned) if run.device == facts.name}
+    positions = {run.id: position for position, run in enumerate(record.planned) if run.device == facts.name}
     measurable = [artifact for artifact in carried.artifacts if artifact.source in record.references]
     legal, _ = planning.plan_runs(record.config.runs, measurable, [facts], contexts=record.contexts, advised=False)
     runs = [
         replace(run, options=msgspec.structs.replace(run.options, custom_ops=carried.config.custom_ops))
         for run in planning.in_modes(legal, record.config.measure)
-        if run.id in place
+        if run.id in positions
     ]
-    return sorted(runs, key=lambda run: place[run.id])
+    return sorted(runs, key=lambda run: positions[run.id])
 
 
 def plan_here(

@@ -207,7 +207,7 @@ def _entered(collecting: Collecting, session: PackageSession, kept: KeptPlan, na
     if known is None:
         runs = _planned(kept.plan, facts.name, store.artifacts(campaign.id))
         recorded = tuple(planning.recorded(runs, campaign.job().config.measure.baseline))
-        skipped = tuple(msgspec.structs.replace(row, device=facts.name) for row in kept.skipped)
+        skipped = tuple(msgspec.structs.replace(run, device=facts.name) for run in kept.skipped)
 
         def joined(record: campaign_record.JobRecord) -> campaign_record.JobRecord:
             return msgspec.structs.replace(
@@ -270,7 +270,7 @@ def _learn(schedule: campaign_measure.Schedule | None, record: RunRecord) -> Non
     """Tell a schedule of a turn; one that was spoilt on its way says nothing of the other rounds of its run."""
     failure = record.result.failure
     if isinstance(schedule, campaign_measure.OpenTurns) and failure and failure.code in campaign_store.REPEATED:
-        schedule.done.add((record.planned, record.round))
+        schedule.pass_over(record)
     elif schedule:
         schedule.learn(record)
 

@@ -23,7 +23,7 @@ from pipeline.cli.outputs import Outputs
 )
 @click.option(
     "--to",
-    "place",
+    "folder",
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder for the package.  [default: in the output folder]",
 )
@@ -42,7 +42,7 @@ from pipeline.cli.outputs import Outputs
 def export(
     config: Path,
     runner: str,
-    place: Path | None,
+    folder: Path | None,
     output: Path | None,
     platform: str | None,
     abi: str,
@@ -66,7 +66,7 @@ def export(
         raise click.UsageError("--device is for --rest and --confirm: a package does not know its device")
     order = ExportOrder(
         output=output,
-        place=place,
+        folder=folder,
         platform=platform or "",
         abi=abi,
         library=library,
@@ -79,9 +79,9 @@ def export(
     size = f"{made.files} files of {made.bytes / 1e6:.1f} MB"
     lines = [
         f"{made.folder}: {made.turns} turns for {made.platform} on {made.abi}, {size}, package {made.package[:12]}",
-        *(f"not in it: {row.text}" for row in made.skipped),
+        *dict.fromkeys(f"not in it: {run.text}" for run in made.skipped),
         f"run it:  {_run_line(made.platform, made.folder, for_farm=order.for_farm)}",
-        "then:    ort-mobile collect session",
+        f"then:    ort-mobile collect {_session_of(made.platform, made.folder)}",
     ]
     outputs.show_lines(made, lines)
 
@@ -94,6 +94,11 @@ def _run_line(platform: str, folder: str, *, for_farm: bool) -> str:
         there = f"/data/local/tmp/{Path(folder).name}"
         return f"adb push {folder} {there} && adb shell sh {there}/run.sh && adb pull {there}/session"
     return f"sh {folder}/run.sh"
+
+
+def _session_of(platform: str, folder: str) -> str:
+    """Where a package's session lies after the line above: adb pulls it into the current folder."""
+    return "session" if platform == "android" else f"{folder}/session"
 
 
 @click.command(cls=cli_command.Command)
@@ -127,9 +132,9 @@ def collect(
     collected, assembled = collect_sessions(order, cli_options.progress())
     document: dict[str, Any] = {"version": 1, "collected": collected, **cli_run.job_document(assembled)}
     if outputs.text:
-        for row in collected:
-            counts = f"{row.new} runs are new, {row.known} were known, {row.failed} failed, {row.left} are left"
-            click.echo(f"{row.device}: {counts}")
+        for session in collected:
+            counts = f"{session.new} runs are new, {session.known} were known, {session.failed} failed"
+            click.echo(f"{session.device}: {counts}, {session.left} are left")
     outputs.write_json(document)
     cli_run.show_job(assembled, outputs)
     ctx.exit(assembled.exit_code)

@@ -34,13 +34,13 @@ exec gcloud beta device-run sessions submit android-executable --device="${{1:?n
 
 def write_farm(package: Path) -> None:
     """Write the archive of a package, the script that starts it, and the command that submits it, into its folder."""
-    place, paths = package / FOLDER, [path for path in sorted(package.rglob("*")) if path.is_file()]
-    storage.make_folder(place)
-    with storage.storage_errors(place), tarfile.open(place / ARCHIVE, "w", format=tarfile.USTAR_FORMAT) as archive:
+    folder, paths = package / FOLDER, [path for path in sorted(package.rglob("*")) if path.is_file()]
+    storage.make_folder(folder)
+    with storage.storage_errors(folder), tarfile.open(folder / ARCHIVE, "w", format=tarfile.USTAR_FORMAT) as archive:
         for path in paths:
             info = tarfile.TarInfo(path.relative_to(package).as_posix())
             info.size, info.mode = path.stat().st_size, 0o755 if path.name == "probe" else 0o644
             with path.open("rb") as file:
                 archive.addfile(info, file)
-    storage.write_text(place / START, SCRIPT)
-    storage.write_text(place / SUBMIT, COMMAND)
+    storage.write_text(folder / START, SCRIPT)
+    storage.write_text(folder / SUBMIT, COMMAND)

@@ -9,10 +9,12 @@ import msgspec
 
 from device_runner import build as runner_build
 from device_runner import device as runner_device
+from device_runner import files as runner_files
 from device_runner import library as ort_library
 from device_runner import local as local_device
 from device_runner import profile as ort_profile
 from device_runner import providers as runner_providers
+from device_runner import result as run_result
 from device_runner import run as device_run
 from device_runner import spec as run_spec
 from device_runner.device import DeviceFacts
@@ -41,7 +43,6 @@ from pipeline.job import targets as job_targets
 ASSUMED = "farm:package"
 """The name of the device that a package is planned for: which one it will be is not known then."""
 
-PARTS = (PLAN, "package", "turns", "requests", "files", "probe", "run.sh", "state.sh", farm.FOLDER)
 SESSION = "session"
 
 
@@ -55,7 +56,7 @@ class ExportOrder:
     """
 
     output: Path | None = None
-    place: Path | None = None
+    folder: Path | None = None
     platform: str = ""
     abi: str = ""
     library: str | None = None
@@ -98,16 +99,22 @@ class PackageDevice(device_run.FilePlacement, runner_device.Device):
         return ort_library.resolve(given or self._library, self._facts.abis[0])
 
     def run(self, spec: RunSpec) -> RunResult:
-        """Turns run where the package is brought."""
-        raise NotImplementedError
+        """Nothing: turns run where the package is brought."""
+        failure = run_result.Failure(
+            code=run_result.FailureKind.SET_UP,
+            what="a package runs nothing here",
+            why="its device is where the package is brought",
+            remedy="run its run.sh there, and `ort-mobile collect` its session",
+        )
+        return run_result.without_measurement(spec, self.name, failure)
 
     def _put(self, path: Path, suffix: str = "") -> str:
         name = f"files/{storage.sha256_of(path)[:16]}{suffix or path.suffix}"
         return self._kept(path, name)
 
     def _put_named(self, files: Sequence[str], folder: str) -> list[str]:
-        place = f"files/{storage.sha256_of(Path(files[0]))[:16]}"
-        return [self._kept(Path(file), f"{place}/{Path(file).name}") for file in files]
+        beside = f"files/{storage.sha256_of(Path(files[0]))[:16]}"
+        return [self._kept(Path(file), f"{beside}/{Path(file).name}") for file in files]
 
     def _kept(self, path: Path, name: str) -> str:
         if name not in self.files:
@@ -215,7 +222,7 @@ def export(config: Config, order: ExportOrder, progress: Progress) -> Exported:
     library, probe, facts = library_of(target), probe_of(target), assumed_facts(target)
     asked = job_run.JobOptions(output=order.output, convert_only=True, resume=True)
     with job_run.prepared_job(config, asked, progress) as (job, work):
-        place = order.place or job.folder / f"package-{facts.platform}-{facts.abis[0]}"
+        folder = order.folder or job.folder / f"package-{facts.platform}-{facts.abis[0]}"
         with PackageDevice(work / "package", facts, library) as device:
             measurable = [a for prepared in job.prepared for a in prepared.artifacts if a.source in prepared.references]
             legal, skipped = planning.plan_runs(
@@ -228,7 +235,7 @@ def export(config: Config, order: ExportOrder, progress: Progress) -> Exported:
                 raise ConfigError(
                     "nothing of the config can be measured by a package",
                     where=f"{facts.platform} on {facts.abis[0]}",
-                    why="; ".join(dict.fromkeys(row.text for row in (*skipped, *refused, *left_out))) or "no artifacts",
+                    why="; ".join(dict.fromkeys(run.text for run in (*skipped, *refused, *left_out))) or "no artifacts",
                     remedy="see what `ort-mobile run` says of the same config",
                 )
             _, placements = predicted.predict(
@@ -249,10 +256,10 @@ def export(config: Config, order: ExportOrder, progress: Progress) -> Exported:
             write_programs(device.folder, package, turns, probe, job.config.conditions)
             if order.for_farm:
                 farm.write_farm(device.folder)
-            take_place(device.folder, place, package.digest)
+            replace_package(device.folder, folder, package.digest)
             keep_plan(job.folder, kept_plan)
     return Exported(
-        folder=str(place),
+        folder=str(folder),
         package=package.digest,
         campaign=campaign.id,
         platform=facts.platform,
@@ -283,7 +290,7 @@ def packaged(
     Each request names files that its turn alone writes, so that no two are equal.
     """
     library = Path(device.library_for(None).path)
-    place = {run.id: number for number, run in enumerate(runs)}
+    positions = {run.id: position for position, run in enumerate(runs)}
     turns = []
     storage.make_folder(device.folder / "requests")
     for number, (planned, round_number) in enumerate(asked_turns):
@@ -294,7 +301,7 @@ def packaged(
         turns.append(
             PackageTurn(
                 turn=name,
-                run=place[planned.id],
+                run=positions[planned.id],
                 round=round_number,
                 request=protocol.request_crc32(request),
                 answer_bytes=protocol.answer_limit(spec),
@@ -402,33 +409,30 @@ def write_programs(
     (folder / "probe").chmod(0o755)
 
 
-def take_place(staging: Path, place: Path, digest: str) -> None:
-    """Put the parts of a package into its folder in place of an earlier one's; a session of the same package stays.
+def replace_package(made: Path, folder: Path, digest: str) -> None:
+    """Put a package that was made into its folder, whole or not at all; a session of the same package stays there.
 
     Raises ConfigError for a folder that is no package, or has the session of another.
     """
-    names = {path.name for path in place.iterdir()} if place.is_dir() else set()
-    if names and not (place / "package").is_file():
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    if names and not (folder / "package").is_file():
         raise ConfigError(
             "the folder for the package has other files",
-            where=str(place),
+            where=str(folder),
             why="it is no package that could be replaced",
             remedy="name another with --to",
         )
-    if SESSION in names and (place / "package").read_text("utf-8", "replace").strip() != digest:
+    if SESSION in names and (folder / "package").read_text("utf-8", "replace").strip() != digest:
         raise ConfigError(
             "the folder has a session of another package",
-            where=str(place / SESSION),
+            where=str(folder / SESSION),
             why="its results would belong to nothing any more",
             remedy="collect it and move it away, or name another folder with --to",
         )
-    storage.make_folder(place)
-    with storage.storage_errors(place):
-        for name in PARTS:
-            old = place / name
-            if old.is_dir() and not old.is_symlink():
-                shutil.rmtree(old)
-            else:
-                old.unlink(missing_ok=True)
-            if (staging / name).exists():
-                shutil.move(staging / name, old)
+    storage.make_folder(folder.parent)
+    with storage.storage_errors(folder), runner_files.staging_folder(folder) as new:
+        for part in made.iterdir():
+            shutil.move(part, new)
+        if SESSION in names:  # copied: its only other copy goes with the folder that is replaced
+            shutil.copytree(folder / SESSION, new / SESSION, symlinks=True)
+        runner_files.take_place(new, folder)

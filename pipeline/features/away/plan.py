@@ -39,7 +39,7 @@ class PackagedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PackageTurn(msgspec.Struct, frozen=True, kw_only=True):
-    """One run in one round. `run` is its place among the plan's, `request` the checksum that its answer has, too.
+    """One run in one round. `run` is its position among the plan's, `request` the checksum that its answer has, too.
 
     The last two are what is read of its answer and of its outputs at most.
     """

@@ -132,11 +132,11 @@ def opened_sessions(paths: list[Path]) -> Iterator[list[PackageSession]]:
         yield sessions
 
 
-def _in_folder(place: Path) -> list[SessionFiles]:
+def _in_folder(path: Path) -> list[SessionFiles]:
     """Every folder of a session in a folder; links are not followed."""
     sessions: list[SessionFiles] = []
     count = 0
-    for folder, folders, names in os.walk(place):
+    for folder, folders, names in os.walk(path):
         folders.sort()
         count += len(names)
         if count > MOST_FILES:

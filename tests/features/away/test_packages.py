@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from device_runner import files as runner_files
 from device_runner.result import FailureKind, Mark
 from pipeline.campaign.record import FRESH_FROM, FRESH_ROUNDS, CampaignRecord
 from pipeline.campaign.store import Store
@@ -28,11 +29,11 @@ def files_in(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def other_phone(session: Path, place: Path) -> Path:
+def other_phone(session: Path, folder: Path) -> Path:
     """A session under another id: as of a second phone that ran the same package."""
-    shutil.copytree(session, place)
-    (place / "session").write_text(str(uuid.uuid4()))
-    return place
+    shutil.copytree(session, folder)
+    (folder / "session").write_text(str(uuid.uuid4()))
+    return folder
 
 
 def test_equal_configs_make_equal_packages(done: Job, tmp_path: Path) -> None:
@@ -41,6 +42,20 @@ def test_equal_configs_make_equal_packages(done: Job, tmp_path: Path) -> None:
     brought = {name for name in files_in(done.package) if name.startswith(("session/", "lock"))}
     assert {k: v for k, v in files_in(done.package).items() if k not in brought} == files_in(tmp_path / "pack")
     assert str(tmp_path).encode() not in b"".join(files_in(tmp_path / "pack").values())
+
+
+def test_a_package_is_replaced_as_a_whole_and_keeps_its_session(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = files_in(job.package)
+    (job.package / "turns").write_text("not whole\n")
+    spoilt = files_in(job.package)
+    with monkeypatch.context() as patch:
+        patch.setattr(runner_files, "take_place", lambda *_: os.read(-1, 1))
+        assert "cannot write" in ort_mobile("export", "away.toml", "--to", "pack", cwd=job.folder, code=1).err
+    assert files_in(job.package) == spoilt
+    said = ort_mobile("export", "away.toml", "--to", "pack", cwd=job.folder).out
+    assert "then:    ort-mobile collect pack/session\n" in said
+    assert {name: content for name, content in before.items() if name != "lock"} == files_in(job.package)
+    assert [path.name for path in job.folder.glob(".*")] == []
 
 
 def test_a_session_is_a_device_of_the_campaign(job: Job) -> None:
